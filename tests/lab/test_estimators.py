@@ -302,11 +302,11 @@ def test_scikit_learns_rules(estimator, check):
 def test_samples_that_do_not_fit_are_named():
     X, y = waves()
     model = FredholmClassifier(**TINY)
-    with pytest.raises(ShapeError, match=r"X, sample 1: received \(10, 1\); needs \(points, 2\)"):
+    with pytest.raises(ShapeError, match=r"X, sample 1: expected \(points, 2\) .*, got \(10, 1\)"):
         model.fit([X[0], X[1][:, :1]], y[:2])
-    with pytest.raises(OptionError, match="sample 0: its times do not grow"):
+    with pytest.raises(OptionError, match="sample 0: expected times that increase"):
         model.fit([(np.arange(10)[::-1], row) for row in X], y)
-    with pytest.raises(OptionError, match="sample 2: received inf; needs finite numbers"):
+    with pytest.raises(OptionError, match=r"sample 2: expected finite numbers .*, got inf"):
         model.fit(np.where(np.arange(12)[:, None, None] == 2, np.inf, X), y)
     with pytest.raises(OptionError, match="one class only"):
         model.fit(X, np.zeros(12))
@@ -371,7 +371,7 @@ def test_a_device_that_is_not_there(monkeypatch):
 
 def test_images_with_channels_first_are_refused():
     X, y = np.zeros((12, 3, 8, 8), np.uint8), np.arange(12) % 2
-    with pytest.raises(ShapeError, match=r"channels first; .* X\.transpose\(0, 2, 3, 1\)"):
+    with pytest.raises(ShapeError, match=r"channels first; pass X\.transpose\(0, 2, 3, 1\)"):
         FredholmClassifier(**TINY).fit(X, y)
     assert FredholmClassifier(**TINY).fit(X.transpose(0, 2, 3, 1), y).n_features_in_ == 3
 
@@ -379,7 +379,7 @@ def test_images_with_channels_first_are_refused():
 def test_another_number_of_channels_is_refused_when_predicting():
     X, y = waves()
     model = FredholmClassifier(**TINY).fit(X, y)
-    with pytest.raises(ShapeError, match="samples of 1 channels; the estimator was fitted on 2"):
+    with pytest.raises(ShapeError, match=r"expected samples of 2 channels, .* got 1"):
         model.predict(X[..., :1])
 
 
@@ -394,7 +394,7 @@ def test_points_of_clouds_with_nan_are_left_out():
     np.testing.assert_array_equal(model.predict_proba(padded), same.predict_proba(fewer))
     padded[4, :, 0] = np.nan
     for ask in (model.predict, lambda X: clone(model).fit(X, y)):
-        with pytest.raises(ShapeError, match="X, sample 4: all of its 9 points have NaN"):
+        with pytest.raises(ShapeError, match=r"sample 4: .* got 9 points that all have NaN"):
             ask(padded)
 
 
@@ -418,17 +418,17 @@ def test_fields_on_points_have_as_many_finite_values_as_points():
 
     fitted = clone(model).fit(list(zip(places, values)), y)
     shorter, holes = partial(changed, change=lambda a: a[:-1]), partial(changed, change=hole)
-    with pytest.raises(ShapeError, match="X, sample 3: 4 values at 5 points; needs as many"):
+    with pytest.raises(ShapeError, match=r"X, sample 3: .*, got 4 values at 5 points"):
         fit(values=shorter(values))
-    with pytest.raises(ShapeError, match="y, sample 3: 4 values at 5 points; needs as many"):
+    with pytest.raises(ShapeError, match=r"y, sample 3: .*, got 4 values at 5 points"):
         fit(y=shorter(y))
     for wrong in ({"places": holes(places)}, {"values": holes(values)}, {"y": holes(y)}):
         name = "y" if "y" in wrong else "X"
         with pytest.raises(
-            OptionError, match=f"{name}, sample 3: has a value .* leave such points"
+            OptionError, match=f"{name}, sample 3: expected finite .* leave such points"
         ):
             fit(**wrong)
-    with pytest.raises(OptionError, match="X, sample 3: has a value that is no finite number"):
+    with pytest.raises(OptionError, match="X, sample 3: expected finite numbers, got NaN"):
         fitted.predict(list(zip(holes(places), values)))
     moved = [*y[:3], np.append(y[3], y[4][0]), y[4][1:], *y[5:]]
     with pytest.raises(ShapeError, match=r"y, sample 3: received \(6,\); the answer is \(5,\)"):
@@ -441,10 +441,10 @@ def test_fields_on_a_grid_are_answered_on_the_same():
     assert model.score(X, X[:, None]) == model.score(X, X)
     with pytest.raises(ShapeError, match=r"y, sample 0: received \(6, 4\); the answer is \(4, 6\)"):
         model.score(X, X.swapaxes(1, 2))
-    with pytest.raises(ShapeError, match=r"y: received fields on a grid \(6, 4\); X has \(4, 6\)"):
+    with pytest.raises(ShapeError, match=r"y: .* the grid of X, \(4, 6\), got \(6, 4\)"):
         model.fit(X, X.swapaxes(1, 2))
     y = np.where(np.arange(8)[:, None, None] == 5, np.nan, X)
-    with pytest.raises(OptionError, match="y, sample 5: has a value that is no finite number"):
+    with pytest.raises(OptionError, match="y, sample 5: expected finite numbers, got NaN"):
         model.fit(X, y)
 
 
@@ -452,23 +452,23 @@ def test_pairs_do_not_mix_with_arrays():
     X, y = waves()
     pair = (np.arange(10), X[0])
     for mixed, odd in (([pair, *X[1:]], 1), ([X[0], *[pair] * 11], 0)):
-        with pytest.raises(ShapeError, match=rf"sample {odd}: .* needs a pair \(times, values\)"):
+        with pytest.raises(ShapeError, match=rf"sample {odd}: expected a pair \(times, values\)"):
             FredholmClassifier(kind="series", **TINY).fit(mixed, y)
-    with pytest.raises(ShapeError, match="sample 1: received list; needs an array of numbers"):
+    with pytest.raises(ShapeError, match="sample 1: expected an array of numbers, got list"):
         FredholmClassifier(kind="series", **TINY).fit([X[0], [[1.0], [2.0, 3.0]]], y[:2])
 
 
 def test_blank_texts_and_targets_beyond_float32_are_named():
     X = ["a fine film", "a dull film"] * 6
     model = FredholmClassifier(**TINY)
-    with pytest.raises(OptionError, match=r"X, sample 2: received ' \\n'; needs a word or more"):
+    with pytest.raises(OptionError, match=r"X, sample 2: expected a text .*, got ' \\n'"):
         model.fit([*X[:2], " \n", *X[3:]], [0, 1] * 6)
-    with pytest.raises(OptionError, match="X, sample 1: received ''; needs a word"):
+    with pytest.raises(OptionError, match=r"X, sample 1: expected a text .*, got ''"):
         model.fit(X, [0, 1] * 6).predict([X[0], ""])
     rows, _ = blobs()
-    with pytest.raises(OptionError, match=r"y, sample 3: received 1e\+160; needs finite numbers"):
+    with pytest.raises(OptionError, match=r"y, sample 3: expected finite numbers .*, got 1e\+160"):
         FredholmRegressor(**TINY).fit(rows, np.where(np.arange(24) == 3, 1e160, rows[:, 0]))
-    with pytest.raises(OptionError, match="y, sample 23: has a value that is no finite number"):
+    with pytest.raises(OptionError, match="y, sample 23: expected finite numbers, got NaN"):
         FredholmRegressor(**TINY).fit(rows, ["1.5"] * 23 + ["nan"])
 
 
@@ -503,19 +503,19 @@ def test_whole_numbers_of_any_type_are_the_same_images(tmp_path):
     shares = model.predict_proba(X)
     for same in (X.astype(np.int64), X.astype(np.uint16), X / 255):
         np.testing.assert_allclose(model.predict_proba(same), shares, atol=1e-6)
-    with pytest.raises(OptionError, match="received images of int32 from 0 to 765; whole numbers"):
+    with pytest.raises(OptionError, match="got images of int32 from 0 to 765; give numbers"):
         model.predict(3 * X.astype(np.int32))
     with pytest.raises(
-        OptionError, match="floats from 0 to 255; the estimator was fitted on whole"
+        OptionError, match=r"expected whole numbers .* fitted, got floats from 0 to 255"
     ):
         FredholmClassifier.load(model.save(tmp_path / "model")).predict(X.astype(float))
     other = FredholmClassifier(**TINY).fit(X.astype(float), y)
     assert other.facts_["source"]["pixels"] == "numbers"
     assert other.predict_proba(X.astype(float)).shape == (12, 2)
-    with pytest.raises(OptionError, match=r"fitted on floats of another scale \(means up to 1"):
+    with pytest.raises(OptionError, match=r"expected floats .* \(means up to 1"):
         other.predict(X)
     del other.facts_["source"]["pixels"]  # saved by an earlier version
-    with pytest.raises(OptionError, match="fitted on floats of another scale"):
+    with pytest.raises(OptionError, match="expected floats on the scale on which"):
         other.predict(X)
 
 
@@ -549,10 +549,10 @@ def test_a_saved_folder_is_plain_data(tmp_path):
 
 def test_one_text_is_no_list_of_letters():
     model = FredholmClassifier(**TINY)
-    with pytest.raises(ShapeError, match=r"received one text, 'great'; needs a list of texts"):
+    with pytest.raises(ShapeError, match=r"expected a list of texts, got one text, 'great'"):
         model.fit("great", [0, 1, 0, 1, 0])
     model.fit(["a fine film", "a dull film"] * 8, [1, 0] * 8)
-    with pytest.raises(ShapeError, match="received one text"):
+    with pytest.raises(ShapeError, match="got one text"):
         model.predict("great")
 
 
@@ -561,5 +561,5 @@ def test_numbers_of_which_no_training_can_be_made_are_named():
     with pytest.raises(OptionError, match="minutes: expected a positive number, got None"):
         FredholmClassifier("auto", minutes=None).fit(X, y)
     for share in (0.95, 0.99):
-        with pytest.raises(OptionError, match=r"validation_fraction: received 0.9.*smaller share"):
+        with pytest.raises(OptionError, match=r"validation_fraction: .* got 0.9.*smaller"):
             FredholmRegressor(**TINY, validation_fraction=share).fit(X[:4], y[:4])

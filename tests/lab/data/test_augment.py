@@ -75,7 +75,7 @@ def test_reflected_and_repeated_borders():
     assert (
         torch.tensor([[1, 1, 2], [1, 1, 2], [4, 4, 5]]).byte().tolist() in repeated[:, 0].tolist()
     )
-    with pytest.raises(ShapeError, match="3 pixels reflected around 3x3"):
+    with pytest.raises(ShapeError, match=r"expected less than 3 pixels .* 3x3 images, got 3"):
         Augment(crop=3, fill="reflect")(image, torch.arange(200), seed=0, epoch=0)
 
 
@@ -111,7 +111,7 @@ def test_no_change_and_no_images():
     ],
 )
 def test_impossible_options(options):
-    with pytest.raises(OptionError, match=f"{next(iter(options))}: received"):
+    with pytest.raises(OptionError, match=f"{next(iter(options))}: expected"):
         Augment(**options)
 
 
@@ -201,11 +201,11 @@ def test_blends_follow_from_seed_epoch_step_or_a_generator(blend):
 def test_blends_refuse_what_does_not_fit(blend):
     images, labels = torch.randn(4, 1, 6, 6), torch.arange(4)
     for alpha in (0.0, -1.0, math.nan, math.inf):
-        with pytest.raises(OptionError, match="alpha: received"):
+        with pytest.raises(OptionError, match="alpha: expected"):
             blend(images, labels, 4, alpha=alpha)
-    with pytest.raises(ShapeError, match="needs 0 to 2"):
+    with pytest.raises(ShapeError, match="class numbers from 0 to 2, got"):
         blend(images, labels, 3)
-    with pytest.raises(ShapeError, match="labels: received"):
+    with pytest.raises(ShapeError, match="labels: expected"):
         blend(images, labels.float(), 4)
 
 
@@ -312,5 +312,5 @@ def test_randaugment_has_fourteen_changes_that_grow_with_the_magnitude():
     ],
 )
 def test_impossible_amounts_are_refused(options):
-    with pytest.raises(OptionError, match=f"{next(iter(options))}: received"):
+    with pytest.raises(OptionError, match=f"{next(iter(options))}: expected"):
         Augment(**options)

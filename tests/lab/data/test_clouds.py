@@ -89,7 +89,7 @@ def test_damaged_meshes(call, message):
 def test_clouds_are_checked():
     clouds, labels = torch.rand(3, 8, 3), torch.tensor([0, 1, 0])
     nan = torch.full((1, 8, 3), torch.nan)
-    with pytest.raises(DataError, match="cloud 1 has no point"):
+    with pytest.raises(DataError, match="got no point in cloud 1"):
         PointDataset("x", "train", torch.cat([clouds[:1], nan, clouds[2:]]), labels, ("a", "b"))
     with pytest.raises(DataError, match="infinite"):
         PointDataset(
@@ -97,7 +97,7 @@ def test_clouds_are_checked():
         )
     with pytest.raises(ShapeError, match="points 9"):
         PointDataset("x", "train", clouds, labels, ("a", "b"), points=9)
-    with pytest.raises(DataError, match="needs 0 to 0"):
+    with pytest.raises(DataError, match="numbers from 0 to 0"):
         PointDataset("x", "train", clouds, labels, ("a",))
 
 
@@ -120,7 +120,7 @@ def test_random_changes_follow_from_the_index_and_keep_what_they_must():
     noise = CloudAugment(resample=False, jitter=0.1)(clouds, indices, seed=0, epoch=0) - clouds
     assert noise.std().item() == pytest.approx(0.1, rel=0.15)
     assert CloudAugment(resample=False)(clouds, indices, seed=0, epoch=0).equal(clouds)
-    with pytest.raises(OptionError, match="need 0 or more"):
+    with pytest.raises(OptionError, match="expected 0 or more"):
         CloudAugment(jitter=-1.0)
 
 
@@ -136,7 +136,7 @@ def test_random_changes_leave_what_is_no_coordinate(coordinates, changed, option
 
 def test_a_turn_needs_three_coordinates():
     clouds, labels = torch.rand(3, 9, 2), torch.zeros(3).long()
-    with pytest.raises(OptionError, match="True for clouds of 2 coordinates; a turn is about the"):
+    with pytest.raises(OptionError, match="rotate: expected clouds of three coordinates"):
         PointDataset("x", "train", clouds, labels, ("a",)).augmentation({"rotate": True})
 
 

@@ -93,7 +93,7 @@ def test_fetched_fields_and_bad_ones(tmp_path):
     field = torch.rand(3, 1, 4, 4)
     with pytest.raises(DataError, match="answers of sample 2"):
         FieldDataset("x", "train", field, field.index_fill(0, torch.tensor([2]), torch.nan), ("u",))
-    with pytest.raises(ShapeError, match=r"needs \(N, C, H, W\)"):
+    with pytest.raises(ShapeError, match=r"expected \(N, C, H, W\)"):
         FieldDataset("x", "train", field, field[..., :2], ("u",))
 
 

@@ -154,7 +154,7 @@ def test_models_that_were_saved_before_kinds_had_names():
 
 
 def test_shapes_that_no_kind_has():
-    with pytest.raises(ShapeError, match=r"inputs must be images.*got \(2, 3\)"):
+    with pytest.raises(ShapeError, match=r"inputs: expected images.*got \(2, 3\)"):
         kind_of(torch.rand(2, 3), "image")
 
 
@@ -164,12 +164,12 @@ def test_augmentations_belong_to_their_kinds():
     assert images.augmentation({"crop": 0, "flip": False}) is None
     assert points.augmentation({"scale": 0.1, "crop": 0}) == CloudAugment(scale=0.1)
     for dataset, option in ((images, "scale"), (points, "flip"), (sequences(), "crop")):
-        with pytest.raises(OptionError, match=f"augment.{option}: .*not changed so"):
+        with pytest.raises(OptionError, match=rf"augment.{option}: expected an augmentation of"):
             dataset.augmentation({option: 1})
 
 
 def test_texts_are_given_with_classes_or_numbers():
     assert torch.equal(texts().texts_and_targets(numbers=False)[1], TWO)
     assert texts().texts_and_targets(numbers=True)[1].is_floating_point()
-    with pytest.raises(OptionError, match="digits holds no texts, but images"):
+    with pytest.raises(OptionError, match="digits: expected a data set of texts, got images"):
         create_dataset("digits", "val").texts_and_targets(numbers=False)

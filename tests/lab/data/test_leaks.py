@@ -10,7 +10,8 @@ import torch
 
 from fredholm.lab.data.files import open_files
 from fredholm.lab.data.files.casts import Coded
-from fredholm.lab.data.samples import MemorySource, collect_answers, collect_samples
+from fredholm.lab.data.memory import MemorySource
+from fredholm.lab.data.samples import collect_answers, collect_samples
 
 COUNT = 24
 LABELS = np.arange(COUNT) % 2

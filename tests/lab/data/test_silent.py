@@ -318,7 +318,7 @@ def test_numbers_that_float32_does_not_hold_are_refused(tmp_path, value):
     np.savez(tmp_path / "p.npz", coordinates=places, inputs=answers, outputs=answers)
     with pytest.raises(DataError, match="sample 5"):
         open_files(tmp_path / "p.npz")
-    with pytest.raises(OptionError, match=rf"X, sample 3: received .*; {words}"):
+    with pytest.raises(OptionError, match=r"X, sample 3: expected finite .* 3.4e\+38, got"):
         FredholmClassifier(epochs=1).fit(x, y)
     if np.isfinite(value):
         targets = np.arange(40.0) ** 2

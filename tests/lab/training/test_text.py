@@ -98,7 +98,7 @@ def test_evaluate_and_predict_agree(finished, tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"", "holds no text"), (b" \n\n", "holds no text"), (b"\xff\xfe", "not UTF-8 text")],
+    [(b"", "only empty lines"), (b" \n\n", "only empty lines"), (b"\xff\xfe", "expected UTF-8")],
 )
 def test_files_without_texts(finished, tmp_path, content, message):
     (tmp_path / "t.txt").write_bytes(content)

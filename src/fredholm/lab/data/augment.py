@@ -23,14 +23,16 @@ from ...errors import OptionError, ShapeError, suggest
 from .counter import hash64, integers, permutation, uniform
 from .pictures import LEVELS, erase, jitter_colours, randaugment, resized_crop
 
-_CROP, _SHIFT, _FLIP, _MIXUP, _CUTMIX = 1, 2, 3, 4, 5  # one stream of random numbers each
+# One stream of random numbers for each augmentation.
+_CROP, _SHIFT, _FLIP, _MIXUP, _CUTMIX = 1, 2, 3, 4, 5
 FILLS = {"zero": "constant", "reflect": "reflect", "edge": "replicate"}
+"""Names of paddings, and torch's modes for them."""
 
 
 @dataclass(frozen=True)
 class Augment:
-    """Random crop with padding, random shift and horizontal flip of each image, and what
-    :mod:`fredholm.lab.data.pictures` adds; shapes are kept.
+    """Random crop with padding, random shift and horizontal flip of each image, and the
+    augmentations of :mod:`fredholm.lab.data.pictures`; shapes are kept.
 
     With the image I padded by ``fill``, the result is I[y + a, x + b], mirrored or not; a, b
     uniform in {−crop … crop} for the crop, {−shift … shift} for the shift, whose border is zero.
@@ -40,15 +42,17 @@ class Augment:
         crop: pixels of padding on each side before a crop of the original size.
         shift: largest shift in pixels, up or down and left or right.
         flip: probability of a left-right mirror image; True means 0.5.
-        fill: what the crop's padding is: zero (black, for bytes), reflect or edge.
-        area: first of all, a crop of so much of the image (from, to), resized; shares of 1.
-        color: after those, brightness, contrast, saturation and hue, up to so much of each.
+        fill: the crop's padding: zero (black, for bytes), reflect or edge.
+        area: the least and the largest share of the image's area that a crop takes, which is then
+            resized; applied first.
+        color: the largest change of brightness, contrast, saturation and hue; applied after the
+            flip.
         randaugment: how many changes, and their magnitude out of 30.
-        erase: last, probability of a rectangle of noise.
+        erase: probability of a rectangle of noise; applied last.
 
     Raises:
-        OptionError: for negative or non-integer pixels, a probability outside 0 … 1, an unknown
-            fill, or amounts out of their range.
+        OptionError: negative or non-integer pixels, a probability outside 0 … 1, an unknown fill,
+            or amounts out of their range.
 
     Example:
         >>> images = torch.arange(32, dtype=torch.uint8).view(2, 1, 4, 4)
@@ -73,20 +77,24 @@ class Augment:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:
                 raise OptionError(
-                    f"{name}: received {value!r}; needs pixels, an integer of 0 or more"
+                    f"{name}: expected pixels, an integer of 0 or more, got {value!r}; such as 4"
                 )
-        if not isinstance(self.flip, bool | int | float) or not 0 <= self.flip <= 1:
-            raise OptionError(
-                f"flip: received {self.flip!r}; needs a probability from 0 to 1, or True for 0.5"
-            )
-        if self.fill not in FILLS:
-            raise OptionError(f"fill: received {self.fill!r}{suggest(self.fill, FILLS)}")
-        for name, (needs, fits) in _AMOUNTS.items():
+        # True is a number, too: 1, which is a probability.
+        for name in ("flip", "erase"):
             value = getattr(self, name)
-            if value is not None and not (_numbers(value) and fits(value)):
-                raise OptionError(f"{name}: received {value!r}; needs {needs}")
-        if not isinstance(self.erase, int | float) or not 0 <= self.erase <= 1:
-            raise OptionError(f"erase: received {self.erase!r}; needs a probability from 0 to 1")
+            if not isinstance(value, int | float) or not 0 <= value <= 1:
+                raise OptionError(
+                    f"{name}: expected a probability from 0 to 1, got {value!r}; such as 0.5"
+                )
+        if self.fill not in FILLS:
+            raise OptionError(
+                f"fill: expected zero, reflect or edge, got {self.fill!r}"
+                f"{suggest(self.fill, FILLS)}"
+            )
+        for name, (needed, fits) in _AMOUNTS.items():
+            value = getattr(self, name)
+            if value is not None and not (_are_numbers(value) and fits(value)):
+                raise OptionError(f"{name}: expected {needed}, got {value!r}")
 
     def __call__(
         self,
@@ -96,37 +104,46 @@ class Augment:
         seed: int,
         epoch: int,
     ) -> Shaped[Tensor, "b c h w"]:
-        """The changed images; ``indices`` are the samples' numbers in their data set.
+        """Return the changed images.
+
+        Args:
+            images: stored pixels, or floats in [0, 1].
+            indices: the samples' numbers in their data set, of which the random numbers follow.
+            seed, epoch: the rest of their key.
 
         Raises:
-            ShapeError: when a reflecting crop is as large as the image.
+            ShapeError: a reflecting crop as large as the image.
         """
-        indices = indices.cpu()
-        key = (seed, epoch, indices)
+        # Random numbers are drawn on the CPU, so that they are the same for every device.
+        key = (seed, epoch, indices.cpu())
         if self.area is not None:
             images = resized_crop(images, (self.area[0], self.area[1]), *key)
         if self.crop:
-            images = _translate(images, self.crop, self.fill, seed, epoch, indices, _CROP)
+            images = _translate(images, self.crop, self.fill, (*key, _CROP))
         if self.shift:
-            images = _translate(images, self.shift, "zero", seed, epoch, indices, _SHIFT)
+            images = _translate(images, self.shift, "zero", (*key, _SHIFT))
         probability = 0.5 if self.flip is True else float(self.flip)
         if probability:
-            mirrored = (uniform(seed, epoch, indices, _FLIP) < probability).to(images.device)
+            mirrored = (uniform(*key, _FLIP) < probability).to(images.device)
             images = torch.where(mirrored[:, None, None, None], images.flip(-1), images)
         if self.color is not None:
             images = jitter_colours(images, self.color, *key)
         if self.randaugment is not None:
             images = randaugment(images, int(self.randaugment[0]), self.randaugment[1], *key)
-        return erase(images, self.erase, *key) if self.erase else images
+        if self.erase:
+            images = erase(images, self.erase, *key)
+        return images
 
 
-def _numbers(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and all(
-        isinstance(x, int | float) and not isinstance(x, bool) and math.isfinite(x) for x in value
-    )
+def _are_numbers(value: Any) -> bool:
+    if not isinstance(value, (list, tuple)):
+        return False
+    # True is an int, but not an amount.
+    numbers = [x for x in value if isinstance(x, int | float) and not isinstance(x, bool)]
+    return len(numbers) == len(value) and all(map(math.isfinite, numbers))
 
 
-# What an option needs, and whether a list of numbers is that.
+# What an option needs, and whether a list of numbers meets it.
 _AMOUNTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "area": (
         "the least and the largest share of the area, such as [0.08, 1.0]",
@@ -144,47 +161,48 @@ _AMOUNTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
 }
 
 
-def _translate(
-    images: Tensor, reach: int, fill: str, seed: int, epoch: int, indices: Tensor, stream: int
-) -> Tensor:
-    """A window of each padded image, its corner drawn from (seed, epoch, index, stream)."""
+def _translate(images: Tensor, reach: int, fill: str, key: tuple[Any, ...]) -> Tensor:
+    """Return a window of each padded image, its corner drawn by ``key``: seed, epoch, indices,
+    stream.
+    """
     height, width = images.shape[-2:]
     if fill == "reflect" and reach >= min(height, width):
         raise ShapeError(
-            f"crop: {reach} pixels reflected around {height}x{width} images; needs less than "
-            f"{min(height, width)}"
+            f"crop: expected less than {min(height, width)} pixels to reflect at the border of "
+            f"{height}x{width} images, got {reach}; take a smaller crop, or fill=zero"
         )
     pad = (reach,) * 4
-    # torch pads bytes with a constant only
-    padded = (
-        functional.pad(images, pad)
-        if fill == "zero"
-        else functional.pad(images.float(), pad, mode=FILLS[fill]).to(images.dtype)
-    )
-    top = integers(2 * reach + 1, seed, epoch, indices, stream, 0).to(images.device)
-    left = integers(2 * reach + 1, seed, epoch, indices, stream, 1).to(images.device)
-    windows = padded.unfold(2, height, 1).unfold(
-        3, width, 1
-    )  # (B, C, 2r + 1, 2r + 1, H, W), a view
+    if fill == "zero":
+        padded = functional.pad(images, pad)
+    else:
+        # torch pads bytes with a constant only.
+        padded = functional.pad(images.float(), pad, mode=FILLS[fill]).to(images.dtype)
+    top = integers(2 * reach + 1, *key, 0).to(images.device)
+    left = integers(2 * reach + 1, *key, 1).to(images.device)
+
+    # All windows, as a view (B, C, 2r + 1, 2r + 1, H, W); one of each image is copied.
+    windows = padded.unfold(2, height, 1).unfold(3, width, 1)
     return windows[torch.arange(len(images), device=images.device), :, top, left]
 
 
 def one_hot(labels: Tensor, num_classes: int) -> Float[Tensor, "b k"]:
-    """Labels as probabilities: class numbers (B,) become one-hot rows, rows (B, K) stay.
+    """Return labels as probabilities: class numbers (B,) become one-hot rows, rows (B, K) stay.
 
     Raises:
-        ShapeError: for labels of another shape, or outside 0 … K − 1.
+        ShapeError: labels of another shape, or outside 0 … K − 1.
     """
     if labels.ndim == 2 and labels.shape[1] == num_classes and labels.is_floating_point():
         return labels
     if labels.ndim != 1 or labels.is_floating_point():
         raise ShapeError(
-            f"labels: received {tuple(labels.shape)} of {labels.dtype}; needs (B,) integers or (B, "
-            f"{num_classes}) probabilities"
+            f"labels: expected (B,) integers or (B, {num_classes}) probabilities, got "
+            f"{tuple(labels.shape)} of {labels.dtype}; give class numbers"
         )
-    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < num_classes:
+    wrong = labels[(labels < 0) | (labels >= num_classes)]
+    if len(wrong):
         raise ShapeError(
-            f"labels: from {int(labels.min())} to {int(labels.max())}; needs 0 to {num_classes - 1}"
+            f"labels: expected class numbers from 0 to {num_classes - 1}, got {int(wrong[0])}; "
+            "number the classes from 0"
         )
     return functional.one_hot(labels.long(), num_classes).float()
 
@@ -200,14 +218,14 @@ def mixup(
     step: int = 0,
     generator: torch.Generator | None = None,
 ) -> tuple[Float[Tensor, "b c h w"], Float[Tensor, "b k"]]:
-    """Convex combinations of images and of their labels.
+    """Return convex combinations of images and of their labels.
 
     x̃ = λ x + (1 − λ) x_π, ỹ = λ y + (1 − λ) y_π; λ ~ Beta(α, α), π a permutation of the batch,
     both from (seed, epoch, step), or from ``generator`` where one is given.
 
     Raises:
-        OptionError: when α is not finite and positive.
-        ShapeError: for bytes, or labels that do not fit.
+        OptionError: α is not finite and positive.
+        ShapeError: bytes, or labels that do not fit.
 
     Reference: Zhang et al., "mixup: Beyond empirical risk minimization" (2018), equation 2.
 
@@ -220,9 +238,8 @@ def mixup(
     key = _key(_MIXUP, seed, epoch, step, generator)
     share, targets = _beta(alpha, key), one_hot(labels, num_classes)
     order = permutation(len(images), key).to(images.device)
-    return share * images + (1 - share) * images[order], share * targets + (1 - share) * targets[
-        order
-    ]
+    mixed = share * images + (1 - share) * images[order]
+    return mixed, share * targets + (1 - share) * targets[order]
 
 
 def cutmix(
@@ -236,15 +253,15 @@ def cutmix(
     step: int = 0,
     generator: torch.Generator | None = None,
 ) -> tuple[Float[Tensor, "b c h w"], Float[Tensor, "b k"]]:
-    """A rectangle of each image replaced by that of another; labels in proportion to the areas.
+    """Replace a rectangle of each image by that of another; labels in proportion to the areas.
 
     The rectangle has sides √(1 − λ) of the image, λ ~ Beta(α, α), its centre anywhere, cut off at
-    the border; λ is then the share of pixels that stayed. One rectangle and one permutation a
+    the border; λ is then the share of pixels that stayed. One rectangle and one permutation per
     batch, from (seed, epoch, step) or ``generator``.
 
     Raises:
-        OptionError: when α is not finite and positive.
-        ShapeError: for bytes, or labels that do not fit.
+        OptionError: α is not finite and positive.
+        ShapeError: bytes, or labels that do not fit.
 
     Reference: Yun et al., "CutMix: Regularization strategy to train strong classifiers with
     localizable features" (2019), §3.
@@ -259,14 +276,13 @@ def cutmix(
     targets = one_hot(labels, num_classes)
     height, width = images.shape[-2:]
     side = math.sqrt(1 - _beta(alpha, key))
-    middle_y, middle_x = (
-        int(integers(size, key, axis)) for axis, size in enumerate((height, width))
-    )
-    top, bottom = _interval(middle_y, int(height * side), height)
-    left, right = _interval(middle_x, int(width * side), width)
+    top, bottom = _interval(int(integers(height, key, 0)), int(height * side), height)
+    left, right = _interval(int(integers(width, key, 1)), int(width * side), width)
     order = permutation(len(images), key).to(images.device)
     mixed = images.clone()
     mixed[:, :, top:bottom, left:right] = images[order, :, top:bottom, left:right]
+
+    # Not λ: a rectangle that was cut off at the border covers less.
     share = 1 - (bottom - top) * (right - left) / (height * width)
     return mixed, share * targets + (1 - share) * targets[order]
 
@@ -278,12 +294,11 @@ def _interval(middle: int, length: int, size: int) -> tuple[int, int]:
 
 def _check_float(images: Tensor) -> None:
     if not images.is_floating_point():
-        raise ShapeError(
-            f"images: received {images.dtype}; needs floats: blend after normalisation"
-        )
+        raise ShapeError(f"images: expected floats, got {images.dtype}; blend after normalisation")
 
 
 def _key(stream: int, seed: int, epoch: int, step: int, generator: torch.Generator | None) -> int:
+    """Return the one number from which a batch's random numbers follow."""
     if generator is not None:
         seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
     return int(hash64(seed, epoch, step, stream))
@@ -292,7 +307,7 @@ def _key(stream: int, seed: int, epoch: int, step: int, generator: torch.Generat
 def _beta(alpha: float, key: int) -> float:
     if not math.isfinite(alpha) or alpha <= 0:
         raise OptionError(
-            f"alpha: received {alpha!r}; needs a finite number above 0 (leave the blend out to "
-            "switch it off)"
+            f"alpha: expected a finite number above 0, got {alpha!r}; leave the blend out to "
+            "switch it off"
         )
     return random.Random(key).betavariate(alpha, alpha)

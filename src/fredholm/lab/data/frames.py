@@ -13,9 +13,10 @@ import numpy as np
 
 from ...errors import OptionError, ShapeError
 
-# How the types of dates and spans of time begin, in pandas, polars and pyarrow.
+# Beginnings of the names of types for dates and spans of time, in pandas, polars and pyarrow.
 _DATED = ("datetime", "timestamp", "date", "time", "duration", "period")
-_SHOWN = 6  # names in an error
+# How many names an error lists.
+_SHOWN = 6
 
 
 class Names(NamedTuple):
@@ -59,13 +60,16 @@ def plain_samples(samples: Any, kind: str, known: Names | None = None) -> Plain:
         ShapeError: one frame where a list of them is needed; a column of words or dates.
     """
     known = known or Names()
+    # A row is a sample of its frame, so rows keep their frame; scikit-learn checks its names.
     if kind in ("rows", "texts"):
         return Plain(samples, Names())
     _refuse_one_frame(samples, kind)
-    if hasattr(samples, "ndim") and samples.ndim != 1:
+    # An array of several axes holds all samples, and no names.
+    if getattr(samples, "ndim", 1) != 1:
         return Plain(samples, Names())
     parts = list(samples)
-    if not any(is_frame(half) or _is_column(half) for part in parts for half in _halves(part)):
+    halves = [half for part in parts for half in _halves(part)]
+    if not any(is_frame(half) or _is_column(half) for half in halves):
         return Plain(samples, Names())
     if kind == "series":
         return _series(parts, known)
@@ -110,32 +114,34 @@ def matched(
     Raises:
         OptionError: columns of other names, or names in some samples alone.
     """
+    places = [f"{place}, sample {number}" for number in range(len(parts))]
+    names = [columns_of(part, where) for part, where in zip(parts, places)]
+    named = [number for number, columns in enumerate(names) if columns is not None]
+    if not named:
+        return [_numbers(part, where) for part, where in zip(parts, places)], None
+    if len(named) < len(parts):
+        other = names.index(None)
+        raise OptionError(
+            f"{places[other]}: expected columns with names, as sample {named[0]} has them, got "
+            "none; give all samples names, or none"
+        )
+
+    order, whose = known, "the estimator was fitted on"
+    if order is None:
+        order, whose = names[0] or (), "sample 0 has"
     result: list[Any] = []
-    order = None if known is None else tuple(known)
-    whose = "the estimator was fitted on"
-    named = [columns_of(part, f"{place}, sample {i}") for i, part in enumerate(parts)]
-    some = next((i for i, names in enumerate(named) if names is not None), None)
-    for number, (part, names) in enumerate(zip(parts, named)):
-        where = f"{place}, sample {number}"
-        if names is None:
-            if some is not None:
-                raise OptionError(
-                    f"{where}: expected columns with names, as sample {some} has them, got none; "
-                    "give all samples names, or none"
-                )
-            result.append(_numbers(part, where))
-            continue
-        if order is None:
-            order, whose = names, f"sample {number} has"
-        if sorted(names) != sorted(order):
+    for part, columns, where in zip(parts, names, places):
+        # Every sample has names by now.
+        columns = columns or ()
+        if sorted(columns) != sorted(order):
             raise OptionError(
                 f"{where}: expected the columns {_listed(order)}, which {whose}, got "
-                f"{_listed(names)}; rename them, or leave others out"
+                f"{_listed(columns)}; rename them, or leave others out"
             )
         values = _numbers(part, where)
-        place_of = {name: column for column, name in enumerate(names)}
+        place_of = {name: column for column, name in enumerate(columns)}
         result.append(values[:, [place_of[name] for name in order]])
-    return result, (order if some is not None else None)
+    return result, tuple(order)
 
 
 def columns_of(sample: Any, where: str) -> tuple[str, ...] | None:
@@ -152,11 +158,11 @@ def columns_of(sample: Any, where: str) -> tuple[str, ...] | None:
             f"{where}: expected columns whose names are strings, got {_listed(labels)}; give them "
             "names: frame.columns = frame.columns.astype(str)"
         )
-    twice = next((label for label in labels if labels.count(label) > 1), None)
-    if twice is not None:
-        raise OptionError(
-            f"{where}: expected columns of different names, got {twice!r} twice; rename one"
-        )
+    for label in labels:
+        if labels.count(label) > 1:
+            raise OptionError(
+                f"{where}: expected columns of different names, got {label!r} twice; rename one"
+            )
     return tuple(labels)
 
 
@@ -175,13 +181,13 @@ def _series(parts: list[Any], known: Names) -> Plain:
 
     times = [_times_of(part, f"X, sample {i}") for i, part in enumerate(parts)]
     timed = [number for number, time in enumerate(times) if time is not None]
+    untimed = [number for number, time in enumerate(times) if time is None]
     if not timed:
         return Plain(values, Names(channels))
-    if len(timed) < len(parts):
-        other = next(number for number, time in enumerate(times) if time is None)
+    if untimed:
         raise OptionError(
-            f"X, sample {other}: expected an index of times, as sample {timed[0]} has one, got row "
-            "numbers; give all series times, or none: frame.reset_index(drop=True)"
+            f"X, sample {untimed[0]}: expected an index of times, as sample {timed[0]} has one, "
+            "got row numbers; give all series times, or none: frame.reset_index(drop=True)"
         )
     return Plain(list(zip(times, values)), Names(channels))
 
@@ -201,6 +207,7 @@ def _grid(sample: Any, where: str) -> Any:
     if not is_frame(sample):
         return sample
     for what, labels in (("rows", _index(sample)), ("columns", _labels(sample))):
+        # Frames of polars and pyarrow have no index, which is an empty array of floats here.
         values = np.asarray([] if labels is None else labels)
         if values.dtype.kind not in "iufM" or not (values[1:] > values[:-1]).all():
             raise OptionError(
@@ -237,6 +244,8 @@ def _times_of(sample: Any, where: str) -> Any:
         )
     if kind.startswith(("int", "uint")):
         values = np.asarray(index)
+        # Consecutive numbers are rows cut from a larger frame; others may be seconds, or rows of
+        # which some were dropped.
         if (np.diff(values) == 1).all():
             return None
         raise OptionError(
@@ -276,6 +285,7 @@ def _refuse_one_frame(samples: Any, kind: str) -> None:
             f"X: expected a list of frames, one per sample, for kind={kind!r}, got one "
             f"{type(samples).__name__}; divide it: [part for _, part in X.groupby('id')]"
         )
+    # Arrays of xarray have names of axes, which could be in any order.
     some = samples if hasattr(samples, "dims") else next(iter(samples), None)
     if hasattr(some, "dims") and hasattr(some, "coords"):
         raise ShapeError(
@@ -285,13 +295,16 @@ def _refuse_one_frame(samples: Any, kind: str) -> None:
 
 
 def _halves(sample: Any) -> tuple[Any, ...]:
-    """Return both parts of a pair, and a sample that is none by itself."""
-    return sample if isinstance(sample, tuple) and len(sample) == 2 else (sample,)
+    """Return both parts of a pair, or a sample that is not a pair by itself."""
+    if isinstance(sample, tuple) and len(sample) == 2:
+        return sample
+    return (sample,)
 
 
 def _labels(data: Any) -> list[Any] | None:
-    """Return the labels of a frame's columns; None of what is no frame."""
-    names = getattr(data, "column_names", None)  # of pyarrow, whose ``columns`` are their cells
+    """Return the labels of a frame's columns; None of anything that is not a frame."""
+    # pyarrow's ``columns`` are the cells, so its names come from another attribute.
+    names = getattr(data, "column_names", None)
     if isinstance(names, list):
         return names
     if hasattr(data, "columns") and hasattr(data, "dtypes"):
@@ -306,17 +319,18 @@ def _is_column(data: Any) -> bool:
 
 def _index(data: Any) -> Any:
     """Return the index of pandas' frames and columns; None of everything else."""
+    # Lists have an ``index`` too, which is a method.
     return data.index if hasattr(data, "iloc") else None
 
 
 def column_types(frame: Any) -> list[tuple[str, str]]:
-    """Return the names of a frame's columns and what they hold, in the words of its library."""
-    schema = getattr(frame, "schema", None)
-    if isinstance(getattr(frame, "column_names", None), list) and schema is not None:
-        types = list(schema.types)
-    else:
-        types = list(frame.dtypes)
+    """Return the names of a frame's columns and their types, as its library calls them."""
+    types = frame.schema.types if _is_arrow(frame) else frame.dtypes
     return [(str(name), str(kind).lower()) for name, kind in zip(_labels(frame) or (), types)]
+
+
+def _is_arrow(frame: Any) -> bool:
+    return isinstance(getattr(frame, "column_names", None), list)
 
 
 def is_dated(kind: str) -> bool:
@@ -328,7 +342,7 @@ def cells_of(frame: Any, number: int) -> list[Any]:
     """Return the cells of a frame's column as Python's numbers and strings."""
     if hasattr(frame, "iloc"):
         return frame.iloc[:, number].tolist()
-    if isinstance(getattr(frame, "column_names", None), list):
+    if _is_arrow(frame):
         return frame.column(number).to_pylist()
     return frame.to_series(number).to_list()
 
@@ -354,5 +368,9 @@ def _numbers(sample: Any, where: str) -> Any:
 
 def _listed(names: Sequence[Any]) -> str:
     """Return the first names as an error shows them."""
-    shown = ", ".join(repr(getattr(name, "item", lambda n=name: n)()) for name in names[:_SHOWN])
-    return shown if len(names) <= _SHOWN else f"{shown}, … ({len(names)})"
+    # numpy's numbers are shown as Python's, without their type.
+    plain = [name.item() if hasattr(name, "item") else name for name in names[:_SHOWN]]
+    shown = ", ".join(map(repr, plain))
+    if len(names) > _SHOWN:
+        shown += f", … ({len(names)})"
+    return shown

@@ -1,12 +1,12 @@
-"""What vision transformers vary their pictures by: crops of any size and shape, colours,
-RandAugment and erased rectangles; each a function of (seed, epoch, index of the sample).
+"""The augmentations of vision transformers: crops of any size and shape, colours, RandAugment and
+erased rectangles. Each is a function of (seed, epoch, index of the sample), passed as ``key``.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,19 +17,37 @@ from torch.nn import functional
 from ...errors import require
 from .counter import hash64, integers, uniform
 
-# One stream of random numbers each; those of `augment` are below 6.
+# One stream of random numbers for each augmentation; those of :mod:`.augment` are below 6.
 _RESIZED, _COLOUR, _RAND, _ERASE = 6, 7, 8, 9
+# How often a rectangle is drawn before the whole image is taken.
 TRIES = 10
-GREY = (0.299, 0.587, 0.114)  # ITU-R 601, as Pillow has it
-YIQ = ((0.596, -0.274, -0.322), (0.211, -0.523, 0.312))  # the plane of colours
+# The weights of red, green and blue in brightness (ITU-R 601, as in Pillow).
+GREY = (0.299, 0.587, 0.114)
+# The axes of the plane of colours in YIQ, whose third axis is brightness.
+YIQ = ((0.596, -0.274, -0.322), (0.211, -0.523, 0.312))
+
+
+class _Rectangle(NamedTuple):
+    """A part of an image, in pixels."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+
+    def of(self, image: Tensor) -> Tensor:
+        """Return the part of an image (…, H, W), a view."""
+        bottom, right = self.top + self.height, self.left + self.width
+        return image[..., self.top : bottom, self.left : right]
 
 
 def resized_crop(
     images: Shaped[Tensor, "b c h w"], area: tuple[float, float], *key: Any
 ) -> Shaped[Tensor, "b c h w"]:
-    """A rectangle of each image, of a share of its area drawn from ``area`` and a ratio of its
-    sides between 3/4 and 4/3, resized to the image (bilinear, antialiased). ``key``: seed, epoch,
-    indices.
+    """Cut a rectangle from each image and resize it to the image (bilinear, antialiased).
+
+    Its share of the area is drawn from ``area``, the ratio of its sides from 3/4 to 4/3. ``key``:
+    seed, epoch, indices.
 
     Reference: Szegedy et al., Going deeper with convolutions, 2015.
 
@@ -38,48 +56,57 @@ def resized_crop(
         >>> resized_crop(images, (0.2, 0.5), *key).shape
         torch.Size([2, 3, 8, 8])
     """
-    height, width = images.shape[-2:]
-    windows = _rectangles(height, width, area, (3 / 4, 4 / 3), (*key, _RESIZED))
-    result = [
-        functional.interpolate(
-            image[None, :, top : top + h, left : left + w].float(),
-            (height, width),
-            mode="bilinear",
-            antialias=True,
-        )[0]
-        for image, (top, left, h, w) in zip(images, windows)
-    ]
-    return _as(torch.stack(result), images)
+    sides = (images.shape[-2], images.shape[-1])
+    result = []
+    for image, part in zip(images, _rectangles(sides, area, 4 / 3, (*key, _RESIZED))):
+        crop = part.of(image)[None].float()
+        result.append(functional.interpolate(crop, sides, mode="bilinear", antialias=True)[0])
+    return _like(images, torch.stack(result))
 
 
 def _rectangles(
-    height: int, width: int, area: tuple[float, float], ratio: tuple[float, float], key: Any
-) -> list[tuple[int, int, int, int]]:
-    """(top, left, height, width) of a rectangle for each index: the first of ten draws that fits,
-    or else the whole.
+    sides: tuple[int, int], area: tuple[float, float], ratio: float, key: tuple[Any, ...]
+) -> list[_Rectangle]:
+    """Return a random rectangle for each index: the first of ten draws that fits, or else the
+    whole image.
+
+    Args:
+        sides: height and width of the image.
+        area: the least and the largest share of its area.
+        ratio: the largest ratio of the rectangle's sides, either way.
+        key: seed, epoch, indices, stream.
     """
-    draws = torch.arange(TRIES)[:, None]
+    height, width = sides
     seed, epoch, indices, stream = key
+    draws = torch.arange(TRIES)[:, None]
     share, shape = (uniform(seed, epoch, indices, stream, k, draws) for k in (0, 1))
+
+    # Ratios are uniform on a logarithmic scale, so that 3/4 is as probable as 4/3. (tries, B)
     size = (area[0] + (area[1] - area[0]) * share) * height * width
-    low, high = (math.log(r) for r in ratio)
-    sides = torch.exp(low + (high - low) * shape)
-    w, h = ((size * s).sqrt().round().long() for s in (sides, 1 / sides))
+    low, high = math.log(1 / ratio), math.log(ratio)
+    ratios = torch.exp(low + (high - low) * shape)
+    w = (size * ratios).sqrt().round().long()
+    h = (size * (1 / ratios)).sqrt().round().long()
     fits = (w >= 1) & (w <= width) & (h >= 1) & (h <= height)
+
+    # argmax of booleans finds the first True; where there is none, it finds the first draw, which
+    # does not fit and is replaced.
     first = fits.long().argmax(0, keepdim=True)
     w, h, fits = (x.gather(0, first)[0] for x in (w, h, fits))
     w, h = torch.where(fits, w, width), torch.where(fits, h, height)
     top = integers(height - h + 1, seed, epoch, indices, stream, 2)
     left = integers(width - w + 1, seed, epoch, indices, stream, 3)
-    return list(zip(top.tolist(), left.tolist(), h.tolist(), w.tolist()))
+    rows = torch.stack([top, left, h, w], 1).tolist()
+    return [_Rectangle(*row) for row in rows]
 
 
 def jitter_colours(
     images: Shaped[Tensor, "b c h w"], amounts: Sequence[float], *key: Any
 ) -> Shaped[Tensor, "b c h w"]:
-    """Brightness, contrast and saturation times a factor of up to 1 ± amount each, and the hue
-    turned by up to ± amount of the circle, in an order drawn for each image. Grey pictures keep
-    their hue and saturation.
+    """Multiply brightness, contrast and saturation by a factor of up to 1 ± amount each, and turn
+    the hue by up to ± amount of the circle, in an order drawn for each image.
+
+    Grey pictures keep their hue and saturation.
 
     Example:
         >>> images, key = torch.rand(2, 3, 4, 4), (0, 0, torch.arange(2))
@@ -87,60 +114,67 @@ def jitter_colours(
         True
     """
     seed, epoch, indices = key
-    draws = torch.stack(
-        [uniform(seed, epoch, indices, _COLOUR, k) * 2 - 1 for k in range(len(_CHANGES))], 1
-    )
-    orders = torch.stack(
-        [hash64(seed, epoch, indices, _COLOUR, 4 + k) for k in range(len(_CHANGES))], 1
-    ).argsort(1)
+    changes = range(len(_CHANGES))
+    draws = [uniform(seed, epoch, indices, _COLOUR, k) * 2 - 1 for k in changes]
+    hashes = [hash64(seed, epoch, indices, _COLOUR, 4 + k) for k in changes]
+    draws, orders = torch.stack(draws, 1), torch.stack(hashes, 1).argsort(1)
+
+    bytes_ = images.dtype == torch.uint8
+    scale = 255.0 if bytes_ else 1.0
     result = []
-    scale = 255.0 if images.dtype == torch.uint8 else 1.0
     for image, draw, order in zip(images.float() / scale, draws.tolist(), orders.tolist()):
         for k in order:
-            if amounts[k] and (k < 2 or len(image) == 3):
-                image = _CHANGES[k](image, amounts[k] * draw[k])
-                # As bytes are: what leaves the range at one change is not there for the next.
-                image = image.clamp(0, 1) if images.dtype == torch.uint8 else image
+            if not amounts[k] or (k in _OF_COLOURS and len(image) != 3):
+                continue
+            image = _CHANGES[k](image, amounts[k] * draw[k])
+            # A byte that leaves the range at one change is cut off before the next.
+            if bytes_:
+                image = image.clamp(0, 1)
         result.append(image * scale)
-    return _as(torch.stack(result), images)
+    return _like(images, torch.stack(result))
 
 
 def _grey(image: Tensor) -> Tensor:
-    """One channel of brightness, (1, H, W)."""
+    """Return one channel of brightness, (1, H, W)."""
     if len(image) != 3:
         return image.mean(0, keepdim=True)
     return (image * image.new_tensor(GREY)[:, None, None]).sum(0, keepdim=True)
 
 
+def _blended(image: Tensor, with_: Tensor, amount: float) -> Tensor:
+    return with_ + (1 + amount) * (image - with_)
+
+
 def _turned(image: Tensor, turn: float) -> Tensor:
-    """The hue turned by a share of the circle: a rotation about the grey axis in the plane of
+    """Turn the hue by a share of the circle: a rotation about the grey axis in the plane of
     colours, which keeps the brightness.
     """
     angle = 2 * math.pi * turn
     cos, sin = math.cos(angle), math.sin(angle)
+    # In float64: the inverse of the axes would lose digits that a byte shows.
     axes = torch.tensor([GREY, *YIQ], dtype=torch.float64)
-    turned = torch.tensor([[1, 0, 0], [0, cos, -sin], [0, sin, cos]], dtype=torch.float64)
-    matrix = (torch.linalg.inv(axes) @ turned @ axes).to(image)
+    rotation = torch.tensor([[1, 0, 0], [0, cos, -sin], [0, sin, cos]], dtype=torch.float64)
+    matrix = (torch.linalg.inv(axes) @ rotation @ axes).to(image)
     return torch.einsum("dc,chw->dhw", matrix, image)
 
 
+# Brightness, contrast, saturation and hue; the last two need colours.
 _CHANGES: tuple[Callable[[Tensor, float], Tensor], ...] = (
     lambda image, amount: image * (1 + amount),
-    lambda image, amount: _mixed(image, _grey(image).mean(), amount),
-    lambda image, amount: _mixed(image, _grey(image), amount),
+    lambda image, amount: _blended(image, _grey(image).mean(), amount),
+    lambda image, amount: _blended(image, _grey(image), amount),
     _turned,
 )
-
-
-def _mixed(image: Tensor, with_: Tensor, amount: float) -> Tensor:
-    return with_ + (1 + amount) * (image - with_)
+_OF_COLOURS = (2, 3)
 
 
 def erase(
     images: Shaped[Tensor, "b c h w"], probability: float, *key: Any
 ) -> Shaped[Tensor, "b c h w"]:
-    """A rectangle of 2 to 33% of the area, its sides in a ratio of 0.3 to 3.3, filled with random
-    bytes, in so many of the images.
+    """Fill a rectangle of 2 to 33% of the area with random bytes, in a share ``probability`` of
+    the images.
+
+    Its sides have a ratio of 0.3 to 3.3. ``key``: seed, epoch, indices.
 
     Reference: Zhong et al., Random erasing data augmentation, 2020.
 
@@ -150,63 +184,74 @@ def erase(
         True
     """
     seed, epoch, indices = key
-    height, width = images.shape[-2:]
+    sides = (images.shape[-2], images.shape[-1])
     chosen = uniform(seed, epoch, indices, _ERASE, 9) < probability
-    windows = _rectangles(height, width, (0.02, 0.33), (0.3, 1 / 0.3), (*key, _ERASE))
-    images, top = images.clone(), 255.0 if images.dtype == torch.uint8 else 1.0
-    for image, index, yes, (y, x, h, w) in zip(images, indices, chosen, windows):
-        if yes and (h, w) != (height, width):
-            place = torch.arange(len(image) * h * w)
-            noise = uniform(seed, epoch, index, _ERASE, 10, place).view(-1, h, w)
-            image[:, y : y + h, x : x + w] = (noise * top).to(image.dtype)
+    parts = _rectangles(sides, (0.02, 0.33), 1 / 0.3, (*key, _ERASE))
+    white = 255.0 if images.dtype == torch.uint8 else 1.0
+    images = images.clone()
+    for image, index, yes, part in zip(images, indices, chosen, parts):
+        # The whole image is what stands for "no rectangle fitted".
+        if not yes or (part.height, part.width) == sides:
+            continue
+        pixels = torch.arange(len(image) * part.height * part.width)
+        noise = uniform(seed, epoch, index, _ERASE, 10, pixels)
+        target = part.of(image)
+        target[:] = (noise.view(target.shape) * white).to(image.dtype)
     return images
 
 
 # --- RandAugment ----------------------------------------------------------------------------------
 
-LEVELS = 30  # of a magnitude
+# The largest magnitude.
+LEVELS = 30
 
 
 def randaugment(
     images: Shaped[Tensor, "b c h w"], count: int, magnitude: float, *key: Any
 ) -> Shaped[Tensor, "b c h w"]:
-    """``count`` of fourteen changes, drawn for each image, each of ``magnitude`` of 30, with
-    Pillow.
+    """Apply ``count`` of fourteen changes, drawn for each image, each of ``magnitude`` out of 30,
+    with Pillow.
 
     Reference: Cubuk et al., RandAugment, 2020.
 
     Raises:
-        OptionError: Pillow is not installed.
+        MissingExtraError: Pillow is not installed.
 
     Example:
         >>> images = torch.arange(96, dtype=torch.uint8).view(2, 3, 4, 4)
         >>> randaugment(images, 2, 9, 0, 0, torch.arange(2)).dtype
         torch.uint8
     """
-    image_module: Any = require("PIL.Image", "train", "RandAugment")
+    pillow: Any = require("PIL.Image", "train", "RandAugment")
     seed, epoch, indices = key
-    names = list(OPERATIONS)
+    changes = list(OPERATIONS.values())
+    shades = images
+    if images.dtype != torch.uint8:
+        shades = (images * 255).round().clamp(0, 255).to(torch.uint8)
+
     result = []
-    for image, index in zip(_bytes(images), indices):
-        picture = image_module.fromarray(
-            image.squeeze() if len(image) == 1 else image.transpose(1, 2, 0)
-        )
+    for image, index in zip(shades.cpu().numpy(), indices):
+        # Pillow has channels last, and grey pictures without an axis of channels.
+        pixels = image[0] if len(image) == 1 else image.transpose(1, 2, 0)
+        picture = pillow.fromarray(pixels)
         for step in range(count):
-            chosen = int(integers(len(names), seed, epoch, index, _RAND, step, 0))
+            chosen = int(integers(len(changes), seed, epoch, index, _RAND, step, 0))
             sign = 1 if float(uniform(seed, epoch, index, _RAND, step, 1)) < 0.5 else -1
-            picture = OPERATIONS[names[chosen]](picture, magnitude / LEVELS, sign)
+            picture = changes[chosen](picture, magnitude / LEVELS, sign)
         pixels = np.asarray(picture)
         result.append(pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1))
     changed = torch.from_numpy(np.stack(result)).to(images.device)
-    return changed if images.dtype == torch.uint8 else changed.to(images.dtype) / 255
+    if images.dtype == torch.uint8:
+        return changed
+    return changed.to(images.dtype) / 255
 
 
-def _bytes(images: Tensor) -> Any:
-    whole = images if images.dtype == torch.uint8 else (images * 255).round().clamp(0, 255)
-    return whole.to(torch.uint8).cpu().numpy()
+Operation = Callable[[Any, float, int], Any]
+"""A change f(picture, amount from 0 to 1, sign) of one of Pillow's pictures."""
 
 
-def _enhanced(name: str) -> Callable[[Any, float, int], Any]:
+# Pillow is imported by the calls: without it everything else in this file still works.
+def _enhanced(name: str) -> Operation:
     def change(picture: Any, amount: float, sign: int) -> Any:
         from PIL import ImageEnhance
 
@@ -215,8 +260,13 @@ def _enhanced(name: str) -> Callable[[Any, float, int], Any]:
     return change
 
 
-def _moved(make: Callable[[float, Any], tuple[float, ...]]) -> Callable[[Any, float, int], Any]:
-    """An affine change, (a, b, c, d, e, f) of the signed amount and the picture; black comes in."""
+def _moved(make: Callable[[float, Any], tuple[float, ...]]) -> Operation:
+    """Return an affine change; black fills what enters at the border.
+
+    Args:
+        make: from the signed amount and the picture to the matrix (a, b, c, d, e, f), by which
+            (x, y) of the result is found at (ax + by + c, dx + ey + f).
+    """
 
     def change(picture: Any, amount: float, sign: int) -> Any:
         from PIL import Image
@@ -229,19 +279,20 @@ def _moved(make: Callable[[float, Any], tuple[float, ...]]) -> Callable[[Any, fl
     return change
 
 
-def _op(name: str) -> Any:
+def _op(name: str, picture: Any, *arguments: int) -> Any:
     from PIL import ImageOps
 
-    return getattr(ImageOps, name)
+    return getattr(ImageOps, name)(picture, *arguments)
 
 
-OPERATIONS: dict[str, Callable[[Any, float, int], Any]] = {
+# An image's change is drawn by its place in this table, so the order is part of every seed.
+OPERATIONS: dict[str, Operation] = {
     "identity": lambda picture, amount, sign: picture,
-    "autocontrast": lambda picture, amount, sign: _op("autocontrast")(picture),
-    "equalize": lambda picture, amount, sign: _op("equalize")(picture),
+    "autocontrast": lambda picture, amount, sign: _op("autocontrast", picture),
+    "equalize": lambda picture, amount, sign: _op("equalize", picture),
     "rotate": lambda picture, amount, sign: picture.rotate(30 * sign * amount, resample=2),
-    "solarize": lambda picture, amount, sign: _op("solarize")(picture, round(256 * (1 - amount))),
-    "posterize": lambda picture, amount, sign: _op("posterize")(picture, 8 - round(4 * amount)),
+    "solarize": lambda picture, amount, sign: _op("solarize", picture, round(256 * (1 - amount))),
+    "posterize": lambda picture, amount, sign: _op("posterize", picture, 8 - round(4 * amount)),
     "color": _enhanced("Color"),
     "contrast": _enhanced("Contrast"),
     "brightness": _enhanced("Brightness"),
@@ -251,10 +302,10 @@ OPERATIONS: dict[str, Callable[[Any, float, int], Any]] = {
     "translate_x": _moved(lambda amount, picture: (1, 0, 0.45 * amount * picture.width, 0, 1, 0)),
     "translate_y": _moved(lambda amount, picture: (1, 0, 0, 0, 1, 0.45 * amount * picture.height)),
 }
-"""RandAugment's changes: f(picture, amount from 0 to 1, sign)."""
 
 
-def _as(changed: Tensor, like: Tensor) -> Tensor:
-    if like.dtype == torch.uint8:
+def _like(images: Tensor, changed: Tensor) -> Tensor:
+    """Return changed floats in the type of the images that they were."""
+    if images.dtype == torch.uint8:
         changed = changed.round().clamp(0, 255)
-    return changed.to(like.dtype)
+    return changed.to(images.dtype)

@@ -1,5 +1,5 @@
-"""Text to token numbers: words, pieces of words or characters of the training split, or bytes.
-Number 0 is padding.
+"""Vocabularies: from text to token numbers, and back. Tokens are words, pieces of words or
+characters of the training split, or bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TOKEN = re.compile(r"\w+|[^\w\s]")
 
 
 def split_words(text: str) -> list[str]:
-    """Runs of letters and digits, and single other signs, in lower case.
+    """Return runs of letters and digits, and single other signs, in lower case.
 
     Example:
         >>> split_words("It's GREAT!")
@@ -28,18 +28,42 @@ def split_words(text: str) -> list[str]:
     return _TOKEN.findall(text.lower())
 
 
+def check_tokens(kind: str) -> None:
+    """Refuse a kind of tokens that is not in :data:`KINDS`.
+
+    Raises:
+        OptionError: another kind.
+    """
+    if kind not in KINDS:
+        raise OptionError(
+            f"tokens: expected one of {', '.join(KINDS)}, got {kind!r}{suggest(str(kind), KINDS)}"
+        )
+
+
+def check_count(name: str, value: Any, least: int = 1) -> None:
+    """Refuse values that are not integers of ``least`` or more.
+
+    Raises:
+        OptionError: another value, of the option ``name``.
+    """
+    # True is an int, but not a count.
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise OptionError(f"{name}: expected an integer of {least} or more, got {value!r}")
+
+
 @dataclass(frozen=True)
 class Vocabulary:
-    """Numbers of tokens. ``words``, ``wordpieces`` and ``characters``: 0 padding, 1 any other, then
-    ``words`` in order; ``bytes``: 0 padding, 1 + byte of UTF-8. Number 1 also stands for a token
+    """The tokens that have numbers.
+
+    ``words``, ``wordpieces`` and ``characters``: 0 is padding, 1 any unknown token, then follow
+    ``words`` in order. ``bytes``: 0 is padding, 1 + byte of UTF-8. Number 1 also stands for a token
     that is hidden: no known word or character has it, and no text holds its byte. A word's pieces
     are the longest known ones from its start on, a later one written ``##ing``.
 
-    It is plain data: :meth:`to_dict` and :meth:`from_dict` carry it in a JSON file, so that a saved
-    model can read new text.
+    :meth:`to_dict` and :meth:`from_dict` store it in JSON, so that a saved model can read new text.
 
     Raises:
-        OptionError: for an unknown kind, words given to a byte vocabulary, or a word given twice.
+        OptionError: an unknown kind, words given to a byte vocabulary, or a word given twice.
 
     Example:
         >>> vocabulary = Vocabulary.of_words(["a fine film", "a dull film"], min_count=2)
@@ -55,36 +79,36 @@ class Vocabulary:
     _cutter: Any = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise OptionError(f"tokens: received {self.kind!r}{suggest(str(self.kind), KINDS)}")
+        check_tokens(self.kind)
         if self.kind == "bytes" and self.words:
             raise OptionError(
-                f"words: received {len(self.words)} with kind 'bytes'; a byte vocabulary has none"
+                f"words: expected none for kind 'bytes', got {len(self.words)}; leave them out"
             )
         self._numbers.update({word: 2 + i for i, word in enumerate(self.words)})
-        if len(self._numbers) != len(self.words):
+        # A repeated word would have two numbers, of which encode only ever uses one.
+        repeated = len(self.words) - len(self._numbers)
+        if repeated:
             raise OptionError(
-                f"words: {len(self.words) - len(self._numbers)} are given twice; needs each once"
+                f"words: expected each once, got {repeated} repeated; leave those out"
             )
 
     @classmethod
     def of_words(cls, texts: Iterable[str], min_count: int = 2) -> Vocabulary:
-        """The words that occur at least ``min_count`` times in ``texts``, most frequent first, ties
-        in order of the alphabet.
+        """Return the words that occur at least ``min_count`` times in ``texts``, most frequent
+        first, ties in alphabetical order.
 
         Raises:
-            OptionError: when ``min_count`` is no positive integer.
+            OptionError: ``min_count`` is not a positive integer.
         """
-        if not isinstance(min_count, int) or isinstance(min_count, bool) or min_count < 1:
-            raise OptionError(f"min_count: received {min_count!r}; needs an integer of 1 or more")
+        check_count("min_count", min_count)
         counts = Counter(word for text in texts for word in split_words(text))
-        kept = [word for word, count in counts.items() if count >= min_count]
-        return cls("words", tuple(sorted(kept, key=lambda word: (-counts[word], word))))
+        frequent = [word for word, count in counts.items() if count >= min_count]
+        return cls("words", tuple(sorted(frequent, key=lambda word: (-counts[word], word))))
 
     @classmethod
     def of_pieces(cls, texts: Iterable[str], size: int = 30_000) -> Vocabulary:
-        """WordPiece's pieces of the words of ``texts``: with padding and the unknown, ``size``
-        numbers at most.
+        """Return WordPiece's pieces of the words of ``texts``: with padding and the unknown token,
+        ``size`` numbers at most.
 
         Raises:
             OptionError: fewer than three numbers.
@@ -96,22 +120,23 @@ class Vocabulary:
             >>> pieces.join(pieces.encode("talks walked"))
             'talks walked'
         """
-        if not isinstance(size, int) or isinstance(size, bool) or size < 3:
-            raise OptionError(f"pieces: received {size!r}; needs an integer of 3 or more")
+        check_count("pieces", size, 3)
         words = (word for text in texts for word in split_words(text))
         return cls("wordpieces", tuple(learn_pieces(words, size - 2)))
 
     def _pieces(self, text: str) -> list[int]:
-        tool = self._cutter
-        if tool is None:
-            tool = cutter(self._numbers, UNKNOWN)
-            object.__setattr__(self, "_cutter", tool)
         words = split_words(text)
-        return tool.encode(words, is_pretokenized=True).ids if words else []
+        if not words:
+            return []
+        # The tokenizer is made at the first use: most vocabularies are only stored, and it needs
+        # an optional package.
+        if self._cutter is None:
+            object.__setattr__(self, "_cutter", cutter(self._numbers, UNKNOWN))
+        return self._cutter.encode(words, is_pretokenized=True).ids
 
     @classmethod
     def of_characters(cls, texts: Iterable[str]) -> Vocabulary:
-        """The characters of ``texts``, in order.
+        """Return the vocabulary of the characters of ``texts``, in order.
 
         Example:
             >>> Vocabulary.of_characters(["a b"]).encode("ba?")
@@ -121,10 +146,12 @@ class Vocabulary:
 
     def __len__(self) -> int:
         """How many numbers there are, padding included."""
-        return 257 if self.kind == "bytes" else 2 + len(self.words)
+        if self.kind == "bytes":
+            return 257
+        return 2 + len(self.words)
 
     def encode(self, text: str) -> list[int]:
-        """The numbers of a text's tokens; empty for a text without any."""
+        """Return the numbers of a text's tokens; empty for a text without any."""
         if self.kind == "bytes":
             return [1 + byte for byte in text.encode("utf-8")]
         if self.kind == "wordpieces":
@@ -134,76 +161,86 @@ class Vocabulary:
         return [self._numbers.get(word, UNKNOWN) for word in split_words(text)]
 
     def decode(self, numbers: Sequence[int]) -> list[str]:
-        """The tokens of numbers, padding left out; an unknown word is ``�``.
+        """Return the tokens of numbers, without padding; an unknown word is ``�``.
 
         Raises:
-            DataError: for a number outside the vocabulary.
+            DataError: a number outside the vocabulary.
         """
         wrong = [number for number in numbers if not 0 <= number < len(self)]
         if wrong:
-            raise DataError(f"token number {wrong[0]}; this vocabulary has 0 to {len(self) - 1}")
+            raise DataError(
+                f"token number: expected 0 to {len(self) - 1}, which this vocabulary has, got "
+                f"{wrong[0]}; use the vocabulary that the numbers were made with"
+            )
         real = [number for number in numbers if number != PADDING]
         if self.kind == "bytes":
+            # Latin-1 has one character for each byte, so that join can put the bytes together.
             return [bytes([number - 1]).decode("latin-1") for number in real]
         return ["�" if number == UNKNOWN else self.words[number - 2] for number in real]
 
     def join(self, numbers: Sequence[int]) -> str:
-        """The text of numbers: characters and bytes as they are, words with spaces between, pieces
-        put together.
+        """Return the text of numbers: characters and bytes as they are, words with spaces between,
+        pieces put together.
 
         Example:
             >>> Vocabulary("bytes").join([105, 196, 170])
             'hé'
 
         Raises:
-            DataError: for a number outside the vocabulary.
+            DataError: a number outside the vocabulary.
         """
         tokens = self.decode(numbers)
         if self.kind == "bytes":
             return "".join(tokens).encode("latin-1").decode("utf-8", errors="replace")
+        if self.kind == "characters":
+            return "".join(tokens)
+        text = " ".join(tokens)
         if self.kind == "wordpieces":
-            return " ".join(tokens).replace(f" {INSIDE}", "").removeprefix(INSIDE)
-        return (" " if self.kind == "words" else "").join(tokens)
+            return text.replace(f" {INSIDE}", "").removeprefix(INSIDE)
+        return text
 
     def join_after(self, text: str, numbers: Sequence[int]) -> str:
-        """The text of numbers as it goes on after ``text``: a new word comes after a space.
+        """Return the text of numbers as the continuation of ``text``: a new word follows a space.
 
         Example:
             >>> Vocabulary("words", ("said", "unto")).join_after("the king", [2, 3])
             ' said unto'
 
         Raises:
-            DataError: for a number outside the vocabulary.
+            DataError: a number outside the vocabulary.
         """
         first = self.decode(numbers[:1])
-        spaced = self.kind in ("words", "wordpieces") and text[-1:].strip() != ""
-        inside = self.kind == "wordpieces" and first and first[0].startswith(INSIDE)
-        return (" " if first and spaced and not inside else "") + self.join(numbers)
+        result = self.join(numbers)
+        if not first or self.kind in ("bytes", "characters") or not text[-1:].strip():
+            return result
+        # A piece such as ##ing goes on with the word that the text ends with.
+        if self.kind == "wordpieces" and first[0].startswith(INSIDE):
+            return result
+        return f" {result}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON. Words are one string: none of them holds a space, and a line each
-        would be long; so are characters.
+        """Return plain data for JSON.
+
+        Words are one string, since a list has one line per word in JSON files; none of them holds
+        a space. So are characters, of which one is the space.
         """
-        return {
-            "kind": self.kind,
-            "words": ("" if self.kind == "characters" else " ").join(self.words),
-        }
+        between = "" if self.kind == "characters" else " "
+        return {"kind": self.kind, "words": between.join(self.words)}
 
     @classmethod
     def from_dict(cls, state: Any) -> Vocabulary:
-        """The vocabulary of :meth:`to_dict`.
+        """Return the vocabulary of :meth:`to_dict`.
 
         Raises:
-            DataError: for anything else.
+            DataError: anything else.
         """
-        if (
-            not isinstance(state, dict)
-            or set(state) != {"kind", "words"}
-            or not isinstance(state["words"], str)
-        ):
+        known = isinstance(state, dict) and set(state) == {"kind", "words"}
+        if not known or not isinstance(state["words"], str):
             raise DataError(
-                f"vocabulary: received {str(state)[:60]!r}; needs the kind and words of "
-                "Vocabulary.to_dict"
+                f"vocabulary: expected the kind and words of Vocabulary.to_dict, got "
+                f"{str(state)[:60]!r}; restore the file, or train again"
             )
-        words = state["words"] if state["kind"] == "characters" else state["words"].split()
+        words = state["words"]
+        if state["kind"] != "characters":
+            words = words.split()
         return cls(state["kind"], tuple(words))

@@ -24,7 +24,8 @@ from ..data.files.collection import Collection
 from ..data.frames import Names, is_frame, plain_samples
 from ..data.kinds.dataset import LabelledDataset
 from ..data.kinds.texts import TextDataset
-from ..data.samples import MemorySource, collect_samples, read_samples, warn_of_cut
+from ..data.memory import MemorySource, read_samples, warn_of_cut
+from ..data.samples import collect_samples
 from ..data.splits import SPLITS
 from ..data.word_columns import rows_of, word_columns
 from ..training.build import build_loaders, build_model, in_float32

@@ -12,7 +12,7 @@ import torch
 from ... import models, operators
 from ...errors import OptionError, suggest
 from ..compare.tasks import small_options
-from ..data.samples import MemorySource
+from ..data.memory import MemorySource
 from ..training.recipe import Recipe
 from ..training.usual import usual_recipe
 

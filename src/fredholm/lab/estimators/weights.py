@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_array, check_consistent_length
 
 from ...errors import OptionError, ShapeError
 from ..data.kinds.dataset import LabelledDataset
-from ..data.samples import MemorySource
+from ..data.memory import MemorySource
 from ..data.splits import SPLITS
 from ..training.weights import WeightedSamples
 

@@ -1,5 +1,5 @@
-"""What every data set is: labelled samples that are handed out in whole batches, and what it says
-of itself, so that nothing else asks for its class.
+"""The base class of data sets: labelled samples that are read in batches, and the facts that
+encoders, reports and saved models need, so that nothing else has to ask for its class.
 """
 
 from __future__ import annotations
@@ -19,35 +19,36 @@ from ..stored import StoredRows
 from .kind import SAMPLES, Kind
 
 Transform = Callable[[Tensor], Tensor]
-Cut = Callable[[int], tuple[int, int]]  # of so many places, which ones: start and stop
-IGNORED = -100  # the label of a point that no loss counts
+Cut = Callable[[int], tuple[int, int]]
+"""From a number of points to the (start, stop) of one part of them."""
+IGNORED = -100
+"""The label of a point that no loss counts, as in :func:`torch.nn.functional.cross_entropy`."""
 
 
 class LabelledDataset(Dataset):
-    """Labelled samples: ``raw(indices)`` gives them as stored, ``batch(indices)`` as a model reads
-    them, ``self[i]`` one such pair.
+    """Labelled samples: ``raw(indices)`` returns them as stored, ``batch(indices)`` as a model
+    reads them, ``self[i]`` one such pair.
 
     Args:
-        name, split: what this is.
-        labels: (N,) class numbers, or what else is asked of each sample, which may stay on disk.
+        name, split: names of the data set and of its part, for errors and reports.
+        labels: (N,) class numbers, or other targets of each sample, which may stay on disk.
         classes: class names, in the order of their numbers.
 
     Attributes:
-        kind: of its samples.
-        task: what is asked of them, by the name of a task of :mod:`fredholm.lab.training.tasks`.
-        counted: what an evaluation counts, where those are neither the samples nor what the task
-            counts.
-        measures: names of those by which this data set is judged, the chief one first; none
+        kind: kind of its samples.
+        task: name of a task of :mod:`fredholm.lab.training.tasks`.
+        counted: what an evaluation counts, if neither samples nor what the task counts.
+        measures: names of the measures that results are reported in, the chief one first; empty
             where accuracy or loss is all.
-        metric: by which the models of a recipe are chosen, by its name; None: the task's own.
-        notes: what whoever trains or evaluates on it is told, such as rows that were skipped.
-        said: how a user's files were read, told before a training.
+        metric: name of the metric that chooses among a recipe's models; None: the task's own.
+        notes: messages before a training or an evaluation, such as rows that were skipped.
+        said: how a user's files were read, printed before a training.
         units: of a regression, (shift, scale): a target is shift + scale · label.
-        source: how files were read, scaled and divided, saved with a model so that further files
-            are read alike; None where samples are read as they are.
-        prepared: what was made of the files' values, in words, where nothing makes it of further
-            files: a model of such samples answers none.
-        per_sample: attributes that have a row for each sample.
+        source: how files were read, scaled and split, saved with a model so that further files are
+            read alike; None where samples are read as they are.
+        prepared: a preparation of the files' values, in words, that cannot be repeated for further
+            files: a model of such samples refuses them.
+        per_sample: names of the attributes that have a row for each sample.
     """
 
     kind: Kind = SAMPLES
@@ -71,69 +72,79 @@ class LabelledDataset(Dataset):
         return len(self.labels)
 
     def raw(self, indices: Int[Tensor, " b"] | Sequence[int]) -> tuple[Any, Tensor]:
-        """The samples as they are stored, and their labels.
+        """Return the samples as they are stored, and their labels.
 
         Raises:
-            IndexError: for an index outside −N … N − 1.
-            DataError: when a file cannot be read.
+            IndexError: an index outside −N … N − 1.
+            DataError: a file that cannot be read.
         """
         raise NotImplementedError
 
     def batch(
         self, indices: Int[Tensor, " b"] | Sequence[int], transform: Transform | None = None
     ) -> tuple[Any, Tensor]:
-        """Inputs of a model and labels of ``indices``; ``transform`` changes what is stored first
-        (an augmentation).
+        """Return inputs of a model and labels of ``indices``; ``transform`` (an augmentation)
+        changes the stored samples first.
         """
         inputs, labels = self.raw(indices)
-        return (inputs if transform is None else transform(inputs)), labels
+        if transform is not None:
+            inputs = transform(inputs)
+        return inputs, labels
 
     def __getitem__(self, index: int) -> tuple[Any, Tensor]:
+        # A for loop over the data set ends at this error.
         if not -len(self) <= index < len(self):
-            raise IndexError(f"index {index}; {self.name} {self.split} has {len(self)} samples")
+            raise IndexError(
+                f"index: expected less than the {len(self)} samples of {self.name} {self.split}, "
+                f"got {index}"
+            )
         inputs, labels = self.batch([int(index)])
         return inputs[0], labels[0]
 
-    # --- what it says of itself -------------------------------------------------------------------
+    # --- facts about the data ---------------------------------------------------------------------
 
     def encoder(self) -> dict[str, Any]:
-        """What a model's encoder must know, as ``data`` of :func:`fredholm.models.create_model`:
-        the ``kind`` that it reads, and the fields of its configuration that the data determine.
+        """Return what a model's encoder must know, as ``data`` of
+        :func:`fredholm.models.create_model`: the ``kind`` that it reads, and the fields of its
+        configuration that the data determine.
         """
         return {"kind": self.kind.encoder}
 
     def head(self) -> dict[str, Any]:
-        """Fields of the head's configuration, such as its ``pool``, where the data determine
-        them.
-        """
+        """Return fields of the head's configuration that the data determine, such as ``pool``."""
         return {}
 
     def describe(self) -> dict[str, Any]:
-        """What is saved with a model, so that it can be used without its data."""
-        facts = {"dataset": self.name, "kind": self.kind.name, "task": self.task}
-        facts |= {"classes": list(self.classes)}
-        facts |= {"units": list(self.units)} if self.units != (0.0, 1.0) else {}
-        facts |= {} if self.prepared is None else {"prepared": self.prepared}
-        return facts | ({} if self.source is None else {"source": dict(self.source)})
+        """Return the facts that are saved with a model, so that it can be used without its data."""
+        facts: dict[str, Any] = {"dataset": self.name, "kind": self.kind.name, "task": self.task}
+        facts["classes"] = list(self.classes)
+        if self.units != (0.0, 1.0):
+            facts["units"] = list(self.units)
+        if self.prepared is not None:
+            facts["prepared"] = self.prepared
+        if self.source is not None:
+            facts["source"] = dict(self.source)
+        return facts
 
     def in_units(self, values: Tensor) -> Tensor:
-        """Outputs of a model, or labels, of a regression as the files have them."""
+        """Return outputs of a regression, or its labels, in the units of the files."""
         if self.task != "regression" or self.units == (0.0, 1.0):
             return values
         shift, scale = self.units
+        # In float64, since a shift such as a year would take the digits of a small scale.
         return values.double() * scale + shift
 
     def example(self) -> Any:
-        """A batch of one sample of full length, with no gap in it."""
+        """Return a batch of one sample of full length, with no gap in it."""
         return self.batch([0])[0]
 
     def remarks(self) -> list[str]:
-        """What is said before a training."""
+        """Return the messages before a training."""
         return [*self.said, *self.notes]
 
     def augmentation(self, options: Mapping[str, Any]) -> Callable[..., Any] | None:
-        """A random change of the training samples, drawn from (seed, epoch, index) as
-        :class:`fredholm.data.Augment` does, or None.
+        """Return a random change of the training samples, drawn from (seed, epoch, index) as
+        :class:`fredholm.data.Augment` draws it, or None.
 
         Raises:
             OptionError: an option that this kind of data does not have.
@@ -142,88 +153,102 @@ class LabelledDataset(Dataset):
         return None
 
     def refuse(self, options: Mapping[str, Any], known: Sequence[str] = ()) -> None:
-        """Refuse augmentations other than ``known``; what is off may be named."""
+        """Refuse augmentations other than ``known``, unless they are switched off.
+
+        Raises:
+            OptionError: an augmentation of another kind of data.
+        """
         for key, value in options.items():
             if value and key not in known:
                 raise OptionError(
-                    f"augment.{key}: received {value!r}; {self.name} gives {self.kind.many}, which "
-                    "are not changed so; leave it out"
+                    f"augment.{key}: expected an augmentation of {self.kind.many}, which "
+                    f"{self.name} holds, got {value!r}; leave it out"
                 )
 
     def shown(self, indices: Int[Tensor, " b"]) -> dict[str, Any]:
-        """Fields of :class:`fredholm.explain.Samples`, what a report is given of some samples."""
+        """Return fields of :class:`fredholm.explain.Samples` for a report on these samples."""
         return {"inputs": self.batch(indices)[0]}
 
     def masks(
         self, indices: Int[Tensor, " b"] | Sequence[int], kind: str = "mask"
     ) -> Bool[Tensor, "b h w"] | None:
-        """Where each image's object is: its pixels (``kind="mask"``) or its filled boxes
-        (``"box"``); None where that is unknown.
+        """Return the object of each image: its pixels (``kind="mask"``) or its filled boxes
+        (``"box"``); None where it is unknown.
         """
         return None
 
     def hidden(self, share: float) -> LabelledDataset:
-        """The same samples, a share of their tokens hidden and asked for.
+        """Return the same samples with a share of their tokens hidden, which become the targets.
 
         Raises:
-            OptionError: samples without tokens, or that ask for tokens already.
+            OptionError: samples without tokens, or whose targets are tokens already.
         """
-        what = f"holds {self.kind.many} and asks for {self.task}"
-        raise OptionError(f"masked: {self.name} {what}; needs texts with labels")
+        raise OptionError(
+            f"masked: expected texts with labels, got {self.name}, which holds {self.kind.many} "
+            f"for the task {self.task}; leave it out, or choose a data set of texts"
+        )
 
     def written(self) -> Sequence[str] | None:
-        """The samples as they were written; None of samples that are no texts."""
+        """Return the samples as texts; None of samples that are not texts."""
         return None
 
     def normalisation(self) -> tuple[Sequence[float], Sequence[float]] | None:
-        """(mean, std) by which pictures in [0, 1] are normalised, a number per channel; None of
-        samples that are no such pictures.
+        """Return (mean, std) per channel by which pictures in [0, 1] are normalised; None of
+        other samples.
         """
         return None
 
     def texts_and_targets(self, numbers: bool) -> tuple[list[str], Tensor]:
-        """The texts, and their classes, or with ``numbers`` a real number each.
+        """Return the texts, and their classes, or with ``numbers`` a real number each.
 
         Raises:
             OptionError: there are no texts, or no numbers.
         """
-        raise OptionError(f"{self.name} holds no texts, but {self.kind.many}")
+        raise OptionError(
+            f"{self.name}: expected a data set of texts, got {self.kind.many}; choose another"
+        )
 
-    # --- parts of it ------------------------------------------------------------------------------
+    # --- parts of the data ------------------------------------------------------------------------
 
     def select(self, chosen: Int[Tensor, " m"]) -> Any:
-        """The same data set with some of its samples; nothing is copied."""
+        """Return the same data set with some of its samples; nothing is copied."""
         result = copy.copy(self)
         for name in self.per_sample:
             value = getattr(self, name)
             if isinstance(value, StoredRows):
                 setattr(result, name, value.select(chosen))
-            else:
-                setattr(result, name, None if value is None else value[chosen])
-        result.raw = _Rows(self, chosen)  # type: ignore[method-assign]
+            elif value is not None:
+                setattr(result, name, value[chosen])
+        result.raw = _Chosen(self.raw, chosen)  # type: ignore[method-assign]
+        result.masks = _Chosen(self.masks, chosen)  # type: ignore[method-assign]
         return result
 
     def stretch(self, axis: int, cut: Cut) -> Any:
-        """The same samples with a part of their points, of which the rest is not read; None where
-        samples come whole, as they do by default. ``axis`` of inputs (B, …) is the one along which
-        points run; labels that go with the points are cut as well.
+        """Return the same samples with a part of their points; the rest is never read.
+
+        None, the default, means that samples can only be read as a whole.
+
+        Args:
+            axis: the axis of inputs (B, …) along which points run. Labels that go with the points
+                are cut as well.
+            cut: from the number of points to the (start, stop) of the part.
         """
         return None
 
 
 @dataclass(frozen=True)
-class _Rows:
-    """Reads samples of ``whole`` by their place in ``chosen``."""
+class _Chosen:
+    """Calls a method of the full data set with the numbers that samples have there."""
 
-    whole: Any
+    method: Callable[..., Any]
     chosen: Tensor
 
-    def __call__(self, indices: Tensor | Sequence[int]) -> tuple[Any, Tensor]:
-        return self.whole.raw(self.chosen[torch.as_tensor(indices, dtype=torch.int64)])
+    def __call__(self, indices: Tensor | Sequence[int], *arguments: Any) -> Any:
+        return self.method(self.chosen[torch.as_tensor(indices, dtype=torch.int64)], *arguments)
 
 
 def stretched(rows: Any, axis: int, cut: Cut) -> Any:
-    """A part of every row of a tensor, which stays a view, or of :class:`StoredRows`."""
+    """Return a part of every row of a tensor, which stays a view, or of :class:`StoredRows`."""
     start, stop = cut(rows.shape[axis])
     if isinstance(rows, StoredRows):
         return rows.stretch(axis, start, stop)
@@ -236,8 +261,10 @@ def check_labels(labels: Tensor, classes: Sequence[str]) -> None:
     Raises:
         DataError: one below 0 or beyond the names.
     """
-    asked = labels[labels != IGNORED]
-    if len(asked) and not 0 <= int(asked.min()) <= int(asked.max()) < len(classes):
+    outside = (labels < 0) | (labels >= len(classes))
+    wrong = labels[outside & (labels != IGNORED)]
+    if len(wrong):
         raise DataError(
-            f"labels: from {int(asked.min())} to {int(asked.max())}; needs 0 to {len(classes) - 1}"
+            f"labels: expected class numbers from 0 to {len(classes) - 1}, got {int(wrong[0])}; "
+            "number the classes from 0, and name all of them"
         )

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from ....errors import DataError, ShapeError
 from ..stored import StoredRows
 from .dataset import Cut, LabelledDataset, Transform, stretched
 from .images import prepare_pictures
 from .kind import Cloud, Kind, Page, register_kind
+from .sequences import padded
 
 
 class Fields(Kind):
@@ -35,12 +35,10 @@ FIELDS = register_kind(Fields())
 
 
 def _offset(mean: Sequence[float] | None, scale: Sequence[float]) -> dict[str, Any]:
-    """The head's offset, for fields that are divided by their scale."""
-    return {} if mean is None else {"offset": [m / s for m, s in zip(mean, scale, strict=True)]}
-
-
-def _floats(values: Tensor | StoredRows) -> Any:
-    return values.float() if isinstance(values, Tensor) else values
+    """Return the head's offset, at which a model of fields divided by their scale begins."""
+    if mean is None:
+        return {}
+    return {"offset": [m / s for m, s in zip(mean, scale, strict=True)]}
 
 
 class FieldDataset(LabelledDataset):
@@ -48,18 +46,18 @@ class FieldDataset(LabelledDataset):
     channel divided by its scale.
 
     Args:
-        name, split: what this is.
+        name, split: names of the data set and of its part, for errors and reports.
         inputs, answers: (N, C, H, W) and (N, K, H, W) floats; tensors, or
             :class:`fredholm.data.StoredRows`, which stay on disk and are checked when a batch is
             read.
         classes: names of the K answered fields.
         input_shift, input_scale, scale: of each channel, from the training fields; answers are not
-            shifted, so that relative errors stay.
-        mean: of each answered field; models of these data begin there. None: at zero.
+            shifted, so that relative errors stay the same.
+        mean: of each answered field, at which models begin. None: at zero.
 
     Raises:
         ShapeError: fields that do not fit.
-        DataError: values that are no finite numbers.
+        DataError: values that are not finite.
 
     Example:
         >>> a, u = torch.rand(3, 1, 4, 4), torch.rand(3, 1, 4, 4)
@@ -83,18 +81,22 @@ class FieldDataset(LabelledDataset):
         scale: Sequence[float] = (1.0,),
         mean: Sequence[float] | None = None,
     ):
-        super().__init__(name, split, _floats(answers), classes)
-        good = inputs.dim() == 4 and answers.dim() == 4 and inputs.shape[::2] == answers.shape[::2]
-        if not good or inputs.shape[3] != answers.shape[3] or answers.shape[1] != len(classes):
-            got = f"inputs {tuple(inputs.shape)}, answers {tuple(answers.shape)}"
+        expected = (inputs.shape[0], len(classes), *inputs.shape[2:])
+        if inputs.dim() != 4 or tuple(answers.shape) != expected:
             raise ShapeError(
-                f"{name}: received {got}; needs (N, C, H, W) and (N, {len(classes)}, H, W)"
+                f"{name}: expected (N, C, H, W) and (N, {len(classes)}, H, W), got inputs "
+                f"{tuple(inputs.shape)}, answers {tuple(answers.shape)}; bring both to one grid"
             )
-        self.fields, self.channels = _floats(inputs), inputs.shape[1]
-        self._check(torch.arange(len(inputs)), inputs, answers)
-        self.shift, self.input_scale = (
-            torch.tensor(x)[:, None, None] for x in (input_shift, input_scale)
-        )
+        self._check_finite(name, split, torch.arange(len(inputs)), inputs, answers)
+        # Rows on disk become floats when they are read.
+        if isinstance(inputs, Tensor):
+            inputs = inputs.float()
+        if isinstance(answers, Tensor):
+            answers = answers.float()
+        super().__init__(name, split, answers, classes)
+        self.fields, self.channels = inputs, inputs.shape[1]
+        self.shift = torch.tensor(input_shift)[:, None, None]
+        self.input_scale = torch.tensor(input_scale)[:, None, None]
         self.scale = torch.tensor(scale)[:, None, None]
         self.offset = _offset(mean, scale)
 
@@ -104,32 +106,37 @@ class FieldDataset(LabelledDataset):
         indices = torch.as_tensor(indices, dtype=torch.int64)
         inputs, answers = self.fields[indices], self.labels[indices]
         if isinstance(self.fields, StoredRows) or isinstance(self.labels, StoredRows):
-            self._check(indices, inputs, answers)
+            self._check_finite(self.name, self.split, indices, inputs, answers)
         return inputs, answers
 
-    def _check(self, rows: Tensor, *values: Tensor | StoredRows) -> None:
-        """Refuse samples ``rows`` that have values that are no finite numbers."""
+    @staticmethod
+    def _check_finite(name: str, split: str, rows: Tensor, *values: Tensor | StoredRows) -> None:
+        """Refuse NaN and infinity in the samples ``rows``; rows on disk are not read for it."""
         for what, some in zip(("inputs", "answers"), values):
-            if isinstance(some, Tensor) and not bool(some.isfinite().all()):
-                bad = int((~some.isfinite()).flatten(1).any(1).nonzero()[0])
+            if isinstance(some, Tensor) and not some.isfinite().all():
+                row = int((~some.isfinite()).flatten(1).any(1).nonzero()[0])
                 raise DataError(
-                    f"{self.name} {self.split}: {what} of sample {int(rows[bad])} have a value "
-                    "that is no finite number"
+                    f"{name} {split}: expected finite numbers, got NaN or infinity in the {what} "
+                    f"of sample {int(rows[row])}; leave the sample out"
                 )
 
     def batch(
         self, indices: Tensor | Sequence[int], transform: Transform | None = None
     ) -> tuple[Float[Tensor, "b c h w"], Float[Tensor, "b k h w"]]:
-        """Scaled inputs and answers of ``indices``; ``transform`` changes the inputs."""
+        """Return scaled inputs and answers of ``indices``; ``transform`` changes the inputs."""
         inputs, answers = self.raw(indices)
         inputs = (inputs - self.shift) / self.input_scale
-        return (inputs if transform is None else transform(inputs)), answers / self.scale
+        if transform is not None:
+            inputs = transform(inputs)
+        return inputs, answers / self.scale
 
     def stretch(self, axis: int, cut: Cut) -> FieldDataset | None:
+        # A selection reads its rows through another data set, which would return whole fields.
         if axis != 2 or "raw" in vars(self):
             return None
         result = copy.copy(self)
-        result.fields, result.labels = (stretched(x, 2, cut) for x in (self.fields, self.labels))
+        result.fields = stretched(self.fields, 2, cut)
+        result.labels = stretched(self.labels, 2, cut)
         return result
 
     def encoder(self) -> dict[str, Any]:
@@ -169,17 +176,17 @@ POINT_FIELDS = register_kind(PointFields())
 
 
 class PointFieldDataset(LabelledDataset):
-    """Fields on points of their own: a batch is (B, P, d + C) coordinates and inputs, and (B, K, P)
-    answers, NaN where a sample has fewer points.
+    """Fields whose samples have different points: a batch is (B, P, d + C) coordinates and inputs,
+    and (B, K, P) answers, NaN where a sample has fewer points.
 
     Args:
-        name, split: what this is.
+        name, split: names of the data set and of its part, for errors and reports.
         inputs: (P, d + C) of each sample, coordinates first.
         answers: (P, K) of each.
         classes: names of the K answered fields.
         coordinates: d.
         scale: of each answered field, by which it is divided.
-        mean: of each; models of these data begin there. None: at zero.
+        mean: of each, at which models begin. None: at zero.
 
     Example:
         >>> places, u = torch.rand(5, 2), torch.rand(5, 1)
@@ -210,17 +217,16 @@ class PointFieldDataset(LabelledDataset):
 
     def raw(self, indices: Tensor | Sequence[int]) -> tuple[Tensor, Tensor]:
         chosen = torch.as_tensor(indices, dtype=torch.int64).tolist()
-        inputs, answers = (
-            pad_sequence([rows[i] for i in chosen], batch_first=True, padding_value=torch.nan)
-            for rows in (self.fields, self.answers)
-        )
-        return inputs, answers.mT
+        inputs = padded([self.fields[i] for i in chosen])
+        # Losses take channels first, as they are on a grid.
+        answers = padded([self.answers[i] for i in chosen]).mT
+        return inputs, answers
 
     def batch(
         self, indices: Tensor | Sequence[int], transform: Transform | None = None
     ) -> tuple[Tensor, Tensor]:
-        inputs, answers = self.raw(indices)
-        return (inputs if transform is None else transform(inputs)), answers / self.scale
+        inputs, answers = super().batch(indices, transform)
+        return inputs, answers / self.scale
 
     def encoder(self) -> dict[str, Any]:
         sizes = {"channels": self.fields[0].shape[1], "position_dim": self.coordinates}

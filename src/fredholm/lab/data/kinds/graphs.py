@@ -1,11 +1,12 @@
-"""Graphs as torch data sets: many small ones, and the surroundings of single nodes of
-a large one.
+"""Graphs as torch data sets: many small ones, and the neighbourhoods of single nodes of a large
+one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,15 +19,16 @@ from ....models.encoders import Inputs, laplacian_positions, sparse_laplacian_po
 from .dataset import IGNORED, LabelledDataset, check_labels
 from .kind import Kind, register_kind
 
+_pad = partial(torch.nn.utils.rnn.pad_sequence, batch_first=True)
+
 
 @dataclass(frozen=True)
 class Graph:
-    """One graph: ``features`` (n, F) floats or tokens (n, T) integers, 0 being no token; ``edges``
-    (2, E) node numbers, either way.
+    """One graph: ``features`` (n, F) floats or tokens (n, T) integers, where 0 means no token;
+    ``edges`` (2, E) pairs of node numbers, in one direction or both.
 
     Raises:
-        DataError: no node, features that are no finite numbers, or edges of nodes that do not
-            exist.
+        DataError: no node, features that are not finite, or edges of nodes that do not exist.
     """
 
     features: Tensor
@@ -36,20 +38,26 @@ class Graph:
         n = len(self.features)
         if not n or self.features.dim() != 2:
             raise DataError(
-                f"features: received {tuple(self.features.shape)}; a graph needs (nodes, width), 1 "
-                "node or more"
+                "features: expected (nodes, width) of one node or more, got "
+                f"{tuple(self.features.shape)}; leave empty graphs out"
             )
-        if self.features.is_floating_point() and not bool(self.features.isfinite().all()):
-            row = int((~self.features.isfinite()).any(1).nonzero()[0])
+        _check_finite(self.features)
+        wrong = self.edges[(self.edges < 0) | (self.edges >= n)]
+        if len(wrong):
             raise DataError(
-                f"features: node {row} has a value that is no finite number; mend it, or leave the "
-                "node out"
+                f"edges: expected nodes 0 to {n - 1}, which the graph has, got {int(wrong[0])}; "
+                "number the nodes of each graph from 0"
             )
-        if self.edges.numel() and not 0 <= int(self.edges.min()) <= int(self.edges.max()) < n:
-            raise DataError(
-                f"edges: nodes {int(self.edges.min())} to {int(self.edges.max())}; the graph has 0 "
-                f"to {n - 1}"
-            )
+
+
+def _check_finite(features: Tensor) -> None:
+    wrong = ~features.isfinite().all(1)
+    if wrong.any():
+        node = int(wrong.nonzero()[0])
+        raise DataError(
+            f"features: expected finite numbers, got NaN or infinity at node {node}; mend them, or "
+            "leave the node out"
+        )
 
 
 class Graphs(Kind):
@@ -69,19 +77,20 @@ class GraphDataset(LabelledDataset):
     """Labelled graphs: a batch is :class:`fredholm.encoders.Inputs` of features or tokens, edges,
     positions and valid, padded to the largest graph.
 
-    ``task`` is ``classification`` (a class a graph) or ``steps`` (a class a node; labels are lists
-    of (n,), -100 where nothing is asked).
+    ``task`` is ``classification`` (one class per graph) or ``steps`` (one class per node).
 
     Args:
-        name, split: what this is.
+        name, split: names of the data set and of its part, for errors and reports.
         graphs: see :class:`Graph`; all of one width.
-        labels: class numbers (N,), or of nodes one tensor a graph.
+        labels: class numbers (N,), or for ``steps`` one tensor (n,) per graph, -100 at nodes
+            without a label.
         classes: their names.
-        eigenvectors: k of the Laplacian positions, computed once.
-        vocabulary: of tokens, one for all splits; by default as large as these graphs need.
+        eigenvectors: how many of the Laplacian are the nodes' positions, which are computed once.
+        vocabulary: the number of tokens, the same for all splits; by default as many as these
+            graphs have.
 
     Raises:
-        DataError: graphs of different widths, labels outside the classes or not one a node, or
+        DataError: graphs of different widths, labels outside the classes or not one per node, or
             tokens outside the vocabulary.
 
     Example:
@@ -105,77 +114,85 @@ class GraphDataset(LabelledDataset):
         eigenvectors: int = 8,
         vocabulary: int | None = None,
     ):
-        nodes = not isinstance(labels, Tensor)
-        given = (
-            torch.nn.utils.rnn.pad_sequence(list(labels), batch_first=True, padding_value=IGNORED)
-            if nodes
-            else labels
-        )
-        super().__init__(name, split, given.long(), classes)
+        padded = labels
+        if not isinstance(labels, Tensor):
+            self.task = "steps"
+            padded = _pad(list(labels), padding_value=IGNORED)
+        super().__init__(name, split, padded.long(), classes)
         check_labels(self.labels, classes)
+
+        # Features and tokens of the same width are different inputs as well.
         widths = {(graph.features.shape[1], graph.features.is_floating_point()) for graph in graphs}
         if len(widths) > 1 or len(graphs) != len(labels):
             raise DataError(
-                f"{name}: {len(graphs)} graphs of widths {sorted(widths)}, {len(labels)} labels; "
-                "needs one width"
+                f"{name}: expected graphs of one width and one label each, got {len(graphs)} "
+                f"graphs of widths {sorted(widths)} and {len(labels)} labels; give all graphs the "
+                "same features"
             )
-        for i, (graph, own) in enumerate(zip(graphs, labels) if nodes else ()):
-            if len(own) != len(graph.features):
-                raise DataError(
-                    f"{name}: graph {i} has {len(graph.features)} nodes and {len(own)} labels; "
-                    f"needs one a node, {IGNORED} where nothing is asked"
-                )
-        self.task = "steps" if nodes else "classification"
+        if self.task == "steps":
+            self._check_nodes(graphs, labels)
+
         self.graphs, self.eigenvectors = list(graphs), eigenvectors
-        self.tokens = bool(graphs) and not graphs[0].features.is_floating_point()
-        self.channels = graphs[0].features.shape[1] if graphs else 0
-        self.vocabulary = self._vocabulary(vocabulary) if self.tokens else 0
+        first = graphs[0].features if graphs else torch.zeros(0, 0)
+        self.tokens, self.channels = not first.is_floating_point(), first.shape[1]
+        self.vocabulary = 0
+        if self.tokens:
+            self.vocabulary = self._vocabulary_size(vocabulary)
         self.positions = [_positions(graph, eigenvectors) for graph in graphs]
 
-    def _vocabulary(self, given: int | None) -> int:
+    def _check_nodes(self, graphs: Sequence[Graph], labels: Sequence[Tensor] | Tensor) -> None:
+        for i, (graph, own) in enumerate(zip(graphs, labels)):
+            if len(own) != len(graph.features):
+                raise DataError(
+                    f"{self.name}: expected one label per node, got {len(own)} for "
+                    f"{len(graph.features)} nodes of graph {i}; give {IGNORED} to nodes without one"
+                )
+
+    def _vocabulary_size(self, given: int | None) -> int:
         needed = 1 + max(int(graph.features.max()) for graph in self.graphs)
-        if given is not None and given < needed:
+        if given is None:
+            return needed
+        if given < needed:
             raise DataError(
-                f"{self.name}: tokens up to {needed - 1}, and a vocabulary of {given}; needs "
-                f"{needed} or more"
+                f"{self.name}: expected a vocabulary of {needed} or more for tokens up to "
+                f"{needed - 1}, got {given}; enlarge it"
             )
-        return needed if given is None else given
+        return given
 
     def raw(self, indices: Tensor | Sequence[int]) -> tuple[Inputs, Tensor]:
         indices = torch.as_tensor(indices, dtype=torch.int64)
         chosen = indices.tolist()
+        features = _pad([self.graphs[i].features for i in chosen])
         sizes = torch.tensor([len(self.graphs[i].features) for i in chosen])
         n = int(sizes.max())
-        pad = torch.nn.utils.rnn.pad_sequence
-        fields = {
-            **self._links(chosen, n),
-            "positions": pad([self.positions[i] for i in chosen], batch_first=True),
-            "valid": torch.arange(n) < sizes[:, None],
-            "tokens" if self.tokens else "features": pad(
-                [self.graphs[i].features for i in chosen], batch_first=True
-            ),
-        }
+        fields = self._links(chosen, n)
+        fields["positions"] = _pad([self.positions[i] for i in chosen])
+        fields["valid"] = torch.arange(n) < sizes[:, None]
+        fields["tokens" if self.tokens else "features"] = features
+
         labels = self.labels[indices]
-        return Inputs(**fields), labels[:, :n] if self.task == "steps" else labels
+        # Labels of nodes were padded to the largest graph of all, not of this batch.
+        if self.task == "steps":
+            labels = labels[:, :n]
+        return Inputs(**fields), labels
 
     def _links(self, chosen: list[int], n: int) -> dict[str, Tensor]:
-        """The edges of some graphs of up to n nodes, in both directions: a mask of all pairs, and
-        of large graphs lists.
+        """Return the edges of some graphs of up to n nodes, in both directions: a mask of all
+        pairs (B, n, n), or for large graphs lists (B, E, 2), padded with -1.
         """
         if n > DENSE_NODES:
             links = [self.graphs[i].edges for i in chosen]
             both = [torch.cat([each, each.flip(0)], 1).mT for each in links]
-            pad = torch.nn.utils.rnn.pad_sequence
-            return {"links": pad(both, batch_first=True, padding_value=-1)}
+            return {"links": _pad(both, padding_value=-1)}
         edges = torch.zeros(len(chosen), n, n, dtype=torch.bool)
         for row, i in enumerate(chosen):
-            source, target = self.graphs[i].edges
-            edges[row, target, source] = True
-            edges[row, source, target] = True
+            own = self.graphs[i].edges
+            size = len(self.graphs[i].features)
+            edges[row, :size, :size] = adjacency(own, size)
         return {"edges": edges}
 
     def encoder(self) -> dict[str, Any]:
-        return {**super().encoder(), **nodes_of(self)}
+        return {**super().encoder(), **_nodes_of(self)}
 
     def head(self) -> dict[str, Any]:
         return {"pool": "every" if self.task == "steps" else "mean"}
@@ -186,15 +203,15 @@ class GraphDataset(LabelledDataset):
 
 
 def _positions(graph: Graph, eigenvectors: int) -> Tensor:
-    """Where the nodes of a graph stand."""
+    """Return the positions (n, eigenvectors) of a graph's nodes."""
     n = len(graph.features)
     if n > DENSE_NODES:
         return sparse_laplacian_positions(graph.edges, n, eigenvectors)
     return laplacian_positions(adjacency(graph.edges, n), eigenvectors)
 
 
-def nodes_of(dataset: GraphDataset | NodeDataset) -> dict[str, Any]:
-    """What an encoder must know of nodes: their features or tokens, and their positions."""
+def _nodes_of(dataset: GraphDataset | NodeDataset) -> dict[str, Any]:
+    """Return the facts about nodes that an encoder needs."""
     result = {"eigenvectors": dataset.eigenvectors}
     if dataset.tokens:
         return result | {"vocabulary": dataset.vocabulary}
@@ -202,7 +219,7 @@ def nodes_of(dataset: GraphDataset | NodeDataset) -> dict[str, Any]:
 
 
 def adjacency(edges: Int[Tensor, "2 e"], n: int) -> Bool[Tensor, "n n"]:
-    """A symmetric mask of n nodes' edges."""
+    """Return a symmetric mask of n nodes' edges."""
     mask = torch.zeros(n, n, dtype=torch.bool)
     mask[edges[0], edges[1]] = True
     return mask | mask.mT
@@ -224,32 +241,34 @@ class Network:
 
     def __init__(self, edges: Int[Tensor, "2 e"], n: int):
         both = torch.cat([edges, edges.flip(0)], 1)
-        both = both[:, both[0] != both[1]].unique(dim=1)  # sorted by source
+        # unique sorts by source, then by target.
+        both = both[:, both[0] != both[1]].unique(dim=1)
         self.n, self.sources, self.targets = n, both[0], both[1]
         self.degree = torch.bincount(both[0], minlength=n)
         self.start = [0, *self.degree.cumsum(0).tolist()]
         self.keys = both[0] * n + both[1]
-        # The rarest neighbour first: a hub says less about its neighbours than a node with few
-        # edges does.
-        order = (self.sources * (int(self.degree.max()) + 1) + self.degree[self.targets]).argsort(
-            stable=True
-        )
+
+        # Neighbours with few edges first: a hub says less about its neighbours than they do.
+        most = int(self.degree.max())
+        order = (self.sources * (most + 1) + self.degree[self.targets]).argsort(stable=True)
         self.ordered = self.targets[order].tolist()
 
     def around(self, node: int, size: int) -> list[int]:
-        """The node and the nearest others, ``size`` in all or fewer: by steps, and of one step
-        those with the fewest edges first.
+        """Return the node and the nearest others, ``size`` in all or fewer: by the number of steps,
+        and after as many steps those with the fewest edges first.
 
-        Of a hub only the ``size`` rarest neighbours are looked at.
+        Of a hub only the ``size`` neighbours with the fewest edges are looked at.
         """
-        result, seen, place = [node], {node}, 0
-        while place < len(result) and len(result) < size:
-            first = self.start[result[place]]
-            for other in self.ordered[first : min(first + size, self.start[result[place] + 1])]:
-                if other not in seen and len(result) < size:
+        result, seen = [node], {node}
+        # The list grows while it is traversed: a breadth-first search.
+        for current in result:
+            first, last = self.start[current], self.start[current + 1]
+            for other in self.ordered[first : min(first + size, last)]:
+                if len(result) >= size:
+                    return result
+                if other not in seen:
                     seen.add(other)
                     result.append(other)
-            place += 1
         return result
 
     def linked(self, nodes: Int[Tensor, "b m"]) -> Bool[Tensor, "b m m"]:
@@ -269,21 +288,23 @@ class Network:
 
 
 class NodeDataset(LabelledDataset):
-    """Nodes of one large graph, each with its surroundings: a batch is
-    :class:`fredholm.encoders.Inputs` of ``size`` nodes, the one that is asked about first.
+    """Nodes of one large graph, each with its neighbourhood: a batch is
+    :class:`fredholm.encoders.Inputs` of ``size`` nodes, of which the first is classified.
 
     Args:
-        name, split: what this is.
+        name, split: names of the data set and of its part, for errors and reports.
         network: the graph.
         features: of all its nodes, (n, F) floats or (n, T) tokens with 0 for none.
-        nodes: those asked about, (N,); labels (N,) and classes as ever.
-        size: nodes of a surrounding; see :meth:`Network.around`.
-        eigenvectors: k of the Laplacian positions of the surrounding.
-        vocabulary: of tokens.
+        nodes, labels: the nodes that are classified and their class numbers, (N,) each.
+        classes: their names.
+        size: nodes of a neighbourhood; see :meth:`Network.around`.
+        eigenvectors: how many of the neighbourhood's Laplacian are positions.
+        vocabulary: the number of tokens.
 
     Raises:
         OptionError: a size below 1.
-        DataError: features of NaN, of another number of nodes, or labels outside the classes.
+        DataError: features that are not finite or of another number of nodes, or labels outside
+            the classes.
 
     Example:
         >>> network = Network(torch.tensor([[0, 1], [1, 2]]), 4)
@@ -314,43 +335,37 @@ class NodeDataset(LabelledDataset):
     ):
         super().__init__(name, split, labels.long(), classes)
         if size < 1:
-            raise OptionError(f"size: received {size}; a surrounding has 1 node or more")
-        if len(features) != network.n or (
-            features.is_floating_point() and not bool(features.isfinite().all())
-        ):
+            raise OptionError(f"size: expected 1 node or more, got {size}; such as 16")
+        if len(features) != network.n:
             raise DataError(
-                f"features: {tuple(features.shape)}, finite numbers for each of {network.n} nodes "
-                "are needed"
+                f"features: expected one row for each of {network.n} nodes, got {len(features)}; "
+                "give as many"
             )
+        _check_finite(features)
         check_labels(labels, classes)
         self.network, self.features, self.nodes = network, features, nodes
-        self.tokens = not features.is_floating_point()
-        self.channels, self.vocabulary, self.eigenvectors = (
-            features.shape[1],
-            vocabulary,
-            eigenvectors,
-        )
-        result = [network.around(int(node), size) for node in nodes]
-        self.around = torch.tensor([row + [-1] * (size - len(row)) for row in result]).view(
-            len(nodes), size
-        )
+        self.tokens, self.channels = not features.is_floating_point(), features.shape[1]
+        self.vocabulary, self.eigenvectors = vocabulary, eigenvectors
+
+        # (N, size) numbers of nodes, -1 where a neighbourhood is smaller.
+        self.around = torch.full((len(nodes), size), -1)
+        for row, node in enumerate(nodes.tolist()):
+            found = torch.tensor(network.around(node, size))
+            self.around[row, : len(found)] = found
 
     def raw(self, indices: Tensor | Sequence[int]) -> tuple[Inputs, Tensor]:
         indices = torch.as_tensor(indices, dtype=torch.int64)
         around = self.around[indices]
         edges, valid = self.network.linked(around), around >= 0
+        # -1 would index the last node, so padding reads node 0 and becomes 0.
         features = torch.where(valid[..., None], self.features[around.clamp(min=0)], 0)
-        fields = {
-            "edges": edges,
-            "positions": laplacian_positions(edges, self.eigenvectors),
-            "valid": valid,
-        }
-        return Inputs(**fields, **{"tokens" if self.tokens else "features": features}), self.labels[
-            indices
-        ]
+        positions = laplacian_positions(edges, self.eigenvectors)
+        fields = {"edges": edges, "positions": positions, "valid": valid}
+        fields["tokens" if self.tokens else "features"] = features
+        return Inputs(**fields), self.labels[indices]
 
     def encoder(self) -> dict[str, Any]:
-        return {**super().encoder(), **nodes_of(self)}
+        return {**super().encoder(), **_nodes_of(self)}
 
     def head(self) -> dict[str, Any]:
         return {"pool": "first"}

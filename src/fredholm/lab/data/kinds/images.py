@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +23,12 @@ from ..summaries import of_images
 from .dataset import LabelledDataset, Transform, check_labels
 from .kind import Kind, Page, register_kind
 
-COVER = "cover"  # of a picture: resized until it covers the sample's size, then cut
+# How a folder's picture becomes a sample, saved with a model: resized until it covers the sample's
+# size, then cut.
+COVER = "cover"
 CHANGES = ("crop", "flip", "shift", "area", "color", "randaugment", "erase")
-ORIENTATION = 0x0112  # of EXIF: how a camera was held
+# The tag of EXIF that says how the camera was held.
+ORIENTATION = 0x0112
 
 
 class Images(Kind):
@@ -40,7 +42,9 @@ class Images(Kind):
 
     def request(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
         super().request(name, given)
-        return {"image_size": image_sides(given["image_size"])} if "image_size" in given else {}
+        if "image_size" not in given:
+            return {}
+        return {"image_size": image_sides(given["image_size"])}
 
     def summarise(self, inputs: Any, *, timed: bool = False) -> np.ndarray:
         return of_images(inputs)
@@ -62,17 +66,21 @@ IMAGES = register_kind(Images())
 
 
 class ImageDataset(LabelledDataset):
-    """Labelled images: ``raw(indices)`` gives bytes, ``batch(indices)`` normalised floats,
+    """Labelled images: ``raw(indices)`` returns bytes, ``batch(indices)`` normalised floats,
     ``self[i]`` one such pair.
 
     x = (pixel / 255 − mean) / std per channel.
 
     Args:
-        name, split: what this is.
+        name, split: names of the data set and of its part, for errors and reports.
         labels: (N,) class numbers.
         classes: class names, in the order of their numbers.
         mean, std: per channel, in units where white is 1.
         shape: (C, H, W) of an image.
+
+    Raises:
+        ShapeError: a mean or std that does not have one value per channel.
+        DataError: values by which nothing can be normalised.
     """
 
     kind = IMAGES
@@ -89,13 +97,14 @@ class ImageDataset(LabelledDataset):
     ):
         if not len(mean) == len(std) == shape[0]:
             raise ShapeError(
-                f"mean and std: received {len(mean)} and {len(std)} values; needs one for each of "
-                f"{shape[0]} channels"
+                f"mean and std: expected one value for each of {shape[0]} channels, got "
+                f"{len(mean)} and {len(std)}; give as many as the images have channels"
             )
-        if not all(np.isfinite(mean)) or not all(np.isfinite(std)) or min(std) <= 0:
+        # A std of 0 would make every pixel infinite.
+        if not np.isfinite([*mean, *std]).all() or min(std) <= 0:
             raise DataError(
-                f"mean and std: received {tuple(mean)} and {tuple(std)}; needs finite numbers, std "
-                "above 0"
+                f"mean and std: expected finite numbers, std above 0, got {tuple(mean)} and "
+                f"{tuple(std)}; compute them from the training images"
             )
         super().__init__(name, split, labels, classes)
         self.mean, self.std = tuple(mean), tuple(std)
@@ -105,21 +114,24 @@ class ImageDataset(LabelledDataset):
         return self.mean, self.std
 
     def normalise(self, images: UInt8[Tensor, "*b c h w"]) -> Float[Tensor, "*b c h w"]:
-        """(pixel / 255 − mean) / std, float32, on the images' device."""
-        scale = torch.tensor([1 / (255 * s) for s in self.std], device=images.device)[:, None, None]
-        offset = torch.tensor(
-            [m / s for m, s in zip(self.mean, self.std, strict=True)], device=images.device
-        )[:, None, None]
+        """Return (pixel / 255 − mean) / std, float32, on the images' device."""
+        # One multiplication and one addition per pixel: pixel · 1 / (255 std) − mean / std.
+        scales = [1 / (255 * std) for std in self.std]
+        offsets = [mean / std for mean, std in zip(self.mean, self.std)]
+        scale = torch.tensor(scales, device=images.device)[:, None, None]
+        offset = torch.tensor(offsets, device=images.device)[:, None, None]
         return torch.addcmul(-offset, images.float(), scale)
 
     def batch(
         self, indices: Int[Tensor, " b"] | Sequence[int], transform: Transform | None = None
     ) -> tuple[Float[Tensor, "b c h w"], Tensor]:
-        """Normalised images and labels of ``indices``; ``transform`` changes the bytes first (an
-        augmentation).
+        """Return normalised images and labels; ``transform`` (an augmentation) changes the bytes
+        first.
         """
         images, labels = self.raw(indices)
-        return self.normalise(images if transform is None else transform(images)), labels
+        if transform is not None:
+            images = transform(images)
+        return self.normalise(images), labels
 
     def encoder(self) -> dict[str, Any]:
         channels, height, width = self.shape
@@ -131,33 +143,19 @@ class ImageDataset(LabelledDataset):
     def augmentation(self, options: Mapping[str, Any]) -> Augment | None:
         self.refuse(options, CHANGES)
         chosen = {key: value for key, value in options.items() if value}
-        return Augment(**chosen) if chosen else None
+        if not chosen:
+            return None
+        return Augment(**chosen)
 
     def shown(self, indices: Int[Tensor, " b"]) -> dict[str, Any]:
+        # A report shows pictures, so it gets bytes and normalises them itself.
         where = {"boxes": self.masks(indices, "box"), "masks": self.masks(indices)}
         return {"inputs": self.raw(indices)[0], **where}
-
-    def select(self, chosen: Int[Tensor, " m"]) -> Any:
-        """The same data set with some of its images, and the masks of those; nothing is copied."""
-        result = super().select(chosen)
-        result.masks = _Masks(self, chosen)
-        return result
 
     def __repr__(self) -> str:
         size = "x".join(map(str, self.shape))
         what = f"{self.name!r}, {self.split!r}, {len(self)} images {size}"
         return f"{type(self).__name__}({what}, {len(self.classes)} classes)"
-
-
-@dataclass(frozen=True)
-class _Masks:
-    """Masks of ``whole`` by their place in ``chosen``."""
-
-    whole: Any
-    chosen: Tensor
-
-    def __call__(self, indices: Tensor | Sequence[int], kind: str = "mask") -> Tensor | None:
-        return self.whole.masks(self.chosen[torch.as_tensor(indices, dtype=torch.int64)], kind)
 
 
 class ArrayDataset(ImageDataset):
@@ -166,7 +164,8 @@ class ArrayDataset(ImageDataset):
     Memory: N·C·H·W bytes (Fashion-MNIST 47 MB, CIFAR-10 154 MB).
 
     Raises:
-        ShapeError: when images are no uint8 (N, C, H, W) or labels do not fit.
+        ShapeError: images that are not uint8 (N, C, H, W), or labels that do not fit.
+        DataError: labels that have no class.
 
     Example:
         >>> images = torch.full((2, 1, 3, 3), 255, dtype=torch.uint8)
@@ -188,13 +187,13 @@ class ArrayDataset(ImageDataset):
     ):
         if images.ndim != 4 or images.dtype != torch.uint8:
             raise ShapeError(
-                f"images: received {tuple(images.shape)} of {images.dtype}; needs (N, C, H, W) of "
-                "torch.uint8"
+                f"images: expected (N, C, H, W) of torch.uint8, got {tuple(images.shape)} of "
+                f"{images.dtype}; give bytes, channels before height and width"
             )
         if labels.shape != images.shape[:1] or labels.is_floating_point():
             raise ShapeError(
-                f"labels: received {tuple(labels.shape)} of {labels.dtype}; needs ({len(images)},) "
-                "of torch.int64"
+                f"labels: expected ({len(images)},) of torch.int64, got {tuple(labels.shape)} of "
+                f"{labels.dtype}; give one class number per image"
             )
         check_labels(labels, classes)
         _, channels, height, width = images.shape
@@ -209,19 +208,22 @@ class ArrayDataset(ImageDataset):
 
 
 class FolderDataset(ImageDataset):
-    """Image files read when asked for, by a few threads; every image is RGB, resized to cover
-    ``image_size``, centre-cropped.
+    """Image files that are decoded when a batch needs them, by a few threads: resized until they
+    just cover ``image_size``, then centre-cropped.
 
-    Memory: a file name and a label an image.
+    Memory: a file name and a label per image.
 
     Args:
         files, labels: the pictures and their class numbers.
         image_size: (H, W).
-        threads: how many files are decoded at once (default: the machine's cores, at most 8).
         annotations: files of boxes by the pictures' names without suffix, see
             :mod:`fredholm.lab.data.boxes`.
         task: ``classification``, or ``regression``: the labels are numbers.
-        form: what is read of a file, see :mod:`.picture_files`.
+        form: channels and depth that are read, see :mod:`.picture_files`.
+
+    Raises:
+        MissingExtraError: Pillow is not installed.
+        ShapeError: another number of labels than of files.
     """
 
     def __init__(
@@ -234,27 +236,27 @@ class FolderDataset(ImageDataset):
         mean: Sequence[float],
         std: Sequence[float],
         image_size: tuple[int, int],
-        threads: int | None = None,
         annotations: Mapping[str, Path] | None = None,
         task: str = "classification",
         form: str = "rgb",
     ):
+        # Pillow is needed at the first batch; without it a training should not even begin.
         require("PIL", "train", "reading pictures")
+        if len(files) != len(labels):
+            raise ShapeError(
+                f"files: expected one for each of {len(labels)} labels, got {len(files)}; give as "
+                "many"
+            )
         labels = labels.float() if task == "regression" else labels.long()
         super().__init__(name, split, labels, classes, mean, std, (len(mean), *image_size))
         self.task, self.form = task, form
-        if len(files) != len(labels):
-            raise ShapeError(
-                f"files: received {len(files)}; needs one for each of {len(labels)} labels"
-            )
-        self.files = list(files)
+        self.files, self.annotations = list(files), annotations
         self.image_size = image_size
-        self.annotations = annotations
-        self.threads = threads or min(8, os.cpu_count() or 1)
         self._pool: ThreadPoolExecutor | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_pool": None}  # threads do not travel to another process
+        # Threads cannot be pickled; a loader's worker starts its own.
+        return {**self.__dict__, "_pool": None}
 
     def raw(
         self, indices: Int[Tensor, " b"] | Sequence[int]
@@ -263,18 +265,21 @@ class FolderDataset(ImageDataset):
 
         indices = torch.as_tensor(indices, dtype=torch.int64)
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(self.threads)
+            self._pool = ThreadPoolExecutor(min(8, os.cpu_count() or 1))
         chosen = [self.files[i] for i in indices.tolist()]
         size, form = self.image_size, self.form
         images = list(self._pool.map(lambda file: read_form(file, size, form), chosen))
+        if images:
+            return torch.stack(images), self.labels[indices]
+
+        # An empty batch still needs the type of the others.
         dtype = torch.float32 if form.endswith("16") else torch.uint8
-        stacked = torch.stack(images) if images else torch.empty((0, *self.shape), dtype=dtype)
-        return stacked, self.labels[indices]
+        return torch.empty((0, *self.shape), dtype=dtype), self.labels[indices]
 
     def normalise(
         self, images: UInt8[Tensor, "*b c h w"] | Float[Tensor, "*b c h w"]
     ) -> Float[Tensor, "*b c h w"]:
-        """(share of white − mean) / std."""
+        """Return (share of white − mean) / std."""
         if images.is_floating_point():
             return standardised(images, self.mean, self.std)
         return super().normalise(images)
@@ -286,28 +291,29 @@ class FolderDataset(ImageDataset):
     def masks(
         self, indices: Int[Tensor, " b"] | Sequence[int], kind: str = "mask"
     ) -> Bool[Tensor, "b h w"] | None:
-        """The filled boxes of annotated pictures, nothing in the others; None without annotations,
-        and of masks, which boxes are not.
+        """Return the filled boxes of annotated pictures, nothing in the others; None without
+        annotations, and for ``kind="mask"``, since a box is not the object's outline.
         """
         if self.annotations is None or kind != "box":
             return None
-        files = [
-            self.annotations.get(self.files[i].stem) for i in torch.as_tensor(indices).tolist()
-        ]
-        none = torch.zeros(self.image_size, dtype=torch.bool)
-        result = [
-            none if file is None else box_mask(read_annotation(file), self.image_size)
-            for file in files
-        ]
-        return torch.stack(result) if result else none[None][:0]
+        indices = torch.as_tensor(indices, dtype=torch.int64)
+        result = torch.zeros((len(indices), *self.image_size), dtype=torch.bool)
+        for row, index in enumerate(indices.tolist()):
+            file = self.annotations.get(self.files[index].stem)
+            if file is not None:
+                result[row] = box_mask(read_annotation(file), self.image_size)
+        return result
+
+
+# --- pictures in files ----------------------------------------------------------------------------
 
 
 def read_picture(file: Path, image_size: tuple[int, int]) -> UInt8[Tensor, "3 h w"]:
-    """One picture as RGB bytes: resized (bicubic) until it just covers ``image_size`` = (H, W),
-    then centre-cropped.
+    """Return one picture as RGB bytes: resized (bicubic) until it just covers ``image_size`` =
+    (H, W), then centre-cropped.
 
     Raises:
-        DataError: when the file is missing, truncated, no picture or a single pixel.
+        DataError: the file is missing, truncated, not a picture or a single pixel.
     """
     from PIL import Image, ImageOps
 
@@ -320,24 +326,26 @@ def read_picture(file: Path, image_size: tuple[int, int]) -> UInt8[Tensor, "3 h 
 
 
 def of_bytes(image: Any, file: Path | str) -> Any:
-    """An opened picture with 8 bits a channel, turned as its camera was held (EXIF's orientation).
-    One of 16 bits is divided by 257, so that 65,535 is 255: Pillow's own conversion would cut off
-    all above 255.
+    """Return an opened picture with 8 bits per channel, turned as its camera was held (EXIF's
+    orientation).
 
     Raises:
-        DataError: floating-point pixels, or integers beyond 16 bits, whose range no file tells.
+        DataError: floating-point pixels, or integers beyond 16 bits, whose range is in no file.
     """
     from PIL import Image, ImageOps
 
     image = ImageOps.exif_transpose(image)
     if not image.mode.startswith(("I", "F")):
         return image
+
+    # Pillow's own conversion would cut off all values above 255. Division by 257, rounded to the
+    # nearest, maps 65,535 to 255.
     pixels = np.asarray(image)
     if image.mode == "F" or pixels.min() < 0 or pixels.max() > 65_535:
         raise DataError(
-            f"{file}: pixels from {pixels.min():g} to {pixels.max():g} (Pillow's mode "
-            f"{image.mode!r}); needs 8 or 16 bits a channel, since the range of others is not in "
-            "the file: scale them to 0 to 65,535 and save a PNG of 16 bits"
+            f"{file}: expected 8 or 16 bits per channel, got pixels from {pixels.min():g} to "
+            f"{pixels.max():g} (Pillow's mode {image.mode!r}), whose range is not in the file; "
+            "scale them to 0 to 65,535 and save a PNG of 16 bits"
         )
     return Image.fromarray(((pixels.astype(np.int64) + 128) // 257).astype(np.uint8))
 
@@ -345,28 +353,27 @@ def of_bytes(image: Any, file: Path | str) -> Any:
 def standardised(
     images: Float[Tensor, "*b c h w"], mean: Sequence[float], std: Sequence[float]
 ) -> Float[Tensor, "*b c h w"]:
-    """(value − mean) / std of each channel."""
-    shift, scale = (torch.tensor(part, dtype=torch.float32)[:, None, None] for part in (mean, std))
+    """Return (value − mean) / std of each channel."""
+    shift = torch.tensor(mean, dtype=torch.float32)[:, None, None]
+    scale = torch.tensor(std, dtype=torch.float32)[:, None, None]
     return (images - shift) / scale
 
 
-def size_of(image: Any) -> tuple[int, int]:
-    """(height, width) of an opened picture, turned as :func:`of_bytes` turns it, by its header."""
-    sideways = image.getexif().get(ORIENTATION, 1) >= 5
-    return (image.width, image.height) if sideways else (image.height, image.width)
-
-
 def picture_size(file: Path) -> tuple[int, int]:
-    """(height, width) of a picture in a file, by its header alone.
+    """Return (height, width) of a picture, turned as :func:`of_bytes` turns it, from its header.
 
     Raises:
         DataError: as :func:`read_picture`, as far as a header tells.
     """
     with _opened(file) as image:
-        return size_of(image)
+        # Of EXIF's eight orientations, the last four exchange height and width.
+        if image.getexif().get(ORIENTATION, 1) >= 5:
+            return image.width, image.height
+        return image.height, image.width
 
 
-ENDS = {"JPEG": b"\xff\xd9", "PNG": b"IEND\xaeB`\x82"}  # of files that are whole
+# The last bytes of files that are complete.
+ENDS = {"JPEG": b"\xff\xd9", "PNG": b"IEND\xaeB`\x82"}
 
 
 def check_picture(file: Path) -> None:
@@ -377,33 +384,36 @@ def check_picture(file: Path) -> None:
     """
     with _opened(file) as image:
         end = ENDS.get(image.format)
-        if end is not None and not _tail(file).endswith(end):
+        if end is None:
+            return
+        with file.open("rb") as opened:
+            opened.seek(max(0, file.stat().st_size - 12))
+            tail = opened.read()
+        # A truncated file is refused by its decoder; bytes behind the end are harmless.
+        if not tail.endswith(end):
             image.load()
-
-
-def _tail(file: Path) -> bytes:
-    with file.open("rb") as opened:
-        opened.seek(max(0, file.stat().st_size - 12))
-        return opened.read()
 
 
 @contextmanager
 def _opened(file: Path) -> Iterator[Any]:
     with opened_picture(file) as image:
-        if max(image.size) < 2:  # resized, it would be a uniform area that passes for a picture
+        # Resized, a single pixel would become a uniform area that passes for a picture.
+        if max(image.size) < 2:
             raise DataError(
-                f"{file}: a picture of 1 x 1 pixel; needs at least 2 pixels: replace or remove it "
-                "(such files are often placeholders of a failed download)"
+                f"{file}: expected a picture of 2 pixels or more, got 1 x 1, often the placeholder "
+                "of a failed download; replace or remove it"
             )
         yield image
 
 
 def decoded(file: Path | str, mode: str, content: bytes | None = None) -> Any:
-    """A picture of Pillow's in a ``mode`` such as RGB; ``content``: of the file, where it
-    lies in an archive.
+    """Return a picture of Pillow's in a ``mode`` such as RGB.
+
+    Args:
+        content: the bytes of the file, where it lies in an archive.
 
     Raises:
-        DataError: no such file, or no picture.
+        DataError: no such file, or not a picture.
     """
     with opened_picture(file, content) as image:
         return of_bytes(image, file).convert(mode)
@@ -412,8 +422,8 @@ def decoded(file: Path | str, mode: str, content: bytes | None = None) -> Any:
 def resize(
     images: UInt8[Tensor, "n c h w"], size: tuple[int, int], chunk: int = 1024
 ) -> UInt8[Tensor, "n c a b"]:
-    """Images at another size: antialiased bilinear, rounded, ``chunk`` at a time so that no float
-    copy of all is made.
+    """Return images at another size: antialiased bilinear, rounded, ``chunk`` at a time so that no
+    float copy of all is made.
 
     Example:
         >>> resize(torch.full((1, 1, 2, 2), 7, dtype=torch.uint8), (4, 4)).unique().tolist()
@@ -431,17 +441,17 @@ def resize(
 
 
 def image_sides(size: Any) -> tuple[int, int]:
-    """Height and width from one number or two.
+    """Return height and width from one number or two.
 
     Raises:
         OptionError: something else.
     """
     pair = (size, size) if isinstance(size, int) else tuple(size)
-    if len(pair) != 2 or not all(
-        isinstance(x, int) and not isinstance(x, bool) and x > 0 for x in pair
-    ):
+    # ``type`` and not ``isinstance``: True is an int, but not a size.
+    if len(pair) != 2 or not all(type(side) is int and side > 0 for side in pair):
         raise OptionError(
-            f"image_size: received {size!r}; needs a positive integer or (height, width)"
+            "image_size: expected a positive integer, or two for height and width, got "
+            f"{size!r}; such as 32 or [32, 48]"
         )
     return pair[0], pair[1]
 
@@ -452,34 +462,38 @@ def image_sides(size: Any) -> tuple[int, int]:
 def read_as_trained(
     file: Path, facts: Mapping[str, Any], channels: int, size: tuple[int, int] | None
 ) -> Float[Tensor, "c h w"]:
-    """One file in [0, 1] for a model that was saved with ``facts``: cut where the pictures of its
-    training were. Those of the catalogue never were, so that others are stretched to their size.
+    """Return one file in [0, 1] for a model that was saved with ``facts``.
+
+    Pictures are cut if those of its training were. The catalogue's are not, but have one size, to
+    which other pictures are stretched.
 
     Raises:
-        DataError: no such file, or no image.
+        DataError: no such file, or not a picture.
     """
     from .picture_files import read_form
 
     form = facts.get("form", "rgb")
-    if form != "rgb" and size is not None:
-        image = read_form(file, size, form)
-        return image if image.is_floating_point() else image.float() / 255
-    cut = facts.get("fit") == COVER or facts.get("source")
-    if cut and size is not None:
-        return read_picture(file, size).float() / 255
-    return read_plain(file, channels, size)
+    # Models of earlier versions did not save "fit"; those of files have a "source".
+    cut = form != "rgb" or facts.get("fit") == COVER or facts.get("source")
+    if not cut or size is None:
+        return read_plain(file, channels, size)
+    image = read_form(file, size, form)
+    if image.is_floating_point():
+        return image
+    return image.float() / 255
 
 
 def read_plain(path: Path, channels: int, size: tuple[int, int] | None) -> Float[Tensor, "c h w"]:
-    """One file as (channels, height, width) in [0, 1], stretched to the size; None leaves it its
-    own.
+    """Return one file as (channels, height, width) in [0, 1], stretched to ``size``; with None it
+    keeps its own.
 
     Raises:
-        DataError: no such file, or no image.
+        DataError: no such file, or not a picture.
     """
-    pixels = np.array(decoded(path, "L" if channels == 1 else "RGB"))
-    image = torch.from_numpy(pixels).float().div(255)
-    image = image.unsqueeze(0) if image.ndim == 2 else image.permute(2, 0, 1)
+    mode = "L" if channels == 1 else "RGB"
+    pixels = torch.from_numpy(np.array(decoded(path, mode))).float().div(255)
+    # Pillow's grey pictures have no axis of channels.
+    image = pixels[None] if channels == 1 else pixels.permute(2, 0, 1)
     if size is None or tuple(image.shape[-2:]) == size:
         return image
     return functional.interpolate(
@@ -488,7 +502,7 @@ def read_plain(path: Path, channels: int, size: tuple[int, int] | None) -> Float
 
 
 def patches_of(encoder: Any) -> str:
-    """What an encoder of pictures makes points of, by its configuration.
+    """Return what an encoder of pictures makes points of, in words.
 
     Example:
         >>> from fredholm.encoders import ImageConfig
@@ -505,8 +519,8 @@ def patches_of(encoder: Any) -> str:
 def prepare_pictures(
     images: Tensor, mean: Sequence[float] | None, std: Sequence[float] | None
 ) -> tuple[Tensor, list[np.ndarray]]:
-    """(inputs of the model, pictures (h, w, C) in [0, 1]) from uint8 pixels or from floats that are
-    inputs already.
+    """Return (inputs of the model, pictures (h, w, C) in [0, 1]) from uint8 pixels, or from floats
+    that are inputs already.
 
     Without ``mean`` and ``std`` the pictures of float images are stretched to their own range.
 
@@ -517,18 +531,20 @@ def prepare_pictures(
     for name, value in (("mean", mean), ("std", std)):
         if value is not None and len(value) != channels:
             raise ShapeError(
-                f"{name} has {len(value)} values and the images {channels} channels; they must be "
-                "equal"
+                f"{name}: expected one value for each of {channels} channels, got {len(value)}; "
+                "give the normalisation of these images"
             )
     shift = torch.tensor(mean or [0.0] * channels, dtype=torch.float32).view(-1, 1, 1)
     scale = torch.tensor(std or [1.0] * channels, dtype=torch.float32).view(-1, 1, 1)
-    if not images.is_floating_point():
-        plain = images.float() / 255
-        inputs = (plain - shift) / scale
-    else:
+
+    if images.is_floating_point():
         inputs = images
         plain = images.detach().float().cpu() * scale + shift
-        if mean is None or std is None:
-            low, high = plain.amin((1, 2, 3), keepdim=True), plain.amax((1, 2, 3), keepdim=True)
-            plain = (plain - low) / (high - low).clamp(min=1e-9)
+    else:
+        plain = images.float() / 255
+        inputs = (plain - shift) / scale
+    # Nobody knows what black and white were in floats without a normalisation.
+    if images.is_floating_point() and (mean is None or std is None):
+        low, high = plain.amin((1, 2, 3), keepdim=True), plain.amax((1, 2, 3), keepdim=True)
+        plain = (plain - low) / (high - low).clamp(min=1e-9)
     return inputs, list(plain.clamp(0, 1).cpu().permute(0, 2, 3, 1).numpy())

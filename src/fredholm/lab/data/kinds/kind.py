@@ -1,5 +1,5 @@
-"""A kind of data: what is said of its samples without a data set at hand, as of a user's own files
-or of tensors.
+"""Kinds of data: facts about samples where no data set is at hand, such as a user's own files or
+tensors.
 """
 
 from __future__ import annotations
@@ -13,34 +13,35 @@ import numpy as np
 from ....errors import OptionError, ShapeError
 from ....registry import Registry
 
-WORDS = "words.weight"  # the embedding of words, by its name common to all kinds
+# The name of a word embedding's weights that all kinds have in common.
+WORDS = "words.weight"
 
 
 class Kind:
-    """One kind of data; an instance each, in :data:`KINDS`.
+    """One kind of data; :data:`KINDS` has one instance of each.
 
     Attributes:
         name: in errors and in ``fredholm data list``.
-        one, many: what a sample is called, and several of them.
-        encoder: what the encoders that read it say they read, the ``data`` of their configuration
+        one, many: what one sample is called, and several.
+        encoder: the ``data`` in the configuration of the encoders that read this kind
             (:class:`fredholm.encoders.EncoderConfig`).
-        rooms: where its encoder has what another kind's has as well, as (names of tensors begin so,
-            names common to all kinds); empty where weights do not go between kinds.
+        rooms: pairs (prefix of tensors' names in its encoder, prefix that all kinds have in
+            common), for tensors that another kind's encoder has as well; empty where weights
+            cannot be transferred between kinds.
         takes: options of :func:`fredholm.data.create_dataset`, and keys of a recipe's section
-            ``data``, that belong to some kinds only and to this one.
+            ``data``, that not all kinds have, but this one.
         assumed: whether inputs that fit are of this kind even where the model's encoder reads
             another, or the model names none.
-        single: whether a sample is one signal, which convolutions and recurrences read as well.
+        single: whether a sample is one signal, which convolutions and recurrences can read.
         worded: whether a sample is written in words.
-        sampled: whether a sample is read over time, so that some of its points may be lost.
-        summarised: whether :meth:`summarise` makes a row of numbers of a sample.
+        sampled: whether a sample is measured over time, so that some of its points may be missing.
+        summarised: whether :meth:`summarise` turns a sample into a row of numbers.
         pictured: whether a sample is a picture, on which a map over points can be laid.
         judged: whether the object in a picture may be known, so that maps can be compared with it.
-        legend: said below samples that are drawn.
+        legend: a sentence below samples that are drawn.
         point, axis: what a report calls a point of a sample, and its place on a line.
         unit: of distances in a report; ``always`` is what every sample has at the same place.
-        unsized: what a table says in the place of how many samples a data set has, where its kind
-            has none.
+        unsized: stands in a table instead of the number of samples, for a kind without samples.
     """
 
     name: str = "sample"
@@ -64,8 +65,12 @@ class Kind:
     unsized: str = ""
 
     def request(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Fields of a :class:`fredholm.lab.data.registry.Request` from the options of some kinds
-        only that a caller gave for the data set ``name``.
+        """Return fields of a :class:`fredholm.lab.data.registry.Request` from options that not all
+        kinds have.
+
+        Args:
+            name: of the data set, for errors.
+            given: the caller's options by their names.
 
         Raises:
             OptionError: an option of another kind, or an impossible value.
@@ -73,31 +78,35 @@ class Kind:
         for key, value in given.items():
             if key not in self.takes:
                 raise OptionError(
-                    f"{key}: received {value!r}; {name} holds {self.name}, leave it out"
+                    f"{key}: expected an option of {self.name}, which {name} holds, got {value!r}; "
+                    "leave it out"
                 )
         return {}
 
     def fits(self, inputs: Any) -> bool:
-        """Whether ``inputs`` of a model may be of this kind."""
+        """Return whether ``inputs`` of a model may be of this kind."""
         return False
 
     def described(self, facts: Mapping[str, Any]) -> bool:
-        """Whether ``facts`` were saved by a data set of this kind before kinds had names."""
+        """Return whether ``facts`` were saved by a data set of this kind before kinds had names."""
         return False
 
     def prepare(self, inputs: Any, facts: Page) -> tuple[Any, list[Any] | None]:
-        """(inputs of the model, what is shown of each: a picture (H, W, C), a text, a
-        :class:`Signal` or a :class:`Cloud`; None where nothing can be).
+        """Return (inputs of the model, one drawing per sample: a picture (H, W, C), a text, a
+        :class:`Signal` or a :class:`Cloud`; None where samples cannot be drawn).
         """
         return inputs, None
 
     def size(self, inputs: Any) -> str:
-        """How large a sample is, in words."""
+        """Return the size of a sample, in words."""
         return "×".join(str(n) for n in inputs.shape[-2:])
 
     def summarise(self, inputs: Any, *, timed: bool = False) -> np.ndarray:
-        """Rows (samples, features) of a few numbers that tell samples apart, for methods that read
-        such rows. ``timed`` says whether the first channel is time.
+        """Return rows (samples, features) of a few numbers that tell samples apart, for methods
+        that read such rows.
+
+        Args:
+            timed: whether the first channel is time.
         """
         raise NotImplementedError
 
@@ -108,10 +117,10 @@ class Kind:
 
 @dataclass(frozen=True)
 class Page:
-    """What a report knows of its samples beside their numbers.
+    """Facts that a report has about its samples beside their numbers.
 
     Attributes:
-        mean, std: by which images are normalised, a number a channel.
+        mean, std: by which images are normalised, one number per channel.
         texts: the samples in words.
         timed: whether the first channel of a sequence is time.
     """
@@ -124,8 +133,8 @@ class Page:
 
 @dataclass(frozen=True, eq=False)
 class Signal:
-    """A sequence to be drawn: values (n, channels), NaN where nothing is, at times x (n,); the
-    names of its channels, and what its clock is called.
+    """A sequence to be drawn: values (n, channels), NaN where nothing was measured, at times x
+    (n,); the names of its channels, and of its clock.
     """
 
     x: np.ndarray
@@ -141,9 +150,10 @@ class Cloud:
     points: np.ndarray
 
     def flat(self) -> np.ndarray:
-        """The points on those two axes, (n, 2)."""
-        axes = np.sort(np.argsort(-np.ptp(self.points, axis=0), kind="stable")[:2])
-        return self.points[:, axes]
+        """Return the points on those two axes, (n, 2)."""
+        widest = np.argsort(-np.ptp(self.points, axis=0), kind="stable")[:2]
+        # Sorted, so that a cloud in the plane keeps x and y.
+        return self.points[:, np.sort(widest)]
 
 
 KINDS: Registry[Kind] = Registry("kind of data", home="fredholm.lab.data.kinds")
@@ -160,27 +170,36 @@ def register_kind(kind: Kind) -> Kind:
 
 
 def kind_of(inputs: Any, encoder: str) -> Kind:
-    """The kind of a model's inputs, from their type and shape and the ``data`` that the model's
-    encoder reads ("" where it does not say).
+    """Return the kind of a model's inputs.
+
+    Args:
+        inputs: their type and shape decide.
+        encoder: the ``data`` that the model's encoder reads, which decides where several kinds
+            have one shape; "" if it does not say.
 
     Raises:
         ShapeError: a tensor of a shape that no kind has.
     """
     fitting = [kind for kind in KINDS.values() if kind.fits(inputs)]
     named = [kind for kind in fitting if kind.encoder == encoder]
-    result = [*named, *(kind for kind in fitting if kind.assumed)]
-    if result:
-        return result[0]
+    assumed = [kind for kind in fitting if kind.assumed]
+    for kind in [*named, *assumed]:
+        return kind
     if hasattr(inputs, "shape"):
         raise ShapeError(
-            "inputs must be images (N, C, H, W), sequences or clouds (N, points, C), or token "
-            f"numbers (N, length), with at least one sample; got {tuple(inputs.shape)}"
+            "inputs: expected images (N, C, H, W), sequences or clouds (N, points, C), or token "
+            f"numbers (N, length), with at least one sample, got {tuple(inputs.shape)}; reshape "
+            "them"
         )
+    # Inputs of several tensors, of a model whose kind nobody registered.
     return SAMPLES
 
 
 def saved_kind(facts: Mapping[str, Any]) -> Kind:
-    """The kind of data that a saved model was trained on, by what was saved with it."""
+    """Return the kind of data that a saved model was trained on, by the facts saved with it."""
     if "kind" in facts:
         return KINDS[facts["kind"]]
-    return next((kind for kind in KINDS.values() if kind.described(facts)), SAMPLES)
+    for kind in KINDS.values():
+        if kind.described(facts):
+            return kind
+    return SAMPLES

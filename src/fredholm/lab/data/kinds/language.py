@@ -1,4 +1,4 @@
-"""Texts as questions about tokens: which one comes next, and which one is hidden."""
+"""Texts for language models: predicting the next token, and predicting hidden tokens."""
 
 from __future__ import annotations
 
@@ -15,23 +15,25 @@ from ..vocabulary import PADDING, UNKNOWN, Vocabulary
 from .dataset import IGNORED, LabelledDataset
 from .texts import TextDataset, TokenizedDataset
 
-HIDDEN, RANDOM = 0.8, 0.1  # of the tokens that are asked for; the rest stay as they are
-_MASKS = 0x3A  # the stream of random numbers of the masks
+# Shares of the targets that are hidden, and that become a random token; the rest stay visible.
+HIDDEN, RANDOM = 0.8, 0.1
+# The stream of random numbers that chooses targets.
+_MASKS = 0x3A
 
 
 class NextTokens(TokenizedDataset):
-    """A long text in windows of N tokens: a batch is (B, N) token numbers and, at each of them, the
-    number that follows.
+    """A long text in windows of N tokens: a batch is (B, N) token numbers and, for each of them,
+    the number that follows.
 
-    The windows lie side by side, so that every token but the first is asked for once; what is left
-    at the end is not. The first tokens of a window have little before them.
+    The windows lie side by side, so that every token but the first is a target once; an incomplete
+    window at the end is dropped. The first tokens of a window have little context.
 
     Args:
-        name, split: what this is.
+        name, split: names of the data set and of its part, for errors and reports.
         numbers: the text's token numbers.
         vocabulary: of its tokens.
         max_length: N.
-        documents: the texts that it consists of, for models with tokens of their own.
+        documents: the texts that it consists of, for models with their own tokenizer.
 
     Raises:
         DataError: a text shorter than one window.
@@ -60,15 +62,11 @@ class NextTokens(TokenizedDataset):
         count = (len(numbers) - 1) // max_length
         if count < 1:
             raise DataError(
-                f"{name} {split}: a text of {len(numbers)} tokens; a window of max_length takes "
-                f"{max_length + 1}"
+                f"{name} {split}: expected a text of {max_length + 1} tokens or more for one "
+                f"window of max_length, got {len(numbers)}; reduce max_length"
             )
-        super().__init__(
-            name,
-            split,
-            numbers[1 : count * max_length + 1].view(count, max_length),
-            token_names(vocabulary),
-        )
+        following = numbers[1 : count * max_length + 1].view(count, max_length)
+        super().__init__(name, split, following, token_names(vocabulary))
         self.numbers, self.vocabulary, self.max_length = numbers, vocabulary, max_length
         self.documents = tuple(documents)
 
@@ -80,7 +78,8 @@ class NextTokens(TokenizedDataset):
         return inputs[indices].long(), self.labels[indices].long()
 
     def describe(self) -> dict[str, Any]:
-        return {**super().describe(), "classes": []}  # they are the vocabulary
+        # The classes are the vocabulary, which is saved already.
+        return {**super().describe(), "classes": []}
 
     def __repr__(self) -> str:
         tokens = f"{self.max_length} of {len(self.vocabulary):,} {self.vocabulary.kind}"
@@ -88,16 +87,16 @@ class NextTokens(TokenizedDataset):
 
 
 class HiddenTokens(TokenizedDataset):
-    """Texts of which some tokens are hidden: a batch is (B, N) token numbers, and the hidden
-    numbers, -100 where nothing is asked.
+    """Texts of which some tokens are targets: a batch is (B, N) token numbers with most targets
+    hidden, and the targets, -100 elsewhere.
 
-    A share of the tokens is asked for; of these 80% become number 1, 10% a random token, 10% stay
-    as they are. In training the loader's ``augment`` chooses them anew each epoch; without one
-    (validation, test) they follow from the sample alone.
+    Of the targets 80% become number 1, 10% a random token, 10% stay as they are. In training the
+    loader's ``augment`` chooses them anew each epoch; without one (validation, test) they follow
+    from the sample alone.
 
     Args:
         texts: the texts; their labels are not read.
-        share: of the tokens that are asked for.
+        share: of the tokens that are targets.
 
     Raises:
         OptionError: a share outside (0, 1).
@@ -118,11 +117,12 @@ class HiddenTokens(TokenizedDataset):
     def __init__(self, texts: LabelledDataset, share: float):
         if not isinstance(texts, TextDataset):
             raise OptionError(
-                f"masked: {texts.name} asks for {texts.task} already; needs texts with labels"
+                f"masked: expected texts with labels, got {texts.name}, whose task is {texts.task} "
+                "already; leave it out"
             )
         if not 0.0 < share < 1.0:
             raise OptionError(
-                f"masked: received {share}; needs a share of the tokens between 0 and 1"
+                f"masked: expected a share of the tokens between 0 and 1, got {share}; such as 0.15"
             )
         super().__init__(texts.name, texts.split, texts.labels, token_names(texts.vocabulary))
         self.texts, self.share, self.notes = texts, share, texts.notes
@@ -138,14 +138,16 @@ class HiddenTokens(TokenizedDataset):
         indices: Int[Tensor, " b"] | Sequence[int],
         transform: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None,
     ) -> tuple[Int[Tensor, "b n"], Int[Tensor, "b n"]]:
-        """Token numbers and what is asked; ``transform`` hides tokens."""
+        """Return token numbers and targets; ``transform`` hides tokens."""
         numbers, _ = self.raw(indices)
-        if transform is None:
-            return self.hide(numbers, torch.as_tensor(indices), seed=0, epoch=-1)
-        return transform(numbers)
+        if transform is not None:
+            return transform(numbers)
+        # No epoch of a training is -1, so these masks are not among those trained on.
+        return self.hide(numbers, torch.as_tensor(indices), seed=0, epoch=-1)
 
     def describe(self) -> dict[str, Any]:
-        return {**super().describe(), "classes": []}  # they are the vocabulary
+        # The classes are the vocabulary, which is saved already.
+        return {**super().describe(), "classes": []}
 
     def select(self, chosen: Int[Tensor, " m"]) -> HiddenTokens:
         return HiddenTokens(self.texts.select(chosen), self.share)
@@ -157,29 +159,31 @@ class HiddenTokens(TokenizedDataset):
     def hide(
         self, numbers: Tensor, indices: Tensor, *, seed: int, epoch: int
     ) -> tuple[Tensor, Tensor]:
-        """Hidden numbers and what is asked, a function of (seed, epoch, index, place) alone; a text
-        has one question at least.
+        """Return token numbers (B, N) with hidden ones, and targets (B, N).
+
+        Both are a function of (seed, epoch, index, place) alone. A text has one target at least.
         """
         place = torch.arange(numbers.shape[1])
         draw, how, other = (
             uniform(seed, epoch + 1, _MASKS, k, indices[:, None], place) for k in range(3)
         )
+        # Draws are below 1, so padding is never chosen, and never the lowest of its row.
         real = numbers != PADDING
-        draw = torch.where(real, draw.to(torch.float64), 2.0)
-        asked = (draw < self.share) | ((draw == draw.amin(1, keepdim=True)) & real)
+        draw = torch.where(real, draw, 2.0)
+        lowest = draw == draw.amin(1, keepdim=True)
+        target = (draw < self.share) | (lowest & real)
+
         words = 2 + (other * (len(self.vocabulary) - 2)).long()
-        changed = torch.where(
-            how < HIDDEN, UNKNOWN, torch.where(how < HIDDEN + RANDOM, words, numbers)
-        )
-        return torch.where(asked, changed, numbers), torch.where(asked, numbers, IGNORED)
+        changed = torch.where(how < HIDDEN + RANDOM, words, numbers)
+        changed = torch.where(how < HIDDEN, UNKNOWN, changed)
+        return torch.where(target, changed, numbers), torch.where(target, numbers, IGNORED)
 
     def __repr__(self) -> str:
         return f"HiddenTokens({self.texts!r}, {self.share:g})"
 
 
 def token_names(vocabulary: Vocabulary) -> tuple[str, ...]:
-    """A name for each number of a vocabulary: the classes of a question about tokens."""
-    names = ("padding", "unknown")
+    """Return a name for each number of a vocabulary: the classes of a language model."""
     if vocabulary.kind == "bytes":
-        return (names[0], *(f"byte {i}" for i in range(len(vocabulary) - 1)))
-    return (*names, *vocabulary.words)
+        return ("padding", *(f"byte {i}" for i in range(len(vocabulary) - 1)))
+    return ("padding", "unknown", *vocabulary.words)

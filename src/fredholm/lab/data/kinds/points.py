@@ -19,7 +19,8 @@ from ..summaries import of_clouds
 from .dataset import Cut, LabelledDataset, Transform, check_labels, stretched
 from .kind import Cloud, Kind, Page, register_kind
 
-_SCALE, _TURN, _JITTER, _ORDER = 21, 22, 23, 24  # one stream of random numbers each
+# One stream of random numbers for each change.
+_SCALE, _TURN, _JITTER, _ORDER = 21, 22, 23, 24
 
 
 class Points(Kind):
@@ -37,7 +38,8 @@ class Points(Kind):
         return of_clouds(np.asarray(inputs, np.float64))
 
     def prepare(self, inputs: Any, facts: Page) -> tuple[Any, list[Any] | None]:
-        return inputs, [Cloud(points) for points in inputs[..., :3].detach().float().cpu().numpy()]
+        places = inputs[..., :3].detach().float().cpu().numpy()
+        return inputs, [Cloud(points) for points in places]
 
     def size(self, inputs: Any) -> str:
         return f"{inputs.shape[1]} points"
@@ -54,13 +56,13 @@ class PointDataset(LabelledDataset):
     ``points`` of each.
 
     Args:
-        name, split: what this is.
+        name, split: names of the data set and of its part, for errors and reports.
         clouds: (N, P, C) floats, in random order, coordinates first; NaN where a cloud has fewer
             points. A tensor, or :class:`fredholm.data.StoredRows`, which stay on disk and are
             checked when a batch is read.
         labels, classes: class numbers and names.
-        points: how many of a cloud a model reads; in training :class:`CloudAugment` draws others
-            each time.
+        points: how many points of a cloud a model reads (default all); in training
+            :class:`CloudAugment` draws others each time.
         coordinates: how many of the channels, the first ones, are coordinates (default all).
         task: ``classification``, or ``regression``: the labels are numbers.
 
@@ -88,17 +90,24 @@ class PointDataset(LabelledDataset):
         coordinates: int | None = None,
         task: str = "classification",
     ):
-        regression = task == "regression"
-        super().__init__(name, split, labels.float() if regression else labels.long(), classes)
-        self.task, self.coordinates = task, coordinates
-        points = clouds.shape[1] if points is None else points
+        if points is None:
+            points = clouds.shape[1]
         if clouds.dim() != 3 or len(labels) != len(clouds) or not 1 <= points <= clouds.shape[1]:
             got = f"clouds {tuple(clouds.shape)}, labels {tuple(labels.shape)}, points {points}"
-            raise ShapeError(f"{name}: received {got}; needs (N, P, C), (N,) and 1 to P points")
-        if not regression:
+            raise ShapeError(
+                f"{name}: expected clouds (N, P, C), labels (N,) and 1 to P points, got {got}; "
+                "give as many labels as clouds, and no more points than are stored"
+            )
+        if task == "regression":
+            labels = labels.float()
+        else:
+            labels = labels.long()
             check_labels(labels, classes)
+        super().__init__(name, split, labels, classes)
+        self.task, self.coordinates = task, coordinates
         self.clouds, self.points, self.channels = clouds, points, clouds.shape[2]
-        self.whole = True  # a part of a cloud may have no point
+        # Whether all points are read: the part of a cloud that one rank reads may be empty.
+        self.whole = True
         if isinstance(clouds, Tensor):
             self._check(torch.arange(len(clouds)), clouds)
 
@@ -106,12 +115,14 @@ class PointDataset(LabelledDataset):
         """Refuse clouds ``rows`` without a point, or with infinite coordinates."""
         missing = clouds.isnan().any(-1)
         empty = missing[:, : self.points].all(1) & self.whole
-        bad = empty | clouds.isinf().flatten(1).any(1)
-        if bool(bad.any()):
-            raise DataError(
-                f"{self.name} {self.split}: cloud {int(rows[bad.nonzero()[0]])} has no point, or "
-                "an infinite coordinate"
-            )
+        infinite = clouds.isinf().flatten(1).any(1)
+        for wrong, got in ((empty, "no point"), (infinite, "an infinite coordinate")):
+            if wrong.any():
+                number = int(rows[wrong.nonzero()[0]])
+                raise DataError(
+                    f"{self.name} {self.split}: expected one finite point or more, got {got} in "
+                    f"cloud {number}; leave the cloud out"
+                )
 
     def raw(self, indices: Tensor | Sequence[int]) -> tuple[Float[Tensor, "b n c"], Tensor]:
         indices = torch.as_tensor(indices, dtype=torch.int64)
@@ -123,25 +134,28 @@ class PointDataset(LabelledDataset):
     def batch(
         self, indices: Tensor | Sequence[int], transform: Transform | None = None
     ) -> tuple[Float[Tensor, "b n c"], Tensor]:
-        """Clouds and labels of ``indices``; ``transform`` changes all stored points, of which the
-        first are then taken.
+        """Return clouds and labels; ``transform`` changes all stored points, of which the first
+        are then taken.
         """
-        clouds, labels = self.raw(indices)
-        clouds = clouds if transform is None else transform(clouds)
+        clouds, labels = super().batch(indices, transform)
         return clouds[:, : self.points], labels
 
     def stretch(self, axis: int, cut: Cut) -> PointDataset | None:
+        # A selection reads its rows through another data set, which would return whole clouds.
         if axis != 1 or "raw" in vars(self):
             return None
         result = copy.copy(self)
-        start, stop = cut(self.points)  # of those that a model reads
+        # Ranks share the points that a model reads, not all that are stored.
+        start, stop = cut(self.points)
         result.clouds = stretched(self.clouds, 1, lambda stored: (start, stop))
         result.points, result.whole = stop - start, False
         return result
 
     def encoder(self) -> dict[str, Any]:
         fields = {**super().encoder(), "channels": self.channels}
-        return fields if self.coordinates is None else fields | {"position_dim": self.coordinates}
+        if self.coordinates is not None:
+            fields["position_dim"] = self.coordinates
+        return fields
 
     def describe(self) -> dict[str, Any]:
         return super().describe() | {"points": self.points}
@@ -149,7 +163,10 @@ class PointDataset(LabelledDataset):
     def augmentation(self, options: Mapping[str, Any]) -> CloudAugment:
         known = ("scale", "jitter", "rotate")
         self.refuse(options, known)
-        coordinates = min(3, self.channels) if self.coordinates is None else self.coordinates
+        # Without a number, colours or normals may follow the three coordinates of space.
+        coordinates = self.coordinates
+        if coordinates is None:
+            coordinates = min(3, self.channels)
         given = {key: options[key] for key in known if key in options}
         return CloudAugment(**given, coordinates=coordinates)
 
@@ -160,21 +177,21 @@ class PointDataset(LabelledDataset):
 
 @dataclass(frozen=True)
 class CloudAugment:
-    """Another draw of points, a turn about an axis, a scale and a jitter for each cloud, from
-    (seed, epoch, index).
+    """Another draw of points, a rotation, a scale and a jitter for each cloud, from (seed, epoch,
+    index).
 
     Args:
-        resample: take the stored points in another random order; what is NaN, where a cloud has
-            fewer, stays behind them.
+        resample: take the stored points in another random order; NaN, where a cloud has fewer,
+            stays behind them.
         scale: factor from 1 / (1 + scale) to 1 + scale.
         jitter: standard deviation of noise on each coordinate.
-        rotate: turn by any angle about the third coordinate (gravity).
+        rotate: rotate by a random angle about the third coordinate (gravity).
         coordinates: how many of the channels, the first ones, are changed.
 
     Raises:
-        OptionError: a negative scale or jitter, or a turn in fewer than three coordinates.
+        OptionError: a negative scale or jitter, or a rotation in fewer than three coordinates.
 
-    Reference: ITNet K.3 (the amounts are lost in its text; ours are in the recipes).
+    Reference: ITNet K.3, without its amounts, which its text has lost; ours are in the recipes.
 
     Example:
         >>> augment = CloudAugment(scale=0.2, jitter=0.01, rotate=True)
@@ -189,33 +206,32 @@ class CloudAugment:
     coordinates: int = 3
 
     def __post_init__(self) -> None:
-        if self.scale < 0 or self.jitter < 0:
-            raise OptionError(
-                f"scale and jitter: received {self.scale} and {self.jitter}; need 0 or more"
-            )
+        for name in ("scale", "jitter"):
+            if getattr(self, name) < 0:
+                raise OptionError(f"{name}: expected 0 or more, got {getattr(self, name)}")
         if self.rotate and self.coordinates < 3:
             raise OptionError(
-                f"rotate: received True for clouds of {self.coordinates} coordinates; a turn is "
-                "about the third, leave it out"
+                "rotate: expected clouds of three coordinates or more, got "
+                f"{self.coordinates}; leave it out"
             )
 
     def __call__(
         self, clouds: Float[Tensor, "b n c"], indices: Int[Tensor, " b"], *, seed: int, epoch: int
     ) -> Float[Tensor, "b n c"]:
-        """The changed clouds; ``indices`` are their numbers in the data set."""
+        """Return the changed clouds; ``indices`` are their numbers in the data set."""
         key = indices[:, None]
         if self.resample:
-            place = hash64(seed, epoch, key, _ORDER, torch.arange(clouds.shape[1]))
+            hashes = hash64(seed, epoch, key, _ORDER, torch.arange(clouds.shape[1]))
+            # Points that are not there get the largest hash, so that real ones come first.
             missing = clouds.isnan().any(-1)
-            order = place.masked_fill(missing, torch.iinfo(torch.int64).max).argsort(1)
+            order = hashes.masked_fill(missing, torch.iinfo(torch.int64).max).argsort(1)
             clouds = clouds.gather(1, order[..., None].expand_as(clouds))
+
         position, rest = clouds[..., : self.coordinates], clouds[..., self.coordinates :]
         if self.rotate:
             angle = (2 * np.pi * uniform(seed, epoch, indices, _TURN)).float()
-            zero, one = torch.zeros_like(angle), torch.ones_like(angle)
-            c, s = angle.cos(), angle.sin()
-            turn = torch.stack([c, -s, zero, s, c, zero, zero, zero, one], -1).view(-1, 3, 3)
-            position = torch.cat([position[..., :3] @ turn.mT, position[..., 3:]], -1)
+            position = _rotated(position, angle)
+        # Uniform on a logarithmic scale, so that clouds shrink as often as they grow.
         if self.scale:
             power = 2 * uniform(seed, epoch, indices, _SCALE).float() - 1
             position = position * (1 + self.scale) ** power[:, None, None]
@@ -224,8 +240,19 @@ class CloudAugment:
         return torch.cat([position, rest], -1)
 
 
+def _rotated(position: Tensor, angle: Tensor) -> Tensor:
+    """Rotate points (B, N, 3 or more) by angles (B,) about the third axis."""
+    zero, one = torch.zeros_like(angle), torch.ones_like(angle)
+    c, s = angle.cos(), angle.sin()
+    rows = [c, -s, zero, s, c, zero, zero, zero, one]
+    matrix = torch.stack(rows, -1).view(-1, 3, 3)
+    return torch.cat([position[..., :3] @ matrix.mT, position[..., 3:]], -1)
+
+
 def _normal(shape: torch.Size, seed: int, epoch: int, key: Tensor) -> Tensor:
-    """Standard normal numbers (Box-Muller) for each point's coordinates."""
+    """Return standard normal numbers (Box-Muller) for each point's coordinates."""
     place = torch.arange(shape[1] * shape[2])
     u, v = (uniform(seed, epoch, key, _JITTER, part, place) for part in (0, 1))
-    return ((-2 * (1 - u).log()).sqrt() * (2 * np.pi * v).cos()).view(shape).float()
+    # u may be 0, whose logarithm is infinite; 1 − u is never 0.
+    radius = (-2 * (1 - u).log()).sqrt()
+    return (radius * (2 * np.pi * v).cos()).view(shape).float()

@@ -1,4 +1,4 @@
-"""Pictures with a text each, and an answer, as a torch data set."""
+"""Pictures with a question and an answer each, as a torch data set."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from ....errors import DataError, ShapeError
+from ....errors import ShapeError
 from ....models.encoders import Inputs
-from ..vocabulary import PADDING, Vocabulary
-from .dataset import LabelledDataset, Transform
-from .images import patches_of
+from ..vocabulary import Vocabulary
+from .dataset import LabelledDataset, Transform, check_labels
+from .images import patches_of, standardised
 from .kind import WORDS, Kind, register_kind
-from .texts import TokenizedDataset, encode_rows
+from .texts import TokenizedDataset, encode_rows, trimmed
 
 
 class Questions(Kind):
@@ -40,18 +40,17 @@ class QuestionDataset(TokenizedDataset):
     W), normalised, and ``tokens`` (B, T).
 
     With several ``views`` a sample has (V, C, H, W) pictures. ``task`` is ``classification`` (one
-    answer each) or ``answers``: the scores of all answers, (N, classes) in [0, 1], kept as pairs of
-    answer and score.
+    answer each) or ``answers``: scores of all answers, (N, classes) in [0, 1], most of them 0.
 
     Args:
-        name, split: what this is.
-        pictures: bytes of some indices, (B, C, H, W) or (B, V, C, H, W).
+        name, split: names of the data set and of its part, for errors and reports.
+        pictures: from indices to bytes, (B, C, H, W) or (B, V, C, H, W).
         texts: the questions (N,).
         labels: answers (N,); or a list of {answer: score}.
         classes: the answers' names.
         vocabulary, max_length: of the questions; longer ones lose their end.
         shape: (C, H, W) of a picture; mean and std of its channels, in units where white is 1.
-        views: pictures of a sample.
+        views: pictures per sample.
 
     Raises:
         ShapeError: another number of labels than texts.
@@ -86,56 +85,51 @@ class QuestionDataset(TokenizedDataset):
         std: Sequence[float] = (0.5,),
         views: int = 1,
     ):
-        scored = not isinstance(labels, Tensor)
-        best = (
-            torch.tensor([max(s, key=lambda a: (s[a], -a), default=0) for s in labels])
-            if scored
-            else labels
-        )
-        super().__init__(name, split, best.long(), classes)
         if len(texts) != len(labels):
             raise ShapeError(
-                f"{name}: received {len(texts)} texts and {len(labels)} answers; needs one each"
+                f"{name}: expected one answer per text, got {len(texts)} texts and {len(labels)} "
+                "answers; give as many"
             )
-        highest = (
-            max((a for s in labels for a in s), default=0)
-            if scored
-            else int(best.max())
-            if len(best)
-            else 0
-        )
-        if highest >= len(classes) or (len(best) and int(best.min()) < 0):
-            raise DataError(f"answers: up to number {highest}; needs 0 to {len(classes) - 1}")
-        self.task = "answers" if scored else "classification"
-        self.scores = list(labels) if scored else None
+        self.scores: list[dict[int, float]] | None = None
+        self.task = "classification"
+        best = labels
+        if not isinstance(labels, Tensor):
+            self.task, self.scores = "answers", list(labels)
+            check_labels(torch.tensor([a for s in labels for a in s], dtype=torch.int64), classes)
+            # The label of a sample is its best answer, of equal ones the first.
+            best = torch.tensor([max(s, key=lambda a: (s[a], -a), default=0) for s in labels])
+        check_labels(best, classes)
+        super().__init__(name, split, best.long(), classes)
         self.pictures, self.texts, self.shape, self.views = pictures, list(texts), shape, views
         self.vocabulary, self.max_length = vocabulary, max_length
         self.mean, self.std = tuple(mean), tuple(std)
-        self.numbers, self.cut = encode_rows(
-            self.texts, vocabulary, max_length, f"{name} {split}: text"
-        )
+        where = f"{name} {split}: text"
+        self.numbers, self.cut = encode_rows(self.texts, vocabulary, max_length, where)
 
     def raw(self, indices: Int[Tensor, " b"] | Sequence[int]) -> tuple[Inputs, Tensor]:
-        """Bytes and token numbers, and what is asked."""
+        """Return bytes and token numbers, and the answers."""
         indices = torch.as_tensor(indices, dtype=torch.int64)
-        numbers = self.numbers[indices]
-        width = int((numbers != PADDING).sum(1).max()) if len(numbers) else 1
-        labels = self.labels[indices]
-        if self.scores is not None:
-            labels = torch.zeros(len(indices), len(self.classes))
-            for row, i in enumerate(indices.tolist()):
-                for answer, score in self.scores[i].items():
-                    labels[row, answer] = score
-        return Inputs(image=self.pictures(indices), tokens=numbers[:, :width]), labels
+        inputs = Inputs(image=self.pictures(indices), tokens=trimmed(self.numbers[indices]))
+        if self.scores is None:
+            return inputs, self.labels[indices]
+
+        # Of thousands of answers a question has a few, so all scores are only made for a batch.
+        scores = torch.zeros(len(indices), len(self.classes))
+        for row, i in enumerate(indices.tolist()):
+            for answer, score in self.scores[i].items():
+                scores[row, answer] = score
+        return inputs, scores
 
     def batch(
         self, indices: Int[Tensor, " b"] | Sequence[int], transform: Transform | None = None
     ) -> tuple[Inputs, Tensor]:
-        """Normalised pictures with token numbers, and what is asked; ``transform`` changes the
+        """Return normalised pictures with token numbers, and the answers; ``transform`` changes the
         pictures' bytes.
         """
         inputs, labels = self.raw(indices)
-        pictures = inputs["image"] if transform is None else transform(inputs["image"])
+        pictures = inputs["image"]
+        if transform is not None:
+            pictures = transform(pictures)
         return Inputs(image=self.normalise(pictures), tokens=inputs["tokens"]), labels
 
     def encoder(self) -> dict[str, Any]:
@@ -144,20 +138,18 @@ class QuestionDataset(TokenizedDataset):
         return {**super().encoder(), **picture}
 
     def describe(self) -> dict[str, Any]:
-        # Not as a text's vocabulary: a question is not read alone, but what its numbers mean goes
-        # to other runs.
+        # Not under "vocabulary", which marks a model that reads texts alone. Another run that
+        # begins with these weights looks for the words.
         return {**LabelledDataset.describe(self), "words": self.vocabulary.to_dict()}
 
     def example(self) -> Inputs:
         return self.batch([0])[0]
 
     def normalise(self, pictures: UInt8[Tensor, "*b c h w"]) -> Float[Tensor, "*b c h w"]:
-        """(pixel / 255 − mean) / std a channel."""
-        mean, std = (torch.tensor(x)[:, None, None] for x in (self.mean, self.std))
-        return (pictures.float() / 255 - mean) / std
+        """Return (pixel / 255 − mean) / std of each channel."""
+        return standardised(pictures.float() / 255, self.mean, self.std)
 
     def __repr__(self) -> str:
-        size = f"{len(self)} questions on pictures {'x'.join(map(str, self.shape))}"
-        return (
-            f"QuestionDataset({self.name!r}, {self.split!r}, {size}, {len(self.classes)} answers)"
-        )
+        size = "x".join(map(str, self.shape))
+        what = f"{len(self)} questions on pictures {size}, {len(self.classes)} answers"
+        return f"QuestionDataset({self.name!r}, {self.split!r}, {what})"

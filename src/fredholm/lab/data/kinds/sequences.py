@@ -1,6 +1,4 @@
-"""Sequences of numbers as torch data sets: what is not there is NaN, and what is asked is the data
-set's task.
-"""
+"""Sequences of numbers as torch data sets; NaN stands for missing values and padding."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ TASKS = ("classification", "steps", "regression")
 
 
 class Sequences(Kind):
-    """Sequences of numbers (N, points, C), NaN where nothing is."""
+    """Sequences of numbers (N, points, C), NaN where nothing was measured."""
 
     name, one, many, encoder = "sequence", "sequence", "sequences", "sequence"
     legend = " One line per channel, between the channel's smallest and largest value."
@@ -49,7 +47,7 @@ SEQUENCES = register_kind(Sequences())
 
 
 class Tables(Sequences):
-    """Rows of a table (N, columns, 1): a point a column, NaN where a cell is empty."""
+    """Rows of a table (N, columns, 1): one point per column, NaN where a cell is empty."""
 
     name, one, many = "row", "row", "rows"
     legend = " One point per column, each on its own scale."
@@ -58,7 +56,8 @@ class Tables(Sequences):
     unit = "columns stand in the order of the file, 1 is the number of them"
 
     def fits(self, inputs: Any) -> bool:
-        return False  # not to be told from a sequence; only their data set knows
+        # Rows look like sequences of one channel; only their data set knows.
+        return False
 
     def summarise(self, inputs: Any, *, timed: bool = False) -> np.ndarray:
         return np.asarray(inputs, np.float64)[..., 0]
@@ -116,7 +115,7 @@ class SequenceDataset(LabelledDataset):
     ):
         super().__init__(name, split, labels, classes)
         if task not in TASKS:
-            raise DataError(f"task: received {task!r}; needs one of {', '.join(TASKS)}")
+            raise DataError(f"task: expected one of {', '.join(TASKS)}, got {task!r}; choose one")
         if task != "regression":
             check_labels(labels, classes)
 
@@ -139,9 +138,13 @@ class SequenceDataset(LabelledDataset):
         if self.timed:
             self._check_times(values[..., 0], indices)
         labels = self.labels[indices]
-        return values, labels[:, : values.shape[1]] if self.task == "steps" else labels
+        # Labels at points are padded to the longest sequence of all, not of this batch.
+        if self.task == "steps":
+            labels = labels[:, : values.shape[1]]
+        return values, labels
 
     def stretch(self, axis: int, cut: Cut) -> SequenceDataset | None:
+        # A selection reads its rows through another data set, which would return whole sequences.
         if axis != 1 or self.stored is None or "raw" in vars(self):
             return None
         result = copy.copy(self)
@@ -152,26 +155,37 @@ class SequenceDataset(LabelledDataset):
         return result
 
     def _check_times(self, times: Tensor, indices: Tensor) -> None:
-        """Here, on the CPU, and not in a model, which may run on a device."""
+        """Refuse times that decrease.
+
+        A model relies on their order. The check is here, on the CPU, since a model may run on a
+        device, where it would have to wait for the answer.
+        """
         back = (times.diff(dim=1) < 0).any(1)
-        if bool(back.any()):
-            first = int(indices[back][0])
+        if back.any():
             raise DataError(
-                f"{self.name}: the times of sequence {first} go back; sort each sequence by its "
-                "times, NaN behind the last"
+                f"{self.name}: expected times that increase, got others in sequence "
+                f"{int(indices[back][0])}; sort each sequence by its times, NaN behind the last"
             )
 
     def encoder(self) -> dict[str, Any]:
         fields = {**super().encoder(), "length": self.length, "channels": self.channels}
-        fields |= {"spacing": self.spacing} if self.spacing != 1 else {}
-        return fields | ({"timed": True} if self.timed else {})
+        if self.spacing != 1:
+            fields["spacing"] = self.spacing
+        if self.timed:
+            fields["timed"] = True
+        return fields
 
     def head(self) -> dict[str, Any]:
-        return {} if self.pool is None else {"pool": self.pool}
+        if self.pool is None:
+            return {}
+        return {"pool": self.pool}
 
     def example(self) -> Tensor:
-        times = torch.arange(self.length)[:, None] if self.timed else torch.zeros(self.length, 0)
-        return torch.cat([times, torch.zeros(self.length, self.channels)], 1)[None]
+        values = torch.zeros(1, self.length, self.channels)
+        if not self.timed:
+            return values
+        times = torch.arange(self.length)[None, :, None]
+        return torch.cat([times, values], 2)
 
     def __repr__(self) -> str:
         size = f"at most {self.length} points, {self.channels} channels"
@@ -180,16 +194,17 @@ class SequenceDataset(LabelledDataset):
 
 
 def _signal(row: np.ndarray, timed: bool) -> Signal:
-    """One sequence up to its last point that is there."""
-    x = row[:, 0] if timed else np.arange(len(row), dtype=np.float32)
-    values = row[:, 1:] if timed else row
-    there = ~np.isnan(values).all(1) & ~np.isnan(x)
-    last = int(there.nonzero()[0].max(initial=0)) + 1
+    """Return one sample up to the last point that was measured."""
+    x, values = np.arange(len(row), dtype=np.float32), row
+    if timed:
+        x, values = row[:, 0], row[:, 1:]
+    measured = ~np.isnan(values).all(1) & ~np.isnan(x)
+    last = int(measured.nonzero()[0].max(initial=0)) + 1
     return Signal(x[:last], values[:last])
 
 
 def padded(rows: Sequence[Tensor]) -> Float[Tensor, "b m c"]:
-    """Sequences (n, C) of different lengths as one tensor, NaN where the shorter ones have ended.
+    """Return sequences (n, C) of different lengths as one tensor, NaN behind the shorter ones.
 
     Example:
         >>> padded([torch.ones(1, 1), torch.ones(2, 1)])[0].flatten().tolist()
@@ -199,7 +214,7 @@ def padded(rows: Sequence[Tensor]) -> Float[Tensor, "b m c"]:
 
 
 def image_sequences(images: ImageDataset, order: Tensor | None = None) -> SequenceDataset:
-    """Images as sequences of pixels, row after row, or in the ``order`` given: (H·W, C) each.
+    """Return images as sequences of pixels, row after row, or in this ``order``: (H·W, C) each.
 
     Raises:
         ShapeError: an order of another number of pixels.
@@ -207,12 +222,15 @@ def image_sequences(images: ImageDataset, order: Tensor | None = None) -> Sequen
     channels, height, width = images.shape
     if order is not None and len(order) != height * width:
         raise ShapeError(
-            f"order: received {len(order)} places; needs one for each of {height * width} pixels"
+            f"order: expected a place for each of {height * width} pixels, got {len(order)}; make "
+            "one for this size"
         )
 
     def values(indices: Tensor) -> Tensor:
         pixels = images.batch(indices)[0].flatten(2).mT
-        return pixels if order is None else pixels[:, order]
+        if order is not None:
+            pixels = pixels[:, order]
+        return pixels
 
     result = SequenceDataset(
         images.name,
@@ -222,7 +240,6 @@ def image_sequences(images: ImageDataset, order: Tensor | None = None) -> Sequen
         values,
         shape=(height * width, channels),
     )
-    result.prepared = (
-        f"pixels of pictures, {'row after row' if order is None else 'in one fixed order'}"
-    )
+    arranged = "row after row" if order is None else "in one fixed order"
+    result.prepared = f"pixels of pictures, {arranged}"
     return result

@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from ....errors import DataError, OptionError, ShapeError, suggest
-from ..vocabulary import KINDS, PADDING, Vocabulary
+from ....errors import DataError, OptionError, ShapeError
+from ..vocabulary import PADDING, Vocabulary, check_count, check_tokens
 from .dataset import LabelledDataset, check_labels
 from .kind import WORDS, Kind, Page, register_kind
 
@@ -22,16 +22,19 @@ MAX_LENGTH = {"words": 64, "wordpieces": 64, "bytes": 256, "characters": 256}
 
 @dataclass(frozen=True)
 class TextOptions:
-    """How texts become numbers: ``tokens`` is words, wordpieces, bytes or characters,
-    ``max_length`` how many of them are kept (default 64 words or pieces, 256 bytes or characters).
+    """How texts become token numbers.
 
-    ``min_count`` is how often a word must occur in the training split to have a number (default 2);
-    ``pieces`` is how many numbers wordpieces have at most (default 30,000); ``vocabulary``, where
-    given, is used instead of one made from the training split.
+    Args:
+        tokens: words (the default), wordpieces, bytes or characters.
+        max_length: tokens of a text that are read, from its start (default 64 words or pieces,
+            256 bytes or characters).
+        min_count: how often a word must occur in the training split to have a number (default 2).
+        vocabulary: used instead of one made from the training split.
+        pieces: the size of a vocabulary of wordpieces (default 30,000).
 
     Raises:
-        OptionError: for an unknown kind, a length below 1, a vocabulary of another kind, or a count
-            of bytes.
+        OptionError: an unknown kind of tokens, a length below 1, a vocabulary of another kind, or
+            an option that this kind of tokens does not have.
     """
 
     tokens: str | None = None
@@ -41,43 +44,43 @@ class TextOptions:
     pieces: int | None = None
 
     def __post_init__(self) -> None:
-        if self.tokens is not None and self.tokens not in KINDS:
-            raise OptionError(f"tokens: received {self.tokens!r}{suggest(str(self.tokens), KINDS)}")
-        length = self.max_length
-        if length is not None and (
-            not isinstance(length, int) or isinstance(length, bool) or length < 1
-        ):
-            raise OptionError(f"max_length: received {length!r}; needs an integer of 1 or more")
+        if self.tokens is not None:
+            check_tokens(self.tokens)
+        if self.max_length is not None:
+            check_count("max_length", self.max_length)
         if self.vocabulary is not None and self.tokens not in (None, self.vocabulary.kind):
             raise OptionError(
-                f"tokens: received {self.tokens!r} with a vocabulary of {self.vocabulary.kind}; "
-                "leave it out"
+                f"tokens: expected {self.vocabulary.kind}, of which the vocabulary is, got "
+                f"{self.tokens!r}; leave it out"
             )
 
-        if self.min_count is not None and self.vocabulary is None and self.kind != "words":
+        # A vocabulary that is given has its size; these two options shape one that is made.
+        if self.vocabulary is not None:
+            return
+        if self.min_count is not None and self.kind != "words":
             raise OptionError(
-                f"min_count: received {self.min_count} with tokens {self.kind!r}; all {self.kind} "
-                "have numbers, leave it out"
+                f"min_count: expected tokens='words' with it, got {self.kind!r}, all of which have "
+                "numbers; leave it out"
             )
-
-        if self.pieces is not None and self.vocabulary is None and self.kind != "wordpieces":
+        if self.pieces is not None and self.kind != "wordpieces":
             raise OptionError(
-                f"pieces: received {self.pieces} with tokens {self.kind!r}; needs "
-                "tokens='wordpieces', or leave it out"
+                f"pieces: expected tokens='wordpieces' with it, got {self.kind!r}; leave it out"
             )
 
     @property
     def kind(self) -> str:
         """A name of :data:`fredholm.lab.data.vocabulary.KINDS`."""
-        return self.vocabulary.kind if self.vocabulary else self.tokens or "words"
+        if self.vocabulary:
+            return self.vocabulary.kind
+        return self.tokens or "words"
 
     @property
     def length(self) -> int:
-        """How many tokens of a text are kept."""
+        """How many tokens of a text are read."""
         return self.max_length or MAX_LENGTH[self.kind]
 
     def make_vocabulary(self, training: Sequence[str]) -> Vocabulary:
-        """The vocabulary given, or that of the training texts."""
+        """Return the vocabulary that was given, or that of the training texts."""
         if self.vocabulary is not None:
             return self.vocabulary
         if self.kind == "bytes":
@@ -86,17 +89,19 @@ class TextOptions:
             return Vocabulary.of_characters(training)
         if self.kind == "wordpieces":
             return Vocabulary.of_pieces(training, self.pieces or 30_000)
-        return Vocabulary.of_words(training, 2 if self.min_count is None else self.min_count)
+        if self.min_count is not None:
+            return Vocabulary.of_words(training, self.min_count)
+        return Vocabulary.of_words(training)
 
 
 def encode_texts(
     texts: Sequence[str], vocabulary: Vocabulary, max_length: int, where: str = "text"
 ) -> tuple[Int[Tensor, "b n"], int]:
-    """Texts as rows of numbers, padded with 0 to the longest, and how many were longer than
+    """Return texts as rows of numbers, padded with 0 to the longest, and how many were longer than
     ``max_length`` and lost their end.
 
     Raises:
-        DataError: for a text without a token, naming it by ``where`` and its place.
+        DataError: a text without a token, named by ``where`` and its place.
 
     Example:
         >>> encode_texts(["a b", "b"], Vocabulary("words", ("a", "b")), 8)
@@ -110,21 +115,30 @@ def encode_texts(
 def encode_rows(
     texts: Sequence[str], vocabulary: Vocabulary, max_length: int, where: str
 ) -> tuple[Int[Tensor, "b n"], Bool[Tensor, " b"]]:
-    """As :func:`encode_texts`, and of each text whether it lost its end."""
+    """Return the rows of :func:`encode_texts`, and of each text whether it lost its end."""
     rows = [vocabulary.encode(text) for text in texts]
-    empty = next((i for i, row in enumerate(rows) if not row), None)
-    if empty is not None:
-        raise DataError(
-            f"{where} {empty + 1}: {texts[empty]!r} holds no token; needs at least one "
-            f"{vocabulary.kind[:-1]}"
-        )
-    cut = torch.tensor([len(row) > max_length for row in rows], dtype=torch.bool)
-    width = min(max_length, max((len(row) for row in rows), default=1))
+    for number, row in enumerate(rows, 1):
+        # Without a point, a sample has no integral and no mean.
+        if not row:
+            raise DataError(
+                f"{where} {number}: expected at least one {vocabulary.kind[:-1]}, got "
+                f"{texts[number - 1]!r}; leave the text out"
+            )
+    lengths = [len(row) for row in rows]
+    width = min(max_length, max(lengths, default=1))
     numbers = torch.full((len(rows), width), PADDING)
     for place, row in enumerate(rows):
         kept = row[:width]
         numbers[place, : len(kept)] = torch.tensor(kept)
-    return numbers, cut
+    return numbers, torch.tensor(lengths, dtype=torch.int64) > max_length
+
+
+def trimmed(numbers: Int[Tensor, "b n"]) -> Int[Tensor, "b m"]:
+    """Return padded token numbers, cut to the longest row of the batch; empty batches to 1."""
+    if not len(numbers):
+        return numbers[:, :1]
+    width = int((numbers != PADDING).sum(1).max())
+    return numbers[:, :width]
 
 
 class Texts(Kind):
@@ -143,8 +157,9 @@ class Texts(Kind):
 
     def request(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
         super().request(name, given)
-        own = {key: value for key, value in given.items() if key != "masked"}  # asked at the end
-        return {"text": TextOptions(**own)}
+        # Tokens are hidden after the texts have been read, by create_dataset.
+        options = {key: value for key, value in given.items() if key != "masked"}
+        return {"text": TextOptions(**options)}
 
     def fits(self, inputs: Any) -> bool:
         return isinstance(inputs, Tensor) and inputs.dim() == 2 and not inputs.is_floating_point()
@@ -166,8 +181,9 @@ TEXTS = register_kind(Texts())
 
 
 class TokenizedDataset(LabelledDataset):
-    """Texts in the numbers of a vocabulary, of which ``max_length`` tokens are kept; ``cut`` says
-    of each text whether it lost its end.
+    """Texts in the numbers of a vocabulary, up to ``max_length`` tokens each.
+
+    ``cut`` (N,) is True of texts that lost their end.
     """
 
     kind = TEXTS
@@ -179,7 +195,9 @@ class TokenizedDataset(LabelledDataset):
     @property
     def truncated(self) -> int:
         """How many texts lost their end."""
-        return 0 if self.cut is None else int(self.cut.sum())
+        if self.cut is None:
+            return 0
+        return int(self.cut.sum())
 
     def encoder(self) -> dict[str, Any]:
         sizes = {"vocabulary": len(self.vocabulary), "max_length": self.max_length}
@@ -193,11 +211,11 @@ class TokenizedDataset(LabelledDataset):
         return torch.ones(1, self.max_length, dtype=torch.int64)
 
     def remarks(self) -> list[str]:
-        lost = (
-            f"{self.truncated} of {len(self)} texts are longer than {self.max_length} tokens and "
-            "lost their end"
-        )
-        return [*([lost] if self.truncated else []), *super().remarks()]
+        result = super().remarks()
+        if self.truncated:
+            cut = f"longer than {self.max_length} tokens and lost their end"
+            result.insert(0, f"{self.truncated} of {len(self)} texts are {cut}")
+        return result
 
 
 class TextDataset(TokenizedDataset):
@@ -207,18 +225,18 @@ class TextDataset(TokenizedDataset):
     A text longer than ``max_length`` tokens loses its end; ``truncated`` counts those that did.
 
     Args:
-        name, split: what this is.
+        name, split: names of the data set and of its part, for errors and reports.
         texts, labels: (N,) each.
         classes: class names, in the order of their numbers.
         vocabulary: of tokens, made from the training split.
-        max_length: tokens kept of a text.
-        targets: a real number a text, such as a mean rating, where there is one.
-        task: ``classification``, or ``regression``: what is asked are the targets.
+        max_length: tokens of a text that are read.
+        targets: (N,) a real number per text, such as a mean rating, where there is one.
+        task: ``classification`` by the labels, or ``regression`` of the targets.
 
     Raises:
-        DataError: for a text without a token, labels outside the classes, or a regression without
+        DataError: a text without a token, labels outside the classes, or a regression without
             targets.
-        ShapeError: when labels or targets do not fit the texts.
+        ShapeError: labels or targets of another number than the texts.
 
     Example:
         >>> texts, labels = ["a fine film", "dull"], torch.tensor([1, 0])
@@ -241,45 +259,40 @@ class TextDataset(TokenizedDataset):
         task: str = "classification",
     ):
         super().__init__(name, split, labels, classes)
-        if task not in ("classification", "regression") or (
-            task == "regression" and targets is None
-        ):
+        tasks = ["classification"]
+        if targets is not None:
+            tasks.append("regression")
+        if task not in tasks:
             raise DataError(
-                f"task: received {task!r}; needs 'classification', or 'regression' and targets"
+                f"task: expected 'classification', or 'regression' with targets, got {task!r}; "
+                "give targets, or choose the other"
             )
-        self.task = task
-        if len(texts) != len(labels) or (targets is not None and targets.shape != labels.shape):
-            shape = None if targets is None else tuple(targets.shape)
-            result = f"{len(texts)} texts, {len(labels)} labels, targets {shape}"
+        shapes = [tuple(part.shape) for part in (labels, targets) if part is not None]
+        if set(shapes) != {(len(texts),)}:
             raise ShapeError(
-                f"{name}: received {result}; needs one label (and target) for each text"
+                f"{name}: expected labels (and targets) of shape ({len(texts)},), one per text, "
+                f"got {', '.join(map(str, shapes))}; give as many"
             )
         check_labels(labels, classes)
-        self.texts, self.vocabulary, self.max_length, self.targets = (
-            list(texts),
-            vocabulary,
-            max_length,
-            targets,
-        )
-        self.numbers, self.cut = encode_rows(
-            self.texts, vocabulary, max_length, f"{name} {split}: text"
-        )
+        self.texts, self.targets, self.task = list(texts), targets, task
+        self.vocabulary, self.max_length = vocabulary, max_length
+        where = f"{name} {split}: text"
+        self.numbers, self.cut = encode_rows(self.texts, vocabulary, max_length, where)
 
     def raw(self, indices: Int[Tensor, " b"] | Sequence[int]) -> tuple[Int[Tensor, "b n"], Tensor]:
         indices = torch.as_tensor(indices, dtype=torch.int64)
-        numbers = self.numbers[indices]
-        width = int((numbers != PADDING).sum(1).max()) if len(numbers) else 1
-        asked = (
-            self.targets if self.task == "regression" and self.targets is not None else self.labels
-        )
-        return numbers[:, :width], asked[indices]
+        labels = self.labels
+        if self.task == "regression" and self.targets is not None:
+            labels = self.targets
+        return trimmed(self.numbers[indices]), labels[indices]
 
     def select(self, chosen: Int[Tensor, " m"]) -> TextDataset:
         result = copy.copy(self)
         result.texts = [self.texts[i] for i in chosen.tolist()]
-        for name in ("numbers", *self.per_sample):
-            setattr(result, name, getattr(self, name)[chosen])
-        result.targets = None if self.targets is None else self.targets[chosen]
+        for name in ("numbers", "targets", *self.per_sample):
+            value = getattr(self, name)
+            if value is not None:
+                setattr(result, name, value[chosen])
         return result
 
     def shown(self, indices: Int[Tensor, " b"]) -> dict[str, Any]:
@@ -294,9 +307,14 @@ class TextDataset(TokenizedDataset):
         return self.texts
 
     def texts_and_targets(self, numbers: bool) -> tuple[list[str], Tensor]:
-        if numbers and self.targets is None:
-            raise OptionError(f"{self.name} has no real number for each text, only classes")
-        return self.texts, self.targets if numbers and self.targets is not None else self.labels
+        if not numbers:
+            return self.texts, self.labels
+        if self.targets is None:
+            raise OptionError(
+                f"{self.name}: expected a real number for each text, got only classes; classify "
+                "the texts instead"
+            )
+        return self.texts, self.targets
 
     def __repr__(self) -> str:
         tokens = f"at most {self.max_length} of {len(self.vocabulary):,} {self.vocabulary.kind}"
@@ -308,30 +326,33 @@ class TextDataset(TokenizedDataset):
 
 
 def read_lines(path: Path) -> list[tuple[str, str]]:
-    """The texts of a file, one a line, each with ``file:line``; empty lines are passed over.
+    """Return the texts of a file, one per line, each after its ``file:line``; empty lines are
+    skipped.
 
     Raises:
-        DataError: no such file, no UTF-8, or no text.
+        DataError: no such file, not UTF-8, or no text.
     """
     try:
-        # universal newlines; splitlines() would also part a text at U+2028 and form feeds
+        # Reading has made all line ends "\n"; splitlines() would also split a text at U+2028 and
+        # form feeds.
         lines = path.read_text(encoding="utf-8-sig").split("\n")
     except FileNotFoundError as error:
-        raise DataError(f"{path}: no such file") from error
+        raise DataError(f"{path}: no such file; correct the path") from error
     except UnicodeDecodeError as error:
         raise DataError(
-            f"{path}: not UTF-8 text (byte {error.start:,}); needs one text a line"
+            f"{path}: expected UTF-8 with one text per line, got another byte at {error.start:,}; "
+            "convert it: iconv -t UTF-8"
         ) from error
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
     texts = [(f"{path}:{number}", line) for number, line in enumerate(lines, 1) if line.strip()]
     if not texts:
-        raise DataError(f"{path}: holds no text; needs one a line")
+        raise DataError(f"{path}: expected one text per line, got only empty lines; write some")
     return texts
 
 
 def prepare_texts(numbers: Tensor, texts: Sequence[str] | None) -> list[str]:
-    """The texts to show; token numbers where there are none.
+    """Return the texts to show; token numbers where there are none.
 
     Raises:
         ShapeError: another number of texts than rows.
@@ -340,6 +361,7 @@ def prepare_texts(numbers: Tensor, texts: Sequence[str] | None) -> list[str]:
         return [" ".join(str(n) for n in row if n) for row in numbers.tolist()]
     if len(texts) != len(numbers):
         raise ShapeError(
-            f"texts: received {len(texts)} for {len(numbers)} rows of token numbers; needs one each"
+            f"texts: expected one for each of {len(numbers)} rows of token numbers, got "
+            f"{len(texts)}; give as many"
         )
     return list(texts)

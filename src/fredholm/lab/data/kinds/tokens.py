@@ -23,10 +23,14 @@ from .texts import prepare_texts
 
 
 class Rows:
-    """Rows of symbols 0 … 255, one byte each, of different lengths; called with indices, they come
-    as padded token numbers.
+    """Rows of symbols 0 … 255, one byte each, of different lengths. A call with indices returns
+    padded token numbers.
 
     A token's number is 1 + its symbol; 0 is padding.
+
+    Args:
+        symbols: of all rows, one after another.
+        ends: (N,) where each row ends.
 
     Example:
         >>> rows = Rows.of([torch.tensor([7, 8]), torch.tensor([9])])
@@ -39,30 +43,24 @@ class Rows:
 
     @classmethod
     def of(cls, rows: Sequence[Tensor]) -> Rows:
-        """From one tensor a row.
+        """Return rows from one tensor each.
 
         Raises:
             DataError: an empty row.
         """
         lengths = torch.tensor([len(row) for row in rows], dtype=torch.int64)
-        if len(rows) and int(lengths.min()) < 1:
-            raise DataError(f"row {int(lengths.argmin()) + 1}: holds no symbol; needs at least one")
-        whole = (
-            torch.cat([row.to(torch.uint8) for row in rows])
-            if rows
-            else torch.empty(0, dtype=torch.uint8)
-        )
-        return cls(whole, lengths.cumsum(0))
+        if not lengths.all():
+            row = int(lengths.argmin()) + 1
+            raise DataError(f"row {row}: expected at least one symbol, got none; leave it out")
+        none = torch.empty(0, dtype=torch.uint8)
+        symbols = torch.cat([none, *(row.to(torch.uint8) for row in rows)])
+        return cls(symbols, lengths.cumsum(0))
 
     @classmethod
     def of_texts(cls, texts: Sequence[str], max_length: int) -> Rows:
-        """The first ``max_length`` bytes of each text's UTF-8."""
-        return cls.of(
-            [
-                torch.tensor(list(text.encode("utf-8")[:max_length]), dtype=torch.uint8)
-                for text in texts
-            ]
-        )
+        """Return the first ``max_length`` bytes of each text's UTF-8."""
+        rows = [list(text.encode("utf-8")[:max_length]) for text in texts]
+        return cls.of([torch.tensor(row, dtype=torch.uint8) for row in rows])
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -85,7 +83,7 @@ class Rows:
 
 
 def pairs(first: Rows, second: Rows) -> Callable[[Tensor], Tensor]:
-    """Two rows a sample: (B, 2, N) token numbers.
+    """Return a function from indices to two rows per sample: (B, 2, N) token numbers.
 
     Example:
         >>> a, b = Rows.of([torch.tensor([7, 8])]), Rows.of([torch.tensor([9])])
@@ -94,11 +92,9 @@ def pairs(first: Rows, second: Rows) -> Callable[[Tensor], Tensor]:
     """
 
     def numbers(indices: Tensor) -> Tensor:
-        width = (
-            int(torch.cat([rows.lengths[indices] for rows in (first, second)]).max())
-            if len(indices)
-            else 1
-        )
+        # Both rows of all samples get one width; an empty batch has width 1.
+        lengths = [rows.lengths[indices] for rows in (first, second)]
+        width = max(1, *(int(length) for length in torch.cat(lengths)))
         return torch.stack([first(indices, width), second(indices, width)], 1)
 
     return numbers
@@ -110,7 +106,7 @@ class Symbols(Kind):
     name, one, many, encoder = "symbols", "sequence", "sequences", "text"
 
     def fits(self, inputs: Any) -> bool:
-        # A single sequence is not to be told from a text; only its data set knows.
+        # A single sequence looks like a text; only its data set knows.
         return isinstance(inputs, Tensor) and inputs.dim() == 3 and not inputs.is_floating_point()
 
     def prepare(self, inputs: Any, facts: Page) -> tuple[Any, list[Any] | None]:
@@ -124,17 +120,17 @@ SYMBOLS = register_kind(Symbols())
 
 
 class TokenDataset(LabelledDataset):
-    """Sequences of symbols with a class each: ``batch(indices)`` gives (B, N) token numbers, (B, 2,
-    N) of ``pair``, 0 where padded.
+    """Sequences of symbols with a class each: ``batch(indices)`` returns (B, N) token numbers, or
+    (B, 2, N) with ``pair``, 0 where padded.
 
     Args:
-        name, split: what this is.
-        labels: classes (N,).
+        name, split: names of the data set and of its part, for errors and reports.
+        labels: class numbers (N,).
         classes: their names.
-        numbers: the padded token numbers of some indices (int64).
+        numbers: from indices (int64) to padded token numbers.
         tokens: how many token numbers there are, padding included.
         max_length: of the longest sequence.
-        pair: two sequences a sample.
+        pair: two sequences per sample.
 
     Raises:
         DataError: labels outside the classes.
@@ -173,11 +169,13 @@ class TokenDataset(LabelledDataset):
 
     def encoder(self) -> dict[str, Any]:
         fields = {**super().encoder(), "vocabulary": self.tokens, "max_length": self.max_length}
-        return fields | ({"views": 2} if self.pair else {})
+        if self.pair:
+            fields["views"] = 2
+        return fields
 
     def example(self) -> Tensor:
-        shape = (1, 2, self.max_length) if self.pair else (1, self.max_length)
-        return torch.ones(shape, dtype=torch.int64)
+        views = [2] if self.pair else []
+        return torch.ones((1, *views, self.max_length), dtype=torch.int64)
 
     def __repr__(self) -> str:
         what = "pairs of sequences" if self.pair else "sequences"
@@ -187,7 +185,7 @@ class TokenDataset(LabelledDataset):
 
 
 def image_tokens(images: ImageDataset) -> TokenDataset:
-    """Images as sequences of pixels, row after row, the grey level of each a token: 257 numbers.
+    """Return images as sequences of pixels, row after row, each grey level a token: 257 numbers.
 
     Colours become grey as 0.2989 R + 0.587 G + 0.114 B, rounded down as the Long Range Arena's
     conversion does.
@@ -197,15 +195,16 @@ def image_tokens(images: ImageDataset) -> TokenDataset:
     """
     channels, height, width = images.shape
     if channels not in (1, 3):
-        raise ShapeError(f"grey levels: received images of {channels} channels; needs 1 or 3")
+        raise ShapeError(
+            f"grey levels: expected images of 1 or 3 channels, got {channels}; convert them first"
+        )
+    weights = torch.tensor([0.2989, 0.587, 0.114], dtype=torch.float64)[:, None, None]
 
     def numbers(indices: Tensor) -> Tensor:
         pixels = images.raw(indices)[0]
         if channels == 3:
-            grey = (
-                pixels.double()
-                * torch.tensor([0.2989, 0.587, 0.114], dtype=torch.float64)[:, None, None]
-            ).sum(1)
+            grey = (pixels.double() * weights).sum(1)
+            # TensorFlow's conversion from floats in [0, 1] to bytes: floor(x · 255.5).
             pixels = (grey * (255.5 / 255)).clamp(max=255).floor()
         return pixels.flatten(1).long() + 1
 
@@ -223,11 +222,11 @@ def image_tokens(images: ImageDataset) -> TokenDataset:
 def generated(
     folder: Path, options: Any, make: Callable[[], dict[str, Tensor]]
 ) -> dict[str, Tensor]:
-    """What ``make()`` gives, kept in ``folder`` under a name that follows from ``options``, so that
-    it is made once.
+    """Return ``make()``, or its result from an earlier call, which is stored in ``folder`` under a
+    name that follows from ``options``.
 
     Raises:
-        DataError: a kept file that cannot be read, or a folder that cannot be written.
+        DataError: a stored file that cannot be read, or a folder that cannot be written.
     """
     key = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:16]
     path = folder / f"{key}.safetensors"
@@ -236,16 +235,19 @@ def generated(
             return load_file(path)
         except Exception as error:
             raise DataError(
-                f"{path}: cannot be read ({error}); delete it, it is made again"
+                f"{path}: expected a .safetensors file, got another ({error}); delete it, and it "
+                "is made again"
             ) from error
     result = make()
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        # An interrupted call must not leave a part of the file under its name.
         with tempfile.TemporaryDirectory(dir=folder) as work:
             save_file(result, Path(work) / path.name)
             os.replace(Path(work) / path.name, path)
     except OSError as error:
         raise DataError(
-            f"could not write under {folder} ({error}); choose another folder by FREDHOLM_DATA"
+            f"{folder}: expected a folder that can be written, got {error}; choose another by "
+            "FREDHOLM_DATA"
         ) from error
     return result
