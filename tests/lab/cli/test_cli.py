@@ -270,8 +270,8 @@ def test_samples_that_are_taken_for_a_recipe_are_told_how(tmp_path, monkeypatch,
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("test", "abc", "test: received 'abc'; needs a share between 0 and 1"),
-        ("points", "many", "points: received 'many'; needs a whole number of 1 or more"),
+        ("test", "abc", "test: expected a share between 0 and 1, got 'abc'"),
+        ("points", "many", "points: expected a whole number of 1 or more, got 'many'"),
     ],
 )
 def test_options_of_data_of_another_type_are_named(key, value, message):

@@ -58,12 +58,12 @@ def test_channels_with_decimal_commas_are_numbers(tmp_path):
 def test_thousands_and_currencies_are_read_where_they_are_said(tmp_path):
     rows = [(i % 7, f'"€{i + 1},{i % 10}00"') for i in range(60)]
     path = write(tmp_path / "houses.csv", "rooms,price", rows)
-    with pytest.raises(DataError, match=r"received '€1,000'; .*the currency €.*--read thousands=,"):
+    with pytest.raises(DataError, match=r"the currency €.*, got '€1,000'; .*--read thousands=,"):
         open_files(path, {"label": "price", "task": "regression"})
     source = open_files(path, {"label": "price", "read": "thousands=,"})
     assert source.reading.task == "regression"
     assert source.collection.labels[:2].tolist() == [1000.0, 2100.0]
-    with pytest.raises(DataError, match=r"'€1,000'.*the currency €.*--read thousands=,"):
+    with pytest.raises(DataError, match=r"the currency €.*, got '€1,000'.*--read thousands=,"):
         open_files(path, {"label": "price"})
 
 
@@ -82,7 +82,7 @@ def test_what_is_no_finite_number_is_refused_by_its_row(tmp_path, cell, row):
     rows = [(f"{RNG.normal():.4f}", i % 7, "xy"[i % 2]) for i in range(2500)]
     rows[row] = (cell, *rows[row][1:])
     path = write(tmp_path / "a.csv", "a,b,label", rows)
-    with pytest.raises(DataError, match=rf"row {row + 2}, column 'a': received '{cell}'"):
+    with pytest.raises(DataError, match=rf"row {row + 2}, column 'a': expected .*, got '{cell}'"):
         open_files(path, {"strict": True})
 
 
@@ -230,7 +230,7 @@ def test_nested_values_that_nobody_asks_for_stop_nothing(tmp_path):
     assert "column 'meta' is left out: it holds objects" in remarks(source)
     rows[5]["label"] = {"deep": 1}
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(DataError, match=r"row 6, column 'label': received .*; needs a number or"):
+    with pytest.raises(DataError, match=r"row 6, column 'label': expected a number or"):
         open_files(path, {"text": "text", "label": "label"})
 
 
@@ -260,18 +260,20 @@ def test_unreadable_cells_are_listed_once_and_left_out(tmp_path):
     for row, cell in ((52, "3o"), (2502, "kg"), (2602, "1.2.3")):
         assert f"row {row}, column '{'ab'[cell == '1.2.3']}': '{cell}'" in said
     assert said.count("--strict") == 1
-    with pytest.raises(DataError, match="row 52, column 'a': received '3o'"):
+    with pytest.raises(DataError, match=r"row 52, column 'a': expected a number.*, got '3o'"):
         open_files(path, {"strict": True})
     facts = source.dataset("train").describe()
     new = write(tmp_path / "new.csv", "a,b", [(1, 2), ("x", 2), (3, 4)])
     asked = read_unlabelled([new], facts, None)
     assert [place["row"] for place in asked.places] == [2, 4]
-    with pytest.raises(DataError, match="row 3, column 'a': received 'x'"):
+    with pytest.raises(DataError, match=r"row 3, column 'a': expected a number.*, got 'x'"):
         read_unlabelled([new], facts, None, strict=True)
     with pytest.raises(DataError, match="no sample is left"):
         read_unlabelled([write(tmp_path / "bad.csv", "a,b", [("x", 2)])], facts, None)
     many = [[row[0] if i < 2000 else "?!", *row[1:]] for i, row in enumerate(rows)]
-    with pytest.raises(DataError, match=r"row 52, column 'a': received '3o'.*1,001 of"):
+    with pytest.raises(
+        DataError, match=r"row 52, column 'a': expected a number.*, got '3o'.*1,001 of"
+    ):
         open_files(write(tmp_path / "many.csv", "a,b,label", many))
 
 

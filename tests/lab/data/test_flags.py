@@ -44,7 +44,9 @@ def test_a_folder_per_class_has_no_columns(flag, pictures):
 @pytest.mark.parametrize("flag", ["group", "split"])
 def test_a_folder_per_class_has_no_groups_and_times(flag, pictures):
     said = {"group": "patient", "split": "time"}[flag]
-    with pytest.raises(DataError, match=rf"{flag}: received '{said}'; a folder a class has no"):
+    with pytest.raises(
+        DataError, match=rf"{flag}: expected none, got '{said}'; a folder per class"
+    ):
         open_files(pictures, {flag: said})
 
 

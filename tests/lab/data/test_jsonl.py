@@ -62,7 +62,7 @@ def test_keys_may_be_missing_and_lines_empty(tmp_path):
     bad = "".join(parts[:30]).replace('"a": 25,', '"a": 1e999,')
     (tmp_path / "b.jsonl").write_text("\n" + bad)
     with pytest.raises(
-        DataError, match=r"b.jsonl, row 27, column 'a': received 'inf'; needs a fin"
+        DataError, match=r"b.jsonl, row 27, column 'a': expected a finite number.*, got 'inf'"
     ):
         open_files(tmp_path / "b.jsonl")
 
@@ -70,12 +70,18 @@ def test_keys_may_be_missing_and_lines_empty(tmp_path):
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ('{"a": 1', r"row 41: no JSON object \("),
-        ('{"a": ' + "[" * 100_000, r"row 41: no JSON object \("),
-        ('{"a": 1, "label": "x", "a": 2}', r"row 41: no JSON object \('a' comes twice\)"),
-        ("[1, 2]", r"row 41: received '\[1, 2\]'; needs an object"),
-        ('{"a": [1, 2], "label": "x"}', r"row 41, column 'a': received '\[1, 2\]'; needs a number"),
-        ('{"a": "kg", "label": "x"}', "row 41, column 'a': received 'kg'"),
+        ('{"a": 1', r"row 41: expected a JSON object, .*\("),
+        ('{"a": ' + "[" * 100_000, r"row 41: expected a JSON object, .*\("),
+        (
+            '{"a": 1, "label": "x", "a": 2}',
+            r"row 41: expected a JSON object, .*\('a' comes twice\)",
+        ),
+        ("[1, 2]", r"row 41: expected an object, .*, got '\[1, 2\]'"),
+        (
+            '{"a": [1, 2], "label": "x"}',
+            r"row 41, column 'a': expected a number.*got '\[1, 2\]'",
+        ),
+        ('{"a": "kg", "label": "x"}', "row 41, column 'a': expected a number.*, got 'kg'"),
     ],
 )
 def test_what_is_no_row_is_named_by_its_line(tmp_path, line, says):

@@ -172,13 +172,13 @@ def test_series_on_scales_of_their_own(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("@problemName X\n1,2:a\n", "no line @data"),
-        (HEADER, "holds no series"),
-        (HEADER + "1,2:c\n", r"line 6 ends in 'c'; needs one of the classes a, b"),
+        ("@problemName X\n1,2:a\n", "expected a line @data"),
+        (HEADER, "expected series, got none"),
+        (HEADER + "1,2:c\n", r"line 6: expected one of the classes a, b .*, got 'c'"),
         (HEADER + "1,x:a\n", "could not convert"),
-        (HEADER + "1,2:3:a\n", r"dimensions of \[2, 1\] samples"),
-        (HEADER + "1:a\n1:2:a\n", "one number of them"),
-        ("@classLabel false\n@data\n1:a\n", "have no classes"),
+        (HEADER + "1,2:3:a\n", r"dimensions of one length, got \[2, 1\]"),
+        (HEADER + "1:a\n1:2:a\n", "as many dimensions each"),
+        ("@classLabel false\n@data\n1:a\n", "expected series with classes"),
     ],
 )
 def test_broken_ts_files(tmp_path, content, message):

@@ -166,7 +166,7 @@ def test_what_is_refused(folder, tmp_path):
         with pytest.raises(DataError, match=match):
             open_files(folder, reading)
 
-    refused("group: received 'speaker'; .* give a table of paths", group="speaker")
+    refused("group: expected none, got 'speaker'; .* give a table of paths", group="speaker")
     refused("the names of the folders are classes", task="regression")
     odd = folder / "low" / "99.wav"
     write_wav(odd, tone(0, 0), 2 * RATE)

@@ -552,7 +552,7 @@ def test_a_text_can_be_asked_about_on_the_command_line(trained, capsys):
     assert main(["predict", str(trained / "runs" / "rows.csv"), "--input", "a film"]) == 2
     assert "input: expected a run on texts, got one on rows" in capsys.readouterr().err
     assert main(["predict", run]) == 2
-    assert "files: received none" in capsys.readouterr().err
+    assert "files: expected files, folders, or - for standard input" in capsys.readouterr().err
 
 
 def test_predictions_can_be_piped(trained, tmp_path, capsys):

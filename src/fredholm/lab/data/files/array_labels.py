@@ -3,84 +3,124 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ....errors import DataError
-from .casts import Coded
 from .collection import coded, looks_continuous
-from .named import LABELS, needed, rule_of
+from .named import LABELS, ArrayFile, rule_of
 from .reading import Reading
 
 MANY = 10_000  # values that tell numbers from classes
 
 
+class Labels(NamedTuple):
+    """Labels of arrays.
+
+    Attributes:
+        reading: with the array of the labels and their task.
+        labels: classes as :class:`Coded`, or numbers; None where none are read.
+        steps: of series with a class at every point, the codes of each.
+    """
+
+    reading: Reading
+    labels: Any = None
+    steps: list[np.ndarray] | None = None
+
+
 def read_labels(
-    path: Path,
-    arrays: dict[str, np.ndarray],
-    reading: Reading,
-    labelled: bool,
+    file: ArrayFile,
     count: int,
     samples: list[np.ndarray] | None,
-) -> tuple[Reading, Any, list[np.ndarray] | None]:
-    """(the reading with label and task, labels, classes at every point)."""
-    if not labelled:
-        return reading, None, None
-    key = needed(arrays, LABELS, reading.label, path, "labels")
-    values = arrays[key]
+) -> Labels:
+    """Read the labels of ``count`` samples.
+
+    Args:
+        samples: series, whose points may have a label each; None: one label per sample.
+
+    Raises:
+        DataError: labels of another shape, or words where a regression is asked for.
+    """
+    reading = file.reading
+    if not file.labelled:
+        return Labels(reading)
+    key = file.needed(LABELS, reading.label, "labels")
+    values = file[key]
+    # Columns (N, 1) are common where scikit-learn made the labels.
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     settled = reading.settled(label=key, split=rule_of(reading))
+    # Two axes are labels at every point; only series can have these.
     if samples is not None and values.ndim == 2 and len(values) == count:
-        return settled.settled(task="steps"), *_steps(values, samples, f"{path}: {key!r}")
+        return _steps(file, key, settled, samples)
     if values.shape != (count,):
-        raise DataError(f"{path}: {key!r} has shape {arrays[key].shape}; needs ({count},)")
+        raise file.error(key, f"({count},)", "give one label per sample")
     if reading.task == "steps":
-        raise DataError(
-            f"{path}: {key!r} has shape {values.shape}; needs a class at every point, as asked for "
-            "by task steps, or had by the training files"
+        raise file.error(
+            key,
+            "a class at every point, as task steps and the training files have",
+            "give labels (series, points), or leave task out",
         )
+
+    # Words may be missing as an empty text, numbers as NaN.
     words = [word_of(value) for value in values.tolist()]
+    known = known_words(words)
     task = reading.task
     if task is None:
-        task = "regression" if looks_continuous(known_words(words)) else "classification"
-    if task == "regression":
-        return settled.settled(task=task), _numbers(values, f"{path}: {key!r}"), None
-    return settled.settled(task=task), coded(words, known_words(words)), None
-
-
-def _numbers(values: np.ndarray, where: str) -> np.ndarray:
+        task = "classification"
+        if looks_continuous(known):
+            task = "regression"
+    settled = settled.settled(task=task)
+    if task != "regression":
+        return Labels(settled, coded(words, known))
     try:
-        return values.astype(np.float64)
+        return Labels(settled, values.astype(np.float64))
     except ValueError as error:
-        raise DataError(f"{where}: {error}; needs numbers, as a regression is asked for") from error
+        raise DataError(
+            f"{file.path}: {key!r}: expected numbers for a regression ({error}); correct them, or "
+            "pass task classification"
+        ) from error
 
 
 def word_of(value: Any) -> str:
-    """A class's name: 3.0 is 3, bytes are text."""
+    """Return the name of a class: of 3.0 it is 3, and bytes are text."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
-    return f"{value:.0f}" if isinstance(value, float) and value.is_integer() else str(value)
+    if isinstance(value, float) and value.is_integer():
+        return f"{value:.0f}"
+    return str(value)
 
 
 def known_words(words: Iterable[str]) -> list[str]:
-    """Those that are not missing."""
+    """Return the words that are not missing."""
     return [word for word in words if word not in ("nan", "")]
 
 
 def _steps(
-    values: np.ndarray, samples: list[np.ndarray], where: str
-) -> tuple[Coded, list[np.ndarray]]:
-    rows, longest = values.tolist(), max(len(s) for s in samples)
-    known = known_words(word_of(value) for value in values.ravel()[:MANY])
-    if values.shape[1] < longest or looks_continuous(known):
-        raise DataError(
-            f"{where} has shape {values.shape}; needs ({len(rows)},), a class "
-            f"or a number of each sample, or ({len(rows)}, {longest}), a class at every point"
+    file: ArrayFile,
+    key: str,
+    reading: Reading,
+    samples: list[np.ndarray],
+) -> Labels:
+    """Read one class per point from an array (N, points), padded at the ends of shorter series."""
+    # Numbers at every point are a field, which is not what series are learned for.
+    values = file[key]
+    longest = max(map(len, samples))
+    some = known_words(map(word_of, values.ravel()[:MANY].tolist()))
+    if values.shape[1] < longest or looks_continuous(some):
+        count = len(samples)
+        raise file.error(
+            key,
+            f"({count},), a class or a number per sample, or ({count}, {longest}), a class at "
+            "every point",
+            "bring it to one of these",
         )
-    whole = [[word_of(v) for v in row[: len(s)]] for row, s in zip(rows, samples)]
-    words = [word for row in whole for word in row]
+    words = []
+    lengths = []
+    for row, sample in zip(values.tolist(), samples):
+        words += map(word_of, row[: len(sample)])
+        lengths.append(len(sample))
     found = coded(words, known_words(words))
-    return found, np.split(found.codes, np.cumsum([len(row) for row in whole])[:-1])
+    steps = np.split(found.codes, np.cumsum(lengths)[:-1])
+    return Labels(reading.settled(task="steps"), found, steps)

@@ -2,64 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from ....errors import DataError
 from .array_labels import read_labels
 from .clouds import exchanged
-from .collection import Collection
-from .named import (
-    CLOUDS,
-    INPUTS,
-    LENGTHS,
-    TIMES,
-    collection_of,
-    find,
-    first_channel,
-    floats,
-    groups_of,
-    needed,
-    order_of,
-)
-from .reading import Reading
+from .collection import Collection, numbered
+from .named import CLOUDS, INPUTS, LENGTHS, TIMES, ArrayFile, first_channel
 from .times import NotATime, Ticks, ticks_of_array
 
 
-def collect_series(
-    path: Path, arrays: dict[str, np.ndarray], reading: Reading, labelled: bool
-) -> Collection:
-    """(N, time, channels) or (N, time), NaN where nothing was measured; or (points, channels) and
-    ``lengths``.
+def collect_series(file: ArrayFile) -> Collection:
+    """Read series: (N, time, channels) or (N, time), NaN where nothing was measured; or
+    (points, channels) and ``lengths``.
+
+    Raises:
+        DataError: arrays that are missing or do not fit.
     """
-    key = needed(arrays, INPUTS, first_channel(reading), path, "series")
-    samples = _ragged(path, arrays, key)
-    time = reading.time or find(arrays, TIMES)
-    clocks: list[Ticks] | None = None
+    key = file.needed(INPUTS, first_channel(file.reading), "series")
+    samples = _ragged(file, key)
+    time = file.reading.time or file.find(TIMES)
+    taken = {"series": f"array {key!r}"}
+    clocks: list[Ticks] = []
     if time is not None:
-        time = needed(arrays, TIMES, time, path, "times")
-        clocks = _times(path, arrays, time, samples, arrays[key].shape)
-    settled, labels, steps = read_labels(path, arrays, reading, labelled, len(samples), samples)
-    taken = {"series": f"array {key!r}"} | ({"time": f"array {time!r}"} if time else {})
-    result = collection_of(
-        path, settled.settled(time=time, channels=(key,)), samples, labels, taken
-    )
+        time = file.needed(TIMES, time, "times")
+        taken["time"] = f"array {time!r}"
+        clocks = _times(file, time, samples, file[key].shape)
+    settled, labels, steps = read_labels(file, len(samples), samples)
+    taken["label"] = f"array {settled.label!r}"
+
+    settled = settled.settled(time=time, channels=(key,))
+    result = file.collection(settled, samples, labels, taken)
     result.steps = steps
-    if clocks is not None:
+    if clocks:
         result.times = [clock.seconds for clock in clocks]
         result.starts = [clock.text(0) for clock in clocks]
+        # Each series has an origin of its own: only absolute times can be compared.
         result.order = np.array([clock.absolute(0) for clock in clocks], np.longdouble)
-    result.groups = groups_of(path, arrays, reading, len(samples)) if labelled else None
-    result.channels = tuple(f"channel {i + 1}" for i in range(samples[0].shape[1]))
-    result.remarks += _axes(arrays[key], key)
+    result.channels = numbered("channel", samples[0].shape[1])
+    result.remarks += _axes(file[key], key)
     return result
 
 
 def _axes(values: np.ndarray, key: str) -> Iterator[str]:
-    """Say that the axes of an array may mean something else."""
+    """Yield a remark if the axes of an array look like those of something else."""
     if values.ndim != 3:
         return
     _, points, channels = values.shape
@@ -75,130 +63,162 @@ def _axes(values: np.ndarray, key: str) -> Iterator[str]:
         )
 
 
-def _ragged(path: Path, arrays: dict[str, np.ndarray], key: str) -> list[np.ndarray]:
-    """The samples of an array: padded ones, as far as ``lengths`` say or by NaN at their ends, or
-    all points one after the other.
+def _ragged(file: ArrayFile, key: str) -> list[np.ndarray]:
+    """Return the samples of an array, each as (points, channels).
+
+    Either the array is padded, and samples end where ``lengths`` say or before NaN at their ends;
+    or it holds all points one after the other, and ``lengths`` divide it.
     """
-    values, lengths = floats(path, key, arrays[key]), find(arrays, LENGTHS)
-    counts = None if lengths is None else _counts(path, lengths, arrays[lengths])
-    padded = values.ndim == 3 or (
-        values.ndim == 2
-        and counts is not None
-        and counts.shape == values.shape[:1]
-        and counts.sum() != len(values)
-    )
-    if counts is not None and not padded:
-        ends = np.cumsum(counts)
-        if len(ends) == 0 or ends[-1] != len(values):
-            raise DataError(
-                f"{path}: {lengths!r} sum to {int(ends[-1]) if len(ends) else 0}; {key!r} has "
-                f"{len(values)} points"
-            )
-        samples = np.split(values.reshape(len(values), -1), ends[:-1])
-        empty = next((i for i, sample in enumerate(samples) if np.isnan(sample).all()), None)
-        if empty is not None:
-            raise DataError(f"{path}: sample {empty} of {key!r} holds no number")
-        return samples
+    values = file.floats(key)
+    counts = None
+    lengths = file.find(LENGTHS)
+    if lengths is not None:
+        counts = _counts(file, lengths)
+        # With two axes, both are possible: padded series of one channel, unless the lengths add up
+        # to the first axis.
+        padded = values.ndim == 3
+        if values.ndim == 2 and counts.shape == values.shape[:1]:
+            padded = counts.sum() != len(values)
+        if not padded:
+            return _divided(file, key, lengths, counts)
+
     if values.ndim not in (2, 3):
-        raise DataError(f"{path}: {key!r} has shape {values.shape}; needs (N, time, channels)")
-    whole: Any = values.reshape(*values.shape[:2], -1)
-    if counts is not None:  # what lies behind a sample's points is no part of it
-        if counts.shape != values.shape[:1] or counts.max() > values.shape[1]:
-            raise DataError(
-                f"{path}: {lengths!r} {counts.shape}, up to {counts.max()}, does not fit {key!r} "
-                f"{values.shape}; needs ({len(values)},), each at most {values.shape[1]}; where it "
-                "holds something else, give it another name"
+        raise file.error(key, "(N, time, channels)", "bring it to these axes")
+    samples: Sequence[np.ndarray] = list(values.reshape(*values.shape[:2], -1))
+    if lengths is not None and counts is not None:
+        if counts.shape != values.shape[:1] or counts.max(initial=0) > values.shape[1]:
+            raise file.error(
+                lengths,
+                f"({len(values)},), each at most {values.shape[1]}, as {key!r} has",
+                f"the largest is {counts.max(initial=0)}: correct it, or if it holds something "
+                "else, rename it",
             )
-        whole = [sample[:n] for sample, n in zip(whole, counts)]
-    samples = []
-    for row, sample in enumerate(whole):
+        # Whatever lies behind a sample's points is padding, even if it is not NaN.
+        samples = [sample[:n] for sample, n in zip(samples, counts)]
+
+    result = []
+    for row, sample in enumerate(samples):
         known = np.flatnonzero(~np.isnan(sample).all(1))
         if not len(known):
-            raise DataError(f"{path}: sample {row} of {key!r} holds no number")
-        samples.append(sample[: known[-1] + 1])
+            raise _no_number(file, key, row)
+        result.append(sample[: known[-1] + 1])
+    return result
+
+
+def _divided(
+    file: ArrayFile,
+    key: str,
+    lengths: str,
+    counts: np.ndarray,
+) -> list[np.ndarray]:
+    """Return the samples of an array that holds all points one after the other."""
+    values = file.floats(key)
+    if counts.sum() != len(values):
+        raise file.error(
+            lengths,
+            f"lengths that sum to the {len(values)} points of {key!r}",
+            f"they sum to {counts.sum()}: correct them",
+        )
+    samples = np.split(values.reshape(len(values), -1), np.cumsum(counts)[:-1])
+    for row, sample in enumerate(samples):
+        if np.isnan(sample).all():
+            raise _no_number(file, key, row)
     return samples
 
 
-def _counts(path: Path, key: str, values: np.ndarray) -> np.ndarray:
-    """How many points each sample has.
+def _no_number(
+    file: ArrayFile,
+    key: str,
+    row: int,
+) -> DataError:
+    return DataError(f"{file.path}: sample {row} of {key!r} holds no number; leave it out")
+
+
+def _counts(file: ArrayFile, key: str) -> np.ndarray:
+    """Return the number of points of each sample.
 
     Raises:
-        DataError: no whole numbers from 1 on.
+        DataError: anything but whole numbers from 1 on.
     """
+    values = file[key]
     if values.ndim != 1 or not np.issubdtype(values.dtype, np.integer):
-        raise DataError(
-            f"{path}: {key!r} has shape {values.shape} of {values.dtype}; needs a whole number of "
-            "points for each sample"
-        )
+        raise file.error(key, "whole numbers (N,)", "give the number of points of each sample")
     few = values < 1
     if few.any():
         row = int(few.argmax())
-        raise DataError(f"{path}: {key!r} of sample {row} is {values[row]}; needs 1 point or more")
+        raise DataError(
+            f"{file.path}: {key!r} of sample {row}: expected 1 point or more, got {values[row]}; "
+            "leave the sample out"
+        )
     return values
 
 
 def _times(
-    path: Path,
-    arrays: dict[str, np.ndarray],
+    file: ArrayFile,
     key: str,
     samples: list[np.ndarray],
     shape: tuple[int, ...],
 ) -> list[Ticks]:
-    """Of each sample, which are an array of this ``shape`` together."""
-    values, lengths = arrays[key], [len(sample) for sample in samples]
+    """Return the times of each sample of an array of this ``shape``.
+
+    Times are one array for all samples, or have one row per sample, or lie one after the other as
+    the points do.
+    """
+    values = file[key]
+    lengths = [len(sample) for sample in samples]
     if values.dtype.kind not in "iufmM":
-        raise DataError(
-            f"{path}: {key!r} holds {values.dtype}; needs times: numbers, or numpy's dates"
-        )
-    if values.ndim == 1 and find(arrays, LENGTHS) and len(samples) != shape[0]:
+        raise file.error(key, "times: numbers, or numpy's dates", "convert them")
+    if values.ndim == 1 and file.find(LENGTHS) and len(samples) != shape[0]:
         parts = np.split(values, np.cumsum(lengths)[:-1])
     elif values.shape == shape[1:2]:
         parts = [values[:n] for n in lengths]
     elif values.ndim == 2 and len(values) == len(samples):
         parts = [row[:n] for row, n in zip(values, lengths)]
     else:
-        each = ", one for each sample" if values.shape == shape[:1] else ""
-        raise DataError(
-            f"{path}: {key!r} has shape {values.shape}{each}; needs the times of the "
-            f"points, {shape[1:2]} or {shape[:2]}; where it holds other times, give it another name"
-        )
+        fix = "correct it, or if it holds other times, rename it"
+        if values.shape == shape[:1]:
+            fix = f"it has one per sample: {fix}"
+        raise file.error(key, f"the times of the points, {shape[1:2]} or {shape[:2]}", fix)
+
     result = []
     for row, (times, n) in enumerate(zip(parts, lengths)):
         try:
             ticks = ticks_of_array(times)
+            later = len(times) == n and bool((np.diff(ticks.values) > 0).all())
         except NotATime:
-            ticks = None
-        if ticks is None or len(times) != n or (np.diff(ticks.values) <= 0).any():
+            later = False
+        if not later:
             raise DataError(
-                f"{path}: {key!r} of sample {row} does not go forward, or is not as long as its "
-                f"{n} points; needs one later time a point"
+                f"{file.path}: {key!r} of sample {row}: expected {n} times, each later than the "
+                f"one before, got {times[:4]}, …; sort them, or leave the sample out"
             )
         result.append(ticks)
     return result
 
 
-def collect_clouds(
-    path: Path, arrays: dict[str, np.ndarray], reading: Reading, labelled: bool
-) -> Collection:
-    """(N, points, 2 or more), coordinates first, NaN where a cloud has fewer; or all points and
-    ``lengths``.
+def collect_clouds(file: ArrayFile) -> Collection:
+    """Read clouds: (N, points, 2 or more), coordinates first, NaN where a cloud has fewer points;
+    or all points and ``lengths``.
+
+    Raises:
+        DataError: arrays that are missing or do not fit, or a cloud without a point.
     """
-    key = needed(arrays, (*CLOUDS, *INPUTS), first_channel(reading), path, "clouds")
-    clouds = [c[~np.isnan(c).any(1)] for c in _ragged(path, arrays, key)]
-    empty = next((i for i, cloud in enumerate(clouds) if not len(cloud)), None)
-    if empty is not None:
-        raise DataError(
-            f"{path}: every point of sample {empty} of {key!r} has a NaN, and counts as not there; "
-            "leave the sample out, or the channel"
-        )
-    settled, labels, _ = read_labels(path, arrays, reading, labelled, len(clouds), None)
-    taken = {"clouds": f"array {key!r}"}
-    result = collection_of(path, settled.settled(channels=(key,)), clouds, labels, taken)
-    if labelled:
-        result.groups = groups_of(path, arrays, reading, len(clouds))
-        result.order = order_of(path, arrays, reading, len(clouds))
-    result.channels = tuple("xyz"[: clouds[0].shape[1]]) + tuple(
-        f"channel {i + 1}" for i in range(3, clouds[0].shape[1])
-    )
+    key = file.needed((*CLOUDS, *INPUTS), first_channel(file.reading), "clouds")
+    clouds = []
+    for number, cloud in enumerate(_ragged(file, key)):
+        # NaN is the padding: a point with a missing value cannot be told from it.
+        known = cloud[~np.isnan(cloud).any(1)]
+        if not len(known):
+            raise DataError(
+                f"{file.path}: every point of sample {number} of {key!r} has a NaN, and counts as "
+                "missing; leave the sample out, or the channel"
+            )
+        clouds.append(known)
+    settled, labels, _ = read_labels(file, len(clouds), None)
+    taken = {"clouds": f"array {key!r}", "label": f"array {settled.label!r}"}
+    result = file.collection(settled.settled(channels=(key,)), clouds, labels, taken)
+    result.order = file.order(len(clouds))
+    width = clouds[0].shape[1]
+    result.channels = ("x", "y", "z")[:width] + numbered("channel", width - 3, 4)
     result.remarks += exchanged(clouds)
     return result

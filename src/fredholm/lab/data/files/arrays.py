@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +17,14 @@ from .array_samples import collect_clouds, collect_series
 from .casts import Coded
 from .collection import Collection, coded
 from .fields import collect_fields
-from .named import (
-    ANSWERS,
-    CLOUDS,
-    INPUTS,
-    LABELS,
-    PLACES,
-    find,
-)
+from .named import ANSWERS, CLOUDS, INPUTS, LABELS, PLACES, ArrayFile
 from .opening import check_unchanged
 from .parts import parts_of
-from .reading import Reading
+from .reading import Reading, refuse_columns
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a file by name; no pickled object is loaded.
+    """Return the arrays of a file by name; no pickled object is loaded, which could run code.
 
     Raises:
         DataError: a missing or damaged file, or objects in it.
@@ -39,49 +33,61 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     if not path.is_file():
         raise DataError(f"{path}: no such file")
     before = path.stat()
-    read = read_npz if path.suffix.lower() == ".npz" else read_hdf5
+    read = read_hdf5
+    if path.suffix.lower() == ".npz":
+        read = read_npz
     result = read(path)
     check_unchanged(path, before)
     return result
 
 
 def collect_arrays(
-    files: Sequence[Path], name: str, reading: Reading, labelled: bool = True
+    files: Sequence[Path],
+    name: str,
+    reading: Reading,
+    labelled: bool = True,
 ) -> Collection:
-    """The samples of one or several files of the same arrays; those called train and test are the
-    splits.
+    """Return the samples of files with the same arrays; those called train and test are the splits.
 
     Raises:
         DataError: arrays that are missing or do not fit.
     """
     read = [read_arrays(file) for file in files]
     for file, arrays in zip(files, read):
-        missing = [key for key in read[0] if key not in arrays and key.lower() not in LABELS]
-        if missing:
-            raise DataError(f"{file}: has no array {missing[0]!r}, which {files[0]} has")
-    kind = _kind(read[0], reading, files[0])
+        for key in read[0]:
+            # Labels are looked for later, and only where they are read.
+            if key not in arrays and key.lower() not in LABELS:
+                raise DataError(f"{file}: has no array {key!r}, which {files[0]} has; add it")
+    kind = _kind(ArrayFile(files[0], read[0], reading, labelled))
     _refuse_flags(files[0], reading, kind)
-    settled, collected = reading.settled(kind=kind), []
+
+    settled = reading.settled(kind=kind)
+    collected = []
     for file, arrays in zip(files, read):
-        collected.append(_COLLECTORS[kind](file, arrays, settled, labelled))
-        settled = settled.settled(task=collected[0].reading.task)  # the training files tell it
+        collected.append(_COLLECTORS[kind](ArrayFile(file, arrays, settled, labelled)))
+        # The first file holds training samples: its labels tell the task of all.
+        settled = settled.settled(task=collected[0].reading.task)
     _check_alike(files, collected)
-    return _joined(files, name, collected, labelled)
+    counts = [len(part) for part in collected]
+    result = _joined(collected)
+    if labelled:
+        result.parts = parts_of(files, counts)
+    result.name = name
+    return result
 
 
-def _refuse_flags(path: Path, reading: Reading, kind: str) -> None:
-    """Refuse what is said of columns, and what samples of this kind in arrays do not have.
+def _refuse_flags(
+    path: Path,
+    reading: Reading,
+    kind: str,
+) -> None:
+    """Refuse columns, and roles that samples of this kind do not have in arrays.
 
     Raises:
-        DataError: naming what was said.
+        DataError: naming the key of the reading.
     """
-    for name in ("id", "text"):
-        said = getattr(reading, name)
-        if said is not None:
-            raise DataError(
-                f"{path}: {name}: expected no column, got {said!r}; samples in arrays have no "
-                "columns: leave it out, or give a table"
-            )
+    reason = "samples in arrays have no columns: leave it out, or give a table"
+    refuse_columns(path, reading, ("id", "text"), reason)
     if reading.channels is not None and len(reading.channels) > 1:
         raise DataError(
             f"{path}: channels: expected the name of one array, got "
@@ -94,27 +100,39 @@ def _refuse_flags(path: Path, reading: Reading, kind: str) -> None:
         )
 
 
-def _kind(arrays: dict[str, np.ndarray], reading: Reading, path: Path) -> str:
-    if reading.kind in ("series", "clouds", "fields"):
-        return reading.kind
-    if reading.kind is not None:
-        raise DataError(f"{path}: holds arrays; {reading.kind} are read from tables or folders")
-    inputs = find(arrays, INPUTS)
-    if find(arrays, PLACES) or ("outputs" in {key.lower() for key in arrays}):
+def _kind(file: ArrayFile) -> str:
+    """Return the kind of the samples: as the user says, or by the names and shapes of the arrays.
+
+    Raises:
+        DataError: a kind that is not read from arrays.
+    """
+    kind = file.reading.kind
+    if kind in ("series", "clouds", "fields"):
+        return kind
+    if kind is not None:
+        raise DataError(
+            f"{file.path}: kind: expected series, clouds or fields, which arrays can hold, got "
+            f"{kind!r}; {kind} are read from tables or folders"
+        )
+
+    keys = {key.lower() for key in file.arrays}
+    if file.find(PLACES) or "outputs" in keys:
         return "fields"
-    if find(arrays, CLOUDS):
+    if file.find(CLOUDS):
         return "clouds"
-    answers = find(arrays, ANSWERS)
-    if inputs and answers and inputs != answers and _same_grid(arrays[inputs], arrays[answers]):
-        return "fields"
-    data = {key.lower() for key in arrays}
-    if {"data", "label"} <= data and arrays[find(arrays, ("data",)) or ""].shape[-1:] == (3,):
-        return "clouds"  # as ModelNet's and ScanObjectNN's files
+    # An answer on the same grid as the input is a field: labels have fewer axes.
+    inputs = file.find(INPUTS)
+    answers = file.find(ANSWERS)
+    if inputs and answers and inputs != answers:
+        here = file[inputs]
+        there = file[answers]
+        if min(here.ndim, there.ndim) >= 3 and here.shape[-2:] == there.shape[-2:]:
+            return "fields"
+    # ModelNet's and ScanObjectNN's files call the points of clouds `data`.
+    data = file.find(("data",))
+    if data is not None and "label" in keys and file[data].shape[-1:] == (3,):
+        return "clouds"
     return "series"
-
-
-def _same_grid(inputs: np.ndarray, answers: np.ndarray) -> bool:
-    return min(inputs.ndim, answers.ndim) >= 3 and inputs.shape[-2:] == answers.shape[-2:]
 
 
 _COLLECTORS = {"series": collect_series, "clouds": collect_clouds, "fields": collect_fields}
@@ -129,11 +147,14 @@ def _check_alike(files: Sequence[Path], collected: Sequence[Collection]) -> None
     Raises:
         DataError: naming both files.
     """
+    whats = {"samples": "samples"}
+    if collected[0].kind == "fields":
+        whats["labels"] = "answers"
     for file, part in zip(files, collected):
-        for key in ("samples", "labels") if part.kind == "fields" else ("samples",):
-            mine, first = (_form(getattr(some, key)) for some in (part, collected[0]))
+        for key, what in whats.items():
+            mine = _form(getattr(part, key))
+            first = _form(getattr(collected[0], key))
             if mine != first:
-                what = "answers" if key == "labels" else "samples"
                 raise DataError(
                     f"{file}: {what} of {mine}; {files[0]} has {what} of {first}; needs the same "
                     "in all files that are read together"
@@ -144,46 +165,56 @@ def _form(values: Any) -> str | None:
     """Describe the shape that samples of several files must share."""
     if values is None or not len(values):
         return None
-    channels, *grid = values[0].shape if isinstance(values, np.ndarray) else values[0].shape[1:]
-    return f"{channels} channels" + (f" on a grid of {grid[0]} × {grid[1]}" if grid else "")
+    # Lists hold (points, channels): the number of points may vary.
+    if not isinstance(values, np.ndarray):
+        return f"{values[0].shape[1]} channels"
+    channels, height, width = values[0].shape
+    return f"{channels} channels on a grid of {height} × {width}"
 
 
 JOINED = ("samples", "labels", "steps", "times", "starts", "coordinates", "groups", "order")
 
 
-def _joined(
-    files: Sequence[Path], name: str, collected: list[Collection], labelled: bool
-) -> Collection:
+def _joined(collected: list[Collection]) -> Collection:
+    """Return the samples of several files as one collection."""
     first = collected[0]
-    first.parts = parts_of(files, [len(part) for part in collected]) if labelled else None
     if len(collected) > 1:
         places = [part.place(i) for part in collected for i in range(len(part))]
-        first.place = places.__getitem__
+        joined: dict[str, Any] = {"place": places.__getitem__}
         for key in JOINED:
-            values = [getattr(part, key) for part in collected]
-            setattr(first, key, None if values[0] is None else _concatenated(values))
-        if first.steps is not None and isinstance(first.labels, Coded):
-            ends = np.cumsum([len(s) for s in first.samples])[:-1]
+            if getattr(first, key) is not None:
+                joined[key] = _concatenated([getattr(part, key) for part in collected])
+        first = replace(first, **joined)
+        if first.steps is not None:
+            # The classes of all files have been numbered anew.
+            ends = np.cumsum([len(sample) for sample in first.samples])[:-1]
             first.steps = np.split(first.labels.codes, ends)
     if first.groups is not None:
-        first.groups, first.joined = _coded_groups(first.groups), len(collected) > 1
-    first.name = name
+        first.groups = _coded_groups(first.groups)
+        first.joined = len(collected) > 1
     return first
 
 
 def _coded_groups(values: np.ndarray) -> np.ndarray:
-    """Groups as numbers; the same one in several files has the same."""
-    if values.dtype == object:  # texts of several files, or of HDF5
-        values = np.array([word_of(value) for value in values.tolist()])
+    """Return groups as numbers; the same group has one number in all files."""
+    # Texts of HDF5, or of files some of which have numbers.
+    if values.dtype == object:
+        values = np.array(list(map(word_of, values.tolist())))
     return np.unique(values, return_inverse=True)[1]
 
 
 def _concatenated(values: list[Any]) -> Any:
+    """Join lists, arrays or classes of several files."""
     if isinstance(values[0], list):
         return [item for part in values for item in part]
-    if isinstance(values[0], np.ndarray) and len({value.dtype.kind for value in values}) > 1:
-        return np.concatenate([np.array([word_of(v) for v in part.tolist()]) for part in values])
     if isinstance(values[0], Coded):
-        words = [part.names[code] if code >= 0 else "" for part in values for code in part.codes]
+        words = []
+        for part in values:
+            # The name behind the last one is that of the code -1.
+            names = [*part.names, ""]
+            words += [names[code] for code in part.codes]
         return coded(words, known_words(words))
+    # NumPy would write 1 and 1.0 as different words beside texts.
+    if len({value.dtype.kind for value in values}) > 1:
+        values = [np.array(list(map(word_of, part.tolist()))) for part in values]
     return np.concatenate(values)

@@ -1,7 +1,7 @@
-"""Cells cast by the role of their column: numbers, words, texts, lists of numbers and times.
+"""Casts of cells by the role of their column: numbers, words, texts, lists of numbers and times.
 
-Each cast takes arrays of Arrow, of text or of Parquet's types, some rows at a time (``add``), and
-gives one column in the end (``result``). A cell that does not fit is named by row and column.
+A cast takes arrays of Arrow, of text or of Parquet's types, some rows at a time (``add``), and
+returns one column in the end (``result``). Errors name the cell by row and column.
 """
 
 from __future__ import annotations
@@ -25,36 +25,43 @@ from .times import (
 )
 from .writing import MISSING, Writing, is_number
 
-LARGEST = float(np.finfo(np.float32).max)  # what a model can read
-Odd = tuple[int, str]  # the place of a cell in an array, and the cell
+LARGEST = float(np.finfo(np.float32).max)  # models compute in float32
+Odd = tuple[int, str]  # place of a cell in an array, and the cell
 
 
 @dataclass
 class Coded:
-    """A column of words: the number of each row's word among ``names``, -1 where it is missing."""
+    """A column of words: the number of each row's word among ``names``, -1 if it is missing."""
 
     codes: np.ndarray
     names: list[str]
 
 
 class _Numbers:
-    """One array for all rows, which grows in place: a large table is held once."""
+    """One array for all rows, which grows in place: a large table is in memory once."""
 
     def __init__(self, name: str):
-        self.name, self.count = name, 0
+        self.name = name
+        self.count = 0
         self.values = np.empty(0)
 
-    def add(self, array: Any, rows: Rows, writing: Writing) -> list[Odd]:
+    def add(
+        self,
+        array: Any,
+        rows: Rows,
+        writing: Writing,
+    ) -> list[Odd]:
         values, odd = _as_numbers(array, writing)
         beyond = np.abs(values) > LARGEST
         if beyond.any():
             row = int(beyond.argmax())
             raise DataError(
-                f"{rows.at(row, self.name)}: received {str(array[row].as_py())[:40]!r}; needs a "
-                f"finite number, none beyond {LARGEST:.2g}"
+                f"{rows.at(row, self.name)}: expected a finite number, none beyond {LARGEST:.2g}, "
+                f"got {str(array[row].as_py())[:40]!r}; correct it"
             )
         needed = self.count + len(values)
         if needed > len(self.values):
+            # An eighth more than needed: growing by each block would copy quadratically often.
             self.values.resize(needed + needed // 8, refcheck=False)
         self.values[self.count : needed] = values
         self.count = needed
@@ -66,7 +73,10 @@ class _Numbers:
 
 
 def _as_numbers(array: Any, writing: Writing) -> tuple[np.ndarray, list[Odd]]:
-    """Return the numbers of an array, NaN where one is missing, and the cells that are none."""
+    """Return the numbers of an array, NaN if missing, and the cells without a number.
+
+    From fast to slow: numbers of Parquet, all cells at once by Arrow, one cell at a time.
+    """
     compute: Any = require("pyarrow.compute", "train", "reading tables")
     import pyarrow
 
@@ -75,28 +85,41 @@ def _as_numbers(array: Any, writing: Writing) -> tuple[np.ndarray, list[Odd]]:
         return array.cast("float64", safe=False).to_numpy(zero_copy_only=False), []
     if not pyarrow.types.is_string(kind):
         array = pyarrow.array(parquet.texts(array), pyarrow.string())
-    fast = _cast(array) if writing.null is None else None
-    if fast is None or not writing.plain:
-        words = sorted(MISSING if writing.null is None else {"", *writing.null})
-        array = compute.utf8_trim_whitespace(array)
-        missing = compute.is_in(compute.utf8_lower(array), pyarrow.array(words))
-        array = compute.if_else(missing, None, array)
-        fast = _cast(array) if writing.plain else None
-    if fast is not None:
-        return fast, []
 
-    # Some cells hold no number, or numbers that Arrow does not know.
-    values, odd = np.full(len(array), np.nan), []
+    # Most columns have neither spaces nor words for missing cells, and need no second look. With
+    # words of the user's own, a number such as -999 may stand for a missing cell.
+    fast = None
+    if writing.null is None:
+        fast = _cast(array)
+    if fast is not None and writing.plain:
+        return fast, []
+    words = MISSING
+    if writing.null is not None:
+        words = {"", *writing.null}
+    array = compute.utf8_trim_whitespace(array)
+    missing = compute.is_in(compute.utf8_lower(array), pyarrow.array(sorted(words)))
+    array = compute.if_else(missing, None, array)
+    if writing.plain:
+        fast = _cast(array)
+        if fast is not None:
+            return fast, []
+
+    # Some cells are not numbers, or numbers in a notation that Arrow does not know.
+    values = np.full(len(array), np.nan)
+    odd = []
     for row, cell in enumerate(array.to_pylist()):
-        number = None if cell is None else writing.number(cell)
-        if number is not None:
-            values[row] = float(number)
-        elif cell is not None:
+        if cell is None:
+            continue
+        number = writing.number(cell)
+        if number is None:
             odd.append((row, cell))
+        else:
+            values[row] = float(number)
     return values, odd
 
 
 def _cast(array: Any) -> np.ndarray | None:
+    """Return an array of text as numbers; None if a cell is not a number."""
     import pyarrow
 
     try:
@@ -110,12 +133,22 @@ class _Words:
         self.words: dict[str, int] = {}
         self.parts = [np.zeros(0, np.int32)]
 
-    def add(self, array: Any, rows: Rows, writing: Writing) -> list[Odd]:
+    def add(
+        self,
+        array: Any,
+        rows: Rows,
+        writing: Writing,
+    ) -> list[Odd]:
+        # Each array has its own dictionary; only its few words pass through Python.
         coded = array.dictionary_encode()
         codes = []
         for word in map(str.strip, parquet.texts(coded.dictionary)):
-            missing = writing.is_missing(word)
-            codes.append(-1 if missing else self.words.setdefault(word, len(self.words)))
+            code = -1
+            if not writing.is_missing(word):
+                code = self.words.setdefault(word, len(self.words))
+            codes.append(code)
+
+        # Nulls have the code behind the last word, which the table maps to "missing".
         table = np.array([*codes, -1], np.int32)
         self.parts.append(table[coded.indices.fill_null(len(codes)).to_numpy()])
         return []
@@ -128,7 +161,12 @@ class _Texts:
     def __init__(self, name: str):
         self.parts: list[str] = []
 
-    def add(self, array: Any, rows: Rows, writing: Writing) -> list[Odd]:
+    def add(
+        self,
+        array: Any,
+        rows: Rows,
+        writing: Writing,
+    ) -> list[Odd]:
         self.parts += parquet.texts(array)
         return []
 
@@ -137,22 +175,32 @@ class _Texts:
 
 
 class _Lists:
-    """Lists of numbers, null where one is missing."""
+    """Lists of numbers, null if one is missing."""
 
     def __init__(self, name: str):
         self.name = name
         self.parts: list[np.ndarray] = []
 
-    def add(self, array: Any, rows: Rows, writing: Writing) -> list[Odd]:
-        for row, cell in enumerate(array if isinstance(array, list) else array.to_pylist()):
+    def add(
+        self,
+        array: Any,
+        rows: Rows,
+        writing: Writing,
+    ) -> list[Odd]:
+        # JSON gives lists of Python, Parquet arrays of Arrow.
+        cells = array
+        if not isinstance(array, list):
+            cells = array.to_pylist()
+        for row, cell in enumerate(cells):
             try:
-                series = np.array([np.nan if v is None else v for v in cell or ()], np.float64)
+                # As float64, None becomes NaN.
+                series = np.array(cell or (), np.float64)
             except (TypeError, ValueError):
-                series = np.zeros((0, 0))
+                series = np.zeros(0)
             if series.ndim != 1 or not len(series):
                 raise DataError(
-                    f"{rows.at(row, self.name)}: received {jsonl.text_of(cell)!r}; needs a list of "
-                    "numbers, as most rows have"
+                    f"{rows.at(row, self.name)}: expected a list of numbers, as most rows have, "
+                    f"got {jsonl.text_of(cell)!r}; correct it"
                 )
             self.parts.append(series)
         return []
@@ -162,16 +210,25 @@ class _Lists:
 
 
 class _Times:
-    """Times, held as they are written until all are known: the order of day and month follows from
-    all of them. ``needed``: ``number`` or ``date``, where it is known which they are.
+    """Times, kept as they are written until the end: all of them together tell the order of day and
+    month.
+
+    Args:
+        needed: ``number`` or ``date``, if it is known which they are.
     """
 
     def __init__(self, name: str, needed: str = ""):
-        self.name, self.needed = name, needed
+        self.name = name
+        self.needed = needed
         self.dates: str | None = None
         self.parts: list[Any] = []
 
-    def add(self, array: Any, rows: Rows, writing: Writing) -> list[Odd]:
+    def add(
+        self,
+        array: Any,
+        rows: Rows,
+        writing: Writing,
+    ) -> list[Odd]:
         import pyarrow
 
         self.dates = writing.dates
@@ -183,35 +240,46 @@ class _Times:
         return []
 
     def result(self, table: Any) -> Ticks:
-        """Return the times; ``table`` says where they are, and is told the order of dates."""
+        """Return the times. ``table`` names places in errors; the order of dates is noted there."""
         cells = self._together()
         try:
-            if not isinstance(cells, list):
-                found = ticks_of_array(cells)
-                if self.needed and found.dated is not (self.needed == "date"):
-                    raise NotATime(0)
-                return found
-            if self.needed == "number" or (cells and not self.needed and is_number(cells[0])):
-                return ticks_of_numbers(cells)
-            if self.dates is None:
-                self.dates = table.dates = order_of(cells)
-            return ticks_of_dates(cells, self.dates)
+            return self._ticks(cells, table)
         except NotATime as error:
-            number, why = error.number, f"{error.why}: " if error.why else ""
-            needs = "a time: a number, or a date such as 2024-02-29T12:00:00"
+            number = error.number
+            needed = "a time: a number, or a date such as 2024-02-29T12:00:00"
             if self.needed:
-                needs = (
+                needed = (
                     f"a time that is a {self.needed}, as those of the training files and of the "
                     "first rows are"
                 )
-            why = f"{why}needs {needs}"
-        except ValueError as error:  # both orders of day and month fit, or neither
-            number, why = 0, str(error)
-        cell = str(cells[number])[:40]
-        raise DataError(f"{table.where(number, self.name)}: received {cell!r}; {why}")
+            why = error.why
+        except ValueError as error:
+            # Both orders of day and month fit, or neither does.
+            number = 0
+            needed = "dates of one known order"
+            why = str(error)
+        got = repr(str(cells[number])[:40])
+        fix = why or "correct it"
+        where = table.where(number, self.name)
+        raise DataError(f"{where}: expected {needed}, got {got}; {fix}")
+
+    def _ticks(self, cells: Any, table: Any) -> Ticks:
+        if not isinstance(cells, list):
+            found = ticks_of_array(cells)
+            if self.needed and found.dated is not (self.needed == "date"):
+                raise NotATime(0)
+            return found
+        numbers = self.needed == "number"
+        if not self.needed and cells:
+            numbers = is_number(cells[0])
+        if numbers:
+            return ticks_of_numbers(cells)
+        if self.dates is None:
+            self.dates = table.dates = order_of(cells)
+        return ticks_of_dates(cells, self.dates)
 
     def _together(self) -> Any:
-        """All cells: an array where all parts are arrays of one kind, else text."""
+        """Return all cells: an array if all parts are arrays of one kind, else text."""
         kinds = {getattr(getattr(part, "dtype", None), "kind", None) for part in self.parts}
         if len(kinds) == 1 and None not in kinds:
             return np.concatenate(self.parts)

@@ -1,4 +1,4 @@
-"""The columns that a model reads, and remarks on those that are left out."""
+"""Columns that a model reads, and remarks on those that are left out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .head import SLIPS, WORDS, Column, Head
 from .reading import Reading
 from .writing import no_number
 
-SHOWN = 60
+SHOWN = 60  # characters of a cell in a remark
 
 
 class Channels(NamedTuple):
@@ -23,23 +23,32 @@ class Channels(NamedTuple):
 
 
 def channels_of(
-    head: Head, reading: Reading, others: list[str], kind: str, again: str | None
+    head: Head,
+    reading: Reading,
+    others: list[str],
+    kind: str,
+    again: str | None,
 ) -> Channels:
-    """Choose among ``others``; ``again``: a column that is called like an id, whose numbers are
-    those of groups.
+    """Choose the channels among ``others``, columns without another role.
+
+    Args:
+        again: a column that is called like an id and repeats: its numbers are names of groups.
 
     Raises:
-        DataError: a column that is not there, or almost one of numbers; none that can be read.
+        DataError: a column that is not there, or nearly one of numbers; none that can be read.
     """
     if reading.channels is not None:
         for name in reading.channels:
             if name not in head.names:
                 raise DataError(head.absent(name))
         return Channels(tuple(reading.channels), list(_many_words(head, reading.channels, kind)))
-    names, remarks = [], []
+
+    names = []
+    remarks = []
     for name in others:
         column = head[name]
         if name.lower() in GROUPS or (name == again and column.numeric):
+            # As a feature, the number of a patient would let a model recognise the patient.
             remarks.append(group_remark(name))
         elif _readable(column, kind):
             names.append(name)
@@ -48,7 +57,9 @@ def channels_of(
             names.append(name)
         else:
             _refuse_almost_numbers(head, column)
-            what = "dates" if column.days else "words"
+            what = "words"
+            if column.days:
+                what = "dates"
             remarks.append(
                 f"column {name!r} is left out: its cells are {what} ({column.known[0][:SHOWN]!r})"
             )
@@ -59,11 +70,15 @@ def channels_of(
     return Channels(tuple(names), remarks)
 
 
-def task_of(head: Head, label: str, series_id: str | None) -> str:
-    """Return what the first labels look like.
+def task_of(
+    head: Head,
+    label: str,
+    series_id: str | None,
+) -> str:
+    """Return the task that the first labels look like.
 
     Raises:
-        DataError: numbers with decimal commas.
+        DataError: numbers with decimal commas, which would each become a class.
     """
     column = head[label]
     if column.odd and column.foreign == len(column.odd):
@@ -72,17 +87,23 @@ def task_of(head: Head, label: str, series_id: str | None) -> str:
             "classes: task classification"
         )
     cells = column.cells
-    if series_id is not None:  # one of each series
-        cells = [*dict(zip(reversed(head[series_id].cells), reversed(cells))).values()]
-    number = column.writing.number
-    known = [number(cell) or cell for cell in cells if not column.writing.is_missing(cell)]
-    return "regression" if looks_continuous(known) else "classification"
+    if series_id is not None:
+        # One label of each series: long series would make few numbers look like many repetitions.
+        cells = dict(zip(reversed(head[series_id].cells), reversed(cells))).values()
+    writing = column.writing
+    known = [writing.number(cell) or cell for cell in cells if not writing.is_missing(cell)]
+    if looks_continuous(known):
+        return "regression"
+    return "classification"
 
 
 def unread(
-    head: Head, reading: Reading, index: Sequence[str], series: Sequence[str]
+    head: Head,
+    reading: Reading,
+    index: Sequence[str],
+    series: Sequence[str],
 ) -> Iterator[str]:
-    """Say what is left out: an index, and lists and structs that are no ``series``."""
+    """Yield remarks on an index, and on lists and structs that are not read as ``series``."""
     for name in index:
         yield (
             f"{name!r} is left out: it has no name, and another whole number in every row, as an "
@@ -94,36 +115,45 @@ def unread(
 
 
 def group_remark(name: str) -> str:
-    """Return what is said of a column of groups that nobody named."""
+    """Return the remark on a column of groups that nobody named."""
     return f"column {name!r} is left out; so that no {name} is in two splits: --group {name}"
 
 
 def not_read(names: Sequence[str], instead: str) -> str:
-    """Return what is said of columns beside those that are read.
+    """Return the remark on columns beside those that are read.
 
     Example:
         >>> not_read(["a"], "texts are"), not_read(["a", "b"], "series are")
         ("column 'a' is not read: texts are", "columns 'a', 'b' are not read: series are")
     """
     shown = first_of([*map(repr, names)])
-    columns = f"column {shown} is" if len(names) == 1 else f"columns {shown} are"
-    return f"{columns} not read: {instead}"
+    if len(names) == 1:
+        return f"column {shown} is not read: {instead}"
+    return f"columns {shown} are not read: {instead}"
 
 
 def first_of(names: Sequence[str], most: int = 6) -> str:
-    """The first ones of many names, and how many there are.
+    """Join names; of more than ``most``, the first ones, and how many there are.
 
     Example:
         >>> first_of(["a", "b"]), first_of(["a", "b", "c"], 2)
         ('a, b', 'a, b, … (3)')
     """
-    more = f", … ({len(names)})" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    shown = ", ".join(names[:most])
+    if len(names) > most:
+        shown += f", … ({len(names)})"
+    return shown
 
 
-def _many_words(head: Head, names: Sequence[str], kind: str) -> Iterator[str]:
-    """Say of columns that are asked for that they become many."""
-    for column in (head[name] for name in names) if kind == "rows" else ():
+def _many_words(
+    head: Head,
+    names: Sequence[str],
+    kind: str,
+) -> Iterator[str]:
+    """Yield remarks on declared columns of words that become many columns."""
+    if kind != "rows":
+        return
+    for column in (head[name] for name in names):
         if not column.numeric and column.kinds > WORDS:
             yield (
                 f"column {column.name!r} is read as words, of which the first rows have "
@@ -133,21 +163,23 @@ def _many_words(head: Head, names: Sequence[str], kind: str) -> Iterator[str]:
 
 
 def _readable(column: Column, kind: str) -> bool:
-    """Numbers; in rows also words of a few kinds, which the days in a column of times are not."""
+    """Whether a column holds numbers, or in rows a few different words."""
     if not column.odd:
         return True
+    # Days in a column of times are few as well, and new samples have others.
     clock = column.days and called([column.name], TIMES) is not None
     return kind == "rows" and column.kinds <= WORDS and not clock
 
 
 def _almost_numbers(head: Head, column: Column) -> Iterator[str]:
-    """Say of a column of numbers that a few cells make one of words.
+    """Yield a remark on a column of numbers that a few cells turn into one of words.
 
     Raises:
         DataError: numbers with decimal commas.
     """
     if 2 * column.foreign > len(column.known):
         _refuse_almost_numbers(head, column)
+    # A column of words may hold some numerals: only one that is mostly numbers is worth a remark.
     if column.odd and 2 * (len(column.odd) - column.foreign) <= len(column.known):
         row, cell = column.odd[0]
         yield (
@@ -157,10 +189,12 @@ def _almost_numbers(head: Head, column: Column) -> Iterator[str]:
 
 
 def _refuse_almost_numbers(head: Head, column: Column) -> None:
-    """Refuse a column of numbers where a few cells are none, or all have decimal commas: a slip,
-    which would cost the column.
+    """Refuse a column of numbers but for a few slips, or with decimal commas.
+
+    To leave it out with a remark would cost the whole column for a slip.
     """
     few = len(column.odd) <= SLIPS * len(column.known)
+    # With many words and few numbers, a column is one of words.
     if few or 2 * column.foreign > len(column.known):
         raise DataError(
             f"{_place(head, column)}: {no_number(column.odd[0][1])}; or name the columns to read "
@@ -169,13 +203,15 @@ def _refuse_almost_numbers(head: Head, column: Column) -> None:
 
 
 def _place(head: Head, column: Column) -> str:
-    """Where the first cell is that holds no number."""
+    """Return the place of the first cell that is not a number."""
     return f"{head.path}, row {head.spots[column.odd[0][0]].number}, column {column.name!r}"
 
 
 def _marks(column: Column) -> Iterator[str]:
-    """Say of a column of words that some are taken for missing ones."""
-    cells = [] if column.numeric else [cell for cell in column.cells if cell]
+    """Yield a remark on a column of words some of which count as missing, such as ``none``."""
+    if column.numeric:
+        return
+    cells = [cell for cell in column.cells if cell]
     missing = [cell for cell in cells if column.writing.is_missing(cell)]
     if missing:
         yield (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from ..meshes import sample_surface
 from ..numpy_files import read_npy
 from .off import parse_off
 
-SAMPLED = 2048  # points drawn on a mesh's surface
+SAMPLED = 2048  # points drawn on the surface of a mesh
 SUFFIXES = frozenset({".ply", ".xyz", ".off", ".npy"})
 _TYPES = {
     "char": "i1", "int8": "i1", "uchar": "u1", "uint8": "u1", "short": "i2", "int16": "i2",
@@ -24,29 +25,41 @@ _TYPES = {
 
 
 def read_cloud(path: Path) -> np.ndarray:
-    """One cloud (points, channels), coordinates first; of a mesh, points drawn on its surface by
-    the file's name.
+    """Return a cloud (points, channels), coordinates first.
+
+    Points of a mesh are drawn on its surface, by a key made of the file's name: the same in every
+    run, and on every machine.
 
     Raises:
-        DataError: a missing or damaged file, or no finite point in it.
+        DataError: a missing or damaged file, or a point that is not finite.
     """
-    suffix, content = path.suffix.lower(), read_bytes(path)
+    suffix = path.suffix.lower()
+    content = read_bytes(path)
     if suffix == ".off":
-        corners, triangles = parse_off(content, path)
-        key = int.from_bytes(hashlib.sha256(path.name.encode()).digest()[:7], "big")
-        cloud = sample_surface(corners, triangles, SAMPLED, key) if len(triangles) else corners
+        cloud, triangles = parse_off(content, path)
+        if len(triangles):
+            key = int.from_bytes(hashlib.sha256(path.name.encode()).digest()[:7], "big")
+            cloud = sample_surface(cloud, triangles, SAMPLED, key)
     elif suffix == ".ply":
         cloud = parse_ply(content, path)
     elif suffix == ".xyz":
         cloud = parse_xyz(content, path)
     else:
         cloud = read_npy(path)
-    cloud = np.asarray(cloud, np.result_type(np.asarray(cloud).dtype, np.float32))
+
+    cloud = np.asarray(cloud)
+    cloud = cloud.astype(np.result_type(cloud.dtype, np.float32), copy=False)
     if cloud.ndim != 2 or cloud.shape[1] < 2 or not len(cloud):
-        raise DataError(f"{path}: an array {cloud.shape}; needs (points, 2 or more coordinates)")
+        raise DataError(
+            f"{path}: expected an array (points, 2 or more coordinates), got {cloud.shape}; bring "
+            "it to that"
+        )
     bad = ~np.isfinite(cloud).all(1)
     if bad.any():
-        raise DataError(f"{path}, point {int(bad.argmax()) + 1}: a coordinate is no finite number")
+        raise DataError(
+            f"{path}, point {int(bad.argmax()) + 1}: expected finite coordinates, got "
+            f"{cloud[bad.argmax()].tolist()}; remove the point"
+        )
     return cloud
 
 
@@ -67,12 +80,14 @@ def exchanged(clouds: Sequence[np.ndarray]) -> list[str]:
 
 
 def parse_xyz(content: bytes, where: Path | str) -> np.ndarray:
-    """Lines of numbers, divided by spaces or commas; lines that begin with # are passed over.
+    """Return the points of lines of numbers, separated by spaces, commas or semicolons.
+
+    Lines that begin with # are skipped.
 
     Raises:
         DataError: a line of something else.
     """
-    rows = []
+    rows: list[list[float]] = []
     for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), 1):
         words = line.replace(",", " ").replace(";", " ").split()
         if not words or words[0].startswith("#"):
@@ -80,17 +95,20 @@ def parse_xyz(content: bytes, where: Path | str) -> np.ndarray:
         try:
             rows.append([float(word) for word in words])
         except ValueError as error:
-            raise DataError(f"{where}, row {number}: {error}; needs x y z") from error
+            raise DataError(
+                f"{where}, row {number}: expected numbers x y z ({error}); correct the line"
+            ) from error
         if len(rows[-1]) != len(rows[0]):
             raise DataError(
                 f"{where}, row {number}: {len(rows[-1])} numbers; the first point has "
                 f"{len(rows[0])}"
             )
+    # The reshape keeps two axes where there are no points.
     return np.array(rows, np.float64).reshape(len(rows), -1)
 
 
 def parse_ply(content: bytes, where: Path | str) -> np.ndarray:
-    """The vertices of a PLY file, ASCII or binary: x, y, z, then its other numbers (normals,
+    """Return the vertices of a PLY file, ASCII or binary: x, y, z, then other numbers (normals,
     colours).
 
     Raises:
@@ -98,46 +116,71 @@ def parse_ply(content: bytes, where: Path | str) -> np.ndarray:
     """
     end = content.find(b"end_header")
     if not content.startswith(b"ply") or end < 0:
-        raise DataError(f"{where}: no PLY file; it is truncated or of another format")
+        raise DataError(
+            f"{where}: expected a PLY file, got other bytes; it is truncated or of another format"
+        )
     body = content[content.index(b"\n", end) + 1 :]
     words = [line.split() for line in content[:end].decode("ascii", "replace").splitlines()]
-    form = next((line[1] for line in words if line[:1] == ["format"]), "")
-    count, names, types = _ply_vertices(words, where)
+    form = ""
+    for line in words:
+        if line[:1] == ["format"]:
+            form = line[1]
+    vertices = _ply_vertices(words, where)
+    count = vertices.count
+    names = [name for name, _ in vertices.types]
     try:
         if form == "ascii":
+            # Lists of faces follow the vertices.
             lines = body.split(b"\n")[:count]
             table = np.array([line.split()[: len(names)] for line in lines], np.float64)
         else:
             order = {"binary_little_endian": "<", "binary_big_endian": ">"}[form]
-            record = np.dtype([(n, order + t) for n, t in zip(names, types)])
+            record = np.dtype([(name, order + kind) for name, kind in vertices.types])
             rows = np.frombuffer(body, record, count)
             table = np.stack([rows[name].astype(np.float64) for name in names], 1)
         if len(table) != count:
             raise ValueError(f"{len(table)} of {count} vertices")
     except (ValueError, KeyError) as error:
         raise DataError(
-            f"{where}: its vertices cannot be read ({error}); it is truncated"
+            f"{where}: expected {count} vertices, got an error ({error}); it is truncated"
         ) from error
-    first = [names.index(axis) for axis in "xyz"]
-    return table[:, [*first, *(i for i in range(len(names)) if i not in first)]]
+
+    # Coordinates come first, wherever the file has them.
+    axes = [names.index(axis) for axis in "xyz"]
+    others = [i for i in range(len(names)) if i not in axes]
+    return table[:, [*axes, *others]]
 
 
-def _ply_vertices(
-    words: Sequence[Sequence[str]], where: Path | str
-) -> tuple[int, list[str], list[str]]:
-    count, names, types, element = 0, [], [], ""
+class _Vertices(NamedTuple):
+    """Number of vertices, and the name and NumPy's type of each of their properties."""
+
+    count: int
+    types: list[tuple[str, str]]
+
+
+def _ply_vertices(words: Sequence[Sequence[str]], where: Path | str) -> _Vertices:
+    count = 0
+    element = ""
+    types: list[tuple[str, str]] = []
     for line in words:
         if line[:1] == ["element"]:
             element = line[1]
             if element == "vertex":
                 count = int(line[2])
-            elif not names:
-                raise DataError(f"{where}: element {element!r} comes before the vertices")
+            elif not types:
+                # Its rows would have to be skipped, and their length is not known.
+                raise DataError(
+                    f"{where}: expected the vertices first, got {element!r} before them; save them "
+                    "first"
+                )
         elif line[:1] == ["property"] and element == "vertex":
             if line[1] not in _TYPES:
-                raise DataError(f"{where}: vertices with a property of {line[1]!r}; needs numbers")
-            types.append(_TYPES[line[1]])
-            names.append(line[2])
-    if not count or not {"x", "y", "z"} <= set(names):
-        raise DataError(f"{where}: has no vertices with x, y and z")
-    return count, names, types
+                raise DataError(
+                    f"{where}: expected vertices of numbers, got a property of {line[1]!r}; leave "
+                    "it out"
+                )
+            types.append((line[2], _TYPES[line[1]]))
+    names = [name for name, _ in types]
+    if not count or not {"x", "y", "z"} <= {*names}:
+        raise DataError(f"{where}: expected vertices with x, y and z, got {names}; add them")
+    return _Vertices(count, types)

@@ -1,9 +1,9 @@
-"""From a path to samples: what lies there, and who reads it."""
+"""From a path to samples: recognise the files there, and have them read."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from .columns import Trained
 from .folders import COLUMNS, collect_folders, files_below
 from .guesses import PICTURES
 from .parts import named_parts
-from .reading import Reading
+from .reading import Reading, refuse_columns
 from .sounds import SUFFIXES as SOUNDS
 from .suffixes import TEXT_TABLES, stem_of, suffix_of
 from .tables import collect_tables
@@ -36,7 +36,7 @@ FAMILIES = {
     "sounds": SOUNDS,
     "texts": TEXTS,
 }
-# What files can be that are of one kind.
+# Families whose files hold one kind of samples; tables and arrays may hold several.
 KIND_OF = {
     "pictures": "images",
     "clouds": "clouds",
@@ -44,10 +44,10 @@ KIND_OF = {
     "texts": "texts",
     ".ts files": "series",
 }
-OF_ONE = ("pictures", "clouds", "sounds", "texts")  # families whose files hold a sample each
-NAMED = ("pictures", "sounds")  # those whose paths a table can hold
+OF_ONE = ("pictures", "clouds", "sounds", "texts")  # families with one sample per file
+NAMED = ("pictures", "sounds")  # of these, files whose paths a table can hold
 
-# For files that also hold something else elsewhere.
+# Hints for files that other programs use for something else.
 HINTS = {
     ".npy": (
         "; for fields or series, save all arrays in one file: np.savez('data.npz', inputs=..., "
@@ -62,24 +62,33 @@ SCALES_OF = {
     "clouds": ("sample", "none"),
     "fields": ("file",),
 }
-"""How samples of a kind can be scaled; texts and pictures are not."""
+"""Scales of each kind; texts and pictures have none."""
 
 
 def collect(
-    path: Path, reading: Reading, labelled: bool = True, trained: Trained | None = None
+    path: Path,
+    reading: Reading,
+    labelled: bool = True,
+    trained: Trained | None = None,
 ) -> Collection:
-    """The samples that lie at a path: a file, or a folder of one kind of files. What a run is asked
-    about is read as it was ``trained``.
+    """Return the samples at a path: a file, or a folder of one kind of files.
+
+    Args:
+        labelled: whether labels are read.
+        trained: of samples for a run, the casts of its columns.
 
     Raises:
         DataError: nothing there, files of several kinds, or numbers that no model can read.
     """
     if not path.exists():
         raise DataError(f"{path}: no such file or folder")
-    name = stem_of(path) if path.is_file() else path.name
+    name = path.name
+    if path.is_file():
+        name = stem_of(path)
     family, files = files_of(path, reading)
     if labelled:
         _refuse_inapplicable(path, family, reading)
+
     if family in OF_ONE:
         if path.is_file() and labelled:
             raise DataError(
@@ -90,10 +99,13 @@ def collect(
         result = collect_folders(path, name, reading, FAMILIES[family], labelled)
     elif family == "tables":
         result = collect_tables(files, name, reading, labelled, trained)
+    elif family == "arrays":
+        result = collect_arrays(files, name, reading, labelled)
     else:
-        result = _READERS[family](files, name, reading, labelled)
+        result = collect_ts(files, name, reading, labelled)
+
     if not len(result):
-        raise DataError(f"{path}: holds no sample")
+        raise DataError(f"{path}: expected samples, got none; add some")
     check_range(result)
     if labelled:
         _check_options(result)
@@ -102,90 +114,99 @@ def collect(
     return result
 
 
-def _refuse_inapplicable(path: Path, family: str, reading: Reading) -> None:
-    """Refuse what is said of files and cannot be true of them.
+def _refuse_inapplicable(
+    path: Path,
+    family: str,
+    reading: Reading,
+) -> None:
+    """Refuse declarations that cannot be true of such files: ignored ones would seem to be read.
 
     Raises:
-        DataError: another kind than files of this family have, a way of writing of what is no
-            table, or columns of what has none.
+        DataError: another kind than files of this family have, a notation of tables for files that
+            are not, or columns of files without.
     """
     kind = KIND_OF.get(family)
-    # A table may hold paths of pictures and sounds, and has the columns that are asked for.
+    # A table may hold paths of pictures and sounds, and has the columns that are named.
     if kind is not None and reading.kind not in (None, kind):
         raise DataError(
             f"{path}: kind: expected {kind}, which {family} are, got {reading.kind!r}; leave it out"
         )
-    said = reading.writing.said
-    if family != "tables" and said:
-        name, value = next(iter(said.items()))
-        raise DataError(
-            f"{path}: read: expected nothing of how a table is written, got {name}={value}; "
-            f"{family} are no table: leave it out"
-        )
-    columns = {key: getattr(reading, key) for key in COLUMNS}
-    named = next((key for key, value in columns.items() if value is not None), None)
-    if family == ".ts files" and named is not None:
-        raise DataError(
-            f"{path}: {named}: expected no column, got {_said(columns[named])!r}; .ts files name "
-            "their label in the header and have no columns: leave it out"
-        )
-
-
-def _said(value: str | Sequence[str]) -> str:
-    return value if isinstance(value, str) else ",".join(value)
+    if family != "tables":
+        for name, value in reading.writing.said.items():
+            raise DataError(
+                f"{path}: read: expected nothing of how a table is written, got {name}={value}; "
+                f"{family} are not tables: leave it out"
+            )
+    if family == ".ts files":
+        reason = ".ts files name their label in the header and have no columns: leave it out"
+        refuse_columns(path, reading, COLUMNS, reason)
 
 
 def _check_options(collection: Collection) -> None:
-    """DataError where samples of the kind are scaled in another way whatever is asked for, or are
-    no clouds whose points could be counted.
+    """Refuse options that samples of this kind do not have.
+
+    Raises:
+        DataError: another scale, or a number of points of samples other than clouds.
     """
-    kind, scale = collection.kind, collection.reading.scale
-    if collection.reading.points is not None and kind != "clouds":
+    name = collection.name
+    kind = collection.kind
+    reading = collection.reading
+    if reading.points is not None and kind != "clouds":
         raise DataError(
-            f"{collection.name}: points: received {collection.reading.points}, which {kind} have "
-            "not; leave it out"
+            f"{name}: points: expected none, got {reading.points}, which {kind} do not have; leave "
+            "it out"
         )
     known = SCALES_OF.get(kind, ())
-    if scale is None or scale in known:
-        return
-    needs = f"needs one of {', '.join(known)}, or " if known else ""
-    raise DataError(
-        f"{collection.name}: scale: received {scale!r}, which {kind} have not; {needs}leave it out"
-    )
+    if reading.scale is not None and reading.scale not in known:
+        raise DataError(
+            f"{name}: scale: expected {' or '.join(known) or 'no scale'}, got {reading.scale!r}, "
+            f"which {kind} do not have; leave it out"
+        )
 
 
 def _check_task(collection: Collection, asked: str | None) -> None:
-    """DataError where the samples are of another task than is asked for."""
-    found, where = collection.task, collection.name
+    """Refuse a task that the samples do not have, as their files tell.
+
+    Raises:
+        DataError: naming the first sample that tells it.
+    """
+    found = collection.task
+    where = collection.name
+    expected = found
     if collection.steps is not None:
-        odd = (i for i, codes in enumerate(collection.steps) if len({*codes.tolist()} - {-1}) > 1)
-        where = collection.where(next(odd, 0))
+        # The first series whose label varies; at some times it may be missing.
+        for number, codes in enumerate(collection.steps):
+            if len({*codes.tolist()} - {-1}) > 1:
+                where = collection.where(number)
+                break
     elif found == "steps":
         found = "one"
+        expected = "classification or regression"
     if asked not in (None, found):
-        raise DataError(f"{where}: task: received {asked!r}, but {_WHY[found]}, or leave task out")
+        raise DataError(
+            f"{where}: task: expected {expected}, got {asked!r}; {_WHY[found]}, or leave task out"
+        )
 
 
 _WHY = {
-    "one": "there is one label a sample; needs series with one at every time",
-    "steps": "the label varies within the series; needs one label a series",
-    "classification": "the names of the folders are classes; needs a table or arrays with numbers",
-    "regression": "fields are answered by fields; needs series, rows or clouds",
-}
-
-_READERS: dict[str, Callable[..., Collection]] = {
-    "arrays": collect_arrays,
-    ".ts files": collect_ts,
+    "one": "there is one label per sample: give series with one at every time",
+    "steps": "the label varies within the series: give one label per series",
+    "classification": "the names of the folders are classes: give a table or arrays with numbers",
+    "regression": "fields are predicted from fields: give series, rows or clouds",
 }
 
 
 def family_of(path: Path) -> str | None:
-    """The family of files that a file belongs to."""
-    return next((name for name, known in FAMILIES.items() if suffix_of(path) in known), None)
+    """Return the family of files that a file belongs to."""
+    suffix = suffix_of(path)
+    for name, known in FAMILIES.items():
+        if suffix in known:
+            return name
+    return None
 
 
 def files_of(path: Path, reading: Reading) -> tuple[str, list[Path]]:
-    """The family, a name of :data:`FAMILIES`, and the files of a path.
+    """Return the family, a name of :data:`FAMILIES`, and the files of a path.
 
     Raises:
         DataError: nothing that can be read, or files of several kinds.
@@ -195,41 +216,53 @@ def files_of(path: Path, reading: Reading) -> tuple[str, list[Path]]:
         if family is None:
             raise DataError(f"{path}: no file that can be read; needs {readable()}")
         return family, [path]
+
     found = {name: files_below(path, known) for name, known in FAMILIES.items()}
     found = {name: files for name, files in found.items() if files}
     if len(found) > 1:
-        # A licence or a description beside samples of another kind.
+        # A licence or a description lies beside samples of another kind.
         found.pop("texts", None)
     if not found:
         raise DataError(f"{path}: holds no file that can be read; needs {readable()}")
-    named = next((name for name in NAMED if set(found) == {"tables", name}), None)
-    if named is not None and reading.kind in (None, KIND_OF[named]):
+
+    # Tables at the top of a folder of pictures or sounds hold their paths and labels.
+    for family in NAMED:
+        if {*found} != {"tables", family} or reading.kind not in (None, KIND_OF[family]):
+            continue
         tables = [file for file in found["tables"] if file.parent == path]
-        if tables:  # of paths and labels
+        if tables:
             return "tables", _together(tables)
+
     if len(found) > 1:
-        kinds = "; ".join(f"{len(v):,} {k} ({v[0].relative_to(path)})" for k, v in found.items())
-        raise DataError(
-            f"{path}: holds files of several kinds: {kinds}; give one file, or a folder of one kind"
+        kinds = "; ".join(
+            f"{len(files):,} {family} ({files[0].relative_to(path)})"
+            for family, files in found.items()
         )
-    family, files = next(iter(found.items()))
-    return family, files if family in OF_ONE else _together(files)
+        raise DataError(
+            f"{path}: expected files of one kind, got {kinds}; give one file, or a folder of one "
+            "kind"
+        )
+    family, files = found.popitem()
+    if family not in OF_ONE:
+        files = _together(files)
+    return family, files
 
 
 def _together(files: Sequence[Path]) -> list[Path]:
-    """Files in the order of their splits: training first, whose columns and classes count."""
-    parts = named_parts(files)
-    return [file for _, _, file in sorted(zip([p or 0 for p in parts], map(str, files), files))]
+    """Sort files by their splits, training first: its columns and classes count."""
+    parts = [part or 0 for part in named_parts(files)]
+    pairs = sorted(zip(parts, files), key=lambda pair: (pair[0], str(pair[1])))
+    return [file for _, file in pairs]
 
 
 def readable() -> str:
-    """How files of samples end."""
-    return ", ".join(sorted({suffix for known in FAMILIES.values() for suffix in known}))
+    """Return the suffixes of all files that can be read, in words."""
+    return ", ".join(sorted(frozenset().union(*FAMILIES.values())))
 
 
 def mark_of(path: Path, reading: Reading) -> str:
-    """What tells whether the files of a path have changed, without reading their samples; empty
-    where nothing can be read.
+    """Return a mark that changes with the files of a path, without reading their samples; "" where
+    nothing can be read.
     """
     try:
         return fingerprint(path, files_of(path, reading)[1])
@@ -238,20 +271,27 @@ def mark_of(path: Path, reading: Reading) -> str:
 
 
 def fingerprint(path: Path, files: Sequence[Path]) -> str:
-    """What tells whether files have changed: the content of tables and arrays, of many small files
-    their names and sizes.
+    """Return a mark that changes with files: by their content, or of more than eight by their names
+    and sizes. Hashing thousands of pictures would take as long as reading them.
     """
     stats = [file.stat() for file in files]
     return _fingerprint(path, tuple(files), tuple((s.st_size, s.st_mtime_ns) for s in stats))
 
 
 @lru_cache(maxsize=64)
-def _fingerprint(path: Path, files: tuple[Path, ...], stats: tuple[Any, ...]) -> str:
-    """The same, of files that are as ``stats`` say."""
+def _fingerprint(
+    path: Path,
+    files: tuple[Path, ...],
+    stats: tuple[Any, ...],
+) -> str:
+    """Compute :func:`fingerprint`; ``stats`` only tell the cache whether the files are the same."""
     digest = hashlib.sha256()
-    whole = len(files) <= 8
     for file in files:
-        name = file.name if path.is_file() else str(file.relative_to(path))
-        digest.update(name.encode())
-        digest.update((sha256(file) if whole else str(file.stat().st_size)).encode())
+        name = file.name
+        if not path.is_file():
+            name = str(file.relative_to(path))
+        mark = str(file.stat().st_size)
+        if len(files) <= 8:
+            mark = sha256(file)
+        digest.update(name.encode() + mark.encode())
     return digest.hexdigest()[:16]

@@ -15,9 +15,13 @@ from .reading import Reading
 from .table import in_words
 from .writing import is_number
 
-TRAIN, VAL, TEST = 0, 1, 2
-LISTED = 100  # samples that are listed one by one
-BLOCK = 1 << 19  # numbers that are looked at a time
+TRAIN = 0
+VAL = 1
+TEST = 2
+# Samples that a remark lists one by one: more would hide the other remarks.
+LISTED = 100
+# Numbers per block: 4 MiB of float64, so that checks of a large table need no second copy of it.
+BLOCK = 1 << 19
 PART_NAMES = {
     "train": TRAIN,
     "training": TRAIN,
@@ -36,32 +40,31 @@ class Collection:
     Attributes:
         name: of the user's file or folder.
         reading: how it was read, settled.
-        samples: of series (n, channels) arrays, NaN where nothing was measured; of rows one array
+        samples: series as arrays (n, channels), NaN where nothing was measured; rows as one array
             (N, columns); texts; paths of pictures; clouds (points, channels); fields (N, C, …).
-        labels: classes as :class:`Coded`, numbers (N,), of fields the answers; None where there are
+        labels: classes as :class:`Coded`, numbers (N,), or the answers of fields; None if there are
             none.
         steps: classes at every point of each series, as codes of ``labels.names``.
-        place: of a sample's number its ``file``, and what tells it from others there, such as its
-            ``row``.
-        times: of series with times, how long after its first each point was measured.
-        starts: when the first was, as text.
-        rows: of series in a table of a row per time, the rows of each.
-        dated: of times in a table, whether they are dates; None where that is not known.
-        coordinates: of fields on points, where each point is.
+        place: maps a sample's number to its ``file`` and its ``row`` or other number in that file.
+        times: of series with times, the time of each point since the first one.
+        starts: the time of each series' first point, as text.
+        rows: rows of each series in a table of one row per time.
+        dated: whether the times of a table are dates; None where that is not known.
+        coordinates: positions of the points of fields at scattered points.
         parts: TRAIN, VAL or TEST of each sample, where the files say it.
-        groups: a number for each sample, equal ones are not divided; ``joined`` where they go over
-            several files of arrays.
+        groups: the group of each sample as a number; a group is never split. ``joined``: groups
+            that span several files of arrays.
         order: when each sample was taken, for a split by time.
-        ids: how the files call each sample.
-        channels: names of what a model reads.
-        taken: what was taken for what, in words.
-        remarks: what is worth a warning.
-        words: of rows, those of each column of words, in the order of their channels.
-        pixels: of images in memory, what their numbers were: ``bytes`` (whole ones), ``shares`` of
-            1, or ``numbers`` of another scale.
-        files: bytes and names of what was read, by which a change is noticed.
-        layout: of series in a table: ``long`` (a row per time), ``wide`` or ``lists``.
-        written: of a table of text, how it is written, by keys of ``--read``.
+        ids: name of each sample in the files.
+        channels: names of a model's inputs.
+        taken: the column or array of each role, in words.
+        remarks: warnings and notes for the user.
+        words: of rows, the words of each column of words, in the order of their channels.
+        pixels: scale of images in memory: ``bytes`` (integers), ``shares`` of 1, or ``numbers`` on
+            another scale.
+        files: fingerprint of the files, by which a later change is noticed.
+        layout: layout of series in a table: ``long`` (one row per time), ``wide`` or ``lists``.
+        written: how a table of text is written, by keys of ``--read``.
     """
 
     name: str
@@ -93,20 +96,21 @@ class Collection:
         return len(self.samples)
 
     def where(self, number: int) -> str:
-        """In which file and row a sample is, in words."""
+        """Return the file and row of a sample, in words."""
         return in_words(self.place(number))
 
     def take(self, chosen: np.ndarray) -> Collection:
         """Return the samples of these numbers, in their order."""
-        place, labels, steps = self.place, self.labels, self.steps
-        if isinstance(labels, Coded) and steps is None:
-            labels = Coded(labels.codes[chosen], labels.names)
-        elif not isinstance(labels, Coded):
+        place = self.place
+        labels = self.labels
+        if not isinstance(labels, Coded):
             labels = _taken(labels, chosen)
-        result = replace(self, labels=labels, place=lambda i: place(int(chosen[i])))
-        for key in PER_SAMPLE:
-            setattr(result, key, _taken(getattr(self, key), chosen))
-        return result
+        elif self.steps is None:
+            labels = Coded(labels.codes[chosen], labels.names)
+        # Else the codes are those of points, not of samples: `steps` below holds what is needed.
+
+        values = {key: _taken(getattr(self, key), chosen) for key in PER_SAMPLE}
+        return replace(self, labels=labels, place=lambda i: place(int(chosen[i])), **values)
 
     @property
     def kind(self) -> str:
@@ -132,14 +136,41 @@ PER_SAMPLE = (
 
 
 def _taken(values: Any, chosen: np.ndarray) -> Any:
-    if values is None or isinstance(values, np.ndarray):
-        return None if values is None else values[chosen]
+    if values is None:
+        return None
+    if isinstance(values, np.ndarray):
+        return values[chosen]
     return [values[i] for i in chosen]
 
 
+def listed(lines: Sequence[str]) -> str:
+    """Join lines into one; of more than :data:`LISTED`, the first ones and how many follow."""
+    shown = list(lines[:LISTED])
+    if len(lines) > LISTED:
+        shown.append(f"and {len(lines) - LISTED:,} more")
+    return "; ".join(shown)
+
+
+def numbered(
+    word: str,
+    count: int,
+    first: int = 1,
+) -> tuple[str, ...]:
+    """Return names of channels that the files do not name.
+
+    Example:
+        >>> numbered("channel", 2)
+        ('channel 1', 'channel 2')
+    """
+    return tuple(f"{word} {number}" for number in range(first, first + count))
+
+
+# --- classes --------------------------------------------------------------------------------------
+
+
 def in_order(labels: Coded) -> Coded:
-    """The same classes, numbered in the order of their names: numbers by size, words by the
-    alphabet. Where names are numbers, 1 and 1.0 are one class.
+    """Return the same classes, numbered in the order of their names: numbers by size, words
+    alphabetically. Where names are numbers, 1 and 1.0 are one class.
 
     Example:
         >>> in_order(Coded(np.array([0, 1, 0]), ["10", "9"]))
@@ -147,11 +178,18 @@ def in_order(labels: Coded) -> Coded:
         >>> in_order(Coded(np.array([0, 1, 2]), ["1.0", "0", "1"]))
         Coded(codes=array([1, 0, 1]), names=['0', '1'])
     """
-    numbers = all(is_number(name) for name in labels.names)
-    twice = numbers and len({*map(_whole, labels.names)}) < len(labels.names)
-    names = [*map(_whole, labels.names)] if twice else labels.names  # else as they are written
-    order = sorted({*names}, key=(lambda n: (float(n), n)) if numbers else str)
-    place = {name: i for i, name in enumerate(order)}
+    names = labels.names
+    if all(map(is_number, names)):
+        # Names stay as they are written, unless two of them are the same number.
+        shortened = [re.sub(r"(?<=\d)\.0*$", "", name) for name in names]
+        if len(set(shortened)) < len(names):
+            names = shortened
+        order = sorted(set(names), key=lambda name: (float(name), name))
+    else:
+        order = sorted(set(names))
+
+    place = {name: code for code, name in enumerate(order)}
+    # The last entry is that of the code -1, a missing label.
     table = np.array([*(place[name] for name in names), -1], np.int64)
     return Coded(table[labels.codes], order)
 
@@ -168,14 +206,10 @@ def coded(words: Sequence[str], names: Iterable[str]) -> Coded:
     return in_order(Coded(np.array([place.get(word, -1) for word in words]), unique))
 
 
-def _whole(name: str) -> str:
-    """A number without a fraction of zeros."""
-    return re.sub(r"(?<=\d)\.0*$", "", name)
-
-
 def looks_continuous(cells: Sequence[str]) -> bool:
-    """Whether cells of a label are measured numbers rather than names of classes: some are no
-    integers (such as ``inf``, no name of a class), or there are many different ones.
+    """Whether the cells of a label are measured numbers rather than names of classes.
+
+    They are if some are not integers (``inf`` does not name a class), or if many differ.
 
     Example:
         >>> looks_continuous(["0.5", "1"]), looks_continuous(["0", "1", "1"])
@@ -183,11 +217,12 @@ def looks_continuous(cells: Sequence[str]) -> bool:
         >>> looks_continuous(["0", "1", "inf"])
         True
     """
-    if not cells or not all(is_number(cell) for cell in cells):
+    if not cells or not all(map(is_number, cells)):
         return False
     values = [float(cell) for cell in cells]
     if not all(value.is_integer() for value in values):
         return True
+    # Numbered classes have several samples each; 20 of them may be few in a small file.
     return len(set(values)) > max(20, len(values) / 10)
 
 
@@ -195,30 +230,39 @@ def looks_continuous(cells: Sequence[str]) -> bool:
 
 
 def check_range(collection: Collection) -> None:
-    """Refuse infinite numbers, and those beyond float32's.
+    """Refuse infinite numbers, and those beyond the range of float32, in which models compute.
 
     Raises:
         DataError: naming the first such sample, and its channel.
     """
     if collection.kind not in ("series", "rows", "clouds", "fields"):
         return
-    images = collection.kind == "fields" and collection.coordinates is None
+    # Channels are the last axis of a sample, but the first one of a field on a grid.
+    channel_axis = -1
+    if collection.kind == "fields" and collection.coordinates is None:
+        channel_axis = 0
+
     for values in (collection.samples, collection.coordinates):
-        if values is None or (found := too_large(values)) is None:
+        found = None
+        if values is not None:
+            found = too_large(values)
+        if found is None:
             continue
         number, at = found
-        column, names = at[0 if images else -1], collection.channels
-        named = values is collection.samples and column < len(names)
-        where = f", {names[column]!r}" if named else ""
+        where = collection.where(number)
+        names = collection.channels
+        channel = at[channel_axis]
+        if values is collection.samples and channel < len(names):
+            where += f", {names[channel]!r}"
         raise DataError(
-            f"{collection.where(number)}{where}: received {values[number][at]:g}; needs finite "
-            f"numbers, none beyond {LARGEST:.2g}"
+            f"{where}: expected finite numbers, none beyond {LARGEST:.2g}, got "
+            f"{values[number][at]:g}; correct it, or leave the sample out"
         )
 
 
 def too_large(values: Any) -> tuple[int, tuple[int, ...]] | None:
-    """The sample, and the place in it, of the first number that float32 does not hold; None where
-    there is none. NaN is no such number.
+    """Return the sample, and the place in it, of the first number that float32 cannot hold; None if
+    there is none. NaN stands for a missing value and is allowed.
 
     Example:
         >>> too_large([np.zeros(3), np.array([0.0, np.nan, -1e39])]), too_large(np.zeros((2, 2)))
@@ -227,17 +271,20 @@ def too_large(values: Any) -> tuple[int, tuple[int, ...]] | None:
     for start, block in blocks(values):
         beyond = np.abs(block) > LARGEST
         if beyond.any():
-            number, *at = (int(i[0]) for i in beyond.nonzero())
+            number, *at = (int(axis[0]) for axis in beyond.nonzero())
             return start + number, tuple(at)
     return None
 
 
 def blocks(values: Any) -> Iterator[tuple[int, np.ndarray]]:
-    """Arrays of samples, of an array :data:`BLOCK` numbers at a time, and the number of the first
-    of each.
+    """Yield blocks of samples, each with the number of its first sample.
+
+    A block of an array holds up to :data:`BLOCK` numbers; of a list, a block is one sample.
     """
     if not isinstance(values, np.ndarray):
-        yield from ((number, np.asarray(sample)[None]) for number, sample in enumerate(values))
+        for number, sample in enumerate(values):
+            yield number, np.asarray(sample)[None]
         return
     size = max(1, BLOCK // max(1, values[:1].size))
-    yield from ((start, values[start : start + size]) for start in range(0, len(values), size))
+    for start in range(0, len(values), size):
+        yield start, values[start : start + size]

@@ -12,7 +12,8 @@ from .guesses import IDS, called
 from .head import Head
 from .reading import Reading
 
-CLOCKS = {None: "time", False: "clock", True: "date"}  # roles, by whether times are dates
+# Role of a column of times, by whether they are dates; None: the cells tell.
+CLOCKS = {None: "time", False: "clock", True: "date"}
 
 
 @dataclass(frozen=True)
@@ -21,10 +22,10 @@ class Columns:
 
     Attributes:
         reading: the column of each role (label, time, id, ...), with nothing left to guess.
-        long: of series, one row per time; else one row per series.
-        roles: of the columns that are read, see :func:`.table.read_table`.
+        long: one row per time of a series; otherwise one row per sample.
+        roles: casts of the columns that are read, see :func:`.table.read_table`.
         remarks: columns that are left out, and why.
-        words: of the columns of words of rows, where a run knows them.
+        words: in files to predict, the training's words of each column of words.
     """
 
     reading: Reading
@@ -46,41 +47,57 @@ class Columns:
             return None
         if self.long:
             return "long"
-        return "lists" if "list" in self.roles.values() else "wide"
+        if "list" in self.roles.values():
+            return "lists"
+        return "wide"
 
     @property
     def taken(self) -> dict[str, str]:
         """The column of each role, in words."""
-        reading, layout, taken = self.reading, self.layout, {}
-        if layout is not None:
-            taken["layout"] = "one row per time" if self.long else "one row per series"
+        reading = self.reading
+        layout = self.layout
+        taken = {}
+        if self.long:
+            taken["layout"] = "one row per time"
+        elif layout is not None:
+            taken["layout"] = "one row per series"
         for key in ("id", "time", "text", "label", "group"):
-            if getattr(reading, key) is not None:
-                word = "paths" if key == "text" and reading.kind != "texts" else key
-                taken[word] = f"column {getattr(reading, key)!r}"
+            column = getattr(reading, key)
+            # Of pictures and sounds, the column of "texts" holds paths.
+            if key == "text" and reading.kind != "texts":
+                key = "paths"
+            if column is not None:
+                taken[key] = f"column {column!r}"
+
         names = reading.channels or ()
-        if names and layout == "wide":
+        if not names:
+            return taken
+        if layout == "wide":
             taken["times"] = f"{len(names)} columns, {names[0]!r} first"
-        elif names:
-            taken["columns" if layout is None else "channels"] = first_of(names)
+        elif layout is None:
+            taken["columns"] = first_of(names)
+        else:
+            taken["channels"] = first_of(names)
         return taken
 
     def settled(self, *remarks: str, **found: Any) -> Columns:
-        """Return the same with what the whole table tells."""
+        """Return the same with what was recognised from the whole table."""
         reading = self.reading.settled(**found)
         return replace(self, reading=reading, remarks=[*self.remarks, *remarks])
 
 
 @dataclass(frozen=True)
 class Trained:
-    """Casts of a run's columns: new tables are read in the same way, whatever their cells look
-    like.
+    """Casts of a run's columns.
+
+    New tables are read in the same way, whatever their cells look like: a prediction must not
+    depend on the other rows of its file.
 
     Attributes:
-        long: of series, one row per time.
-        words: of rows, the known words of each column of words; any other column holds numbers.
-        dated: of series, whether times are dates, not numbers; None where a run does not say.
-        lists: of series, a list of numbers in each cell.
+        long: one row per time of a series.
+        words: the known words of each column of words; any other column holds numbers.
+        dated: whether times are dates, not numbers; None where a run does not say.
+        lists: one list of numbers per cell.
     """
 
     long: bool
@@ -115,59 +132,103 @@ class Trained:
         # Where the facts of series lack a layout, the channels tell it: they are the columns of a
         # table with one row per time, but not of one with a row per series.
         layout = source.get("layout")
+        is_long = layout == "long"
         if reading.kind == "series" and layout is None:
-            layout = "long" if list(reading.channels) == list(source["channels"]) else "wide"
+            is_long = list(reading.channels) == list(source["channels"])
         return cls(
-            long=layout == "long",
+            long=is_long,
             words=source.get("words", {}),
             dated=source.get("dated"),
             lists=layout == "lists",
         )
 
 
-def as_trained(head: Head, reading: Reading, trained: Trained, labelled: bool = False) -> Columns:
-    """Nothing is guessed but an id, which no model reads. Times and ids make series of rows; where
-    a row is a sample it needs none. The label is read where samples are to be judged.
+def as_trained(
+    head: Head,
+    reading: Reading,
+    trained: Trained,
+    labelled: bool = False,
+) -> Columns:
+    """Return the columns of a table that a run reads; nothing is guessed but an id.
+
+    No model reads an id, so that a guess does no harm. Tables with one row per time need the times
+    and ids of training; if one row is one sample, they may be missing. The label is read to
+    evaluate samples, not to predict them.
+
+    Raises:
+        DataError: a column is missing that the run needs.
     """
     channels = reading.channels or ()
-    needed = [*channels, reading.text, *([reading.id, reading.time] if trained.long else [])]
-    needed += [reading.label] if labelled else []
-    there = {None, *head.names, *(head.lists if trained.lists else ())}
-    missing = next((name for name in needed if name not in there), None)
-    if missing is not None:
-        raise DataError(
-            f"{head.path}: has no column {missing!r}, which the run was trained on"
-            f"{suggest(missing, head.names)}"
-        )
-    series_id = reading.id or called(head.names, IDS)
-    if series_id not in head.names or (series_id in needed and series_id != reading.id):
-        series_id = None
-    time = reading.time if trained.long else None
-    plain = "list" if trained.lists else "number"
-    roles: dict[Any, str] = {n: "word" if n in trained.words else plain for n in channels}
-    roles |= {reading.text: "text", series_id: "word", time: CLOCKS[trained.dated]}
+    needed = [*channels, reading.text]
+    if trained.long:
+        needed += [reading.id, reading.time]
     if labelled:
-        roles[reading.label] = "number" if reading.task == "regression" else "word"
+        needed.append(reading.label)
+    there = {None, *head.names}
+    if trained.lists:
+        there |= {*head.lists}
+    for name in needed:
+        if name not in there:
+            raise DataError(
+                f"{head.path}: has no column {name!r}, which the run was trained on"
+                f"{suggest(str(name), head.names)}"
+            )
+
+    series_id = reading.id or called(head.names, IDS)
+    taken = series_id in needed and series_id != reading.id
+    if taken or series_id not in head.names:
+        series_id = None
+    plain = "number"
+    if trained.lists:
+        plain = "list"
+    roles: dict[Any, str] = dict.fromkeys(channels, plain)
+    roles |= {name: "word" for name in channels if name in trained.words}
+    roles |= {reading.text: "text", series_id: "word"}
+    time = None
+    if trained.long:
+        time = reading.time
+        roles[time] = CLOCKS[trained.dated]
+    if labelled:
+        roles[reading.label] = _label_role(reading)
     roles.pop(None, None)
 
-    # Nothing is split any more, so that new files need no column of groups.
+    # New samples are not split, so that their files need no column of groups.
     settled = reading.settled(id=series_id, time=time, group=None, split=None)
     return Columns(settled, trained.long, roles, [], trained.words)
 
 
-def roles_of(head: Head, reading: Reading, long: bool, labelled: bool) -> dict[str, str]:
-    """Return how each column is cast."""
+def _label_role(reading: Reading) -> str:
+    if reading.task == "regression":
+        return "number"
+    return "word"
+
+
+def roles_of(
+    head: Head,
+    reading: Reading,
+    long: bool,
+    labelled: bool,
+) -> dict[str, str]:
+    """Return the cast of each column; None, the column of a role without one, has none."""
     roles: dict[Any, str] = {}
     for name in reading.channels or ():
-        worded = reading.kind == "rows" and head[name].odd and not head[name].slips
-        roles[name] = "list" if name in head.lists else "word" if worded else "number"
+        if name in head.lists:
+            roles[name] = "list"
+            continue
+        roles[name] = "number"
+        # Only rows can have words as features.
+        if reading.kind == "rows" and head[name].odd and not head[name].slips:
+            roles[name] = "word"
     roles |= {reading.text: "text", reading.id: "word"}
     if reading.time is not None:
-        column = head[reading.time]
-        dated = False if column.numeric else column.dated or None
-        roles[reading.time] = CLOCKS[dated if long else None]
+        # A split by time needs an order only: there, each cell may tell what it is.
+        roles[reading.time] = "time"
+        if long and head[reading.time].numeric:
+            roles[reading.time] = "clock"
+        elif long and head[reading.time].dated:
+            roles[reading.time] = "date"
     if labelled:
         roles[reading.group] = "word"
-        roles[reading.label] = "number" if reading.task == "regression" else "word"
+        roles[reading.label] = _label_role(reading)
     roles.pop(None, None)
     return roles

@@ -1,4 +1,4 @@
-"""The data sets of what was read, a function for each kind."""
+"""Data sets of a user's samples, one function per kind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..kinds.points import POINTS, PointDataset
 from ..kinds.sequences import SEQUENCES, TABLES, SequenceDataset, padded
 from ..kinds.texts import TEXTS, TextDataset, TextOptions
 from .casts import Coded
-from .collection import Collection
+from .collection import Collection, numbered
 from .scaling import as_arrays, channel_scales, longest
 
 if TYPE_CHECKING:
@@ -32,19 +32,22 @@ KINDS: dict[str, Kind] = {
     "clouds": POINTS,
     "fields": FIELDS,
 }
-FAR = 10.0  # deviations from zero
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's
+FAR = 10.0  # deviations of a mean from zero
+
+# Moments of ImageNet's channels, by which pretrained models were trained.
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)
 
 
 def kind_of(collection: Collection) -> Kind:
-    """Return the kind of samples, as a saved model remembers it."""
-    return KINDS[collection.kind] if collection.coordinates is None else POINT_FIELDS
+    """Return the kind of samples, as a saved model names it."""
+    if collection.coordinates is not None:
+        return POINT_FIELDS
+    return KINDS[collection.kind]
 
 
 def as_read(collection: Collection, scaling: Mapping[str, Any]) -> Any:
-    """Return series, rows, clouds or fields as tensors of :func:`.scaling.as_arrays`: one, or a
-    list with one per sample.
-    """
+    """Return the arrays of :func:`.scaling.as_arrays` as tensors: one, or one per sample."""
     arrays = as_arrays(collection, scaling)
     if isinstance(arrays, np.ndarray):
         return torch.from_numpy(arrays)
@@ -59,21 +62,19 @@ def make_dataset(
     image_size: tuple[int, int] | None,
     text: TextOptions | None,
 ) -> LabelledDataset:
-    """The data set of the samples ``chosen``; see :meth:`.source.Source.dataset`."""
+    """Return the data set of the samples ``chosen``; see :meth:`.source.Source.dataset`."""
+    # Texts and pictures have options of their own; all other samples have been scaled.
     kind = source.collection.kind
     if kind == "texts":
         return _texts(source, split, chosen, text or TextOptions())
     if kind == "images":
         return _images(source, split, chosen, image_size or source.image_size)
-    if source.collection.coordinates is not None:
-        return _point_fields(source, split, chosen)
-    return {"series": _series, "rows": _rows, "clouds": _clouds, "fields": _fields}[kind](
-        source, split, chosen
-    )
+    makers = {"series": _series, "rows": _rows, "clouds": _clouds, "fields": _fields}
+    return makers[kind](source, split, chosen)
 
 
 def labels_of(source: Source, chosen: np.ndarray) -> Tensor:
-    """Class numbers, or scaled targets."""
+    """Return class numbers, or scaled targets."""
     labels = source.collection.labels
     if isinstance(labels, Coded):
         return torch.from_numpy(labels.codes[chosen].astype(np.int64))
@@ -81,12 +82,18 @@ def labels_of(source: Source, chosen: np.ndarray) -> Tensor:
     return torch.from_numpy(((labels[chosen] - shift) / scale).astype(np.float32))
 
 
-def _series(source: Source, split: str, chosen: np.ndarray) -> LabelledDataset:
-    rows = [source.prepared[i] for i in chosen]
+def _series(
+    source: Source,
+    split: str,
+    chosen: np.ndarray,
+) -> LabelledDataset:
+    collection = source.collection
     steps = source.collection.steps
-    labels = (
-        labels_of(source, chosen) if steps is None else _padded_steps([steps[i] for i in chosen])
-    )
+    rows = [source.prepared[i] for i in chosen]
+    if steps is None:
+        labels = labels_of(source, chosen)
+    else:
+        labels = _padded_steps([steps[i] for i in chosen])
     result = SequenceDataset(
         source.name,
         split,
@@ -94,50 +101,70 @@ def _series(source: Source, split: str, chosen: np.ndarray) -> LabelledDataset:
         source.classes,
         lambda indices: padded([rows[i] for i in indices.tolist()]),
         shape=(
-            longest(source.collection, source.training, source.scaling),
-            source.collection.samples[0].shape[1],
+            longest(collection, source.training, source.scaling),
+            collection.samples[0].shape[1],
         ),
-        task=source.collection.task,
+        task=collection.task,
         timed=source.scaling["timed"],
     )
-    result.pool = None if steps is None else "every"
+    if steps is not None:
+        result.pool = "every"
     return result
 
 
-def _rows(source: Source, split: str, chosen: np.ndarray) -> LabelledDataset:
-    rows, places = source.prepared, torch.from_numpy(chosen)
-    shape = (rows.shape[1], 1)
+def _rows(
+    source: Source,
+    split: str,
+    chosen: np.ndarray,
+) -> LabelledDataset:
+    # The splits share one table: each holds only the places of its rows.
+    rows = source.prepared
+    places = torch.from_numpy(chosen)
     return SequenceDataset(
         source.name,
         split,
         labels_of(source, chosen),
         source.classes,
-        lambda indices: rows[places[indices]],  # the splits share one table
-        shape=shape,
+        lambda indices: rows[places[indices]],
+        shape=(rows.shape[1], 1),
         task=source.collection.task,
     )
 
 
-def _texts(source: Source, split: str, chosen: np.ndarray, options: TextOptions) -> LabelledDataset:
+def _texts(
+    source: Source,
+    split: str,
+    chosen: np.ndarray,
+    options: TextOptions,
+) -> LabelledDataset:
     texts = source.collection.samples
+    task = source.collection.task
+    # Words of test samples alone must not have numbers of their own.
     vocabulary = options.make_vocabulary([texts[i] for i in source.training])
-    regression = source.collection.task == "regression"
     labels = labels_of(source, chosen)
+    classes = source.classes
+    targets = None
+    if task == "regression":
+        # The data set keeps numbers apart from classes, of which there is one without a name.
+        labels, classes, targets = torch.zeros(len(chosen), dtype=torch.int64), ("",), labels
     return TextDataset(
         source.name,
         split,
         [texts[i] for i in chosen],
-        torch.zeros(len(chosen), dtype=torch.int64) if regression else labels,
-        ("",) if regression else source.classes,
+        labels,
+        classes,
         vocabulary,
         options.length,
-        labels if regression else None,
-        source.collection.task,
+        targets,
+        task,
     )
 
 
 def _images(
-    source: Source, split: str, chosen: np.ndarray, image_size: tuple[int, int]
+    source: Source,
+    split: str,
+    chosen: np.ndarray,
+    image_size: tuple[int, int],
 ) -> LabelledDataset:
     files = [source.collection.samples[i] for i in chosen]
     labels = labels_of(source, chosen)
@@ -148,20 +175,29 @@ def _images(
 
 
 def _normalisation(
-    source: Source, image_size: tuple[int, int], form: str
+    source: Source,
+    image_size: tuple[int, int],
+    form: str,
 ) -> tuple[Sequence[float], Sequence[float]]:
-    """Return mean and deviation of each channel of pictures: ImageNet's, whose pictures have 8
-    bits; of 16 bits those of training pictures, which may fill a small part of the range.
+    """Return mean and deviation of each channel of pictures.
+
+    These are ImageNet's for 8 bits; for 16 bits those of the training pictures, which may fill a
+    small part of the range.
     """
     if form == "rgb":
         return MEAN, STD
+    # Opacity is a share from 0 to 1, which ImageNet's pictures do not have.
     if form == "rgba":
         return (*MEAN, 0.5), (*STD, 0.5)
     trained = [source.collection.samples[i] for i in source.training]
     return moments(trained, image_size, form)
 
 
-def _clouds(source: Source, split: str, chosen: np.ndarray) -> LabelledDataset:
+def _clouds(
+    source: Source,
+    split: str,
+    chosen: np.ndarray,
+) -> LabelledDataset:
     return PointDataset(
         source.name,
         split,
@@ -174,67 +210,72 @@ def _clouds(source: Source, split: str, chosen: np.ndarray) -> LabelledDataset:
     )
 
 
-def _fields(source: Source, split: str, chosen: np.ndarray) -> LabelledDataset:
-    inputs, answers = source.collection.samples, source.collection.labels
-    trained, asked = inputs[source.training], answers[source.training]
-    scale, mean = channel_scales(asked, (0, 2, 3)), asked.mean((0, 2, 3), np.float64).tolist()
-    result = FieldDataset(
-        source.name,
-        split,
-        torch.from_numpy(inputs[chosen]),
-        torch.from_numpy(answers[chosen]),
-        _answers(source, answers.shape[1]),
-        input_shift=trained.mean((0, 2, 3), dtype=np.float64).tolist(),
-        input_scale=channel_scales(trained, (0, 2, 3)),
-        scale=scale,
-        mean=mean,
-    )
-    result.notes = _far_from_zero(mean, scale)
-    return result
-
-
-def _point_fields(source: Source, split: str, chosen: np.ndarray) -> LabelledDataset:
-    assert source.collection.coordinates is not None
+def _fields(
+    source: Source,
+    split: str,
+    chosen: np.ndarray,
+) -> LabelledDataset:
+    """Return fields on a grid, or on points of their own."""
+    collection = source.collection
     answers = source.collection.labels
-    trained = [answers[i] for i in source.training]
-    scale = channel_scales(trained, (0,))
-    mean = np.concatenate(trained).mean(0, np.float64).tolist()
-    result = PointFieldDataset(
-        source.name,
-        split,
-        [source.prepared[i] for i in chosen],
-        [torch.from_numpy(answers[i]) for i in chosen],
-        _answers(source, answers[0].shape[1]),
-        coordinates=source.collection.coordinates[0].shape[1],
-        scale=scale,
-        mean=mean,
-    )
+    if collection.coordinates is None:
+        axes = (0, 2, 3)
+        trained = answers[source.training]
+    else:
+        axes = (0,)
+        trained = np.concatenate([answers[i] for i in source.training])
+    scale = channel_scales(trained, axes)
+    mean = trained.mean(axes, np.float64).tolist()
+    name = source.reading.label or "answer"
+    names = (name,)
+    if trained.shape[1] > 1:
+        names = numbered(name, trained.shape[1])
+
+    if collection.coordinates is None:
+        inputs = collection.samples[source.training]
+        result = FieldDataset(
+            source.name,
+            split,
+            torch.from_numpy(collection.samples[chosen]),
+            torch.from_numpy(answers[chosen]),
+            names,
+            input_shift=inputs.mean(axes, dtype=np.float64).tolist(),
+            input_scale=channel_scales(inputs, axes),
+            scale=scale,
+            mean=mean,
+        )
+    else:
+        result = PointFieldDataset(
+            source.name,
+            split,
+            [source.prepared[i] for i in chosen],
+            [torch.from_numpy(answers[i]) for i in chosen],
+            names,
+            coordinates=collection.coordinates[0].shape[1],
+            scale=scale,
+            mean=mean,
+        )
     result.notes = _far_from_zero(mean, scale)
     return result
 
 
 def _far_from_zero(mean: Sequence[float], scale: Sequence[float]) -> tuple[str, ...]:
-    """Say that the mean of answers is many of their deviations: a relative error of them is
-    small whatever a model does.
+    """Return a note on answers whose mean is many of their deviations.
+
+    Their relative error is small, whatever a model predicts.
     """
-    far = np.abs(mean) > FAR * np.array(scale)
-    if not far.any():
-        return ()
-    k = int(far.argmax())
-    error = scale[k] / abs(mean[k])
-    return (
-        f"the fields asked for are {mean[k]:.4g} on average and vary by {scale[k]:.4g} alone: "
-        f"answering the mean everywhere has a relative error of about {error:.2g}",
-    )
-
-
-def _answers(source: Source, count: int) -> tuple[str, ...]:
-    name = source.reading.label or "answer"
-    return (name,) if count == 1 else tuple(f"{name} {i + 1}" for i in range(count))
+    for average, deviation in zip(mean, scale):
+        if abs(average) > FAR * deviation:
+            error = deviation / abs(average)
+            return (
+                f"the fields asked for are {average:.4g} on average and vary by {deviation:.4g} "
+                f"alone: answering the mean everywhere has a relative error of about {error:.2g}",
+            )
+    return ()
 
 
 def _padded_steps(steps: list[np.ndarray]) -> Tensor:
-    """Classes (N, points), IGNORED where none is asked."""
+    """Return classes (N, points), IGNORED where one is missing and behind the end of a series."""
     result = torch.full((len(steps), max(map(len, steps))), IGNORED)
     for row, codes in enumerate(steps):
         values = torch.from_numpy(codes.astype(np.int64))

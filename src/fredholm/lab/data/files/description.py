@@ -1,6 +1,4 @@
-"""Description of a user's files before anything is trained: counts, gaps, rates, balance, and the
-first samples.
-"""
+"""Description of a user's files before training: counts, gaps, rates, balance, first samples."""
 
 from __future__ import annotations
 
@@ -11,41 +9,48 @@ import numpy as np
 from ..splits import SPLITS
 from .casts import Coded
 from .collection import Collection
-from .schema import as_facts
+from .scaling import EVEN
 from .terms import Terms, columns_of
 from .writing import is_number
 
 FIRST = 3  # samples that are shown
-LINES = 4  # of each
-CELLS = 6  # of each line
-LARGE = 1e6  # of times, which six digits do not tell apart
+LINES = 4  # lines per sample
+CELLS = 6  # cells per line
+
+# Times from which on six digits do not tell one from the next.
+LARGE = 1e6
 
 
 def describe(source: Any) -> dict[str, Any]:
-    """Facts of a :class:`.source.Source`, as JSON takes them."""
+    """Return facts of a :class:`.source.Source`, as JSON stores them."""
     collection: Collection = source.collection
-    counts = [int((source.parts == number).sum()) for number in range(3)]
-    facts = source.facts()
-    return {
+    split = source.facts()["split"]
+    task = collection.task
+    if collection.kind == "fields":
+        task = "field"
+    result = {
         "name": source.name,
         "path": str(source.path),
         "kind": collection.kind,
-        "task": "field" if collection.kind == "fields" else collection.task,
+        "task": task,
         "samples": len(collection),
-        "split": {"rule": facts["split"]["rule"], **dict(zip(SPLITS, counts, strict=True))},
+        "split": {key: split[key] for key in ("rule", *SPLITS)},
         "taken": dict(collection.taken),
-        "schema": as_facts(source.schema),
+        "schema": [entry._asdict() for entry in source.schema],
         "channels": list(collection.channels),
         **_target(collection),
         **_sizes(collection),
-        **({"image_size": list(source.image_size)} if collection.kind == "images" else {}),
+    }
+    if collection.kind == "images":
+        result["image_size"] = list(source.image_size)
+    return result | {
         "first": [_first(collection, i) for i in range(min(FIRST, len(collection)))],
         "remarks": list(collection.remarks),
     }
 
 
 def _target(collection: Collection) -> dict[str, Any]:
-    """Balance of classes, or the range of numbers."""
+    """Return the balance of classes, or the range of numbers."""
     labels = collection.labels
     if isinstance(labels, Coded):
         codes = labels.codes[labels.codes >= 0]
@@ -58,8 +63,9 @@ def _target(collection: Collection) -> dict[str, Any]:
 
 
 def _sizes(collection: Collection) -> dict[str, Any]:
-    """Lengths, rate and missing cells, as far as the kind has them."""
-    kind, samples = collection.kind, collection.samples
+    """Return lengths, rate and missing cells, as far as the kind has them."""
+    kind = collection.kind
+    samples = collection.samples
     if kind == "texts":
         words = [len(text.split()) for text in samples]
         return {"words": _range(words)}
@@ -78,18 +84,18 @@ def _sizes(collection: Collection) -> dict[str, Any]:
 
 
 def _rate(collection: Collection) -> dict[str, Any]:
-    """The step between two times, and the longest gap, in units of the files."""
+    """Return the step between two times, and the longest gap, in units of the files."""
+    # Without times, users see how their rows are taken, and can name the column.
     if collection.times is None:
         return {"rate": "no times: one step between two rows"}
     gaps = np.concatenate([np.diff(times) for times in collection.times])
     if not len(gaps):
         return {}
     step = float(np.median(gaps))
-    regular = bool((np.abs(gaps / step - 1) <= 1e-3).all())
-    return {
-        "rate": f"{'every' if regular else 'irregular, usually every'} {step:g}",
-        "longest_gap": float(gaps.max()),
-    }
+    rate = f"irregular, usually every {step:g}"
+    if (np.abs(gaps / step - 1) <= EVEN).all():
+        rate = f"every {step:g}"
+    return {"rate": rate, "longest_gap": float(gaps.max())}
 
 
 def _range(values: list[int]) -> dict[str, int]:
@@ -97,7 +103,7 @@ def _range(values: list[int]) -> dict[str, int]:
 
 
 def _first(collection: Collection, number: int) -> dict[str, Any]:
-    """One sample: where it is, its label, and its beginning."""
+    """Return the place, the label and the beginning of a sample."""
     return {
         "where": collection.where(number),
         "label": _label(collection, number),
@@ -108,8 +114,9 @@ def _first(collection: Collection, number: int) -> dict[str, Any]:
 def _label(collection: Collection, number: int) -> str:
     labels = collection.labels
     if collection.steps is not None:
-        codes = collection.steps[number][:8]
-        return " ".join(labels.names[code] if code >= 0 else "-" for code in codes)
+        # The name behind the last one is that of the code -1, a missing class.
+        names = [*labels.names, "-"]
+        return " ".join(names[code] for code in collection.steps[number][:8])
     if isinstance(labels, Coded):
         return labels.names[labels.codes[number]]
     if collection.kind == "fields":
@@ -118,26 +125,38 @@ def _label(collection: Collection, number: int) -> str:
 
 
 def _beginning(collection: Collection, number: int) -> str:
+    """Return the first cells, points or words of a sample."""
     sample = collection.samples[number]
-    if collection.kind == "texts":
+    kind = collection.kind
+    if kind == "texts":
         return sample[:80]
-    if collection.kind == "images":  # a table of paths; else where it is says its name
-        return "" if collection.where(number).endswith(sample.name) else sample.name
-    if collection.kind == "rows" and collection.reading.channels:
-        return _cells(collection, sample)
-    rows = sample if collection.kind != "rows" else sample[None]
-    if collection.kind == "fields" and collection.coordinates is None:
+    if kind == "images":
+        # Without a table, the place of a picture is its path already.
+        if collection.where(number).endswith(sample.name):
+            return ""
+        return sample.name
+    rows = sample
+    if kind == "rows":
+        if collection.reading.channels:
+            return _cells(collection, sample)
+        rows = sample[None]
+    elif kind == "fields" and collection.coordinates is None:
         rows = sample.reshape(len(sample), -1)
+
     lines = [_line(row) for row in rows[:LINES]]
     if collection.times is not None:
-        start = (collection.starts or ["0"] * len(collection))[number]
+        start = "0"
+        if collection.starts:
+            start = collection.starts[number]
         times = _shown_times(start, collection.times[number][:LINES])
         lines = [f"{time}: {line}" for time, line in zip(times, lines)]
-    return "; ".join(lines) + ("; …" if len(rows) > LINES else "")
+    if len(rows) > LINES:
+        lines.append("…")
+    return "; ".join(lines)
 
 
 def _cells(collection: Collection, row: np.ndarray) -> str:
-    """Return the first cells of a row as the table has them."""
+    """Return the first cells of a row as the table has them: words instead of their columns."""
     names = collection.reading.channels or ()
     terms = Terms(columns=tuple(columns_of(names[:CELLS], collection.words)))
     cells = [cell or "·" for cell in terms.cells(row)]
@@ -147,8 +166,10 @@ def _cells(collection: Collection, row: np.ndarray) -> str:
 
 
 def _shown_times(start: str, later: np.ndarray) -> list[str]:
-    """Return times as text: of dates and large numbers, whose digits would hide what differs, the
-    first, and how much later the others are.
+    """Return times as text.
+
+    Dates and large numbers are shown as the first time and the differences to it: six digits of
+    1,700,000,000 hide the seconds.
 
     Example:
         >>> _shown_times("0.5", np.array([0.0, 1.5]))
@@ -162,5 +183,8 @@ def _shown_times(start: str, later: np.ndarray) -> list[str]:
 
 
 def _line(row: np.ndarray) -> str:
-    cells = ["·" if np.isnan(value) else f"{value:.4g}" for value in row[:CELLS].tolist()]
-    return " ".join(cells) + (" …" if len(row) > CELLS else "")
+    cells = [f"{value:.4g}" for value in row[:CELLS].tolist()]
+    cells = [cell.replace("nan", "·") for cell in cells]
+    if len(row) > CELLS:
+        cells.append("…")
+    return " ".join(cells)

@@ -2,135 +2,152 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 
 from ....errors import DataError
-from .collection import Collection
-from .named import (
-    ANSWERS,
-    INPUTS,
-    PLACES,
-    collection_of,
-    find,
-    first_channel,
-    floats,
-    groups_of,
-    needed,
-    order_of,
-    rule_of,
-)
-from .reading import Reading
+from .collection import Collection, numbered
+from .named import ANSWERS, INPUTS, PLACES, ArrayFile, first_channel, rule_of
 
-FEW = 4  # channels that a last axis may be
+FEW = 4  # most channels that a last axis may be
 
 
-def collect_fields(
-    path: Path, arrays: dict[str, np.ndarray], reading: Reading, labelled: bool
-) -> Collection:
-    """Inputs and answers (N, H, W) or (N, C, H, W) on a grid; or (N, points) or (N, points, C) and
-    coordinates (N, points, d), or (points, d) for all.
+def collect_fields(file: ArrayFile) -> Collection:
+    """Read fields: inputs and answers (N, H, W) or (N, C, H, W) on a grid; or (N, points) or
+    (N, points, C) and coordinates (N, points, d), or (points, d) for all.
+
+    Raises:
+        DataError: arrays that are missing or do not fit, or values that are not finite.
     """
-    result = _collected(path, arrays, reading, labelled)
-    if labelled:
-        result.groups = groups_of(path, arrays, reading, len(result))
-        result.order = order_of(path, arrays, reading, len(result))
+    key = file.needed(INPUTS, first_channel(file.reading), "inputs")
+    places = file.find(PLACES)
+    inputs = file.floats(key)
+    answer = file.reading.label
+    answers = None
+    if file.labelled:
+        # One array may have a usual name of both, such as `u`.
+        rest = {name: file[name] for name in file.arrays if name not in (key, places)}
+        answer = replace(file, arrays=rest).needed(ANSWERS, answer, "answers")
+        answers = file.floats(answer).astype(np.float32)
+    reading = file.reading.settled(
+        label=answer,
+        task="regression",
+        channels=(key,),
+        split=rule_of(file.reading),
+    )
+    result = file.collection(
+        reading,
+        inputs,
+        answers,
+        {"inputs": f"array {key!r}", "answers": f"array {answer!r}"},
+    )
+    result.order = file.order(len(inputs))
+
+    if places is not None:
+        result.taken["coordinates"] = f"array {places!r}"
+        _put_on_points(result, file, file.floats(places))
+    elif inputs.ndim == 2:
+        # A line is points at equal distances.
+        result.taken["grid"] = "a line"
+        line = np.linspace(0, 1, inputs.shape[1], dtype=np.float32)
+        _put_on_points(result, file, line[:, None])
+    else:
+        _put_on_grid(result, file, key)
     return result
 
 
-def _collected(
-    path: Path, arrays: dict[str, np.ndarray], reading: Reading, labelled: bool
-) -> Collection:
-    key = needed(arrays, INPUTS, first_channel(reading), path, "inputs")
-    places = find(arrays, PLACES)
-    inputs = floats(path, key, arrays[key])
-    answer, answers = reading.label, None
-    if labelled:
-        rest = {name: value for name, value in arrays.items() if name not in (key, places)}
-        answer = needed(rest, ANSWERS, reading.label, path, "answers")
-        answers = floats(path, answer, arrays[answer]).astype(np.float32)
-    taken = {"inputs": f"array {key!r}", "answers": f"array {answer!r}"}
-    settled = reading.settled(
-        label=answer, task="regression", channels=(key,), split=rule_of(reading)
-    )
-    if places is None and inputs.ndim == 2:  # a line is points at equal distances
-        line = np.linspace(0, 1, inputs.shape[1], dtype=np.float32)[:, None]
-        return _on_points(path, settled, inputs, answers, line, taken | {"grid": "a line"})
-    if places is not None:
-        taken |= {"coordinates": f"array {places!r}"}
-        points = floats(path, places, arrays[places])
-        return _on_points(path, settled, inputs, answers, points, taken)
-    samples = (inputs[:, None] if inputs.ndim == 3 else inputs).astype(np.float32)
+def _put_on_grid(
+    result: Collection,
+    file: ArrayFile,
+    key: str,
+) -> None:
+    """Bring fields to (N, C, H, W)."""
+    samples = result.samples.astype(np.float32)
+    answers = result.labels
+    answer = result.reading.label or ""
+    if samples.ndim == 3:
+        samples = samples[:, None]
+    fits = samples.ndim == 4
     if answers is not None:
-        answers = answers[:, None] if answers.ndim == 3 else answers
-        if samples.ndim != 4 or answers.ndim != 4 or samples.shape[::2] != answers.shape[::2]:
-            raise DataError(
-                f"{path}: {key!r} {arrays[key].shape} and {answer!r} {arrays[answer or ''].shape}; "
-                "needs (N, C, H, W) and (N, K, H, W), or coordinates for points"
-            )
-    _check_finite(path, key, samples)
-    if answers is not None:
-        _check_finite(path, answer or "", answers)
-    result = collection_of(
-        path,
-        settled,
-        samples,
-        answers,
-        taken | {"grid": f"{samples.shape[2]} × {samples.shape[3]}"},
-    )
+        if answers.ndim == 3:
+            answers = answers[:, None]
+        fits = fits and answers.ndim == 4 and samples.shape[::2] == answers.shape[::2]
+    if not fits:
+        shapes = {name: file[name].shape for name in (key, answer) if name in file.arrays}
+        raise DataError(
+            f"{file.path}: expected fields (N, C, H, W) and (N, K, H, W), got {shapes}; bring them "
+            "to these axes, or give coordinates for points"
+        )
+    for name, values in ((key, samples), (answer, answers)):
+        if values is None:
+            continue
+        bad = ~np.isfinite(values).reshape(len(values), -1).all(1)
+        if bad.any():
+            raise _not_finite(file, repr(name), int(bad.argmax()), "fields on a grid have no gaps")
+
     _, channels, height, width = samples.shape
-    result.channels = tuple(f"{key} {i + 1}" for i in range(channels))
+    result.samples = samples
+    result.labels = answers
+    result.taken["grid"] = f"{height} × {width}"
+    result.channels = numbered(key, channels)
+    # Channels of pictures often come last: then the "width" is small, and the "channels" are many.
     if width < min(channels, height) and width <= FEW:
         result.remarks.append(
             f"array {key!r} {samples.shape} is read as {channels} channels on a grid of {height} × "
             f"{width}; if its channels come last, move them: np.moveaxis({key}, -1, 1)"
         )
-    return result
 
 
-def _on_points(
-    path: Path,
-    reading: Reading,
-    inputs: np.ndarray,
-    answers: np.ndarray | None,
+def _put_on_points(
+    result: Collection,
+    file: ArrayFile,
     places: np.ndarray,
-    taken: dict[str, str],
-) -> Collection:
-    inputs = inputs.reshape(*inputs.shape[:2], -1)
-    count, _points = inputs.shape[:2]
-    places = np.broadcast_to(places, (count, *places.shape)) if places.ndim == 2 else places
-    answers = None if answers is None else answers.reshape(*answers.shape[:2], -1)
-    shapes = [inputs.shape[:2], places.shape[:2], *([] if answers is None else [answers.shape[:2]])]
+) -> None:
+    """Bring fields to lists of (points, C), without the points whose coordinates are NaN."""
+    arrays = {"inputs": result.samples, "answers": result.labels}
+    arrays = {
+        what: values.reshape(*values.shape[:2], -1)
+        for what, values in arrays.items()
+        if values is not None
+    }
+    if places.ndim == 2:
+        places = np.broadcast_to(places, (len(result), *places.shape))
+    shapes = [values.shape[:2] for values in (*arrays.values(), places)]
     if len(set(shapes)) > 1 or places.ndim != 3:
         raise DataError(
-            f"{path}: inputs, coordinates and answers of {shapes} samples and points; needs "
-            "(N, points, C), (N, points, d) and (N, points, K)"
+            f"{file.path}: expected inputs (N, points, C), answers (N, points, K) and coordinates "
+            f"(N, points, d), got {shapes} samples and points; bring them to the same"
         )
-    here = np.logical_not(np.isnan(places).any(2))
-    if not here.any(1).all():
-        row = int(here.any(1).argmin())
+
+    here = ~np.isnan(places).any(2)
+    lost = ~here.any(1)
+    if lost.any():
         raise DataError(
-            f"{path}: sample {row} has no point whose coordinates are all there; leave it out"
+            f"{file.path}: sample {int(lost.argmax())} has no point whose coordinates are all "
+            "there; leave it out"
         )
-    samples = [values[mask] for values, mask in zip(inputs, here)]
-    said = None if answers is None else [values[mask] for values, mask in zip(answers, here)]
-    for what, rows in (("inputs", samples), ("answers", said or [])):
-        for row, values in enumerate(rows):
+    parts = {
+        what: [rows[mask] for rows, mask in zip(values, here)] for what, values in arrays.items()
+    }
+    for what, rows in parts.items():
+        for number, values in enumerate(rows):
             if not np.isfinite(values).all():
-                raise DataError(
-                    f"{path}: {what} of sample {row} hold a value that is no finite number; "
-                    "coordinates of NaN mark points that are not there"
-                )
-    result = collection_of(path, reading, samples, said, taken)
+                fix = "coordinates of NaN mark points that are not there"
+                raise _not_finite(file, what, number, fix)
+    result.samples = parts["inputs"]
+    result.labels = parts.get("answers")
     result.coordinates = [values[mask] for values, mask in zip(places, here)]
-    result.channels = tuple(f"input {i + 1}" for i in range(inputs.shape[2]))
-    return result
+    result.channels = numbered("input", arrays["inputs"].shape[-1])
 
 
-def _check_finite(path: Path, key: str, values: np.ndarray) -> None:
-    bad = ~np.isfinite(values).reshape(len(values), -1).all(1)
-    if bad.any():
-        raise DataError(
-            f"{path}: {key!r} of sample {int(bad.argmax())} holds a value that is no finite number"
-        )
+def _not_finite(
+    file: ArrayFile,
+    what: str,
+    number: int,
+    fix: str,
+) -> DataError:
+    return DataError(
+        f"{file.path}: {what} of sample {number}: expected finite numbers, got NaN or an infinite "
+        f"one; {fix}"
+    )

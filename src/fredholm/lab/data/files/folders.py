@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Collection as Suffixes
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,33 +13,44 @@ from ....errors import DataError
 from ....progress import steps
 from .casts import Coded
 from .clouds import exchanged, read_cloud
-from .collection import LISTED, PART_NAMES, TRAIN, Collection
-from .reading import Reading
+from .collection import PART_NAMES, TRAIN, Collection, listed, numbered
+from .reading import Reading, refuse_columns
 from .sounds import read_whole_sound, sounds_of
 from .suffixes import suffix_of
 
-RUNS = frozenset({"recipe.yaml", "choice.json"})  # what tells a run or a comparison
-COLUMNS = ("label", "time", "id", "text", "channels")  # of a reading, that tables have
+RUNS = frozenset({"recipe.yaml", "choice.json"})  # files that mark a run or a comparison
+COLUMNS = ("label", "time", "id", "text", "channels")  # keys of a reading that name columns
 LOOKED_AT = 1000  # pictures whose headers are read before training: about a second
 
 
+class Entry(NamedTuple):
+    """A file of a class; the split is None if no folder names one."""
+
+    file: Path
+    label: str = ""
+    part: int | None = None
+
+
 def visible(folder: Path) -> list[Path]:
-    """What lies in a folder, sorted, but for hidden files."""
+    """Return the content of a folder, sorted, without hidden files."""
     return sorted(path for path in folder.iterdir() if not _hidden(path.name))
 
 
 def _hidden(name: str) -> bool:
-    """Of a file or folder that a program left behind, such as a notebook's copies."""
+    """Whether a program left a file or folder behind, such as a notebook's copies."""
     return name.startswith((".", "__"))
 
 
 def files_below(folder: Path, suffixes: Suffixes[str]) -> list[Path]:
-    """All files below a folder with one of the suffixes, sorted, but for hidden ones, and those in
-    hidden folders and in runs and comparisons that lie there.
+    """Return all files below a folder with one of the suffixes, sorted.
+
+    Without hidden files and folders, and without runs and comparisons: a user trains inside the
+    data folder, and the run's own tables and pictures are not samples.
     """
     below = [
         path for path in folder.rglob("*") if not any(map(_hidden, path.relative_to(folder).parts))
     ]
+    # The folder itself may be marked: a recipe beside the data is common.
     runs = {path.parent for path in below if path.name in RUNS} - {folder}
     return sorted(
         path
@@ -54,13 +65,14 @@ def _is_run(folder: Path) -> bool:
 
 
 def _has_runs_alone(folder: Path) -> bool:
-    """Whether there are runs or comparisons below a folder, and no other file."""
-    marked = any(path.name in RUNS for path in folder.rglob("*"))
-    return marked and not files_below(folder, {suffix_of(path) for path in folder.rglob("*")})
+    """Whether there are runs or comparisons below a folder, and no other files."""
+    below = list(folder.rglob("*"))
+    marked = any(path.name in RUNS for path in below)
+    return marked and not files_below(folder, {suffix_of(path) for path in below})
 
 
 def look_at(files: list[Path]) -> None:
-    """Read the headers of ``LOOKED_AT`` pictures spread evenly; the others are looked at when they
+    """Read the headers of ``LOOKED_AT`` pictures, spread evenly; the others are checked when they
     are read.
 
     Raises:
@@ -73,59 +85,83 @@ def look_at(files: list[Path]) -> None:
 
 
 def collect_folders(
-    root: Path, name: str, reading: Reading, suffixes: frozenset[str], labelled: bool = True
+    root: Path,
+    name: str,
+    reading: Reading,
+    suffixes: frozenset[str],
+    labelled: bool = True,
 ) -> Collection:
-    """The files of class folders, of the reading's kind; folders ``train``, ``val`` and ``test``
-    above or below the classes are the splits. What a run is asked about may be a single file.
+    """Return the files of class folders, of the reading's kind.
+
+    Folders ``train``, ``val`` and ``test`` above or below the classes are the splits. Samples to
+    predict may be a single file, or lie in any folders.
 
     Raises:
-        DataError: fewer than two classes, one without files, or one that only the test has.
+        DataError: fewer than two classes, a class without files, or one that only the test has.
     """
-    kind, settled = reading.kind or "", reading
+    kind = reading.kind or ""
+    settled = reading
     if labelled:
         _refuse_rules(root, reading, kind)
         settled = reading.settled(task="classification", split="random")
-        rows = _with_classes(root, suffixes)
+        entries = _with_classes(root, suffixes)
+    elif root.is_file():
+        entries = [Entry(root)]
     else:
-        below = [root] if root.is_file() else files_below(root, suffixes)
-        rows = [(file, "", None) for file in below]
-    if not rows:
-        raise DataError(f"{root}: holds no file ending in {', '.join(sorted(suffixes))}")
-    contents, unread = contents_of(kind, [file for file, _, _ in rows], reading, labelled)
+        entries = [Entry(file) for file in files_below(root, suffixes)]
+    if not entries:
+        raise _no_files(root, suffixes)
+
+    contents, unread = contents_of(kind, [entry.file for entry in entries], reading, labelled)
     settled = settled.settled(**contents.pop("found", {}))
-    all_rows, rows = rows, [row for number, row in enumerate(rows) if number not in unread]
-    _check_classes_left(root, all_rows, rows)
-    files = [file for file, _, _ in rows]
-    classes = sorted({word for _, word, _ in rows})
-    labels = Coded(np.array([classes.index(word) for _, word, _ in rows]), classes)
-    parts = [part for _, _, part in rows]
+    readable = [entry for number, entry in enumerate(entries) if number not in unread]
+    lost = {entry.label for entry in entries} - {entry.label for entry in readable}
+    if lost:
+        raise DataError(
+            f"{root}: no file of the class {min(lost)!r} can be read; mend the files, or remove "
+            "the folder"
+        )
+
+    files, words, parts = zip(*readable)
     result = Collection(
         name,
         settled,
-        labels=labels if labelled else None,
+        labels=None,
         place=lambda i: {"file": str(files[i])},
-        parts=None if None in parts else np.array(parts, np.int8),
         taken={"label": "the folder's name"},
         **contents,
     )
+    if labelled:
+        classes, codes = np.unique(words, return_inverse=True)
+        result.labels = Coded(codes, classes.tolist())
+    if None not in parts:
+        result.parts = np.array(parts, np.int8)
     if kind == "clouds":
-        _same_channels(result)
+        _name_channels(result)
         result.remarks += exchanged(result.samples)
     return result
 
 
+def _no_files(folder: Path, suffixes: Suffixes[str]) -> DataError:
+    return DataError(f"{folder}: holds no file ending in {', '.join(sorted(suffixes))}")
+
+
 def contents_of(
-    kind: str, files: list[Path], reading: Reading, labelled: bool
+    kind: str,
+    files: list[Path],
+    reading: Reading,
+    labelled: bool,
 ) -> tuple[dict[str, Any], set[int]]:
-    """Return what a collection holds of the files of a kind, and the numbers of those that cannot
-    be read.
+    """Return the fields of a collection of such files, and the numbers of the unreadable ones.
 
     Raises:
-        DataError: of a strict reading, the first that cannot be read.
+        DataError: of a strict reading, the first file that cannot be read.
     """
     if kind == "images":
         return pictures_of(files, reading.strict, reading.pixels)
-    read, samples, errors = _READ[kind], [], {}
+    read = _READ[kind]
+    samples = []
+    errors = {}
     for number, file in enumerate(steps(f"read {kind}", files)):
         try:
             samples.append(read(file))
@@ -133,12 +169,13 @@ def contents_of(
             if reading.strict:
                 raise
             errors[number] = str(error)
+
     remarks = unread_remarks(files, errors)
-    kept = [file for number, file in enumerate(files) if number not in errors]
-    held = {"samples": samples}
+    contents = {"samples": samples}
     if kind == "series":
-        held = sounds_of(kept, samples, labelled)
-    return held | {"remarks": remarks}, set(errors)
+        readable = [file for number, file in enumerate(files) if number not in errors]
+        contents = sounds_of(readable, samples, labelled)
+    return contents | {"remarks": remarks}, set(errors)
 
 
 def read_text(file: Path) -> str:
@@ -164,15 +201,20 @@ _READ: dict[str, Callable[[Path], Any]] = {
 
 
 def pictures_of(
-    files: list[Path], strict: bool, form: str | None = None, *, single: bool = False
+    files: list[Path],
+    strict: bool,
+    form: str | None = None,
+    *,
+    single: bool = False,
 ) -> tuple[dict[str, Any], set[int]]:
-    """Return pictures as a collection holds them, and the numbers of those that cannot be read.
+    """Return the fields of a collection of pictures, and the numbers of the unreadable ones.
 
-    ``form``: what is read of them; None: what keeps everything. ``single``: of many files that are
-    looked at one by one.
+    Args:
+        form: how pictures are read; None: so that everything in them is kept.
+        single: there are other files, each of which is passed by itself.
 
     Raises:
-        DataError: where ``strict``, the first that cannot be read.
+        DataError: where ``strict``, the first picture that cannot be read.
     """
     # It imports torch, which tables do without.
     from ..kinds.picture_files import form_of, look_at_all, remarks_on
@@ -182,81 +224,66 @@ def pictures_of(
     if strict and errors:
         raise DataError(next(iter(errors.values())))
     if single and errors:
+        # One file of several is not "more than half of the files".
         remarks = [f"left out (--strict refuses it): {errors[0]}"]
     else:
         remarks = unread_remarks(files, errors)
+
     kept = [number for number in range(len(files)) if number not in errors]
-    samples, seen = [files[i] for i in kept], [looks[i] for i in kept]
+    samples = [files[i] for i in kept]
+    seen = [looks[i] for i in kept]
     form = form or form_of(seen)
     remarks += remarks_on(samples, seen, form)
     return {"samples": samples, "remarks": remarks, "found": {"pixels": form}}, set(errors)
 
 
 def unread_remarks(files: Sequence[Path], errors: Mapping[int, str]) -> list[str]:
-    """Return what is said of files that cannot be read, each with its reason.
+    """Return a remark on files that cannot be read, each with its reason.
 
     Raises:
-        DataError: more than half of them.
+        DataError: they are more than half of the files, so that the rest may not be what the user
+            means.
     """
     if not errors:
         return []
-    reasons = _listed(list(errors.values()))
+    said = f"{len(errors):,} of {len(files):,} files cannot be read"
+    reasons = [*errors.values()]
     if 2 * len(errors) > len(files):
-        raise DataError(f"{len(errors):,} of {len(files):,} files cannot be read: {reasons}")
-    return [
-        f"{len(errors):,} of {len(files):,} files cannot be read and are left out (--strict "
-        f"refuses them): {reasons}"
-    ]
+        raise DataError(f"{said}: {listed(reasons)}")
+    return [f"{said} and are left out (--strict refuses them): {listed(reasons)}"]
 
 
-def _listed(reasons: Sequence[str]) -> str:
-    """Return the reasons, of very many the first."""
-    more = [f"and {len(reasons) - LISTED:,} more"] if len(reasons) > LISTED else []
-    return "; ".join([*reasons[:LISTED], *more])
-
-
-def _check_classes_left(
-    root: Path, rows: Sequence[tuple[Path, str, int | None]], left: Sequence[Any]
+def _refuse_rules(
+    root: Path,
+    reading: Reading,
+    kind: str,
 ) -> None:
-    """Refuse a class of which no file can be read."""
-    lost = {word for _, word, _ in rows} - {word for _, word, _ in left}
-    if lost:
-        raise DataError(
-            f"{root}: no file of the class {min(lost)!r} can be read; mend the files, or remove "
-            "the folder"
-        )
-
-
-def _refuse_rules(root: Path, reading: Reading, kind: str) -> None:
-    """Refuse to be told of columns, groups and times, which files in class folders do not have.
+    """Refuse columns, groups and times, which files in class folders do not have.
 
     Raises:
-        DataError: naming what was said.
+        DataError: naming the key of the reading.
     """
-    columns = {key: getattr(reading, key) for key in COLUMNS}
-    name = next((key for key, value in columns.items() if value is not None), None)
-    if name is not None:
-        said = columns[name]
-        said = ",".join(said) if isinstance(said, tuple) else said
-        raise DataError(
-            f"{root}: {name}: expected no column, got {said!r}; a folder per class has no columns, "
-            "and the name of a file's folder is its label: leave it out, or give a table"
-        )
-    rules = {"group": reading.group, "split": None if reading.split == "random" else reading.split}
-    name = next((key for key, value in rules.items() if value is not None), None)
-    if name is None:
-        return
+    reason = (
+        "a folder per class has no columns, and the name of a file's folder is its label: leave it "
+        "out, or give a table"
+    )
+    refuse_columns(root, reading, COLUMNS, reason)
+    rules = {"group": reading.group}
+    if reading.split != "random":
+        rules["split"] = reading.split
     way = "a table of paths and labels, with a column for it"
     if kind == "clouds":
         way = "one npz or h5 file with 'points', 'label' and an array for it"
-    raise DataError(
-        f"{root}: {name}: received {rules[name]!r}; a folder a class has no groups and no times: "
-        f"give {way}"
-    )
+    for name, value in rules.items():
+        if value is not None:
+            raise DataError(
+                f"{root}: {name}: expected none, got {value!r}; a folder per class has no groups "
+                f"and no times: give {way}"
+            )
 
 
-def _with_classes(root: Path, suffixes: Suffixes[str]) -> list[tuple[Path, str, int | None]]:
-    """Return (file, class, split) of each file; the split is None if no folder names one.
+def _with_classes(root: Path, suffixes: Suffixes[str]) -> list[Entry]:
+    """Return all files with their classes and splits.
 
     Three layouts are read: ``<split>/<class>/file``, ``<class>/<split>/file`` and
     ``<class>/file``.
@@ -267,60 +294,75 @@ def _with_classes(root: Path, suffixes: Suffixes[str]) -> list[tuple[Path, str, 
     """
     children = [path for path in visible(root) if path.is_dir() and files_below(path, suffixes)]
     splits = [path for path in children if path.name.lower() in PART_NAMES]
-    rows: list[tuple[Path, str, int | None]] = []
+    entries: list[Entry] = []
 
     # <split>/<class>/file: every folder at the top must be a split.
     if splits:
-        odd = [path for path in children if path not in splits]
-        if odd:
-            raise DataError(
-                f"{odd[0]}: lies beside {splits[0].name}/; needs a split's name or none"
-            )
+        for path in children:
+            if path not in splits:
+                raise _beside(path, splits[0])
         for split in splits:
-            rows += [
-                (file, folder.name, PART_NAMES[split.name.lower()])
-                for folder in _class_folders(split, suffixes)
-                for file in files_below(folder, suffixes)
-            ]
-        _check_parts(root, rows)
-        return rows
+            part = PART_NAMES[split.name.lower()]
+            for folder in _class_folders(split, suffixes):
+                entries += [
+                    Entry(file, folder.name, part) for file in files_below(folder, suffixes)
+                ]
+        _check_parts(root, entries)
+        return entries
 
     # <class>/<split>/file or <class>/file: all classes must have the same of the two layouts.
     for folder in _class_folders(root, suffixes):
         for split in _parts_within(folder, suffixes) or [folder]:
-            number = None if split == folder else PART_NAMES[split.name.lower()]
-            rows += [(file, folder.name, number) for file in files_below(split, suffixes)]
-    numbers = [number for _, _, number in rows]
-    if None in numbers and any(number is not None for number in numbers):
-        file = rows[numbers.index(None)][0]
+            # None of a class: a folder with the name of a split would be among `splits`.
+            part = PART_NAMES.get(split.name.lower())
+            entries += [Entry(file, folder.name, part) for file in files_below(split, suffixes)]
+    bare = [entry for entry in entries if entry.part is None]
+    if 0 < len(bare) < len(entries):
         raise DataError(
-            f"{file}: lies in no train/, val/ or test/, which other classes have; move it into one"
+            f"{bare[0].file}: lies in no train/, val/ or test/, which other classes have; move it "
+            "into one"
         )
-    return rows
+    return entries
+
+
+def _beside(path: Path, split: Path) -> DataError:
+    return DataError(
+        f"{path}: lies beside {split.name}/; expected a split (train, val or test) or none, move it"
+    )
 
 
 def _parts_within(folder: Path, suffixes: Suffixes[str]) -> list[Path]:
-    """The folders train, val and test of a class, which then has no other files.
+    """Return the folders train, val and test of a class, beside which there must be no files.
 
     Raises:
-        DataError: a file or a folder of files beside them.
+        DataError: a file, or another folder with files, beside them.
     """
-    inner = [
-        path
-        for path in visible(folder)
-        if (files_below(path, suffixes) if path.is_dir() else suffix_of(path) in suffixes)
-    ]
-    named = [path for path in inner if path.is_dir() and path.name.lower() in PART_NAMES]
-    odd = next((path for path in inner if path not in named), None)
-    if named and odd is not None:
-        raise DataError(f"{odd}: lies beside {named[0].name}/; needs a split's name or none")
+    named = []
+    other = []
+    for path in visible(folder):
+        if not path.is_dir():
+            if suffix_of(path) in suffixes:
+                other.append(path)
+        elif files_below(path, suffixes):
+            if path.name.lower() in PART_NAMES:
+                named.append(path)
+            else:
+                other.append(path)
+    if named and other:
+        raise _beside(other[0], named[0])
     return named
 
 
 def _class_folders(part: Path, suffixes: Suffixes[str]) -> list[Path]:
-    folders = [path for path in visible(part) if path.is_dir() and not _is_run(path)]
+    """Return the folders with files of samples.
+
+    Raises:
+        DataError: a file beside them, or a folder without samples. A user who sees neither would
+            wait for a training that lacks them.
+    """
     loose = [path for path in visible(part) if path.suffix.lower() in suffixes]
     if loose and suffix_of(loose[0]) == ".npy":
+        # NumPy's users save one array per file: the arrays of fields or series in our sense.
         raise DataError(
             f"{loose[0]}: expected clouds in folders {part.name}/<class>/, got {len(loose)} .npy "
             "files beside one another; for fields or series, save all arrays in one file: "
@@ -331,29 +373,43 @@ def _class_folders(part: Path, suffixes: Suffixes[str]) -> list[Path]:
             f"{loose[0]}: lies in no folder of a class ({len(loose)} such files); move each into "
             f"{part.name}/<class>/, or give a table of paths and labels"
         )
-    empty = [path for path in folders if not files_below(path, suffixes)]
-    odd = next((path for path in empty if not _has_runs_alone(path)), None)
-    if odd is not None:
-        raise DataError(f"{odd}: holds no file ending in {', '.join(sorted(suffixes))}")
-    return [path for path in folders if path not in empty]
+
+    folders = []
+    for path in visible(part):
+        if not path.is_dir() or _is_run(path):
+            continue
+        if files_below(path, suffixes):
+            folders.append(path)
+        elif not _has_runs_alone(path):
+            raise _no_files(path, suffixes)
+    return folders
 
 
-def _check_parts(root: Path, rows: list[tuple[Path, str, int | None]]) -> None:
-    trained = {word for _, word, part in rows if part == TRAIN}
+def _check_parts(root: Path, entries: Sequence[Entry]) -> None:
+    trained = {entry.label for entry in entries if entry.part == TRAIN}
     if not trained:
-        raise DataError(f"{root}: has no train/ to train on")
-    odd = next(((file, word) for file, word, _ in rows if word not in trained), None)
-    if odd is not None:
-        raise DataError(f"{odd[0]}: is of the class {odd[1]!r}, which train/ does not have")
+        raise DataError(f"{root}: expected a folder train/ to train on, got none; add it")
+    for file, label, _ in entries:
+        if label not in trained:
+            raise DataError(
+                f"{file}: is of the class {label!r}, which train/ does not have; add samples of it "
+                "there, or remove it"
+            )
 
 
-def _same_channels(collection: Collection) -> None:
-    widths = [cloud.shape[1] for cloud in collection.samples]
-    odd = next((i for i, width in enumerate(widths) if width != widths[0]), None)
-    if odd is not None:
-        raise DataError(
-            f"{collection.where(odd)}: points of {widths[odd]} numbers; {collection.where(0)} has "
-            f"{widths[0]}"
-        )
-    names = ("x", "y", "z")[: widths[0]]
-    collection.channels = names + tuple(f"channel {i + 1}" for i in range(3, widths[0]))
+def _name_channels(collection: Collection) -> None:
+    """Name the coordinates and other numbers of a cloud's points.
+
+    Raises:
+        DataError: clouds with different numbers per point, which no model reads together.
+    """
+    first = collection.samples[0].shape[1]
+    for number, cloud in enumerate(collection.samples):
+        width = cloud.shape[1]
+        if width != first:
+            raise DataError(
+                f"{collection.where(number)}: expected points of {first} numbers, as "
+                f"{collection.where(0)} has, got {width}; bring all to the same"
+            )
+    names = ("x", "y", "z")[:first]
+    collection.channels = names + numbered("channel", first - 3, 4)

@@ -23,10 +23,12 @@ TIMES = ("time", "t", "timestamp", "date", "datetime", "seconds", "minutes", "ho
 GROUPS = ("patient", "patient_id", "subject", "subject_id", "group", "person", "user", "site")
 STEPS = ("t", "time", "step", "sample", "s", "att", "timestep")
 PICTURES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff"})
-ENOUGH = 2  # columns of numbers beside one of texts, from where rows are read and not texts
-FEWEST_GROUPS = 5  # of a column by which samples are divided unasked
+# Columns of numbers beside one of texts, from which on rows are read rather than texts.
+ENOUGH = 2
+# Fewest groups by which samples are divided unasked: fewer leave too little for three splits.
+FEWEST_GROUPS = 5
 FORECASTING = (
-    "to foretell a column from its own past, forecasting, is not supported yet; where a column is "
+    "to predict a column from its own past, forecasting, is not supported yet; where a column is "
     "to be predicted from the others of its row, name it: --label"
 )
 
@@ -38,13 +40,20 @@ def called(columns: Sequence[str], names: Sequence[str]) -> str | None:
         >>> called(["a", "Series ID", "t"], IDS), called(["a"], IDS)
         ('Series ID', None)
     """
+    # Reversed, so that of two spellings the first column stays.
     lower = {name.lower().replace(" ", "_"): name for name in reversed(columns)}
-    return next((lower[name] for name in names if name in lower), None)
+    for name in names:
+        if name in lower:
+            return lower[name]
+    return None
 
 
 def label_of(head: Head, free: Sequence[str]) -> str:
-    """Return the column named like a label; in a file without names the last one where it holds
-    words and the first does not, the first one where it holds classes, else the last.
+    """Return the column named like a label, or a guess.
+
+    The guess is the last column: people write what they know before what they ask. Files without
+    names, as of UCR, have classes in the first column; there, it is the first one if it holds
+    classes, unless the last one alone holds words.
 
     Raises:
         DataError: no column is free.
@@ -56,10 +65,11 @@ def label_of(head: Head, free: Sequence[str]) -> str:
     found = called(free, LABELS)
     if found is not None:
         return found
-    first, last = head[free[0]], head[free[-1]]
-    constant = len(set(first.cells)) < 2
-    only_words = first.numeric and not last.numeric
-    if head.named or constant or only_words or looks_continuous(first.known):
+    first = head[free[0]]
+    last = head[free[-1]]
+    if head.named or len(set(first.cells)) < 2 or looks_continuous(first.known):
+        return last.name
+    if first.numeric and not last.numeric:
         return last.name
     return first.name
 
@@ -68,7 +78,7 @@ def label_of(head: Head, free: Sequence[str]) -> str:
 
 
 class Kind(NamedTuple):
-    """A kind of samples, whether a row is a time of a series, and the column of texts or paths."""
+    """Kind of samples, whether a row is a time of a series, and the column of texts or paths."""
 
     kind: str
     long: bool = False
@@ -76,27 +86,39 @@ class Kind(NamedTuple):
 
 
 def kind_of(
-    head: Head, reading: Reading, others: list[str], series_id: str | None, time: str | None
+    head: Head,
+    reading: Reading,
+    others: list[str],
+    series_id: str | None,
+    time: str | None,
 ) -> Kind:
-    """Return what samples are, where ``others`` are the columns without another role.
+    """Return the kind of the samples; ``others`` are the columns without another role.
+
+    Without a declared kind, from the most to the least certain sign: paths of pictures, series,
+    texts, columns named like times; else rows.
 
     Raises:
         DataError: a kind that the table does not hold.
     """
-    asked, text = reading.kind, reading.text
-    pictures, sounds = (_of_paths(head, others, reading, known) for known in (PICTURES, SOUNDS))
-    if asked == "images" or (asked is None and text is None and pictures is not None):
+    asked = reading.kind
+    text = reading.text
+    guessing = asked is None and text is None
+    pictures = _of_paths(head, others, reading, PICTURES)
+    if asked == "images" or (guessing and pictures is not None):
         if text is None and pictures is None:
             raise DataError(f"{head.path}: no column holds paths of pictures; name it: text")
         return Kind("images", text=text or pictures)
     if asked in (None, "series"):
-        found = _series(head, reading, sounds, series_id, time)
+        found = _series(head, reading, _of_paths(head, others, reading, SOUNDS), series_id, time)
         if found is not None:
             return found
-    if asked is None and text is None and sum(head[n].numeric for n in others) < ENOUGH:
+
+    numbers = [name for name in others if head[name].numeric]
+    if guessing and len(numbers) < ENOUGH:
+        # Beside many numbers, a column of texts is a name or a note, as of passengers.
         text = next((name for name in others if head[name].is_text), None)
     if asked == "texts" or (asked is None and text is not None):
-        words = [head[name] for name in others if not head[name].numeric]
+        words = [head[name] for name in others if name not in numbers]
         if text is None and not words:
             raise DataError(f"{head.path}: no column holds texts; name it: text")
         return Kind("texts", text=text or max(words, key=lambda column: column.words).name)
@@ -108,9 +130,13 @@ def kind_of(
 
 
 def _series(
-    head: Head, reading: Reading, sounds: str | None, series_id: str | None, time: str | None
+    head: Head,
+    reading: Reading,
+    sounds: str | None,
+    series_id: str | None,
+    time: str | None,
 ) -> Kind | None:
-    """Series of sounds, of rows of one id, or of lists; None of others."""
+    """Return series of sounds, of rows with one id, or of lists; None if there are none."""
     if sounds is not None:
         return Kind("series", text=sounds)
     if reading.kind == "series" and reading.text is not None:
@@ -132,23 +158,32 @@ def _series(
 
 def lists_of(head: Head, reading: Reading) -> tuple[str, ...]:
     """Return the columns of lists that are the channels of series."""
-    if reading.channels is not None:
-        return tuple(reading.channels) if set(reading.channels) <= set(head.lists) else ()
-    return tuple(head.lists)
+    if reading.channels is None:
+        return tuple(head.lists)
+    if set(reading.channels) <= set(head.lists):
+        return tuple(reading.channels)
+    return ()
 
 
 def _of_paths(
-    head: Head, others: Sequence[str], reading: Reading, suffixes: Suffixes[str]
+    head: Head,
+    others: Sequence[str],
+    reading: Reading,
+    suffixes: Suffixes[str],
 ) -> str | None:
-    """The column whose cells all end in one of the suffixes: the one that is said to hold texts or
-    paths, or any. Where nothing is said and several columns of numbers stand beside it, as numbers
-    that were taken of sounds, its first file has to be there.
+    """Return the declared column of texts, or any column, if its cells all end in a suffix.
+
+    A table may also hold numbers that were measured of sounds or pictures, beside their names.
+    Where nothing is declared and several columns of numbers are there, the first file has to exist.
     """
     said = reading.text
+    names = others
+    if said is not None:
+        names = [said]
     beside = reading.kind is None and sum(head[name].numeric for name in others) >= ENOUGH
-    for name in others if said is None else (said,):
+    for name in names:
         cells = head[name].known
-        ends = {f".{cell.rpartition('.')[2].lower()}" if "." in cell else "" for cell in cells}
+        ends = {_end_of(cell) for cell in cells}
         if not cells or not ends <= set(suffixes):
             continue
         if said is not None or not beside or (head.path.parent / cells[0]).is_file():
@@ -156,48 +191,78 @@ def _of_paths(
     return None
 
 
+def _end_of(cell: str) -> str:
+    """Return the suffix of a path in a cell; "" without one."""
+    _, dot, end = cell.rpartition(".")
+    if not dot:
+        return ""
+    return f".{end.lower()}"
+
+
 def _repeats(cells: Sequence[str]) -> bool:
-    """Whether the rows of an id are a series: most ids come more than once."""
+    """Whether the rows of an id are a series: most ids occur more than once."""
     count = len(set(cells))
+    # Among three rows, a single repetition is enough.
     return count * 2 <= len(cells) or (len(cells) <= 3 and count < len(cells))
 
 
 def _wide(head: Head, others: Sequence[str]) -> bool:
-    """Whether the columns are the times of a series: without names, or named by numbers."""
+    """Whether columns are the times of a series: many, of numbers, without names or with numbers
+    as names, such as ``t_1``.
+    """
     if len(others) < 8 or any(head[name].odd for name in others):
         return False
-    if not head.named or all(is_number(name) for name in others):
+    if not head.named or all(map(is_number, others)):
         return True
-    found = [re.fullmatch(r"([A-Za-z_ ]*?)[_ ]?(\d+)", name) for name in others]
-    stems = {match.group(1).strip().lower() for match in found if match}
-    return all(found) and stems <= set(STEPS)
+    for name in others:
+        found = re.fullmatch(r"([A-Za-z_ ]*?)[_ ]?(\d+)", name)
+        if found is None or found.group(1).strip().lower() not in STEPS:
+            return False
+    return True
 
 
 # --- times and groups -----------------------------------------------------------------------------
 
 
 def comes_again(column: Column) -> bool:
-    """Return whether more of an id than slips comes again, where a row is a sample."""
+    """Return whether more ids repeat than slips would, in a table of one row per sample."""
     return column.kinds < (1 - SLIPS) * len(column.known)
 
 
-def group_of(head: Head, names: Sequence[str], like: str | None, again: str | None) -> str | None:
-    """Return a column among ``names`` by which samples are divided unasked: its values come again
-    beside dates, as of machines or patients. ``like``: one within which times grow; ``again``: one
-    that is called like an id.
+def group_of(
+    head: Head,
+    names: Sequence[str],
+    like: str | None,
+    again: str | None,
+) -> str | None:
+    """Return a column by which samples are divided unasked.
+
+    Its values come again beside dates, as of machines or patients. A random split would put later
+    samples of a patient into the training set, and earlier ones into the test set.
+
+    Args:
+        names: columns without a declared role.
+        like: a column within whose values times grow.
+        again: a column that is called like an id, and repeats.
     """
     found = like
-    if found is None and any(head[n].days for n in head.names if not head[n].numeric):
-        usual = (name for name in names if name.lower() in GROUPS)
-        found = again or next(usual, None)
+    if found is None and any(head[name].days for name in head.names if not head[name].numeric):
+        usual = [name for name in names if name.lower() in GROUPS]
+        found = again or next(iter(usual), None)
     if found is None or not FEWEST_GROUPS <= head[found].kinds < len(head[found].known):
         return None
     return found
 
 
-def like_series(head: Head, names: Sequence[str], time: str) -> str | None:
-    """Return a column within whose every value the times grow, though they do not from row to row,
-    or though the rows of each value stand together, one value after the other.
+def like_series(
+    head: Head,
+    names: Sequence[str],
+    time: str,
+) -> str | None:
+    """Return a column whose values look like series, within each of which the times grow.
+
+    From row to row they must not grow, unless the rows of each value stand together and the times
+    are dates: then any column of words would fit.
     """
     times = _moments(head, time)
     if times is None:
@@ -209,6 +274,7 @@ def like_series(head: Head, names: Sequence[str], time: str) -> str | None:
         if name in IDS or (grows and head[name].numeric):
             continue
         values, codes = np.unique(head[name].cells, return_inverse=True)
+        # Series of one or two rows tell nothing.
         if len(values) < 2 or len(times) < 3 * len(values):
             continue
         order = np.argsort(codes, kind="stable")
@@ -221,9 +287,15 @@ def like_series(head: Head, names: Sequence[str], time: str) -> str | None:
     return None
 
 
-def refuse_forecasting(head: Head, label: str, others: Sequence[str]) -> None:
-    """Refuse a label that nobody named, in a table of numbers by date: what is wanted of it is the
-    next number.
+def refuse_forecasting(
+    head: Head,
+    label: str,
+    others: Sequence[str],
+) -> None:
+    """Refuse a label that nobody named, in a table of numbers by date.
+
+    Its owner wants the next numbers. A model of the last column from the others of its row would
+    train without complaint, and answer another question.
 
     Raises:
         DataError: a single series, or one per value of a column of words.
@@ -241,7 +313,7 @@ def refuse_forecasting(head: Head, label: str, others: Sequence[str]) -> None:
 
 
 def grow_from_row_to_row(head: Head, time: str | None) -> bool:
-    """Return whether there are times, and each row's is later than that of the row before."""
+    """Return whether there are times that are later in every row than in the row before."""
     name = time or called(head.names, TIMES)
     if name is None or name not in head.names or len(head.rows) < 3:
         return False
@@ -250,7 +322,8 @@ def grow_from_row_to_row(head: Head, time: str | None) -> bool:
 
 
 def _moments(head: Head, name: str) -> np.ndarray | None:
-    """The first cells of a column as times that can be compared; None where one is none."""
+    """Return the first cells of a column as times to compare; None if a cell is not a time."""
+    # The order of day and month may not be settled by the first rows: any one shows growth.
     for order in (head.writing.dates, "dayfirst"):
         try:
             return ticks_of_words(head[name].cells, order).values
@@ -260,7 +333,7 @@ def _moments(head: Head, name: str) -> np.ndarray | None:
 
 
 def bare_dates(column: Column) -> bool:
-    """Return whether cells are dates of these two centuries without a mark between their parts."""
+    """Return whether cells are dates since 1900 without signs between their parts, as 20240131."""
     return bool(column.known) and all(map(_is_day, column.known))
 
 

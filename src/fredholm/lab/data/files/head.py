@@ -1,4 +1,4 @@
-"""A table's first rows: what its columns are called, and what their cells look like."""
+"""First rows of a table: names of its columns, and what their cells look like."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,84 +15,91 @@ from .times import is_date
 from .writing import PLAIN, Writing, is_foreign, is_number
 
 HEAD = 2000  # rows by which columns are recognised
-SLIPS = 0.1  # the share of a column's cells that may be unreadable
-WORDS = 20  # of a column, that become a column each
-INDEX = re.compile(r"column \d+|Unnamed: \d+|__index_level_\d+__")  # as pandas names it
-DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}")  # in whatever order
+SLIPS = 0.1  # largest share of a column's cells that may be unreadable
+
+# Most different words of a column that is read unasked: each becomes a column of its own.
+WORDS = 20
+INDEX = re.compile(r"column \d+|Unnamed: \d+|__index_level_\d+__")  # names that pandas gives
+DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}")  # day, month and year in any order
 
 
 class Column:
     """The first cells of a column, without spaces around them."""
 
     def __init__(self, name: str, cells: Sequence[str], writing: Writing):
-        self.name, self.writing = name, writing
+        self.name = name
+        self.writing = writing
         self.cells = [cell.strip() for cell in cells]
 
     @cached_property
     def known(self) -> list[str]:
-        """Those that are not missing."""
+        """Cells that are not missing."""
         return [cell for cell in self.cells if not self.writing.is_missing(cell)]
 
     @cached_property
     def kinds(self) -> int:
-        """How many different ones there are."""
+        """Number of different known cells."""
         return len(set(self.known))
 
     @cached_property
     def odd(self) -> list[tuple[int, str]]:
-        """Those that are no numbers as this table writes them, and their rows from 0."""
-        known = self.writing.is_missing
+        """Known cells that are not numbers in the notation of this table, with rows from 0."""
+        writing = self.writing
         return [
             (row, cell)
             for row, cell in enumerate(self.cells)
-            if self.writing.number(cell) is None and not known(cell)
+            if writing.number(cell) is None and not writing.is_missing(cell)
         ]
 
     @cached_property
     def foreign(self) -> int:
-        """How many of these would be numbers with another decimal sign."""
+        """Number of odd cells that are numbers with another decimal sign."""
         return sum(is_foreign(cell) for _, cell in self.odd)
 
     @property
     def numeric(self) -> bool:
-        """Whether every cell that is there is a number."""
+        """Whether every known cell is a number."""
         return bool(self.known) and not self.odd
 
     @cached_property
     def dated(self) -> bool:
-        """Whether every cell that is there is a date, and not a number."""
+        """Whether every known cell is a date, and not a number."""
+        # The first cell alone excludes most columns: parsing thousands of dates is slow.
         return bool(self.known) and is_date(self.known[0]) and all(map(is_date, self.known))
 
     @cached_property
     def days(self) -> bool:
-        """Whether cells are dates, in whatever way they are written."""
+        """Whether cells look like dates, in any notation."""
         return self.dated or any(DATE.match(cell) for cell in self.known)
 
     @property
     def words(self) -> float:
-        """How many words a cell has on average."""
+        """Mean number of words per known cell."""
         return sum(len(cell.split()) for cell in self.known) / max(1, len(self.known))
 
     @property
     def is_text(self) -> bool:
-        many = bool(self.known) and not self.numeric and self.words >= 3
-        return many and self.kinds > len(self.known) / 2
+        """Whether cells are texts: several words each, and most of them different."""
+        if not self.known or self.numeric or self.words < 3:
+            return False
+        return self.kinds > len(self.known) / 2
 
     @property
     def slips(self) -> bool:
-        """Whether there are numbers but for a few cells, and more different ones than words that
-        would become a column each.
+        """Whether cells are numbers but for a few slips.
+
+        A column with few different cells may be a column of words, some of which are numerals.
         """
         few = 0 < len(self.odd) <= SLIPS * len(self.known)
         return few and 2 * self.foreign <= len(self.known) and self.kinds > WORDS
 
 
 class Spot(NamedTuple):
-    """Where a row is.
+    """Place of a row in a file.
 
     Attributes:
-        number: as a spreadsheet counts rows.
-        start: bytes of the file, as UTF-8, before it.
+        number: row number of a spreadsheet: from 1, empty lines included.
+        start: bytes before the row, in UTF-8.
     """
 
     number: int
@@ -103,15 +111,15 @@ class Head:
     """The first rows of a table.
 
     Attributes:
-        names: of the columns; ``column 1`` … where the file has no header.
-        named: whether the file names them.
-        rows: the first rows as text, and ``spots``, where they are.
-        delimiter: between cells; "" of Parquet and of objects.
-        header: where the row of names is, if there is one.
-        nested: columns of structs or of lists that are no numbers, which are not among the names,
-            and their types.
-        lists: columns of lists of numbers, likewise.
-        writing: how cells are written.
+        names: names of the columns; ``column 1`` … if the file has no header.
+        named: whether the file has a header.
+        rows: cells of the first rows as text; ``spots`` are their places.
+        delimiter: sign between cells; "" for Parquet and objects.
+        header: place of the header, if there is one.
+        nested: types of the columns of structs and of lists of anything but numbers, by name. They
+            are not among the names.
+        lists: types of the columns of lists of numbers, likewise.
+        writing: notation of the cells.
     """
 
     path: Path
@@ -127,62 +135,83 @@ class Head:
 
     @cached_property
     def columns(self) -> dict[str, Column]:
-        """The first cells of each column, by its name."""
-        columns = zip(*self.rows) if self.rows else ((),) * len(self.names)
-        return {n: Column(n, cells, self.writing) for n, cells in zip(self.names, columns)}
+        """First cells of each column, by its name."""
+        cells = zip(*self.rows)
+        if not self.rows:
+            cells = repeat(())
+        pairs = zip(self.names, cells)
+        return {name: Column(name, column, self.writing) for name, column in pairs}
 
     def __getitem__(self, name: str) -> Column:
         return self.columns[name]
 
     def called(self, names: Sequence[str]) -> Head:
-        """With names in the place of numbers, where there are as many columns; a first row that
-        holds all of the names is a header of numbers. Of names as files without a header have them
-        the first row is a sample, where it has a number in one of these columns.
+        """Return the head of a file to predict, with the column names of the training files.
+
+        The two may disagree on whether there is a header. A first row that holds all of the names
+        is a header, although it looks like a sample. Where the training files had no header, a
+        first row with a number in one of their columns is a sample, although it looks like a
+        header. A file without header gets the names if it has as many columns.
         """
-        places = [_place_of(name) for name in names]
-        if self.named and not set(names) & set(self.names) and None not in places:
-            cells = [self.names[i] for i in places if i is not None and i < len(self.names)]
-            if any(map(is_number, cells)):
-                return self._without_header()
-        first = [] if self.named else [cell.strip() for cell in self.rows[0]]
+        if self.named and not set(names) & set(self.names):
+            places = [_place_of(name) for name in names]
+            if None not in places:
+                cells = [self.names[i] for i in places if i is not None and i < len(self.names)]
+                if any(map(is_number, cells)):
+                    return self._without_header()
+        if self.named:
+            return self
+
+        first = [cell.strip() for cell in self.rows[0]]
         if names and set(names) <= set(first) and len(self.rows) > 1:
-            rows, spots = self.rows[1:], self.spots[1:]
+            rows = self.rows[1:]
+            spots = self.spots[1:]
             return replace(self, names=tuple(first), named=True, rows=rows, spots=spots)
-        alike = not self.named and len(self.names) == len(names)
-        return replace(self, names=tuple(names)) if alike else self
+        if len(self.names) == len(names):
+            return replace(self, names=tuple(names))
+        return self
 
     def _without_header(self) -> Head:
-        spots = self.spots if self.header is None else [self.header, *self.spots]
+        spots = self.spots
+        if self.header is not None:
+            spots = [self.header, *spots]
         names = tuple(unnamed(i) for i in range(len(self.names)))
         rows = [list(self.names), *self.rows]
         return replace(self, names=names, named=False, rows=rows, spots=spots)
 
     def absent(self, name: str) -> str:
-        """Return what an error says of a column that is not there."""
+        """Return the error of a column that the table does not have, or cannot be read from."""
+        # The user can see the column, so that "has no column" would be no help.
         deep = {**self.nested, **self.lists}
         if name in deep:
-            return f"{self.path}: column {name!r} holds {deep[name]}; needs numbers or texts"
+            return (
+                f"{self.path}: expected numbers or texts in column {name!r}, got {deep[name]}; "
+                "name another column"
+            )
         return f"{self.path}: has no column {name!r}{suggestion(name, self.names)}"
 
     def counts(self, name: str) -> bool:
-        """Return whether a column is the index that tables are written with: without a name of its
-        own, and another whole number in every row.
+        """Return whether a column is an index that was saved with the table.
+
+        It has no name of its own, and another whole number in every row: read as a feature, it
+        would number the samples.
         """
         if not self.named or not INDEX.fullmatch(name) or len(self.rows) < 2:
             return False
+        # The number of a person may repeat, and is no index.
         cells = self[name].cells
         return all(cell.isdecimal() for cell in cells) and len(set(cells)) == len(cells)
 
 
 @dataclass
 class Rows:
-    """The rows of one file, while it is read and later.
+    """Row numbers of one file, while it is read and later.
 
     Attributes:
-        first: the number of the first, as a spreadsheet counts rows.
-        count: how many have been read.
-        numbers: of each row, where they do not follow one another.
-        recount: finds these by reading the file once more, where empty lines lie between rows.
+        first: the spreadsheet's number of the first row.
+        count: rows read so far.
+        numbers: of each row, if they are not consecutive.
+        recount: reads the file once more to find these, if there are empty lines between rows.
     """
 
     path: Path
@@ -192,18 +221,21 @@ class Rows:
     recount: Callable[[], Any] = lambda: None
 
     def number(self, row: int) -> int:
-        """Return the number that a spreadsheet shows of a row."""
+        """Return the number that a spreadsheet shows for a row."""
+        # An error may need the number of a row before the whole file has been counted.
         if self.numbers is None:
             self.numbers = self.recount()
-        return self.first + row if self.numbers is None else int(self.numbers[row])
+        if self.numbers is None:
+            return self.first + row
+        return int(self.numbers[row])
 
     def at(self, offset: int, column: str) -> str:
-        """Return in words where a cell is, ``offset`` rows behind those that have been read."""
+        """Return the place of a cell in words, ``offset`` rows behind those read so far."""
         return f"{self.path}, row {self.number(self.count + offset)}, column {column!r}"
 
 
 def unnamed(place: int) -> str:
-    """Return what a column without a name is called.
+    """Return the name of a column without one.
 
     Example:
         >>> unnamed(0)
@@ -213,6 +245,8 @@ def unnamed(place: int) -> str:
 
 
 def _place_of(name: str) -> int | None:
-    """Where a column lies that is called so; None of another name."""
+    """Return the place of a column that :func:`unnamed` named; None for another name."""
     found = re.fullmatch(r"column ([1-9]\d*)", name)
-    return int(found[1]) - 1 if found else None
+    if found is None:
+        return None
+    return int(found[1]) - 1

@@ -1,7 +1,7 @@
-"""JSON Lines: an object per line.
+"""JSON Lines: one object per line.
 
-Read by the standard library: pyarrow's reader counts rows without the empty lines, and refuses a
-column in which one object has a number and another a text.
+The standard library reads them: pyarrow's reader does not count empty lines, and refuses a column
+in which one object has a number and another a text.
 """
 
 from __future__ import annotations
@@ -17,89 +17,112 @@ from .head import HEAD, Head, Rows, Spot
 from .opening import opened
 from .writing import Writing
 
-PIECE = 20_000  # objects at a time
-SHOWN = 60
+PIECE = 20_000  # objects in memory at a time
+SHOWN = 60  # characters of a cell or line in an error
 
 
 def read_head(path: Path, writing: Writing) -> Head:
-    """Return the keys of the first objects, in the order in which they come, and their values as
-    text ("" where an object lacks one). Columns that hold lists or objects in most rows are told
-    apart.
+    """Return the keys of the first objects, in order of appearance, and their values as text.
+
+    A value is "" where an object lacks the key. Columns of lists and objects are told apart.
 
     Raises:
-        DataError: a line that is no object, or none at all.
+        DataError: a line that is not an object, or a file without any.
     """
     first = list(islice(_objects(path, writing.encoding), HEAD))
     if not first:
         raise DataError(f"{path}: is empty; needs an object a line")
     every = dict.fromkeys(name for _, found in first for name in found)
-    nested, lists = {}, {}
+    nested = {}
+    lists = {}
     for name in every:
         values = [found[name] for _, found in first if found.get(name) is not None]
         deep = [value for value in values if isinstance(value, (list, dict))]
+        # Most values decide: a single list among numbers is an error in the file.
         if 2 * len(deep) <= len(values):
             continue
         if all(map(_is_series, deep)):
             lists[name] = "lists of numbers"
+        elif isinstance(deep[0], dict):
+            nested[name] = "objects"
         else:
-            nested[name] = "objects" if isinstance(deep[0], dict) else "lists"
+            nested[name] = "lists"
+
     names = tuple(name for name in every if name not in nested and name not in lists)
     rows = [[text_of(found.get(name)) for name in names] for _, found in first]
     spots = [Spot(line) for line, _ in first]
     return Head(path, names, True, rows, spots, nested=nested, lists=lists, writing=writing)
 
 
-def arrays(head: Head, names: Sequence[str], rows: Rows) -> Iterator[list[Any]]:
-    """Yield the columns ``names``, some objects at a time: text, and of columns of lists the lists.
+def arrays(
+    head: Head,
+    names: Sequence[str],
+    rows: Rows,
+) -> Iterator[list[Any]]:
+    """Yield the columns ``names``, some objects at a time: arrays of text, or lists of lists.
 
     Raises:
-        DataError: a key that the first objects have not, a list or an object in a cell, or the file
-            changes meanwhile.
+        DataError: a key that the first objects do not have, a list or an object in a cell, or a
+            file that changes meanwhile.
     """
-    arrow = require("pyarrow", "train", f"reading {head.path.name}")
     known = [*head.names, *head.nested, *head.lists]
     expected = frozenset(known)
     rows.numbers = numbers = []
     objects = _objects(head.path, head.writing.encoding)
     while some := list(islice(objects, PIECE)):
         for line, found in some:
-            strange = next((name for name in found if name not in expected), None)
-            if strange is not None:
-                raise DataError(
-                    f"{head.path}, row {line}: has {strange!r}, which the first rows have not"
-                    f"{suggest(strange, known)}"
-                )
+            for name in found:
+                if name not in expected:
+                    # Most likely a slip such as "lable", whose values would be lost.
+                    raise DataError(
+                        f"{head.path}, row {line}: has {name!r}, which the first rows have not"
+                        f"{suggest(name, known)}"
+                    )
         numbers += [line for line, _ in some]
-        result = []
+        columns = []
         for name in names:
             values = [found.get(name) for _, found in some]
-            if name in head.lists:
-                result.append(values)
-                continue
-            deep = next((i for i, v in enumerate(values) if isinstance(v, (list, dict))), None)
-            if deep is not None:
-                raise DataError(
-                    f"{rows.at(deep, name)}: received {text_of(values[deep])!r}; needs a number or "
-                    "a text"
-                )
-            cells = [None if value is None else str(value) for value in values]
-            result.append(arrow.array(cells, arrow.string()))
-        yield result
+            if name not in head.lists:
+                values = _as_text(values, rows, name)
+            columns.append(values)
+        yield columns
+
+
+def _as_text(
+    values: list[Any],
+    rows: Rows,
+    name: str,
+) -> Any:
+    """Return cells as an array of text."""
+    arrow = require("pyarrow", "train", f"reading {rows.path.name}")
+    cells: list[str | None] = []
+    for offset, value in enumerate(values):
+        if isinstance(value, (list, dict)):
+            raise DataError(
+                f"{rows.at(offset, name)}: expected a number or a text, got {text_of(value)!r}; "
+                "correct it"
+            )
+        if value is not None:
+            value = str(value)
+        cells.append(value)
+    return arrow.array(cells, arrow.string())
 
 
 def text_of(value: Any) -> str:
     """Return a value as a cell of text."""
+    if value is None:
+        return ""
     if isinstance(value, (list, dict)):
         return json.dumps(value)[:SHOWN]
-    return "" if value is None else str(value)
+    return str(value)
 
 
 def _is_series(value: Any) -> bool:
     """Whether a value is a list of numbers, null where none was measured."""
     if not isinstance(value, list) or not value:
         return False
-    numbers = (int, float)
-    return all(v is None or (isinstance(v, numbers) and not isinstance(v, bool)) for v in value)
+    # In Python, true is an integer.
+    return all(v is None or type(v) in (int, float) for v in value)
 
 
 def _objects(path: Path, encoding: str | None) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -111,19 +134,27 @@ def _objects(path: Path, encoding: str | None) -> Iterator[tuple[int, dict[str, 
             try:
                 found = json.loads(line, object_pairs_hook=_once)
             except (ValueError, RecursionError) as error:
-                raise DataError(f"{path}, row {number}: no JSON object ({error})") from error
+                raise DataError(
+                    f"{path}, row {number}: expected a JSON object, got an error ({error}); "
+                    "correct the line"
+                ) from error
             if not isinstance(found, dict):
                 raise DataError(
-                    f"{path}, row {number}: received {line.strip()[:SHOWN]!r}; needs an object, "
-                    '{"name": value, ...}'
+                    f'{path}, row {number}: expected an object, {{"name": value, ...}}, got '
+                    f"{line.strip()[:SHOWN]!r}; correct the line"
                 )
             yield number, found
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object; a ValueError where a key comes twice, of which JSON would keep the last."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"{next(n for n in names if names.count(n) > 1)!r} comes twice")
+    """Return an object.
+
+    Raises:
+        ValueError: a key comes twice. JSON would silently keep the last value.
+    """
+    found = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"{name!r} comes twice")
+        found[name] = value
     return found

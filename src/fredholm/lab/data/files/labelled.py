@@ -1,4 +1,4 @@
-"""Samples with labels that a run has not seen, read as the training samples were."""
+"""New samples with labels, read as the training samples were."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from .collection import Collection
 from .columns import Trained
 from .labels import with_labels
 from .reading import Reading
-from .unlabelled import Unlabelled, read_collection, reading_of
+from .unlabelled import NewSamples, Unlabelled
 
-BINS = 6  # different numbers of points that are told apart one by one
+BINS = 6  # most numbers of points with a group of their own
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class Labelled:
 
     Attributes:
         samples: inputs of a model.
-        labels: of some samples, by their numbers: classes, numbers or fields in the units of the
-            files; classes at every point are padded.
-        resolutions: of each sample, in words; all alike where samples have none.
+        labels: maps numbers of samples to their labels: classes, numbers or fields in the units of
+            the files; classes at every point are padded.
+        resolutions: of each sample, in words; all the same for samples without.
     """
 
     samples: Unlabelled
@@ -45,39 +45,50 @@ class Labelled:
 
 
 def read_labelled(
-    path: str | Path, facts: Mapping[str, Any], encoder: Any, strict: bool = False
+    path: str | Path,
+    facts: Mapping[str, Any],
+    encoder: Any,
+    strict: bool = False,
 ) -> Labelled:
-    """Return the samples of a file or folder and their labels, read as the data set was that
-    ``facts`` describe. Samples without a label are left out and listed; where ``strict``, refused.
+    """Return the samples of a file or folder and their labels.
+
+    They are read as the data set was that ``facts`` describe. Samples without a label are left out
+    and listed; where ``strict``, they are refused.
 
     Raises:
         DataError: a file that cannot be read, holds other columns than the training files, or no
             labels, or a class that training did not have.
         OptionError: samples that are not read from files.
     """
-    reading, source = reading_of(facts, strict), facts.get("source") or {}
+    reader = NewSamples.of(facts, encoder, strict)
     place = Path(path)
+    reading = reader.reading
+    source = reader.source
     if not place.exists():
         raise DataError(f"{place}: no such file or folder")
-    trained = Trained.of(source, reading)
-    if trained is not None and reading.label is None:
-        trained = None
+    trained = None
+    if reading.label is not None:
+        trained = Trained.of(source, reading)
     collection = with_labels(collect(place, reading, labelled=True, trained=trained))
     for line in collection.remarks:
         current().note(line)
+    # A score on training samples looks better than the model is.
     if source and collection.files == source.get("files"):
         current().note(
             f"{place}: these are the files that the run learned from, so most of their samples are "
             "not new; without files, evaluate measures the held-out test samples"
         )
-    samples = read_collection(collection, place, reading, facts, encoder)
-    labels = _labels(collection, facts)
-    return Labelled(samples, labels, _resolutions(collection, reading, source))
+    return Labelled(
+        reader.samples_of(collection, place),
+        _labels(collection, facts),
+        _resolutions(collection, reading, source),
+    )
 
 
 def _labels(collection: Collection, facts: Mapping[str, Any]) -> Callable[[Sequence[int]], Tensor]:
-    """Return a function that gives the labels of some samples."""
-    labels, steps = collection.labels, collection.steps
+    """Return a function from numbers of samples to their labels."""
+    labels = collection.labels
+    steps = collection.steps
     if labels is None:
         raise DataError(f"{collection.name}: expected a label of each sample, got none; add them")
     if collection.kind == "fields":
@@ -90,57 +101,71 @@ def _labels(collection: Collection, facts: Mapping[str, Any]) -> Callable[[Seque
         classes = torch.from_numpy(codes[labels.codes])
         return lambda chosen: classes[torch.as_tensor(chosen)]
     known = [torch.from_numpy(np.where(part < 0, IGNORED, codes[part])) for part in steps]
-    pad = torch.nn.utils.rnn.pad_sequence
-    return lambda chosen: pad([known[i] for i in chosen], True, IGNORED)
+    return lambda chosen: _padded([known[i] for i in chosen], IGNORED)
 
 
-def _codes(collection: Collection, labels: Coded, facts: Mapping[str, Any]) -> np.ndarray:
-    """Return the run's number of each class of the file; one that no sample has may be new.
+def _padded(parts: list[Tensor], padding: float) -> Tensor:
+    return torch.nn.utils.rnn.pad_sequence(parts, batch_first=True, padding_value=padding)
+
+
+def _codes(
+    collection: Collection,
+    labels: Coded,
+    facts: Mapping[str, Any],
+) -> np.ndarray:
+    """Return the run's number of each class of the file, -1 for a new one that no sample has.
 
     Raises:
         DataError: naming the first sample of a class that training did not have.
     """
     place = {name: number for number, name in enumerate(facts["classes"])}
     codes = np.array([place.get(name, -1) for name in labels.names], np.int64)
-    parts = [labels.codes[:, None]] if collection.steps is None else collection.steps
+    parts: Sequence[np.ndarray] = labels.codes[:, None]
+    if collection.steps is not None:
+        parts = collection.steps
     for number, part in enumerate(parts):
-        found = part[part >= 0]
-        if (codes[found] < 0).any():
-            name = labels.names[int(found[codes[found] < 0][0])]
+        new = [code for code in part[part >= 0] if codes[code] < 0]
+        if new:
             raise DataError(
                 f"{collection.where(number)}: expected a class of the training, "
-                f"{', '.join(place)}, got {name!r}; correct it, or leave the sample out"
+                f"{', '.join(place)}, got {labels.names[new[0]]!r}; correct it, or leave the "
+                "sample out"
             )
     return codes
 
 
 def _fields(answers: list[np.ndarray], collection: Collection) -> Tensor:
-    """Fields (B, K, h, w), or on points (B, K, P), NaN where a sample has fewer."""
+    """Return fields (B, K, h, w), or on points (B, K, P), NaN where a sample has fewer points."""
     parts = [torch.from_numpy(np.asarray(answer, np.float64)) for answer in answers]
     if collection.coordinates is None:
         return torch.stack(parts)
-    return torch.nn.utils.rnn.pad_sequence(parts, True, torch.nan).mT
+    return _padded(parts, torch.nan).mT
 
 
 # --- resolutions ----------------------------------------------------------------------------------
 
 
-def _resolutions(collection: Collection, reading: Reading, source: Mapping[str, Any]) -> list[str]:
-    """Return how finely each sample is sampled, in words."""
+def _resolutions(
+    collection: Collection,
+    reading: Reading,
+    source: Mapping[str, Any],
+) -> list[str]:
+    """Return the resolution of each sample in words, by which scores are grouped."""
     count = len(collection)
-    if collection.kind == "fields" and collection.coordinates is None:
-        grid = " × ".join(str(n) for n in collection.samples.shape[2:])
-        return [grid] * count
-    if collection.kind == "images":
+    kind = collection.kind
+    samples = collection.samples
+    if kind == "images":
+        # It imports torchvision's readers, which other kinds do without.
         from ..kinds.images import picture_size
 
-        return [" × ".join(map(str, picture_size(path))) for path in collection.samples]
-    if collection.kind == "series" and collection.times is not None:
-        gaps = [float(np.median(np.diff(t))) if len(t) > 1 else np.nan for t in collection.times]
+        return [" × ".join(map(str, picture_size(path))) for path in samples]
+    if kind == "fields" and collection.coordinates is None:
+        return [" × ".join(map(str, samples.shape[2:]))] * count
+    if kind == "series" and collection.times is not None:
         step = float((source.get("scaling") or {}).get("step", 1.0))
-        return _rates(gaps, step, reading.time or "time")
-    if collection.kind in ("series", "clouds", "fields"):
-        return _point_counts([len(sample) for sample in collection.samples])
+        return _rates(collection.times, step, reading.time or "time")
+    if kind in ("series", "clouds", "fields"):
+        return _point_counts([len(sample) for sample in samples])
     return [""] * count
 
 
@@ -163,18 +188,37 @@ def _point_counts(points: list[int]) -> list[str]:
     return [f"{start:,} to {2 * start - 1:,} points" for start in starts]
 
 
-def _rates(gaps: list[float], step: float, clock: str) -> list[str]:
-    """Return the usual gap between two points of each series in words; of many different ones the
-    nearest that is a power of two times the ``step`` of training.
+def _rates(
+    times: Sequence[np.ndarray],
+    step: float,
+    clock: str,
+) -> list[str]:
+    """Return the median gap between two points of each series in words.
+
+    More than :data:`BINS` different gaps are binned: to the nearest power of two times the ``step``
+    of training.
 
     Example:
-        >>> _rates([0.5, 1.0, float("nan")], 0.5, "seconds")
+        >>> _rates([np.array([0, 0.5]), np.array([0, 1, 2]), np.zeros(1)], 0.5, "seconds")
         ['seconds: every 0.5', 'seconds: every 1', 'one point']
-        >>> _rates([0.1 + 0.01 * i for i in range(8)], 0.1, "seconds")[::7]
+        >>> _rates([np.array([0, 0.1 + 0.01 * i]) for i in range(8)], 0.1, "seconds")[::7]
         ['seconds: about every 0.1', 'seconds: about every 0.2']
     """
+    gaps = []
+    for clocks in times:
+        gap = 0.0
+        if len(clocks) > 1:
+            gap = float(np.median(np.diff(clocks)))
+        gaps.append(gap)
     about = ""
     if len({f"{gap:.3g}" for gap in gaps}) > BINS:
-        gaps = [step * 2 ** round(np.log2(gap / step)) if gap > 0 else gap for gap in gaps]
         about = "about "
-    return [f"{clock}: {about}every {gap:.3g}" if gap == gap else "one point" for gap in gaps]
+    words = []
+    for gap in gaps:
+        if about and gap > 0:
+            gap = step * 2 ** round(np.log2(gap / step))
+        word = "one point"
+        if gap:
+            word = f"{clock}: {about}every {gap:.3g}"
+        words.append(word)
+    return words

@@ -6,35 +6,39 @@ import numpy as np
 
 from ....errors import DataError
 from .casts import LARGEST, Coded
-from .collection import LISTED, Collection, too_large
+from .collection import Collection, listed, too_large
 
-FEWEST = 5  # labels that may count the rows
-SOME = 200  # samples that a leak is first looked for in
+FEWEST = 5  # fewest labels that can look like row numbers
+SOME = 200  # samples in which a leak is looked for first
 
 
 def with_labels(collection: Collection) -> Collection:
-    """Return the samples that have a label; all, where every missing label is refused.
+    """Return the samples that have a label.
 
-    A class at every time may be missing at some of them.
+    All are returned if a missing label is an error (``strict``), or if none has one; what is wrong
+    is then told by :func:`check_labels`. A class at every time may be missing at some of them.
     """
     labels = collection.labels
     if collection.kind == "fields" or collection.steps is not None or collection.reading.strict:
         return collection
-    missing = np.isnan(labels) if isinstance(labels, np.ndarray) else labels.codes < 0
+    missing = _missing(labels)
     count = int(missing.sum())
-    if not count or count == len(missing):
+    if count in (0, len(missing)):
         return collection
-    rows = np.flatnonzero(missing)
-    places = [collection.where(int(row)) for row in rows[:LISTED]]
-    if count > LISTED:
-        places.append(f"and {count - LISTED:,} more")
+    places = [collection.where(int(row)) for row in np.flatnonzero(missing)]
     result = collection.take(np.flatnonzero(~missing))
     result.remarks = [
         *result.remarks,
         f"{count:,} of {len(missing):,} samples have no label and are left out (none, NA, - and ? "
-        f"count as missing; --strict refuses them): {'; '.join(places)}",
+        f"count as missing; --strict refuses them): {listed(places)}",
     ]
     return result
+
+
+def _missing(labels: np.ndarray | Coded) -> np.ndarray:
+    if isinstance(labels, Coded):
+        return labels.codes < 0
+    return np.isnan(labels)
 
 
 def check_labels(collection: Collection) -> None:
@@ -52,30 +56,34 @@ def check_labels(collection: Collection) -> None:
         return
 
     # Labels are an array of numbers, or classes as codes into their names; -1 is missing.
-    regression = isinstance(labels, np.ndarray)
-    values = labels if regression else labels.codes
-    missing = ~np.isfinite(values) if regression else values < 0
+    missing = _missing(labels)
     if missing.any():
         raise DataError(
             f"{collection.where(int(missing.argmax()))}, {column}: has no label "
-            f"({int(missing.sum()):,} of {len(values):,} samples have none: none, NA, - and ? "
+            f"({int(missing.sum()):,} of {len(missing):,} samples have none: none, NA, - and ? "
             "count as missing); give it one, or leave those samples out"
         )
-    if regression:
-        _check_numbers(collection, values, column)
-    else:
+    if isinstance(labels, Coded):
         _check_classes(collection, labels, column)
+    else:
+        _check_numbers(collection, labels, column)
 
 
-def _check_numbers(collection: Collection, values: np.ndarray, column: str) -> None:
+def _check_numbers(
+    collection: Collection,
+    values: np.ndarray,
+    column: str,
+) -> None:
     found = too_large(values)
     if found is not None:
+        row = found[0]
         raise DataError(
-            f"{collection.where(found[0])}, {column}: received {values[found[0]]:g}; needs a "
-            f"number, none beyond {LARGEST:.2g}"
+            f"{collection.where(row)}, {column}: expected a number, none beyond {LARGEST:.2g}, got "
+            f"{values[row]:g}; correct it, or leave the sample out"
         )
     if len(values) >= FEWEST and (np.diff(values) == 1).all():
         raise _counts_rows(collection, column)
+    # Shuffled row numbers may be ranks as well, which can be learned: a remark is enough.
     if len(values) >= FEWEST and (np.diff(np.sort(values)) == 1).all():
         collection.remarks.append(
             f"the label {column.removeprefix('column ')} takes each whole number from "
@@ -89,12 +97,18 @@ def _check_numbers(collection: Collection, values: np.ndarray, column: str) -> N
         )
 
 
-def _check_classes(collection: Collection, labels: Coded, column: str) -> None:
-    values, names = labels.codes, labels.names
+def _check_classes(
+    collection: Collection,
+    labels: Coded,
+    column: str,
+) -> None:
+    values = labels.codes
+    names = labels.names
     if len(values) >= FEWEST and len(names) == len(values):
         raise _counts_rows(collection, column)
+    # A file may declare classes that no sample has: these are refused with the splits.
     counts = np.bincount(values, minlength=len(names))
-    if (counts > 0).sum() < 2:  # a file may declare others
+    if (counts > 0).sum() < 2:
         raise DataError(
             f"{collection.where(0)}, {column}: every sample has the class {names[values[0]]!r}; "
             "needs two classes or more"
@@ -102,7 +116,9 @@ def _check_classes(collection: Collection, labels: Coded, column: str) -> None:
     single = np.flatnonzero(counts == 1)
     if len(single):
         row = int((values == single[0]).argmax())
-        more = f", and so have {len(single) - 1} others" if len(single) > 1 else ""
+        more = ""
+        if len(single) > 1:
+            more = f", and so have {len(single) - 1} others"
         raise DataError(
             f"{collection.where(row)}, {column}: the class {names[single[0]]!r} has one sample"
             f"{more}; a class needs two or more, to train on and to test: add samples, or remove it"
@@ -117,12 +133,14 @@ def _counts_rows(collection: Collection, column: str) -> DataError:
 
 
 def leaks(collection: Collection, columns: dict[str, np.ndarray]) -> list[str]:
-    """Warnings of columns that tell the label by themselves.
+    """Return warnings of columns that determine the label by themselves.
 
-    A column leaks a class if, sorted by it, every class is one stretch, and a number if it is
-    (nearly) a linear function of it. Fewer than 20 samples tell nothing. O(n log n) per column.
+    Such a column is often filled in once the label is known, so that no new sample has it. It
+    determines classes if, sorted by it, every class is one stretch, and a number if that is
+    (nearly) a linear function of it. Fewer than 20 samples show nothing. O(n log n) per column.
     """
-    labels, result = collection.labels, []
+    labels = collection.labels
+    result = []
     if labels is None or len(collection) < 20:
         return result
     name = collection.reading.label
@@ -130,13 +148,14 @@ def leaks(collection: Collection, columns: dict[str, np.ndarray]) -> list[str]:
         known = np.isfinite(values)
         if known.sum() < 20 or np.ptp(values[known]) == 0:
             continue
-        if isinstance(labels, np.ndarray):
-            told = abs(np.corrcoef(values[known], labels[known])[0, 1]) > 0.9999
+        values = values[known]
+        if isinstance(labels, Coded):
+            # Some samples disprove most columns, without sorting all.
+            codes = labels.codes[known]
+            step = max(1, len(values) // SOME)
+            told = _separates(values[::step], codes[::step]) and _separates(values, codes)
         else:
-            # What some samples disprove need not be asked of all.
-            values, codes = values[known], labels.codes[known]
-            some = slice(None, None, max(1, len(values) // SOME))
-            told = _separates(values[some], codes[some]) and _separates(values, codes)
+            told = abs(np.corrcoef(values, labels[known])[0, 1]) > 0.9999
         if told:
             result.append(
                 f"column {column!r} tells {name!r} by itself; if it is known only when {name!r} "
@@ -146,7 +165,7 @@ def leaks(collection: Collection, columns: dict[str, np.ndarray]) -> list[str]:
 
 
 def constant_channels(collection: Collection) -> dict[str, np.ndarray]:
-    """The value of each channel of series that never varies within one, such as a score."""
+    """Return the values of the channels that vary within no series, such as a patient's score."""
     result = {}
     for number, name in enumerate(collection.channels):
         columns = [sample[:, number] for sample in collection.samples]
@@ -157,9 +176,12 @@ def constant_channels(collection: Collection) -> dict[str, np.ndarray]:
 
 
 def _separates(values: np.ndarray, codes: np.ndarray) -> bool:
+    """Whether every class is one stretch of the sorted values."""
     order = np.lexsort((codes, values))
-    ordered, by = codes[order], values[order]
-    changes = ordered[1:] != ordered[:-1]
-    if (changes & (by[1:] == by[:-1])).any():  # equal values of different classes
+    codes = codes[order]
+    values = values[order]
+    changes = codes[1:] != codes[:-1]
+    # Equal values of different classes separate nothing.
+    if (changes & (values[1:] == values[:-1])).any():
         return False
     return int(changes.sum()) == len(np.unique(codes)) - 1

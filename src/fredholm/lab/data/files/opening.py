@@ -15,22 +15,25 @@ from ....errors import DataError
 from ..formats import UNPACKED_BYTES, check_declared
 from .suffixes import is_compressed
 
-LARGEST_CELL = 1 << 26  # bytes of a cell, and of a line of the first rows: 64 MiB
-CHUNK = 1 << 20
+# Bytes of a cell, and of a line of the first rows: 64 MiB. Without a limit, an open quote would
+# make one cell of the rest of the file.
+LARGEST_CELL = 1 << 26
+CHUNK = 1 << 20  # bytes
 _READ_ERRORS = (OSError, EOFError, zlib.error)
 
 
 def check_unchanged(path: Path, before: Any) -> None:
-    """Refuse a file that is not what it was.
+    """Refuse a file that changed since ``before``, its ``stat()``: half of it may be new.
 
     Raises:
-        DataError: its size or time has changed.
+        DataError: its size or time of change differs.
     """
     after = path.stat()
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
         raise DataError(
-            f"{path}: changed while it was read ({before.st_size:,} to {after.st_size:,} bytes); "
-            "wait until it is written, then start again"
+            f"{path}: expected a complete file, got one that changed while it was read "
+            f"({before.st_size:,} to {after.st_size:,} bytes); wait until it is written, then "
+            "start again"
         )
 
 
@@ -46,7 +49,8 @@ class TextBytes(io.RawIOBase):
     """
 
     def __init__(self, path: Path, encoding: str | None = None, skip: int = 0, end: bytes = b""):
-        self.path, self.gaps = path, False
+        self.path = path
+        self.gaps = False
         self._file = _raw(path)
         self._parts = self._decoded(encoding or "utf-8-sig", skip, end)
         self._rest = memoryview(b"")
@@ -72,38 +76,57 @@ class TextBytes(io.RawIOBase):
         self._file.close()
         super().close()
 
-    def _decoded(self, encoding: str, skip: int, end: bytes) -> Iterator[bytes]:
+    def _decoded(
+        self,
+        encoding: str,
+        skip: int,
+        end: bytes,
+    ) -> Iterator[bytes]:
         decoder = codecs.getincrementaldecoder(encoding)()
-        compressed, unfolded, last = is_compressed(self.path), 0, b"\n"
+        compressed = is_compressed(self.path)
+        unfolded = 0
+        last = b"\n"
         raw = b" "
         while raw:
             raw = self._file.read(CHUNK)
             if compressed:
+                # A small file may unfold to more than the memory: check while it unfolds.
                 unfolded += len(raw)
                 check_declared(self.path, unfolded)
             text = decoder.decode(raw, final=not raw).encode()
+
+            # Two line ends may meet where two chunks do, so that the last byte is looked at again.
             joint = last + text
-            self.gaps = self.gaps or any(sign in joint for sign in (b"\n\n", b"\n\r", b"\r\r"))
+            empty_lines = (b"\n\n", b"\n\r", b"\r\r")
+            self.gaps = self.gaps or any(sign in joint for sign in empty_lines)
             last = joint[-1:]
             yield text[skip:]
             skip = max(0, skip - len(text))
-        if end:
-            yield end if last in (b"\n", b"\r") else b"\n" + end
+        if not end:
+            return
+        if last not in (b"\n", b"\r"):
+            end = b"\n" + end
+        yield end
 
 
 def _raw(path: Path) -> Any:
-    return gzip.open(path) if is_compressed(path) else path.open("rb")
+    if is_compressed(path):
+        return gzip.open(path)
+    return path.open("rb")
 
 
 @contextmanager
 def opened_bytes(
-    path: Path, encoding: str | None = None, skip: int = 0, end: bytes = b""
+    path: Path,
+    encoding: str | None = None,
+    skip: int = 0,
+    end: bytes = b"",
 ) -> Iterator[TextBytes]:
-    """Open a text file as :class:`TextBytes`; it must not change meanwhile.
+    """Open a text file as :class:`TextBytes`; the file must not change while it is open.
 
     Raises:
-        DataError: a missing file, another encoding (with its row), a compressed file that is cut
-            short, damaged or unfolds beyond the limit, or a change.
+        DataError: a missing file, another encoding (naming its row), a compressed file that is cut
+            short, damaged or unfolds beyond the limit, or a file that changed.
     """
     try:
         before = path.stat()
@@ -117,8 +140,9 @@ def opened_bytes(
     except UnicodeDecodeError as error:
         raise DataError(_wrong_encoding(path, encoding)) from error
     except _READ_ERRORS as error:
+        # The message of an OSError repeats the path; its strerror does not.
         why = getattr(error, "strerror", None) or error
-        raise DataError(f"{path}: cannot be read ({why})") from error
+        raise DataError(f"{path}: expected a readable file, got an error ({why})") from error
     check_unchanged(path, before)
 
 
@@ -130,7 +154,8 @@ def opened(path: Path, encoding: str | None = None) -> Iterator[Iterator[str]]:
         DataError: as :func:`opened_bytes`, or a longer line.
     """
     with opened_bytes(path, encoding) as file:
-        yield _lines(path, io.TextIOWrapper(io.BufferedReader(file), "utf-8", newline=""))
+        text = io.TextIOWrapper(io.BufferedReader(file), "utf-8", newline="")
+        yield _lines(path, text)
 
 
 def _lines(path: Path, text: io.TextIOWrapper) -> Iterator[str]:
@@ -146,28 +171,33 @@ def too_long(path: Path, row: int) -> str:
     """Return the error of a cell or line beyond :data:`LARGEST_CELL`."""
     return (
         f"{path}, row {row}: expected cells of at most {LARGEST_CELL >> 20} MiB, got a longer one; "
-        "divide it, or close a quote that is open"
+        "split it, or close an open quote"
     )
 
 
 def _wrong_encoding(path: Path, encoding: str | None) -> str:
+    """Return the error of a file in another encoding, with the row and column where it is UTF-8 no
+    longer.
+    """
     if encoding is not None:
-        return f"{path}: not {encoding}; correct it: --read encoding=NAME"
+        return f"{path}: expected {encoding}, got other bytes; correct it: --read encoding=NAME"
     with _raw(path) as file:
         content = file.read(UNPACKED_BYTES)
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         return (
-            f"{path}, row 1: not UTF-8 but UTF-16; save it as UTF-8, e.g. iconv -f utf-16 -t utf-8 "
-            f"{path.name}, or --read encoding=utf-16"
+            f"{path}, row 1: expected UTF-8, got UTF-16; save it as UTF-8, e.g. iconv -f utf-16 -t "
+            f"utf-8 {path.name}, or pass --read encoding=utf-16"
         )
     for number, line in enumerate(content.split(b"\n"), 1):
         try:
             line.decode("utf-8")
         except UnicodeDecodeError as error:
-            column = max(line[: error.start].count(sign) for sign in (b",", b";", b"\t", b"|")) + 1
+            # The separator is not known yet: it is the sign that comes most often.
+            before = line[: error.start]
+            column = 1 + max(before.count(sign) for sign in (b",", b";", b"\t", b"|"))
             seen = line[max(0, error.start - 10) : error.start + 10]
             return (
-                f"{path}, row {number}, column {column}: not UTF-8 ({seen!r}); save it as UTF-8, "
-                f"e.g. iconv -f latin1 -t utf-8 {path.name}, or --read encoding=latin-1"
+                f"{path}, row {number}, column {column}: expected UTF-8, got {seen!r}; save it as "
+                f"UTF-8, e.g. iconv -f latin1 -t utf-8 {path.name}, or pass --read encoding=latin-1"
             )
-    return f"{path}: not UTF-8; save it as UTF-8, or say which: --read encoding=NAME"
+    return f"{path}: expected UTF-8; save it so, or name its encoding: --read encoding=NAME"

@@ -12,12 +12,13 @@ from .head import HEAD, Head, Rows, Spot
 from .opening import check_unchanged
 from .writing import Writing
 
-PIECE = 20_000  # rows at a time
+PIECE = 20_000  # rows in memory at a time
 
 
 def read_head(path: Path, writing: Writing) -> Head:
-    """Return the names and first rows of a Parquet file. Rows are counted as if the names were the
-    first.
+    """Return the names and first rows of a Parquet file.
+
+    Rows are numbered from 2, as if the names were the first row: a spreadsheet would show them so.
 
     Raises:
         DataError: a damaged file, one without rows, or one that unfolds beyond the limit.
@@ -26,7 +27,9 @@ def read_head(path: Path, writing: Writing) -> Head:
     file = _opened(path)
     import pyarrow as arrow
 
-    nested, lists, plain = {}, {}, []
+    nested = {}
+    lists = {}
+    plain = []
     for field in file.schema_arrow:
         kind = field.type
         if not kind.num_fields:
@@ -37,18 +40,26 @@ def read_head(path: Path, writing: Writing) -> Head:
             nested[field.name] = str(kind)
     batch = next(file.iter_batches(HEAD), None)
     if batch is None or not batch.num_rows:
-        raise DataError(f"{path}: has no rows; needs samples")
-    chosen = [batch.column(i) for i, f in enumerate(batch.schema) if not f.type.num_fields]
-    rows = list(zip(*map(texts, chosen)))
+        raise DataError(f"{path}: expected samples, got no rows; add some")
+
+    # By place, not by name: two columns may have the same name, which is refused later.
+    chosen = [
+        texts(batch.column(i)) for i, field in enumerate(batch.schema) if not field.type.num_fields
+    ]
+    rows = list(zip(*chosen))
     spots = [Spot(i + 2) for i in range(batch.num_rows)]
     return Head(path, tuple(plain), True, rows, spots, nested=nested, lists=lists, writing=writing)
 
 
-def arrays(head: Head, names: Sequence[str], rows: Rows) -> Iterator[list[Any]]:
+def arrays(
+    head: Head,
+    names: Sequence[str],
+    rows: Rows,
+) -> Iterator[list[Any]]:
     """Yield the columns ``names``, some rows at a time.
 
     Raises:
-        DataError: the file changes meanwhile.
+        DataError: a damaged file, or one that changes meanwhile.
     """
     path = head.path
     before = path.stat()
@@ -56,27 +67,32 @@ def arrays(head: Head, names: Sequence[str], rows: Rows) -> Iterator[list[Any]]:
         for batch in _opened(path).iter_batches(PIECE, columns=list(names), use_threads=False):
             yield [batch.column(name) for name in names]
     except (OSError, ValueError) as error:
-        raise DataError(f"{path}: no Parquet file ({error}); it is truncated or corrupt") from error
+        raise _damaged(path, error) from error
     check_unchanged(path, before)
 
 
 def texts(column: Any) -> list[str]:
-    """Return the cells of an array as text, "" where there is none."""
+    """Return the cells of an array as text, "" for null."""
     import pyarrow as arrow
 
     kind = column.type
-    # Python's times hold microseconds.
+    # Python's times hold microseconds; Arrow refuses to convert nanoseconds that would be cut.
     if getattr(kind, "unit", None) == "ns":
+        micro = arrow.duration("us")
         if arrow.types.is_timestamp(kind):
-            kind = arrow.timestamp("us", kind.tz)
-        else:
-            kind = arrow.time64("us") if arrow.types.is_time64(kind) else arrow.duration("us")
-        column = column.cast(kind, safe=False)
-    return ["" if value is None else _text(value) for value in column.to_pylist()]
+            micro = arrow.timestamp("us", kind.tz)
+        elif arrow.types.is_time64(kind):
+            micro = arrow.time64("us")
+        column = column.cast(micro, safe=False)
+    return list(map(_text, column.to_pylist()))
 
 
 def _text(value: Any) -> str:
-    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+    if value is None:
+        return ""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    return str(value)
 
 
 def _opened(path: Path) -> Any:
@@ -84,9 +100,16 @@ def _opened(path: Path) -> Any:
     try:
         file = parquet.ParquetFile(path, pre_buffer=False)
     except (OSError, ValueError) as error:
-        raise DataError(f"{path}: no Parquet file ({error}); it is truncated or corrupt") from error
+        raise _damaged(path, error) from error
+    # Eight bytes per cell, which a column of one repeated value unfolds to.
     check_declared(path, 8 * file.metadata.num_rows * file.metadata.num_columns)
     return file
+
+
+def _damaged(path: Path, error: Exception) -> DataError:
+    return DataError(
+        f"{path}: expected a Parquet file, got an error ({error}); it may be truncated or corrupt"
+    )
 
 
 def _is_numeric(kind: Any) -> bool:

@@ -15,13 +15,14 @@ from .casts import Coded
 from .collection import PART_NAMES, TEST, TRAIN, VAL, Collection
 from .suffixes import stem_of
 
-BINS = 10  # of a regression's targets, so that each split has small and large ones
+# Strata of a regression's targets, so that each split has small and large ones.
+BINS = 10
 
 
 def divide(collection: Collection, val: float) -> np.ndarray:
-    """TRAIN, VAL or TEST of each sample, the same for the same files and seed.
+    """Return TRAIN, VAL or TEST of each sample, the same for the same files and seed.
 
-    Where the files hold two sets only, the second is the test set.
+    If the files hold two sets, the second is the test set.
 
     Raises:
         DataError: too few samples, groups or times, or nothing that is called train.
@@ -52,39 +53,44 @@ def divide(collection: Collection, val: float) -> np.ndarray:
 
 
 def divided_groups(collection: Collection, parts: np.ndarray) -> list[str]:
-    """Say which groups are in several parts, as files called train and test may have
-    them.
-    """
+    """Return a remark on groups in several parts, as files called train and test may have them."""
     if collection.groups is None:
         return []
     pairs = np.unique(np.stack([collection.groups, parts], 1), axis=0)
     counts = np.unique(pairs[:, 0], return_counts=True)[1]
-    if counts.max() < 2:
+    divided = int((counts > 1).sum())
+    if not divided:
         return []
     return [
-        f"{int((counts > 1).sum()):,} of {len(counts):,} values of {collection.reading.group!r} "
+        f"{divided:,} of {len(counts):,} values of {collection.reading.group!r} "
         "are in several parts, as the files are called: the test does not tell how new ones are "
         "answered; to divide by them, give one file"
     ]
 
 
-def _held(collection: Collection, rows: np.ndarray, share: float, what: str) -> np.ndarray:
-    """Places in ``rows`` of the samples that are held out."""
+def _held(
+    collection: Collection,
+    rows: np.ndarray,
+    share: float,
+    what: str,
+) -> np.ndarray:
+    """Return the places in ``rows`` of the samples that are held out."""
     reading = collection.reading
-    rule = reading.split or "random"
-    if rule == "group":
+    if reading.split == "group":
         return _groups(collection, rows, share, what)
-    if rule == "time":
+    if reading.split == "time":
         return _latest(collection, rows, share)
-    held = held_out(_strata(collection, rows), share, SPLIT_SEED + reading.seed)
-    if not len(held) and len(rows) > 1:  # too few in each class: of all
+    seed = SPLIT_SEED + reading.seed
+    held = held_out(_strata(collection, rows), share, seed)
+    # Where every class is too small to give one up, some are held out of all samples together.
+    if not len(held) and len(rows) > 1:
         count = max(1, round(share * len(rows)))
-        held = np.sort(permuted(len(rows), SPLIT_SEED + reading.seed)[:count])
+        held = np.sort(permuted(len(rows), seed)[:count])
     return held
 
 
 def _strata(collection: Collection, rows: np.ndarray) -> np.ndarray:
-    """Classes, or tenths of a regression's targets."""
+    """Return the stratum of each sample: its class, or the tenth of a regression's target."""
     labels = collection.labels
     if collection.kind == "fields" or collection.steps is not None:
         return np.zeros(len(rows), np.int64)
@@ -96,34 +102,48 @@ def _strata(collection: Collection, rows: np.ndarray) -> np.ndarray:
     return np.searchsorted(edges, values).astype(np.int64)
 
 
-def _groups(collection: Collection, rows: np.ndarray, share: float, what: str) -> np.ndarray:
-    """Whole groups: those that keep the classes' shares best."""
+def _groups(
+    collection: Collection,
+    rows: np.ndarray,
+    share: float,
+    what: str,
+) -> np.ndarray:
+    """Return the samples of whole groups: those that keep the shares of the classes best."""
     from sklearn.model_selection import GroupShuffleSplit, StratifiedGroupKFold
 
-    groups = collection.groups
-    if groups is None:
-        raise DataError(f"{collection.name}: has no groups; name their column: group")
-    mine = groups[rows]
-    folds, seed = max(2, round(1 / share)), collection.reading.seed
-    count = len(np.unique(mine))
+    labels = collection.labels
+    seed = collection.reading.seed
+    if collection.groups is None:
+        raise DataError(
+            f"{collection.name}: expected groups to divide by, got none; name their column: group"
+        )
+    groups = collection.groups[rows]
+    folds = max(2, round(1 / share))
+    count = len(np.unique(groups))
     if count < 2:
         raise DataError(
             f"{collection.name}: {count} value of {collection.reading.group!r} is left to divide "
             f"for {what}; needs three groups or more"
         )
-    if isinstance(collection.labels, Coded) and collection.steps is None and count >= folds:
-        codes = collection.labels.codes[rows]
-        if np.bincount(codes).max() >= folds:  # else no class is in each fold
+    if isinstance(labels, Coded) and collection.steps is None and count >= folds:
+        codes = labels.codes[rows]
+        # With fewer samples than folds in every class, no class could be in each fold.
+        if np.bincount(codes).max() >= folds:
             splitter = StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
-            return next(splitter.split(rows, codes, mine))[1]
+            return next(splitter.split(rows, codes, groups))[1]
     splitter = GroupShuffleSplit(1, test_size=max(share, 1 / count), random_state=seed)
-    return next(splitter.split(rows, groups=mine))[1]
+    return next(splitter.split(rows, groups=groups))[1]
 
 
-def _latest(collection: Collection, rows: np.ndarray, share: float) -> np.ndarray:
+def _latest(
+    collection: Collection,
+    rows: np.ndarray,
+    share: float,
+) -> np.ndarray:
+    """Return the latest samples: a model is tested on what comes after its training."""
     if collection.order is None:
         raise DataError(
-            f"{collection.name}: has no time by which it could be divided; name the column: time"
+            f"{collection.name}: expected times to divide by, got none; name their column: time"
         )
     odd = ~np.isfinite(collection.order)
     if odd.any():
@@ -139,7 +159,7 @@ def _latest(collection: Collection, rows: np.ndarray, share: float) -> np.ndarra
 
 
 def part_of(path: Path) -> int | None:
-    """The split that a file's or folder's name says.
+    """Return the split that the name of a file or folder tells.
 
     Example:
         >>> part_of(Path("GunPoint_TEST.ts")), part_of(Path("train.csv")), part_of(Path("a.csv"))
@@ -150,7 +170,7 @@ def part_of(path: Path) -> int | None:
 
 
 def named_parts(files: Sequence[Path]) -> list[int | None]:
-    """The split of each file by its name, or by a folder's below the one that all of them lie in.
+    """Return the split of each file by its name, or by a folder's below the files' common folder.
 
     Example:
         >>> named_parts([Path("a/train/1.csv"), Path("a/test/more/2.csv"), Path("a/val.csv")])
@@ -162,18 +182,22 @@ def named_parts(files: Sequence[Path]) -> list[int | None]:
     parts = []
     for file in files:
         folders = [part.lower() for part in file.parent.relative_to(root).parts]
-        above = next((name for name in reversed(folders) if name in PART_NAMES), None)
-        own = part_of(file)
-        parts.append(own if own is not None or above is None else PART_NAMES[above])
+        part = part_of(file)
+        # The innermost folder decides, as in test/deep/train/1.csv.
+        for name in reversed(folders):
+            if part is None:
+                part = PART_NAMES.get(name)
+        parts.append(part)
     return parts
 
 
 def parts_of(files: Sequence[Path], counts: Sequence[int]) -> np.ndarray | None:
-    """The split of each sample by the names of files and folders; None where they say none, as a
-    file by itself does not, whatever it is called.
+    """Return the split of each sample by the names of files and folders; None without such names.
+
+    The name of a single file tells nothing: all of its samples would be test samples.
 
     Raises:
-        DataError: some files say one and others do not.
+        DataError: some files are called so and others are not.
     """
     parts = named_parts(files)
     if len(files) == 1 or all(part is None for part in parts):
@@ -182,6 +206,6 @@ def parts_of(files: Sequence[Path], counts: Sequence[int]) -> np.ndarray | None:
         odd = files[parts.index(None)]
         raise DataError(
             f"{odd}: lies beside files (or folders of files) called train, val or test and is none "
-            "of them; rename it or take it away"
+            "of them; rename it, or take it away"
         )
     return np.repeat(np.array(parts, np.int8), counts)

@@ -1,6 +1,4 @@
-"""Samples of a row each: feature columns, series of columns or lists, texts, paths of pictures and
-of sounds.
-"""
+"""Samples of one row each: feature columns, series of columns or lists, texts, paths of files."""
 
 from __future__ import annotations
 
@@ -22,23 +20,38 @@ from .parts import parts_of
 from .table import Table
 
 
-def wide(name: str, table: Table, columns: Columns, labelled: bool) -> Collection:
-    """A row per series: what is missing at its end is no part of it, elsewhere it is a gap."""
-    values = np.stack([table.columns[c] for c in columns.reading.channels or ()], 1)
+def wide(
+    name: str,
+    table: Table,
+    columns: Columns,
+    labelled: bool,
+) -> Collection:
+    """One row per series: cells missing at its end are padding, elsewhere they are gaps."""
+    names = columns.reading.channels or ()
+    values = np.stack([table.columns[name] for name in names], 1)
     samples = []
     for row, line in enumerate(values):
         known = np.flatnonzero(~np.isnan(line))
         if not len(known):
-            raise DataError(f"{table.where(row)}: holds no number; needs a series")
+            raise _no_number(table, row)
         samples.append(line[: known[-1] + 1, None])
     result = _collection(name, samples, table, columns, labelled)
     result.channels = ("value",)
     return result
 
 
-def lists(name: str, table: Table, columns: Columns, labelled: bool) -> Collection:
-    """A row per series, a channel per column of lists."""
-    names = tuple(columns.reading.channels or ())
+def _no_number(table: Table, row: int) -> DataError:
+    return DataError(f"{table.where(row)}: expected a series, got no number; remove the row")
+
+
+def lists(
+    name: str,
+    table: Table,
+    columns: Columns,
+    labelled: bool,
+) -> Collection:
+    """One row per series, one channel per column of lists."""
+    names = columns.reading.channels or ()
     samples = []
     for row, parts in enumerate(zip(*(table.columns[name] for name in names))):
         lengths = [len(part) for part in parts]
@@ -49,45 +62,77 @@ def lists(name: str, table: Table, columns: Columns, labelled: bool) -> Collecti
             )
         series = np.stack(parts, 1)
         if np.isnan(series).all():
-            raise DataError(f"{table.where(row)}: holds no number; needs a series")
+            raise _no_number(table, row)
         samples.append(series)
     return _collection(name, samples, table, columns, labelled)
 
 
-def texts(name: str, table: Table, columns: Columns, labelled: bool) -> Collection:
-    """A text per row."""
+def texts(
+    name: str,
+    table: Table,
+    columns: Columns,
+    labelled: bool,
+) -> Collection:
+    """One text per row."""
     found = table.columns[columns.reading.text]
-    empty = next((i for i, text in enumerate(found) if not text.strip()), None)
-    if empty is not None:
-        raise DataError(f"{table.where(empty, columns.reading.text or '')}: holds no text")
+    for row, text in enumerate(found):
+        if not text.strip():
+            raise DataError(
+                f"{table.where(row, columns.reading.text or '')}: is empty; needs a text: remove "
+                "the row"
+            )
     return _collection(name, found, table, columns, labelled)
 
 
-def pictures(name: str, table: Table, columns: Columns, labelled: bool) -> Collection:
-    """The path of a picture per row."""
+def pictures(
+    name: str,
+    table: Table,
+    columns: Columns,
+    labelled: bool,
+) -> Collection:
+    """One path of a picture per row."""
     return _of_paths("images", name, table, columns, labelled)
 
 
-def sounds(name: str, table: Table, columns: Columns, labelled: bool) -> Collection:
-    """The path of a sound per row."""
+def sounds(
+    name: str,
+    table: Table,
+    columns: Columns,
+    labelled: bool,
+) -> Collection:
+    """One path of a sound per row."""
     return _of_paths("series", name, table, columns, labelled)
 
 
-def _of_paths(kind: str, name: str, table: Table, columns: Columns, labelled: bool) -> Collection:
-    """Return the files that a table names, without the rows of those that cannot be read."""
+def _of_paths(
+    kind: str,
+    name: str,
+    table: Table,
+    columns: Columns,
+    labelled: bool,
+) -> Collection:
+    """Return the files that a table names, without the rows of unreadable ones."""
     files = _paths(table, columns, labelled)
     contents, unread = contents_of(kind, files, columns.reading, labelled)
     found = contents.pop("found", {})
     result = _collection(name, files, table, columns, labelled)
     if unread:
-        result = result.take(np.array([row for row in range(len(files)) if row not in unread]))
+        result = result.take(np.setdiff1d(np.arange(len(files)), list(unread)))
     return replace(result, reading=result.reading.settled(**found), **contents)
 
 
-def rows(name: str, table: Table, columns: Columns, labelled: bool) -> Collection:
-    """Feature columns; words become a column each, those of training where a run knows them."""
-    words, names, remarks = {}, [], []
-    for column in columns.reading.channels or ():
+def rows(
+    name: str,
+    table: Table,
+    columns: Columns,
+    labelled: bool,
+) -> Collection:
+    """Feature columns; each word becomes a column of 0 and 1, by the training's words if known."""
+    channels = columns.reading.channels or ()
+    words: dict[str, list[str]] = {}
+    names = []
+    remarks = []
+    for column in channels:
         values = table.columns[column]
         if not isinstance(values, Coded):
             names.append(column)
@@ -100,30 +145,39 @@ def rows(name: str, table: Table, columns: Columns, labelled: bool) -> Collectio
         words[column] = ordered.names
         names += [f"{column}={word}" for word in ordered.names]
 
-    # Each column is given up as soon as it lies in the matrix: a large table is held once.
+    # Columns leave the table as soon as they are in the matrix: a large table is in memory once.
     samples = np.empty((len(table), len(names)), order="F")
-    plain, place = {}, 0
-    for column in columns.reading.channels or ():
+    plain = {}
+    place = 0
+    for column in channels:
         values = table.columns.pop(column)
         if not isinstance(values, Coded):
             samples[:, place] = values
             plain[column] = samples[:, place]
             place += 1
             continue
+        # A missing word is missing in each of its columns, not 0.
         missing = values.codes < 0
         plain[column] = np.where(missing, np.nan, values.codes)
-        for number in range(len(values.names)):
-            samples[:, place] = np.where(missing, np.nan, values.codes == number)
+        for code in range(len(values.names)):
+            samples[:, place] = np.where(missing, np.nan, values.codes == code)
             place += 1
+
     _check_filled(table, samples)
     result = _collection(name, samples, table, columns, labelled)
-    result.channels, result.words = tuple(names), words
-    result.remarks = remarks if columns.words is not None else leaks(result, plain)
+    result.channels = tuple(names)
+    result.words = words
+    if columns.words is None:
+        remarks = leaks(result, plain)
+    result.remarks = remarks
     return result
 
 
 def _check_filled(table: Table, samples: np.ndarray) -> None:
-    """Refuse a row without any number, other than one whose cells could not be read."""
+    """Refuse a row without any number, other than one whose cells could not be read.
+
+    An answer to it would be that of the mean sample, whatever the row was meant to be.
+    """
     read = np.ones(len(table), bool)
     read[[cell.row for cell in table.unreadable]] = False
     for start, block in blocks(samples):
@@ -134,35 +188,52 @@ def _check_filled(table: Table, samples: np.ndarray) -> None:
 
 
 def _among(values: Coded, words: Sequence[str]) -> Coded:
-    """The same cells by the words of training; one that is none of them has a number of its own,
-    which no column stands for.
+    """Return cells as words of the training. Unknown words get the number behind the last one, so
+    that each column of a word holds 0.
     """
     place = {word: number for number, word in enumerate(words)}
     table = np.array([*(place.get(name, len(words)) for name in values.names), -1], np.int64)
     return Coded(table[values.codes], list(words))
 
 
-def _strangers(table: Table, column: str, values: Coded, ordered: Coded) -> Iterator[str]:
-    """Say which words training did not have."""
+def _strangers(
+    table: Table,
+    column: str,
+    values: Coded,
+    ordered: Coded,
+) -> Iterator[str]:
+    """Yield a remark on words that the training did not have."""
     odd = np.flatnonzero(ordered.codes == len(ordered.names))
     if not len(odd):
         return
     codes = values.codes[odd]
+    word = repr(values.names[codes[0]])
+    count = f"{len(odd):,} rows are"
+    if len(odd) == 1:
+        count = "the row is"
     others = len(np.unique(codes)) - 1
-    more = f", nor {others} others" if others else ""
-    count = "the row is" if len(odd) == 1 else f"{len(odd):,} rows are"
+    more = ""
+    if others:
+        more = f", nor {others} others"
     yield (
-        f"{table.where(int(odd[0]), column)}: the training files have no "
-        f"{values.names[codes[0]]!r} in this column{more}; to the model {count} none of "
-        f"{first_of(ordered.names)}"
+        f"{table.where(int(odd[0]), column)}: the training files have no {word} in this column"
+        f"{more}; to the model {count} none of {first_of(ordered.names)}"
     )
 
 
-def _paths(table: Table, columns: Columns, labelled: bool) -> list[Path]:
-    """Relative to the table, each once where it is learned from."""
+def _paths(
+    table: Table,
+    columns: Columns,
+    labelled: bool,
+) -> list[Path]:
+    """Return the paths of a table, relative to its folder.
+
+    In training each may occur once: a picture in two splits would be tested on what was learned.
+    """
     column = columns.reading.text or ""
     folders = [file.path.parent for file in table.files for _ in range(file.count)]
     seen: dict[Path, int] = {}
+    paths = []
     for row, (folder, cell) in enumerate(zip(folders, table.columns[column])):
         path = folder / cell.strip()
         if not path.is_file():
@@ -173,31 +244,42 @@ def _paths(table: Table, columns: Columns, labelled: bool) -> list[Path]:
                 f"{table.where(row, column)}: {path.name!r} comes twice, first in "
                 f"{table.where(first)}; keep one row"
             )
-    return [folder / cell.strip() for folder, cell in zip(folders, table.columns[column])]
+        paths.append(path)
+    return paths
 
 
 # --- labels, groups and ids -----------------------------------------------------------------------
 
 
 def _collection(
-    name: str, samples: Any, table: Table, columns: Columns, labelled: bool
+    name: str,
+    samples: Any,
+    table: Table,
+    columns: Columns,
+    labelled: bool,
 ) -> Collection:
-    """Samples with what all tables of one row per sample have in common."""
+    """Return samples with the ids, labels, groups and splits of a table of one row per sample."""
     reading = columns.reading
     result = Collection(name, reading, samples, None, table.place)
     result.channels = tuple(reading.channels or ())
     ids = table.columns.get(reading.id)
     if ids is not None:
-        result.ids = [ids.names[code] if code >= 0 else "" for code in ids.codes]
+        # The name behind the last one is that of the code -1, a missing id.
+        names = [*ids.names, ""]
+        result.ids = [names[code] for code in ids.codes]
     if reading.time in table.columns:
-        result.order = table.columns[reading.time].order
+        result.order = table.columns[reading.time].values
     if not labelled:
         return result
-    learned = columns.words is None  # what is judged may hold a sample twice
+
+    # Samples to evaluate may repeat, and so may the ids of the files that hold them.
+    learned = columns.words is None
     if learned and ids is not None and (reading.text is None or reading.kind == "texts"):
         _refuse_twice(table, reading.id or "", ids)
     label = table.columns[reading.label]
-    result.labels = in_order(label) if isinstance(label, Coded) else label
+    if isinstance(label, Coded):
+        label = in_order(label)
+    result.labels = label
     if reading.group is not None:
         result.groups = present(table, reading.group)
     result.parts = parts_of([f.path for f in table.files], [f.count for f in table.files])
@@ -205,7 +287,7 @@ def _collection(
 
 
 def present(table: Table, name: str) -> np.ndarray:
-    """Return the codes of a column in which none may be missing.
+    """Return the codes of a column in which no cell may be missing.
 
     Raises:
         DataError: naming the first row without a value.
@@ -213,17 +295,25 @@ def present(table: Table, name: str) -> np.ndarray:
     codes = table.columns[name].codes
     if (codes < 0).any():
         row = int((codes < 0).argmax())
-        raise DataError(f"{table.where(row, name)}: is empty; needs a value in every row")
+        raise DataError(
+            f"{table.where(row, name)}: is empty; needs a value in every row: fill it, or remove "
+            "the row"
+        )
     return codes
 
 
-def _refuse_twice(table: Table, name: str, ids: Coded) -> None:
-    """Refuse an id that comes twice where a row is a sample."""
+def _refuse_twice(
+    table: Table,
+    name: str,
+    ids: Coded,
+) -> None:
+    """Refuse an id that comes twice in a table of one row per sample: it would be in two splits."""
     codes = present(table, name)
     order = np.argsort(codes, kind="stable")
     again = np.flatnonzero(codes[order][1:] == codes[order][:-1])
     if len(again):
-        first, second = int(order[again[0]]), int(order[again[0] + 1])
+        first = int(order[again[0]])
+        second = int(order[again[0] + 1])
         raise DataError(
             f"{table.where(second, name)}: the id {ids.names[codes[second]]!r} comes twice, first "
             f"in {table.where(first)}; remove one, or where a row is a time of a series: kind "

@@ -1,10 +1,8 @@
-"""From stored samples to what a model reads, by numbers that were taken from the training samples
-and are saved with the model.
-"""
+"""Scaling of samples, by numbers measured on the training samples and saved with the model."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,76 +12,110 @@ from ..meshes import unit_ball
 from ..mixing import permuted
 from .collection import BLOCK, Collection, blocks
 
-MAX_POINTS = 2048  # of a cloud, stored
-READ_POINTS = 1024  # of a cloud, read by a model unless more are asked for
+MAX_POINTS = 2048  # points of a cloud in memory
+READ_POINTS = 1024  # points of a cloud that a model reads by default
 EVEN = 1e-3  # of a step, by which regular times may differ from it
-COARSEST = 10  # steps of training for each point of a regular series, at most
+
+# Largest mean gap between the points of a regular series, in steps of training. Beyond it, a series
+# would be mostly missing.
+COARSEST = 10
 
 
 def measure(collection: Collection, training: np.ndarray) -> dict[str, Any]:
-    """The numbers by which samples of this kind are scaled, from the training samples."""
+    """Return the numbers by which samples of this kind are scaled, from the training samples."""
     kind = collection.kind
+    samples = collection.samples
     if kind == "series":
         return _of_series(collection, training)
     if kind == "rows":
-        mean, std = _moments(collection.samples, training)
+        mean, std = _moments(samples, training)
         return {"mean": mean, "std": std}
     if kind == "clouds":
-        smallest = min(len(collection.samples[i]) for i in training)
+        smallest = min(len(samples[i]) for i in training)
         points = collection.reading.points or min(smallest, READ_POINTS)
-        return {"points": points, "coordinates": min(3, collection.samples[0].shape[1])}
-    if kind == "fields" and collection.coordinates is not None:
-        return _of_points(collection, training)
+        return {"points": points, "coordinates": min(3, samples[0].shape[1])}
+    if collection.coordinates is not None:
+        places = np.concatenate([collection.coordinates[i] for i in training])
+        low = places.min(0)
+        extent = float((places.max(0) - low).max()) or 1.0
+        mean, std = _moments(np.concatenate([samples[i] for i in training]))
+        return {"low": low.tolist(), "extent": extent, "mean": mean, "std": std}
     return {}
 
 
 def as_arrays(collection: Collection, scaling: Mapping[str, Any]) -> Any:
-    """Return the samples as a model reads them, float32: one array, or one per sample; texts, files
-    and grids as they are.
+    """Return the samples as a model reads them, float32: one array, or one per sample.
+
+    Texts, files and fields on a grid stay as they are.
     """
     if collection.coordinates is not None:
-        return point_rows(collection, scaling)
-    make = {"series": series_rows, "rows": table_rows, "clouds": cloud_tensor}.get(collection.kind)
-    return collection.samples if make is None else make(collection, scaling)
+        return _point_rows(collection, scaling)
+    if collection.kind == "series":
+        return _series_rows(collection, scaling)
+    if collection.kind == "rows":
+        return _table_rows(collection, scaling)
+    if collection.kind == "clouds":
+        return _cloud_tensor(collection, scaling)
+    return collection.samples
 
 
-def _moments(values: np.ndarray, rows: np.ndarray | None = None) -> tuple[list[float], list[float]]:
-    """Mean and deviation of each column, over all rows or some; what never varies, or is never
-    there, keeps its scale. A few columns at a time: no second copy of a large table is held.
+def _moments(
+    values: np.ndarray,
+    rows: np.ndarray | slice = slice(None),
+) -> tuple[list[float], list[float]]:
+    """Return mean and deviation of each column, over some rows.
+
+    A few columns at a time, so that there is no second copy of a large table.
     """
-    count = len(values) if rows is None else len(rows)
+    count = len(values[rows, 0])
     width = max(1, BLOCK // max(1, count))
-    parts = []
+    mean = []
+    std = []
     for start in range(0, values.shape[1], width):
-        block = values[:, start : start + width]
-        parts.append(_of_columns(block if rows is None else block[rows]))
-    mean, std = (np.concatenate(part) for part in zip(*parts))
-    return mean.tolist(), std.tolist()
+        block_mean, block_std = _of_columns(values[:, start : start + width][rows])
+        mean += block_mean.tolist()
+        std += block_std.tolist()
+    return mean, std
 
 
 def _of_columns(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sums go over what is left of a column's least value, so that dates and other large numbers
-    keep their digits.
+    """Return mean and deviation of each column, without NaN.
+
+    The deviation of a column that never varies is 1: it keeps its scale. Sums are over differences
+    to the least value of a column, so that dates and other large numbers keep their digits.
     """
-    precision = values.dtype if np.issubdtype(values.dtype, np.floating) else np.float64
+    precision = np.finfo(np.float64)
+    if np.issubdtype(values.dtype, np.floating):
+        precision = np.finfo(values.dtype)
     known = ~np.isnan(values)
     count = known.sum(0)
-    least = np.where(count > 0, np.where(known, values, np.inf).min(0, initial=np.inf), 0.0)
+    divisor = count.clip(min=1)
+    least = np.where(known, values, np.inf).min(0, initial=np.inf)
+    least = np.where(count > 0, least, 0.0)
     rest = np.where(known, values - least.astype(np.float64), 0.0)
-    middle = rest.sum(0) / count.clip(min=1)
-    std = np.sqrt((np.where(known, rest - middle, 0.0) ** 2).sum(0) / count.clip(min=1))
+    middle = rest.sum(0) / divisor
+    squares = np.where(known, rest - middle, 0.0) ** 2
+    std = np.sqrt(squares.sum(0) / divisor)
+
+    # Rounding gives a constant column a small deviation.
     largest = np.maximum(np.abs(least), np.abs(least + rest.max(0, initial=0.0)))
-    varies = std > 8 * np.finfo(precision).eps * largest
+    varies = std > 8 * precision.eps * largest
     return least + middle, np.where(varies, std, 1.0)
 
 
-def scaled(values: np.ndarray, mean: np.ndarray | float, std: np.ndarray | float) -> np.ndarray:
-    """(value − mean) / std in float64, then as float32: a block of rows at a time, which a table of
-    many rows has no second copy of.
+def scaled(
+    values: np.ndarray,
+    mean: np.ndarray | float,
+    std: np.ndarray | float,
+) -> np.ndarray:
+    """Return (value − mean) / std, computed in float64, as float32.
+
+    A block of rows at a time, so that there is no second copy of a large table in float64.
     """
     result = np.empty(values.shape, np.float32)
     for start, block in blocks(values):
-        with np.errstate(over="ignore"):  # what is that far away has an answer that is none
+        # What overflows float32 is that far from the training samples: inf says so.
+        with np.errstate(over="ignore"):
             result[start : start + len(block)] = (block.astype(np.float64) - mean) / std
     return result
 
@@ -92,146 +124,155 @@ def scaled(values: np.ndarray, mean: np.ndarray | float, std: np.ndarray | float
 
 
 def _of_series(collection: Collection, training: np.ndarray) -> dict[str, Any]:
-    whole = np.concatenate([collection.samples[i] for i in training])
-    mean, std = _moments(whole)
-    channels = len(mean)
+    """Return moments of the channels, and the usual step between two points.
+
+    ``timed``: times are irregular, and read by the model. ``clocked``: the files have times.
+    """
+    mean, std = _moments(np.concatenate([collection.samples[i] for i in training]))
     if collection.reading.scale == "none":
-        mean, std = [0.0] * channels, [1.0] * channels
-    step, timed = 1.0, False
-    if collection.times is not None:
-        gaps = np.concatenate([np.diff(collection.times[i]) for i in training])
-        step = float(np.median(gaps)) if len(gaps) else 1.0
-        timed = any((np.abs(np.diff(t) / step - 1) > EVEN).any() for t in collection.times)
-    clocked = collection.times is not None
-    return {"mean": mean, "std": std, "step": step, "timed": timed, "clocked": clocked}
+        mean, std = [0.0] * len(mean), [1.0] * len(mean)
+    scaling = {"mean": mean, "std": std, "step": 1.0, "timed": False, "clocked": False}
+    if collection.times is None:
+        return scaling
+    scaling["clocked"] = True
+    gaps = np.concatenate([np.diff(collection.times[i]) for i in training])
+    if len(gaps):
+        scaling["step"] = float(np.median(gaps))
+    # The times of all samples decide: a model without times could not read the others.
+    for times in collection.times:
+        if (np.abs(np.diff(times) / scaling["step"] - 1) > EVEN).any():
+            scaling["timed"] = True
+            break
+    return scaling
 
 
-def series_rows(collection: Collection, scaling: Mapping[str, Any]) -> list[np.ndarray]:
-    """Each series as (n, channels), with its times in steps since its beginning in front where they
-    are irregular; with ``every`` n, each n-th point. Where they are regular it has a row for each
-    step of training, NaN at those without a point.
+def _series_rows(collection: Collection, scaling: Mapping[str, Any]) -> list[np.ndarray]:
+    """Return each series as (n, channels), every n-th point if ``scaling`` has ``every``.
+
+    Irregular times are an additional first channel, in steps since the series began. A regular
+    series has one row per step of training, NaN at those without a point.
 
     Raises:
         DataError: times between the steps of a training on regular series.
     """
-    mean, std = (np.array(scaling[key], np.float64) for key in ("mean", "std"))
-    rows, every = [], scaling.get("every", 1)
+    mean = np.array(scaling["mean"])
+    std = np.array(scaling["std"])
+    rows = []
+    every = scaling.get("every", 1)
     for number, whole in enumerate(collection.samples):
         sample = whole[::every]
+        times = None
+        if collection.times is not None:
+            times = collection.times[number][::every]
         if collection.reading.scale == "sample":
-            mean, std = (np.array(part, np.float64) for part in _moments(sample))
+            mean, std = map(np.array, _moments(sample))
         values = scaled(sample, mean, std)
         if scaling["timed"]:
-            times = np.arange(len(whole)) * scaling["step"]
-            times = (times if collection.times is None else collection.times[number])[::every]
+            if times is None:
+                times = np.arange(len(whole))[::every] * scaling["step"]
             steps = ((times - times[0]) / scaling["step"]).astype(np.float32)
             values = np.concatenate([steps[:, None], values], 1)
-        elif collection.times is not None:
-            values = _on_steps(
-                values, collection.times[number][::every], scaling, collection, number
-            )
+        elif times is not None and len(times) > 1:
+            values = _on_steps(values, np.diff(times), scaling, collection, number)
         rows.append(values)
     return rows
 
 
 def _on_steps(
     values: np.ndarray,
-    times: np.ndarray,
+    gaps: np.ndarray,
     scaling: Mapping[str, Any],
     collection: Collection,
     number: int,
 ) -> np.ndarray:
-    """A row for each step of training; the values alone where there is one at every step."""
-    gaps = np.diff(times)
-    if not len(gaps):
-        return values
+    """Return one row per step of training; the values themselves if there is one at every step."""
     # Runs of earlier versions do not say whether they had times; those of the catalogue had none.
     clocked = scaling.get("clocked", "every" not in scaling)
-    step = scaling["step"] * scaling.get("every", 1) if clocked else float(np.median(gaps))
+    step = float(np.median(gaps))
+    if clocked:
+        step = scaling["step"] * scaling.get("every", 1)
     counts = np.round(gaps / step)
     whole = (counts >= 1) & (np.abs(gaps / step - counts) <= EVEN * counts)
     if whole.all() and (counts == 1).all():
         return values
-    steps = np.concatenate([[0.0], counts.cumsum()])
-    coarser = clocked and collection.task != "steps"  # one answer for all of a series
-    if not (coarser and whole.all() and steps[-1] < COARSEST * len(steps)):
-        raise _between(collection.where(number), gaps, step if clocked else None, coarser)
-    result = np.full((int(steps[-1]) + 1, values.shape[1]), np.nan, values.dtype)
-    result[steps.astype(np.int64)] = values
-    return result
 
+    # A coarser series has gaps between its points. Where each point is classified, gaps would be
+    # classified as well.
+    coarser = clocked and collection.task != "steps"
+    if coarser and whole.all() and counts.sum() < COARSEST * len(values):
+        steps = np.concatenate([[0], counts.cumsum()]).astype(np.int64)
+        result = np.full((steps[-1] + 1, values.shape[1]), np.nan, values.dtype)
+        result[steps] = values
+        return result
 
-def _between(where: str, gaps: np.ndarray, step: float | None, coarser: bool) -> DataError:
-    """Return the error of times that are no steps of training."""
-    even = bool((np.abs(gaps / gaps[0] - 1) <= EVEN).all())
-    given = f"every {gaps[0]:g}" if even else f"after {gaps.min():g} to {gaps.max():g}"
-    known, needed = "series without times", "equal steps"
-    if step is not None:
-        known, needed = f"one every {step:g}", f"equal steps of {step:g}"
-    more = f" or whole multiples of it, {COARSEST} at most" if coarser else ""
-    return DataError(
-        f"{where}: has a point {given}; the model was trained on {known}, and needs {needed}{more}"
-        ": bring the values to these, or train on irregular times"
+    given = f"after {gaps.min():g} to {gaps.max():g}"
+    if (np.abs(gaps / gaps[0] - 1) <= EVEN).all():
+        given = f"every {gaps[0]:g}"
+    known = "series without times"
+    needed = "equal steps"
+    if clocked:
+        known = f"one every {step:g}"
+        needed = f"equal steps of {step:g}"
+    if coarser:
+        needed += f" or whole multiples of it, {COARSEST} at most"
+    raise DataError(
+        f"{collection.where(number)}: has a point {given}; the model was trained on {known}, and "
+        f"needs {needed}: bring the values to these, or train on irregular times"
     )
 
 
-def longest(collection: Collection, training: np.ndarray, scaling: Mapping[str, Any]) -> int:
-    """The length of a training series, in steps."""
+def longest(
+    collection: Collection,
+    training: np.ndarray,
+    scaling: Mapping[str, Any],
+) -> int:
+    """Return the length of the longest training series, in steps."""
     if not scaling["timed"] or collection.times is None:
         return max(len(collection.samples[i]) for i in training)
     spans = [collection.times[i][-1] - collection.times[i][0] for i in training]
     return round(max(spans) / scaling["step"]) + 1
 
 
-def table_rows(collection: Collection, scaling: Mapping[str, Any]) -> np.ndarray:
-    """Rows (N, columns, 1)."""
-    mean, std = (np.array(scaling[key], np.float64) for key in ("mean", "std"))
+def _table_rows(collection: Collection, scaling: Mapping[str, Any]) -> np.ndarray:
+    """Return rows (N, columns, 1)."""
     if collection.reading.scale == "none":
         return np.asarray(collection.samples, np.float32)[:, :, None]
+    mean = np.array(scaling["mean"])
+    std = np.array(scaling["std"])
     return scaled(collection.samples, mean, std)[:, :, None]
 
 
 # --- clouds and fields on points ------------------------------------------------------------------
 
 
-def cloud_tensor(collection: Collection, scaling: Mapping[str, Any]) -> np.ndarray:
-    """Clouds (N, points, channels), each in a random order of its own, in the unit ball; NaN where
-    a cloud has fewer.
+def _cloud_tensor(collection: Collection, scaling: Mapping[str, Any]) -> np.ndarray:
+    """Return clouds (N, points, channels) in the unit ball, NaN behind the points of a smaller one.
+
+    The order of the points is random, so that the first ones of any number are a sample of all.
     """
-    d, widest = scaling["coordinates"], max(len(cloud) for cloud in collection.samples)
-    size = max(scaling["points"], min(widest, MAX_POINTS))
-    shape = (len(collection), size, collection.samples[0].shape[1])
-    result = np.full(shape, np.nan, np.float32)
-    for number, cloud in enumerate(collection.samples):
+    clouds = collection.samples
+    d = scaling["coordinates"]
+    size = max(scaling["points"], min(max(map(len, clouds)), MAX_POINTS))
+    result = np.full((len(clouds), size, clouds[0].shape[1]), np.nan, np.float32)
+    for number, cloud in enumerate(clouds):
         order = permuted(len(cloud), 5)[:size]
-        chosen = cloud
         if collection.reading.scale in (None, "sample"):
-            chosen = np.concatenate([unit_ball(cloud[:, :d]), cloud[:, d:]], 1)
-        result[number, : len(order)] = chosen[order]
+            cloud = np.concatenate([unit_ball(cloud[:, :d]), cloud[:, d:]], 1)
+        result[number, : len(order)] = cloud[order]
     return result
 
 
-def _of_points(collection: Collection, training: np.ndarray) -> dict[str, Any]:
-    assert collection.coordinates is not None
-    places = np.concatenate([collection.coordinates[i] for i in training])
-    low = places.min(0)
-    extent = float((places.max(0) - low).max()) or 1.0
-    mean, std = _moments(np.concatenate([collection.samples[i] for i in training]))
-    return {"low": low.tolist(), "extent": extent, "mean": mean, "std": std}
+def _point_rows(collection: Collection, scaling: Mapping[str, Any]) -> list[np.ndarray]:
+    """Return coordinates in the unit cube, then inputs, of each sample."""
+    low, mean, std = (np.array(scaling[key]) for key in ("low", "mean", "std"))
+    rows = []
+    for places, values in zip(collection.coordinates or (), collection.samples):
+        unit = scaled(places, low, scaling["extent"])
+        rows.append(np.concatenate([unit, scaled(values, mean, std)], 1))
+    return rows
 
 
-def point_rows(collection: Collection, scaling: Mapping[str, Any]) -> list[np.ndarray]:
-    """Coordinates in the unit cube, then inputs, of each sample."""
-    assert collection.coordinates is not None
-    low, mean, std = (np.array(scaling[key], np.float64) for key in ("low", "mean", "std"))
-    return [
-        np.concatenate([scaled(places, low, scaling["extent"]), scaled(values, mean, std)], 1)
-        for places, values in zip(collection.coordinates, collection.samples)
-    ]
-
-
-def channel_scales(fields: np.ndarray | Sequence[np.ndarray], axis: tuple[int, ...]) -> list[float]:
-    """The deviation of each channel, 1 where it never varies."""
-    whole = fields if isinstance(fields, np.ndarray) else np.concatenate(fields)
-    std = whole.astype(np.float64).std(axis)
+def channel_scales(fields: np.ndarray, axis: tuple[int, ...]) -> list[float]:
+    """Return the deviation of each channel, 1 if it never varies."""
+    std = fields.astype(np.float64).std(axis)
     return np.where(std > 0, std, 1.0).tolist()

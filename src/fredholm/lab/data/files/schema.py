@@ -1,13 +1,14 @@
-"""The schema of files: what stands for what, who says so, and the flag that changes it."""
+"""Schema of files: the role of each column, its origin, and the flag that changes it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .reading import Reading
 
-DECLARED, GUESSED = "declared", "guessed"
+DECLARED = "declared"
+GUESSED = "guessed"
 ROLES = ("kind", "label", "time", "id", "group", "text", "channels", "task", "split")
 _FLAGS = {"task": "--predict"}
 _SIGNS = {"\t": "tab", " ": "space"}
@@ -20,7 +21,7 @@ class Entry(NamedTuple):
         key: a key of :class:`Reading`, or ``read``.
         value: as its flag takes it.
         origin: ``declared`` by the user, or ``guessed`` from names and first rows.
-        flag: that says it.
+        flag: command-line flag that sets it.
     """
 
     key: str
@@ -30,42 +31,55 @@ class Entry(NamedTuple):
 
     @property
     def mark(self) -> str:
-        """The mark behind a guess."""
-        return f" (guessed: {self.flag})" if self.origin == GUESSED else ""
+        """Mark behind a guess; "" behind a declaration."""
+        if self.origin == DECLARED:
+            return ""
+        return f" (guessed: {self.flag})"
 
 
-def schema_of(asked: Reading, settled: Reading, written: Mapping[str, str]) -> list[Entry]:
-    """Return the schema of what was read as ``settled``, where the user said ``asked``;
-    ``written``: how the first table is written.
+def schema_of(
+    asked: Reading,
+    settled: Reading,
+    written: Mapping[str, str],
+) -> list[Entry]:
+    """Return the schema of files.
+
+    Args:
+        asked: what the user declared.
+        settled: what was read.
+        written: how the first table is written.
     """
     entries = []
     for key in ROLES:
         value = getattr(settled, key)
-        if value is None or value == ():
+        if value in (None, ()):
             continue
-        text = value if isinstance(value, str) else ",".join(value)
-        origin = GUESSED if getattr(asked, key) is None else DECLARED
-        entries.append(Entry(key, text, origin, _FLAGS.get(key, f"--{key}")))
+        if not isinstance(value, str):
+            value = ",".join(value)
+        entries.append(_entry(key, value, getattr(asked, key) is not None))
+    # The whole notation is printed: a pasted command then reads later files in the same way.
     declared = asked.writing.said
     for key, value in {**written, **settled.writing.said}.items():
-        origin = DECLARED if key in declared else GUESSED
-        entries.append(Entry("read", f"{key}={_SIGNS.get(value, value)}", origin, "--read"))
+        entries.append(_entry("read", f"{key}={_SIGNS.get(value, value)}", key in declared))
     return entries
 
 
-def as_facts(entries: list[Entry]) -> list[dict[str, Any]]:
-    """Return a schema as JSON takes it."""
-    return [entry._asdict() for entry in entries]
+def _entry(
+    key: str,
+    value: str,
+    declared: bool,
+) -> Entry:
+    origin = GUESSED
+    if declared:
+        origin = DECLARED
+    return Entry(key, value, origin, _FLAGS.get(key, f"--{key}"))
 
 
 def marks(entries: list[Entry]) -> dict[str, str]:
-    """Return the marks of what was taken for what, by its words there."""
+    """Return the marks of guesses, by the words of :attr:`.columns.Columns.taken`."""
     found = {entry.key: entry.mark for entry in entries if entry.key != "read"}
-    for word, key in (
-        ("layout", "kind"),
-        ("paths", "text"),
-        ("columns", "channels"),
-        ("times", "channels"),
-    ):
+    # Some roles have another word in a summary than as a key of the reading.
+    words = {"layout": "kind", "paths": "text", "columns": "channels", "times": "channels"}
+    for word, key in words.items():
         found[word] = found.get(key, "")
     return found

@@ -1,4 +1,4 @@
-"""The columns of a table recognised: as the user says, as a run knows it, or guessed."""
+"""Roles of the columns of a table: as the user declares, as a run knows, or guessed."""
 
 from __future__ import annotations
 
@@ -7,21 +7,14 @@ from dataclasses import dataclass, field
 
 from ....errors import DataError
 from . import guesses
-from .channels import (
-    SHOWN,
-    Channels,
-    channels_of,
-    group_remark,
-    not_read,
-    task_of,
-    unread,
-)
+from .channels import SHOWN, Channels, channels_of, group_remark, not_read, task_of, unread
 from .columns import Columns, Trained, as_trained, roles_of
 from .guesses import called
 from .head import Head
-from .reading import Reading
+from .reading import Reading, refuse_columns
 
-# Roles that one column may have at once; :func:`_by_names` speaks of labels and ids as channels.
+# Roles that one column may have at once. Labels and ids as channels have an error of their own, see
+# :func:`_by_names`.
 ALLOWED = ({"id", "group"}, {"label", "channels"}, {"id", "channels"})
 
 
@@ -30,11 +23,11 @@ class _Found:
     """Roles of columns, while a table is being recognised.
 
     Attributes:
-        time, id, label, group: their columns.
+        time, id, label, group: the columns of these roles.
         index: columns that count the rows.
         others: columns without any of these roles.
-        again: a column that is called like an id, whose values come again though a row is a sample.
-        remarks: what is said of these.
+        again: a column that is called like an id and repeats, in a table of one row per sample.
+        remarks: notes on these columns.
     """
 
     time: str | None
@@ -48,12 +41,15 @@ class _Found:
 
 
 def settle(
-    head: Head, reading: Reading, labelled: bool = True, trained: Trained | None = None
+    head: Head,
+    reading: Reading,
+    labelled: bool = True,
+    trained: Trained | None = None,
 ) -> Columns:
-    """Recognise a table; one that a run is asked about has the columns of its training.
+    """Recognise the columns of a table; of files for a run, they are those of its training.
 
     Raises:
-        DataError: a column that is named and not there, or no column for what must be there.
+        DataError: a declared column that is not there, or no column for a necessary role.
     """
     if trained is not None:
         return as_trained(head, reading, trained, labelled)
@@ -61,13 +57,23 @@ def settle(
     found = _by_names(head, reading, labelled)
     kind = guesses.kind_of(head, reading, found.others, found.id, found.time)
     if kind.text is not None:
-        _refuse_channels(head, reading, kind.text)
+        reason = (
+            f"the column {kind.text!r} alone is read: leave it out, or name another with --text"
+        )
+        refuse_columns(head.path, reading, ("channels",), reason)
+
+    lists: tuple[str, ...] = ()
     if kind.long:
         _take_dates(head, found)
     else:
         _one_row_per_sample(head, reading, found, kind.kind, labelled)
-    lists = guesses.lists_of(head, reading) if kind.kind == "series" and not kind.long else ()
+        if kind.kind == "series":
+            lists = guesses.lists_of(head, reading)
     channels = _channels(head, reading, found, kind, lists)
+
+    rule = "random"
+    if found.group:
+        rule = "group"
     settled = reading.settled(
         kind=kind.kind,
         label=found.label,
@@ -75,12 +81,15 @@ def settle(
         time=found.time,
         group=found.group,
         text=kind.text,
-        channels=channels.names if kind.text is None else None,
-        split=reading.split or ("group" if found.group else "random"),
+        channels=None,
+        split=reading.split or rule,
     )
+    index: list[str] = []
+    if kind.text is None:
+        settled = settled.settled(channels=channels.names)
+        index = [name for name in found.index if name not in channels.names]
     if labelled and reading.task is None:
         settled = settled.settled(task=task_of(head, found.label or "", found.id))
-    index = [name for name in found.index if name not in channels.names and kind.text is None]
     remarks = [
         *channels.remarks,
         *found.remarks,
@@ -98,53 +107,56 @@ def _declared(reading: Reading) -> dict[str, str | None]:
     return {key: getattr(reading, key) for key in keys}
 
 
-def _check_declared(head: Head, reading: Reading, labelled: bool) -> None:
-    """Refuse columns that are not there, or are said to be two things, and a table of one column.
+def _check_declared(
+    head: Head,
+    reading: Reading,
+    labelled: bool,
+) -> None:
+    """Refuse columns that are not there or have two roles, and a table of one column.
 
-    An id may tell groups too; of a label or an id among the channels :func:`_by_names` speaks.
+    A column may be id and group. Labels and ids as channels have an error of their own, see
+    :func:`_by_names`.
     """
-    for key, name in _declared(reading).items():
-        needed = labelled or key not in ("label", "group")
-        if needed and name is not None and name not in head.names:
-            raise DataError(head.absent(name))
-    roles: dict[str, str] = {}
     channels = list(reading.channels or ())
-    for key, name in [*_declared(reading).items(), *(("channels", name) for name in channels)]:
-        before = key if name is None else roles.setdefault(name, key)
+    roles: dict[str, str] = {}
+    pairs = [*_declared(reading).items(), *(("channels", name) for name in channels)]
+    for key, name in pairs:
+        if name is None:
+            continue
+        # Samples to predict need neither label nor group; absent channels are found later.
+        needed = key != "channels" and (labelled or key not in ("label", "group"))
+        if needed and name not in head.names:
+            raise DataError(head.absent(name))
+    for key, name in pairs:
+        if name is None:
+            continue
+        before = roles.setdefault(name, key)
         if before != key and {before, key} not in ALLOWED:
             raise DataError(
                 f"{head.path}: column {name!r} is said to be {before} and {key}; it is one of both"
             )
-    twice = next((name for name in channels if channels.count(name) > 1), None)
-    if twice is not None:
-        raise DataError(f"{head.path}: channels: {twice!r} comes twice; once is enough")
+    for name in channels:
+        if channels.count(name) > 1:
+            raise DataError(f"{head.path}: channels: {name!r} comes twice; once is enough")
+
+    # A table of one column is most likely one with another separator.
     if head.delimiter and len(head.names) < 2:
-        _refuse_one_column(head)
-
-
-def _refuse_channels(head: Head, reading: Reading, text: str) -> None:
-    """Refuse columns to read beside that of texts, or of paths of files."""
-    if reading.channels is not None:
-        raise DataError(
-            f"{head.path}: channels: expected none, got {','.join(reading.channels)!r}; "
-            f"the column {text!r} alone is read: leave it out, or name another with --text"
-        )
-
-
-def _refuse_one_column(head: Head) -> None:
-    """A table of one column is one that is divided by another sign."""
-    name = next(iter(head.names), "")
-    sign = "say what stands between the cells: --read separator=SIGN"
-    if len(name.split()) > 1 and all(" " in row[0].strip() for row in head.rows[:50]):
-        sign = "is the separator a space? --read separator=space"
-    raise DataError(f"{head.path}: has one column only, {name[:SHOWN]!r}; {sign}")
+        name = head.names[0]
+        fix = "say what stands between the cells: --read separator=SIGN"
+        if len(name.split()) > 1 and all(" " in row[0].strip() for row in head.rows[:50]):
+            fix = "is the separator a space? --read separator=space"
+        raise DataError(f"{head.path}: has one column only, {name[:SHOWN]!r}; {fix}")
 
 
 # --- what is found --------------------------------------------------------------------------------
 
 
-def _by_names(head: Head, reading: Reading, labelled: bool) -> _Found:
-    """Take columns by their usual names for what nobody names."""
+def _by_names(
+    head: Head,
+    reading: Reading,
+    labelled: bool,
+) -> _Found:
+    """Take columns by their usual names for roles without a declared column."""
     channels = reading.channels or ()
     declared = {*_declared(reading).values(), *channels}
     free = [name for name in head.names if name not in declared]
@@ -160,13 +172,14 @@ def _by_names(head: Head, reading: Reading, labelled: bool) -> _Found:
                 "out of them"
             )
     roles = {time, series_id, label, reading.group}
-    index = [n for n in head.names if head.counts(n) and n not in roles and n != reading.text]
-    others = [n for n in head.names if n not in roles and n not in index]
+    free = [name for name in head.names if name not in roles]
+    index = [name for name in free if head.counts(name) and name != reading.text]
+    others = [name for name in free if name not in index]
     return _Found(time, series_id, label, reading.group, index, others)
 
 
 def _take_dates(head: Head, found: _Found) -> None:
-    """Take the only column of dates for the times of series."""
+    """Take the only column of dates as the times of series, whatever it is called."""
     dates = [name for name in found.others if head[name].dated]
     if found.time is None and len(dates) == 1:
         found.time = dates[0]
@@ -174,21 +187,29 @@ def _take_dates(head: Head, found: _Found) -> None:
 
 
 def _one_row_per_sample(
-    head: Head, reading: Reading, found: _Found, kind: str, labelled: bool
+    head: Head,
+    reading: Reading,
+    found: _Found,
+    kind: str,
+    labelled: bool,
 ) -> None:
-    """Give up an id that comes again, and a time by which nothing is divided: they are columns like
-    the others. Find groups.
+    """Drop guessed roles that a table of one row per sample does not need, and find groups.
+
+    An id that repeats, and a time by which nothing is divided, are columns like others.
     """
-    clock, series_id = found.time, found.id
+    clock = found.time
+    series_id = found.id
     plain: set[str | None] = {*found.others}
     if reading.id is None and series_id is not None and guesses.comes_again(head[series_id]):
-        found.again, found.id = series_id, None
+        found.again = series_id
+        found.id = None
         plain.add(series_id)
     undivided = clock is not None and (reading.split != "time" or head[clock].numeric)
     if reading.time is None and undivided:
         found.time = None
         plain.add(clock)
     if kind == "rows":
+        # In the order of the file, as users expect their columns.
         found.others = [name for name in head.names if name in plain]
     if not labelled:
         return
@@ -198,7 +219,14 @@ def _one_row_per_sample(
         guesses.refuse_forecasting(head, found.label or "", found.others)
 
 
-def _find_groups(head: Head, reading: Reading, found: _Found, kind: str, clock: str | None) -> None:
+def _find_groups(
+    head: Head,
+    reading: Reading,
+    found: _Found,
+    kind: str,
+    clock: str | None,
+) -> None:
+    """Find a column to divide samples by, and note one whose rows look like a series."""
     declared = {clock, found.label, *_declared(reading).values(), *(reading.channels or ())}
     names = [name for name in head.names if name not in declared]
     like = None
@@ -218,27 +246,35 @@ def _find_groups(head: Head, reading: Reading, found: _Found, kind: str, clock: 
 
 
 def _channels(
-    head: Head, reading: Reading, found: _Found, kind: guesses.Kind, lists: tuple[str, ...]
+    head: Head,
+    reading: Reading,
+    found: _Found,
+    kind: guesses.Kind,
+    lists: tuple[str, ...],
 ) -> Channels:
+    """Return the columns to read: of lists, or of numbers and words; none beside texts or paths."""
+    channels = Channels(lists, [])
     if kind.text is not None:
-        channels = Channels((), [])
         beside = [name for name in found.others if name != kind.text]
+        # A declared kind says that the other columns are not meant.
         if beside and reading.kind is None:
-            read = "sounds are" if kind.kind == "series" else f"{kind.kind} are"
-            remark = f"{not_read(beside, read)}; for the columns instead: --kind rows"
-            channels = Channels((), [remark])
-    elif lists:
-        remarks = [not_read(found.others, "series are")] if found.others else []
-        channels = Channels(lists, remarks)
-    else:
+            read = f"{kind.kind} are"
+            if kind.kind == "series":
+                read = "sounds are"
+            channels.remarks.append(
+                f"{not_read(beside, read)}; for the columns instead: --kind rows"
+            )
+    elif not lists:
         channels = channels_of(head, reading, found.others, kind.kind, found.again)
+    elif found.others:
+        channels.remarks.append(not_read(found.others, "series are"))
     if found.again not in (None, found.group) and kind.kind != "rows":
         channels.remarks.append(group_remark(found.again or ""))
     return channels
 
 
 def _like_dates(head: Head, time: str | None) -> Iterator[str]:
-    """Say that times are whole numbers such as 20240131."""
+    """Yield a remark on times that are whole numbers such as 20240131."""
     if time is not None and guesses.bare_dates(head[time]):
         yield (
             f"the times in {time!r} are read as plain numbers, of which 20240131 and 20240201 are "

@@ -10,6 +10,7 @@ import numpy as np
 
 from ....errors import DataError
 from ..audio import read_sound
+from .collection import numbered
 
 SUFFIXES = frozenset({".wav"})
 
@@ -27,35 +28,37 @@ def read_whole_sound(file: Path) -> tuple[np.ndarray, int]:
 
 
 def sounds_of(
-    files: Sequence[Path], sounds: Sequence[tuple[np.ndarray, int]], labelled: bool
+    files: Sequence[Path],
+    sounds: Sequence[tuple[np.ndarray, int]],
+    labelled: bool,
 ) -> dict[str, Any]:
-    """The ``samples``, ``times`` in seconds and ``channels`` of a collection of sounds; those that
-    are learned from have one rate.
+    """Return the ``samples``, ``times`` in seconds and ``channels`` of a collection of sounds.
 
     Raises:
-        DataError: other channels than the first file has, or another rate to learn from.
+        DataError: other channels than the first file has; or, in training, another rate.
     """
-    samples, rates = [], []
+    first, first_rate = sounds[0]
+    width = first.shape[1]
     for file, (sound, rate) in zip(files, sounds):
-        first, width = (rates[0], samples[0].shape[1]) if samples else (rate, sound.shape[1])
         if sound.shape[1] != width:
             raise DataError(
                 f"{file}: {sound.shape[1]} channels; {files[0]} has {width}; bring all to the same"
             )
-        if labelled and rate != first:
+        # Rates of sounds to predict are compared with that of training when they are scaled.
+        if labelled and rate != first_rate:
             raise DataError(
-                f"{file}: {rate:,} samples a second; {files[0]} has {first:,}; a model learns from "
-                "one rate: convert them"
+                f"{file}: {rate:,} samples a second; {files[0]} has {first_rate:,}; a model learns "
+                "from one rate: convert them"
             )
-        samples.append(sound)
-        rates.append(rate)
-    width = samples[0].shape[1]
-    names = ("sound",) if width == 1 else tuple(f"channel {i + 1}" for i in range(width))
-    return {"samples": samples, "times": _clocks(samples, rates), "channels": names}
+    names = ("sound",)
+    if width > 1:
+        names = numbered("channel", width)
 
-
-def _clocks(samples: Sequence[np.ndarray], rates: Sequence[int]) -> list[np.ndarray]:
-    """When each sample was taken; sounds of one rate have the same numbers in memory."""
-    longest = np.arange(max(map(len, samples)), dtype=np.float64)
-    clocks = {rate: longest / rate for rate in set(rates)}
-    return [clocks[rate][: len(sound)] for sound, rate in zip(samples, rates)]
+    # Sounds of one rate share the numbers of their clocks in memory.
+    longest = np.arange(max(len(sound) for sound, _ in sounds), dtype=np.float64)
+    clocks = {rate: longest / rate for rate in {rate for _, rate in sounds}}
+    return {
+        "samples": [sound for sound, _ in sounds],
+        "times": [clocks[rate][: len(sound)] for sound, rate in sounds],
+        "channels": names,
+    }

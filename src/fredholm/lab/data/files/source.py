@@ -1,4 +1,4 @@
-"""A user's files as data sets: read once, divided, scaled, and described."""
+"""A user's files as data sets: read once, split, scaled, and described."""
 
 from __future__ import annotations
 
@@ -24,26 +24,30 @@ from .reading import Reading
 from .scaling import measure
 from .schema import Entry, marks, schema_of
 
-# Describing files needs no torch; their data sets do, and :mod:`.datasets` is imported by those.
+# Files are described without torch, whose import takes seconds; :mod:`.datasets` needs it.
 if TYPE_CHECKING:
     from ..kinds.dataset import LabelledDataset
     from ..kinds.kind import Kind
     from ..kinds.texts import TextOptions
 
-VAL_SHARE = 0.2  # of what is left to train on
-LARGEST_SIDE = 64  # of pictures whose size nobody said
-UNBALANCED = 3.0  # the largest class over the smallest, from where accuracy alone misleads
+VAL_SHARE = 0.2  # share of the samples outside the test set
+LARGEST_SIDE = 64  # pixels per side of pictures, unless the user gives a size
+
+# Largest class over the smallest, from which on accuracy alone misleads.
+UNBALANCED = 3.0
 
 
 class Source:
-    """What lies at a path, as data sets.
+    """Data sets of the samples at a path.
 
     Attributes:
-        collection: its samples.
-        parts: the split of each sample.
+        asked: the reading as the user declares it; ``reading`` is settled.
+        collection: the samples.
+        parts: the split of each sample, an index into ``SPLITS``.
+        training: numbers of the training samples.
 
     Raises:
-        DataError: what nobody should train on, see :func:`.labels.check_labels`.
+        DataError: samples that no model should be trained on, see :func:`.labels.check_labels`.
     """
 
     def __init__(self, path: Path, reading: Reading, val: float | int = VAL_SHARE):
@@ -76,17 +80,19 @@ class Source:
 
     @cached_property
     def schema(self) -> list[Entry]:
-        """What stands for what, and whether the user says so."""
+        """Role of each column, and whether the user declares it."""
         return schema_of(self.asked, self.reading, self.collection.written)
 
     @property
     def classes(self) -> tuple[str, ...]:
         labels = self.collection.labels
-        return tuple(labels.names) if isinstance(labels, Coded) else ()
+        if isinstance(labels, Coded):
+            return tuple(labels.names)
+        return ()
 
     @property
     def said(self) -> str:
-        """In a line: the kind, what was taken for what, and how the samples were divided."""
+        """Summary in one line: kind, roles of the columns, and splits."""
         split = self.facts()["split"]
         counts = ", ".join(f"{split[name]:,} {name}" for name in SPLITS)
         marked = marks(self.schema)
@@ -98,7 +104,7 @@ class Source:
 
     @cached_property
     def description(self) -> dict[str, Any]:
-        """Counts, gaps, rates, balance, the first samples, and what was taken for what."""
+        """Counts, gaps, rates, balance, the first samples, and the roles of the columns."""
         return describe(self)
 
     @cached_property
@@ -107,14 +113,14 @@ class Source:
 
     @cached_property
     def prepared(self) -> Any:
-        """The samples as the kind's data set holds them."""
+        """Scaled samples, shared by the data sets of all splits."""
         from .datasets import as_read
 
         return as_read(self.collection, self.scaling)
 
     @cached_property
     def units(self) -> tuple[float, float]:
-        """Of a regression: mean and deviation of the training samples' targets."""
+        """Mean and deviation of a regression's targets over the training samples; else 0 and 1."""
         labels = self.collection.labels
         if self.collection.task != "regression" or self.collection.kind == "fields":
             return 0.0, 1.0
@@ -122,37 +128,37 @@ class Source:
         return float(values.mean()), float(values.std()) or 1.0
 
     def _check_training(self) -> None:
-        """Refuse classes that no training sample has.
+        """Refuse classes without a training sample.
 
         Raises:
             DataError: naming the class.
         """
-        labels, counts = self.collection.labels, self._per_class(self.training)
-        if isinstance(labels, Coded) and counts is not None and (counts == 0).any():
-            name = labels.names[int((counts == 0).argmax())]
-            rows = np.flatnonzero(labels.codes == labels.names.index(name))
-            if not len(rows):
-                raise DataError(
-                    f"{self.path}: declares the class {name!r}, of which there is no sample; add "
-                    "some, or remove the class"
-                )
-            row = int(rows[0])
+        labels = self.collection.labels
+        counts = self._per_class(self.training)
+        if counts is None or counts.all():
+            return
+        code = int((counts == 0).argmax())
+        name = labels.names[code]
+        rows = np.flatnonzero(labels.codes == code)
+        if not len(rows):
             raise DataError(
-                f"{self.collection.where(row)}: is of the class {name!r}, of which the training "
-                "set has no sample; add some, or remove the class"
+                f"{self.path}: declares the class {name!r}, of which there is no sample; add some, "
+                "or remove the class"
             )
+        raise DataError(
+            f"{self.collection.where(int(rows[0]))}: is of the class {name!r}, of which the "
+            "training set has no sample; add some, or remove the class"
+        )
 
     def _per_class(self, chosen: Any) -> np.ndarray | None:
-        """How many of some samples are of each class; None where a sample has no class of its
-        own.
-        """
+        """Count the chosen samples of each class; None if samples do not have one class each."""
         labels = self.collection.labels
         if not isinstance(labels, Coded) or self.collection.steps is not None:
             return None
         return np.bincount(labels.codes[chosen], minlength=len(labels.names))
 
     def _untested(self) -> Iterator[str]:
-        """What is said of classes that no test sample has."""
+        """Yield a remark on classes without a test sample."""
         counts = self._per_class(self.parts == SPLITS.index("test"))
         if counts is None or not counts.any():
             return
@@ -165,8 +171,9 @@ class Source:
             )
 
     def trained_on(self, chosen: np.ndarray) -> Source:
-        """The same samples, of which these alone are learned from: what is measured on training
-        samples, such as scales and units, is measured anew.
+        """Return the same samples with another training set, as for cross-validation.
+
+        Scales and units are measured anew: they must not know the samples held out.
         """
         result = copy.copy(self)
         result.training = chosen
@@ -183,12 +190,12 @@ class Source:
         image_size: tuple[int, int] | None = None,
         text: TextOptions | None = None,
     ) -> LabelledDataset:
-        """One split: train, val or test.
+        """Return one split: train, val or test.
 
         Args:
-            image_size: of pictures, the size that they are brought to (default: the median of
-                theirs, at most 64).
-            text: of texts, how they become numbers.
+            image_size: height and width that pictures are resized to (default: their median, at
+                most 64).
+            text: how texts become numbers.
         """
         chosen = np.flatnonzero(self.parts == SPLITS.index(split))
         return self.subset(split, chosen, image_size=image_size, text=text)
@@ -201,43 +208,56 @@ class Source:
         image_size: tuple[int, int] | None = None,
         text: TextOptions | None = None,
     ) -> LabelledDataset:
-        """The samples of these numbers, called ``split``, as :meth:`dataset` gives one."""
+        """Return the samples of these numbers as a data set called ``split``."""
         from .datasets import make_dataset
 
         result = make_dataset(self, split, chosen, image_size=image_size, text=text)
-        result.kind, result.units, result.source = self.kind, self.units, self.facts()
+        result.kind = self.kind
+        result.units = self.units
+        result.source = self.facts()
         result.notes = (*self.collection.remarks, *result.notes)
         result.said = (self.said,)
         result.measures = self._measures()
         return result
 
     def facts(self) -> dict[str, Any]:
-        """What is saved with a model: how to read further files, and how these were divided."""
-        counts = {name: int((self.parts == i).sum()) for i, name in enumerate(SPLITS)}
-        rule = self.reading.split
-        if self.collection.parts is not None:
-            rule = "given by the files"
-        elif rule == "random" and self.collection.kind != "fields" and not self.collection.steps:
-            rule = "stratified"
-        elif rule == "group" and self.collection.joined:
-            rule = "group, over all files"
-        words = {"words": self.collection.words} if self.collection.kind == "rows" else {}
+        """Return what is saved with a model: how to read further files, and the splits of these."""
         collection = self.collection
-        dated = {} if collection.dated is None else {"dated": collection.dated}
-        dated |= {} if collection.layout is None else {"layout": collection.layout}
-        return {
+        result = {
             "path": str(self.path),
             "reading": self.reading.to_dict(),
-            "channels": list(self.collection.channels),
-            **words,
-            **dated,
+            "channels": list(collection.channels),
+        }
+        if collection.kind == "rows":
+            result["words"] = collection.words
+        if collection.dated is not None:
+            result["dated"] = collection.dated
+        if collection.layout is not None:
+            result["layout"] = collection.layout
+        counts = {name: int((self.parts == i).sum()) for i, name in enumerate(SPLITS)}
+        return result | {
             "scaling": self.scaling,
-            "split": {"rule": rule, "seed": self.reading.seed, **counts},
-            "files": self.collection.files,
+            "split": {"rule": self._rule(), "seed": self.reading.seed, **counts},
+            "files": collection.files,
         }
 
+    def _rule(self) -> str | None:
+        """Return the rule of the split, in words."""
+        collection = self.collection
+        rule = self.reading.split
+        if collection.parts is not None:
+            return "given by the files"
+        if rule == "random" and collection.kind != "fields" and not collection.steps:
+            return "stratified"
+        if rule == "group" and collection.joined:
+            return "group, over all files"
+        return rule
+
     def _measures(self) -> tuple[str, ...]:
-        """Accuracy of an unbalanced set goes by classes."""
+        """Return the measures to list first, if not the task's own.
+
+        Where one class is rare, a model without it has a high accuracy.
+        """
         counts = self._per_class(slice(None))
         if counts is None or counts.max() <= UNBALANCED * counts.min():
             return ()
@@ -245,7 +265,7 @@ class Source:
 
     @cached_property
     def image_size(self) -> tuple[int, int]:
-        """The median size of some training pictures, at most ``LARGEST_SIDE``."""
+        """Median height and width of about 100 training pictures, at most ``LARGEST_SIDE``."""
         from ..kinds.images import picture_size
 
         some = self.training[:: max(1, len(self.training) // 100)]
@@ -257,7 +277,8 @@ class Source:
 # --- by path --------------------------------------------------------------------------------------
 
 _KEPT: OrderedDict[Any, Source] = OrderedDict()
-_KEEP = 2  # sources whose three splits are usually asked for one after the other
+# Sources in memory: the three splits of one are usually asked for one after the other.
+_KEEP = 2
 
 
 def open_files(
@@ -266,20 +287,19 @@ def open_files(
     *,
     val: float | int = VAL_SHARE,
 ) -> Source:
-    """What lies at ``path``, a file or a folder: read, its kind recognised, divided into training,
+    """Read the file or folder at ``path``, recognise its kind, and split the samples into training,
     validation and test.
 
-    The last two sources are kept in memory while their files stay as they are.
+    The last two sources are kept in memory while their files do not change.
 
     Args:
-        path: CSV, Parquet, ``.ts``, npz or h5; pictures, clouds or sounds in one folder per
+        path: a table, ``.ts``, npz or h5; pictures, clouds, sounds or texts in one folder per
             class.
-        reading: what is known of it, see :class:`Reading`.
-        val: the share of the training samples that is held out for validation.
+        reading: declarations, see :class:`Reading`.
+        val: share of the training samples that is held out for validation.
 
     Raises:
-        DataError: nothing that can be read, or nothing that can be learned from, with file, row and
-            column.
+        DataError: files that cannot be read, or not be learned from, with file, row and column.
         OptionError: an impossible reading.
     """
     place = Path(path).expanduser().absolute()
@@ -287,6 +307,7 @@ def open_files(
         try:
             reading = Reading(**(reading or {}))
         except TypeError as error:
+            # An unknown key: Python's message names it.
             raise OptionError(f"reading: {error}") from error
     reading.check_rule()
     key = (place, reading, val, _state(place))
@@ -300,7 +321,9 @@ def open_files(
 
 
 def _state(place: Path) -> tuple[Any, ...]:
-    """Sizes and times of what lies at a path."""
-    files = sorted(place.rglob("*")) if place.is_dir() else [place]
+    """Return sizes and times of change of the files at a path."""
+    files = [place]
+    if place.is_dir():
+        files = sorted(place.rglob("*"))
     stats = [(str(file), file.stat()) for file in files if file.is_file()]
     return tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)

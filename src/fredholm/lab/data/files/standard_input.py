@@ -31,7 +31,7 @@ _STDIN = "stdin"
 
 @contextmanager
 def paths_of(files: Sequence[str | Path], reading: Reading) -> Iterator[list[Path]]:
-    """The paths of files; what comes from standard input lies in a file for as long."""
+    """Give the paths of files; meanwhile, standard input lies in a temporary file."""
     with tempfile.TemporaryDirectory() as folder:
         paths = []
         for file in files:
@@ -42,6 +42,7 @@ def paths_of(files: Sequence[str | Path], reading: Reading) -> Iterator[list[Pat
             place = Path(folder) / f"{_STDIN}{_suffix(content, reading)}"
             place.write_bytes(content)
             paths.append(place)
+        # Users know no temporary files: errors name standard input.
         try:
             yield paths
         except DataError as error:
@@ -49,32 +50,43 @@ def paths_of(files: Sequence[str | Path], reading: Reading) -> Iterator[list[Pat
 
 
 def _plain(content: bytes) -> bytes:
-    """Return the content, decompressed where it was compressed."""
+    """Return the content, decompressed if it was compressed."""
     if not content.startswith(_GZIP):
         return content
     try:
         return gzip.decompress(content)
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"standard input: cannot be read ({error})") from error
+        raise DataError(
+            f"standard input: expected readable gzip, got an error ({error}); send it again"
+        ) from error
 
 
 def renamed(text: str, folder: Path) -> str:
-    """A path or a message without the folder that standard input lies in."""
+    """Return a path or a message with "standard input" for the temporary file."""
     return re.sub(re.escape(f"{folder}/{_STDIN}") + r"\.\w+", "standard input", text)
 
 
 def _suffix(content: bytes, reading: Reading) -> str:
-    """Of what comes without a name: by how it begins; texts without a header are lines."""
-    known = next((s for magic, s in _MAGIC.items() if content.startswith(magic)), None)
-    if known is not None:
-        return known
-    if (reading.channels or reading.text) and content.lstrip().startswith(b"{"):  # of a table
+    """Return the suffix of a file without a name, by its first bytes.
+
+    Texts without a header are lines; other text is a table.
+    """
+    for magic, suffix in _MAGIC.items():
+        if content.startswith(magic):
+            return suffix
+    # A text may begin with a brace; only tables have objects.
+    if (reading.channels or reading.text) and content.lstrip().startswith(b"{"):
         return LINES[0]
-    return ".txt" if reading.kind == "texts" and not _has_column(content, reading.text) else ".csv"
+    if reading.kind == "texts" and not _has_column(content, reading.text):
+        return ".txt"
+    return ".csv"
 
 
 def _has_column(content: bytes, name: str | None) -> bool:
     """Whether the first line is a header with a column of this name."""
     header = re.split(rb"[\r\n]", content, maxsplit=1)[0].decode("utf-8-sig", "replace")
-    rows = [row for sign in DELIMITERS for row in csv.reader([header], delimiter=sign)]
-    return name in {cell.strip() for row in rows for cell in row}
+    for sign in DELIMITERS:
+        for row in csv.reader([header], delimiter=sign):
+            if name in {cell.strip() for cell in row}:
+                return True
+    return False

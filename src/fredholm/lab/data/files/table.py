@@ -26,7 +26,7 @@ from .writing import PLAIN, Writing, no_number
 
 
 class Unreadable(NamedTuple):
-    """A cell in a column of numbers that holds none."""
+    """A cell in a column of numbers that does not hold a number."""
 
     row: int
     column: str
@@ -35,15 +35,14 @@ class Unreadable(NamedTuple):
 
 @dataclass
 class Table:
-    """Columns of all files: numbers as float64, NaN where missing; words as
-    :class:`.casts.Coded`; times
-    as :class:`Ticks`; texts and series as lists.
+    """Columns of all files: numbers as float64, NaN if missing; words as :class:`.casts.Coded`;
+    times as :class:`Ticks`; texts and series as lists.
 
     Attributes:
-        columns: by name; None is the name of none.
+        columns: by name; the name None is never there, so that a role without a column finds none.
         files: in order, with their rows.
-        unreadable: cells that count as missing, since they hold no number.
-        dates: the order of the dates, where it was found in them.
+        unreadable: cells without a number in columns of numbers; they count as missing.
+        dates: order of day and month, if it was recognised from the dates.
     """
 
     columns: dict[Any, Any] = field(default_factory=dict)
@@ -55,7 +54,8 @@ class Table:
         return sum(file.count for file in self.files)
 
     def place(self, row: int) -> dict[str, Any]:
-        """Return ``{"file": ..., "row": 7}``."""
+        """Return the file and row number of a row: ``{"file": ..., "row": 7}``."""
+        # Rows are counted over all files.
         for file in self.files:
             if row < file.count:
                 return {"file": str(file.path), "row": file.number(row)}
@@ -63,8 +63,11 @@ class Table:
         raise IndexError(row)
 
     def where(self, row: int, column: str = "") -> str:
-        """Return the same in words."""
-        return in_words(self.place(row)) + (f", column {column!r}" if column else "")
+        """Return the place of a row, or of one of its cells, in words."""
+        place = self.place(row)
+        if column:
+            place |= {"column": repr(column)}
+        return in_words(place)
 
     def file_of(self) -> np.ndarray:
         """Return the number of each row's file."""
@@ -72,18 +75,25 @@ class Table:
 
 
 def in_words(place: Mapping[str, Any]) -> str:
-    """Return where a sample is.
+    """Return the place of a sample in words.
 
     Example:
         >>> in_words({"file": "a.csv", "row": 7})
         'a.csv, row 7'
     """
-    return ", ".join([place["file"], *(f"{k} {v}" for k, v in place.items() if k != "file")])
+    within = [f"{key} {value}" for key, value in place.items() if key != "file"]
+    return ", ".join([place["file"], *within])
 
 
-def read_head(path: Path, known: Sequence[str] = (), writing: Writing = PLAIN) -> Head:
-    """Return the names and first rows of a table; ``known``: the columns that a run reads, of files
-    it is asked about, see :meth:`.head.Head.called`.
+def read_head(
+    path: Path,
+    known: Sequence[str] = (),
+    writing: Writing = PLAIN,
+) -> Head:
+    """Return the names and first rows of a table.
+
+    Args:
+        known: in files to predict, the columns that the run reads, see :meth:`.head.Head.called`.
 
     Raises:
         DataError: a missing or empty file, another encoding, a name given twice.
@@ -91,35 +101,52 @@ def read_head(path: Path, known: Sequence[str] = (), writing: Writing = PLAIN) -
     """
     head = _format_of(path).read_head(path, writing)
     seen: set[str] = set()
-    twice = next((name for name in head.names if name in seen or seen.add(name)), None)
-    if twice is not None:
-        where, more = str(path), ""
-        if head.delimiter:
-            row = (head.header or head.spots[0]).number
-            where, more = f"{path}, row {row}", ", or write a header above it"
-        raise DataError(f"{where}: two columns are called {twice!r}; rename one{more}")
+    for name in head.names:
+        # One of the two would silently win.
+        if name in seen:
+            raise DataError(_name_twice(head, name))
+        seen.add(name)
     head = head.called(known)
     if not head.rows:
-        raise DataError(f"{path}: has a header and no rows; needs samples")
+        raise DataError(f"{path}: expected rows below the header, got none; add samples")
     return head
 
 
-def read_table(heads: Sequence[Head], roles: dict[str, str], strict: bool = True) -> Table:
-    """Read the columns named by ``roles``: ``number``, ``word``, ``text``, ``list`` (of numbers),
-    or ``time`` (a number, or a date), ``clock`` (a number) and ``date``.
+def _name_twice(head: Head, name: str) -> str:
+    where = str(head.path)
+    fix = "rename one"
+    if head.delimiter:
+        # The first row of a file without header may have been taken for one.
+        row = (head.header or head.spots[0]).number
+        where += f", row {row}"
+        fix += ", or write a header above it"
+    return f"{where}: two columns are called {name!r}; {fix}"
 
-    The files must have the same columns. Memory: 8 bytes a number, 4 a word, and the texts. Unless
-    ``strict``, cells that hold no number count as missing and are listed, where they are no more
-    than a tenth of their column.
+
+def read_table(
+    heads: Sequence[Head],
+    roles: dict[str, str],
+    strict: bool = True,
+) -> Table:
+    """Read the columns named by ``roles``, from files with the same columns.
+
+    Memory: 8 bytes per number, 4 per word, and the texts.
+
+    Args:
+        roles: of each column: ``number``, ``word``, ``text``, ``list`` (of numbers), ``time`` (a
+            number or a date), ``clock`` (a number) or ``date``.
+        strict: refuse cells without a number; otherwise they count as missing and are listed, if
+            they are at most a tenth of their column.
 
     Raises:
-        DataError: a row of another length, a cell that is no number, with file, row and column.
+        DataError: a row of another length, or a cell without a number, with file, row and column.
     """
     table = Table()
     casts = {name: CASTS[role](name) for name, role in roles.items()}
     for head in heads:
         _check_columns(head, roles, heads[0])
-        rows, before = Rows(head.path, head.spots[0].number), len(table)
+        rows = Rows(head.path, head.spots[0].number)
+        before = len(table)
         with working(f"read {head.path.name}", unit="rows") as show:
             for arrays in _format_of(head.path).arrays(head, list(roles), rows):
                 for name, array in zip(roles, arrays):
@@ -127,9 +154,12 @@ def read_table(heads: Sequence[Head], roles: dict[str, str], strict: bool = True
                         if strict:
                             raise DataError(f"{rows.at(row, name)}: {no_number(cell)}")
                         table.unreadable.append(Unreadable(before + rows.count + row, name, cell))
-                rows.count += len(arrays[0]) if arrays else 0
+                if arrays:
+                    rows.count += len(arrays[0])
                 show.at(rows.count)
         table.files.append(rows)
+
+    # A cast needs the whole table in the end: errors of dates name a row of any file.
     for name, cast in casts.items():
         table.columns[name] = cast.result(table)
     _check_slips(table)
@@ -137,31 +167,42 @@ def read_table(heads: Sequence[Head], roles: dict[str, str], strict: bool = True
 
 
 def _format_of(path: Path) -> ModuleType:
-    """The module that reads a file: each has ``read_head`` and ``arrays``."""
+    """Return the module that reads a file: each has ``read_head`` and ``arrays``."""
     suffix = suffix_of(path)
     if suffix == ".parquet":
         return parquet
-    return jsonl if suffix in LINES else delimited
+    if suffix in LINES:
+        return jsonl
+    return delimited
 
 
-def _check_columns(head: Head, roles: dict[str, str], first: Head) -> None:
+def _check_columns(
+    head: Head,
+    roles: dict[str, str],
+    first: Head,
+) -> None:
+    # Further columns do no harm: only those of the first file are read.
     there = {*head.names, *head.lists}
-    missing = next((name for name in roles if name not in there), None)
-    if missing is not None:
-        raise DataError(
-            f"{head.path}: has no column {missing!r}, which {first.path} has"
-            f"{suggestion(missing, head.names)}"
-        )
+    for name in roles:
+        if name not in there:
+            raise DataError(
+                f"{head.path}: has no column {name!r}, which {first.path} has"
+                f"{suggestion(name, head.names)}"
+            )
 
 
 def _check_slips(table: Table) -> None:
-    """Refuse a column of numbers in which more than a tenth of the cells are none."""
+    """Refuse a column of numbers in which more than a tenth of the cells are not numbers.
+
+    So many are not slips: the column has another notation, or holds words below its first rows.
+    """
     for name in dict.fromkeys(cell.column for cell in table.unreadable):
         cells = [cell for cell in table.unreadable if cell.column == name]
-        count, first = len(cells), cells[0]
+        count = len(cells)
+        first = cells[0]
         known = count + int(np.isfinite(table.columns[name]).sum())
         if count > max(1, SLIPS * known):
             raise DataError(
-                f"{table.where(first.row, name)}: {no_number(first.cell)} (so are {count:,} of "
-                f"{known:,} cells)"
+                f"{table.where(first.row, name)}: {no_number(first.cell)} ({count:,} of {known:,} "
+                "cells are not numbers)"
             )

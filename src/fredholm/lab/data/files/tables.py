@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 from ....errors import DataError
 from .casts import Coded
 from .channels import SHOWN, first_of
-from .collection import LISTED, Collection, looks_continuous
+from .collection import Collection, listed, looks_continuous
 from .columns import Columns, Trained
 from .guesses import grow_from_row_to_row
 from .head import HEAD, WORDS, Head
@@ -24,7 +25,8 @@ from .table import Table, read_head, read_table
 from .time_rows import long
 from .writing import Writing
 
-_MAKERS = {"long": long, "lists": lists, "wide": wide}  # of series, by how they lie in a table
+# Makers of collections, by the layout of series, else by the kind.
+_MAKERS = {"long": long, "lists": lists, "wide": wide}
 _OF_KINDS = {"series": sounds, "rows": rows, "texts": texts, "images": pictures}
 
 
@@ -35,32 +37,43 @@ def collect_tables(
     labelled: bool = True,
     trained: Trained | None = None,
 ) -> Collection:
-    """The samples of one or several tables of the same columns; files called ``train``, ``val``
-    and ``test`` (or ending so) are those splits. Files that a run is asked about (``trained``) may
-    come without names and without the label's column.
+    """Return the samples of one or several tables with the same columns.
+
+    Files called ``train``, ``val`` and ``test`` (or ending so) are those splits. Files for a run
+    (``trained``) may come without names and without the column of the label.
 
     Raises:
-        DataError: what the files hold cannot be read, or contradicts the reading.
+        DataError: files that cannot be read, or that contradict the reading.
     """
-    known = () if trained is None else reading.channels or ()
+    # A file may change between the reading of its head and of its rows.
     before = [file.stat() for file in files]
+    known: Sequence[str] = ()
+    if trained is not None:
+        known = reading.channels or ()
     heads = [read_head(file, known, reading.writing) for file in files]
-    writing = reading.writing if trained is not None else _with_decimals(heads[0], reading)
+    writing = reading.writing
+    if trained is None:
+        writing = _with_decimals(heads[0], reading)
     heads = [replace(head, writing=writing) for head in heads]
     columns = settle(heads[0], reading.settled(read=writing), labelled, trained)
     table = read_table(heads, columns.roles, reading.strict)
     for file, stat in zip(files, before):
         check_unchanged(file, stat)
+
     if table.dates is not None:
         columns = columns.settled(read=replace(writing, dates=table.dates))
     if labelled:
         columns = _resettled(table, columns, reading)
-    make = _MAKERS[columns.layout] if columns.layout else _OF_KINDS[columns.reading.kind or "rows"]
+    if columns.layout is not None:
+        make = _MAKERS[columns.layout]
+    else:
+        make = _OF_KINDS[columns.reading.kind or "rows"]
     result = make(name, table, columns, labelled)
-    result.taken, result.layout = columns.taken, columns.layout
+    result.taken = columns.taken
+    result.layout = columns.layout
     result.remarks = [*columns.remarks, *result.remarks]
     if heads[0].delimiter:
-        header = "yes" if heads[0].named else "no"
+        header = {True: "yes", False: "no"}[heads[0].named]
         result.written = {"separator": heads[0].delimiter, "header": header}
     if table.unreadable:
         result = _without_unreadable(result, table, labelled)
@@ -70,17 +83,20 @@ def collect_tables(
 
 
 def _with_decimals(head: Head, reading: Reading) -> Writing:
-    """How numbers are written: with decimal commas, where the user names channels whose numbers
-    have them all. What is named to be read is not read as words.
+    """Return the notation of a table, with decimal commas if all declared channels need them.
+
+    A column that is named to be read is not meant to become words. Without such a name, 1,5 may be
+    anything, and is refused.
     """
     writing = reading.writing
     if reading.channels is None or not writing.plain:
         return writing
     commas = replace(writing, decimal=",")
     named = [head[name] for name in reading.channels if name in head.names]
-    cells = [column.known for column in named if not column.numeric]
-    found = any("," in cell for known in cells for cell in known)
-    if not found or any(commas.number(cell) is None for known in cells for cell in known):
+    cells = [cell for column in named if not column.numeric for cell in column.known]
+    if not any("," in cell for cell in cells):
+        return writing
+    if any(commas.number(cell) is None for cell in cells):
         return writing
     return commas
 
@@ -88,10 +104,12 @@ def _with_decimals(head: Head, reading: Reading) -> Writing:
 # --- what the whole table tells -------------------------------------------------------------------
 
 
-def _resettled(table: Table, columns: Columns, asked: Reading) -> Columns:
-    """Settle anew what looks otherwise in the whole table than in its first rows, where nobody said
-    what it is.
-    """
+def _resettled(
+    table: Table,
+    columns: Columns,
+    asked: Reading,
+) -> Columns:
+    """Correct guesses from the first rows by the whole table; declarations stay."""
     found = columns.reading
     if asked.id is None and found.id is not None and not columns.long:
         missing = table.columns[found.id].codes < 0
@@ -106,25 +124,27 @@ def _resettled(table: Table, columns: Columns, asked: Reading) -> Columns:
 
 
 def _without_unread(table: Table, columns: Columns) -> Columns:
-    """Leave out columns of numbers that have none in any row, and those of words that are of few
-    kinds in the first rows only.
+    """Leave out columns without any number, and columns whose words are few in the first rows only.
 
     Raises:
-        DataError: words alone are left, of too many kinds.
+        DataError: no column is left, and some had words.
     """
-    names, remarks = columns.reading.channels or (), {}
+    names = columns.reading.channels or ()
+    remarks = {}
     for name in names:
         values = table.columns[name]
-        if isinstance(values, Coded) and len(values.names) > WORDS:
-            why = f"its cells are words of {len(values.names):,} kinds"
-        elif not isinstance(values, Coded) and np.isnan(values).all():
+        why = ""
+        if isinstance(values, Coded):
+            if len(values.names) > WORDS:
+                why = f"its cells are words of {len(values.names):,} kinds"
+        elif np.isnan(values).all():
             why = "it is empty in every row"
-        else:
-            continue
-        remarks[name] = f"column {name!r} is left out: {why}"
+        if why:
+            remarks[name] = f"column {name!r} is left out: {why}"
     kept = tuple(name for name in names if name not in remarks)
     if kept:
         return columns.settled(*remarks.values(), channels=kept)
+    # Columns of numbers without any are refused with their rows, see `row_samples`.
     if any(isinstance(table.columns[name], Coded) for name in names):
         first = next(iter(remarks.values()))
         raise DataError(f"{table.files[0].path}: no column is left for a model to read: {first}")
@@ -132,18 +152,23 @@ def _without_unread(table: Table, columns: Columns) -> Columns:
 
 
 def _with_numbers(table: Table, columns: Columns) -> Columns:
-    """Read a label as numbers, in the table as well, that looks like classes in the first rows
-    only, where a row is a sample: as many rows of the whole table tell.
+    """Read a label as numbers that looks like classes in the first rows only, as of a sorted file.
+
+    As many rows of the whole table as the head has decide. The table's column becomes numbers.
     """
-    name, label = columns.reading.label, table.columns[columns.reading.label]
+    name = columns.reading.label
+    label = table.columns[columns.reading.label]
     if not isinstance(label, Coded):
         return columns
     numbers = [columns.reading.writing.number(word) for word in label.names]
     codes = label.codes[label.codes >= 0]
-    some = codes[:: -(-len(codes) // HEAD) or 1]
-    if None in numbers or not looks_continuous([str(numbers[code]) for code in some]):
+    step = max(1, math.ceil(len(codes) / HEAD))
+    if None in numbers or not looks_continuous([str(numbers[code]) for code in codes[::step]]):
         return columns
-    table.columns[name] = np.array([*map(float, filter(None, numbers)), np.nan])[label.codes]
+
+    # The last entry is that of the code -1, a missing label.
+    values = np.array([*map(float, filter(None, numbers)), np.nan])
+    table.columns[name] = values[label.codes]
     return columns.settled(
         f"column {name!r} is read as numbers: there are {len(numbers):,} different ones, of which "
         f"the first rows have {len(np.unique(codes[:HEAD])):,}; where they name classes: --predict "
@@ -155,19 +180,24 @@ def _with_numbers(table: Table, columns: Columns) -> Columns:
 # --- what is said of all of it --------------------------------------------------------------------
 
 
-def _without_unreadable(collection: Collection, table: Table, labelled: bool) -> Collection:
-    """Go on where some cells hold no number. In series for training they count as not measured; all
-    other samples that have one are left out.
+def _without_unreadable(
+    collection: Collection,
+    table: Table,
+    labelled: bool,
+) -> Collection:
+    """List cells without a number, and leave out their samples.
+
+    In series for training, such a cell is one missing value of many, and the sample stays.
     """
     found = table.unreadable
-    cells = [f"{table.where(c.row, c.column)}: {c.cell[:SHOWN]!r}" for c in found[:LISTED]]
-    if len(found) > LISTED:
-        cells.append(f"and {len(found) - LISTED:,} more")
+    cells = listed([f"{table.where(c.row, c.column)}: {c.cell[:SHOWN]!r}" for c in found])
+    what = "their samples are left out"
     gaps = labelled and collection.kind == "series"
-    what = "count as not measured" if gaps else "their samples are left out"
+    if gaps:
+        what = "count as not measured"
     collection.remarks.append(
         f"{len(found):,} of the cells of numbers hold none, and {what} (--strict refuses them): "
-        f"{'; '.join(cells)}"
+        f"{cells}"
     )
     if gaps:
         return collection
@@ -175,13 +205,17 @@ def _without_unreadable(collection: Collection, table: Table, labelled: bool) ->
     blocks = collection.rows or [[row] for row in range(len(table))]
     kept = [i for i, block in enumerate(blocks) if bad.isdisjoint(block)]
     if not kept:
-        raise DataError(f"{table.files[0].path}: no sample is left: {'; '.join(cells)}")
+        raise DataError(f"{table.files[0].path}: no sample is left: {cells}")
     return collection.take(np.array(kept))
 
 
-def _of_many_files(files: Sequence[Path], heads: Sequence[Head], reading: Reading) -> Iterator[str]:
-    """Say of rows of several files that a file may be a recording, and a folder a class."""
-    if len(files) < 2 or any(part is not None for part in named_parts(files)):
+def _of_many_files(
+    files: Sequence[Path],
+    heads: Sequence[Head],
+    reading: Reading,
+) -> Iterator[str]:
+    """Yield remarks on rows of several files: a file may be a recording, and a folder a class."""
+    if len(files) < 2 or set(named_parts(files)) != {None}:
         return
     if all(grow_from_row_to_row(head, reading.time) for head in heads):
         yield (

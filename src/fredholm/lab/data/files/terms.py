@@ -1,4 +1,4 @@
-"""Names and units of a user's files, by what a saved model knows of them."""
+"""Names and units of a user's files, as a saved model knows them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...numbers import readable
+from .collection import numbered
 
 if TYPE_CHECKING:
     # A file is described without torch, which the kinds of data import.
@@ -20,9 +21,9 @@ class Column:
     """A column of a table.
 
     Attributes:
-        name: as the file has it.
-        channels: which of the model's inputs it fills.
-        words: of a column of words, one per channel.
+        name: name in the file.
+        channels: numbers of the model's inputs that it fills.
+        words: the word of each channel, if it is a column of words.
     """
 
     name: str
@@ -32,15 +33,15 @@ class Column:
 
 @dataclass(frozen=True)
 class Terms:
-    """Names and units of a user's files; empty where samples were not read from files.
+    """Names and units of a user's files; empty if samples were not read from files.
 
     Attributes:
-        label: name of what is asked for.
-        columns: of a table.
+        label: name of the label.
+        columns: columns of a table of rows.
         channels: names of the values that a model reads.
-        mean, std: of each channel, by which the values were scaled.
+        mean, std: moments of each channel, by which the values were scaled.
         clock: name and unit of the time of series.
-        step: units of the clock between two steps of the model's time.
+        step: units of the clock per step of the model's time.
     """
 
     label: str = ""
@@ -57,18 +58,22 @@ class Terms:
         source = facts.get("source")
         if not source:
             return cls()
-        reading, scaling = source["reading"], source.get("scaling") or {}
+        reading = source["reading"]
+        scaling = source.get("scaling") or {}
         channels = tuple(source.get("channels") or ())
         columns: tuple[Column, ...] = ()
         if reading["kind"] == "rows":
             columns = tuple(columns_of(reading.get("channels") or (), source.get("words") or {}))
 
         # Channels that were scaled by each sample's own mean and deviation have no common units.
-        moments = {} if reading.get("scale") in ("none", "sample") else scaling
+        moments: Mapping[str, Any] = scaling
+        if reading.get("scale") in ("none", "sample"):
+            moments = {}
         clock = ""
         if reading["kind"] == "series" and scaling.get("clocked"):
-            clock = reading.get("time") or "time"
-            clock += " since the first point" + (" (s)" if source.get("dated") else "")
+            clock = f"{reading.get('time') or 'time'} since the first point"
+            if source.get("dated"):
+                clock += " (s)"
         return cls(
             label=reading.get("label") or "",
             columns=columns,
@@ -86,8 +91,8 @@ class Terms:
         return values * np.array(self.std) + np.array(self.mean)
 
     def cells(self, row: np.ndarray) -> list[str]:
-        """Return a row of a table (channels,), as a model reads it, as the file had it; a cell
-        that was empty is "".
+        """Return the cells of the file for a row (channels,) as a model reads it; a cell that was
+        empty is "".
 
         Example:
             >>> columns = Column("area", (0,)), Column("heating", (1, 2), ("gas", "oil"))
@@ -105,18 +110,23 @@ class Terms:
 
     def signal(self, found: Signal) -> Signal:
         """Return a series with its channels' names, units and clock."""
-        names = self.channels or tuple(f"channel {i + 1}" for i in range(found.values.shape[1]))
-        clock = self.clock or "step"
-        values = self.unscaled(found.values)
-        return replace(found, x=found.x * self.step, values=values, names=names, clock=clock)
+        return replace(
+            found,
+            x=found.x * self.step,
+            values=self.unscaled(found.values),
+            names=self.channels or numbered("channel", found.values.shape[1]),
+            clock=self.clock or "step",
+        )
 
 
 def columns_of(names: Sequence[str], words: Mapping[str, Sequence[str]]) -> Iterator[Column]:
-    """Yield the columns of a table; one of words fills a channel for each of them."""
+    """Yield the columns of a table; a column of words fills one channel per word."""
     place = 0
     for name in names:
         found = tuple(words.get(name, ()))
-        count = len(found) if name in words else 1
+        count = 1
+        if name in words:
+            count = len(found)
         yield Column(name, tuple(range(place, place + count)), found)
         place += count
 
@@ -126,5 +136,8 @@ def _cell(values: np.ndarray, words: Sequence[str]) -> str:
         return ""
     if not words:
         return readable(float(values[0]), 5)
+    # A word that the training did not have is 0 in all of its columns.
     best = int(values.argmax())
-    return words[best] if values[best] > 0.5 else "another word"
+    if values[best] <= 0.5:
+        return "another word"
+    return words[best]

@@ -1,4 +1,4 @@
-"""Series from tables of a row per time: rows of the same id, in the order of the file."""
+"""Series from tables with one row per time: rows of the same id, in the order of the file."""
 
 from __future__ import annotations
 
@@ -13,40 +13,50 @@ from .row_samples import present
 from .table import Table
 from .times import clock_of
 
-FEW = 0.2  # the share of series with several labels, up to which these may be slips
+FEW = 0.2  # largest share of series with several labels that may be slips
 
 
-def long(name: str, table: Table, columns: Columns, labelled: bool) -> Collection:
-    """A series per id, and in several files per file and id."""
+def long(
+    name: str,
+    table: Table,
+    columns: Columns,
+    labelled: bool,
+) -> Collection:
+    """Return one series per id; in several files, one per file and id."""
     reading = columns.reading
-    ids, series_id = table.columns[reading.id], reading.id or ""
+    ids = table.columns[reading.id]
+    series_id = reading.id or ""
     rows = _rows_of(table, present(table, series_id).astype(np.int64), len(ids.names))
     firsts = np.array([block[0] for block in rows])
-    values = np.stack([table.columns[c] for c in reading.channels or ()], 1)
-    samples = [values[block] for block in rows]
-    empty = next((i for i, sample in enumerate(samples) if np.isnan(sample).all()), None)
+    channels = reading.channels or ()
+    values = np.stack([table.columns[channel] for channel in channels], 1)
     result = Collection(
         name,
         reading,
-        samples,
+        [values[block] for block in rows],
         labels=None,
         place=lambda i: table.place(int(firsts[i])),
         rows=rows,
         ids=[ids.names[code] for code in ids.codes[firsts]],
-        channels=tuple(reading.channels or ()),
+        channels=tuple(channels),
     )
     if reading.time is not None:
         clock = table.columns[reading.time]
         result.times = [_checked_times(table, columns, block, ids) for block in rows]
         result.starts = [clock.text(int(first)) for first in firsts]
-        result.order = clock.order[firsts]
+        result.order = clock.values[firsts]
         result.dated = {"clock": False, "date": True}.get(columns.roles[reading.time])
     else:
         result.remarks += _apart(table, rows, series_id)
-    if empty is not None:
-        raise DataError(f"{result.where(empty)}: the series holds no number")
+    for number, sample in enumerate(result.samples):
+        if np.isnan(sample).all():
+            raise DataError(
+                f"{result.where(number)}: the series holds no number; remove its rows, or measure "
+                "one"
+            )
     if not labelled:
         return result
+
     counts = np.bincount(table.file_of()[firsts], minlength=len(table.files))
     result.parts = parts_of([file.path for file in table.files], counts.tolist())
     if reading.group is not None:
@@ -57,17 +67,26 @@ def long(name: str, table: Table, columns: Columns, labelled: bool) -> Collectio
     return result
 
 
-def _rows_of(table: Table, codes: np.ndarray, ids: int) -> list[np.ndarray]:
-    """The rows of each series, in the order in which series begin."""
-    if len(table.files) > 1:  # the same id in another file is another series
+def _rows_of(
+    table: Table,
+    codes: np.ndarray,
+    ids: int,
+) -> list[np.ndarray]:
+    """Return the rows of each series, in the order in which series begin."""
+    # The same id in another file is another series: files of recordings count from 1 each.
+    if len(table.files) > 1:
         codes = codes + ids * table.file_of()
     order = np.argsort(codes, kind="stable")
     starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
     return sorted(np.split(order, starts[1:]), key=lambda block: int(block[0]))
 
 
-def _apart(table: Table, rows: list[np.ndarray], series_id: str) -> list[str]:
-    """Say that the rows of a series without times are not together."""
+def _apart(
+    table: Table,
+    rows: list[np.ndarray],
+    series_id: str,
+) -> list[str]:
+    """Return a remark if rows of a series without times are scattered: they may be two series."""
     for block in rows:
         gap = np.diff(block) > 1
         if gap.any():
@@ -80,46 +99,67 @@ def _apart(table: Table, rows: list[np.ndarray], series_id: str) -> list[str]:
     return []
 
 
-def _checked_times(table: Table, columns: Columns, block: np.ndarray, ids: Coded) -> np.ndarray:
-    """Return the times of a series since its first, which go forward."""
+def _checked_times(
+    table: Table,
+    columns: Columns,
+    block: np.ndarray,
+    ids: Coded,
+) -> np.ndarray:
+    """Return the times of a series since its first one.
+
+    Raises:
+        DataError: a time that is not later than the one before, with the likely reason.
+    """
     name = columns.reading.time or ""
     times = table.columns[name][block]
     back = np.flatnonzero(np.diff(times.values) <= 0)
     if not len(back):
         return times.seconds
     number = int(back[0]) + 1
-    before, row = int(block[number - 1]), int(block[number])
+    before = int(block[number - 1])
+    row = int(block[number])
     earlier = times.text(number - 1)
-    what = (
-        f"{table.where(row, name)}: the time {times.text(number)} of {ids.names[ids.codes[row]]!r}"
-    )
+    word = ids.names[ids.codes[row]]
+    what = f"{table.where(row, name)}: the time {times.text(number)} of {word!r}"
+    # Times go back where a second series with the same id begins.
     if row != before + 1:
         raise DataError(
             f"{what} comes after {earlier} in {table.where(before)}; the id is given twice: give "
             "each series an id of its own"
         )
-    twice = times.values[number] == times.values[number - 1]
-    again = "comes twice" if twice else f"after {earlier}"
+    again = f"after {earlier}"
+    if times.values[number] == times.values[number - 1]:
+        again = "comes twice"
     raise DataError(
         f"{what} {again}; needs times that go forward: sort the rows of each series by time, or "
         f"average those of one time{clock_of(times, number)}"
     )
 
 
-def _check_one_group(table: Table, name: str, codes: np.ndarray, rows: list[np.ndarray]) -> None:
+def _check_one_group(
+    table: Table,
+    name: str,
+    codes: np.ndarray,
+    rows: list[np.ndarray],
+) -> None:
     """Refuse a series with several groups: it would have to be in several splits."""
     for block in rows:
-        odd = codes[block] != codes[block[0]]
-        if odd.any():
+        odd = block[codes[block] != codes[block[0]]]
+        if len(odd):
             raise DataError(
-                f"{table.where(int(block[int(odd.argmax())]), name)}: the group varies within a "
-                "series, which lies in one split as a whole; needs one group a series"
+                f"{table.where(int(odd[0]), name)}: the group varies within a series, which lies "
+                "in one split as a whole; give each series one group"
             )
 
 
-def _label_series(result: Collection, table: Table, rows: list[np.ndarray]) -> None:
-    """One label per series where all of its rows have the same; else a class at every time."""
-    reading, name = result.reading, result.reading.label or ""
+def _label_series(
+    result: Collection,
+    table: Table,
+    rows: list[np.ndarray],
+) -> None:
+    """Set one label per series if all of its rows have the same; else a class at every time."""
+    reading = result.reading
+    name = result.reading.label or ""
     column = table.columns[name]
     if not isinstance(column, Coded):
         result.labels = np.array([_one_number(table, column, block, name) for block in rows])
@@ -129,10 +169,13 @@ def _label_series(result: Collection, table: Table, rows: list[np.ndarray]) -> N
     if odd:
         result.reading = reading.settled(task="steps")
     if result.reading.task != "steps":
+        # Rows without a label count as those with it: a missing one is -1, the smallest.
         codes = [column.codes[block].max() for block in rows]
         result.labels = Coded(np.array(codes), column.names)
         return
-    result.labels, result.steps = column, [column.codes[block] for block in rows]
+    result.labels = column
+    result.steps = [column.codes[block] for block in rows]
+    # One slip would change the task of all series: a few look like slips.
     if odd and len(odd) <= FEW * len(rows):
         result.remarks.append(
             f"{table.where(int(odd[0][0]), name)}: the label varies within {len(odd)} of "
@@ -141,15 +184,20 @@ def _label_series(result: Collection, table: Table, rows: list[np.ndarray]) -> N
         )
 
 
-def _one_number(table: Table, column: np.ndarray, block: np.ndarray, name: str) -> float:
-    """The number that all rows of a series have; NaN where none has one."""
+def _one_number(
+    table: Table,
+    column: np.ndarray,
+    block: np.ndarray,
+    name: str,
+) -> float:
+    """Return the number in all rows of a series; NaN if no row has one."""
     values = column[block][np.isfinite(column[block])]
     if not len(values):
         return np.nan
     if np.ptp(values) > 0:
         raise DataError(
             f"{table.where(int(block[0]), name)}: the label varies within a series, and a number "
-            "at every time cannot be learned from a table; needs one number a series, or classes: "
-            "task steps"
+            "at every time cannot be learned from a table; give each series one number, or "
+            "classes: task steps"
         )
     return values[0]

@@ -1,4 +1,4 @@
-"""Times as whole numbers of ticks, so that differences lose no digits."""
+"""Times as whole numbers of ticks, so that differences keep all digits."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Ticks:
     """Times of one column or array.
 
     Attributes:
-        values: int64, relative to ``origin``.
-        origin: a whole number of ticks.
-        per_second: ticks per unit of the numbers, of dates per second.
-        dated: whether these are dates, counted since 1970 in UTC.
+        values: int64, in ticks since ``origin``.
+        origin: in ticks since zero, or for dates since 1970 in UTC.
+        per_second: ticks per unit of the numbers, or for dates per second.
+        dated: whether the times are dates.
     """
 
     values: np.ndarray
@@ -45,21 +45,12 @@ class Ticks:
 
     @property
     def seconds(self) -> np.ndarray:
-        """Return float64 units since the first time; subtracts in integers."""
+        """Units since the first time, as float64; differences are taken in integers."""
         return (self.values - self.values[:1]) / self.per_second
 
-    @property
-    def order(self) -> np.ndarray:
-        """Return whole numbers that sort as the times do."""
-        return self.values
-
     def absolute(self, number: int) -> np.longdouble:
-        """Return a time in units, with the digits that an extended float holds."""
+        """Return a time in units, as an extended float: float64 would drop nanoseconds."""
         return np.longdouble(self.origin + int(self.values[number])) / self.per_second
-
-    def gap(self, first: int, second: int) -> float:
-        """Return the units between two of them."""
-        return int(self.values[second] - self.values[first]) / self.per_second
 
     def text(self, number: int) -> str:
         """Return a time as a person writes it.
@@ -69,21 +60,27 @@ class Ticks:
             ('2026-03-01T06:01:00', '0.5')
         """
         ticks = self.origin + int(self.values[number])
-        whole, rest = divmod(ticks, self.per_second)
         digits = len(str(self.per_second)) - 1
         if not self.dated:
-            exact = Decimal(ticks).scaleb(-digits) if digits else Decimal(ticks)
-            return f"{exact:f}".rstrip("0").rstrip(".") if "." in f"{exact:f}" else f"{exact:f}"
-        fraction = f".{rest:0{digits}d}".rstrip("0").rstrip(".") if rest else ""
-        return f"{np.datetime64(whole, 's')}{fraction}"
+            return _shortened(f"{Decimal(ticks).scaleb(-digits):f}")
+        whole, rest = divmod(ticks, self.per_second)
+        return _shortened(f"{np.datetime64(whole, 's')}.{rest:0{digits}d}")
+
+
+def _shortened(number: str) -> str:
+    """Return a number without zeros behind its point."""
+    if "." not in number:
+        return number
+    return number.rstrip("0").rstrip(".")
 
 
 class NotATime(ValueError):
-    """A cell that is no time: its number among the cells, and why."""
+    """A cell that is not a time: its number among the cells, and why."""
 
     def __init__(self, number: int, why: str = ""):
         super().__init__(why)
-        self.number, self.why = number, why
+        self.number = number
+        self.why = why
 
 
 # --- numbers --------------------------------------------------------------------------------------
@@ -104,49 +101,63 @@ def ticks_of_numbers(cells: Sequence[str]) -> Ticks:
             raise NotATime(number)
         value = Decimal(cell.strip())
         if not value.is_finite():
-            raise NotATime(number, "no time")
+            raise NotATime(number, "it is no time, but infinite or missing")
         exact.append(value)
-    digits = max((-value.normalize().as_tuple().exponent for value in exact), default=0)  # type: ignore[operator]
-    largest = max((abs(value) for value in exact), default=Decimal(0))
-    origin = min(exact, default=Decimal(0)) if largest > 10**9 else Decimal(0)
-    span = max((abs(value - origin) for value in exact), default=Decimal(0))
+    if not exact:
+        return Ticks(np.zeros(0, np.int64), 0, 1, False)
+
+    # Stamps since 1970 share most of their digits, which need no room in the ticks.
+    origin = Decimal(0)
+    if max(map(abs, exact)) > 10**9:
+        origin = min(exact)
+    span = max(abs(value - origin) for value in exact)
     # float64 distinguishes 17 digits of the span; more would not fit into 64 bits.
-    digits = max(0, min(int(digits), 17 - span.adjusted() if span else 17))
+    room = 17
+    if span:
+        room -= span.adjusted()
+    needed = max(-int(value.normalize().as_tuple().exponent) for value in exact)
+    digits = max(0, min(needed, room))
     whole = int(origin.scaleb(digits))
     values = [int(value.scaleb(digits)) - whole for value in exact]
     try:
         return Ticks(np.array(values, np.int64), whole, 10**digits, False)
     except OverflowError:
-        raise NotATime(0, "times that are further apart than 1e18") from None
+        raise NotATime(0, "times must not be further apart than 1e18") from None
 
 
 def ticks_of_array(values: np.ndarray) -> Ticks:
-    """Return the times of a numeric array (of one axis): integers and numpy's dates exactly, floats
-    by the shortest decimals that stand for them.
+    """Return the times of a numeric array (n,).
+
+    Integers and NumPy's dates are exact; floats become the shortest decimals that stand for them.
 
     Raises:
         NotATime: NaN, NaT or an infinite number.
     """
-    if values.dtype.kind in "mM":
+    kind = values.dtype.kind
+    if kind in "mM":
         unit, count = np.datetime_data(values.dtype)
         missing = np.isnat(values)
         if missing.any():
             raise NotATime(int(missing.argmax()))
+        # Coarser units, such as days, become seconds; finer ones nanoseconds.
         if unit not in _UNITS or count != 1:
-            unit = "ns" if unit in ("ps", "fs", "as") else "s"
-            values = values.astype(f"{values.dtype.kind}8[{unit}]")
-        return Ticks(values.astype(np.int64), 0, _UNITS[unit], values.dtype.kind == "M")
-    if values.dtype.kind in "iu":
-        origin = int(values.min()) if len(values) else 0
-        return Ticks((values - values.dtype.type(origin)).astype(np.int64), origin, 1, False)
-    return ticks_of_numbers([repr(value) for value in values.astype(np.float64).tolist()])
+            unit = {"ps": "ns", "fs": "ns", "as": "ns"}.get(unit, "s")
+            values = values.astype(f"{kind}8[{unit}]")
+        return Ticks(values.astype(np.int64), 0, _UNITS[unit], kind == "M")
+    if kind not in "iu":
+        return ticks_of_numbers(list(map(repr, values.astype(np.float64).tolist())))
+    if not len(values):
+        return Ticks(values.astype(np.int64), 0, 1, False)
+    # Subtracted in their own type: int64 does not hold all of uint64.
+    origin = values.min()
+    return Ticks((values - origin).astype(np.int64), int(origin), 1, False)
 
 
 # --- dates ----------------------------------------------------------------------------------------
 
 
 def is_date(cell: str) -> bool:
-    """Return whether a cell is a date in any order, and no number."""
+    """Return whether a cell is a date in any order of day and month, and not a number."""
     if is_number(cell):
         return False
     for order in ("dayfirst", "monthfirst"):
@@ -159,39 +170,43 @@ def is_date(cell: str) -> bool:
 
 
 def order_of(cells: Iterable[str]) -> str | None:
-    """Return the order of dates such as ``03/01/2026``; None where none are written so.
+    """Return the order of dates such as ``03/01/2026``; None if no date is written so.
+
+    A number above 12 is a day. Without any, half of all dates would be wrong by a guess.
 
     Raises:
         ValueError: both orders fit every cell, or neither does.
     """
-    seen, first_day, first_month = "", False, False
+    seen = first_day = first_month = False
     for cell in cells:
         found = _PARTS.match(cell.strip())
         if found is None or len(found[1]) == 4:
             continue
-        seen = seen or cell.strip()
+        seen = True
         first_day |= int(found[1]) > 12
         first_month |= int(found[3]) > 12
     if not seen:
         return None
     if first_day and first_month:
-        raise ValueError("some dates have the day first and some the month")
-    if first_day or first_month:
-        return "dayfirst" if first_day else "monthfirst"
+        raise ValueError("some dates have the day first and some the month; write all alike")
+    if first_day:
+        return "dayfirst"
+    if first_month:
+        return "monthfirst"
     raise ValueError(
         "day or month may come first; say which: --read dates=dayfirst or --read dates=monthfirst"
     )
 
 
 def nanoseconds(cell: str, order: str | None = None) -> int:
-    """Return a date as nanoseconds since 1970: in UTC, where it names no zone of its own.
+    """Return a date as nanoseconds since 1970, in UTC unless it names a zone.
 
     Example:
         >>> nanoseconds("1970-01-01T00:00:00.0000005"), nanoseconds("1970-01-01T01:00+01:00")
         (500, 0)
 
     Raises:
-        ValueError: no date, or one of an order that is not said.
+        ValueError: not a date, or one whose order of day and month is not known.
     """
     text = cell.strip()
     if is_number(text):
@@ -199,6 +214,7 @@ def nanoseconds(cell: str, order: str | None = None) -> int:
     found = _PARTS.fullmatch(text)
     if found is not None:
         text = _year_first(found, order)
+    # Python's datetime holds microseconds: finer fractions are added below.
     fraction = 0
     split = _FRACTION.fullmatch(text)
     if split is not None:
@@ -206,26 +222,36 @@ def nanoseconds(cell: str, order: str | None = None) -> int:
         fraction = int(split[2][:9].ljust(9, "0"))
     try:
         zoned = datetime.fromisoformat(text)
-    except ValueError:  # numpy also knows months
-        if not text[:1].isdigit():  # "now" is no time of a file
+    except ValueError:
+        # NumPy also knows months, such as 2026-03, but takes "now" for a time.
+        if not text[:1].isdigit():
             raise
         return int(np.datetime64(text.removesuffix("Z"), "s").astype(np.int64)) * NANO + fraction
-    zoned = zoned if zoned.tzinfo else zoned.replace(tzinfo=UTC)
+    if zoned.tzinfo is None:
+        zoned = zoned.replace(tzinfo=UTC)
     since = zoned - _EPOCH
     whole = since.days * 86400 + since.seconds
     return whole * NANO + since.microseconds * 1000 + fraction
 
 
 def _year_first(found: re.Match[str], order: str | None) -> str:
+    """Return a date of :data:`_PARTS` in ISO's notation, with hours of 24."""
     first, _, middle, last, clock = found.groups()
     if len(first) == 4:
-        year, month, day = first, middle, last
+        year = first
+        month = middle
+        day = last
     elif len(last) != 4:
+        # 01/02/03 has three readings.
         raise ValueError("a year of two digits")
     elif order == "dayfirst":
-        day, month, year = first, middle, last
+        day = first
+        month = middle
+        year = last
     elif order == "monthfirst":
-        month, day, year = first, middle, last
+        month = first
+        day = middle
+        year = last
     else:
         raise ValueError("day or month may come first")
     date = f"{year}-{int(month):02d}-{int(day):02d}"
@@ -233,6 +259,7 @@ def _year_first(found: re.Match[str], order: str | None) -> str:
         return date
     half = _HALF_DAY.fullmatch(clock)
     if half is not None:
+        # 12 am is 0 o'clock, 12 pm is 12.
         hour = int(half[1]) % 12 + 12 * (half[3] in "pP")
         clock = f"{hour}{half[2] or ':00'}"
     hour, colon, rest = clock.partition(":")
@@ -263,17 +290,22 @@ def ticks_of_dates(cells: Sequence[str], order: str | None = None) -> Ticks:
     origin = min(exact, default=0)
     try:
         values = np.array([value - origin for value in exact], np.int64)
-    except OverflowError:  # centuries apart: microseconds
+    except OverflowError:
+        # 64 bits hold 292 years of nanoseconds: centuries are held in microseconds.
         origin //= 1000
-        return Ticks(np.array([v // 1000 - origin for v in exact], np.int64), origin, 10**6, True)
+        values = np.array([value // 1000 - origin for value in exact], np.int64)
+        return Ticks(values, origin, 10**6, True)
     return Ticks(values, origin, NANO, True)
 
 
 def _cast(cells: Sequence[str], kind: str) -> np.ndarray | None:
-    """Return all cells as int64 at once; None where one is written otherwise."""
+    """Return all cells as int64 at once; None if a cell has another notation.
+
+    The slower way knows every notation that this one does.
+    """
     try:
         import pyarrow as arrow
-    except ImportError:  # the slower way knows all that this one does
+    except ImportError:
         return None
     try:
         array = arrow.array(cells, arrow.string()).cast(kind)
@@ -285,7 +317,7 @@ def _cast(cells: Sequence[str], kind: str) -> np.ndarray | None:
 
 
 def ticks_of_words(cells: Sequence[str], order: str | None = None) -> Ticks:
-    """Return times that are numbers, or dates, whichever the first cell is.
+    """Return times that are all numbers or all dates, as the first cell is.
 
     Raises:
         NotATime: a cell that is neither, or not as the first is.
@@ -297,8 +329,8 @@ def ticks_of_words(cells: Sequence[str], order: str | None = None) -> Ticks:
 
 def clock_of(ticks: Ticks, number: int) -> str:
     """Return a hint where a time comes again an hour later, as when clocks are put back."""
-    back = -ticks.gap(number - 1, number) if number else 0.0
-    if not ticks.dated or not 0 <= back <= 3600:
+    gap = int(ticks.values[number] - ticks.values[number - 1]) / ticks.per_second
+    if not ticks.dated or not -3600 <= gap <= 0:
         return ""
     return (
         "; where clocks were put back that night, write times with their zone: "

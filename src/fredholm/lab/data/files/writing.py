@@ -9,6 +9,7 @@ from typing import Any
 
 from ....errors import OptionError, suggest
 
+# Cells that stand for a missing value, unless `null=` names others; in lower case.
 MISSING = frozenset({"", "?", "na", "n/a", "nan", "null", "none", "-", "#n/a"})
 DATES = ("yearfirst", "dayfirst", "monthfirst")
 CURRENCIES = "€$£¥₹₽₩₺"
@@ -18,17 +19,16 @@ _ANSWERS = {"yes": True, "no": False, "true": True, "false": False}
 
 @dataclass(frozen=True)
 class Writing:
-    """How a table is written; None is guessed.
+    """Notation of a table; None is guessed.
 
     Attributes:
-        separator: between cells.
+        separator: sign between cells.
         header: whether the first row names the columns.
-        decimal: ``.`` or ``,``.
-        thousands: the sign between thousands, which is dropped.
-        dates: the order of ``03/01/2026``: ``dayfirst`` or ``monthfirst``.
-        null: the words that mean a missing cell, instead of the usual ones; an empty cell always
-            does.
-        encoding: of the file.
+        decimal: decimal sign: ``.`` or ``,``.
+        thousands: sign between thousands, which is dropped.
+        dates: order of ``03/01/2026``: ``dayfirst`` or ``monthfirst``.
+        null: words for a missing cell, instead of the usual ones; an empty cell is always missing.
+        encoding: encoding of the file.
 
     Raises:
         OptionError: an impossible value.
@@ -45,13 +45,16 @@ class Writing:
     def __post_init__(self) -> None:
         if self.separator is not None:
             sign = _SEPARATORS.get(self.separator.lower(), self.separator)
-            _check("separator", sign, len(sign) == 1 and sign not in '"\r\n', "one sign, or space")
+            # A quote and line ends already have a meaning of their own in CSV.
+            usable = len(sign) == 1 and sign not in '"\r\n'
+            _check("separator", sign, usable, "one sign, or space")
             object.__setattr__(self, "separator", sign)
         if self.decimal is not None:
             _check("decimal", self.decimal, self.decimal in (".", ","), ". or ,")
         if self.thousands is not None:
-            good = len(self.thousands) == 1 and not self.thousands.isalnum()
-            _check("thousands", self.thousands, good, "one sign such as , or .")
+            usable = len(self.thousands) == 1 and not self.thousands.isalnum()
+            _check("thousands", self.thousands, usable, "one sign such as , or .")
+            # 1,234 would be two numbers at once.
             _check("thousands", self.thousands, self.thousands != self.point, "another decimal=")
         if self.dates is not None and self.dates not in DATES:
             raise OptionError(
@@ -74,21 +77,26 @@ class Writing:
             return given
         if isinstance(given, str):
             given = [given]
-        if given is None or isinstance(given, Mapping):
-            found: dict[str, Any] = dict(given or {})
+        found: dict[str, Any] = {}
+        if isinstance(given, Mapping):
+            found.update(given)
         else:
-            odd = next((text for text in given if "=" not in text), None)
-            if odd is not None:
-                raise OptionError(f"read: expected KEY=VALUE, got {odd!r}; e.g. decimal=,")
-            found = dict(text.split("=", 1) for text in given)
+            for text in given or ():
+                key, sign, value = text.partition("=")
+                if not sign:
+                    raise OptionError(f"read: expected KEY=VALUE, got {text!r}; e.g. decimal=,")
+                found[key] = value
+
         known = tuple(cls.__dataclass_fields__)
-        strange = next((key for key in found if key not in known), None)
-        if strange is not None:
-            raise OptionError(
-                f"read: expected one of {', '.join(known)}, got {strange!r}"
-                f"{suggest(strange, known)}"
-            )
-        header, null = found.get("header"), found.get("null")
+        for key in found:
+            if key not in known:
+                raise OptionError(
+                    f"read: expected one of {', '.join(known)}, got {key!r}{suggest(key, known)}"
+                )
+
+        # From the command line, all values are texts.
+        header = found.get("header")
+        null = found.get("null")
         if isinstance(header, str):
             _check("header", header, header in _ANSWERS, "yes or no")
             found["header"] = _ANSWERS[header]
@@ -98,18 +106,22 @@ class Writing:
 
     @property
     def said(self) -> dict[str, Any]:
-        """What is declared, as :meth:`of` takes it and as JSON does."""
+        """Declarations only, as :meth:`of` and JSON take them."""
         found = {key: value for key, value in asdict(self).items() if value is not None}
         if self.null is not None:
             found["null"] = ",".join(self.null)
         if self.header is not None:
-            found["header"] = "yes" if self.header else "no"
+            found["header"] = {True: "yes", False: "no"}[self.header]
         return found
 
     @property
     def point(self) -> str:
-        """The decimal sign."""
-        return self.decimal or ("." if self.thousands != "." else ",")
+        """Decimal sign. Points between thousands imply decimal commas."""
+        if self.decimal is not None:
+            return self.decimal
+        if self.thousands == ".":
+            return ","
+        return "."
 
     @property
     def plain(self) -> bool:
@@ -117,48 +129,59 @@ class Writing:
         return self.point == "." and self.thousands is None
 
     def is_missing(self, cell: str) -> bool:
-        """Return whether a cell says that nothing is there."""
+        """Return whether a cell stands for a missing value."""
         word = cell.strip().lower()
-        return word in MISSING if self.null is None else word == "" or word in self.null
+        if self.null is None:
+            return word in MISSING
+        return word == "" or word in self.null
 
     def number(self, cell: str) -> str | None:
-        """Return the number in a cell as Python writes it; None where there is none.
+        """Return the number in a cell in Python's notation; None where there is none.
 
         Example:
             >>> Writing.of(["thousands=,"]).number("€68,000"), Writing().number("1,5")
             ('68000', None)
         """
-        text = cell if self.plain else self._normalised(cell)
-        return text if text is not None and is_number(text) else None
+        text: str | None = cell
+        if not self.plain:
+            text = self._normalised(cell)
+        if text is None or not is_number(text):
+            return None
+        return text
 
     def _normalised(self, cell: str) -> str | None:
+        """Return a cell with a decimal point and without currency and signs between thousands."""
         text = _bare(cell)
         if self.thousands is not None and self.thousands in text:
+            # Three digits between two signs: 1,23 is not 123, but has another decimal sign.
             sign = re.escape(self.thousands)
             whole = rf"[+-]?\d{{1,3}}({sign}\d{{3}})+({re.escape(self.point)}\d*)?"
             if not re.fullmatch(whole, text):
                 return None
             text = text.replace(self.thousands, "")
-        if self.point == ",":
-            text = None if "." in text else text.replace(",", ".")
-        return text
+        if self.point == ".":
+            return text
+        # A point between digits is not a decimal sign here, and thousands are gone already.
+        if "." in text:
+            return None
+        return text.replace(",", ".")
 
 
-PLAIN = Writing()  # nothing is declared
+PLAIN = Writing()  # no declarations
 
 
-def _check(key: str, value: Any, good: bool, needed: str) -> None:
+def _check(
+    key: str,
+    value: Any,
+    good: bool,
+    needed: str,
+) -> None:
     if not good:
         raise OptionError(f"read: expected {key}={needed}, got {value!r}; correct it")
 
 
-def is_missing(cell: str) -> bool:
-    """Return whether a cell says, in the usual words, that nothing is there."""
-    return cell.strip().lower() in MISSING
-
-
 def is_number(cell: str) -> bool:
-    """Return whether a cell is a number as files write it: Python's ``1_2`` is none."""
+    """Return whether a cell is a number as files write it; Python's ``1_2`` is not."""
     try:
         float(cell)
     except ValueError:
@@ -167,7 +190,7 @@ def is_number(cell: str) -> bool:
 
 
 def has_decimal_comma(cell: str) -> bool:
-    """Return whether a cell would be a number with a point for its comma."""
+    """Return whether a cell is a number with a decimal comma, or with a point."""
     return is_number(cell.replace(",", "."))
 
 
@@ -187,26 +210,29 @@ def _bare(cell: str) -> str:
 
 
 def no_number(cell: str) -> str:
-    """Return what an error says of a cell that should be a number.
+    """Return the end of an error about a cell that should be a number.
 
     Example:
         >>> no_number("kg")
-        "received 'kg'; needs a number, or an empty cell where none was measured"
+        "expected a number, or an empty cell if it is missing, got 'kg'; correct the cell"
     """
     bare = _bare(cell)
-    why, flags = "", []
+    needed = "a number"
+    flags = []
     if re.fullmatch(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?", bare):
-        why = " (commas between thousands are left out, decimal ones written as points)"
+        needed += " (commas between thousands are left out, decimal ones written as points)"
         flags.append("--read thousands=,")
+    # 68,000 may be either: the reader is told both.
     if "," in bare and has_decimal_comma(bare):
-        why = why or " (decimal commas are written as points)"
+        if not flags:
+            needed += " (decimal commas are written as points)"
         flags.append("--read decimal=,")
     if bare != cell.strip() and is_foreign(cell):
         sign = next(sign for sign in CURRENCIES if sign in cell)
-        why += f" without the currency {sign}"
+        needed += f" without the currency {sign}"
+        # Any declaration of thousands also drops currencies.
         flags = flags or ["--read thousands=,"]
-    more = f"; to read it as it is: {' or '.join(flags)}" if flags else ""
-    return (
-        f"received {cell[:40]!r}; needs a number{why}, or an empty cell where none was measured"
-        f"{more}"
-    )
+    fix = "correct the cell"
+    if flags:
+        fix = f"to read it as it is: {' or '.join(flags)}"
+    return f"expected {needed}, or an empty cell if it is missing, got {cell[:40]!r}; {fix}"
