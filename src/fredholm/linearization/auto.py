@@ -22,7 +22,8 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import PreTrainedConfig, modeling_utils
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, modeling_utils
+from transformers.models.auto import modeling_auto
 from transformers.utils.hub import cached_file
 
 from ..errors import CheckpointError, ConversionError, OptionError
@@ -32,7 +33,9 @@ from ..registry import qualified_name
 from ..tensor_files import read_tensors, write_tensors
 from .card import CODE, code_file, model_card
 from .description import ADAPTER, FIX, check_classes, describe, read_json, sealed
+from .hub import push_folder
 from .interface import MIXED, NAME, SLOT
+from .replace import restore
 from .rollback import record_past
 
 MODEL_TYPE = "fredholm_linear"
@@ -129,8 +132,6 @@ class FredholmLinearConfig:
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         """The same of what the file holds."""
-        from .hub import register_models
-
         source, facts = config_dict.get("source"), config_dict.get("linear_attention")
         source = source if isinstance(source, dict) else {}
         kind = str(source.get("model_type"))
@@ -186,8 +187,6 @@ class LinearModel:
         super().__init__(plain, *args, **kwargs)  # type: ignore[call-arg]
         del vars(self)["config_class"]
         if facts is not None:
-            from .replace import restore
-
             restore(self, facts, None, Path())
 
     @classmethod
@@ -204,8 +203,6 @@ class LinearModel:
             CheckpointError: weights that are damaged, missing, unknown or of other shapes.
             OptionError: None without a configuration and weights.
         """
-        from .replace import restore
-
         if pretrained_model_name_or_path is None:
             return cls._from_state(config, **kwargs)
         told = kwargs.pop("output_loading_info", False)
@@ -260,8 +257,6 @@ class LinearModel:
 
     @classmethod
     def _from_config(cls, config: Any, **kwargs: Any) -> Any:
-        from .replace import restore
-
         plain, facts = _source_config(config)
         model = super()._from_config(plain, **kwargs)  # type: ignore[misc]
         restore(model, facts, None, Path())  # outside the model's precision: maps are in float32
@@ -336,16 +331,12 @@ class LinearModel:
         described |= facts | {"configuration": digest_json(read_json(folder / "config.json"))}
         write_json(folder / ADAPTER, sealed(described))
         if push_to_hub:
-            from .hub import push_folder
-
             push_folder(folder, pushed.pop("repo_id", folder.name), **pushed)
 
     def push_to_hub(self, repo_id: str, *, processor: Any = None, **options: Any) -> Any:
         """Save the model and upload the folder by ``huggingface_hub``; see
         :func:`fredholm.hf.push_folder`.
         """
-        from .hub import push_folder
-
         with TemporaryDirectory() as folder:
             self.save_pretrained(folder, processor=processor)
             return push_folder(folder, repo_id, **options)
@@ -495,3 +486,32 @@ def facts_of(replaced: Any) -> dict[str, Any]:
         "layers": [describe(layer) for layer in replaced.layers],
         "refused": replaced.refused,
     }
+
+
+# --- the library's Auto classes --------------------------------------------------------------------
+
+
+def register_config() -> None:
+    """Let ``AutoConfig``, and so every Auto class, know ``model_type: fredholm_linear``."""
+    kind: Any = FredholmLinearConfig
+    AutoConfig.register(MODEL_TYPE, kind, exist_ok=True)
+
+
+@cache
+def register_models(source: type) -> None:
+    """Let the Auto classes that know a source's configuration know its conversion."""
+    converted = linear_config(source)
+    for auto in vars(modeling_auto).values():
+        mapping = getattr(auto, "_model_mapping", None) if isinstance(auto, type) else None
+        if mapping is None or source not in mapping:
+            continue
+        result = mapping[source]
+        for kind in result if isinstance(result, tuple | list) else (result,):
+            model = isinstance(kind, type) and issubclass(kind, PreTrainedModel)
+            if model and kind.config_class is source:  # a few name another model's
+                auto.register(converted, linear_model(kind), exist_ok=True)
+                break
+    tokenizers = transformers.TOKENIZER_MAPPING
+    tokenizer = tokenizers.get(source, None)
+    if tokenizer is not None:  # for folders whose tokenizer does not name its class
+        transformers.AutoTokenizer.register(converted, tokenizer, exist_ok=True)

@@ -72,6 +72,7 @@ def register() -> None:
     """Make the function and its masks known to the library, once a process."""
     modeling: Any = require("transformers.modeling_utils", "hf", "converting a transformers model")
     masking: Any = require("transformers.masking_utils", "hf", "converting a transformers model")
+    # Imported here, because the file imports transformers, an extra.
     from .mask_interface import any_mask, padding_mask
 
     for name, mask in ((NAME, padding_mask), (MIXED, any_mask)):

@@ -25,7 +25,7 @@ from .graph_heads import GRAPHS, graph_options
 from .heads import CONVERSION_OPTIONS
 from .linearized import LinearizedOperator, TimmAdapter
 from .rebuilt import NEW, rebuilt, shared_teacher
-from .replaced import Layer, Replaced
+from .replaced import Layer, Replaced, check_found
 
 ATTENTION = (
     "Attention"  # part of the class name of modules that are named where they are not understood
@@ -51,8 +51,6 @@ def replace_modules(
     compared: bool,
 ) -> Replaced:
     """:func:`replace_attention` for everything that is not of transformers."""
-    from .replace import check_found
-
     rebuilds = isinstance(model, Model)
     if rebuilds:  # from its configuration: whatever else was put into it would be lost
         check_path(model)

@@ -29,8 +29,10 @@ from .interface import (
     uses_interface,
 )
 from .kept import Keep, MixedHeads, read_keep
+from .modules import replace_modules
 from .positions import limit_positions
-from .replaced import Layer, Replaced
+from .probe import probe, verify
+from .replaced import Layer, Replaced, check_found
 
 AUTO, WINDOW = "auto", 64  # tokens that causal layers keep softmax on, where nothing else is said
 SINKS = 4  # first tokens that stay in softmax's part beside a window
@@ -146,8 +148,6 @@ def replace_attention(
                 f"window={window} is of causal layers of transformers, got {type(model).__name__}; "
                 "leave window out, or train a model of fredholm with this option of its operator"
             )
-        from .modules import replace_modules
-
         return replace_modules(model, to, options, tied, choose, keep_refused, probe)
 
 
@@ -272,40 +272,6 @@ def _chooser(patterns: Sequence[str] | None) -> Chooser:
     return choose
 
 
-def check_found(
-    model: nn.Module, found: list[str], refused: dict[str, str], keep_refused: bool
-) -> None:
-    """ConversionError where nothing can be converted, or something cannot and must."""
-    kind = type(model).__name__
-    reasons = "; ".join(f"{name}: {why}" for name, why in refused.items())
-    if not found:
-        what = (
-            f"none of its attention can be converted ({reasons})"
-            if refused
-            else "it has no attention that is understood"
-        )
-        raise ConversionError(
-            f"{kind}: nothing to convert, {what}. Understood: transformers' attention interface, "
-            "torch.nn.MultiheadAttention, "
-            f"timm's Attention, and softmax operators of fredholm{_advice(model, refused)}"
-        )
-    if refused and not keep_refused:
-        raise ConversionError(
-            f"{kind}: some attention cannot be converted ({reasons}); keep_refused=True leaves "
-            "these layers as they are"
-        )
-
-
-def _advice(model: Any, refused: dict[str, str]) -> str:
-    """The way out where every layer has the same window."""
-    windowed = all("sliding window" in why for why in refused.values())
-    if not refused or not windowed or getattr(model, "config", None) is None:
-        return ""
-    return (
-        ". Loaded with sliding_window=None its queries see the whole past, and it can be converted"
-    )
-
-
 def _transformers(
     model: Any,
     to: str,
@@ -319,8 +285,6 @@ def _transformers(
     compared: bool,
     keep: int | str | Sequence[str] | None,
 ) -> Replaced:
-    from .probe import probe, verify
-
     probed = probe(model, inputs, keep_refused=keep_refused)
     calls = {call.name: call for call in probed.calls}
     reasons = {name: call.problem for name, call in calls.items() if call.problem}
@@ -388,6 +352,7 @@ def attach(
     """Put :class:`Heads` into a transformers model's attention modules and switch the model to
     them.
     """
+    # Imported here, because both files import transformers, an extra.
     from .auto import become_linear, facts_of
     from .cache import keep_state
 

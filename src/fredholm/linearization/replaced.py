@@ -227,3 +227,37 @@ def _all_called(found: dict[str, Value | None]) -> dict[str, Value]:
             f"the forward pass did not come through {', '.join(silent)}; nothing to distil there"
         )
     return {name: value for name, value in found.items() if value is not None}
+
+
+def check_found(
+    model: nn.Module, found: list[str], refused: dict[str, str], keep_refused: bool
+) -> None:
+    """ConversionError where nothing can be converted, or something cannot and must."""
+    kind = type(model).__name__
+    reasons = "; ".join(f"{name}: {why}" for name, why in refused.items())
+    if not found:
+        what = (
+            f"none of its attention can be converted ({reasons})"
+            if refused
+            else "it has no attention that is understood"
+        )
+        raise ConversionError(
+            f"{kind}: nothing to convert, {what}. Understood: transformers' attention interface, "
+            "torch.nn.MultiheadAttention, "
+            f"timm's Attention, and softmax operators of fredholm{_advice(model, refused)}"
+        )
+    if refused and not keep_refused:
+        raise ConversionError(
+            f"{kind}: some attention cannot be converted ({reasons}); keep_refused=True leaves "
+            "these layers as they are"
+        )
+
+
+def _advice(model: Any, refused: dict[str, str]) -> str:
+    """The way out where every layer has the same window."""
+    windowed = all("sliding window" in why for why in refused.values())
+    if not refused or not windowed or getattr(model, "config", None) is None:
+        return ""
+    return (
+        ". Loaded with sliding_window=None its queries see the whole past, and it can be converted"
+    )

@@ -114,6 +114,7 @@ def load_linearized(folder: str | Path, model: nn.Module | None = None) -> Any:
 
 
 def _load_transformers(folder: Path, kind: Any, given: Any) -> Any:
+    # Imported here, because the file imports transformers, an extra.
     from .auto import linear_config, linear_model
 
     config = None

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from ..errors import OptionError
+from .kept import KEPT
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,10 @@ def cache_size(cache: Any) -> CacheSize:
         >>> cache_size(DynamicCache()).linear_bytes
         0
     """
+    # Imported here, because transformers is an extra.
     from transformers import EncoderDecoderCache
 
     from .cache import LinearState
-    from .kept import KEPT
 
     both = isinstance(cache, EncoderDecoderCache)
     caches = (cache.self_attention_cache, cache.cross_attention_cache) if both else (cache,)

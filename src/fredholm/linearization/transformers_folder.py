@@ -23,8 +23,8 @@ def load_local(kind: Any, folder: str | Path, **options: Any) -> Any:
         TrustError: the folder needs its own code, or names files that lie outside of it.
         CheckpointError: an index or a configuration that is not JSON.
     """
-    # The import loads transformers, which is optional.
-    from .hub import register_config
+    # Imported here, because the file imports transformers, an extra.
+    from .auto import register_config
 
     refuse_pointers(Path(folder))
     register_config()  # so that the Auto classes know the format of converted models
