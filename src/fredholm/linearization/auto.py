@@ -488,7 +488,7 @@ def facts_of(replaced: Any) -> dict[str, Any]:
     }
 
 
-# --- the library's Auto classes --------------------------------------------------------------------
+# --- the library's Auto classes ------------------------------------------------------------------
 
 
 def register_config() -> None:
