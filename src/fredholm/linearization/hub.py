@@ -28,7 +28,7 @@ def push_folder(
 def upload_folder(
     folder: str | Path, repo_id: str, *, private: bool | None = None, **options: Any
 ) -> Any:
-    """Upload a folder, making the repository and the branch ``revision`` where they are missing.
+    """Upload a folder. The repository and the branch ``revision`` are made where they are missing.
 
     Args:
         options: ``token``, and those of ``huggingface_hub.HfApi.upload_folder``.

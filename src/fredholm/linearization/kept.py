@@ -11,8 +11,9 @@ from torch import Tensor
 
 from ..errors import ConversionError, OptionError, suggest
 from ..integral import Memory
-from .heads import Heads, LinearHeads, Seen, softmax_attention
+from .heads import Heads, LinearHeads
 from .interface import Call
+from .seen import Seen, softmax_attention
 
 # Names in a state: all tokens so far of the groups that keep softmax.
 KEPT = ("kept_key", "kept_value", "kept_valid")

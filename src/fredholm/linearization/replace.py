@@ -7,7 +7,7 @@ from __future__ import annotations
 import copy
 import fnmatch
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,8 +34,10 @@ from .positions import limit_positions
 from .probe import probe, verify
 from .replaced import Layer, Replaced, check_found
 
-AUTO, WINDOW = "auto", 64  # tokens that causal layers keep softmax on, where nothing else is said
-SINKS = 4  # first tokens that stay in softmax's part beside a window
+# The last and the first tokens on which causal layers keep softmax by default.
+AUTO = "auto"
+WINDOW = 64
+SINKS = 4
 
 
 def replace_attention(
@@ -55,8 +57,8 @@ def replace_attention(
     copied: bool = True,
     probe: bool = True,
 ) -> Replaced:
-    """The model with linear attention in place of its softmax: projections, networks and norms are
-    kept, maps are new.
+    """Return the model with linear attention in place of its softmax: projections, networks and
+    norms are kept, maps are new.
 
     Args:
         model: an encoder or decoder of transformers; a model of :mod:`fredholm.models`; or a model
@@ -109,14 +111,20 @@ def replace_attention(
         raise OptionError(f"expected keep beside a feature map, got to={to!r}; leave keep out")
     if to in GRAPHS and not tied:
         raise OptionError(f"{to} has no feature maps that could be untied")
-    choose, options = _chooser(layers), dict(options or {})
+    choose = _chooser(layers)
+    options = dict(options or {})
     softmax = SoftmaxPart.of(window, sinks, to, options, store)._replace(decay=decay)
     check_decay(decay, store)
     if to in GRAPHS and decay is not None:
         raise OptionError(f"expected decay beside a feature map, got to={to!r}; leave decay out")
+
+    # A copy may end half converted. The caller's own model is restored after an error.
+    restoring: AbstractContextManager[None] = nullcontext()
     if copied:
         model = copy.deepcopy(model)
-    with nullcontext() if copied else kept_on_error(model):
+    else:
+        restoring = kept_on_error(model)
+    with restoring:
         if is_transformers(model):
             if not copied:
                 _own_configuration(model)
@@ -153,7 +161,7 @@ def replace_attention(
 
 @contextmanager
 def kept_on_error(model: nn.Module) -> Iterator[None]:
-    """A model that is converted in place is left as it was where that ends in an error."""
+    """Restore a model that is converted in place where the conversion ends in an error."""
     before = []
     for module in model.modules():
         tables = [(x, dict(x)) for x in vars(module).values() if isinstance(x, dict)]
@@ -172,18 +180,22 @@ def kept_on_error(model: nn.Module) -> Iterator[None]:
 
 
 def window_length(window: int | str | None, to: str, options: dict[str, Any]) -> int | None:
-    """The window that causal layers get.
+    """Return the window that causal layers get.
 
     Raises:
-        OptionError: no number, or a window beside what it cannot share a normaliser with.
+        OptionError: not a number of tokens, or a window beside what has no normaliser in common
+            with it.
 
     Example:
         >>> window_length("auto", "luna", {}), window_length(0, "luna", {})
         (64, None)
     """
     if window == AUTO:
+        # Softmax shares its normaliser with features, which must be positive.
         positive = to not in GRAPHS and getattr(FEATURE_MAPS[to], "positive", True)
-        return WINDOW if positive and options.get("nonneg", True) else None
+        if positive and options.get("nonneg", True):
+            return WINDOW
+        return None
     if window is None or window == 0:
         return None
     if type(window) is not int or window < 0:
@@ -194,14 +206,19 @@ def window_length(window: int | str | None, to: str, options: dict[str, Any]) ->
 
 
 class SoftmaxPart(NamedTuple):
-    """The tokens that causal layers keep softmax on: the last ``window`` ones, the first ``sinks``,
-    and of each group of heads ``store`` ones between them.
+    """The tokens that causal layers keep softmax on, and how all others fade.
+
+    Attributes:
+        window: the last ones.
+        sinks: the first ones.
+        store: of each group of heads, so many between both.
+        decay: ``"head"``, ``"token"`` or None, see :func:`replace_attention`.
     """
 
     window: int | None
     sinks: int
     store: int = 0
-    decay: str | None = None  # of all others
+    decay: str | None = None
 
     @classmethod
     def of(
@@ -212,11 +229,11 @@ class SoftmaxPart(NamedTuple):
         options: dict[str, Any],
         store: int = 0,
     ) -> SoftmaxPart:
-        """The sizes that the arguments of :func:`replace_attention` ask for.
+        """Return the sizes that the arguments of :func:`replace_attention` ask for.
 
         Raises:
-            OptionError: no number, sinks or a store without a window, or a window beside what it
-                cannot share a normaliser with.
+            OptionError: not a number of tokens, sinks or a store without a window, or a window
+                beside what has no normaliser in common with it.
 
         Example:
             >>> SoftmaxPart.of("auto", "auto", "luna", {})
@@ -231,7 +248,9 @@ class SoftmaxPart(NamedTuple):
                 "give window=..., or leave store out"
             )
         if sinks == AUTO:
-            return cls(length, SINKS if length is not None else 0, store)
+            sinks = SINKS
+            if length is None:
+                sinks = 0
         if type(sinks) is not int or sinks < 0:
             raise OptionError(f"expected sinks as a number of tokens or {AUTO!r}, got {sinks!r}")
         if sinks and length is None:
@@ -285,6 +304,13 @@ def _transformers(
     compared: bool,
     keep: int | str | Sequence[str] | None,
 ) -> Replaced:
+    """Convert a transformers model, see :func:`replace_attention`.
+
+    Args:
+        softmax: sizes of the causal layers.
+        asked: whether the caller asked for a window, sinks or a store.
+        compared: compare the converted model with the model before.
+    """
     probed = probe(model, inputs, keep_refused=keep_refused)
     calls = {call.name: call for call in probed.calls}
     reasons = {name: call.problem for name, call in calls.items() if call.problem}
@@ -299,11 +325,14 @@ def _transformers(
         reasons |= dict.fromkeys(
             calls, f"has no causal order, along which decay={softmax.decay!r} could fade"
         )
+
     wanted = choose([*calls, *probed.unreached])
     refused = {name: reasons[name] for name in wanted if name in reasons}
     names = [name for name in wanted if name not in refused]
     check_found(model, names, refused, keep_refused)
     chosen = [calls[name] for name in names]
+
+    # A layer that keeps all of its groups stays as it is.
     kept = read_keep(keep, chosen, layer_numbers(model, names))
     for call in chosen:
         if len(kept.get(call.name, ())) == call.groups:
@@ -311,6 +340,7 @@ def _transformers(
             del kept[call.name]
     chosen = [call for call in chosen if call.name not in refused]
     check_found(model, [call.name for call in chosen], refused, True)
+
     replaced = attach(model, chosen, to, options, tied, softmax, refused, kept)
     if compared:
         with replaced.mode("softmax"):
@@ -319,13 +349,18 @@ def _transformers(
 
 
 def layer_numbers(model: Any, names: Sequence[str]) -> dict[str, int]:
-    """The number of each attention layer: its own, or its place among those named."""
+    """Return the number of each attention layer: its own, or its place among those named."""
+    places = {name: place for place, name in enumerate(names)}
     numbers = {}
-    for place, name in enumerate(names):
+    for name, place in places.items():
         own = getattr(model.get_submodule(name), "layer_idx", None)
-        numbers[name] = place if own is None else int(own)
-    if len(set(numbers.values())) < len(numbers):  # an encoder's beside a decoder's
-        return {name: place for place, name in enumerate(names)}
+        if own is None:
+            own = place
+        numbers[name] = int(own)
+
+    # An encoder and a decoder in one model number their layers alike.
+    if len(set(numbers.values())) < len(numbers):
+        return places
     return numbers
 
 
@@ -349,8 +384,14 @@ def attach(
     refused: dict[str, str] | None = None,
     keep: Keep | None = None,
 ) -> Replaced:
-    """Put :class:`Heads` into a transformers model's attention modules and switch the model to
+    """Put :class:`Heads` into a transformers model's attention modules, and let the model call
     them.
+
+    Args:
+        calls: of the modules.
+        softmax: sizes of the causal layers.
+        refused: modules that stay as they are, with the reason.
+        keep: groups of heads that keep softmax, by layer.
     """
     # Imported here, because both files import transformers, an extra.
     from .auto import become_linear, facts_of
@@ -369,6 +410,7 @@ def attach(
             given = {"options": options, "tied": tied}
             if call.causal:
                 given |= softmax._asdict()
+            # Kept groups take their heads of queries along.
             groups = (keep or {}).get(call.name, ())
             heads = call.heads - len(groups) * (call.heads // call.groups)
             given["groups"] = call.groups - len(groups)
@@ -376,6 +418,7 @@ def attach(
             part.quieten()
             if groups:
                 part = MixedHeads(part, groups, call.groups)
+
         part.to(next(module.parameters()).device).train(module.training)
         setattr(module, SLOT, part)
         if call.causal:
@@ -386,8 +429,11 @@ def attach(
         layers.append(Layer(*facts, tuple(kept), new, sum(kept.values())))
         parts[call.name] = part
     limit_positions(model)
-    mixed = any(uses_interface(m) and not hasattr(m, SLOT) for m in model.modules())
-    model.set_attn_implementation(MIXED if mixed else NAME)
+    name = NAME
+    if any(uses_interface(m) and not hasattr(m, SLOT) for m in model.modules()):
+        name = MIXED
+    model.set_attn_implementation(name)
+
     roots = [f"{call.name}.{SLOT}" for call in calls]
     if not any(call.causal for call in calls):
         softmax = SoftmaxPart(None, 0)
@@ -407,8 +453,12 @@ def attach(
 def restore(
     model: Any, facts: dict[str, Any], maps: dict[str, Tensor] | None, folder: Path
 ) -> None:
-    """Put linear attention into a transformers model that was read as softmax, as its conversion is
-    described, and the weights of its maps, where they are given.
+    """Put linear attention into a transformers model that was read as softmax.
+
+    Args:
+        facts: of the conversion, as its configuration describes them.
+        maps: weights of the feature maps, by name; None leaves them as they are drawn.
+        folder: where they come from, for messages.
 
     Raises:
         CheckpointError: layers that the model does not have, or weights that do not fit.
@@ -416,7 +466,9 @@ def restore(
     present = {name for name, _ in model.named_modules()}
     names = [layer["name"] for layer in facts["layers"]]
     # A base model's names lack the prefix that they have in a model with a head.
-    prefix = "" if present & set(names) else f"{model.base_model_prefix}."
+    prefix = f"{model.base_model_prefix}."
+    if present & set(names):
+        prefix = ""
 
     def local(name: str) -> str:
         return name.removeprefix(prefix)

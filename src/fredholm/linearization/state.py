@@ -17,8 +17,9 @@ from ..ops.linear_attention import (
     step_window,
 )
 from ..quadrature import reciprocal
-from .heads import Heads, LinearHeads, clean, stretches
+from .heads import Heads, LinearHeads, stretches
 from .kept import MixedHeads
+from .seen import clean
 
 
 def has_state(heads: Heads) -> bool:
