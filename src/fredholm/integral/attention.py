@@ -223,11 +223,15 @@ class AttentionKernel(Aligned, WeightedKernel):
             return per_group
         return per_group.repeat_interleave(self.heads // self.groups, 0)
 
-    def offset(self, problem: Problem) -> Tensor | None:
+    def value_bias(self) -> Tensor | None:
+        """Return the bias of the values by head, (1, H, 1, d_out), or None."""
         _, bias = self._map(VALUE)
         if bias is None:
             return None
         return self._share(bias.view(1, self.groups, 1, self.d_out))
+
+    def offset(self, problem: Problem) -> Tensor | None:
+        return self.value_bias()
 
 
 # --- where the weight is an inner product of features ---------------------------------------------

@@ -129,8 +129,19 @@ def replace_attention(
             if not copied:
                 _own_configuration(model)
             asked = window != AUTO or sinks not in (AUTO, 0) or store > 0
-            given = (model, to, options, tied, softmax, asked, choose, inputs, keep_refused)
-            return _transformers(*given, probe, keep)
+            request = Request(
+                to=to,
+                options=options,
+                tied=tied,
+                softmax=softmax,
+                asked=asked,
+                choose=choose,
+                inputs=inputs,
+                keep_refused=keep_refused,
+                compared=probe,
+                keep=keep,
+            )
+            return _transformers(model, request)
         if keep is not None:
             raise ConversionError(
                 f"expected keep={keep!r} with causal layers of transformers, got "
@@ -291,49 +302,55 @@ def _chooser(patterns: Sequence[str] | None) -> Chooser:
     return choose
 
 
-def _transformers(
-    model: Any,
-    to: str,
-    options: dict[str, Any],
-    tied: bool,
-    softmax: SoftmaxPart,
-    asked: bool,
-    choose: Chooser,
-    inputs: Any,
-    keep_refused: bool,
-    compared: bool,
-    keep: int | str | Sequence[str] | None,
-) -> Replaced:
-    """Convert a transformers model, see :func:`replace_attention`.
+class Request(NamedTuple):
+    """The arguments of a conversion, checked; see :func:`replace_attention`.
 
-    Args:
+    Attributes:
         softmax: sizes of the causal layers.
         asked: whether the caller asked for a window, sinks or a store.
+        choose: selects the names of layers to convert.
         compared: compare the converted model with the model before.
     """
-    probed = probe(model, inputs, keep_refused=keep_refused)
+
+    to: str
+    options: dict[str, Any]
+    tied: bool
+    softmax: SoftmaxPart
+    asked: bool
+    choose: Chooser
+    inputs: dict[str, Any] | None
+    keep_refused: bool
+    compared: bool
+    keep: int | str | Sequence[str] | None
+
+
+def _transformers(model: Any, request: Request) -> Replaced:
+    """Convert a transformers model."""
+    softmax = request.softmax
+    probed = probe(model, request.inputs, keep_refused=request.keep_refused)
     calls = {call.name: call for call in probed.calls}
     reasons = {name: call.problem for name, call in calls.items() if call.problem}
     reasons |= probed.unreached
-    if softmax.window is not None and asked and not any(call.causal for call in calls.values()):
+    ordered = any(call.causal for call in calls.values())
+    if softmax.window is not None and request.asked and not ordered:
         reasons |= dict.fromkeys(
             calls,
             f"has no causal order, along which window={softmax.window} could look back, with "
             f"sinks={softmax.sinks} at its beginning and store={softmax.store} between them",
         )
-    if softmax.decay is not None and not any(call.causal for call in calls.values()):
+    if softmax.decay is not None and not ordered:
         reasons |= dict.fromkeys(
             calls, f"has no causal order, along which decay={softmax.decay!r} could fade"
         )
 
-    wanted = choose([*calls, *probed.unreached])
+    wanted = request.choose([*calls, *probed.unreached])
     refused = {name: reasons[name] for name in wanted if name in reasons}
     names = [name for name in wanted if name not in refused]
-    check_found(model, names, refused, keep_refused)
+    check_found(model, names, refused, request.keep_refused)
     chosen = [calls[name] for name in names]
 
     # A layer that keeps all of its groups stays as it is.
-    kept = read_keep(keep, chosen, layer_numbers(model, names))
+    kept = read_keep(request.keep, chosen, layer_numbers(model, names))
     for call in chosen:
         if len(kept.get(call.name, ())) == call.groups:
             refused[call.name] = "keep names all of its groups"
@@ -341,8 +358,9 @@ def _transformers(
     chosen = [call for call in chosen if call.name not in refused]
     check_found(model, [call.name for call in chosen], refused, True)
 
-    replaced = attach(model, chosen, to, options, tied, softmax, refused, kept)
-    if compared:
+    map_facts = request.to, request.options, request.tied
+    replaced = attach(model, chosen, *map_facts, softmax, refused, kept)
+    if request.compared:
         with replaced.mode("softmax"):
             verify(model, probed)
     return replaced

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..domain import Domain
 from ..errors import ConversionError
+from ..integral.features import clean as zero_at_padding
 from ..quadrature import Quadrature
 
 
@@ -72,8 +73,7 @@ def clean(x: Tensor, valid: Tensor | None) -> Tensor:
     """Return x (B, H, N, d) with zeros at padding, which may hold anything, NaN included."""
     if valid is None:
         return x
-    zero = torch.zeros((), dtype=x.dtype, device=x.device)
-    return torch.where(valid[:, None, :, None], x, zero)
+    return zero_at_padding(x, valid[:, None])
 
 
 def softmax_attention(
