@@ -53,8 +53,6 @@ class FeatureAttention(nn.Module):
         gain: g of each head beside a window, (H,), or None without one.
     """
 
-    feature_map: Callable[[Tensor], Tensor]
-    key_map: Callable[[Tensor], Tensor] | None
     floor: float | None
     watch: DenominatorWatch | None
     window: int | None

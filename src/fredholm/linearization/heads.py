@@ -381,7 +381,7 @@ class LinearHeads(Heads, FeatureAttention):
         the window, the sinks and kept groups find. :meth:`calibrate` gives it the weight back.
         """
         if self.gain is not None:
-            self.gain -= QUIET
+            self.gain.sub_(QUIET)
 
     @torch.no_grad()
     def silence(self) -> None:
@@ -420,7 +420,7 @@ class LinearHeads(Heads, FeatureAttention):
         finite = missing.isfinite()
         count = finite.sum((0, 2)).clamp(min=1)
         mean = torch.where(finite, missing, 0.0).sum((0, 2)) / count
-        self.gain += mean.to(self.gain.dtype)
+        self.gain.add_(mean.to(self.gain.dtype))
 
     # --- the definition, of all pairs -------------------------------------------------------------
 

@@ -271,12 +271,13 @@ def _kept(
     options: dict[str, Any],
 ) -> tuple[Tensor, Tensor | None]:
     """Return the softmax that a module without :class:`Heads` computed before."""
-    softmax: Callable[..., Any] | None = getattr(module, SOFTMAX, None)
-    if softmax is None:
+    known = getattr(module, SOFTMAX, None)
+    if known is None:
         raise ConversionError(
             f"{type(module).__name__} has no linear attention and does not know its softmax: "
             f"{NAME!r} is set by replace_attention, and not by set_attn_implementation"
         )
+    softmax: Callable[..., Any] = known
     # The fused function has no weights to return.
     plain = inspect.unwrap(type(module).forward).__globals__.get(EAGER)
     if plain is not None and _shows_weights(module, options):

@@ -192,6 +192,7 @@ def step(
         points = query * scale, key, value, mass, far
         return cast(step_window(*points, memory, slot, valid, left), value.dtype)
 
+    assert heads.floor is not None  # converted layers are normalised
     decay = heads.exponents(value, valid)
     if not shares_keys(heads):
         key = heads.share(key)
