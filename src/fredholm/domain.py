@@ -28,7 +28,7 @@ from .edges import (
     moved_fields,
 )
 from .errors import DomainError, ShapeError, suggest
-from .measures import MEASURES, MeasureRules, Times, cell_lengths, scale_of_seen
+from .measures import MEASURES, AllKeys, MeasureRules, Times, cell_lengths
 from .meshes import Mesh, check_on_sphere, great_circle_radius, sphere_areas
 from .pairs import (
     GraphParts,
@@ -645,7 +645,8 @@ class Domain:
             return self.pairs[..., part, :]
 
         # A part no longer knows its places in the whole, so that edges must hold the order.
-        return self._ordered(self.pairs, self._times(None)).stretch(part.start, part.stop)
+        times = self._times(None, AllKeys(self.size))
+        return self._ordered(self.pairs, times).stretch(part.start, part.stop)
 
     @staticmethod
     def _ordered(edges: Edges, times: Times) -> Edges:
@@ -948,36 +949,53 @@ class Domain:
         """Return the weights with which a query of ``query_domain`` (default: this domain)
         integrates over this domain.
 
-        Measure, padding, causality and pairs are combined here, and for one rank's part of a domain
-        in :func:`fredholm.distributed.part.part_quadrature`. O(N) unless
-        ``pairs`` is given or two domains are compared in time. ``pairs`` of this domain are used
-        for both; their shape must fit the queries.
+        Measure, padding, causality and pairs are combined here. O(N) unless ``pairs`` is given or
+        two domains are compared in time. ``pairs`` of this domain are used for both; their shape
+        must fit the queries.
         """
         self.refuse_shards("quadrature()")
         if query_domain is None:
-            return self.kept(("quadrature", dtype), lambda: self._quadrature(None, dtype))
+            return self.kept(("quadrature", dtype), lambda: self._quadrature(None, dtype=dtype))
         if not isinstance(query_domain, Domain):
             raise DomainError(refuse_kind("query_domain", query_domain, "a Domain"))
-        return self._quadrature(query_domain, dtype)
+        return self._quadrature(query_domain, dtype=dtype)
 
-    def _quadrature(self, query_domain: Domain | None, dtype: torch.dtype | None) -> Quadrature:
-        """Return the weights before any cache."""
+    def _quadrature(
+        self,
+        query_domain: Domain | None,
+        keys: AllKeys | None = None,
+        *,
+        dtype: torch.dtype | None = None,
+    ) -> Quadrature:
+        """Return the weights before any cache, normalised over ``keys``.
+
+        Args:
+            query_domain: None for the points of this domain.
+            keys: None for those of this domain; else those of all ranks, of which this domain has a
+                part. ``density`` and ``log_density`` then have a column for each of them, and in
+                causal order ``query_time`` and ``key_time`` are places among them.
+            dtype: None for that of the measure.
+        """
         if self.size == 0:
             raise DomainError("expected a domain of at least one point to integrate over, got none")
+        if keys is None:
+            keys = AllKeys(self.size)
         rules = self._rules()
         dtype = dtype or self.measure.dtype
+        own_points = query_domain is None
+        queries = self.size if query_domain is None else query_domain.size
+
         mass = self.measure.to(dtype).reshape(-1, self.size)
         if self.valid is not None:
             mass = torch.where(self.valid, mass, 0.0)
-        times = self._times(query_domain)
-        queries = self.size if query_domain is None else query_domain.size
+        times = self._times(query_domain, keys)
         quadrature = Quadrature(
             mass=mass,
             query_time=times.query,
             key_time=times.key,
             valid=self.valid,
             equal=rules.equal and not self.measure.requires_grad,
-            triangular=self.causal and query_domain is None,
+            triangular=self.causal and own_points,
             clock=self._clock(query_domain),
         )
         if isinstance(self.pairs, Edges):
@@ -987,15 +1005,18 @@ class Domain:
 
         density, log_density = None, None
         if self.pairs is not None:
-            density, log_density = self._density(dtype, queries)
+            density, log_density = self._density(dtype, queries, keys.count)
         scale = None
         if rules.renormalised:
-            triangular = query_domain is None
-            scale = scale_of_seen(mass, *times, log_density, triangular=triangular)
-
-            # Where every query sees every key, one sum serves all, and the masses take it.
-            if scale is None:
-                mass = mass * reciprocal(mass.sum(-1, keepdim=True))
+            if log_density is None and times.query is None:
+                # Where every query sees every key, one sum serves all, and the masses take it.
+                mass = mass * reciprocal(keys.total(mass))
+            elif log_density is None and own_points:
+                # A point sees the keys up to its own place.
+                scale = reciprocal(keys.running_total(mass))[:, None]
+            else:
+                seen = keys.mass_seen(mass, times, log_density, own_points=own_points)
+                scale = reciprocal(seen)
         return replace(quadrature, mass=mass, scale=scale, density=density, log_density=log_density)
 
     def _on_edges(self, quadrature: Quadrature, edges: Edges, queries: int) -> Quadrature:
@@ -1038,28 +1059,24 @@ class Domain:
             return None
         return self.positions.reshape(-1, self.size)
 
-    def _times(self, query_domain: Domain | None) -> Times:
-        """Return the times that an order compares: indices within one domain, first coordinates
+    def _times(self, query_domain: Domain | None, keys: AllKeys) -> Times:
+        """Return the times that an order compares: places within one domain, first coordinates
         between two.
         """
         if not self.causal:
             return Times(None, None)
         if query_domain is None:
-            # Float32 counts up to 2^24 exactly; half precisions only up to 2,048 or 256.
-            device = self.positions.device
-            index = torch.arange(self.size, device=device, dtype=torch.float32)[None]
-            return Times(index, index)
+            places = keys.places(self.positions.device)
+            return Times(places, places)
         return Times(query_domain._first_coordinate(), self._first_coordinate())
 
     def _first_coordinate(self) -> Tensor:
         return self.positions[..., 0].detach().reshape(-1, self.size)
 
-    def _density(self, dtype: torch.dtype, queries: int, keys: int | None = None) -> PairDensity:
-        """Return the density of a dense mask or bias, by default of all keys of the domain."""
+    def _density(self, dtype: torch.dtype, queries: int, keys: int) -> PairDensity:
+        """Return the density of a dense mask or bias."""
         pairs = self.pairs
         assert isinstance(pairs, Tensor)
-        if keys is None:
-            keys = self.size
         if pairs.shape[-2:] != (queries, keys):
             raise ShapeError(
                 f"expected pairs (..., {queries}, {keys}) for these queries, got "

@@ -18,6 +18,8 @@ from .errors import require
 
 require("transformers", "hf", "loading converted models")
 
+import transformers  # noqa: E402
+
 from .export.transformers_models import (  # noqa: E402
     FredholmConfig,
     FredholmForImageClassification,
@@ -30,8 +32,9 @@ from .linearization.auto import (  # noqa: E402
     FredholmLinearConfig,
     linear_config,
     linear_model,
+    register_config,
 )
-from .linearization.hub import push_folder, register_config  # noqa: E402
+from .linearization.hub import push_folder  # noqa: E402
 
 __all__ = [
     "FredholmConfig",
@@ -50,9 +53,8 @@ def __getattr__(name: str) -> Any:
     """Classes of converted models and of their configurations, by the name of the source's:
     ``FredholmLinearLlamaForCausalLM``; and ``FredholmLinearTrainer``, of their checkpoints.
     """
-    import transformers
-
-    if name == f"{PREFIX}Trainer":  # which takes its time to import
+    if name == f"{PREFIX}Trainer":
+        # Imported here, because transformers' Trainer takes its time to import.
         from .linearization.trainer import FredholmLinearTrainer
 
         return FredholmLinearTrainer

@@ -7,8 +7,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .quadrature import reciprocal
-
 
 class MeasureRules(NamedTuple):
     """Facts that follow from a measure's name.
@@ -67,29 +65,52 @@ def cell_lengths(time: Tensor, real: Tensor, causal: bool) -> Tensor:
     return torch.where(some_length, cells, 1.0 / points)
 
 
-def scale_of_seen(
-    mass: Tensor,
-    query_time: Tensor | None,
-    key_time: Tensor | None,
-    log_density: Tensor | None,
-    *,
-    triangular: bool,
-) -> Tensor | None:
-    """Return one over the mass that each query sees, (1 | B, 1 | H, Nq), or None where every query
-    sees every key.
+class AllKeys:
+    """The keys over which a domain's weights are normalised: those of the domain itself, or, in
+    :class:`fredholm.distributed.part.KeysOfAllRanks`, those of all ranks.
 
-    ``triangular`` says that times are the indices of the points: running sums then take O(N)
-    instead of O(Nq·Nk).
+    Attributes:
+        count: how many keys there are.
     """
-    if query_time is None and log_density is None:
-        return None
-    if log_density is None and triangular:
-        return reciprocal(mass.cumsum(-1))[:, None]
 
+    def __init__(self, count: int):
+        self.count = count
+
+    def places(self, device: torch.device) -> Tensor:
+        """Return the places of the domain's own points among all keys, (1, N)."""
+        # Float32 counts up to 2^24 exactly; half precisions only up to 2,048 or 256.
+        return torch.arange(self.count, device=device, dtype=torch.float32)[None]
+
+    def total(self, mass: Tensor) -> Tensor:
+        """Return the mass of all keys, (1 | B, 1), from that of the domain's own."""
+        return mass.sum(-1, keepdim=True)
+
+    def running_total(self, mass: Tensor) -> Tensor:
+        """Return the mass of all keys up to each of the domain's own, (1 | B, N)."""
+        return mass.cumsum(-1)
+
+    def mass_seen(
+        self, mass: Tensor, times: Times, log_density: Tensor | None, *, own_points: bool
+    ) -> Tensor:
+        """Return the mass that each query sees, (1 | B, 1 | H, Nq). O(Nq·Nk).
+
+        Args:
+            mass: of the domain's own keys.
+            times: of queries and keys, where there is an order.
+            log_density: of the queries at all keys, where pairs have one.
+            own_points: whether the queries are the domain's own points.
+        """
+        return mass_seen(mass, times, log_density)
+
+
+def mass_seen(mass: Tensor, times: Times, log_density: Tensor | None) -> Tensor:
+    """Return the mass that each query sees, see :meth:`AllKeys.mass_seen`; ``mass`` and
+    ``times.key`` are those of all keys.
+    """
     seen = mass[:, None, None, :]
-    if query_time is not None and key_time is not None:
-        before = key_time[:, None, :] <= query_time[:, :, None]
+    if times.query is not None and times.key is not None:
+        before = times.key[:, None, :] <= times.query[:, :, None]
         seen = torch.where(before[:, None], seen, 0.0)
     if log_density is not None:
         seen = torch.where(log_density > -torch.inf, seen, 0.0)
-    return reciprocal(seen.sum(-1))
+    return seen.sum(-1)

@@ -314,6 +314,7 @@ def sphere_areas(points: Tensor) -> Float[Tensor, " n"]:
         [1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
     """
     require("scipy.spatial", "search", "Voronoi cells on the sphere")
+    # Imported here, because scipy is an extra.
     from scipy.spatial import SphericalVoronoi
 
     check_on_sphere(points)

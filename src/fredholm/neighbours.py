@@ -73,6 +73,7 @@ class _Cloud:
         """Return a k-d tree, built by sliding midpoints: sorted data, which would slow down a
         search for medians, do not matter to it.
         """
+        # Imported here, because scipy is an extra.
         from scipy.spatial import KDTree
 
         return KDTree(self.x, boxsize=self.box, balanced_tree=False, compact_nodes=False)
@@ -377,6 +378,7 @@ def _nearest(keys: _Cloud, queries: _Cloud | None, count: int) -> _Rows:
 
 def _sorted_rows(row: np.ndarray, source: np.ndarray, rows: int, keys: int) -> _Rows:
     """Return distinct pairs sorted by row and then by source."""
+    # Imported here, because scipy is an extra.
     from scipy.sparse import coo_matrix
 
     one = np.ones(len(row), dtype=np.int8)
@@ -409,6 +411,7 @@ def _transposed(rows: _Rows, points: int) -> _Rows:
 
     O(E), without a sort.
     """
+    # Imported here, because scipy is an extra.
     from scipy.sparse import csc_matrix
 
     # In compressed form the rows of a matrix are the columns of its transpose. Reading them as

@@ -132,6 +132,7 @@ class _Bar(Progress):
 
     def _open(self) -> Any:
         """Return running bars without a task."""
+        # Imported here, because rich takes its time to import and only a terminal shows bars.
         from rich.console import Console
 
         columns = (
@@ -202,6 +203,7 @@ def _display(say: Say) -> Progress:
     if not sys.stderr.isatty():
         return Lines(say)
     try:
+        # Imported here, because rich takes its time to import and only a terminal shows bars.
         from rich import progress as rich
     except ImportError:
         return Lines(say)

@@ -13,7 +13,6 @@ from fredholm.errors import ConversionError, OptionError
 from fredholm.linearization import LinearHeads
 from fredholm.linearization.heads import Seen
 from fredholm.linearization.kept import MixedHeads
-from fredholm.linearization.state import advance_mixed
 
 from .library import decoder
 from .models import bert, torch_encoder
@@ -82,11 +81,13 @@ def test_a_layer_is_its_definition_in_values_and_gradients(kept, window, valid):
 @pytest.mark.parametrize("sizes", [[1] * 11, [2, 1, 8], [5, 6]])
 def test_any_split_gives_values_and_state_of_the_whole(sizes, valid):
     heads, tensors = heads_of(), points()
-    expected, state = advance_mixed(heads, *tensors, valid, {})
+    mask = torch.ones(2, 11).long() if valid is None else valid.long()
+    whole = LinearState()
+    expected = whole.advance(heads, *tensors, None if valid is None else mask, None)
+    state = whole.memory()
     torch.testing.assert_close(
         expected, heads(*tensors, Seen(valid, causal=True)), equal_nan=True, **ROUNDED
     )
-    mask = torch.ones(2, 11).long() if valid is None else valid.long()
     cache, found, start = LinearState(), [], 0
     for size in sizes:
         part = [x[:, :, start : start + size] for x in tensors]

@@ -270,7 +270,7 @@ STRANGE = {
         lambda m: nn.utils.parametrizations.weight_norm(m.key),
         "at 'key' has parametrised weights",
     ),
-    "adapter": (wrapped, "LoRA at 'query' is no layer of torch or transformers"),
+    "adapter": (wrapped, "LoRA at 'query' is not a layer of torch or transformers"),
 }
 
 
@@ -370,7 +370,7 @@ def test_a_conversion_in_place_that_fails_leaves_the_model_as_it_was(monkeypatch
     def fails(*args):
         raise ConversionError("another answer")
 
-    monkeypatch.setattr("fredholm.linearization.probe.verify", fails)
+    monkeypatch.setattr("fredholm.linearization.replace.verify", fails)
     with pytest.raises(ConversionError, match="another answer"):
         replace_attention(model, "elu", copied=False)
     assert type(model) is type(models.bert())

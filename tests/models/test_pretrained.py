@@ -99,7 +99,10 @@ def test_a_file_that_is_no_configuration(folder, text):
         ({"body": {"depth": -3}}, "depth: expected a positive integer, got -3"),
         ({"body": {"depth": "three"}}, "(?s)no model that can be built here.*depth"),
         ({"body": {"operator": "nobodys"}}, "unknown operator 'nobodys'"),
-        ({"body": {"operator": "gru"}}, "got the baseline 'gru'; give it to a body of the kind 'backbone'"),
+        (
+            {"body": {"operator": "gru"}},
+            "got the baseline 'gru'; give it to a body of the kind 'backbone'",
+        ),
         ({"body": {"dropout": 7.0}}, "dropout: expected a rate"),
         ({"body": {"kind": "nobodys"}}, "unknown body 'nobodys'"),
         ({"tail": {}}, "got 'tail'"),

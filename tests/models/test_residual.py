@@ -8,6 +8,7 @@ from torch import nn
 
 from fredholm.domain import Domain
 from fredholm.errors import OptionError
+from fredholm.models.bodies.residual import ResidualBody
 from fredholm.models.depth import FeedForward, ResidualBlock
 from fredholm.operators import create_operator
 from fredholm.stochastic_depth import StochasticDepth
@@ -35,6 +36,13 @@ def test_stochastic_depth_is_the_identity_in_evaluation_and_at_rate_zero():
 def test_drop_rates_are_checked(rate):
     with pytest.raises(OptionError, match=rf"\[0, 1\), got {rate}"):
         StochasticDepth(rate)
+
+
+@pytest.mark.parametrize("rates", [[0.0], [0.0, 0.1, 0.2]])
+def test_a_body_has_a_drop_rate_for_each_operator(rates):
+    operators = [create_operator("softmax", 4) for _ in range(2)]
+    with pytest.raises(OptionError, match=rf"drop_path: .* {len(rates)} rates"):
+        ResidualBody(operators, 4, ratio=0.0, drop_path=rates)
 
 
 @pytest.mark.parametrize("ratio", [4.0, 0.0])

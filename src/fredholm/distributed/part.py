@@ -3,7 +3,7 @@
 :meth:`fredholm.integral.Problem.of` calls :func:`read_part`; it is the only place outside this room
 and ``domain.py`` that knows of shards. There are three kinds of parts:
 
-- **all pairs**: the rank has its own keys, weighed by :func:`part_quadrature`, and an exchange
+- **all pairs**: the rank has its own keys, weighed by :class:`KeysOfAllRanks`, and an exchange
   brings in the others (:class:`.form.Distributed`).
 - **edges**: the rank has the rows of its points, and the keys of all ranks (:func:`gather_keys`).
 - **a reach**: the rank has its stretch of the line, and the points near its ends that other ranks
@@ -23,8 +23,8 @@ from torch import Tensor
 from ..domain import Domain
 from ..edges import Edges
 from ..errors import DomainError
-from ..measures import Times, scale_of_seen
-from ..quadrature import Quadrature, reciprocal
+from ..measures import AllKeys, Times, mass_seen
+from ..quadrature import Quadrature
 from .collectives import concatenated, gathered, starts, summed
 from .halo import fetched
 from .shards import Shards
@@ -84,11 +84,12 @@ def read_part(
 
     asked = domain if query_domain is None else query_domain
     filled = fill_empty(u, domain, query, query_domain)
-    assert filled.domain.shards is not None
+    all_shards = filled.domain.shards
+    assert all_shards is not None
     return RankPart(
         *filled,
-        quadrature=part_quadrature(filled.domain, filled.query_domain),
-        shards=filled.domain.shards,
+        quadrature=filled.domain._quadrature(filled.query_domain, KeysOfAllRanks(all_shards)),
+        shards=all_shards,
         answered=slice(0, asked.size),
     )
 
@@ -337,72 +338,32 @@ def _pad_rows(x: Tensor, n: int) -> Tensor:
     return torch.cat([x, x.new_zeros(*x.shape[:-2], missing, x.shape[-1])], -2)
 
 
-def part_quadrature(domain: Domain, query_domain: Domain | None) -> Quadrature:
-    """Return the weights of this rank's queries over this rank's keys, normalised over the keys of
-    all ranks.
+class KeysOfAllRanks(AllKeys):
+    """The keys of all ranks, of which a rank has the mass of its own."""
 
-    Two attributes cover more than this rank's keys:
+    def __init__(self, shards: Shards):
+        super().__init__(shards.total)
+        self.shards = shards
 
-    - ``density`` and ``log_density`` have a column for each key of the whole domain;
-    - within a causal domain ``query_time`` and ``key_time`` count points of the whole domain.
-      ``triangular`` then says that queries and keys are the same points.
+    def places(self, device: torch.device) -> Tensor:
+        return places(self.shards, self.shards.rank, device)
 
-    Args:
-        domain: this rank's part, without edges or a reach.
-        query_domain: this rank's part of the queries' domain; None for the points of ``domain``.
-    """
-    shards = domain.shards
-    assert shards is not None
-    rules = domain._rules()
-    mass = domain.measure.reshape(-1, domain.size)
-    if domain.valid is not None:
-        mass = torch.where(domain.valid, mass, 0.0)
+    def total(self, mass: Tensor) -> Tensor:
+        return summed(super().total(mass), self.shards)
 
-    queries = domain.size
-    if query_domain is not None:
-        queries = query_domain.size
-    density, log_density = None, None
-    if domain.pairs is not None:
-        density, log_density = domain._density(mass.dtype, queries, shards.total)
-    query_time, key_time = _times(domain, query_domain, shards)
+    def running_total(self, mass: Tensor) -> Tensor:
+        # The mass of the ranks before, and a running sum.
+        return super().running_total(mass) + before_this(super().total(mass), self.shards)
 
-    scale = None
-    if rules.renormalised:
-        # A query's weights are divided by the mass of all keys that it sees.
-        if log_density is None and query_time is None:
-            # Every query sees every key: one number, which the masses take.
-            mass = mass * reciprocal(summed(mass.sum(-1, keepdim=True), shards))
-        elif log_density is None and query_domain is None:
-            # A point sees those up to its own: the mass of the ranks before, and a running sum.
-            before = before_this(mass.sum(-1, keepdim=True), shards)
-            scale = reciprocal(mass.cumsum(-1) + before)[:, None]
-        else:
-            # Each query sees keys of its own: the masses of all ranks are gathered, O(N).
-            every_mass = concatenated(mass, shards, 1)
-            every_time = None
-            if key_time is not None:
-                every_time = all_times(key_time, query_domain is not None, shards)
-            scale = scale_of_seen(every_mass, query_time, every_time, log_density, triangular=False)
-    return Quadrature(
-        mass=mass,
-        scale=scale,
-        query_time=query_time,
-        key_time=key_time,
-        density=density,
-        log_density=log_density,
-        valid=domain.valid,
-        equal=rules.equal and not domain.measure.requires_grad,
-        triangular=domain.causal and query_domain is None,
-        clock=domain._clock(query_domain),
-    )
-
-
-def _times(domain: Domain, query_domain: Domain | None, shards: Shards) -> Times:
-    """Return the times of queries and keys; within one domain they are places in the whole."""
-    if domain.causal and query_domain is None:
-        index = places(shards, shards.rank, domain.positions.device)
-        return Times(index, index)
-    return domain._times(query_domain)
+    def mass_seen(
+        self, mass: Tensor, times: Times, log_density: Tensor | None, *, own_points: bool
+    ) -> Tensor:
+        # Each query sees keys of its own: the masses of all ranks are gathered, O(N).
+        every_mass = concatenated(mass, self.shards, 1)
+        if times.key is not None:
+            every_time = all_times(times.key, not own_points, self.shards)
+            times = Times(times.query, every_time)
+        return mass_seen(every_mass, times, log_density)
 
 
 def places(shards: Shards, rank: int, device: torch.device) -> Tensor:

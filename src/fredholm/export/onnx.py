@@ -116,6 +116,7 @@ def runner_of(content: bytes, *, threads: int = 0) -> Runner:
 
     The function raises an ExportError where the runtime fails.
     """
+    # Imported here, because ONNX Runtime is an extra.
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -199,6 +200,7 @@ def converted(
 
 def _translations() -> dict[Any, Callable[..., Any]]:
     """Return the translations of operations that torch's exporter has none for."""
+    # Imported here, because the file needs onnxscript, an extra.
     from .onnx_translations import cdist, cummax, cummin, searchsorted, stable_sort
 
     aten = torch.ops.aten

@@ -287,6 +287,7 @@ class FredholmImageProcessor(BaseImageProcessor):
 
     def _read(self, image: Any) -> Tensor:
         """Return one picture in [0, 1], (C, H, W)."""
+        # Imported here, because Pillow is an extra, and tensors need none.
         from PIL import Image
 
         if not isinstance(image, Image.Image):

@@ -4,7 +4,6 @@ and the kernel whose weight is an inner product of features of queries and keys.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -16,26 +15,19 @@ from ..domain import Domain, default_line
 from ..errors import DomainError, OptionError
 from ..forms.weights import WeightBlocks
 from ..forms.windowed import WindowChunks, WindowMoment
-from ..ops.linear_attention import at_scale, measured_density
+from ..ops.linear_attention import at_scale_of_seen, measured_density
 from .bases import SEPARABLE, WeightedKernel
 from .capabilities import Decaying, JointFeatures, Windowed, measure_of
 from .contract import Part, answering, prepared, read_together, weight_and_bias
 from .decay import check_order, read_decay
-from .denominators import DenominatorWatch, denominators
 from .facts import Layout
-from .feature_map import (
-    FeatureMap,
-    build_feature_map,
-    floor_of,
-    is_pointwise,
-    key_features,
-    query_features,
-)
+from .feature_attention import FeatureAttention, check_floor
+from .feature_map import FeatureMap, is_pointwise
 from .features import head_width
 from .problem import Problem, split_heads
 from .projections import Projections, projected_widths
 from .side_by_side import Aligned, SideBySide, side_by_side
-from .windowed import check_window, first_gain, near_pairs, query_parts, window_density
+from .windowed import near_pairs, window_density
 
 MAPS = ("query", "key", "value")
 QUERY, KEY, VALUE = range(3)
@@ -231,17 +223,21 @@ class AttentionKernel(Aligned, WeightedKernel):
             return per_group
         return per_group.repeat_interleave(self.heads // self.groups, 0)
 
-    def offset(self, problem: Problem) -> Tensor | None:
+    def value_bias(self) -> Tensor | None:
+        """Return the bias of the values by head, (1, H, 1, d_out), or None."""
         _, bias = self._map(VALUE)
         if bias is None:
             return None
         return self._share(bias.view(1, self.groups, 1, self.d_out))
 
+    def offset(self, problem: Problem) -> Tensor | None:
+        return self.value_bias()
+
 
 # --- where the weight is an inner product of features ---------------------------------------------
 
 
-class FeatureAttentionKernel(AttentionKernel, Windowed, Decaying):
+class FeatureAttentionKernel(AttentionKernel, FeatureAttention, Windowed, Decaying):
     r"""Base of kernels :math:`K_h(x, y; u) = \phi(Q_h u(x))\cdot\phi(K_h u(y))\,V_h / Z_h(x)`.
 
     .. math:: Z_h(x) = \int \phi(Q_h u(x))\cdot\phi(K_h u(y))\,d\mu(y)
@@ -329,11 +325,7 @@ class FeatureAttentionKernel(AttentionKernel, Windowed, Decaying):
         projections: Projections | None = None,
     ):
         super().__init__(dim, heads, bias=bias, projections=projections)
-        if not floor > 0:
-            raise OptionError(
-                f"floor: expected a positive smallest denominator, got {floor}; leave it out for "
-                "1e-6"
-            )
+        check_floor(floor)
         _, value_bias = self._map(VALUE)
         if not normalised and value_bias is not None:
             raise OptionError(
@@ -341,48 +333,21 @@ class FeatureAttentionKernel(AttentionKernel, Windowed, Decaying):
                 "such projections"
             )
 
-        self.feature_map = build_feature_map(
-            feature_map, self.width, heads, **feature_options or {}
+        self.build_features(
+            feature_map,
+            self.width,
+            heads,
+            options=feature_options or {},
+            tied=tied,
+            floor=floor if normalised else None,
+            window=window,
+            sinks=sinks,
         )
-        self.key_map = None if tied else self._second_map(feature_map, feature_options or {})
         # Functions of FEATURE_MAPS know no heads and no neighbouring points, so that queries and
         # keys of all heads may be passed to one at once.
         known = not isinstance(self.feature_map, nn.Module) and is_pointwise(self.feature_map)
         self.named_map = self.feature_map if known else None
-
-        self.floor = None
-        self.watch = None
-        if normalised:
-            self.floor = floor_of(floor, self.feature_map, self.key_map)
-            self.watch = DenominatorWatch.of(self.feature_map, self.key_map)
-
-        check_window(window, self.feature_map, self.floor, sinks)
-        self.window, self.sinks = window, sinks
-        self.gain = None
-        if window is not None:
-            gain = first_gain(self.feature_map, self._key_map, self.width, heads)
-            self.gain = nn.Parameter(gain)
         self.decay = read_decay(dim, heads, decay, half_life)
-
-    def _second_map(
-        self, feature_map: str | Callable[[Tensor], Tensor], options: dict[str, Any]
-    ) -> Callable[[Tensor], Tensor]:
-        """Return a feature map for the keys alone, for ``tied=False``.
-
-        A named map, or a class of maps, is built again and draws weights of its own. A module is
-        copied, so that both maps begin with the same weights and then learn apart. A function has
-        no weights, and queries and keys share it.
-        """
-        if isinstance(feature_map, str | type):
-            return build_feature_map(feature_map, self.width, self.heads, **options)
-        return copy.deepcopy(feature_map)
-
-    @property
-    def _key_map(self) -> Callable[[Tensor], Tensor]:
-        """The keys' map, or the queries' where both share one."""
-        if self.key_map is None:
-            return self.feature_map
-        return self.key_map
 
     @property
     def nonnegative(self) -> bool:  # type: ignore[override]
@@ -410,14 +375,6 @@ class FeatureAttentionKernel(AttentionKernel, Windowed, Decaying):
         assert self.decay is not None
         return self.decay.rates(uy.squeeze(1))
 
-    @property
-    def pointwise(self) -> bool:
-        """Whether the features of a point are a function of that point alone; False for functions
-        that are not in FEATURE_MAPS, of which it is unknown.
-        """
-        maps = [one for one in (self.feature_map, self.key_map) if one is not None]
-        return all(is_pointwise(one) for one in maps)
-
     def query_features(self, x: Tensor, ux: Tensor) -> Tensor:
         return self.feature_map(self._heads(ux, QUERY))
 
@@ -430,7 +387,7 @@ class FeatureAttentionKernel(AttentionKernel, Windowed, Decaying):
         """
         if self.floor is None:
             return self.query_features(x, ux)
-        return query_features(self.feature_map, self._heads(ux, QUERY))
+        return self.map_queries(self._heads(ux, QUERY))
 
     def stable_key_features(
         self, y: Tensor, uy: Tensor, valid: Tensor | None = None, least: Tensor | None = None
@@ -440,30 +397,16 @@ class FeatureAttentionKernel(AttentionKernel, Windowed, Decaying):
         """
         if self.floor is None:
             return self.key_features(y, uy), None
-        return key_features(self._key_map, self._heads(uy, KEY), valid, least)
+        return self.map_keys(self._heads(uy, KEY), valid, least)
 
     def observe(self, problem: Problem) -> None:
-        self._observe_map(self.feature_map, problem.ux, QUERY, problem.real)
-        self._observe_map(self._key_map, problem.uy, KEY, problem.quadrature.valid)
-        if self.watch is not None:
-            self.watch.observe(lambda: self._denominators(problem))
-
-    def _observe_map(
-        self, feature_map: Callable[[Tensor], Tensor], u: Tensor, part: int, real: Tensor | None
-    ) -> None:
-        """Show a map in training the queries or keys of a call, where it takes note of them."""
-        if isinstance(feature_map, FeatureMap) and feature_map.observes and feature_map.training:
-            feature_map.observe(self._heads(u, part), real)
-
-    def _denominators(self, problem: Problem) -> Tensor:
-        """Return Z at each query, (B, H, Nq), of which :meth:`observe` counts those near zero.
-
-        It includes the decay, but not the floor, which would hide what is counted. A window plays
-        no part: only maps that may be negative are counted, and those refuse a window.
-        """
-        query = self.query_features(problem.x, problem.ux)
-        key = self.key_features(problem.y, problem.uy)
-        return denominators(query, key, measure_of(self, problem))
+        self.observe_points(
+            lambda: self._heads(problem.ux, QUERY),
+            lambda: self._heads(problem.uy, KEY),
+            problem.real,
+            problem.quadrature.valid,
+            lambda: measure_of(self, problem),
+        )
 
     # --- with a window ----------------------------------------------------------------------------
 
@@ -474,13 +417,12 @@ class FeatureAttentionKernel(AttentionKernel, Windowed, Decaying):
         return self._heads(uy, KEY)
 
     def far_queries(self, x: Tensor, ux: Tensor) -> tuple[Tensor, Tensor | None]:
-        assert self.gain is not None
-        return query_parts(self.feature_map, self._heads(ux, QUERY), self.gain)
+        return self.map_queries_before_window(self._heads(ux, QUERY))
 
     def far_keys(
         self, keys: Tensor, valid: Tensor | None = None, least: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        return key_features(self._key_map, keys, valid, least)
+        return self.map_keys(keys, valid, least)
 
     def check(self, layout: Layout) -> None:
         if self.window is not None and not layout.causal:
@@ -505,14 +447,7 @@ class FeatureAttentionKernel(AttentionKernel, Windowed, Decaying):
         key, shift = self.stable_key_features(problem.y, problem.uy, problem.quadrature.valid)
         measure = measure_of(self, problem)
         if shift is not None:
-            # Keys are divided by the largest exponential of all, so that those which a query sees
-            # may all be tiny. Queries are scaled up by the largest key feature that they see.
-            largest = key.detach().amax(-1)[:, :, None]
-            fading = measure.fading()
-            if fading is not None:
-                largest = largest * fading.detach().to(largest.dtype)
-            seen = problem.quadrature.weights() > 0
-            query = at_scale(query, torch.where(seen, largest, 0.0).amax(-1))
+            query = at_scale_of_seen(query, key, problem.quadrature.weights(), measure.fading())
         return measured_density(query, key, measure, self.floor)
 
     def _window_weights(self, problem: Problem, window: int) -> Tensor:
@@ -559,6 +494,6 @@ class FeatureAttentionKernel(AttentionKernel, Windowed, Decaying):
             query, key = feature_map(torch.cat([queries, keys], 2)).split(points, 2)
             return JointFeatures(query, key, None, values)
 
-        query = query_features(self.feature_map, queries)
-        key, shift = key_features(feature_map, keys, valid, least)
+        query = self.map_queries(queries)
+        key, shift = self.map_keys(keys, valid, least)
         return JointFeatures(query, key, shift, values)

@@ -129,7 +129,8 @@ class DiagonalStateSpaceKernel(TimeInvariantKernel):
         step = full(self.log_step).exp()[:, None]
         z = pole * step
         if self.discretization == "zoh":
-            gain = _expm1(z) / pole
+            # e^z - 1 without the digits that the difference loses at small z.
+            gain = torch.expm1(z) / pole
             return DiscretePoles(z, z.exp(), gain[..., None] * b)
 
         if self.discretization == "bilinear":
@@ -206,17 +207,6 @@ def _powers(log_a: Complex[Tensor, "h s"], first: int, n: int) -> Complex[Tensor
     """Return λ̄^k for k = first, …, first + n - 1."""
     k = torch.arange(first, first + n, dtype=log_a.real.dtype, device=log_a.device)
     return (log_a[:, None] * k[:, None]).exp()
-
-
-def _expm1(z: Complex[Tensor, "*s"]) -> Complex[Tensor, "*s"]:
-    """Return e^z - 1 without cancellation at small z.
-
-    With z = x + iy its real part is e^x cos y - 1 = (e^x - 1) cos y - (1 - cos y), and
-    1 - cos y = 2 sin²(y/2).
-    """
-    x, y = z.real, z.imag
-    real = torch.expm1(x) * y.cos() - 2 * (y / 2).sin().square()
-    return torch.complex(real, x.exp() * y.sin())
 
 
 def diagonal_system(

@@ -22,7 +22,8 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import PreTrainedConfig, modeling_utils
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, modeling_utils
+from transformers.models.auto import modeling_auto
 from transformers.utils.hub import cached_file
 
 from ..errors import CheckpointError, ConversionError, OptionError
@@ -32,16 +33,26 @@ from ..registry import qualified_name
 from ..tensor_files import read_tensors, write_tensors
 from .card import CODE, code_file, model_card
 from .description import ADAPTER, FIX, check_classes, describe, read_json, sealed
+from .hub import push_folder
 from .interface import MIXED, NAME, SLOT
+from .replace import restore
 from .rollback import record_past
 
 MODEL_TYPE = "fredholm_linear"
 PREFIX = "FredholmLinear"
 WEIGHTS = "fredholm_linear.safetensors"
-HOME = "fredholm.hf"  # where pickle finds the classes made here
+
+# The module in which pickle finds the classes that are made here.
+HOME = "fredholm.hf"
+
+# What the configuration of a conversion must hold.
 FACTS = ("to", "options", "tied", "layers", "refused")
+
+# Arguments of from_pretrained that choose files, and those that change no configuration.
 HUB = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token")
-LOADING = ("dtype", "torch_dtype", "quantization_config")  # that change no configuration
+LOADING = ("dtype", "torch_dtype", "quantization_config")
+
+# Arguments of save_pretrained that belong to an upload.
 PUSHED = (
     *("repo_id", "private", "token"),
     *("commit_message", "commit_description", "revision", "create_pr"),
@@ -52,8 +63,8 @@ PUSHED = (
 
 
 class LinearConfig:
-    """What a converted model's configuration does otherwise than its source's: it is written with
-    the conversion, under a model type that only fredholm knows.
+    """Mixin of a converted model's configuration: it is written with the conversion, under a model
+    type that only fredholm knows.
     """
 
     linear_attention: dict[str, Any]
@@ -71,8 +82,9 @@ class LinearConfig:
         self._output_attentions = value
 
     def validate(self) -> None:
-        """Check what the library checks, but for the attention weights, see above."""
-        shown, self._output_attentions = self._output_attentions, False
+        """Check what the library checks, except the attention weights, which it would refuse."""
+        shown = self._output_attentions
+        self._output_attentions = False
         try:
             super().validate()  # type: ignore[misc]
         finally:
@@ -80,11 +92,14 @@ class LinearConfig:
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, **kwargs: Any) -> Any:
-        """Of a folder or a repository: see :class:`FredholmLinearConfig`."""
+        """Read the configuration of a folder or a repository: see :class:`FredholmLinearConfig`."""
         return FredholmLinearConfig.from_pretrained(pretrained_model_name_or_path, **kwargs)
 
     def to_json_string(self, use_diff: bool = True) -> str:
-        source: dict[str, Any] = self.to_diff_dict() if use_diff else self.to_dict()  # type: ignore[attr-defined]
+        if use_diff:
+            source: dict[str, Any] = self.to_diff_dict()  # type: ignore[attr-defined]
+        else:
+            source = self.to_dict()  # type: ignore[attr-defined]
         facts = source.pop("linear_attention")
         names = [name.removeprefix(PREFIX) for name in source.get("architectures") or ()]
         source["architectures"] = names
@@ -108,12 +123,12 @@ class FredholmLinearConfig:
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, **kwargs: Any) -> Any:
-        """The configuration of a folder or a repository.
+        """Return the configuration of a folder or a repository.
 
         Raises:
             CheckpointError: a file that does not describe a conversion.
-            ConversionError: of a model that the installed transformers does not know.
-            OptionError: None.
+            ConversionError: a model that the installed transformers does not know.
+            OptionError: None for the folder.
         """
         if pretrained_model_name_or_path is None:
             raise OptionError(
@@ -128,11 +143,11 @@ class FredholmLinearConfig:
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """The same of what the file holds."""
-        from .hub import register_models
-
-        source, facts = config_dict.get("source"), config_dict.get("linear_attention")
-        source = source if isinstance(source, dict) else {}
+        """Return the configuration from the content of its file."""
+        facts = config_dict.get("linear_attention")
+        source = config_dict.get("source")
+        if not isinstance(source, dict):
+            source = {}
         kind = str(source.get("model_type"))
         if not isinstance(facts, dict) or set(FACTS) - facts.keys():
             raise CheckpointError(
@@ -155,13 +170,15 @@ class FredholmLinearConfig:
 
 @cache
 def linear_config(source: type) -> Any:
-    """The configuration class of a conversion."""
+    """Return the configuration class of a conversion of ``source``."""
     return type(PREFIX + source.__name__, (LinearConfig, source), {"__module__": HOME})
 
 
 def _source_config(config: Any) -> tuple[Any, dict[str, Any]]:
-    """The source's configuration, and the conversion: models whose parts ask an Auto class for
-    theirs are built as they are, and linear attention comes in at the end.
+    """Return the source's configuration, and the facts of the conversion.
+
+    A model is built by its source's configuration, since its parts may ask an Auto class for
+    theirs. Linear attention comes in at the end.
     """
     plain = copy.deepcopy(config)
     facts = vars(plain).pop("linear_attention")
@@ -173,42 +190,40 @@ def _source_config(config: Any) -> tuple[Any, dict[str, Any]]:
 
 
 class LinearModel:
-    """What a converted model does otherwise than its source's class: how it is saved and loaded."""
+    """Mixin of a converted model's class: how it is saved and loaded."""
 
     source_class: type
     config: Any
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any):
-        linear = isinstance(config, LinearConfig)  # else the maps come when the weights are read
-        plain, facts = _source_config(config) if linear else (config, None)
-        # models of two models compare what they are given with it
+        # `from_pretrained` passes the source's configuration, and adds linear attention later.
+        plain, facts = config, None
+        if isinstance(config, LinearConfig):
+            plain, facts = _source_config(config)
+        # Models that consist of two models compare the configuration with this class.
         vars(self)["config_class"] = self.source_class.config_class  # type: ignore[attr-defined]
         super().__init__(plain, *args, **kwargs)  # type: ignore[call-arg]
         del vars(self)["config_class"]
         if facts is not None:
-            from .replace import restore
-
             restore(self, facts, None, Path())
 
     @classmethod
     def from_pretrained(
         cls, pretrained_model_name_or_path: Any, *args: Any, config: Any = None, **kwargs: Any
     ) -> Any:
-        """The converted model of a folder or a repository, every weight from there; arguments that
-        its configuration has change that.
+        """Return the converted model of a folder or a repository, with every weight from there.
+        Arguments that its configuration has change the configuration.
 
-        With None for the folder, a converted model's ``config`` and ``state_dict`` give it; no file
-        is read, and nothing is asked of the network.
+        With None for the folder, build it from a converted model's ``config`` and ``state_dict``,
+        without files or network.
 
         Raises:
             CheckpointError: weights that are damaged, missing, unknown or of other shapes.
             OptionError: None without a configuration and weights.
         """
-        from .replace import restore
-
         if pretrained_model_name_or_path is None:
             return cls._from_state(config, **kwargs)
-        told = kwargs.pop("output_loading_info", False)
+        wants_info = kwargs.pop("output_loading_info", False)
         hub = {key: kwargs[key] for key in HUB if key in kwargs}
         if not isinstance(config, LinearConfig):
             kept = {key: kwargs.pop(key) for key in (*HUB, *LOADING) if key in kwargs}
@@ -228,7 +243,9 @@ class LinearModel:
         maps = {name: value for name, value in tensors.items() if f".{SLOT}." in name}
         _check_info(model, info, place.parent)
         restore(model, facts, maps, place.parent)
-        return (model, info) if told else model
+        if wants_info:
+            return model, info
+        return model
 
     @classmethod
     def _from_state(cls, config: Any, state_dict: Any = None, **options: Any) -> Any:
@@ -238,14 +255,16 @@ class LinearModel:
                 "pretrained_model_name_or_path: expected a folder or a repository, got None; give "
                 "one, or the config= and state_dict= of a converted model"
             )
-        told = options.pop("output_loading_info", False)
-        for name in HUB:  # where files are looked for, and none is read
+        wants_info = options.pop("output_loading_info", False)
+        # They choose files, and none is read.
+        for name in HUB:
             options.pop(name, None)
 
         model = cls._from_config(config, **options)
         try:
             found = model.load_state_dict(state_dict, strict=False)
-        except RuntimeError as error:  # shapes
+        except RuntimeError as error:
+            # torch raises it for shapes.
             raise CheckpointError(f"state_dict: {' '.join(str(error).split())}") from error
         missing = set(found.missing_keys) - set(model.all_tied_weights_keys)
         if missing or found.unexpected_keys:
@@ -253,18 +272,18 @@ class LinearModel:
                 f"state_dict: expected the weights of a {cls.__name__}, got {sorted(missing)} "
                 f"missing and {sorted(found.unexpected_keys)} unknown; give its state_dict()"
             )
-        info = {"missing_keys": set(), "unexpected_keys": set(), "mismatched_keys": set()}
-        info["error_msgs"] = set()
         model.eval()
-        return (model, info) if told else model
+        if not wants_info:
+            return model
+        faults = ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs")
+        return model, {name: set() for name in faults}
 
     @classmethod
     def _from_config(cls, config: Any, **kwargs: Any) -> Any:
-        from .replace import restore
-
         plain, facts = _source_config(config)
         model = super()._from_config(plain, **kwargs)  # type: ignore[misc]
-        restore(model, facts, None, Path())  # outside the model's precision: maps are in float32
+        # Outside the precision in which the model was built: maps are in float32.
+        restore(model, facts, None, Path())
         return model
 
     def _assisted_decoding(self, *args: Any, **kwargs: Any) -> Any:
@@ -315,12 +334,15 @@ class LinearModel:
             )
         pushed = {name: options.pop(name) for name in PUSHED if name in options}
         check_classes(this, this.source_class)  # type: ignore[arg-type]
-        state = dict(this.state_dict() if state_dict is None else state_dict)  # type: ignore[attr-defined]
+        if state_dict is None:
+            state_dict = this.state_dict()  # type: ignore[attr-defined]
+        state = dict(state_dict)  # type: ignore[arg-type]
         maps = {name: state.pop(name) for name in list(state) if f".{SLOT}." in name}
         folder.mkdir(parents=True, exist_ok=True)
         if not is_main_process:
             return
         options = options | {"max_shard_size": "100000GB", "save_original_format": False}
+        # The library writes the source's part, to which the maps are added in one file.
         with TemporaryDirectory(dir=folder) as scratch:
             super().save_pretrained(scratch, state_dict=state, **options)  # type: ignore[misc]
             whole = read_tensors(Path(scratch) / "model.safetensors", FIX)
@@ -336,16 +358,12 @@ class LinearModel:
         described |= facts | {"configuration": digest_json(read_json(folder / "config.json"))}
         write_json(folder / ADAPTER, sealed(described))
         if push_to_hub:
-            from .hub import push_folder
-
             push_folder(folder, pushed.pop("repo_id", folder.name), **pushed)
 
     def push_to_hub(self, repo_id: str, *, processor: Any = None, **options: Any) -> Any:
         """Save the model and upload the folder by ``huggingface_hub``; see
         :func:`fredholm.hf.push_folder`.
         """
-        from .hub import push_folder
-
         with TemporaryDirectory() as folder:
             self.save_pretrained(folder, processor=processor)
             return push_folder(folder, repo_id, **options)
@@ -356,7 +374,11 @@ class LinearModel:
         return source._can_set_attn_implementation()
 
     def set_attn_implementation(self, attn_implementation: Any, *args: Any, **kwargs: Any) -> None:
-        """ConversionError: which function attends was decided by the conversion."""
+        """Refuse another attention function than that of the conversion.
+
+        Raises:
+            ConversionError: for any other.
+        """
         if attn_implementation not in (NAME, MIXED):
             raise ConversionError(
                 f"a converted {self.source_class.__name__} computes linear attention, and with "
@@ -367,20 +389,22 @@ class LinearModel:
 
 
 def write_card(model: Any, folder: Path, lines: Sequence[str] = ()) -> None:
-    """The model card of a converted model, into its folder; ``lines`` are of its conversion."""
+    """Write the model card of a converted model; ``lines`` are of its conversion."""
     facts = model.config.linear_attention
     write_text(folder / "README.md", model_card(model.source_class, model.config, facts, lines))
 
 
 def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
-    """The library's own, inside :class:`fredholm.inference`: work on weights alone is done once."""
+    """Generate as the library does, inside :class:`fredholm.inference`, so that work on weights
+    alone is done once.
+    """
     with inference(self):
         return super(LinearModel, self).generate(*args, **kwargs)  # type: ignore[misc]
 
 
 @cache
 def linear_model(source: Any) -> Any:
-    """The class of a converted model."""
+    """Return the class of a converted model."""
     ignored = [*(source._keys_to_ignore_on_load_unexpected or ()), rf"\.{SLOT}\."]
     fields = {
         "__module__": HOME,
@@ -394,7 +418,7 @@ def linear_model(source: Any) -> Any:
 
 
 def become_linear(model: Any, facts: dict[str, Any]) -> None:
-    """Give a model with linear attention inside the class and configuration that say so."""
+    """Give a model with linear attention inside the class and configuration of a conversion."""
     if not isinstance(model, LinearModel):
         model.__class__ = linear_model(type(model))
         _records(model)
@@ -443,17 +467,26 @@ class SavedWithTheWhole:
 
 
 def _records(model: Any) -> None:
-    """Hidden states and attentions are noted by class, which the library is told when a model is
-    built; this one was built as another.
+    """Tell the library which outputs a model's class records, hidden states and attentions.
+
+    The library registers them when a model is built, and this one was built as another class.
     """
     registry = getattr(modeling_utils, "_CAN_RECORD_REGISTRY", None)
-    if registry is not None:
-        key = str(type(model)) if type(registry) is dict else model
-        registry[key] = model._can_record_outputs
+    if registry is None:
+        return
+    # Some versions key a plain dict by the class's name, others a weak one by the model.
+    key = model
+    if type(registry) is dict:
+        key = str(type(model))
+    registry[key] = model._can_record_outputs
 
 
 def _check_info(model: Any, info: dict[str, Any], folder: Path) -> None:
-    """CheckpointError unless every weight had its place; a base model leaves its head's out."""
+    """Check that every weight had its place; a base model leaves out those of a head.
+
+    Raises:
+        CheckpointError: weights that are missing, unknown or of other shapes.
+    """
     prefix = f"{model.base_model_prefix}."
     faults = {
         key: sorted(map(str, info.get(key) or ()))
@@ -470,7 +503,11 @@ def _check_info(model: Any, info: dict[str, Any], folder: Path) -> None:
 
 
 def check_configuration(folder: Path) -> None:
-    """CheckpointError where ``config.json`` is not what was saved with the weights."""
+    """Check that ``config.json`` is what was saved with the weights.
+
+    Raises:
+        CheckpointError: its checksum differs.
+    """
     if not (folder / ADAPTER).is_file():
         return
     saved = read_json(folder / ADAPTER)
@@ -482,7 +519,7 @@ def check_configuration(folder: Path) -> None:
 
 
 def facts_of(replaced: Any) -> dict[str, Any]:
-    """What a configuration keeps of a conversion."""
+    """Return what a configuration stores of a conversion."""
     return {
         "to": replaced.to,
         "options": replaced.options,
@@ -495,3 +532,36 @@ def facts_of(replaced: Any) -> dict[str, Any]:
         "layers": [describe(layer) for layer in replaced.layers],
         "refused": replaced.refused,
     }
+
+
+# --- the library's Auto classes ------------------------------------------------------------------
+
+
+def register_config() -> None:
+    """Let ``AutoConfig``, and so every Auto class, know ``model_type: fredholm_linear``."""
+    kind: Any = FredholmLinearConfig
+    AutoConfig.register(MODEL_TYPE, kind, exist_ok=True)
+
+
+@cache
+def register_models(source: type) -> None:
+    """Let the Auto classes that know a source's configuration know its conversion."""
+    converted = linear_config(source)
+    for auto in vars(modeling_auto).values():
+        mapping = getattr(auto, "_model_mapping", None)
+        if not isinstance(auto, type) or mapping is None or source not in mapping:
+            continue
+        kinds = mapping[source]
+        if not isinstance(kinds, tuple | list):
+            kinds = (kinds,)
+        for kind in kinds:
+            # A few entries name a class of another configuration.
+            is_model = isinstance(kind, type) and issubclass(kind, PreTrainedModel)
+            if is_model and kind.config_class is source:
+                auto.register(converted, linear_model(kind), exist_ok=True)
+                break
+
+    # For folders whose tokenizer does not name its class.
+    tokenizer = transformers.TOKENIZER_MAPPING.get(source, None)
+    if tokenizer is not None:
+        transformers.AutoTokenizer.register(converted, tokenizer, exist_ok=True)

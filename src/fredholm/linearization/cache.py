@@ -26,14 +26,15 @@ from transformers.cache_utils import (
 from ..errors import ConversionError
 from ..integral import Memory
 from ..ops.linear_attention import STORE, begins_block
-from .heads import LinearHeads, clean
+from .heads import LinearHeads
 from .interface import SLOT, STATE
 from .kept import KEPT, MixedHeads
 from .masks import new_tokens
 from .rollback import PENDING, RECORDS, Past, Tokens, added
+from .seen import clean
 from .state import advance, has_state, step, steps_in_place
 
-# Of a layer with a window its last tokens, and the dimension along which they lie.
+# The last tokens of a layer with a window, and the dimension along which they lie.
 NEAR = {"near_key": 2, "near_value": 2, "near_mass": 1}
 # The recurrent states of a layer, by their index.
 AGE = "near_age"
@@ -42,23 +43,25 @@ NAMES = ("moment", "shift", "real", *NEAR, "sinks_filled", *KEPT, *STORE, AGE)
 
 class LinearState(CacheLayerMixin):
     """A layer of a cache that holds the state of linear attention: the same bytes after any number
-    of tokens. To the library it is a layer of keys, by which masks are made.
+    of tokens. To transformers it is a layer of keys, by which masks are made.
 
     Attributes:
-        length: tokens so far, padding included; so the library's masks and positions count them.
-        oldest: of a window, where its oldest token lies: a token of its own replaces it there. One
+        length: tokens so far, padding included, as the library's masks and positions count them.
+        oldest: where the oldest token of the window lies. A single new token replaces it there. One
             number, or one per row, (B,), once a step hid a token in some of them.
         first: how many sinks lie in front of the window.
-        watches: whether masks are compared with what the state holds: in the first layer of a
-            cache, for all of them.
+        watches: whether masks are compared with what the state holds. The first layer of a cache
+            does so for all of them.
         hidden: how many tokens so far were padding, (B,), counted where it watches.
         record_past: whether the last tokens can be removed again, see :meth:`crop`.
         past: these tokens, with the state before them.
+        replays: whether the tokens in ``past`` are yet to be added to the state: some behind them
+            were removed.
         behind_sinks: of a store, visible tokens behind the sinks so far; None where rows differ.
-        replays: they are noted, and not in the state yet: some behind them were removed.
     """
 
-    is_compileable = False  # the first stretch makes the state
+    # The first stretch of tokens makes the state, whose shapes compiled code would have to know.
+    is_compileable = False
     supports_early_init = False
     watches: bool
     hidden: Tensor | int = 0
@@ -72,16 +75,26 @@ class LinearState(CacheLayerMixin):
     def __init__(self, watches: bool = True) -> None:
         super().__init__()
         self.recurrent_states: dict[int, Tensor | None] = dict.fromkeys(range(len(NAMES)))
-        self.length, self.pending, self.oldest = 0, 0, 0
-        self.watches, self.hidden, self.stepping = watches, 0, False
-        self.record_past, self.replays = False, False
-        self.past, self.behind_sinks = None, None
+        self.length = 0
+        self.pending = 0
+        self.oldest = 0
+        self.watches = watches
+        self.hidden = 0
+        self.stepping = False
+        self.record_past = False
+        self.replays = False
+        self.past = None
+        self.behind_sinks = None
 
-    # what a layer of keys does, with none kept
+    # --- what a layer of keys does, without keys --------------------------------------------------
 
     @property
     def keys(self) -> Any:
-        """ConversionError: somebody wants to read what is not kept."""
+        """Refuse to read keys, which are not stored.
+
+        Raises:
+            ConversionError: always.
+        """
         raise ConversionError(
             "keys and values were asked of a layer with linear attention, which keeps a state in "
             "their place; pass use_cache=False"
@@ -95,7 +108,9 @@ class LinearState(CacheLayerMixin):
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """The new keys and values as they come: the attention function adds them to the state."""
+        """Return the new keys and values as they come. The attention function adds them to the
+        state, see :meth:`advance`.
+        """
         self.pending = key_states.shape[2]
         return key_states, value_states
 
@@ -111,33 +126,40 @@ class LinearState(CacheLayerMixin):
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Nothing: the first stretch makes the state."""
 
-    # the state
+    # --- the state --------------------------------------------------------------------------------
 
     def memory(self) -> Memory:
-        """The state by its names, the last tokens in their order; empty before the first."""
+        """Return the state by its names, the last tokens in their order; empty before the first."""
         result = self._tensors()
         if isinstance(self.oldest, int) and not self.oldest:
             return result
         for name, dim in NEAR.items():
             result[name] = self._in_order(result[name], dim, self.first)
-        if AGE in result:  # of the window's tokens alone
+        if AGE in result:
+            # It counts the window's tokens alone, (B, G, w), without the sinks.
             result[AGE] = self._in_order(result[AGE][..., None], 2, 0)[..., 0]
         return result
 
     def _in_order(self, x: Tensor, dim: int, first: int) -> Tensor:
-        """The ``first`` ones, which are sinks, then the window from its oldest token on."""
+        """Return the ``first`` entries along ``dim``, which are sinks, and then the window from its
+        oldest token on.
+        """
         window = x.shape[dim] - first
         sinks, ring = x.split([first, window], dim)
         if isinstance(self.oldest, int):
             ring = ring.roll(-self.oldest, dim)
         else:
+            # Each row has an oldest token of its own.
             index = (self.oldest[:, None] + torch.arange(window, device=x.device)) % window
             if dim == 2:
                 index = index[:, None, :, None].expand_as(ring)
             ring = ring.gather(dim, index)
-        return torch.cat([sinks, ring], dim) if first else ring
+        if not first:
+            return ring
+        return torch.cat([sinks, ring], dim)
 
     def _tensors(self) -> Memory:
+        """Return the state's tensors as they lie; see :meth:`memory` for their order."""
         result = {name: self.recurrent_states.get(i) for i, name in enumerate(NAMES)}
         return {name: value for name, value in result.items() if value is not None}
 
@@ -150,14 +172,14 @@ class LinearState(CacheLayerMixin):
         mask: Tensor | None,
         scale: float | None,
     ) -> Tensor:
-        """What the next tokens receive, (B, H, n, d), after which the state is theirs.
+        """Return the response to the next n tokens, (B, H, n, d), and add them to the state.
 
         Args:
-            mask: of padding, (B, N), of these tokens at its end; None where there is none.
+            mask: which tokens so far are not padding, (B, N), these at its end; None for all.
 
         Raises:
-            ConversionError: another batch than that of the state, a mask of pairs, or one that
-                hides tokens of the past other than it did.
+            ConversionError: another batch than that of the state, a mask of pairs, or a mask that
+                hides other tokens of the past than it did when they came.
         """
         valid = new_tokens(mask, key.shape[2])
         known = self.recurrent_states[NAMES.index("moment")]
@@ -172,6 +194,8 @@ class LinearState(CacheLayerMixin):
         if isinstance(heads, LinearHeads):
             return self._advance(heads, query, key, value, valid, scale)
         heads.check(query, key)
+
+        # Some groups keep softmax: their keys and values of all tokens lie beside the state.
         points = heads.points(query, key, value, False)
         out = self._advance(heads.linear, *points, valid, scale)
         past = {name: x for name, x in self._tensors().items() if name in KEPT}
@@ -189,9 +213,10 @@ class LinearState(CacheLayerMixin):
         valid: Tensor | None,
         scale: float | None,
     ) -> Tensor:
-        """The linear groups' part of :meth:`advance`; where the past is recorded, the last tokens
-        are noted.
+        """Return the linear groups' part of :meth:`advance`. Where the past is recorded, note the
+        last tokens.
         """
+        # After a crop the state is that before the noted tokens, which are added again.
         if self.replays and self.past is not None:
             for tokens in self.past.parts:
                 self._replace(heads, added(heads, tokens, self._linear_memory(), scale))
@@ -200,9 +225,12 @@ class LinearState(CacheLayerMixin):
             self.past = None
             return self._advance_plainly(heads, query, key, value, valid, scale)
 
+        # Of a long stretch only the last ``limit`` tokens can be removed: those before go into the
+        # state for good, and the past begins behind them.
         limit = max(heads.window or 0, PENDING)
         new = Tokens(key, value, valid)
-        outs, before = [], max(0, new.count - limit)
+        outs = []
+        before = max(0, new.count - limit)
         if before:
             first = new.part(slice(0, before))
             outs.append(self._advance_plainly(heads, query[:, :, :before], *first, scale))
@@ -211,10 +239,12 @@ class LinearState(CacheLayerMixin):
         new = new.part(slice(before, None))
         outs.append(self._advance_plainly(heads, query[:, :, before:], *new, scale))
         self.past.add(heads, new, scale)
-        return outs[0] if len(outs) == 1 else torch.cat(outs, 2)
+        if len(outs) == 1:
+            return outs[0]
+        return torch.cat(outs, 2)
 
     def _linear_memory(self) -> Memory:
-        """The state without kept groups, in tensors of its own."""
+        """Return a copy of the state without that of kept groups."""
         return {name: x.clone() for name, x in self.memory().items() if name not in KEPT}
 
     def _advance_plainly(
@@ -226,48 +256,62 @@ class LinearState(CacheLayerMixin):
         valid: Tensor | None,
         scale: float | None,
     ) -> Tensor:
+        """Add tokens to the state without noting them; a single token in place, where it can be."""
         memory = {name: x for name, x in self._tensors().items() if name not in KEPT}
         stays = not heads.store or self._stays_in_store(heads, valid)
         if stays and steps_in_place(heads, query, key, memory):
-            slot, left = self.first + self.oldest, None
+            slot = self.first + self.oldest
+            left = None
             if heads.store and heads.window is not None and self.behind_sinks is not None:
                 self.behind_sinks += 1
                 left = self.behind_sinks - heads.window
             out = step(heads, query, key, value, valid, memory, slot, scale=scale, left=left)
-            moved = 1 if valid is None or heads.window is None else valid[:, 0].long()
+            # A hidden token takes no place in the window, whose oldest one then stays.
+            moved: int | Tensor = 1
+            if valid is not None and heads.window is not None:
+                moved = valid[:, 0].long()
             self.oldest = (self.oldest + moved) % (heads.window or 1)
             return out
+
         memory = {name: x for name, x in self.memory().items() if name not in KEPT}
         out, memory = advance(heads, query, key, value, valid, memory, scale=scale)
-        self.device, self.dtype = query.device, memory["moment"].dtype
-        # a part of what the stretch was computed from would keep all of that
+        self.device = query.device
+        self.dtype = memory["moment"].dtype
+        # Clones: a view of a tensor of the whole stretch would keep all of that in memory.
         self._replace(heads, {name: x.clone() for name, x in memory.items()})
         return out
 
     def _stays_in_store(self, heads: LinearHeads, valid: Tensor | None) -> bool:
-        """Whether a next token leaves the store as it is: no block begins, and rows are alike."""
+        """Whether the next token leaves the store as it is: it begins no block, and all rows have
+        counted as many tokens.
+        """
         if valid is not None or self.behind_sinks is None or heads.window is None:
             return False
         return not begins_block(self.behind_sinks + 1 - heads.window, heads.window)
 
     def _replace(self, heads: LinearHeads, memory: Memory) -> None:
-        """Put another state of the linear groups in the place of this one."""
+        """Replace the state of the linear groups."""
         self._count_sinks(heads, memory)
         gone = {name: None for name in NAMES if name not in KEPT}
         self._keep(gone | memory)
-        self.oldest, self.is_initialized = 0, True
+        self.oldest = 0
+        self.is_initialized = True
         self._count_behind_sinks()
 
     def _keep(self, tensors: Mapping[str, Tensor | None]) -> None:
+        """Store tensors by their names; None removes one."""
         for name, x in tensors.items():
             self.recurrent_states[NAMES.index(name)] = x
 
     def _count_behind_sinks(self) -> None:
         """Note how many tokens the store has counted, where that is the same in all rows."""
-        count, self.behind_sinks = self.recurrent_states.get(NAMES.index("store_count")), None
-        if count is not None and not torch.compiler.is_compiling():
-            rows = set(count.tolist())
-            self.behind_sinks = rows.pop() if len(rows) == 1 else None
+        self.behind_sinks = None
+        count = self.recurrent_states.get(NAMES.index("store_count"))
+        if count is None or torch.compiler.is_compiling():
+            return
+        counts = set(count.tolist())
+        if len(counts) == 1:
+            self.behind_sinks = counts.pop()
 
     def _count_sinks(self, heads: LinearHeads, memory: Memory) -> None:
         """Set ``first``, and drop ``sinks_filled`` from ``memory`` once every row has all sinks.
@@ -290,10 +334,18 @@ class LinearState(CacheLayerMixin):
             del memory["sinks_filled"]
 
     def _watch(self, mask: Tensor | None, valid: Tensor | None, count: int) -> None:
-        """ConversionError for a mask that hides other tokens of the past than it did when they
-        came, or for none where some were hidden. Of tokens one by one at the first alone: a GPU
-        would wait for each answer.
+        """Compare a mask with the tokens that were hidden when they came.
+
+        Args:
+            mask: of all tokens so far, (B, N), or None.
+            valid: of the new ones, (B, n).
+            count: n.
+
+        Raises:
+            ConversionError: it hides other tokens of the past; or there is no mask, and some were
+                hidden.
         """
+        # Of tokens one by one only the first is compared: a GPU would wait for each answer.
         looks = (count > 1 or not self.stepping) and not torch.compiler.is_compiling()
         self.stepping = count == 1
         before: Tensor | None = None
@@ -302,8 +354,12 @@ class LinearState(CacheLayerMixin):
         elif mask is not None and mask.shape[1] == self.length + count:
             before = (~mask[:, :-count].bool()).sum(1)
         if looks and before is not None and bool((before != self.hidden).any()):
-            known = self.hidden if isinstance(self.hidden, int) else self.hidden.tolist()
-            what = "attention_mask hides" if mask is not None else "a call without a mask hides"
+            known = self.hidden
+            if isinstance(known, Tensor):
+                known = known.tolist()
+            what = "attention_mask hides"
+            if mask is None:
+                what = "a call without a mask hides"
             raise ConversionError(
                 f"{what} {before.tolist()} tokens of the past, by sequence, and the mask hid "
                 f"{known} when they came: a state of fixed size is a sum, out of which no token "
@@ -313,7 +369,7 @@ class LinearState(CacheLayerMixin):
         if valid is not None:
             self.hidden = self.hidden + (~valid).sum(1)
 
-    # what is done to a cache as a whole
+    # --- what is done to a cache as a whole -------------------------------------------------------
 
     def reset(self) -> None:
         """Forget all tokens."""
@@ -324,11 +380,11 @@ class LinearState(CacheLayerMixin):
     def crop(self, tokens_to_remove: int) -> None:
         """Remove the last tokens, ``-tokens_to_remove`` of them; 0 changes nothing.
 
-        Possible are those since :meth:`activate_past_recording`, at least as many of the last ones
-        as the window has, and at least 64.
+        The last 64 tokens since :meth:`activate_past_recording` can be removed, and as many as the
+        window has where it is longer; sometimes more.
 
         Raises:
-            ConversionError: nothing is recorded, or tokens that lie further back.
+            ConversionError: nothing is recorded, or the tokens lie further back.
         """
         if tokens_to_remove > 0:
             raise ConversionError(
@@ -343,6 +399,8 @@ class LinearState(CacheLayerMixin):
                 "does not: a state is a sum, out of which no token can be taken. Call "
                 "activate_past_recording() before the tokens that may have to go, or copy the cache"
             )
+
+        # Back to the state before the noted tokens. The next call adds those that are left.
         removed = self.past.remove(-tokens_to_remove)
         self.length -= removed.count
         if isinstance(self.hidden, Tensor) and removed.valid is not None:
@@ -351,11 +409,18 @@ class LinearState(CacheLayerMixin):
         if "near_key" in base:
             self.first = base["near_key"].shape[2] - self._window()
         gone = {name: None for name in NAMES if name not in KEPT}
-        kept = {name: x for name, x in self._tensors().items() if name in KEPT}
-        dims = {"kept_key": 2, "kept_value": 2, "kept_valid": 1}
-        kept = {name: x.narrow(dims[name], 0, self.length) for name, x in kept.items()}
+        # Kept groups have a key per token, of which the first ``length`` stay.
+        token_dims = {"kept_key": 2, "kept_value": 2, "kept_valid": 1}
+        tensors = self._tensors()
+        kept = {
+            name: tensors[name].narrow(dim, 0, self.length)
+            for name, dim in token_dims.items()
+            if name in tensors
+        }
         self._keep(gone | base | kept)
-        self.oldest, self.replays, self.stepping = 0, True, False
+        self.oldest = 0
+        self.replays = True
+        self.stepping = False
         self._count_behind_sinks()
 
     def activate_past_recording(self) -> None:
@@ -370,20 +435,22 @@ class LinearState(CacheLayerMixin):
         return self.past is not None
 
     def _window(self) -> int:
-        """How many tokens lie in the window; 0 where there is none."""
+        """Return how many tokens lie in the window; 0 where there is none."""
         near = self.recurrent_states[NAMES.index("near_key")]
-        return 0 if near is None else near.shape[2] - self.first
+        if near is None:
+            return 0
+        return near.shape[2] - self.first
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """The sequences in another order, of beams."""
+        """Reorder the sequences, as a beam search does."""
         self.batch_select_indices(beam_idx)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Every sequence so many times."""
+        """Repeat every sequence ``repeats`` times."""
         self._map(lambda x: x.repeat_interleave(repeats, 0))
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Some of the sequences."""
+        """Select some of the sequences."""
         self._map(lambda x: x[indices.to(x.device)])
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> None:
@@ -392,10 +459,11 @@ class LinearState(CacheLayerMixin):
         All tensors have the batch as their first dimension. An entry of ``recurrent_states`` is
         None where the layer has no such state.
         """
-        self.recurrent_states = {
-            index: None if tensor is None else change(tensor)
-            for index, tensor in self.recurrent_states.items()
-        }
+        changed = dict(self.recurrent_states)
+        for index, tensor in changed.items():
+            if tensor is not None:
+                changed[index] = change(tensor)
+        self.recurrent_states = changed
         if isinstance(self.hidden, Tensor):
             self.hidden = change(self.hidden)
         if isinstance(self.oldest, Tensor):
@@ -417,7 +485,7 @@ LinearState.__module__ = "fredholm.convert"
 def keep_state(module: nn.Module) -> None:
     """Let a converted attention module keep a state wherever it is called with a cache.
 
-    A module of somebody's own that passes no arguments on to the attention function keeps keys.
+    A user's own module that passes no further arguments on to the attention function keeps keys.
     """
     kinds = {p.kind for p in inspect.signature(module.forward).parameters.values()}
     if inspect.Parameter.VAR_KEYWORD in kinds:
@@ -425,7 +493,8 @@ def keep_state(module: nn.Module) -> None:
 
 
 def with_state(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Before a converted attention module runs: its layer of the cache as one more argument.
+    """Add its layer of the cache to the arguments of a converted attention module: a hook that runs
+    before its forward. None leaves them as they are.
 
     In training, where models make a cache that nobody reads, keys stay keys.
 
@@ -437,8 +506,12 @@ def with_state(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
         cache = cache.self_attention_cache
     if cache is None:
         return None
-    heads, index = getattr(module, SLOT), module.layer_idx
-    known = cache.layers[index] if index < len(cache.layers) else None
+
+    heads: Any = getattr(module, SLOT)
+    index = module.layer_idx
+    known = None
+    if index < len(cache.layers):
+        known = cache.layers[index]
     linear = heads.mode == "linear"
     if not isinstance(known, LinearState):
         if not linear or heads.training or not has_state(heads):
@@ -458,7 +531,14 @@ def with_state(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
 
 
 def _placed(cache: Cache, index: int, kind: str) -> LinearState:
-    """A state in the place of an empty layer of keys."""
+    """Put a state in the place of an empty layer of keys, and return it.
+
+    Args:
+        kind: the name of the attention module's class, for messages.
+
+    Raises:
+        ConversionError: the layer cannot be replaced.
+    """
     while cache.layer_class_to_replicate is not None and len(cache.layers) <= index:
         cache.layers.append(cache.layer_class_to_replicate())  # type: ignore[arg-type]
     layer = cache.layers[index]
@@ -470,13 +550,18 @@ def _placed(cache: Cache, index: int, kind: str) -> LinearState:
     elif layer.get_seq_length() > 0:
         why = f"holds the keys of {layer.get_seq_length()} tokens, from softmax or training,"
     if why:
-        own = isinstance(layer, LinearAttentionLayer)  # of a hybrid, whose other half needs it
-        advice = "" if own else "Leave the cache out, pass a new transformers.DynamicCache(), or "
+        advice = "Leave the cache out, pass a new transformers.DynamicCache(), or pass"
+        # The cache of a hybrid model cannot be another: its other layers need it.
+        if isinstance(layer, LinearAttentionLayer):
+            advice = "Pass"
         raise ConversionError(
             f"{kind}, layer {index}, keeps a state of fixed size in place of keys; this "
-            f"{type(cache).__name__} {why} and cannot hold it. {advice or 'Pass '}use_cache=False"
+            f"{type(cache).__name__} {why} and cannot hold it. {advice} use_cache=False"
         )
+
+    # The first state of a cache watches the masks for all of them.
     first = not any(isinstance(one, LinearState) for one in cache.layers)
-    cache.layers[index] = state = LinearState(watches=first)
+    state = LinearState(watches=first)
+    cache.layers[index] = state
     state.record_past = getattr(cache, RECORDS, False)
     return state

@@ -1,5 +1,5 @@
-"""What lies beside a converted model's weights for readers: its model card, and a file that loads
-it where remote code is trusted.
+"""Files for readers beside a converted model's weights: its model card, and a file that loads it
+where remote code is trusted.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ CODE = "fredholm_linear.py"
 
 
 def code_file() -> str:
-    """The Python file that ``trust_remote_code=True`` runs: it imports fredholm."""
+    """Return the Python file that ``trust_remote_code=True`` runs: it imports fredholm."""
     return '''"""Loads the model of this folder, whose softmax was replaced by linear attention.
 
 Needs fredholm with its extra `hf`: `pip install '.[hf]'` in a checkout of it. With
@@ -34,22 +34,35 @@ __all__ = ["FredholmLinearConfig"]
 
 
 def model_card(kind: type, config: Any, facts: dict[str, Any], lines: Sequence[str] = ()) -> str:
-    """The ``README.md`` of a converted model: what it is, how it is loaded, what became of it."""
-    base = getattr(config, "_name_or_path", "") or ""
-    if base.count("/") != 1 or Path(base).exists():  # a folder of this machine, no name on the hub
-        base = ""
+    """Return the ``README.md`` of a converted model: what it is, how to load it, and what the
+    conversion kept.
+
+    Args:
+        kind: the source's class.
+        config, facts: the source's configuration, and the facts of the conversion in it.
+        lines: further sentences about the conversion.
+    """
     head = ["library_name: transformers", "tags:", "- fredholm", "- linear-attention"]
-    head += [f"base_model: {base}"] if base else []
+    origin = f"a {kind.__name__}"
+    # A name on the hub, owner/model, which is not a folder of this machine.
+    base = getattr(config, "_name_or_path", "") or ""
+    if base.count("/") == 1 and not Path(base).exists():
+        head.append(f"base_model: {base}")
+        origin = f"`{base}`"
+
+    sentences = [f"- {line}" for line in lines]
     groups = sum(len(groups) for groups in facts.get("keep", {}).values())
-    kept = [f"- {groups} groups of heads keep softmax on all tokens"] if groups else []
-    kept += [f"- `{name}` keeps its softmax: {why}" for name, why in facts["refused"].items()]
+    if groups:
+        sentences.append(f"- {groups} groups of heads keep softmax on all tokens")
+    sentences += [f"- `{name}` keeps its softmax: {why}" for name, why in facts["refused"].items()]
+
     text = f"""---
 {chr(10).join(head)}
 ---
 
 # {kind.__name__} with {facts["to"]} linear attention
 
-Made by `fredholm linearize` from {f"`{base}`" if base else f"a {kind.__name__}"}: the softmax of
+Made by `fredholm linearize` from {origin}: the softmax of
 {len(facts["layers"])} attention layers was replaced by linear attention with the feature map
 `{facts["to"]}`{_window(facts)}, every other weight is the source's or was fine-tuned from it.
 
@@ -66,11 +79,13 @@ model = {_auto_class(kind)}.from_pretrained("this folder")
 Where you cannot add an import (`transformers serve`), `trust_remote_code=True` runs `{CODE}`,
 which does it.
 """
-    said = [*(f"- {line}" for line in lines), *kept]
-    return text + ("\n## The conversion\n\n" + "\n".join(said) + "\n" if said else "")
+    if sentences:
+        text += "\n## The conversion\n\n" + "\n".join(sentences) + "\n"
+    return text
 
 
 def _window(facts: dict[str, Any]) -> str:
+    """Return what a sentence about a conversion adds for a window and a decay, or ""."""
     window, fades = facts.get("window"), ""
     if facts.get("decay"):
         fades = ", whose state fades"
@@ -96,6 +111,8 @@ def softmax_tokens(window: int, sinks: int, store: int) -> str:
 
 
 def _auto_class(kind: type) -> str:
-    """The Auto class under whose name a model's class ends."""
-    _, result, task = kind.__name__.rpartition("For")
-    return f"AutoModelFor{task}" if result else "AutoModel"
+    """Return the Auto class for the task in the name of a model's class."""
+    _, has_task, task = kind.__name__.rpartition("For")
+    if has_task:
+        return f"AutoModelFor{task}"
+    return "AutoModel"

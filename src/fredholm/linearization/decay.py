@@ -70,7 +70,10 @@ def fading_of(
     """Return what is left of each key for the last queries, of all heads; 1 where the key comes
     later. O(Nq·Nk).
     """
-    wide = exponents if exponents.device.type == "mps" else exponents.double()
+    # Differences of sums over all keys: in float32 they would lose the digits of near pairs.
+    wide = exponents
+    if exponents.device.type != "mps":
+        wide = exponents.double()
     sums = wide.cumsum(-1)
     last = sums[..., sums.shape[-1] - queries :]
     between = (last[..., None] - sums[..., None, :]).clamp_min(0)

@@ -18,28 +18,30 @@ from .replaced import Layer
 ADAPTER = "linear_attention.json"
 FORMAT = 2
 ECOSYSTEMS = ("transformers", "torch", "fredholm")
+# The types of some of the values, which a damaged file would not have.
 KINDS = {"ecosystem": str, "class": str, "to": str, "options": dict, "layers": list}
-FIELDS = ("name", "kind", "heads", "groups", "width", "causal", "dropout")  # of a layer
+# What is written of each layer, and what reading needs of it.
+FIELDS = ("name", "kind", "heads", "groups", "width", "causal", "dropout")
 NEEDED = set(FIELDS) - {"kind"}
 FIX = "restore it or convert again"
 
 
 def describe(layer: Layer) -> dict[str, Any]:
-    """What loading needs of a layer."""
+    """Return what a folder says of a layer."""
     return {name: getattr(layer, name) for name in FIELDS}
 
 
 def sealed(description: dict[str, Any]) -> dict[str, Any]:
-    """A description with its format and its own checksum."""
+    """Return a description with its format and its own checksum."""
     whole = {"format": FORMAT, **description}
     return whole | {CHECKSUM: digest_json(whole)}
 
 
 def read_description(folder: Path) -> dict[str, Any]:
-    """The description in a folder, checked.
+    """Return the description in a folder, checked.
 
     Raises:
-        CheckpointError: none, or one that is damaged, unknown or of another format.
+        CheckpointError: there is none, or it is damaged, unknown or of another format.
     """
     path = folder / ADAPTER
     if not path.is_file():
@@ -50,22 +52,14 @@ def read_description(folder: Path) -> dict[str, Any]:
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
         found = int(result["format"])
-        absent = {
-            "ecosystem",
-            "class",
-            "to",
-            "options",
-            "tied",
-            "layers",
-            "refused",
-        } - result.keys()
+        absent = {*KINDS, "tied", "refused"} - result.keys()
         wrong = [
             key for key, kind in KINDS.items() if not isinstance(result.get(key, kind()), kind)
         ]
-        wrong += (
-            ["layers"] if any(NEEDED - layer.keys() for layer in result.get("layers", ())) else []
-        )
-        wrong += ["ecosystem"] if result.get("ecosystem", "torch") not in ECOSYSTEMS else []
+        if any(NEEDED - layer.keys() for layer in result.get("layers", ())):
+            wrong.append("layers")
+        if result.get("ecosystem", "torch") not in ECOSYSTEMS:
+            wrong.append("ecosystem")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path} is no description of a conversion ({error})") from error
     check_format(path, found, FORMAT)
@@ -89,17 +83,23 @@ def read_description(folder: Path) -> dict[str, Any]:
 
 
 def check_classes(model: nn.Module, source: type) -> None:
-    """ConversionError for parts that the converted class would not build again from its files."""
-    if not source.__module__.startswith(LIBRARIES):  # somebody's own code, which may
+    """Check that the class of a converted model builds all its parts again from its files.
+
+    Raises:
+        ConversionError: a part that neither torch nor transformers has.
+    """
+    # A user's own class may build parts of its own.
+    if not source.__module__.startswith(LIBRARIES):
         return
     for name, part in model.named_modules():
-        if part is model or f".{SLOT}" in name:  # a map may be anybody's: register_feature_map
+        # A feature map may be a user's own, see `register_feature_map`.
+        if part is model or f".{SLOT}" in name:
             continue
         if not type(part).__module__.startswith(LIBRARIES):
             raise ConversionError(
-                f"{type(part).__module__}.{type(part).__name__} at {name!r} is no layer of torch "
-                f"or transformers (an adapter?), and loading {source.__name__} from its folder "
-                "would not bring it back; merge it into the weights first"
+                f"{type(part).__module__}.{type(part).__name__} at {name!r} is not a layer of "
+                f"torch or transformers (an adapter?), and loading {source.__name__} from its "
+                "folder would not bring it back; merge it into the weights first"
             )
 
 

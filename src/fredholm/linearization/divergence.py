@@ -22,7 +22,7 @@ def divergence(
     real: Bool[Tensor, "b q"] | None = None,
     visible: Bool[Tensor, "#b #h #q k"] | None = None,
 ) -> Float[Tensor, ""]:
-    r"""The training loss: the mean over real queries and heads of
+    r"""Return the training loss: the mean over real queries and heads of
     :math:`\sum_j p_j \big(\log p_j - \log\frac{s_j + \varepsilon}{1 + n\varepsilon}\big)` over a
     query's n visible keys, in nats.
 
@@ -32,7 +32,7 @@ def divergence(
     Args:
         teacher, student: weights that a query gives its keys; each row sums to one. The teacher
             gets no gradient.
-        real: queries that are no padding; the others count nothing.
+        real: queries that are not padding; the others do not count.
         visible: the keys that a query sees; None for all.
 
     Cost: O(Nq·Nk) per head. In float32 at least.
@@ -76,8 +76,10 @@ class ExactDivergence(NamedTuple):
 
     @property
     def mean(self) -> float:
-        """Of the finite rows; NaN where there is none."""
-        return self.total / self.rows if self.rows else float("nan")
+        """The mean over the finite rows; NaN where there is none."""
+        if not self.rows:
+            return float("nan")
+        return self.total / self.rows
 
     def __add__(self, other: object) -> ExactDivergence:
         if not isinstance(other, ExactDivergence):
@@ -106,7 +108,8 @@ def exact_divergence(
         >>> round(found.mean, 4), found.rows, found.zero_rows
         (0.6931, 1, 1)
     """
-    p, s = (_rows_of_one(x.double()) for x in (teacher, student))
+    p = _rows_of_one(teacher.double())
+    s = _rows_of_one(student.double())
     rows = (torch.special.xlogy(p, p) - torch.special.xlogy(p, s)).sum(-1)
     counted = torch.ones_like(rows, dtype=torch.bool)
     if real is not None:
@@ -118,13 +121,14 @@ def exact_divergence(
 
 
 def _rows_of_one(weights: Tensor) -> Tensor:
+    """Return weights whose rows sum to one; a row of zeros stays as it is."""
     total = weights.sum(-1, keepdim=True)
     return weights / torch.where(total > 0, total, 1.0)
 
 
 class Noted:
-    """What a layer diverged by on one forward pass: the mean over its calls, of which a model with
-    shared layers (ALBERT) makes several.
+    """Divergences of a layer on one forward pass, in which a model with shared layers (ALBERT)
+    calls it several times.
     """
 
     def __init__(self) -> None:
@@ -133,20 +137,26 @@ class Noted:
         self.read = False
 
     def add(self, value: Tensor) -> None:
-        """Another call; the first after a reading begins a new pass."""
+        """Add the divergence of a call; the first after :meth:`mean` begins a new pass."""
         if self.read:
             self.clear()
         self.values.append(value)
 
     def measure(self, value: ExactDivergence) -> None:
         """Add an exact divergence to those since the last :meth:`clear`."""
-        self.exact = value if self.exact is None else self.exact + value
+        if self.exact is not None:
+            value = self.exact + value
+        self.exact = value
 
     def mean(self) -> Tensor | None:
-        """Of the calls noted since the pass before was read; None without any."""
+        """Return the mean over the calls of the pass, and end it; None without any."""
         self.read = True
-        return torch.stack(self.values).mean() if self.values else None
+        if not self.values:
+            return None
+        return torch.stack(self.values).mean()
 
     def clear(self) -> None:
         """Forget the pass."""
-        self.values, self.exact, self.read = [], None, False
+        self.values = []
+        self.exact = None
+        self.read = False

@@ -1,4 +1,4 @@
-"""InfSA on queries, keys and values that a model has made."""
+"""InfSA on queries, keys and values that a model has made: one hop on a graph of its tokens."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ from ..errors import ConversionError, OptionError, suggest
 from ..families.infsa.centres import Tokens, centre_weights, rows_of_centres, shared_centres
 from ..families.infsa.graph import TokenGraph, activated, sum_of_hops
 from ..ops.backend import full_precision
-from .heads import Heads, Seen
+from ..quadrature import Quadrature
+from .heads import Heads
+from .seen import Seen
 
 GRAPHS = ("infsa", "linear_infsa")
 OPTIONS = ("decay", "activation", "norm", "steps")
+
+# Smallest sum of a row's weights.
 EPS = 1e-6
 
 
@@ -55,7 +59,9 @@ class GraphHeads(Heads):
         decay = float(options.pop("decay", 0.95))
         if not 0.0 < decay < 1.0:
             raise OptionError(f"decay is γ in (0, 1), got {decay}")
-        self.name, self.options = name, options
+        self.name = name
+        self.options = options
+        # γ is the sigmoid of what is learned.
         self.decay_logit = nn.Parameter(torch.full((heads,), math.log(decay / (1 - decay))))
 
     def student_weights(
@@ -80,8 +86,10 @@ class GraphHeads(Heads):
             if self.name == "infsa":
                 graph = TokenGraph.of(query, key, quadrature, decay, **self.options)
                 return sum_of_hops(graph, value.to(graph.query.dtype), 1).to(value.dtype)
-            tokens, wide = self._tokens(query, key), value.float()
+            tokens = self._tokens(query, key)
+            wide = value.float()
             if quadrature.query_time is None and quadrature.density is None:
+                # Without order and pairs all queries share one response.
                 weights, _ = shared_centres(tokens, quadrature.mass)
                 out = (weights[:, :, 0:1] @ wide).expand(-1, -1, query.shape[2], -1)
             else:
@@ -90,12 +98,12 @@ class GraphHeads(Heads):
 
     def _tokens(self, query: Tensor, key: Tensor) -> Tokens:
         query, key = query.float(), key.float()
+        lengths = torch.linalg.vector_norm(query, dim=-1)[:, :, None]
         options = {k: v for k, v in self.options.items() if k in ("activation", "steps")}
-        return Tokens(
-            query, key, torch.linalg.vector_norm(query, dim=-1)[:, :, None], eps=EPS, **options
-        )
+        return Tokens(query, key, lengths, eps=EPS, **options)
 
-    def _quadrature(self, query: Tensor, key: Tensor, seen: Seen):
+    def _quadrature(self, query: Tensor, key: Tensor, seen: Seen) -> Quadrature:
+        """Return the weights of the sum over tokens, which are queries and keys alike."""
         if query.shape[2] != key.shape[2]:
             raise ConversionError(
                 f"{self.name} lets one set of tokens act on itself; {query.shape[2]} queries over "
@@ -110,5 +118,7 @@ class GraphHeads(Heads):
 
 
 def graph_options(options: dict[str, Any]) -> dict[str, Any]:
-    """InfSA's options with a γ that is learned, from the same start as in :class:`GraphHeads`."""
+    """Return the options of InfSA's kernels with a γ that is learned, from the start that it has in
+    :class:`GraphHeads`.
+    """
     return {"decay": 0.95, "tied": False, **options, "learned_decay": True}

@@ -5,31 +5,23 @@ it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..domain import Domain
 from ..errors import ConversionError, OptionError
-from ..integral import FeatureMap
-from ..integral.denominators import DenominatorWatch, denominators
-from ..integral.feature_map import (
-    build_feature_map,
-    floor_of,
-    is_per_head,
-    is_pointwise,
-    key_features,
-    query_features,
-)
-from ..integral.windowed import check_window, first_gain, near_pairs, query_parts, window_density
+from ..integral import Memory
+from ..integral.feature_attention import FeatureAttention, check_floor
+from ..integral.feature_map import is_per_head, is_pointwise
+from ..integral.windowed import near_pairs, window_density
 from ..ops.linear_attention import (
     Far,
     advance_window,
     at_scale,
+    at_scale_of_seen,
     attend_in_pieces,
     largest_seen,
     linear_attention,
@@ -41,69 +33,28 @@ from ..quadrature import Quadrature
 from .decay import GroupDecay, check_decay, fading_of
 from .divergence import Noted, divergence, exact_divergence
 from .masks import padding_of
+from .seen import Seen, clean, softmax_attention, softmax_weights
 
+# In a conversion each head has queries of its own scale, and begins near softmax.
 CONVERSION_OPTIONS: dict[str, dict[str, Any]] = {
-    "luna": {
-        "per_head": True,
-        "preset": "exponential",
-    }  # each head has queries of its own scale, and softmax to begin with
+    "luna": {"per_head": True, "preset": "exponential"}
 }
-QUIET = math.log(1000)  # by which the gain of maps that have learned nothing is lowered
-SILENT = -1e4  # a gain whose exponential is zero in every precision
-PIECE = 2048  # points whose features a processor makes at a time, in inference
-STRETCH = 512  # and in causal order: what is made of them stays in its cache
 
+# The gain of maps that have learned nothing is lowered by this: a factor of a thousandth.
+QUIET = math.log(1000)
 
-@dataclass(frozen=True, eq=False)
-class Seen:
-    """Which keys the queries of a call see.
+# A gain whose exponential is zero in every precision.
+SILENT = -1e4
 
-    Attributes:
-        valid: keys that are no padding, (B, Nk), or None for all.
-        causal: query i sees the keys up to i; queries and keys are then the same tokens.
-        pairs: any other mask, boolean or additive, (B | 1, H | 1, Nq, Nk); it takes the quadratic
-            form.
-    """
-
-    valid: Bool[Tensor, "b k"] | None = None
-    causal: bool = False
-    pairs: Tensor | None = None
-
-    def quadrature(self, queries: int, keys: int, like: Tensor) -> Quadrature:
-        """The weights of the sum over keys, equal masses over what a query sees."""
-        options: dict[str, Any] = {
-            "device": like.device,
-            "dtype": torch.promote_types(like.dtype, torch.float32),
-        }
-        domain = Domain.line(keys, causal=self.causal, **options).replace(
-            valid=self.valid, pairs=self.pairs
-        )
-        if self.causal and queries != keys:
-            raise ConversionError(
-                f"causal attention of {queries} queries over {keys} keys needs a mask of pairs"
-            )
-        return domain.quadrature(None if queries == keys else Domain.line(queries, **options))
-
-    def real(self, query: Tensor, key: Tensor) -> Tensor | None:
-        """Queries that are no padding, where they are the same tokens as the keys."""
-        return self.valid if query.shape[2] == key.shape[2] else None
-
-    def bias(self, queries: int, keys: int, like: Tensor) -> Tensor | None:
-        """The same as an additive mask of a softmax, (B | 1, H | 1, Nq, Nk), or None."""
-        seen = self.quadrature(queries, keys, like).visible()
-        if seen is None:
-            return None
-        bias = torch.zeros(seen.shape, dtype=like.dtype, device=like.device).masked_fill(
-            ~seen, -torch.inf
-        )
-        if self.pairs is not None and self.pairs.dtype != torch.bool:
-            bias = bias + self.pairs.to(like.dtype)
-        return bias
+# Points whose features are made at a time in inference on a processor: without an order, and in
+# causal order, where what is made of them then stays in the processor's cache.
+PIECE = 2048
+STRETCH = 512
 
 
 class Heads(nn.Module):
-    """What takes softmax's place on given heads: the modes, groups of keys, padding; a subclass
-    says how it responds.
+    """Base of what takes softmax's place on given heads: the modes, groups of keys, padding. A
+    subclass defines the response and its weights.
 
     Attributes:
         mode: ``"linear"``; ``"softmax"``, the teacher's own response; ``"distil"``, the same, and
@@ -118,12 +69,14 @@ class Heads(nn.Module):
 
     def __init__(self, heads: int, width: int):
         super().__init__()
-        self.heads, self.width = heads, width
+        self.heads = heads
+        self.width = width
         self.mode = "linear"
         self.noted = Noted()
 
     @property
     def loss(self) -> Tensor | None:
+        """The mean divergence over the calls of one pass; None without any."""
         return self.noted.mean()
 
     def forward(
@@ -140,26 +93,27 @@ class Heads(nn.Module):
         scale = self.factor(scale)
         if self.training and self.mode in ("linear", "distil"):
             self.observe(query, key, seen, scale)
+        clean_value = clean(value, seen.valid)
         if self.mode == "linear":
-            return self._respond(
-                query, clean(key, seen.valid), clean(value, seen.valid), seen, scale
-            )
-        by_group = value
-        key, value = (self.share(x) for x in (key, value))
+            return self._respond(query, clean(key, seen.valid), clean_value, seen, scale)
+
+        # Everything else answers as the teacher, whose heads have keys and values of their own.
+        key = self.share(key)
+        value = self.share(value)
         if self.mode == "calibrate":
-            self.calibrate(query, key, seen, scale, clean(by_group, seen.valid))
+            self.calibrate(query, key, seen, scale, clean_value)
         if self.mode in ("softmax", "calibrate"):
             return softmax_attention(query, key, value, seen, scale, dropout)
-        weights = self.teacher_weights(query, key, seen, scale)
-        by_group = clean(by_group, seen.valid)
-        ours = self.student_weights(query, key, seen, scale, by_group)
+
+        teacher = self.teacher_weights(query, key, seen, scale)
+        student = self.student_weights(query, key, seen, scale, clean_value)
         real = seen.real(query, key)
         if self.mode == "measure":
-            self.noted.measure(exact_divergence(weights, ours, real))
+            self.noted.measure(exact_divergence(teacher, student, real))
         else:
             visible = seen.quadrature(query.shape[2], key.shape[2], query).visible()
-            self.noted.add(divergence(weights, ours, real, visible))
-        return weights.to(value.dtype) @ value
+            self.noted.add(divergence(teacher, student, real, visible))
+        return teacher.to(value.dtype) @ value
 
     def weights(
         self,
@@ -170,62 +124,58 @@ class Heads(nn.Module):
         scale: float | None = None,
         value: Float[Tensor, "b g k d"] | None = None,
     ) -> Float[Tensor, "b h q k"]:
-        """The share of each value in what a query receives, dense, rows of sum one: O(N²). In the
-        modes of the teacher softmax's.
+        """Return the share of each value in what a query receives, dense, rows of sum one: O(N²).
+        In the teacher's modes these are softmax's.
 
         Args:
-            value: (B, G, Nk, d), of a layer with a store, which is chosen by them.
+            value: needed by a store, which is chosen by values, and by a decay.
         """
         self.check(query, key)
-        scale, key = self.factor(scale), self.share(clean(key, seen.valid))
+        scale = self.factor(scale)
+        key = self.share(clean(key, seen.valid))
         if self.mode != "linear":
             weights = self.teacher_weights(query, key, seen, scale)
         else:
-            value = None if value is None else clean(value, seen.valid)
+            if value is not None:
+                value = clean(value, seen.valid)
             weights = self.student_weights(query, key, seen, scale, value)
         return weights.expand(-1, -1, query.shape[2], -1)
 
     def observe(self, query: Tensor, key: Tensor, seen: Seen, scale: float) -> None:
-        """Take note of the points of a call in training: running statistics; nothing here."""
+        """Update running statistics by the points of a call in training; nothing by default."""
 
     def calibrate(
         self, query: Tensor, key: Tensor, seen: Seen, scale: float, value: Tensor | None = None
     ) -> None:
-        """Set what follows from data without a gradient; nothing here."""
+        """Set what follows from data without a gradient; nothing by default."""
 
     def student_weights(
         self, query: Tensor, key: Tensor, seen: Seen, scale: float, value: Tensor | None = None
     ) -> Float[Tensor, "b h q k"]:
-        """What a query gives each key, dense, rows of sum one: O(N²). A store needs the values."""
+        """Return the weight that a query gives each key, dense, rows of sum one: O(N²).
+
+        Args:
+            query, key: with as many heads of keys as of queries, see :meth:`share`.
+            value: of the model's own heads, (B, G, Nk, d).
+        """
         raise NotImplementedError(f"{type(self).__name__} must define student_weights")
 
     def _respond(
         self, query: Tensor, key: Tensor, value: Tensor, seen: Seen, scale: float
     ) -> Tensor:
+        """Return the response in the mode ``"linear"``, (B, H, Nq, d); keys and values are those of
+        the model's own heads, zero at padding.
+        """
         raise NotImplementedError(f"{type(self).__name__} must define _respond")
 
-    @staticmethod
-    def teacher_weights(
-        query: Tensor, key: Tensor, seen: Seen, scale: float
-    ) -> Float[Tensor, "b h q k"]:
-        """Return the weights of softmax attention, softmax(scale · Q Kᵀ + bias), in float32.
-
-        The bias is that of ``seen``. Keys have one head per head of queries, see :meth:`share`. The
-        row of a query that sees no key is zero. Dense: O(N²).
-        """
-        scores = (query.float() @ key.float().mT) * scale
-        bias = seen.bias(query.shape[2], key.shape[2], scores)
-        if bias is None:
-            return scores.softmax(-1)
-
-        # The softmax of a row of -∞ is NaN, and so is its gradient. Such rows are replaced before
-        # it, which keeps the gradient finite, and again after it, where their weights become 0.
-        sees_a_key = (bias > -torch.inf).any(-1, keepdim=True)
-        finite_scores = torch.where(sees_a_key, scores + bias, 0.0)
-        return torch.where(sees_a_key, finite_scores.softmax(-1), 0.0)
+    teacher_weights = staticmethod(softmax_weights)
 
     def check(self, query: Tensor, key: Tensor) -> None:
-        """ConversionError for queries that the maps are not for, and keys that form no groups."""
+        """Check the shapes of a call.
+
+        Raises:
+            ConversionError: queries that the maps were not made for, or keys that form no groups.
+        """
         if query.shape[1] != self.heads or query.shape[-1] != self.width:
             got = f"{query.shape[1]} heads of width {query.shape[-1]}"
             raise ConversionError(
@@ -239,19 +189,21 @@ class Heads(nn.Module):
             )
 
     def factor(self, scale: float | None) -> float:
-        """What multiplies the products of queries and keys; one over the root of the width by
-        default.
+        """Return the factor of the products of queries and keys; by default one over the root of
+        the width.
         """
-        return float(self.width**-0.5 if scale is None else scale)
+        if scale is None:
+            return float(self.width**-0.5)
+        return float(scale)
 
     def share(self, x: Tensor) -> Tensor:
-        """Keys or values of fewer heads than queries, each repeated for its group."""
+        """Return keys or values of fewer heads than queries, each repeated for its group."""
         if x.shape[1] == self.heads:
             return x
         return x.repeat_interleave(self.heads // x.shape[1], 1)
 
 
-class LinearHeads(Heads):
+class LinearHeads(Heads, FeatureAttention):
     r"""Linear attention of given heads,
     :math:`\phi(q_i)\cdot\sum_j \psi(k_j) v_j / \phi(q_i)\cdot\sum_j \psi(k_j)`, ψ = φ where tied.
 
@@ -311,44 +263,48 @@ class LinearHeads(Heads):
     ):
         super().__init__(heads, width)
         check_decay(decay, store)
-        if not floor > 0:
-            raise OptionError(f"the denominator's floor must be positive, got {floor}")
+        check_floor(floor)
         options = {**CONVERSION_OPTIONS.get(feature_map, {}), **(options or {})}
         if options.get("cap") == "batch":
             raise OptionError(
                 'cap="batch" is a statistic of a call, which counts padding; use cap="running"'
             )
+
         self.name = feature_map
-        self.feature_map = build_feature_map(feature_map, width, heads, **options)
-        self.key_map = None if tied else build_feature_map(feature_map, width, heads, **options)
-        self.floor = floor_of(floor, self.feature_map, self.key_map)
-        self.watch = DenominatorWatch.of(self.feature_map, self.key_map)
-        check_window(window, self.feature_map, floor, sinks)
+        self.build_features(
+            feature_map,
+            width,
+            heads,
+            options=options,
+            tied=tied,
+            floor=floor,
+            window=window,
+            sinks=sinks,
+        )
         check_store(store, window, self.feature_map, self.key_map)
-        self.window, self.sinks, self.store = window, sinks, store
-        gain = None
-        if window is not None:
-            gain = first_gain(self.feature_map, self._key_map, width, heads)
-        self.gain = None if gain is None else nn.Parameter(gain)
+        self.store = store
         self.decay = None
         if decay is not None:
             self.decay = GroupDecay(groups or heads, width, decay)
 
-    @property
-    def _key_map(self) -> Any:
-        return self.feature_map if self.key_map is None else self.key_map
+    # --- features ---------------------------------------------------------------------------------
+
+    def _scaled(self, x: Tensor, scale: float) -> Tensor:
+        """Return queries or keys times the root of ``scale`` over the usual factor."""
+        factor = (scale * self.width**0.5) ** 0.5
+        if abs(factor - 1.0) <= 1e-6:
+            return x
+        return x * factor
 
     def query_features(self, query: Tensor, scale: float) -> Tensor:
-        """φ(q) up to a factor of each query, which the denominator takes away, in
-        float32 at least.
-        """
-        return query_features(self.feature_map, self._scaled(query, scale))
+        """Return φ(q), see :meth:`FeatureAttention.map_queries`."""
+        return self.map_queries(self._scaled(query, scale))
 
     def key_features(
         self, key: Tensor, scale: float, valid: Tensor | None = None, least: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """ψ(k) over a common e^c, and c, see :func:`fredholm.integral.key_features`."""
-        return key_features(self._key_map, self._scaled(key, scale), valid, least)
+        """Return ψ(k) over a common e^c, and c, see :meth:`FeatureAttention.map_keys`."""
+        return self.map_keys(self._scaled(key, scale), valid, least)
 
     def far(
         self,
@@ -357,32 +313,38 @@ class LinearHeads(Heads):
         value: Tensor | None = None,
         valid: Tensor | None = None,
     ) -> Far:
-        """What queries see before the window.
+        """Return the features by which queries see the keys before the window.
 
         Args:
             query: (B, H, n, e).
             scale: the softmax's factor.
-            value, valid: of the same tokens, (B, G, n, d), and which are no padding: where the
-                past fades, by how much it does as each of them comes.
+            value, valid: values of the same tokens, (B, G, n, d), and which are not padding. A
+                decay needs both; None for the features without one.
         """
 
         def keys(
             x: Tensor, valid: Tensor | None, least: Tensor | None
         ) -> tuple[Tensor, Tensor | None]:
-            x = self.share(x) if is_per_head(self._key_map) else x
+            if is_per_head(self._key_map):
+                x = self.share(x)
             return self.key_features(x, scale, valid, least)
 
-        assert self.gain is not None
-        parts = query_parts(self.feature_map, self._scaled(query, scale), self.gain)
-        decay = None if value is None else self.exponents(value, valid)
-        return Far(*parts, keys, decay)
+        features, exponent = self.map_queries_before_window(self._scaled(query, scale))
+        decay = None
+        if value is not None:
+            decay = self.exponents(value, valid)
+        return Far(features, exponent, keys, decay)
 
     def exponents(self, value: Tensor, valid: Tensor | None) -> Tensor | None:
-        """By how much the state fades as each token comes, (B, G, n); None without a decay."""
-        return None if self.decay is None else self.decay.exponents(value, valid)
+        """Return by how much the state fades as each token comes, (B, G, n); None without a
+        decay.
+        """
+        if self.decay is None:
+            return None
+        return self.decay.exponents(value, valid)
 
     def _fading(self, value: Tensor | None, seen: Seen, queries: int) -> Tensor | None:
-        """What is left of each key for each query, (B, H, Nq, Nk); None without a decay.
+        """Return what is left of each key for each query, (B, H, Nq, Nk); None without a decay.
 
         Raises:
             ConversionError: no values, or keys without order.
@@ -399,22 +361,17 @@ class LinearHeads(Heads):
             valid = padding_of(seen.pairs, value.shape[2]).expand(len(value), -1)
         return fading_of(self.decay.exponents(value, valid), self.heads, queries)
 
-    def observe(self, query: Tensor, key: Tensor, seen: Seen, scale: float) -> None:
-        """Show queries and keys that are no padding to their maps."""
-        for one, x, real in (
-            (self.feature_map, query, seen.real(query, key)),
-            (self._key_map, self.share(clean(key, seen.valid)), seen.valid),
-        ):
-            if isinstance(one, FeatureMap) and one.observes and one.training:
-                one.observe(self._scaled(x, scale), real)
-        if self.watch is not None:
-            self.watch.observe(lambda: self._denominators(query, key, seen, scale))
+    # --- what follows from data -------------------------------------------------------------------
 
-    def _denominators(self, query: Tensor, key: Tensor, seen: Seen, scale: float) -> Tensor:
-        shared = self.share(clean(key, seen.valid))
-        quadrature = seen.quadrature(query.shape[2], key.shape[2], query)
-        features = self.key_features(shared, scale)[0]
-        return denominators(self.query_features(query, scale), features, quadrature)
+    def observe(self, query: Tensor, key: Tensor, seen: Seen, scale: float) -> None:
+        """Show queries and keys that are not padding to their maps."""
+        self.observe_points(
+            lambda: self._scaled(query, scale),
+            lambda: self._scaled(self.share(clean(key, seen.valid)), scale),
+            seen.real(query, key),
+            seen.valid,
+            lambda: seen.quadrature(query.shape[2], key.shape[2], query),
+        )
 
     @torch.no_grad()
     def quieten(self) -> None:
@@ -424,7 +381,7 @@ class LinearHeads(Heads):
         the window, the sinks and kept groups find. :meth:`calibrate` gives it the weight back.
         """
         if self.gain is not None:
-            self.gain -= QUIET
+            self.gain.sub_(QUIET)
 
     @torch.no_grad()
     def silence(self) -> None:
@@ -436,81 +393,79 @@ class LinearHeads(Heads):
     def calibrate(
         self, query: Tensor, key: Tensor, seen: Seen, scale: float, value: Tensor | None = None
     ) -> None:
-        r"""Of a window the gain of each head: that with which the sum over the points before the
+        r"""Set the gain beside a window, of each head, so that the sum over the points before the
         window is softmax's, in the geometric mean over queries,
         :math:`g = \operatorname{mean}_i \log \sum_j e^{s q_i\cdot k_j} - \log \sum_j
         \phi(q_i)\cdot\psi(k_j)`. O(N²).
         """
-        if self.window is None or self.gain is None:
+        if self.gain is None:
             return
-        quadrature, far = (
-            seen.quadrature(query.shape[2], key.shape[2], query),
-            self.far(query, scale),
-        )
+        far = self.far(query, scale)
         features, shift = far.keys(key, seen.valid, None)
-        sees = quadrature.visible()
-        near = self._softmax_pairs(sees, features, value, seen, query.shape[2])
-        before = ~near if sees is None else sees & ~near
-        scores = (query.float() @ key.float().mT) * scale
-        ours = torch.where(before, far.query.float() @ features.float().mT, 0.0).sum(-1)
-        theirs = scores.masked_fill(~before, -torch.inf).logsumexp(-1)
-        missing = theirs - ours.log()
-        for exponent in (far.exponent, None if shift is None else shift[..., None]):
-            missing = missing if exponent is None else missing - exponent.float()
-        real = missing.isfinite()
-        mean = torch.where(real, missing, 0.0).sum((0, 2)) / real.sum((0, 2)).clamp(min=1)
-        self.gain += mean.to(self.gain.dtype)
+        visible = seen.quadrature(query.shape[2], key.shape[2], query).visible()
+        before = ~self._softmax_pairs(visible, features, value, seen, query.shape[2])
+        if visible is not None:
+            before = visible & before
 
-    def _scaled(self, x: Tensor, scale: float) -> Tensor:
-        factor = (scale * self.width**0.5) ** 0.5
-        return x * factor if abs(factor - 1.0) > 1e-6 else x
+        scores = (query.float() @ key.float().mT) * scale
+        theirs = scores.masked_fill(~before, -torch.inf).logsumexp(-1)
+        ours = torch.where(before, far.query.float() @ features.float().mT, 0.0).sum(-1)
+        missing = theirs - ours.log()
+        if far.exponent is not None:
+            missing = missing - far.exponent.float()
+        if shift is not None:
+            missing = missing - shift[..., None].float()
+
+        # A query without keys before the window has no such ratio, and counts nothing.
+        finite = missing.isfinite()
+        count = finite.sum((0, 2)).clamp(min=1)
+        mean = torch.where(finite, missing, 0.0).sum((0, 2)) / count
+        self.gain.add_(mean.to(self.gain.dtype))
+
+    # --- the definition, of all pairs -------------------------------------------------------------
 
     def student_weights(
         self, query: Tensor, key: Tensor, seen: Seen, scale: float, value: Tensor | None = None
     ) -> Float[Tensor, "b h q k"]:
-        """What a query gives each key, dense: O(N²)."""
-        quadrature = seen.quadrature(query.shape[2], key.shape[2], query)
+        queries = query.shape[2]
+        quadrature = seen.quadrature(queries, key.shape[2], query)
+        weights = quadrature.weights()
         if self.window is not None:
-            weights, far = quadrature.weights(), self.far(query, scale)
+            far = self.far(query, scale)
             features = far.keys(key, seen.valid, None)
-            near = self._softmax_pairs(
-                quadrature.visible(), features[0], value, seen, query.shape[2]
-            )
+            near = self._softmax_pairs(quadrature.visible(), features[0], value, seen, queries)
             dtype = torch.promote_types(query.dtype, torch.float32)
             scores = (query.to(dtype) @ key.to(dtype).mT) * scale
-            fading = self._fading(value, seen, query.shape[2])
+            fading = self._fading(value, seen, queries)
             return window_density(scores, far[:2], features, weights, near, fading) * weights
-        left = self.query_features(query, scale)
-        right, shift = self.key_features(key, scale, seen.valid)
-        weights = quadrature.weights()
-        fading = self._fading(value, seen, query.shape[2])
+
+        features = self.query_features(query, scale)
+        key_features, shift = self.key_features(key, scale, seen.valid)
+        fading = self._fading(value, seen, queries)
         if fading is not None:
             weights = weights * fading.to(weights.dtype)
         if shift is not None:
-            size = right.detach().amax(-1)[:, :, None]
-            if fading is not None:
-                size = size * fading.detach()
-            left = at_scale(left, torch.where(weights > 0, size, 0.0).amax(-1))
-        return linear_density(left, right, weights, self.floor) * weights
+            features = at_scale_of_seen(features, key_features, weights, fading)
+        return linear_density(features, key_features, weights, self.floor) * weights
 
     def _softmax_pairs(
         self,
-        sees: Tensor | None,
+        visible: Tensor | None,
         features: Tensor,
         value: Tensor | None,
         seen: Seen,
         queries: int,
     ) -> Tensor:
-        """The pairs that softmax weighs: of the window, the sinks and the store, by the definition.
+        """Return the pairs that softmax weighs: of the window, the sinks and the store.
 
         Args:
-            sees: pairs that are visible, or None for all.
+            visible: pairs that are seen, or None for all.
             features: ψ, (B, S, Nk, r).
             value: (B, G, Nk, d).
             queries: Nq.
         """
         assert self.window is not None
-        near = near_pairs(sees, self.window, features.shape[2], features.device, self.sinks)
+        near = near_pairs(visible, self.window, features.shape[2], features.device, self.sinks)
         if not self.store:
             return near
         if value is None:
@@ -518,57 +473,71 @@ class LinearHeads(Heads):
                 f"expected values beside store={self.store}, which is chosen by them, got none; "
                 "give value=..."
             )
-        n = value.shape[2]
-        visible = torch.ones(len(value), n, dtype=torch.bool, device=value.device)
+
+        batch, groups, keys, _ = value.shape
+        real = torch.ones(batch, keys, dtype=torch.bool, device=value.device)
         if seen.valid is not None:
-            visible = seen.valid
+            real = seen.valid
         elif seen.pairs is not None:
-            visible = padding_of(seen.pairs, n).expand(len(value), -1)
+            real = padding_of(seen.pairs, keys).expand(batch, -1)
         sizes = {"window": self.window, "sinks": self.sinks, "store": self.store}
-        stored = stored_naive(features, value, visible, **sizes)[:, :, n - queries :]
-        return near | stored.repeat_interleave(self.heads // value.shape[1], 1)
+        stored = stored_naive(features, value, real, **sizes)[:, :, keys - queries :]
+        return near | stored.repeat_interleave(self.heads // groups, 1)
+
+    # --- the response -----------------------------------------------------------------------------
 
     def _respond(
         self, query: Tensor, key: Tensor, value: Tensor, seen: Seen, scale: float
     ) -> Tensor:
+        # A window and a decay need the order of one sequence. Queries of another, such as a step
+        # over keys in a cache, take all pairs, as a mask of pairs does.
         ordered = self.window is not None or self.decay is not None
-        single = ordered and not seen.causal  # a step over keys in a cache
-        pairs = seen.pairs is not None or single
-        if self.window is not None and not pairs:
+        if seen.pairs is not None or (ordered and not seen.causal):
+            weights = self.student_weights(query, self.share(key), seen, scale, value)
+            return weights.to(value.dtype) @ self.share(value)
+        if self.window is not None:
             return self.in_window(query, key, value, seen.valid, scale, {})[0]
-        by_group = value
-        key, value = self.share(key), self.share(value)
-        if pairs:
-            weights = self.student_weights(query, key, seen, scale, by_group)
-            return weights.to(value.dtype) @ value
+
         sizes = query.shape[2], key.shape[2]
         quadrature = seen.quadrature(*sizes, query)
-        pointwise = all(
-            is_pointwise(one) for one in (self.feature_map, self.key_map) if one is not None
-        )
-        if seen.causal or not pointwise or not wants_pieces(query, max(sizes), PIECE):
-            left = self.query_features(query, scale)
-            right, shift = self.key_features(key, scale, seen.valid)
-            exponents = self.exponents(by_group, seen.valid)
-            if exponents is not None:
-                exponents = exponents.repeat_interleave(self.heads // exponents.shape[1], 1)
-                quadrature = replace(quadrature, decay=exponents)
-            if seen.causal and shift is not None:
-                left = at_scale(left, largest_seen(right.detach().amax(-1), exponents))
-            return linear_attention(left, right, value, quadrature, floor=self.floor).to(
-                value.dtype
-            )
+        if not seen.causal and self.pointwise and wants_pieces(query, max(sizes), PIECE):
+            return self._in_pieces(query, key, value, quadrature, scale)
+
+        features = self.query_features(query, scale)
+        key_features, shift = self.key_features(self.share(key), scale, seen.valid)
+        decay = self.exponents(value, seen.valid)
+        if decay is not None:
+            decay = decay.repeat_interleave(self.heads // decay.shape[1], 1)
+            quadrature = replace(quadrature, decay=decay)
+        if seen.causal and shift is not None:
+            # All keys were divided by one number. An early query sees only the small ones of them.
+            largest = largest_seen(key_features.detach().amax(-1), decay)
+            features = at_scale(features, largest)
+        value = self.share(value)
+        out = linear_attention(features, key_features, value, quadrature, floor=self.floor)
+        return out.to(value.dtype)
+
+    def _in_pieces(
+        self, query: Tensor, key: Tensor, value: Tensor, quadrature: Quadrature, scale: float
+    ) -> Tensor:
+        """Return the response without an order, with the features of a piece at a time."""
+        key = self.share(key)
+        value = self.share(value)
+        valid = quadrature.valid
 
         def keys(part: slice, least: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-            valid = None if seen.valid is None else seen.valid[:, part]
-            features, shift = self.key_features(key[:, :, part], scale, valid, least)
+            real = None
+            if valid is not None:
+                real = valid[:, part]
+            features, shift = self.key_features(key[:, :, part], scale, real, least)
             return features, value[:, :, part], shift
 
         def queries(part: slice) -> Tensor:
             return self.query_features(query[:, :, part], scale)
 
-        options = {"floor": self.floor, "piece": PIECE}
-        return attend_in_pieces(keys, queries, sizes, quadrature, **options).to(value.dtype)
+        sizes = query.shape[2], key.shape[2]
+        out = attend_in_pieces(keys, queries, sizes, quadrature, floor=self.floor, piece=PIECE)
+        return out.to(value.dtype)
 
     def in_window(
         self,
@@ -577,10 +546,10 @@ class LinearHeads(Heads):
         value: Tensor,
         valid: Tensor | None,
         scale: float,
-        memory: dict[str, Tensor],
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The next tokens of a layer with a window, and the memory after them; keys and values of
-        the model's own heads, zero at padding.
+        memory: Memory,
+    ) -> tuple[Tensor, Memory]:
+        """Return the response to the next tokens of a layer with a window, and the memory after
+        them. Keys and values are those of the model's own heads, zero at padding.
         """
         assert self.window is not None
         if self.store and torch.compiler.is_exporting():
@@ -588,32 +557,43 @@ class LinearHeads(Heads):
                 f"expected a layer without a store in an exported program, got store={self.store}: "
                 "which tokens it holds depends on their values; convert with store=0"
             )
-        outs, n = [], query.shape[2]
-        for part in stretches(query, n):
+
+        outs = []
+        sizes = {"window": self.window, "sinks": self.sinks, "store": self.store}
+        for part in stretches(query, query.shape[2]):
             q, k, v = (x[:, :, part] for x in (query, key, value))
-            mass = q.new_ones(1, q.shape[2]) if valid is None else valid[:, part].to(q.dtype)
-            real = None if valid is None else valid[:, part]
-            points, far = (q * scale, k, v, mass), self.far(q, scale, v, real)
-            options = {"window": self.window, "sinks": self.sinks, "store": self.store}
-            out, memory = advance_window(*points, far, memory, **options, valid=real)
+            real = None
+            mass = q.new_ones(1, q.shape[2])
+            if valid is not None:
+                real = valid[:, part]
+                mass = real.to(q.dtype)
+            far = self.far(q, scale, v, real)
+            out, memory = advance_window(q * scale, k, v, mass, far, memory, **sizes, valid=real)
             outs.append(out.to(value.dtype))
-        return outs[0] if len(outs) == 1 else torch.cat(outs, 2), memory
+        if len(outs) == 1:
+            return outs[0], memory
+        return torch.cat(outs, 2), memory
 
     def extra_repr(self) -> str:
-        shape = f"heads={self.heads}, width={self.width}"
-        window = "" if self.window is None else f", window={self.window}"
-        window += f", sinks={self.sinks}" if self.sinks else ""
-        window += f", store={self.store}" if self.store else ""
-        window += "" if self.decay is None else ", decay"
-        return f"{shape}, feature_map={self.name}, tied={self.key_map is None}{window}"
+        parts = [f"heads={self.heads}, width={self.width}, feature_map={self.name}"]
+        parts.append(f"tied={self.key_map is None}")
+        if self.window is not None:
+            parts.append(f"window={self.window}")
+        if self.sinks:
+            parts.append(f"sinks={self.sinks}")
+        if self.store:
+            parts.append(f"store={self.store}")
+        if self.decay is not None:
+            parts.append("decay")
+        return ", ".join(parts)
 
 
 def check_store(store: int, window: int | None, *feature_maps: Any) -> None:
     """Check the size of a store.
 
     Raises:
-        OptionError: no number of keys; a store without a window, or beside features of a key that
-            depend on other keys.
+        OptionError: not a number of tokens; a store without a window, or beside features of a key
+            that depend on other keys.
     """
     if type(store) is not int or store < 0:
         raise OptionError(f"expected store as a number of tokens, at least 0, got {store!r}")
@@ -631,29 +611,9 @@ def check_store(store: int, window: int | None, *feature_maps: Any) -> None:
 
 
 def stretches(like: Tensor, n: int) -> list[slice]:
-    """n tokens in causal order in parts of :data:`STRETCH`, in inference on a processor."""
+    """Return spans of n tokens in causal order: of :data:`STRETCH` tokens each in inference on a
+    processor, else one.
+    """
     if not wants_pieces(like, n, STRETCH):
         return [slice(0, n)]
     return [slice(start, min(start + STRETCH, n)) for start in range(0, n, STRETCH)]
-
-
-def clean(x: Tensor, valid: Tensor | None) -> Tensor:
-    """Zero at padding, which may hold anything."""
-    return (
-        x
-        if valid is None
-        else torch.where(
-            valid[:, None, :, None], x, torch.zeros((), dtype=x.dtype, device=x.device)
-        )
-    )
-
-
-def softmax_attention(
-    query: Tensor, key: Tensor, value: Tensor, seen: Seen, scale: float, dropout: float = 0.0
-) -> Tensor:
-    """The teacher's response, by torch's fused attention."""
-    plain = seen.causal and seen.valid is None and seen.pairs is None
-    bias = None if plain else seen.bias(query.shape[2], key.shape[2], query)
-    return F.scaled_dot_product_attention(
-        query, key, value, attn_mask=bias, dropout_p=dropout, is_causal=plain, scale=scale
-    )

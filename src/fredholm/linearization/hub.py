@@ -1,47 +1,12 @@
-"""Converted models where transformers looks for models: its Auto classes, and the hub.
-
-This file imports transformers, and is imported when a folder of the library is read.
-"""
+"""Uploading converted models to the Hugging Face hub."""
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import transformers
-from transformers import AutoConfig, PreTrainedModel
-from transformers.models.auto import modeling_auto
-
 from ..errors import CheckpointError
-from .auto import MODEL_TYPE, FredholmLinearConfig, linear_config, linear_model
 from .description import ADAPTER
-
-
-def register_config() -> None:
-    """Let ``AutoConfig``, and so every Auto class, know ``model_type: fredholm_linear``."""
-    kind: Any = FredholmLinearConfig
-    AutoConfig.register(MODEL_TYPE, kind, exist_ok=True)
-
-
-@cache
-def register_models(source: type) -> None:
-    """Let the Auto classes that know a source's configuration know its conversion."""
-    converted = linear_config(source)
-    for auto in vars(modeling_auto).values():
-        mapping = getattr(auto, "_model_mapping", None) if isinstance(auto, type) else None
-        if mapping is None or source not in mapping:
-            continue
-        result = mapping[source]
-        for kind in result if isinstance(result, tuple | list) else (result,):
-            model = isinstance(kind, type) and issubclass(kind, PreTrainedModel)
-            if model and kind.config_class is source:  # a few name another model's
-                auto.register(converted, linear_model(kind), exist_ok=True)
-                break
-    tokenizers = transformers.TOKENIZER_MAPPING
-    tokenizer = tokenizers.get(source, None)
-    if tokenizer is not None:  # for folders whose tokenizer does not name its class
-        transformers.AutoTokenizer.register(converted, tokenizer, exist_ok=True)
 
 
 def push_folder(
@@ -63,11 +28,12 @@ def push_folder(
 def upload_folder(
     folder: str | Path, repo_id: str, *, private: bool | None = None, **options: Any
 ) -> Any:
-    """Upload a folder, making the repository and the branch ``revision`` where they are missing.
+    """Upload a folder. The repository and the branch ``revision`` are made where they are missing.
 
     Args:
         options: ``token``, and those of ``huggingface_hub.HfApi.upload_folder``.
     """
+    # Imported here, because huggingface_hub is an extra.
     from huggingface_hub import HfApi
 
     token = options.pop("token", None)

@@ -17,15 +17,25 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..errors import ConversionError, require
-from .heads import Heads, Seen
+from .heads import Heads
 from .masks import additive, pairs_of, problem_of, visible_pairs
+from .seen import Seen
 
+# Names under which transformers knows the attention function. Models that keep softmax in some
+# layers have the second: it makes masks of any kind, which those layers may need.
 NAME = "fredholm_linear"
-MIXED = "fredholm_linear_mixed"  # of models that keep softmax somewhere: masks of any kind are made
-SLOT = "linear_heads"  # the attribute of an attention module that holds its Heads
-STATE = "linear_state"  # the argument by which a layer of a cache comes: see cache.py
-SOFTMAX = "softmax_attention"  # the attribute that holds the function of one that has none
-EAGER = "eager_attention_forward"  # what modules of the library compute where nothing is chosen
+MIXED = "fredholm_linear_mixed"
+
+# Attributes of an attention module: its Heads, or the softmax that it computes without them.
+SLOT = "linear_heads"
+SOFTMAX = "softmax_attention"
+
+# The argument by which the attention function receives a layer of a cache, see cache.py.
+STATE = "linear_state"
+
+# What modules of the library compute where no implementation is chosen.
+EAGER = "eager_attention_forward"
+
 # Arguments by which models ask for more than a softmax of scaled products; harmless where they are
 # None.
 REFUSED = {
@@ -69,9 +79,10 @@ def is_transformers(model: nn.Module) -> bool:
 
 
 def register() -> None:
-    """Make the function and its masks known to the library, once a process."""
+    """Register the function and its masks with the library, once per process."""
     modeling: Any = require("transformers.modeling_utils", "hf", "converting a transformers model")
     masking: Any = require("transformers.masking_utils", "hf", "converting a transformers model")
+    # Imported here, because the file imports transformers, an extra.
     from .mask_interface import any_mask, padding_mask
 
     for name, mask in ((NAME, padding_mask), (MIXED, any_mask)):
@@ -97,20 +108,27 @@ def attend(
     is_causal: bool | None = None,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """The library's attention function: (B, Nq, H, d), and the weights, where softmax gave some or
-    ``output_attentions`` asks for those of a converted layer, O(N²).
+    """Attention as the library calls it. Return the response, (B, Nq, H, d), and the weights, where
+    softmax gave some or ``output_attentions`` asks for those of a converted layer, O(N²).
 
     Raises:
         ConversionError: an argument that changes the attention and is not understood.
     """
-    causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    causal = is_causal
+    if causal is None:
+        causal = getattr(module, "is_causal", True)
+    causal = bool(causal)
     asked = next((what for name, what in REFUSED.items() if options.get(name) is not None), "")
+
+    # Inside `recorded` the call is noted, whatever becomes of it.
     if _calls is not None:
         sizes = (query.shape[1], key.shape[1], query.shape[-1])
         problem = asked or _problem(query, key, attention_mask)
-        problem = f"asks for {problem}" if problem else ""
+        if problem:
+            problem = f"asks for {problem}"
         call = Call("", *sizes, causal, scaling, _rate(module), problem)
         _calls.append((module, call))
+
     heads: Heads | None = getattr(module, SLOT, None)
     if heads is None:
         given = options | {"scaling": scaling, "dropout": dropout}
@@ -121,9 +139,13 @@ def attend(
         raise ConversionError(
             f"{type(module).__name__} asks for {asked}, which linear attention does not have"
         )
-    state, shown = options.get(STATE), _shows_weights(module, options)
+
+    state = options.get(STATE)
+    shown = _shows_weights(module, options)
     if state is not None:
-        given, state.pending = state.pending, 0  # a call that is refused leaves its cache usable
+        # Reset first: a call that is refused below leaves its cache usable.
+        given = state.pending
+        state.pending = 0
         if shown and state.length:
             raise ConversionError(
                 f"expected output_attentions with all tokens in one call, got it after "
@@ -136,14 +158,14 @@ def attend(
                 "state would take the same tokens again; pass use_cache=False"
             )
         out = state.advance(heads, query, key, value, attention_mask, scaling)
-        weights = None
-        if shown:
-            seen = _seen(attention_mask, causal, query, key)
-            weights = heads.weights(query, key, seen, scale=scaling, value=value)
-        return out.transpose(1, 2).contiguous(), weights
-    seen = _seen(attention_mask, causal, query, key)
-    out = heads(query, key, value, seen, scale=scaling, dropout=dropout)
-    weights = heads.weights(query, key, seen, scale=scaling, value=value) if shown else None
+    else:
+        seen = _seen(attention_mask, causal, query, key)
+        out = heads(query, key, value, seen, scale=scaling, dropout=dropout)
+
+    weights = None
+    if shown:
+        seen = _seen(attention_mask, causal, query, key)
+        weights = heads.weights(query, key, seen, scale=scaling, value=value)
     return out.transpose(1, 2).contiguous(), weights
 
 
@@ -164,25 +186,28 @@ def _collects_weights() -> bool:
     """Return whether transformers collects attention weights in the call that it makes."""
     capturing = sys.modules.get("transformers.utils.output_capturing")
     collector = getattr(capturing, "_active_collector", None)
-    collected = None if collector is None else collector.get()
+    if collector is None:
+        return False
+    collected = collector.get()
     return collected is not None and any(key.endswith("attentions") for key in collected)
 
 
 def _seen(mask: Tensor | None, causal: bool, query: Tensor, key: Tensor) -> Seen:
+    """Return which keys a query sees, from the library's mask."""
     queries, keys = query.shape[2], key.shape[2]
-    if causal and 1 < queries < keys:  # a stretch of tokens over a cache of keys
+    # A stretch of tokens over a cache of keys needs pairs for its order.
+    if causal and 1 < queries < keys:
         mask = visible_pairs(mask, causal, query, key)
-    if mask is not None and mask.dim() == 4:
-        return Seen(pairs=pairs_of(mask))
-    # one query over more keys is a step of a decoder, which sees all that its cache holds
-    return Seen(
-        valid=None if mask is None else mask.bool(),
-        causal=causal and queries == keys and queries > 1,
-    )
+    if mask is not None:
+        if mask.dim() == 4:
+            return Seen(pairs=pairs_of(mask))
+        mask = mask.bool()
+    # One query over more keys is a step of a decoder, which sees all that its cache holds.
+    return Seen(valid=mask, causal=causal and queries == keys and queries > 1)
 
 
 def _problem(query: Tensor, key: Tensor, mask: Tensor | None) -> str:
-    """What stands between a call and linear attention, or ""."""
+    """Return why a call cannot be linear attention, or ""."""
     if query.shape[2] != key.shape[2]:
         return "cross attention, keys of other tokens than its queries"
     if query.shape[1] % key.shape[1]:
@@ -191,9 +216,8 @@ def _problem(query: Tensor, key: Tensor, mask: Tensor | None) -> str:
 
 
 def _rate(module: nn.Module) -> float:
-    """The rate of dropout on a module's attention weights, which the library's models keep in
-    several places.
-    """
+    """Return the rate of dropout on a module's attention weights."""
+    # The library's models keep it under several names, as a number or as a Dropout layer.
     for name in ("attention_dropout", "attn_dropout", "dropout", "dropout_prob"):
         result = getattr(module, name, None)
         rate = getattr(result, "p", result)
@@ -204,7 +228,7 @@ def _rate(module: nn.Module) -> float:
 
 @contextmanager
 def recorded() -> Iterator[list[tuple[nn.Module, Call]]]:
-    """The calls made inside, in order."""
+    """Collect the calls of the attention function inside, in order, with the calling modules."""
     global _calls
     before, _calls = _calls, []
     try:
@@ -217,16 +241,18 @@ def recorded() -> Iterator[list[tuple[nn.Module, Call]]]:
 
 
 def keep_softmax(model: nn.Module) -> None:
-    """Let every attention module remember the function that it computes now: torch's fused one, or
-    its library's plain one.
+    """Store in every attention module the function that it computes now: torch's fused one, or its
+    library's plain one.
     """
     sdpa = require("transformers.integrations.sdpa_attention", "hf", "keeping softmax")
     for module in model.modules():
         if not uses_interface(module) or hasattr(module, SOFTMAX):
             continue
         fused = module.config._attn_implementation == "sdpa"  # type: ignore[union-attr]
-        plain = inspect.unwrap(type(module).forward).__globals__.get(EAGER)
-        setattr(module, SOFTMAX, sdpa.sdpa_attention_forward if fused or plain is None else plain)
+        softmax = inspect.unwrap(type(module).forward).__globals__.get(EAGER)
+        if fused or softmax is None:
+            softmax = sdpa.sdpa_attention_forward
+        setattr(module, SOFTMAX, softmax)
 
 
 def uses_interface(module: nn.Module) -> bool:
@@ -244,37 +270,44 @@ def _kept(
     causal: bool,
     options: dict[str, Any],
 ) -> tuple[Tensor, Tensor | None]:
-    known: Callable[..., Any] | None = getattr(module, SOFTMAX, None)
+    """Return the softmax that a module without :class:`Heads` computed before."""
+    known = getattr(module, SOFTMAX, None)
     if known is None:
         raise ConversionError(
             f"{type(module).__name__} has no linear attention and does not know its softmax: "
             f"{NAME!r} is set by replace_attention, and not by set_attn_implementation"
         )
-    softmax = known
+    softmax: Callable[..., Any] = known
+    # The fused function has no weights to return.
     plain = inspect.unwrap(type(module).forward).__globals__.get(EAGER)
     if plain is not None and _shows_weights(module, options):
-        softmax = plain  # the fused one has no weights to give
+        softmax = plain
     fused = softmax.__name__ != EAGER
     # The fused one knows the order by itself, where queries and keys are the same tokens.
     if mask is not None or not fused or query.shape[2] != key.shape[2]:
         mask = visible_pairs(mask, causal, query, key)
-    return softmax(module, query, key, value, mask if fused else additive(mask, query), **options)
+    if not fused:
+        mask = additive(mask, query)
+    return softmax(module, query, key, value, mask, **options)
 
 
 # --- which function a model calls -----------------------------------------------------------------
 
-Implementations = list[tuple[Any, Any]]  # configurations, and the implementation of each
+# Configurations, and the attention implementation of each.
+Implementations = list[tuple[Any, Any]]
 
 
 def implementations(model: nn.Module) -> Implementations:
-    """The attention implementation of every configuration in a model."""
-    result = {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}
+    """Return the attention implementation of every configuration in a model."""
+    configs = [getattr(module, "config", None) for module in model.modules()]
+    # By identity: several modules share one configuration.
+    result = {id(config): config for config in configs if config is not None}
     return [(config, config._attn_implementation) for config in result.values()]
 
 
 @contextmanager
 def implementation(model: Any, wanted: str | Implementations) -> Iterator[None]:
-    """The model with another attention implementation for a while."""
+    """Run the model with another attention implementation inside."""
     before = implementations(model)
     try:
         if isinstance(wanted, str):

@@ -11,11 +11,15 @@ from torch import Tensor
 
 from ..errors import ConversionError, OptionError, suggest
 from ..integral import Memory
-from .heads import Heads, LinearHeads, Seen, softmax_attention
+from .heads import Heads, LinearHeads
 from .interface import Call
+from .seen import Seen, softmax_attention
 
-KEPT = ("kept_key", "kept_value", "kept_valid")  # of a state: all tokens of the kept groups
-Keep = dict[str, tuple[int, ...]]  # the kept groups of each layer, by its name
+# Names in a state: all tokens so far of the groups that keep softmax.
+KEPT = ("kept_key", "kept_value", "kept_valid")
+
+# The kept groups of each layer, by its name.
+Keep = dict[str, tuple[int, ...]]
 
 
 class MixedHeads(Heads):
@@ -43,7 +47,9 @@ class MixedHeads(Heads):
             raise OptionError(f"expected some of {groups} groups, not all, got {tuple(kept)}")
         share = linear.heads // (groups - len(kept))
         super().__init__(share * groups, linear.width)
-        self.linear, self.groups, self.kept = linear, groups, tuple(sorted(kept))
+        self.linear = linear
+        self.groups = groups
+        self.kept = tuple(sorted(kept))
         self.name = linear.name
 
     @property
@@ -59,25 +65,26 @@ class MixedHeads(Heads):
         return self.linear.store
 
     def _places(self, heads: int, kept: bool, device: torch.device) -> Tensor:
-        """The kept heads, or the others, of so many."""
+        """Return the indices of the kept heads, or of the others, among so many."""
         share = heads // self.groups
         groups = [g for g in range(self.groups) if (g in self.kept) == kept]
         return torch.tensor([g * share + i for g in groups for i in range(share)], device=device)
 
     def part(self, x: Tensor, kept: bool) -> Tensor:
-        """The kept heads of queries, keys or values (B, H | G, ...), or the others."""
+        """Return the kept heads of queries, keys or values (B, H | G, …), or the others."""
         return x.index_select(1, self._places(x.shape[1], kept, x.device))
 
     def points(
         self, query: Tensor, key: Tensor, value: Tensor, kept: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """:meth:`part` of queries, keys and values."""
+        """Return :meth:`part` of queries, keys and values."""
         return self.part(query, kept), self.part(key, kept), self.part(value, kept)
 
     def joined(self, linear: Tensor, kept: Tensor) -> Tensor:
-        """All heads in their order."""
+        """Return all heads in their order, from the linear ones and the kept ones."""
         places = [self._places(self.heads, which, kept.device) for which in (False, True)]
-        return torch.cat([linear, kept], 1).index_select(1, torch.cat(places).argsort())
+        order = torch.cat(places).argsort()
+        return torch.cat([linear, kept], 1).index_select(1, order)
 
     def observe(self, query: Tensor, key: Tensor, seen: Seen, scale: float) -> None:
         self.linear.observe(self.part(query, False), self.part(key, False), seen, scale)
@@ -85,20 +92,23 @@ class MixedHeads(Heads):
     def calibrate(
         self, query: Tensor, key: Tensor, seen: Seen, scale: float, value: Tensor | None = None
     ) -> None:
-        value = None if value is None else self.part(value, False)
-        points = self.part(query, False), self.part(key, False)
-        self.linear.calibrate(*points, seen, scale, value)
+        if value is not None:
+            value = self.part(value, False)
+        self.linear.calibrate(self.part(query, False), self.part(key, False), seen, scale, value)
 
     def student_weights(
         self, query: Tensor, key: Tensor, seen: Seen, scale: float, value: Tensor | None = None
     ) -> Tensor:
-        value = None if value is None else self.part(value, False)
-        queries = [self.part(query, kept) for kept in (False, True)]
-        keys = [self.part(key, kept) for kept in (False, True)]
-        linear = self.linear.student_weights(queries[0], keys[0], seen, scale, value)
-        softmax = self.teacher_weights(queries[1], keys[1], seen, scale)
-        sizes = (query.shape[0], -1, query.shape[2], -1)
-        return self.joined(*(x.expand(sizes) for x in (linear, softmax.to(linear.dtype))))
+        if value is not None:
+            value = self.part(value, False)
+        linear = self.linear.student_weights(
+            self.part(query, False), self.part(key, False), seen, scale, value
+        )
+        softmax = self.teacher_weights(self.part(query, True), self.part(key, True), seen, scale)
+
+        # Weights that are alike for all queries have one row.
+        sizes = query.shape[0], -1, query.shape[2], -1
+        return self.joined(linear.expand(sizes), softmax.to(linear.dtype).expand(sizes))
 
     def _respond(
         self, query: Tensor, key: Tensor, value: Tensor, seen: Seen, scale: float
@@ -109,7 +119,7 @@ class MixedHeads(Heads):
         return self.joined(linear, kept)
 
     def _alone(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Kept queries, and keys and values repeated for each of them."""
+        """Return kept queries, and keys and values repeated for each of them."""
         share = query.shape[1] // key.shape[1]
         return query, key.repeat_interleave(share, 1), value.repeat_interleave(share, 1)
 
@@ -122,44 +132,60 @@ class MixedHeads(Heads):
         memory: Memory,
         scale: float,
     ) -> tuple[Tensor, Memory]:
-        """The next n tokens of the kept groups, (B, Hk, n, ·): what they receive from all tokens so
-        far, and these tokens' keys and values.
+        """Return what the next n tokens of the kept groups receive from all tokens so far, (B, Hk,
+        n, d), and the keys and values of all of them.
 
         Args:
-            valid: those that are no padding, (B, n); None for all.
+            query, key, value: of the kept groups, (B, Hk | Gk, n, ·).
+            valid: those that are not padding, (B, n); None for all.
             memory: ``kept_key`` and ``kept_value`` (B, Gk, N, ·), and ``kept_valid`` (B, N) once a
                 token was hidden; empty before the first.
         """
-        past = memory["kept_key"].shape[2] if "kept_key" in memory else 0
-        known = memory.get("kept_valid")
-        if past:
+        n = query.shape[2]
+        past = 0
+        if "kept_key" in memory:
+            past = memory["kept_key"].shape[2]
             key = torch.cat([memory["kept_key"].to(key.dtype), key], 2)
             value = torch.cat([memory["kept_value"].to(value.dtype), value], 2)
-        n, total = query.shape[2], key.shape[2]
-        if valid is not None or known is not None:
-            new = key.new_ones(key.shape[0], n, dtype=torch.bool) if valid is None else valid
-            new = new.expand(key.shape[0], -1)
-            old = key.new_ones(key.shape[0], past, dtype=torch.bool) if known is None else known
-            known = torch.cat([old, new], 1)
 
-        points, mask = self._alone(query, key, value), None
-        plain = known is None and (not past or n == 1)
-        if not plain:
-            order = torch.ones(n, total, dtype=torch.bool, device=key.device).tril(past)
-            mask = order[None, None] if known is None else order & known[:, None, None]
-        causal = plain and n > 1
-        out = F.scaled_dot_product_attention(*points, attn_mask=mask, is_causal=causal, scale=scale)
-        if mask is not None:  # a query that sees nothing gets zero
+        # Which of all tokens are real, or None while none was hidden.
+        known = memory.get("kept_valid")
+        if valid is not None or known is not None:
+            batch = key.shape[0]
+            if known is None:
+                known = key.new_ones(batch, past, dtype=torch.bool)
+            if valid is None:
+                valid = key.new_ones(batch, n, dtype=torch.bool)
+            known = torch.cat([known, valid.expand(batch, -1)], 1)
+
+        # Fused attention knows the order of a first stretch, and a single token sees everything.
+        mask = None
+        if known is not None or (past and n > 1):
+            order = torch.ones(n, past + n, dtype=torch.bool, device=key.device).tril(past)
+            mask = order[None, None]
+            if known is not None:
+                mask = order & known[:, None, None]
+        out = F.scaled_dot_product_attention(
+            *self._alone(query, key, value),
+            attn_mask=mask,
+            is_causal=mask is None and n > 1,
+            scale=scale,
+        )
+        if mask is not None:
+            # The softmax over nothing is NaN. A query that sees nothing gets zero.
             out = torch.where(mask.any(-1, keepdim=True), out, 0.0)
+
         after = {"kept_key": key, "kept_value": value}
-        return out, after if known is None else after | {"kept_valid": known}
+        if known is not None:
+            after["kept_valid"] = known
+        return out, after
 
     def extra_repr(self) -> str:
         return f"heads={self.heads}, groups={self.groups}, kept={self.kept}"
 
 
 def read_keep(keep: Any, calls: Sequence[Call], indices: Mapping[str, int]) -> Keep:
-    """The groups that keep softmax, by layer.
+    """Return the groups that keep softmax, by layer.
 
     Args:
         keep: ``"18.2,17.1"``, or a list of such, each a layer's number and a group's; None for
@@ -173,7 +199,9 @@ def read_keep(keep: Any, calls: Sequence[Call], indices: Mapping[str, int]) -> K
     """
     if keep is None:
         return {}
-    names = keep.split(",") if isinstance(keep, str) else keep
+    names = keep
+    if isinstance(keep, str):
+        names = keep.split(",")
     if not isinstance(names, list | tuple) or not all(isinstance(x, str) for x in names):
         raise OptionError(
             f"expected keep as groups such as '18.2,17.1' (layer.group), got {keep!r}; a number "

@@ -1,4 +1,4 @@
-"""An operator with linear attention that still knows its softmax, and the calls it answers."""
+"""An operator with linear attention that still has its softmax, and adapters for its callers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .divergence import Noted, divergence, exact_divergence
 
 
 class LinearizedOperator(IntegralOperator):
-    """Linear attention that took a softmax operator's place, and still knows its teacher.
+    """Linear attention in a softmax operator's place, with that operator as its teacher.
 
     Args:
         teacher: the softmax operator, which shares its projections; it holds no parameters of its
@@ -26,11 +26,14 @@ class LinearizedOperator(IntegralOperator):
     """
 
     def __init__(self, teacher: IntegralOperator, kernel: AttentionKernel):
-        projection = False if teacher.projection is None else teacher.projection
+        projection = teacher.projection
+        if projection is None:
+            projection = False
         options = {"out_dim": teacher.out_dim, "residual": False, "projection": projection}
         self._graph = isinstance(kernel, TokenGraphKernel)
         super().__init__(kernel.d_in, kernel.heads, kernel=kernel, **options)  # type: ignore[arg-type]
-        self._teacher = (teacher,)  # in a tuple, so that it is no part of the state
+        # In a tuple, so that its parameters, which are shared, are not registered again.
+        self._teacher = (teacher,)
         self.mode = "linear"
         self.noted = Noted()
 
@@ -41,16 +44,18 @@ class LinearizedOperator(IntegralOperator):
     def forward(self, u, domain=None, *, query=None, query_domain=None):
         if self.mode == "linear":
             return super().forward(u, domain, query=query, query_domain=query_domain)
+
+        # Without its dropout, which would make the comparison random.
         (teacher,) = self._teacher
-        teacher.eval()  # its dropout would be no operator
+        teacher.eval()
         call: dict[str, Any] = {"query": query, "query_domain": query_domain}
         if self.mode in ("distil", "measure"):
-            own = query_domain is None
-            real = domain.valid if domain is not None and own else None
-            if real is not None:
-                real = real.expand(u.shape[0], -1)
+            real = None
+            if domain is not None and query_domain is None and domain.valid is not None:
+                real = domain.valid.expand(u.shape[0], -1)
             weights = super().weights(u, domain, **call)
-            if self._graph:  # whose rows do not sum to one
+            if self._graph:
+                # The rows of a token graph do not sum to one.
                 weights = weights / weights.sum(-1, keepdim=True).clamp(min=1e-6)
             softmax = teacher.weights(u, domain, **call)
             if self.mode == "measure":
@@ -61,14 +66,15 @@ class LinearizedOperator(IntegralOperator):
         return teacher(u, domain, **call)
 
     def weights(self, u, domain=None, *, query=None, query_domain=None, rows=None) -> Tensor:
-        """Its own; in the modes of the teacher softmax's."""
+        """Return its own weights; in the teacher's modes those of softmax."""
         call: dict[str, Any] = {"query": query, "query_domain": query_domain, "rows": rows}
         if self.mode == "linear":
             return super().weights(u, domain, **call)
         return self._teacher[0].weights(u, domain, **call)
 
     def _finish(self, response: Tensor, query: Tensor | None, valid: Tensor | None) -> Tensor:
-        if self._graph and query is not None:  # linear InfSA gives all queries one response
+        if self._graph and query is not None:
+            # Linear InfSA gives all queries one response.
             response = response.expand(-1, -1, query.shape[1], -1)
         return super()._finish(response, query, valid)
 
@@ -88,4 +94,6 @@ class TimmAdapter(nn.Module):
     ) -> Tensor:
         dtype = torch.promote_types(x.dtype, torch.float32)
         domain = Domain.line(x.shape[1], causal=is_causal, device=x.device, dtype=dtype)
-        return self.operator(x, domain if attn_mask is None else domain.replace(pairs=attn_mask))
+        if attn_mask is not None:
+            domain = domain.replace(pairs=attn_mask)
+        return self.operator(x, domain)

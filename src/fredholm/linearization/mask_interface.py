@@ -25,8 +25,8 @@ def padding_mask(
     attention_mask: Tensor | None = None,
     **options: Any,
 ) -> Tensor | None:
-    """The library asks for a mask: padding alone, (B, Nk), where order and padding say all; else
-    pairs, (B, 1, Nq, Nk).
+    """Return the mask of an attention that the library asks for: padding alone, (B, Nk), or None,
+    where order and padding decide everything; else pairs, (B, 1, Nq, Nk).
 
     Raises:
         ConversionError: a mask of another kind than causal or none: windows, packed sequences,
@@ -35,7 +35,7 @@ def padding_mask(
     if _plain(mask_function) is None:
         advice = "Give it padded sequences, or keep its softmax"
         if torch.compiler.is_compiling() and attention_mask is None:
-            # transformers cannot look at positions while it is traced
+            # transformers cannot read the values of positions while it is traced.
             advice = (
                 "While it is traced, a call without attention_mask counts as packed: pass one, "
                 "torch.ones_like(input_ids) where nothing is padding"
@@ -58,12 +58,19 @@ def any_mask(
     attention_mask: Tensor | None = None,
     **options: Any,
 ) -> Tensor | None:
-    """The same for a model that keeps some of its softmax: every other mask as pairs, boolean."""
-    causal, stop = _plain(mask_function), kv_offset + kv_length
+    """Return the mask for a model that keeps some of its softmax: any other than order and padding
+    as boolean pairs.
+    """
+    causal = _plain(mask_function)
+    stop = kv_offset + kv_length
     fits = attention_mask is None or attention_mask.shape[-1] == stop
     if fits and (causal is False or (causal and q_offset + q_length == stop)):
-        # A state of fixed size sees none of the keys before.
-        return attention_mask if attention_mask is None else attention_mask[:, kv_offset:]
+        if attention_mask is None:
+            return None
+        # Keys before ``kv_offset`` are no longer in the cache.
+        return attention_mask[:, kv_offset:]
+
+    # The library may leave a mask out that torch's own softmax does not need. Ours does.
     return masking_utils.sdpa_mask(
         batch_size,
         q_length,
@@ -80,4 +87,6 @@ def _plain(mask_function: Callable[..., Any] | None) -> bool | None:
     """Whether a mask is causal; None where it is neither causal nor none."""
     if mask_function is None or mask_function is masking_utils.causal_mask_function:
         return True
-    return False if mask_function is masking_utils.bidirectional_mask_function else None
+    if mask_function is masking_utils.bidirectional_mask_function:
+        return False
+    return None

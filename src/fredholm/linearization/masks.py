@@ -7,28 +7,37 @@ from torch import Tensor
 
 from ..errors import ConversionError
 
-FORBIDDEN = -1e4  # an additive mask below this hides a pair
+# An additive mask below this hides a pair: models write the lowest number of a dtype, or -1e4.
+FORBIDDEN = -1e4
 WINDOW = "a mask that is neither causal nor none (a sliding window, chunks, packed sequences)"
 
 
 def visible_pairs(mask: Tensor | None, causal: bool, query: Tensor, key: Tensor) -> Tensor | None:
-    """A mask of padding as a mask of pairs, (B | 1, 1, Nq | 1, Nk), with the order; None where all
-    is visible.
+    """Return a mask of padding (B, Nk) as one of pairs, (B | 1, 1, Nq | 1, Nk), with the order;
+    None where every query sees every key. A mask of pairs is returned as it is.
     """
-    if mask is not None and mask.dim() == 4:
-        return mask
-    pairs = None if mask is None else mask.bool()[:, None, None]
+    pairs = mask
+    if mask is not None:
+        if mask.dim() == 4:
+            return mask
+        pairs = mask.bool()[:, None, None]
+
     queries, keys = query.shape[2], key.shape[2]
-    if causal and 1 < queries <= keys:  # the queries are the last of the keys
-        order = torch.ones(queries, keys, dtype=torch.bool, device=query.device)
-        order = order.tril(keys - queries)
-        pairs = order if pairs is None else pairs & order
-        return pairs.expand(query.shape[0], 1, queries, keys)
-    return pairs
+    if not causal or not 1 < queries <= keys:
+        return pairs
+
+    # The queries are the last of the keys.
+    order = torch.ones(queries, keys, dtype=torch.bool, device=query.device)
+    order = order.tril(keys - queries)
+    if pairs is None:
+        pairs = order
+    else:
+        pairs = pairs & order
+    return pairs.expand(query.shape[0], 1, queries, keys)
 
 
 def additive(mask: Tensor | None, like: Tensor) -> Tensor | None:
-    """A mask as numbers that are added to scores."""
+    """Return a mask as numbers that are added to scores."""
     if mask is None or mask.dtype != torch.bool:
         return mask
     least = torch.finfo(like.dtype).min
@@ -36,23 +45,30 @@ def additive(mask: Tensor | None, like: Tensor) -> Tensor | None:
 
 
 def pairs_of(mask: Tensor) -> Tensor:
-    """A mask of pairs, in whose numbers the finite ones that hide a pair are -∞: linear attention
-    and a window beside it have to know which pairs are hidden.
+    """Return a mask of pairs in which hidden ones are False or -∞, so that linear attention and a
+    window beside it recognise them.
     """
-    return mask.masked_fill(mask < FORBIDDEN, -torch.inf) if mask.is_floating_point() else mask
+    if not mask.is_floating_point():
+        return mask
+    return mask.masked_fill(mask < FORBIDDEN, -torch.inf)
 
 
 def padding_of(pairs: Tensor, keys: int) -> Tensor:
-    """Return which keys are no padding, (B, Nk), of a mask of pairs that says order and padding
-    alone.
+    """Return which keys are not padding, (B, Nk), from a mask of pairs that contains order and
+    padding alone.
 
     Raises:
         ConversionError: a mask that hides other pairs.
     """
-    seen = pairs if pairs.dtype == torch.bool else pairs > FORBIDDEN
-    valid, queries = seen[:, 0, -1], seen.shape[2]
+    seen = pairs
+    if pairs.dtype != torch.bool:
+        seen = pairs > FORBIDDEN
+
+    # The last query sees every real key.
+    queries = seen.shape[2]
+    valid = seen[:, 0, -1]
     order = torch.ones(queries, keys, dtype=torch.bool, device=seen.device).tril(keys - queries)
-    # The row of a hidden query says nothing.
+    # The row of a hidden query may hold anything.
     real = valid[:, keys - queries :, None]
     same = (seen == (order & valid[:, None, None])) | ~real[:, None]
     plain = pairs.dtype == torch.bool or not bool((pairs[seen] != 0).any())
@@ -65,7 +81,8 @@ def padding_of(pairs: Tensor, keys: int) -> Tensor:
 
 
 def new_tokens(mask: Tensor | None, count: int) -> Tensor | None:
-    """Which of the last tokens are not padding; None for all, where that costs nothing to know.
+    """Return which of the last ``count`` tokens are not padding, (B, count). None for all of them,
+    where that costs nothing to know.
 
     Raises:
         ConversionError: a mask of pairs.
@@ -79,14 +96,16 @@ def new_tokens(mask: Tensor | None, count: int) -> Tensor | None:
             "use_cache=False"
         )
     valid = mask[:, -count:].bool()
-    # a processor knows at once; a GPU would wait for the answer, and traced code has none
-    plain = valid.device.type == "cpu" and not torch.compiler.is_compiling()
-    return None if plain and bool(valid.all()) else valid
+    # A GPU would wait for the answer, and traced code has no values.
+    known = valid.device.type == "cpu" and not torch.compiler.is_compiling()
+    if known and bool(valid.all()):
+        return None
+    return valid
 
 
 def problem_of(mask: Tensor | None) -> str:
-    """Why linear attention cannot do without a mask of pairs that a model gave in a small call, or
-    "".
+    """Return why linear attention cannot replace a mask of pairs that a model made in a small call,
+    or "".
     """
     if mask is None or mask.dim() != 4:
         return ""

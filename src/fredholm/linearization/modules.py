@@ -24,12 +24,13 @@ from ..models import Model
 from .graph_heads import GRAPHS, graph_options
 from .heads import CONVERSION_OPTIONS
 from .linearized import LinearizedOperator, TimmAdapter
-from .rebuilt import NEW, rebuilt, shared_teacher
-from .replaced import Layer, Replaced
+from .rebuilt import NEW, projections_of, rebuilt, shared_teacher
+from .replaced import Layer, Replaced, check_found
 
-ATTENTION = (
-    "Attention"  # part of the class name of modules that are named where they are not understood
-)
+# A module whose class has this in its name, and which is not understood, is refused by name.
+ATTENTION = "Attention"
+
+# Attributes by which modules add a relative position bias.
 BIASES = (
     "relative_position_bias_table",
     "rel_pos",
@@ -37,7 +38,11 @@ BIASES = (
     "rel_pos_bias",
     "relative_attention_bias",
 )
-POINTS = 6  # of the signal on which a module and its replacement are compared
+
+# Points of the signal on which a module and its replacement are compared.
+POINTS = 6
+
+# Arguments of timm's Attention that its adapter takes.
 TIMM_CALL = ("x", "attn_mask", "is_causal")
 
 
@@ -50,11 +55,11 @@ def replace_modules(
     keep_refused: bool,
     compared: bool,
 ) -> Replaced:
-    """:func:`replace_attention` for everything that is not of transformers."""
-    from .replace import check_found
-
+    """Convert a model that is not of transformers, see :func:`replace_attention`."""
+    # A model of fredholm is built again from its configuration. A module that was put into it by
+    # hand would be lost.
     rebuilds = isinstance(model, Model)
-    if rebuilds:  # from its configuration: whatever else was put into it would be lost
+    if rebuilds:
         check_path(model)
     modes = {module: module.training for module in model.modules()}
     model.eval()
@@ -71,8 +76,10 @@ def replace_modules(
             )
         ecosystem, model = "fredholm", rebuilt(model, to, options, tied)
         result = {name: _operator_teacher(before.get_submodule(name)) for name in names}
+
     layers, parts, roots = [], {}, []
-    places: dict[nn.Module, list[str]] = {}  # one attention may stand at several
+    # One attention module may stand at several places.
+    places: dict[nn.Module, list[str]] = {}
     for name, module in before.named_modules(remove_duplicate=False):
         places.setdefault(module, []).append(name)
     for name in names:
@@ -90,7 +97,12 @@ def replace_modules(
             _verify(source, holder, part)
         for place in places[source]:
             model = _put(model, place, holder)
-        where = ".".join(x for x in (name, "" if holder is part else "operator") if x)
+
+        # The operator is the module itself, or lies in an adapter.
+        path = [name] if name else []
+        if holder is not part:
+            path.append("operator")
+        where = ".".join(path)
         maps = [
             key
             for key in NEW
@@ -122,7 +134,7 @@ def replace_modules(
     for module in model.modules():
         module.training = modes.get(module, next(iter(modes.values())))
         if isinstance(module, nn.TransformerEncoder):
-            # padded samples as nested tensors are for torch's own attention alone
+            # Only torch's own attention takes padded samples as nested tensors.
             module.use_nested_tensor &= not any(
                 isinstance(part, MultiheadAdapter) for part in module.modules()
             )
@@ -168,9 +180,7 @@ def _verify(source: nn.Module, holder: nn.Module, part: LinearizedOperator) -> N
 
 
 def _put(model: nn.Module, name: str, module: nn.Module) -> nn.Module:
-    """The model with a module in another's place; the module itself where the name is that of the
-    whole.
-    """
+    """Return the model with a module at ``name``: the module itself where the name is empty."""
     if not name:
         return module
     model.set_submodule(name, module)
@@ -178,12 +188,13 @@ def _put(model: nn.Module, name: str, module: nn.Module) -> nn.Module:
 
 
 def _find(model: nn.Module) -> tuple[dict[str, IntegralOperator], dict[str, str]]:
-    """Each attention's softmax operator, and why others cannot be converted."""
+    """Return each attention's softmax operator, and why others cannot be converted, by name."""
     result: dict[str, IntegralOperator] = {}
     reasons: dict[str, str] = {}
+    # Parts of an attention module are not attention of their own. The whole model has no name.
     inside: list[str] = []
     for name, module in model.named_modules():
-        if any(name.startswith(f"{outer}.") if outer else name for outer in inside):
+        if any(not outer or name.startswith(f"{outer}.") for outer in inside):
             continue
         try:
             operator = _teacher_of(module)
@@ -198,11 +209,15 @@ def _find(model: nn.Module) -> tuple[dict[str, IntegralOperator], dict[str, str]
 
 
 def _teacher_of(module: nn.Module) -> IntegralOperator | None:
-    """The softmax operator that a module is; None where it is no attention; ConversionError where
-    it is one that is not understood.
+    """Return a softmax operator that computes what a module does; None where it is not attention.
+
+    Raises:
+        ConversionError: attention that is not understood.
     """
     if isinstance(module, IntegralOperator):
-        return _operator_teacher(module) if isinstance(module.kernel, SoftmaxKernel) else None
+        if not isinstance(module.kernel, SoftmaxKernel):
+            return None
+        return _operator_teacher(module)
     if isinstance(module, nn.MultiheadAttention):
         return as_operator(module)
     bias = next((name for name in BIASES if getattr(module, name, None) is not None), None)
@@ -218,14 +233,18 @@ def _teacher_of(module: nn.Module) -> IntegralOperator | None:
     ):
         names = [name for name, _ in module.named_children()]
         raise ConversionError(
-            f"{type(module).__name__} with the parts {', '.join(names)} is no structure that is "
-            "understood"
+            f"{type(module).__name__} with the parts {', '.join(names)} has a structure that "
+            "is not understood"
         )
     return None
 
 
 def _operator_teacher(operator: Any) -> IntegralOperator:
-    """A softmax operator of ours, or a ConversionError for an option that features cannot carry."""
+    """Return a softmax operator of ours, checked.
+
+    Raises:
+        ConversionError: an option that linear attention does not have.
+    """
     check_path(operator)
     kernel = operator.kernel
     for name, what in (
@@ -246,8 +265,11 @@ def _operator_teacher(operator: Any) -> IntegralOperator:
 
 
 def _timm_teacher(module: Any) -> IntegralOperator:
-    """timm's ``Attention`` by its parts: one layer ``qkv``, an output layer ``proj``, and nothing
-    on the weights.
+    """Return the softmax operator of timm's ``Attention``: one layer ``qkv``, an output layer
+    ``proj``, and nothing that changes the weights.
+
+    Raises:
+        ConversionError: further arguments or parts.
     """
     check_path(module)
     kind = type(module).__name__
@@ -291,14 +313,12 @@ def _timm_teacher(module: Any) -> IntegralOperator:
 
 
 def _kernel(teacher: Any, to: str, options: dict[str, Any], tied: bool) -> AttentionKernel:
-    """The linear kernel on a softmax kernel's own projections."""
-    projections = (
-        teacher.packed
-        if teacher.packed is not None
-        else (teacher.query, teacher.key, teacher.value)
-    )
+    """Return the linear kernel on a softmax kernel's own projections."""
+    projections = projections_of(teacher)
     if to in GRAPHS:
-        kind = HopKernel if to == "infsa" else CentreKernel
+        kind: type[AttentionKernel] = CentreKernel
+        if to == "infsa":
+            kind = HopKernel
         return kind(teacher.d_in, teacher.heads, projections=projections, **graph_options(options))
     chosen = {**CONVERSION_OPTIONS.get(to, {}), **options}
     return LinearAttentionKernel(
@@ -312,7 +332,9 @@ def _kernel(teacher: Any, to: str, options: dict[str, Any], tied: bool) -> Atten
 
 
 def _adapter(source: nn.Module, part: LinearizedOperator) -> nn.Module:
-    """The operator behind the call of the module that it replaces."""
+    """Return the operator behind the call of the module that it replaces."""
     if isinstance(source, nn.MultiheadAttention):
         return MultiheadAdapter(part, batch_first=source.batch_first)
-    return part if isinstance(source, IntegralOperator) else TimmAdapter(part)
+    if isinstance(source, IntegralOperator):
+        return part
+    return TimmAdapter(part)

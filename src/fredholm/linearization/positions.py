@@ -10,24 +10,25 @@ from torch import Tensor, nn
 
 from ..errors import DomainError
 
-PAST = "past_key_values_length"  # by which a table of OPT or BART makes positions of its own
+# The argument from which the tables of OPT and BART compute positions by themselves.
+PAST = "past_key_values_length"
 
 
 def positions_of(model: Any) -> int | None:
-    """How many tokens a model has positions for; None where its configuration names none. Those of
-    RoBERTa and its kin begin behind the place of padding.
-    """
+    """Return how many tokens a model has positions for; None where its configuration names none."""
     limit = getattr(getattr(model, "config", None), "max_position_embeddings", None)
     for name, module in model.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
-            first = 0 if module.padding_idx is None else module.padding_idx + 1
-            return None if limit is None else limit - first
+            # The positions of RoBERTa and its kin begin behind the place of padding.
+            if limit is not None and module.padding_idx is not None:
+                limit -= module.padding_idx + 1
+            return limit
     return limit
 
 
 def limit_positions(model: Any) -> None:
-    """Let a transformers model's table of positions say which tokens lie beyond it; rotary
-    positions have no table, and go on.
+    """Let a transformers model's table of positions refuse tokens beyond it. Rotary positions have
+    no table, and no limit.
     """
     length = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     try:
@@ -43,10 +44,12 @@ def limit_positions(model: Any) -> None:
 
 
 def refuse_beyond(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """DomainError for positions that a table does not have.
+    """Check that a table has the positions of a call: a hook that runs before its forward.
 
-    Not in compiled code, and on a GPU only of a stretch: a step would wait for the answer.
+    Raises:
+        DomainError: positions beyond the table.
     """
+    # Compiled code has no values, and on a GPU a single token would wait for the answer.
     if torch.compiler.is_compiling():
         return
     last = _positions(module, args, kwargs)
@@ -62,7 +65,7 @@ def refuse_beyond(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 def _length(module: Any) -> int:
-    """The positions of a table, whose first rows may be for something else."""
+    """Return the number of positions in a table, whose first rows may mean something else."""
     return module.num_embeddings - getattr(module, "offset", 0)
 
 
@@ -77,7 +80,9 @@ def _positions(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
         the past; None where the arguments do not tell.
     """
     if type(module) is nn.Embedding:
-        return args[0] if args else None
+        if not args:
+            return None
+        return args[0]
 
     arguments = dict(zip(inspect.signature(module.forward).parameters, args)) | kwargs
     position_ids = arguments.get("position_ids")

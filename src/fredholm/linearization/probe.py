@@ -1,5 +1,5 @@
-"""What a transformers model does with its attention, found by one small call; and whether it still
-does the same after its conversion, with the softmax inside.
+"""One small call of a transformers model, which finds its attention; and a comparison of the
+converted model, switched to its softmax, with the model before.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from .interface import (
     uses_interface,
 )
 
-TOKENS = 6  # of the small call, the last of them padding
-FRAMES = 8  # of a sound, after its convolutions
+# Tokens of the small call, the last of them padding, and frames of a sound after its convolutions.
+TOKENS = 6
+FRAMES = 8
 UNREACHED = (
     "was not reached by the small call that finds attention; give inputs={...} of a call that "
     "comes through it"
@@ -60,12 +61,12 @@ class Probe:
 
 @torch.no_grad()
 def probe(model: Any, inputs: dict[str, Any] | None = None, *, keep_refused: bool = False) -> Probe:
-    """Which modules call the interface and with what heads, in order, by one forward pass.
+    """Find the modules that call the interface, and their heads, by one forward pass.
 
     Args:
-        model: of the library; comes back with the attention implementation it had, and in its mode.
-        inputs: arguments of one call; default a few tokens, a blank image, a short silence, as the
-            configuration says.
+        model: of the library. Its attention implementation and its mode are restored.
+        inputs: arguments of one call; by default a few tokens, an image or a short sound, whose
+            sizes follow from the configuration.
         keep_refused: whether cross attention, of an encoder-decoder, may stay as it is.
 
     Raises:
@@ -76,11 +77,13 @@ def probe(model: Any, inputs: dict[str, Any] | None = None, *, keep_refused: boo
     _check_interface(model, keep_refused)
     keep_softmax(model)
     given = inputs is not None
-    inputs = small_call(model) if inputs is None else inputs
+    if inputs is None:
+        inputs = small_call(model)
     names = {id(module): name for name, module in model.named_modules()}
-    before, modes = implementations(model), {m: m.training for m in model.modules()}
+    before = implementations(model)
+    modes = {m: m.training for m in model.modules()}
+    shapes: list[tuple[int, ...]] = []
     try:
-        shapes: list[tuple[int, ...]] = []
         with implementation(model, MIXED), recorded() as calls, _embedded(model, None, shapes):
             _call(model.eval(), inputs, given)
     finally:
@@ -88,23 +91,37 @@ def probe(model: Any, inputs: dict[str, Any] | None = None, *, keep_refused: boo
             module.training = training
     result: dict[str, Call] = {}
     for module, call in calls:
+        # A patched forward can lead to a module of another model. What it replaced in this one then
+        # counts as unreached.
         name = names.get(id(module))
-        if name is None:  # of another model, to which a patch leads: see below
+        if name is None:
             continue
-        known = result.get(name)
-        problem = (known.problem if known else "") or call.problem or path_problem(model, module)
+        # Of several calls of a module the first problem counts.
+        problem = call.problem or path_problem(model, module)
+        if name in result:
+            problem = result[name].problem or problem
         result[name] = replace(call, name=name, problem=problem)
+
     unreached = {
         name: path_problem(model, module) or UNREACHED
         for name, module in model.named_modules()
         if uses_interface(module) and name not in result
     }
     main = _real_input(model, inputs)
-    shape = tuple(main.shape) if main is not None else shapes[0] if shapes else None
+    shape = None
+    if main is not None:
+        shape = tuple(main.shape)
+    elif shapes:
+        shape = shapes[0]
     return Probe(list(result.values()), unreached, inputs, before, shape)
 
 
 def _check_interface(model: Any, keep_refused: bool) -> None:
+    """Refuse models that were converted already, or do not use the interface.
+
+    Raises:
+        ConversionError: by name and reason.
+    """
     kind = type(model).__name__
     if any(hasattr(module, SLOT) for module in model.modules()):
         raise ConversionError(
@@ -130,20 +147,23 @@ def _has_decoder(model: Any) -> bool:
 
 
 def path_problem(model: nn.Module, module: nn.Module) -> str:
-    """What in an attention module is not its class's code, and would be lost where the converted
-    model is loaded; or "".
+    """Return what in an attention module is not its class's code, and would be lost where the
+    converted model is loaded; or "".
     """
     try:
         check_path(module)
     except ConversionError as error:
         return str(error)
-    if not type(model).__module__.startswith(LIBRARIES):  # loaded by its owner's code
+    # The owner's code loads a model of a class of their own, parts and all.
+    if not type(model).__module__.startswith(LIBRARIES):
         return ""
     for path, part in module.named_modules():
         if not type(part).__module__.startswith(LIBRARIES):
-            where = f" at {path!r}" if path else ""
+            where = ""
+            if path:
+                where = f" at {path!r}"
             return (
-                f"{type(part).__module__}.{type(part).__name__}{where} is no layer of torch or "
+                f"{type(part).__module__}.{type(part).__name__}{where} is not a layer of torch or "
                 f"transformers (an adapter?), and loading {type(model).__name__} would not bring "
                 "it back; merge it into the weights first"
             )
@@ -154,7 +174,7 @@ def path_problem(model: nn.Module, module: nn.Module) -> str:
 
 
 def small_call(model: Any) -> dict[str, Any]:
-    """Arguments of a small call: tokens, an image of the configuration's size, a short sound.
+    """Return arguments of a small call: tokens, an image of the configured size, a short sound.
 
     Raises:
         ConversionError: a model that reads something else.
@@ -169,13 +189,12 @@ def small_call(model: Any) -> dict[str, Any]:
         if "attention_mask" in names:
             result["attention_mask"] = torch.ones(1, TOKENS, dtype=torch.long, device=device)
             result["attention_mask"][:, -1] = 0
-    vision = getattr(config, "vision_config", config)
-    both = (
-        main == "input_ids" and hasattr(config, "text_config") and hasattr(config, "projection_dim")
-    )
+
+    # A model of texts and images, such as CLIP, needs both.
+    is_pair = hasattr(config, "text_config") and hasattr(config, "projection_dim")
     sizes: tuple[int, ...] | None = None
-    if main == "pixel_values" or both:
-        sizes = _image(vision)
+    if main == "pixel_values" or (main == "input_ids" and is_pair):
+        sizes = _image(getattr(config, "vision_config", config))
         main = "pixel_values"
     elif main == "input_values" and hasattr(config, "conv_stride"):
         sizes = (1, _samples(config))
@@ -184,7 +203,8 @@ def small_call(model: Any) -> dict[str, Any]:
     if sizes is not None:
         values = torch.randn(sizes, generator=torch.Generator().manual_seed(0))
         result[main] = values.to(device, dtype)
-    if _has_decoder(model):  # of another length, by which cross attention is known
+    # A decoder's tokens are of another number, by which cross attention is recognised.
+    if _has_decoder(model):
         ids = torch.arange(2, TOKENS, device=device)
         result["decoder_input_ids"] = ids[None] % _vocabulary(model)
     if not result:
@@ -201,15 +221,20 @@ def _vocabulary(model: Any) -> int:
 
 
 def _image(config: Any) -> tuple[int, ...] | None:
+    """Return the shape of one image, (1, C, height, width); None where no size is configured, or
+    for videos.
+    """
     size = getattr(config, "image_size", None)
     if size is None or hasattr(config, "num_frames"):
         return None
-    height, width = (size, size) if isinstance(size, int) else tuple(size)
+    if isinstance(size, int):
+        size = (size, size)
+    height, width = size
     return (1, config.num_channels, height, width)
 
 
 def _samples(config: Any) -> int:
-    """So many samples of a sound that convolutions make FRAMES of them."""
+    """Return the number of samples of which the configured convolutions make FRAMES frames."""
     length = FRAMES
     for kernel, stride in zip(reversed(config.conv_kernel), reversed(config.conv_stride)):
         length = (length - 1) * stride + kernel
@@ -217,12 +242,19 @@ def _samples(config: Any) -> int:
 
 
 def _call(model: Any, inputs: dict[str, Any], given: bool) -> Any:
+    """Call the model; ``given`` says whether the user chose the inputs.
+
+    Raises:
+        ConversionError: the model cannot be called on them.
+    """
     try:
         return model(**inputs)
     except ConversionError:
         raise
     except Exception as error:
-        which = "the inputs given" if given else "the small example that was tried"
+        which = "the small example that was tried"
+        if given:
+            which = "the inputs given"
         raise ConversionError(
             f"{type(model).__name__} cannot be called on {which}, {', '.join(inputs)} "
             f"({type(error).__name__}: {error}); give arguments of one call that it takes, "
@@ -231,24 +263,35 @@ def _call(model: Any, inputs: dict[str, Any], given: bool) -> Any:
 
 
 def _real_input(model: Any, inputs: dict[str, Any]) -> Tensor | None:
-    """The main input where it is real: an image, a sound."""
+    """Return the main input where it is real-valued: an image, a sound."""
     main = inputs.get(model.main_input_name)
-    return main if isinstance(main, Tensor) and main.is_floating_point() else None
+    if isinstance(main, Tensor) and main.is_floating_point():
+        return main
+    return None
 
 
 # --- the same as before ---------------------------------------------------------------------------
 
 
 def verify(model: Any, probed: Probe) -> None:
-    """ConversionError unless a converted model, its layers switched to the softmax inside them,
-    gives what it gave before, and the same gradient.
+    """Compare output and input gradient of a converted model, its layers switched to the softmax
+    inside them, with those of the model before.
+
+    Raises:
+        ConversionError: they differ.
     """
     modes = {module: module.training for module in model.modules()}
     real = _real_input(model, probed.inputs) is not None
 
     def run(u: Tensor) -> Tensor:
-        inputs = probed.inputs | ({model.main_input_name: u} if real else {})
-        with _embedded(model, None if real or probed.shape is None else u, []):
+        """Return the outputs for u: the main input, or what tokens are embedded to."""
+        inputs = dict(probed.inputs)
+        embedded = None
+        if real:
+            inputs[model.main_input_name] = u
+        elif probed.shape is not None:
+            embedded = u
+        with _embedded(model, embedded, []):
             return _numbers(model(**inputs))
 
     def original(u: Tensor) -> Tensor:
@@ -268,11 +311,16 @@ def verify(model: Any, probed: Probe) -> None:
 
 @contextmanager
 def _embedded(model: Any, u: Tensor | None, shapes: list[tuple[int, ...]]) -> Iterator[None]:
-    """Inside, a model's embedding gives u, or notes the shape of what it gives."""
+    """Let a model's embedding return u inside; or, where u is None, add the shape of its output to
+    ``shapes``.
+    """
 
     def replaced(module: nn.Module, args: Any, output: Any) -> Any:
         if u is not None:
-            return u if u.shape == output.shape else output  # a decoder's tokens stay
+            # An encoder-decoder embeds the decoder's tokens, of another number, by the same module.
+            if u.shape != output.shape:
+                return output
+            return u
         if isinstance(output, Tensor):
             shapes.append(tuple(output.shape))
         return output
@@ -292,7 +340,7 @@ def _embedded(model: Any, u: Tensor | None, shapes: list[tuple[int, ...]]) -> It
 
 
 def _numbers(output: Any) -> Tensor:
-    """All real tensors of a model's output, one after another; caches are left out."""
+    """Return all real-valued tensors of a model's output as one vector, without caches."""
     result: list[Tensor] = []
 
     def collect(value: Any) -> None:
@@ -307,4 +355,6 @@ def _numbers(output: Any) -> Tensor:
                 collect(one)
 
     collect(output)
-    return torch.cat(result) if result else torch.zeros(0)
+    if not result:
+        return torch.zeros(0)
+    return torch.cat(result)

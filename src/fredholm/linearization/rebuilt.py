@@ -8,15 +8,17 @@ from typing import Any
 from ..errors import ConversionError
 from ..families.softmax.kernel import SoftmaxKernel
 from ..integral import IntegralOperator
+from ..integral.projections import Projections
 from ..models import Model
 from .graph_heads import GRAPHS, graph_options
 from .heads import CONVERSION_OPTIONS
 
-NEW = ("feature_map", "key_map", "decay_logit")  # what a converted kernel has beside projections
+# What a converted kernel has beside its projections.
+NEW = ("feature_map", "key_map", "decay_logit")
 
 
 def operator_fields(to: str, options: dict[str, Any], tied: bool) -> dict[str, Any]:
-    """The fields of a model's configuration that name the converted operator."""
+    """Return the fields of a model's configuration that name the converted operator."""
     if to in GRAPHS:
         return {"operator": to, "operator_options": {"bias": True, **graph_options(options)}}
     chosen = {**CONVERSION_OPTIONS.get(to, {}), **options}
@@ -29,8 +31,11 @@ def operator_fields(to: str, options: dict[str, Any], tied: bool) -> dict[str, A
 
 
 def rebuilt(model: Any, to: str, options: dict[str, Any], tied: bool) -> Any:
-    """The same model with the converted operator by its configuration; every other weight is
-    copied, and so is what was saved beside them (class names, the mean of pictures, words).
+    """Build a model again with the converted operator. Every other weight is copied, and so is what
+    was saved beside them (class names, the mean of pictures, words).
+
+    Raises:
+        ConversionError: no operator in the configuration, or weights without a place.
     """
     if not hasattr(model.config.body, "operator_options"):
         raise ConversionError(
@@ -47,21 +52,32 @@ def rebuilt(model: Any, to: str, options: dict[str, Any], tied: bool) -> Any:
         )
     if hasattr(model, "extra"):
         rebuilt.extra = copy.deepcopy(model.extra)
-        rebuilt.extra.pop("estimator", None)  # whose probabilities are calibrated for the source
+        # The probabilities of an estimator are calibrated for the source.
+        rebuilt.extra.pop("estimator", None)
     return rebuilt
 
 
+def projections_of(kernel: Any) -> Projections:
+    """Return the layers of an attention kernel: one for queries, keys and values, or three."""
+    if kernel.packed is not None:
+        return kernel.packed
+    return kernel.query, kernel.key, kernel.value
+
+
 def shared_teacher(built: Any, teacher: IntegralOperator) -> IntegralOperator:
-    """A softmax operator on the projections of a rebuilt model's operator."""
+    """Return a softmax operator on the projections of a rebuilt model's operator."""
     kernel = built.kernel
-    projections = (
-        kernel.packed if kernel.packed is not None else (kernel.query, kernel.key, kernel.value)
-    )
     own: Any = teacher.kernel
     softmax = SoftmaxKernel(
-        kernel.d_in, kernel.heads, projections=projections, scale=own.scale, causal=own.causal
+        kernel.d_in,
+        kernel.heads,
+        projections=projections_of(kernel),
+        scale=own.scale,
+        causal=own.causal,
     )
-    projection = False if built.projection is None else built.projection
+    projection = built.projection
+    if projection is None:
+        projection = False
     return IntegralOperator(
         kernel.d_in,
         kernel.heads,

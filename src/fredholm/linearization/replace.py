@@ -7,7 +7,7 @@ from __future__ import annotations
 import copy
 import fnmatch
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,11 +29,15 @@ from .interface import (
     uses_interface,
 )
 from .kept import Keep, MixedHeads, read_keep
+from .modules import replace_modules
 from .positions import limit_positions
-from .replaced import Layer, Replaced
+from .probe import probe, verify
+from .replaced import Layer, Replaced, check_found
 
-AUTO, WINDOW = "auto", 64  # tokens that causal layers keep softmax on, where nothing else is said
-SINKS = 4  # first tokens that stay in softmax's part beside a window
+# The last and the first tokens on which causal layers keep softmax by default.
+AUTO = "auto"
+WINDOW = 64
+SINKS = 4
 
 
 def replace_attention(
@@ -53,8 +57,8 @@ def replace_attention(
     copied: bool = True,
     probe: bool = True,
 ) -> Replaced:
-    """The model with linear attention in place of its softmax: projections, networks and norms are
-    kept, maps are new.
+    """Return the model with linear attention in place of its softmax: projections, networks and
+    norms are kept, maps are new.
 
     Args:
         model: an encoder or decoder of transformers; a model of :mod:`fredholm.models`; or a model
@@ -107,20 +111,37 @@ def replace_attention(
         raise OptionError(f"expected keep beside a feature map, got to={to!r}; leave keep out")
     if to in GRAPHS and not tied:
         raise OptionError(f"{to} has no feature maps that could be untied")
-    choose, options = _chooser(layers), dict(options or {})
+    choose = _chooser(layers)
+    options = dict(options or {})
     softmax = SoftmaxPart.of(window, sinks, to, options, store)._replace(decay=decay)
     check_decay(decay, store)
     if to in GRAPHS and decay is not None:
         raise OptionError(f"expected decay beside a feature map, got to={to!r}; leave decay out")
+
+    # A copy may end half converted. The caller's own model is restored after an error.
+    restoring: AbstractContextManager[None] = nullcontext()
     if copied:
         model = copy.deepcopy(model)
-    with nullcontext() if copied else kept_on_error(model):
+    else:
+        restoring = kept_on_error(model)
+    with restoring:
         if is_transformers(model):
             if not copied:
                 _own_configuration(model)
             asked = window != AUTO or sinks not in (AUTO, 0) or store > 0
-            given = (model, to, options, tied, softmax, asked, choose, inputs, keep_refused)
-            return _transformers(*given, probe, keep)
+            request = Request(
+                to=to,
+                options=options,
+                tied=tied,
+                softmax=softmax,
+                asked=asked,
+                choose=choose,
+                inputs=inputs,
+                keep_refused=keep_refused,
+                compared=probe,
+                keep=keep,
+            )
+            return _transformers(model, request)
         if keep is not None:
             raise ConversionError(
                 f"expected keep={keep!r} with causal layers of transformers, got "
@@ -146,14 +167,12 @@ def replace_attention(
                 f"window={window} is of causal layers of transformers, got {type(model).__name__}; "
                 "leave window out, or train a model of fredholm with this option of its operator"
             )
-        from .modules import replace_modules
-
         return replace_modules(model, to, options, tied, choose, keep_refused, probe)
 
 
 @contextmanager
 def kept_on_error(model: nn.Module) -> Iterator[None]:
-    """A model that is converted in place is left as it was where that ends in an error."""
+    """Restore a model that is converted in place where the conversion ends in an error."""
     before = []
     for module in model.modules():
         tables = [(x, dict(x)) for x in vars(module).values() if isinstance(x, dict)]
@@ -172,18 +191,22 @@ def kept_on_error(model: nn.Module) -> Iterator[None]:
 
 
 def window_length(window: int | str | None, to: str, options: dict[str, Any]) -> int | None:
-    """The window that causal layers get.
+    """Return the window that causal layers get.
 
     Raises:
-        OptionError: no number, or a window beside what it cannot share a normaliser with.
+        OptionError: not a number of tokens, or a window beside what has no normaliser in common
+            with it.
 
     Example:
         >>> window_length("auto", "luna", {}), window_length(0, "luna", {})
         (64, None)
     """
     if window == AUTO:
+        # Softmax shares its normaliser with features, which must be positive.
         positive = to not in GRAPHS and getattr(FEATURE_MAPS[to], "positive", True)
-        return WINDOW if positive and options.get("nonneg", True) else None
+        if positive and options.get("nonneg", True):
+            return WINDOW
+        return None
     if window is None or window == 0:
         return None
     if type(window) is not int or window < 0:
@@ -194,14 +217,19 @@ def window_length(window: int | str | None, to: str, options: dict[str, Any]) ->
 
 
 class SoftmaxPart(NamedTuple):
-    """The tokens that causal layers keep softmax on: the last ``window`` ones, the first ``sinks``,
-    and of each group of heads ``store`` ones between them.
+    """The tokens that causal layers keep softmax on, and how all others fade.
+
+    Attributes:
+        window: the last ones.
+        sinks: the first ones.
+        store: of each group of heads, so many between both.
+        decay: ``"head"``, ``"token"`` or None, see :func:`replace_attention`.
     """
 
     window: int | None
     sinks: int
     store: int = 0
-    decay: str | None = None  # of all others
+    decay: str | None = None
 
     @classmethod
     def of(
@@ -212,11 +240,11 @@ class SoftmaxPart(NamedTuple):
         options: dict[str, Any],
         store: int = 0,
     ) -> SoftmaxPart:
-        """The sizes that the arguments of :func:`replace_attention` ask for.
+        """Return the sizes that the arguments of :func:`replace_attention` ask for.
 
         Raises:
-            OptionError: no number, sinks or a store without a window, or a window beside what it
-                cannot share a normaliser with.
+            OptionError: not a number of tokens, sinks or a store without a window, or a window
+                beside what has no normaliser in common with it.
 
         Example:
             >>> SoftmaxPart.of("auto", "auto", "luna", {})
@@ -231,7 +259,9 @@ class SoftmaxPart(NamedTuple):
                 "give window=..., or leave store out"
             )
         if sinks == AUTO:
-            return cls(length, SINKS if length is not None else 0, store)
+            sinks = SINKS
+            if length is None:
+                sinks = 0
         if type(sinks) is not int or sinks < 0:
             raise OptionError(f"expected sinks as a number of tokens or {AUTO!r}, got {sinks!r}")
         if sinks and length is None:
@@ -272,96 +302,83 @@ def _chooser(patterns: Sequence[str] | None) -> Chooser:
     return choose
 
 
-def check_found(
-    model: nn.Module, found: list[str], refused: dict[str, str], keep_refused: bool
-) -> None:
-    """ConversionError where nothing can be converted, or something cannot and must."""
-    kind = type(model).__name__
-    reasons = "; ".join(f"{name}: {why}" for name, why in refused.items())
-    if not found:
-        what = (
-            f"none of its attention can be converted ({reasons})"
-            if refused
-            else "it has no attention that is understood"
-        )
-        raise ConversionError(
-            f"{kind}: nothing to convert, {what}. Understood: transformers' attention interface, "
-            "torch.nn.MultiheadAttention, "
-            f"timm's Attention, and softmax operators of fredholm{_advice(model, refused)}"
-        )
-    if refused and not keep_refused:
-        raise ConversionError(
-            f"{kind}: some attention cannot be converted ({reasons}); keep_refused=True leaves "
-            "these layers as they are"
-        )
+class Request(NamedTuple):
+    """The arguments of a conversion, checked; see :func:`replace_attention`.
+
+    Attributes:
+        softmax: sizes of the causal layers.
+        asked: whether the caller asked for a window, sinks or a store.
+        choose: selects the names of layers to convert.
+        compared: compare the converted model with the model before.
+    """
+
+    to: str
+    options: dict[str, Any]
+    tied: bool
+    softmax: SoftmaxPart
+    asked: bool
+    choose: Chooser
+    inputs: dict[str, Any] | None
+    keep_refused: bool
+    compared: bool
+    keep: int | str | Sequence[str] | None
 
 
-def _advice(model: Any, refused: dict[str, str]) -> str:
-    """The way out where every layer has the same window."""
-    windowed = all("sliding window" in why for why in refused.values())
-    if not refused or not windowed or getattr(model, "config", None) is None:
-        return ""
-    return (
-        ". Loaded with sliding_window=None its queries see the whole past, and it can be converted"
-    )
-
-
-def _transformers(
-    model: Any,
-    to: str,
-    options: dict[str, Any],
-    tied: bool,
-    softmax: SoftmaxPart,
-    asked: bool,
-    choose: Chooser,
-    inputs: Any,
-    keep_refused: bool,
-    compared: bool,
-    keep: int | str | Sequence[str] | None,
-) -> Replaced:
-    from .probe import probe, verify
-
-    probed = probe(model, inputs, keep_refused=keep_refused)
+def _transformers(model: Any, request: Request) -> Replaced:
+    """Convert a transformers model."""
+    softmax = request.softmax
+    probed = probe(model, request.inputs, keep_refused=request.keep_refused)
     calls = {call.name: call for call in probed.calls}
     reasons = {name: call.problem for name, call in calls.items() if call.problem}
     reasons |= probed.unreached
-    if softmax.window is not None and asked and not any(call.causal for call in calls.values()):
+    ordered = any(call.causal for call in calls.values())
+    if softmax.window is not None and request.asked and not ordered:
         reasons |= dict.fromkeys(
             calls,
             f"has no causal order, along which window={softmax.window} could look back, with "
             f"sinks={softmax.sinks} at its beginning and store={softmax.store} between them",
         )
-    if softmax.decay is not None and not any(call.causal for call in calls.values()):
+    if softmax.decay is not None and not ordered:
         reasons |= dict.fromkeys(
             calls, f"has no causal order, along which decay={softmax.decay!r} could fade"
         )
-    wanted = choose([*calls, *probed.unreached])
+
+    wanted = request.choose([*calls, *probed.unreached])
     refused = {name: reasons[name] for name in wanted if name in reasons}
     names = [name for name in wanted if name not in refused]
-    check_found(model, names, refused, keep_refused)
+    check_found(model, names, refused, request.keep_refused)
     chosen = [calls[name] for name in names]
-    kept = read_keep(keep, chosen, layer_numbers(model, names))
+
+    # A layer that keeps all of its groups stays as it is.
+    kept = read_keep(request.keep, chosen, layer_numbers(model, names))
     for call in chosen:
         if len(kept.get(call.name, ())) == call.groups:
             refused[call.name] = "keep names all of its groups"
             del kept[call.name]
     chosen = [call for call in chosen if call.name not in refused]
     check_found(model, [call.name for call in chosen], refused, True)
-    replaced = attach(model, chosen, to, options, tied, softmax, refused, kept)
-    if compared:
+
+    map_facts = request.to, request.options, request.tied
+    replaced = attach(model, chosen, *map_facts, softmax, refused, kept)
+    if request.compared:
         with replaced.mode("softmax"):
             verify(model, probed)
     return replaced
 
 
 def layer_numbers(model: Any, names: Sequence[str]) -> dict[str, int]:
-    """The number of each attention layer: its own, or its place among those named."""
+    """Return the number of each attention layer: its own, or its place among those named."""
+    places = {name: place for place, name in enumerate(names)}
     numbers = {}
-    for place, name in enumerate(names):
+    for name, place in places.items():
         own = getattr(model.get_submodule(name), "layer_idx", None)
-        numbers[name] = place if own is None else int(own)
-    if len(set(numbers.values())) < len(numbers):  # an encoder's beside a decoder's
-        return {name: place for place, name in enumerate(names)}
+        if own is None:
+            own = place
+        numbers[name] = int(own)
+
+    # An encoder and a decoder in one model number their layers alike.
+    if len(set(numbers.values())) < len(numbers):
+        return places
     return numbers
 
 
@@ -385,9 +402,16 @@ def attach(
     refused: dict[str, str] | None = None,
     keep: Keep | None = None,
 ) -> Replaced:
-    """Put :class:`Heads` into a transformers model's attention modules and switch the model to
+    """Put :class:`Heads` into a transformers model's attention modules, and let the model call
     them.
+
+    Args:
+        calls: of the modules.
+        softmax: sizes of the causal layers.
+        refused: modules that stay as they are, with the reason.
+        keep: groups of heads that keep softmax, by layer.
     """
+    # Imported here, because both files import transformers, an extra.
     from .auto import become_linear, facts_of
     from .cache import keep_state
 
@@ -404,6 +428,7 @@ def attach(
             given = {"options": options, "tied": tied}
             if call.causal:
                 given |= softmax._asdict()
+            # Kept groups take their heads of queries along.
             groups = (keep or {}).get(call.name, ())
             heads = call.heads - len(groups) * (call.heads // call.groups)
             given["groups"] = call.groups - len(groups)
@@ -411,6 +436,7 @@ def attach(
             part.quieten()
             if groups:
                 part = MixedHeads(part, groups, call.groups)
+
         part.to(next(module.parameters()).device).train(module.training)
         setattr(module, SLOT, part)
         if call.causal:
@@ -421,8 +447,11 @@ def attach(
         layers.append(Layer(*facts, tuple(kept), new, sum(kept.values())))
         parts[call.name] = part
     limit_positions(model)
-    mixed = any(uses_interface(m) and not hasattr(m, SLOT) for m in model.modules())
-    model.set_attn_implementation(MIXED if mixed else NAME)
+    name = NAME
+    if any(uses_interface(m) and not hasattr(m, SLOT) for m in model.modules()):
+        name = MIXED
+    model.set_attn_implementation(name)
+
     roots = [f"{call.name}.{SLOT}" for call in calls]
     if not any(call.causal for call in calls):
         softmax = SoftmaxPart(None, 0)
@@ -442,8 +471,12 @@ def attach(
 def restore(
     model: Any, facts: dict[str, Any], maps: dict[str, Tensor] | None, folder: Path
 ) -> None:
-    """Put linear attention into a transformers model that was read as softmax, as its conversion is
-    described, and the weights of its maps, where they are given.
+    """Put linear attention into a transformers model that was read as softmax.
+
+    Args:
+        facts: of the conversion, as its configuration describes them.
+        maps: weights of the feature maps, by name; None leaves them as they are drawn.
+        folder: where they come from, for messages.
 
     Raises:
         CheckpointError: layers that the model does not have, or weights that do not fit.
@@ -451,7 +484,9 @@ def restore(
     present = {name for name, _ in model.named_modules()}
     names = [layer["name"] for layer in facts["layers"]]
     # A base model's names lack the prefix that they have in a model with a head.
-    prefix = "" if present & set(names) else f"{model.base_model_prefix}."
+    prefix = f"{model.base_model_prefix}."
+    if present & set(names):
+        prefix = ""
 
     def local(name: str) -> str:
         return name.removeprefix(prefix)

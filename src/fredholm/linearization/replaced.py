@@ -101,7 +101,7 @@ class Replaced:
 
     @contextmanager
     def mode(self, mode: str) -> Iterator[None]:
-        """Every layer in a mode for a while; linear after it."""
+        """Switch every layer to a mode inside; they are linear afterwards."""
         self.switch(mode)
         try:
             yield
@@ -110,10 +110,10 @@ class Replaced:
 
     @contextmanager
     def narrowed(self, window: int) -> Iterator[None]:
-        """Every layer with a window of so many tokens, and without its store, for a while.
+        """Give every layer a window of ``window`` tokens, and no store, inside.
 
         Raises:
-            OptionError: no window, or one that is wider than that of the conversion.
+            OptionError: a window wider than that of the conversion, which may have none.
         """
         if self.window is None or not 1 <= window <= self.window:
             raise OptionError(
@@ -130,7 +130,7 @@ class Replaced:
                 part.window, part.store = length, store
 
     def losses(self) -> dict[str, Tensor]:
-        """Each layer's divergence on the last pass in the mode ``"distil"``.
+        """Return each layer's divergence on the last pass in the mode ``"distil"``.
 
         Raises:
             ConversionError: a layer was not called.
@@ -138,7 +138,7 @@ class Replaced:
         return _all_called({name: part.loss for name, part in self.parts.items()})
 
     def exact_divergences(self) -> dict[str, ExactDivergence]:
-        """Each layer's exact divergence over the passes in the mode ``"measure"``.
+        """Return each layer's exact divergence over the passes in the mode ``"measure"``.
 
         Raises:
             ConversionError: a layer was not called.
@@ -146,13 +146,13 @@ class Replaced:
         return _all_called({name: part.noted.exact for name, part in self.parts.items()})
 
     def new_parameters(self) -> dict[str, nn.Parameter]:
-        """The parameters that are not the source's, by name."""
+        """Return the parameters that are not the source's, by name."""
         wanted = {name for layer in self.layers for name in layer.new}
         return {name: p for name, p in self.model.named_parameters() if name in wanted}
 
     def new_tensors(self) -> dict[str, Tensor]:
-        """Parameters and buffers that are not the source's (random frequencies among them), by
-        name.
+        """Return parameters and buffers that are not the source's, by name; random frequencies are
+        among them.
         """
         roots = self.extra["roots"]
         inside = tuple(f"{root}." for root in roots)
@@ -163,8 +163,10 @@ class Replaced:
         }
 
     def repeated(self) -> dict[str, str]:
-        """Names of the state under which a tensor stands once more, and its first name: of a module
-        at several places, or tied weights. Files hold each tensor once.
+        """Return further names of tensors in the state dict, each with the tensor's first name.
+
+        Tied weights have several names, and so have those of a module at several places. Files hold
+        each tensor once.
         """
         first: dict[int, str] = {}
         state = self.model.state_dict(keep_vars=True)
@@ -172,7 +174,7 @@ class Replaced:
         return {name: other for name, other in firsts.items() if name != other}
 
     def fill(self, tensors: dict[str, Tensor], folder: Path) -> None:
-        """Load saved tensors into the model; every expected name must be there, and no other.
+        """Load saved tensors into the model. The names must be exactly the expected ones.
 
         For a transformers model the file holds only the new tensors (the maps); transformers loads
         the rest. For any other model it holds the full state dict, a shared tensor once, under its
@@ -227,3 +229,44 @@ def _all_called(found: dict[str, Value | None]) -> dict[str, Value]:
             f"the forward pass did not come through {', '.join(silent)}; nothing to distil there"
         )
     return {name: value for name, value in found.items() if value is not None}
+
+
+def check_found(
+    model: nn.Module, found: list[str], refused: dict[str, str], keep_refused: bool
+) -> None:
+    """Check that there is attention to convert, and none that cannot be.
+
+    Args:
+        found: names of the attention to convert.
+        refused: names of attention that cannot be converted, with the reason.
+        keep_refused: whether such attention may stay as it is.
+
+    Raises:
+        ConversionError: nothing to convert, or something that must be converted and cannot.
+    """
+    kind = type(model).__name__
+    reasons = "; ".join(f"{name}: {why}" for name, why in refused.items())
+    if not found:
+        what = "it has no attention that is understood"
+        if refused:
+            what = f"none of its attention can be converted ({reasons})"
+        raise ConversionError(
+            f"{kind}: nothing to convert, {what}. Understood: transformers' attention interface, "
+            "torch.nn.MultiheadAttention, "
+            f"timm's Attention, and softmax operators of fredholm{_advice(model, refused)}"
+        )
+    if refused and not keep_refused:
+        raise ConversionError(
+            f"{kind}: some attention cannot be converted ({reasons}); keep_refused=True leaves "
+            "these layers as they are"
+        )
+
+
+def _advice(model: Any, refused: dict[str, str]) -> str:
+    """Return how a model whose layers all have a sliding window can be converted, else ""."""
+    windowed = all("sliding window" in why for why in refused.values())
+    if not refused or not windowed or getattr(model, "config", None) is None:
+        return ""
+    return (
+        ". Loaded with sliding_window=None its queries see the whole past, and it can be converted"
+    )

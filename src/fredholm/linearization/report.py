@@ -19,6 +19,16 @@ from .replaced import Replaced
 
 FORMAT = 1
 
+# The scores of a report in their order, and the words for them.
+STAGES = {
+    "teacher": "teacher",
+    "before": "replaced",
+    "distilled": "distilled",
+    "matched": "matched",
+    "lengthened": "lengthened",
+    "tuned": "tuned",
+}
+
 
 @dataclass(frozen=True)
 class LayerReport:
@@ -101,7 +111,7 @@ class ConversionReport:
 
     @classmethod
     def of(cls, replaced: Replaced, source: str) -> ConversionReport:
-        """The report of a model whose attention was replaced and not yet trained."""
+        """Return the report of a model whose attention was replaced and not yet trained."""
         result = dict(replaced.model.named_parameters(remove_duplicate=False))
         rows = [
             LayerReport(
@@ -129,19 +139,28 @@ class ConversionReport:
             keep={name: list(groups) for name, groups in replaced.keep.items()},
         )
 
-    def measured(self, when: str, found: Mapping[str, ExactDivergence | Sequence[float] | float]):
-        """Record the layers' divergences ``"before"`` or ``"after"`` the maps are distilled: as
-        they were measured, as a folder keeps them, or as one of an earlier version kept them.
+    def measured(
+        self, when: str, found: Mapping[str, ExactDivergence | Sequence[float] | float]
+    ) -> None:
+        """Record the layers' divergences ``"before"`` or ``"after"`` the maps are distilled.
+
+        Args:
+            found: by layer, as measured, as a list of its three values, or as the mean alone, which
+                folders of earlier versions have.
         """
         rows = []
         for row in self.layers:
             value = found[row.name]
+            changes: dict[str, Any] = {}
             if isinstance(value, float | int):
-                changes = {when: float(value)}
+                changes[when] = float(value)
             else:
                 exact = ExactDivergence(value[0], int(value[1]), int(value[2]))
-                mean = exact.mean if exact.rows else None
-                changes = {when: mean, f"zeros_{when}": exact.zero_rows}
+                changes[f"zeros_{when}"] = exact.zero_rows
+                # JSON has no NaN for a mean over nothing.
+                changes[when] = None
+                if exact.rows:
+                    changes[when] = exact.mean
             rows.append(dataclasses.replace(row, **changes))
         self.layers = rows
 
@@ -169,6 +188,7 @@ class ConversionReport:
         return student / teacher
 
     def _last(self) -> float | None:
+        """Return the score after the last stage; None before any."""
         stages = ("tuned", "lengthened", "matched", "distilled")
         return next((self.scores[key] for key in stages if key in self.scores), None)
 
@@ -180,7 +200,7 @@ class ConversionReport:
         return faster_from(self.speed, lambda row: row["student_ms"] >= row["teacher_ms"])
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, as in ``conversion.json``."""
+        """Return plain data, as in ``conversion.json``."""
         return {
             **dataclasses.asdict(self),
             "recovered": self.recovered,
@@ -190,17 +210,18 @@ class ConversionReport:
 
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> ConversionReport:
-        """The report that :meth:`to_dict` wrote."""
+        """Return the report that :meth:`to_dict` wrote."""
         known = {f.name for f in dataclasses.fields(cls)}
         values = {key: value for key, value in saved.items() if key in known}
-        return cls(**{**values, "layers": [LayerReport(**row) for row in values["layers"]]})
+        values["layers"] = [LayerReport(**row) for row in values["layers"]]
+        return cls(**values)
 
     def save(self, path: str | Path) -> Path:
         """Write it as JSON, in one atomic step."""
         return write_json(Path(path), self.to_dict())
 
     def summary(self) -> list[str]:
-        """Lines that say what became of the score and the speed."""
+        """Return a line for each fact about the layers, the score and the speed."""
         lines = [
             f"{self.source} → {self.to}: {len(self.layers)} attention layers converted, "
             f"{self.new_parameters:,} of {self.parameters:,} parameters are new"
@@ -225,73 +246,81 @@ class ConversionReport:
         if self.data:
             lines.append(f"data: {self.data}")
         if self.scores:
-            names = {
-                "teacher": "teacher",
-                "before": "replaced",
-                "distilled": "distilled",
-                "matched": "matched",
-                "lengthened": "lengthened",
-                "tuned": "tuned",
-            }
             shown = ", ".join(
                 f"{label} {self.scores[key]:.4f}"
-                for key, label in names.items()
+                for key, label in STAGES.items()
                 if key in self.scores
             )
-            percent = "" if self.recovered is None else f"; {self.recovered:.1f}% recovered"
+            percent = ""
+            if self.recovered is not None:
+                percent = f"; {self.recovered:.1f}% recovered"
             if self.ratio is not None:
                 percent = f"; {self.ratio:.3f} times the teacher's"
             lines.append(f"{self.metric}: {shown}{percent}")
         if self.receipt:
             lines.append(f"{self.receipt['sentence']}")
         if self.speed:
-            where = "none measured" if self.crossover is None else f"{self.crossover} tokens"
+            where = "none measured"
+            if self.crossover is not None:
+                where = f"{self.crossover} tokens"
             lines.append(f"faster than its teacher from: {where}")
         return lines
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """Head and rows of the layers' table."""
+        """Return head and rows of the layers' table."""
         head = ["layer", "kind", "heads", "kept", "new", "divergence before", "distilled"]
         rows = []
         for x in self.layers:
-            heads = f"{x.heads}×{x.width}" + (
-                f", {x.groups} of keys" if x.groups != x.heads else ""
-            )
-            values = [
-                _divergence(x.before, x.zeros_before),
-                _divergence(x.after, x.zeros_after),
-            ]
+            heads = f"{x.heads}×{x.width}"
+            if x.groups != x.heads:
+                heads += f", {x.groups} of keys"
             counts = [_whole(x.kept_numbers), _whole(x.new_numbers)]
-            rows.append([x.name, x.kind, heads, *counts, *values])
+            before = _divergence(x.before, x.zeros_before)
+            after = _divergence(x.after, x.zeros_after)
+            rows.append([x.name, x.kind, heads, *counts, before, after])
         return head, rows
 
     def __str__(self) -> str:
         head, rows = self.table()
-        widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
-        table = [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip()
-            for row in [head, *rows]
-        ]
-        return "\n".join([*self.summary(), *table])
+        rows = [head, *rows]
+        widths = [max(map(len, column)) for column in zip(*rows)]
+        lines = self.summary()
+        for row in rows:
+            cells = [cell.ljust(width) for cell, width in zip(row, widths)]
+            lines.append("  ".join(cells).rstrip())
+        return "\n".join(lines)
 
 
 def _count(parameters: Iterable[Tensor]) -> int:
-    """How many numbers parameters hold, each once."""
-    return sum(p.numel() for p in {id(p): p for p in parameters}.values())
+    """Return how many numbers parameters hold, each parameter once."""
+    distinct = {id(p): p for p in parameters}
+    return sum(p.numel() for p in distinct.values())
 
 
 def _whole(value: int | None) -> str:
-    return "–" if value is None else f"{value:,}"
+    if value is None:
+        return "–"
+    return f"{value:,}"
 
 
 def _divergence(value: float | None, zeros: int | None) -> str:
-    text = "–" if value is None else f"{value:.4f}"
-    return f"{text} ({zeros:,} rows infinite)" if zeros else text
+    text = "–"
+    if value is not None:
+        text = f"{value:.4f}"
+    if zeros:
+        text += f" ({zeros:,} rows infinite)"
+    return text
 
 
 def faster_from(
     rows: list[dict[str, float]], slower: Callable[[dict[str, float]], bool]
 ) -> int | None:
-    """The shortest measured length from which on no row is slower; None where the longest is."""
-    last = max((row["length"] for row in rows if slower(row)), default=0.0)
-    return next((int(n) for n in sorted(row["length"] for row in rows) if n > last), None)
+    """Return the shortest measured length from which on no row is slower; None where the longest
+    is.
+    """
+    slow = [row["length"] for row in rows if slower(row)]
+    longest_slow = max(slow, default=0.0)
+    fast = [row["length"] for row in rows if row["length"] > longest_slow]
+    if not fast:
+        return None
+    return int(min(fast))

@@ -22,7 +22,9 @@ from .state import advance
 # The attribute of a cache that asks states made in it to record: the library asks before there is
 # a state.
 RECORDS = "fredholm_record_past"
-PENDING = 64  # tokens that can be removed where the window is narrower, or where there is none
+
+# Tokens that can be removed where the window is narrower, or where there is none.
+PENDING = 64
 
 
 class Tokens(NamedTuple):
@@ -30,7 +32,7 @@ class Tokens(NamedTuple):
 
     Attributes:
         key, value: (B, G, n, ·).
-        valid: tokens that are no padding, (B, n); None for all.
+        valid: tokens that are not padding, (B, n); None for all.
     """
 
     key: Tensor
@@ -43,27 +45,33 @@ class Tokens(NamedTuple):
 
     def part(self, span: slice) -> Tokens:
         """Return some of the tokens."""
-        valid = None if self.valid is None else self.valid[:, span]
+        valid = self.valid
+        if valid is not None:
+            valid = valid[:, span]
         return Tokens(self.key[:, :, span], self.value[:, :, span], valid)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Tokens:
         """Return the tokens with every tensor changed."""
-        valid = None if self.valid is None else change(self.valid)
+        valid = self.valid
+        if valid is not None:
+            valid = change(valid)
         return Tokens(change(self.key), change(self.value), valid)
 
 
 def joined(parts: Sequence[Tokens]) -> Tokens:
     """Return several stretches of tokens as one."""
-    key, value = torch.cat([x.key for x in parts], 2), torch.cat([x.value for x in parts], 2)
+    key = torch.cat([x.key for x in parts], 2)
+    value = torch.cat([x.value for x in parts], 2)
     if all(x.valid is None for x in parts):
         return Tokens(key, value, None)
-    valid = [
-        x.key.new_ones(len(x.key), x.count, dtype=torch.bool)
-        if x.valid is None
-        else x.valid.expand(len(x.key), -1)
-        for x in parts
-    ]
-    return Tokens(key, value, torch.cat(valid, 1))
+
+    masks = []
+    for x in parts:
+        mask = x.valid
+        if mask is None:
+            mask = x.key.new_ones(1, x.count, dtype=torch.bool)
+        masks.append(mask.expand(len(x.key), -1))
+    return Tokens(key, value, torch.cat(masks, 1))
 
 
 @dataclass(eq=False)
@@ -86,8 +94,10 @@ class Past:
 
     @property
     def bytes(self) -> int:
-        """Return the bytes that recording takes beside the state."""
-        tensors = [*self.base.values(), *(x for part in self.parts for x in part if x is not None)]
+        """The bytes that recording takes beside the state."""
+        tensors = list(self.base.values())
+        for part in self.parts:
+            tensors += [x for x in part if x is not None]
         return sum(x.numel() * x.element_size() for x in tensors)
 
     def add(self, heads: LinearHeads, tokens: Tokens, scale: float | None) -> None:
@@ -109,7 +119,7 @@ class Past:
         self.parts = [recorded.part(slice(folded, None))]
 
     def remove(self, count: int) -> Tokens:
-        """Remove the last tokens, which are returned.
+        """Remove the last ``count`` tokens, and return them.
 
         Raises:
             ConversionError: more tokens than are kept here.
@@ -120,8 +130,11 @@ class Past:
                 f"since recording began, got {count}: older ones are in a sum, out of which none "
                 "can be taken; copy the cache (copy.deepcopy) before the tokens that may have to go"
             )
-        whole, rest = joined(self.parts), self.count - count
-        self.parts = [whole.part(slice(0, rest))] if rest else []
+        rest = self.count - count
+        whole = joined(self.parts)
+        self.parts = []
+        if rest:
+            self.parts = [whole.part(slice(0, rest))]
         return whole.part(slice(rest, None))
 
     def map(self, change: Callable[[Tensor], Tensor]) -> None:
@@ -131,8 +144,9 @@ class Past:
 
 
 def added(heads: LinearHeads, tokens: Tokens, memory: Memory, scale: float | None) -> Memory:
-    """Return the state after more tokens, whose queries nobody asks."""
+    """Return the state after more tokens, without their response."""
     key = tokens.key
+    # The queries do not enter the state.
     query = key.new_zeros(len(key), heads.heads, tokens.count, heads.width)
     _, memory = advance(heads, query, *tokens, memory, scale=scale)
     return {name: x.clone() for name, x in memory.items()}

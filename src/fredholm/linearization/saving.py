@@ -56,7 +56,9 @@ def save_linearized(
     if replaced.ecosystem == "fredholm":
         save_pretrained(model, folder, **getattr(model, "extra", {}))
     else:
-        new, once = replaced.new_tensors(), model.state_dict()
+        # A tensor with several names is written once, under the first.
+        new = replaced.new_tensors()
+        once = model.state_dict()
         for name in replaced.repeated():
             del once[name]
         rest = {name: value for name, value in once.items() if name not in new}
@@ -77,8 +79,8 @@ def save_linearized(
 
 
 def load_linearized(folder: str | Path, model: nn.Module | None = None) -> Any:
-    """The converted model in ``folder``, in evaluation mode; every weight comes from the folder and
-    matches its checksum, or it is an error.
+    """Return the converted model in ``folder``, in evaluation mode. Every weight comes from the
+    folder and matches its checksum.
 
     Args:
         folder: written by :func:`save_linearized`.
@@ -96,7 +98,10 @@ def load_linearized(folder: str | Path, model: nn.Module | None = None) -> Any:
     if adapter["ecosystem"] == "fredholm":
         return from_pretrained(folder)
     if adapter["ecosystem"] == "transformers":
-        kind = _source_class(folder, adapter["class"]) if model is None else type(model)
+        if model is None:
+            kind = _source_class(folder, adapter["class"])
+        else:
+            kind = type(model)
         return _load_transformers(folder, kind, model).eval()
     if model is None:
         raise ConversionError(
@@ -114,10 +119,12 @@ def load_linearized(folder: str | Path, model: nn.Module | None = None) -> Any:
 
 
 def _load_transformers(folder: Path, kind: Any, given: Any) -> Any:
+    # Imported here, because the file imports transformers, an extra.
     from .auto import linear_config, linear_model
 
     config = None
-    if given is not None:  # of somebody's own class, and maybe of a configuration of their own
+    if given is not None:
+        # A user's own class, which may have a configuration of its own.
         saved = read_json(folder / "config.json")
         facts = {"linear_attention": saved["linear_attention"]}
         config = linear_config(type(given.config)).from_dict(saved["source"] | facts)
@@ -127,7 +134,7 @@ def _load_transformers(folder: Path, kind: Any, given: Any) -> Any:
 
 @contextmanager
 def _reading(folder: Path) -> Iterator[None]:
-    """What transformers cannot read is a CheckpointError."""
+    """Turn an error of transformers inside into a CheckpointError."""
     try:
         yield
     except FredholmError:
@@ -137,10 +144,10 @@ def _reading(folder: Path) -> Iterator[None]:
 
 
 def _source_class(folder: Path, name: str) -> Any:
-    """The class of transformers that was converted, of its main module or of a model's own file.
+    """Return the class of transformers that was converted, from its main module or a model's file.
 
     Raises:
-        ConversionError: there is none of this name.
+        ConversionError: no class of this name.
     """
     library: Any = require("transformers", "hf", "loading a converted transformers model")
     module, _, short = name.rpartition(".")
@@ -153,7 +160,8 @@ def _source_class(folder: Path, name: str) -> Any:
     known = isinstance(kind, type) and issubclass(kind, library.PreTrainedModel)
     if not known or not module.startswith("transformers."):
         raise ConversionError(
-            f"{folder} holds a converted {name}, which is no class of the installed transformers "
-            f"{library.__version__}; pass a model of its class, load_linearized(folder, model=...)"
+            f"{folder} holds a converted {name}, which is not a class of the installed "
+            f"transformers {library.__version__}; pass a model of its class, "
+            "load_linearized(folder, model=...)"
         )
     return kind

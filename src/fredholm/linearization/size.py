@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from ..errors import OptionError
+from .kept import KEPT
 
 
 @dataclass(frozen=True)
@@ -36,37 +37,43 @@ class CacheSize:
 
 
 def cache_size(cache: Any) -> CacheSize:
-    """The bytes of a cache of transformers, those of converted layers and of layers that keep
-    softmax apart; of an encoder-decoder those of cross attention are among the latter.
+    """Return the bytes of a cache of transformers: those of converted layers, and those of layers
+    that keep softmax. Cross attention of an encoder-decoder is among the latter.
 
     Example:
         >>> from transformers import DynamicCache
         >>> cache_size(DynamicCache()).linear_bytes
         0
     """
+    # Imported here, because transformers is an extra.
     from transformers import EncoderDecoderCache
 
     from .cache import LinearState
-    from .kept import KEPT
 
-    both = isinstance(cache, EncoderDecoderCache)
-    caches = (cache.self_attention_cache, cache.cross_attention_cache) if both else (cache,)
-    layers = [layer for part in caches for layer in part.layers]
-    states = [layer for layer in layers if isinstance(layer, LinearState)]
-    others = [layer for layer in layers if not isinstance(layer, LinearState)]
-    return CacheSize(
-        cache.get_seq_length(),
-        len(states),
-        _bytes(x for state in states for name, x in state.memory().items() if name not in KEPT)
-        + sum(state.past.bytes for state in states if state.past is not None),
-        len(others),
-        _bytes(x for layer in others for x in _kept(layer))
-        + _bytes(x for state in states for name, x in state.memory().items() if name in KEPT),
-    )
+    caches = [cache]
+    if isinstance(cache, EncoderDecoderCache):
+        caches = [cache.self_attention_cache, cache.cross_attention_cache]
+
+    linear_layers, linear_bytes, softmax_layers, softmax_bytes = 0, 0, 0, 0
+    for layer in [layer for part in caches for layer in part.layers]:
+        if not isinstance(layer, LinearState):
+            softmax_layers += 1
+            softmax_bytes += _bytes(_stored(layer))
+            continue
+
+        # Groups of heads that keep softmax have their keys beside the state.
+        linear_layers += 1
+        memory = layer.memory()
+        softmax_bytes += _bytes(x for name, x in memory.items() if name in KEPT)
+        linear_bytes += _bytes(x for name, x in memory.items() if name not in KEPT)
+        if layer.past is not None:
+            linear_bytes += layer.past.bytes
+    tokens = cache.get_seq_length()
+    return CacheSize(tokens, linear_layers, linear_bytes, softmax_layers, softmax_bytes)
 
 
-def _kept(layer: Any) -> list[Tensor]:
-    """Keys and values, or the states of a hybrid model's own layer."""
+def _stored(layer: Any) -> list[Tensor]:
+    """Return keys and values, or the states of a hybrid model's own layer."""
     found = [getattr(layer, "keys", None), getattr(layer, "values", None)]
     for name in ("conv_states", "recurrent_states"):
         found += getattr(layer, name, {}).values()
@@ -91,8 +98,8 @@ def smaller_from(
     state_bytes: int = 4,
     cache_bytes: int = 4,
 ) -> int:
-    r"""The number of tokens N from which on a layer's state takes fewer bytes than a cache of its
-    keys and values.
+    r"""Return the number of tokens N from which on a layer's state takes fewer bytes than a cache
+    of its keys and values.
 
     .. math:: \big(S\,(r\,(e + 1) + 1) + m\big)\,s + 2\,(m + t)\,G\,e\,c + 4\,(t\,G + 1)
         \;<\; 2\,N\,G\,e\,c

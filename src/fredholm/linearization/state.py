@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..integral import Memory
-from ..integral.feature_map import is_per_head, is_pointwise
+from ..integral.feature_map import is_per_head
 from ..ops.backend import at_least_single, cast
 from ..ops.linear_attention import (
     advance_moment,
@@ -17,8 +17,9 @@ from ..ops.linear_attention import (
     step_window,
 )
 from ..quadrature import reciprocal
-from .heads import Heads, LinearHeads, clean, stretches
-from .kept import KEPT, MixedHeads
+from .heads import Heads, LinearHeads, stretches
+from .kept import MixedHeads
+from .seen import clean
 
 
 def has_state(heads: Heads) -> bool:
@@ -27,15 +28,12 @@ def has_state(heads: Heads) -> bool:
     """
     if isinstance(heads, MixedHeads):
         heads = heads.linear
-    if not isinstance(heads, LinearHeads):
-        return False
-    maps = (heads.feature_map, heads.key_map)
-    return all(is_pointwise(one) for one in maps if one is not None)
+    return isinstance(heads, LinearHeads) and heads.pointwise
 
 
 def shares_keys(heads: LinearHeads) -> bool:
     """Whether heads that share a key also share its features: one state for all of them."""
-    return not is_per_head(heads.feature_map if heads.key_map is None else heads.key_map)
+    return not is_per_head(heads._key_map)
 
 
 def advance(
@@ -48,7 +46,7 @@ def advance(
     *,
     scale: float | None = None,
 ) -> tuple[Float[Tensor, "b h n d"], Memory]:
-    r"""The next n tokens of a causal sequence: what they receive, and the state after them.
+    r"""Return the response to the next n tokens of a causal sequence, and the state after them.
 
     Without a window the state is :math:`\sum_j \psi(k_j) [v_j, 1]^T / e^c` over the real tokens j
     so far, each faded where there is a decay, their number, and c where the map is exponential: of
@@ -58,7 +56,7 @@ def advance(
 
     Args:
         heads: the converted layer's.
-        valid: tokens that are no padding; None for all.
+        valid: tokens that are not padding; None for all.
         memory: the state before; empty before the first token.
 
     Shape: ``moment`` (B, G, r, d + 1), ``real`` (B,), ``shift`` (B, G); G is H where each head has
@@ -67,7 +65,7 @@ def advance(
     Cost: O(n·H·r·d) time, whatever came before.
 
     Raises:
-        ConversionError: heads that the layer's maps are not for.
+        ConversionError: heads that the layer's maps were not made for.
 
     Example:
         >>> heads, x = LinearHeads(2, 4, feature_map="elu"), torch.randn(1, 2, 3, 4)
@@ -81,74 +79,65 @@ def advance(
     key, value = clean(key, valid), clean(value, valid)
     if heads.window is not None:
         return heads.in_window(query, key, value, valid, scale, memory)
-    if len(parts := stretches(query, query.shape[2])) > 1:
+    parts = stretches(query, query.shape[2])
+    if len(parts) > 1:
         outs = []
         for part in parts:
-            seen = None if valid is None else valid[:, part]
-            tokens = query[:, :, part], key[:, :, part], value[:, :, part], seen
+            real = None
+            if valid is not None:
+                real = valid[:, part]
+            tokens = query[:, :, part], key[:, :, part], value[:, :, part], real
             out, memory = advance(heads, *tokens, memory, scale=scale)
             outs.append(out)
         return torch.cat(outs, 2), memory
+
     value_by_group = value
     if not shares_keys(heads):
-        key, value = heads.share(key), heads.share(value)
+        key = heads.share(key)
+        value = heads.share(value)
     b, h, n, _ = query.shape
     groups = key.shape[1]
-    dtype = torch.promote_types(key.dtype, torch.float32)  # the state's may be another
+
+    # The sums are in float32 or better. A memory that was moved to a half precision is cast back.
+    dtype = torch.promote_types(key.dtype, torch.float32)
     sums = {name: memory[name].to(dtype) for name in ("moment", "shift") if name in memory}
     features, shift = heads.key_features(key, scale, valid, sums.get("shift"))
-    mass = torch.ones(b, n, dtype=features.dtype, device=key.device)
-    mass = mass if valid is None else mass * valid
-    counted = (
-        mass.long().cumsum(-1) + memory.get("real", mass.new_zeros(b, dtype=torch.long))[:, None]
-    )
 
-    def folded(x: Tensor) -> Tensor:  # (B·G, H/G | 1, ...): heads of a group share one state
+    # Every real token has mass 1, and a query's scale is one over the number of those so far.
+    mass = torch.ones(b, n, dtype=features.dtype, device=key.device)
+    if valid is not None:
+        mass = mass * valid
+    before = memory.get("real", mass.new_zeros(b, dtype=torch.long))
+    counted = mass.long().cumsum(-1) + before[:, None]
+    query_scale = reciprocal(counted.to(features.dtype))
+
+    # The op has one state per head. Heads of a group share one, so that groups go to the batch,
+    # (B·G, H/G, …), and their keys and values have one head, (B·G, 1, …).
+    def folded(x: Tensor) -> Tensor:
         return x.reshape(b * groups, x.shape[1] // groups, *x.shape[2:])
 
     def per_group(x: Tensor) -> Tensor:
         return x.repeat_interleave(groups, 0)
 
+    if shift is not None:
+        shift = folded(shift)
     decay = heads.exponents(value_by_group, valid)
     if decay is not None:
-        decay = folded(decay.repeat_interleave(groups // decay.shape[1], 1)[..., None])[..., 0]
-    before = {name: folded(x) for name, x in sums.items()}
+        decay = decay.repeat_interleave(groups // decay.shape[1], 1)
+        decay = folded(decay[..., None])[..., 0]
     out, after = advance_moment(
         folded(heads.query_features(query, scale)),
         folded(features),
         folded(value),
-        None if shift is None else folded(shift),
+        shift,
         per_group(mass),
-        per_group(reciprocal(counted.to(features.dtype)))[:, None],
-        before,
+        per_group(query_scale)[:, None],
+        {name: folded(x) for name, x in sums.items()},
         floor=heads.floor,
         decay=decay,
     )
     after = {name: x.reshape(b, groups, *x.shape[2:]) for name, x in after.items()}
     return out.reshape(b, h, n, -1).to(value.dtype), after | {"real": counted[:, -1]}
-
-
-def advance_mixed(
-    heads: MixedHeads,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    valid: Tensor | None,
-    memory: Memory,
-    *,
-    scale: float | None = None,
-) -> tuple[Tensor, Memory]:
-    """:func:`advance` of a layer in which some groups keep softmax: their keys and values of all
-    tokens lie in the memory beside the state.
-    """
-    heads.check(query, key)
-    past = {name: x for name, x in memory.items() if name in KEPT}
-    state = {name: x for name, x in memory.items() if name not in KEPT}
-    points = heads.points(query, key, value, False)
-    out, state = advance(heads.linear, *points, valid, state, scale=scale)
-    points = heads.points(query, clean(key, valid), clean(value, valid), True)
-    kept, past = heads.advance_kept(*points, valid, past, heads.factor(scale))
-    return heads.joined(out, kept), state | past
 
 
 def steps_in_place(heads: LinearHeads, query: Tensor, key: Tensor, memory: Memory) -> bool:
@@ -160,10 +149,13 @@ def steps_in_place(heads: LinearHeads, query: Tensor, key: Tensor, memory: Memor
         return False
     if torch.compiler.is_compiling() or moment.dtype != at_least_single(query.dtype):
         return False
+    # Outside inference mode torch refuses to write to a tensor that was made inside.
     if moment.is_inference() and not torch.is_inference_mode_enabled():
-        return False  # torch does not let it be written to
-    if heads.window is None:  # a common factor of all keys has a form of its own: see advance
+        return False
+    # Keys with a common factor may raise it, by which the whole moment is then divided: `advance`.
+    if heads.window is None:
         return "shift" not in memory
+    # A token can take the oldest one's place once the sinks and the window are full.
     if "sinks_filled" in memory or memory["near_key"].shape[2] < heads.sinks + heads.window:
         return False
     return memory["near_key"].dtype == key.dtype
@@ -181,8 +173,8 @@ def step(
     scale: float | None = None,
     left: int | None = None,
 ) -> Float[Tensor, "b h 1 d"]:
-    """:func:`advance` for one token, which changes the tensors of the memory: nothing is allocated
-    that stays.
+    """Return :func:`advance` of one token, and change the tensors of the memory in place, so that
+    nothing is allocated that stays.
 
     Args:
         slot: of a window, where its oldest token lies; the new one takes its place. One per row
@@ -193,23 +185,38 @@ def step(
     scale = heads.factor(scale)
     key, value = clean(key, valid), clean(value, valid)
     if heads.window is not None:
-        mass = key.new_ones(1, 1) if valid is None else valid.to(key.dtype)
-        points = query * scale, key, value, mass, heads.far(query, scale, value, valid)
+        mass = key.new_ones(1, 1)
+        if valid is not None:
+            mass = valid.to(key.dtype)
+        far = heads.far(query, scale, value, valid)
+        points = query * scale, key, value, mass, far
         return cast(step_window(*points, memory, slot, valid, left), value.dtype)
+
+    assert heads.floor is not None  # converted layers are normalised
     decay = heads.exponents(value, valid)
     if not shares_keys(heads):
-        key, value = heads.share(key), heads.share(value)
-    (b, h, _, _), groups, moment = query.shape, key.shape[1], memory["moment"]
+        key = heads.share(key)
+        value = heads.share(value)
+    b, h, _, _ = query.shape
+    groups = key.shape[1]
+    moment, count = memory["moment"], memory["real"]
     features, _ = heads.key_features(key, scale, valid)
-    if valid is not None:
+    if valid is None:
+        count.add_(1)
+    else:
         features = features * valid[:, :, None, None]
-    memory["real"].add_(1 if valid is None else valid[:, 0])
-    with_one = torch.nn.functional.pad(cast(value, moment.dtype), (0, 1), value=1.0)
+        count.add_(valid[:, 0])
+
+    # The moment (B, G, r, d + 1) fades, and then takes the new key times [value, 1].
     if decay is not None:
         decay = decay.repeat_interleave(groups // decay.shape[1], 1)
         moment.mul_(cast(decay, moment.dtype).neg().exp()[..., None])
+    with_one = torch.nn.functional.pad(cast(value, moment.dtype), (0, 1), value=1.0)
     moment.addcmul_(features.mT, with_one)
-    out = heads.query_features(query, scale).reshape(b, groups, h // groups, -1) @ moment
-    total = out[..., -1:] / memory["real"].clamp_min(1)[:, None, None, None]
-    mean = out[..., :-1] / memory["real"].clamp_min(1)[:, None, None, None]
-    return cast((mean / guarded(total, heads.floor)).view(b, h, 1, -1), value.dtype)
+
+    # Its last column is the denominator. Both are means over the real tokens so far, so that the
+    # floor means the same at every length.
+    sums = heads.query_features(query, scale).reshape(b, groups, h // groups, -1) @ moment
+    means = sums / count.clamp_min(1)[:, None, None, None]
+    out = means[..., :-1] / guarded(means[..., -1:], heads.floor)
+    return cast(out.view(b, h, 1, -1), value.dtype)

@@ -35,28 +35,32 @@ class FredholmLinearTrainer(transformers.Trainer):
             super()._load_best_model()
 
     def _read(self, folder: Any, model: Any) -> bool:
-        """Whether a checkpoint is of a converted model, which then has its weights."""
+        """Load the weights of a checkpoint of a converted model; return False for any other."""
         path = Path(folder) / WEIGHTS
         if self.is_deepspeed_enabled or self.is_fsdp_enabled or not path.is_file():
             return False
-        read_into(self.model if model is None else model, path)
+        if model is None:
+            model = self.model
+        read_into(model, path)
         return True
 
 
 def read_into(model: Any, path: Path) -> None:
-    """The weights of a file of :data:`WEIGHTS` into a model, each tied weight once.
+    """Load a file of :data:`WEIGHTS` into a model. It holds each tied weight once.
 
     Raises:
         CheckpointError: tensors that are damaged, missing, unknown or of other shapes.
     """
-    tensors, own = read_tensors(path, FIX), model.state_dict(keep_vars=True)
-    given = {id(own[name]) for name in tensors.keys() & own.keys()}
+    tensors = read_tensors(path, FIX)
+    own = model.state_dict(keep_vars=True)
+    common = tensors.keys() & own.keys()
+
+    # A tied weight has several names in the model, one of which is in the file.
+    given = {id(own[name]) for name in common}
     faults = {
         "missing": sorted(name for name, x in own.items() if id(x) not in given),
         "unknown": sorted(tensors.keys() - own.keys()),
-        "of another shape": sorted(
-            name for name in tensors.keys() & own.keys() if tensors[name].shape != own[name].shape
-        ),
+        "of another shape": sorted(x for x in common if tensors[x].shape != own[x].shape),
     }
     if any(faults.values()):
         raise CheckpointError(

@@ -23,11 +23,12 @@ def load_local(kind: Any, folder: str | Path, **options: Any) -> Any:
         TrustError: the folder needs its own code, or names files that lie outside of it.
         CheckpointError: an index or a configuration that is not JSON.
     """
-    # The import loads transformers, which is optional.
-    from .hub import register_config
+    # Imported here, because the file imports transformers, an extra.
+    from .auto import register_config
 
     refuse_pointers(Path(folder))
-    register_config()  # so that the Auto classes know the format of converted models
+    # The Auto classes then know the format of converted models.
+    register_config()
     try:
         return kind.from_pretrained(
             str(folder), local_files_only=True, trust_remote_code=False, **options
@@ -88,14 +89,17 @@ def _json_of(file: Path) -> dict[str, Any]:
 
 
 def picture_scale(folder: str | Path) -> dict[str, Any]:
-    """``mean`` and ``std`` by which a folder's image processor normalises pictures in [0, 1], and
-    ``picture_size``, (height, width) to which it cuts them; each where a file says so.
+    """Return how a folder's image processor prepares pictures, as far as its files tell.
+
+    ``mean`` and ``std`` normalise pictures in [0, 1]; ``picture_size`` is the (height, width) to
+    which they are cut.
 
     Raises:
         CheckpointError: a file that is no JSON.
     """
     facts: dict[str, Any] = {}
-    for name in ("processor_config.json", "preprocessor_config.json"):  # the latter's words hold
+    # Where both files exist, the values of the second hold.
+    for name in ("processor_config.json", "preprocessor_config.json"):
         file = Path(folder) / name
         if not file.is_file():
             continue
@@ -103,10 +107,15 @@ def picture_scale(folder: str | Path) -> dict[str, Any]:
             found = json.loads(file.read_text(encoding="utf-8"))
         except ValueError as error:
             raise CheckpointError(f"{file} is no JSON ({error})") from error
-        found = found.get("image_processor", found)  # a processor of texts as well holds its parts
-        cut = found.get("do_center_crop", "crop_size" in found)
-        size = _size(found.get("crop_size" if cut else "size"))
-        facts |= {} if size is None else {"picture_size": size}
+        # The processor of a model of texts and pictures has one for each.
+        found = found.get("image_processor", found)
+        crops = found.get("do_center_crop", "crop_size" in found)
+        size_name = "size"
+        if crops:
+            size_name = "crop_size"
+        size = _size(found.get(size_name))
+        if size is not None:
+            facts["picture_size"] = size
         if found.get("do_normalize") is False:
             facts |= {"mean": 0.0, "std": 1.0}
         elif {"image_mean", "image_std"} <= set(found):
@@ -115,7 +124,7 @@ def picture_scale(folder: str | Path) -> dict[str, Any]:
 
 
 def _size(said: Any) -> tuple[int, int] | None:
-    """Height and width as image processors write them: a side, both, or neither."""
+    """Return height and width as image processors write them: one side, both, or None."""
     if isinstance(said, int):
         return said, said
     if isinstance(said, dict) and {"height", "width"} <= set(said):
@@ -124,7 +133,8 @@ def _size(said: Any) -> tuple[int, int] | None:
 
 
 def load_gguf(folder: str | Path) -> tuple[Any, Any]:
-    """The language model in a folder's one GGUF file, its weights in float32, and its tokenizer.
+    """Return the language model in a folder's one GGUF file, with weights in float32, and its
+    tokenizer.
 
     Raises:
         MissingExtraError: gguf or accelerate is not installed.
@@ -139,10 +149,8 @@ def load_gguf(folder: str | Path) -> tuple[Any, Any]:
             f"{folder}: holds {len(names)} GGUF files ({', '.join(names)}); needs one"
         )
     try:
-        model, tokenizer = (
-            load_local(kind, folder, gguf_file=names[0])
-            for kind in (library.AutoModelForCausalLM, library.AutoTokenizer)
-        )
+        model = load_local(library.AutoModelForCausalLM, folder, gguf_file=names[0])
+        tokenizer = load_local(library.AutoTokenizer, folder, gguf_file=names[0])
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         raise CheckpointError(
             f"{Path(folder) / names[0]}: transformers cannot read it ({error})"

@@ -110,6 +110,7 @@ def register_saved(config: type[Configuration]) -> Callable[[Module], Module]:
 
 def _saved(folder: Path) -> tuple[dict[str, Any], type[Any], Any]:
     """What ``config.json`` says, the class that it is of, and its configuration."""
+    # Imported here, because Model inherits from PretrainedMixin of this file.
     from .model import Model
 
     saved = _read_config(folder)

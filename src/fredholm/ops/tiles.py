@@ -91,6 +91,24 @@ def rectangles(rows: int, columns: int, size: int) -> Iterator[tuple[Span, Span]
             yield slice(r, r + height), slice(c, c + width)
 
 
+def add_shared(total: Tensor | None, part: Tensor) -> None:
+    """Add ``part`` to ``total``, summed over the dimensions that ``total`` shares. Without
+    ``total`` do nothing.
+
+    Example:
+        >>> total = torch.zeros(1, 2)
+        >>> add_shared(total, torch.ones(3, 2))
+        >>> total.tolist()
+        [[3.0, 3.0]]
+    """
+    if total is None:
+        return
+    shared = [i for i in range(total.dim()) if total.shape[i] == 1 and part.shape[i] != 1]
+    if shared:
+        part = part.sum(shared, keepdim=True)
+    total.add_(part)
+
+
 def multiply_rows(out: Tensor, rows: Tensor, right: Tensor, *, beta: int) -> None:
     """Compute ``out = beta·out + rows @ right`` in place, batched (g, m, ·).
 

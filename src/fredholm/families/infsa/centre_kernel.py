@@ -148,7 +148,7 @@ class CentreKernel(TokenGraphKernel, CentredWeights, OwnForm):
         """
         weights, centre = shared_centres(tokens, cast(mass, tokens.energy.dtype), total)
         pooled = over_points(weights, cast(u.squeeze(1), weights.dtype))
-        bias = self._value_bias()
+        bias = self.value_bias()
         if bias is not None:
             # The bias is multiplied with the sum of the weights, which goes in the same message.
             pooled = torch.cat([pooled, weights.sum(-1, keepdim=True)], -1)

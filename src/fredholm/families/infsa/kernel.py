@@ -146,15 +146,8 @@ class TokenGraphKernel(AttentionKernel, DecayingWeights):
             return query
         return query * self.scale
 
-    def _value_bias(self) -> Tensor | None:
-        """Return the bias of the values by head, (1, H, 1, d_out), or None."""
-        bias = self._map(2)[1]
-        if bias is None:
-            return None
-        return self._share(bias.view(1, self.groups, 1, self.d_out))
-
     def _with_bias(self, value: Tensor) -> Tensor:
-        bias = self._value_bias()
+        bias = self.value_bias()
         if bias is None:
             return value
         return value + bias
@@ -182,7 +175,7 @@ class TokenGraphKernel(AttentionKernel, DecayingWeights):
 
     def offset(self, problem: Problem) -> Tensor | None:
         """Return the value bias times the integral of a query's weights, which is not one."""
-        bias = self._value_bias()
+        bias = self.value_bias()
         if bias is None:
             return None
         integral = (self.weights(problem) * problem.quadrature.weights()).sum(-1, keepdim=True)

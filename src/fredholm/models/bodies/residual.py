@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ...configuration import check_counts, check_heads, check_rates, check_ratio
 from ...domain import Domain
+from ...errors import OptionError
 from ...integral import CausalState
 from ..depth import ResidualBlock
 from ..encoders import Encoder, EncoderConfig
@@ -93,6 +94,9 @@ class ResidualBody(Body):
         scaled: whether the 2L branches, an operator and a feed-forward network per block, start
             with outputs scaled by :math:`1/\sqrt{2L}`.
 
+    Raises:
+        OptionError: another number of rates than of operators.
+
     Reference: ITNet §3.4, Eqs. 5, 194.
 
     Example:
@@ -116,10 +120,20 @@ class ResidualBody(Body):
     ):
         super().__init__()
         shared: Any = {"ratio": ratio, "dropout": dropout, "chunk": chunk}
-        self.blocks: Any = nn.ModuleList(
-            ResidualBlock(operator, dim, drop_path=rate, **shared)
-            for operator, rate in zip(operators, drop_path)
-        )
+        blocks: list[nn.Module] = []
+        for operator in operators:
+            if len(blocks) == len(drop_path):
+                raise OptionError(
+                    f"drop_path: expected a rate for each operator, got {len(drop_path)} rates and "
+                    "more operators; give one per block"
+                )
+            blocks.append(ResidualBlock(operator, dim, drop_path=drop_path[len(blocks)], **shared))
+        if len(blocks) < len(drop_path):
+            raise OptionError(
+                f"drop_path: expected a rate for each of {len(blocks)} operators, got "
+                f"{len(drop_path)} rates; give one per block"
+            )
+        self.blocks: Any = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(dim)
         if scaled:
             # The sum of 2L independent branches then has the variance of a single unscaled one.

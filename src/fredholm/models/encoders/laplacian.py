@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -110,7 +111,7 @@ def sparse_laplacian_positions(
         torch.Size([3, 1])
     """
     require("scipy.sparse", "search", "eigenvectors of a large graph")
-    import numpy
+    # Imported here, because scipy is an extra.
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
@@ -141,7 +142,7 @@ def sparse_laplacian_positions(
 
 def _modes(adjacent: Any, nodes: Any, k: int) -> list[_Mode]:
     """The lowest k eigenvectors of a connected component beside its null space."""
-    import numpy
+    # Imported here, because scipy is an extra.
     from scipy.sparse import diags_array, eye_array
 
     n = len(nodes)
@@ -160,7 +161,7 @@ def _modes(adjacent: Any, nodes: Any, k: int) -> list[_Mode]:
 
 def _lowest(laplacian: Any, null: Any, count: int) -> tuple[Any, Any]:
     """The lowest eigenvalues and eigenvectors of a connected graph but for its null vector."""
-    import numpy
+    # Imported here, because scipy is an extra.
     from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
     # Eigenvalues lie in [0, 2]. Of 2 - L, without its null vector, the lowest are the largest.

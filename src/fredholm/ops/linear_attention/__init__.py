@@ -4,7 +4,7 @@ from .band import taken_by_row
 from .banked import banked_attention
 from .chunked import Moment, at_scale, guarded, linear_attention, over_new_factor, wants_pieces
 from .decayed import decayed_attention, decayed_prefix_sums, largest_seen
-from .naive import linear_attention_naive, linear_density, measured_density
+from .naive import at_scale_of_seen, linear_attention_naive, linear_density, measured_density
 from .pieces import attend_in_pieces
 from .running import (
     advance_moment,
@@ -26,6 +26,7 @@ __all__ = [
     "advance_moment",
     "advance_window",
     "at_scale",
+    "at_scale_of_seen",
     "attend_in_pieces",
     "banked_attention",
     "begins_block",

@@ -74,6 +74,7 @@ def banked_attention(
         return linear_attention_refusal(dtype, features, value.shape[3], pairs)
 
     if choose_backend(backend, BANKED_ATTENTION, value.device, refusal) == "triton":
+        # Imported here, because Triton may not be installed.
         from .triton import attend
 
         query_parts = [part.to(dtype) for part in query_bank]

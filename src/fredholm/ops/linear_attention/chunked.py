@@ -85,6 +85,7 @@ def linear_attention(
         return linear_attention_refusal(dtype, query.shape[3], value.shape[3], batch * heads)
 
     if choose_backend(backend, LINEAR_ATTENTION, value.device, refusal) == "triton":
+        # Imported here, because Triton may not be installed.
         from .triton import attend
 
         return attend(query, key, value, quadrature, floor)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ...quadrature import Quadrature
 from ..backend import full_precision
-from .chunked import guarded
+from .chunked import at_scale, guarded
 
 
 def linear_density(
@@ -65,6 +65,34 @@ def measured_density(
     if fading is None:
         return density
     return density * fading.to(density.dtype)
+
+
+def at_scale_of_seen(
+    query: Float[Tensor, "#b #h q r"],
+    key: Float[Tensor, "#b #h k r"],
+    weights: Float[Tensor, "#b #h #q k"],
+    fading: Float[Tensor, "#b #h #q k"] | None,
+) -> Float[Tensor, "b h q r"]:
+    """Return features of queries over the largest key feature that each one sees, for the
+    definition: see :func:`.at_scale`. O(Nq·Nk).
+
+    Keys come divided by the largest exponential of all, so those that a query sees may all be tiny.
+
+    Args:
+        query, key: φ and ψ.
+        weights: of the quadrature; pairs of weight zero are not seen.
+        fading: what is left of each key, where the past fades.
+
+    Example:
+        >>> key = torch.tensor([[[[0.5], [1.0]]]])
+        >>> order = torch.ones(1, 1, 2, 2).tril()
+        >>> at_scale_of_seen(torch.ones(1, 1, 2, 1), key, order, None).flatten().tolist()
+        [2.0, 1.0]
+    """
+    largest = key.detach().amax(-1)[:, :, None]
+    if fading is not None:
+        largest = largest * fading.detach().to(largest.dtype)
+    return at_scale(query, torch.where(weights > 0, largest, 0.0).amax(-1))
 
 
 def linear_attention_naive(

@@ -368,6 +368,7 @@ def grid_convolution(
     chosen = choose_backend(backend, CONVOLUTION, signal.device, refusal)
     with full_precision(signal):
         if chosen == "triton":
+            # Imported here, because Triton may not be installed.
             from ..triton.op import grid_convolution_triton
 
             return grid_convolution_triton(

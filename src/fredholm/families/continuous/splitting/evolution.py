@@ -16,6 +16,7 @@ from ....errors import OptionError, ShapeError
 from ....integral import Part
 from ....integral.checks import check_domains, check_features, check_fit
 from ....integral.contract import call_with
+from ....integral.features import clean
 from ....ops.backend import at_least_single
 from .controls import Controls, resolve_controls
 from .schemes import Flow, Scheme, resolve_scheme
@@ -298,13 +299,13 @@ class Evolution(nn.Module):
             domain = default_line(u.shape[1], device=u.device, dtype=at_least_single(u.dtype))
         check_domains(domain=domain)
         check_fit(u, domain, "u", "domain")
-        return _clean(u, domain), domain
+        return clean(u, domain.valid), domain
 
     def leave(self, u: Tensor, domain: Domain) -> Tensor:
         """Return u after the final norm, zero at padding."""
         if self.norm is not None:
             u = self.norm(u)
-        return _clean(u, domain)
+        return clean(u, domain.valid)
 
     def extra_repr(self) -> str:
         time = f"horizon={self.horizon:g}, steps={self.steps}"
@@ -362,11 +363,3 @@ def _kind(term: Term) -> tuple:
     """Return the facts of a term that all knots must share."""
     shapes = [(name, tuple(parameter.shape)) for name, parameter in term.named_parameters()]
     return type(term), term.substep, shapes
-
-
-def _clean(u: Tensor, domain: Domain) -> Tensor:
-    """Return u, zero at padding, by ``where``, so that NaN there is harmless."""
-    if domain.valid is None:
-        return u
-    zero = torch.zeros((), dtype=u.dtype, device=u.device)
-    return torch.where(domain.valid[..., None], u, zero)

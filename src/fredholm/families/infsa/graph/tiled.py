@@ -19,7 +19,16 @@ from torch import Tensor
 
 from ....ops.backend import full_precision
 from ....ops.tiles import ACTIVATIONS as POINTWISE
-from ....ops.tiles import Activation, Scratch, Span, cut, find_activation, groups, spans
+from ....ops.tiles import (
+    Activation,
+    Scratch,
+    Span,
+    add_shared,
+    cut,
+    find_activation,
+    groups,
+    spans,
+)
 
 KEY_TILE = 512
 """The most keys of a tile."""
@@ -294,7 +303,7 @@ def _add_gradients(tile: Tile, call: Call) -> None:
     if totals.density is not None:
         part = raw * above
         tile.hide_later(part)
-        _add_shared(tile.density(totals.density), part)
+        add_shared(tile.density(totals.density), part)
 
     # dS = ρ φ'(S) dP, dq = dS k, dk = dSᵀ q.
     tile.hide(above)
@@ -318,12 +327,4 @@ def _add_statistic_gradient(tile: Tile, call: Call, pairs: Tensor, above: Tensor
     else:
         above.addcmul_(slope * mass, rate)
     if call.totals.mass is not None:
-        _add_shared(tile.key_masses(call.totals.mass), (size * rate).sum((1, 2)))
-
-
-def _add_shared(total: Tensor, part: Tensor) -> None:
-    """Add a part to a total whose first two dimensions may have size 1, for all of the part's."""
-    shared = [i for i in (0, 1) if total.shape[i] == 1 and part.shape[i] != 1]
-    if shared:
-        part = part.sum(shared, keepdim=True)
-    total.add_(part)
+        add_shared(tile.key_masses(call.totals.mass), (size * rate).sum((1, 2)))

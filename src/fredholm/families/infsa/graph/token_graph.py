@@ -369,6 +369,7 @@ def edge_product(
         return triton_refusal(dtype, query, value)
 
     if choose_backend(backend, EDGE_PRODUCT, value.device, refusal) == "triton":
+        # Imported here, because Triton may not be installed.
         from ..triton.op import edge_product_triton
 
         if half is not None:

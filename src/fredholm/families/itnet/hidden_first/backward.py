@@ -23,13 +23,14 @@ from ....ops.tiles import (
     Activation,
     Scratch,
     Span,
+    add_shared,
     cut,
     find_activation,
     groups,
     multiply_rows,
     spans,
 )
-from .first_layer import Chunk, FirstLayer, LayerScratch, add, cut_pairs
+from .first_layer import Chunk, FirstLayer, LayerScratch, cut_pairs
 from .forward import Plan, as_given, linear, pair_weight, prepare
 from .terms import PAIR_TENSORS, Tensors
 
@@ -253,7 +254,7 @@ def _add_density_gradient(part: Part, chunk: Chunk, of_density: Tensor) -> None:
         late = cut(f.key_time[:, :, None, k] > f.query_time[:, :, q, None], *chunk)
         of_density.masked_fill_(late, 0.0)
     target = cut(g.density, *chunk)
-    add(target[:, :, q, k], of_density)
+    add_shared(target[:, :, q, k], of_density)
 
 
 def _mid_gradient(run: Pass, layer: int, before: Tensor, up: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ....ops.backend import cast
-from ....ops.tiles import Scratch, Span, cut, distances, multiply_rows
+from ....ops.tiles import Scratch, Span, add_shared, cut, distances, multiply_rows
 from .terms import PAIR_TENSORS, Tensors
 
 Chunk = tuple[Span, Span]
@@ -167,8 +167,8 @@ class FirstLayer:
 
         # An added term has the gradient dS, summed over what its tensor shares.
         if g.key_bias is not None:
-            add(cut(g.key_bias, *chunk)[..., k], slope.sum(2))
-        add(cut(shared, *chunk), slope)
+            add_shared(cut(g.key_bias, *chunk)[..., k], slope.sum(2))
+        add_shared(cut(shared, *chunk), slope)
         if self.far is not None and not self.far_is_shared:
             self._add_distance_gradients(g, slope, chunk)
 
@@ -200,7 +200,7 @@ class FirstLayer:
         far = cut(self.far, *chunk)
         if g.distance_scale is not None:
             of_scale = (slope * far).sum((1, 2, 4))[:, None]
-            add(cut(g.distance_scale, *chunk), of_scale)
+            add_shared(cut(g.distance_scale, *chunk), of_scale)
         if g.query_positions is None and g.key_positions is None:
             return
 
@@ -215,9 +215,9 @@ class FirstLayer:
         y = cut(f.key_positions, *chunk)[:, :, None, k, :]
         pull = per_length[..., None] * (x - y)
         if g.query_positions is not None:
-            add(cut(g.query_positions, *chunk)[:, :, q], pull.sum(3))
+            add_shared(cut(g.query_positions, *chunk)[:, :, q], pull.sum(3))
         if g.key_positions is not None:
-            add(cut(g.key_positions, *chunk)[:, :, k], -pull.sum(2))
+            add_shared(cut(g.key_positions, *chunk)[:, :, k], -pull.sum(2))
 
 
 def cut_pairs(x: Tensors, h: Span, b: Span) -> Tensors:
@@ -233,18 +233,6 @@ def cut_pairs(x: Tensors, h: Span, b: Span) -> Tensors:
 def shared_terms_differ(x: Tensors) -> bool:
     """Return whether the terms that all batch entries share differ between heads."""
     return any(t is not None and t.shape[0] > 1 for t in (x.table, x.distance_scale))
-
-
-def add(total: Tensor | None, part: Tensor) -> None:
-    """Add ``part`` to ``total``, summed over the dimensions that ``total`` shares. Without
-    ``total`` do nothing.
-    """
-    if total is None:
-        return
-    shared = [i for i in range(total.dim()) if total.shape[i] == 1 and part.shape[i] != 1]
-    if shared:
-        part = part.sum(shared, keepdim=True)
-    total.add_(part)
 
 
 def _distances(f: Tensors, q: Span, k: Span) -> Tensor | None:
@@ -279,7 +267,7 @@ def _add_row_gradients(f: Tensors, g: Tensors, rows_grad: Tensor, q: Span) -> No
     # The query bias meets the column of ones, which is the last.
     e = rows_grad.shape[-1] - 1
     if g.query_bias is not None:
-        add(g.query_bias[:, :, q], rows_grad[..., e])
+        add_shared(g.query_bias[:, :, q], rows_grad[..., e])
     _add_factor_gradients((f.query, f.scale), (g.query, g.scale), rows_grad, q)
     _add_factor_gradients((f.query2, f.scale2), (g.query2, g.scale2), rows_grad, q)
 
@@ -297,9 +285,9 @@ def _add_factor_gradients(factors: Factors, gradients: Factors, rows_grad: Tenso
     e = rows_grad.shape[-1] - 1
     part = rows_grad[..., e - query.shape[-1] : e]
     if query_grad is not None:
-        add(query_grad[:, :, q], (part * scale[:, :, None]).sum(3))
+        add_shared(query_grad[:, :, q], (part * scale[:, :, None]).sum(3))
     if scale_grad is not None:
-        add(scale_grad, (part * query[:, :, q, None, :]).sum((1, 2))[:, None])
+        add_shared(scale_grad, (part * query[:, :, q, None, :]).sum((1, 2))[:, None])
 
 
 # --- all pairs in one tile ------------------------------------------------------------------------

@@ -287,6 +287,7 @@ def mlp_kernel(
         dtype = value.dtype
 
     if choose_backend(backend, MLP_KERNEL, device, lambda: refusal(tensors, mid)) == "triton":
+        # Imported here, because Triton may not be installed.
         from ..triton.op import mlp_kernel_triton
 
         return mlp_kernel_triton(tensors, activation, memory).to(dtype)
