@@ -21,9 +21,10 @@ PAGE = """# Recipes
 
 <!-- Written by `python -m evidence page recipes` from the files of recipes/; edit those or the code, not this page. -->
 
-`fredholm train NAME` trains one of these; `fredholm data fetch` brings its data, which it says where they are missing. *Your files* are
-official ones that cannot be fetched here: `data.path=FOLDER`. The file of a recipe, `recipes/NAME.yaml`, begins with what else may be asked of it.
-[Training](training.md) explains the keys; `fredholm plan NAME` says what a recipe takes on your machine, where no time stands here.
+`fredholm train NAME` trains one of these. If its data are missing, the error names the command that fetches them (`fredholm data fetch`).
+*Your files* means official files that cannot be fetched: download them and pass `data.path=FOLDER`. The first lines of `NAME.yaml`, in `recipes/` or
+`evidence/recipes/`, name the recipe's variants. [Training](training.md) explains the keys. Where the table gives no time, `fredholm plan NAME` estimates it for
+your machine.
 
 {rows}
 """

@@ -24,6 +24,14 @@ def run(*command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return done
 
 
+def script_of_the_page(word: str) -> str:
+    """Return the script of the page that runs a program and has the word in it."""
+    scripts = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (script,) = [text for text in scripts if "InferenceSession" in text and word in text]
+    assert "fredholm" not in script
+    return script
+
+
 @pytest.fixture(scope="module")
 def workshop(tmp_path_factory):
     """A folder with one small run."""
@@ -44,9 +52,7 @@ def test_the_script_of_the_page_classifies_as_the_run_does(workshop):
     done = run("-m", "fredholm", "export", "runs/first", "--to", "onnx", cwd=workshop)
     assert "program: runs/first/model-onnx.onnx" in done.stdout
 
-    scripts = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    (script,) = [text for text in scripts if "InferenceSession" in text]
-    assert "fredholm" not in script
+    script = script_of_the_page("PIL")
     said = json.loads(
         run(
             "-m", "fredholm", "predict", "runs/first", "one.png", "two.png", "--json", cwd=workshop
@@ -55,6 +61,42 @@ def test_the_script_of_the_page_classifies_as_the_run_does(workshop):
     for answer, name in zip(said, ("one.png", "two.png"), strict=True):
         done = run("-c", script, "runs/first/model-onnx.onnx", name, cwd=workshop)
         assert done.stdout.strip() == answer["class"]
+
+
+@pytest.mark.slow
+@pytest.mark.compile
+@pytest.mark.parametrize("label", ["price", "sold"])
+def test_the_script_for_tables_answers_as_the_run_does(label, workshop):
+    pytest.importorskip("onnxruntime")
+    write_flats(workshop / "flats.csv", rows=60)
+    recipe = [setting for setting in SMALL if "patch" not in setting and "keep" not in setting]
+    command = ["-m", "fredholm", "train", "flats.csv", "--label", label, "--name", label]
+    run(*command, *recipe, cwd=workshop)
+    run("-m", "fredholm", "export", f"runs/{label}", "--to", "onnx", cwd=workshop)
+
+    write_flats(workshop / "new.csv", rows=9)
+    said = run("-m", "fredholm", "predict", f"runs/{label}", "new.csv", "--json", cwd=workshop)
+    script = script_of_the_page("DictReader")
+    done = run("-c", script, f"runs/{label}/model-onnx.onnx", "new.csv", cwd=workshop)
+    for answer, line in zip(json.loads(said.stdout), done.stdout.split(), strict=True):
+        if label == "sold":
+            assert line == answer["class"]
+        else:
+            assert float(line) == pytest.approx(answer["value"], rel=1e-4)
+
+
+def write_flats(path: Path, rows: int) -> None:
+    """Write a table with numbers, words, missing cells of both, and two columns to predict."""
+    draw = np.random.default_rng(rows)
+    lines = ["city,area,price,sold"]
+    for row in range(rows):
+        city, area = draw.choice(["Oslo", "Porto"]), f"{draw.normal(60, 20):.1f}"
+        if row % 5 == 0:
+            area = ""
+        if row % 5 == 1:
+            city = ""
+        lines.append(f"{city},{area},{draw.normal(300, 50):.1f},{draw.choice(['yes', 'no'])}")
+    path.write_text("\n".join(lines) + "\n")
 
 
 @pytest.mark.slow
