@@ -114,16 +114,18 @@ def long_series_error() -> float:
     return float((actual - expected).abs().max() / expected.abs().max())
 
 
-DECODERS = ["itnet_low_rank", "softmax", "luna", "linear_attention", "luna-decay"]
+DECODERS = ["itnet_low_rank", "softmax", "luna", "linear_attention", "luna-head", "luna-token"]
 
 
 def decoder(operator: str, max_length: int = 64) -> Any:
     """Return a causal text model with a head of random weights, which answers at every token.
 
-    With "-decay" behind its name the operator's past fades.
+    With "-head" or "-token" behind its name the operator has such a decay.
     """
-    operator, _, fades = operator.partition("-")
-    options = {"decay": "head", "half_life": 3.0} if fades else {}
+    operator, _, decay = operator.partition("-")
+    options: dict[str, Any] = {}
+    if decay:
+        options = {"decay": decay, "half_life": 3.0}
     encoder = TEXT | {"causal": True, "max_length": max_length}
     head = {"pool": "every", "outputs": 9}
     torch.manual_seed(0)

@@ -5,6 +5,8 @@ tracing.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -13,11 +15,19 @@ from fredholm.convert import replace_attention
 from . import library, models
 
 
+def llama():
+    return models.llama()
+
+
 def gemma3():
     return library.library("gemma3")
 
 
-CASES = {"bert": (models.bert, {}), "gemma3": (gemma3, {"keep_refused": True})}
+CASES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
+    "bert": (models.bert, {}),
+    "gemma3": (gemma3, {"keep_refused": True}),
+    "llama with a decay": (llama, {"decay": "token", "window": 2}),
+}
 
 
 def check(name: str, to: str) -> None:

@@ -21,4 +21,4 @@ def test_compiled_after_conversion():
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr[-4000:]
-    assert done.stdout.count(": ok") == 2
+    assert done.stdout.count(": ok") == 3

@@ -95,3 +95,21 @@ def test_a_model_without_a_head_is_named(tmp_path, capsys, monkeypatch):
     assert "BertModel gives last_hidden_state, pooler_output and no logits" in shown
     assert "BertForSequenceClassification" in shown
     assert not out.exists()
+
+
+def test_a_decoder_gets_a_decay(tmp_path, capsys):
+    models.llama().save_pretrained(tmp_path / "llama")
+    arguments = ["linearize", str(tmp_path / "llama"), "--out", str(tmp_path / "out")]
+    arguments += ["--window", "4", "--decay", "token"]
+    assert main(arguments) == 0
+    assert "2 attention layers converted" in capsys.readouterr().out
+    model = load_linearized(tmp_path / "out" / "model").eval()
+    assert any(".decay." in name for name, _ in model.named_parameters())
+    prompt = torch.tensor([[4, 2, 5]])
+    text = model.generate(prompt, max_new_tokens=6, do_sample=False)
+    logits = model(text[:, :-1]).logits
+    assert torch.equal(logits[:, 2:].argmax(-1), text[:, 3:])
+
+    arguments[-1] = "tokens"
+    assert main([*arguments[:3], str(tmp_path / "other"), *arguments[4:]]) == 2
+    assert "expected decay='head', 'token'" in capsys.readouterr().err
