@@ -1,4 +1,4 @@
-"""The configuration of a model: an encoder's, a body's and a head's."""
+"""Configuration of a model: of an encoder, a body and a head."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Given = Mapping[str, Any] | Configuration | None
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """What a model is built from: ``config.encoder.patch``, ``config.body.depth``,
+    """Configuration of a model in three parts: ``config.encoder.patch``, ``config.body.depth``,
     ``config.head.pool``.
 
     Raises:
@@ -40,19 +40,19 @@ class ModelConfig:
         if not takes(body, type(encoder)):
             kinds = [kind for kind in ENCODERS.names() if takes(body, ENCODERS[kind])]
             raise OptionError(
-                f"encoder.kind: the body {body.kind!r} cannot take {encoder.kind!r}; it takes "
-                f"{', '.join(kinds)}"
+                f"encoder.kind: expected one of {', '.join(kinds)} for the body {body.kind!r}, got "
+                f"{encoder.kind!r}; choose another"
             )
         if self.pool not in encoder.pools:
             raise OptionError(
-                f"head.pool: received {self.pool!r}; of {encoder.kind} needs "
-                f"{', '.join(encoder.pools)}{suggest(str(self.pool), encoder.pools)}"
+                f"head.pool: expected one of {', '.join(encoder.pools)} for {encoder.kind}, got "
+                f"{self.pool!r}{suggest(str(self.pool), encoder.pools)}"
             )
         self.head.check(encoder, self.body.width)
 
     @property
     def pool(self) -> str:
-        """The read-out: the head's, or what the encoder usually takes."""
+        """The read-out: the head's, or the encoder's default."""
         return self.head.pool or self.encoder.default_pool
 
     @property
@@ -72,15 +72,16 @@ class ModelConfig:
         body: Given = None,
         head: Given = None,
     ) -> ModelConfig:
-        """The configuration with some fields of its parts replaced.
+        """Return the configuration with some fields of its parts replaced.
 
         Args:
-            data: what a data set says of its inputs, ``{"kind": "text", "vocabulary": 9, ...}``:
-                the encoder becomes one that reads this kind and suits the body.
-            encoder, body, head: fields by name, ``kind`` among them where the part becomes another
-                one; or a whole configuration of the part. Another kind takes over the fields that
-                both have, but for what the data say. Another operator starts from its own defaults
-                unless ``operator_options`` are given.
+            data: a data set's description of its inputs,
+                ``{"kind": "text", "vocabulary": 9, ...}``: the encoder becomes one that reads this
+                kind and suits the body.
+            encoder, body, head: fields by name, with ``kind`` for another kind of part; or a
+                complete configuration of the part. Another kind takes over the fields that both
+                have, except for those that describe the data. Another operator starts from its own
+                defaults unless ``operator_options`` are given.
 
         Raises:
             OptionError: an unknown kind or field, or values that do not fit.
@@ -93,18 +94,19 @@ class ModelConfig:
             chosen.setdefault("kind", _reader(kind, self.encoder, new_body))
             encoder = fields | chosen
         new_encoder = _replaced(ENCODERS, self.encoder, encoder)
+        # The read-out of one encoder may be impossible for another: then the default applies.
         old_head = self.head
         if type(new_encoder) is not type(self.encoder) and old_head.pool not in new_encoder.pools:
             old_head = dataclasses.replace(old_head, pool=None)
         return ModelConfig(new_encoder, new_body, _replaced(HEADS, old_head, head))
 
     def to_dict(self) -> dict[str, Any]:
-        """Each part with its kind, as JSON takes them."""
+        """Return plain data for JSON: the fields of each part, with its kind."""
         return {name: getattr(self, name).to_dict() for name in ("encoder", "body", "head")}
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> ModelConfig:
-        """What :meth:`to_dict` wrote.
+        """Return the configuration that :meth:`to_dict` wrote.
 
         Raises:
             OptionError: parts, kinds or fields that are unknown.
@@ -112,7 +114,9 @@ class ModelConfig:
         tables: dict[str, Registry[Any]] = {"encoder": ENCODERS, "body": BODIES, "head": HEADS}
         for name in given:
             if name not in tables:
-                raise OptionError(f"a model has no {name!r}{suggest(name, tables)}")
+                raise OptionError(
+                    f"model: expected {', '.join(tables)}, got {name!r}{suggest(name, tables)}"
+                )
         return cls(**{name: from_dict(table, given[name]) for name, table in tables.items()})
 
 
@@ -140,51 +144,56 @@ def suggest_field(name: str, prefix: str = "") -> str:
 
 
 def takes(body: BodyConfig, encoder: type[EncoderConfig]) -> bool:
-    """Whether a body can stand behind an encoder."""
+    """Return whether a body can follow an encoder."""
     named = not body.encoders or encoder.kind in body.encoders
     return named and encoder.own_width == body.any_width
 
 
 def _reader(kind: str, now: EncoderConfig, body: BodyConfig) -> str:
-    """The kind of the encoder that reads this kind of data: today's if it does, else the one of
-    its name, else the first that was registered: the library's, where it has one.
+    """Return the kind of an encoder for a kind of data: the present one if it reads the data, else
+    the one with the name of the data, else the first that was registered.
     """
     if now.data == kind and takes(body, type(now)):
         return now.kind
-    ENCODERS.names()  # all of them are known from here on
+    # The first look-up registers the library's own encoders.
+    ENCODERS.names()
     result = [e.kind for e in ENCODERS.registered() if e.data == kind and takes(body, e)]
     if not result:
-        raise OptionError(f"data: the body {body.kind!r} has no encoder that reads {kind!r}")
-    return kind if kind in result else result[0]
+        raise OptionError(
+            f"data: expected a kind that an encoder reads for the body {body.kind!r}, got "
+            f"{kind!r}; choose another body"
+        )
+    if kind in result:
+        return kind
+    return result[0]
 
 
 def _replaced(table: Registry[Any], now: Any, given: Given) -> Any:
-    """A part with some fields, or its kind, replaced."""
-    if given is None or isinstance(given, Configuration):
-        return now if given is None else given
+    """Return a part with some fields, or its kind, replaced."""
+    if given is None:
+        return now
+    if isinstance(given, Configuration):
+        return given
     fields = dict(given)
     cls = table[fields.pop("kind", now.kind)]
     fields = known_fields(cls, fields, table.what)
     if cls is type(now):
-        # What a change puts out of play goes with it.
+        # Fields that have no effect after the change return to their defaults.
         idle = dict.fromkeys(cls.idle(vars(now) | fields))
         return cls(**vars(now) | idle | fields)
-    said = {name for part in (cls, now) for name in (*_said(part, "of_data"), *_said(part, "own"))}
-    kept = {
-        name: value
-        for name, value in vars(now).items()
-        if name in cls.fields() and name not in said and value is not None
-    }
+
+    # Fields of the data belong to one kind; so do those that mean something else in another kind.
+    apart = set()
+    for part in (cls, now):
+        apart.update(getattr(part, "of_data", ()), getattr(part, "own", ()))
+    shared = set(cls.fields()) - apart
+    kept = {key: value for key, value in vars(now).items() if key in shared and value is not None}
     idle = cls.idle(kept | fields)
-    return cls(**{name: value for name, value in kept.items() if name not in idle} | fields)
-
-
-def _said(part: Any, what: str) -> tuple[str, ...]:
-    return getattr(part, what, ())
+    return cls(**{key: value for key, value in kept.items() if key not in idle} | fields)
 
 
 def _with_operator(body: Any, given: Given) -> Given:
-    """A part's options belong to its own operator: another one starts without them."""
+    """Return the changes of a body; another operator starts without the present one's options."""
     if not isinstance(given, Mapping) or "operator" not in given:
         return given
     fields = dict(given)

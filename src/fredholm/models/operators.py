@@ -1,4 +1,4 @@
-"""Operators inside models: what the data say of them, and sums of several by name."""
+"""Operators inside models: options that follow from the data, and sums of operators by name."""
 
 from __future__ import annotations
 
@@ -28,13 +28,21 @@ from .baselines import list_baselines, make_baseline
 def position_options(
     name: str, position_dim: int, options: Mapping[str, Any], *, causal: bool = False
 ) -> dict[str, Any]:
-    """Options of a registered operator for positions of this dimension, and where ``causal`` for
-    points in an order; what an operator does not read it is not told.
+    """Return the options of a registered operator, with those that follow from the data.
+
+    Args:
+        name: of the operator.
+        position_dim: dimension of the positions.
+        options: the operator's own; they win.
+        causal: whether points have an order, which only sums need to know.
     """
-    said = {"position_dim": position_dim, "causal": causal}
     known = inspect.signature(operator_factory(name)).parameters
-    taken = ("position_dim", "causal") if name == SUM else ("position_dim",)
-    return {key: said[key] for key in taken if key in known} | dict(options)
+    result: dict[str, Any] = {}
+    if "position_dim" in known:
+        result["position_dim"] = position_dim
+    if name == SUM:
+        result["causal"] = causal
+    return result | dict(options)
 
 
 # Keys of options: a value per block, and the parts of a sum of operators.
@@ -63,7 +71,11 @@ def _value_of_block(key: str, value: Any, block: int) -> Any:
     """Return one option's value for a block."""
     if key == PARTS and isinstance(value, (list, tuple)):
         # A part is an operator's name, or a mapping with its name and options.
-        return [of_block(part, block) if isinstance(part, Mapping) else part for part in value]
+        parts = list(value)
+        for place, part in enumerate(parts):
+            if isinstance(part, Mapping):
+                parts[place] = of_block(part, block)
+        return parts
     if not isinstance(value, Mapping) or set(value) != {PER_BLOCK}:
         return value
     values = value[PER_BLOCK]
@@ -76,16 +88,21 @@ def _value_of_block(key: str, value: Any, block: int) -> Any:
 def make_operator(
     name: str, dim: int, heads: int, *, position_dim: int, ordered: bool = False, **options: Any
 ) -> nn.Module:
-    """A registered operator for positions of this dimension, of points in an order where
-    ``ordered``; ``options`` are its own, ``causal`` among them.
+    """Return a new registered operator.
+
+    Args:
+        name, dim, heads: of the operator.
+        position_dim: dimension of the positions.
+        ordered: whether the points have an order.
+        options: its own, possibly with ``causal``.
 
     Raises:
         OptionError: an unknown name, a baseline's, or an option the operator does not have.
     """
     if name in list_baselines():
         raise OptionError(
-            f"operator: received {name!r}, a baseline; needs a body of the kind 'backbone' "
-            "(model=backbone_nano), or a sum of which it is a part"
+            f"operator: expected an operator, got the baseline {name!r}; choose a body of the kind "
+            "'backbone' (model=backbone_nano), or a sum with it as a part"
         )
     told = position_options(name, position_dim, options, causal=ordered)
     return create_operator(name, dim, heads, **told)
@@ -108,8 +125,8 @@ class OperatorSum(IntegralOperator):
         heads: of every part that has heads.
         parts: names of registered operators or baselines, or mappings of a name and options:
             ``["luna", {"name": "convolution", "depthwise": True}]``.
-        position_dim, causal: what the parts are told of the domain; convolutions read the past
-            alone where ``causal``.
+        position_dim: dimension of the positions.
+        causal: whether points have an order; convolutions then only read the past.
         strategy: of all parts; ``"auto"`` leaves each the one among its options.
         out_dim: width of the output.
 
@@ -166,18 +183,27 @@ class OperatorSum(IntegralOperator):
 def _part(
     part: str | Mapping[str, Any], dim: int, heads: int, told: dict[str, Any], out_dim: int | None
 ) -> IntegralOperator:
-    """One part of a sum, by its name."""
-    options = dict(part) if isinstance(part, Mapping) else {}
-    name: Any = options.pop("name", None) if isinstance(part, Mapping) else part
+    """Return one part of a sum, from its name or a mapping with name and options."""
+    name: Any = part
+    options: dict[str, Any] = {}
+    if isinstance(part, Mapping):
+        options = dict(part)
+        name = options.pop("name", None)
     if not isinstance(name, str):
-        raise OptionError(f"parts: received {part!r}; needs a name, or a mapping with one")
+        raise OptionError(
+            f"parts: expected a name, or a mapping with a name, got {part!r}; correct it"
+        )
     if name in list_baselines():
         if out_dim not in (None, dim):
-            raise OptionError(f"out_dim: the baseline {name!r} keeps its width of {dim}")
+            raise OptionError(
+                f"out_dim: expected {dim} beside the baseline {name!r}, which keeps its width, got "
+                f"{out_dim}; leave it out"
+            )
         return make_baseline(name, dim, heads, **told, **options)
-    width = {} if out_dim is None else {"out_dim": out_dim}
-    told = position_options(name, told["position_dim"], options, causal=told["causal"])
-    return create_operator(name, dim, heads, **width, **told)
+    options = position_options(name, told["position_dim"], options, causal=told["causal"])
+    if out_dim is not None:
+        options["out_dim"] = out_dim
+    return create_operator(name, dim, heads, **options)
 
 
 # --- the measure that an operator is defined for --------------------------------------------------
