@@ -58,7 +58,10 @@ def test_names():
         (lambda: create_model("itnet_nano", depth=3), "no option 'depth'; did you mean body.depth"),
         (lambda: create_model("itnet_nano", dpeth=3), "did you mean body.depth"),
         (lambda: create_model("itnet_nano", encoder={"kind": "grap"}), "did you mean 'graph'"),
-        (lambda: create_model("itnet_nano", encoder={"kind": "pixels"}), "cannot take 'pixels'"),
+        (
+            lambda: create_model("itnet_nano", encoder={"kind": "pixels"}),
+            "for the body .*, got 'pixels'",
+        ),
         (
             lambda: create_model("itnet_nano", encoder={"positions": "learned", "sigma": 1.0}),
             "sigma: plays no role with positions='learned'; remove it",
@@ -99,7 +102,7 @@ def test_names():
         (lambda: create_model("itnet_nano", **parts(operator_options={"widht": 3})), "'widht'"),
         (
             lambda: create_model("itnet_nano", **parts(pool="max")),
-            "head.pool: received 'max'; of image needs mean, points, cls, every",
+            "head.pool: expected one of mean, points, cls, every for image, got 'max'",
         ),
     ],
 )
@@ -429,7 +432,7 @@ def test_another_kind_takes_over_what_both_have_and_the_data_do_not_say():
     cnn = create_model("ckcnn_small").config
     for kind, reader in (("text", "tokens"), ("image", "pixels"), ("sequence", "samples")):
         assert cnn.replace(data={"kind": kind}, head={"pool": None}).encoder.kind == reader
-    with pytest.raises(OptionError, match="'ckcnn' has no encoder that reads 'points'"):
+    with pytest.raises(OptionError, match="for the body 'ckcnn', got 'points'"):
         cnn.replace(data={"kind": "points"})
     classes = ModelConfig(head=LinearConfig(pool="cls"))
     field = classes.replace(data={"kind": "field", "channels": 1})

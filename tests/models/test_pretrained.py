@@ -71,7 +71,9 @@ def edited(folder, **changes):
 
 
 def test_a_missing_folder_or_file(folder, tmp_path):
-    with pytest.raises(CheckpointError, match=r"no config.json in .*save_pretrained"):
+    with pytest.raises(
+        CheckpointError, match=r"expected a folder with config.json, .*save_pretrained"
+    ):
         from_pretrained(tmp_path / "nowhere")
     (folder / "model.safetensors").unlink()
     with pytest.raises(CheckpointError, match=r"no model\.safetensors"):
@@ -82,7 +84,7 @@ def test_a_missing_folder_or_file(folder, tmp_path):
 def test_a_file_that_is_no_configuration(folder, text):
     (folder / "config.json").write_text(text)
     with pytest.raises(
-        CheckpointError, match=r"no model configuration .*needs 'format' and 'config'"
+        CheckpointError, match=r"expected the configuration of a model with 'format' and 'config'"
     ):
         from_pretrained(folder)
 
@@ -90,14 +92,14 @@ def test_a_file_that_is_no_configuration(folder, text):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"config": None}, "needs 'format' and 'config'"),
+        ({"config": None}, "with 'format' and 'config'"),
         ({"format": 1}, "expected format 2, got format 1; read it with the version"),
         ({"format": 1, "family": "itnet"}, "expected format 2, got format 1"),
         ({"format": 3}, "expected format 2, got format 3; update"),
-        ({"format": "new"}, "no model configuration"),
+        ({"format": "new"}, "expected the configuration of a model"),
         ({"body": {"dpeth": 3}}, "no option 'dpeth'; did you mean 'depth'"),
         ({"body": {"depth": -3}}, "depth: expected a positive integer, got -3"),
-        ({"body": {"depth": "three"}}, "(?s)no model that can be built here.*depth"),
+        ({"body": {"depth": "three"}}, "(?s)expected a model that can be built here.*depth"),
         ({"body": {"operator": "nobodys"}}, "unknown operator 'nobodys'"),
         (
             {"body": {"operator": "gru"}},
@@ -105,8 +107,8 @@ def test_a_file_that_is_no_configuration(folder, text):
         ),
         ({"body": {"dropout": 7.0}}, "dropout: expected a rate"),
         ({"body": {"kind": "nobodys"}}, "unknown body 'nobodys'"),
-        ({"tail": {}}, "got 'tail'"),
-        ({"config": [1]}, "no model that can be built"),
+        ({"tail": {}}, "model: expected encoder, body, head, got 'tail'"),
+        ({"config": [1]}, "expected a model that can be built here"),
     ],
 )
 def test_configurations_that_are_wrong(folder, changes, message):
@@ -166,7 +168,9 @@ def test_a_flipped_bit_is_refused(folder):
     for old, new in (('"dropout": 0.0', '"dropout": 0.5'), ('"a"', '"c"')):
         assert old in text
         (folder / "config.json").write_text(text.replace(old, new))
-        with pytest.raises(CheckpointError, match=r"config.json is not as it was saved .*checksum"):
+        with pytest.raises(
+            CheckpointError, match=r"config.json: expected the content that its checksum says"
+        ):
             from_pretrained(folder)
     (folder / "config.json").write_text(text.replace(" ", ""))
     assert from_pretrained(folder).extra == {"classes": ["a", "b"]}
@@ -212,7 +216,7 @@ def test_a_folder_of_another_class(folder):
     class Other(Model):
         pass
 
-    with pytest.raises(CheckpointError, match="holds a Model, not a Other"):
+    with pytest.raises(CheckpointError, match="expected a Other, got a Model"):
         Other.from_pretrained(folder)
 
 

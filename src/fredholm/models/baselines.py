@@ -1,4 +1,4 @@
-"""Classical layers that a backbone takes in an operator's place, by name."""
+"""Baselines by name: classical layers that a backbone uses instead of an operator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ register_baseline = BASELINES.register
 
 
 def list_baselines() -> list[str]:
-    """Classical layers that a backbone takes in the place of an operator, sorted.
+    """Return the names of the baselines, sorted.
 
     Example:
         >>> list_baselines()
@@ -27,7 +27,7 @@ def list_baselines() -> list[str]:
 def make_baseline(
     name: str, dim: int, heads: int, *, position_dim: int, causal: bool, **options: Any
 ) -> IntegralOperator:
-    """A baseline by name; recurrences and convolutions have no heads.
+    """Return a new baseline. Recurrences and convolutions have no heads, and ignore ``heads``.
 
     Raises:
         OptionError: an option that it does not have.
@@ -35,8 +35,10 @@ def make_baseline(
     try:
         return BASELINES[name](dim, heads, position_dim=position_dim, causal=causal, **options)
     except TypeError as error:
+        # Without options of the user's, the error is the library's own.
         if not options:
             raise
         raise OptionError(
-            f"baseline {name!r} has not all of the options {sorted(options)}"
+            f"baseline {name!r}: expected its own options, got {', '.join(sorted(options))}; leave "
+            "out those that it does not have"
         ) from error

@@ -1,4 +1,4 @@
-"""The configuration of a model: an encoder's, a body's and a head's."""
+"""Configuration of a model: of an encoder, a body and a head."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class ModelConfig:
         if not takes(body, type(encoder)):
             kinds = [kind for kind in ENCODERS.names() if takes(body, ENCODERS[kind])]
             raise OptionError(
-                f"encoder.kind: the body {body.kind!r} cannot take {encoder.kind!r}; it takes "
-                f"{', '.join(kinds)}"
+                f"encoder.kind: expected one of {', '.join(kinds)} for the body {body.kind!r}, got "
+                f"{encoder.kind!r}; choose another"
             )
         if self.pool not in encoder.pools:
             raise OptionError(
-                f"head.pool: received {self.pool!r}; of {encoder.kind} needs "
-                f"{', '.join(encoder.pools)}{suggest(str(self.pool), encoder.pools)}"
+                f"head.pool: expected one of {', '.join(encoder.pools)} for {encoder.kind}, got "
+                f"{self.pool!r}{suggest(str(self.pool), encoder.pools)}"
             )
         self.head.check(encoder, self.body.width)
 
@@ -94,6 +94,7 @@ class ModelConfig:
             chosen.setdefault("kind", _reader(kind, self.encoder, new_body))
             encoder = fields | chosen
         new_encoder = _replaced(ENCODERS, self.encoder, encoder)
+        # The read-out of one encoder may be impossible for another: then the default applies.
         old_head = self.head
         if type(new_encoder) is not type(self.encoder) and old_head.pool not in new_encoder.pools:
             old_head = dataclasses.replace(old_head, pool=None)

@@ -1,4 +1,4 @@
-"""True parameter and FLOP counts."""
+"""Exact counts of parameters and FLOPs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _recurrent_layer(
     return 2 * x[0] * x[1] * (math.prod(inputs) + math.prod(hidden))
 
 
-# What torch's counter does not know. Shapes stand in the place of tensors.
+# Operations that torch's counter does not know. The formulas receive shapes instead of tensors.
 FORMULAS: dict[Any, Callable[..., int]] = {
     torch.ops.aten._fft_r2c: _real_to_complex,
     torch.ops.aten._fft_c2r: _complex_to_real,
@@ -55,7 +55,7 @@ FORMULAS: dict[Any, Callable[..., int]] = {
     torch.ops.aten.mkldnn_rnn_layer: _recurrent_layer,
 }
 
-# What a model that reads a value of a tensor, or makes a shape from one, is not counted for.
+# Errors of models that read a value of a tensor, or derive a shape from one: they are not counted.
 UNCOUNTED = (DataDependentOutputException, DynamicOutputShapeException)
 
 
@@ -73,7 +73,7 @@ def counter() -> FlopCounterMode:
 
 
 def _encoder(model: nn.Module) -> Any:
-    """Return the configuration of a model's encoder, None where it has none."""
+    """Return the configuration of a model's encoder, or None."""
     return getattr(getattr(model, "config", None), "encoder", None)
 
 

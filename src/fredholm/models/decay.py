@@ -37,58 +37,69 @@ def weight_decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str,
 
 
 def is_weight(name: str, parameter: nn.Parameter) -> bool:
-    """Whether a parameter is a weight matrix, which decays."""
+    """Return whether a parameter is a weight matrix, which decays."""
     leaf = name.rsplit(".", 1)[-1]
-    # Biases have names of their own: one per head is a matrix, and a kernel's b2 is one matrix
-    # a head.
+    # Biases are known by their names: one per head is a matrix, and a kernel's b2 is one matrix per
+    # head.
     exempt = leaf.startswith("bias") or "fourier" in name or leaf in ("token", "table")
     return parameter.dim() >= 2 and not exempt
 
 
 def in_todays_order(state: dict[str, Any], model: nn.Module) -> dict[str, Any]:
-    """What an optimiser of :func:`weight_decay_groups` knew, by the places of today: before, decay
-    fell on directions, which stood among the weights in their magnitudes' place.
+    """Return an optimiser's state in the present order of :func:`weight_decay_groups`.
+
+    In earlier versions directions of weight-normalised matrices decayed instead of magnitudes, and
+    had their places among the weights. Shapes of the moments tell which order a state has.
     """
-    named, known = dict(model.named_parameters()), state["state"]
+    named = dict(model.named_parameters())
+    known = state["state"]
 
     def order(decays: Mapping[str, bool]) -> list[str]:
+        # Parameters that decay come first, as in the groups.
         return sorted(named, key=lambda name: not decays[name])
 
     def fits(names: list[str]) -> bool:
-        moments = ((name, known.get(place, {}).get("exp_avg")) for place, name in enumerate(names))
-        return all(one is None or one.shape == named[name].shape for name, one in moments)
+        for place, name in enumerate(names):
+            moment = known.get(place, {}).get("exp_avg")
+            if moment is not None and moment.shape != named[name].shape:
+                return False
+        return True
 
-    today = order(_decays(model))
-    before = order({name: is_weight(name, parameter) for name, parameter in named.items()})
-    if fits(today) or not fits(before):
+    present = order(_decays(model))
+    earlier = order({name: is_weight(name, parameter) for name, parameter in named.items()})
+    if fits(present) or not fits(earlier):
         return state
-    places = {name: place for place, name in enumerate(before)}
-    moved = {
-        place: known[places[name]] for place, name in enumerate(today) if places[name] in known
-    }
+    by_name = {name: known[place] for place, name in enumerate(earlier) if place in known}
+    moved = {place: by_name[name] for place, name in enumerate(present) if name in by_name}
     return {**state, "state": moved}
 
 
 def _decays(model: nn.Module) -> dict[str, bool]:
-    """Of each parameter, whether decay falls on it."""
+    """Return whether each parameter decays, by name."""
     own = parts_of_weights(model)
     return {name: own.get(name, is_weight(name, x)) for name, x in model.named_parameters()}
 
 
 def parts_of_weights(model: nn.Module) -> dict[str, bool]:
-    """The parameters that weight matrices are made of, and on which of them decay falls."""
-    return {
-        f"{path}.{name}" if path else name: decays
-        for path, module in model.named_modules()
-        if isinstance(module, OwnWeight)
-        for name, decays in module.parts.items()
-    }
+    """Return the parameters that weight matrices are made of, and whether each of them decays."""
+    result = {}
+    for path, module in model.named_modules():
+        if isinstance(module, OwnWeight):
+            for name, decays in module.parts.items():
+                result[_qualified(path, name)] = decays
+    return result
+
+
+def _qualified(path: str, name: str) -> str:
+    """Return a parameter's name in the model; the model itself has no path."""
+    return f"{path}.{name}".lstrip(".")
 
 
 def dropped_weights(model: nn.Module, rate: float) -> dict[str, Tensor]:
-    """The weight matrices of a model, each entry zero with probability ``rate`` and otherwise
-    divided by 1 - rate; for ``torch.func.functional_call``. A layer whose weight is made of
-    other parameters says itself what they are then, by a method ``dropped(rate)``.
+    """Return the weight matrices of a model for ``torch.func.functional_call``, each entry zero
+    with probability ``rate`` and otherwise divided by 1 - rate.
+
+    A layer whose weight is made of other parameters returns these by its method ``dropped(rate)``.
 
     Reference: Wan et al., Regularization of neural networks using DropConnect, 2013.
 
@@ -108,8 +119,8 @@ def dropped_weights(model: nn.Module, rate: float) -> dict[str, Tensor]:
     }
     for path, module in model.named_modules():
         if isinstance(module, OwnWeight):
-            head = f"{path}." if path else ""
-            result |= {head + name: value for name, value in module.dropped(rate).items()}
+            for name, value in module.dropped(rate).items():
+                result[_qualified(path, name)] = value
     return result
 
 
@@ -118,11 +129,11 @@ class OwnWeight(Protocol):
     """A layer whose weight matrix is made of other parameters.
 
     Attributes:
-        parts: their names, and whether a decay of the weight is a decay of this one.
+        parts: their names, and whether each of them decays when the weight does.
     """
 
     parts: Mapping[str, bool]
 
     def dropped(self, rate: float) -> dict[str, Tensor]:
-        """These parameters where a share ``rate`` of the weight's entries is left out."""
+        """Return these parameters for a weight without a random share ``rate`` of its entries."""
         ...

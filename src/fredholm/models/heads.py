@@ -68,6 +68,7 @@ def read_out(
         return _point_of_shards(features, domain.valid, pool, domain.shards)
     if pool == "last":
         return _last(features, domain.valid)
+    # A class token, or the node in question, is the first point.
     return features[:, 0]
 
 
@@ -104,9 +105,13 @@ def _point_of_shards(features: Tensor, valid: Tensor | None, pool: str, shards: 
     place = torch.arange(shards.start, shards.start + shards.size, device=features.device)
     place = place.expand(batch, -1)
     if pool == "last":
-        real = place if valid is None else torch.where(valid, place, -1)
+        real = place
+        if valid is not None:
+            real = torch.where(valid, place, -1)
         # A rank without points has no last one.
-        last = real.amax(1) if shards.size else place.new_full((batch,), -1)
+        last = place.new_full((batch,), -1)
+        if shards.size:
+            last = real.amax(1)
         chosen = largest(last, shards)
     else:
         chosen = place.new_zeros(batch)
@@ -168,7 +173,7 @@ HEADS: Registry[type[HeadConfig]] = Registry("head", home="fredholm.models.heads
 
 
 def register_head(kind: str) -> Callable[[Registered], Registered]:
-    """Make a head's configuration known as ``kind``.
+    """Register a head's configuration as ``kind``.
 
     Raises:
         OptionError: a kind that is taken.
@@ -178,8 +183,8 @@ def register_head(kind: str) -> Callable[[Registered], Registered]:
 
 
 class Offset(nn.Module):
-    """A constant added to each number of an answer, in float32 at least: beside a mean of 300, half
-    precision does not hold a deviation of 1.
+    """Constants added to the numbers of an answer, in float32 or better: next to a mean of 300,
+    half precision cannot represent a deviation of 1.
 
     Example:
         >>> Offset([300.0])(torch.ones(1, 2, 1, dtype=torch.bfloat16)).flatten()
@@ -190,7 +195,7 @@ class Offset(nn.Module):
 
     def __init__(self, values: Sequence[float]):
         super().__init__()
-        # Of the data, not learned: a model that starts from another's weights keeps its own.
+        # They describe the data: a model that starts from another's weights keeps its own.
         self.register_buffer("values", torch.tensor(values), persistent=False)
 
     def forward(self, answers: Tensor) -> Tensor:
@@ -203,7 +208,7 @@ class Offset(nn.Module):
 @register_head("linear")
 @dataclass(frozen=True)
 class LinearConfig(HeadConfig):
-    """One linear layer, of several views side by side.
+    """A linear layer; several views are concatenated.
 
     Attributes:
         initial: ``zero``, or ``kaiming`` normal weights with gain 1.
@@ -220,7 +225,7 @@ class LinearConfig(HeadConfig):
 
 
 class LinearHead(nn.Linear):
-    """One linear layer, of several views side by side.
+    """A linear layer; several views are concatenated.
 
     Args:
         views: V, feature vectors of one sample.
@@ -269,17 +274,22 @@ class MLPConfig(HeadConfig):
 
     def check(self, encoder: Any, width: int) -> None:
         if encoder.views > 2:
-            raise OptionError(f"head: 'mlp' reads one view or two, got {encoder.views}")
+            raise OptionError(
+                f"head: expected one view or two for 'mlp', got {encoder.views}; choose 'linear'"
+            )
 
     def build(self, width: int, views: int) -> MLPHead:
         return MLPHead(width, self.hidden, self.outputs, pair=views == 2)
 
 
 class MLPHead(nn.Sequential):
-    """(B, D) to (B, outputs), by way of ``hidden`` units; of a pair (B, 2, D) to (B, outputs)."""
+    """A network with one hidden layer: (B, D), or a pair (B, 2, D), to (B, outputs)."""
 
     def __init__(self, width: int, hidden: int, outputs: int, *, pair: bool = False):
-        read = 4 * width if pair else width
+        read = width
+        if pair:
+            # a, b, their product and their difference.
+            read = 4 * width
         super().__init__(nn.Linear(read, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
         self.pair = pair
 
@@ -293,17 +303,18 @@ class MLPHead(nn.Sequential):
 @register_head("tied")
 @dataclass(frozen=True)
 class TiedConfig(HeadConfig):
-    """The embedding of the tokens as the matrix of the head, and a bias."""
+    """A head that uses the embedding of the tokens as its matrix, and has a bias."""
 
     def check(self, encoder: Any, width: int) -> None:
         if not encoder.ties or encoder.dim != width:
             raise OptionError(
-                "head: 'tied' needs encoder.kind='tokens' and a last width equal to encoder.dim"
+                "head: expected encoder.kind='tokens' and a last width equal to encoder.dim beside "
+                f"'tied', got {encoder.kind!r} and {width}; choose 'linear'"
             )
         if self.outputs != encoder.vocabulary:
             raise OptionError(
-                f"head: 'tied' with outputs {self.outputs}; needs the vocabulary, "
-                f"{encoder.vocabulary}"
+                f"head.outputs: expected the vocabulary, {encoder.vocabulary}, beside 'tied', got "
+                f"{self.outputs}; leave it out"
             )
 
     def build(self, width: int, views: int) -> TiedHead:
@@ -311,7 +322,7 @@ class TiedConfig(HeadConfig):
 
 
 class TiedHead(nn.Module):
-    """(B, N, D) to (B, N, outputs) by the encoder's own matrix of token vectors."""
+    """A linear layer with the encoder's matrix of token vectors: (B, N, D) to (B, N, outputs)."""
 
     def __init__(self, outputs: int):
         super().__init__()

@@ -1,4 +1,4 @@
-"""The one model: an encoder, a body, a head."""
+"""The model class: an encoder, a body, a head."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class TextState(State):
 
 
 class Model(nn.Module, PretrainedMixin):
-    r"""Raw data to features on a domain, features to features, features to an answer:
-    ``head(read_out(body(encoder(inputs))))``.
+    r"""A model: ``head(read_out(body(encoder(inputs))))``.
 
-    Every named model is one of these (:func:`fredholm.models.create_model`), and so is a
-    configuration of one's own.
+    The encoder maps raw data to features on a domain, the body features to features, the head
+    features to an answer. Named models (:func:`fredholm.models.create_model`) and users'
+    configurations all build this class.
 
     Shape: what the encoder reads (images (B, C, H, W), clouds (B, N, p), token numbers (B, N),
     sequences (B, N, C), fields (B, C, n1, n2), or :class:`fredholm.encoders.Inputs` of several
@@ -64,24 +64,32 @@ class Model(nn.Module, PretrainedMixin):
         self.pool = config.pool
         self.views = config.encoder.views
         body = config.body
-        # Built in this order: each part draws its weights, and seeds promise the same ones.
-        width = None if body.any_width else body.width
+        # The order matters: each part draws its weights, and a seed promises the same ones.
+        width = body.width
+        if body.any_width:
+            width = None
         self.encoder: Any = config.encoder.build(
             width, dropout=body.dropout, class_token=self.pool == "cls"
         )
         self.body: Any = body.build(self.encoder, config.encoder)
         self.head: Any = config.head.build(body.width, self.views)
-        self.offset = Offset(config.head.offset) if config.head.offset else None
+        self.offset = None
+        if config.head.offset:
+            self.offset = Offset(config.head.offset)
 
     def forward(
         self, inputs: Tensor | Inputs, mesh: Any = None, **options: Any
     ) -> Float[Tensor, "b *n outputs"]:
-        """``options`` go to the body, such as the ``steps`` of a continuous one.
+        """Return the answer to a batch of inputs.
 
-        With a ``mesh``, a torch ``DeviceMesh`` of one dimension, all of its ranks call this
-        together, and the inputs are this rank's stretch of every sample's points, in the order of
-        the ranks: points of clouds and sequences, rows of fields and images. The answer is that of
-        :meth:`answer`; for the gradients see :func:`fredholm.distributed.sum_gradients`.
+        Args:
+            inputs: the batch.
+            mesh: a torch ``DeviceMesh`` of one dimension, all of whose ranks call this together.
+                The inputs are then this rank's part of every sample's points, in the order of the
+                ranks: points of clouds and sequences, rows of fields and images. The answer is that
+                of :meth:`answer`; for gradients see
+                :func:`fredholm.distributed.sum_gradients`.
+            options: of the body, such as the ``steps`` of a continuous one.
 
         Raises:
             OptionError: an encoder that needs whole samples, see
@@ -106,6 +114,7 @@ class Model(nn.Module, PretrainedMixin):
         """
         features, domain = self.body(u, domain, **options)
         result = read_out(features, domain, self.pool)
+        # Views are neighbours in the batch: the head reads those of a sample together.
         if self.views > 1:
             result = result.unflatten(0, (-1, self.views))
         return self._answered(result)
@@ -141,8 +150,8 @@ class Model(nn.Module, PretrainedMixin):
         """
         if not self.config.encoder.causal or self.pool != "every":
             raise OptionError(
-                "init_state: needs an encoder of texts with causal=True and head.pool='every', a "
-                "model of the next token"
+                "init_state: expected a model of the next token, got another; build it with an "
+                "encoder of texts, causal=True and head.pool='every'"
             )
         line = self.encoder.line(length)
         return TextState(0, line, self.body.init_state(batch, line))
@@ -167,6 +176,7 @@ class Model(nn.Module, PretrainedMixin):
         Raises:
             OptionError: padding among the tokens of an encoder that has it.
         """
+        # The state knows the line, and with it the positions of the next tokens.
         stop = state.seen + numbers.shape[1]
         u = self.encoder.point(numbers, state.domain.positions[state.seen : stop])
         u, layers = self.body.prefill(u, state.layers)
@@ -202,5 +212,5 @@ class Model(nn.Module, PretrainedMixin):
         return self._answered(u), TextState(state.seen + 1, state.domain, layers)
 
     def weight_decay_groups(self, weight_decay: float) -> list[dict[str, Any]]:
-        """See :func:`fredholm.models.decay.weight_decay_groups`."""
+        """Return the groups of :func:`fredholm.models.decay.weight_decay_groups`."""
         return weight_decay_groups(self, weight_decay)

@@ -8,7 +8,7 @@ import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import nn
@@ -23,7 +23,8 @@ from .config import ModelConfig, suggest_field
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 FORMAT = 2
 PARTS = ("encoder", "body", "head")
-# Classes beside Model that are saved whole: by the kind of their configuration.
+
+# Other classes than Model that can be saved, by the kind of their configuration.
 SAVED: Registry[tuple[type[Any], type[Any]]] = Registry("saved model", home="fredholm.layers")
 Module = TypeVar("Module", bound=type[nn.Module])
 _UNBUILDABLE = (FredholmError, AttributeError, KeyError, TypeError, ValueError)
@@ -63,13 +64,17 @@ def from_pretrained(
     device: str | torch.device = "cpu",
     overrides: dict[str, Any] | None = None,
 ) -> Any:
-    """The model in ``folder``, in evaluation mode, its ``extra`` dictionary as ``model.extra``.
+    """Load the model in ``folder``, in evaluation mode, with its ``extra`` dictionary as
+    ``model.extra``.
 
-    ``overrides`` replace fields of its parts that change no weight's name or shape, such as the
-    steps of a continuous body: ``{"body": {"steps": 8}}``.
+    Args:
+        folder: written by :func:`save_pretrained`.
+        device: of the model.
+        overrides: fields of its parts that change no weight's name or shape, such as the steps of a
+            continuous body, ``{"body": {"steps": 8}}``.
 
     Raises:
-        OptionError: an override that is no field, or has an impossible value.
+        OptionError: an override of an unknown field, or with an impossible value.
         CheckpointError: a missing, unreadable, truncated or damaged file (one that does not match
             its checksum) or of another format, an unknown kind or option, or weights whose names or
             shapes differ from the configuration's.
@@ -88,17 +93,18 @@ def from_pretrained(
 
 
 def read_config(folder: str | Path) -> ModelConfig:
-    """The configuration of the model in ``folder``.
+    """Return the configuration of the model in ``folder``.
 
     Raises:
         CheckpointError: as :func:`from_pretrained`.
     """
-    return _saved(Path(folder))[2]
+    return _saved(Path(folder)).config
 
 
 def register_saved(config: type[Configuration]) -> Callable[[Module], Module]:
-    """Make :func:`from_pretrained` build this class, which is no :class:`fredholm.models.Model`,
-    from a configuration of its own; the configuration's ``kind`` tells them apart.
+    """Let :func:`from_pretrained` build another class than :class:`fredholm.models.Model`.
+
+    The class has a configuration of its own, whose ``kind`` in the file identifies it.
     """
 
     def register(cls: Module) -> Module:
@@ -108,19 +114,33 @@ def register_saved(config: type[Configuration]) -> Callable[[Module], Module]:
     return register
 
 
-def _saved(folder: Path) -> tuple[dict[str, Any], type[Any], Any]:
-    """What ``config.json`` says, the class that it is of, and its configuration."""
-    # Imported here, because Model inherits from PretrainedMixin of this file.
+class Saved(NamedTuple):
+    """Content of a folder's ``config.json``.
+
+    Attributes:
+        content: all of it.
+        cls: class of the model.
+        config: its configuration.
+    """
+
+    content: dict[str, Any]
+    cls: type[Any]
+    config: Any
+
+
+def _saved(folder: Path) -> Saved:
+    """Read ``config.json``."""
+    # Model inherits from the mixin below.
     from .model import Model
 
     saved = _read_config(folder)
     try:
         given: Any = saved["config"]
         if "kind" not in given:
-            return saved, Model, ModelConfig.from_dict(given)
+            return Saved(saved, Model, ModelConfig.from_dict(given))
         fields = {key: value for key, value in given.items() if key != "kind"}
         cls, config = SAVED[given["kind"]]
-        return saved, cls, config(**known_fields(config, fields, SAVED.what))
+        return Saved(saved, cls, config(**known_fields(config, fields, SAVED.what)))
     except _UNBUILDABLE as error:
         raise _no_model(folder, error) from error
 
@@ -130,25 +150,27 @@ def _changed(config: Any, overrides: dict[str, Any]) -> Any:
         return dataclasses.replace(config, **known_fields(type(config), overrides, SAVED.what))
     for key in overrides:
         if key not in PARTS:
-            raise OptionError(f"model: no option {key!r}{suggest_field(key)}")
+            raise OptionError(f"model: expected known options, got {key!r}{suggest_field(key)}")
     return config.replace(**overrides)
 
 
 def _no_model(folder: Path, error: Exception) -> CheckpointError:
     return CheckpointError(
-        f"{folder / CONFIG} describes no model that can be built here: {error}{_own_code(folder)}"
+        f"{folder / CONFIG}: expected a model that can be built here, got one that cannot: {error}"
+        f"{_own_code(folder)}"
     )
 
 
 def _own_code(folder: Path) -> str:
-    """Of the model of a run with code of its own: which files to trust, and how."""
+    """Return the fix for the model of a run that imports code: which files to trust, and how."""
     run = folder.resolve().parent
-    files = sorted((run / "code").glob("*.py")) if (run / "recipe.yaml").is_file() else []
-    if not files:
+    files = sorted((run / "code").glob("*.py"))
+    if not files or not (run / "recipe.yaml").is_file():
         return ""
+    names = ", ".join(repr(str(file)) for file in files)
     return (
-        f"; its run imports {', '.join(repr(str(file)) for file in files)}: read them, and if you "
-        f"trust them, fredholm.training.load_run({str(run)!r}, trust_code=True)"
+        f"; its run imports {names}: read them, and if you trust them, "
+        f"fredholm.training.load_run({str(run)!r}, trust_code=True)"
     )
 
 
@@ -156,93 +178,101 @@ def _read_config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     if not path.is_file():
         raise CheckpointError(
-            f"no {CONFIG} in {str(folder)!r}; give a folder written by save_pretrained, or a run's "
-            "model/"
+            f"{folder}: expected a folder with {CONFIG}, got none; give one written by "
+            "save_pretrained, or a run's model/"
         )
     try:
         with storing(path):
             text = path.read_text(encoding="utf-8")
         saved = json.loads(text)
-        # The first format did not name itself; it named a family of models.
-        found = int(saved["format"] if "family" not in saved else saved.get("format", 1))
+        # The first format had no number, but a family of models.
+        if "family" in saved:
+            found = int(saved.get("format", 1))
+        else:
+            found = int(saved["format"])
         if found == FORMAT and "config" not in saved:
             raise KeyError("no 'config'")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(
-            f"{path} is no model configuration ({error}); it needs 'format' and 'config'"
+            f"{path}: expected the configuration of a model with 'format' and 'config', got "
+            f"{error}; restore it"
         ) from error
     check_format(path, found, FORMAT)
     # A user who changed the file on purpose removed its checksum, as the error below suggests.
     expected = saved.pop(CHECKSUM, None)
     if expected is not None and digest_json(saved) != expected:
         raise CheckpointError(
-            f"{path} is not as it was saved (its content does not match its checksum); restore it, "
-            f"or remove its line {CHECKSUM!r} if the change was meant"
+            f"{path}: expected the content that its checksum says, got another; restore it, or "
+            f"remove its line {CHECKSUM!r} if the change was meant"
         )
     return saved
 
 
 def _same_kind(a: torch.dtype, b: torch.dtype) -> bool:
-    """Whether both are real numbers of any precision, or complex ones, or of one other dtype."""
-    return (a.is_floating_point and b.is_floating_point) or (
-        (a.is_complex and b.is_complex) or a == b
-    )
+    """Return whether both dtypes are real, or complex, of any precision, or else the same."""
+    if a.is_floating_point and b.is_floating_point:
+        return True
+    if a.is_complex and b.is_complex:
+        return True
+    return a == b
 
 
 def load_weights(model: nn.Module, path: Path, fresh: tuple[str, ...] = ()) -> None:
-    """Load the weights of a file, every name and shape accounted for.
+    """Load the weights of a file, whose names and shapes must be those of the module.
 
     Args:
         model: the module; a weight takes the file's dtype.
         path: of the file.
-        fresh: beginnings of names that keep the model's own weights.
+        fresh: prefixes of names that keep the model's own weights.
 
     Raises:
         CheckpointError: an unreadable file, or names, shapes or dtypes that differ.
     """
     tensors = read_tensors(path, "restore it or train again")
+    own = model.state_dict()
     if fresh:
         tensors = {name: x for name, x in tensors.items() if not name.startswith(fresh)}
-        own_state = model.state_dict().items()
-        tensors |= {name: x for name, x in own_state if name.startswith(fresh)}
-    own = model.state_dict()
-    missing, unknown = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
-    wrong = [
-        f"{k} {tuple(tensors[k].shape)} for {tuple(own[k].shape)}"
-        for k in own.keys() & tensors.keys()
-        if tensors[k].shape != own[k].shape
-    ]
-    wrong += [
-        f"{k} {tensors[k].dtype} for {own[k].dtype}"
-        for k in sorted(own.keys() & tensors.keys())
-        if not _same_kind(tensors[k].dtype, own[k].dtype)
-    ]
+        tensors |= {name: x for name, x in own.items() if name.startswith(fresh)}
+    missing = sorted(own.keys() - tensors.keys())
+    unknown = sorted(tensors.keys() - own.keys())
+    wrong = []
+    for name in sorted(own.keys() & tensors.keys()):
+        saved, mine = tensors[name], own[name]
+        if saved.shape != mine.shape:
+            wrong.append(f"{name} {tuple(saved.shape)} for {tuple(mine.shape)}")
+        if not _same_kind(saved.dtype, mine.dtype):
+            wrong.append(f"{name} {saved.dtype} for {mine.dtype}")
     if missing or unknown or wrong:
         raise CheckpointError(
-            f"{path} does not fit its configuration: missing {missing}, unknown {unknown}, shapes "
-            f"and dtypes {wrong}"
+            f"{path}: expected the weights of its configuration, got missing {missing}, unknown "
+            f"{unknown}, shapes and dtypes {wrong}; restore the folder as it was saved"
         )
+
+    # A model that was saved in another precision comes back in it, bit for bit.
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if name in tensors:  # a model saved in another precision comes back in it, bit for bit
+        if name in tensors:
             tensor.data = tensor.data.to(tensors[name].dtype)
     model.load_state_dict(tensors, strict=True)
 
 
 class PretrainedMixin:
-    """``model.save_pretrained(folder)`` and ``Model.from_pretrained(folder)``."""
+    """Methods ``model.save_pretrained(folder)`` and ``Model.from_pretrained(folder)``."""
 
     def save_pretrained(self, folder: str | Path, **extra: Any) -> Path:
-        """See :func:`save_pretrained`."""
+        """Save the model, see :func:`save_pretrained`."""
         return save_pretrained(self, folder, **extra)  # type: ignore[arg-type]
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, **options: Any) -> Any:
-        """See :func:`from_pretrained`; raises CheckpointError where the folder holds a model of
-        another class.
+        """Load a model, see :func:`from_pretrained`.
+
+        Raises:
+            CheckpointError: also for a model of another class.
         """
         model = from_pretrained(folder, **options)
         if not isinstance(model, cls):
             raise CheckpointError(
-                f"{str(folder)!r} holds a {type(model).__name__}, not a {cls.__name__}"
+                f"{folder}: expected a {cls.__name__}, got a {type(model).__name__}; load it with "
+                "that class"
             )
         return model

@@ -17,7 +17,7 @@ PRESETS: Registry[Preset] = Registry("model", home="fredholm.models")
 
 
 def register_model(preset: Preset) -> Preset:
-    """Make a preset, a function without arguments that returns a configuration, known by its name.
+    """Register a preset under its name: a function without arguments that returns a configuration.
     ``CONTRIBUTING.md`` has an example.
 
     Raises:
@@ -27,7 +27,7 @@ def register_model(preset: Preset) -> Preset:
 
 
 def list_models(pattern: str = "*") -> list[str]:
-    """Names of models matching a shell pattern, sorted.
+    """Return the names of models that match a shell pattern, sorted.
 
     Example:
         >>> list_models("itnet_s*")
@@ -45,7 +45,7 @@ def model_config(
     head: Given = None,
     **others: Any,
 ) -> ModelConfig:
-    """The configuration of a named model with some fields of its parts replaced, see
+    """Return the configuration of a named model with some fields of its parts replaced, see
     :meth:`ModelConfig.replace`.
 
     Example:
@@ -63,7 +63,7 @@ def model_config(
 
 
 def create_model(name: str, *, pretrained: str | None = None, **parts: Any) -> Model:
-    """A model by name; ``parts`` as in :func:`model_config`.
+    """Return a new model by name; ``parts`` as in :func:`model_config`.
 
     Freshly initialised, or with ``pretrained`` weights that come with the package
     (:func:`list_pretrained`), in evaluation mode. With these, another ``head`` starts afresh:

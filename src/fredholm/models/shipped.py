@@ -18,7 +18,7 @@ CARD = "card.json"
 
 
 def list_pretrained(preset: str | None = None) -> list[str]:
-    """Names of the weights that come with the package, sorted: all, or those of one preset.
+    """Return the names of the weights that come with the package, sorted; or of one preset's.
 
     Example:
         >>> "digits" in list_pretrained("itnet_nano")
@@ -47,8 +47,8 @@ def pretrained_folder(name: str) -> Path:
 
 
 def pretrained_card(name: str) -> dict[str, Any]:
-    """Facts of weights that come with the package: ``preset``, ``data``, ``licence`` of the data,
-    ``metric`` and ``score`` on the test split, ``parameters``, ``epochs``, ``command``.
+    """Return facts about weights that come with the package: ``preset``, ``data``, ``licence`` of
+    the data, ``metric`` and ``score`` on the test split, ``parameters``, ``epochs``, ``command``.
 
     Raises:
         OptionError: no weights of this name.
@@ -63,13 +63,13 @@ def pretrained_card(name: str) -> dict[str, Any]:
 
 
 def pretrained_model(preset: str, name: str, parts: Mapping[str, Any]) -> Model:
-    """A model with weights that come with the package, in evaluation mode.
+    """Return a model with weights that come with the package, in evaluation mode.
 
     Args:
         preset: the model's name.
         name: that of the weights, see :func:`list_pretrained`.
-        parts: as in :func:`.model_config`. Another ``head`` starts afresh; encoder and body keep
-            their weights, whose names and shapes must not change.
+        parts: as in :func:`.model_config`. Another ``head`` starts with new weights; encoder and
+            body keep theirs, whose names and shapes must not change.
 
     Raises:
         OptionError: no weights of this name, or weights of another preset.
@@ -89,6 +89,7 @@ def pretrained_model(preset: str, name: str, parts: Mapping[str, Any]) -> Model:
     saved: ModelConfig = read_config(folder)
     config = saved.replace(**parts)
     model = Model(config)
+    # Another head has other weights than the saved one.
     fresh = ("head.",)
     if config.head == saved.head:
         fresh = ()

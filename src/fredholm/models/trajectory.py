@@ -1,4 +1,4 @@
-"""What every step of a trained model does to its input: energy, distance from the constraints."""
+"""Trajectories of trained continuous models: energy and distance from the constraints by step."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def trajectory(
 
     The distance is to the features of mean 0 and standard deviation 1, before a hard projection's
     affine map. The growth is
-    :math:`\|u^n - v^n\| / \|u^0 - v^0\|`, where v starts a random 1% of u(0) away. Of the last
-    stage where there are several. The model is looked at in evaluation mode.
+    :math:`\|u^n - v^n\| / \|u^0 - v^0\|`, where v starts a random 1% of u(0) away. If there are
+    several stages, it is the last one's. The model is in evaluation mode meanwhile.
 
     Cost: three forward passes.
 
@@ -40,21 +40,29 @@ def trajectory(
     """
     body: Any = model.body
     if not isinstance(body, ContinuousBody):
-        raise OptionError(f"trajectory: needs a continuous body, got {type(body).__name__}")
+        raise OptionError(
+            f"trajectory: expected a continuous body, got {type(body).__name__}; choose another "
+            "model"
+        )
     evolution = body.evolution
     with evaluating(model):
         u, domain = model.encoder(inputs)
         u, domain = body.start(u, domain, steps)
         monitor = Monitor(domain)
         evolution(u, domain, steps=steps, observer=monitor)
+
+        # Drawn on the CPU: a seed gives the same noise on every device.
         generator = torch.Generator().manual_seed(seed)
         noise = torch.randn(u.shape, generator=generator, dtype=u.dtype).to(u.device)
         if domain.valid is not None:
+            # Padding must not count in the norms.
             real = domain.valid[..., None]
             u = torch.where(real, u, 0.0)
             noise = torch.where(real, noise, 0.0)
         noise = noise * (SIZE * u.norm() / noise.norm())
         ratios = growth(evolution, u, domain, perturbation=noise, steps=steps)
+
+    # A scheme may act several times per step; the last row of each step counts.
     last = {row["step"]: row for row in monitor.rows}
     measured = {key: [row[key] for row in last.values()] for key in ("energy", "distance")}
     count = len(ratios)

@@ -162,7 +162,7 @@ def test_splits_may_share_a_vocabulary():
         split("train", vocabulary=2)
     model = create_model("itnet_nano", data=split("train").encoder()).eval()
     test = GraphDataset("x", "test", graphs, torch.tensor([0, 0]), ("a",))
-    with pytest.raises(ShapeError, match="tokens: received 5; the model knows 0 to 2: give all"):
+    with pytest.raises(ShapeError, match="tokens: expected 0 to 2, got 5; give all"):
         model(test.batch([1])[0])
 
 

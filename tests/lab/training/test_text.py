@@ -247,4 +247,4 @@ def test_the_command_line_reads_texts_and_overrides(finished, tmp_path, capsys):
     assert main(["evaluate", str(run), "model.body.dropout=0.2", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["overrides"] == ["model.body.dropout=0.2"]
     assert main(["evaluate", str(run), "model.body.depth=3"]) == 2
-    assert "does not fit its configuration" in capsys.readouterr().err
+    assert "expected the weights of its configuration" in capsys.readouterr().err

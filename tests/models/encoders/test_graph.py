@@ -174,15 +174,15 @@ def test_nodes_may_be_bags_of_tokens():
         (lambda: graphs(edges=EDGES.float()), "mask"),
         (
             lambda: graphs(positions=torch.zeros(2, 6, 3)),
-            r"positions .*\(2, 6, 2\), got \(2, 6, 3\)",
+            r"positions: .*\(2, 6, 2\) .*, got \(2, 6, 3\)",
         ),
-        (lambda: graphs(features=torch.zeros(2, 6, 4)), "features .*got"),
+        (lambda: graphs(features=torch.zeros(2, 6, 4)), "features: .*got"),
         (
             lambda: Inputs(edges=EDGES, positions=torch.zeros(2, 6, 2), valid=VALID),
-            "needs features, got edges",
+            "expected features among its tensors, got edges",
         ),
         (lambda: Inputs(a=torch.zeros(2), b=torch.zeros(3)), "one batch size"),
-        (lambda: Inputs(valid=VALID), "received valid; the model reads edges"),
+        (lambda: Inputs(valid=VALID), "inputs: expected edges, got valid"),
     ],
 )
 def test_inputs_that_do_not_fit(batch, message):

@@ -137,7 +137,7 @@ def test_a_table_of_positions_is_interpolated():
     ("options", "message"),
     [
         ({"positions": "learnd"}, "did you mean 'learned'"),
-        ({"positions": "learned"}, r"need grid=\(rows, columns\)"),
+        ({"positions": "learned"}, r"grid: expected \(rows, columns\)"),
     ],
 )
 def test_positions_that_are_none(options, message):

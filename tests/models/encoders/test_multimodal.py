@@ -80,9 +80,9 @@ def test_refusals():
     for options in ({"measure": "both"}, {"measure": 1.5}, {"measure": True}):
         with pytest.raises(OptionError):
             make(**options)
-    with pytest.raises(ShapeError, match="tokens must be integers"):
+    with pytest.raises(ShapeError, match="tokens: expected integers"):
         make()(pair(tokens=TOKENS.float()))
-    with pytest.raises(ShapeError, match="received tokens; the model reads image"):
+    with pytest.raises(ShapeError, match="inputs: expected image, got tokens"):
         make()(Inputs(tokens=TOKENS))
     with pytest.raises(OptionError, match="'image' has no option 'views'"):
         create_model("itnet_nano", **parts(views=2))

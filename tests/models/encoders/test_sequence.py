@@ -105,7 +105,7 @@ def test_refusals():
         SequenceEncoder(channels=1, length=4, mask="points")
     with pytest.raises(OptionError, match="spacing: expected a number above 0, got 0"):
         SequenceEncoder(channels=1, length=4, spacing=0)
-    with pytest.raises(ShapeError, match=r"\(B, N, 3\), times and 2 channels; got \(1, 5, 2\)"):
+    with pytest.raises(ShapeError, match=r"\(B, N, 3\), times and 2 channels, got \(1, 5, 2\)"):
         SequenceEncoder(channels=2, length=4, timed=True)(torch.zeros(1, 5, 2))
     with pytest.raises(ShapeError, match="got \\(1, 0, 1\\)"):
         SequenceEncoder(channels=1, length=4)(torch.zeros(1, 0, 1))
@@ -205,7 +205,7 @@ def test_windows_do_not_know_how_far_their_batch_is_padded(count, spacing):
 
 @pytest.mark.parametrize("option", ["timed", "causal"])
 def test_patches_refuse_what_has_no_regular_line(option):
-    with pytest.raises(OptionError, match=f"patch: received 4 with {option}=True"):
+    with pytest.raises(OptionError, match=f"patch: expected 1 beside {option}=True, got 4"):
         patched(4, **{option: True})
     assert patched(1, **{option: True}).patch == 1
 
@@ -218,7 +218,7 @@ def test_a_model_of_patches_has_few_points():
     )
     assert model.config.encoder.points == 7
     assert model(torch.randn(2, 50, 1)).shape == (2, 3)
-    with pytest.raises(OptionError, match=r"head\.pool: received 'every'"):
+    with pytest.raises(OptionError, match=r"head\.pool: expected one of .*, got 'every'"):
         model.config.replace(head={"pool": "every"})
     plain = create_model("backbone_nano", data={"kind": "sequence", "channels": 1, "length": 50})
     assert plain.config.encoder.points == 50  # a picture's patch is not a sequence's
@@ -267,7 +267,7 @@ def test_points_know_the_scale_of_their_sequence(options):
     assert_close(
         apart[:, 0], mean * weight[:, 0] + math.log(3.0) * weight[:, 1], dtype=torch.float32
     )
-    with pytest.raises(OptionError, match="standard: received True with causal=True"):
+    with pytest.raises(OptionError, match="standard: expected False beside causal=True"):
         EmbeddedSequence(channels=1, length=8, dim=4, standard=True, causal=True)
 
 

@@ -129,7 +129,11 @@ def test_causal_texts_see_no_later_token():
             OptionError,
             "positions: expected a known name, got 'sine'",
         ),
-        (lambda: make(causal=True, class_token=True), OptionError, "sees nothing; use pool='last'"),
+        (
+            lambda: make(causal=True, class_token=True),
+            OptionError,
+            "choose pool='last'",
+        ),
         (
             lambda: make().domain(torch.zeros(1, 3)),
             ShapeError,
@@ -140,7 +144,7 @@ def test_causal_texts_see_no_later_token():
         (
             lambda: make(positions="learned")(torch.ones(1, 7, dtype=torch.int64)),
             ShapeError,
-            "end at 6 tokens, got 7",
+            "at most 6, where learned positions end, got 7",
         ),
     ],
 )
@@ -185,5 +189,5 @@ def test_numbers_outside_the_vocabulary_are_named(number):
         TextEncoder(vocabulary=9, dim=8, max_length=4),
         TokenEncoder(vocabulary=9, dim=8, length=4),
     ):
-        with pytest.raises(ShapeError, match=f"tokens: received {number}; the model knows 0 to 8"):
+        with pytest.raises(ShapeError, match=f"tokens: expected 0 to 8, got {number}"):
             encoder(torch.tensor([[1, number]]))

@@ -72,8 +72,10 @@ class SequenceConfig(SequenceInputs):
 
     @property
     def pools(self) -> tuple[str, ...]:
-        """A sample in a patch has no answer of its own."""
-        return ("mean", "points", "last") if self.patch > 1 else SequenceInputs.pools
+        # A sample in a patch has no answer of its own.
+        if self.patch > 1:
+            return ("mean", "points", "last")
+        return SequenceInputs.pools
 
     @property
     def points(self) -> int:
@@ -81,17 +83,21 @@ class SequenceConfig(SequenceInputs):
 
 
 def check_whole(patch: int, standard: bool, **given: Any) -> None:
-    """OptionError for patches or a scale where a sequence is not known as they need it."""
+    """Refuse patches, or a scale of the sequence, where later samples are not known yet.
+
+    Raises:
+        OptionError: naming what excludes them.
+    """
     refused = [name for name in ("timed", "causal") if given.get(name)]
     if patch > 1 and refused:
         raise OptionError(
-            f"patch: received {patch} with {refused[0]}=True; patches are of regular sequences "
-            "without causal order; needs patch=1"
+            f"patch: expected 1 beside {refused[0]}=True, got {patch}; larger patches are for "
+            "regular sequences without causal order"
         )
     if standard and given.get("causal"):
         raise OptionError(
-            "standard: received True with causal=True; a sequence's scale tells what comes later; "
-            "needs standard=False"
+            "standard: expected False beside causal=True, got True; the scale of a sequence "
+            "reveals its later samples"
         )
 
 
@@ -155,7 +161,9 @@ class EmbeddedSequence(Encoder):
         self.spacing = spacing
         self.standard = standard
         # A sequence's scale is a mean and a deviation per channel.
-        facts = 2 * channels if standard else 0
+        facts = 0
+        if standard:
+            facts = 2 * channels
         if patch > 1:
             # Windows are points one step apart, whatever the spacing of their samples.
             channels *= patch
@@ -197,5 +205,6 @@ class EmbeddedSequence(Encoder):
         return self._embedded(*self.samples.part(inputs, mesh))
 
     def _embedded(self, samples: Tensor, domain: Domain) -> tuple[Tensor, Domain]:
+        # Positions may be in float32 beside weights in half precision.
         gamma = self.fourier(domain.positions).to(self.position.weight.dtype)
         return self.dropout(self.embed(samples) + self.position(gamma)), domain

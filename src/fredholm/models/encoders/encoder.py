@@ -1,4 +1,6 @@
-"""What every encoder is: raw data to features on a domain; and what its configuration says."""
+"""Base classes of encoders, which map raw data to features on a domain, and of their
+configurations.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +20,23 @@ from ...registry import Registered, Registry
 from ...validation import cheap_to_read
 from .inputs import Inputs
 
-TOKENS = ("reader", "ordinary")  # a class token's mass: none, or that of a point
+# Kinds of class tokens: one without mass, and one with the mass of a point.
+TOKENS = ("reader", "ordinary")
 
 
 def with_token(token: Domain, domain: Domain, kind: str) -> Domain:
     """Return a class token's point before those of a domain: a ``reader`` has no mass, so that it
     reads the others and none reads it; an ``ordinary`` one has that of any other point.
     """
-    return Domain.join(token, domain, balance=(0.0, 1.0) if kind == "reader" else None)
+    if kind == "reader":
+        return Domain.join(token, domain, balance=(0.0, 1.0))
+    return Domain.join(token, domain)
 
 
 def check_options(known: Mapping[str, Sequence[str]], **options: str) -> None:
     """Raise OptionError for an option that is not among its known values."""
     for name, value in options.items():
+        # Users build encoders without a configuration, which would have checked this.
         if value not in known[name]:
             hint = suggest(str(value), known[name])
             raise OptionError(f"{name}: expected a known name, got {value!r}{hint}")
@@ -62,35 +68,39 @@ def embedded(embed: nn.Embedding, numbers: Tensor, dropout: float) -> Tensor:
     vectors = embed(numbers)
     if not (dropout and embed.training):
         return vectors
+
+    # A token is left out wherever it occurs.
     kept = torch.rand(embed.num_embeddings, device=numbers.device) >= dropout
     return vectors * (kept[numbers].to(vectors.dtype) / (1 - dropout))[..., None]
 
 
 def check_numbers(numbers: Tensor, embed: nn.Embedding) -> None:
-    """ShapeError for token numbers that a table of vectors does not have; looked for where
-    :func:`.cheap_to_read`.
+    """Refuse token numbers without a row in a table of vectors, where reading them is cheap.
+
+    Raises:
+        ShapeError: naming the first number that is too small or too large.
     """
     if not numbers.numel() or not cheap_to_read(numbers):
         return
-    low, high = (int(x) for x in numbers.aminmax())
-    if low < 0 or high >= embed.num_embeddings:
-        raise ShapeError(
-            f"tokens: received {low if low < 0 else high}; the model knows 0 to "
-            f"{embed.num_embeddings - 1}: give all splits one vocabulary"
-        )
+    for number in map(int, numbers.aminmax()):
+        if not 0 <= number < embed.num_embeddings:
+            raise ShapeError(
+                f"tokens: expected 0 to {embed.num_embeddings - 1}, got {number}; give all splits "
+                "one vocabulary"
+            )
 
 
 class Encoder(nn.Module):
-    """Raw data to (features (B, N, D), their domain).
+    """A map from raw data to features (B, N, D) and their domain.
+
+    Encoders of texts also go point by point: :meth:`line` and :meth:`point`.
 
     Attributes:
-        position_dim: p of the domain's positions.
-        dim: D, where the encoder decides it; else it is the width that it was built with.
-        axis: the dimension of the inputs along which points run, where samples may be cut for
-            :meth:`part`; None where it reads whole samples.
+        position_dim: dimension p of the positions.
+        dim: D, if the encoder determines it; else it is the width that it was built with.
+        axis: dimension of the inputs along which points run, and samples may be cut for
+            :meth:`part`; None if it reads complete samples only.
         grain: entries of that dimension that must stay together, such as the rows of a patch.
-
-    Those of texts go point by point as well: :meth:`line` and :meth:`point`.
     """
 
     position_dim: int
@@ -98,12 +108,11 @@ class Encoder(nn.Module):
     grain = 1
 
     def part(self, inputs: Any, mesh: Any) -> tuple[Tensor, Domain]:
-        """What the encoder makes of one rank's stretch of every sample: features (B, n, D) of its
-        points, and its part of the domain of the whole, as :meth:`fredholm.Domain.shard` gives it.
-        All ranks of the mesh call it together, each with its own stretch in their order.
+        """Encode one rank's part of every sample: return features (B, n, D) of its points, and its
+        part of the sharded domain (:meth:`fredholm.Domain.shard`).
 
-        No more than positions and padding of other ranks' points come here, O(N) numbers; nothing
-        is sent of their features.
+        All ranks of the mesh call it together, each with its part, in their order. They exchange
+        only positions and padding, O(N) numbers, and no features.
 
         Raises:
             OptionError: an encoder that needs all points of a sample in one process.
@@ -111,33 +120,42 @@ class Encoder(nn.Module):
         self.refuse_part("it reads a sample as a whole")
 
     def refuse_part(self, why: str) -> NoReturn:
-        """OptionError that says why samples cannot be cut for this encoder."""
+        """Raise an OptionError that says why samples cannot be cut for this encoder."""
         raise OptionError(
-            f"parallel.domain: {type(self).__name__} takes no samples whose points are in several "
-            f"processes: {why}; needs parallel.domain=1, or another model"
+            "parallel.domain: expected an encoder of samples whose points are in several "
+            f"processes, got {type(self).__name__}: {why}; set parallel.domain=1, or choose "
+            "another model"
         )
 
     def line(self, length: int, **place: Any) -> Domain:
-        """The causal domain of a text of up to ``length`` tokens, before any of them is known.
+        """Return the causal domain of a text of up to ``length`` tokens, before any is known.
 
         Raises:
             OptionError: an encoder without order.
         """
         raise OptionError(
-            f"init_state: {type(self).__name__} has no order to go along; needs an encoder of "
-            "texts with causal=True"
+            "init_state: expected an encoder of texts with causal=True, got "
+            f"{type(self).__name__}, which has no order; choose another model"
         )
 
     def point(self, inputs: Tensor, position: Tensor) -> Tensor:
-        """Features (B, D) of one point of each sample at one position of :meth:`line`, or (B, n, D)
-        of a stretch of them.
+        """Return features (B, D) of one point of each sample at one position of :meth:`line`, or
+        (B, n, D) of n points.
         """
-        raise OptionError(f"step: {type(self).__name__} does not go point by point")
+        raise OptionError(
+            f"step: expected an encoder that goes point by point, got {type(self).__name__}; "
+            "choose another model"
+        )
 
 
 def part_of_grid(rows: int, others: tuple[int, ...], mesh: Any, **place: Any) -> Domain:
-    """This rank's part of a grid of which it has so many rows, of the extents ``others`` each; the
-    ranks' rows follow one another.
+    """Return this rank's part of a grid, whose rows are divided among the ranks in their order.
+
+    Args:
+        rows: of this rank.
+        others: extents of the further dimensions.
+        mesh: of the ranks.
+        place: device and dtype.
     """
     row = math.prod(others)
     shards = Shards.of_parts(mesh, rows * row)
@@ -146,7 +164,7 @@ def part_of_grid(rows: int, others: tuple[int, ...], mesh: Any, **place: Any) ->
 
 
 class _OwnKind:
-    """The kind of the class that is asked."""
+    """A class attribute equal to the kind of the class it is read from."""
 
     def __get__(self, instance: Any, owner: type[Configuration]) -> str:
         return owner.kind
@@ -187,20 +205,21 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class EncoderConfig(Configuration):
-    """What an encoder is built from; its kind is the ``kind`` of a recipe's ``model.encoder``.
+    """Base of configurations of encoders; its kind is the ``kind`` of a recipe's
+    ``model.encoder``.
 
     Attributes:
-        data: the kind of data that it reads, by default the one of its own name; several encoders
-            may read one kind.
-        of_data: fields that the data set says, which no recipe sets.
+        data: kind of data that it reads, by default the one with its own name. Several encoders may
+            read one kind.
+        of_data: fields that the data set determines, and no recipe sets.
         own: fields that mean something else in another kind, which does not take them over.
-        pools: the read-outs that its domain allows, the usual one first.
-        input_dtype: of one input's tensor.
-        ties: whether a head can answer by its matrix of token vectors.
-        causal: whether a point sees those up to its own only.
+        pools: read-outs that its domain allows, the default first.
+        input_dtype: dtype of an input's tensor.
+        ties: whether a head can use its matrix of token vectors.
+        causal: whether a point only reads points up to its own.
         own_width: whether its features have a width of their own, that of the data or of an
             embedding; else the body's.
-        views: inputs of one sample that are encoded each by itself and read out together.
+        views: inputs of one sample that are encoded separately and read out together.
         one_tensor: whether it reads one tensor; else :class:`fredholm.encoders.Inputs`.
     """
 
@@ -216,20 +235,23 @@ class EncoderConfig(Configuration):
     views = 1
 
     def build(self, dim: int | None, *, dropout: float = 0.0, class_token: bool = False) -> Encoder:
-        """The encoder with features of width ``dim`` (None: those of the data), and a class token
-        where the read-out needs one.
+        """Return the encoder with features of width ``dim`` (None: that of the data), with a class
+        token if the read-out needs one.
         """
         raise NotImplementedError
 
     @property
     def default_pool(self) -> str:
-        """The read-out where none is named."""
+        """The read-out if none is named."""
         return self.pools[0]
 
     @property
     def points(self) -> int:
         """Points of one training input."""
-        raise OptionError(f"points: an encoder of {self.kind} has no fixed number of points")
+        raise OptionError(
+            f"points: expected an encoder with a fixed number of points, got {self.kind!r}; count "
+            "those of a sample"
+        )
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -244,12 +266,13 @@ class EncoderConfig(Configuration):
                 "nothing; give it the property input_shape"
             )
         raise OptionError(
-            f"input_shape: a {self.kind} input is several tensors, see fredholm.encoders.Inputs"
+            f"input_shape: expected an input of one tensor, got the several of {self.kind!r}; see "
+            "fredholm.encoders.Inputs"
         )
 
     @property
     def axes(self) -> tuple[Axis, ...]:
-        """The dimensions of a batch of inputs, beside the batch itself, whose sizes are free."""
+        """Dimensions of a batch of inputs whose sizes may vary, except for the batch itself."""
         return ()
 
     def example(self, shape: Sequence[int], generator: torch.Generator) -> Tensor:
@@ -287,7 +310,7 @@ ENCODERS: Registry[type[EncoderConfig]] = Registry(
 
 
 def register_encoder(kind: str) -> Callable[[Registered], Registered]:
-    """Make an encoder's configuration known as ``kind``, for ``model.encoder.kind`` of recipes and
+    """Register an encoder's configuration as ``kind``, for ``model.encoder.kind`` of recipes and
     ``create_model(..., encoder={"kind": kind})``.
 
     Raises:

@@ -48,7 +48,8 @@ class FieldConfig(EncoderConfig):
 
     @property
     def points(self) -> int:
-        return 256  # of a field of 16 x 16; any other resolution works
+        # A field of 16 x 16; any other resolution works.
+        return 256
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -60,16 +61,16 @@ class FieldConfig(EncoderConfig):
 
 
 class FieldEncoder(Encoder):
-    r"""Values at the cells of a grid over the unit cube: features :math:`E\,a(x) + P\,\gamma(x)` at
-    the cells' centres x.
+    r"""Fields as features :math:`E\,a(x) + P\,\gamma(x)` at the centres x of the cells of a grid
+    over the unit cube.
 
-    The same weights serve every resolution: a finer grid is another domain, of total measure 1 as
-    well.
+    The same weights work for every resolution: a finer grid is another domain, whose measure is 1
+    in total as well.
 
     Args:
         channels: values of a field at a point.
         dim: width D of the features.
-        position_dim: of the cube.
+        position_dim: dimension of the cube.
         frequencies, sigma: of γ. A σ far beyond the training grid's resolution does not carry over
             to a finer one.
         dropout: after the embedding.
@@ -100,7 +101,9 @@ class FieldEncoder(Encoder):
         dropout: float = 0.0,
     ):
         super().__init__()
-        self.channels, self.position_dim, self.dim = channels, position_dim, dim
+        self.channels = channels
+        self.position_dim = position_dim
+        self.dim = dim
         self.embed = nn.Linear(channels, dim)
         self.fourier = FourierFeatures(position_dim, frequencies, sigma)
         self.position = nn.Linear(2 * frequencies, dim, bias=False)
@@ -124,9 +127,12 @@ class FieldEncoder(Encoder):
         if fields.dim() != 2 + self.position_dim or fields.shape[1] != self.channels:
             extents = ", ".join(f"n{i + 1}" for i in range(self.position_dim))
             need = f"(B, {self.channels}, {extents})"
-            raise ShapeError(f"fields must have shape {need}, got {tuple(fields.shape)}")
+            raise ShapeError(
+                f"fields: expected shape {need}, got {tuple(fields.shape)}; reshape them"
+            )
 
     def _place(self, fields: Tensor) -> dict[str, Any]:
+        # Half precision would round positions.
         dtype = torch.promote_types(self.embed.weight.dtype, torch.float32)
         return {"device": fields.device, "dtype": dtype}
 

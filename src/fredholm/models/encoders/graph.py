@@ -61,7 +61,9 @@ class GraphConfig(EncoderConfig):
         check_counts(self, "channels", "vocabulary", "eigenvectors")
         if (self.channels is None) == (self.vocabulary is None):
             got = f"channels={self.channels}, vocabulary={self.vocabulary}"
-            raise OptionError(f"a graph's nodes need channels or a vocabulary; got {got}")
+            raise OptionError(
+                f"graph: expected either channels or a vocabulary of nodes, got {got}; give one"
+            )
 
     def build(
         self, dim: int | None, *, dropout: float = 0.0, class_token: bool = False
@@ -182,14 +184,25 @@ class GraphEncoder(Encoder):
         if bool(channels) == bool(vocabulary) or eigenvectors < 1:
             got = f"channels={channels}, vocabulary={vocabulary}, eigenvectors={eigenvectors}"
             raise OptionError(
-                "a graph's nodes need channels or a vocabulary, and 1 or more eigenvectors; got "
-                f"{got}"
+                "graph: expected either channels or a vocabulary of nodes, and 1 or more "
+                f"eigenvectors, got {got}; correct them"
             )
-        self.position_dim, self.channels, self.dim = eigenvectors, channels, dim
-        self.off_edges, self.measure = off_edges, measure
-        self.embed = nn.Linear(channels, dim) if channels else None
-        self.words = nn.Embedding(vocabulary, dim, padding_idx=0) if vocabulary else None
-        self.theta = nn.Parameter(torch.tensor(float(start))) if off_edges == "learned" else None
+        self.position_dim = eigenvectors
+        self.channels = channels
+        self.dim = dim
+        self.off_edges = off_edges
+        self.measure = measure
+
+        # All modules exist before the weights are drawn again: seeds promise the same ones.
+        self.embed = None
+        if channels:
+            self.embed = nn.Linear(channels, dim)
+        self.words = None
+        if vocabulary:
+            self.words = nn.Embedding(vocabulary, dim, padding_idx=0)
+        self.theta = None
+        if off_edges == "learned":
+            self.theta = nn.Parameter(torch.tensor(float(start)))
         self.dropout = nn.Dropout(dropout)
         if self.embed is not None:
             nn.init.xavier_uniform_(self.embed.weight)
@@ -204,14 +217,13 @@ class GraphEncoder(Encoder):
         positions, valid = graph["positions"], graph["valid"]
         positions = torch.where(valid[..., None], positions, 0.0)
         if self.training:
-            sign = (
-                torch.randint(2, (len(positions), 1, positions.shape[-1]), device=positions.device)
-                * 2
-                - 1
-            )
+            # One sign per graph and eigenvector.
+            size = (len(positions), 1, positions.shape[-1])
+            sign = torch.randint(2, size, device=positions.device) * 2 - 1
             positions = positions * sign.to(positions.dtype)
         features = self._features(graph)
-        wide = at_least_single(features.dtype)  # of autocast or half precision, counts are rounded
+        # Under autocast or in half precision, counts would be rounded.
+        wide = at_least_single(features.dtype)
         places = positions.to(at_least_single(positions.dtype))
         if "edges" in graph:
             pairs = self.pairs(graph["edges"], valid, wide)
@@ -228,14 +240,18 @@ class GraphEncoder(Encoder):
         return self.words(graph["tokens"]).sum(-2)
 
     def _check(self, graph: Inputs) -> None:
-        need = "features" if self.embed is not None else "tokens"
+        # Features have a width; tokens, of which any number per node is allowed, have none (-1).
+        need, width = "tokens", -1
+        if self.embed is not None:
+            need, width = "features", self.channels
         b, n = graph["valid"].shape[:2]
         if "edges" in graph or "links" not in graph:
             edges = graph["edges"]
             b, n = edges.shape[:2]
             if edges.dim() != 3 or edges.shape[2] != n or edges.dtype != torch.bool:
                 raise ShapeError(
-                    f"edges must be a mask (B, N, N), got {tuple(edges.shape)} of {edges.dtype}"
+                    "edges: expected a boolean mask (B, N, N), got "
+                    f"{tuple(edges.shape)} of {edges.dtype}; convert it"
                 )
         else:
             links = graph["links"]
@@ -244,13 +260,18 @@ class GraphEncoder(Encoder):
                     f"expected integer links (B, E, 2), got {tuple(links.shape)} of {links.dtype}"
                 )
         shapes = {"positions": (b, n, self.position_dim), "valid": (b, n)}
-        shapes[need] = (b, n, self.channels if self.embed is not None else -1)
+        shapes[need] = (b, n, width)
         for name, shape in shapes.items():
             if name not in graph:
-                raise ShapeError(f"a graph needs {name}, got {', '.join(graph.tensors)}")
+                raise ShapeError(
+                    f"graph: expected {name} among its tensors, got {', '.join(graph.tensors)}; "
+                    "add it"
+                )
             result = tuple(graph[name].shape)
             if len(result) != len(shape) or any(f != s for f, s in zip(result, shape) if s >= 0):
-                raise ShapeError(f"{name} of this graph must have shape {shape}, got {result}")
+                raise ShapeError(
+                    f"{name}: expected shape {shape} for this graph, got {result}; reshape it"
+                )
 
     def pairs(
         self, edges: Bool[Tensor, "b n n"], valid: Bool[Tensor, "b n"], dtype: torch.dtype
@@ -294,7 +315,9 @@ class GraphEncoder(Encoder):
             linked = Edges.of_index(torch.cat([index, loops], 1), n)
             # A pair counts once, however often it is linked.
             graphs.append(linked.with_density(None))
-        edges = graphs[0] if len(graphs) == 1 else Edges.collate(graphs)
+        edges = graphs[0]
+        if len(graphs) > 1:
+            edges = Edges.collate(graphs)
         if self.off_edges != "none":
             edges.check_dense(edges.rows)
             return self.pairs(edges.dense().view(-1, n, n), valid, dtype)

@@ -97,7 +97,7 @@ class ImageConfig(EncoderConfig):
 
     @property
     def sides(self) -> tuple[int, int]:
-        """Height and width."""
+        """Height and width of a picture."""
         height, width = image_sides(self.image_size)
         return height, width
 
@@ -176,9 +176,10 @@ class ImageEncoder(Encoder):
         check_options({"positions": POSITIONS, "token": TOKENS}, positions=positions, token=token)
         if positions == "learned" and grid is None:
             raise OptionError(
-                "learned positions need grid=(rows, columns), the patches of the images in training"
+                "grid: expected (rows, columns) of patches beside learned positions, got None; "
+                "give those of the training images"
             )
-        height, width = (patch, patch) if isinstance(patch, int) else patch
+        height, width = image_sides(patch)
         self.patch = (height, width)
         self.channels = channels
         self.position_dim = 2
@@ -224,6 +225,7 @@ class ImageEncoder(Encoder):
     def _features(self, images: Tensor, domain: Domain, grid: tuple[int, int]) -> Tensor:
         """Return the features of the patches that are here, of a ``grid`` of them."""
         features = self.embed(self._patches(images))
+        # Of a sharded image only the first part has the class token.
         tokens = domain.size - features.shape[1]
         if self.table is not None:
             start = first_row(domain, self.token is not None)
@@ -254,19 +256,21 @@ class ImageEncoder(Encoder):
         domain = Domain.grid(*grid, device=device, dtype=dtype)
         if self.token is None:
             return domain
+        # The token stands in the middle, where no direction is preferred.
         centre = Domain.points(torch.full_like(domain.positions[:1], 0.5))
         return with_token(centre, domain, self.token_kind)
 
     def _grid(self, images: Tensor) -> tuple[int, int]:
         if images.dim() != 4 or images.shape[1] != self.channels:
             raise ShapeError(
-                f"images must have shape (B, {self.channels}, H, W), got {tuple(images.shape)}"
+                f"images: expected shape (B, {self.channels}, H, W), got {tuple(images.shape)}; "
+                "reshape them"
             )
         (h, w), (ph, pw) = images.shape[2:], self.patch
         if h % ph or w % pw:
             raise ShapeError(
-                f"image sides must be multiples of the patch {ph}x{pw}, got {h}x{w}; resize or pad "
-                "the images"
+                f"images: expected sides that are multiples of the patch {ph}x{pw}, got {h}x{w}; "
+                "resize or pad them"
             )
         return h // ph, w // pw
 

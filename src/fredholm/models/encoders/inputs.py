@@ -10,8 +10,8 @@ from ...errors import ShapeError
 
 
 class Inputs:
-    """Named tensors that share their first dimension, the batch; a training loop moves, counts and
-    cuts it as it would a tensor.
+    """Named tensors that share their first dimension, the batch. A training loop moves, counts and
+    cuts them like one tensor.
 
     Raises:
         ShapeError: tensors of different batch sizes, or none; a name that none of them has.
@@ -28,7 +28,9 @@ class Inputs:
         # Sizes that a tracer leaves free can be compared, but not collected in a set.
         first = next(iter(sizes.values()), None)
         if first is None or any(size != first for size in sizes.values()):
-            raise ShapeError(f"the tensors of a batch need one batch size, got {sizes}")
+            raise ShapeError(
+                f"inputs: expected one batch size for all tensors, got {sizes}; pad or cut them"
+            )
         self.tensors = tensors
 
     @overload
@@ -39,11 +41,11 @@ class Inputs:
     def __getitem__(self, key: slice | Tensor | list[int]) -> Inputs: ...
 
     def __getitem__(self, key: str | int | slice | Tensor | list[int]) -> Any:
-        """A tensor by its name; with anything else, the same samples of every tensor."""
+        """Return a tensor by its name, or with any other index the same samples of every tensor."""
         if isinstance(key, str):
             if key not in self.tensors:
                 raise ShapeError(
-                    f"inputs: received {', '.join(self.tensors)}; the model reads {key}: "
+                    f"inputs: expected {key}, got {', '.join(self.tensors)}; give "
                     f"Inputs({key}=..., ...)"
                 )
             return self.tensors[key]
@@ -58,11 +60,13 @@ class Inputs:
         return next(iter(self.tensors.values())).shape[0]
 
     def to(self, *args, **kwargs) -> Inputs:
-        """As :meth:`torch.Tensor.to`; integers and masks keep their dtype."""
+        """Move the tensors like :meth:`torch.Tensor.to`; integers and masks keep their dtype."""
         moved = {}
         for name, tensor in self.tensors.items():
             result = tensor.to(*args, **kwargs)
-            moved[name] = result if tensor.is_floating_point() else tensor.to(result.device)
+            if not tensor.is_floating_point():
+                result = tensor.to(result.device)
+            moved[name] = result
         return Inputs(**moved)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Where the nodes of a graph stand: eigenvectors of its normalised Laplacian."""
+"""Positions of the nodes of a graph: eigenvectors of its normalised Laplacian."""
 
 from __future__ import annotations
 
@@ -12,25 +12,29 @@ from torch import Tensor
 from ...edges import check_edge_index
 from ...errors import ShapeError, require
 
-FEW_NODES = 512  # of a component, whose eigenvectors are those of a dense matrix
-LANCZOS_STEPS = 400  # restarts, after which a shifted inverse is factorised instead
+# scipy is an extra, which only large graphs need: their functions import it.
+
+# Nodes of a component up to which its matrix is dense.
+FEW_NODES = 512
+
+# Restarts of the Lanczos iteration, after which a shifted inverse is factorised instead.
+LANCZOS_STEPS = 400
 
 
 @torch.no_grad()
 def laplacian_positions(edges: Bool[Tensor, "*b n n"], k: int) -> Float[Tensor, "*b n k"]:
-    r"""The first k eigenvectors of :math:`I - D^{-1/2} A D^{-1/2}` that are not of its null space,
-    times :math:`\sqrt{n}`.
+    r"""Return the first k eigenvectors of :math:`I - D^{-1/2} A D^{-1/2}` outside its null space,
+    times :math:`\sqrt{n}`, where n is the number of nodes with an edge.
 
-    Directions of edges are ignored. The null space tells only the components apart, so it is left
-    out: in a graph of several components each eigenvector belongs to one of them, or to several
-    where they share an eigenvalue, and isolated (or padded) nodes are at the origin. Its dimension
-    is the number of components, counted from the edges: small eigenvalues belong to long or
-    clustered graphs, however small. Missing eigenvectors are zero. The sign makes an entry of the
-    largest size positive; between equal eigenvalues the basis is the solver's. n counts the nodes
-    that have an edge. O(n³).
+    Directions of edges are ignored. The null space only tells the components apart and is left out:
+    in a graph of several components each eigenvector belongs to one of them, or to several with the
+    same eigenvalue, and isolated (or padded) nodes are at the origin. The dimension of the null
+    space is the number of components, counted from the edges, since long or clustered graphs have
+    very small eigenvalues as well. Missing eigenvectors are zero. The sign makes the entry of
+    largest magnitude positive; the basis for equal eigenvalues is the solver's. Cost: O(N³).
 
     Raises:
-        ShapeError: edges that are no square mask.
+        ShapeError: edges that are not a square mask.
 
     Example:
         >>> path = torch.tensor([[0, 1, 0], [1, 0, 1], [0, 1, 0]], dtype=torch.bool)
@@ -39,7 +43,8 @@ def laplacian_positions(edges: Bool[Tensor, "*b n n"], k: int) -> Float[Tensor, 
     """
     if edges.dim() < 2 or edges.shape[-1] != edges.shape[-2] or edges.dtype != torch.bool:
         raise ShapeError(
-            f"edges must be a mask (..., N, N), got {tuple(edges.shape)} of {edges.dtype}"
+            "edges: expected a boolean mask (..., N, N), got "
+            f"{tuple(edges.shape)} of {edges.dtype}; convert it"
         )
     n = edges.shape[-1]
     adjacent = (edges | edges.mT).double()
@@ -57,6 +62,7 @@ def laplacian_positions(edges: Bool[Tensor, "*b n n"], k: int) -> Float[Tensor, 
     order = order.clamp(max=n - 1)
     chosen = vectors.gather(-1, order[..., None, :].expand(*vectors.shape[:-1], -1))
 
+    # An eigenvector is defined up to its sign.
     largest = chosen.gather(-2, chosen.abs().argmax(-2, keepdim=True))
     sign = torch.where(largest < 0, -1.0, 1.0)
     size = (degree > 0).sum(-1).clamp(min=1).double().sqrt()
@@ -81,7 +87,7 @@ def _components(edges: Bool[Tensor, "*b n n"]) -> Tensor:
 
 
 class _Mode(NamedTuple):
-    """An eigenvector of one component: its eigenvalue, its nodes and its entries there."""
+    """An eigenvector of one component: eigenvalue, nodes, and entries at the nodes."""
 
     value: float
     nodes: Any
@@ -91,11 +97,11 @@ class _Mode(NamedTuple):
 def sparse_laplacian_positions(
     edge_index: Int[Tensor, "2 e"], nodes: int, k: int
 ) -> Float[Tensor, "n k"]:
-    """:func:`laplacian_positions` of a large graph, from its edges: memory O(E + N·k).
+    """Return :func:`laplacian_positions` of a large graph, from its edges, in memory O(E + N·k).
 
-    Each component is a problem of its own, small ones dense. A large one is solved by Lanczos
-    iterations and, where the lowest eigenvalues lie too close together for them (a long path), by
-    the inverse of the shifted Laplacian. Needs scipy, extra ``search``.
+    Components are solved one by one, small ones as dense matrices. Large ones take Lanczos
+    iterations, or the inverse of the shifted Laplacian if the lowest eigenvalues lie too close
+    together (in a long path). Needs scipy, extra ``search``.
 
     Args:
         edge_index: (2, E); directions, loops and repetitions are ignored.
@@ -103,7 +109,7 @@ def sparse_laplacian_positions(
         k: how many eigenvectors.
 
     Raises:
-        DomainError: edges that name no nodes of the graph.
+        DomainError: edges between nodes that the graph does not have.
 
     Example:
         >>> path = torch.tensor([[0, 1], [1, 2]])
@@ -111,7 +117,6 @@ def sparse_laplacian_positions(
         torch.Size([3, 1])
     """
     require("scipy.sparse", "search", "eigenvectors of a large graph")
-    # Imported here, because scipy is an extra.
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
@@ -135,14 +140,13 @@ def sparse_laplacian_positions(
     positions = numpy.zeros((nodes, k))
     size = max(int((degree > 0).sum()), 1) ** 0.5
     for column, mode in enumerate(sorted(modes, key=lambda mode: mode.value)[:k]):
-        sign = 1.0 if mode.entries[numpy.abs(mode.entries).argmax()] > 0 else -1.0
-        positions[mode.nodes, column] = sign * size * mode.entries
+        largest = mode.entries[numpy.abs(mode.entries).argmax()]
+        positions[mode.nodes, column] = numpy.copysign(size, largest) * mode.entries
     return torch.from_numpy(positions).float().to(edge_index.device)
 
 
 def _modes(adjacent: Any, nodes: Any, k: int) -> list[_Mode]:
-    """The lowest k eigenvectors of a connected component beside its null space."""
-    # Imported here, because scipy is an extra.
+    """Return the lowest k eigenvectors of a connected component outside its null space."""
     from scipy.sparse import diags_array, eye_array
 
     n = len(nodes)
@@ -160,8 +164,9 @@ def _modes(adjacent: Any, nodes: Any, k: int) -> list[_Mode]:
 
 
 def _lowest(laplacian: Any, null: Any, count: int) -> tuple[Any, Any]:
-    """The lowest eigenvalues and eigenvectors of a connected graph but for its null vector."""
-    # Imported here, because scipy is an extra.
+    """Return the lowest eigenvalues and eigenvectors of a connected graph, without its null vector
+    ``null``.
+    """
     from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
     # Eigenvalues lie in [0, 2]. Of 2 - L, without its null vector, the lowest are the largest.

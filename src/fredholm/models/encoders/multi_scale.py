@@ -78,13 +78,14 @@ class MultiScaleImageConfig(EncoderConfig):
 
     @property
     def axes(self) -> tuple[Axis, ...]:
+        # Every patch size must divide the sides.
         multiple = math.lcm(*self.scales)
         return Axis(2, "height", multiple=multiple), Axis(3, "width", multiple=multiple)
 
 
 class MultiScaleImageEncoder(Encoder):
-    r"""The patches of several sizes, each at its own centre of the unit square, in one domain.
-    The kernel alone fuses the scales.
+    r"""Patches of several sizes in one domain, each at its own centre in the unit square. Only the
+    kernel combines the scales.
 
     Args:
         scales: patch sizes, two or more, such as (8, 16): 784 + 196 points of a 224² picture.
@@ -127,13 +128,15 @@ class MultiScaleImageEncoder(Encoder):
         super().__init__()
         if len(scales) < 2 or len(set(scales)) < len(scales):
             raise OptionError(
-                f"scales: received {tuple(scales)}; needs two or more different patch sizes"
+                f"scales: expected two or more different patch sizes, got {tuple(scales)}; add one"
             )
         if measure not in ("uniform", "balanced"):
             raise OptionError(
-                f"measure: received {measure!r}; of several scales needs uniform or balanced"
+                f"measure: expected uniform or balanced for several scales, got {measure!r}; "
+                "choose one"
             )
-        self.measure, self.dim = measure, dim
+        self.measure = measure
+        self.dim = dim
         options = {"channels": channels, "dim": dim, "frequencies": frequencies, "sigma": sigma}
         self.encoders = nn.ModuleList(ImageEncoder(patch=patch, **options) for patch in scales)
         self.scale = nn.Parameter(torch.empty(len(scales), dim))

@@ -26,7 +26,8 @@ from .encoder import (
 from .image import ImageEncoder
 from .inputs import Inputs
 
-ROW = 1.5  # where the text stands: below the picture, which lies in [0, 1]²
+# First coordinate of the text: below the picture, which lies in [0, 1]².
+ROW = 1.5
 
 
 @register_encoder("multimodal")
@@ -36,7 +37,7 @@ class MultimodalConfig(EncoderConfig):
 
     Attributes:
         image_size, channels: of the picture.
-        vocabulary, max_length: of the text: token numbers, and the unit of position.
+        vocabulary, max_length: of the text: token numbers, and the unit of positions.
         views: pictures of one sample, each joined with its text.
         patch: side of a patch in pixels, or (height, width).
         measure: ``balanced``, ``uniform``, or the picture's share of the mass.
@@ -113,12 +114,12 @@ class MultimodalConfig(EncoderConfig):
 
 
 class MultimodalEncoder(Encoder):
-    r"""Patches at their centres in the unit square, tokens on a line apart from it, one measure
-    over both.
+    r"""A picture and a text as one signal: patches at their centres in the unit square, tokens on a
+    line beside it, one measure over both.
 
     A patch's feature is :math:`E\,\mathrm{patch} + P\gamma(x) + e_{image}`, a token's
-    :math:`E[t] + P\gamma(x) + e_{text}`; token i stands at (1.5, i / max_length). The kernel sees
-    both alike, so that what passes between picture and text is learned.
+    :math:`E[t] + P\gamma(x) + e_{text}`; token i stands at (1.5, i / max_length). The kernel treats
+    both alike, and learns what passes between picture and text.
 
     Args:
         patch, channels: of the picture, see :class:`ImageEncoder`.
@@ -152,7 +153,8 @@ class MultimodalEncoder(Encoder):
     """
 
     position_dim = 2
-    only_size: tuple[int, ...] | None = None  # of pictures, where a body takes no other
+    # Size of pictures, if the body accepts no other.
+    only_size: tuple[int, ...] | None = None
 
     def __init__(
         self,
@@ -174,8 +176,8 @@ class MultimodalEncoder(Encoder):
         is_share = is_number and 0 < float(measure) < 1
         if measure not in ("balanced", "uniform") and not is_share:
             raise OptionError(
-                f"measure: received {measure!r}; needs balanced, uniform, or the picture's share "
-                "in (0, 1)"
+                "measure: expected balanced, uniform, or the picture's share in (0, 1), got "
+                f"{measure!r}; choose one"
             )
         self.measure = measure
         self.views = views
@@ -188,7 +190,9 @@ class MultimodalEncoder(Encoder):
         self.fourier = FourierFeatures(2, frequencies, sigma)
         self.position = nn.Linear(2 * frequencies, dim, bias=False)
         self.modality = nn.Parameter(torch.empty(2, dim))
-        self.token = nn.Parameter(torch.empty(dim)) if class_token else None
+        self.token = None
+        if class_token:
+            self.token = nn.Parameter(torch.empty(dim))
         self.dropout = nn.Dropout(dropout)
         nn.init.normal_(self.words.weight, std=dim**-0.5)
         with torch.no_grad():
@@ -208,20 +212,22 @@ class MultimodalEncoder(Encoder):
         ):
             need = f"({image.shape[0]}, T) with T of 1 or more"
             raise ShapeError(
-                f"tokens must be integers {need}, got {tuple(tokens.shape)} of {tokens.dtype}"
+                f"tokens: expected integers {need}, got {tuple(tokens.shape)} of {tokens.dtype}; "
+                "convert them"
             )
         if self.only_size not in (None, tuple(image.shape[-2:])):
             need = " x ".join(map(str, self.only_size or ()))
             raise ShapeError(
-                f"image must be of {need} pixels, those that this body was built for, got "
-                f"{tuple(image.shape)}: another size moves the point where the text begins; needs "
-                "a model with that encoder.image_size, or a joint body such as 'residual'"
+                f"image: expected {need} pixels, for which this body was built, got "
+                f"{tuple(image.shape)}; build the model with that encoder.image_size, or with a "
+                "joint body such as 'residual'"
             )
         patches, picture = self.image(image)
         line = self._line(tokens, picture.positions)
         check_numbers(tokens, self.words)
         gamma = self.fourier(line.positions).to(patches.dtype)
         words = self.words(tokens) + self.position(gamma)
+        # A learned vector per modality tells patches from tokens.
         features = torch.cat([patches + self.modality[0], words + self.modality[1]], 1)
         domain = self._join(picture, line)
         if self.token is not None:
@@ -237,7 +243,8 @@ class MultimodalEncoder(Encoder):
             return image, tokens
         if image.dim() != 5 or image.shape[1] != self.views:
             raise ShapeError(
-                f"image must have shape (B, {self.views}, C, H, W), got {tuple(image.shape)}"
+                f"image: expected shape (B, {self.views}, C, H, W), got {tuple(image.shape)}; "
+                "reshape it"
             )
         return image.flatten(0, 1), tokens.repeat_interleave(self.views, 0)
 
@@ -246,10 +253,13 @@ class MultimodalEncoder(Encoder):
         number = torch.arange(tokens.shape[1], device=like.device, dtype=like.dtype)
         place = number / self.max_length
         positions = torch.stack([torch.full_like(place, ROW), place], -1)
+        # Token 0 is padding.
         return Domain.points(positions).replace(valid=tokens != 0)
 
     def _join(self, picture: Domain, line: Domain) -> Domain:
         if self.measure == "uniform":
             return Domain.join(picture, line)
-        share = 0.5 if isinstance(self.measure, str) else float(self.measure)
+        share = 0.5
+        if not isinstance(self.measure, str):
+            share = float(self.measure)
         return Domain.join(picture, line, balance=(share, 1.0 - share))

@@ -56,7 +56,7 @@ class PixelConfig(EncoderConfig):
 
 
 class PixelEncoder(Encoder):
-    """Images as they are: a pixel a point of the grid, for stages that begin with a convolution.
+    """Images with one point of the grid per pixel, for stages that begin with a convolution.
 
     Shape: images (B, C, H, W) to (B, H·W, C) and the grid of pixels.
 
@@ -83,7 +83,8 @@ class PixelEncoder(Encoder):
     def _place(self, images: Tensor) -> dict[str, Any]:
         if images.dim() != 4 or images.shape[1] != self.channels:
             raise ShapeError(
-                f"images must have shape (B, {self.channels}, H, W), got {tuple(images.shape)}"
+                f"images: expected shape (B, {self.channels}, H, W), got {tuple(images.shape)}; "
+                "reshape them"
             )
         return {
             "device": images.device,

@@ -18,7 +18,9 @@ from ...ops.anchors import distances
 from .encoder import Axis, Encoder, EncoderConfig, check_options, register_encoder
 
 FEATURES = ("raw", "fourier")
-DISTANCES = 1 << 24  # that are held at once in the search for neighbours
+
+# Distances in memory at once in the search for neighbours.
+DISTANCES = 1 << 24
 
 
 @register_encoder("points")
@@ -71,7 +73,8 @@ class PointConfig(EncoderConfig):
 
     @property
     def points(self) -> int:
-        return 1024  # any other number works
+        # Any other number works.
+        return 1024
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -84,7 +87,7 @@ class PointConfig(EncoderConfig):
 
 
 class PointEncoder(Encoder):
-    r"""Points as they are: positions the raw coordinates, uniform measure, and features from the
+    r"""Point clouds: the raw coordinates as positions, a uniform measure, and features from the
     coordinates and the neighbours.
 
     The features are :math:`E\,[x, c]` (``raw``; c are further channels, such as normals or colours)
@@ -93,11 +96,11 @@ class PointEncoder(Encoder):
     nearest points of each, itself among them, and :math:`\max_j \mathrm{MLP}[x_i, x_j - x_i, c_j]`
     is added.
 
-    A point with a NaN is no point: it is padding, nothing reads it. Points that coincide are points
-    of their own, each with its mass and each a neighbour; equal distances are settled by order, so
-    clouds on a grid may depend on it. Where a cloud has fewer than k points its neighbourhoods are
-    all of it, and a cloud without any point gives zeros. Beside weights in half precision clouds
-    may be in float32: their positions are then not rounded.
+    A point with a NaN is padding, which nothing reads. Points that coincide are separate points,
+    each with its mass and each a neighbour. Of equal distances the first in order wins, so that
+    results for clouds on a grid may depend on the order. In a cloud with fewer than k points every
+    neighbourhood is the whole cloud, and a cloud without any point gives zeros. With weights in
+    half precision clouds may be in float32: their positions are then not rounded.
 
     Args:
         channels: coordinates and further channels of a point.
@@ -141,12 +144,15 @@ class PointEncoder(Encoder):
     ):
         super().__init__()
         self.channels = channels
-        self.position_dim = channels if position_dim is None else position_dim
+        self.position_dim = channels
+        if position_dim is not None:
+            self.position_dim = position_dim
         check_options({"features": FEATURES}, features=features)
         if not 1 <= self.position_dim <= channels or neighbours < 0:
             got = f"position_dim={position_dim}, channels={channels}, neighbours={neighbours}"
             raise OptionError(
-                f"needs 1 to channels coordinates and 0 or more neighbours, got {got}"
+                "points: expected 1 to channels coordinates and 0 or more neighbours, got "
+                f"{got}; correct them"
             )
         self.neighbours = neighbours
         self.dim = dim
@@ -171,11 +177,14 @@ class PointEncoder(Encoder):
     ) -> tuple[Float[Tensor, "b n d"], Domain]:
         if clouds.dim() != 3 or clouds.shape[-1] != self.channels:
             raise ShapeError(
-                f"point clouds must have shape (B, N, {self.channels}), got {tuple(clouds.shape)}"
+                f"point clouds: expected shape (B, N, {self.channels}), got "
+                f"{tuple(clouds.shape)}; reshape them"
             )
         # A point with a NaN is padding, and NaN must not reach a product.
         is_point = ~clouds.isnan().any(-1)
-        valid = is_point if valid is None else valid & is_point
+        if valid is not None:
+            is_point = is_point & valid
+        valid = is_point
         clouds = torch.where(valid[..., None], clouds, 0.0)
         dtype = torch.promote_types(clouds.dtype, torch.float32)
         domain = Domain.points(clouds[..., : self.position_dim].to(dtype), valid=valid)
@@ -226,8 +235,10 @@ class PointEncoder(Encoder):
 
 @torch.no_grad()
 def nearest(positions: Float[Tensor, "b n p"], valid: Bool[Tensor, "b n"], k: int) -> Tensor:
-    """Return the numbers of the min(k, N) nearest real points of each, by distance, itself first
-    among equals and the others in their order; where fewer are real, padding fills up.
+    """Return the indices of the min(k, N) nearest real points of each point, by distance.
+
+    Of equal distances the point itself is first, and the others keep their order. If fewer points
+    are real, padding fills the row up.
 
     Example:
         >>> line = torch.tensor([[[0.0], [1.0], [3.0], [9.0]]])

@@ -34,7 +34,10 @@ class SequenceInputs(EncoderConfig):
 
     @property
     def default_pool(self) -> str:
-        return "last" if self.causal else "mean"
+        # Only the last point of a causal sequence has read all others.
+        if self.causal:
+            return "last"
+        return "mean"
 
     @property
     def points(self) -> int:
@@ -53,7 +56,8 @@ class SequenceInputs(EncoderConfig):
         if self.timed:
             steps = torch.rand(*shape[:2], generator=generator) + 0.1
             values[..., 0] = steps.cumsum(1)
-        values[-1, -1] = torch.nan  # padding
+        # The last sample has padding at its end.
+        values[-1, -1] = torch.nan
         return values
 
 
@@ -90,7 +94,9 @@ class SampleConfig(SequenceInputs):
 
     @classmethod
     def idle(cls, given: Mapping[str, Any]) -> dict[str, str]:
-        return {} if given.get("timed") else {"step": "timed=False"}
+        if given.get("timed"):
+            return {}
+        return {"step": "timed=False"}
 
     def build(
         self, dim: int | None, *, dropout: float = 0.0, class_token: bool = False
@@ -107,16 +113,16 @@ class SampleConfig(SequenceInputs):
 
 
 class SequenceEncoder(Encoder):
-    r"""Samples as points of a time axis whose unit is the length of a training sequence; their
-    values are the features.
+    r"""Samples as points of a time axis, with their values as features. The unit of time is the
+    length of a training sequence.
 
-    What is not there is NaN. A regular sequence stands at 0, spacing, 2·spacing, … steps of
-    training; a point without any value is no point (padding at the end, a gap elsewhere). A
-    ``timed`` one brings its times in the first channel; a point without a time is padding, one with
-    a time and without values is a missing observation: zero, and marked by ``mask``. Every point's
-    mass is the time it stands for in steps of training, so that sums over other rates or irregular
-    samples keep their size: samples lost from a grid give the same as gaps of NaN, by FFT, as they
-    give without the gaps but with their times.
+    Missing values are NaN. The samples of a regular sequence lie at 0, spacing, 2·spacing, … steps
+    of training; a sample without any value is no point (padding at the end, a gap elsewhere). A
+    ``timed`` sequence has its times in the first channel. A sample without a time is padding; one
+    with a time and without values is a missing observation: zero, and marked by ``mask``. The mass
+    of a point is the time that it stands for, in steps of training, so that sums over other rates
+    or irregular samples keep their size. A grid with lost samples therefore gives the same result
+    as gaps of NaN (by FFT) and without the gaps but with times.
 
     Args:
         channels: values of a point.
@@ -197,10 +203,12 @@ class SequenceEncoder(Encoder):
         """
         need = self.channels + self.timed
         if sequences.dim() != 3 or sequences.shape[-1] != need or sequences.shape[1] < 1:
-            first = "times and " if self.timed else ""
+            first = ""
+            if self.timed:
+                first = "times and "
             raise ShapeError(
-                f"sequences must have shape (B, N, {need}), {first}{self.channels} channels; got "
-                f"{tuple(sequences.shape)}"
+                f"sequences: expected shape (B, N, {need}), {first}{self.channels} channels, got "
+                f"{tuple(sequences.shape)}; reshape them"
             )
         values = sequences
         if self.timed:

@@ -99,7 +99,10 @@ class TextConfig(EncoderConfig):
 
     @property
     def default_pool(self) -> str:
-        return "last" if self.causal else "mean"
+        # Only the last token of a causal text has read all others.
+        if self.causal:
+            return "last"
+        return "mean"
 
     @property
     def points(self) -> int:
@@ -107,7 +110,9 @@ class TextConfig(EncoderConfig):
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        return (self.max_length,) if self.views == 1 else (self.views, self.max_length)
+        if self.views == 1:
+            return (self.max_length,)
+        return (self.views, self.max_length)
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -119,7 +124,8 @@ class TextConfig(EncoderConfig):
 
     def example(self, shape: Sequence[int], generator: torch.Generator) -> Tensor:
         numbers = torch.randint(1, self.vocabulary, tuple(shape), generator=generator)
-        numbers[-1, ..., -1] = 0  # padding
+        # The last sample has padding at its end.
+        numbers[-1, ..., -1] = 0
         return numbers
 
 
@@ -189,8 +195,8 @@ class TextEncoder(Encoder):
         check_options({"positions": POSITIONS, "token": TOKENS}, positions=positions, token=token)
         if causal and class_token:
             raise OptionError(
-                "pool: a class token in front of a causal text sees nothing; use pool='last' or "
-                "'mean'"
+                "pool: expected no class token beside causal=True, got one, which would read "
+                "nothing but itself; choose pool='last' or 'mean'"
             )
         self.causal = causal
         self.views = views
@@ -272,23 +278,26 @@ class TextEncoder(Encoder):
             return numbers
         if numbers.dim() != 3 or numbers.shape[1] != self.views:
             raise ShapeError(
-                f"token numbers must have shape (B, {self.views}, N), got {tuple(numbers.shape)}"
+                f"tokens: expected shape (B, {self.views}, N), got {tuple(numbers.shape)}; reshape "
+                "them"
             )
         return numbers.flatten(0, 1)
 
     def line(self, length: int, **place: Any) -> Domain:
         if not self.causal:
-            raise OptionError("init_state: needs encoder.causal=True, texts that are read in order")
+            raise OptionError(
+                "init_state: expected encoder.causal=True, got False; build the model with it"
+            )
         if length > self.max_length:
             raise OptionError(
-                f"length: received {length}; the model was built for texts of {self.max_length} "
-                "tokens"
+                f"length: expected at most {self.max_length} tokens, for which the model was "
+                f"built, got {length}; shorten the text"
             )
         return self._line(length, self.embed.weight.device)
 
     def _line(self, length: int, device: torch.device) -> Domain:
-        """Return the line of so many tokens, in float32 or better: in bfloat16 most would share a
-        place.
+        """Return the line of ``length`` tokens, in float32 or better: in bfloat16 most of them
+        would share a position.
         """
         dtype = torch.promote_types(self.embed.weight.dtype, torch.float32)
         return Domain.line(
@@ -298,23 +307,23 @@ class TextEncoder(Encoder):
     def point(
         self, numbers: Int[Tensor, "b ..."], position: Float[Tensor, "... 1"]
     ) -> Float[Tensor, "b ... d"]:
-        """Features of one token of each text at one position: what :meth:`forward` gives there; or
-        (B, n, D) of n tokens (B, n) at as many positions.
+        """Return features (B, D) of one token of each text at one position, as :meth:`forward`
+        gives them; or (B, n, D) of n tokens (B, n) at as many positions.
 
         Raises:
-            OptionError: learned positions, which are no function of the position; padding, which a
-                state would take for a token (it is looked for in eager code alone).
+            OptionError: learned positions, which are not a function of the position; padding, which
+                a state would take for a token (checked in eager code only).
         """
         if self.table is not None:
             raise OptionError(
-                "positions: a learned table has no value between its rows; use 'fourier' to go "
-                "token by token"
+                "positions: expected 'fourier' to go token by token, got a learned table, which "
+                "has no value between its rows; build the model with it"
             )
         # An accelerator's answer is waited for at every token anyway.
         if cheap_to_read(numbers, waited=True) and bool((numbers == 0).any()):
             raise OptionError(
-                "numbers: received 0, which is padding; token by token every number is one of the "
-                "text: go through texts of one length together, and of others each by itself"
+                "numbers: expected tokens of the texts, got 0, which is padding; go through texts "
+                "of one length together, and through others one by one"
             )
         return self.dropout(self._with_position(self.embed(numbers), position))
 
@@ -327,13 +336,13 @@ class TextEncoder(Encoder):
         """
         if numbers.dim() != 2 or numbers.is_floating_point() or numbers.shape[1] < 1:
             raise ShapeError(
-                f"token numbers must be integers (B, N), got {tuple(numbers.shape)} of "
-                f"{numbers.dtype}"
+                f"tokens: expected integers (B, N), got {tuple(numbers.shape)} of "
+                f"{numbers.dtype}; convert them"
             )
         if self.table is not None and numbers.shape[1] > self.max_length:
             raise ShapeError(
-                f"learned positions end at {self.max_length} tokens, got {numbers.shape[1]}; cut "
-                "the text"
+                f"tokens: expected at most {self.max_length}, where learned positions end, got "
+                f"{numbers.shape[1]}; cut the text"
             )
         # Padding differs between texts, positions (N, 1) do not. They are not copied per text, so
         # that operators can compute their terms of positions once for the batch.

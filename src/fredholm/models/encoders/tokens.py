@@ -60,7 +60,10 @@ class TokenConfig(EncoderConfig):
 
     @property
     def default_pool(self) -> str:
-        return "last" if self.causal else "mean"
+        # Only the last token of a causal text has read all others.
+        if self.causal:
+            return "last"
+        return "mean"
 
     @property
     def points(self) -> int:
@@ -79,7 +82,7 @@ class TokenConfig(EncoderConfig):
 
 
 class TokenEncoder(Encoder):
-    """Token numbers as points of a line with a mass of one each, their embedding as features.
+    """Tokens as points of a line with a mass of one each, and their embedding as features.
 
     Every number is a token: there is no padding. Positions are in units of ``length``, and a longer
     text goes beyond 1.
@@ -109,7 +112,9 @@ class TokenEncoder(Encoder):
         self.embedding_dropout = embedding_dropout
         self.embed = nn.Embedding(vocabulary, dim)
         nn.init.normal_(self.embed.weight, std=dim**-0.5)
-        self.dim, self.length, self.causal = dim, length, causal
+        self.dim = dim
+        self.length = length
+        self.causal = causal
 
     def forward(self, numbers: Int[Tensor, "b n"]) -> tuple[Float[Tensor, "b n d"], Domain]:
         self._check(numbers)
@@ -118,6 +123,7 @@ class TokenEncoder(Encoder):
 
     def part(self, inputs: Int[Tensor, "b n"], mesh: Any) -> tuple[Tensor, Domain]:
         self._check(inputs)
+        # Each rank would leave out other tokens.
         if self.embedding_dropout:
             self.refuse_part("which tokens are left out is drawn for all of them")
         shards = Shards.of_parts(mesh, inputs.shape[1])
@@ -127,16 +133,19 @@ class TokenEncoder(Encoder):
     def _check(self, numbers: Tensor) -> None:
         if numbers.dim() != 2 or numbers.is_floating_point() or numbers.shape[1] < 1:
             raise ShapeError(
-                f"token numbers must be integers (B, N), got {tuple(numbers.shape)} of "
-                f"{numbers.dtype}"
+                f"tokens: expected integers (B, N), got {tuple(numbers.shape)} of "
+                f"{numbers.dtype}; convert them"
             )
 
     def line(self, length: int, **place: Any) -> Domain:
         if not self.causal:
-            raise OptionError("init_state: needs encoder.causal=True, texts that are read in order")
+            raise OptionError(
+                "init_state: expected encoder.causal=True, got False; build the model with it"
+            )
         if length > self.length:
             raise OptionError(
-                f"length: received {length}; the model was built for texts of {self.length} tokens"
+                f"length: expected at most {self.length} tokens, for which the model was built, "
+                f"got {length}; shorten the text"
             )
         return self._line(length, device=self.embed.weight.device)
 
@@ -147,9 +156,10 @@ class TokenEncoder(Encoder):
             causal=self.causal,
             measure="counting",
             device=device,
+            # In half precision, positions of long texts would coincide.
             dtype=torch.promote_types(self.embed.weight.dtype, torch.float32),
         )
 
     def point(self, numbers: Int[Tensor, "b ..."], position: Tensor) -> Float[Tensor, "b ... d"]:
-        """Features of one token of each text; its position plays no part."""
+        """Return features of one token of each text, which do not depend on the position."""
         return self.embed(numbers)

@@ -1,6 +1,8 @@
-"""Transformations of sequences before they are embedded: windows, and a scale of their own."""
+"""Transformations of sequences before they are embedded: windows, and standardisation."""
 
 from __future__ import annotations
+
+import math
 
 import torch
 from jaxtyping import Float
@@ -13,9 +15,9 @@ def windows(
     """Return the values at 0, 1, 2, … steps of training of sequences sampled every ``spacing`` of
     them, ``size`` steps together: (B, M, size · C) with M = ⌈(1 + ⌊(N - 1) spacing⌋) / size⌉.
 
-    Where no sample is, the value is that of the straight line between the nearest two of its
-    channel, before the first and after the last one it is theirs, and of a channel without any it
-    is zero. A window in which no sample is, of any channel, is NaN.
+    Missing values are interpolated linearly between the nearest samples of their channel. Before
+    the first sample and after the last one they are constant, and zero in a channel without any. A
+    window without a sample of any channel is NaN.
 
     Example:
         >>> nan = float("nan")
@@ -25,7 +27,7 @@ def windows(
     batch, count, channels = sequences.shape
     known = ~sequences.isnan()
     steps = 1 + int((count - 1) * spacing + 1e-9)
-    number = -(-steps // size)
+    number = math.ceil(steps / size)
     # The last window goes on beyond the last sample, as it does where a batch is padded.
     line = _interpolated(sequences, known, number * size, spacing)
 
@@ -50,7 +52,9 @@ def _interpolated(sequences: Tensor, known: Tensor, steps: int, spacing: float) 
     # The known samples around each step; at an end of a channel both are its last one.
     low = _nearest(known, later=False)[:, places.floor().long().clamp(max=count - 1)]
     high = _nearest(known, later=True)[:, places.ceil().long().clamp(max=count - 1)]
-    low, high = torch.where(low < 0, high, low), torch.where(high >= count, low, high)
+    first = torch.where(low < 0, high, low)
+    high = torch.where(high >= count, low, high)
+    low = first
     exists = (low >= 0) & (low < count)
     low = low.clamp(0, count - 1)
     high = high.clamp(0, count - 1)
@@ -85,8 +89,8 @@ def standardised(
 
 
 def _nearest(known: Tensor, later: bool) -> Tensor:
-    """Return the place of the nearest known sample at or after each one, or at or before it; N or
-    -1 where there is none.
+    """Return the index of the nearest known sample at or after each one (N if there is none), or at
+    or before it (-1 if there is none).
     """
     count = known.shape[1]
     index = torch.arange(count, device=known.device)[:, None]

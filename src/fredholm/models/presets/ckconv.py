@@ -21,6 +21,7 @@ def _sequence(
     pool: str = "last",
     **body: Any,
 ) -> ModelConfig:
+    """Return a CKCNN over samples; ``omega`` is the frequency of its kernels' sines."""
     return ModelConfig(
         SampleConfig(channels=channels, length=length),
         CKCNNConfig(widths=(width, width), operator_options={"omega": omega}, **body),

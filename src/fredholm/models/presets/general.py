@@ -1,5 +1,5 @@
-"""Named models of no one paper of this library: the backbone of comparisons, and the Long Range
-Arena's classifiers.
+"""Named models that belong to none of the library's papers: the backbone of comparisons, and the
+classifiers of the Long Range Arena.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def backbone_nano() -> ModelConfig:
 def _arena(
     dim: int, depth: int, heads: int, hidden: int, pool: str = "mean", dropout: float = 0.1
 ) -> ModelConfig:
-    """``hidden`` units in the feed-forward networks and in the classifier."""
+    """Return a classifier with ``hidden`` units in its feed-forward networks and in its head."""
     return ModelConfig(
         TextConfig(max_length=1024, positions="learned"),
         ResidualConfig(

@@ -23,18 +23,20 @@ def _size(
     width: int = 128,
     rank: int | None = None,
 ) -> ModelConfig:
-    """One size of Table 10; with ``rank`` the compact output.
+    """Return one size of Table 10; with ``rank`` the compact output.
 
     The full output has the parameters that Table 11's structure adds up to; the compact one, at
     these ranks, those that Table 10 prints.
     """
-    compact: dict[str, Any] = {} if rank is None else {"output": "compact", "rank": rank}
+    options: dict[str, Any] = {"width": width}
+    if rank is not None:
+        options |= {"output": "compact", "rank": rank}
     body = ResidualConfig(
         dim=dim,
         depth=depth,
         heads=heads,
         drop_path=drop_path,
-        operator_options={"width": width} | compact,
+        operator_options=options,
     )
     return ModelConfig(encoder, body, LinearConfig(outputs=outputs, pool=pool))
 
