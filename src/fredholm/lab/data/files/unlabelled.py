@@ -91,10 +91,11 @@ def read_unlabelled(
         parts = []
         for file, path in zip(files, paths):
             part = reader.read(path)
-            parts.append(part)
             if str(file) == "-":
                 for place in part.places:
                     place["file"] = renamed(str(place["file"]), path.parent)
+                part = _loaded(part)
+            parts.append(part)
     if texts:
         places = [{"file": "input", "row": number} for number, _ in enumerate(texts, 1)]
         parts.append(reader.texts(texts, places, "input"))
@@ -335,6 +336,17 @@ def _check_width(
             f"{collection.where(0)}: expected {needed} channels, as the run was trained on, got "
             f"{width}; give such samples"
         )
+
+
+def _loaded(part: Unlabelled) -> Unlabelled:
+    """Return samples of standard input, whose temporary file will be gone.
+
+    Texts and numbers are in memory already; pictures would be read with their batch.
+    """
+    if part.texts is not None or part.shape is not None or not len(part):
+        return part
+    inputs = part.batch(range(len(part)))
+    return replace(part, batch=lambda chosen: inputs[torch.as_tensor(chosen)])
 
 
 def _chained(parts: Sequence[Unlabelled]) -> Unlabelled:
