@@ -191,7 +191,7 @@ def test_parquet_of_other_types_is_read_or_refused_by_name(tmp_path):
     refused(path, "expected numbers or texts in column 'pair', got list<", channels="x,pair")
     columns["label"][:10] = [b"\xfe"] * 5 + [b"\xff"] * 5
     parquet.write_table(arrow.table(columns), path)
-    refused(path, r"the class .* has one sample", channels="x")
+    refused(path, "expected two samples or more of each class", channels="x")
     numbers = [arrow.array(range(40)), arrow.array(range(40)), arrow.array(["x", "y"] * 20)]
     parquet.write_table(arrow.table(numbers, names=["a", "a", "label"]), path)
     refused(path, "two columns are called 'a'; rename one")
@@ -250,7 +250,7 @@ def test_clouds_of_every_format(tmp_path):
     binary.write_bytes(header.encode() + points.astype("<f4").tobytes())
     for path in (*paths.values(), binary):
         assert np.allclose(read_cloud(path), points, atol=1e-6), path
-    with pytest.raises(DataError, match="row 3: 2 numbers; the first point has 3"):
+    with pytest.raises(DataError, match="row 3: expected 3 numbers, as the first point has, got 2"):
         read_cloud(write(tmp_path / "bad.xyz", "1 2 3", "4 5 6", "7 8"))
     for i in range(12):
         cloud = points[: 5 + i % 3] + i
@@ -481,17 +481,16 @@ def test_files_of_several_kinds_are_named(tmp_path):
 
 def test_a_label_that_is_the_row_number(tmp_path):
     path = write(tmp_path / "a.csv", "x,y", *(f"{i % 3},{i}" for i in range(12)))
-    refused(
-        path, r"row 2, column 'y': the label is another one in every sample, as a row number is"
-    )
+    refused(path, r"row 2, column 'y': expected a label, got another value in every sample")
 
 
 def test_one_class_and_classes_of_one_sample(tmp_path):
     one = write(tmp_path / "a.csv", "x,label", *(f"{i % 3},yes" for i in range(12)))
-    refused(one, "row 2, column 'label': every sample has the class 'yes'; needs two")
+    refused(one, "row 2, column 'label': expected two classes or more, got 'yes'")
     rows = [f"{i % 3},{'no' if i == 7 else 'yes'}" for i in range(12)]
     refused(
-        write(tmp_path / "b.csv", "x,label", *rows), "row 9, column 'label': the class 'no' has one"
+        write(tmp_path / "b.csv", "x,label", *rows),
+        "row 9, column 'label': expected two samples .*, got one of 'no'",
     )
 
 
@@ -500,24 +499,30 @@ def test_arrays_of_several_forms_are_named_with_both_files(tmp_path):
         np.savez(tmp_path / f"{name}.npz", inputs=RNG.normal(size=shape), **more)
 
     for grid, forms in (
-        ((12, 16, 16), "1 channels on a grid of 16 × 16; .*train.npz has samples of 1 channels on"),
-        ((12, 2, 8, 8), "2 channels on a grid of 8 × 8; .*train.npz has samples of 1"),
-        ((12, 8), "1 channels; .*train.npz has samples of 1 channels on a grid of 8 × 8"),
+        (
+            (12, 16, 16),
+            "1 channels on a grid of 8 × 8, as .*train.npz has, got 1 channels on a grid of 16",
+        ),
+        ((12, 2, 8, 8), "1 channels on a grid of 8 × 8, as .*train.npz has, got 2"),
+        ((12, 8), "1 channels on a grid of 8 × 8, as .*train.npz has, got 1 channels;"),
     ):
         for name, shape in (("train", (12, 8, 8)), ("test", grid)):
             saved(name, shape, outputs=RNG.normal(size=shape))
-        refused(tmp_path, f"test.npz: samples of {forms}")
+        refused(tmp_path, f"test.npz: expected samples of {forms}")
     places = RNG.uniform(size=(12, 8, 2))
     for name, channels in (("train", 1), ("test", 2)):
         answers = RNG.normal(size=(12, 8, channels))
         saved(name, (12, 8), coordinates=places, outputs=answers)
-    refused(tmp_path, "test.npz: answers of 2 channels; .*train.npz has answers of 1 channels")
+    refused(tmp_path, "test.npz: expected answers of 1 channels.*train.npz has, got 2 channels")
 
 
 def test_times_that_go_back_and_ids_given_twice(tmp_path):
     rows = long_rows(4)
     rows[3], rows[4] = rows[4], rows[3]
-    refused(write(tmp_path / "a.csv", *rows), r"row 5, column 'time': the time 2 of 's0' after 3")
+    refused(
+        write(tmp_path / "a.csv", *rows),
+        r"row 5, column 'time': expected a later time of 's0' than 3, got 2",
+    )
     twice = [row.replace("s3", "s0") for row in long_rows(4)]
     refused(write(tmp_path / "b.csv", *twice), r"row 20, column 'time': .* the id is given twice")
     rows = ["id,x,label", *(f"{i},{i % 3},{i % 2}" for i in range(10)), "4,1,0"]
@@ -567,7 +572,7 @@ def test_a_cell_that_is_no_number_and_a_row_of_another_length(tmp_path):
         strict=True,
     )
     rows[-2] = "1,a,b"
-    refused(write(tmp_path / "b.csv", "x,label", *rows), "row 2005: has 3 cells; the header has 2")
+    refused(write(tmp_path / "b.csv", "x,label", *rows), "row 2005: expected 2 cells, .* got 3")
 
 
 @pytest.mark.parametrize(
@@ -758,7 +763,7 @@ def test_infinite_cells_empty_files_broken_rows_and_utf_16(tmp_path):
         write(tmp_path / "a.csv", "x,label", *rows),
         r"row 6, column 'x': expected a finite number.*, got 'inf'",
     )
-    refused(write(tmp_path / "b.csv", "", " "), "is empty; needs a header and rows")
+    refused(write(tmp_path / "b.csv", "", " "), "expected a header and rows, got an empty file")
     refused(write(tmp_path / "c.csv", "x,label", '"1,a', "2,b"), "row 2: a cell begins with a")
     path = tmp_path / "d.csv"
     path.write_bytes("x,label\n1,a\n".encode("utf-16"))
@@ -767,7 +772,10 @@ def test_infinite_cells_empty_files_broken_rows_and_utf_16(tmp_path):
 
 def test_ts_files_that_declare_classes_without_samples_or_have_time_stamps(tmp_path):
     head, lines = ["@classLabel true a b", "@data"], [f"{i},2,3:a" for i in range(8)]
-    refused(write(tmp_path / "a.ts", *head, *lines), "every sample has the class 'a'")
+    refused(
+        write(tmp_path / "a.ts", *head, *lines),
+        "expected two classes or more, got 'a' for every sample",
+    )
     head[0] = "@classLabel true a b c"
     both = [f"{i},2,3:{'ab'[i % 2]}" for i in range(12)]
     refused(write(tmp_path / "b.ts", *head, *both), "declares the class 'c', of which there is no")
@@ -824,7 +832,7 @@ def test_json_is_no_text_to_be_predicted(tmp_path):
         == 1
     )
     file = write(tmp_path / "new.JSON", '{"review": "a good film"}')
-    with pytest.raises(DataError, match=r"JSON is not read; needs a text a line, or a table"):
+    with pytest.raises(DataError, match=r"expected one text per line, or a table .*, got JSON"):
         read_unlabelled([file], train.describe(), None)
     lines = write(tmp_path / "new.jsonl", '{"review": "a good film"}')
     assert read_unlabelled([lines], train.describe(), None).texts == ["a good film"]

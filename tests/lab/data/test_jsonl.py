@@ -93,7 +93,7 @@ def test_what_is_no_row_is_named_by_its_line(tmp_path, line, says):
 
 def test_a_file_without_objects_is_empty(tmp_path):
     (tmp_path / "a.jsonl").write_text("\n \n")
-    with pytest.raises(DataError, match="is empty; needs an object a line"):
+    with pytest.raises(DataError, match="expected one object per line, got an empty file"):
         open_files(tmp_path / "a.jsonl")
 
 
@@ -104,7 +104,7 @@ def test_what_comes_below_the_first_rows_is_read_in_pieces(tmp_path, monkeypatch
     (tmp_path / "a.jsonl").write_text(lines(rows))
     assert open_files(tmp_path / "a.jsonl").collection.samples[:, 0].tolist() == list(range(40))
     (tmp_path / "b.jsonl").write_text(lines([*rows, {"a": 1, "lable": "x"}]))
-    with pytest.raises(DataError, match="row 41: has 'lable', which the first rows have not"):
+    with pytest.raises(DataError, match="row 41: has 'lable', which the first rows do not have"):
         open_files(tmp_path / "b.jsonl")
 
 

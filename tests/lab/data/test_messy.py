@@ -185,7 +185,7 @@ def test_a_first_line_that_names_the_delimiter_is_no_header(tmp_path):
     (tmp_path / "tabs.csv").write_text("sep=\t\n" + "x\ty\n" + "1.5\ta\n2.5\tb\n" * 15)
     assert open_files(tmp_path / "tabs.csv").collection.channels == ("x",)
     (tmp_path / "none.csv").write_text("sep=;\n")
-    with pytest.raises(DataError, match=r"none.csv: is empty"):
+    with pytest.raises(DataError, match=r"none.csv: expected .*, got an empty file"):
         open_files(tmp_path / "none.csv")
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -243,3 +245,15 @@ def test_runs_of_bytes_go_on_reading_bytes(tmp_path):
     encoder = type("Encoder", (), {"input_shape": (3, SIDE, SIDE)})
     found = read_unlabelled([tmp_path / "set" / "a" / "0.png"], facts, encoder)
     assert found.batch([0]).shape == (1, 3, SIDE, SIDE)
+
+
+def test_a_picture_on_standard_input_is_read_while_its_file_is_there(tmp_path, monkeypatch):
+    root = folder_of(tmp_path / "set", grey)
+    facts = open_files(root).dataset("train", image_size=(SIDE, SIDE)).describe()
+    encoder = SimpleNamespace(input_shape=(3, SIDE, SIDE))
+    content = (root / "b" / "3.png").read_bytes()
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(content)))
+    given = read_unlabelled(["-"], facts, encoder)
+    assert given.places == [{"file": "standard input"}]
+    expected = read_unlabelled([root / "b" / "3.png"], facts, encoder)
+    assert torch.equal(given.batch([0]), expected.batch([0]))

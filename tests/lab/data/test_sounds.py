@@ -170,9 +170,9 @@ def test_what_is_refused(folder, tmp_path):
     refused("the names of the folders are classes", task="regression")
     odd = folder / "low" / "99.wav"
     write_wav(odd, tone(0, 0), 2 * RATE)
-    refused(r"99.wav: 1,600 samples a second; .*00.wav has 800; .* convert them")
+    refused(r"99.wav: expected 800 samples per .*00.wav has, got 1,600; .* convert them")
     write_wav(odd, np.zeros(8), RATE, channels=2)
-    refused(r"99.wav: 2 channels; .*00.wav has 1")
+    refused(r"99.wav: expected 1 channels, as .*00.wav has, got 2")
     write_wav(odd, [], RATE)
     refused(r"99.wav: holds no sample; remove it", strict=True)
     write_wav(odd, tone(0, 0), RATE)

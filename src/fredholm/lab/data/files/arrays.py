@@ -156,8 +156,8 @@ def _check_alike(files: Sequence[Path], collected: Sequence[Collection]) -> None
             first = _form(getattr(collected[0], key))
             if mine != first:
                 raise DataError(
-                    f"{file}: {what} of {mine}; {files[0]} has {what} of {first}; needs the same "
-                    "in all files that are read together"
+                    f"{file}: expected {what} of {first}, as {files[0]} has, got {mine}; bring all "
+                    "files to the same"
                 )
 
 

@@ -100,8 +100,8 @@ def parse_xyz(content: bytes, where: Path | str) -> np.ndarray:
             ) from error
         if len(rows[-1]) != len(rows[0]):
             raise DataError(
-                f"{where}, row {number}: {len(rows[-1])} numbers; the first point has "
-                f"{len(rows[0])}"
+                f"{where}, row {number}: expected {len(rows[0])} numbers, as the first point has, "
+                f"got {len(rows[-1])}; correct the line"
             )
     # The reshape keeps two axes where there are no points.
     return np.array(rows, np.float64).reshape(len(rows), -1)

@@ -214,7 +214,9 @@ def files_of(path: Path, reading: Reading) -> tuple[str, list[Path]]:
     if path.is_file():
         family = family_of(path)
         if family is None:
-            raise DataError(f"{path}: no file that can be read; needs {readable()}")
+            raise DataError(
+                f"{path}: expected a file that can be read ({readable()}), got another; convert it"
+            )
         return family, [path]
 
     found = {name: files_below(path, known) for name, known in FAMILIES.items()}
@@ -223,7 +225,9 @@ def files_of(path: Path, reading: Reading) -> tuple[str, list[Path]]:
         # A licence or a description lies beside samples of another kind.
         found.pop("texts", None)
     if not found:
-        raise DataError(f"{path}: holds no file that can be read; needs {readable()}")
+        raise DataError(
+            f"{path}: expected files that can be read ({readable()}), got none; add or convert them"
+        )
 
     # Tables at the top of a folder of pictures or sounds hold their paths and labels.
     for family in NAMED:

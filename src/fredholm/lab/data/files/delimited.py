@@ -58,7 +58,7 @@ def read_head(path: Path, writing: Writing) -> Head:
     if sign is not None:
         lines[0] = "\n"
     if not any(line.strip() for line in lines):
-        raise DataError(f"{path}: is empty; needs a header and rows")
+        raise DataError(f"{path}: expected a header and rows, got an empty file; add them")
     delimiter = writing.separator or sign or _delimiter(lines, suffix_of(path), writing)
 
     found = list(records(lines, delimiter))
@@ -72,9 +72,9 @@ def read_head(path: Path, writing: Writing) -> Head:
     rows = [record.cells for _, record in full]
     for (number, _), row in zip(full, rows):
         if len(row) != len(rows[0]):
-            remark = ""
+            remark = "; correct the row"
             if rows[0][0].lstrip().startswith(("#", "%", "//")):
-                remark = ": a line of remarks is no header, remove it"
+                remark = "; if the header is a line of remarks, remove it"
             raise DataError(_odd_row(path, number, len(row), len(rows[0])) + remark)
 
     spots = [Spot(number, starts[record.before]) for number, record in full]
@@ -211,7 +211,7 @@ def _odd_row(
     cells: int,
     expected: int,
 ) -> str:
-    return f"{path}, row {number}: has {cells} cells; the header has {expected}"
+    return f"{path}, row {number}: expected {expected} cells, as the header has, got {cells}"
 
 
 def _open_quote(path: Path, row: int) -> str:
@@ -352,7 +352,8 @@ class _Checks:
             raise DataError(_open_quote(path, self.number(last)))
         if self.odd:
             row, cells = self.odd[0]
-            raise DataError(_odd_row(path, self.number(row), cells, len(self.head.names)))
+            error = _odd_row(path, self.number(row), cells, len(self.head.names))
+            raise DataError(f"{error}; correct the row")
 
     def number(self, row: int) -> int:
         """Return the number that a spreadsheet shows for a row."""

@@ -28,7 +28,7 @@ def describe(source: Any) -> dict[str, Any]:
     task = collection.task
     if collection.kind == "fields":
         task = "field"
-    result = {
+    result: dict[str, Any] = {
         "name": source.name,
         "path": str(source.path),
         "kind": collection.kind,

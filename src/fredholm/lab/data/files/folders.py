@@ -122,7 +122,8 @@ def collect_folders(
             "the folder"
         )
 
-    files, words, parts = zip(*readable)
+    files = [entry.file for entry in readable]
+    parts = [entry.part for entry in readable]
     result = Collection(
         name,
         settled,
@@ -132,6 +133,7 @@ def collect_folders(
         **contents,
     )
     if labelled:
+        words = [entry.label for entry in readable]
         classes, codes = np.unique(words, return_inverse=True)
         result.labels = Coded(codes, classes.tolist())
     if None not in parts:
@@ -143,7 +145,10 @@ def collect_folders(
 
 
 def _no_files(folder: Path, suffixes: Suffixes[str]) -> DataError:
-    return DataError(f"{folder}: holds no file ending in {', '.join(sorted(suffixes))}")
+    return DataError(
+        f"{folder}: expected files ending in {', '.join(sorted(suffixes))}, got none; add some, or "
+        "remove the folder"
+    )
 
 
 def contents_of(

@@ -106,7 +106,9 @@ def kind_of(
     pictures = _of_paths(head, others, reading, PICTURES)
     if asked == "images" or (guessing and pictures is not None):
         if text is None and pictures is None:
-            raise DataError(f"{head.path}: no column holds paths of pictures; name it: text")
+            raise DataError(
+                f"{head.path}: expected a column of paths of pictures, got none; name it: text"
+            )
         return Kind("images", text=text or pictures)
     if asked in (None, "series"):
         found = _series(head, reading, _of_paths(head, others, reading, SOUNDS), series_id, time)
@@ -120,12 +122,15 @@ def kind_of(
     if asked == "texts" or (asked is None and text is not None):
         words = [head[name] for name in others if name not in numbers]
         if text is None and not words:
-            raise DataError(f"{head.path}: no column holds texts; name it: text")
+            raise DataError(f"{head.path}: expected a column of texts, got none; name it: text")
         return Kind("texts", text=text or max(words, key=lambda column: column.words).name)
     if asked == "series" or (asked is None and _wide(head, others)):
         return Kind("series")
     if asked in ("clouds", "fields"):
-        raise DataError(f"{head.path}: a table holds no {asked}; needs npz, h5, ply, xyz or off")
+        raise DataError(
+            f"{head.path}: kind: expected series, rows, texts or images, which tables can hold, "
+            f"got {asked!r}; give npz, h5, ply, xyz or off"
+        )
     return Kind("rows")
 
 

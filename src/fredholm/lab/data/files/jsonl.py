@@ -31,7 +31,7 @@ def read_head(path: Path, writing: Writing) -> Head:
     """
     first = list(islice(_objects(path, writing.encoding), HEAD))
     if not first:
-        raise DataError(f"{path}: is empty; needs an object a line")
+        raise DataError(f"{path}: expected one object per line, got an empty file; add them")
     every = dict.fromkeys(name for _, found in first for name in found)
     nested = {}
     lists = {}
@@ -75,7 +75,7 @@ def arrays(
                 if name not in expected:
                     # Most likely a slip such as "lable", whose values would be lost.
                     raise DataError(
-                        f"{head.path}, row {line}: has {name!r}, which the first rows have not"
+                        f"{head.path}, row {line}: has {name!r}, which the first rows do not have"
                         f"{suggest(name, known)}"
                     )
         numbers += [line for line, _ in some]

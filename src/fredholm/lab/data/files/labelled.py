@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -120,7 +120,7 @@ def _codes(
     """
     place = {name: number for number, name in enumerate(facts["classes"])}
     codes = np.array([place.get(name, -1) for name in labels.names], np.int64)
-    parts: Sequence[np.ndarray] = labels.codes[:, None]
+    parts: Iterable[np.ndarray] = labels.codes[:, None]
     if collection.steps is not None:
         parts = collection.steps
     for number, part in enumerate(parts):

@@ -92,8 +92,8 @@ def _check_numbers(
         )
     if len(values) > 1 and float(values.min()) == float(values.max()):
         raise DataError(
-            f"{collection.where(0)}, {column}: every sample has the label {values[0]:g}; needs "
-            "different ones"
+            f"{collection.where(0)}, {column}: expected different labels, got {values[0]:g} for "
+            "every sample; name another column: label"
         )
 
 
@@ -110,25 +110,27 @@ def _check_classes(
     counts = np.bincount(values, minlength=len(names))
     if (counts > 0).sum() < 2:
         raise DataError(
-            f"{collection.where(0)}, {column}: every sample has the class {names[values[0]]!r}; "
-            "needs two classes or more"
+            f"{collection.where(0)}, {column}: expected two classes or more, got "
+            f"{names[values[0]]!r} for every sample; add samples of others, or name another "
+            "column: label"
         )
     single = np.flatnonzero(counts == 1)
     if len(single):
         row = int((values == single[0]).argmax())
         more = ""
         if len(single) > 1:
-            more = f", and so have {len(single) - 1} others"
+            more = f", and of {len(single) - 1} others"
         raise DataError(
-            f"{collection.where(row)}, {column}: the class {names[single[0]]!r} has one sample"
-            f"{more}; a class needs two or more, to train on and to test: add samples, or remove it"
+            f"{collection.where(row)}, {column}: expected two samples or more of each class, to "
+            f"train on and to test, got one of {names[single[0]]!r}{more}; add samples, or remove "
+            "it"
         )
 
 
 def _counts_rows(collection: Collection, column: str) -> DataError:
     return DataError(
-        f"{collection.where(0)}, {column}: the label is another one in every sample, as a row "
-        "number is; name the column of the label: label"
+        f"{collection.where(0)}, {column}: expected a label, got another value in every sample, as "
+        "a row number has; name the column of the label: label"
     )
 
 

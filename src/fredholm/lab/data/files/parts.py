@@ -122,8 +122,8 @@ def _groups(
     count = len(np.unique(groups))
     if count < 2:
         raise DataError(
-            f"{collection.name}: {count} value of {collection.reading.group!r} is left to divide "
-            f"for {what}; needs three groups or more"
+            f"{collection.name}: expected three values of {collection.reading.group!r} or more to "
+            f"divide by, got {count} for {what}; add groups"
         )
     if isinstance(labels, Coded) and collection.steps is None and count >= folds:
         codes = labels.codes[rows]

@@ -78,8 +78,8 @@ def texts(
     for row, text in enumerate(found):
         if not text.strip():
             raise DataError(
-                f"{table.where(row, columns.reading.text or '')}: is empty; needs a text: remove "
-                "the row"
+                f"{table.where(row, columns.reading.text or '')}: expected a text, got an empty "
+                "cell; remove the row"
             )
     return _collection(name, found, table, columns, labelled)
 
@@ -296,8 +296,8 @@ def present(table: Table, name: str) -> np.ndarray:
     if (codes < 0).any():
         row = int((codes < 0).argmax())
         raise DataError(
-            f"{table.where(row, name)}: is empty; needs a value in every row: fill it, or remove "
-            "the row"
+            f"{table.where(row, name)}: expected a value in every row, got an empty cell; fill it, "
+            "or remove the row"
         )
     return codes
 

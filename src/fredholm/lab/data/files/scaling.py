@@ -130,8 +130,15 @@ def _of_series(collection: Collection, training: np.ndarray) -> dict[str, Any]:
     """
     mean, std = _moments(np.concatenate([collection.samples[i] for i in training]))
     if collection.reading.scale == "none":
-        mean, std = [0.0] * len(mean), [1.0] * len(mean)
-    scaling = {"mean": mean, "std": std, "step": 1.0, "timed": False, "clocked": False}
+        mean = [0.0] * len(mean)
+        std = [1.0] * len(std)
+    scaling: dict[str, Any] = {
+        "mean": mean,
+        "std": std,
+        "step": 1.0,
+        "timed": False,
+        "clocked": False,
+    }
     if collection.times is None:
         return scaling
     scaling["clocked"] = True

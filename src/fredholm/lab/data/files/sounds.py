@@ -42,13 +42,14 @@ def sounds_of(
     for file, (sound, rate) in zip(files, sounds):
         if sound.shape[1] != width:
             raise DataError(
-                f"{file}: {sound.shape[1]} channels; {files[0]} has {width}; bring all to the same"
+                f"{file}: expected {width} channels, as {files[0]} has, got {sound.shape[1]}; "
+                "bring all to the same"
             )
         # Rates of sounds to predict are compared with that of training when they are scaled.
         if labelled and rate != first_rate:
             raise DataError(
-                f"{file}: {rate:,} samples a second; {files[0]} has {first_rate:,}; a model learns "
-                "from one rate: convert them"
+                f"{file}: expected {first_rate:,} samples per second, as {files[0]} has, got "
+                f"{rate:,}; a model learns from one rate: convert them"
             )
     names = ("sound",)
     if width > 1:

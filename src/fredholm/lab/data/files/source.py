@@ -223,7 +223,7 @@ class Source:
     def facts(self) -> dict[str, Any]:
         """Return what is saved with a model: how to read further files, and the splits of these."""
         collection = self.collection
-        result = {
+        result: dict[str, Any] = {
             "path": str(self.path),
             "reading": self.reading.to_dict(),
             "channels": list(collection.channels),

@@ -118,21 +118,18 @@ def _checked_times(
     number = int(back[0]) + 1
     before = int(block[number - 1])
     row = int(block[number])
-    earlier = times.text(number - 1)
+    got, earlier = times.text(number), times.text(number - 1)
     word = ids.names[ids.codes[row]]
-    what = f"{table.where(row, name)}: the time {times.text(number)} of {word!r}"
+    needed = f"{table.where(row, name)}: expected a later time of {word!r} than {earlier}"
     # Times go back where a second series with the same id begins.
     if row != before + 1:
         raise DataError(
-            f"{what} comes after {earlier} in {table.where(before)}; the id is given twice: give "
-            "each series an id of its own"
+            f"{needed} in {table.where(before)}, got {got}; the id is given twice: give each "
+            "series an id of its own"
         )
-    again = f"after {earlier}"
-    if times.values[number] == times.values[number - 1]:
-        again = "comes twice"
     raise DataError(
-        f"{what} {again}; needs times that go forward: sort the rows of each series by time, or "
-        f"average those of one time{clock_of(times, number)}"
+        f"{needed}, got {got}; sort the rows of each series by time, or average those of one time"
+        f"{clock_of(times, number)}"
     )
 
 

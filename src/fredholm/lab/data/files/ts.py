@@ -179,7 +179,8 @@ def collect_ts(
         width = series[0].shape[1]
         if samples and width != samples[0].shape[1]:
             raise DataError(
-                f"{file}: series of {width} dimensions; {files[0]} has {samples[0].shape[1]}"
+                f"{file}: expected {samples[0].shape[1]} dimensions, as {files[0]} has, got "
+                f"{width}; give files of one data set"
             )
         samples += series
         words += labels

@@ -91,10 +91,11 @@ def read_unlabelled(
         parts = []
         for file, path in zip(files, paths):
             part = reader.read(path)
-            parts.append(part)
             if str(file) == "-":
                 for place in part.places:
                     place["file"] = renamed(str(place["file"]), path.parent)
+                part = _loaded(part)
+            parts.append(part)
     if texts:
         places = [{"file": "input", "row": number} for number, _ in enumerate(texts, 1)]
         parts.append(reader.texts(texts, places, "input"))
@@ -179,7 +180,10 @@ class NewSamples:
             raise DataError(f"{path}: no such file or folder")
         family, _ = files_of(path, self.reading)
         if KIND_OF.get(family, kind) != kind:
-            raise DataError(f"{path}: holds {family}; the run was trained on {kind}")
+            raise DataError(
+                f"{path}: expected {kind}, as the run was trained on, got {family}; give files of "
+                "that kind"
+            )
         trained = Trained.of(self.source, self.reading)
         collection = collect(path, self.reading, labelled=False, trained=trained)
         for line in collection.remarks:
@@ -204,8 +208,8 @@ class NewSamples:
         if path.suffix.lower() in _JSON:
             # Its lines are objects, not texts; only a run on a table knows the key of the text.
             raise DataError(
-                f"{path}: JSON is not read; needs a text a line, or a table (.csv, .tsv, .parquet) "
-                "with the column of texts that training read"
+                f"{path}: expected one text per line, or a table (.csv, .tsv, .parquet) with the "
+                "column of texts that training read, got JSON; convert it"
             )
         lines = read_lines(path)
         return self.texts([text for _, text in lines], [{"file": where} for where, _ in lines])
@@ -257,7 +261,8 @@ class NewSamples:
                 if "shift" in self.facts:
                     way = "on a grid, (N, H, W) or (N, C, H, W)"
                 raise DataError(
-                    f"{collection.where(0)}: the run was trained on fields {way}; needs such arrays"
+                    f"{collection.where(0)}: expected fields {way}, as the run was trained on, got "
+                    "others; give such arrays"
                 )
             if coordinates is None:
                 return self._fields(collection, places)
@@ -328,8 +333,20 @@ def _check_width(
 ) -> None:
     if width != needed:
         raise DataError(
-            f"{collection.where(0)}: samples of {width} channels; the run was trained on {needed}"
+            f"{collection.where(0)}: expected {needed} channels, as the run was trained on, got "
+            f"{width}; give such samples"
         )
+
+
+def _loaded(part: Unlabelled) -> Unlabelled:
+    """Return samples of standard input, whose temporary file will be gone.
+
+    Texts and numbers are in memory already; pictures would be read with their batch.
+    """
+    if part.texts is not None or part.shape is not None or not len(part):
+        return part
+    inputs = part.batch(range(len(part)))
+    return replace(part, batch=lambda chosen: inputs[torch.as_tensor(chosen)])
 
 
 def _chained(parts: Sequence[Unlabelled]) -> Unlabelled:
