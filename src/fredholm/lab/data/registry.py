@@ -1,6 +1,6 @@
-"""The data sets by name: where each comes from, what pins it, and what may be done with it.
+"""The registry of data sets: where each comes from, its checksums and its licences.
 
-An entry is one file of ``catalogue/``, or of a user's: declare an :class:`Entry` and register it.
+A data set is one file of ``catalogue/``, or of a user: declare an :class:`Entry` and register it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,12 @@ from .kinds.dataset import LabelledDataset
 from .kinds.images import IMAGES
 from .kinds.kind import Kind
 from .sources import Package, Packages, Source
+from .splits import stratified
 
 if TYPE_CHECKING:
+    from jaxtyping import Int
+    from torch import Tensor
+
     from .kinds.texts import TextOptions
 
 DATA_ROOT_VARIABLE = "FREDHOLM_DATA"
@@ -28,7 +32,14 @@ DATA_ROOT_VARIABLE = "FREDHOLM_DATA"
 
 @dataclass(frozen=True)
 class Request:
-    """What a caller gave to :func:`fredholm.data.create_dataset`, checked."""
+    """The arguments of a call of :func:`fredholm.data.create_dataset`, checked.
+
+    Attributes:
+        root: the folder of all fetched data sets.
+        path: the user's folder, None for the fetched one.
+        val_fraction: None for the data set's own.
+        options: the data set's own options, an instance of ``entry.options``.
+    """
 
     entry: Entry
     split: str
@@ -41,40 +52,56 @@ class Request:
 
     @property
     def folder(self) -> Path:
-        """The user's folder, of an entry that needs one."""
+        """The user's folder, for an entry that needs one."""
         assert self.path is not None
         return self.path
 
     @property
     def share(self) -> float | int:
         """The share of the training samples that is ``val``."""
-        return self.entry.val_fraction if self.val_fraction is None else self.val_fraction
+        if self.val_fraction is None:
+            return self.entry.val_fraction
+        return self.val_fraction
+
+    @property
+    def official_split(self) -> str:
+        """``train`` or ``test``; ``val`` is a part of the official training samples."""
+        return "test" if self.split == "test" else "train"
+
+    def chosen(self, labels: Int[Tensor, " n"]) -> Int[Tensor, " m"] | None:
+        """Return the numbers of this split's samples in the official split, stratified by class;
+        None for all of them.
+        """
+        if self.split == "test":
+            return None
+        rest, held = stratified(labels, self.share)
+        return held if self.split == "val" else rest
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A data set, declared.
+    """The declaration of a data set.
 
     Attributes:
-        name, title: how it is called, and what it is.
+        name, title: its name in commands, and its title in tables.
         kind: of its samples.
-        kind_at: of samples whose kind only the files tell: (path, options, share of val) to it.
+        kind_at: for samples whose kind depends on the files: from (path, options, share of val) to
+            the kind.
         read: builds the split of a request.
-        sources: of its files, the first that answers is used: a registry's package (or several, all
-            of which it takes), then an official address; none where they come with a library
-            (``embedded``: their folder) or from the user (``needs``), or where the samples are
-            generated.
-        source: where it comes from, in words; by default the first source's title.
-        licence_package, licence_data: what may be done with either.
-        official: which original files a user may put into the folder instead.
-        needs: options without which it cannot be read, each with what it is.
-        samples: how many each official split has.
+        sources: of its files, in order of preference: a registry's package (or several, each of
+            which has a part), then an official address. Empty if the files come with a library
+            (``embedded``: their folder) or from the user (``needs``), or samples are generated.
+        source: the source in words; by default the first source's title.
+        licence_package, licence_data: licences of the package and of its data.
+        official: the original files that a user may put into the folder instead.
+        needs: arguments without which it cannot be read, each with a description.
+        samples: the number of samples per official split.
         classes: their names; of images also ``shape``, and ``mean`` and ``std`` per channel, in
             units where white is 1.
         val_fraction: the share of the training samples held out as ``val``.
-        options: a dataclass of the set's own options, made from what the caller gave.
-        base: the data set whose files this one is made from.
-        notes: what a table says beside all this.
+        options: a dataclass of the data set's own options.
+        base: the data set from whose files this one is made.
+        notes: further remarks for a table.
     """
 
     name: str
@@ -101,14 +128,16 @@ class Entry:
 
     @property
     def reads_files(self) -> bool:
-        """Whether it reads files that a user may give."""
+        """Whether a user may give the files that it reads."""
         return bool(self.sources or self.base or "path" in self.needs)
 
     @property
     def package(self) -> Package | Packages | None:
         """The registry's package or packages, if there are any."""
-        found = (one for one in self.sources if isinstance(one, Package | Packages))
-        return next(found, None)
+        for source in self.sources:
+            if isinstance(source, Package | Packages):
+                return source
+        return None
 
 
 DATASETS: Registry[Entry] = Registry("data set", home="fredholm.lab.data.catalogue")
@@ -118,21 +147,22 @@ def register_dataset(entry: Entry) -> Entry:
     """Make ``entry`` known by its name.
 
     Raises:
-        OptionError: when the name is taken.
+        OptionError: the name is taken.
     """
     return DATASETS.add(entry.name, entry)
 
 
 def get_entry(name: str) -> Entry:
-    """The entry of a data set.
+    """Return the entry of a data set.
 
     Raises:
-        OptionError: for an unknown name, with the nearest known one.
+        OptionError: an unknown name, with the nearest known one.
 
     Example:
         >>> get_entry("mnist").shape
         (1, 28, 28)
     """
+    # Names of data sets in a checkout's ``evidence/`` need another fix than a misspelt name.
     hint = where_to_get(name, checkout.DATASETS)
     if hint and name not in DATASETS:
         raise OptionError(f"unknown data set {name!r}{hint}")
@@ -140,7 +170,7 @@ def get_entry(name: str) -> Entry:
 
 
 def list_datasets() -> list[str]:
-    """The names of all data sets, sorted.
+    """Return the names of all data sets, sorted.
 
     Example:
         >>> "digits" in list_datasets()
@@ -150,7 +180,7 @@ def list_datasets() -> list[str]:
 
 
 def data_root(root: str | os.PathLike[str] | None = None) -> Path:
-    """The folder under which data sets lie: ``root``, else $FREDHOLM_DATA, else
+    """Return the folder of all fetched data sets: ``root``, else $FREDHOLM_DATA, else
     ~/.cache/fredholm/data.
 
     Example:
@@ -162,11 +192,11 @@ def data_root(root: str | os.PathLike[str] | None = None) -> Path:
 
 
 def dataset_path(name: str, root: str | os.PathLike[str] | None = None) -> Path:
-    """The folder of a data set: where :func:`fetch` puts it, whether it is there or not.
+    """Return the folder into which :func:`fetch` puts a data set, whether it is there or not.
 
     Raises:
-        OptionError: for an unknown name.
-        DataError: for a data set that has no place of its own, such as ``image-folder``.
+        OptionError: an unknown name.
+        DataError: a data set that reads the user's folder, such as ``image-folder``.
 
     Example:
         >>> dataset_path("mnist", "there").name
@@ -178,58 +208,63 @@ def dataset_path(name: str, root: str | os.PathLike[str] | None = None) -> Path:
     if entry.embedded is not None:
         return entry.embedded()
     if "path" in entry.needs:
-        needed = ", ".join(f"{key}=..." for key in entry.needs if key != "path")
+        arguments = [repr(name), "split", "path=FOLDER"]
+        arguments += [f"{key}=..." for key in entry.needs if key != "path"]
         raise DataError(
-            f"{name}: has no folder of its own; it reads yours: create_dataset({name!r}, split, "
-            f"path=FOLDER{', ' if needed else ''}{needed})"
+            f"{name}: expected a folder of yours, since it has none of its own; call "
+            f"create_dataset({', '.join(arguments)})"
         )
     return data_root(root) / name
 
 
 def describe(name: str, root: str | os.PathLike[str] | None = None) -> dict[str, Any]:
-    """What a table shows of a data set: kind, source, version, licences of package and data, sizes,
-    place, state.
+    """Return the columns of a table of data sets: kind, source, version, licences of package and
+    data, sizes, folder, state.
 
     ``state`` is one of ``embedded``, ``fetched``, ``your files`` (present, not put there by fetch),
-    ``damaged`` (sizes do not fit), ``not fetched``, ``your folder``, ``generated``. Sizes are
-    looked at, contents are not hashed.
+    ``damaged`` (sizes do not fit), ``not fetched``, ``your folder``, ``generated``. Only sizes are
+    compared, not checksums.
 
     Raises:
-        OptionError: for an unknown name.
+        OptionError: an unknown name.
 
     Example:
         >>> describe("digits")["state"]
         'embedded'
     """
+    # install.py imports this file.
     from .install import source_of, state_of
 
     entry = get_entry(name)
     files = get_entry(entry.base) if entry.base else entry
-    path = None if "path" in entry.needs else dataset_path(name, root)
-    source = source_of(files, path) if path is not None and files.sources else None
-    if path is None:
-        state = "your folder"
-    elif source is None:
-        state = "generated" if entry.embedded is None else "embedded"
-    else:
-        state = state_of(source, path)
+    path, state, source = "", "your folder", None
+    if "path" not in entry.needs:
+        folder = dataset_path(name, root)
+        path, state = str(folder), "generated"
+        if files.sources:
+            source = source_of(files, folder)
+            state = state_of(source, folder)
+        elif entry.embedded is not None:
+            state = "embedded"
+
+    titles = [entry.source, *(one.title for one in files.sources), state]
+    counts = " + ".join(f"{count:,} {split}" for split, count in entry.samples.items())
+    unknown = "yours" if "path" in entry.needs else "without an official split"
     return {
         "name": name,
         "title": entry.title,
         "kind": entry.kind.name,
-        "source": entry.source or (files.sources[0].title if files.sources else state),
+        "source": next(filter(None, titles)),
         "version": files.package.version if files.package else None,
         "licence_package": entry.licence_package,
         "licence_data": entry.licence_data,
         "samples": dict(entry.samples),
-        "size": " + ".join(f"{count:,} {split}" for split, count in entry.samples.items())
-        or entry.kind.unsized
-        or ("yours" if "path" in entry.needs else "without an official split"),
+        "size": counts or entry.kind.unsized or unknown,
         "classes": len(entry.classes) or None,
         "shape": entry.shape,
         "download_bytes": source.archive_bytes if source else 0,
         "bytes": source.total_bytes if source else 0,
-        "path": None if path is None else str(path),
+        "path": path or None,
         "fetched": state in ("embedded", "generated", "fetched", "your files"),
         "state": state,
         "notes": entry.notes,
