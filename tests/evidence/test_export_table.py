@@ -14,6 +14,7 @@ from evidence.export import FILE
 from evidence.export.cells import PROGRAMS
 from evidence.export.models import MODELS
 from evidence.export.page import COLUMNS, Notes, _cell, _row
+from evidence.export.speed import _batches, _shapes
 from evidence.kit.page import load
 
 from fredholm.errors import OptionError
@@ -78,6 +79,23 @@ def test_no_cell_is_an_accident(name):
         else:
             # A tracer's own message is not a refusal by name.
             assert "can be traced" not in cell["refused"], (column, cell)
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes"),
+    [
+        ("softmax, causal texts", ["(1, 64)", "(1, 512)", "(1, 2048)"]),
+        ("itnet, causal texts", ["(1, 64)", "(1, 512)"]),
+        # Its table of positions ends at 1,024 tokens.
+        ("lra_official_retrieval", ["(1, 2, 64)", "(1, 2, 512)"]),
+        ("softmax, pictures", ["(8, 1, 28, 28)"]),
+        ("series with times", ["(1, 32, 3)"]),
+        ("graphs", ["(1, 32, 32) (1, 32, 8) (1, 32) (1, 32, 3)"]),
+    ],
+)
+def test_batches_that_are_timed_have_the_sizes_of_training_or_of_the_table(name, shapes):
+    batches = _batches(name, MODELS[name](), small=False)
+    assert [_shapes(inputs) for inputs in batches] == shapes
 
 
 @pytest.mark.compile

@@ -68,10 +68,12 @@ class SeveralTensors(nn.Module):
 
     def __init__(self, model: nn.Module, names: Sequence[str]):
         super().__init__()
-        self.model, self.names = model, names
+        self.model = model
+        self.names = names
 
     def forward(self, *tensors: Tensor) -> Tensor:
-        return self.model(Inputs(**dict(zip(self.names, tensors, strict=True))))
+        named = dict(zip(self.names, tensors, strict=True))
+        return self.model(Inputs(**named))
 
 
 def in_turn(program: Callable[..., Tensor]) -> Answer:
@@ -112,11 +114,16 @@ def trace(model: nn.Module, fixed: Sequence[str] = (), *, forms: Forms | None = 
     """
     model = model.eval()
     signature = signature_of(model, fixed)
-    inputs = tuple(tensors_of(signature.example(signature.traced_sizes())).values())
-    traced, shapes = model, signature.dynamic_shapes
+    example = signature.example(signature.traced_sizes())
+    inputs = tuple(tensors_of(example).values())
+
+    traced: nn.Module = model
+    shapes: tuple[Any, ...] = signature.dynamic_shapes
     if not signature.encoder.one_tensor:
-        # The tensors are the only argument of this forward, and so are their shapes.
-        traced, shapes = SeveralTensors(model, signature.names), (signature.dynamic_shapes,)
+        traced = SeveralTensors(model, signature.names)
+        # To torch, ``*tensors`` is one argument, whose shapes come together.
+        shapes = (shapes,)
+
     try:
         # Gradients are off while tracing: operators take their path for values alone.
         with torch.no_grad():
