@@ -33,10 +33,14 @@ class Alignment:
 
 @torch.no_grad()
 def eigenvector_alignment(
-    operator: Any, u: Float[Tensor, "b n d"], domain: Domain | None = None, *, iterations: int = 200
+    operator: Any,
+    u: Float[Tensor, "b n d"],
+    domain: Domain | None = None,
+    *,
+    iterations: int = 200,
 ) -> Alignment:
-    r"""How near one step comes to the limit: weights of points against the leading eigenvector of
-    the graph they stand for.
+    r"""Return how near one step comes to the limit: weights of points against the leading
+    eigenvector of the graph they stand for.
 
     For :class:`fredholm.operators.LinearInfSA` the weights are its own, and the vector is the
     Perron vector of :math:`\phi(QK^\top)`. For any other operator the weights are what points
@@ -64,28 +68,34 @@ def eigenvector_alignment(
             "all points"
         )
     centred = has_trait(getattr(operator, "kernel", None), CentredWeights)
-    pair = _centred_weights if centred else _received_weights
+    pair = _received_weights
+    if centred:
+        pair = _centred_weights
     weights, vector = pair(operator, u, domain, iterations)
+    # A class token has no mass and is no node of the graph.
     kept = (domain.measure.reshape(-1, domain.size) > 0).all(0)
     weights, vector = weights[..., kept], vector[..., kept]
     cosine = torch.nn.functional.cosine_similarity(weights, vector, dim=-1)
+    # Spearman's correlation is the cosine of centred ranks.
     ranks = [_average_ranks(x) for x in (weights, vector)]
     apart = [r - r.mean(-1, keepdim=True) for r in ranks]
     return Alignment(cosine, torch.nn.functional.cosine_similarity(*apart, dim=-1))
 
 
 def _average_ranks(values: Tensor) -> Tensor:
-    """Ranks along the last dimension, equal values sharing the mean of theirs."""
+    """Return ranks along the last dimension, equal values sharing the mean of theirs."""
     stats = require("scipy.stats", "train", "Spearman's correlation")
-    return torch.from_numpy(stats.rankdata(values.detach().cpu().numpy(), axis=-1)).to(
-        values.device
-    )
+    ranks = stats.rankdata(values.detach().cpu().numpy(), axis=-1)
+    return torch.from_numpy(ranks).to(values.device)
 
 
 def _centred_weights(
-    operator: Any, u: Tensor, domain: Domain, iterations: int
+    operator: Any,
+    u: Tensor,
+    domain: Domain,
+    iterations: int,
 ) -> tuple[Tensor, Tensor]:
-    """The weights of a LinearInfSA (B, H, N), and the Perron vector of its token graph."""
+    """Return the weights of a LinearInfSA (B, H, N), and the Perron vector of its token graph."""
     kernel = operator.kernel
     problem = operator.problem(u, domain)
     query, key, _ = (x.double() for x in kernel.tokens(problem.uy))
@@ -93,29 +103,46 @@ def _centred_weights(
     vector = torch.ones(*query.shape[:3], 1, dtype=torch.float64, device=u.device)
     for _ in range(iterations):
         options = {"activation": kernel.activation, "statistic": "none"}
-        vector, _ = edge_product(key, query, mass * vector, mass[:, 0, :1, 0], **options)
-        vector = vector / torch.linalg.vector_norm(vector, dim=2, keepdim=True).clamp(min=1e-300)
+        vector, _ = edge_product(
+            key,
+            query,
+            mass * vector,
+            mass[:, 0, :1, 0],
+            **options,
+        )
+        vector = _normalised(vector)
+    # Every query of a LinearInfSA has the same weights.
     return kernel.weights(problem.rows([0]))[:, :, 0].double(), vector[..., 0]
 
 
 def _received_weights(
-    operator: Any, u: Tensor, domain: Domain, iterations: int
+    operator: Any,
+    u: Tensor,
+    domain: Domain,
+    iterations: int,
 ) -> tuple[Tensor, Tensor]:
-    """What points receive in one step from everywhere (B, H, N), and in the limit of many."""
+    """Return what points receive in one step from everywhere (B, H, N), and in the limit of
+    many.
+    """
     chain = token_chain(operator, u, domain)
     first = vector = chain.apply_transposed(chain.real.expand(*chain.decay.shape, -1, -1))
     for _ in range(iterations):
-        vector = vector / torch.linalg.vector_norm(vector, dim=2, keepdim=True).clamp(min=1e-300)
-        vector = chain.apply_transposed(vector)
+        vector = chain.apply_transposed(_normalised(vector))
     return first[..., 0], vector[..., 0]
+
+
+def _normalised(vector: Tensor) -> Tensor:
+    """Return vectors (B, H, N, 1) of length 1; a zero vector stays zero."""
+    length = torch.linalg.vector_norm(vector, dim=2, keepdim=True)
+    return vector / length.clamp(min=1e-300)
 
 
 @torch.no_grad()
 def model_alignment(
     model: nn.Module, inputs: Tensor, *, iterations: int = 200
 ) -> dict[str, Alignment]:
-    """:func:`eigenvector_alignment` of every operator inside a model, on what it sees in one
-    forward pass, by its name.
+    """Return :func:`eigenvector_alignment` of every operator inside a model, by its name, on its
+    input in one forward pass.
 
     Operators whose weights can be negative, or that live in an order, are left out.
 

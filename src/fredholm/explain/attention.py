@@ -28,9 +28,13 @@ Seen = tuple[Any, Tensor, Domain]
 
 @torch.no_grad()
 def class_attention(
-    operator: Any, u: Float[Tensor, "b n d"], domain: Domain | None = None, *, budget: int = BUDGET
+    operator: Any,
+    u: Float[Tensor, "b n d"],
+    domain: Domain | None = None,
+    *,
+    budget: int = BUDGET,
 ) -> Float[Tensor, "b n"]:
-    r"""How much the read-out takes from each point: the class token's row of the weights,
+    r"""Return how much the read-out takes from each point: the class token's row of the weights,
     :math:`\frac1H \sum_h W_h(\mathrm{cls}, j)`.
 
     What a class token is: :func:`fredholm.explain.kernels.class_token`. Without one the row is the mean over all queries by their
@@ -52,10 +56,9 @@ def class_attention(
     if token is not None:
         row = pair_weights(operator, u, domain, rows=[token]).double().mean(1)[:, 0]
     else:
-        kernel = getattr(operator, "kernel", None)
-        entries = (
-            getattr(kernel, "d_out", 1) * getattr(kernel, "d_in", 1) * getattr(operator, "heads", 1)
-        )
+        # Numbers of the kernel per pair of points, over all heads.
+        kernel, heads = getattr(operator, "kernel", None), getattr(operator, "heads", 1)
+        entries = getattr(kernel, "d_out", 1) * getattr(kernel, "d_in", 1) * heads
         block = max(1, budget // (8 * entries * domain.size * len(u)))
         row = u.new_zeros(len(u), domain.size, dtype=torch.float64)
         for start in range(0, domain.size, block):
@@ -67,7 +70,7 @@ def class_attention(
 
 @torch.no_grad()
 def rollout(seen: Sequence[Seen], *, residual: float = 0.5) -> Float[Tensor, "b n"]:
-    r"""Attention through all layers: the read-out's row of
+    r"""Return attention through all layers: the read-out's row of
     :math:`\prod_l \big(\rho I + (1 - \rho) \bar W_l\big)`, the last layer first.
 
     :math:`\bar W_l` is the mean over heads, negative entries 0, rows made to sum to 1; ρ stands for
@@ -95,6 +98,7 @@ def rollout(seen: Sequence[Seen], *, residual: float = 0.5) -> Float[Tensor, "b 
             f"rollout multiplies the layers' matrices: it needs equal sizes up to {DENSE}, got "
             f"{sorted(sizes)}"
         )
+    # The walk starts at the read-out and goes back through the layers.
     _, u, domain = seen[-1]
     mass = masses(domain).double()
     token = class_token(domain)
@@ -111,9 +115,13 @@ def rollout(seen: Sequence[Seen], *, residual: float = 0.5) -> Float[Tensor, "b 
 
 @torch.no_grad()
 def image_maps(
-    model: Any, images: Tensor, *, method: str = "attention", layer: int = -1
+    model: Any,
+    images: Tensor,
+    *,
+    method: str = "attention",
+    layer: int = -1,
 ) -> Float[Tensor, "b rows columns"]:
-    """One map an image over its patches, summing to 1; the model is looked at in evaluation mode.
+    """Return one map per image over its patches, summing to 1; the model runs in evaluation mode.
 
     Args:
         model: one with ``trace(images)``, as every registered model of images has it, or a vision
@@ -139,7 +147,7 @@ def image_maps(
 
 
 def maps_of(seen: Sequence[Seen], method: str, layer: int = -1) -> Tensor:
-    """:func:`image_maps` of what a model's operators saw."""
+    """Return :func:`image_maps` from the inputs of a model's operators."""
     if method not in METHODS:
         raise OptionError(f"method: received {method!r}{suggest(method, METHODS)}")
     if not seen or not all(isinstance(operator, IntegralOperator) for operator, _, _ in seen):
@@ -156,15 +164,15 @@ def maps_of(seen: Sequence[Seen], method: str, layer: int = -1) -> Tensor:
         result = rollout(seen)
     else:
         result = _distribution(token_chain(operator, u, domain).incoming.mean(1))
-    maps = result[:, grid.to(result.device)]  # without what an ordinary class token takes
+    # The grid leaves out what the class token takes from itself.
+    maps = result[:, grid.to(result.device)]
     return _distribution(maps.flatten(1)).view_as(maps).cpu()
 
 
 @torch.no_grad()
 def operator_inputs(model: nn.Module, inputs: Tensor) -> list[tuple[str, Any, Tensor, Domain]]:
-    """What each operator inside any model saw in one forward pass, by hooks: (its name, operator,
-    u, domain), in the order of the calls; those that were asked at the points of another signal are
-    left out.
+    """Return the input of each operator inside any model in one forward pass: (its name, operator,
+    u, domain), in the order of the calls. Calls with queries of another signal are left out.
 
     Raises:
         ShapeError: a model without operators.
@@ -178,7 +186,8 @@ def operator_inputs(model: nn.Module, inputs: Tensor) -> list[tuple[str, Any, Te
 
     def note(name: str):
         def hook(module: nn.Module, given: tuple, named: dict[str, Any]) -> None:
-            if named.get("query") is not None:  # of another signal: no graph of one set of points
+            # Queries of another signal make no graph of one set of points.
+            if named.get("query") is not None:
                 return
             u, domain = signal_of(module, given, named)
             seen.append((name, module, u, check(u, domain)))
@@ -204,7 +213,7 @@ def operator_inputs(model: nn.Module, inputs: Tensor) -> list[tuple[str, Any, Te
 
 
 def _others(mass: Tensor, token: int | None) -> Tensor:
-    """Which points have a mass and are not the class token."""
+    """Return which points have a mass and are not the class token."""
     there = mass > 0
     if token is not None:
         there[:, token] = False
@@ -212,6 +221,6 @@ def _others(mass: Tensor, token: int | None) -> Tensor:
 
 
 def _distribution(rows: Tensor) -> Tensor:
-    """Rows that sum to 1; rows without anything stay zero."""
+    """Return rows that sum to 1; rows without anything stay zero."""
     total = rows.sum(-1, keepdim=True)
     return torch.where(total > 0, rows / torch.where(total > 0, total, 1.0), 0.0)

@@ -22,25 +22,28 @@ CHANNELS_FIRST = (
     "torch.nn.modules.pooling.",
     "neuralop.layers.spectral_convolution.",
 )
-TOLERANCE = {
-    torch.float64: 1e-8,
-    torch.float32: 1e-3,
-}  # beyond it the operator is not this layer; the page says the error
-HIDDEN = -1e4  # an additive mask below this hides a pair
+# Relative error beyond which the operator is not this layer; a page states the error in any case.
+TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}
+
+# The same in half precision.
+HALF_TOLERANCE = 3e-2
+
+# An additive mask below this hides a pair.
+HIDDEN = -1e4
 
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """What a layer was given and what it answered.
+    """The inputs and the output of a layer in one call, as features on points.
 
     Attributes:
         u: its input as points, (B, N, dim).
         output: its output as points, (B, Nq, out_dim).
         grid: extents of the grid the points form where the layer reads channels first, else None.
-        valid: points that are no padding, (B, N), or None.
-        pairs: who sees whom, as :class:`fredholm.Domain` has it, or None.
+        valid: points that are not padding, (B, N), or None.
+        pairs: which points see which, as in :class:`fredholm.Domain`, or None.
         calls: how often the model called the layer; this is the first time.
-        unread: further arguments that were given and are not part of the above.
+        unread: further arguments of the call that are not part of the above.
     """
 
     u: Tensor
@@ -52,11 +55,19 @@ class Call:
     unread: tuple[str, ...] = ()
 
     def first(self, samples: int) -> Call:
-        """The same call of the first signals only."""
-        valid = None if self.valid is None else self.valid[:samples]
-        pairs = self.pairs if self.pairs is None or self.pairs.dim() < 3 else self.pairs[:samples]
+        """Return the same call of the first signals only."""
+        valid, pairs = self.valid, self.pairs
+        if valid is not None:
+            valid = valid[:samples]
+        # Pairs of two dimensions are shared by all signals.
+        if pairs is not None and pairs.dim() > 2:
+            pairs = pairs[:samples]
         return replace(
-            self, u=self.u[:samples], output=self.output[:samples], valid=valid, pairs=pairs
+            self,
+            u=self.u[:samples],
+            output=self.output[:samples],
+            valid=valid,
+            pairs=pairs,
         )
 
     def domain(self, kernel: Kernel) -> Domain:
@@ -69,7 +80,12 @@ class Call:
         # Positions and masses are in float32 at least, also beside half-precision features.
         dtype = torch.promote_types(self.u.dtype, torch.float32)
         if self.grid is not None and len(self.grid) > 1:
-            base = Domain.grid(*self.grid, measure="counting", device=self.u.device, dtype=dtype)
+            base = Domain.grid(
+                *self.grid,
+                measure="counting",
+                device=self.u.device,
+                dtype=dtype,
+            )
         else:
             base = kernel.default_domain(self.u.shape[1], device=self.u.device, dtype=dtype)
 
@@ -100,8 +116,8 @@ def find_layer(model: nn.Module, path: str) -> nn.Module:
 
 
 def convertible_layers(model: nn.Module) -> list[tuple[str, str]]:
-    """Paths and class names of the layers whose class :func:`fredholm.as_operator` knows, but for
-    sequences: their layers are listed.
+    """Return paths and class names of the layers whose class :func:`fredholm.as_operator` knows;
+    of a ``Sequential`` its layers are listed.
 
     Example:
         >>> convertible_layers(nn.Sequential(nn.Conv1d(1, 2, 3), nn.ReLU()))
@@ -151,7 +167,7 @@ def capture(model: nn.Module, path: str, inputs: Any) -> Call:
 
 @dataclass(frozen=True, eq=False)
 class Noted:
-    """One call of a layer as it was made: arguments by their names, and the answer."""
+    """One call of a layer as it was made: arguments by their names, and the output."""
 
     path: str
     layer: nn.Module
@@ -159,7 +175,7 @@ class Noted:
     output: Any
 
     def read(self) -> Call:
-        """The call in the terms of an operator.
+        """Return the call in the terms of an operator.
 
         Raises:
             ConversionError: a call that no single operator on one domain answers.
@@ -169,14 +185,19 @@ class Noted:
 
 @torch.no_grad()
 def noted(model: nn.Module, paths: Sequence[str], inputs: Any) -> list[Noted]:
-    """Run a model once in evaluation mode and note all calls of some of its layers, in their order;
-    see :func:`capture`.
+    """Run a model once in evaluation mode and return all calls of some of its layers, in their
+    order; see :func:`capture`.
     """
     layers = {path: find_layer(model, path) for path in paths}
     seen: list[Noted] = []
 
     def noting(path: str):
-        def note(module: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
+        def note(
+            module: nn.Module,
+            args: tuple,
+            kwargs: dict[str, Any],
+            output: Any,
+        ) -> None:
             seen.append(Noted(path, module, _named(module, args, kwargs), output))
 
         return note
@@ -195,9 +216,14 @@ def noted(model: nn.Module, paths: Sequence[str], inputs: Any) -> list[Noted]:
 
 
 @torch.no_grad()
-def check_output(operator: IntegralOperator, call: Call, domain: Domain, path: str) -> float:
-    """Largest difference of operator and layer over the largest output, at points that are no
-    padding.
+def check_output(
+    operator: IntegralOperator,
+    call: Call,
+    domain: Domain,
+    path: str,
+) -> float:
+    """Return the largest difference of operator and layer over the largest output, at points that
+    are not padding.
 
     Raises:
         ConversionError: they are not the same function here.
@@ -209,25 +235,28 @@ def check_output(operator: IntegralOperator, call: Call, domain: Domain, path: s
             f"{tuple(call.output.shape)}"
         )
     error = difference(answer, call.output, call.valid)
-    limit = TOLERANCE.get(call.output.dtype, 3e-2)
-    if not error <= limit:
-        given = (
-            f"; the arguments {', '.join(call.unread)} of its call are not read"
-            if call.unread
-            else ""
-        )
-        raise ConversionError(
-            f"the operator of {path} differs from the layer by {error:.1e} of the largest output, "
-            f"more than {limit:.0e}{given}"
-        )
-    return error
+    limit = TOLERANCE.get(call.output.dtype, HALF_TOLERANCE)
+    # An error of NaN is not within the limit either.
+    if error <= limit:
+        return error
+    ignored = ""
+    if call.unread:
+        ignored = f"; the arguments {', '.join(call.unread)} of its call are not read"
+    raise ConversionError(
+        f"the operator of {path} differs from the layer by {error:.1e} of the largest output, "
+        f"more than {limit:.0e}{ignored}"
+    )
 
 
 def difference(answer: Tensor, expected: Tensor, valid: Tensor | None) -> float:
-    """The largest one over the largest expected number, at points that are no padding."""
+    """Return the largest difference over the largest expected number, at points that are not
+    padding.
+    """
+    # Answers at other points than the keys have no padding.
     if valid is not None and valid.shape[1] == answer.shape[1]:
         answer, expected = (torch.where(valid[..., None], t, 0.0) for t in (answer, expected))
-    return float((answer - expected).abs().max() / expected.abs().max().clamp(min=1e-30))
+    largest = expected.abs().max().clamp(min=1e-30)
+    return float((answer - expected).abs().max() / largest)
 
 
 # --- parts ----------------------------------------------------------------------------------------
@@ -270,15 +299,13 @@ def _named(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> dict[str, 
 
 
 def _read(layer: nn.Module, given: dict[str, Any], output: Any) -> Call:
-    """The call of a layer, told by how its class lays out its arguments."""
-    output = output[0] if isinstance(output, tuple | list) else output
-    values = list(given.values())
-    first = values[0] if values else None
-    if (
-        not isinstance(first, Tensor)
-        or not isinstance(output, Tensor)
-        or not first.is_floating_point()
-    ):
+    """Return the call of a layer, whose class determines how its arguments are laid out."""
+    # Attention and recurrences answer with weights or a state beside the output.
+    if isinstance(output, tuple | list):
+        output = output[0]
+    first = next(iter(given.values()), None)
+    tensors = isinstance(first, Tensor) and isinstance(output, Tensor)
+    if not tensors or not first.is_floating_point():
         got = f"{type(first).__name__} and answered {type(output).__name__}"
         raise ConversionError(
             f"{type(layer).__name__} was given {got}; explain reads layers of plain float tensors"
@@ -287,9 +314,13 @@ def _read(layer: nn.Module, given: dict[str, Any], output: Any) -> Call:
     if home & set(CHANNELS_FIRST):
         return _channels_first(layer, first, output, given)
     if "torch.nn.modules.linear." in home:
-        u, y = (t.reshape(1 if t.dim() < 3 else len(t), -1, t.shape[-1]) for t in (first, output))
-        return Call(u, y)
-    if first.dim() == 2 and output.dim() == 2:  # a sequence without a batch
+        # All axes between batch and features are points; two axes are points and features.
+        batch = 1
+        if first.dim() > 2:
+            batch = len(first)
+        return Call(*(t.reshape(batch, -1, t.shape[-1]) for t in (first, output)))
+    if first.dim() == 2 and output.dim() == 2:
+        # A sequence without a batch.
         first, output = first[None], output[None]
     elif getattr(layer, "batch_first", True) is False:
         first, output = first.transpose(0, 1), output.transpose(0, 1)
@@ -301,9 +332,15 @@ def _read(layer: nn.Module, given: dict[str, Any], output: Any) -> Call:
     return _sequence(layer, first, output, given)
 
 
-def _channels_first(layer: nn.Module, first: Tensor, output: Tensor, given: dict[str, Any]) -> Call:
+def _channels_first(
+    layer: nn.Module,
+    first: Tensor,
+    output: Tensor,
+    given: dict[str, Any],
+) -> Call:
     digits = [c for c in type(layer).__name__ if c.isdigit()]
-    if digits and first.dim() == int(digits[0]) + 1:  # an image without a batch
+    if digits and first.dim() == int(digits[0]) + 1:
+        # An image without a batch: a Conv2d reads (B, C, H, W) or (C, H, W).
         first, output = first[None], output[None]
     return Call(
         first.flatten(2).mT.contiguous(),
@@ -313,17 +350,22 @@ def _channels_first(layer: nn.Module, first: Tensor, output: Tensor, given: dict
     )
 
 
-def _sequence(layer: nn.Module, u: Tensor, output: Tensor, given: dict[str, Any]) -> Call:
-    """Attention, recurrences, scans: (B, N, D), with masks where there are any."""
-    known, valid, pairs = {next(iter(given))}, None, None
+def _sequence(
+    layer: nn.Module,
+    u: Tensor,
+    output: Tensor,
+    given: dict[str, Any],
+) -> Call:
+    """Return the call of attention, a recurrence or a scan: (B, N, D), with its masks."""
+    first, own = next(iter(given.items()))
+    known, valid, pairs = {first}, None, None
     for name in ("key", "value", "encoder_hidden_states"):
         other = given.get(name)
         if other is None:
             continue
         known.add(name)
-        if other is not next(iter(given.values())) and not _equal(
-            other, next(iter(given.values()))
-        ):
+        # Self-attention passes one tensor three times, or equal copies of it.
+        if other is not own and not _equal(other, own):
             raise ConversionError(
                 f"{type(layer).__name__} was called with another {name}: explain reads "
                 "self-attention; for cross attention "
@@ -332,7 +374,11 @@ def _sequence(layer: nn.Module, u: Tensor, output: Tensor, given: dict[str, Any]
     state = given.get("hx")
     if state is not None:
         known.add("hx")
-        if any(bool(s.any()) for s in (state if isinstance(state, tuple) else (state,))):
+        # An LSTM has two states. States of zeros are the default.
+        states = state
+        if isinstance(state, Tensor):
+            states = (state,)
+        if any(bool(part.any()) for part in states):
             raise ConversionError(
                 f"{type(layer).__name__} was called with an initial state hx; use "
                 "as_operator(layer, initial_state=...)"
@@ -340,14 +386,16 @@ def _sequence(layer: nn.Module, u: Tensor, output: Tensor, given: dict[str, Any]
     padding = given.get("key_padding_mask")
     if padding is not None:
         known.add("key_padding_mask")
-        valid = ~padding if padding.dtype == torch.bool else padding > HIDDEN
+        # A boolean mask is True at padding, an additive one very negative.
+        valid = padding > HIDDEN
+        if padding.dtype == torch.bool:
+            valid = ~padding
     for name in ("attn_mask", "attention_mask"):
         mask = given.get(name)
         if mask is not None:
             known.add(name)
-            pairs = _pairs(
-                mask, u, hides=name == "attn_mask" and isinstance(layer, nn.MultiheadAttention)
-            )
+            hides = name == "attn_mask" and isinstance(layer, nn.MultiheadAttention)
+            pairs = _pairs(mask, u, hides=hides)
     return Call(
         u,
         output,
@@ -378,8 +426,10 @@ def _pairs(mask: Tensor, u: Tensor, *, hides: bool) -> Tensor:
     if mask.dim() == 2 and mask.shape != (n, n):
         mask = mask[:, None, None, :].expand(-1, 1, n, -1)
 
+    if mask.dtype == torch.bool and hides:
+        return ~mask
     if mask.dtype == torch.bool:
-        return ~mask if hides else mask
+        return mask
     if not mask.is_floating_point():
         return mask != 0
 
@@ -391,20 +441,17 @@ def _pairs(mask: Tensor, u: Tensor, *, hides: bool) -> Tensor:
 
 
 def _unread(given: dict[str, Any], start: int) -> tuple[str, ...]:
-    """Further arguments that hold tensors."""
+    """Return the names of further arguments that hold tensors."""
 
     def holds(value: Any) -> bool:
-        return isinstance(value, Tensor) or (
-            isinstance(value, tuple | list) and any(map(holds, value))
-        )
+        if isinstance(value, tuple | list):
+            return any(map(holds, value))
+        return isinstance(value, Tensor)
 
     return tuple(name for name, value in list(given.items())[start:] if holds(value))
 
 
 def _equal(a: Any, b: Any) -> bool:
-    return (
-        isinstance(a, Tensor)
-        and isinstance(b, Tensor)
-        and a.shape == b.shape
-        and bool(torch.equal(a, b))
-    )
+    if not isinstance(a, Tensor) or not isinstance(b, Tensor):
+        return False
+    return a.shape == b.shape and torch.equal(a, b)

@@ -21,9 +21,11 @@ from ..errors import ConvergenceError, OptionError
 from ..families.infsa.capabilities import DecayingWeights, TokenGraphWeights
 from ..families.infsa.graph import TokenGraph, solve
 from ..integral.capabilities import has_trait
-from .kernels import BUDGET, check, pair_weights
+from .kernels import BUDGET, check, masses, pair_weights
 
-DENSE = 1024  # points up to which the matrix is held
+# Points up to which the matrix is in memory.
+DENSE = 1024
+
 Product = Callable[[Tensor], Tensor]
 
 
@@ -104,7 +106,9 @@ class TokenChain:
                 f"N has {n}² entries; ask for rows=[...], or raise dense={n} if there is memory "
                 "for them"
             )
-        index = torch.arange(n) if rows is None else torch.as_tensor(rows)
+        index = torch.arange(n)
+        if rows is not None:
+            index = torch.as_tensor(rows)
 
         # Row i of the inverse solves (I - M)ᵀ x = eᵢ. The unit vectors are columns, (B | 1, 1, N, R).
         unit = torch.nn.functional.one_hot(index, n).mT.to(self.row_sums) * self.real
@@ -132,11 +136,10 @@ class TokenChain:
         state, change, before = uniform.expand(*self.decay.shape, -1, -1), 1.0, 1.0
         for _ in range(self.max_iterations):
             lost = torch.where(some, 0.0, state).sum(2, keepdim=True)
-            moved = (
-                damping * (self.apply_transposed(state * rate) + lost * uniform)
-                + (1 - damping) * uniform
-            )
-            after = (state + moved) / 2  # lazily: the same limit, and no period
+            walked = self.apply_transposed(state * rate) + lost * uniform
+            moved = damping * walked + (1 - damping) * uniform
+            # A lazy walk has the same limit, and no period that would keep it from the limit.
+            after = (state + moved) / 2
             before, change, state = change, float((after - state).abs().sum(2).max()), after
             if change <= self.tol:
                 return state[..., 0]
@@ -154,13 +157,23 @@ class TokenChain:
 
     @torch.no_grad()
     def _solved(self, start: Tensor, *, transposed: bool) -> Tensor:
-        """(I - M)⁻¹ or its transpose on (B, H, N, k)."""
+        """Return (I - M)⁻¹, or its transpose, applied to (B, H, N, k)."""
         if self.matrix is not None:
             system = torch.eye(self.matrix.shape[-1]).to(self.matrix) - self.matrix
-            return torch.linalg.solve(system.mT if transposed else system, start)
-        product = self.apply_transposed if transposed else self.apply
+            if transposed:
+                system = system.mT
+            return torch.linalg.solve(system, start)
+        product = self.apply
+        if transposed:
+            product = self.apply_transposed
         gamma = self.decay[..., None, None]
-        return solve(lambda v: gamma * product(v), start, self.tol, self.max_iterations, "gmres")[0]
+        return solve(
+            lambda v: gamma * product(v),
+            start,
+            self.tol,
+            self.max_iterations,
+            "gmres",
+        )[0]
 
 
 @torch.no_grad()
@@ -176,7 +189,7 @@ def token_chain(
     max_iterations: int = 2000,
     budget: int = BUDGET,
 ) -> TokenChain:
-    r"""The absorbing chain of an operator's weights W, with
+    r"""Return the absorbing chain of an operator's weights W, with
     :math:`\gamma = \min(decay,\ (1 - margin) / \max_i \sum_j W_{ij})`.
 
     InfSA's Frobenius norm does not bound the row sums (they reach √N), so that its own γ may leave
@@ -216,46 +229,61 @@ def token_chain(
         raise OptionError(
             f"a chain needs decay > 0, margin and tol in (0, 1), got {decay}, {margin} and {tol}"
         )
-    valid = (
-        torch.ones(1, domain.size, dtype=torch.bool, device=u.device)
-        if domain.valid is None
-        else domain.valid
-    )
-    valid = valid & (domain.measure.reshape(-1, domain.size) > 0).to(valid.device)
-    real = valid[:, None, :, None].double()
-    weights = None
+    # (B | 1, 1, N, 1): points with a mass that are not padding.
+    real = (masses(domain) > 0).to(u.device)[:, None, :, None].double()
+    weights: Tensor | None = None
     if domain.size <= dense:
         weights = pair_weights(operator, u, domain).detach().double() * real * real.mT
         _check_signs(weights)
-        held = weights
-        products: tuple[Product, Product] = (lambda v: held @ v, lambda v: held.mT @ v)
+        heads = weights.shape[1]
+        products: tuple[Product, Product] = (weights.matmul, weights.mT.matmul)
     else:
         products = _graph_products(operator, u, domain, real) or _row_products(
-            operator, u, domain, real, budget
+            operator,
+            u,
+            domain,
+            real,
+            budget,
         )
-    heads = (pair_weights(operator, u, domain, rows=[0]) if weights is None else weights).shape[1]
+        heads = pair_weights(operator, u, domain, rows=[0]).shape[1]
     row_sums = products[0](real.expand(len(u), heads, -1, -1))[..., 0]
-    largest = row_sums.amax(-1)
-    gamma = torch.where(
-        decay * largest > 1 - margin, (1 - margin) / largest.clamp(min=1e-300), decay
+
+    # A walk must be able to stop everywhere: its row sums stay below 1.
+    largest, most = row_sums.amax(-1), 1 - margin
+    gamma = torch.where(decay * largest > most, most / largest.clamp(min=1e-300), decay)
+    matrix = None
+    if weights is not None:
+        matrix = gamma[..., None, None] * weights
+    return TokenChain(
+        gamma,
+        decay,
+        row_sums,
+        real,
+        matrix,
+        *products,
+        tol,
+        max_iterations,
     )
-    matrix = None if weights is None else gamma[..., None, None] * weights
-    return TokenChain(gamma, decay, row_sums, real, matrix, *products, tol, max_iterations)
 
 
 @torch.no_grad()
 def _own_decay(kernel: Any) -> float | Tensor:
-    """What leaves one γ in the weights of a kernel that holds a decay."""
+    """Return the decay that leaves one γ in the weights of a kernel with a decay of its own."""
     if not has_trait(kernel, DecayingWeights):
         return 0.7
     gain = kernel.gain()
-    return 1.0 if gain is None else 1.0 / gain.double()
+    if gain is None:
+        return 1.0
+    return 1.0 / gain.double()
 
 
 def _graph_products(
-    operator, u: Tensor, domain: Domain, real: Tensor
+    operator,
+    u: Tensor,
+    domain: Domain,
+    real: Tensor,
 ) -> tuple[Product, Product] | None:
-    """Products with a token graph, by tiles; None for other operators, and for GELU, whose
+    """Return products with a token graph, by tiles; None for other operators, and for GELU, whose
     weights may be negative.
     """
     kernel: Any = getattr(operator, "kernel", None)
@@ -270,7 +298,8 @@ def _graph_products(
     graph = TokenGraph.of(query.double(), key.double(), problem.quadrature, **kernel.rules())
     _, factor = graph.start(query.new_zeros(*query.shape[:3], 0).double())
     gain = kernel.gain()
-    factor = factor if gain is None else factor * gain.double()[:, None]
+    if gain is not None:
+        factor = factor * gain.double()[:, None]
     return (
         lambda v: graph.apply(v * real, factor) * real,
         lambda v: graph.apply_transposed(v * real, factor) * real,
@@ -278,11 +307,16 @@ def _graph_products(
 
 
 def _row_products(
-    operator, u: Tensor, domain: Domain, real: Tensor, budget: int
+    operator,
+    u: Tensor,
+    domain: Domain,
+    real: Tensor,
+    budget: int,
 ) -> tuple[Product, Product]:
-    """Products by blocks of rows, evaluated anew each time; the first one looks for negative
-    weights.
+    """Return products by blocks of rows, evaluated anew each time; the first one looks for
+    negative weights.
     """
+    # One row of all heads and samples tells the bytes of all others.
     probe = pair_weights(operator, u, domain, rows=[0])
     size = max(1, budget // (8 * probe.numel()))
     blocks = [list(range(i, min(i + size, domain.size))) for i in range(0, domain.size, size)]

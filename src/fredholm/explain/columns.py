@@ -33,7 +33,11 @@ class TopKeys(NamedTuple):
 
 @torch.no_grad()
 def column_sums(
-    operator: Any, u: Float[Tensor, "b n d"], domain: Domain | None = None, *, budget: int = BUDGET
+    operator: Any,
+    u: Float[Tensor, "b n d"],
+    domain: Domain | None = None,
+    *,
+    budget: int = BUDGET,
 ) -> Float[Tensor, "b h n"]:
     r"""Return what each key gives to all queries together: :math:`c_j = \sum_i w_{ij}`, (B, H, N).
 
@@ -107,7 +111,12 @@ def top_keys(
     )
 
 
-def _tiles(operator: Any, u: Tensor, domain: Domain, budget: int) -> Iterator[Tensor]:
+def _tiles(
+    operator: Any,
+    u: Tensor,
+    domain: Domain,
+    budget: int,
+) -> Iterator[Tensor]:
     """Yield the weights of successive queries, (B, H, rows, N) in float64, zero at padding."""
     if budget < 1:
         raise OptionError(f"expected a budget of at least 1 byte, got {budget}")

@@ -21,7 +21,8 @@ from ..edges import Edges
 from ..errors import DomainError, OptionError, ShapeError
 from ..integral import Kernel
 
-BUDGET = 2**27  # bytes of kernel matrix held at once
+# Bytes of kernel matrix in memory at once.
+BUDGET = 2**27
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,31 +102,27 @@ def kernel_profile(
     target = output_points(operator, domain)
     rows = choose_queries(target, queries, seed)
     distance, seen = _pairs(domain, target, rows)
-    step = float(torch.where(seen.any(1), distance, 0.0).max()) / (bins - 1)
-    index = (
-        (torch.where(seen.any(1), distance, 0.0) / step).round().long()
-        if step > 0
-        else distance.long() * 0
-    )
+    # Pairs that no head sees do not stretch the bins.
+    known = torch.where(seen.any(1), distance, 0.0)
+    step = float(known.max()) / (bins - 1)
+    index = torch.zeros_like(distance, dtype=torch.long)
+    if step > 0:
+        index = (known / step).round().long()
     sums: Tensor | None = None
     for samples, part, norm, weight in _norms(operator, u, domain, rows, budget):
-        shape = norm.shape  # (b, H, r, N)
-        own = [x if len(x) == 1 else x[samples] for x in (distance, index, seen)]
-        near, where, mask = (
-            own[0][:, None, part],
-            own[1][:, None, part],
-            own[2][:, :, part].expand(shape),
-        )
-        values = [mask.double(), near.expand(shape), norm, norm**2, weight, weight**2]
-        table = torch.stack(
-            [torch.where(mask, v, 0.0).transpose(0, 1).flatten(1) for v in values]
-        )  # (6, H, pairs)
-        target = where.expand(shape).transpose(0, 1).flatten(1).expand(table.shape)
-        added = torch.zeros(*table.shape[:2], bins, dtype=torch.float64).scatter_add_(
-            2, target, table
-        )
-        sums = added if sums is None else sums + added
+        # All of shape (b, H, r, N).
+        near = _of_samples(distance, samples)[:, None, part].expand(norm.shape)
+        place = _of_samples(index, samples)[:, None, part].expand(norm.shape)
+        mask = _of_samples(seen, samples)[:, :, part].expand(norm.shape)
+        values = [mask.double(), near, norm, norm**2, weight, weight**2]
+        # (6, H, pairs)
+        table = torch.stack([torch.where(mask, v, 0.0).transpose(0, 1).flatten(1) for v in values])
+        target = place.transpose(0, 1).flatten(1).expand(table.shape)
+        if sums is None:
+            sums = torch.zeros(*table.shape[:2], bins, dtype=torch.float64)
+        sums = sums + torch.zeros_like(sums).scatter_add_(2, target, table)
     assert sums is not None
+    # Empty bins are left out. Means and deviations are of the pairs of each head.
     kept = sums[:, :, sums[0].sum(0) > 0]
     count, total = kept[0], kept[0].clamp(min=1)
     norm, weight = kept[2] / total, kept[4] / total
@@ -142,22 +139,33 @@ def kernel_profile(
 
 
 def pair_weights(
-    operator: Any, u: Tensor, domain: Domain | None = None, *, rows: list[int] | None = None
+    operator: Any,
+    u: Tensor,
+    domain: Domain | None = None,
+    *,
+    rows: list[int] | None = None,
 ) -> Tensor:
-    """What maps and walks are made of, (B, H, Nq, Nk): the scalar weight of a pair times the key's
-    measure where the kernel has one (:meth:`IntegralOperator.weights`), else the norm of its matrix
-    times the measure (:meth:`IntegralOperator.influence`). ``operator.has_weights`` tells which.
+    """Return the weights (B, H, Nq, Nk) of which maps and walks are made.
+
+    A weight is the scalar weight of a pair times the key's measure, where the kernel has one
+    (:meth:`IntegralOperator.weights`), else the norm of its matrix times the measure
+    (:meth:`IntegralOperator.influence`). ``operator.has_weights`` tells which.
     """
-    read = operator.weights if operator.has_weights else operator.influence
-    return read(u, domain, rows=rows)
+    if operator.has_weights:
+        return operator.weights(u, domain, rows=rows)
+    return operator.influence(u, domain, rows=rows)
 
 
 @torch.no_grad()
 def kernel_map(
-    operator: Any, u: Float[Tensor, "b n d"], domain: Domain | None = None, *, queries: list[int]
+    operator: Any,
+    u: Float[Tensor, "b n d"],
+    domain: Domain | None = None,
+    *,
+    queries: list[int],
 ) -> Float[Tensor, "b h q n"]:
-    """How much each of some queries takes from every point: the operator's weights, (B, H, queries,
-    N), in float64.
+    """Return how much each of some queries takes from every point: the operator's weights,
+    (B, H, queries, N), in float64 on the CPU.
 
     For softmax these are the attention probabilities; for a matrix kernel ‖K_ij‖_F times the
     measure of j.
@@ -180,8 +188,8 @@ def kernel_map(
 
 
 def image_grid(domain: Domain) -> Int[Tensor, "rows columns"] | None:
-    """Indices of the domain's points as a picture (rows, columns), or None where they are no full
-    two-dimensional grid.
+    """Return the indices of the domain's points as a picture (rows, columns), or None where they
+    are not a full two-dimensional grid.
 
     A class token is not part of the picture, see :func:`class_token`, nor are registers, which
     stand at the same place before it.
@@ -203,25 +211,31 @@ def image_grid(domain: Domain) -> Int[Tensor, "rows columns"] | None:
 
 
 def _leading(positions: Tensor) -> int:
-    """How many of the first points stand at one place: a class token, or more with registers."""
+    """Return how many of the first points stand at one place: a class token, or more with
+    registers.
+    """
     apart = (positions != positions[0]).any(-1)
     return int(apart.long().argmax()) or 1
 
 
 def _picture(domain: Domain, points: Tensor) -> Tensor | None:
-    """Some points as rows and columns of a full grid, None where they are none."""
-    (ys, row), (xs, column) = (_levels(domain.positions[points, axis]) for axis in (0, 1))
-    if ys * xs != len(points) or len(torch.unique(row * xs + column)) != len(points):
+    """Return some points as rows and columns of a full grid; None where they do not form one."""
+    rows, row = _levels(domain.positions[points, 0])
+    columns, column = _levels(domain.positions[points, 1])
+    place = row * columns + column
+    # Every cell of a full grid holds exactly one point.
+    if rows * columns != len(points) or len(torch.unique(place)) != len(points):
         return None
-    picture = torch.empty(ys * xs, dtype=torch.long)
-    picture[row * xs + column] = points.cpu()
-    return picture.reshape(ys, xs)
+    picture = torch.empty(rows * columns, dtype=torch.long)
+    picture[place] = points.cpu()
+    return picture.reshape(rows, columns)
 
 
 def class_token(domain: Domain) -> int | None:
-    """The index of the class token, None where there is none to be told from the other points: a
-    point of measure 0 that no sample of the batch lacks, or one with a mass of its own before the
-    points of a full picture (of several at one place there, registers behind it, the first).
+    """Return the index of the class token; None where no point differs from the others as one.
+
+    A class token is a point of measure 0 that every sample of the batch has, or a point with a mass
+    of its own before the points of a full picture: the first, if registers follow at its place.
 
     Example:
         >>> grid, centre = Domain.grid(2, 2), Domain.points(torch.tensor([[0.5, 0.5]]))
@@ -231,19 +245,22 @@ def class_token(domain: Domain) -> int | None:
         4
     """
     without = domain.measure.detach().reshape(-1, domain.size) == 0
-    without = without if domain.valid is None else without & domain.valid
+    if domain.valid is not None:
+        without = without & domain.valid
     tokens = without.all(0).nonzero()[:, 0]
     if len(tokens):
         return int(tokens[0])
     if domain.valid is not None:
         return None
     grid = image_grid(domain)
-    return 0 if grid is not None and grid.numel() < domain.size else None
+    if grid is not None and grid.numel() < domain.size:
+        return 0
+    return None
 
 
 def choose_queries(domain: Domain, number: int, seed: int) -> list[int]:
-    """Up to ``number`` indices of points that carry mass in some sample, drawn without replacement,
-    sorted.
+    """Return up to ``number`` indices of points that carry mass in some sample, drawn without
+    replacement, sorted.
     """
     real = (masses(domain) > 0).any(0).nonzero()[:, 0].cpu()
     order = torch.randperm(len(real), generator=torch.Generator().manual_seed(seed))
@@ -251,21 +268,26 @@ def choose_queries(domain: Domain, number: int, seed: int) -> list[int]:
 
 
 def output_points(operator: Any, domain: Domain) -> Domain:
-    """Where the output lives: ``domain`` itself, or the other grid of an operator whose kernel has
-    one (a strided convolution).
+    """Return the domain of the output: ``domain`` itself, or the other grid of an operator whose
+    kernel has one (a strided convolution).
     """
     kernel = getattr(operator, "kernel", None)
-    other = kernel.output_domain(domain) if isinstance(kernel, Kernel) else None
-    return domain if other is None else other
+    if not isinstance(kernel, Kernel):
+        return domain
+    other = kernel.output_domain(domain)
+    if other is None:
+        return domain
+    return other
 
 
 def check(u: Tensor, domain: Domain | None) -> Domain:
-    """The domain of u, a line by default; errors where u is empty or does not fit it."""
+    """Return the domain of u, a line by default, after checking that u fits it and is not empty."""
     if u.dim() != 3 or not len(u):
         raise ShapeError(
             f"u must have shape (B, N, D) with at least one sample, got {tuple(u.shape)}"
         )
-    domain = Domain.line(u.shape[1], device=u.device) if domain is None else domain
+    if domain is None:
+        domain = Domain.line(u.shape[1], device=u.device)
     if domain.size != u.shape[1]:
         raise ShapeError(
             f"u has {u.shape[1]} points and its domain {domain.size}; they must be equal"
@@ -276,7 +298,8 @@ def check(u: Tensor, domain: Domain | None) -> Domain:
 
 
 def take_samples(domain: Domain, samples: slice) -> Domain:
-    """The domain of some samples of a batch; what is shared stays shared."""
+    """Return the domain of some samples of a batch; what all samples share stays shared."""
+    # Dimensions of a field without that of samples.
     shared = {"positions": 2, "measure": 1, "valid": 1, "pairs": 2}
     changes: dict[str, Tensor | Edges] = {}
     for field in fields(domain):
@@ -294,11 +317,16 @@ def take_samples(domain: Domain, samples: slice) -> Domain:
 
 
 def matrix_rows(
-    operator: Any, u: Tensor, domain: Domain, rows: list[int], budget: int
+    operator: Any,
+    u: Tensor,
+    domain: Domain,
+    rows: list[int],
+    budget: int,
 ) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Kernel matrices (b, H, r, N, d_out, d_in) of slices of samples and of ``rows``, each within
-    ``budget`` bytes if it can be.
+    """Yield kernel matrices (b, H, r, N, d_out, d_in) of slices of samples and of ``rows``, each
+    within ``budget`` bytes if it can be.
     """
+    # One row of one sample tells the bytes of all others.
     probe = operator.kernel_matrix(u[:1], take_samples(domain, slice(0, 1)), rows=rows[:1])
     fit = max(1, budget // max(1, probe.numel() * probe.element_size()))
     per_call, samples = min(fit, len(rows)), max(1, fit // len(rows))
@@ -310,44 +338,60 @@ def matrix_rows(
             yield batch, part, operator.kernel_matrix(u[batch], own, rows=rows[part])
 
 
-def _norms(operator, u, domain, rows, budget) -> Iterator[tuple[slice, slice, Tensor, Tensor]]:
-    """Norms and weights (b, H, r, N) in float64 on the CPU, piece by piece."""
+def _of_samples(values: Tensor, samples: slice) -> Tensor:
+    """Return the part of (1 | B, ...) that belongs to some samples; 1 is shared by all."""
+    if len(values) == 1:
+        return values
+    return values[samples]
+
+
+def _norms(
+    operator,
+    u,
+    domain,
+    rows,
+    budget,
+) -> Iterator[tuple[slice, slice, Tensor, Tensor]]:
+    """Yield norms and weights (b, H, r, N) in float64 on the CPU, piece by piece."""
     for batch, part, matrix in matrix_rows(operator, u, domain, rows, budget):
         norm = torch.linalg.matrix_norm(matrix.float()).double().cpu()
-        weight = (
-            pair_weights(operator, u[batch], take_samples(domain, batch), rows=rows[part])
-            .double()
-            .cpu()
-        )
-        yield batch, part, norm, weight.expand(norm.shape)
+        own = take_samples(domain, batch)
+        weight = pair_weights(operator, u[batch], own, rows=rows[part])
+        yield batch, part, norm, weight.double().cpu().expand(norm.shape)
 
 
 def _pairs(domain: Domain, target: Domain, rows: list[int]) -> tuple[Tensor, Tensor]:
-    """Distances (1 | B, R, N) in float64, and which pairs interact (1 | B, 1 | H, R, N), both on
-    the CPU.
+    """Return distances (1 | B, R, N) in float64, and which pairs interact (1 | B, 1 | H, R, N), both
+    on the CPU.
     """
     y, x = (
         d.positions.detach().double().cpu().reshape(-1, d.size, d.dim) for d in (domain, target)
     )
-    seen = (domain.quadrature(None if target is domain else target).weights(rows) > 0).cpu()
+    quadrature = domain.quadrature()
+    if target is not domain:
+        quadrature = domain.quadrature(target)
+    seen = (quadrature.weights(rows) > 0).cpu()
     seen = seen & (masses(target).cpu() > 0)[:, None, rows, None]
     if seen.shape[2] != len(rows):
         seen = seen.expand(-1, -1, len(rows), -1)
     batch = max(len(x), len(seen))
-    seen = seen if len(seen) == batch else seen.expand(batch, -1, -1, -1)
+    if len(seen) != batch:
+        seen = seen.expand(batch, -1, -1, -1)
     distance = torch.linalg.vector_norm(x[:, rows, None] - y[:, None], dim=-1)
     return distance.expand(batch, -1, -1), seen
 
 
 def masses(domain: Domain) -> Tensor:
-    """The measure (1 | B, N), 0 at padding."""
+    """Return the measure (1 | B, N), 0 at padding."""
     mass = domain.measure.detach().reshape(-1, domain.size)
-    return mass if domain.valid is None else torch.where(domain.valid, mass, 0.0)
+    if domain.valid is None:
+        return mass
+    return torch.where(domain.valid, mass, 0.0)
 
 
 def _levels(values: Tensor) -> tuple[int, Tensor]:
-    """How many different coordinates there are (to six digits of the range), and the rank of each
-    value.
+    """Return how many different coordinates there are (to six digits of the range), and the rank of
+    each value.
     """
     scale = float(values.max() - values.min()) or 1.0
     levels, rank = torch.unique(

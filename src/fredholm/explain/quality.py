@@ -31,12 +31,14 @@ MEASURES = {
     "mass": "mass inside",
     "chance": "patches inside",
 }
-BATCH = 64  # images whose maps are made at once
+# Images whose maps are made at once.
+BATCH = 64
 
 
 @dataclass(frozen=True, eq=False)
 class Quality:
-    """What :func:`attention_quality` found; every number is of one image.
+    """Maps of a model's attention and their quality, see :func:`attention_quality`; every number is
+    of one image.
 
     Attributes:
         maps: (B, rows, columns) by method.
@@ -86,7 +88,7 @@ def attention_quality(
     steps: int = 10,
     seed: int = 0,
 ) -> Quality:
-    """Maps of a model's attention, and their quality: MoRF, LeRF, and where objects are known
+    """Return maps of a model's attention, and their quality: MoRF, LeRF, and where objects are known
     ROC-AUC, PR-AUC and the mass inside.
 
     It works for every model with ``trace(images)`` on a grid of patches, whatever its operator, and
@@ -143,15 +145,22 @@ def attention_quality(
         m: {kind: localisation(result, own) for kind, own in targets.items()}
         for m, result in maps.items()
     }
-    loss = {
-        m: degradation(model, images, result, steps=steps, seed=seed)
-        for m, result in (maps.items() if steps else ())
-    }
+    loss = {}
+    if steps:
+        for method, result in maps.items():
+            loss[method] = degradation(
+                model,
+                images,
+                result,
+                steps=steps,
+                seed=seed,
+            )
     return Quality(maps, loss, places, targets, skipped)
 
 
 def mean_error(values: Float[Tensor, " b"]) -> dict[str, float | int | None]:
-    """Mean over what is no NaN, its standard error (None of one image), and how many there are.
+    """Return the mean of the numbers that are not NaN, its standard error (None for one image),
+    and how many there are.
 
     Example:
         >>> mean_error(torch.tensor([1.0, 3.0, torch.nan]))
@@ -160,5 +169,7 @@ def mean_error(values: Float[Tensor, " b"]) -> dict[str, float | int | None]:
     good = values[~values.isnan()].double()
     if not len(good):
         return {"mean": None, "error": None, "n": 0}
-    error = float(good.std()) / math.sqrt(len(good)) if len(good) > 1 else None
+    error = None
+    if len(good) > 1:
+        error = float(good.std()) / math.sqrt(len(good))
     return {"mean": float(good.mean()), "error": error, "n": len(good)}

@@ -31,7 +31,9 @@ class Degradation:
     def area(self, order: str) -> Float[Tensor, " b"]:
         """Area an image: under the curve; of MoRF over it. More is better; of ``random``, under it."""
         under = torch.trapezoid(self.curves[order], self.fractions)
-        return 1 - under if order == "morf" else under
+        if order == "morf":
+            return 1 - under
+        return under
 
 
 @torch.no_grad()
@@ -83,14 +85,14 @@ def degradation(
         )
     if steps < 1:
         raise OptionError(f"steps is the number of removals, 1 or more, got {steps}")
+    # Patches with equal values of a map are removed in random order.
     noise = torch.rand(
         len(images), count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
     )
     scores = maps.flatten(1).double().cpu()
     shuffled = noise.argsort(1)
-    ranked = torch.gather(
-        shuffled, 1, torch.gather(scores, 1, shuffled).argsort(dim=1, descending=True, stable=True)
-    )
+    falling = torch.gather(scores, 1, shuffled).argsort(dim=1, descending=True, stable=True)
+    ranked = torch.gather(shuffled, 1, falling)
     orders = {"morf": ranked, "lerf": ranked.flip(1), "random": shuffled}
     removed = [round(count * step / steps) for step in range(steps + 1)]
     with evaluating(model):
@@ -98,18 +100,14 @@ def degradation(
         confidence, chosen = whole.max(1)
         curves = {}
         for name, order in orders.items():
-            place = torch.empty_like(order).scatter_(
-                1, order, torch.arange(count).expand_as(order).contiguous()
-            )
+            # The inverse of a permutation is its argsort: when each patch is removed.
+            place = order.argsort(1)
             points = [torch.ones(len(images), dtype=torch.float64)]
             for number in saying(f"explain: patches removed, {name}", removed[1:]):
                 gone = (place < number).view(-1, 1, rows, columns)
-                gone = gone.repeat_interleave(height // rows, 2).repeat_interleave(
-                    width // columns, 3
-                )
-                part = _probabilities(
-                    model, images.masked_fill(gone.to(images.device), value), batch
-                )
+                gone = gone.repeat_interleave(height // rows, 2)
+                gone = gone.repeat_interleave(width // columns, 3).to(images.device)
+                part = _probabilities(model, images.masked_fill(gone, value), batch)
                 points.append(part.gather(1, chosen[:, None])[:, 0] / confidence)
             curves[name] = torch.stack(points, 1)
     return Degradation(torch.tensor(removed, dtype=torch.float64) / count, curves)

@@ -16,8 +16,8 @@ from ..errors import ShapeError, require
 def patch_targets(
     masks: Bool[Tensor, "b h w"], grid: tuple[int, int], share: float = 0.5
 ) -> Bool[Tensor, "b rows columns"]:
-    """Patches of which at least ``share`` belongs to the object; where no patch reaches that, the
-    one with most of it.
+    """Return the patches of which at least ``share`` belongs to the object; where no patch reaches
+    that, the one with most of it.
 
     Raises:
         ShapeError: a grid that does not divide the image.
@@ -31,14 +31,18 @@ def patch_targets(
         raise ShapeError(
             f"a grid of {rows}x{columns} patches does not divide masks of {height}x{width}"
         )
-    part = masks.float().unflatten(2, (columns, -1)).unflatten(1, (rows, -1)).mean((2, 4))
-    result = part >= share
-    most = part.flatten(1).amax(1)[:, None, None]
-    return torch.where(result.flatten(1).any(1)[:, None, None], result, (part == most) & (most > 0))
+    patches = masks.float().unflatten(2, (columns, -1)).unflatten(1, (rows, -1))
+    part = patches.mean((2, 4))
+    reached = part >= share
+
+    # A small object may fill the share of no patch.
+    most = part.amax((1, 2), keepdim=True)
+    fullest = (part == most) & (most > 0)
+    return torch.where(reached.any(1).any(1)[:, None, None], reached, fullest)
 
 
 def roc_auc(scores: Float[Tensor, "b n"], inside: Bool[Tensor, "b n"]) -> Float[Tensor, " b"]:
-    """Area under the ROC curve an image: how often a point inside scores above one outside, ties
+    """Return the area under the ROC curve of each image: how often a point inside scores above one outside, ties
     counting half. NaN without both kinds.
 
     Example:
@@ -50,7 +54,7 @@ def roc_auc(scores: Float[Tensor, "b n"], inside: Bool[Tensor, "b n"]) -> Float[
 
 
 def pr_auc(scores: Float[Tensor, "b n"], inside: Bool[Tensor, "b n"]) -> Float[Tensor, " b"]:
-    r"""Average precision an image, :math:`\sum_k (R_k - R_{k-1}) P_k` over distinct thresholds. NaN
+    r"""Return the average precision of each image, :math:`\sum_k (R_k - R_{k-1}) P_k` over distinct thresholds. NaN
     where nothing is inside.
 
     A map that knows nothing has the share of points inside.
@@ -64,7 +68,7 @@ def pr_auc(scores: Float[Tensor, "b n"], inside: Bool[Tensor, "b n"]) -> Float[T
 
 
 def mass_inside(maps: Float[Tensor, "b n"], inside: Bool[Tensor, "b n"]) -> Float[Tensor, " b"]:
-    """Share of a map's mass that lies inside, NaN for an empty map or where nothing is inside.
+    """Return the share of a map's mass that lies inside, NaN for an empty map or where nothing is inside.
 
     Example:
         >>> mass_inside(torch.tensor([[1.0, 3.0]]), torch.tensor([[False, True]])).item()
@@ -78,8 +82,8 @@ def mass_inside(maps: Float[Tensor, "b n"], inside: Bool[Tensor, "b n"]) -> Floa
 def localisation(
     maps: Float[Tensor, "b rows columns"], inside: Bool[Tensor, "b rows columns"]
 ) -> dict[str, Tensor]:
-    """The three measures, and what a map that knows nothing has of the last two: ``chance``, the
-    share of patches inside; (B,) each, NaN where nothing is inside.
+    """Return the three measures, and what a map that knows nothing has of the last two: ``chance``,
+    the share of patches inside; (B,) each, NaN where nothing is inside.
     """
     scores, own = maps.flatten(1), inside.flatten(1)
     return {
@@ -94,7 +98,11 @@ def localisation(
 
 
 def _per_image(
-    score: Callable[..., float], scores: Tensor, inside: Tensor, *, needs_outside: bool
+    score: Callable[..., float],
+    scores: Tensor,
+    inside: Tensor,
+    *,
+    needs_outside: bool,
 ) -> Tensor:
     """Return a ranking score per image, (B,); NaN where no point lies inside the object.
 
@@ -108,6 +116,9 @@ def _per_image(
 
     results = []
     for label, value in zip(labels, values):
-        defined = label.any() and not (needs_outside and label.all())
-        results.append(score(label, value) if defined else float("nan"))
+        undefined = not label.any() or (needs_outside and label.all())
+        result = float("nan")
+        if not undefined:
+            result = score(label, value)
+        results.append(result)
     return torch.tensor(results, dtype=torch.float64, device=scores.device)

@@ -50,8 +50,8 @@ def variance_share(
     seed: int = 0,
     budget: int = BUDGET,
 ) -> VarianceShare:
-    r"""Position's share of a kernel's variance: how much of K is known from where the two points
-    lie.
+    r"""Return position's share of a kernel's variance: how much of K is known from where the two
+    points lie.
 
     Let p = (i, j) be a pair of places drawn uniformly and s a signal (an image). For the kernel
     matrix :math:`K_{sp}`, with
@@ -107,11 +107,14 @@ def variance_share(
             "padding"
         )
     generator = torch.Generator().manual_seed(seed)
-    gram: Tensor | None = None
-    total: Tensor | None = None
+    # Inner products of signals, (H, S, S), and their sums of entries, (S, H, d_out · d_in).
+    gram: Tensor | float = 0.0
+    total: Tensor | float = 0.0
     pairs = 0
     target = output_points(operator, domain)
-    quadrature = domain.quadrature(None if target is domain else target)
+    quadrature = domain.quadrature()
+    if target is not domain:
+        quadrature = domain.quadrature(target)
     for query in choose_queries(target, queries, seed):
         seen = (quadrature.weights([query]) > 0)[0].all(0)[0].nonzero()[:, 0].cpu()
         chosen = seen[torch.randperm(len(seen), generator=generator)[:keys]]
@@ -122,15 +125,15 @@ def variance_share(
         entries = torch.cat(
             [k[:, :, 0, chosen.to(k.device)].flatten(3).double().cpu() for _, _, k in pieces]
         )
-        product = torch.einsum("shke,thke->hst", entries, entries)
-        gram = product if gram is None else gram + product
-        total = entries.sum(2) if total is None else total + entries.sum(2)
+        gram = gram + torch.einsum("shke,thke->hst", entries, entries)
+        total = total + entries.sum(2)
         pairs += len(chosen)
-    if gram is None or total is None:
+    if not isinstance(gram, Tensor) or not isinstance(total, Tensor):
         raise DomainError("no chosen query sees any key; draw more queries")
     gram, mean = gram / pairs, total / pairs
     centred = gram - torch.einsum("she,the->hst", mean, mean)
     everything = _parts(gram, centred)
+    # The jackknife leaves out each signal once.
     omit = [[t for t in range(len(u)) if t != s] for s in range(len(u))]
     left_out = torch.stack(
         [_share(*_parts(_take(gram, kept), _take(centred, kept)))[1] for kept in omit]
@@ -140,12 +143,18 @@ def variance_share(
     size = gram.diagonal(dim1=1, dim2=2).mean(1).sum()
     relative = ((everything[0] + everything[1]).sum().clamp(min=0) / size.clamp(min=1e-300)).sqrt()
     return VarianceShare(
-        *everything, heads, float(share), float(error), float(relative), len(u), pairs
+        *everything,
+        heads,
+        float(share),
+        float(error),
+        float(relative),
+        len(u),
+        pairs,
     )
 
 
 def _parts(gram: Tensor, centred: Tensor) -> tuple[Tensor, Tensor]:
-    """(position, content) per head from the two Gram matrices (H, S, S)."""
+    """Return (position, content) per head from the two Gram matrices (H, S, S)."""
     size = gram.shape[-1]
 
     def between(g: Tensor) -> Tensor:
@@ -155,11 +164,13 @@ def _parts(gram: Tensor, centred: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _share(position: Tensor, content: Tensor, scale: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Share per head and of all heads; NaN where the variance is rounding error of ``scale``, the
-    mean square.
+    """Return the share per head and of all heads; NaN where the variance is rounding error of
+    ``scale``, the mean square.
     """
     variance = position + content
-    floor = torch.zeros_like(variance) if scale is None else 1e-12 * scale
+    floor = torch.zeros_like(variance)
+    if scale is not None:
+        floor = 1e-12 * scale
     heads = torch.where(variance > floor, position / variance, torch.nan)
     together = position.sum() / variance.sum()
     return heads, torch.where(variance.sum() > floor.sum(), together, torch.nan)

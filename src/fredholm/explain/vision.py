@@ -70,7 +70,9 @@ class Traced(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         logits = self._logits(images)
         if not isinstance(logits, Tensor) or logits.dim() != 2:
-            got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+            got: Any = type(logits).__name__
+            if isinstance(logits, Tensor):
+                got = tuple(logits.shape)
             raise ShapeError(
                 f"{type(self.model).__name__} answers {got}, not a row of logits an image; what "
                 "removed patches change needs a model with a classifier; without one take "
@@ -84,15 +86,15 @@ class Traced(nn.Module):
 
     @torch.no_grad()
     def classifies(self, images: Tensor) -> bool:
-        """Whether it answers with a row of logits an image, tried on the first."""
+        """Whether the model answers with one row of logits per image, tried on the first."""
         with evaluating(self.model):
             logits = self._logits(images[:1])
         return isinstance(logits, Tensor) and logits.dim() == 2
 
     @torch.no_grad()
     def trace(self, images: Tensor) -> list[Seen]:
-        """What each layer of attention saw: (operator, its input (B, N, D), domain), in the order
-        of the calls.
+        """Return each layer of attention with its input: (operator, u (B, N, D), domain), in the
+        order of the calls.
 
         Raises:
             DomainError: patches that are no grid or not all of them, points behind them, or a mask.
@@ -120,7 +122,7 @@ class Traced(nn.Module):
         return seen
 
     def _read(self, one: Noted) -> Call:
-        """A call without a mask; the path is named where it cannot be read."""
+        """Return a call in the terms of an operator; errors name the layer's path."""
         try:
             call = one.read()
         except ConversionError as error:
@@ -172,10 +174,12 @@ class Traced(nn.Module):
             if moved and [moved[0] + place for place in chosen] == moved:
                 return Domain.grid(*size[0], device=image.device), moved[0]
             tried.append(name)
+        candidates = ""
+        if tried:
+            candidates = f" (tried: {', '.join(tried)})"
         raise DomainError(
             f"{type(self.model).__name__}: found no convolution whose outputs, its patches, are "
-            f"points of {self.paths[0]} one by one and row by row"
-            + (f" (tried: {', '.join(tried)})" if tried else "")
+            f"points of {self.paths[0]} one by one and row by row{candidates}"
         )
 
 
@@ -194,16 +198,18 @@ def _place(grid: Domain, before: int) -> Domain:
 
 
 def traced(model: Any) -> Any:
-    """The model itself where it has ``trace``, else a :class:`Traced` one.
+    """Return the model itself where it has ``trace``, else a :class:`Traced` one.
 
     Raises:
         OptionError: a model whose attention cannot be read.
     """
-    return model if hasattr(model, "trace") else Traced(model)
+    if hasattr(model, "trace"):
+        return model
+    return Traced(model)
 
 
 def attention_layers(model: nn.Module) -> list[str]:
-    """Paths of the layers that are softmax attention, none inside another."""
+    """Return the paths of the layers that are softmax attention, none inside another."""
     found: list[str] = []
     for path, _ in convertible_layers(model):
         layer = model.get_submodule(path)

@@ -153,7 +153,11 @@ def _entries(layer: Layer) -> int:
 # --- sections -------------------------------------------------------------------------------------
 
 
-def _overlay_section(subject: Subject, quality: Quality, chosen: Sequence[int]) -> Section:
+def _overlay_section(
+    subject: Subject,
+    quality: Quality,
+    chosen: Sequence[int],
+) -> Section:
     """Return the section with maps laid over ``chosen``, the first images of ``quality``."""
     assert subject.things is not None
     count, kind = len(chosen), next(iter(quality.targets), None)
@@ -191,7 +195,12 @@ def _overlay_section(subject: Subject, quality: Quality, chosen: Sequence[int]) 
         ),
         Data(["image", "map", "row", "column", "value"], rows),
     )
-    return Section("attention", "Attention maps", words("attention"), [picture])
+    return Section(
+        "attention",
+        "Attention maps",
+        words("attention"),
+        [picture],
+    )
 
 
 def _removal_section(quality: Quality) -> Section:

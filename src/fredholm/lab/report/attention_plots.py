@@ -118,7 +118,11 @@ def removals(
     return figure
 
 
-def rankings(theme: Theme, maps: Mapping[str, np.ndarray], inside: np.ndarray) -> Figure:
+def rankings(
+    theme: Theme,
+    maps: Mapping[str, np.ndarray],
+    inside: np.ndarray,
+) -> Figure:
     """Plot ROC and precision against recall of all patches of all images together, one line per
     method; dashed: a map that knows nothing.
 
@@ -140,7 +144,12 @@ def rankings(theme: Theme, maps: Mapping[str, np.ndarray], inside: np.ndarray) -
         precision, recall, _ = precision_recall_curve(inside.ravel(), scores)
         left.plot(false, found, color=colour, label=method)
         # The last point, of no patch at all, has no precision.
-        right.plot(recall[:-1], precision[:-1], color=colour, label=method)
+        right.plot(
+            recall[:-1],
+            precision[:-1],
+            color=colour,
+            label=method,
+        )
     left.plot(
         [0, 1],
         [0, 1],
@@ -174,7 +183,12 @@ def alignments(theme: Theme, found: Mapping[str, Any]) -> Figure:
     Args:
         found: the :class:`fredholm.explain.Alignment` of each layer.
     """
-    figure, every = panels_abreast(theme, 2, 0.42 * len(found) + 1.0, sharey=True)
+    figure, every = panels_abreast(
+        theme,
+        2,
+        0.42 * len(found) + 1.0,
+        sharey=True,
+    )
     titles = {"cosine": "cosine", "spearman": "Spearman correlation"}
     for axes, (key, title) in zip(every, titles.items()):
         for row, one in enumerate(found.values()):

@@ -53,6 +53,7 @@ def choice_page(
     verdict = state["verdict"]
     named = dict(recommendation)
     cards = [Fact("Recommended", verdict["pick"], _after_name(named["recommended"]))]
+    # A search that stopped early may have a single finalist.
     if "runner_up" in verdict:
         sure = "sure" if verdict["sure"] else "not told apart"
         cards.append(Fact("Runner-up", verdict["runner_up"], _after_name(named["runner-up"])))
@@ -144,6 +145,7 @@ def comparison_page(results: Row, rows: Sequence[Row]) -> str:
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
+    # An operator keeps its colour and its mark on all tasks.
     names = list(dict.fromkeys(row["operator"] for row in rows))
     tasks, setting = results["tasks"], results["setting"]
     sections = []

@@ -107,6 +107,7 @@ def number_examples(
         truth, predicted: (N,), in the units of the files.
         scale: those units per unit of the model's answers.
     """
+    # Largest errors show best what a model has not learned.
     error = (predicted - truth).abs()
     found = []
     for index in error.argsort(descending=True)[:SHOWN].tolist():

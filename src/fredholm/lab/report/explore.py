@@ -159,6 +159,7 @@ def explore_section(view: View) -> Section | None:
     if points is None or not 1 < len(points.indices) <= POINTS:
         return None
 
+    # Every row of every head is part of the page: few layers fit where points are many.
     count = len(points.indices)
     shown = shown[: max(1, MOST // (MAX_HEADS * count**2))]
     with working("explain: all queries"):
@@ -194,7 +195,12 @@ def explore_section(view: View) -> Section | None:
         "axis": view.axis.label or view.kind.axis,
     }
     text = words("explore", kind=view.kind)
-    return Section("explore", "Explore the kernel", text, explorer=figure)
+    return Section(
+        "explore",
+        "Explore the kernel",
+        text,
+        explorer=figure,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,7 +244,12 @@ def _points(view: View) -> _Points | None:
         return _Points(real, layout, names)
     if layout == "points":
         names = [f"{point} {index + 1}" for index in real]
-        return _Points(real, layout, names, _in_square(Cloud(x[real]).flat()))
+        return _Points(
+            real,
+            layout,
+            names,
+            _in_square(Cloud(x[real]).flat()),
+        )
     return None
 
 
@@ -288,9 +299,15 @@ def _weights(layers: Sequence[Layer], indices: list[int]) -> Tensor:
     repeats its last one.
     """
     found = [
-        kernel_map(layer.operator, layer.u[:1], first_sample(layer.domain), queries=indices)[0]
+        kernel_map(
+            layer.operator,
+            layer.u[:1],
+            first_sample(layer.domain),
+            queries=indices,
+        )[0]
         for layer in layers
     ]
+    # One slider of heads serves all layers.
     heads = torch.arange(min(MAX_HEADS, max(len(each) for each in found)))
     filled = [each[heads.clamp(max=len(each) - 1)] for each in found]
     return torch.stack(filled)[..., indices].double().cpu()

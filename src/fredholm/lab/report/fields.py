@@ -86,7 +86,12 @@ def field_section(samples: Sequence[FieldSample], name: str) -> Section:
                 sample.data(),
             )
         )
-    return Section("fields", "Truth and prediction", words("fields"), pictures)
+    return Section(
+        "fields",
+        "Truth and prediction",
+        words("fields"),
+        pictures,
+    )
 
 
 def field_samples(
@@ -181,7 +186,12 @@ def field_panels(theme: Theme, sample: FieldSample) -> Figure:
     figure, every = panels(len(found), columns, (theme.width, height))
     both = np.concatenate([sample.truth.ravel(), sample.answer.ravel()])
     for axes, (name, values) in zip(every, found.items()):
-        drawn = _field(axes, sample, values, _colours(theme, name, values, both))
+        drawn = _field(
+            axes,
+            sample,
+            values,
+            _colours(theme, name, values, both),
+        )
         axes.set_title(name, loc="center")
         no_ticks(axes)
         bar = figure.colorbar(drawn, ax=axes, shrink=0.8, pad=0.03)

@@ -116,7 +116,11 @@ def graph_section(
     return Section("maps", "One node at a time", text, pictures), numbers
 
 
-def edge_table(part: Part, names: Sequence[str], kernels: Sequence[np.ndarray]) -> Data:
+def edge_table(
+    part: Part,
+    names: Sequence[str],
+    kernels: Sequence[np.ndarray],
+) -> Data:
     """Return the kernel along every edge that is drawn, one row per edge; nodes count from 1."""
     source, target = part.edges
     columns = {
@@ -165,7 +169,12 @@ def part_around(domain: Domain, query: int, limit: int = NODES) -> Part:
         places, cells = _layout(nodes, links), links.new_zeros(0, 3)
     if len(cells) > CELLS_PER_NODE * len(nodes):
         cells = cells[:0]
-    return Part(nodes.numpy(), places.numpy(), links.numpy(), cells.numpy())
+    return Part(
+        nodes.numpy(),
+        places.numpy(),
+        links.numpy(),
+        cells.numpy(),
+    )
 
 
 def kernel_on_part(

@@ -45,6 +45,7 @@ def profile_section(
     if max(float(profile.distance.max()) for profile in profiles) == 0:
         return None, numbers
 
+    # All layers are read at equally many samples and queries.
     first = profiles[0]
     count = f"{first.samples} samples × {first.queries} queries × all keys a layer, seed {seed}."
     many = len(first.norm) > 1
@@ -131,7 +132,12 @@ def share_section(view: View, *, seed: int) -> tuple[Section | None, Numbers]:
     """
     try:
         shares = [
-            variance_share(layer.operator, layer.u, layer.domain, seed=seed)
+            variance_share(
+                layer.operator,
+                layer.u,
+                layer.domain,
+                seed=seed,
+            )
             for layer in steps("explain: content and position", view.layers, unit="layers")
         ]
     except (DomainError, ShapeError) as error:

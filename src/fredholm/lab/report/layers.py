@@ -92,6 +92,7 @@ def shown_layers(layers: Sequence[Layer]) -> list[Layer]:
     """Return up to :data:`MAX_LAYERS` of the layers that live on the first one's points, evenly
     spaced in depth.
     """
+    # A model of several inputs has layers on the points of each.
     alike = [layer for layer in layers if layer.domain.size == layers[0].domain.size]
     places = np.linspace(0, len(alike) - 1, min(MAX_LAYERS, len(alike)))
     return [alike[i] for i in sorted({round(i) for i in places})]

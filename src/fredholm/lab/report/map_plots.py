@@ -246,6 +246,7 @@ def entry_maps(
     side = (theme.width - 0.4) / across
     size = max(side * columns, 3.0), side * shape + 0.35
     figure, every = panels(len(names), columns, size)
+    # Zero is the middle of the colours.
     limit = max(float(np.abs(values).max()) for values in found) or 1.0
     look = {"cmap": diverging(theme), "vmin": -limit, "vmax": limit}
     for axes, name, values in zip(every, names, found):

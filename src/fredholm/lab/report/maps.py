@@ -77,7 +77,12 @@ def _maps(
         chosen = [(f"{point} {query + 1}", query) for query in queries]
     indices = [index for _, index in chosen]
     weights = [
-        kernel_map(layer.operator, layer.u[:1], first_sample(layer.domain), queries=indices)[0]
+        kernel_map(
+            layer.operator,
+            layer.u[:1],
+            first_sample(layer.domain),
+            queries=indices,
+        )[0]
         for layer in view.layers
     ]
 
@@ -273,12 +278,22 @@ def _along_words(view: View, query: _Query, names: list[str]) -> Draw:
     if query.index in points:
         at = points.index(query.index)
     shown = tuple(names[point] for point in points)
-    line = map_plots.Line(np.arange(len(points)), at, view.axis.label, shown)
+    line = map_plots.Line(
+        np.arange(len(points)),
+        at,
+        view.axis.label,
+        shown,
+    )
     weights = [layer[:, points] for layer in query.weights]
     return lambda theme: map_plots.lines(theme, line, view.names, weights)
 
 
-def _along_line(view: View, query: _Query, keys: np.ndarray, at: float) -> Draw:
+def _along_line(
+    view: View,
+    query: _Query,
+    keys: np.ndarray,
+    at: float,
+) -> Draw:
     real = real_points(view.layers[0].domain)
     label = view.axis.label or view.kind.axis
     line = map_plots.Line(keys[real, 0] * view.axis.unit, at, label)
@@ -286,7 +301,11 @@ def _along_line(view: View, query: _Query, keys: np.ndarray, at: float) -> Draw:
     return lambda theme: map_plots.lines(theme, line, view.names, weights)
 
 
-def _in_picture(keys: np.ndarray, grid: np.ndarray, place: np.ndarray) -> tuple[float, float]:
+def _in_picture(
+    keys: np.ndarray,
+    grid: np.ndarray,
+    place: np.ndarray,
+) -> tuple[float, float]:
     """Return a place as (row, column), in units of the picture whose points (N, 2) form a grid."""
     found = []
     for axis, line in enumerate((grid[:, 0], grid[0])):

@@ -125,7 +125,12 @@ def report_module(
         "error": converted.error,
         "kernel error": converted.kernel_error,
     }
-    content = Content(f"{lead}, as an integral operator", facts, sections, known | numbers)
+    content = Content(
+        f"{lead}, as an integral operator",
+        facts,
+        sections,
+        known | numbers,
+    )
     return write_report(Path(out_dir), title or path, content, seed)
 
 
@@ -204,7 +209,12 @@ class _Converted:
         """Return the layer with as many signals as fit the work, on a grid with its input."""
         samples = slice(0, max(FEWEST, WORK // (8 * self.row)))
         u = self.call.u[samples]
-        layer = Layer(self.path, self.operator, u, take_samples(self.domain, samples))
+        layer = Layer(
+            self.path,
+            self.operator,
+            u,
+            take_samples(self.domain, samples),
+        )
         image, kind = _picture(layer), SAMPLES
         if image is not None:
             kind = IMAGES
@@ -243,7 +253,11 @@ def _convert(
 
 
 @torch.no_grad()
-def check_kernel(operator: IntegralOperator, call: Call, domain: Domain) -> float | None:
+def check_kernel(
+    operator: IntegralOperator,
+    call: Call,
+    domain: Domain,
+) -> float | None:
     """Return the difference between a layer and the explicit kernel, K and offset, on one sample,
     over the largest output; None where the kernel does not fit in memory.
     """
@@ -375,11 +389,21 @@ def entry_section(layer: Layer) -> tuple[Section | None, dict[str, Any]]:
         "entries",
         f"Signed entries of one kernel row: {', '.join(values)}",
         caption,
-        _drawn_entries(layer.domain, grid, values, places_of(target)[query]),
+        _drawn_entries(
+            layer.domain,
+            grid,
+            values,
+            places_of(target)[query],
+        ),
         Data.of(points | {name: line.tolist() for name, line in values.items()}),
     )
     numbers = {"query": query, "entries": plain(values)}
-    return Section("entries", "Entries of the kernel", words("entries"), [picture]), numbers
+    return Section(
+        "entries",
+        "Entries of the kernel",
+        words("entries"),
+        [picture],
+    ), numbers
 
 
 @torch.no_grad()

@@ -113,6 +113,7 @@ def _of_data_set(
             f"data: {data!r} has no pictures of its own; needs a data set of images, or a picture "
             "by --inputs"
         )
+    # Pictures are read at the model's size, in the order of the data set.
     dataset = create_dataset(data, "test", image_size=input_size(model))
     chosen = torch.tensor(sorted(choose_samples(len(dataset), samples, seed, None)))
     shown: dict[str, Any] = dataset.shown(chosen)

@@ -158,16 +158,31 @@ def _of_operator(
     options: ReportOptions,
 ) -> Content:
     place = domain or Domain.line(inputs.shape[1], device=inputs.device)
-    layer = Layer(type(operator).__name__, operator, inputs[: options.samples], place)
+    layer = Layer(
+        type(operator).__name__,
+        operator,
+        inputs[: options.samples],
+        place,
+    )
     sections, numbers = kernel_sections(View([layer]), options)
-    return Content(f"One operator on {inputs.shape[1]} points", [], sections, numbers)
+    return Content(
+        f"One operator on {inputs.shape[1]} points",
+        [],
+        sections,
+        numbers,
+    )
 
 
-def _of_model(subject: Subject, options: ReportOptions, run: RunFacts) -> Content:
+def _of_model(
+    subject: Subject,
+    options: ReportOptions,
+    run: RunFacts,
+) -> Content:
     model = subject.model
     sections = []
     if run.metrics is not None:
         sections.append(curve_section(read_history(run.metrics)))
+    # Dropout and running statistics would blur what the operators do.
     with evaluating(model):
         facts, results = result_sections(subject, run)
         learned, numbers = _learned(subject, options)
@@ -177,6 +192,7 @@ def _of_model(subject: Subject, options: ReportOptions, run: RunFacts) -> Conten
         text = folded("Show the recipe", words("preformatted", text=run.recipe))
         sections.append(Section("recipe", "Recipe", after=text))
 
+    # A pretrained model may have been chosen for its maps; the page says why it has none.
     lead, skipped = _lead(model, subject.kind), numbers["attention"].get("skipped")
     if isinstance(model, Traced) and isinstance(skipped, str):
         lead += f". No attention maps: {skipped}"
@@ -190,7 +206,12 @@ def _learned(
     some samples; and the numbers of each.
     """
     count, kind = len(subject.inputs), subject.kind
-    chosen = choose_samples(count, options.samples, options.seed, options.picture)
+    chosen = choose_samples(
+        count,
+        options.samples,
+        options.seed,
+        options.picture,
+    )
     layers = trace_layers(subject, chosen)
     image = None
     if subject.things is not None and kind.pictured:

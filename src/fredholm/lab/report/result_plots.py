@@ -27,6 +27,10 @@ DOTTED = 25
 # Points of a series below which each is a dot on its line.
 POINTS = 64
 
+# Letters of a class that fit below its column of the confusion matrix, letters at most, and the
+# inches of one.
+SHORT, LONGEST, LETTER = 3, 14, 0.075
+
 PARTS = {"train": "training", "val": "validation"}
 
 
@@ -80,11 +84,14 @@ def confusion(theme: Theme, counts: np.ndarray, classes: Sequence[str]) -> Figur
     """Draw counts of true (rows) against predicted classes (columns), shaded by the share of the
     row.
     """
-    size, names = len(counts), [literal(str(name)) for name in classes]
-    side = min(theme.width, 8.0, 0.38 * size + 0.9)
+    size, names = len(counts), [clip(str(name), LONGEST) for name in classes]
+    # Long names need room of their own, or they would squeeze the matrix.
+    longest = max(map(len, names))
+    spare = LETTER * max(0, longest - SHORT)
+    side = min(theme.width, 8.0, 0.38 * size + 0.9 + spare)
     # Many classes on a phone need smaller numbers.
     letters = 8
-    if side < 0.3 * size:
+    if side - spare < 0.3 * size:
         letters = 5
     figure = new_figure(side, side)
     axes = figure.subplots()
@@ -111,7 +118,7 @@ def confusion(theme: Theme, counts: np.ndarray, classes: Sequence[str]) -> Figur
 
     # Long names would run into one another.
     turned: dict[str, Any] = {}
-    if max(map(len, names)) > 3:
+    if longest > SHORT:
         turned = {"rotation": 60, "ha": "right", "rotation_mode": "anchor"}
     axes.set_xticks(range(size), names, **turned)
     axes.set_yticks(range(size), names)
@@ -180,7 +187,10 @@ def importances(theme: Theme, found: Sequence[Any], measure: str) -> Figure:
     if measure == "accuracy":
         change = "accuracy lost"
         percent(axes.xaxis)
-    axes.set_xlabel(f"{change} when the column is shuffled")
+    between = " "
+    if theme.narrow:
+        between = "\n"
+    axes.set_xlabel(f"{change} when{between}the column is shuffled")
     axes.grid(axis="x")
     return figure
 

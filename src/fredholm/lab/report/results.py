@@ -93,14 +93,21 @@ def _of_classes(
 def _of_numbers(subject: Subject, counted: str) -> list[Section]:
     assert subject.samples.targets is not None
     truth = subject.samples.targets.double().cpu()
-    # A model answers in units of the training data: their mean is 0, their deviation 1.
+    # A model answers in units of the training data, of mean 0 and deviation 1.
     shift, scale = subject.facts.get("units", (0.0, 1.0))
 
     def in_units(outputs: Tensor) -> Tensor:
         return outputs.double().flatten() * scale + shift
 
     predicted = in_units(answers(subject.model, subject.inputs))
-    sections = [agreement_section(truth, predicted, subject.terms.label, counted)]
+    sections = [
+        agreement_section(
+            truth,
+            predicted,
+            subject.terms.label,
+            counted,
+        )
+    ]
     if subject.things is not None:
         sections.append(number_examples(subject, truth, predicted, scale))
 
@@ -129,7 +136,11 @@ def _of_fields(subject: Subject) -> list[Section]:
     return [field_section(fields, name)]
 
 
-def _importance(subject: Subject, score: Score, measure: str) -> list[Section]:
+def _importance(
+    subject: Subject,
+    score: Score,
+    measure: str,
+) -> list[Section]:
     """Return the section on which columns of a table matter; none for other samples."""
     columns = subject.terms.columns
     if not subject.tabular or len(columns) < 2:
@@ -152,7 +163,14 @@ def _importance(subject: Subject, score: Score, measure: str) -> list[Section]:
         render(lambda theme: result_plots.importances(theme, shown, measure)),
         Data(["column", "mean", "sd"], found),
     )
-    return [Section("importance", "Which columns matter", words("importance"), [picture])]
+    return [
+        Section(
+            "importance",
+            "Which columns matter",
+            words("importance"),
+            [picture],
+        )
+    ]
 
 
 # --- training curves ------------------------------------------------------------------------------
@@ -224,7 +242,11 @@ def curve_section(history: dict[str, list[float]]) -> Section:
 # --- classes and numbers --------------------------------------------------------------------------
 
 
-def summarise(labels: Tensor, predicted: Tensor, classes: Sequence[str]) -> dict[str, Any]:
+def summarise(
+    labels: Tensor,
+    predicted: Tensor,
+    classes: Sequence[str],
+) -> dict[str, Any]:
     """Return accuracy and confusion, with the keys of an ``evaluation.json``.
 
     Example:
@@ -232,6 +254,7 @@ def summarise(labels: Tensor, predicted: Tensor, classes: Sequence[str]) -> dict
         [[1, 0], [1, 1]]
     """
     size = len(classes)
+    # Each pair of a true and a predicted class has a number of its own.
     pairs = torch.bincount(labels * size + predicted, minlength=size * size)
     return {
         "n": len(labels),
@@ -250,7 +273,11 @@ class _Mistake(NamedTuple):
     share: str
 
 
-def confusion_section(evaluation: Evaluation, classes: Sequence[str], counted: str) -> Section:
+def confusion_section(
+    evaluation: Evaluation,
+    classes: Sequence[str],
+    counted: str,
+) -> Section:
     """Return the section on which classes are taken for which: a matrix, for few enough classes,
     and the most frequent mistakes.
     """
@@ -302,7 +329,12 @@ def _mistakes(counts: np.ndarray, classes: Sequence[str]) -> list[_Mistake]:
     np.fill_diagonal(wrong, 0)
     most = np.argsort(-wrong, axis=None)[:10]
     return [
-        _Mistake(classes[i], classes[j], str(wrong[i, j]), f"{wrong[i, j] / counts[i].sum():.1%}")
+        _Mistake(
+            classes[i],
+            classes[j],
+            str(wrong[i, j]),
+            f"{wrong[i, j] / counts[i].sum():.1%}",
+        )
         for i, j in zip(*np.unravel_index(most, wrong.shape))
         if wrong[i, j]
     ]
@@ -332,17 +364,32 @@ def agreement_section(
             what=counted,
         ),
         render(
-            lambda theme: result_plots.agreement(theme, truth.numpy(), predicted.numpy(), label)
+            lambda theme: result_plots.agreement(
+                theme,
+                truth.numpy(),
+                predicted.numpy(),
+                label,
+            )
         ),
         Data.of({"sample": range(count), "true": truth.tolist(), "predicted": predicted.tolist()}),
     )
-    return Section("agreement", "Predicted against true", "", [picture])
+    return Section(
+        "agreement",
+        "Predicted against true",
+        "",
+        [picture],
+    )
 
 
 # --- scores ---------------------------------------------------------------------------------------
 
 
-def score_head(evaluation: Evaluation, counted: str, *, independent: bool = True) -> list[Fact]:
+def score_head(
+    evaluation: Evaluation,
+    counted: str,
+    *,
+    independent: bool = True,
+) -> list[Fact]:
     """Return the scores of an evaluation for the top of the page.
 
     Accuracy and further scores come first. A loss is shown in the units of its task: bits per

@@ -221,6 +221,7 @@ def render(draw: Callable[[Theme], Figure]) -> dict[str, bytes]:
     matplotlib = require("matplotlib", "train", "drawing a report's pictures")
     pictures = {}
     for theme in THEMES:
+        # Settings are local, so that a user's own figures stay as they are.
         with matplotlib.rc_context(settings(theme)):
             figure = draw(theme)
             if figure.get_figwidth() > theme.width + 0.1:

@@ -70,6 +70,7 @@ class Subject:
         if not len(samples.inputs):
             raise ShapeError(f"a report needs at least one {kind.one}, got none")
 
+        # What a caller gives comes before what the model was saved with.
         mean = samples.mean or facts.get("mean")
         std = samples.std or facts.get("std")
         timed = bool(getattr(encoder, "timed", False))
