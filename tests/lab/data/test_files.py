@@ -475,7 +475,7 @@ def test_a_split_is_stratified_seeded_and_recorded(tmp_path):
 def test_files_of_several_kinds_are_named(tmp_path):
     picture(tmp_path / "m" / "a" / "1.png", 5)
     write(tmp_path / "m" / "c.xyz", "1 2 3")
-    refused(tmp_path / "m", r"several kinds: 1 pictures \(a/1.png\); 1 clouds \(c.xyz\)")
+    refused(tmp_path / "m", r"files of one kind, got 1 pictures \(a/1.png\); 1 clouds \(c.xyz\)")
     refused(tmp_path / "none", "none: no such file or folder")
 
 

@@ -57,6 +57,9 @@ def check_labels(collection: Collection) -> None:
 
     # Labels are an array of numbers, or classes as codes into their names; -1 is missing.
     missing = _missing(labels)
+    if not isinstance(labels, Coded):
+        # Arrays may hold an infinite label, which is not a number to learn either.
+        missing = ~np.isfinite(labels)
     if missing.any():
         raise DataError(
             f"{collection.where(int(missing.argmax()))}, {column}: has no label "

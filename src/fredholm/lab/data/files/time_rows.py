@@ -51,8 +51,7 @@ def long(
     for number, sample in enumerate(result.samples):
         if np.isnan(sample).all():
             raise DataError(
-                f"{result.where(number)}: the series holds no number; remove its rows, or measure "
-                "one"
+                f"{result.where(number)}: expected a series of numbers, got none; remove its rows"
             )
     if not labelled:
         return result
