@@ -228,7 +228,7 @@ def test_modelnet_meshes(tmp_path):
     (tmp_path / "bed" / "test" / "bed_0.off").write_bytes(b"OFF\n1")
     with pytest.raises(DataError, match=r"bed_0\.off"):
         data.create_dataset("modelnet40", "test", path=tmp_path)
-    with pytest.raises(OptionError, match="path is missing"):
+    with pytest.raises(OptionError, match="expected path"):
         data.create_dataset("modelnet40", "train")
 
 

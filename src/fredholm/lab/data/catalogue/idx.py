@@ -41,22 +41,26 @@ def find(folder: Path, part: str, kind: str) -> Path:
 def read(
     folder: Path, part: str, classes: int
 ) -> tuple[UInt8[np.ndarray, "n 1 h w"], UInt8[np.ndarray, " n"]]:
-    """Images (N, 1, H, W) and labels of one part.
+    """Return images (N, 1, H, W) and labels of one part.
 
     Raises:
-        DataError: when a file is missing, damaged, of the wrong dimension, or the two do not fit.
+        DataError: a file that is missing, damaged or of the wrong dimension, or two files of
+            different numbers of samples.
     """
     files = {kind: find(folder, part, kind) for kind in ("images", "labels")}
     images, labels = read_idx(files["images"]), read_idx(files["labels"])
     for kind, array, ndim in (("images", images, 3), ("labels", labels, 1)):
         if array.ndim != ndim:
-            raise DataError(f"{files[kind]}: has {array.ndim} dimensions; needs {ndim} ({kind})")
+            raise DataError(
+                f"{files[kind]}: expected {kind} of {ndim} dimensions, got {array.ndim}; it is "
+                "another file"
+            )
     check_pairs(images, labels, classes, files["labels"])
     return images[:, None], labels
 
 
 def create(request: Request) -> ArrayDataset | SequenceDataset | TokenDataset:
-    """The data set of a request; only the files of its part are read."""
-    prefix = PREFIX["test" if request.split == "test" else "train"]
+    """Return the data set of a request; only the files of its part are read."""
+    prefix = PREFIX[request.official_split]
     folder = source_folder(request, lambda file: file.name.startswith(prefix))
     return create_arrays(request, lambda part: read(folder, part, len(request.entry.classes)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,12 @@ class TextOptions:
     def length(self) -> int:
         """How many tokens of a text are read."""
         return self.max_length or MAX_LENGTH[self.kind]
+
+    def by_characters(self) -> TextOptions:
+        """Return these options with characters as the default tokens."""
+        if self.vocabulary is not None or self.tokens is not None:
+            return self
+        return replace(self, tokens="characters")
 
     def make_vocabulary(self, training: Sequence[str]) -> Vocabulary:
         """Return the vocabulary that was given, or that of the training texts."""
