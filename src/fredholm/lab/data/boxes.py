@@ -100,7 +100,8 @@ def box_mask(annotation: Annotation, image_size: tuple[int, int]) -> Bool[Tensor
     height, width = image_size
     scale = max(width / annotation.size[0], height / annotation.size[1])
     cut = (annotation.size[0] * scale - width) / 2, (annotation.size[1] * scale - height) / 2
-    x, y = torch.arange(width) + 0.5, torch.arange(height) + 0.5
+    x = torch.arange(width) + 0.5
+    y = torch.arange(height) + 0.5
     mask = torch.zeros(height, width, dtype=torch.bool)
     for _, (left, top, right, bottom) in annotation.objects:
         across = (x >= left * scale - cut[0]) & (x <= right * scale - cut[0])

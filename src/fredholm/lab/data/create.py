@@ -248,7 +248,8 @@ def create_arrays(
     labels = labels.long()
     chosen = request.chosen(labels)
     if chosen is not None:
-        images, labels = images[chosen], labels[chosen]
+        images = images[chosen]
+        labels = labels[chosen]
     if request.image_size is not None:
         images = resize(images, request.image_size)
     result = ArrayDataset(

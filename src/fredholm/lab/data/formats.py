@@ -172,7 +172,8 @@ def read_png_rows(path: Path, side: int = 32) -> UInt8[np.ndarray, "n 3 h w"]:
         MissingExtraError: Pillow is not installed.
     """
     with opened_picture(path) as image:
-        mode, pixels = image.mode, np.asarray(image)
+        mode = image.mode
+        pixels = np.asarray(image)
     if mode != "RGB" or pixels.shape[1] != side * side:
         raise DataError(
             f"{path}: expected RGB of width {side * side}, one image per row, got {mode} of width "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +9,7 @@ from torch import Tensor
 
 from ...distributed.shards import even_sizes
 from ...errors import DataError
-from .kinds.dataset import LabelledDataset, Transform
+from .kinds.dataset import Indices, LabelledDataset, Transform
 
 
 @dataclass(frozen=True)
@@ -64,15 +63,14 @@ class PartDataset:
     """
 
     def __init__(self, whole: LabelledDataset, stretch: Stretch):
-        self.whole, self.stretch = whole, stretch
+        self.whole = whole
+        self.stretch = stretch
         self.part = whole.stretch(stretch.axis, stretch)
 
     def __len__(self) -> int:
         return len(self.whole)
 
-    def batch(
-        self, indices: Tensor | Sequence[int], transform: Transform | None = None
-    ) -> tuple[Any, Tensor]:
+    def batch(self, indices: Indices, transform: Transform | None = None) -> tuple[Any, Tensor]:
         """Inputs of a model and labels at this process's points.
 
         Raises:

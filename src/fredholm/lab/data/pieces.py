@@ -39,7 +39,8 @@ def learn_pieces(words: Iterable[str], size: int) -> list[str]:
         for part in parts:
             letters[part] += n
     found = sorted(letters, key=lambda part: (-letters[part], part))[:size]
-    kept, pairs = set(found), Pairs(cut, times)
+    kept = set(found)
+    pairs = Pairs(cut, times)
     while len(found) < size:
         pair = pairs.best()
         if pair is None:
@@ -56,7 +57,8 @@ class Pairs:
     """How often two pieces are neighbours, and in which words."""
 
     def __init__(self, cut: list[list[str]], times: list[int]):
-        self.cut, self.times = cut, times
+        self.cut = cut
+        self.times = times
         self.counts: Counter[Pair] = Counter()
         self.places: dict[Pair, set[int]] = {}
         for place in range(len(cut)):

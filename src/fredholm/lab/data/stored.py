@@ -57,7 +57,9 @@ class StoredRows:
         chosen: Tensor | None = None,
         window: tuple[int, slice] | None = None,
     ):
-        self.path, self.chosen, self.window = Path(path), chosen, window
+        self.path = Path(path)
+        self.chosen = chosen
+        self.window = window
         mapped = self._map()
         if mapped.ndim < 1 or not len(mapped):
             raise DataError(
@@ -160,7 +162,8 @@ def rows_of_parquet(
         ShapeError: rows that do not have ``shape``.
     """
     parquet = require("pyarrow.parquet", "train", f"reading {Path(path).name}")
-    path, place = Path(path), folder or cache_folder() / "rows"
+    path = Path(path)
+    place = folder or cache_folder() / "rows"
     try:
         facts = path.stat()
         # Buffering ahead would read the complete file at once.

@@ -35,7 +35,8 @@ def _of_one(series: np.ndarray, timed: bool) -> np.ndarray:
     times = np.flatnonzero(measured).astype(float)
     values = series[measured]
     if timed:
-        times, values = values[:, 0], values[:, 1:]
+        times = values[:, 0]
+        values = values[:, 1:]
     result = [len(times), 0.0]
     if len(times):
         result[1] = times[-1] - times[0]

@@ -68,7 +68,8 @@ def create(request: Request) -> SequenceDataset:
     """Return the data set of a request; the inputs of a batch are made when it is read."""
     options = request.options
     # Splits differ in a key of the generator, so they share no sample.
-    count, key = getattr(options, request.split), SPLITS.index(request.split)
+    count = getattr(options, request.split)
+    key = SPLITS.index(request.split)
     # The numbers of all samples at once would need gigabytes.
     pieces = torch.arange(count).split(4096)
     sums = torch.cat([adding(piece, options.length, options.seed, key)[1] for piece in pieces])

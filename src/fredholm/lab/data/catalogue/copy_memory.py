@@ -62,7 +62,8 @@ def create(request: Request) -> SequenceDataset:
     """Return the data set of a request; the inputs of a batch are made when it is read."""
     options = request.options
     # Splits differ in a key of the generator, so they share no sample.
-    count, key = getattr(options, request.split), SPLITS.index(request.split)
+    count = getattr(options, request.split)
+    key = SPLITS.index(request.split)
     _, targets = copy_memory(torch.arange(count), options.delay, options.seed, key)
     return SequenceDataset(
         request.entry.name,

@@ -112,7 +112,9 @@ def read(path: Path, task: GlueTask) -> Sentences:
     ]
     columns = _columns(path, task, rows)
     width = max(columns) + 1
-    texts, labels, short = [], [], []
+    texts = []
+    labels = []
+    short = []
     for number, cells in rows:
         if len(cells) < width:
             short.append(number)
@@ -183,8 +185,11 @@ def create(request: Request) -> TextDataset:
         chosen = torch.arange(len(sentences.texts))
     else:
         chosen = held if request.split == "val" else rest
-    texts, labels = [sentences.texts[i] for i in chosen.tolist()], sentences.labels[chosen]
-    name, split, length = f"glue-{request.options.task}", request.split, options.length
+    texts = [sentences.texts[i] for i in chosen.tolist()]
+    labels = sentences.labels[chosen]
+    name = f"glue-{request.options.task}"
+    split = request.split
+    length = options.length
     if task.classes is None:
         zeros = torch.zeros(len(labels), dtype=torch.int64)
         result = TextDataset(
@@ -192,7 +197,8 @@ def create(request: Request) -> TextDataset:
         )
     else:
         result = TextDataset(name, split, texts, labels, task.classes, vocabulary, length)
-    result.measures, result.notes = task.measures, sentences.notes
+    result.measures = task.measures
+    result.notes = sentences.notes
     return result
 
 

@@ -48,7 +48,8 @@ def read(
             different numbers of samples.
     """
     files = {kind: find(folder, part, kind) for kind in ("images", "labels")}
-    images, labels = read_idx(files["images"]), read_idx(files["labels"])
+    images = read_idx(files["images"])
+    labels = read_idx(files["labels"])
     for kind, array, ndim in (("images", images, 3), ("labels", labels, 1)):
         if array.ndim != ndim:
             raise DataError(

@@ -135,7 +135,8 @@ def scan(folder: Path, classes: tuple[str, ...]) -> tuple[list[Path], list[int]]
     Raises:
         DataError: as :func:`fredholm.lab.data.files.folders.look_at`.
     """
-    files, labels = [], []
+    files = []
+    labels = []
     for number, name in enumerate(classes):
         mine = files_below(folder / name, PICTURES)
         files += mine
@@ -146,7 +147,10 @@ def scan(folder: Path, classes: tuple[str, ...]) -> tuple[list[Path], list[int]]
 
 def create(request: Request) -> FolderDataset:
     """Return the split of a request; files are listed now and decoded batch by batch."""
-    name, root, split, size = request.entry.name, request.folder, request.split, request.image_size
+    name = request.entry.name
+    root = request.folder
+    split = request.split
+    size = request.image_size
     # create_dataset refuses a request without the entry's ``needs``.
     assert size is not None
     classes = check_layout(root)
@@ -174,7 +178,8 @@ def create(request: Request) -> FolderDataset:
                 f"val_fraction={request.share:g}, got {len(files)} of {len(classes)} classes; add "
                 "pictures, or enlarge val_fraction"
             )
-        files, numbers = [files[i] for i in chosen.tolist()], numbers[chosen]
+        files = [files[i] for i in chosen.tolist()]
+        numbers = numbers[chosen]
 
     boxes = None
     if request.options.boxes is not None:

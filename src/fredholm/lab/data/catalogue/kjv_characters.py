@@ -20,7 +20,8 @@ def create(request: Request) -> NextTokens:
     """Return the data set of a request: verses with line breaks between, the first 90% to train on,
     then 5% each for validation and test.
     """
-    entry, options = request.entry, (request.text or TextOptions()).by_characters()
+    entry = request.entry
+    options = (request.text or TextOptions()).by_characters()
     text = "\n".join(read_kjv(source_folder(request) / KJV_FILE).values())
     places = spans(len(text), request.share, TEST_FRACTION)
     parts = {split: text[start:stop] for split, (start, stop) in places.items()}

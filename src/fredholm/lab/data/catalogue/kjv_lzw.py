@@ -79,7 +79,10 @@ def expand_lzw(data: bytes, bits: int = 16) -> bytes:
         b'abab'
     """
     position = start = 24 if data[:2] == b"\x1f\x9d" else 0
-    width, before, out, end = 9, b"", [], 8 * len(data)
+    width = 9
+    before = b""
+    out = []
+    end = 8 * len(data)
     table = [bytes([i]) for i in range(256)] + [b""]  # 256 clears the table
     while position + width <= end:
         byte = position >> 3
@@ -90,7 +93,8 @@ def expand_lzw(data: bytes, bits: int = 16) -> bytes:
         if code == 256:
             del table[257:]
             position = start = start + -(-(position - start) // (8 * width)) * 8 * width
-            width, before = 9, b""
+            width = 9
+            before = b""
             continue
         if code > len(table) or (code == len(table) and not before):
             raise ValueError(f"code {code} of {len(table)} entries")

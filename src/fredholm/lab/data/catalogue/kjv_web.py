@@ -70,7 +70,8 @@ def nearest_others(old: list[str], new: list[str]) -> list[int]:
 def vectors(texts: list[list[str]]) -> Tensor:
     """Return unit vectors of words weighted by log(n / texts with the word), (n, V)."""
     numbers: dict[str, int] = {}
-    rows, columns = [], []
+    rows = []
+    columns = []
     for row, words in enumerate(texts):
         rows += [row] * len(words)
         columns += [numbers.setdefault(word, len(numbers)) for word in words]
@@ -116,7 +117,8 @@ def read_pairs(folder: Path) -> list[Pair]:
     Raises:
         DataError: a file is missing or corrupt, or the translations share no verse.
     """
-    old, new = read_kjv(folder / KJV_FILE), read_web(folder)
+    old = read_kjv(folder / KJV_FILE)
+    new = read_web(folder)
     shared = [place for place in old if place in new]
     if not shared:
         raise DataError(

@@ -74,7 +74,8 @@ def split_of(name: str, val_fraction: float) -> str:
 
 def create(request: Request) -> NextTokens:
     """Return the data set of a request: complete documents, one after another."""
-    entry, options = request.entry, (request.text or TextOptions()).by_characters()
+    entry = request.entry
+    options = (request.text or TextOptions()).by_characters()
     parts: dict[str, list[str]] = {"train": [], "val": [], "test": []}
     for name, text in read(source_folder(request)).items():
         parts[split_of(name, float(request.share))].append(text)

@@ -141,7 +141,8 @@ def create(request: Request) -> SequenceDataset:
     numbers = torch.tensor([classes.index(label) for label in labels])
     chosen = request.chosen(numbers)
     if chosen is not None:
-        series, numbers = [series[i] for i in chosen.tolist()], numbers[chosen]
+        series = [series[i] for i in chosen.tolist()]
+        numbers = numbers[chosen]
 
     # The scale and the longest series of the training file hold for all splits, so that a model
     # learns nothing of the test set from them.

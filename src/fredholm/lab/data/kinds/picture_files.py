@@ -153,7 +153,8 @@ def read_form(file: Path, size: tuple[int, int], form: str) -> Tensor:
     """
     if form == "rgb":
         return read_picture(file, size)
-    deep, channels = form.endswith("16"), 4 if form.startswith("rgba") else 3
+    deep = form.endswith("16")
+    channels = 4 if form.startswith("rgba") else 3
     from PIL import Image, ImageOps
 
     height, width = size

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ....errors import DataError, OptionError, ShapeError
 from ..vocabulary import PADDING, Vocabulary, check_count, check_tokens
-from .dataset import LabelledDataset, check_labels
+from .dataset import Indices, LabelledDataset, check_labels, index_tensor
 from .kind import WORDS, Kind, Page, register_kind
 
 MAX_LENGTH = {"words": 64, "wordpieces": 64, "bytes": 256, "characters": 256}
@@ -150,8 +150,13 @@ def trimmed(numbers: Int[Tensor, "b n"]) -> Int[Tensor, "b m"]:
 class Texts(Kind):
     """Texts as token numbers (N, length), 0 where padded."""
 
-    name, one, many, encoder = "text", "text", "texts", "text"
-    point, axis, unit = "token", "place in the text", "1 is the longest text that the model takes"
+    name = "text"
+    one = "text"
+    many = "texts"
+    encoder = "text"
+    point = "token"
+    axis = "place in the text"
+    unit = "1 is the longest text that the model takes"
     worded = True
     # A text alone lies on a line of its own: its positions mean nothing to a text below a picture.
     rooms = (
@@ -280,13 +285,16 @@ class TextDataset(TokenizedDataset):
                 f"got {', '.join(map(str, shapes))}; give as many"
             )
         check_labels(labels, classes)
-        self.texts, self.targets, self.task = list(texts), targets, task
-        self.vocabulary, self.max_length = vocabulary, max_length
+        self.texts = list(texts)
+        self.targets = targets
+        self.task = task
+        self.vocabulary = vocabulary
+        self.max_length = max_length
         where = f"{name} {split}: text"
         self.numbers, self.cut = encode_rows(self.texts, vocabulary, max_length, where)
 
-    def raw(self, indices: Int[Tensor, " b"] | Sequence[int]) -> tuple[Int[Tensor, "b n"], Tensor]:
-        indices = torch.as_tensor(indices, dtype=torch.int64)
+    def raw(self, indices: Indices) -> tuple[Int[Tensor, "b n"], Tensor]:
+        indices = index_tensor(indices)
         labels = self.labels
         if self.task == "regression" and self.targets is not None:
             labels = self.targets
