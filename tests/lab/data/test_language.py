@@ -63,7 +63,7 @@ def test_the_bible_is_read_from_its_compressed_file(tmp_path):
     assert verses[1, 1, 3] == VERSES[32].partition(" ")[2]
     path = tmp_path / "broken"
     path.write_bytes(b"EC02" + bytes(400))
-    with pytest.raises(DataError, match="no text of bible-kjv-text"):
+    with pytest.raises(DataError, match="expected the text of bible-kjv-text"):
         read_kjv(path)
 
 

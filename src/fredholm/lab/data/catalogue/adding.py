@@ -14,7 +14,7 @@ from ....errors import OptionError
 from ..counter import integers, uniform
 from ..kinds.sequences import SEQUENCES, SequenceDataset
 from ..registry import Entry, Request, register_dataset
-from ..splits import SPLITS
+from .copy_memory import SPLITS
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,8 @@ def adding(indices: Tensor, length: int, *keys: int) -> tuple[Tensor, Tensor]:
 def create(request: Request) -> SequenceDataset:
     """Return the data set of a request; the inputs of a batch are made when it is read."""
     options = request.options
-    # Splits differ in a key of the generator, so they share no sample.
     count = getattr(options, request.split)
-    key = SPLITS.index(request.split)
+    key = SPLITS[request.split]
     # The numbers of all samples at once would need gigabytes.
     pieces = torch.arange(count).split(4096)
     sums = torch.cat([adding(piece, options.length, options.seed, key)[1] for piece in pieces])
