@@ -109,7 +109,7 @@ def test_idx_folder_of_the_user(tmp_path, name, zipped):
 @pytest.mark.parametrize(
     ("victim", "content", "message"),
     [
-        ("t10k-labels-idx1-ubyte", None, "has no t10k-labels-idx1-ubyte"),
+        ("t10k-labels-idx1-ubyte", None, "got no t10k-labels-idx1-ubyte"),
         ("t10k-labels-idx1-ubyte", idx_bytes(np.zeros(19)), "got 20 images and 19 labels"),
         (
             "t10k-labels-idx1-ubyte",

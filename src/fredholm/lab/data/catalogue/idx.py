@@ -19,11 +19,11 @@ PREFIX = {"train": "train", "test": "t10k"}
 
 
 def find(folder: Path, part: str, kind: str) -> Path:
-    """The idx file of a part (train or test) and kind (images or labels): raw or ``.gz``, here or
-    in ``raw/``.
+    """Return the idx file of a part (train or test) and kind (images or labels): raw or ``.gz``, in
+    the folder or its ``raw/``, where torchvision puts it.
 
     Raises:
-        DataError: when there is none.
+        DataError: there is none.
     """
     stem = f"{PREFIX[part]}-{kind}"
     ndim = {"images": 3, "labels": 1}[kind]
@@ -33,8 +33,8 @@ def find(folder: Path, part: str, kind: str) -> Path:
                 if candidate.is_file():
                     return candidate
     raise DataError(
-        f"{folder}: has no {stem}-idx{ndim}-ubyte (raw or .gz); needs the four official files "
-        "train-* and t10k-*"
+        f"{folder}: expected the four official files train-* and t10k-*, raw or .gz, got no "
+        f"{stem}-idx{ndim}-ubyte; put it there"
     )
 
 
