@@ -125,10 +125,10 @@ def test_broken_recordings(tmp_path):
     write_wav(tmp_path / "b.wav", np.zeros(100))
     content = (tmp_path / "b.wav").read_bytes()
     (tmp_path / "b.wav").write_bytes(content[:-50])
-    with pytest.raises(DataError, match=r"no whole WAV file .*expected 244 bytes"):
+    with pytest.raises(DataError, match=r"expected a complete WAV file .*expected 244 bytes"):
         read_wav(tmp_path / "b.wav", 16_000)
     (tmp_path / "c.wav").write_text("no sound")
-    with pytest.raises(DataError, match="no whole WAV file of plain samples"):
+    with pytest.raises(DataError, match="expected a complete WAV file of plain samples"):
         read_wav(tmp_path / "c.wav", 16_000)
     with pytest.raises(OptionError, match="at most the 64 filters"):
         mfcc(torch.randn(1000), 16_000, 65)
@@ -187,7 +187,7 @@ def test_folders_of_the_user(tmp_path):
     with pytest.raises(DataError, match="holds no p"):
         data.create_dataset("physionet-2019", "train", path=tmp_path)
     for name in ("physionet-2019", "speech-commands"):
-        with pytest.raises(OptionError, match=f"{name}: path is missing"):
+        with pytest.raises(OptionError, match=f"{name}: expected path"):
             data.create_dataset(name, "train")
     with pytest.raises(OptionError, match="hours: received 0"):
         data.create_dataset("physionet-2019", "train", path=tmp_path, options={"hours": 0})

@@ -202,10 +202,10 @@ def test_imagenets_boxes_follow_the_crop(pictures):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("<annotation><size>", "needs <size>"),
-        ("<annotation></annotation>", "has no <size><width>"),
-        (XML.format(name="5", height=14, box=(3, 0, 2, 14)), "lies outside the picture"),
-        (XML.format(name="5", height=14, box=(0, 0, 7, 15)), "lies outside the picture"),
+        ("<annotation><size>", "expected <size>"),
+        ("<annotation></annotation>", "no <size><width>"),
+        (XML.format(name="5", height=14, box=(3, 0, 2, 14)), "inside the picture"),
+        (XML.format(name="5", height=14, box=(0, 0, 7, 15)), "inside the picture"),
         (XML.format(name="5", height=14, box=("a", 0, 7, 15)), "could not convert"),
         ('<!DOCTYPE a [<!ENTITY b "c">]><annotation/>', "declares entities"),
     ],
@@ -220,8 +220,8 @@ def test_damaged_annotations_are_named(pictures, text, message):
 
 
 def test_folders_without_annotations_are_refused(pictures):
-    with pytest.raises(DataError, match="holds no annotations"):
+    with pytest.raises(DataError, match="expected the folder of ImageNet's bounding boxes"):
         folder_dataset(pictures, pictures / "images")
     (pictures / "boxes" / "val" / "5.xml").rename(pictures / "boxes" / "val" / "99.xml")
-    with pytest.raises(DataError, match="annotates none of the 20 pictures"):
+    with pytest.raises(DataError, match="named like the 20 pictures"):
         folder_dataset(pictures, pictures / "boxes")

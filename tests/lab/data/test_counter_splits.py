@@ -82,7 +82,7 @@ def test_a_larger_slice_contains_a_smaller_one():
 
 @pytest.mark.parametrize("value", [-0.1, 1.0, math.nan, math.inf])
 def test_impossible_fractions(value):
-    with pytest.raises(OptionError, match="val_fraction: received"):
+    with pytest.raises(OptionError, match="val_fraction: expected"):
         check_fraction(value)
 
 

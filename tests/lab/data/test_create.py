@@ -74,7 +74,7 @@ def test_items_and_batches_agree():
         assert label == labels[row]
     expected = (train.images[5].double() / 255 - train.mean[0]) / train.std[0]
     assert torch.allclose(images[0].double(), expected, atol=1e-6)
-    with pytest.raises(IndexError, match="has 1259 samples"):
+    with pytest.raises(IndexError, match="less than the 1259 samples"):
         train[1259]
     assert len(list(train)) == len(train)
 
@@ -109,14 +109,14 @@ def test_idx_folder_of_the_user(tmp_path, name, zipped):
 @pytest.mark.parametrize(
     ("victim", "content", "message"),
     [
-        ("t10k-labels-idx1-ubyte", None, "has no t10k-labels-idx1-ubyte"),
-        ("t10k-labels-idx1-ubyte", idx_bytes(np.zeros(19)), "20 images but 19 labels"),
+        ("t10k-labels-idx1-ubyte", None, "got no t10k-labels-idx1-ubyte"),
+        ("t10k-labels-idx1-ubyte", idx_bytes(np.zeros(19)), "got 20 images and 19 labels"),
         (
             "t10k-labels-idx1-ubyte",
             idx_bytes(np.full(20, 10)),
-            "label 10; needs labels from 0 to 9",
+            "expected labels from 0 to 9, got 10",
         ),
-        ("t10k-labels-idx1-ubyte", idx_bytes(np.zeros((20, 2))), "2 dimensions; needs 1"),
+        ("t10k-labels-idx1-ubyte", idx_bytes(np.zeros((20, 2))), "of 1 dimensions, got 2"),
         ("t10k-images-idx3-ubyte", idx_bytes(np.zeros((20, 6, 6)))[:-7], "truncated"),
     ],
 )
@@ -131,7 +131,7 @@ def test_idx_folder_with_a_fault(tmp_path, victim, content, message):
 
 
 def test_an_empty_set_is_refused(tmp_path):
-    with pytest.raises(DataError, match="holds no image"):
+    with pytest.raises(DataError, match="expected at least one image"):
         data.create_dataset("mnist", "test", path=write_idx(tmp_path / "mine", test=0))
 
 
@@ -193,15 +193,15 @@ def test_impossible_image_sizes(size):
 def test_impossible_requests(tmp_path):
     with pytest.raises(OptionError, match="unknown data set 'cifar'; did you mean 'cifar10'"):
         data.create_dataset("cifar", "train")
-    with pytest.raises(OptionError, match="split: received 'valid'"):
+    with pytest.raises(OptionError, match=r"split: expected .*, got 'valid'"):
         data.create_dataset("digits", "valid")
-    with pytest.raises(OptionError, match="val_fraction: received nan"):
+    with pytest.raises(OptionError, match=r"val_fraction: expected .*, got nan"):
         data.create_dataset("digits", "train", val_fraction=float("nan"))
-    with pytest.raises(OptionError, match="split 'val' is empty with val_fraction=0"):
+    with pytest.raises(OptionError, match="in split 'val', got none with val_fraction=0"):
         data.create_dataset("digits", "val", val_fraction=0)
-    with pytest.raises(OptionError, match="leave path out"):
+    with pytest.raises(OptionError, match="path: expected none for digits"):
         data.create_dataset("digits", "train", path=tmp_path)
-    with pytest.raises(DataError, match="is not a folder"):
+    with pytest.raises(DataError, match="which is not a folder"):
         data.create_dataset("mnist", "train", path=tmp_path / "none")
     with pytest.raises(
         DataError,
@@ -230,7 +230,7 @@ def test_array_dataset_refuses_what_does_not_fit():
     for bad in ((0.0,), (float("nan"),)):
         with pytest.raises(DataError, match="std above 0"):
             make(std=bad)
-    with pytest.raises(ShapeError, match="one for each of 1 channels"):
+    with pytest.raises(ShapeError, match="one value for each of 1 channels"):
         make(mean=(0.1, 0.2))
 
 
@@ -261,7 +261,7 @@ def test_image_folder_with_three_splits(tmp_path):
         part = data.create_dataset("image-folder", split, path=folder, image_size=8)
         assert len(part) == 20
         assert {file.parent.parent.name for file in part.files} == {split}
-    with pytest.raises(OptionError, match="leave val_fraction out"):
+    with pytest.raises(OptionError, match="val_fraction: expected none"):
         data.create_dataset("image-folder", "val", path=folder, image_size=8, val_fraction=0.1)
 
 
@@ -282,23 +282,23 @@ def test_faulty_image_folders(tmp_path):
         )
 
     folder = write_image_folder(tmp_path / "pictures")
-    with pytest.raises(OptionError, match="path is missing"):
+    with pytest.raises(OptionError, match="expected path"):
         data.create_dataset("image-folder", "train", image_size=8)
-    with pytest.raises(OptionError, match="image_size is missing"):
+    with pytest.raises(OptionError, match="expected image_size"):
         create(folder, image_size=None)
-    with pytest.raises(DataError, match="train: no such folder"):
+    with pytest.raises(DataError, match=r"train: expected train/<class>/\*\.png"):
         create(tmp_path)
-    with pytest.raises(DataError, match="has no val/"):
+    with pytest.raises(DataError, match="got no val/"):
         create(write_image_folder(tmp_path / "only", parts=("train",)))
-    with pytest.raises(DataError, match="has 1 class folders"):
+    with pytest.raises(DataError, match=r"expected two classes .*, got 1"):
         create(write_image_folder(tmp_path / "one", classes=("cat",)))
     (folder / "val" / "horse").mkdir()
-    with pytest.raises(DataError, match="'horse', which train/ does not have"):
+    with pytest.raises(DataError, match="classes of train/, got 'horse' as well"):
         create(folder, "test")
     (folder / "val" / "horse").rmdir()
     for part in ("train", "val"):
         (folder / part / "empty").mkdir()
-    with pytest.raises(DataError, match="empty: holds no picture"):
+    with pytest.raises(DataError, match="empty: expected pictures"):
         create(folder)
 
 
@@ -321,20 +321,20 @@ def no_train(root: Path) -> None:
 FAULTS = {
     "no train": (
         no_train,
-        r"pictures/train: no such folder.*folders of pictures itself \(cat, dog",
+        r"pictures/train: expected train/.*got folders of pictures such as cat/",
     ),
-    "flat val": (flat, r"pictures/val: holds 20 pictures in itself \(cat_0\.png\) and no class"),
+    "flat val": (flat, r"pictures/val: .*/cat_0\.png, got 20 pictures beside 0 class"),
     "beside": (
         lambda root: shutil.copy(root / "val/cat/0.png", root / "train/a.png"),
-        r"train: holds 1 pictures in itself \(a\.png\) beside its 2 class folders",
+        r"train: .*/a\.png, got 1 pictures beside 2 class folders",
     ),
     "class not in val": (
         lambda root: shutil.rmtree(root / "val/dog"),
-        r"pictures/val: has no folder of the class 'dog', which train/ has; put pictures",
+        r"pictures/val: expected the classes of train/, got no 'dog'; put pictures",
     ),
     "class without test pictures": (
         lambda root: [path.unlink() for path in (root / "val/dog").iterdir()],
-        r"val/dog: holds no picture",
+        r"val/dog: expected pictures",
     ),
     "one pixel": (
         lambda root: Image.new("RGB", (1, 1)).save(root / "train/dog/3.png"),
@@ -346,7 +346,7 @@ FAULTS = {
     ),
     "nothing to validate with": (
         lambda root: [p.unlink() for p in (root / "train").rglob("*.png") if p.stem > "2"],
-        r"train: 6 pictures of 2 classes leave none to validate with at val_fraction=0\.1",
+        r"train: .* at val_fraction=0\.1, got 6 of 2 classes",
     ),
 }
 

@@ -214,7 +214,7 @@ def test_vqa_v2_in_its_official_files(tmp_path):
     (tmp_path / "v2_mscoco_val2014_annotations.json").write_text('{"annotations": []}')
     with pytest.raises(DataError, match="does not fit"):
         data.create_dataset("vqa-v2", "test", path=tmp_path, options=options)
-    with pytest.raises(OptionError, match="path is missing"):
+    with pytest.raises(OptionError, match="expected path"):
         data.create_dataset("vqa-v2", "test")
 
 

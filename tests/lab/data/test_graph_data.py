@@ -104,7 +104,7 @@ def test_tu_layout(tmp_path):
     (tmp_path / "TOY_A.txt").write_text("1, 4\n")
     with pytest.raises(DataError, match="between graphs"):
         data.create_dataset("tu-folder", "train", path=tmp_path)
-    with pytest.raises(OptionError, match="path is missing"):
+    with pytest.raises(OptionError, match="expected path"):
         data.create_dataset("tu-folder", "train")
 
 

@@ -63,7 +63,7 @@ def test_the_bible_is_read_from_its_compressed_file(tmp_path):
     assert verses[1, 1, 3] == VERSES[32].partition(" ")[2]
     path = tmp_path / "broken"
     path.write_bytes(b"EC02" + bytes(400))
-    with pytest.raises(DataError, match="no text of bible-kjv-text"):
+    with pytest.raises(DataError, match="expected the text of bible-kjv-text"):
         read_kjv(path)
 
 
@@ -101,7 +101,7 @@ def test_ptb_is_read_from_the_users_files(tmp_path):
         "ptb", "val", path=tmp_path, max_length=2, tokens="words", min_count=1
     )
     assert words.vocabulary.join(words.batch([0])[1][0].tolist()) == "one was"
-    with pytest.raises(OptionError, match=r"needs the folder of ptb\.train\.txt"):
+    with pytest.raises(OptionError, match=r"expected path, the folder of ptb\.train\.txt"):
         data.create_dataset("ptb", "train")
     (tmp_path / "ptb.test.txt").write_text(" \n")
     with pytest.raises(DataError, match="holds no text"):
@@ -237,13 +237,13 @@ def test_glue_says_what_is_wrong(tmp_path):
     folder = write_glue(tmp_path / "glue")
     with pytest.raises(OptionError, match="did you mean 'sst2'"):
         data.create_dataset("glue", "train", path=folder, options={"task": "sst"})
-    with pytest.raises(OptionError, match="glue: path is missing"):
+    with pytest.raises(OptionError, match="glue: expected path"):
         data.create_dataset("glue", "train")
     for text, message in (
-        ("sentence\tscore\na\t1\n", "needs the columns sentence, label"),
-        ("sentence\tlabel\na\t2\n", "line 2 has the label '2'; needs 0, 1"),
-        ("sentence\tlabel\na\n", "line 2 has 1 cells; needs 2"),
-        ("sentence\tlabel\n", "holds no sentence"),
+        ("sentence\tscore\na\t1\n", "expected the columns sentence, label"),
+        ("sentence\tlabel\na\t2\n", "line 2: expected the label 0, 1, got '2'"),
+        ("sentence\tlabel\na\n", "expected 2 cells per line, got 1 in line 2"),
+        ("sentence\tlabel\n", "expected at least one sentence"),
     ):
         (folder / "SST-2" / "train.tsv").write_text(text)
         with pytest.raises(DataError, match=message):
@@ -264,7 +264,7 @@ def test_short_rows_of_qqp_are_skipped_and_counted(tmp_path):
     assert data.HiddenTokens(train, 0.2).notes == (said,)
     assert data.create_dataset("glue", "test", **given).notes == ()
     file.write_text("\n".join([*whole, *["9\t3\t4\tHow"] * 4]))
-    with pytest.raises(DataError, match=r"line 305 has 4 cells; needs 6, as 3 before it"):
+    with pytest.raises(DataError, match="got 4 in line 305, as in 3 before it"):
         data.create_dataset("glue", "train", **given)
 
 

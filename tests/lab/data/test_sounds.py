@@ -178,11 +178,11 @@ def test_what_is_refused(folder, tmp_path):
     write_wav(odd, tone(0, 0), RATE)
     content = odd.read_bytes()
     odd.write_bytes(content[:-50])
-    refused(r"99.wav: no whole WAV file .*expected .* copy it again", strict=True)
+    refused(r"99.wav: expected a complete WAV file .*expected .* copy it again", strict=True)
     odd.write_bytes(content[:30])
-    refused(r"99.wav: no whole WAV file", strict=True)
+    refused(r"99.wav: expected a complete WAV file", strict=True)
     odd.write_bytes(content[:20] + struct.pack("<H", 7) + content[22:])
-    refused(r"99.wav: no whole WAV file .*MULAW.* convert it", strict=True)
+    refused(r"99.wav: expected a complete WAV file .*MULAW.* convert it", strict=True)
     with pytest.raises(DataError, match="subfolder of sounds for each class, got one file"):
         open_files(folder / "low" / "00.wav")
     with pytest.raises(DataError, match="no such file"):

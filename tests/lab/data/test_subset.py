@@ -55,5 +55,5 @@ def test_texts_that_lost_their_end_are_counted_among_those_that_are_left(hidden)
 
 
 def test_a_limit_is_positive():
-    with pytest.raises(OptionError, match="limit: received 0"):
+    with pytest.raises(OptionError, match="limit: expected 1 or more, got 0"):
         limit_samples(create_dataset("digits", "val"), 0)

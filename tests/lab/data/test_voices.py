@@ -112,7 +112,7 @@ def test_an_archive_gives_what_its_folder_gives(sounds, tmp_path, monkeypatch):
 def test_what_cannot_be_read(sounds, tmp_path):
     with pytest.raises(OptionError, match="seconds: received 0; needs"):
         voices(sounds, seconds=0)
-    with pytest.raises(OptionError, match="every: received 0"):
+    with pytest.raises(OptionError, match="every: expected an integer of 1 or more, got 0"):
         voices(sounds, every=0)
     with pytest.raises(DataError, match="no clip of it has a window of 3 seconds"):
         voices(sounds, seconds=3)

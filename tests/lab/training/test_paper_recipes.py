@@ -139,5 +139,5 @@ def test_a_papers_recipe_reads_its_official_files_and_takes_a_step(name, tmp_pat
 @pytest.mark.parametrize("name", ["infvit-linear-imagenet", "ckcnn-speech", "lra-text-official"])
 def test_a_missing_folder_is_named(name, tmp_path):
     recipe = load_recipe(name, [f"data.path={tmp_path / 'nowhere'}"])
-    with pytest.raises(DataError, match=r"nowhere is not a folder; needs the folder of"):
+    with pytest.raises(DataError, match=r"expected the folder of .*, got .*nowhere, which is"):
         build_dataset(recipe, "train")

@@ -202,7 +202,7 @@ def test_a_part_of_a_cloud_may_have_no_point():
 def test_samples_that_cannot_be_cut_are_named():
     values = torch.rand(2, 1, 6, 4)
     data = FieldDataset("flow", "train", values, values, ("u",))
-    with pytest.raises(DataError, match="a sample of 6 entries; needs a multiple of 4"):
+    with pytest.raises(DataError, match="a sample: expected a multiple of 4 entries, got 6"):
         PartDataset(data, Stretch(0, 2, axis=2, labels=2, grain=4)).batch([0])
     with pytest.raises(DomainError, match="as many ranks as the domain has points"):
         PartDataset(data, Stretch(0, 7, axis=2, labels=2)).batch([0])

@@ -236,7 +236,8 @@ def mixup(
     """
     _check_float(images)
     key = _key(_MIXUP, seed, epoch, step, generator)
-    share, targets = _beta(alpha, key), one_hot(labels, num_classes)
+    share = _beta(alpha, key)
+    targets = one_hot(labels, num_classes)
     order = permutation(len(images), key).to(images.device)
     mixed = share * images + (1 - share) * images[order]
     return mixed, share * targets + (1 - share) * targets[order]

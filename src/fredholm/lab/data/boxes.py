@@ -1,5 +1,5 @@
 """Boxes of objects in pictures, in the official format of ImageNet's annotations (that of PASCAL
-VOC): one XML file a picture.
+VOC): one XML file per picture.
 """
 
 from __future__ import annotations
@@ -29,68 +29,76 @@ class Annotation:
 
 
 def read_annotation(file: Path) -> Annotation:
-    """One picture's boxes.
+    """Return one picture's boxes.
 
     Raises:
-        DataError: a file that is missing, no XML, or without a size or with a box outside of it.
-            Files that declare entities are refused.
+        DataError: a file that is missing, not XML, without a size or with a box outside of it, or
+            one that declares entities.
     """
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{file}: cannot be read ({error}); needs an annotation in XML") from error
+        raise DataError(
+            f"{file}: expected an annotation in XML, got a file that cannot be read ({error})"
+        ) from error
+    # A few entities that contain each other can expand to gigabytes.
     if re.search(r"<!\s*(DOCTYPE|ENTITY)", text, re.IGNORECASE):
-        raise DataError(f"{file}: declares entities, which annotations never do; it is not read")
+        raise DataError(
+            f"{file}: expected an annotation, got XML that declares entities, which is not read; "
+            "remove the declarations"
+        )
     try:
         root = ElementTree.fromstring(text)
         size = int(_text(root, "size/width")), int(_text(root, "size/height"))
         objects = tuple(
-            (
-                _text(item, "name").strip(),
-                tuple(
-                    float(_text(item, f"bndbox/{key}")) for key in ("xmin", "ymin", "xmax", "ymax")
-                ),
-            )
-            for item in root.iter("object")
+            (_text(item, "name").strip(), _corners(item)) for item in root.iter("object")
         )
     except (ElementTree.ParseError, ValueError) as error:
         raise DataError(
-            f"{file}: {error}; needs <size> and <object> elements with <bndbox>"
+            f"{file}: expected <size> and <object> elements with <bndbox>, got another file "
+            f"({error}); restore the annotation"
         ) from error
-    for name, (left, top, right, bottom) in objects:  # type: ignore[misc]
+    for name, (left, top, right, bottom) in objects:
         if not (0 <= left <= right <= size[0] and 0 <= top <= bottom <= size[1]) or min(size) < 1:
             raise DataError(
-                f"{file}: the box {left, top, right, bottom} of {name} lies outside the picture of "
-                f"{size}"
+                f"{file}: expected boxes inside the picture of {size}, got "
+                f"{left, top, right, bottom} of {name}; mend the annotation"
             )
-    return Annotation(size, objects)  # type: ignore[arg-type]
+    return Annotation(size, objects)
+
+
+def _corners(item: ElementTree.Element) -> Corners:
+    left, top, right, bottom = (
+        float(_text(item, f"bndbox/{key}")) for key in ("xmin", "ymin", "xmax", "ymax")
+    )
+    return left, top, right, bottom
 
 
 def _text(element: ElementTree.Element, path: str) -> str:
     result = element.findtext(path)
     if result is None:
-        raise ValueError(f"has no <{path.replace('/', '><')}>")
+        raise ValueError(f"no <{path.replace('/', '><')}>")
     return result
 
 
 def find_annotations(folder: Path) -> dict[str, Path]:
-    """Annotations below a folder by the name of their picture without its suffix.
+    """Return annotations below a folder by the name of their picture without its suffix.
 
     Raises:
         DataError: no such folder, or none in it.
     """
-    result = {path.stem: path for path in sorted(folder.rglob("*.xml"))} if folder.is_dir() else {}
+    result = {path.stem: path for path in sorted(folder.rglob("*.xml"))}
     if not result:
         raise DataError(
-            f"{folder}: holds no annotations; needs the folder of ImageNet's bounding boxes, one "
-            ".xml a picture"
+            f"{folder}: expected the folder of ImageNet's bounding boxes, one .xml per picture, "
+            "got none; correct the path"
         )
     return result
 
 
 def box_mask(annotation: Annotation, image_size: tuple[int, int]) -> Bool[Tensor, "h w"]:
-    """The filled boxes of a picture that was resized to just cover ``image_size`` = (H, W) and
-    centre-cropped, as loaders here do.
+    """Return the filled boxes of a picture that was resized to just cover ``image_size`` = (H, W)
+    and centre-cropped, as :func:`.images.read_picture` does.
 
     Example:
         >>> whole = Annotation((4, 2), (("cat", (0, 0, 2, 2)),))
@@ -99,8 +107,11 @@ def box_mask(annotation: Annotation, image_size: tuple[int, int]) -> Bool[Tensor
     """
     height, width = image_size
     scale = max(width / annotation.size[0], height / annotation.size[1])
+    # What was cut off on each side, in pixels of the result.
     cut = (annotation.size[0] * scale - width) / 2, (annotation.size[1] * scale - height) / 2
-    x, y = torch.arange(width) + 0.5, torch.arange(height) + 0.5
+    # A pixel is inside a box if its centre is.
+    x = torch.arange(width) + 0.5
+    y = torch.arange(height) + 0.5
     mask = torch.zeros(height, width, dtype=torch.bool)
     for _, (left, top, right, bottom) in annotation.objects:
         across = (x >= left * scale - cut[0]) & (x <= right * scale - cut[0])

@@ -15,7 +15,7 @@ from .mixing import folded, shift, signed
 
 
 def hash64(*keys: int | Tensor) -> Int[Tensor, "..."]:
-    """64 well-mixed bits for every combination of ``keys`` (integers or int64 tensors that
+    """Return 64 well-mixed bits for every combination of ``keys`` (integers or int64 tensors that
     broadcast).
 
     h₀ = 0, h_{i+1} = mix(h_i ⊕ key_i); O(number of elements · number of keys).
@@ -25,11 +25,14 @@ def hash64(*keys: int | Tensor) -> Int[Tensor, "..."]:
         True
     """
     state = folded(keys)
-    return torch.tensor(signed(state)) if isinstance(state, int) else state
+    # Of integers alone, the bits are one of Python's numbers.
+    if isinstance(state, int):
+        return torch.tensor(signed(state))
+    return state
 
 
 def uniform(*keys: int | Tensor) -> Float[Tensor, "..."]:
-    """Uniform float64 numbers in [0, 1) from the upper 53 bits of :func:`hash64`.
+    """Return uniform float64 numbers in [0, 1), from the upper 53 bits of :func:`hash64`.
 
     Example:
         >>> x = uniform(0, torch.arange(10000))
@@ -40,7 +43,7 @@ def uniform(*keys: int | Tensor) -> Float[Tensor, "..."]:
 
 
 def integers(high: int | Tensor, *keys: int | Tensor) -> Int[Tensor, "..."]:
-    """Uniform integers in [0, high).
+    """Return uniform integers in [0, high).
 
     Example:
         >>> integers(3, 0, torch.arange(100)).unique().tolist()
@@ -50,7 +53,7 @@ def integers(high: int | Tensor, *keys: int | Tensor) -> Int[Tensor, "..."]:
 
 
 def permutation(n: int, *keys: int) -> Int[Tensor, " n"]:
-    """A permutation of 0 … n − 1: the order of the hashes of its elements. O(n log n).
+    """Return a permutation of 0 … n − 1: the order of the hashes of its elements. O(n log n).
 
     Example:
         >>> sorted(permutation(4, 0, 1).tolist())

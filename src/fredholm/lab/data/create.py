@@ -113,7 +113,9 @@ def create_dataset(
     own = _own_options(entry, options or {})
     for key, what in entry.needs.items():
         if key not in given and (key != "path" or folder is None):
-            raise OptionError(f"{name}: expected {what}; pass {key}={_EXAMPLES[key]}")
+            raise OptionError(
+                f"{name}: expected {key}, {what}, got none; pass {key}={_EXAMPLES[key]}"
+            )
     fields = _kind_of(entry, folder, own, val_fraction).request(name, given)
     request = Request(entry, split, data_root(root), folder, val_fraction, options=own, **fields)
     dataset = entry.read(request)
@@ -246,7 +248,8 @@ def create_arrays(
     labels = labels.long()
     chosen = request.chosen(labels)
     if chosen is not None:
-        images, labels = images[chosen], labels[chosen]
+        images = images[chosen]
+        labels = labels[chosen]
     if request.image_size is not None:
         images = resize(images, request.image_size)
     result = ArrayDataset(

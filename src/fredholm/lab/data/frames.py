@@ -126,9 +126,11 @@ def matched(
             "none; give all samples names, or none"
         )
 
-    order, whose = known, "the estimator was fitted on"
+    order = known
+    whose = "the estimator was fitted on"
     if order is None:
-        order, whose = names[0] or (), "sample 0 has"
+        order = names[0] or ()
+        whose = "sample 0 has"
     result: list[Any] = []
     for part, columns, where in zip(parts, names, places):
         # Every sample has names by now.
@@ -264,7 +266,8 @@ def _check_same_rows(first: Any, second: Any, where: str, what: str) -> None:
 
     Row numbers from 0 say nothing, unless the other part has the same ones in another order.
     """
-    one, other = _index(first), _index(second)
+    one = _index(first)
+    other = _index(second)
     if one is None or other is None or len(one) != len(other) or one.equals(other):
         return
     numbered = any(list(index) == list(range(len(index))) for index in (one, other))

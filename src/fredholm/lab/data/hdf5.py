@@ -33,14 +33,19 @@ def read_hdf5(path: Path) -> dict[str, np.ndarray]:
             datasets = _datasets_of(h5py, file)
             _refuse_sources(datasets, path)
 
+            # Sizes come from headers, so that nothing is allocated for a file that declares too
+            # much. Data sets in groups are not read: their names could be anything.
             chosen = {name: item for name, item in file.items() if isinstance(item, h5py.Dataset)}
             declared = sum(int(item.size or 0) * item.dtype.itemsize for item in chosen.values())
             check_declared(path, declared)
             return {name: np.asarray(item) for name, item in chosen.items()}
     except (OSError, KeyError, RuntimeError) as error:
+        # DataError is a RuntimeError, too.
         if isinstance(error, DataError):
             raise
-        raise DataError(f"{path}: no HDF5 file ({error}); it is missing or corrupt") from error
+        raise DataError(
+            f"{path}: not a valid HDF5 file ({error}); it is missing or corrupt"
+        ) from error
 
 
 def _refuse_links(h5py: Any, file: Any, path: Path) -> None:

@@ -82,8 +82,13 @@ class EpochOrder:
                 f"batch_size: expected at most the {n} samples that there are, got {batch_size}; "
                 "reduce it, or set drop_last=False"
             )
-        self.n, self.batch_size, self.seed, self.shuffle = n, batch_size, seed, shuffle
-        self.drop_last, self.rank, self.world_size = drop_last, rank, world_size
+        self.n = n
+        self.batch_size = batch_size
+        self.seed = seed
+        self.shuffle = shuffle
+        self.drop_last = drop_last
+        self.rank = rank
+        self.world_size = world_size
         # The epoch, and how many of its batches were handed out.
         self.position = (0, 0)
 
@@ -138,7 +143,8 @@ class EpochOrder:
                     f"loader state: expected {key}={value!r}, got {state[key]!r}; resume with the "
                     "same, or start anew"
                 )
-        epoch, offset = state["epoch"], state["offset"]
+        epoch = state["epoch"]
+        offset = state["offset"]
         if epoch < 0 or not 0 <= offset <= len(self):
             raise CheckpointError(
                 f"loader state: expected an epoch of 0 or more and a batch from 0 to {len(self)}, "
@@ -213,7 +219,8 @@ class ResumableLoader:
     def __iter__(self) -> Iterator[tuple[Any, Tensor]]:
         epoch, offset = self.order.position
         if offset >= len(self) and not self._chosen:
-            epoch, offset = epoch + 1, 0
+            epoch = epoch + 1
+            offset = 0
         elif not self._resume:
             offset = 0
         self._resume = self._chosen = False
@@ -259,7 +266,8 @@ class ResumableLoader:
             CheckpointError: when the state belongs to another data set size, batch size or seed.
         """
         self.order.load_state_dict(state)
-        self._resume, self._chosen = True, False
+        self._resume = True
+        self._chosen = False
 
 
 def make_loader(

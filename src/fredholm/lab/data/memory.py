@@ -19,7 +19,7 @@ from .files.collection import TRAIN, VAL, Collection
 from .files.datasets import as_read, labels_of
 from .files.scaling import channel_scales
 from .files.source import LARGEST_SIDE, Source
-from .kinds.dataset import LabelledDataset
+from .kinds.dataset import Indices, LabelledDataset, index_tensor
 from .kinds.images import ImageDataset, standardised
 from .kinds.sequences import padded
 from .kinds.texts import TextOptions, encode_rows
@@ -44,7 +44,8 @@ class MemorySource(Source):
     """
 
     def __init__(self, collection: Collection, held: float, seed: int):
-        self.path, self.collection = Path(collection.name), collection
+        self.path = Path(collection.name)
+        self.collection = collection
         self.asked = collection.reading
         self.parts = np.full(len(collection), TRAIN, np.int8)
         self.parts[_held(collection, held, SPLIT_SEED + seed)] = VAL
@@ -87,7 +88,8 @@ class MemorySource(Source):
             trained.mean((0, 2, 3), dtype=np.float64).tolist(),
             channel_scales(trained, (0, 2, 3)),
         )
-        result.task, result.units = self.collection.task, self.units
+        result.task = self.collection.task
+        result.units = self.units
         # Predictions compare the scale of their images with the scale of these.
         result.source = self.facts() | {"pixels": self.collection.pixels}
         if self.collection.pixels is not None:
@@ -123,8 +125,8 @@ class FloatImages(ImageDataset):
         super().__init__(name, split, labels, classes, mean, std, (channels, height, width))
         self.images = images
 
-    def raw(self, indices: Tensor | Sequence[int]) -> tuple[Float[Tensor, "b c h w"], Tensor]:
-        indices = torch.as_tensor(indices, dtype=torch.int64)
+    def raw(self, indices: Indices) -> tuple[Float[Tensor, "b c h w"], Tensor]:
+        indices = index_tensor(indices)
         return self.images[indices], self.labels[indices]
 
     def normalise(self, images: Float[Tensor, "*b c h w"]) -> Float[Tensor, "*b c h w"]:
@@ -168,7 +170,8 @@ def read_samples(collection: Collection, facts: Mapping[str, Any], encoder: Any)
         OptionError: times between the steps of regular training samples, or images of another
             scale.
     """
-    kind, scaling = collection.kind, facts["source"]["scaling"]
+    kind = collection.kind
+    scaling = facts["source"]["scaling"]
     if kind == "texts":
         vocabulary = Vocabulary.from_dict(facts["vocabulary"])
         length = facts["max_length"]
@@ -181,10 +184,14 @@ def read_samples(collection: Collection, facts: Mapping[str, Any], encoder: Any)
     if kind == "images":
         _check_scale(collection, facts)
         images = torch.from_numpy(collection.samples)
-        size, mean, std = encoder.image_size, facts["mean"], facts["std"]
+        size = encoder.image_size
+        mean = facts["mean"]
+        std = facts["std"]
         return lambda chosen: standardised(_resized(images[list(chosen)], size), mean, std)
     if kind == "fields" and collection.coordinates is None:
-        fields, shift, scale = collection.samples, facts["shift"], facts["input_scale"]
+        fields = collection.samples
+        shift = facts["shift"]
+        scale = facts["input_scale"]
         return lambda chosen: standardised(torch.from_numpy(fields[list(chosen)]), shift, scale)
 
     try:
@@ -203,7 +210,8 @@ def _check_channels(collection: Collection, encoder: Any) -> None:
     # Of rows, each column is a point; their number is checked with the columns.
     if collection.kind == "rows":
         return
-    sample, places = collection.samples[0], collection.coordinates
+    sample = collection.samples[0]
+    places = collection.coordinates
     if collection.kind in ("images", "fields") and places is None:
         width = sample.shape[0]
     else:
@@ -229,19 +237,23 @@ def _check_clock(collection: Collection, facts: Mapping[str, Any]) -> None:
 
 def _check_scale(collection: Collection, facts: Mapping[str, Any]) -> None:
     """Refuse images whose numbers are on another scale than those of training."""
-    fitted, most = facts["source"].get("pixels"), max(map(abs, facts["mean"]))
+    fitted = facts["source"].get("pixels")
+    most = max(map(abs, facts["mean"]))
     # Earlier versions did not save the scale, and divided only bytes.
     if fitted is None:
         fitted = "shares" if most <= 1 else "numbers"
-    low, high = float(collection.samples.min()), float(collection.samples.max())
+    low = float(collection.samples.min())
+    high = float(collection.samples.max())
 
     # Whole numbers that are only 0 and 1 were divided by 255, too, and have become 0 and 1/255.
     # Beside true shares up to 1 that is another scale, though both types fit.
     if {fitted, collection.pixels} == {"bytes", "shares"}:
         largest = facts["source"].get("largest", 1.0)
-        whole, shares = high, largest
+        whole = high
+        shares = largest
         if fitted == "bytes":
-            whole, shares = largest, high
+            whole = largest
+            shares = high
         if 0 < whole <= 1.01 / 255 < shares:
             raise OptionError(
                 f"X: expected images of {_pixel_range(fitted, largest)}, on which the estimator "

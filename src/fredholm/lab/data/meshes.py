@@ -9,8 +9,12 @@ from .mixing import shares
 
 
 def sample_surface(vertices: np.ndarray, triangles: np.ndarray, n: int, key: int) -> np.ndarray:
-    """n points (n, 3), uniform over the triangles' area, centred, and scaled into the unit ball;
-    random by ``key`` alone.
+    """Return n points (n, 3), uniform over the triangles' area, centred, and scaled into the unit
+    ball; random by ``key`` alone.
+
+    Args:
+        vertices: (V, 3) coordinates.
+        triangles: (T, 3) numbers of vertices.
 
     Raises:
         DataError: a mesh without area, or with infinite coordinates.
@@ -21,24 +25,29 @@ def sample_surface(vertices: np.ndarray, triangles: np.ndarray, n: int, key: int
         (64, 3)
     """
     a, b, c = (vertices[triangles[:, i]] for i in range(3))
+    # Sums of the areas (twice, which cancels): a uniform number finds a triangle by its area.
     area = np.linalg.norm(np.cross(b - a, c - a), axis=1).cumsum()
     if not len(area) or not np.isfinite(area[-1]) or area[-1] <= 0:
         raise DataError(
-            "a mesh without area, or with coordinates that are no numbers; it holds no surface to "
-            "sample"
+            "a mesh: expected a surface with an area and finite coordinates, got none; repair it, "
+            "or leave it out"
         )
     chosen, u, v = (shares(n, key, stream) for stream in range(3))
     face = np.searchsorted(area, chosen * area[-1], side="right").clip(max=len(area) - 1)
-    flip = u + v > 1
-    u, v = np.where(flip, 1 - u, u)[:, None], np.where(flip, 1 - v, v)[:, None]
-    points = a[face] + u * (b - a)[face] + v * (c - a)[face]
-    return unit_ball(points)
+
+    # (u, v) is uniform in a parallelogram; its far half is turned onto the triangle.
+    far = u + v > 1
+    u = np.where(far, 1 - u, u)[:, None]
+    v = np.where(far, 1 - v, v)[:, None]
+    return unit_ball(a[face] + u * (b - a)[face] + v * (c - a)[face])
 
 
 def unit_ball(points: np.ndarray) -> np.ndarray:
-    """Points (n, 3) with their mean at the origin and the farthest at distance 1 (all at the origin
-    where they coincide).
+    """Return points (n, 3) with their mean at the origin and the farthest at distance 1 (all at the
+    origin where they coincide).
     """
     points = points - points.mean(0)
     radius = np.linalg.norm(points, axis=1).max()
-    return points / radius if radius > 0 else points
+    if radius == 0:
+        return points
+    return points / radius

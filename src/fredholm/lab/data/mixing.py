@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 _MASK = (1 << 64) - 1
+# SplitMix64's increment (2⁶⁴ divided by the golden ratio) and its two multipliers.
 _STEP, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
@@ -23,8 +24,9 @@ def signed(value: int) -> int:
         >>> signed(2**64 - 1), signed(7)
         (-1, 7)
     """
+    # Subtract 2⁶⁴ where the highest bit, the sign, is set.
     value &= _MASK
-    return value - (1 << 64) if value >> 63 else value
+    return value - (value >> 63 << 64)
 
 
 def shift(x: Any, bits: int) -> Any:
@@ -40,13 +42,15 @@ def folded(keys: tuple[Any, ...]) -> Any:
     """
     state: Any = 0
     for key in keys:
-        plain = isinstance(key, int)
-        if isinstance(state, int) and plain:
-            state = _mix_whole(state ^ (key & _MASK))
+        if isinstance(key, int):
+            key = signed(key)
+        if isinstance(state, int) and isinstance(key, int):
+            state = _mix_whole((state ^ key) & _MASK)
             continue
+        # From the first array on, the state is an array of int64.
         if isinstance(state, int):
             state = signed(state)
-        state = _mix(state ^ (signed(key) if plain else key))
+        state = _mix(state ^ key)
     return state
 
 

@@ -6,6 +6,7 @@ so that a few bytes could ask for any amount of memory: the sizes are compared f
 
 from __future__ import annotations
 
+import math
 import zipfile
 import zlib
 from pathlib import Path
@@ -30,11 +31,12 @@ def read_npy(path: Path) -> np.ndarray:
         with path.open("rb") as file:
             header = _header_of(file)
             declared = header.nbytes + file.tell()
+        # NumPy would allocate them before it noticed that they are not there.
         if declared > path.stat().st_size:
             raise ValueError(f"its header declares {declared:,} bytes")
         return np.load(path, allow_pickle=False)
     except FileNotFoundError:
-        raise DataError(f"{path}: no such file") from None
+        raise DataError(f"{path}: no such file; correct the path") from None
     except _DAMAGED as error:
         raise DataError(
             f"{path}: not a valid .npy file ({error}); the file may be damaged"
@@ -52,9 +54,13 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
         with path.open("rb") as file:
             lone = file.read(6) == b"\x93NUMPY"
         if lone:
-            raise DataError(f"{path}: holds one array, as .npy files do; needs np.savez's")
+            raise DataError(
+                f"{path}: expected named arrays of np.savez, got one array, as .npy files hold; "
+                "rename it to .npy"
+            )
         with zipfile.ZipFile(path) as packed:
             members = packed.infolist()
+            # The sizes are in the directory of the archive, which is read without unpacking.
             check_declared(path, sum(member.file_size for member in members))
             for member in members:
                 _check_member(packed, member, path)
@@ -63,12 +69,14 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
     except DataError:
         raise
     except (*_DAMAGED, RuntimeError, NotImplementedError) as error:
-        raise DataError(f"{path}: no npz file ({error}); it is missing or corrupt") from error
+        raise DataError(
+            f"{path}: not a valid .npz file ({error}); it is missing or corrupt"
+        ) from error
 
 
 def _check_member(packed: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> None:
-    """Refuse a member that is no array, is one of Python objects, or is smaller than its header
-    says.
+    """Refuse a member that is not an array, is one of Python objects, or is smaller than its header
+    declares.
 
     Raises:
         DataError: naming the member.
@@ -76,7 +84,9 @@ def _check_member(packed: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) 
     """
     name = member.filename
     if not name.endswith(".npy"):
-        raise DataError(f"{path}: holds {name!r}, which is no array; needs np.savez's")
+        raise DataError(
+            f"{path}: expected only arrays of np.savez, got {name!r} as well; save the arrays again"
+        )
     with packed.open(member) as file:
         header = _header_of(file)
         if header.has_objects:
@@ -87,18 +97,17 @@ def _check_member(packed: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) 
         declared = header.nbytes + file.tell()
     if declared > member.file_size:
         raise DataError(
-            f"{path}: {name!r} declares {declared:,} bytes, and holds {member.file_size:,}; the "
-            "file is corrupt"
+            f"{path}: expected {declared:,} bytes of {name!r}, which its header declares, got "
+            f"{member.file_size:,}; the file is corrupt"
         )
 
 
 class _Header:
-    """What a ``.npy`` header declares of its array."""
+    """The declarations of a ``.npy`` header about its array."""
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]):
-        count = 1
-        for length in shape:  # Python's integers, which do not overflow
-            count *= int(length)
+        # Python's integers do not overflow; NumPy's product could pass for a small array.
+        count = math.prod(int(length) for length in shape)
         self.has_objects = dtype.hasobject
         self.nbytes = count * dtype.itemsize
         if count < 0:

@@ -1,8 +1,7 @@
-"""Samples whose points are in several processes: each reads its stretch of every sample."""
+"""Samples whose points are distributed over ranks: each rank reads its stretch of every sample."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,18 +9,18 @@ from torch import Tensor
 
 from ...distributed.shards import even_sizes
 from ...errors import DataError
-from .kinds.dataset import LabelledDataset, Transform
+from .kinds.dataset import Indices, LabelledDataset, Transform
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Which of a sample's points are this process's: the ``rank``-th of ``count`` stretches, as
-    even as they can be.
+    """The part of a sample's points that a rank owns: the ``rank``-th of ``count`` stretches, as
+    even as possible.
 
     Attributes:
-        rank, count: which stretch, of how many.
+        rank, count: the number of the stretch, and of how many.
         axis: the dimension of inputs (B, …) along which points run.
-        labels: that of labels; None where a sample has one answer as a whole.
+        labels: the same dimension of labels; None where a sample has one label for all points.
         grain: entries that stay together, such as the rows of a patch.
 
     Example:
@@ -36,24 +35,27 @@ class Stretch:
     grain: int = 1
 
     def __call__(self, length: int) -> tuple[int, int]:
-        """The first of this process's entries of ``length``, and the one behind its last.
+        """Return (start, stop) of this rank's part of ``length`` entries.
 
         Raises:
-            DataError: entries that do not divide.
-            DomainError: fewer of them than processes.
+            DataError: a length that the grain does not divide.
+            DomainError: fewer grains than ranks.
         """
         if length % self.grain:
-            raise DataError(f"a sample of {length} entries; needs a multiple of {self.grain}")
+            raise DataError(
+                f"a sample: expected a multiple of {self.grain} entries, got {length}; choose "
+                "another patch or size"
+            )
         sizes = even_sizes(length // self.grain, self.count)
         start = sum(sizes[: self.rank])
         return start * self.grain, (start + sizes[self.rank]) * self.grain
 
 
 class PartDataset:
-    """A data set of which every batch is cut to this process's points; see :class:`Stretch`.
+    """A data set of which every batch is cut to this rank's points; see :class:`Stretch`.
 
-    Samples that stay on disk are read in this part only, others whole. A random change is one of
-    the whole sample, so there the whole is read.
+    Of samples that stay on disk only this part is read. A random change concerns the complete
+    sample, which is then read and cut afterwards.
 
     Example:
         >>> import torch
@@ -64,26 +66,28 @@ class PartDataset:
     """
 
     def __init__(self, whole: LabelledDataset, stretch: Stretch):
-        self.whole, self.stretch = whole, stretch
+        self.whole = whole
+        self.stretch = stretch
         self.part = whole.stretch(stretch.axis, stretch)
 
     def __len__(self) -> int:
         return len(self.whole)
 
-    def batch(
-        self, indices: Tensor | Sequence[int], transform: Transform | None = None
-    ) -> tuple[Any, Tensor]:
-        """Inputs of a model and labels at this process's points.
+    def batch(self, indices: Indices, transform: Transform | None = None) -> tuple[Any, Tensor]:
+        """Return inputs of a model and labels at this rank's points.
 
         Raises:
-            DataError: inputs that are no single tensor, or labels at other points.
+            DataError: inputs that are not a single tensor, or labels at other points.
         """
         if transform is None and self.part is not None:
             return self.part.batch(indices)
         inputs, labels = self.whole.batch(indices, transform)
         cut = self.stretch
         if not isinstance(inputs, Tensor):
-            raise DataError(f"{self.whole.name}: samples of several tensors are not cut")
+            raise DataError(
+                f"{self.whole.name}: expected samples of one tensor to cut, got "
+                f"{type(inputs).__name__}; train without distributing the points"
+            )
         length = inputs.shape[cut.axis]
         start, stop = cut(length)
         inputs = inputs.narrow(cut.axis, start, stop - start)
@@ -91,5 +95,8 @@ class PartDataset:
             return inputs, labels
         if labels.shape[cut.labels] != length:
             got = f"inputs {tuple(inputs.shape)}, labels {tuple(labels.shape)}"
-            raise DataError(f"{self.whole.name}: {got}; needs a label for each point")
+            raise DataError(
+                f"{self.whole.name}: expected a label for each point, got {got}; train without "
+                "distributing the points"
+            )
         return inputs, labels.narrow(cut.labels, start, stop - start)

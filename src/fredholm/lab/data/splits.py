@@ -1,9 +1,8 @@
-"""Fixed, stratified, seeded slices of a labelled set."""
+"""Splits of a data set: fixed, stratified and seeded."""
 
 from __future__ import annotations
 
 import hashlib
-import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,14 +15,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SPLITS = ("train", "val", "test")
-SPLIT_SEED = 20240229  # fixed: a split is part of the data set, not of a run
+# Constant, since a split is part of the data set, not of a run.
+SPLIT_SEED = 20240229
 
 
 def check_split(split: str) -> str:
-    """``split``, or an error naming the three.
+    """Return ``split`` if it is one of the three.
 
     Raises:
-        OptionError: for anything but train, val and test.
+        OptionError: anything but train, val and test.
 
     Example:
         >>> check_split("val")
@@ -31,33 +31,33 @@ def check_split(split: str) -> str:
     """
     if split not in SPLITS:
         raise OptionError(
-            f"split: received {split!r}; needs one of {', '.join(SPLITS)}{suggest(split, SPLITS)}"
+            f"split: expected one of {', '.join(SPLITS)}, got {split!r}{suggest(split, SPLITS)}"
         )
     return split
 
 
 def check_fraction(val_fraction: float | int) -> float:
-    """``val_fraction`` when it is in [0, 1).
+    """Return ``val_fraction`` if it is in [0, 1).
 
     Raises:
-        OptionError: when it is negative, 1 or more, NaN or not a number.
+        OptionError: it is negative, 1 or more, NaN or not a number.
 
     Example:
         >>> check_fraction(0.1)
         0.1
     """
     number = isinstance(val_fraction, int | float) and not isinstance(val_fraction, bool)
-    if not number or not (math.isfinite(val_fraction) and 0 <= val_fraction < 1):
+    # NaN is not in any interval.
+    if not number or not 0 <= val_fraction < 1:
         raise OptionError(
-            f"val_fraction: received {val_fraction!r}; needs a share of the training images, at "
-            "least 0 and less than 1"
+            "val_fraction: expected a share of the training samples, at least 0 and less than 1, "
+            f"got {val_fraction!r}; such as 0.1"
         )
     return float(val_fraction)
 
 
 def place_of(key: str | bytes) -> float:
-    """A number in [0, 1) that follows from ``key`` alone: what has one key has one place, on every
-    machine.
+    """Return a number in [0, 1) that follows from ``key`` alone, the same on every machine.
 
     Example:
         >>> place_of("one") == place_of(b"one") != place_of("another")
@@ -68,20 +68,22 @@ def place_of(key: str | bytes) -> float:
 
 
 def split_at(place: float, val_fraction: float, test_fraction: float) -> str:
-    """The split of a ``place``: the first ``test_fraction`` of [0, 1) is test, ``val_fraction`` of
-    what is left val.
+    """Return the split of a ``place``: the first ``test_fraction`` of [0, 1) is test,
+    ``val_fraction`` of the rest val.
 
     Example:
         >>> [split_at(place, 0.25, 0.2) for place in (0.19, 0.39, 0.41)]
         ['test', 'val', 'train']
     """
     edge = test_fraction + (1 - test_fraction) * val_fraction
-    return "test" if place < test_fraction else "val" if place < edge else "train"
+    if place < test_fraction:
+        return "test"
+    return "val" if place < edge else "train"
 
 
 def spans(n: int, val_fraction: float, test_fraction: float) -> dict[str, tuple[int, int]]:
-    """Where the splits of a text of ``n`` tokens begin and end: train, val and test in its order,
-    shares of the whole.
+    """Return (start, stop) of the splits of a text of ``n`` tokens: train, val and test in its
+    order, as shares of the complete text.
 
     Example:
         >>> spans(100, 0.1, 0.2)
@@ -92,17 +94,18 @@ def spans(n: int, val_fraction: float, test_fraction: float) -> dict[str, tuple[
     """
     if val_fraction + test_fraction >= 1:
         raise OptionError(
-            f"val_fraction: received {val_fraction:g}, and {test_fraction:g} are for the test; "
-            "needs less than 1"
+            f"val_fraction: expected less than {1 - test_fraction:g}, since {test_fraction:g} are "
+            f"for the test, got {val_fraction:g}; reduce it"
         )
-    first, second = round(n * (1 - val_fraction - test_fraction)), round(n * (1 - test_fraction))
+    first = round(n * (1 - val_fraction - test_fraction))
+    second = round(n * (1 - test_fraction))
     return {"train": (0, first), "val": (first, second), "test": (second, n)}
 
 
 def stratified(
     labels: Int[Tensor, " n"], fraction: float | int, seed: int = SPLIT_SEED
 ) -> tuple[Int[Tensor, " a"], Int[Tensor, " b"]]:
-    """Two sorted index lists: the rest, and the held-out ``fraction`` of every class.
+    """Return two sorted index lists: the rest, and the held-out ``fraction`` of every class.
 
     Each class is put in a random order fixed by ``seed``, and its last round(fraction · n_class)
     members are held out (halves round to even). O(n log n).
@@ -113,7 +116,7 @@ def stratified(
         >>> len(rest), [i // 4 for i in held.tolist()]
         (6, [0, 1])
     """
-    # Whoever holds a tensor has imported torch; whoever describes a file has not.
+    # A caller with a tensor has imported torch; one that only describes files need not wait for it.
     import torch
 
     held = held_out(labels.numpy(force=True), fraction, seed)

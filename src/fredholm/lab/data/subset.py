@@ -1,10 +1,8 @@
-"""Fewer samples of a data set."""
+"""A random selection of a data set's samples."""
 
 from __future__ import annotations
 
 from typing import TypeVar
-
-import torch
 
 from ...errors import OptionError
 from .counter import permutation
@@ -14,8 +12,8 @@ AnyDataset = TypeVar("AnyDataset", bound=LabelledDataset)
 
 
 def limit_samples(dataset: AnyDataset, limit: int, seed: int = 0) -> AnyDataset:
-    """The same data set with at most ``limit`` of its samples, a random draw fixed by ``seed``;
-    nothing is copied.
+    """Return the same data set with at most ``limit`` of its samples, a random selection fixed by
+    ``seed``; nothing is copied.
 
     Raises:
         OptionError: a limit below 1.
@@ -27,8 +25,9 @@ def limit_samples(dataset: AnyDataset, limit: int, seed: int = 0) -> AnyDataset:
         (100, torch.Size([1, 1, 8, 8]))
     """
     if limit < 1:
-        raise OptionError(f"limit: received {limit}; needs 1 or more")
+        raise OptionError(f"limit: expected 1 or more, got {limit}; leave it out to read all")
     if limit >= len(dataset):
         return dataset
-    chosen = torch.as_tensor(permutation(len(dataset), seed)[:limit]).long().sort().values
-    return dataset.select(chosen)
+    chosen = permutation(len(dataset), seed)[:limit]
+    # In the order of the data set, in which a disk is read faster.
+    return dataset.select(chosen.sort().values)

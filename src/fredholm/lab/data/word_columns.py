@@ -15,7 +15,8 @@ from .files.collection import in_order
 from .files.writing import is_number
 from .frames import cells_of, column_types, is_dated
 
-MANY = 20  # words of a column, beyond which somebody should look at it
+# A column with more words is probably a name or an identifier.
+MANY = 20
 _NUMBERS = ("int", "uint", "float", "double", "halffloat", "bool", "decimal")
 _CATEGORIES = ("category", "dictionary", "categorical", "enum")
 
@@ -50,6 +51,7 @@ def word_columns(frame: Any) -> list[str]:
             )
         if kind.startswith(_CATEGORIES):
             result.append(name)
+        # Strings may be numbers that were read from a file without types.
         elif not kind.startswith(_NUMBERS):
             cells = [cell for cell in cells_of(frame, number) if not _is_missing(cell)]
             if any(isinstance(cell, str) and not is_number(cell) for cell in cells):
@@ -61,8 +63,9 @@ def rows_of(frame: Any, words: Mapping[str, Sequence[str]] | None, kept: np.ndar
     """Return the rows of a frame as numbers.
 
     Args:
-        words: those that training had, by column; None: these samples are trained on.
-        kept: the rows that are trained on, which the words are taken from.
+        words: the words of training, by column; None if these samples are trained on.
+        kept: numbers of the training rows, from which words are taken, so that held-out rows
+            add no columns; None for all.
 
     Raises:
         OptionError: a cell that is neither a number nor a word.
@@ -70,53 +73,63 @@ def rows_of(frame: Any, words: Mapping[str, Sequence[str]] | None, kept: np.ndar
     Warns:
         UserWarning: a column of more than 20 words; words that training did not have.
     """
-    asked = word_columns(frame) if words is None else list(words)
     parts: list[np.ndarray] = []
     channels: list[str] = []
     found: dict[str, list[str]] = {}
+    asked = set(word_columns(frame) if words is None else words)
     for number, (name, _) in enumerate(column_types(frame)):
         cells = cells_of(frame, number)
         if name not in asked:
             parts.append(_numbers(name, cells))
             channels.append(name)
             continue
-        column = _coded(name, cells, None if words is None else words[name], kept)
-        missing = column.codes < 0
-        for code, word in enumerate(column.names):
-            parts.append(np.where(missing, np.nan, column.codes == code))
+
+        written = _written(name, cells)
+        if words is None:
+            training = written if kept is None else [written[row] for row in kept]
+            known = _words_of(name, training)
+        else:
+            known = list(words[name])
+            _warn_of_strangers(name, written, known)
+        # One channel per word: 1, 0, or NaN of an empty cell. A word that training did not have is
+        # 0 in all of them.
+        place: dict[str | None, int] = {word: code for code, word in enumerate(known)}
+        place[None] = -1
+        codes = np.array([place.get(word, len(known)) for word in written])
+        for code, word in enumerate(known):
+            parts.append(np.where(codes < 0, np.nan, codes == code))
             channels.append(f"{name}={word}")
-        found[name] = list(column.names)
+        found[name] = known
     return Rows(np.stack(parts, 1), tuple(channels), found)
 
 
-def _coded(
-    name: str, cells: Sequence[Any], known: Sequence[str] | None, kept: np.ndarray | None
-) -> Coded:
-    """Return the cells by the words of training; -1 is an empty one, and a word that training did
-    not have is beyond them.
-    """
+def _written(name: str, cells: Sequence[Any]) -> list[str | None]:
+    """Return the words of a column, None of empty cells."""
+    result: list[str | None] = []
     for row, cell in enumerate(cells):
-        if not (_is_missing(cell) or isinstance(cell, str | int | float | np.generic)):
+        if _is_missing(cell):
+            result.append(None)
+        elif isinstance(cell, str | int | float | np.generic):
+            result.append(str(cell))
+        else:
             raise OptionError(
                 f"X, column {name!r}, row {row}: expected a word or a number, got "
                 f"{type(cell).__name__}; leave the column out"
             )
-    written = [None if _is_missing(cell) else str(cell) for cell in cells]
-    if known is None:
-        read = written if kept is None else [written[row] for row in kept]
-        distinct = list(dict.fromkeys(word for word in read if word is not None))
-        known = in_order(Coded(np.arange(len(distinct)), distinct)).names
-        if len(known) > MANY:
-            warnings.warn(
-                f"X: column {name!r} has {len(known):,} words, and each becomes a column of its "
-                "own; leave the column out if it is a name or an identifier",
-                stacklevel=6,
-            )
-    else:
-        _warn_of_strangers(name, written, known)
-    place = {word: code for code, word in enumerate(known)}
-    codes = [-1 if word is None else place.get(word, len(known)) for word in written]
-    return Coded(np.array(codes, np.int64), list(known))
+    return result
+
+
+def _words_of(name: str, training: Sequence[str | None]) -> list[str]:
+    """Return the words of the training rows, in an order that their rows do not change."""
+    distinct = list(dict.fromkeys(word for word in training if word is not None))
+    words = in_order(Coded(np.arange(len(distinct)), distinct)).names
+    if len(words) > MANY:
+        warnings.warn(
+            f"X: column {name!r} has {len(words):,} words, and each becomes a column of its own; "
+            "leave the column out if it is a name or an identifier",
+            stacklevel=6,
+        )
+    return list(words)
 
 
 def _warn_of_strangers(name: str, written: Sequence[str | None], known: Sequence[str]) -> None:
@@ -126,18 +139,21 @@ def _warn_of_strangers(name: str, written: Sequence[str | None], known: Sequence
             f"X, column {name!r}, row {strange[0]}: the estimator was not fitted on "
             f"{written[strange[0]]!r}; to the model {len(strange):,} of {len(written):,} rows are "
             f"none of {first_of(list(known))}",
-            stacklevel=7,
+            stacklevel=6,
         )
 
 
 def _numbers(name: str, cells: Sequence[Any]) -> np.ndarray:
-    result = np.empty(len(cells))
+    result = np.full(len(cells), np.nan)
     for row, cell in enumerate(cells):
+        if _is_missing(cell):
+            continue
         try:
-            result[row] = np.nan if _is_missing(cell) else float(cell)
+            result[row] = float(cell)
         except (TypeError, ValueError):
             raise OptionError(
-                f"X, column {name!r}, row {row}: expected a number, got {cell!r}"
+                f"X, column {name!r}, row {row}: expected a number, got {cell!r}; mend the cell, "
+                "or leave the column out"
             ) from None
     return result
 
@@ -146,4 +162,5 @@ def _is_missing(cell: Any) -> bool:
     """Return whether a cell is empty: None, NaN, pandas' NA, or a word of blanks."""
     if isinstance(cell, str):
         return not cell.strip()
+    # NaN alone differs from itself. pandas' NA does not compare, so its type is asked first.
     return cell is None or type(cell).__name__ == "NAType" or bool(cell != cell)

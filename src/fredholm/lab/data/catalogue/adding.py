@@ -9,17 +9,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ....configuration import check_counts
 from ....errors import OptionError
 from ..counter import integers, uniform
 from ..kinds.sequences import SEQUENCES, SequenceDataset
 from ..registry import Entry, Request, register_dataset
-from .copy_memory import SPLITS, check_counts
+from .copy_memory import SPLITS
 
 
 @dataclass(frozen=True)
 class AddingOptions:
-    """``length`` T of a sequence; samples of the splits ``train``, ``val`` and ``test``; ``seed``
-    of the generator.
+    """Options: ``length`` T of a sequence; the number of samples in ``train``, ``val`` and
+    ``test``; ``seed`` of the generator.
 
     Raises:
         OptionError: a size below 1, or a length below 2.
@@ -35,13 +36,13 @@ class AddingOptions:
         check_counts(self, "length", "train", "val", "test")
         if self.length < 2:
             raise OptionError(
-                f"length: received {self.length}; two numbers are marked, needs at least 2"
+                f"length: expected 2 or more, since two numbers are marked, got {self.length}"
             )
 
 
 def adding(indices: Tensor, length: int, *keys: int) -> tuple[Tensor, Tensor]:
-    """Inputs (B, T, 2), uniform numbers and two marks, and the sum of the marked numbers (B,), from
-    ``keys`` and index alone.
+    """Return inputs (B, T, 2), uniform numbers and two marks, and the sum of the marked numbers
+    (B,), a function of ``keys`` and index alone.
 
     A constant answer of 1 has the loss 1/6.
 
@@ -52,27 +53,29 @@ def adding(indices: Tensor, length: int, *keys: int) -> tuple[Tensor, Tensor]:
     """
     column = indices[:, None]
     numbers = uniform(*keys, 0, column, torch.arange(length)).float()
+    # The second mark is drawn among the other places: those behind the first move up by one.
     first = integers(length, *keys, 1, indices)
     other = integers(length - 1, *keys, 2, indices)
+    second = other + (other >= first).long()
     marks = torch.zeros_like(numbers)
     rows = torch.arange(len(indices))
     marks[rows, first] = 1.0
-    marks[rows, other + (other >= first).long()] = 1.0
+    marks[rows, second] = 1.0
     return torch.stack([numbers, marks], -1), (numbers * marks).sum(1)
 
 
 def create(request: Request) -> SequenceDataset:
-    """The data set of a request; the inputs of a batch are made when asked for."""
+    """Return the data set of a request; the inputs of a batch are made when it is read."""
     options = request.options
-    count, key = getattr(options, request.split), SPLITS[request.split]
-    pieces = torch.arange(count).split(
-        4096
-    )  # the numbers of all samples at once would need gigabytes
-    answers = torch.cat([adding(piece, options.length, options.seed, key)[1] for piece in pieces])
+    count = getattr(options, request.split)
+    key = SPLITS[request.split]
+    # The numbers of all samples at once would need gigabytes.
+    pieces = torch.arange(count).split(4096)
+    sums = torch.cat([adding(piece, options.length, options.seed, key)[1] for piece in pieces])
     return SequenceDataset(
         request.entry.name,
         request.split,
-        answers,
+        sums,
         (),
         lambda indices: adding(indices, options.length, options.seed, key)[0],
         shape=(options.length, 2),

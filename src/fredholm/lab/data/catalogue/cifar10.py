@@ -25,7 +25,8 @@ from ..registry import Entry, Request, register_dataset
 from ..sources import Package, PinnedFile
 
 PARTS = {"train": tuple(f"data_batch_{i}" for i in range(1, 6)), "test": ("test_batch",)}
-LABELS = {"train": "train_lables.json", "test": "test_lables.json"}  # spelled as in the package
+# Spelled as in the package.
+LABELS = {"train": "train_lables.json", "test": "test_lables.json"}
 
 
 def _file(name: str, size: int, digest: str) -> PinnedFile:
@@ -79,46 +80,44 @@ FILES = (
 def read(
     folder: Path, part: str, classes: int
 ) -> tuple[UInt8[np.ndarray, "n 3 32 32"], UInt8[np.ndarray, " n"]]:
-    """Images and labels of one part, from the binary version (also in ``cifar-10-batches-bin/``) or
-    the PNG layout.
+    """Return images and labels of one part, from the binary version (also in
+    ``cifar-10-batches-bin/``) or the PNG layout.
 
     Raises:
-        DataError: when neither is complete, or a file is damaged.
+        DataError: neither is complete, or a file is damaged.
     """
     names = PARTS[part]
     for place in (folder, folder / "cifar-10-batches-bin"):
-        if any((place / f"{name}.bin").is_file() for name in names):
-            pairs = [read_cifar_binary(place / f"{name}.bin") for name in names]
+        files = [place / f"{name}.bin" for name in names]
+        # One file is enough to know the layout; if another is missing, reading names it.
+        if any(file.is_file() for file in files):
+            pairs = [read_cifar_binary(file) for file in files]
             images, labels = (np.concatenate(x) for x in zip(*pairs, strict=True))
             check_pairs(images, labels, classes, place)
             return images, labels
-    if any((folder / f"{name}.png").is_file() for name in names):
-        with ThreadPoolExecutor(
-            min(len(names), os.cpu_count() or 1)
-        ) as pool:  # decoding takes most of the time
-            images = np.concatenate(
-                list(pool.map(lambda name: read_png_rows(folder / f"{name}.png"), names))
-            )
+
+    files = [folder / f"{name}.png" for name in names]
+    if any(file.is_file() for file in files):
+        # Decoding takes most of the time, and Pillow decodes in parallel.
+        with ThreadPoolExecutor(min(len(files), os.cpu_count() or 1)) as pool:
+            images = np.concatenate(list(pool.map(read_png_rows, files)))
         labels = read_json_labels(folder / LABELS[part], classes)
         check_pairs(images, labels, classes, folder)
         return images, labels
-    pickled = any(
-        (place / names[0]).is_file() for place in (folder, folder / "cifar-10-batches-py")
-    )
-    reason = (
-        "; the Python version found there is pickled, and pickles can run code: it is not read"
-        if pickled
-        else ""
-    )
+
+    got = "neither"
+    for place in (folder, folder / "cifar-10-batches-py"):
+        if (place / names[0]).is_file():
+            got = "the Python version, which is pickled, and pickles can run code: it is not read"
     raise DataError(
-        f"{folder}: has no {names[0]}.bin; needs the binary version of CIFAR-10 "
-        f"(cifar-10-batches-bin){reason}"
+        f"{folder}: expected {names[0]}.bin of the binary version of CIFAR-10 "
+        f"(cifar-10-batches-bin), or {names[0]}.png, got {got}; put the binary version there"
     )
 
 
 def create(request: Request) -> ArrayDataset | SequenceDataset | TokenDataset:
-    """The data set of a request; only the files of its part are read."""
-    part = "test" if request.split == "test" else "train"
+    """Return the data set of a request; only the files of its part are read."""
+    part = request.official_split
     needed = {f"{name}.png" for name in PARTS[part]} | {LABELS[part]}
     folder = source_folder(request, lambda file: file.name in needed)
     return create_arrays(request, lambda part: read(folder, part, len(request.entry.classes)))

@@ -9,19 +9,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ....errors import OptionError
+from ....configuration import check_counts
 from ..counter import integers
 from ..kinds.sequences import SEQUENCES, SequenceDataset
 from ..registry import Entry, Request, register_dataset
 
 SYMBOLS, MEMORY, MARKER = 8, 10, 9
+# A key of the generator, so that splits share no sample.
 SPLITS = {"train": 0, "val": 1, "test": 2}
 
 
 @dataclass(frozen=True)
 class CopyOptions:
-    """``delay`` T; samples of the splits ``train``, ``val`` and ``test``; ``seed`` of the
-    generator.
+    """Options: ``delay`` T; the number of samples in ``train``, ``val`` and ``test``; ``seed`` of
+    the generator.
 
     Raises:
         OptionError: a size below 1.
@@ -37,20 +38,12 @@ class CopyOptions:
         check_counts(self, "delay", "train", "val", "test")
 
 
-def check_counts(options: object, *names: str) -> None:
-    """OptionError unless these are positive integers."""
-    for name in names:
-        value = getattr(options, name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise OptionError(f"{name}: received {value!r}; needs a positive integer")
-
-
 def copy_memory(indices: Tensor, delay: int, *keys: int) -> tuple[Tensor, Tensor]:
-    """Inputs (B, T + 20, 1) and what is asked at every point (B, T + 20), a function of ``keys``
+    """Return inputs (B, T + 20, 1) and a target at every point (B, T + 20), a function of ``keys``
     and index alone.
 
-    Ten symbols from 1 to 8, T - 1 zeros, eleven markers 9; the answer is zero until the ten symbols
-    at the last ten points.
+    Inputs are ten symbols from 1 to 8, T - 1 zeros and eleven markers 9; targets are zero until the
+    ten symbols at the last ten points.
 
     Example:
         >>> x, y = copy_memory(torch.tensor([3]), 5)
@@ -59,22 +52,23 @@ def copy_memory(indices: Tensor, delay: int, *keys: int) -> tuple[Tensor, Tensor
     """
     symbols = integers(SYMBOLS, *keys, indices[:, None], torch.arange(MEMORY)) + 1
     inputs = torch.zeros(len(indices), delay + 2 * MEMORY, dtype=torch.int64)
-    answers = torch.zeros_like(inputs)
+    targets = torch.zeros_like(inputs)
     inputs[:, :MEMORY] = symbols
     inputs[:, MEMORY + delay - 1 :] = MARKER
-    answers[:, -MEMORY:] = symbols
-    return inputs[..., None].float(), answers
+    targets[:, -MEMORY:] = symbols
+    return inputs[..., None].float(), targets
 
 
 def create(request: Request) -> SequenceDataset:
-    """The data set of a request; the inputs of a batch are made when asked for."""
+    """Return the data set of a request; the inputs of a batch are made when it is read."""
     options = request.options
-    count, key = getattr(options, request.split), SPLITS[request.split]
-    _, answers = copy_memory(torch.arange(count), options.delay, options.seed, key)
+    count = getattr(options, request.split)
+    key = SPLITS[request.split]
+    _, targets = copy_memory(torch.arange(count), options.delay, options.seed, key)
     return SequenceDataset(
         request.entry.name,
         request.split,
-        answers,
+        targets,
         request.entry.classes,
         lambda indices: copy_memory(indices, options.delay, options.seed, key)[0],
         shape=(options.delay + 2 * MEMORY, 1),

@@ -22,18 +22,18 @@ TEST_FRACTION = 0.2
 
 
 def folder() -> Path:
-    """Where scikit-learn keeps the file.
+    """Return the folder of the file in scikit-learn.
 
     Raises:
-        MissingExtraError: when scikit-learn is not installed.
+        MissingExtraError: scikit-learn is not installed.
     """
     module = require("sklearn.datasets", "train", "the digits data set")
     return Path(str(module.__file__)).parent / "data"
 
 
 def read(part: str) -> tuple[UInt8[np.ndarray, "n 1 8 8"], UInt8[np.ndarray, " n"]]:
-    """Images, their 17 levels scaled to 0 … 255, and labels: 80% of each class to train on, 20% to
-    test on.
+    """Return images, their 17 levels scaled to 0 … 255, and labels: 80% of each class for training,
+    20% for the test.
     """
     module = require("sklearn.datasets", "train", "the digits data set")
     pixels, labels = module.load_digits(return_X_y=True)
@@ -44,7 +44,7 @@ def read(part: str) -> tuple[UInt8[np.ndarray, "n 1 8 8"], UInt8[np.ndarray, " n
 
 
 def create(request: Request) -> ArrayDataset | SequenceDataset | TokenDataset:
-    """The data set of a request."""
+    """Return the data set of a request."""
     return create_arrays(request, read)
 
 

@@ -4,13 +4,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from ....errors import DataError, OptionError, suggest
-from ..formats import read_bytes
+from ..formats import read_utf8
 from ..kinds.texts import TEXTS, TextDataset, TextOptions
 from ..registry import Entry, Request, register_dataset
 from ..splits import stratified
@@ -19,13 +22,15 @@ from .kjv_web import BETWEEN
 
 @dataclass(frozen=True)
 class GlueTask:
-    """Where a task's file holds its sentences and labels: names of the header's columns, or places
-    where there is no header.
+    """The layout of a task's files.
 
-    ``classes`` are the labels as they are written, in the order of their numbers; None for a score.
-    ``measures`` are those by which the task is judged, that of the paper's table first.
-    ``dev`` is the file that stands for the test set, whose labels are not public. ``short_rows``:
-    the official file has rows that break off, which are skipped and counted.
+    Attributes:
+        folder: its name in the official layout.
+        sentences, label: columns, by the names in the header, or by number where there is none.
+        classes: the labels as they are written, in the order of their numbers; None for a score.
+        measures: the measures of the task, that of the paper's table first.
+        dev: the file that serves as the test set, since the official one has no public labels.
+        short_rows: whether the official file has incomplete rows, which are skipped and counted.
     """
 
     folder: str
@@ -37,7 +42,8 @@ class GlueTask:
     short_rows: bool = False
 
 
-SHORT = 0.01  # more rows that break off than this share are another file, or a damaged one
+# If a larger share of rows is incomplete, this is another file, or a damaged one.
+SHORT = 0.01
 PAIR = ("sentence1", "sentence2")
 TASKS = {
     "cola": GlueTask("CoLA", (3,), 1, ("0", "1"), ("matthews",)),
@@ -66,7 +72,7 @@ TASKS = {
 
 @dataclass(frozen=True)
 class GlueOptions:
-    """``task``: one of cola, sst2, mrpc, stsb, qqp, mnli, qnli and rte.
+    """Options: ``task``, one of cola, sst2, mrpc, stsb, qqp, mnli, qnli and rte.
 
     Raises:
         OptionError: another task.
@@ -76,101 +82,124 @@ class GlueOptions:
 
     def __post_init__(self) -> None:
         if self.task not in TASKS:
-            raise OptionError(f"task: received {self.task!r}{suggest(str(self.task), TASKS)}")
+            hint = suggest(str(self.task), TASKS)
+            raise OptionError(f"task: expected a task of GLUE, got {self.task!r}{hint}")
 
 
-def read(path: Path, task: GlueTask) -> tuple[list[str], list[str], tuple[str, ...]]:
-    """Texts and labels of one file of tab-separated values without quoting, and what is to be
-    said of it; two sentences become one text with ``‖`` between.
+class Sentences(NamedTuple):
+    """The texts of a file, with two sentences as one text, and their labels.
+
+    ``labels`` are class numbers (N,), or scores in float32; ``notes`` counts skipped rows.
+    """
+
+    texts: list[str]
+    labels: Tensor
+    notes: tuple[str, ...]
+
+
+def read(path: Path, task: GlueTask) -> Sentences:
+    """Read one file of tab-separated values without quoting; ``‖`` comes between two sentences.
 
     Raises:
-        DataError: a file that is missing, has other columns or labels, or rows that break off: any
-            at all, or where the official file has a few, more than one in a hundred.
+        DataError: a file that is missing, has other columns or labels, or incomplete rows: any, or
+            if the official file has a few, more than one in a hundred.
     """
-    try:
-        lines = read_bytes(path).decode("utf-8").split("\n")
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path}: not UTF-8 at byte {error.start:,}; it is corrupt or another file"
-        ) from error
+    # Quotation marks are part of sentences, so no reader of CSV can be used.
     rows = [
         (number, line.rstrip("\r").split("\t"))
-        for number, line in enumerate(lines, 1)
+        for number, line in enumerate(read_utf8(path).split("\n"), 1)
         if line.strip()
     ]
-    wanted = [*task.sentences, task.label]
-    if isinstance(task.label, str):
-        header = [cell.strip("\ufeff") for cell in rows.pop(0)[1]] if rows else []
-        missing = [name for name in wanted if name not in header]
-        if missing:
-            raise DataError(
-                f"{path}: the header is {header}; needs the columns {', '.join(map(str, wanted))}"
-            )
-        wanted = [header.index(str(name)) for name in wanted]
-    texts, labels, short = [], [], []
+    columns = _columns(path, task, rows)
+    width = max(columns) + 1
+    texts = []
+    labels = []
+    short = []
     for number, cells in rows:
-        if len(cells) <= max(map(int, wanted)):
+        if len(cells) < width:
             short.append(number)
             if not task.short_rows or len(short) > SHORT * len(rows):
-                more = f", as {len(short) - 1} before it" if len(short) > 1 else ""
+                before = f", as in {len(short) - 1} before it" if len(short) > 1 else ""
                 raise DataError(
-                    f"{path}: line {number} has {len(cells)} cells; needs "
-                    f"{max(map(int, wanted)) + 1}{more}"
+                    f"{path}: expected {width} cells per line, got {len(cells)} in line {number}"
+                    f"{before}; copy the file again"
                 )
             continue
-        *sentences, label = (cells[int(place)].strip() for place in wanted)
-        if not (label in task.classes if task.classes else _is_number(label)):
-            raise DataError(
-                f"{path}: line {number} has the label {label!r}; needs "
-                f"{', '.join(task.classes or ('a number',))}"
-            )
+        *sentences, label = (cells[column].strip() for column in columns)
         texts.append(BETWEEN.join(sentences))
-        labels.append(label)
+        labels.append(_label_of(label, task, f"{path}: line {number}"))
     if not texts:
-        raise DataError(f"{path}: holds no sentence; it is truncated")
-    note = f"{path}: {len(short)} of {len(rows):,} rows break off and are skipped, first line "
-    return texts, labels, (f"{note}{short[0]:,}",) if short else ()
+        raise DataError(f"{path}: expected at least one sentence, got none; it is truncated")
+
+    notes = ()
+    if short:
+        counts = f"{len(short)} of {len(rows):,} rows break off and are skipped"
+        notes = (f"{path}: {counts}, first line {short[0]:,}",)
+    return Sentences(texts, torch.tensor(labels), notes)
+
+
+def _columns(path: Path, task: GlueTask, rows: list[tuple[int, list[str]]]) -> list[int]:
+    """Return the numbers of the columns of sentences and label, and take a header off the rows."""
+    columns = [*task.sentences, task.label]
+    # Without a header the task has the numbers themselves.
+    if not isinstance(task.label, str):
+        return [int(column) for column in columns]
+    header: list[str] = []
+    if rows:
+        header = [cell.strip("\ufeff") for cell in rows.pop(0)[1]]
+    if not set(columns) <= set(header):
+        raise DataError(
+            f"{path}: expected the columns {', '.join(map(str, columns))}, got the header "
+            f"{header}; it is another file"
+        )
+    return [header.index(str(column)) for column in columns]
+
+
+def _label_of(label: str, task: GlueTask, where: str) -> float:
+    """Return a class number, or a score."""
+    if task.classes is None:
+        with suppress(ValueError):
+            return float(label)
+    elif label in task.classes:
+        return task.classes.index(label)
+    expected = ", ".join(task.classes or ("a number",))
+    raise DataError(f"{where}: expected the label {expected}, got {label!r}; mend it")
 
 
 def create(request: Request) -> TextDataset:
-    """The data set of a request: ``train.tsv``, of which a share validates, and the development
-    file as the test set.
+    """Return the data set of a request: ``train.tsv``, of which a share is for validation, and the
+    development file as the test set.
     """
     task = TASKS[request.options.task]
     folder = request.folder / task.folder
-    train_texts, train_labels, notes = read(folder / "train.tsv", task)
-    options = request.text or TextOptions()
-    fraction = request.share
-    rest, held = stratified(
-        torch.tensor([0 if task.classes is None else task.classes.index(x) for x in train_labels]),
-        fraction,
-    )
-    vocabulary = options.make_vocabulary([train_texts[i] for i in rest.tolist()])
-    if request.split == "test":
-        texts, labels, notes = read(folder / task.dev, task)
-    else:
-        chosen = (held if request.split == "val" else rest).tolist()
-        texts, labels = [train_texts[i] for i in chosen], [train_labels[i] for i in chosen]
-    name, split, length = f"glue-{request.options.task}", request.split, options.length
+    sentences = read(folder / "train.tsv", task)
+    # Scores are not strata: all rows are one.
+    strata = sentences.labels
     if task.classes is None:
-        scores = torch.tensor([float(x) for x in labels])
+        strata = torch.zeros(len(strata), dtype=torch.int64)
+    rest, held = stratified(strata, request.share)
+    options = request.text or TextOptions()
+    vocabulary = options.make_vocabulary([sentences.texts[i] for i in rest.tolist()])
+    if request.split == "test":
+        sentences = read(folder / task.dev, task)
+        chosen = torch.arange(len(sentences.texts))
+    else:
+        chosen = held if request.split == "val" else rest
+    texts = [sentences.texts[i] for i in chosen.tolist()]
+    labels = sentences.labels[chosen]
+    name = f"glue-{request.options.task}"
+    split = request.split
+    length = options.length
+    if task.classes is None:
         zeros = torch.zeros(len(labels), dtype=torch.int64)
         result = TextDataset(
-            name, split, texts, zeros, ("score",), vocabulary, length, scores, task="regression"
+            name, split, texts, zeros, ("score",), vocabulary, length, labels, task="regression"
         )
     else:
-        numbers = torch.tensor([task.classes.index(x) for x in labels])
-        result = TextDataset(name, split, texts, numbers, task.classes, vocabulary, length)
-    result.measures, result.notes = task.measures, notes
+        result = TextDataset(name, split, texts, labels, task.classes, vocabulary, length)
+    result.measures = task.measures
+    result.notes = sentences.notes
     return result
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 ENTRY = Entry(

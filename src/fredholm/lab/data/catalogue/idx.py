@@ -19,11 +19,11 @@ PREFIX = {"train": "train", "test": "t10k"}
 
 
 def find(folder: Path, part: str, kind: str) -> Path:
-    """The idx file of a part (train or test) and kind (images or labels): raw or ``.gz``, here or
-    in ``raw/``.
+    """Return the idx file of a part (train or test) and kind (images or labels): raw or ``.gz``, in
+    the folder or its ``raw/``, where torchvision puts it.
 
     Raises:
-        DataError: when there is none.
+        DataError: there is none.
     """
     stem = f"{PREFIX[part]}-{kind}"
     ndim = {"images": 3, "labels": 1}[kind]
@@ -33,30 +33,35 @@ def find(folder: Path, part: str, kind: str) -> Path:
                 if candidate.is_file():
                     return candidate
     raise DataError(
-        f"{folder}: has no {stem}-idx{ndim}-ubyte (raw or .gz); needs the four official files "
-        "train-* and t10k-*"
+        f"{folder}: expected the four official files train-* and t10k-*, raw or .gz, got no "
+        f"{stem}-idx{ndim}-ubyte; put it there"
     )
 
 
 def read(
     folder: Path, part: str, classes: int
 ) -> tuple[UInt8[np.ndarray, "n 1 h w"], UInt8[np.ndarray, " n"]]:
-    """Images (N, 1, H, W) and labels of one part.
+    """Return images (N, 1, H, W) and labels of one part.
 
     Raises:
-        DataError: when a file is missing, damaged, of the wrong dimension, or the two do not fit.
+        DataError: a file that is missing, damaged or of the wrong dimension, or two files of
+            different numbers of samples.
     """
     files = {kind: find(folder, part, kind) for kind in ("images", "labels")}
-    images, labels = read_idx(files["images"]), read_idx(files["labels"])
+    images = read_idx(files["images"])
+    labels = read_idx(files["labels"])
     for kind, array, ndim in (("images", images, 3), ("labels", labels, 1)):
         if array.ndim != ndim:
-            raise DataError(f"{files[kind]}: has {array.ndim} dimensions; needs {ndim} ({kind})")
+            raise DataError(
+                f"{files[kind]}: expected {kind} of {ndim} dimensions, got {array.ndim}; it is "
+                "another file"
+            )
     check_pairs(images, labels, classes, files["labels"])
     return images[:, None], labels
 
 
 def create(request: Request) -> ArrayDataset | SequenceDataset | TokenDataset:
-    """The data set of a request; only the files of its part are read."""
-    prefix = PREFIX["test" if request.split == "test" else "train"]
+    """Return the data set of a request; only the files of its part are read."""
+    prefix = PREFIX[request.official_split]
     folder = source_folder(request, lambda file: file.name.startswith(prefix))
     return create_arrays(request, lambda part: read(folder, part, len(request.entry.classes)))

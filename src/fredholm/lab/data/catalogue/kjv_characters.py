@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 
 from ..clients import APT
@@ -19,23 +17,20 @@ TEST_FRACTION = 0.05
 
 
 def create(request: Request) -> NextTokens:
-    """The data set of a request: verses with line breaks between, the first 90% to train on, then
-    5% each to validate and to test.
+    """Return the data set of a request: verses with line breaks between, the first 90% to train on,
+    then 5% each for validation and test.
     """
-    entry, options = request.entry, request.text or TextOptions()
-    options = replace(
-        options, tokens=options.tokens or (None if options.vocabulary else "characters")
-    )
-    text = "\n".join(read_kjv(source_folder(request, lambda file: True) / KJV_FILE).values())
-    fraction = request.share
-    parts = {
-        split: text[a:b] for split, (a, b) in spans(len(text), fraction, TEST_FRACTION).items()
-    }
+    entry = request.entry
+    options = (request.text or TextOptions()).by_characters()
+    text = "\n".join(read_kjv(source_folder(request) / KJV_FILE).values())
+    places = spans(len(text), request.share, TEST_FRACTION)
+    parts = {split: text[start:stop] for split, (start, stop) in places.items()}
     vocabulary = options.make_vocabulary([parts["train"]])
-    numbers = torch.tensor(vocabulary.encode(parts[request.split]), dtype=torch.int16)
-    documents = [parts[request.split]]
+    own = parts[request.split]
+    # A quarter of the memory of int64, to which a batch is converted when it is read.
+    numbers = torch.tensor(vocabulary.encode(own), dtype=torch.int16)
     return NextTokens(
-        entry.name, request.split, numbers, vocabulary, options.length, documents=documents
+        entry.name, request.split, numbers, vocabulary, options.length, documents=[own]
     )
 
 

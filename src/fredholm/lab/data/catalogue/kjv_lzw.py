@@ -11,8 +11,8 @@ from pathlib import Path
 from ....errors import DataError
 from ..formats import read_bytes
 
-# The books in their order, by their OSIS names; the King James file has names of its own, in the
-# same order.
+# The books in their order, by their OSIS names; the King James file has other names, in the same
+# order.
 BOOKS: list[str] = re.findall(
     r"\w+",
     "Gen Exod Lev Num Deut Josh Judg Ruth 1Sam 2Sam 1Kgs 2Kgs 1Chr 2Chr Ezra Neh Esth Job Ps Prov "
@@ -23,33 +23,34 @@ BOOKS: list[str] = re.findall(
 )
 KJV_FILE = "bible.data"
 
-Place = tuple[int, int, int]  # book, chapter, verse
+Place = tuple[int, int, int]
+"""Book, counted from 0, chapter and verse."""
 _VERSE = re.compile(r"(\d?[A-Za-z]+)(\d+):(\d+) (.*)")
 
 
 @lru_cache(maxsize=2)
 def read_kjv(path: Path) -> dict[Place, str]:
-    """The verses of ``bible.data`` in their order, by (book, chapter, verse), books from 0.
+    """Return the verses of ``bible.data`` in their order.
 
     The file holds windows of 64 KiB, each compressed by itself with LZW as the Unix program
     *compress* does.
 
     Raises:
-        DataError: when the file is missing, or is something else.
+        DataError: the file is missing, or is something else.
     """
     data = read_bytes(path)
     try:
         size, count = struct.unpack_from(">II", data, 0x54)
         starts = [*struct.unpack_from(f">{count}I", data, 0x5C), len(data)]
         windows = [expand_lzw(data[a:b]) for a, b in pairwise(starts)]
-        if not data.startswith(b"EC02Compressed") or any(
-            len(window) != size for window in windows[:-1]
-        ):
-            raise ValueError("no windows of the size it says")
+        # All windows but the last are full.
+        if not data.startswith(b"EC02Compressed") or {len(w) for w in windows[:-1]} - {size}:
+            raise ValueError("no windows of the size in its header")
         lines = b"".join(windows).decode("ascii").splitlines()[1:]
     except (struct.error, ValueError, IndexError) as error:
         raise DataError(
-            f"{path}: no text of bible-kjv-text ({error}); it is corrupt or another file"
+            f"{path}: expected the text of bible-kjv-text, got another file, or a corrupt one "
+            f"({error}); fetch it again"
         ) from error
     verses: dict[Place, str] = {}
     names: list[str] = []
@@ -57,7 +58,8 @@ def read_kjv(path: Path) -> dict[Place, str]:
         result = _VERSE.fullmatch(line)
         if result is None:
             raise DataError(
-                f"{path}: line {number} is {line[:60]!r}; needs a book, chapter:verse and a text"
+                f"{path}: line {number}: expected a book, chapter:verse and a text, got "
+                f"{line[:60]!r}; fetch the file again"
             )
         if result[1] not in names:
             names.append(result[1])
@@ -66,7 +68,8 @@ def read_kjv(path: Path) -> dict[Place, str]:
 
 
 def expand_lzw(data: bytes, bits: int = 16) -> bytes:
-    """Data of the Unix program *compress* in block mode, with or without its header of three bytes.
+    """Expand data of the Unix program *compress* in block mode, with or without its header of three
+    bytes.
 
     Codes grow from 9 to ``bits`` bits, low bits first; where their width changes, the rest of eight
     codes is padding.
@@ -79,27 +82,41 @@ def expand_lzw(data: bytes, bits: int = 16) -> bytes:
         b'abab'
     """
     position = start = 24 if data[:2] == b"\x1f\x9d" else 0
-    width, before, out, end = 9, b"", [], 8 * len(data)
-    table = [bytes([i]) for i in range(256)] + [b""]  # 256 clears the table
+    width = 9
+    before = b""
+    out = []
+    end = 8 * len(data)
+    # Code 256 stands for no bytes; it clears the table.
+    table = [bytes([i]) for i in range(256)] + [b""]
     while position + width <= end:
         byte = position >> 3
-        code = (int.from_bytes(data[byte : byte + 4], "little") >> (position & 7)) & (
-            (1 << width) - 1
-        )
+        # A code of up to 16 bits lies in three bytes.
+        bits_here = int.from_bytes(data[byte : byte + 4], "little") >> (position & 7)
+        code = bits_here & ((1 << width) - 1)
         position += width
         if code == 256:
             del table[257:]
-            position = start = start + -(-(position - start) // (8 * width)) * 8 * width
-            width, before = 9, b""
+            position = start = _next_group(start, position, width)
+            width = 9
+            before = b""
             continue
         if code > len(table) or (code == len(table) and not before):
             raise ValueError(f"code {code} of {len(table)} entries")
-        entry = table[code] if code < len(table) else before + before[:1]
+        # A code may be used one step before its entry is known; then it repeats its first byte.
+        entry = before + before[:1]
+        if code < len(table):
+            entry = table[code]
         if before and len(table) < 1 << bits:
             table.append(before + entry[:1])
         out.append(entry)
         before = entry
         if len(table) >= 1 << width and width < bits:
-            position = start = start + -(-(position - start) // (8 * width)) * 8 * width
+            position = start = _next_group(start, position, width)
             width += 1
     return b"".join(out)
+
+
+def _next_group(start: int, position: int, width: int) -> int:
+    """Return the bit behind the current group of eight codes; groups began at bit ``start``."""
+    group = 8 * width
+    return start - (start - position) // group * group

@@ -1,5 +1,5 @@
-"""Do two sentences say the same? Verses of the King James Bible beside those of the World English
-Bible.
+"""Recognising translations: verses of the King James Bible beside those of the World English Bible,
+half of them the same verse.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,27 +23,31 @@ from .kjv_characters import PACKAGE
 from .kjv_lzw import BOOKS, KJV_FILE, Place, read_kjv
 from .kjv_web_sword import read_module
 
-BETWEEN = " ‖ "  # a sign that neither translation has, so a word, a character and bytes of its own
-WEB_FILES = tuple(f"{part}.{kind}" for part in ("ot", "nt") for kind in ("bzs", "bzv", "bzz"))
+# A sign that neither translation has, so it is a word, a character and bytes of its own.
+BETWEEN = " ‖ "
 QUOTES = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "—": "-", "–": "-"})
-FOLDER = Path("usr/share/sword/modules/texts/ztext/engWEB2015eb")
 
 
 def split_of(book: int) -> str:
-    """Every fifth book is for the test, and every tenth for validation."""
-    return "test" if book % 5 == 4 else "val" if book % 10 == 2 else "train"
+    """Return the split of a book: every fifth is for the test, and every tenth for validation.
+
+    Whole books, since verses of one book share names and phrases.
+    """
+    if book % 5 == 4:
+        return "test"
+    return "val" if book % 10 == 2 else "train"
 
 
 def coin(place: Place) -> bool:
-    """Whether a verse is paired with its own translation: half of them, fixed by its name."""
+    """Return whether a verse is paired with its own translation: half of them, by its name."""
     book, chapter, verse = place
     name = f"{BOOKS[book]} {chapter}:{verse}".encode("ascii")
     return hashlib.sha256(name).digest()[0] < 128
 
 
 def nearest_others(old: list[str], new: list[str]) -> list[int]:
-    """For each old verse of a book the new verse with the most similar words that is no translation
-    of it, by TF-IDF's cosine.
+    """Return for each old verse of a book the new verse with the most similar words that is not a
+    translation of it, by the cosine of TF-IDF.
 
     Verses whose old or whose new text is the same count as translations of one another. O(n²·V) for
     V different words.
@@ -51,68 +56,75 @@ def nearest_others(old: list[str], new: list[str]) -> list[int]:
         >>> nearest_others(["a b c", "b c d", "x y"], ["a b c", "b c d", "x y"])
         [1, 0, 0]
     """
-    first, second = vectors([split_words(text) for text in (*old, *new)]).split(
-        [len(old), len(new)]
-    )
-    alike = first @ second.mT
-    for texts in (old, new):
-        _, name = torch.unique(
-            torch.tensor([int.from_bytes(_digest(t), "big") for t in texts]), return_inverse=True
-        )
-        alike[name[:, None] == name] = -1.0
-    return alike.argmax(1).tolist()
+    words = [split_words(text) for text in (*old, *new)]
+    first, second = vectors(words).split([len(old), len(new)])
+    similarity = first @ second.mT
+    for texts in (words[: len(old)], words[len(old) :]):
+        # Equal texts get one number; all their pairs, and a verse with itself, are excluded.
+        numbers = {text: i for i, text in enumerate(map(" ".join, texts))}
+        name = torch.tensor([numbers[" ".join(text)] for text in texts])
+        similarity[name[:, None] == name] = -1.0
+    return similarity.argmax(1).tolist()
 
 
 def vectors(texts: list[list[str]]) -> Tensor:
-    """Unit vectors of words weighted by log(n / documents with the word), (n, V)."""
+    """Return unit vectors of words weighted by log(n / texts with the word), (n, V)."""
     numbers: dict[str, int] = {}
-    pairs = [
-        (i, numbers.setdefault(word, len(numbers)))
-        for i, words in enumerate(texts)
-        for word in words
-    ]
-    rows, columns = torch.tensor(pairs).T
-    counts = torch.zeros(len(texts), len(numbers)).index_put_(
-        (rows, columns), torch.ones(len(rows)), accumulate=True
-    )
+    rows = []
+    columns = []
+    for row, words in enumerate(texts):
+        rows += [row] * len(words)
+        columns += [numbers.setdefault(word, len(numbers)) for word in words]
+    places = torch.tensor(rows), torch.tensor(columns)
+    counts = torch.zeros(len(texts), len(numbers))
+    counts.index_put_(places, torch.ones(len(rows)), accumulate=True)
     weighted = counts * (len(texts) / (counts > 0).sum(0)).log()
     return torch.nn.functional.normalize(weighted, dim=1)
 
 
-def _digest(text: str) -> bytes:
-    return hashlib.sha256(" ".join(split_words(text)).encode("utf-8")).digest()[:7]
-
-
 def read_web(folder: Path) -> dict[Place, str]:
-    """The World English Bible's verses by (book, chapter, verse), typographic quotes as ASCII ones;
-    books beyond the 66 are left out.
+    """Return the World English Bible's verses by (book, chapter, verse), typographic quotes as
+    ASCII ones; books beyond the 66 are left out.
 
     Raises:
-        DataError: when a file is missing, or is something else.
+        DataError: a file is missing, or is something else.
     """
     verses: dict[Place, str] = {}
     for name, texts in read_module(folder).items():
         book, _, chapter = name.partition(".")
-        if book in BOOKS:
-            place = BOOKS.index(book), int(chapter)
-            verses |= {
-                (*place, i): text.translate(QUOTES) for i, text in enumerate(texts, 1) if text
-            }
+        if book not in BOOKS:
+            continue
+        number = BOOKS.index(book)
+        for verse, text in enumerate(texts, 1):
+            # Verses that this edition leaves out are empty, so that the others keep their numbers.
+            if text:
+                verses[number, int(chapter), verse] = text.translate(QUOTES)
     return verses
 
 
+class Pair(NamedTuple):
+    """Two verses as one text, the place of the first, and whether they are the same verse."""
+
+    place: Place
+    text: str
+    same: bool
+
+
 @lru_cache(maxsize=2)
-def read_pairs(folder: Path) -> list[tuple[Place, str, bool]]:
-    """All pairs in the order of the books: place, the two sentences as one text, and whether they
-    are the same verse.
+def read_pairs(folder: Path) -> list[Pair]:
+    """Return all pairs in the order of the books.
 
     Raises:
-        DataError: when a file is missing or corrupt, or the translations share no verse.
+        DataError: a file is missing or corrupt, or the translations share no verse.
     """
-    old, new = read_kjv(folder / KJV_FILE), read_web(folder)
+    old = read_kjv(folder / KJV_FILE)
+    new = read_web(folder)
     shared = [place for place in old if place in new]
     if not shared:
-        raise DataError(f"{folder}: the World English Bible shares no verse with {KJV_FILE}")
+        raise DataError(
+            f"{folder}: expected verses that the World English Bible shares with {KJV_FILE}, got "
+            "none; fetch again with --force"
+        )
     pairs = []
     for book in range(len(BOOKS)):
         places = [place for place in shared if place[0] == book]
@@ -121,70 +133,70 @@ def read_pairs(folder: Path) -> list[tuple[Place, str, bool]]:
         others = nearest_others([old[p] for p in places], [new[p] for p in places])
         for place, other in zip(places, others):
             same = coin(place)
-            pairs.append(
-                (place, old[place] + BETWEEN + new[place if same else places[other]], same)
-            )
+            second = place if same else places[other]
+            pairs.append(Pair(place, old[place] + BETWEEN + new[second], same))
     return pairs
 
 
 def create(request: Request) -> TextDataset:
-    """The data set of a request: a class for each pair, and the two verses as one text with a sign
-    between.
-    """
+    """Return the data set of a request: a class for each pair, and the two verses as one text."""
     entry = request.entry
-    result = read_pairs(source_folder(request, lambda file: True))
-    parts = {
-        name: [pair for pair in result if split_of(pair[0][0]) == name]
-        for name in ("train", "val", "test")
-    }
+    parts: dict[str, list[Pair]] = {"train": [], "val": [], "test": []}
+    for pair in read_pairs(source_folder(request)):
+        parts[split_of(pair.place[0])].append(pair)
     options = request.text or TextOptions()
-    vocabulary = options.make_vocabulary([text for _, text, _ in parts["train"]])
-    mine = parts[request.split]
-    labels = torch.tensor([int(same) for _, _, same in mine])
-    texts = [text for _, text, _ in mine]
+    vocabulary = options.make_vocabulary([pair.text for pair in parts["train"]])
+    texts = [pair.text for pair in parts[request.split]]
+    labels = torch.tensor([int(pair.same) for pair in parts[request.split]])
     return TextDataset(
         entry.name, request.split, texts, labels, entry.classes, vocabulary, options.length
     )
 
 
+FOLDER = "usr/share/sword/modules/texts/ztext/engWEB2015eb"
 WEB = Package(
     client=APT,
     name="sword-text-web",
     version="426.0-1",
     archive_bytes=3956428,
     archive_sha256="930b23670b352f0829a306501de4bebb5e654a2df02cde2cbe86b802177868e1",
-    files=tuple(
-        PinnedFile(name=name, member=str(FOLDER / name), bytes=size, sha256=digest)
-        for name, (size, digest) in zip(
-            WEB_FILES,
-            (
-                (
-                    1140,
-                    "2c16645bb829c05b20f39769e1fa23212743335143833a819f29e412c6def8ce",
-                ),
-                (
-                    310270,
-                    "dbd3b762b7159c5dd4b535f75b6ab643fb62ae44f4655aff3c5098a955a1ae57",
-                ),
-                (
-                    3063793,
-                    "4633066d3872f1a3e600d2d10e667a13cd6c32bf116ca971d3c8f288bc3ea453",
-                ),
-                (
-                    372,
-                    "bec87a360bbc6bfbcd7de513edf928ceebb428dd2baff813aebf521bb0c6cc83",
-                ),
-                (
-                    82480,
-                    "bb7a522d8323ccd7be462fca4dcd53c06d966c140fe260a6295e05393d259338",
-                ),
-                (
-                    832969,
-                    "5429389d9331b7a86901a73afa74f32d089cae3d5bd8dfe304b11808714a69ba",
-                ),
-            ),
-            strict=True,
-        )
+    files=(
+        PinnedFile(
+            name="ot.bzs",
+            member=f"{FOLDER}/ot.bzs",
+            bytes=1140,
+            sha256="2c16645bb829c05b20f39769e1fa23212743335143833a819f29e412c6def8ce",
+        ),
+        PinnedFile(
+            name="ot.bzv",
+            member=f"{FOLDER}/ot.bzv",
+            bytes=310270,
+            sha256="dbd3b762b7159c5dd4b535f75b6ab643fb62ae44f4655aff3c5098a955a1ae57",
+        ),
+        PinnedFile(
+            name="ot.bzz",
+            member=f"{FOLDER}/ot.bzz",
+            bytes=3063793,
+            sha256="4633066d3872f1a3e600d2d10e667a13cd6c32bf116ca971d3c8f288bc3ea453",
+        ),
+        PinnedFile(
+            name="nt.bzs",
+            member=f"{FOLDER}/nt.bzs",
+            bytes=372,
+            sha256="bec87a360bbc6bfbcd7de513edf928ceebb428dd2baff813aebf521bb0c6cc83",
+        ),
+        PinnedFile(
+            name="nt.bzv",
+            member=f"{FOLDER}/nt.bzv",
+            bytes=82480,
+            sha256="bb7a522d8323ccd7be462fca4dcd53c06d966c140fe260a6295e05393d259338",
+        ),
+        PinnedFile(
+            name="nt.bzz",
+            member=f"{FOLDER}/nt.bzz",
+            bytes=832969,
+            sha256="5429389d9331b7a86901a73afa74f32d089cae3d5bd8dfe304b11808714a69ba",
+        ),
     ),
 )
 ENTRY = Entry(
@@ -198,11 +210,11 @@ ENTRY = Entry(
     classes=("another verse", "the same verse"),
     read=create,
     sources=(Packages((PACKAGE, WEB)),),
-    official=f"{KJV_FILE} of bible-kjv-text and {', '.join(WEB_FILES)} of SWORD's module "
+    official=f"{KJV_FILE} of bible-kjv-text and {', '.join(file.name for file in WEB.files)} of "
+    "SWORD's module "
     "engWEB2015eb, in one folder",
     notes="31,095 aligned verses, half of them paired with the most similar other verse of their "
-    "book; split by book, so val_fraction "
-    "plays no role",
+    "book; split by book, so val_fraction plays no role",
     kind=TEXTS,
 )
 register_dataset(ENTRY)

@@ -19,11 +19,11 @@ Chapters = dict[str, list[str]]
 
 
 def read_module(folder: Path) -> Chapters:
-    """The verses of each chapter of a SWORD zText module, by the chapter's OSIS name, such as
-    ``Gen.1``.
+    """Return the verses of each chapter of a SWORD zText module, by the chapter's OSIS name, such
+    as ``Gen.1``.
 
-    ``ot.bzs`` lists compressed blocks (place, size, size unpacked), ``ot.bzv`` the texts in them
-    (block, place, size): a heading and its verses for every chapter; ``nt`` likewise.
+    ``ot.bzs`` lists compressed blocks (offset, size, size unpacked), ``ot.bzv`` the texts in them
+    (block, offset, size): a heading and its verses for every chapter; ``nt`` likewise.
 
     Raises:
         DataError: a missing or damaged file, or one without chapters.
@@ -34,30 +34,39 @@ def read_module(folder: Path) -> Chapters:
             read_bytes(folder / f"{part}.{kind}") for kind in ("bzs", "bzv", "bzz")
         )
         try:
-            whole = [
+            unpacked = [
                 zlib.decompress(packed[at : at + size])
                 for at, size, _ in struct.iter_unpack("<III", blocks)
             ]
             slots = [
-                whole[block][at : at + size]
+                unpacked[block][at : at + size]
                 for block, at, size in struct.iter_unpack("<IIH", texts)
             ]
         except (struct.error, zlib.error, IndexError) as error:
             raise DataError(
-                f"{folder}: {part} is damaged ({error}); needs a SWORD zText module"
+                f"{folder}: expected a SWORD zText module, got a damaged {part} ({error}); fetch "
+                "it again"
             ) from error
+
+        # Texts before the first heading belong to the book, not to a chapter.
         verses: list[str] | None = None
         for slot in slots:
             text = slot.decode("utf-8", errors="replace")
-            result = CHAPTER.search(text)
-            if result:
-                verses = chapters.setdefault(result[1], [])
+            heading = CHAPTER.search(text)
+            if heading:
+                verses = chapters.setdefault(heading[1], [])
             elif verses is not None:
-                verses.append(
-                    " ".join(
-                        html.unescape(TAG.sub(" ", INLINE.sub("", ASIDE.sub(" ", text)))).split()
-                    )
-                )
+                verses.append(_plain(text))
     if not chapters:
-        raise DataError(f"{folder}: holds no chapter; needs a SWORD zText module in OSIS")
+        raise DataError(
+            f"{folder}: expected a SWORD zText module in OSIS, got one without chapters; fetch it "
+            "again"
+        )
     return chapters
+
+
+def _plain(text: str) -> str:
+    """Return the words of a verse, without notes, titles and tags."""
+    # Tags around words vanish; any other tag, such as of a line, separates words.
+    words = INLINE.sub("", ASIDE.sub(" ", text))
+    return " ".join(html.unescape(TAG.sub(" ", words)).split())

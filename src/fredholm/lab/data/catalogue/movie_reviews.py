@@ -14,7 +14,7 @@ from ....errors import DataError
 from .. import splits
 from ..clients import PIP
 from ..create import source_folder
-from ..formats import read_bytes
+from ..formats import read_utf8
 from ..kinds.texts import TEXTS, TextDataset, TextOptions
 from ..registry import Entry, Request, register_dataset
 from ..sources import Package, PinnedFile
@@ -22,14 +22,15 @@ from ..vocabulary import split_words
 
 FILE = "movieReviewSnippets_GroundTruth.txt"
 HEADER = ["id", "sentiment", "text"]
-NEUTRAL = 0.5  # ratings nearer to 0 have no side
+# Sentences with a mean rating nearer to 0 are neither positive nor negative.
+NEUTRAL = 0.5
 TEST_FRACTION = 0.2
 
 
 @dataclass(frozen=True)
 class Review:
-    """A sentence, its mean rating from −4 to 4, and ``place``, a number in [0, 1) that decides its
-    split.
+    """A sentence, its mean rating from −4 to 4, and ``place``, a number in [0, 1) that determines
+    its split.
     """
 
     text: str
@@ -38,8 +39,8 @@ class Review:
 
 
 def place_of(text: str) -> float:
-    """A number in [0, 1) that follows from the words alone, so that two copies of a sentence never
-    lie in two splits.
+    """Return a number in [0, 1) that follows from the words alone, so that two copies of a sentence
+    are always in one split.
 
     Example:
         >>> place_of("A fine film.") == place_of("a fine film") != place_of("a dull film")
@@ -50,26 +51,20 @@ def place_of(text: str) -> float:
 
 
 def read(path: Path) -> list[Review]:
-    """All reviews of the file, in its order: a header, then lines of id, mean rating and text,
-    divided by tabs, in UTF-8.
+    """Return all reviews of the file, in its order: a header, then lines of id, mean rating and
+    text, separated by tabs, in UTF-8.
 
     Raises:
-        DataError: when the file is missing, is not UTF-8, or a line is something else.
+        DataError: the file is missing, is not UTF-8, or a line is something else.
     """
-    try:
-        lines = read_bytes(path).decode("utf-8").splitlines()
-    except UnicodeDecodeError as error:
+    header, *lines = read_utf8(path).splitlines() or [""]
+    if header.split("\t") != HEADER:
         raise DataError(
-            f"{path}: not UTF-8 at byte {error.start:,}; it is corrupt or another file"
-        ) from error
-    if not lines or lines[0].split("\t") != HEADER:
-        result = lines[0][:60] if lines else ""
-        raise DataError(
-            f"{path}: starts with {result!r}; needs a header of {', '.join(HEADER)}, divided by "
-            "tabs"
+            f"{path}: expected the header {', '.join(HEADER)}, separated by tabs, got "
+            f"{header[:60]!r}; it is another file"
         )
     reviews = []
-    for number, line in enumerate(lines[1:], 2):
+    for number, line in enumerate(lines, 2):
         if not line.strip():
             continue
         cells = line.split("\t")
@@ -79,29 +74,29 @@ def read(path: Path) -> list[Review]:
             rating = math.nan
         if len(cells) != 3 or not -4 <= rating <= 4 or not cells[2].strip():
             raise DataError(
-                f"{path}: line {number} is {line[:60]!r}; needs an id, a rating from -4 to 4 and a "
-                "text"
+                f"{path}: line {number}: expected an id, a rating from -4 to 4 and a text, got "
+                f"{line[:60]!r}; fetch the file again"
             )
         reviews.append(Review(cells[2], rating, place_of(cells[2])))
     if not reviews:
-        raise DataError(f"{path}: holds no review; it is truncated")
+        raise DataError(f"{path}: expected at least one review, got none; it is truncated")
     return reviews
 
 
 def create(request: Request) -> TextDataset:
-    """The data set of a request: reviews with a side, labelled by the sign of their rating;
-    ``targets`` are the ratings.
+    """Return the data set of a request: positive and negative reviews, labelled by the sign of
+    their rating; ``targets`` are the ratings.
     """
     entry = request.entry
     parts: dict[str, list[Review]] = {"train": [], "val": [], "test": []}
-    for review in read(source_folder(request, lambda file: True) / FILE):
+    for review in read(source_folder(request) / FILE):
         if abs(review.rating) >= NEUTRAL:
             split = splits.split_at(review.place, float(request.share), TEST_FRACTION)
             parts[split].append(review)
     options = request.text or TextOptions()
     vocabulary = options.make_vocabulary([review.text for review in parts["train"]])
-    ratings = torch.tensor([review.rating for review in parts[request.split]], dtype=torch.float32)
     texts = [review.text for review in parts[request.split]]
+    ratings = torch.tensor([review.rating for review in parts[request.split]], dtype=torch.float32)
     return TextDataset(
         entry.name,
         request.split,

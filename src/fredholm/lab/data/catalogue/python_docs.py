@@ -1,10 +1,9 @@
-"""Python's documentation, a document a file of its sources: technical English with code."""
+"""Python's documentation, one document per source file: technical English with code."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -25,22 +24,26 @@ SOURCES, SUFFIX = "/html/_sources/", ".rst.txt"
 
 
 def derive(archive: Path, folder: Path, advance: Callable[[int], None]) -> None:
-    """``documents.json``: each document's text by its name, such as ``library/json``."""
+    """Write ``documents.json``: each document's text by its name, such as ``library/json``."""
     texts = {}
     with tar_stream(archive, APT) as tar:
         for member in tar:
-            source = tar.extractfile(member) if member.name.endswith(SUFFIX) else None
-            if source is not None and SOURCES in member.name:
-                text = source.read()
-                name = member.name.partition(SOURCES)[2].removesuffix(SUFFIX)
-                texts[name] = text.decode("utf-8", errors="replace")
-                advance(len(text))
-    texts = {name: texts[name] for name in sorted(texts)}
-    (folder / FILE).write_text(json.dumps(texts, indent=0), encoding="utf-8")
+            if not member.name.endswith(SUFFIX) or SOURCES not in member.name:
+                continue
+            source = tar.extractfile(member)
+            # Folders and links have no content.
+            if source is None:
+                continue
+            text = source.read()
+            name = member.name.partition(SOURCES)[2].removesuffix(SUFFIX)
+            texts[name] = text.decode("utf-8", errors="replace")
+            advance(len(text))
+    content = json.dumps(dict(sorted(texts.items())), indent=0)
+    (folder / FILE).write_text(content, encoding="utf-8")
 
 
 def read(folder: Path) -> dict[str, str]:
-    """The documents that :func:`derive` wrote, by name.
+    """Return the documents that :func:`derive` wrote, by name.
 
     Raises:
         DataError: a file that holds something else.
@@ -49,15 +52,18 @@ def read(folder: Path) -> dict[str, str]:
         texts = json.loads(read_bytes(folder / FILE))
     except ValueError as error:
         raise DataError(
-            f"{folder / FILE}: no documents ({error}); fetch python-docs again with --force"
+            f"{folder / FILE}: not JSON ({error}); fetch python-docs again with --force"
         ) from error
     if not isinstance(texts, dict) or not all(isinstance(x, str) for x in texts.values()):
-        raise DataError(f"{folder / FILE}: needs an object of texts by their documents' names")
+        raise DataError(
+            f"{folder / FILE}: expected an object of texts by their documents' names, got another; "
+            "fetch python-docs again with --force"
+        )
     return texts
 
 
 def split_of(name: str, val_fraction: float) -> str:
-    """The split of a document, by a hash of its name.
+    """Return the split of a document, by a hash of its name.
 
     Example:
         >>> split_of("library/json", 0.1)
@@ -67,13 +73,11 @@ def split_of(name: str, val_fraction: float) -> str:
 
 
 def create(request: Request) -> NextTokens:
-    """The data set of a request: whole documents in one split each, end to end."""
-    entry, options = request.entry, request.text or TextOptions()
-    options = replace(
-        options, tokens=options.tokens or (None if options.vocabulary else "characters")
-    )
+    """Return the data set of a request: complete documents, one after another."""
+    entry = request.entry
+    options = (request.text or TextOptions()).by_characters()
     parts: dict[str, list[str]] = {"train": [], "val": [], "test": []}
-    for name, text in read(source_folder(request, lambda file: True)).items():
+    for name, text in read(source_folder(request)).items():
         parts[split_of(name, float(request.share))].append(text)
     documents = parts[request.split]
     vocabulary = options.make_vocabulary(parts["train"])

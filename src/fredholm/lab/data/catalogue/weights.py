@@ -16,7 +16,10 @@ from ..sources import Package, PinnedFile
 class Weights(Kind):
     """No samples at all."""
 
-    name, one, many, unsized = "weights", "weight", "weights", "none, weights"
+    name = "weights"
+    one = "weight"
+    many = "weights"
+    unsized = "none, weights"
 
 
 WEIGHTS = register_kind(Weights())

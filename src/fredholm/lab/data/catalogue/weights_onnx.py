@@ -22,8 +22,8 @@ def read_onnx_tensors(path: Path) -> dict[str, Tensor]:
 
     Raises:
         MissingExtraError: onnx is not installed.
-        DataError: a file that is missing, truncated or no ONNX model, or one whose tensors lie in
-            other files.
+        DataError: a file that is missing, truncated or not an ONNX model, or one whose tensors lie
+            in other files.
     """
     onnx: Any = require("onnx", "onnx", "reading weights of an ONNX file")
     numpy_helper: Any = require("onnx.numpy_helper", "onnx", "reading weights of an ONNX file")
@@ -33,11 +33,16 @@ def read_onnx_tensors(path: Path) -> dict[str, Tensor]:
         arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
     except DataError:
         raise
-    except Exception as error:  # protobuf's, and of a tensor with too few bytes numpy's
-        raise DataError(f"{path}: not an ONNX file, or truncated ({error})") from error
+    # protobuf has its own errors, and numpy another for a tensor with too few bytes.
+    except Exception as error:
+        raise DataError(
+            f"{path}: expected an ONNX file, got another, or a truncated one ({error}); copy it "
+            "again"
+        ) from error
     if not arrays:
         raise DataError(
-            f"{path}: holds no stored tensor; needs an ONNX model with its weights inside"
+            f"{path}: expected an ONNX model with its weights inside, got no stored tensor; export "
+            "it with weights"
         )
     tensors = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
     for name, weight in _weights(graph.node, tensors):

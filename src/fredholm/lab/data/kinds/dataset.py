@@ -18,11 +18,18 @@ from ....errors import DataError, OptionError
 from ..stored import StoredRows
 from .kind import SAMPLES, Kind
 
+Indices = Int[Tensor, " b"] | Sequence[int]
+"""Numbers of samples in their data set."""
 Transform = Callable[[Tensor], Tensor]
 Cut = Callable[[int], tuple[int, int]]
 """From a number of points to the (start, stop) of one part of them."""
 IGNORED = -100
 """The label of a point that no loss counts, as in :func:`torch.nn.functional.cross_entropy`."""
+
+
+def index_tensor(indices: Indices) -> Int[Tensor, " b"]:
+    """Return numbers of samples as int64, with which tensors can be indexed."""
+    return torch.as_tensor(indices, dtype=torch.int64)
 
 
 class LabelledDataset(Dataset):
@@ -64,14 +71,15 @@ class LabelledDataset(Dataset):
     per_sample: ClassVar[tuple[str, ...]] = ("labels",)
 
     def __init__(self, name: str, split: str, labels: Tensor | StoredRows, classes: Sequence[str]):
-        self.name, self.split = name, split
+        self.name = name
+        self.split = split
         self.labels: Any = labels
         self.classes = tuple(classes)
 
     def __len__(self) -> int:
         return len(self.labels)
 
-    def raw(self, indices: Int[Tensor, " b"] | Sequence[int]) -> tuple[Any, Tensor]:
+    def raw(self, indices: Indices) -> tuple[Any, Tensor]:
         """Return the samples as they are stored, and their labels.
 
         Raises:
@@ -80,9 +88,7 @@ class LabelledDataset(Dataset):
         """
         raise NotImplementedError
 
-    def batch(
-        self, indices: Int[Tensor, " b"] | Sequence[int], transform: Transform | None = None
-    ) -> tuple[Any, Tensor]:
+    def batch(self, indices: Indices, transform: Transform | None = None) -> tuple[Any, Tensor]:
         """Return inputs of a model and labels of ``indices``; ``transform`` (an augmentation)
         changes the stored samples first.
         """
@@ -169,9 +175,7 @@ class LabelledDataset(Dataset):
         """Return fields of :class:`fredholm.explain.Samples` for a report on these samples."""
         return {"inputs": self.batch(indices)[0]}
 
-    def masks(
-        self, indices: Int[Tensor, " b"] | Sequence[int], kind: str = "mask"
-    ) -> Bool[Tensor, "b h w"] | None:
+    def masks(self, indices: Indices, kind: str = "mask") -> Bool[Tensor, "b h w"] | None:
         """Return the object of each image: its pixels (``kind="mask"``) or its filled boxes
         (``"box"``); None where it is unknown.
         """
@@ -243,8 +247,8 @@ class _Chosen:
     method: Callable[..., Any]
     chosen: Tensor
 
-    def __call__(self, indices: Tensor | Sequence[int], *arguments: Any) -> Any:
-        return self.method(self.chosen[torch.as_tensor(indices, dtype=torch.int64)], *arguments)
+    def __call__(self, indices: Indices, *arguments: Any) -> Any:
+        return self.method(self.chosen[index_tensor(indices)], *arguments)
 
 
 def stretched(rows: Any, axis: int, cut: Cut) -> Any:

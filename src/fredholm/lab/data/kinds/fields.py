@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ....errors import DataError, ShapeError
 from ..stored import StoredRows
-from .dataset import Cut, LabelledDataset, Transform, stretched
+from .dataset import Cut, Indices, LabelledDataset, Transform, index_tensor, stretched
 from .images import prepare_pictures
 from .kind import Cloud, Kind, Page, register_kind
 from .sequences import padded
@@ -21,8 +21,12 @@ from .sequences import padded
 class Fields(Kind):
     """Fields on grids (N, C, H, W)."""
 
-    name, one, many, encoder = "field", "field", "fields", "field"
-    pictured, assumed = True, False
+    name = "field"
+    one = "field"
+    many = "fields"
+    encoder = "field"
+    pictured = True
+    assumed = False
 
     def fits(self, inputs: Any) -> bool:
         return isinstance(inputs, Tensor) and inputs.dim() == 4
@@ -94,17 +98,17 @@ class FieldDataset(LabelledDataset):
         if isinstance(answers, Tensor):
             answers = answers.float()
         super().__init__(name, split, answers, classes)
-        self.fields, self.channels = inputs, inputs.shape[1]
+        self.fields = inputs
+        self.channels = inputs.shape[1]
         self.shift = torch.tensor(input_shift)[:, None, None]
         self.input_scale = torch.tensor(input_scale)[:, None, None]
         self.scale = torch.tensor(scale)[:, None, None]
         self.offset = _offset(mean, scale)
 
-    def raw(
-        self, indices: Tensor | Sequence[int]
-    ) -> tuple[Float[Tensor, "b c h w"], Float[Tensor, "b k h w"]]:
-        indices = torch.as_tensor(indices, dtype=torch.int64)
-        inputs, answers = self.fields[indices], self.labels[indices]
+    def raw(self, indices: Indices) -> tuple[Float[Tensor, "b c h w"], Float[Tensor, "b k h w"]]:
+        indices = index_tensor(indices)
+        inputs = self.fields[indices]
+        answers = self.labels[indices]
         if isinstance(self.fields, StoredRows) or isinstance(self.labels, StoredRows):
             self._check_finite(self.name, self.split, indices, inputs, answers)
         return inputs, answers
@@ -121,7 +125,7 @@ class FieldDataset(LabelledDataset):
                 )
 
     def batch(
-        self, indices: Tensor | Sequence[int], transform: Transform | None = None
+        self, indices: Indices, transform: Transform | None = None
     ) -> tuple[Float[Tensor, "b c h w"], Float[Tensor, "b k h w"]]:
         """Return scaled inputs and answers of ``indices``; ``transform`` changes the inputs."""
         inputs, answers = self.raw(indices)
@@ -160,7 +164,10 @@ class FieldDataset(LabelledDataset):
 class PointFields(Kind):
     """Fields on points (N, points, d + C), coordinates first, NaN where a sample has fewer."""
 
-    name, one, many, encoder = "field on points", "field", "fields", "points"
+    name = "field on points"
+    one = "field"
+    many = "fields"
+    encoder = "points"
     assumed = False
     legend = " Where its points are."
 
@@ -211,20 +218,20 @@ class PointFieldDataset(LabelledDataset):
         mean: Sequence[float] | None = None,
     ):
         super().__init__(name, split, torch.arange(len(inputs)), classes)
-        self.fields, self.answers = list(inputs), list(answers)
-        self.coordinates, self.scale = coordinates, torch.tensor(scale)[:, None]
+        self.fields = list(inputs)
+        self.answers = list(answers)
+        self.coordinates = coordinates
+        self.scale = torch.tensor(scale)[:, None]
         self.offset = _offset(mean, scale)
 
-    def raw(self, indices: Tensor | Sequence[int]) -> tuple[Tensor, Tensor]:
-        chosen = torch.as_tensor(indices, dtype=torch.int64).tolist()
+    def raw(self, indices: Indices) -> tuple[Tensor, Tensor]:
+        chosen = index_tensor(indices).tolist()
         inputs = padded([self.fields[i] for i in chosen])
         # Losses take channels first, as they are on a grid.
         answers = padded([self.answers[i] for i in chosen]).mT
         return inputs, answers
 
-    def batch(
-        self, indices: Tensor | Sequence[int], transform: Transform | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def batch(self, indices: Indices, transform: Transform | None = None) -> tuple[Tensor, Tensor]:
         inputs, answers = super().batch(indices, transform)
         return inputs, answers / self.scale
 

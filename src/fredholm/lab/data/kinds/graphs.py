@@ -16,7 +16,7 @@ from torch import Tensor
 from ....domain import DENSE_NODES
 from ....errors import DataError, OptionError
 from ....models.encoders import Inputs, laplacian_positions, sparse_laplacian_positions
-from .dataset import IGNORED, LabelledDataset, check_labels
+from .dataset import IGNORED, Indices, LabelledDataset, check_labels, index_tensor
 from .kind import Kind, register_kind
 
 _pad = partial(torch.nn.utils.rnn.pad_sequence, batch_first=True)
@@ -63,7 +63,10 @@ def _check_finite(features: Tensor) -> None:
 class Graphs(Kind):
     """Graphs, each with features or tokens of its nodes."""
 
-    name, one, many, encoder = "graph", "graph", "graphs", "graph"
+    name = "graph"
+    one = "graph"
+    many = "graphs"
+    encoder = "graph"
     single = False
 
     def fits(self, inputs: Any) -> bool:
@@ -132,9 +135,11 @@ class GraphDataset(LabelledDataset):
         if self.task == "steps":
             self._check_nodes(graphs, labels)
 
-        self.graphs, self.eigenvectors = list(graphs), eigenvectors
+        self.graphs = list(graphs)
+        self.eigenvectors = eigenvectors
         first = graphs[0].features if graphs else torch.zeros(0, 0)
-        self.tokens, self.channels = not first.is_floating_point(), first.shape[1]
+        self.tokens = not first.is_floating_point()
+        self.channels = first.shape[1]
         self.vocabulary = 0
         if self.tokens:
             self.vocabulary = self._vocabulary_size(vocabulary)
@@ -159,8 +164,8 @@ class GraphDataset(LabelledDataset):
             )
         return given
 
-    def raw(self, indices: Tensor | Sequence[int]) -> tuple[Inputs, Tensor]:
-        indices = torch.as_tensor(indices, dtype=torch.int64)
+    def raw(self, indices: Indices) -> tuple[Inputs, Tensor]:
+        indices = index_tensor(indices)
         chosen = indices.tolist()
         features = _pad([self.graphs[i].features for i in chosen])
         sizes = torch.tensor([len(self.graphs[i].features) for i in chosen])
@@ -243,7 +248,9 @@ class Network:
         both = torch.cat([edges, edges.flip(0)], 1)
         # unique sorts by source, then by target.
         both = both[:, both[0] != both[1]].unique(dim=1)
-        self.n, self.sources, self.targets = n, both[0], both[1]
+        self.n = n
+        self.sources = both[0]
+        self.targets = both[1]
         self.degree = torch.bincount(both[0], minlength=n)
         self.start = [0, *self.degree.cumsum(0).tolist()]
         self.keys = both[0] * n + both[1]
@@ -259,10 +266,12 @@ class Network:
 
         Of a hub only the ``size`` neighbours with the fewest edges are looked at.
         """
-        result, seen = [node], {node}
+        result = [node]
+        seen = {node}
         # The list grows while it is traversed: a breadth-first search.
         for current in result:
-            first, last = self.start[current], self.start[current + 1]
+            first = self.start[current]
+            last = self.start[current + 1]
             for other in self.ordered[first : min(first + size, last)]:
                 if len(result) >= size:
                     return result
@@ -343,9 +352,13 @@ class NodeDataset(LabelledDataset):
             )
         _check_finite(features)
         check_labels(labels, classes)
-        self.network, self.features, self.nodes = network, features, nodes
-        self.tokens, self.channels = not features.is_floating_point(), features.shape[1]
-        self.vocabulary, self.eigenvectors = vocabulary, eigenvectors
+        self.network = network
+        self.features = features
+        self.nodes = nodes
+        self.tokens = not features.is_floating_point()
+        self.channels = features.shape[1]
+        self.vocabulary = vocabulary
+        self.eigenvectors = eigenvectors
 
         # (N, size) numbers of nodes, -1 where a neighbourhood is smaller.
         self.around = torch.full((len(nodes), size), -1)
@@ -353,10 +366,11 @@ class NodeDataset(LabelledDataset):
             found = torch.tensor(network.around(node, size))
             self.around[row, : len(found)] = found
 
-    def raw(self, indices: Tensor | Sequence[int]) -> tuple[Inputs, Tensor]:
-        indices = torch.as_tensor(indices, dtype=torch.int64)
+    def raw(self, indices: Indices) -> tuple[Inputs, Tensor]:
+        indices = index_tensor(indices)
         around = self.around[indices]
-        edges, valid = self.network.linked(around), around >= 0
+        edges = self.network.linked(around)
+        valid = around >= 0
         # -1 would index the last node, so padding reads node 0 and becomes 0.
         features = torch.where(valid[..., None], self.features[around.clamp(min=0)], 0)
         positions = laplacian_positions(edges, self.eigenvectors)

@@ -20,7 +20,7 @@ from ..augment import Augment
 from ..boxes import box_mask, read_annotation
 from ..formats import opened_picture
 from ..summaries import of_images
-from .dataset import LabelledDataset, Transform, check_labels
+from .dataset import Indices, LabelledDataset, Transform, check_labels, index_tensor
 from .kind import Kind, Page, register_kind
 
 # How a folder's picture becomes a sample, saved with a model: resized until it covers the sample's
@@ -34,10 +34,15 @@ ORIENTATION = 0x0112
 class Images(Kind):
     """Images (N, C, H, W): bytes, or floats that are normalised already."""
 
-    name, one, many, encoder = "images", "image", "images", "image"
+    name = "images"
+    one = "image"
+    many = "images"
+    encoder = "image"
     rooms = (("encoder.token", "encoder.token"), ("encoder.", "picture."))
     pictured = judged = summarised = True
-    point, unit, always = "patch", "an image is the unit square", "borders that are always dark"
+    point = "patch"
+    unit = "an image is the unit square"
+    always = "borders that are always dark"
     takes = ("image_size", "mixup", "cutmix", *(f"augment.{name}" for name in CHANGES))
 
     def request(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,7 +112,8 @@ class ImageDataset(LabelledDataset):
                 f"{tuple(std)}; compute them from the training images"
             )
         super().__init__(name, split, labels, classes)
-        self.mean, self.std = tuple(mean), tuple(std)
+        self.mean = tuple(mean)
+        self.std = tuple(std)
         self.shape = shape
 
     def normalisation(self) -> tuple[Sequence[float], Sequence[float]]:
@@ -123,7 +129,7 @@ class ImageDataset(LabelledDataset):
         return torch.addcmul(-offset, images.float(), scale)
 
     def batch(
-        self, indices: Int[Tensor, " b"] | Sequence[int], transform: Transform | None = None
+        self, indices: Indices, transform: Transform | None = None
     ) -> tuple[Float[Tensor, "b c h w"], Tensor]:
         """Return normalised images and labels; ``transform`` (an augmentation) changes the bytes
         first.
@@ -200,10 +206,8 @@ class ArrayDataset(ImageDataset):
         super().__init__(name, split, labels.long(), classes, mean, std, (channels, height, width))
         self.images = images
 
-    def raw(
-        self, indices: Int[Tensor, " b"] | Sequence[int]
-    ) -> tuple[UInt8[Tensor, "b c h w"], Int[Tensor, " b"]]:
-        indices = torch.as_tensor(indices, dtype=torch.int64)
+    def raw(self, indices: Indices) -> tuple[UInt8[Tensor, "b c h w"], Int[Tensor, " b"]]:
+        indices = index_tensor(indices)
         return self.images[indices], self.labels[indices]
 
 
@@ -249,8 +253,10 @@ class FolderDataset(ImageDataset):
             )
         labels = labels.float() if task == "regression" else labels.long()
         super().__init__(name, split, labels, classes, mean, std, (len(mean), *image_size))
-        self.task, self.form = task, form
-        self.files, self.annotations = list(files), annotations
+        self.task = task
+        self.form = form
+        self.files = list(files)
+        self.annotations = annotations
         self.image_size = image_size
         self._pool: ThreadPoolExecutor | None = None
 
@@ -259,15 +265,16 @@ class FolderDataset(ImageDataset):
         return {**self.__dict__, "_pool": None}
 
     def raw(
-        self, indices: Int[Tensor, " b"] | Sequence[int]
+        self, indices: Indices
     ) -> tuple[UInt8[Tensor, "b c h w"] | Float[Tensor, "b c h w"], Tensor]:
         from .picture_files import read_form
 
-        indices = torch.as_tensor(indices, dtype=torch.int64)
+        indices = index_tensor(indices)
         if self._pool is None:
             self._pool = ThreadPoolExecutor(min(8, os.cpu_count() or 1))
         chosen = [self.files[i] for i in indices.tolist()]
-        size, form = self.image_size, self.form
+        size = self.image_size
+        form = self.form
         images = list(self._pool.map(lambda file: read_form(file, size, form), chosen))
         if images:
             return torch.stack(images), self.labels[indices]
@@ -288,15 +295,13 @@ class FolderDataset(ImageDataset):
         facts = {**super().describe(), "fit": COVER}
         return facts if self.form == "rgb" else facts | {"form": self.form}
 
-    def masks(
-        self, indices: Int[Tensor, " b"] | Sequence[int], kind: str = "mask"
-    ) -> Bool[Tensor, "b h w"] | None:
+    def masks(self, indices: Indices, kind: str = "mask") -> Bool[Tensor, "b h w"] | None:
         """Return the filled boxes of annotated pictures, nothing in the others; None without
         annotations, and for ``kind="mask"``, since a box is not the object's outline.
         """
         if self.annotations is None or kind != "box":
             return None
-        indices = torch.as_tensor(indices, dtype=torch.int64)
+        indices = index_tensor(indices)
         result = torch.zeros((len(indices), *self.image_size), dtype=torch.bool)
         for row, index in enumerate(indices.tolist()):
             file = self.annotations.get(self.files[index].stem)
@@ -545,6 +550,7 @@ def prepare_pictures(
         inputs = (plain - shift) / scale
     # Nobody knows what black and white were in floats without a normalisation.
     if images.is_floating_point() and (mean is None or std is None):
-        low, high = plain.amin((1, 2, 3), keepdim=True), plain.amax((1, 2, 3), keepdim=True)
+        low = plain.amin((1, 2, 3), keepdim=True)
+        high = plain.amax((1, 2, 3), keepdim=True)
         plain = (plain - low) / (high - low).clamp(min=1e-9)
     return inputs, list(plain.clamp(0, 1).cpu().permute(0, 2, 3, 1).numpy())

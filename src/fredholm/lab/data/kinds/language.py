@@ -12,7 +12,7 @@ from torch import Tensor
 from ....errors import DataError, OptionError
 from ..counter import uniform
 from ..vocabulary import PADDING, UNKNOWN, Vocabulary
-from .dataset import IGNORED, LabelledDataset
+from .dataset import IGNORED, Indices, LabelledDataset, index_tensor
 from .texts import TextDataset, TokenizedDataset
 
 # Shares of the targets that are hidden, and that become a random token; the rest stay visible.
@@ -67,13 +67,13 @@ class NextTokens(TokenizedDataset):
             )
         following = numbers[1 : count * max_length + 1].view(count, max_length)
         super().__init__(name, split, following, token_names(vocabulary))
-        self.numbers, self.vocabulary, self.max_length = numbers, vocabulary, max_length
+        self.numbers = numbers
+        self.vocabulary = vocabulary
+        self.max_length = max_length
         self.documents = tuple(documents)
 
-    def raw(
-        self, indices: Int[Tensor, " b"] | Sequence[int]
-    ) -> tuple[Int[Tensor, "b n"], Int[Tensor, "b n"]]:
-        indices = torch.as_tensor(indices, dtype=torch.int64)
+    def raw(self, indices: Indices) -> tuple[Int[Tensor, "b n"], Int[Tensor, "b n"]]:
+        indices = index_tensor(indices)
         inputs = self.numbers[: self.labels.numel()].view_as(self.labels)
         return inputs[indices].long(), self.labels[indices].long()
 
@@ -125,17 +125,19 @@ class HiddenTokens(TokenizedDataset):
                 f"masked: expected a share of the tokens between 0 and 1, got {share}; such as 0.15"
             )
         super().__init__(texts.name, texts.split, texts.labels, token_names(texts.vocabulary))
-        self.texts, self.share, self.notes = texts, share, texts.notes
-        self.vocabulary, self.max_length, self.cut = texts.vocabulary, texts.max_length, texts.cut
+        self.texts = texts
+        self.share = share
+        self.notes = texts.notes
+        self.vocabulary = texts.vocabulary
+        self.max_length = texts.max_length
+        self.cut = texts.cut
 
-    def raw(
-        self, indices: Int[Tensor, " b"] | Sequence[int]
-    ) -> tuple[Int[Tensor, "b n"], Int[Tensor, " b"]]:
+    def raw(self, indices: Indices) -> tuple[Int[Tensor, "b n"], Int[Tensor, " b"]]:
         return self.texts.raw(indices)
 
     def batch(
         self,
-        indices: Int[Tensor, " b"] | Sequence[int],
+        indices: Indices,
         transform: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None,
     ) -> tuple[Int[Tensor, "b n"], Int[Tensor, "b n"]]:
         """Return token numbers and targets; ``transform`` hides tokens."""

@@ -16,7 +16,7 @@ from ....errors import DataError, OptionError, ShapeError
 from ..counter import hash64, uniform
 from ..stored import StoredRows
 from ..summaries import of_clouds
-from .dataset import Cut, LabelledDataset, Transform, check_labels, stretched
+from .dataset import Cut, Indices, LabelledDataset, Transform, check_labels, index_tensor, stretched
 from .kind import Cloud, Kind, Page, register_kind
 
 # One stream of random numbers for each change.
@@ -26,8 +26,12 @@ _SCALE, _TURN, _JITTER, _ORDER = 21, 22, 23, 24
 class Points(Kind):
     """Point clouds (N, points, p), coordinates first."""
 
-    name, one, many, encoder = "points", "cloud", "point clouds", "points"
-    assumed, summarised = False, True
+    name = "points"
+    one = "cloud"
+    many = "point clouds"
+    encoder = "points"
+    assumed = False
+    summarised = True
     takes = ("augment.scale", "augment.jitter", "augment.rotate")
     legend = " Seen along the axis of least extent."
 
@@ -104,8 +108,11 @@ class PointDataset(LabelledDataset):
             labels = labels.long()
             check_labels(labels, classes)
         super().__init__(name, split, labels, classes)
-        self.task, self.coordinates = task, coordinates
-        self.clouds, self.points, self.channels = clouds, points, clouds.shape[2]
+        self.task = task
+        self.coordinates = coordinates
+        self.clouds = clouds
+        self.points = points
+        self.channels = clouds.shape[2]
         # Whether all points are read: the part of a cloud that one rank reads may be empty.
         self.whole = True
         if isinstance(clouds, Tensor):
@@ -124,15 +131,15 @@ class PointDataset(LabelledDataset):
                     f"cloud {number}; leave the cloud out"
                 )
 
-    def raw(self, indices: Tensor | Sequence[int]) -> tuple[Float[Tensor, "b n c"], Tensor]:
-        indices = torch.as_tensor(indices, dtype=torch.int64)
+    def raw(self, indices: Indices) -> tuple[Float[Tensor, "b n c"], Tensor]:
+        indices = index_tensor(indices)
         clouds = self.clouds[indices]
         if isinstance(self.clouds, StoredRows):
             self._check(indices, clouds)
         return clouds.float(), self.labels[indices]
 
     def batch(
-        self, indices: Tensor | Sequence[int], transform: Transform | None = None
+        self, indices: Indices, transform: Transform | None = None
     ) -> tuple[Float[Tensor, "b n c"], Tensor]:
         """Return clouds and labels; ``transform`` changes all stored points, of which the first
         are then taken.
@@ -148,7 +155,8 @@ class PointDataset(LabelledDataset):
         # Ranks share the points that a model reads, not all that are stored.
         start, stop = cut(self.points)
         result.clouds = stretched(self.clouds, 1, lambda stored: (start, stop))
-        result.points, result.whole = stop - start, False
+        result.points = stop - start
+        result.whole = False
         return result
 
     def encoder(self) -> dict[str, Any]:
@@ -227,7 +235,8 @@ class CloudAugment:
             order = hashes.masked_fill(missing, torch.iinfo(torch.int64).max).argsort(1)
             clouds = clouds.gather(1, order[..., None].expand_as(clouds))
 
-        position, rest = clouds[..., : self.coordinates], clouds[..., self.coordinates :]
+        position = clouds[..., : self.coordinates]
+        rest = clouds[..., self.coordinates :]
         if self.rotate:
             angle = (2 * np.pi * uniform(seed, epoch, indices, _TURN)).float()
             position = _rotated(position, angle)
@@ -242,8 +251,10 @@ class CloudAugment:
 
 def _rotated(position: Tensor, angle: Tensor) -> Tensor:
     """Rotate points (B, N, 3 or more) by angles (B,) about the third axis."""
-    zero, one = torch.zeros_like(angle), torch.ones_like(angle)
-    c, s = angle.cos(), angle.sin()
+    zero = torch.zeros_like(angle)
+    one = torch.ones_like(angle)
+    c = angle.cos()
+    s = angle.sin()
     rows = [c, -s, zero, s, c, zero, zero, zero, one]
     matrix = torch.stack(rows, -1).view(-1, 3, 3)
     return torch.cat([position[..., :3] @ matrix.mT, position[..., 3:]], -1)

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from ....errors import ShapeError
 from ....models.encoders import Inputs
 from ..vocabulary import Vocabulary
-from .dataset import LabelledDataset, Transform, check_labels
+from .dataset import Indices, LabelledDataset, Transform, check_labels, index_tensor
 from .images import patches_of, standardised
 from .kind import WORDS, Kind, register_kind
 from .texts import TokenizedDataset, encode_rows, trimmed
@@ -21,7 +21,10 @@ from .texts import TokenizedDataset, encode_rows, trimmed
 class Questions(Kind):
     """Pictures with a text each."""
 
-    name, one, many, encoder = "question", "question", "questions", "multimodal"
+    name = "question"
+    one = "question"
+    many = "questions"
+    encoder = "multimodal"
     single = False
     rooms = (("encoder.image.", "picture."), ("encoder.words.weight", WORDS))
 
@@ -94,21 +97,27 @@ class QuestionDataset(TokenizedDataset):
         self.task = "classification"
         best = labels
         if not isinstance(labels, Tensor):
-            self.task, self.scores = "answers", list(labels)
+            self.task = "answers"
+            self.scores = list(labels)
             check_labels(torch.tensor([a for s in labels for a in s], dtype=torch.int64), classes)
             # The label of a sample is its best answer, of equal ones the first.
             best = torch.tensor([max(s, key=lambda a: (s[a], -a), default=0) for s in labels])
         check_labels(best, classes)
         super().__init__(name, split, best.long(), classes)
-        self.pictures, self.texts, self.shape, self.views = pictures, list(texts), shape, views
-        self.vocabulary, self.max_length = vocabulary, max_length
-        self.mean, self.std = tuple(mean), tuple(std)
+        self.pictures = pictures
+        self.texts = list(texts)
+        self.shape = shape
+        self.views = views
+        self.vocabulary = vocabulary
+        self.max_length = max_length
+        self.mean = tuple(mean)
+        self.std = tuple(std)
         where = f"{name} {split}: text"
         self.numbers, self.cut = encode_rows(self.texts, vocabulary, max_length, where)
 
-    def raw(self, indices: Int[Tensor, " b"] | Sequence[int]) -> tuple[Inputs, Tensor]:
+    def raw(self, indices: Indices) -> tuple[Inputs, Tensor]:
         """Return bytes and token numbers, and the answers."""
-        indices = torch.as_tensor(indices, dtype=torch.int64)
+        indices = index_tensor(indices)
         inputs = Inputs(image=self.pictures(indices), tokens=trimmed(self.numbers[indices]))
         if self.scores is None:
             return inputs, self.labels[indices]
@@ -120,9 +129,7 @@ class QuestionDataset(TokenizedDataset):
                 scores[row, answer] = score
         return inputs, scores
 
-    def batch(
-        self, indices: Int[Tensor, " b"] | Sequence[int], transform: Transform | None = None
-    ) -> tuple[Inputs, Tensor]:
+    def batch(self, indices: Indices, transform: Transform | None = None) -> tuple[Inputs, Tensor]:
         """Return normalised pictures with token numbers, and the answers; ``transform`` changes the
         pictures' bytes.
         """

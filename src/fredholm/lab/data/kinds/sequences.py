@@ -14,7 +14,7 @@ from torch import Tensor
 from ....errors import DataError, ShapeError
 from ..stored import StoredRows
 from ..summaries import of_series
-from .dataset import Cut, LabelledDataset, check_labels, stretched
+from .dataset import Cut, Indices, LabelledDataset, check_labels, index_tensor, stretched
 from .images import ImageDataset
 from .kind import Kind, Page, Signal, register_kind
 
@@ -24,9 +24,13 @@ TASKS = ("classification", "steps", "regression")
 class Sequences(Kind):
     """Sequences of numbers (N, points, C), NaN where nothing was measured."""
 
-    name, one, many, encoder = "sequence", "sequence", "sequences", "sequence"
+    name = "sequence"
+    one = "sequence"
+    many = "sequences"
+    encoder = "sequence"
     legend = " One line per channel, between the channel's smallest and largest value."
-    axis, unit = "time", "1 is the longest sequence that the model takes"
+    axis = "time"
+    unit = "1 is the longest sequence that the model takes"
     sampled = summarised = True
 
     def fits(self, inputs: Any) -> bool:
@@ -49,7 +53,9 @@ SEQUENCES = register_kind(Sequences())
 class Tables(Sequences):
     """Rows of a table (N, columns, 1): one point per column, NaN where a cell is empty."""
 
-    name, one, many = "row", "row", "rows"
+    name = "row"
+    one = "row"
+    many = "rows"
     legend = " One point per column, each on its own scale."
     point = axis = "column"
     sampled = False
@@ -124,7 +130,8 @@ class SequenceDataset(LabelledDataset):
         self.stored = values if isinstance(values, StoredRows) else None
         self.values = values.__getitem__ if isinstance(values, StoredRows) else values
         self.length, self.channels = shape
-        self.task, self.timed = task, timed
+        self.task = task
+        self.timed = timed
 
         # Defaults of a model, which a reader of files may change. ``spacing`` is n if only every
         # n-th point of the series is kept. ``pool`` is the pooling of the head if the data require
@@ -132,8 +139,8 @@ class SequenceDataset(LabelledDataset):
         self.spacing = 1.0
         self.pool: str | None = None
 
-    def raw(self, indices: Tensor | Sequence[int]) -> tuple[Float[Tensor, "b n c"], Tensor]:
-        indices = torch.as_tensor(indices, dtype=torch.int64)
+    def raw(self, indices: Indices) -> tuple[Float[Tensor, "b n c"], Tensor]:
+        indices = index_tensor(indices)
         values = self.values(indices)
         if self.timed:
             self._check_times(values[..., 0], indices)
@@ -195,9 +202,11 @@ class SequenceDataset(LabelledDataset):
 
 def _signal(row: np.ndarray, timed: bool) -> Signal:
     """Return one sample up to the last point that was measured."""
-    x, values = np.arange(len(row), dtype=np.float32), row
+    x = np.arange(len(row), dtype=np.float32)
+    values = row
     if timed:
-        x, values = row[:, 0], row[:, 1:]
+        x = row[:, 0]
+        values = row[:, 1:]
     measured = ~np.isnan(values).all(1) & ~np.isnan(x)
     last = int(measured.nonzero()[0].max(initial=0)) + 1
     return Signal(x[:last], values[:last])

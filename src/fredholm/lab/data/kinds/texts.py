@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ....errors import DataError, OptionError, ShapeError
 from ..vocabulary import PADDING, Vocabulary, check_count, check_tokens
-from .dataset import LabelledDataset, check_labels
+from .dataset import Indices, LabelledDataset, check_labels, index_tensor
 from .kind import WORDS, Kind, Page, register_kind
 
 MAX_LENGTH = {"words": 64, "wordpieces": 64, "bytes": 256, "characters": 256}
@@ -78,6 +78,12 @@ class TextOptions:
     def length(self) -> int:
         """How many tokens of a text are read."""
         return self.max_length or MAX_LENGTH[self.kind]
+
+    def by_characters(self) -> TextOptions:
+        """Return these options with characters as the default tokens."""
+        if self.vocabulary is not None or self.tokens is not None:
+            return self
+        return replace(self, tokens="characters")
 
     def make_vocabulary(self, training: Sequence[str]) -> Vocabulary:
         """Return the vocabulary that was given, or that of the training texts."""
@@ -144,8 +150,13 @@ def trimmed(numbers: Int[Tensor, "b n"]) -> Int[Tensor, "b m"]:
 class Texts(Kind):
     """Texts as token numbers (N, length), 0 where padded."""
 
-    name, one, many, encoder = "text", "text", "texts", "text"
-    point, axis, unit = "token", "place in the text", "1 is the longest text that the model takes"
+    name = "text"
+    one = "text"
+    many = "texts"
+    encoder = "text"
+    point = "token"
+    axis = "place in the text"
+    unit = "1 is the longest text that the model takes"
     worded = True
     # A text alone lies on a line of its own: its positions mean nothing to a text below a picture.
     rooms = (
@@ -274,13 +285,16 @@ class TextDataset(TokenizedDataset):
                 f"got {', '.join(map(str, shapes))}; give as many"
             )
         check_labels(labels, classes)
-        self.texts, self.targets, self.task = list(texts), targets, task
-        self.vocabulary, self.max_length = vocabulary, max_length
+        self.texts = list(texts)
+        self.targets = targets
+        self.task = task
+        self.vocabulary = vocabulary
+        self.max_length = max_length
         where = f"{name} {split}: text"
         self.numbers, self.cut = encode_rows(self.texts, vocabulary, max_length, where)
 
-    def raw(self, indices: Int[Tensor, " b"] | Sequence[int]) -> tuple[Int[Tensor, "b n"], Tensor]:
-        indices = torch.as_tensor(indices, dtype=torch.int64)
+    def raw(self, indices: Indices) -> tuple[Int[Tensor, "b n"], Tensor]:
+        indices = index_tensor(indices)
         labels = self.labels
         if self.task == "regression" and self.targets is not None:
             labels = self.targets

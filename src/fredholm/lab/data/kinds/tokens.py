@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ....errors import DataError, ShapeError
-from .dataset import LabelledDataset, check_labels
+from .dataset import Indices, LabelledDataset, check_labels, index_tensor
 from .images import ImageDataset
 from .kind import Kind, Page, register_kind
 from .texts import prepare_texts
@@ -39,7 +39,8 @@ class Rows:
     """
 
     def __init__(self, symbols: Tensor, ends: Tensor):
-        self.symbols, self.ends = symbols, ends
+        self.symbols = symbols
+        self.ends = ends
 
     @classmethod
     def of(cls, rows: Sequence[Tensor]) -> Rows:
@@ -103,7 +104,10 @@ def pairs(first: Rows, second: Rows) -> Callable[[Tensor], Tensor]:
 class Symbols(Kind):
     """Sequences of symbols as token numbers, (N, length) or pairs (N, 2, length)."""
 
-    name, one, many, encoder = "symbols", "sequence", "sequences", "text"
+    name = "symbols"
+    one = "sequence"
+    many = "sequences"
+    encoder = "text"
 
     def fits(self, inputs: Any) -> bool:
         # A single sequence looks like a text; only its data set knows.
@@ -159,12 +163,13 @@ class TokenDataset(LabelledDataset):
     ):
         super().__init__(name, split, labels, classes)
         check_labels(labels, classes)
-        self.numbers, self.tokens, self.max_length, self.pair = numbers, tokens, max_length, pair
+        self.numbers = numbers
+        self.tokens = tokens
+        self.max_length = max_length
+        self.pair = pair
 
-    def raw(
-        self, indices: Tensor | Sequence[int]
-    ) -> tuple[Int[Tensor, "b ..."], Int[Tensor, " b"]]:
-        indices = torch.as_tensor(indices, dtype=torch.int64)
+    def raw(self, indices: Indices) -> tuple[Int[Tensor, "b ..."], Int[Tensor, " b"]]:
+        indices = index_tensor(indices)
         return self.numbers(indices), self.labels[indices]
 
     def encoder(self) -> dict[str, Any]:
