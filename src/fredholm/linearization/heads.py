@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..errors import ConversionError, OptionError
 from ..integral import Memory
-from ..integral.feature_attention import FeatureAttention, check_floor
+from ..integral.attention import FeatureAttention, check_floor
 from ..integral.feature_map import is_per_head, is_pointwise
 from ..integral.windowed import near_pairs, window_density
 from ..ops.linear_attention import (
