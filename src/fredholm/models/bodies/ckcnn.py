@@ -1,4 +1,4 @@
-"""The body of a CKCNN: residual blocks of two continuous kernel convolutions each."""
+"""Body of a CKCNN: residual blocks of two continuous kernel convolutions each."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class CKCNNConfig(BodyConfig):
     Attributes:
         widths: channels of each block.
         norm: ``paper``: layer norm over the channels of each point; ``released``: the authors'
-            code, one norm over all channels and real points, which tells every point of the future
-            and is refused where the encoder is causal.
+            code, one norm over all channels and real points. It leaks the future to every point,
+            and is refused if the encoder is causal.
         operator, operator_options: the convolution and its further options: ``omega``, ``width``,
             ``activation``, ``preset``, …
         dropout, input_dropout: after every activation, and after the input or embedding.
@@ -61,8 +61,8 @@ class CKCNNConfig(BodyConfig):
     def build(self, encoder: Encoder, config: EncoderConfig) -> CKCNNBody:
         if self.norm == "released" and config.causal:
             raise OptionError(
-                "norm: 'released' reads the whole sequence at every point; needs "
-                "encoder.causal=False, or 'paper'"
+                "norm: expected 'paper' beside encoder.causal=True, got 'released', which reads "
+                "the whole sequence at every point; change one of the two"
             )
         first: Any = encoder.dim
         widths = pairwise([first, *self.widths])
@@ -74,13 +74,14 @@ class CKCNNConfig(BodyConfig):
         known = inspect.signature(operator_factory(self.operator)).parameters
         if "out_dim" not in known or "length" not in known:
             raise OptionError(
-                f"operator: {self.operator!r} has no out_dim and length; needs a convolution such "
-                "as 'ckconv'"
+                "operator: expected a convolution with out_dim and length, got "
+                f"{self.operator!r}; choose one such as 'ckconv'"
             )
         options: dict[str, Any] = {"length": data.points}
         if position_dim > 1:
             options["position_dim"] = position_dim
         if not data.causal:
+            # Without an order a kernel reads both sides of its point.
             options["origin"] = "centre"
         spacing = getattr(data, "spacing", 1.0)
         if spacing < 1:
@@ -92,7 +93,10 @@ class CKCNNConfig(BodyConfig):
         norms: list[nn.Module] = []
         for dim in (d_in, d_out):
             operators.append(create_operator(self.operator, dim, 1, out_dim=d_out, **options))
-            norms.append(nn.LayerNorm(d_out) if self.norm == "paper" else WholeNorm(d_out))
+            if self.norm == "paper":
+                norms.append(nn.LayerNorm(d_out))
+            else:
+                norms.append(WholeNorm(d_out))
         return CKBlock(operators, norms, self.dropout)
 
 
@@ -109,6 +113,7 @@ class WholeNorm(nn.GroupNorm):
     def forward(self, input: Tensor, valid: Tensor | None = None) -> Tensor:
         if valid is None:
             return super().forward(input.mT).mT
+        # Padding counts neither for the mean nor for the variance.
         real = valid[..., None]
         u = torch.where(real, cast(input, at_least_single(input.dtype)), 0.0)
         count = (real.sum((1, 2), keepdim=True) * input.shape[2]).clamp(min=1)
@@ -120,7 +125,8 @@ class WholeNorm(nn.GroupNorm):
 
 
 class CKBlock(nn.Module):
-    r"""Twice convolution, norm, ReLU, dropout; then the block's input added and a last ReLU.
+    r"""A residual block: twice convolution, norm, ReLU, dropout; then the sum with the input and a
+    last ReLU.
 
     Shape: (B, N, dim) and a domain to (B, N, out_dim).
 
@@ -143,6 +149,7 @@ class CKBlock(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.skip = None
         if first.dim != first.out_dim:
+            # Another width needs a linear map on the way around.
             self.skip = nn.Linear(first.dim, first.out_dim)
             nn.init.kaiming_normal_(self.skip.weight)
             nn.init.zeros_(self.skip.bias)
@@ -151,7 +158,10 @@ class CKBlock(nn.Module):
         out = u
         for operator, norm in zip(self.operators, self.norms):
             out = operator(out, domain)
-            out = norm(out, domain.valid) if isinstance(norm, WholeNorm) else norm(out)
+            if isinstance(norm, WholeNorm):
+                out = norm(out, domain.valid)
+            else:
+                out = norm(out)
             out = self.dropout(functional.relu(out))
         return self._with_input(out, u)
 
@@ -203,6 +213,7 @@ class CKCNNBody(Body):
 
     def forward(self, u: Tensor, domain: Domain) -> tuple[Tensor, Domain]:
         domain = _summing(domain)
+        # A norm over all points would need those of all ranks.
         if domain.shards is not None and any(isinstance(m, WholeNorm) for m in self.modules()):
             domain.refuse_shards("norm='released', one norm over all points")
         u = self.input_dropout(u)
@@ -230,7 +241,8 @@ class CKCNNBody(Body):
     def _advance(
         self, u: Tensor, states: tuple[list[CausalState], ...], move: str
     ) -> tuple[Tensor, tuple[list[CausalState], ...]]:
-        u, after = self.input_dropout(u), []
+        u = self.input_dropout(u)
+        after = []
         for block, before in zip(self.blocks, states):
             u, new = block.advance(u, before, move)
             after.append(new)

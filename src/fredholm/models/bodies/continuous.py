@@ -1,4 +1,4 @@
-"""The continuous body: one evolution by operator splitting."""
+"""Continuous body: one evolution, solved by operator splitting."""
 
 from __future__ import annotations
 
@@ -52,12 +52,17 @@ class ContinuousConfig(EvolutionConfig):
         return self.dim
 
     def build(self, encoder: Encoder, config: EncoderConfig) -> ContinuousBody:
+        # Other norms act between the terms, as constraints.
+        norm = "none"
+        if self.norm == "pre":
+            norm = "pre"
+
         def terms(drop_path: float) -> list[Term]:
             return encoder_terms(
                 self.dim,
                 self.heads,
                 round(self.mlp_ratio * self.dim),
-                norm="pre" if self.norm == "pre" else "none",
+                norm=norm,
                 operator=self.operator,
                 activation=self.activation,
                 dropout=self.dropout,
@@ -65,18 +70,22 @@ class ContinuousConfig(EvolutionConfig):
                 **position_options(self.operator, encoder.position_dim, self.operator_options),
             )
 
-        sizes = {"dim": self.dim, "depth": self.depth}
-        return ContinuousBody(
-            [make_evolution(self, terms, **sizes, steps=self.steps, horizon=self.horizon)],
-            self.train_steps,
+        evolution = make_evolution(
+            self,
+            terms,
+            dim=self.dim,
+            depth=self.depth,
+            steps=self.steps,
+            horizon=self.horizon,
         )
+        return ContinuousBody([evolution], self.train_steps)
 
 
 class ContinuousBody(Body):
     r""":math:`u_t = \text{attention} + \text{network} + \text{constraints}` solved on [0, T].
 
     Depth is a numerical choice: ``model(inputs, steps=N)`` takes N time steps with the same
-    weights. At N = K = T and the Lie scheme the body is that of an ordinary encoder, post-norm or
+    weights. With N = K = T and the Lie scheme the body is an ordinary encoder, post-norm or
     pre-norm.
 
     Initialisation: Xavier-uniform terms, output layers scaled by :math:`1/\sqrt{2K}` unless
@@ -99,7 +108,7 @@ class ContinuousBody(Body):
 
     @property
     def evolution(self) -> Evolution:
-        """The evolution, of the last stage where there are several."""
+        """The evolution; the last stage's if there are several."""
         return self.evolutions[-1]
 
     def forward(
@@ -109,8 +118,13 @@ class ContinuousBody(Body):
         steps: int | None = None,
         observer: Observer | None = None,
     ) -> tuple[Tensor, Domain]:
-        """``observer`` is told of every substep. In training ``steps`` are drawn where the body was
-        built with a range of them, unless they are given.
+        """Solve the evolution from features (B, N, D).
+
+        Args:
+            u, domain: u(0).
+            steps: number of time steps. By default the evolution's own; in training a random one,
+                if the body was built with ``train_steps``.
+            observer: called after every substep.
         """
         if steps is None and self.training and self.train_steps is not None:
             least, most = self.train_steps
@@ -125,24 +139,27 @@ class ContinuousBody(Body):
         steps: int | None = None,
         observer: Observer | None = None,
     ) -> tuple[Tensor, Domain]:
-        """u(0) of the evolution, or of the last stage's where there are several, and its domain."""
+        """Return u(0) of the evolution (the last stage's if there are several) and its domain."""
         return u, domain
 
     @torch.no_grad()
     def trace(self, u: Tensor, domain: Domain) -> list[tuple[nn.Module, Tensor, Domain]]:
-        """What each step's attention term sees: (operator, its input u (B, N, D), domain), first
-        step first, of the last stage.
+        """Return the input of each step's attention term in the last stage, the first step first:
+        (operator, u (B, N, D), domain).
 
-        Where a scheme acts more than once per step, its first time. Interpolated controls show the
-        operator of the nearest knot.
+        If a scheme applies the term more than once per step, the first time counts. Interpolated
+        controls show the operator of the nearest knot.
         """
         first: dict[int, tuple[nn.Module, Tensor]] = {}
 
         def look(substep: Substep) -> None:
             term = substep.term
-            if isinstance(term, OperatorTerm) and substep.step not in first:
-                seen = substep.before if term.norm is None else term.norm(substep.before)
-                first[substep.step] = term.operator, seen
+            if not isinstance(term, OperatorTerm) or substep.step in first:
+                return
+            read = substep.before
+            if term.norm is not None:
+                read = term.norm(read)
+            first[substep.step] = (term.operator, read)
 
         u, domain = self.start(u, domain)
         self.evolution(u, domain, observer=look)
@@ -159,31 +176,43 @@ def make_evolution(
     horizon: float | None,
 ) -> Evolution:
     """Return an evolution of width ``dim`` with ``depth`` knots, each of ``terms(drop_path)``."""
-    count = 1 if c.control == "shared" else depth
+    count = depth
+    if c.control == "shared":
+        count = 1
+    # Stochastic depth grows linearly, from 0 at the first knot.
     rates = [c.drop_path * k / max(1, count - 1) for k in range(count)]
     knots = [constrained(c, terms(rate), dim) for rate in rates]
     norm = None
     if c.norm != "post":
         _scale_outputs(knots, (2 * depth) ** -0.5)
         norm = nn.LayerNorm(dim)
+
+    scheme = c.scheme
+    if not isinstance(scheme, str):
+        scheme = Hybrid(groups=scheme)
+    # Parameters shared by all times are constant in time.
+    controls = "constant"
+    if c.control == "linear":
+        controls = "linear"
+    if horizon is None:
+        horizon = float(depth)
+    if steps is None:
+        steps = depth
     return Evolution(
-        knots,
-        scheme=c.scheme if isinstance(c.scheme, str) else Hybrid(groups=c.scheme),
-        controls="linear" if c.control == "linear" else "constant",
-        horizon=float(depth) if horizon is None else horizon,
-        steps=depth if steps is None else steps,
-        norm=norm,
+        knots, scheme=scheme, controls=controls, horizon=horizon, steps=steps, norm=norm
     )
 
 
 def constrained(c: EvolutionConfig, terms: list[Term], dim: int) -> list[Term]:
-    """Return the terms of one knot, with the constraints that its norm asks for."""
+    """Return the terms of one knot, with the constraints of its norm."""
     if c.norm in ("pre", "none"):
         return terms
     options: Any = {}
     if c.norm == "soft":
-        penalty = PENALTY if c.penalty is None else c.penalty
-        options = {"affine": "scalar", "penalty": penalty}
+        # A penalty of None is the default; zero is refused by the configuration.
+        options = {"affine": "scalar", "penalty": c.penalty or PENALTY}
+
+    # A projection after the attention, and one after the network.
     *before, network = terms
     first = MomentConstraint(dim, **options)
     second = MomentConstraint(dim, **options)

@@ -70,7 +70,7 @@ class Accumulation(nn.Module):
         super().__init__()
         self.operators = nn.ModuleList(operators)
         if not self.operators:
-            raise OptionError("an accumulation needs at least one operator, got none")
+            raise OptionError("operators: expected one or more, got none; give some")
         if not 0.0 < decay < 1.0:
             raise OptionError(
                 f"expected a decay γ in (0, 1), got {decay}; for γ = 1 stack ResidualBlocks"
@@ -82,8 +82,12 @@ class Accumulation(nn.Module):
             self.decay_logit = nn.Parameter(torch.tensor(math.log(decay / (1 - decay))))
 
         # A residual stack has a norm for each operator, and beside it a network and its norm.
-        blocks = len(self.operators) if residual else 0
-        networks = range(blocks if ratio else 0)
+        blocks = 0
+        if residual:
+            blocks = len(self.operators)
+        networks = range(0)
+        if ratio:
+            networks = range(blocks)
         options: Any = {"ratio": ratio, "dropout": dropout, "chunk": chunk}
         self.norms = nn.ModuleList(nn.LayerNorm(dim) for _ in range(blocks))
         self.network_norms = nn.ModuleList(nn.LayerNorm(dim) for _ in networks)
@@ -92,7 +96,8 @@ class Accumulation(nn.Module):
         self.drop_path = StochasticDepth(drop_path)
 
     def forward(self, u: Tensor, domain: Domain) -> Tensor:
-        return self.accumulate(u, domain)[0]
+        out, _ = self.accumulate(u, domain)
+        return out
 
     def accumulate(self, u: Tensor, domain: Domain) -> tuple[Tensor, Tensor]:
         """Return the output and S_L, both (B, N, dim)."""
@@ -103,6 +108,7 @@ class Accumulation(nn.Module):
         stream = response = u
         total = torch.zeros_like(u)
         for layer, operator in enumerate(self.operators):
+            # Layers are counted from 1 in the formula.
             weight = gamma ** (layer + 1)
             if not self.residual:
                 response = operator(response, domain)
@@ -116,8 +122,12 @@ class Accumulation(nn.Module):
             if self.networks:
                 branch = self.networks[layer](self.network_norms[layer](stream))
                 stream = stream + self.drop_path(branch, domain.shards)
-        return (stream if self.residual else total), total
+        if self.residual:
+            return stream, total
+        return total, total
 
     def extra_repr(self) -> str:
-        gamma = "learned" if self.decay_logit is not None else f"{self.decay:g}"
+        gamma = f"{self.decay:g}"
+        if self.decay_logit is not None:
+            gamma = "learned"
         return f"decay={gamma}, residual={self.residual}"

@@ -23,9 +23,9 @@ class FeedForward(nn.Module):
         dim: d.
         ratio: expansion.
         dropout: of the hidden units.
-        chunk: points that are computed at once; without it all. The hidden units then take
-            ``chunk`` · ratio·d numbers a sample whatever N, forward and backward, which computes
-            them a second time. It changes no weight and no output, and may be set later.
+        chunk: points computed at once; None: all. The hidden units then need ``chunk`` · ratio·d
+            numbers per sample, whatever N is, forward and backward; the backward computes them a
+            second time. It changes no weight and no output, and may be set later.
 
     Raises:
         OptionError: a chunk below one point.
@@ -41,7 +41,7 @@ class FeedForward(nn.Module):
         super().__init__()
         if chunk is not None and chunk < 1:
             raise OptionError(
-                f"chunk is a number of points computed at once, 1 or more, got {chunk}"
+                f"chunk: expected 1 point at once or more, got {chunk}; None sets no limit"
             )
         hidden = round(ratio * dim)
         self.expand = nn.Linear(dim, hidden)
@@ -74,7 +74,9 @@ class FeedForward(nn.Module):
         return self.contract(self.dropout(self.activation(self.expand(u))))
 
     def extra_repr(self) -> str:
-        return "" if self.chunk is None else f"chunk={self.chunk}"
+        if self.chunk is None:
+            return ""
+        return f"chunk={self.chunk}"
 
 
 def output_layers(operator: nn.Module) -> list[Any]:
@@ -127,8 +129,8 @@ class ResidualBlock(nn.Module):
 
     @torch.no_grad()
     def scale_outputs(self, factor: float) -> None:
-        """Multiply what both branches add to the stream: the operator's output projection and the
-        feed-forward's last matrix.
+        """Multiply the output layers of both branches: the operator's projection and the last
+        matrix of the feed-forward network.
         """
         for projection in output_layers(self.operator):
             projection.weight.mul_(factor)
@@ -148,13 +150,13 @@ class ResidualBlock(nn.Module):
     def step(
         self, u: Float[Tensor, "b d"], state: CausalState
     ) -> tuple[Float[Tensor, "b d"], CausalState]:
-        """One more point of a causal domain: the block's output there, and the state after it."""
+        """Return the output at one more point of a causal domain, and the state after it."""
         return self._advance(u, state, "step")
 
     def prefill(
         self, u: Float[Tensor, "b n d"], state: CausalState
     ) -> tuple[Float[Tensor, "b n d"], CausalState]:
-        """The next n points at once."""
+        """Return the outputs at the next n points, and the state after them."""
         return self._advance(u, state, "prefill")
 
     def _advance(self, u: Tensor, state: CausalState, move: str) -> tuple[Tensor, CausalState]:
