@@ -121,7 +121,7 @@ def _outcome(state: dict[str, Any], rows: list[Row]) -> Row:
     }
     for other in (MINIROCKET, GRU, *PLAIN):
         if other != verdict["pick"] and any(line["operator"] == other for line in lines):
-            found = compared(rows, verdict["pick"], other, higher)
+            found = compared(rows, verdict["pick"], other, higher, state["each"])
             result["beside"].append(found | {"sure": is_sure(found), "p": mcnemar(rows, found)})
     return result
 
@@ -160,7 +160,7 @@ def minirocket(search: Search, seeds: int) -> list[Row]:
     plain = [inputs for inputs, _ in batches(test, size)]
     arrays["test"] = _together(plain)
     for number, change in enumerate(STRESSES.values()):
-        arrays[f"test{number}"] = _together([change(test.timed)(batch) for batch in plain])
+        arrays[f"test{number}"] = _together([change(batch, test.timed) for batch in plain])
     start = perf_counter()
     with tempfile.TemporaryDirectory() as name:
         given, out = Path(name) / "in.npz", Path(name) / "out.npz"

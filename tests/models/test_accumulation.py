@@ -90,5 +90,5 @@ def test_a_learned_decay_gets_its_gradient(residual):
 def test_bad_decays_and_empty_stacks_are_refused(decay):
     with pytest.raises(OptionError, match=rf"\(0, 1\), got {decay}"):
         Accumulation([Fixed()], DIM, decay=decay)
-    with pytest.raises(OptionError, match="operators: expected at least one"):
+    with pytest.raises(OptionError, match="operators: expected one or more, got none"):
         Accumulation([], DIM)

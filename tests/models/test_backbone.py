@@ -200,7 +200,7 @@ def test_operators_live_on_the_measure_they_are_defined_for():
     ("fields", "error", "message"),
     [
         ({"encoder": "sound"}, OptionError, "unknown encoder 'sound'"),
-        ({"head": "each"}, OptionError, "head.pool: received 'each'"),
+        ({"head": "each"}, OptionError, "head.pool: expected one of .*, got 'each'"),
         ({"dim": 0}, OptionError, "dim: expected a positive integer, got 0"),
         ({"dim": 9}, OptionError, "expected heads that divide dim"),
         ({"causal": True}, OptionError, "'image' has no option 'causal'"),
@@ -211,7 +211,7 @@ def test_operators_live_on_the_measure_they_are_defined_for():
         (
             {"operator": "gru", "operator_options": {"taps": 3}},
             OptionError,
-            "has not all of the options",
+            "expected its own options, got",
         ),
         (
             {"operator": "convolution", "operator_options": {"taps": 4}},

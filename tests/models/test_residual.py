@@ -108,5 +108,5 @@ def test_a_chunked_network_is_the_network():
         return dropped(x).square().sum()
 
     assert torch.autograd.gradcheck(answer, u)  # the second computation drops the same units
-    with pytest.raises(OptionError, match="1 or more, got 0"):
+    with pytest.raises(OptionError, match="chunk: expected 1 point at once or more, got 0"):
         FeedForward(6, chunk=0)

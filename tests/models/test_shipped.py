@@ -79,5 +79,5 @@ def test_unknown_weights_are_refused_by_name():
 
 
 def test_parts_that_the_weights_do_not_fit_are_refused():
-    with pytest.raises(CheckpointError, match="does not fit its configuration"):
+    with pytest.raises(CheckpointError, match="expected the weights of its configuration"):
         create_model("itnet_nano", pretrained="digits", body={"dim": 64})

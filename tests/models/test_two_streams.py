@@ -148,16 +148,16 @@ def test_the_streams_have_weights_of_their_own():
 
 
 def test_what_it_refuses():
-    with pytest.raises(OptionError, match=r"would read the picture alone; needs head\.pool=mean"):
+    with pytest.raises(OptionError, match=r"would read the picture only; choose head\.pool=mean"):
         make("cls", fusion="concatenation")
     with pytest.raises(OptionError, match="did you mean 'cross'"):
         make(fusion="kross")
-    with pytest.raises(OptionError, match="'two_streams' cannot take 'image'"):
+    with pytest.raises(OptionError, match="for the body 'two_streams', got 'image'"):
         create_model("itnet_nano", body={"kind": "two_streams"})
-    with pytest.raises(OptionError, match="'infsa' answers at its own points only"):
+    with pytest.raises(OptionError, match="at other points beside 'cross', got 'infsa'"):
         make(fusion="cross", operator="infsa")
     assert make(fusion="concatenation", operator="infsa")(pair()).shape == (2, 5)
-    with pytest.raises(ShapeError, match="8 x 8 pixels, those that this body was built for"):
+    with pytest.raises(ShapeError, match="expected 8 x 8 pixels, for which this body was built"):
         make(fusion="cross")(pair(image=torch.rand(2, 1, 8, 12)))
 
 

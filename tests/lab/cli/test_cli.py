@@ -249,7 +249,7 @@ def test_names_of_classes_are_text_and_no_markup(capsys):
 def test_options_of_a_layers_report_are_refused_for_that_of_a_run(tmp_path, capsys):
     for flags in (["--samples", "3"], ["--seed", "7"]):
         assert main(["explain", str(tmp_path), *flags]) == 2
-        assert f"{flags[0]} belongs to the report of one layer" in capsys.readouterr().err
+        assert f"{flags[0]}: expected one layer" in capsys.readouterr().err
 
 
 def test_samples_that_are_taken_for_a_recipe_are_told_how(tmp_path, monkeypatch, capsys):

@@ -32,11 +32,11 @@ def test_a_layer_of_a_user_s_model(tmp_path, capsys):
 FAILURES = [
     ([RESNET, "--module", "layer1.0.bn1", "--shape", "3,3,8,8"], "BatchNorm2d is not understood"),
     ([RESNET, "--module", "conv1"], "give inputs (--inputs FILE), data (--data NAME) or shape"),
-    ([RESNET, "--module", "conv1", "--shape", "3,x"], "--shape takes positive whole numbers"),
+    ([RESNET, "--module", "conv1", "--shape", "3,x"], "--shape: expected positive whole numbers"),
     ([RESNET, "--module", "conv1", "--shape", "3,3,8"], "does not take float32 (3, 3, 8)"),
     ([RESNET, "--module", "conv1", "--data", "digit"], "did you mean 'digits'?"),
     (["nowhere", "--module", "conv1"], "no model 'nowhere'"),
-    (["nowhere", "--shape", "3,3,8,8"], "--shape belongs to the report of one layer"),
+    (["nowhere", "--shape", "3,3,8,8"], "--shape: expected one layer"),
     (["nowhere"], "no run here"),
 ]
 

@@ -264,9 +264,11 @@ def test_a_task_is_compared_by_its_own_metric(tmp_path, monkeypatch):
 
     found = compare(*arguments, setting=setting, report=lines.append)
     error = found["tasks"][0]["rows"][0]["runs"][0]["error"]
-    assert error.startswith("the task's metric is 'near', of which its evaluation says nothing")
+    assert error.startswith("evaluation: expected the task's metric 'near', got loss")
     assert "loss, pearson" in error
-    assert sum("failed: the task's metric is 'near'" in line for line in lines) == 2
+    assert (
+        sum("failed: evaluation: expected the task's metric 'near'" in line for line in lines) == 2
+    )
 
     monkeypatch.setattr(Regression, "summary_of_pairs", summary_of_pairs)
     found = compare(["adding"], "softmax,gru", tmp_path / "whole", setting=setting)
@@ -297,17 +299,17 @@ def test_tasks_are_valid_recipes(name):
     [
         (["--task", "digit"], "did you mean 'digits'"),
         (["--operators", "softmax,gruu"], "did you mean 'gru'"),
-        (["--operators", "gru,gru"], "needs each of them once"),
-        (["--budget", "money"], "budget: received 'money'"),
-        (["--budget", "time"], "minutes: received None"),
-        (["digits", "--budget", "time"], "--budget: received with 'digits'"),
-        (["digits", "--worker"], "--worker: received with 'digits'"),
-        (["./here", "--task", "regression"], "is asked of files is --predict regression"),
+        (["--operators", "gru,gru"], "expected each of them once"),
+        (["--budget", "money"], "budget: expected one of params, flops, time, got 'money'"),
+        (["--budget", "time"], "minutes: expected a number with budget 'time', got None"),
+        (["digits", "--budget", "time"], "--budget: expected a table of tasks, got 'digits'"),
+        (["digits", "--worker"], "--worker: expected a table of tasks, got 'digits'"),
+        (["./here", "--task", "regression"], "use --predict regression"),
         (["--task", "regression"], "fredholm compare ./mydata --predict regression"),
-        (["--predict", "steps"], "--predict: received 'steps' without files"),
-        (["--label", "gait"], "--label: received 'gait' without files"),
-        (["--minutes", "3"], "they belong to 'time'"),
-        (["--seeds", "0"], "seeds: received 0"),
+        (["--predict", "steps"], "--predict: expected files beside it, got 'steps'"),
+        (["--label", "gait"], "--label: expected files beside it, got 'gait'"),
+        (["--minutes", "3"], "minutes: expected none with budget 'params', got 3"),
+        (["--seeds", "0"], "seeds: expected 1 or more, got 0"),
     ],
 )
 def test_bad_calls_are_one_line(arguments, message, capsys, tmp_path):

@@ -262,7 +262,7 @@ def test_the_command_writes_text(characters, capsys):
     expected = generate(run, "And ", length=6, temperature=0.5, top_k=5, seed=3)
     assert capsys.readouterr().out == f"And {expected['text']}\n"
     assert main(["evaluate", str(run)]) == 0
-    assert "bits a token" in capsys.readouterr().out
+    assert "bits per token" in capsys.readouterr().out
 
 
 # --- other modes of a trained run -----------------------------------------------------------------
@@ -342,12 +342,12 @@ def test_a_run_is_compressed(sampled, home, capsys):
     for key, value in model.state_dict().items():
         if ".operator." not in key or "residual" in key or "projection" in key:
             assert torch.equal(value, before[key]), key
-    with pytest.raises(OptionError, match="exists; remove it"):
+    with pytest.raises(OptionError, match="got one that exists; remove it"):
         compress_run(run, 3)
     asked = {"out": low, "samples": 8, "resume": True}
     assert compress_run(run, 3, steps=4, **asked) == report
     for rank, steps, other in ((2, 4, "rank"), (3, 5, "steps")):
-        with pytest.raises(RecipeError, match=f"started otherwise; it differs in {other};"):
+        with pytest.raises(RecipeError, match=f"got others for {other};"):
             compress_run(run, rank, steps=steps, **asked)
-    with pytest.raises(OptionError, match="received rank=0"):
+    with pytest.raises(OptionError, match="rank: expected 1 or more, got 0"):
         compress_run(run, 0, out=home / "other")

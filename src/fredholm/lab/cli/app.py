@@ -1,5 +1,6 @@
-"""The commands: each parses its arguments and calls one function. Heavy imports wait until a
-command needs them. A command is as long as its options, each of which is named here once.
+"""Commands of ``fredholm``: each parses its arguments and calls one function.
+
+A command is as long as its options, each of which is named here once.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from .reading import (
     run_folders,
     unpacked,
 )
+
+# Imports inside functions load torch and the training room only for the commands that need them:
+# completion and `fredholm --help` must answer at once.
 
 app = typer.Typer(
     name="fredholm",
@@ -74,6 +78,13 @@ TrustFlag = Annotated[
 ]
 
 
+def _default(value: Any, default: Any) -> Any:
+    """Return the default of an option that is not given and whose default depends on others."""
+    if value is None:
+        return default
+    return value
+
+
 def _version(wanted: bool | None) -> None:
     if wanted:
         from ... import __version__
@@ -124,17 +135,17 @@ def train(
     """Train a model on your own files or from a recipe; write it to RUNS/NAME."""
     from .. import training
 
-    called = [as_override("name", name)] if name else []
-    chosen = [*as_overrides(said), *(overrides or []), *called]
+    changes = [*as_overrides(said), *(overrides or [])]
+    if name:
+        changes.append(as_override("name", name))
+
+    def check(found: training.Recipe) -> None:
+        """Refuse a folder that is in use before anything slow happens."""
+        if training.first_process():
+            training.check_folder(runs / found.name, resume, overwrite)
+
     show.trusted_code(recipe, trust_code)
-    loaded = training.load_recipe(
-        recipe,
-        chosen,
-        trust_code=trust_code,
-        first=lambda found: (
-            training.first_process() and training.check_folder(runs / found.name, resume, overwrite)
-        ),
-    )
+    loaded = training.load_recipe(recipe, changes, trust_code=trust_code, first=check)
     result = training.train(
         loaded,
         runs / loaded.name,
@@ -200,6 +211,7 @@ def evaluate(
         return
     split = split or "test"
     if every:
+        # RUN is a folder of runs here.
         for each in training.glue_runs(run):
             show.trusted_code(each, trust_code)
         scores = training.evaluate_glue(run, split, overrides, trust_code=trust_code)
@@ -246,13 +258,22 @@ def predict(
     from .. import training
 
     show.trusted_code(run, trust_code)
+    # A dash means standard output: no file is written.
     piped = str(out) == "-"
-    given = {"batch_size": batch_size, "trust_code": trust_code, "strict": strict}
-    given |= {"out": None if piped else out, "texts": texts or ()}
-    rows = training.predict(run, files or [], **given)
+    if piped:
+        out = None
+    rows = training.predict(
+        run,
+        files or [],
+        out=out,
+        texts=texts or (),
+        batch_size=batch_size,
+        strict=strict,
+        trust_code=trust_code,
+    )
     if piped and not json:
         show.predictions_as_csv(rows)
-    elif piped or out is None:
+    elif out is None:
         show.predictions(rows, json)
     else:
         typer.echo(f"{len(rows):,} predictions: {out}")
@@ -289,10 +310,17 @@ def generate(
     """Generate text with a language model: a run's, or one of transformers."""
     from .. import training
 
-    draws = {"length": length, "temperature": temperature, "top_k": top_k, "seed": seed}
-    draws["chat"] = chat
     show.trusted_code(run, trust_code)
-    result = training.generate(run, prompt, **draws, trust_code=trust_code)
+    result = training.generate(
+        run,
+        prompt,
+        length=length,
+        temperature=temperature,
+        top_k=top_k,
+        seed=seed,
+        chat=chat,
+        trust_code=trust_code,
+    )
     show.generated(result, json, answered=chat)
 
 
@@ -328,6 +356,7 @@ def export(
     from .. import training
 
     show.trusted_code(run, trust_code)
+    # Prefill and step are two programs, in a format of their own.
     if steps:
         show.refuse_with_steps(to=to != "onnx", fixed=bool(fixed), opset=opset is not None)
         for path in training.export_run_steps(run, out=out, trust_code=trust_code):
@@ -538,18 +567,18 @@ def compare(
             said,
             change or [],
             operators=operators,
-            minutes=minutes,
-            seeds=seeds,
+            minutes=_default(minutes, 30.0),
+            seeds=_default(seeds, 5),
             out=out,
             trust_code=trust_code,
         )
         return
     comparing.tabulate(
-        "digits" if task is None else task,
+        _default(task, "digits"),
         operators,
-        Path("runs/compare") if out is None else out,
+        _default(out, Path("runs/compare")),
         setting=(budget, minutes, tuple(change or ())),
-        seeds=1 if seeds is None else seeds,
+        seeds=_default(seeds, 1),
         worker=worker,
         trust_code=trust_code,
     )
@@ -768,8 +797,8 @@ def linearize(
         "options": layers.read_options(option),
         "layers": layer,
         "tied": not untied,
-        "window": "auto" if window is None else window,
-        "sinks": "auto" if sinks is None else sinks,
+        "window": _default(window, "auto"),
+        "sinks": _default(sinks, "auto"),
         "store": store,
         "decay": decay,
         "state": state,
@@ -865,6 +894,7 @@ def data_describe(
     """Show what your file or folder holds and how it would be read, without training."""
     from ..training import own_files
 
+    # The command repeats what was guessed, so that it reads the files alike wherever it runs.
     facts = own_files.describe(path, said)
     facts["as_read"] = as_read(path, facts["schema"], "strict" in said)
     show.description(facts, as_command(path, said), json)

@@ -1,4 +1,4 @@
-"""What ``fredholm compare`` does: recommend an operator for one source, or tabulate tasks."""
+"""Two uses of ``fredholm compare``: recommend an operator for one source, or tabulate tasks."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from ...errors import OptionError
 from . import show
 from .reading import TASKS, as_command, as_overrides, flag_of
 
+# Imports inside functions load the training room only when a comparison begins: `fredholm --help`
+# must answer at once.
+
 
 def check(
     source: str | None,
@@ -21,38 +24,42 @@ def check(
     budget: str,
     worker: bool,
 ) -> None:
-    """Refuse what belongs to the other use of the command.
+    """Refuse flags that belong to the other use of the command.
+
+    Args:
+        source: files or a recipe; None: a table of tasks.
+        said: the flags that describe the user's files.
+        task, budget, worker: the flags of a table.
 
     Raises:
-        OptionError: naming it.
+        OptionError: such a flag.
     """
     if source is None:
         if said:
-            key = next(iter(said))
+            key, value = next(iter(said.items()))
+            flag = flag_of(key)
             raise OptionError(
-                f"{flag_of(key)}: received {said[key]!r} without files; name them: fredholm "
-                f"compare ./mydata {flag_of(key)} ..."
+                f"{flag}: expected files beside it, got {value!r} alone; name them: fredholm "
+                f"compare ./mydata {flag} ..."
             )
         if task in TASKS:
             raise OptionError(
-                f"--task: received {task!r} without files; it names the tasks of a table "
-                f"(--list), of files of yours say fredholm compare ./mydata --predict {task}"
+                f"--task: expected tasks of a table (see --list), got {task!r}; for your own files "
+                f"use fredholm compare ./mydata --predict {task}"
             )
         return
+
+    # Other commands accept --task for --predict; here the name is taken.
     if task in TASKS:
         raise OptionError(
-            f"--task: received {task!r} with {source!r}; here it names the tasks of a table, what "
-            f"is asked of files is --predict {task}"
+            f"--task: expected no tasks of a table beside {source!r}, got {task!r}; use --predict "
+            f"{task}"
         )
-    for flag, given in (
-        ("--task", task is not None),
-        ("--budget", budget != "params"),
-        ("--worker", worker),
-    ):
-        if given:
+    flags = {"--task": task is not None, "--budget": budget != "params", "--worker": worker}
+    for flag, is_given in flags.items():
+        if is_given:
             raise OptionError(
-                f"{flag}: received with {source!r}; it belongs to the table of tasks, leave one "
-                "of them out"
+                f"{flag}: expected a table of tasks, got {source!r}; leave one of the two out"
             )
 
 
@@ -62,8 +69,8 @@ def recommend(
     changes: list[str],
     *,
     operators: str | None,
-    minutes: float | None,
-    seeds: int | None,
+    minutes: float,
+    seeds: int,
     out: Path | None,
     trust_code: bool,
 ) -> None:
@@ -74,7 +81,8 @@ def recommend(
         said: the flags that describe the user's files, as :func:`reading.reading` returns them.
         changes: changes to the recipe, ``KEY=VALUE``, beyond those flags.
         operators, out: see :func:`fredholm.lab.compare.choose`.
-        minutes, seeds: None stands for 30 minutes and 5 seeds.
+        minutes: of the whole comparison.
+        seeds: of each finalist.
         trust_code: whether code that a recipe imports may be executed.
     """
     from ..compare import choose
@@ -92,11 +100,11 @@ def recommend(
 
     state = choose(
         source,
-        30.0 if minutes is None else minutes,
+        minutes,
         operators=operators,
         out=out,
         changes=[*as_overrides(said), *changes],
-        seeds=5 if seeds is None else seeds,
+        seeds=seeds,
         command=command,
         report=typer.echo,
         trust_code=trust_code,
@@ -116,10 +124,20 @@ def tabulate(
     worker: bool,
     trust_code: bool,
 ) -> None:
-    """Train a table of tasks, and print it; exit code 1 where every training failed."""
+    """Train every operator on every task, and print the table.
+
+    The exit code is 1 if every training failed.
+
+    Args:
+        tasks: names, separated by commas, or ``all``.
+        operators, out, seeds, worker, trust_code: see :func:`fredholm.lab.compare.compare`.
+        setting: fields of :class:`fredholm.lab.compare.Setting`.
+    """
     from .. import compare as comparison
 
-    chosen = comparison.list_tasks() if tasks == "all" else tasks.split(",")
+    chosen = tasks.split(",")
+    if tasks == "all":
+        chosen = comparison.list_tasks()
     for each in chosen:
         show.trusted_code(each, trust_code)
     results = comparison.compare(
@@ -136,6 +154,6 @@ def tabulate(
     runs = [run for task in results["tasks"] for row in task["rows"] for run in row["runs"]]
     failed = [run for run in runs if "error" in run]
     if len(failed) == len(runs):
-        why = failed[0]["error"] if failed else "no operator serves a task"
+        why = next((run["error"] for run in failed), "no operator serves a task")
         typer.echo(f"{len(failed)} of {len(runs)} trainings failed: {why}", err=True)
         raise typer.Exit(1)

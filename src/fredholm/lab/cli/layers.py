@@ -1,4 +1,4 @@
-"""Arguments that commands read: of ``fredholm explain --module`` and of ``linearize``."""
+"""Arguments of ``fredholm explain --module`` and of ``fredholm linearize``."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any
 from ...errors import OptionError
 from . import show
 
+# Imports inside functions load the training room only when a command needs it.
+
 
 def read_shape(text: str | None) -> tuple[int, ...] | None:
-    """``"8,3,64,64"`` as numbers.
+    """Parse a shape such as ``"8,3,64,64"``.
 
     Raises:
         OptionError: anything but positive whole numbers with commas between them.
@@ -23,16 +25,18 @@ def read_shape(text: str | None) -> tuple[int, ...] | None:
         return None
     parts = text.split(",")
     if not all(part.strip().isdecimal() and int(part) for part in parts):
-        raise OptionError(f"--shape takes positive whole numbers such as 8,3,64,64, got {text!r}")
+        raise OptionError(
+            f"--shape: expected positive whole numbers, got {text!r}; write them as 8,3,64,64"
+        )
     return tuple(int(part) for part in parts)
 
 
 def read_options(given: list[str] | None) -> dict[str, Any]:
-    """``["channels=16", "shared=true"]`` as a dictionary of YAML values.
+    """Parse options such as ``["channels=16", "shared=true"]``, whose values are YAML.
 
     Raises:
-        OptionError: without an equals sign.
-        RecipeError: a value that is no YAML.
+        OptionError: an option without an equals sign.
+        RecipeError: a value that is not YAML.
 
     Example:
         >>> read_options(["channels=16", "envelope=scalar"])
@@ -44,13 +48,15 @@ def read_options(given: list[str] | None) -> dict[str, Any]:
     for text in given or []:
         key, sign, value = text.partition("=")
         if not sign or not key:
-            raise OptionError(f"--option takes KEY=VALUE, got {text!r}")
+            raise OptionError(
+                f"--option: expected KEY=VALUE, got {text!r}; e.g. --option channels=16"
+            )
         options[key] = plain(parse(value, f"--option {key}"))
     return options
 
 
 def import_run_code(source: str, trust_code: bool) -> None:
-    """Operators of a run's own, where the model to be explained is that of a run folder.
+    """Import what a run's recipe imports, such as operators, if the source is a run folder.
 
     Raises:
         TrustError: the run's recipe imports a file, and ``--trust-code`` is not given.
@@ -63,7 +69,10 @@ def import_run_code(source: str, trust_code: bool) -> None:
 
 
 def is_model(source: str) -> bool:
-    """Whether a model is named, not a run: a model's folder, or ``package.module:factory``."""
+    """Return whether a source is a model and not a run: a model's folder, or
+    ``package.module:factory``.
+    """
+    # A run folder may hold a config.json as well; its recipe tells it apart.
     folder = Path(source).expanduser()
     if folder.is_dir():
         return not (folder / "recipe.yaml").is_file() and (folder / "config.json").is_file()
@@ -71,7 +80,7 @@ def is_model(source: str) -> bool:
 
 
 def refuse_without_module(**given: Any) -> None:
-    """Options that mean nothing for the report of a whole run.
+    """Refuse options that the report of a whole run does not read.
 
     Raises:
         OptionError: one of them is given.
@@ -79,13 +88,13 @@ def refuse_without_module(**given: Any) -> None:
     for name, value in given.items():
         if value is not None:
             raise OptionError(
-                f"--{name} belongs to the report of one layer, or of a model's folder; name the "
+                f"--{name}: expected one layer, or a model's folder, got a whole run; name the "
                 "layer with --module"
             )
 
 
 def given(**options: Any) -> dict[str, Any]:
-    """Those that were given.
+    """Return the options that were given.
 
     Example:
         >>> given(lr=1e-3, steps=None)

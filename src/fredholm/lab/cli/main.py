@@ -9,27 +9,36 @@ from contextlib import nullcontext
 from ...errors import FredholmError, StorageError, require
 from ...progress import shown
 
+# Imports inside functions load typer, training and torch only when they are needed: completion and
+# `fredholm --help` must answer at once.
+
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; returns the exit code.
+    """Run the command line and return its exit code.
 
-    0 done, 1 a run failed, 2 bad input (one line on stderr; ``--debug`` shows the traceback), 130
-    interrupted.
+    0: done; 1: a run failed; 2: bad input, with one line on stderr (``--debug`` shows the
+    traceback); 130: interrupted.
     """
-    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments is None:
+        arguments = sys.argv[1:]
     # Threads that spin while they wait make a step over ten times slower as soon as another process
-    # wants the same core; read when torch is loaded, which is later than this.
+    # wants the same core. torch reads the variable when it is imported, which is later.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
+
     try:
         require("typer", "train", "the fredholm command")
         from .app import app
 
-        _check_processes(next((word for word in arguments if not word.startswith("-")), ""))
+        command = next((word for word in arguments if not word.startswith("-")), "")
+        _check_processes(command)
 
-        leads = os.environ.get("RANK", "0") == "0"  # of several processes one says how far they are
-        with shown() if leads else nullcontext():
+        # Of several processes only the first shows progress.
+        progress = nullcontext()
+        if os.environ.get("RANK", "0") == "0":
+            progress = shown()
+        with progress:
             return int(app(arguments, standalone_mode=False, prog_name="fredholm") or 0)
     except FredholmError as error:
         if debug:
@@ -37,7 +46,8 @@ def main(arguments: list[str] | None = None) -> int:
         if not error.said:
             _complain(str(error))
         return error.exit_code
-    except OSError as error:  # a disk or a permission, wherever it was met
+    except OSError as error:
+        # A full disk or a missing permission, wherever it was met.
         if debug:
             raise
         from ...files import storage_error
@@ -48,7 +58,8 @@ def main(arguments: list[str] | None = None) -> int:
         _complain("interrupted")
         return 130
     except Exception as error:
-        show = getattr(error, "show", None)  # typer's own usage errors print themselves
+        # typer's usage errors print themselves.
+        show = getattr(error, "show", None)
         if show is None:
             raise
         show(sys.stderr)
@@ -56,8 +67,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _check_processes(command: str) -> None:
-    """Refuse several processes of what one does."""
-    launched = {"RANK", "SLURM_STEP_NUM_TASKS"} & set(os.environ)  # training is slow to import
+    """Refuse to run a command other than training in several processes."""
+    # A look at the environment is cheap; the training room is slow to import.
+    launched = {"RANK", "SLURM_STEP_NUM_TASKS"} & set(os.environ)
     if launched and command not in ("", "train"):
         from ..training import check_alone
 
@@ -65,12 +77,12 @@ def _check_processes(command: str) -> None:
 
 
 def _complain(message: str) -> None:
-    coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
-    colour = ("\033[31m", "\033[0m") if coloured else ("", "")
-    print(
-        "\n".join(f"{colour[0]}error:{colour[1]} {line}" for line in message.splitlines()),
-        file=sys.stderr,
-    )
+    """Print each line of an error on stderr, marked and in red on a terminal."""
+    mark = "error:"
+    if sys.stderr.isatty() and not os.environ.get("NO_COLOR"):
+        mark = f"\033[31m{mark}\033[0m"
+    for line in message.splitlines():
+        print(f"{mark} {line}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""Flags that say what a user's own files hold, common to the commands that read them; and runs that
-come with the package.
+"""Flags that describe a user's own files, shared by the commands that read them; and names of runs
+that come with the package.
 """
 
 from __future__ import annotations
@@ -17,9 +17,19 @@ import typer
 
 from ...errors import OptionError
 
+# Imports inside functions load the training room only when a command needs it: the shell calls the
+# completions of this file at every press of a key.
+
 PRETRAINED = "pretrained:"
 
-TASKS = ("classification", "regression", "steps")  # that files may ask for
+# Tasks on a user's files.
+TASKS = ("classification", "regression", "steps")
+
+# Columns from which on a list of them is no longer spelled out.
+MANY = 40
+
+# Characters that YAML only accepts escaped.
+_ODD = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 
 
 def _flag(*names_and_text: str) -> Any:
@@ -27,9 +37,6 @@ def _flag(*names_and_text: str) -> Any:
     return typer.Option(*names, help=text, rich_help_panel="About your files (guessed if left out)")
 
 
-MANY = 40  # columns that are no longer spelled out
-# Signs that YAML takes escaped only.
-_ODD = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 _ASKED = "Task: classification, regression or steps (a class per time)."
 PredictFlag = Annotated[str | None, _flag("--predict", "--task", _ASKED)]
 # Of ``compare``, whose --task names the tasks of a table.
@@ -79,7 +86,7 @@ def reads_files(predict: Any = PredictFlag) -> Callable[[Callable[..., None]], C
     """
     flags = {**FLAGS, "task": predict}
     # A command may have a parameter ``task`` of its own.
-    names = {key: "predict" if key == "task" else key for key in flags}
+    names = {key: key for key in flags} | {"task": "predict"}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         hints = get_type_hints(command, include_extras=True)
@@ -89,7 +96,9 @@ def reads_files(predict: Any = PredictFlag) -> Callable[[Callable[..., None]], C
                 parameters.append(each.replace(annotation=hints[each.name]))
                 continue
             for key, flag in flags.items():
-                default = False if key == "strict" else None
+                default = None
+                if key == "strict":
+                    default = False
                 named = each.replace(name=names[key], annotation=flag, default=default)
                 parameters.append(named)
 
@@ -140,15 +149,19 @@ def run_folders(incomplete: str) -> list[str]:
 
 def _paths(incomplete: str) -> list[str]:
     """Return the paths that begin so; a folder ends in a separator."""
-    folder, _, begun = incomplete.rpartition("/")
-    root = Path(folder or ("/" if incomplete.startswith("/") else "."))
+    folder, slash, begun = incomplete.rpartition("/")
+    root = Path(folder + slash or ".")
     if not root.is_dir():
         return []
-    shown = f"{folder}/" if "/" in incomplete else ""
-    names = sorted(path for path in root.iterdir() if path.name.startswith(begun))
-    hidden = begun.startswith(".")
-    kept = [path for path in names if hidden or not path.name.startswith(".")]
-    return [f"{shown}{path.name}{'/' if path.is_dir() else ''}" for path in kept]
+
+    found = []
+    for path in sorted(root.iterdir()):
+        # Hidden files are completed only if a dot has been typed.
+        hidden = path.name.startswith(".") and not begun.startswith(".")
+        if path.name.startswith(begun) and not hidden:
+            end = "/" if path.is_dir() else ""
+            found.append(f"{folder}{slash}{path.name}{end}")
+    return found
 
 
 def parted(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -163,17 +176,19 @@ def parted(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def flag_of(key: str) -> str:
-    """The flag that says what a key of a recipe's ``data`` says.
+    """Return the flag for a key of a recipe's section ``data``.
 
     Example:
         >>> flag_of("label"), flag_of("task")
         ('--label', '--predict')
     """
-    return "--predict" if key == "task" else f"--{key}"
+    if key == "task":
+        return "--predict"
+    return f"--{key}"
 
 
 def as_command(path: Path, said: dict[str, Any], command: str = "train") -> str:
-    """The command that trains on a path so read.
+    """Return the command that trains on a path, read as the flags in ``said`` describe.
 
     Example:
         >>> as_command(Path("walks.csv"), {"label": "gait", "channels": ["x", "y"]})
@@ -184,29 +199,38 @@ def as_command(path: Path, said: dict[str, Any], command: str = "train") -> str:
         if value is True:
             words.append(flag_of(key))
         elif isinstance(value, dict):
-            words += [word for k, v in value.items() for word in (flag_of(key), f"{k}={v}")]
+            for name, choice in value.items():
+                words += [flag_of(key), f"{name}={choice}"]
+        elif isinstance(value, list):
+            words += [flag_of(key), ",".join(value)]
         else:
-            words += [flag_of(key), ",".join(value) if isinstance(value, list) else value]
+            words += [flag_of(key), value]
     return shlex.join(["fredholm", command, _place(path), *words])
 
 
 def as_read(path: Path, schema: list[dict[str, str]], strict: bool) -> str:
-    """Return the command that describes a path by the whole of its schema, without a list of very
-    many columns: they are all that can be read.
-    """
-    shown = [entry for entry in schema if entry["value"].count(",") < MANY]
-    words = [word for entry in shown for word in (entry["flag"], entry["value"])]
-    more = ["--strict"] if strict else []
-    return shlex.join(["fredholm", "data", "describe", _place(path), *words, *more])
+    """Return the command that describes a path with every flag of its schema."""
+    words = ["fredholm", "data", "describe", _place(path)]
+    for entry in schema:
+        # Very many columns are left out: they are all that can be read.
+        if entry["value"].count(",") < MANY:
+            words += [entry["flag"], entry["value"]]
+    if strict:
+        words.append("--strict")
+    return shlex.join(words)
 
 
 def _place(path: Path) -> str:
-    """A folder ends in a separator, so that no name of a recipe is meant."""
-    return str(path) if path.is_absolute() or not path.is_dir() else f"{path}/"
+    """Return a path as an argument. A folder ends in a separator: without one it would be taken for
+    the name of a recipe.
+    """
+    if path.is_dir() and not path.is_absolute():
+        return f"{path}/"
+    return str(path)
 
 
 def as_overrides(said: dict[str, Any]) -> list[str]:
-    """The same as changes to a recipe.
+    """Return the flags in ``said`` as changes to a recipe.
 
     Example:
         >>> as_overrides({"label": "no", "channels": ["x", "y"]})
@@ -216,13 +240,14 @@ def as_overrides(said: dict[str, Any]) -> list[str]:
 
 
 def as_override(key: str, value: Any) -> str:
-    """A change to a recipe, quoted so that YAML reads no text as a number or a date.
+    """Return a change to a recipe, quoted so that YAML never reads a text as a number or a date.
 
     Example:
         >>> as_override("name", "2024-05-01")
         'name="2024-05-01"'
     """
-    text = json.dumps(value, ensure_ascii=False)  # YAML takes a pair of surrogates for two signs
+    # Escaped beyond the basic plane, a character is a pair of surrogates, which YAML reads as two.
+    text = json.dumps(value, ensure_ascii=False)
     return f"{key}={_ODD.sub(_escaped, text)}"
 
 

@@ -18,16 +18,31 @@ from rich.text import Text
 from ...errors import OptionError
 from ..numbers import readable
 
+# Imports inside functions load torch and the training room only for the commands that need them.
 
-def _table(title: str, columns: list[str], rows: list[list[Any]]) -> None:
-    console = Console()
-    table = Table(title=title, title_justify="left")
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number == 0 else "right", overflow="fold")
+
+# Numbers of an evaluation beside its scores.
+OTHER_SCORES = {
+    "bits": "bits per token",
+    "r2": "R²",
+    "rmse": "root mean squared error",
+    "absolute_error": "mean absolute error",
+    "worst": "at worst",
+}
+
+
+def _table(columns: list[str], rows: list[list[Any]]) -> None:
+    """Print a table: the first column to the left, the others to the right; None is empty."""
+    table = Table()
+    first, *others = columns
+    table.add_column(first, justify="left", overflow="fold")
+    for column in others:
+        table.add_column(column, justify="right", overflow="fold")
     for row in rows:
-        # As text: brackets in names of classes are no markup.
-        table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
-    console.print(table)
+        # Brackets in the names of classes would be read as markup in a string.
+        cells = ["" if cell is None else str(cell) for cell in row]
+        table.add_row(*map(Text, cells))
+    Console().print(table)
 
 
 def trusted_code(source: Any, trust_code: bool) -> None:
@@ -40,7 +55,8 @@ def trusted_code(source: Any, trust_code: bool) -> None:
     from .. import training
     from ..compare.saved import comparison_code, is_comparison
 
-    place, found = Path(source), []
+    place = Path(source)
+    found = []
     if is_comparison(place):
         found = comparison_code(place)
     elif place.is_file() or (place / "recipe.yaml").is_file():
@@ -99,7 +115,7 @@ def run_plan(plan: Any, as_json: bool) -> None:
 
 
 def run_result(result: Any) -> None:
-    """The last line of a training run, and what to do next."""
+    """Print the last line of a training run, and what to do next."""
     score = f"{result.metric.replace('_', ' ')} {readable(result.metrics[result.metric])}"
     typer.echo(
         f"{result.name}: {result.stopped}, {result.epochs} epochs in {result.minutes:.2f} min; "
@@ -110,12 +126,12 @@ def run_result(result: Any) -> None:
 
 
 def note(line: str) -> None:
-    """A remark beside the results, which it must not disturb: JSON goes to standard output."""
+    """Print a remark on stderr: standard output may be JSON, which it must not disturb."""
     typer.echo(f"note: {line}", err=True)
 
 
 def evaluation(result: dict[str, Any], as_json: bool) -> None:
-    """The scores of an evaluation, and the accuracy of each class."""
+    """Print the scores of an evaluation, and the accuracy of each class."""
     if as_json:
         typer.echo(json_module.dumps(result))
         return
@@ -126,20 +142,26 @@ def evaluation(result: dict[str, Any], as_json: bool) -> None:
         _resolutions(result)
     if "per_class" not in result:
         return
-    rows = [
-        [name, None if value is None else f"{value:.4f}"]
-        for name, value in result["per_class"].items()
-    ]
-    _table("", ["class", "accuracy"], rows)
+
+    # A class without samples has no accuracy.
+    rows = []
+    for name, value in result["per_class"].items():
+        accuracy = None
+        if value is not None:
+            accuracy = f"{value:.4f}"
+        rows.append([name, accuracy])
+    _table(["class", "accuracy"], rows)
 
 
 def _resolutions(result: dict[str, Any]) -> None:
-    """The scores at each resolution of new files."""
-    chief = next(key for key in ("accuracy", "rmse", "loss") if key in result)
+    """Print the most telling score at each resolution of new files."""
+    key = next(key for key in ("accuracy", "rmse", "loss") if key in result)
+    title = key
+    if key == "loss":
+        title = result["loss_name"]
     found = result["resolutions"].items()
-    rows = [[name, f"{numbers['n']:,}", readable(numbers[chief])] for name, numbers in found]
-    title = result["loss_name"] if chief == "loss" else chief
-    _table("", ["resolution", "samples", title], rows)
+    rows = [[name, f"{numbers['n']:,}", readable(numbers[key])] for name, numbers in found]
+    _table(["resolution", "samples", title], rows)
 
 
 def refuse_split(split: str | None, files: bool, every: bool) -> None:
@@ -156,7 +178,9 @@ def refuse_split(split: str | None, files: bool, every: bool) -> None:
         OptionError: one of the two options beside new files.
     """
     if files and (split is not None or every):
-        named = "--all" if every else f"--split {split}"
+        named = f"--split {split}"
+        if every:
+            named = "--all"
         raise OptionError(
             f"{named}: expected to be left out beside new files, which are judged whole; drop one "
             "of the two"
@@ -164,25 +188,27 @@ def refuse_split(split: str | None, files: bool, every: bool) -> None:
 
 
 def _numbers(result: dict[str, Any]) -> str:
-    """The scores of an evaluation, each by its name."""
-    plain = {"accuracy": result["accuracy"]} if "accuracy" in result else {}
-    parts = [_named(*pair) for pair in result.get("scores", plain).items()]
+    """Return the scores of an evaluation, each with its name."""
+    # Runs of earlier versions, and tasks of users, may have no table of scores.
+    scores = result.get("scores")
+    if scores is None:
+        scores = {key: result[key] for key in ("accuracy",) if key in result}
+    parts = [_named(name, value) for name, value in scores.items()]
     parts.append(f"{result.get('loss_name', 'loss')} {readable(result['loss'])}")
-    named = {"bits": "bits a token", "r2": "R²", "rmse": "root mean squared error"}
-    named |= {"absolute_error": "mean absolute error", "worst": "at worst"}
-    told = result.get("scores", ())
-    parts += [
-        f"{name} {readable(result[key])}"
-        for key, name in named.items()
-        if result.get(key) is not None and key not in told
-    ]
+    for key, name in OTHER_SCORES.items():
+        if result.get(key) is not None and key not in scores:
+            parts.append(f"{name} {readable(result[key])}")
     return ", ".join(parts)
 
 
 def _named(name: str, value: float | None) -> str:
+    """Return a score with its title; one that a single class leaves undefined says so."""
     from ..training.metrics import title_of
 
-    return f"{title_of(name)} {'undefined' if value is None else f'{value:.4f}'}"
+    text = "undefined"
+    if value is not None:
+        text = f"{value:.4f}"
+    return f"{title_of(name)} {text}"
 
 
 def glue_scores(summary: dict[str, Any], as_json: bool) -> None:
@@ -215,19 +241,18 @@ def glue_scores(summary: dict[str, Any], as_json: bool) -> None:
 
 
 def predictions(results: list[dict[str, Any]], as_json: bool) -> None:
-    """One line a sample: where it is, and what it is."""
+    """Print one line per sample: where it is, and its prediction."""
     if as_json:
         typer.echo(json_module.dumps(results))
         return
     for result in results:
-        place = result["file"] + "".join(
-            f", {key} {result[key]}" for key in ("row", "series", "sample", "id") if key in result
-        )
+        keys = [key for key in ("row", "series", "sample", "id") if key in result]
+        place = ", ".join([result["file"], *(f"{key} {result[key]}" for key in keys)])
         typer.echo(f"{place}: {_answer(result)}")
 
 
 def predictions_as_csv(results: list[dict[str, Any]]) -> None:
-    """A table on standard output, for another command."""
+    """Print a table on standard output, for another command."""
     from ..training.prediction import as_table
 
     typer.echo(as_table(results), nl=False)
@@ -240,7 +265,10 @@ def _answer(result: dict[str, Any]) -> str:
         return f"{result['value']:.6g}"
     if "classes" in result:
         return " ".join(result["classes"])
-    sizes, field = [], result["values"]
+
+    # The values of a field are nested lists, one level per axis.
+    sizes = []
+    field = result["values"]
     while isinstance(field, list):
         sizes.append(len(field))
         field = field[0]
@@ -248,7 +276,7 @@ def _answer(result: dict[str, Any]) -> str:
 
 
 def description(facts: dict[str, Any], command: str, as_json: bool) -> None:
-    """What a user's files hold, and the command that trains on them."""
+    """Print what a user's files hold, and the command that trains on them."""
     if as_json:
         typer.echo(json_module.dumps(facts))
         return
@@ -256,18 +284,24 @@ def description(facts: dict[str, Any], command: str, as_json: bool) -> None:
     task = named.get(facts["task"], facts["task"])
     guesses = _guesses(facts["schema"])
     typer.echo(f"{facts['name']}: {facts['samples']:,} samples, kind {facts['kind']}, {task}")
-    for key, value in (("kind", facts["kind"]), ("predict", task)):
-        mark = guesses["task" if key == "predict" else key]
-        if mark:
-            typer.echo(f"  {key + ':':<14}{value}{mark}")
+
+    # The line above names kind and task; only guesses are repeated, with the flag to correct them.
+    if guesses["kind"]:
+        typer.echo(f"  {'kind:':<14}{facts['kind']}{guesses['kind']}")
+    if guesses["task"]:
+        typer.echo(f"  {'predict:':<14}{task}{guesses['task']}")
+
+    # Columns go by the keys of a recipe, except for these words of the description.
+    keys = {"paths": "text", "columns": "channels", "times": "channels"}
     for what, found in facts["taken"].items():
-        typer.echo(f"  {what + ':':<14}{found}{guesses[_role(what)]}")
+        typer.echo(f"  {what + ':':<14}{found}{guesses[keys.get(what, what)]}")
     written = [entry for entry in facts["schema"] if entry["key"] == "read"]
     if written:
         values = " ".join(entry["value"] for entry in written)
         typer.echo(f"  {'read:':<14}{values}{guesses['read']}")
     for line in _numbers_of(facts):
         typer.echo(f"  {line}")
+
     split = facts["split"]
     counts = ", ".join(f"{split[part]:,} {part}" for part in ("train", "val", "test"))
     typer.echo(f"  {'split:':<14}{counts} ({split['rule']}){guesses['split']}")
@@ -281,13 +315,8 @@ def description(facts: dict[str, Any], command: str, as_json: bool) -> None:
     typer.echo(f"next: {command}")
 
 
-def _role(what: str) -> str:
-    """Return the key of a schema that a line of a description is about."""
-    return {"paths": "text", "columns": "channels", "times": "channels"}.get(what, what)
-
-
 def _guesses(schema: list[dict[str, str]]) -> dict[str, str]:
-    """Return the mark of each guess, and of what was declared none."""
+    """Return a mark for each key of the schema that was guessed, empty for the other keys."""
     marks: dict[str, str] = defaultdict(str)
     for entry in schema:
         if entry["origin"] == "guessed":
@@ -336,16 +365,20 @@ def _numbers_of(facts: dict[str, Any]) -> list[str]:
 
 
 def conversion(report: Any, folder: Path) -> None:
-    """The layers of a conversion; what became of the score was said on the way."""
-    _table("", *report.table())
+    """Print the layers of a conversion; its scores were printed on the way."""
+    _table(*report.table())
     typer.echo(f"model: {folder / 'model'}   |   report: {folder / 'model' / 'conversion.html'}")
 
 
 def generated(result: dict[str, Any], as_json: bool, answered: bool = False) -> None:
-    """The prompt and what follows it: of a chat an answer, on lines of its own."""
-    parted = "\n\n" if answered else ""
-    text = result["prompt"] + parted + result["text"]
-    typer.echo(json_module.dumps(result) if as_json else text)
+    """Print the prompt and its continuation; an answer in a chat begins a paragraph of its own."""
+    if as_json:
+        typer.echo(json_module.dumps(result))
+        return
+    text = result["prompt"]
+    if answered:
+        text += "\n\n"
+    typer.echo(text + result["text"])
 
 
 def compression(result: dict[str, Any], as_json: bool) -> None:
@@ -365,7 +398,7 @@ def compression(result: dict[str, Any], as_json: bool) -> None:
 
 
 def sweep_table(rows: list[dict[str, Any]], folder: Path) -> None:
-    """The table of a sweep."""
+    """Print the table of a sweep."""
     from ..training.sweeps import to_markdown
 
     typer.echo(to_markdown(rows))
@@ -373,7 +406,7 @@ def sweep_table(rows: list[dict[str, Any]], folder: Path) -> None:
 
 
 def fail_if_any(cells: list[dict[str, Any]]) -> None:
-    """Exit code 1 where a cell failed."""
+    """Exit with code 1 if a cell failed."""
     failed = [cell for cell in cells if "error" in cell]
     if failed:
         typer.echo(f"{len(failed)} of {len(cells)} cells failed: {failed[0]['error']}", err=True)
@@ -381,7 +414,7 @@ def fail_if_any(cells: list[dict[str, Any]]) -> None:
 
 
 def compared_tasks() -> None:
-    """Tasks of ``fredholm compare``."""
+    """Print the tasks of ``fredholm compare``."""
     from .. import compare as comparison
 
     for name in comparison.list_tasks():
@@ -389,7 +422,7 @@ def compared_tasks() -> None:
 
 
 def comparison(folder: Path) -> None:
-    """The tables of a comparison, and where they lie."""
+    """Print the tables of a comparison, and where their files are."""
     typer.echo((folder / "compare.md").read_text(encoding="utf-8"))
     typer.echo(
         f"tables: {folder / 'compare.csv'}, compare.json, compare.md; page: {folder / 'index.html'}"
@@ -397,8 +430,9 @@ def comparison(folder: Path) -> None:
 
 
 def models_table(pattern: str) -> None:
-    """Models with true counts, each at its own input size; a line as soon as its
-    model is counted.
+    """Print models with their parameters and FLOPs, each at its own input size.
+
+    Counting a model takes seconds; each line appears as soon as it is known.
     """
     import torch
 
@@ -406,13 +440,13 @@ def models_table(pattern: str) -> None:
 
     typer.echo(f"{'model':<20}{'parameters':>14}{'GFLOPs':>12}   input")
     for name in models.list_models(pattern):
+        # Counts need no memory for weights.
         with torch.device("meta"):
             model = models.create_model(name)
         shape = (1, *model.config.input_shape)
         parameters, flops = models.count(model, shape)
-        typer.echo(
-            f"{name:<20}{parameters:>14,}{flops / 1e9:>12.3f}   {'x'.join(map(str, shape[1:]))}"
-        )
+        sizes = "x".join(map(str, shape[1:]))
+        typer.echo(f"{name:<20}{parameters:>14,}{flops / 1e9:>12.3f}   {sizes}")
 
 
 def operators_table(files: Sequence[Path]) -> None:
@@ -436,18 +470,19 @@ def operators_table(files: Sequence[Path]) -> None:
 
 
 def first_words(doc: str | None) -> str:
-    """The first paragraph of a docstring up to its formula.
+    """Return the first paragraph of a docstring up to its formula.
 
     Example:
         >>> first_words("Attention, :math:`W_O V`, of\\n    ``heads`` heads.")
         'Attention'
     """
-    words = " ".join(inspect.cleandoc(doc or "").partition("\n\n")[0].split())
-    return words.partition(":math:")[0].rstrip(" ,:;").replace("`", "")
+    paragraph, _, _ = inspect.cleandoc(doc or "").partition("\n\n")
+    words, _, _ = " ".join(paragraph.split()).partition(":math:")
+    return words.rstrip(" ,:;").replace("`", "")
 
 
 def data_table() -> None:
-    """Data sets with source, licences and whether they are here: a paragraph each, since sources
+    """Print data sets with source, licences and whether they are here, a paragraph each: sources
     and licences are long.
     """
     from .. import data

@@ -1,4 +1,4 @@
-"""Transformers of pretrained starts, from the files that ``fredholm data fetch`` brought."""
+"""Transformers of the pretrained starts, loaded from files that ``fredholm data fetch`` brought."""
 
 from __future__ import annotations
 
@@ -15,18 +15,23 @@ from ...errors import require
 from ...linearization.transformers_folder import load_local
 from ..data.catalogue.weights_onnx import read_onnx_tensors
 
-LENGTH = 256  # tokens of a text, as many as MiniLM was tuned with
-PATCH = 14  # pixels of the vision transformer
+# Tokens of a text at most, as many as MiniLM was tuned with.
+LENGTH = 256
+
+# Side of the vision transformer's patches in pixels.
+PATCH = 14
+
+WIDTH = 384  # of the ViT-S
 
 
 @dataclass(frozen=True)
 class Backbone:
-    """A transformer, and what is made of it.
+    """A transformer without a head, as a function from inputs to features (B, D).
 
     Attributes:
-        model: of transformers, without a head.
-        arguments: of the model, from texts or pictures.
-        pool: features (B, D) from the last layer's (B, N, E) and the arguments.
+        model: a model of the library transformers.
+        arguments: makes the model's arguments from texts or pictures.
+        pool: makes features (B, D) from the last layer's (B, N, E) and the arguments.
     """
 
     model: Any
@@ -35,56 +40,67 @@ class Backbone:
 
     def __call__(self, inputs: Any) -> Float[Tensor, "b d"]:
         arguments = self.arguments(inputs)
-        return self.pool(self.model(**arguments).last_hidden_state, arguments)
+        states = self.model(**arguments).last_hidden_state
+        return self.pool(states, arguments)
 
 
 def minilm(folder: Path) -> Backbone:
-    """Means over the tokens of all-MiniLM-L6-v2."""
+    """Load all-MiniLM-L6-v2; its features are means over the tokens."""
     library: Any = require("transformers", "hf", "MiniLM")
     tokenizer = load_local(library.AutoTokenizer, folder)
+    model = load_local(library.AutoModel, folder).eval()
 
     def arguments(texts: list[str]) -> dict[str, Tensor]:
-        options = {"padding": True, "truncation": True, "max_length": LENGTH}
-        return dict(tokenizer(texts, return_tensors="pt", **options))
+        encoded = tokenizer(
+            texts, return_tensors="pt", padding=True, truncation=True, max_length=LENGTH
+        )
+        return dict(encoded)
 
-    return Backbone(load_local(library.AutoModel, folder).eval(), arguments, mean_of_tokens)
+    return Backbone(model, arguments, mean_of_tokens)
 
 
 def mean_of_tokens(states: Tensor, arguments: dict[str, Tensor]) -> Tensor:
-    """Over those that are no padding."""
+    """Return the mean over the tokens of each text, without its padding."""
     mask = arguments["attention_mask"][..., None]
     return (states * mask).sum(1) / mask.sum(1)
 
 
 def vit(folder: Path) -> Backbone:
-    """The class token of the ViT-S/14 beside the mean over its patches."""
+    """Load the ViT-S/14; its features are the class token and the mean over the patches."""
     library: Any = require("transformers", "hf", "the ViT-S")
     config = library.Dinov2Config(
-        hidden_size=384, num_attention_heads=6, image_size=518, patch_size=PATCH
+        hidden_size=WIDTH,
+        num_attention_heads=6,
+        image_size=518,
+        patch_size=PATCH,
     )
-    tensors = vit_tensors(folder) | {"embeddings.mask_token": torch.zeros(1, 384)}
-    model = library.Dinov2Model.from_pretrained(None, config=config, state_dict=tensors).eval()
-    return Backbone(model, lambda images: {"pixel_values": images}, class_and_mean)
+
+    # The class has a mask token, which no forward pass without masks reads; the file has none.
+    tensors = vit_tensors(folder)
+    tensors["embeddings.mask_token"] = torch.zeros(1, WIDTH)
+    model = library.Dinov2Model.from_pretrained(None, config=config, state_dict=tensors)
+    return Backbone(model.eval(), lambda images: {"pixel_values": images}, class_and_mean)
 
 
 def class_and_mean(states: Tensor, arguments: dict[str, Tensor]) -> Tensor:
-    """The class token beside the mean over the others."""
+    """Concatenate the class token with the mean over the other tokens."""
     return torch.cat([states[:, 0], states[:, 1:].mean(1)], 1)
 
 
 def vit_tensors(folder: Path) -> dict[str, Tensor]:
-    """The weights of ``vit-s-focus`` by DINOv2's names; its positions have lost theirs."""
-    tensors = read_onnx_tensors(folder / "vit_s_focus.onnx")
-    positions = [
-        tensor
-        for name, tensor in tensors.items()
-        if name.startswith("onnx::") and tensor.shape[1:] in ((1, 384), (1369, 384))
-    ]
-    own = {
-        name.removeprefix("backbone."): tensor
-        for name, tensor in tensors.items()
-        if name.startswith("backbone.")
-    }
+    """Return the weights of ``vit-s-focus`` under the names that DINOv2 gives them."""
+    prefix = "backbone."
+    result = {}
+    positions = []
+    for name, tensor in read_onnx_tensors(folder / "vit_s_focus.onnx").items():
+        if name.startswith(prefix):
+            result[name.removeprefix(prefix)] = tensor
+
+        # The export has split the table of positions in two, for the class token and for the
+        # 37 x 37 patches, and has lost the names of both parts.
+        elif name.startswith("onnx::") and tensor.shape[1:] in ((1, WIDTH), (37 * 37, WIDTH)):
+            positions.append(tensor)
+
     positions.sort(key=lambda tensor: tensor.shape[1])
-    own["embeddings.position_embeddings"] = torch.cat(positions, 1)
-    return own
+    result["embeddings.position_embeddings"] = torch.cat(positions, 1)
+    return result

@@ -1,14 +1,17 @@
-"""Equal budgets: the width of each operator's model solved so that its parameters or FLOPs are
-those of the reference.
+"""Equal budgets: the width at which an operator's model has as many parameters, or FLOPs, as the
+reference.
 """
 
 from __future__ import annotations
 
 import json
+import statistics
 import time
+from bisect import bisect_left
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -16,7 +19,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ... import models
 from ...errors import FredholmError, OptionError
-from .. import data
 from ..training.build import build_model
 from ..training.recipe import Recipe
 from ..training.recipe_files import load_recipe
@@ -24,15 +26,22 @@ from ..training.tasks import task_of
 from .tasks import ComparedTask, Contender, options_of
 
 BUDGETS = ("params", "flops", "time")
-TOLERANCE = 0.05
-WIDEST = 4  # times the reference's width
+
+# Times the reference's width, where the search for a width ends.
+WIDEST = 4
+
 REFERENCE = Contender("softmax", "softmax", {})
 
 
 @dataclass(frozen=True)
 class Size:
-    """A model of a comparison: its width, parameters, FLOPs of one sample forward, and how far the
-    budget is missed (0.03: 3% over).
+    """Size of a model in a comparison.
+
+    Attributes:
+        dim: width of the body.
+        parameters: of the model.
+        flops: of one sample forward.
+        off: relative distance from the budget (0.03: 3% over).
     """
 
     dim: int
@@ -42,20 +51,27 @@ class Size:
 
 
 def make_recipe(task: ComparedTask, contender: Contender, changes: tuple[str, ...] = ()) -> Recipe:
-    """The recipe of one contender on a task."""
+    """Return the recipe of one contender on a task, with further overrides ``changes``."""
     operator = json.dumps({"name": contender.name, **options_of(task, contender)})
-    source = deepcopy(task.recipe)  # overrides change plain data
+    # Overrides change plain data in place.
+    source = deepcopy(task.recipe)
     return load_recipe(source, [*task.overrides, *changes, f"operator={operator}"])
 
 
+def width_override(dim: int) -> str:
+    """Return the override of a recipe that sets the width of the body."""
+    return f"model.body.dim={dim}"
+
+
 def count_points(dataset: Any, model: Any) -> int:
-    """Points of one sample of full length, as a model's encoder makes them."""
+    """Return the number of points that a model's encoder makes of one sample of full length."""
     with torch.no_grad():
-        return int(model.eval().encoder(dataset.example())[1].size)
+        _, domain = model.eval().encoder(dataset.example())
+    return int(domain.size)
 
 
 def count_flops(model: torch.nn.Module, inputs: Any, *, backward: bool = False) -> int:
-    """FLOPs of one pass, counted while it runs."""
+    """Return the FLOPs of one pass, counted while it runs."""
     model.eval()
     # Fused attention on a CPU has no formula; its plain form is the same matrix products.
     with (
@@ -76,92 +92,108 @@ def solve_size(
     budget: str,
     changes: tuple[str, ...] = (),
 ) -> Size:
-    """The width at which a contender's model comes nearest to the reference's budget; ``time``
-    matches parameters.
+    """Find the width at which a contender's model comes nearest to the reference's budget.
 
-    Widths are multiples of the heads, and even; the reference is softmax attention at the task's
-    own width.
+    Widths are even multiples of the heads. The reference is softmax attention at the task's own
+    width. Builds about log2(widths) models, and with ``flops`` runs each of them once.
+
+    Args:
+        budget: one of :data:`BUDGETS`; ``time`` matches parameters.
 
     Raises:
-        OptionError: an unknown budget.
         RecipeError: the operator cannot be built for the task.
     """
-    if budget not in BUDGETS:
-        raise OptionError(f"budget: received {budget!r}; needs one of {', '.join(BUDGETS)}")
-    cost = _cost(task, contender, dataset, budget, changes)
-    target = _cost(task, REFERENCE, dataset, budget, changes)(None)
+    target = _cost_by_width(task, REFERENCE, dataset, budget, changes)(None)
+    cost = _cost_by_width(task, contender, dataset, budget, changes)
     model: Any = build_model(make_recipe(task, contender, changes), dataset)
     config = model.config.body
-    step = config.heads * (2 if config.heads % 2 else 1)
-    low, high = 1, WIDEST * config.dim // step
-    while low < high:  # the cost grows with the width: the first one that is not below the target
-        middle = (low + high) // 2
-        low, high = (low, middle) if cost(middle * step) >= target else (middle + 1, high)
-    dim = min((k * step for k in {max(1, low - 1), low}), key=lambda d: abs(cost(d) - target))
-    recipe = make_recipe(task, contender, (*changes, f"model.body.dim={dim}"))
-    model = build_model(recipe, dataset)
-    parameters = sum(p.numel() for p in model.parameters())
-    return Size(dim, parameters, count_flops(model, dataset.example()), cost(dim) / target - 1)
+
+    step = config.heads
+    if step % 2:
+        step *= 2
+
+    # The cost grows with the width: find the first multiple that is not below the target.
+    multiples = range(1, WIDEST * config.dim // step)
+    first = 1 + bisect_left(multiples, target, key=lambda k: cost(k * step))
+    nearest = min((max(1, first - 1), first), key=lambda k: abs(cost(k * step) - target))
+
+    dim = nearest * step
+    model = build_model(make_recipe(task, contender, (*changes, width_override(dim))), dataset)
+    flops = count_flops(model, dataset.example())
+    return Size(dim, _count_parameters(model), flops, cost(dim) / target - 1)
 
 
-def _cost(
+def _cost_by_width(
     task: ComparedTask, contender: Contender, dataset: Any, budget: str, changes: tuple[str, ...]
 ) -> Callable[[int | None], float]:
-    known: dict[int | None, float] = {}
+    """Return the cost of a contender's model as a function of its width (None: the task's own)."""
 
+    @cache
     def cost(dim: int | None) -> float:
-        if dim not in known:
-            recipe = make_recipe(
-                task, contender, (*changes, *(() if dim is None else (f"model.body.dim={dim}",)))
-            )
-            model = build_model(recipe, dataset)
-            if budget == "flops":
-                known[dim] = count_flops(model, dataset.example())
-            else:
-                known[dim] = sum(p.numel() for p in model.parameters())
-        return known[dim]
+        overrides = changes
+        if dim is not None:
+            overrides = (*changes, width_override(dim))
+        model = build_model(make_recipe(task, contender, overrides), dataset)
+        if budget == "flops":
+            return count_flops(model, dataset.example())
+        return _count_parameters(model)
 
     return cost
 
 
+def _count_parameters(model: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
 def epochs_in(recipe: Recipe, dataset: Any, minutes: float, steps: int = 5) -> int:
-    """How many epochs fit in the minutes, from the median time of a few training steps on this
-    machine, now; at least one.
+    """Return how many epochs fit in the minutes, at least one.
+
+    The estimate is the median time of a few training steps on this machine, now.
 
     Raises:
         OptionError: minutes that are not positive.
     """
     if not minutes > 0:
-        raise OptionError(f"minutes: received {minutes}; needs a positive number")
-    seconds = step_seconds(recipe, dataset, steps)
-    return max(1, int(60 * minutes / (seconds * max(1, len(dataset) // recipe.data.batch_size))))
+        raise OptionError(f"minutes: expected a positive number, got {minutes}; give more time")
+
+    # The first call of a model is slower and does not count.
+    size = recipe.data.batch_size
+    model = build_model(recipe, dataset)
+    times = step_times(model, dataset, size, steps + 1, time.perf_counter)[1:]
+
+    steps_per_epoch = max(1, len(dataset) // size)
+    return max(1, int(60 * minutes / (statistics.median(times) * steps_per_epoch)))
 
 
-def step_seconds(recipe: Recipe, dataset: Any, steps: int = 5) -> float:
-    """Median seconds of a training step (forward, backward, AdamW) after one that
-    does not count.
-    """
-    model: Any = build_model(recipe, dataset)
+def step_times(
+    model: torch.nn.Module,
+    dataset: Any,
+    batch: int,
+    repeats: int,
+    timer: Callable[[], float],
+) -> list[float]:
+    """Return the seconds of training steps: read a batch, forward, backward, AdamW."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    batches = iter(
-        data.make_loader(dataset, recipe.data.batch_size, seed=0, shuffle=True, drop_last=True)
-    )
-    inputs, labels = next(batches)
-    times, task = [], task_of(dataset)
-    for _ in range(steps + 1):
-        start = time.perf_counter()
+    task = task_of(dataset)
+    chosen = torch.arange(min(batch, len(dataset)))
+    model.train()
+
+    times = []
+    for _ in range(repeats):
+        start = timer()
+        inputs, labels = dataset.batch(chosen)
         optimizer.zero_grad()
         task.loss(model(inputs), labels).backward()
         optimizer.step()
-        times.append(time.perf_counter() - start)
-    return float(torch.tensor(times[1:]).median())
+        times.append(timer() - start)
+    return times
 
 
 def refusal(
     task: ComparedTask, contender: Contender, dataset: Any, changes: tuple[str, ...]
 ) -> str | None:
-    """Why an operator cannot serve a task, such as a convolution on points without a grid; None
-    where it can.
+    """Return why an operator cannot serve a task, such as a convolution on points without a grid,
+    or None where it can.
     """
     try:
         model = build_model(make_recipe(task, contender, changes), dataset)

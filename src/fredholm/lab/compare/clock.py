@@ -1,28 +1,36 @@
-"""The time of a search: how much is left, and how many steps each contender gets of it."""
+"""Time of a search: how much is left, and how many training steps each contender gets of it."""
 
 from __future__ import annotations
 
 import math
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ...errors import OptionError
 
-FEWEST = 10  # steps, below which nothing is tried at all
-TELLING = 100  # steps, from which a training tells contenders apart
-SLOWEST = 4.0  # times its equal share that a trial may take
-OVERHEAD = 0.3  # seconds of a trial that are no step
+# Steps below which a trial is not worth starting.
+FEWEST = 10
+
+# Steps from which a training tells contenders apart.
+TELLING = 100
+
+# A trial may take at most this many times its equal share of the time.
+SLOWEST = 4.0
+
+# Seconds of a trial that are spent neither on steps nor on judging.
+OVERHEAD = 0.3
 
 
 @dataclass
 class Clock:
-    """Seconds of a search, over all calls that went on with it.
+    """Seconds of a search, over all calls that continued it.
 
     Attributes:
-        minutes: that there are.
-        before: seconds of earlier calls.
-        timer: what tells the time; ``time.process_time`` counts this process's own alone, on a
+        minutes: the time of the search.
+        before: seconds that earlier calls spent.
+        timer: returns seconds. ``time.process_time`` counts only those of this process, for a
             machine that others use as well.
 
     Raises:
@@ -41,20 +49,24 @@ class Clock:
 
     def __post_init__(self) -> None:
         if not (self.minutes > 0 and math.isfinite(self.minutes)):
-            raise OptionError(f"minutes: received {self.minutes}; needs a positive number")
+            raise OptionError(
+                f"minutes: expected a positive number, got {self.minutes}; give more time"
+            )
         self.begun = self.timer()
 
     @property
     def spent(self) -> float:
+        """Seconds spent so far."""
         return self.before + self.timer() - self.begun
 
     @property
     def left(self) -> float:
+        """Seconds left, negative once the time is up."""
         return 60 * self.minutes - self.spent
 
     @property
     def alone(self) -> bool:
-        """Whether it counts this process's time alone."""
+        """Whether it counts only this process's time."""
         return self.timer is time.process_time
 
     def __str__(self) -> str:
@@ -63,42 +75,50 @@ class Clock:
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds that a contender takes for a training step, and beside the steps of a trial."""
+    """Seconds of a contender's training step, and of judging one trial."""
 
     step: float
     judging: float = 0.0
 
     def seconds(self, steps: int) -> float:
+        """Return the seconds of a trial."""
         return steps * self.step + self.judging + OVERHEAD
 
 
 def fitting(
     paces: Mapping[str, Pace], trials: int, seconds: float, steps: int, least: int
 ) -> list[str]:
-    """The quickest contenders of which ``trials`` with so many steps fit in the seconds together,
-    none of them beyond :data:`SLOWEST` equal shares; the ``least`` quickest in any case.
+    """Return the quickest contenders whose ``trials`` of ``steps`` steps fit in the seconds.
+
+    None of them takes more than :data:`SLOWEST` equal shares. The ``least`` quickest are returned
+    whether they fit or not.
 
     Example:
         >>> fitting({"a": Pace(0.1), "b": Pace(100.0), "c": Pace(0.2)}, 1, 40.0, 100, 1)
         ['a', 'c']
     """
-    cap, spent, chosen = SLOWEST * seconds / max(1, len(paces)), 0.0, []
-    for name in sorted(paces, key=lambda name: paces[name].seconds(steps)):
-        cost = trials * paces[name].seconds(steps)
-        spent += cost
-        if len(chosen) >= least and (spent > seconds or cost > cap):
+    cap = SLOWEST * seconds / max(1, len(paces))
+    costs = {name: trials * pace.seconds(steps) for name, pace in paces.items()}
+
+    spent = 0.0
+    chosen = set()
+    for name in sorted(costs, key=lambda name: costs[name]):
+        spent += costs[name]
+        too_slow = spent > seconds or costs[name] > cap
+        if too_slow and len(chosen) >= least:
             break
-        chosen.append(name)
+        chosen.add(name)
     return [name for name in paces if name in chosen]
 
 
 def share_steps(
     paces: Mapping[str, Pace], trials: int, seconds: float, most: int
 ) -> dict[str, int]:
-    """Steps of each contender, so that ``trials`` of every one of them fit in the seconds.
+    """Return the steps of each contender with which ``trials`` of all of them fit in the seconds.
 
-    All get the same number, up to ``most``, but for those that would take more than
-    :data:`SLOWEST` equal shares: they get what fits in these. 0: not even :data:`FEWEST` do.
+    All get the same number, at most ``most``, except those that would take more than
+    :data:`SLOWEST` equal shares: they get what fits in these, and 0 where that is less than
+    :data:`FEWEST`.
 
     Example:
         >>> share_steps({"a": Pace(0.1), "b": Pace(0.1)}, 1, 20.6, 1000)
@@ -106,24 +126,30 @@ def share_steps(
         >>> share_steps({"a": Pace(0.1), "b": Pace(100.0)}, 1, 20.6, 1000)["b"]
         0
     """
+    # A small allowance, so that a rounding error never costs a step.
+    rounding = 1e-9
     cap = SLOWEST * seconds / max(1, len(paces) * trials)
+    fits = {}
+    for name, pace in paces.items():
+        fits[name] = int((cap - pace.judging - OVERHEAD) / pace.step + rounding)
 
-    def within(name: str, steps: int) -> int:
-        pace = paces[name]
-        fits = int((cap - pace.judging - OVERHEAD) / pace.step + 1e-9)
-        return 0 if fits < FEWEST else max(FEWEST, min(steps, fits))
+    def limited(steps: int) -> dict[str, int]:
+        """Return the steps of those that can have :data:`FEWEST`."""
+        able = {name: count for name, count in fits.items() if count >= FEWEST}
+        return {name: max(FEWEST, min(steps, count)) for name, count in able.items()}
 
     def cost(steps: int) -> float:
-        chosen = {name: within(name, steps) for name in paces}
-        return trials * sum(paces[name].seconds(n) for name, n in chosen.items() if n)
+        each = [paces[name].seconds(count) for name, count in limited(steps).items()]
+        return trials * sum(each)
 
-    low, high = min(FEWEST, most), most
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if cost(middle) <= seconds + 1e-9 else (low, middle - 1)
-    return {name: min(most, within(name, low)) for name in paces}
+    # The largest common number of steps that fits; the smallest is taken whether it fits or not.
+    fewest = min(FEWEST, most)
+    larger = range(fewest + 1, most + 1)
+    common = fewest + bisect_right(larger, seconds + rounding, key=cost)
+    steps = limited(common)
+    return {name: min(most, steps.get(name, 0)) for name in paces}
 
 
 def rounds_of(paces: Mapping[str, Pace], steps: Mapping[str, int]) -> float:
-    """Seconds of one trial of each contender."""
+    """Return the seconds of one trial of each contender."""
     return sum(paces[name].seconds(count) for name, count in steps.items())

@@ -1,32 +1,56 @@
-"""The finalists of a search: how many, with how many seeds and steps, and their trainings."""
+"""Finalists of a search: how many, with how many seeds and steps, and their trainings."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+from ..training.grid import Cell
 from .clock import FEWEST, rounds_of, share_steps
 from .halving import FINALISTS, Alive, Halving, Row
 from .plain import PLAIN, serves
 from .trials import FINAL, Trials
 
-LAST = 0.9  # of the time left, for the finalists
-# Finalists, the seeds that must fit (None: all), and the share of a whole training that each must
-# reach then: the first that does; else few are trained as long as there is time.
+# Share of the time left that the finalists may take.
+LAST = 0.9
+
+
+class Plan(NamedTuple):
+    """How many finalists are trained.
+
+    Attributes:
+        finalists: at most.
+        seeds: that must fit in the time; None: all.
+        share: of a whole training that each finalist must then reach.
+    """
+
+    finalists: int
+    seeds: int | None
+    share: float
+
+
+# The first plan that fits is taken. The last one always does: it trains few finalists for as long
+# as there is time.
 PLANS = (
-    (FINALISTS, None, 0.5), (FINALISTS, 3, 0.5), (2, 3, 0.5), (2, 3, 0.25), (2, 2, 0.25),
-    (2, 1, 0.0),
-)  # fmt: skip
+    Plan(FINALISTS, None, 0.5),
+    Plan(FINALISTS, 3, 0.5),
+    Plan(2, 3, 0.5),
+    Plan(2, 3, 0.25),
+    Plan(2, 2, 0.25),
+    Plan(2, 1, 0.0),
+)
 
 
 @dataclass
 class Finals:
-    """The last trainings, written into the search's ``state``.
+    """Last trainings of a search, which they write into its ``state``.
 
     Attributes:
         trials, halving: of the search.
-        state, say, save: what it holds, who hears lines of progress, and what writes it.
+        state: of the search.
+        say: receives lines of progress.
+        save: writes the state.
     """
 
     trials: Trials
@@ -36,95 +60,129 @@ class Finals:
     save: Callable[[], None]
 
     def run(self, alive: Alive, seeds: int, always: Sequence[str]) -> None:
-        """Train finalists seed by seed and judge them on the test split too: the best of
-        ``alive``, those that are ``always``, and the methods beside the operators, which come first
-        so that the time that they take is known.
+        """Train finalists seed by seed and judge them on validation and test.
+
+        They are the best of ``alive``, those named in ``always``, and the methods beside the
+        operators. The methods are fitted first, so that their time is known when the steps are
+        shared.
         """
-        finals, plain = self.state["finals"], self._beside()
+        finals = self.state["finals"]
+        plain = self._beside()
         rows = {(row["operator"], row["seed"]): row for row in finals["rows"]}
+
         spent = self.trials.clock.spent
         self._round(plain, {}, 0, rows)
         if "plain_seconds" not in finals:
             finals["plain_seconds"] = self.trials.clock.spent - spent
+
+        # A saved plan stays: a search that goes on later has less time and would plan otherwise.
         if not finals["steps"]:
             finals["steps"] = self._plan(alive, seeds, always)
             self.save()
         steps = finals["steps"]
+
+        # Finalists named in ``always`` may have left the rungs early.
         rates = {label: lr for label, lr in alive if lr is not None}
-        chosen: Alive = [(n, rates.get(n, self.halving.best_rate(n))) for n in steps]
+        for label in steps:
+            if label not in rates:
+                rates[label] = self.halving.best_rate(label)
+        entrants: Alive = [*((label, rates[label]) for label in steps), *plain]
+
         paces = {label: self.trials.pace(label, test=True) for label in steps}
         for seed in range(seeds):
-            cells = [self.cell(label, lr, steps, seed) for label, lr in [*chosen, *plain]]
-            late = rounds_of(paces, steps) + finals["plain_seconds"] > self.trials.clock.left
+            cells = [self.cell(label, lr, steps, seed) for label, lr in entrants]
+            needed = rounds_of(paces, steps) + finals["plain_seconds"]
+            late = needed > self.trials.clock.left
             if seed and late and not all(self.trials.known(cell) for cell in cells):
                 self.say(f"the time is up after {seed} of {seeds} seeds ({self.trials.clock})")
                 break
-            self._round([*chosen, *plain], steps, seed, rows)
+            self._round(entrants, steps, seed, rows)
 
     def _beside(self) -> Alive:
-        """The methods beside the operators that read the samples; pretrained starts that are not
-        there, or would take too long, are named in the state's ``left_out``.
+        """Return the methods beside the operators that can read the samples.
+
+        A pretrained start that is missing, or would take too long, is left out; the state's
+        ``left_out`` says why.
         """
-        splits, out = self.trials.splits, self.state.setdefault("left_out", {})
-        chosen = [name for name in PLAIN if serves(name, splits.train) is None]
+        splits = self.trials.splits
+        left_out = self.state.setdefault("left_out", {})
         tried = {row["operator"] for row in self.state["finals"]["rows"]}
-        for name in chosen:
-            start = PLAIN[name].start
-            if start is None:
+
+        chosen = []
+        for name, method in PLAIN.items():
+            if serves(name, splits.train) is not None:
                 continue
-            start.begin(splits.train)
-            if name in tried:
-                continue
-            parts = splits.train, splits.val, splits.test
-            why = start.missing() or start.late(parts, self.trials.clock)
-            if why is None:
-                out.pop(name, None)
-                done = start.prepare(self.trials.clock.timer)
-                if done:
-                    self.state.setdefault("learnt", {})[name] = done
-                    self.say(f"{name}: {done}")
-            else:
-                out[name] = why
-                self.say(f"{name}: left out: {why}")
-        return [(name, None) for name in chosen if name not in out]
+            start = method.start
+            if start is not None:
+                start.begin(splits.train)
+
+                # One that an earlier call has tried is read from its files.
+                if name not in tried:
+                    parts = (splits.train, splits.val, splits.test)
+                    why = start.missing() or start.late(parts, self.trials.clock)
+                    if why is not None:
+                        left_out[name] = why
+                        self.say(f"{name}: left out: {why}")
+                        continue
+                    left_out.pop(name, None)
+                    learnt = start.prepare(self.trials.clock.timer)
+                    if learnt:
+                        self.state.setdefault("learnt", {})[name] = learnt
+                        self.say(f"{name}: {learnt}")
+            if name not in left_out:
+                chosen.append((name, None))
+        return chosen
 
     def _plan(self, alive: Alive, seeds: int, always: Sequence[str]) -> dict[str, int]:
-        """Finalists and their steps: fewer seeds and finalists rather than untrained ones, and no
-        less training than the rungs had.
+        """Return the finalists and their steps by the first of :data:`PLANS` that fits.
+
+        Seeds and finalists are given up before training is. No finalist gets fewer steps than a
+        rung gave it.
         """
-        full, finals, steps = self.state["full_steps"], self.state["finals"], {}
+        full = self.state["full_steps"]
         sizes = self.state["sizes"]
         left = max(self.trials.clock.left, 1.0)
-        for count, most, share in PLANS:
-            rounds = min(seeds, most or seeds)
-            chosen = [label for label, _ in alive[:count]]
-            extra = [n for n in always if n not in chosen and "refused" not in sizes.get(n, {})]
-            paces = {n: self.trials.pace(n, test=True) for n in chosen + extra if n in sizes}
-            seconds = LAST * left - (rounds - 1) * finals["plain_seconds"]
-            steps = share_steps(paces, rounds, max(1.0, seconds), full)
-            if all(steps[label] >= share * full for label in chosen):
+        able = [name for name in always if name in sizes and "refused" not in sizes[name]]
+
+        steps: dict[str, int] = {}
+        for plan in PLANS:
+            rounds = min(seeds, plan.seeds or seeds)
+            chosen = [label for label, _ in alive[: plan.finalists]]
+            finalists = dict.fromkeys([*chosen, *able])
+            paces = {label: self.trials.pace(label, test=True) for label in finalists}
+
+            # The methods beside the operators have had their first seed already.
+            beside = (rounds - 1) * self.state["finals"]["plain_seconds"]
+            steps = share_steps(paces, rounds, max(1.0, LAST * left - beside), full)
+            if all(steps[label] >= plan.share * full for label in chosen):
                 break
-        return {label: max(n, FEWEST, self._tried(label)) for label, n in steps.items()}
 
-    def _tried(self, label: str) -> int:
-        """The most steps that a rung gave a contender."""
-        return max((rung["steps"].get(label, 0) for rung in self.state["rungs"]), default=0)
+        rungs = self.state["rungs"]
+        result = {}
+        for label, count in steps.items():
+            before = [rung["steps"].get(label, 0) for rung in rungs]
+            result[label] = max(count, FEWEST, *before)
+        return result
 
-    def cell(self, label: str, lr: float | None, steps: dict[str, int], seed: int) -> Any:
+    def cell(self, label: str, lr: float | None, steps: dict[str, int], seed: int) -> Cell:
         """Return the trial of a finalist with one of the seeds."""
         return self.trials.cell(label, lr, steps.get(label, 0), FINAL, seed, seed=seed)
 
     def _round(
-        self, chosen: Alive, steps: dict[str, int], seed: int, rows: dict[tuple[str, int], Row]
+        self,
+        entrants: Alive,
+        steps: dict[str, int],
+        seed: int,
+        rows: dict[tuple[str, int], Row],
     ) -> None:
-        """One seed of each; ``rows`` holds what is there so far."""
-        for label, lr in chosen:
-            seen = (label, seed) in rows
-            cell = self.cell(label, lr, steps, seed)
-            row = {"operator": label, "lr": lr, "seed": seed} | self.trials.compute(label, cell)
+        """Train each entrant with one seed, and add the results to ``rows``."""
+        for label, lr in entrants:
+            new = (label, seed) not in rows
+            result = self.trials.compute(label, self.cell(label, lr, steps, seed))
+            row = {"operator": label, "lr": lr, "seed": seed, **result}
             rows[label, seed] = row
             self.save()
-            if not seen:
+            if new:
                 self.say(f"final, seed {seed}: {self.halving.line(row)}")
         self.state["finals"]["rows"] = list(rows.values())
         self.save()

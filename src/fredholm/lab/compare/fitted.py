@@ -1,5 +1,7 @@
-"""What a method beside the operators has learned: arrays and plain values, which alone decide its
-answers, so that one that was saved answers as the one that was fitted.
+"""Fitted methods beside the operators, as arrays and plain values.
+
+These alone determine a method's answers, so that one read from its files answers like the one that
+was fitted.
 """
 
 from __future__ import annotations
@@ -16,16 +18,26 @@ from torch import Tensor
 from ...errors import CheckpointError
 from ...registry import Registry
 
-LEAST = 1e-7  # of a probability
-UNSAVED = {"saved": False}  # of a dataclass's field that decides no answer
-_KIND = "part"  # the key of a part's class
+# The least probability of a class.
+LEAST = 1e-7
+
+# Metadata of a dataclass field that has no effect on the answers and is not saved.
+UNSAVED = {"saved": False}
+
+AGAIN = "run the same `fredholm compare` again, which writes it anew"
+"""The fix for every damaged or outdated file of a comparison."""
+
+# The key under which the class of a part is saved.
+_KIND = "part"
+
 PARTS: Registry[type[Any]] = Registry("part of a method", home=f"{__package__}.plain")
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A dataclass of tensors, of what JSON holds, and of further parts; its subclasses are known by
-    their names.
+    """A dataclass of tensors, of values that JSON holds, and of further parts.
+
+    Subclasses are saved under their names.
 
     Example:
         >>> weights = Linear(torch.ones(1, 2).double(), torch.zeros(1).double())
@@ -42,8 +54,9 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Fitted(Part):
-    """A method that was fitted: ``fitted(inputs)`` are its outputs (B, classes), logarithms of
-    probabilities up to a constant, or (B, 1) numbers.
+    """A fitted method, a function from inputs to outputs.
+
+    Outputs are (B, classes), logarithms of probabilities up to a constant, or (B, 1) numbers.
     """
 
     @abstractmethod
@@ -52,7 +65,7 @@ class Fitted(Part):
 
 
 def dismantle(part: Part, prefix: str = "") -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """A part as what JSON holds, and tensors by dotted names."""
+    """Return a part's plain values, nested, and its tensors by dotted names."""
     values: dict[str, Any] = {_KIND: type(part).__name__}
     tensors: dict[str, Tensor] = {}
     for field in fields(part):
@@ -70,31 +83,38 @@ def dismantle(part: Part, prefix: str = "") -> tuple[dict[str, Any], dict[str, T
 
 
 def rebuild(values: Mapping[str, Any], tensors: Mapping[str, Tensor], prefix: str = "") -> Any:
-    """The part that :func:`dismantle` took apart; no code comes from the files.
+    """Return the part that :func:`dismantle` took apart. Executes no code from the files.
 
     Raises:
-        CheckpointError: a part that this version does not know, or fields that are not its own.
+        CheckpointError: a part that this version does not know, or with other fields.
     """
     name = values.get(_KIND)
     if name not in PARTS:
-        raise CheckpointError(f"part: received {name!r}; this version does not know it")
+        raise CheckpointError(f"part: expected one of {', '.join(PARTS)}, got {name!r}; {AGAIN}")
     cls = PARTS[str(name)]
-    given = {key: value for key, value in values.items() if key != _KIND}
-    for key, value in given.items():
+
+    arguments: dict[str, Any] = {}
+    for key, value in values.items():
         if isinstance(value, Mapping) and _KIND in value:
-            given[key] = rebuild(value, tensors, f"{prefix}{key}.")
+            arguments[key] = rebuild(value, tensors, f"{prefix}{key}.")
+        elif key != _KIND:
+            arguments[key] = value
     for field in fields(cls):
         if prefix + field.name in tensors:
-            given[field.name] = tensors[prefix + field.name]
+            arguments[field.name] = tensors[prefix + field.name]
+
+    # Another version's part may lack fields or have further ones.
     try:
-        return cls(**given)
+        return cls(**arguments)
     except TypeError as error:
-        raise CheckpointError(f"{name}: {error}; another version saved it") from error
+        raise CheckpointError(
+            f"{name}: expected the fields of this version, got others ({error}); {AGAIN}"
+        ) from error
 
 
 @dataclass(frozen=True, eq=False)
 class Linear(Part):
-    """``rows @ weights.mT + bias``, in doubles.
+    """``rows @ weights.mT + bias``, in float64.
 
     Attributes:
         weights: (outputs, features).
@@ -106,7 +126,9 @@ class Linear(Part):
 
     @classmethod
     def of(cls, model: Any, scaler: Any = None) -> Linear:
-        """A linear model of scikit-learn on rows that its standard scaler brought to one scale."""
+        """Return a linear model of scikit-learn that was fitted to rows which its standard scaler
+        ``scaler`` had scaled, as one on unscaled rows.
+        """
         weights = torch.atleast_2d(torch.as_tensor(model.coef_, dtype=torch.float64))
         bias = torch.atleast_1d(torch.as_tensor(model.intercept_, dtype=torch.float64))
         if scaler is not None:
@@ -116,7 +138,7 @@ class Linear(Part):
         return cls(weights.contiguous(), bias.clone())
 
     def __call__(self, rows: Any) -> Float[Tensor, "b outputs"]:
-        """Of a tensor, or of a sparse matrix of scipy."""
+        """Apply the model to a tensor or a sparse matrix of scipy."""
         if isinstance(rows, Tensor):
             return rows.double() @ self.weights.mT + self.bias
         return torch.from_numpy(rows @ self.weights.numpy().T) + self.bias
@@ -124,11 +146,11 @@ class Linear(Part):
 
 @dataclass(frozen=True, eq=False)
 class Logistic(Part):
-    """Logarithms of the probabilities of a logistic regression.
+    """Logistic regression; returns logarithms of probabilities.
 
     Attributes:
-        linear: one output for two classes, else one for each.
-        classes: that it was fitted to.
+        linear: one output for two classes, else one per class.
+        classes: indices of the classes in its training samples.
         count: of all classes.
     """
 
@@ -138,7 +160,7 @@ class Logistic(Part):
 
     @classmethod
     def of(cls, model: Any, count: int, scaler: Any = None) -> Logistic:
-        """That of scikit-learn."""
+        """Return a logistic regression of scikit-learn, see :meth:`Linear.of`."""
         return cls(Linear.of(model, scaler), model.classes_.tolist(), count)
 
     def __call__(self, rows: Any) -> Float[Tensor, "b classes"]:
@@ -148,8 +170,12 @@ class Logistic(Part):
 def log_probabilities(
     scores: Float[Tensor, "b k"], classes: Sequence[int], count: int
 ) -> Float[Tensor, "b classes"]:
-    """Of the softmax of scores of the ``classes`` that were trained on, at least :data:`LEAST`,
-    which is what the others have; a single score is that of the second class beside zero.
+    """Return the logarithm of the softmax of scores, for all ``count`` classes.
+
+    A class that no score belongs to has the probability :data:`LEAST`, and none has less.
+
+    Args:
+        scores: of the ``classes``. Of two classes there may be the second one's alone, against 0.
 
     Example:
         >>> log_probabilities(torch.tensor([[0.0]]), [0, 2], 3).exp().tolist()[0][::2]

@@ -1,6 +1,4 @@
-"""Trains every operator on every task with every seed, resumably, and keeps the
-tables up to date.
-"""
+"""Comparison of operators: train each on every task with several seeds, and tabulate the scores."""
 
 from __future__ import annotations
 
@@ -21,7 +19,16 @@ from ..training.metrics import defined
 from ..training.own_files import data_mark
 from ..training.tasks import task_of
 from . import tables
-from .budgets import BUDGETS, REFERENCE, count_points, epochs_in, make_recipe, refusal, solve_size
+from .budgets import (
+    BUDGETS,
+    REFERENCE,
+    count_points,
+    epochs_in,
+    make_recipe,
+    refusal,
+    solve_size,
+    width_override,
+)
 from .tasks import ComparedTask, Contender, find_task, read_contenders
 
 Report = Callable[[str], None]
@@ -30,14 +37,16 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Setting:
-    """What makes two comparisons the same one: results of another setting are not mixed into its
-    tables.
+    """Budget of a comparison. Results of different settings never share a table.
 
     Attributes:
-        budget: ``params``, ``flops`` (of one sample forward), or ``time``: as many epochs as fit in
-            ``minutes``, widths as for params.
+        budget: ``params``; ``flops`` of one sample forward; or ``time``: as many epochs as fit in
+            ``minutes``, at the widths of ``params``.
         minutes: of one training, with ``time``.
         changes: further overrides of every task's recipe.
+
+    Raises:
+        OptionError: an unknown budget, or minutes that do not go with it.
     """
 
     budget: str = "params"
@@ -47,18 +56,26 @@ class Setting:
     def __post_init__(self) -> None:
         if self.budget not in BUDGETS:
             raise OptionError(
-                f"budget: received {self.budget!r}; needs one of {', '.join(BUDGETS)}"
+                f"budget: expected one of {', '.join(BUDGETS)}, got {self.budget!r}; name one"
             )
-        if (self.budget == "time") != (self.minutes is not None):
+        if self.budget == "time" and self.minutes is None:
+            raise OptionError("minutes: expected a number with budget 'time', got None; add it")
+        if self.budget != "time" and self.minutes is not None:
             raise OptionError(
-                f"minutes: received {self.minutes} with budget {self.budget!r}; they belong to "
-                "'time'"
+                f"minutes: expected none with budget {self.budget!r}, got {self.minutes}; leave "
+                "them out or choose budget 'time'"
             )
 
 
 @dataclass(frozen=True)
 class Run:
-    """One training: which row of which table it belongs to, its task's metric, and its cell."""
+    """One training of a comparison.
+
+    Attributes:
+        task, operator, seed: its place in the tables.
+        metric: of the task.
+        cell: of the grid.
+    """
 
     task: str
     operator: str
@@ -81,10 +98,10 @@ def compare(
     """Train every operator on every task and write ``compare.json``, ``compare.csv``,
     ``compare.md`` and ``index.html`` into ``out``.
 
-    All models of a task have the same blocks, encoder, data, optimizer, schedule and budget; only
-    the operator differs, and the width that the budget gives it. Finished runs are read, unfinished
-    ones resumed, and one that fails is recorded with its error. Other tasks of an earlier call with
-    the same setting stay in the tables.
+    All models of a task have the same blocks, encoder, data, optimizer, schedule and budget. They
+    differ only in the operator, and in the width that the budget gives it. Finished runs are read
+    and unfinished ones resumed; a run that fails is recorded with its error. Other tasks of an
+    earlier call with the same setting stay in the tables.
 
     Args:
         tasks: names of :func:`list_tasks`, or recipes whose models take any operator.
@@ -92,10 +109,10 @@ def compare(
             all baselines.
         out: folder of the runs and tables.
         setting: the budget.
-        seeds: repetitions, with seeds 0, 1, …
+        seeds: number of repetitions, with seeds 0, 1, …
         report: receives lines of progress.
-        worker: share the runs with other workers, on any machines that see ``out``; each writes
-            the tables once all runs are there.
+        worker: share the runs with other workers, on any machines that see ``out``. Each worker
+            writes the tables once all runs are there.
         trust_code: of run folders as tasks, see :func:`fredholm.training.load_recipe`.
 
     Raises:
@@ -103,78 +120,98 @@ def compare(
             another setting.
         RecipeError: a task whose recipe does not fit.
         TrustError: a run folder whose recipe imports a file, without ``trust_code``.
-        Interrupted: Ctrl-C; the same command goes on.
+        Interrupted: Ctrl-C; the same command continues.
     """
-    say, place, setting = report or quiet, Path(out), setting or Setting()
+    say = report or quiet
+    place = Path(out)
+    setting = setting or Setting()
     if seeds < 1:
-        raise OptionError(f"seeds: received {seeds}; needs 1 or more")
-    # Their imports register operators.
+        raise OptionError(f"seeds: expected 1 or more, got {seeds}; give a larger number")
+
+    # Tasks come first: what their recipes import may register operators.
     chosen = [find_task(name, trust_code=trust_code) for name in tasks]
     contenders = read_contenders(operators)
-    tables.open_results(place, setting)  # refused before sizes are solved
-    with _turn(place):  # sizes are solved once, by whoever comes first
+    # A folder of another setting is refused before sizes are solved, which takes a while.
+    tables.open_results(place, setting)
+
+    # Sizes are solved once, by whichever worker comes first.
+    with _lock(place):
         plans = [plan(task, contenders, place, setting, seeds, say) for task in chosen]
-    # A comparison that is cut short has fewer seeds, not fewer operators.
-    runs = sorted((run for _, mine in plans for run in mine), key=lambda run: run.seed)
-    rows: dict[int, Row] = {}
+    entries = [entry for entry, _ in plans]
+
+    # All operators have a first seed before any has a second one: a comparison that is cut short
+    # lacks seeds, not operators.
+    runs = [run for _, own in plans for run in own]
+    runs.sort(key=lambda run: run.seed)
+    rows: list[tuple[Run, Row]] = []
 
     def record() -> dict[str, Any]:
-        """The tables with what is there so far, beside what other calls have written meanwhile."""
+        """Add the results so far to the tables, which other calls may have written meanwhile."""
         results = tables.open_results(place, setting)
-        _enter(results, plans)
-        for number, row in rows.items():
-            tables.add(results, runs[number].task, runs[number].operator, row)
+        names = {entry["name"] for entry in entries}
+        others = [task for task in results["tasks"] if task["name"] not in names]
+        results["tasks"] = [*others, *entries]
+        for run, row in rows:
+            tables.add(results, run.task, run.operator, row)
         tables.write(place, results)
         return results
 
-    if not worker:
-        with _turn(place):
+    grid = Grid(compared)
+    cells = [run.cell for run in runs]
+    if worker:
+        results_of_cells = grid.share(cells)
+    else:
+        results_of_cells = grid.run(cells)
+        with _lock(place):
             record()
-    grid, cells = Grid(compared), [run.cell for run in runs]
-    for cell, result in grid.share(cells) if worker else grid.run(cells):
-        number = next(i for i, run in enumerate(runs) if run.cell is cell)
-        run, rows[number] = runs[number], _row(runs[number], result)
-        score = _score(run, rows[number])
-        say(f"[{len(rows)}/{len(runs)}] {run.task} {run.operator} seed {run.seed}: {score}")
+
+    by_folder = {run.cell.place: run for run in runs}
+    for cell, result in results_of_cells:
+        run = by_folder[cell.place]
+        row = _row(run, result)
+        rows.append((run, row))
+        where = f"[{len(rows)}/{len(runs)}] {run.task} {run.operator} seed {run.seed}"
+        say(f"{where}: {_score(run, row)}")
         if not worker:
-            with _turn(place):
+            with _lock(place):
                 record()
-    with _turn(place):
+
+    with _lock(place):
         results = record()
         tables.write_page(place, results)
     return results
 
 
-def _turn(place: Path) -> FileLock:
-    """Held by one process at a time, while the others wait for it."""
+def _lock(place: Path) -> FileLock:
+    """Return the lock of a folder's tables; processes wait for each other."""
     place.mkdir(parents=True, exist_ok=True)
     return FileLock(place / ".tables.lock")
 
 
-def _enter(results: dict[str, Any], plans: list[tuple[dict[str, Any], list[Run]]]) -> None:
-    """Put the tasks' entries in the place of earlier ones."""
-    for entry, _ in plans:
-        others = [task for task in results["tasks"] if task["name"] != entry["name"]]
-        results["tasks"] = [*others, entry]
-
-
 def compared(cell: Cell, say: Report) -> Row:
-    """The work of a comparison: every number of the evaluation, and what the training took."""
+    """Train and evaluate a cell; return every number of the evaluation and the training's cost."""
     facts, scores = scores_of(cell, say)
-    return {k: v for k, v in scores.items() if isinstance(v, int | float) and k != "n"} | facts
+    numbers = {key: value for key, value in scores.items() if isinstance(value, int | float)}
+    numbers.pop("n", None)
+    return numbers | facts
 
 
 def _row(run: Run, result: dict[str, Any]) -> Row:
-    if "error" not in result and result.get(run.metric) is None:
-        has = ", ".join(sorted(set(result) - {"parameters", "minutes", "epochs"})) or "no number"
-        result = {
-            "error": f"the task's metric is {run.metric!r}, of which its evaluation says nothing; "
-            f"it has {has}; let the task's summary give it, delete {run.cell.place} and run again"
-        }
-    row = {"seed": run.seed, **result}
-    if "error" not in result:
-        row["curve"] = _curve(run)
-    row.pop("parameters", None)  # of every seed the same; they stand beside the width
+    """Return what the tables hold of a run: its seed, its numbers and its learning curve."""
+    if "error" in result:
+        return {"seed": run.seed, **result}
+    if result.get(run.metric) is None:
+        numbers = sorted(set(result) - {"parameters", "minutes", "epochs"})
+        error = (
+            f"evaluation: expected the task's metric {run.metric!r}, got "
+            f"{', '.join(numbers) or 'no numbers'}; add it to the task's summary, delete "
+            f"{run.cell.place} and run again"
+        )
+        return {"seed": run.seed, "error": error}
+
+    # Parameters are the same for every seed; they are listed beside the width.
+    row = {"seed": run.seed, **result, "curve": _curve(run)}
+    row.pop("parameters", None)
     return row
 
 
@@ -186,57 +223,67 @@ def plan(
     seeds: int,
     say: Report,
 ) -> tuple[dict[str, Any], list[Run]]:
-    """The task's entry of the results, sizes solved and no run yet, and the runs that fill it."""
+    """Return the task's entry in the results, with sizes and no runs yet, and the runs to do.
+
+    Sizes that an earlier call solved in the same setting are read from ``sizes.json``.
+    """
     common = make_recipe(task, REFERENCE, setting.changes)
     dataset = build_dataset(common, "train")
     objective = task_of(dataset)
-    entry: dict[str, Any] = {
+    name, direction = objective.metric
+    metric = name.removeprefix("val_")
+
+    saved = place / task.name / "sizes.json"
+    files = data_mark(common)
+    mark = digest_json({"setting": asdict(setting), "recipe": recipe_mark(common), "files": files})
+    sizes = _known_sizes(saved, mark)
+
+    rows = []
+    runs = []
+    for contender in contenders:
+        label = contender.label
+        size = sizes.get(label) or _solve_or_refuse(task, contender, dataset, setting)
+        sizes[label] = size
+        saved.parent.mkdir(parents=True, exist_ok=True)
+        write_json(saved, {"of": mark, "sizes": sizes})
+        rows.append({"operator": label, **size, "runs": []})
+        if "refused" in size:
+            say(f"{task.name} {label}: cannot serve this task: {size['refused']}")
+            continue
+        parameters = f"{size['parameters']:,} parameters ({size['off']:+.1%})"
+        say(f"{task.name} {label}: width {size['dim']}, {parameters}")
+
+        changes = [*setting.changes, width_override(size["dim"])]
+        if size["epochs"]:
+            changes.append(f"training.epochs={size['epochs']}")
+        for seed in range(seeds):
+            folder = f"{safe_name(label)},seed={seed}"
+            own = (*changes, f"seed={seed}", f"name={folder}")
+            recipe = make_recipe(task, contender, own)
+            cell = recipe_cell(recipe, place / task.name / folder, files)
+            runs.append(Run(task.name, label, seed, metric, cell))
+
+    entry = {
         "name": task.name,
         "title": task.title,
         "recipe": task.recipe,
         "samples": len(dataset),
+        "overrides": list(task.overrides),
+        "metric": metric,
+        "direction": direction,
+        "measure": objective.measure,
+        "points": count_points(dataset, build_model(common, dataset)),
+        "rows": rows,
     }
-    metric, direction = objective.metric[0].removeprefix("val_"), objective.metric[1]
-    entry |= {"overrides": list(task.overrides), "metric": metric, "direction": direction}
-    entry |= {"measure": objective.measure}
-    entry |= {"points": count_points(dataset, build_model(common, dataset))}
-    rows, runs = [], []
-    kept = place / task.name / "sizes.json"
-    files = data_mark(common)
-    of = {"setting": asdict(setting), "recipe": recipe_mark(common), "files": files}
-    mark = digest_json(of)
-    sizes = _known_sizes(kept, mark)
-    for contender in contenders:
-        size = sizes.get(contender.label) or _solve_or_refuse(task, contender, dataset, setting)
-        sizes[contender.label] = size
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        write_json(kept, {"of": mark, "sizes": sizes})
-        rows.append({"operator": contender.label, **size, "runs": []})
-        if "refused" in size:
-            say(f"{task.name} {contender.label}: does not serve this task: {size['refused']}")
-            continue
-        say(
-            f"{task.name} {contender.label}: width {size['dim']}, {size['parameters']:,} "
-            f"parameters ({size['off']:+.1%})"
-        )
-        changes = [
-            f"model.body.dim={size['dim']}",
-            *([f"training.epochs={size['epochs']}"] if size["epochs"] else []),
-        ]
-        for seed in range(seeds):
-            name = f"{safe_name(contender.label)},seed={seed}"
-            own = (*setting.changes, *changes, f"seed={seed}", f"name={name}")
-            cell = recipe_cell(make_recipe(task, contender, own), place / task.name / name, files)
-            runs.append(Run(task.name, contender.label, seed, metric, cell))
-    return entry | {"rows": rows}, runs
+    return entry, runs
 
 
-def _known_sizes(kept: Path, mark: str) -> dict[str, Any]:
-    """The sizes that an earlier call solved in the same setting, of the same recipe; others are
-    solved anew.
-    """
-    state = read_state(kept)
-    return state["sizes"] if state.get("of") == mark else {}
+def _known_sizes(saved: Path, mark: str) -> dict[str, Any]:
+    """Return the sizes in a file that belong to the same setting and recipe."""
+    state = read_state(saved)
+    if state.get("of") != mark:
+        return {}
+    return state["sizes"]
 
 
 def _solve_or_refuse(
@@ -255,13 +302,13 @@ def _solve_or_refuse(
     size = solve_size(task, contender, dataset, setting.budget, setting.changes)
     epochs = None
     if setting.minutes is not None:
-        recipe = make_recipe(task, contender, (*setting.changes, f"model.body.dim={size.dim}"))
+        recipe = make_recipe(task, contender, (*setting.changes, width_override(size.dim)))
         epochs = epochs_in(recipe, dataset, setting.minutes)
     return asdict(size) | {"epochs": epochs}
 
 
 def _curve(run: Run) -> list[float | None]:
-    """The learning curve of a finished run; None where the metric is not defined."""
+    """Return the learning curve of a finished run, None at epochs without a defined metric."""
     history = read_history(RunFolder(run.cell.place).metrics)
     return [defined(round(value, 5)) for value in history[f"val_{run.metric}"]]
 
@@ -269,5 +316,7 @@ def _curve(run: Run) -> list[float | None]:
 def _score(run: Run, row: Row) -> str:
     if "error" in row:
         return f"failed: {row['error']}"
-    style = ".4f" if run.metric == "accuracy" else ".4g"
+    style = ".4g"
+    if run.metric == "accuracy":
+        style = ".4f"
     return f"{run.metric} {row[run.metric]:{style}} in {row['minutes']:.2f} min"

@@ -1,4 +1,4 @@
-"""What samples ten times as long cost: the time of an operator on N and on 10 N points."""
+"""Cost of longer samples: the time of an operator on N and on 10 N points."""
 
 from __future__ import annotations
 
@@ -13,21 +13,31 @@ from ...models.encoders import TextConfig
 from ..training.machine import seconds_of
 
 TIMES = 10
-MOST = 4.0  # seconds: a call that would take longer is extrapolated
+
+# Seconds of a call, above which it is extrapolated instead of measured.
+MOST = 4.0
 
 
 def growth(body: Any, points: int) -> dict[str, Any]:
-    """Seconds of a forward and backward pass of one sample through one layer, on ``points`` and on
-    ten times as many; where these would take too long, from points and twice as many by the power
-    of N between them (``measured`` is False).
+    """Time a forward and backward pass of one layer on one sample of N and of 10 N points.
+
+    If 10 N points would take too long, their time follows from the power of N between N and 2 N.
+
+    Returns:
+        ``points`` N; ``seconds`` on N and ``then`` on 10 N points; whether the latter is
+        ``measured``. Or, of an operator that cannot be applied, ``points`` and why it is
+        ``refused``.
     """
     try:
         here = _seconds(body, points)
         twice = _seconds(body, 2 * points)
         power = max(0.0, torch.tensor(twice / here).log2().item())
-        guess = here * TIMES**power
-        measured = guess * 1.5 < MOST
-        then = _seconds(body, TIMES * points, 2) if measured else guess
+        then = here * TIMES**power
+
+        # The guess may be too low by half.
+        measured = then * 1.5 < MOST
+        if measured:
+            then = _seconds(body, TIMES * points, repeats=2)
     except FredholmError as error:
         return {"points": points, "refused": str(error).partition("\n")[0]}
     return {"points": points, "seconds": here, "then": then, "measured": measured}
@@ -36,10 +46,13 @@ def growth(body: Any, points: int) -> dict[str, Any]:
 def _seconds(body: Any, points: int, repeats: int = 3) -> float:
     torch.manual_seed(0)
     layer = make_layer(body, 1, TextConfig(max_length=points))
+    domain = suited(layer, Domain.line(points))
     u = torch.randn(1, points, body.dim, requires_grad=True)
-    domain, along = suited(layer, Domain.line(points)), torch.randn(1, points, body.dim)
+    along = torch.randn(1, points, body.dim)
 
     def once() -> None:
         torch.autograd.grad(layer(u, domain), [u, *layer.parameters()], along, allow_unused=True)
 
-    return min([seconds_of(once) for _ in range(repeats + 1)][1:])  # the least disturbed
+    # The first call is slower. Of the others the shortest is the least disturbed.
+    times = [seconds_of(once) for _ in range(repeats + 1)]
+    return min(times[1:])

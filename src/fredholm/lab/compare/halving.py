@@ -1,4 +1,4 @@
-"""Rungs of successive halving: the steps that each contender is tried with, and those kept."""
+"""Successive halving: the rungs of a search, and the learning rates of the contenders left."""
 
 from __future__ import annotations
 
@@ -15,23 +15,34 @@ from .clock import FEWEST, TELLING, fitting, share_steps
 from .trials import Trials
 
 FINALISTS = 3
-RATES = (1 / 3, 3.0)  # times the recipe's learning rate, for those that are left
-SHARES = (0.25, 0.2)  # of the time left, for the first rung and for each later one
-TUNING = 0.2  # of the time left, for other learning rates
-RESERVE = 0.1  # of all the time, that no rung may use
+
+# Times the recipe's learning rate: what is tried for the contenders left.
+RATES = (1 / 3, 3.0)
+
+# Shares of the time left: of the first rung, of each later one, and of the learning rates.
+FIRST, LATER = 0.25, 0.2
+TUNING = 0.2
+
+# Share of all the time that no rung may use.
+RESERVE = 0.1
+
 Row = dict[str, Any]
-Alive = list[tuple[str, float | None]]  # contenders and their rates; None: without one
+Alive = list[tuple[str, float | None]]
+"""Contenders with their learning rates, None for one without."""
+
+Entry = tuple[str, Any, int]
+"""A trial of a rung: contender, learning rate and fold."""
 
 
 @dataclass
 class Halving:
-    """Rungs of a search, kept in its ``state`` so that an interrupted search can go on.
+    """Rungs of a search, written into its ``state`` so that an interrupted search can go on.
 
     Attributes:
         trials: of the search.
         state: of the search; each entry of its ``rungs`` has the plan and the rows of one rung.
         say: receives lines of progress.
-        save: writes the state, with each plan before its trials, and after each trial.
+        save: writes the state: with each plan before its trials, and after each trial.
     """
 
     trials: Trials
@@ -40,30 +51,34 @@ class Halving:
     save: Callable[[], None]
 
     def rung(self, number: int, alive: Alive) -> Alive:
-        """Try contenders on validation; the better half, or nobody where there is no time for a
-        rung that would tell more than the last one.
+        """Try contenders on validation samples and return the better half.
+
+        Returns no contenders if there is no time for a rung that would tell more than the last.
         """
         rungs = self.state["rungs"]
         if len(rungs) <= number:
-            over = bool(rungs) and "rates" in rungs[-1]  # an earlier call went on to tune
-            plan = {"steps": {}} if over else self._plan_rung(number, alive)
-            if not plan["steps"]:
+            # An earlier call has ended the rungs and gone on to the learning rates.
+            if rungs and "rates" in rungs[-1]:
+                return []
+            plan = self._plan_rung(number, alive)
+            if plan is None:
                 return []
             rungs.append(plan)
             self.save()
+
+        # An earlier call may have ended this rung.
         rung = rungs[number]
-        if "kept" in rung:  # an earlier call has ended it
+        if "kept" in rung:
             return [(label, lr) for label, lr in rung["kept"]]
-        trials = [
-            (label, lr, fold)
-            for fold in rung["folds"]
-            for label, lr in alive
-            if label in rung["steps"]
-        ]
-        rung["rows"] = self._tried(number, trials)
-        order = self._order(self._found(rung["rows"]))
-        keep = max(FINALISTS, math.ceil(len(alive) / 2))
-        kept = order[: min(keep, max(1, len(alive) - 1))]
+
+        entrants = [(label, lr) for label, lr in alive if label in rung["steps"]]
+        entries = [(label, lr, fold) for fold in rung["folds"] for label, lr in entrants]
+        rung["rows"] = self._try(number, entries)
+        order = self._order(rung["rows"])
+
+        half = max(FINALISTS, math.ceil(len(alive) / 2))
+        # At least one contender leaves, so that the rungs come to an end.
+        kept = order[: min(half, max(1, len(alive) - 1))]
         rung["kept"] = [[label, lr] for label, lr in kept]
         names = ", ".join(label for label, _ in kept)
         self.say(f"rung {number + 1}: kept {names} ({self.trials.clock})")
@@ -87,132 +102,148 @@ class Halving:
         if "rates" not in rung:
             once = sum(self.trials.pace(n).seconds(rung["steps"][n]) for n, _ in alive)
             cost = len(RATES) * len(rung["folds"]) * once
-            affordable = cost <= TUNING * self.trials.clock.left
-            rung["rates"] = [*RATES] if affordable else []
+            rung["rates"] = []
+            if cost <= TUNING * self.trials.clock.left:
+                rung["rates"] = [*RATES]
             self.save()
 
-        trials = [
-            (label, lr * rate, fold)
-            for rate in rung["rates"]
-            for fold in rung["folds"]
-            for label, lr in alive
-            if lr is not None
-        ]
-        if not rung.get("tuned"):  # an earlier call may have ended it
-            rung["rows"] = [*rung["rows"], *self._tried(number, trials)]
+        # An earlier call may have ended the tuning.
+        if not rung.get("tuned"):
+            entries = [
+                (label, lr * rate, fold)
+                for rate in rung["rates"]
+                for fold in rung["folds"]
+                for label, lr in alive
+                if lr is not None
+            ]
+            rung["rows"] = [*rung["rows"], *self._try(number, entries)]
             rung["tuned"] = True
 
         names = {label for label, _ in alive}
-        order = self._order(self._found(row for row in rung["rows"] if row["operator"] in names))
+        order = self._order(row for row in rung["rows"] if row["operator"] in names)
         if rung["rates"]:
             rates = ", ".join(f"{label} {lr:.2g}" for label, lr in order)
             self.say(f"learning rates: {rates} ({self.trials.clock})")
         return order
 
-    def _tried(self, number: int, trials: list[tuple[str, Any, int]]) -> list[Row]:
-        """The rows of trials of a rung, as many as there is time for."""
-        rung, rows, clock = self.state["rungs"][number], [], self.trials.clock
-        for place, (label, lr, fold) in enumerate(trials, 1):
+    def _try(self, number: int, entries: list[Entry]) -> list[Row]:
+        """Compute the trials of a rung, as many as there is time for."""
+        rung = self.state["rungs"][number]
+        clock = self.trials.clock
+        rows = []
+        for place, (label, lr, fold) in enumerate(entries, 1):
             cell = self.trials.cell(label, lr, rung["steps"][label], number, fold)
             late = clock.left < RESERVE * 60 * clock.minutes
             if late and not self.trials.known(cell):
-                rung["cut"] = f"{place - 1} of {len(trials)} trials"
+                rung["cut"] = f"{place - 1} of {len(entries)} trials"
                 self.say(f"the time of the rung is up after {rung['cut']}")
                 break
-            row = {"operator": label, "lr": lr, "fold": fold} | self.trials.compute(label, cell)
+            row = {"operator": label, "lr": lr, "fold": fold, **self.trials.compute(label, cell)}
             rows.append(row)
             self.save()
-            self.say(f"[{place}/{len(trials)}] {self.line(row)}")
+            self.say(f"[{place}/{len(entries)}] {self.line(row)}")
         return rows
 
-    def _plan_rung(self, number: int, alive: Alive) -> dict[str, Any]:
-        """Steps of each contender. The first rung leaves out the slowest, where not all can have
-        :data:`TELLING` steps; a later one has no fewer steps than the one before it, on two
-        validation splits if there is time, and else on one, or of fewer contenders.
-        """
-        full, left = self.state["full_steps"], max(self.trials.clock.left, 1.0)
+    def _plan_rung(self, number: int, alive: Alive) -> dict[str, Any] | None:
+        """Return the ``steps`` of each contender, the ``folds``, and the ``seconds`` of a rung."""
+        left = max(self.trials.clock.left, 1.0)
         paces = {label: self.trials.pace(label) for label, _ in alive}
-        seconds = SHARES[min(number, len(SHARES) - 1)] * left
-        if number:
-            before = self.state["rungs"][number - 1]["steps"]
-            for count in dict.fromkeys((len(alive), FINALISTS + 1)):
-                some = {label: paces[label] for label, _ in alive[:count]}
-                for folds in self._folds(number):
-                    steps = share_steps(some, len(folds), seconds, full)
-                    if all(steps[label] >= before[label] for label in some):
-                        return {"steps": steps, "folds": folds, "seconds": seconds}
-            return {"steps": {}}
+        if number == 0:
+            return self._plan_first(FIRST * left, paces)
+
+        # No contender gets fewer steps than in the rung before. Where all of them cannot be tried
+        # on two validation splits, one split comes first, then fewer contenders.
+        seconds = LATER * left
+        before = self.state["rungs"][number - 1]["steps"]
+        folds_in_turn = [[2 * number - 1, 2 * number], [2 * number]]
+        if self.state["folds"] == 1:
+            folds_in_turn = [[0]]
+        for count in dict.fromkeys((len(alive), FINALISTS + 1)):
+            some = {label: paces[label] for label, _ in alive[:count]}
+            for folds in folds_in_turn:
+                steps = share_steps(some, len(folds), seconds, self.state["full_steps"])
+                if all(steps[label] >= before[label] for label in some):
+                    return {"steps": steps, "folds": folds, "seconds": seconds}
+        return None
+
+    def _plan_first(self, seconds: float, paces: dict[str, Any]) -> dict[str, Any]:
+        """Plan the first rung. The slowest contenders are left out where not all can have
+        :data:`TELLING` steps.
+        """
+        full = self.state["full_steps"]
         telling = min(TELLING, full)
         quick = fitting(paces, 1, seconds, telling, FINALISTS)
-        steps = share_steps({label: paces[label] for label in quick}, 1, seconds, full)
-        steps = {label: count for label, count in steps.items() if count}
+        shares = share_steps({label: paces[label] for label in quick}, 1, seconds, full)
+        steps = {label: count for label, count in shares.items() if count}
         if not steps:
             raise OptionError(
-                f"minutes: received {self.trials.clock.minutes:g}; {FEWEST} steps of no operator "
-                "fit in a share of them, give more"
+                f"minutes: expected time for {FEWEST} steps of an operator, got "
+                f"{self.trials.clock.minutes:g}; give more"
             )
-        for label in paces:
+
+        for label, pace in paces.items():
             if label not in steps:
-                need, each = paces[label].seconds(telling), seconds / len(paces)
                 self.say(
-                    f"{label}: left out, {telling} of its steps take {need:.0f} s where a share is "
-                    f"{each:.0f} s; give more minutes, or name it among fewer --operators"
+                    f"{label}: left out: {telling} steps take {pace.seconds(telling):.0f} s, its "
+                    f"share is {seconds / len(paces):.0f} s; give more minutes, or name it among "
+                    "fewer --operators"
                 )
         if min(steps.values()) < telling:
             self.say(f"fewer than {telling} steps each tell little: give more minutes")
         return {"steps": steps, "folds": [0], "seconds": seconds}
 
-    def _folds(self, number: int) -> list[list[int]]:
-        """On which validation splits a later rung may be judged, the most first."""
-        if self.state["folds"] == 1:
-            return [[0]]
-        return [[2 * number - 1, 2 * number], [2 * number]]
+    def _order(self, rows: Iterable[Row]) -> Alive:
+        """Return the contenders of some rows, each at its best learning rate, the best first.
 
-    def _found(self, rows: Iterable[Row]) -> dict[tuple[str, float], list[Row]]:
-        """Rows by contender and learning rate."""
-        found: dict[tuple[str, float], list[Row]] = {}
+        Raises:
+            TrainingFailed: every row has an error.
+            OptionError: there are no rows.
+        """
+        groups: dict[tuple[str, Any], list[Row]] = {}
+        errors = []
         for row in rows:
-            found.setdefault((row["operator"], row["lr"]), []).append(row)
-        return found
+            if "error" in row:
+                errors.append(row["error"])
+            else:
+                groups.setdefault((row["operator"], row["lr"]), []).append(row)
 
-    def _order(self, found: dict[tuple[str, float], list[Row]]) -> Alive:
-        """Contenders, each at its best rate, the best one first."""
-        best: dict[str, tuple[Any, float]] = {}
-        for (label, lr), rows in found.items():
-            good = [row for row in rows if "error" not in row]
-            if good:
-                key = self._key(good)
-                if label not in best or key > best[label][0]:
-                    best[label] = (key, lr)
-        if not best:
-            failed = next((row["error"] for rows in found.values() for row in rows), None)
-            if failed is None:
-                raise OptionError(
-                    f"minutes: received {self.trials.clock.minutes:g}; no trial came to its end "
-                    "in them, give more"
-                )
-            raise TrainingFailed(f"{self.trials.task.name}: every trial failed: {failed}")
-        order = sorted(best, key=lambda label: best[label][0], reverse=True)
-        return [(label, best[label][1]) for label in order]
+        if not groups and errors:
+            raise TrainingFailed(f"{self.trials.task.name}: every trial failed: {errors[0]}")
+        if not groups:
+            raise OptionError(
+                "minutes: expected time for one trial, got "
+                f"{self.trials.clock.minutes:g}; give more"
+            )
 
-    def _key(self, rows: list[Row]) -> tuple[float, float]:
-        sign = 1 if self.state["higher"] else -1
+        # Sorting is stable: of equal rates and of equal contenders the first one stays first.
+        ranked = sorted(groups, key=lambda entry: self._merit(groups[entry]), reverse=True)
+        best: dict[str, float | None] = {}
+        for label, lr in ranked:
+            best.setdefault(label, lr)
+        return list(best.items())
+
+    def _merit(self, rows: list[Row]) -> tuple[float, float]:
+        """Return the mean score and the mean loss of trials, signed so that larger is better."""
         score = statistics.fmean(row["val"]["score"] for row in rows)
-        return sign * score, -statistics.fmean(row["val"]["loss"] for row in rows)
+        if not self.state["higher"]:
+            score = -score
+        return score, -statistics.fmean(row["val"]["loss"] for row in rows)
 
     def best_rate(self, label: str) -> float:
-        """The learning rate at which a contender was best in the last rung that tried it."""
+        """Return the learning rate at which a contender was best in the last rung that tried it."""
         for rung in reversed(self.state["rungs"]):
             rows = [r for r in rung["rows"] if r["operator"] == label and "error" not in r]
             if rows:
-                return max(rows, key=lambda row: self._key([row]))["lr"]
+                return max(rows, key=lambda row: self._merit([row]))["lr"]
         return self.state["lr"]
 
     def line(self, row: Row) -> str:
-        """What came of a trial."""
-        rate = "" if row["lr"] is None else f" lr {row['lr']:.2g}"
-        what = f"{row['operator']}{rate}"
+        """Return a line about the result of a trial."""
+        what = row["operator"]
+        if row["lr"] is not None:
+            what += f" lr {row['lr']:.2g}"
+        clock = self.trials.clock
         if "error" in row:
-            return f"{what}: failed: {row['error']} ({self.trials.clock})"
-        measure, after = self.state["measure"], f"in {row['seconds']:.1f} s ({self.trials.clock})"
-        return f"{what}: val {measure} {row['val']['score']:.4g}, {row['steps']} steps {after}"
+            return f"{what}: failed: {row['error']} ({clock})"
+        score = f"val {self.state['measure']} {row['val']['score']:.4g}"
+        return f"{what}: {score}, {row['steps']} steps in {row['seconds']:.1f} s ({clock})"

@@ -1,4 +1,4 @@
-"""The tasks that are known by name, small enough for a CPU."""
+"""Built-in tasks of comparisons, small enough for a CPU."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ def _backbone(*overrides: str) -> tuple[str, ...]:
     return ("model=backbone_nano", *overrides)
 
 
+# A larger step than the recipes' own, for trainings of a few epochs.
 _SHORT = "optimizer={name: adamw, lr: 3e-3, weight_decay: 0.01}"
 
 KNOWN = (
@@ -107,4 +108,6 @@ KNOWN = (
 
 for _task in KNOWN:
     register_task(_task)
+
+# A checkout has further tasks, those of the papers' tables.
 import_evidence("tasks")

@@ -1,4 +1,4 @@
-"""The operator for samples in memory: the rungs of a search, without its finalists."""
+"""Search for the operator that suits samples in memory: rungs without finalists."""
 
 from __future__ import annotations
 
@@ -20,7 +20,13 @@ from .trials import Trials
 
 @dataclass(frozen=True)
 class Choice:
-    """What a search recommends to train with."""
+    """Recommendation of a search.
+
+    Attributes:
+        operator: its name and options, as a recipe has them.
+        dim: width of the body.
+        lr: learning rate.
+    """
 
     operator: dict[str, Any]
     dim: int
@@ -35,31 +41,34 @@ def choose_for(
     operators: str | None = None,
     report: Report | None = None,
 ) -> Choice:
-    """The operator, its width and learning rate that validation prefers for samples in memory.
+    """Find the operator, its width and its learning rate that validation prefers.
 
     Args:
         source: the samples, divided; there is no test split.
         recipe: the sections of a recipe that the contenders share, see
             :func:`fredholm.lab.training.usual.usual_recipe`.
         minutes: of the search.
-        operators: as of :func:`.search.open_search`.
+        operators: see :func:`.search.open_search`.
         report: receives lines of progress.
 
     Raises:
         OptionError: no minutes, or too few for any operator.
         TrainingFailed: every trial failed.
     """
-    # The recipe names a place that nothing is read from: the samples are given.
-    place = {"data": {**recipe["data"], "path": source.name}}
-    task = ComparedTask("samples", "samples", {"name": "samples", **recipe, **place})
-    splits, contenders = Splits(make_recipe(task, REFERENCE), source), read_contenders(operators)
+    # A recipe must name a place; nothing is read from it, since the samples are in memory.
+    data = {**recipe["data"], "path": source.name}
+    task = ComparedTask("samples", "samples", {"name": "samples", **recipe, "data": data})
+    splits = Splits(make_recipe(task, REFERENCE), source)
+    contenders = read_contenders(operators)
+
     with tempfile.TemporaryDirectory() as folder:
         clock = Clock(minutes, timer=time.perf_counter)
         trials = Trials.of(task, contenders, splits, Path(folder), clock, {})
         search = Search.open(trials, {}, {}, report or quiet)
         label, lr = search.shortlist()[0]
+
+    # Every operator has a learning rate; only the methods beside them have none.
     assert lr is not None
     contender = trials.contenders[label]
-    return Choice(
-        {"name": contender.name, **options_of(task, contender)}, trials.sizes[label]["dim"], lr
-    )
+    operator = {"name": contender.name, **options_of(task, contender)}
+    return Choice(operator, trials.sizes[label]["dim"], lr)

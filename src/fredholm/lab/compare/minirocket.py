@@ -1,5 +1,5 @@
-"""MiniROCKET: how often fixed convolutions of a series are above random thresholds, and a ridge
-regression on that.
+"""MiniROCKET: the shares of time for which fixed convolutions of a series exceed random thresholds,
+and a ridge regression on them.
 
 Reference: Dempster, Schmidt and Webb, "MiniRocket: a very fast (almost) deterministic transform
 for time series classification" (2021).
@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
+from sklearn.linear_model import RidgeCV
+from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
 from ..data import limit_samples
@@ -22,61 +24,79 @@ from ..training.tasks import task_of
 from .fitted import Fitted, Linear, Part
 from .splits import batches
 
-TAPS = 9  # of a kernel: three weigh 2, the others -1
-PATTERNS = torch.tensor([[2.0 if i in p else -1.0 for i in range(TAPS)]
-                         for p in combinations(range(TAPS), 3)])  # fmt: skip
-PER_KERNEL = 119  # features of each of the 84 kernels: 9,996 in all
-DILATIONS = 32  # at most
-ALPHAS = np.logspace(-3, 3, 10)  # of the ridge
-MOST = 4_000  # samples that the ridge is fitted to
-LONGEST = 2_048  # points that a series is brought to at most
-WORK = 2_000_000  # points of all training samples, above which there are fewer features
-BLOCK = 1 << 18  # numbers of a convolution that are held at once
+# Taps of a kernel: three of them have the weight 2, the others -1. That gives 84 kernels.
+TAPS = 9
+TRIPLES = list(combinations(range(TAPS), 3))
+PATTERNS = torch.full((len(TRIPLES), TAPS), -1.0).scatter(1, torch.tensor(TRIPLES), 2.0)
+
+# Features of each kernel, 9,996 in all, and its dilations at most.
+PER_KERNEL = 119
+DILATIONS = 32
+
+# Penalties of the ridge regression.
+ALPHAS = np.logspace(-3, 3, 10)
+
+# The ridge regression is fitted to at most this many samples.
+MOST = 4_000
+
+# Points per series at most.
+LONGEST = 2_048
+
+# Points of all training samples, above which there are fewer features.
+WORK = 2_000_000
+
+# Numbers of a convolution that are in memory at once.
+BLOCK = 1 << 18
 
 
 def minirocket(train: Any, seed: int) -> Rocket:
-    """Features of :class:`Convolutions` and a ridge regression, of numbers or of ±1 for each class;
-    its penalty and the temperature of the classes by leaving each sample out.
+    """Fit a ridge regression on the features of :class:`Convolutions`.
 
-    Every series is brought to the points of the longest training series, evenly spaced, by
-    straight lines, which also fill gaps.
+    Its targets are numbers, or ±1 per class. Leaving out each sample in turn determines the
+    penalty, and the temperature of the classes.
+
+    Each series becomes one with as many points as the longest training series, evenly spaced.
+    Linear interpolation between its own points also fills gaps.
     """
-    from sklearn.linear_model import RidgeCV
-    from sklearn.preprocessing import StandardScaler
-
     train = limit_samples(train, MOST)
-    length = min(max(TAPS, train.batch(torch.arange(len(train)))[0].shape[1]), LONGEST)
-    pairs = [
-        (evened(inputs, length, train.timed), labels) for inputs, labels in batches(train, 256)
-    ]
-    series, labels = (torch.cat(part) for part in zip(*pairs))
+    longest = train.batch(torch.arange(len(train)))[0].shape[1]
+    length = min(max(TAPS, longest), LONGEST)
+    parts = [(evened(inputs, length, train.timed), each) for inputs, each in batches(train, 256)]
+    series, labels = (torch.cat(part) for part in zip(*parts))
+
+    # The work grows with samples × points × features.
     count = max(1, min(PER_KERNEL, PER_KERNEL * WORK // (len(series) * length)))
     features = Convolutions.draw(series, seed, count)
-    ridge = RidgeCV(ALPHAS, scoring="neg_mean_squared_error", store_cv_results=True)
+
+    targets = labels
+    classifies = task_of(train).classifies
+    if classifies:
+        targets = 2.0 * torch.nn.functional.one_hot(labels, len(train.classes)) - 1
     scaler: Any = StandardScaler(with_mean=False)
-    classes = task_of(train).classifies
-    targets = 2.0 * torch.nn.functional.one_hot(labels, len(train.classes)) - 1 if classes else None
-    rows = scaler.fit_transform(features(series).numpy())
-    ridge.fit(rows, (labels if targets is None else targets).numpy())
+    ridge = RidgeCV(ALPHAS, scoring="neg_mean_squared_error", store_cv_results=True)
+    ridge.fit(scaler.fit_transform(features(series).numpy()), targets.numpy())
+
     scale = 1.0
-    if classes:
+    if classifies:
         best = int(np.flatnonzero(ridge.alpha_ == ALPHAS)[0])
-        scale = 1 / fit_temperature(torch.from_numpy(ridge.cv_results_[..., best]), labels)
+        left_out = torch.from_numpy(ridge.cv_results_[..., best])
+        scale = 1 / fit_temperature(left_out, labels)
     return Rocket(features, Linear.of(ridge, scaler), length, train.timed, scale)
 
 
 @dataclass(frozen=True, eq=False)
 class Convolutions(Part):
-    r"""Shares of the points at which :math:`(w_k *_d u)(x) > b`: 84 kernels k of nine taps, by
-    dilations d between one and what the length allows, each with several thresholds b.
+    r"""Features of a series: the shares of its points at which :math:`(w_k *_d u)(x) > b`.
 
-    Half of the kernels of a dilation see zeros outside the series, the others stay inside.
+    There are 84 kernels k of nine taps. Dilations d go from one to what the length allows. Each
+    pair has several thresholds b. For half of the kernels of a dilation the series continues with
+    zeros outside; for the others, only points count at which the kernel stays inside.
 
     Attributes:
         dilations: ascending.
-        shares: how many thresholds each dilation has.
+        shares: number of thresholds per kernel of each dilation.
         weights: (dilations, 84, 9 C); zero at channels that a kernel does not read.
-        thresholds: (84, all of them).
+        thresholds: (84, sum of the shares).
     """
 
     dilations: list[int]
@@ -86,40 +106,52 @@ class Convolutions(Part):
 
     @property
     def biases(self) -> list[Tensor]:
-        """The thresholds of each dilation."""
+        """Thresholds (84, share) of each dilation."""
         return list(self.thresholds.split(self.shares, 1))
 
     @classmethod
     def draw(cls, series: Float[Tensor, "b c n"], seed: int, count: int) -> Convolutions:
-        """``count`` features per kernel. A threshold is a quantile of a kernel's outputs for a
-        series that is drawn for the kernel and its dilation; a kernel reads up to nine channels.
+        """Draw channels and thresholds, ``count`` features per kernel.
+
+        A threshold is a quantile of a kernel's outputs for one series, drawn for each kernel and
+        dilation. A kernel reads up to nine channels.
         """
         rng = np.random.default_rng(seed)
+        kernels = len(PATTERNS)
         dilations, shares = dilated(series.shape[2], count)
-        golden = np.arange(1, len(PATTERNS) * count + 1) * (5**0.5 + 1) / 2 % 1
-        weights, biases, start = [], [], 0
+
+        # Quantiles: multiples of the golden ratio modulo one, which cover (0, 1) evenly.
+        golden = (5**0.5 + 1) / 2
+        quantiles = np.arange(1, kernels * count + 1) * golden % 1
+
+        weights = []
+        thresholds = []
+        used = 0
         for dilation, share in zip(dilations, shares):
-            read = torch.from_numpy(_channels(rng, series.shape[1]))
-            weight = (read[:, :, None] * PATTERNS[:, None]).flatten(1)
-            drawn = series[torch.from_numpy(rng.integers(len(series), size=len(PATTERNS)))]
+            channels = torch.from_numpy(_channels(rng, series.shape[1]))
+            weight = (channels[:, :, None] * PATTERNS[:, None]).flatten(1)
+            drawn = series[torch.from_numpy(rng.integers(len(series), size=kernels))]
             outputs = torch.einsum("kt,ktn->kn", weight, shifted(drawn, dilation)).numpy()
-            wanted = golden[start : start + len(PATTERNS) * share].reshape(len(PATTERNS), share)
-            bias = [np.quantile(one, at) for one, at in zip(outputs, wanted)]
+
+            levels = quantiles[used : used + kernels * share].reshape(kernels, share)
+            used += levels.size
+            each = [np.quantile(output, level) for output, level in zip(outputs, levels)]
             weights.append(weight)
-            biases.append(torch.from_numpy(np.stack(bias)).float())
-            start += wanted.size
-        return cls(dilations, shares, torch.stack(weights), torch.cat(biases, 1))
+            thresholds.append(torch.from_numpy(np.stack(each)).float())
+        return cls(dilations, shares, torch.stack(weights), torch.cat(thresholds, 1))
 
     def __call__(self, series: Float[Tensor, "b c n"]) -> Float[Tensor, "b features"]:
+        # Samples at a time; outputs are (samples, 84, n).
         step = max(1, BLOCK // (len(PATTERNS) * series.shape[2]))
-        parts = zip(self.dilations, self.weights, self.biases)
         columns = []
+        parts = zip(self.dilations, self.weights, self.biases)
         for number, (dilation, weight, bias) in enumerate(parts):
-            found = [
-                _shares(weight @ shifted(block, dilation), bias, number, 4 * dilation)
-                for block in series.split(step)
-            ]
-            columns.append(torch.cat(found).flatten(1))
+            edge = TAPS // 2 * dilation
+            blocks = []
+            for block in series.split(step):
+                outputs = weight @ shifted(block, dilation)
+                blocks.append(_shares(outputs, bias, number, edge).flatten(1))
+            columns.append(torch.cat(blocks))
         return torch.cat(columns, 1)
 
 
@@ -146,27 +178,34 @@ def dilated(length: int, count: int) -> tuple[list[int], list[int]]:
 
 
 def shifted(series: Float[Tensor, "b c n"], dilation: int) -> Float[Tensor, "b taps n"]:
-    """What each tap of each channel sees, zeros outside."""
-    reach = (TAPS - 1) // 2 * dilation
+    """Return the series as each tap of each channel reads it, with zeros outside."""
+    reach = TAPS // 2 * dilation
     wide = torch.nn.functional.pad(series, (reach, reach))
     return wide.unfold(2, series.shape[2], dilation).flatten(1, 2)
 
 
-def _shares(outputs: Tensor, bias: Tensor, number: int, edge: int) -> Float[Tensor, "b k f"]:
-    """Shares of the points above each threshold; every other kernel without its edges."""
+def _shares(
+    outputs: Float[Tensor, "b k n"], bias: Float[Tensor, "k f"], number: int, edge: int
+) -> Float[Tensor, "b k f"]:
+    """Return the shares of the points above each threshold.
+
+    Every other kernel leaves out ``edge`` points at both ends. Which ones do alternates with the
+    ``number`` of the dilation.
+    """
     result = torch.empty(len(outputs), *bias.shape)
     inside = outputs[..., edge : outputs.shape[2] - edge]
-    for some, first in ((outputs, number % 2), (inside, 1 - number % 2)):
-        some = some[:, first::2].contiguous()
-        above = torch.empty_like(some)  # floats: they are summed several times as fast
+    for points, first in ((outputs, number % 2), (inside, 1 - number % 2)):
+        every_other = points[:, first::2].contiguous()
+        # Floating-point numbers are summed several times as fast as booleans.
+        above = torch.empty_like(every_other)
         for place in range(bias.shape[1]):
-            torch.gt(some, bias[first::2, place, None], out=above)
+            torch.gt(every_other, bias[first::2, place, None], out=above)
             result[:, first::2, place] = above.mean(-1)
     return result
 
 
 def _channels(rng: np.random.Generator, channels: int) -> np.ndarray:
-    """Which channels each kernel reads (84, C): up to nine, fewer more often."""
+    """Draw which channels each kernel reads (84, C): one to nine, fewer more often."""
     most = np.log2(min(channels, TAPS) + 1)
     result = np.zeros((len(PATTERNS), channels), np.float32)
     for row, count in zip(result, 2 ** rng.uniform(0, most, len(PATTERNS))):
@@ -177,21 +216,30 @@ def _channels(rng: np.random.Generator, channels: int) -> np.ndarray:
 def evened(
     series: Float[Tensor, "b n c"], length: int, timed: bool
 ) -> Float[Tensor, "b channels length"]:
-    """Series as ``length`` points each, evenly spaced from the first that is there to the last, by
-    straight lines between the values of each channel; zeros where a channel has none.
+    """Interpolate series linearly at ``length`` evenly spaced points each.
+
+    The points go from the first to the last that has a value. A channel without values is zero.
+
+    Args:
+        series: with NaN where values are missing.
+        timed: whether the first channel is time, and not part of the result.
 
     Example:
         >>> series = torch.tensor([[[0.0], [torch.nan], [4.0], [torch.nan]]])
         >>> evened(series, 5, timed=False).tolist()
         [[[0.0, 1.0, 2.0, 3.0, 4.0]]]
     """
-    given = series.double().numpy()
-    result = np.zeros((len(given), given.shape[2] - timed, length), np.float32)
-    for row, one in zip(result, given):
-        here = one[~np.isnan(one).all(1)]
-        times = here[:, 0] if timed else np.flatnonzero(~np.isnan(one).all(1)).astype(float)
-        if not len(times):
+    points = series.double().numpy()
+    result = np.zeros((len(points), points.shape[2] - timed, length), np.float32)
+    for row, one in zip(result, points):
+        present = np.flatnonzero(~np.isnan(one).all(1))
+        if not len(present):
             continue
+        here = one[present]
+        times = present.astype(float)
+        if timed:
+            times = here[:, 0]
+
         places = np.linspace(times[0], times[-1], length)
         for channel, values in zip(row, here[:, int(timed) :].T):
             known = ~np.isnan(values)
@@ -202,12 +250,14 @@ def evened(
 
 @dataclass(frozen=True, eq=False)
 class Rocket(Fitted):
-    """The features of a series, and a ridge regression on them.
+    """Ridge regression on the features of a series.
 
     Attributes:
-        length: points that a series is brought to.
+        features: of the series.
+        ridge: the regression.
+        length: points that a series is interpolated at.
         timed: whether its first channel is time.
-        scale: of the outputs: one over the temperature.
+        scale: factor of the outputs, one over the temperature.
     """
 
     features: Convolutions
@@ -217,5 +267,5 @@ class Rocket(Fitted):
     scale: float
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        found = self.features(evened(inputs, self.length, self.timed))
-        return self.scale * self.ridge(found)
+        features = self.features(evened(inputs, self.length, self.timed))
+        return self.scale * self.ridge(features)

@@ -1,14 +1,17 @@
-"""Baselines from scikit-learn beside the operators: a simple method may do as well as a model."""
+"""Methods beside the operators, from scikit-learn: a simple method may do as well as a model."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float
+from sklearn.decomposition import TruncatedSVD
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from ...errors import OptionError
@@ -23,11 +26,16 @@ from .terms import Terms
 from .trees import Trees
 
 BOOSTING, MINIROCKET, WORDS = "boosting", "minirocket", "words"
-MOST = 10_000  # samples that boosting is fitted to
-ROUNDS, LEAVES = 100, 15
-COMPONENTS = 64  # of texts, at most
 
-Answer = Callable[[Any], Tensor]  # of a batch, as many outputs as inputs
+# Gradient boosting is fitted to at most this many samples.
+MOST = 10_000
+ROUNDS, LEAVES = 100, 15
+
+# Components of a text's term weights at most.
+COMPONENTS = 64
+
+Answer = Callable[[Any], Tensor]
+"""A function from a batch of inputs to as many outputs."""
 
 
 @dataclass(frozen=True)
@@ -35,13 +43,13 @@ class Method:
     """A method beside the operators.
 
     Attributes:
-        title: what it is.
-        reads: whether it reads the samples of a data set.
-        needs: said where it does not.
-        fit: makes it of training samples and a seed.
-        view: a data set whose batches the answer reads.
-        numbers: whether it gives numbers as well as classes.
-        start: a pretrained one, which must be there and takes its time.
+        title: its name in words.
+        reads: whether it can read the samples of a data set.
+        needs: what it reads, for the reason why it cannot.
+        fit: fits it to training samples, with a seed.
+        view: turns a data set into one whose batches the fitted method reads.
+        numbers: whether it also predicts numbers; else only classes.
+        start: the pretrained start behind it, whose weights must be fetched, or None.
     """
 
     title: str
@@ -54,8 +62,9 @@ class Method:
 
 
 def serves(name: str, dataset: Any) -> str | None:
-    """Why a method cannot serve a data set; None where it can."""
-    method, task = PLAIN[name], task_of(dataset)
+    """Return why a method cannot serve a data set, or None where it can."""
+    method = PLAIN[name]
+    task = task_of(dataset)
     if not task.lone:
         return f"{method.title} gives one answer per sample; {dataset.name} asks for {dataset.task}"
     if (task.classifies or method.numbers) and method.reads(dataset):
@@ -65,15 +74,17 @@ def serves(name: str, dataset: Any) -> str | None:
 
 @dataclass(frozen=True, eq=False)
 class Boosted(Fitted):
-    """Gradient boosting on a few numbers of a sample.
+    """Gradient boosting on a few features of a sample.
 
     Attributes:
-        trees: on what the kind of data makes of a sample (:meth:`.Kind.summarise`), or on
-            components of a text's words.
+        trees: on what the kind of data summarises of a sample (:meth:`.Kind.summarise`), or on
+            components of a text's term weights.
         kind: of data, by its name.
-        timed: whether its first channel is time.
-        classes, count: that it was fitted to, and of all; none of numbers.
-        terms, components: of texts; (:data:`COMPONENTS`, terms).
+        timed: whether the first channel of a sample is time.
+        classes: indices of the classes in its training samples; empty for numbers.
+        count: of all classes; 0 for numbers.
+        terms: of texts, else None.
+        components: of texts, (:data:`COMPONENTS`, terms), else None.
     """
 
     trees: Trees
@@ -86,69 +97,90 @@ class Boosted(Fitted):
 
     def __call__(self, inputs: Tensor) -> Tensor:
         found = self.trees(self.rows(inputs))
-        return log_probabilities(found, self.classes, self.count) if self.count else found
+        if self.count == 0:
+            return found
+        return log_probabilities(found, self.classes, self.count)
 
     def rows(self, inputs: Tensor) -> np.ndarray:
-        """What the trees read."""
+        """Return the features (samples, features) that the trees read."""
         if self.terms is None or self.components is None:
             return KINDS[self.kind].summarise(inputs, timed=self.timed)
         return self.terms(inputs) @ self.components.numpy().T
 
 
 def boosting(train: Any, seed: int) -> Boosted:
-    """Histograms of gradients, :data:`ROUNDS` rounds.
+    """Fit gradient boosting with histograms, :data:`ROUNDS` rounds.
 
     Raises:
-        OptionError: a data set whose samples have no rows of a few numbers.
+        OptionError: a data set whose samples have no summary.
     """
-    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
-
     train = limit_samples(train, MOST)
     why = serves(BOOSTING, train)
     if why is not None:
         raise OptionError(why)
     rows, labels, reader = _features(train)
-    options: dict[str, Any] = {"max_iter": ROUNDS, "max_leaf_nodes": LEAVES, "random_state": seed}
-    options |= {"early_stopping": False, "min_samples_leaf": max(1, min(20, len(rows) // 20))}
-    if not task_of(train).classifies:
-        model: Any = HistGradientBoostingRegressor(**options).fit(rows, labels)
-        return Boosted(Trees.of(model), classes=[], count=0, **reader)
-    model = HistGradientBoostingClassifier(**options).fit(rows, labels)
-    return Boosted(
-        Trees.of(model), classes=model.classes_.tolist(), count=len(train.classes), **reader
-    )
+
+    options: dict[str, Any] = {
+        "max_iter": ROUNDS,
+        "max_leaf_nodes": LEAVES,
+        "random_state": seed,
+        "early_stopping": False,
+        # With few samples, leaves of the usual 20 would leave nothing to split.
+        "min_samples_leaf": max(1, min(20, len(rows) // 20)),
+    }
+    if task_of(train).classifies:
+        model: Any = HistGradientBoostingClassifier(**options).fit(rows, labels)
+        classes = model.classes_.tolist()
+        count = len(train.classes)
+    else:
+        model = HistGradientBoostingRegressor(**options).fit(rows, labels)
+        classes = []
+        count = 0
+    return Boosted(Trees.of(model), classes=classes, count=count, **reader)
 
 
-def _features(train: Any) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
-    """Return the features (samples, features) of all samples, their labels, and the fields of
-    :class:`Boosted` with which it makes the same features of further samples.
+class Features(NamedTuple):
+    """Features of all samples.
+
+    Attributes:
+        rows: (samples, features).
+        labels: of the samples.
+        reader: fields of :class:`Boosted` with which it makes the same features of other samples.
+    """
+
+    rows: np.ndarray
+    labels: np.ndarray
+    reader: dict[str, Any]
+
+
+def _features(train: Any) -> Features:
+    """Compute the features of all samples.
 
     Features of a text are its TF-IDF weights projected on a few components; those of any other
     sample are the numbers of :meth:`.Kind.summarise`.
     """
-    reader: dict[str, Any] = {"kind": train.kind.name, "timed": getattr(train, "timed", False)}
+    timed = getattr(train, "timed", False)
+    reader: dict[str, Any] = {"kind": train.kind.name, "timed": timed}
     if train.kind.worded:
         inputs, labels = train.batch(torch.arange(len(train)))
         terms = Terms.fit(inputs, pairs=False)
         weights = terms(inputs)
         components = _components(weights)
         reader |= {"terms": terms, "components": torch.from_numpy(components)}
-        return weights @ components.T, labels.numpy(), reader
+        return Features(weights @ components.T, labels.numpy(), reader)
 
     parts = [
-        (train.kind.summarise(inputs, timed=reader["timed"]), labels.numpy())
+        (train.kind.summarise(inputs, timed=timed), labels.numpy())
         for inputs, labels in batches(train, 256)
     ]
     rows, labels = (np.concatenate(part) for part in zip(*parts))
-    return rows, labels, reader
+    return Features(rows, labels, reader)
 
 
 def _components(weights: Any) -> Float[np.ndarray, "components terms"]:
     """Return the first :data:`COMPONENTS` right singular vectors of the texts' term weights
     (texts, terms): latent semantic analysis. With no more terms than that, each is a component.
     """
-    from sklearn.decomposition import TruncatedSVD
-
     if weights.shape[1] <= COMPONENTS:
         return np.eye(weights.shape[1])
     model: Any = TruncatedSVD(COMPONENTS, random_state=0).fit(weights)
@@ -167,11 +199,7 @@ class Worded(Fitted):
 
 
 def words(train: Any, seed: int) -> Worded:
-    """Logistic regression on the words and pairs of words of a text, weighted by how rare they
-    are.
-    """
-    from sklearn.linear_model import LogisticRegression
-
+    """Fit logistic regression on the TF-IDF weights of words and pairs of neighbouring words."""
     inputs, labels = train.batch(torch.arange(len(train)))
     terms = Terms.fit(inputs, pairs=True)
     model: Any = LogisticRegression(C=4.0, max_iter=500).fit(terms(inputs), labels.numpy())
@@ -198,15 +226,9 @@ PLAIN = {
         words,
         numbers=False,
     ),
-} | {
-    name: Method(
-        start.title,
-        start.fits,
-        "texts" if start.worded else "pictures",
-        start.fit,
-        start.view,
-        start=start,
-    )
-    for name, start in STARTS.items()
 }
+for _name, _start in STARTS.items():
+    PLAIN[_name] = Method(
+        _start.title, _start.fits, _start.needs, _start.fit, _start.view, start=_start
+    )
 TITLES = {name: method.title for name, method in PLAIN.items()}

@@ -1,18 +1,31 @@
-"""The recommendation and the tables of a search, in words."""
+"""Recommendation and tables of a search, in words."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...files import write_text
 from ..data.kinds.sequences import TABLES
+from ..report.comparison import choice_page
 from .plain import TITLES
+
+State = dict[str, Any]
+"""The content of ``choice.json``, see :class:`.search.Search`."""
+
+Row = dict[str, Any]
+
+
+class Table(NamedTuple):
+    """Head and rows of a table."""
+
+    head: list[str]
+    rows: list[list[str]]
 
 
 def number(value: float | None, percent: bool) -> str:
-    """A share in percent, or another number with three digits.
+    """Format a share in percent, or another number with three digits.
 
     Example:
         >>> number(0.4567, True), number(0.4567, False), number(None, True)
@@ -20,21 +33,31 @@ def number(value: float | None, percent: bool) -> str:
     """
     if value is None:
         return ""
-    return f"{100 * value:.1f}%" if percent else f"{value:.3g}"
+    if percent:
+        return f"{100 * value:.1f}%"
+    return f"{value:.3g}"
 
 
-def score(line: dict[str, Any], percent: bool) -> str:
-    """Mean ± sample standard deviation."""
-    sd = "" if line["sd"] is None else f" ± {number(line['sd'], percent).removesuffix('%')}"
-    return f"{number(line['test'], percent).removesuffix('%')}{sd}{'%' if percent else ''}"
+def score(line: Row, percent: bool) -> str:
+    """Format a test score as mean ± sample standard deviation.
+
+    Example:
+        >>> score({"test": 0.5, "sd": 0.01}, True), score({"test": 0.5, "sd": None}, False)
+        ('50.0 ± 1.0%', '0.5')
+    """
+    text = number(line["test"], percent)
+    if line["sd"] is None:
+        return text
+    # The unit comes once, after the deviation.
+    return f"{text.removesuffix('%')} ± {number(line['sd'], percent)}"
 
 
-def said(name: str) -> str:
-    """A contender's name, of methods beside the operators what they are."""
+def title(name: str) -> str:
+    """Return an operator's name, or the title of a method beside the operators."""
     return TITLES.get(name, name)
 
 
-def recommendation(state: dict[str, Any]) -> list[tuple[str, str]]:
+def recommendation(state: State) -> list[tuple[str, str]]:
     """Return the recommendation of a search as (heading, text) pairs, as a page lists them.
 
     In this order, each where there is something to say: the pick and its test score, ties, the
@@ -48,38 +71,39 @@ def recommendation(state: dict[str, Any]) -> list[tuple[str, str]]:
     """
     verdict, percent = state["verdict"], state["percent"]
     lines = {line["operator"]: line for line in verdict["table"]}
-
-    pick = lines[verdict["pick"]]
-    seeds = f"{pick['seeds']} seed{'s' * (pick['seeds'] > 1)}"
-    reached = f"test {state['measure']} {score(pick, percent)} ({seeds}{_spread(pick)})"
-    result = [("recommended", f"{said(verdict['pick'])}: {reached}")]
+    name = verdict["pick"]
+    pick = lines[name]
+    result = [("recommended", f"{title(name)}: {_reached(pick, state)}")]
 
     if "ties" in verdict:
-        others = " and ".join(said(name) for name in verdict["ties"])
-        times = f"{pick['seconds']:.2g} s against {_seconds(verdict['ties'], lines)}"
-        near = "at most one validation sample apart" if percent else "equal on validation"
-        result.append(("tie", f"{others} and it are {near}; it trains faster: {times}"))
+        others = " and ".join(map(title, verdict["ties"]))
+        near = "equal on validation"
+        if percent:
+            near = "at most one validation sample apart"
+        seconds = " and ".join(f"{lines[other]['seconds']:.2g} s" for other in verdict["ties"])
+        faster = f"it trains faster: {pick['seconds']:.2g} s against {seconds}"
+        result.append(("tie", f"{others} and it are {near}; {faster}"))
 
     # Of a pretrained start with linear attention: how well that imitates softmax attention.
-    if verdict["pick"] in state.get("learnt", {}):
-        result.append(("its attention", state["learnt"][verdict["pick"]]))
+    if name in state.get("learnt", {}):
+        result.append(("its attention", state["learnt"][name]))
     if "runner_up" in verdict:
-        second = lines[verdict["runner_up"]]
-        result.append(("runner-up", f"{said(verdict['runner_up'])}: {score(second, percent)}"))
-        result.append(("how sure", _sure(verdict, state)))
-    if verdict["operator"] not in (None, verdict["pick"], verdict.get("runner_up")):
-        best = lines[verdict["operator"]]
-        result.append(("best operator", f"{verdict['operator']}: {score(best, percent)}"))
+        second = verdict["runner_up"]
+        result.append(("runner-up", f"{title(second)}: {score(lines[second], percent)}"))
+        result.append(("how sure", _certainty(verdict, percent)))
 
+    operator = verdict["operator"]
+    if operator not in (None, name, verdict.get("runner_up")):
+        result.append(("best operator", f"{operator}: {score(lines[operator], percent)}"))
     # The rows of a table cannot grow longer: their columns are fixed.
-    if verdict["operator"] in state.get("growth", {}) and state["kind"] != TABLES.many:
-        result.append(("ten times the length", _growth(verdict["operator"], state)))
+    if operator in state.get("growth", {}) and state["kind"] != TABLES.many:
+        result.append(("ten times the length", _growth(operator, state["growth"][operator])))
 
-    short = _short(state)
+    short = _shortage(state)
     if short:
         result.append(("trained for", short))
     if "stress" in pick:
-        parts = [f"{name}: {number(v, percent)}" for name, v in pick["stress"].items()]
+        parts = [f"{kind}: {number(value, percent)}" for kind, value in pick["stress"].items()]
         result.append(("lost samples", "; ".join(parts)))
     if "predict" in verdict:
         result.append(("predict", f"{verdict['predict']} (fitted to {verdict['fitted']})"))
@@ -88,106 +112,125 @@ def recommendation(state: dict[str, Any]) -> list[tuple[str, str]]:
     return result
 
 
-def _spread(line: dict[str, Any]) -> str:
-    """The interval of a share over the test samples, which is none at 100% ± 0%."""
-    if "interval" not in line:
-        return ""
-    low, high = (number(end, True) for end in line["interval"])
-    return f"; 95% interval {low} to {high} over {line['samples']:,} test samples"
+def _reached(line: Row, state: State) -> str:
+    """Return the test score with its number of seeds, and of a share with its interval."""
+    details = "1 seed"
+    if line["seeds"] > 1:
+        details = f"{line['seeds']} seeds"
+    if "interval" in line:
+        low, high = (number(end, True) for end in line["interval"])
+        details += f"; 95% interval {low} to {high} over {line['samples']:,} test samples"
+    return f"test {state['measure']} {score(line, state['percent'])} ({details})"
 
 
-def _seconds(names: list[str], lines: dict[str, dict[str, Any]]) -> str:
-    return " and ".join(f"{lines[name]['seconds']:.2g} s" for name in names)
-
-
-def _sure(verdict: dict[str, Any], state: dict[str, Any]) -> str:
-    found, percent = verdict["difference"], state["percent"]
-    parts, alike = [], ""
-    for key, count, what in (
-        ("over_seeds", found["seeds"], "seeds"),
-        ("over_samples", found["samples"], "test samples"),
-    ):
-        part = found[key]
-        if part is None:
-            continue
-        if part[1] == part[2]:  # no spread is no certainty
-            alike = f"; the same with all {count} {what}"
-            continue
-        low, high = (_signed(value, percent) for value in part[1:])
-        parts.append(f"{low} to {high} over {count:,} {what}")
-    if not parts and not alike:
+def _certainty(verdict: Row, percent: bool) -> str:
+    """Return how sure the pick is better than the runner-up, with the intervals."""
+    found = verdict["difference"]
+    spread = [
+        (found["over_seeds"], f"{found['seeds']:,} seeds"),
+        (found["over_samples"], f"{found['samples']:,} test samples"),
+    ]
+    known = [(part, count) for part, count in spread if part is not None]
+    if not known:
         return "one seed: not known"
-    mean = _signed((found["over_seeds"] or found["over_samples"])[0], percent)
-    intervals = f", 95% intervals {', '.join(parts)}" if parts else ""
-    return f"{_word(verdict)}; difference on the test {mean}{intervals}{alike}"
+    (mean, _, _), _ = known[0]
+    text = f"{_word(verdict)}; difference on the test {_signed(mean, percent)}"
+
+    # Equal differences have no spread, which is not certainty.
+    alike = [count for (_, low, high), count in known if low == high]
+    varied = [(low, high, count) for (_, low, high), count in known if low != high]
+    if varied:
+        parts = [
+            f"{_signed(low, percent)} to {_signed(high, percent)} over {count}"
+            for low, high, count in varied
+        ]
+        text += f", 95% intervals {', '.join(parts)}"
+    if alike:
+        text += f"; the same with all {alike[-1]}"
+    return text
 
 
-def _word(verdict: dict[str, Any]) -> str:
-    """How sure, in a word."""
-    seeds, samples = (verdict["difference"][key] for key in ("over_seeds", "over_samples"))
+def _word(verdict: Row) -> str:
+    """Return in words how sure the pick is better."""
     if verdict["sure"]:
         return "sure"
-    known = [part for part in (seeds, samples) if part is not None]
-    if all(part[2] < 0 for part in known):
+    found = verdict["difference"]
+    known = [part for part in (found["over_seeds"], found["over_samples"]) if part is not None]
+    if all(high < 0 for _, _, high in known):
         return "no: on the test the runner-up is better"
-    if seeds is None and samples[1] > 0:
-        return "better on the test samples, but one seed does not tell trainings apart"
+    if found["over_seeds"] is None:
+        _, low, _ = found["over_samples"]
+        if low > 0:
+            return "better on the test samples, but one seed does not tell trainings apart"
     return "the two are not told apart"
 
 
-def _short(state: dict[str, Any]) -> str | None:
-    """That the finalists had much less than a whole training, where they had."""
-    steps, full = state["finals"]["steps"].values(), state["full_steps"]
+def _shortage(state: State) -> str | None:
+    """Return how few steps the finalists had, if any had less than half of a whole training."""
+    steps = state["finals"]["steps"].values()
+    full = state["full_steps"]
     if not steps or min(steps) >= full / 2:
         return None
-    span = f"{min(steps):,}" if min(steps) == max(steps) else f"{min(steps):,} to {max(steps):,}"
+    span = " to ".join(f"{count:,}" for count in sorted({min(steps), max(steps)}))
     return f"{span} of the {full:,} steps of a whole training; more minutes may change the order"
 
 
 def _signed(value: float, percent: bool) -> str:
-    return f"{100 * value:+.1f}" if percent else f"{value:+.2g}"
+    if percent:
+        return f"{100 * value:+.1f}"
+    return f"{value:+.2g}"
 
 
-def _growth(label: str, state: dict[str, Any]) -> str:
-    found = state["growth"][label]
+def _growth(label: str, found: Row) -> str:
+    """Return the cost of samples ten times as long, see :func:`.growth.growth`."""
     if "refused" in found:
         return f"{label}: not measured: {found['refused']}"
     ratio = found["then"] / found["seconds"]
-    how = "measured" if found["measured"] else "extrapolated from N and 2 N"
-    return (
-        f"{label} takes {ratio:.1f} times as long on {10 * found['points']:,} points as on "
-        f"{found['points']:,} ({how})"
-    )
+    how = "extrapolated from N and 2 N"
+    if found["measured"]:
+        how = "measured"
+    few = found["points"]
+    return f"{label} takes {ratio:.1f} times as long on {10 * few:,} points as on {few:,} ({how})"
 
 
-def finals_table(state: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Head and rows of the finalists."""
-    percent, rows = state["percent"], []
+def finals_table(state: State) -> Table:
+    """Return the table of the finalists."""
+    percent = state["percent"]
     lines = state["verdict"]["table"]
     stresses = list(next((line["stress"] for line in lines if "stress" in line), {}))
-    shares = any("interval" in line for line in lines)
-    intervals = ["95% interval"] if shares else []
+    intervals = []
+    if any("interval" in line for line in lines):
+        intervals.append("95% interval")
     head = ["", "validation", f"test {state['measure']}", *intervals, *stresses]
     head += ["seeds", "width", "lr"]
+
+    rows = []
     for line in lines:
-        size = state["sizes"].get(line["operator"], {})
-        row = [said(line["operator"]), number(line["val"], percent), score(line, percent)]
-        if shares:
+        row = [title(line["operator"]), number(line["val"], percent), score(line, percent)]
+        if intervals:
             ends = [number(end, True) for end in line.get("interval", ())]
             row.append(" to ".join(ends))
         row += [number(line.get("stress", {}).get(key), percent) for key in stresses]
-        row += [str(line["seeds"]), str(size.get("dim", ""))]
-        rows.append([*row, "" if line["lr"] is None else f"{line['lr']:.2g}"])
-    return head, rows
+
+        # Methods beside the operators have no width and no learning rate.
+        size = state["sizes"].get(line["operator"], {})
+        rate = ""
+        if line["lr"] is not None:
+            rate = f"{line['lr']:.2g}"
+        rows.append([*row, str(line["seeds"]), str(size.get("dim", "")), rate])
+    return Table(head, rows)
 
 
-def rungs_table(state: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Head and rows of all contenders: the best of each rung, and what became of it."""
-    percent, sign = state["percent"], 1 if state["higher"] else -1
+def rungs_table(state: State) -> Table:
+    """Return the table of all contenders: the best score of each in each rung."""
     rungs = state["rungs"]
-    head = ["", "width", "parameters", "ms a step"]
-    for number_, rung in enumerate(rungs, 1):
-        head.append(f"rung {number_}, up to {max(rung['steps'].values()):,} steps")
+    best = min
+    if state["higher"]:
+        best = max
+    head = ["", "width", "parameters", "ms per step"]
+    for place, rung in enumerate(rungs, 1):
+        head.append(f"rung {place}, up to {max(rung['steps'].values()):,} steps")
+
     rows = []
     for label, size in state["sizes"].items():
         if "refused" in size:
@@ -195,51 +238,54 @@ def rungs_table(state: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
             continue
         row = [label, str(size["dim"]), f"{size['parameters']:,}", f"{1e3 * size['step']:.1f}"]
         for rung in rungs:
-            mine = [r for r in rung["rows"] if r["operator"] == label and "error" not in r]
-            values = [r["val"]["score"] for r in mine]
-            row.append(number(max(values, key=lambda v: sign * v), percent) if values else "–")
+            own = [r for r in rung["rows"] if r["operator"] == label and "error" not in r]
+            cell = "–"
+            if own:
+                cell = number(best(row["val"]["score"] for row in own), state["percent"])
+            row.append(cell)
         rows.append(row)
-    return head, rows
+    return Table(head, rows)
 
 
-def to_markdown(state: dict[str, Any]) -> str:
-    """The recommendation, the finalists, and all contenders."""
-    parts = [f"**{state['name']}**: {facts(state)}"]
-    parts.append("\n".join(f"{name + ':':<22}{text}" for name, text in recommendation(state)))
-    parts += [_table(*finals_table(state)), _table(*rungs_table(state))]
+def to_markdown(state: State) -> str:
+    """Return the recommendation, the finalists, and all contenders as Markdown."""
+    lines = [f"{heading + ':':<22}{text}" for heading, text in recommendation(state)]
+    parts = [f"**{state['name']}**: {facts(state)}", "\n".join(lines)]
+    parts += [_markdown(finals_table(state)), _markdown(rungs_table(state))]
     parts += [f"{label}: {why}" for label, why in left_out(state).items()]
     return "\n\n".join(parts) + "\n"
 
 
+def _markdown(table: Table) -> str:
+    lines = [f"| {' | '.join(row)} |" for row in table.rows]
+    return "\n".join([f"| {' | '.join(table.head)} |", "|---" * len(table.head) + "|", *lines])
+
+
 def left_out(state: Mapping[str, Any]) -> dict[str, str]:
-    """Which contenders were not tried, and why."""
+    """Return which contenders were not tried, and why."""
     refused = {k: v["refused"] for k, v in state["sizes"].items() if "refused" in v}
-    return refused | {said(name): why for name, why in state.get("left_out", {}).items()}
+    return refused | {title(name): why for name, why in state.get("left_out", {}).items()}
 
 
-def facts(state: dict[str, Any]) -> str:
-    """What was compared on what, in a line."""
+def facts(state: State) -> str:
+    """Return a line about what was compared on which samples."""
     counts = state["samples"]
     judged = f"{counts['val']:,} to validate"
     if state["folds"] > 1:
         judged = f"validated on {state['folds']} parts in turn"
-    return (
-        f"{state['kind']}, {counts['train']:,} to train, {judged}; {state['spent'] / 60:.1f} of "
-        f"{state['setting']['minutes']:g} minutes"
-    )
+    time = f"{state['spent'] / 60:.1f} of {state['setting']['minutes']:g} min"
+    return f"{state['kind']}, {counts['train']:,} to train, {judged}; {time}"
 
 
-def _table(head: list[str], rows: list[list[str]]) -> str:
-    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
-
-
-def write(place: Path, state: dict[str, Any]) -> None:
-    """``choice.md`` and ``index.html`` beside ``choice.json``."""
-    from ..report.comparison import choice_page
-
+def write(place: Path, state: State) -> None:
+    """Write ``choice.md`` and ``index.html`` beside ``choice.json``."""
     write_text(place / "choice.md", to_markdown(state))
-    named = [(name, text) for name, text in recommendation(state)]
-    tables = finals_table(state), rungs_table(state)
-    page = choice_page(state, facts(state), named, *tables, left_out(state))
+    page = choice_page(
+        state,
+        facts(state),
+        recommendation(state),
+        finals_table(state),
+        rungs_table(state),
+        left_out(state),
+    )
     write_text(place / "index.html", page)

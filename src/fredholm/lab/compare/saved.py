@@ -1,5 +1,5 @@
-"""The recommended method in the folder of a comparison: fitted anew to more samples than any trial
-had, saved as data, and read again to predict.
+"""Recommended method in the folder of a comparison: fitted again to more samples than any trial,
+saved as data, and loaded to predict.
 """
 
 from __future__ import annotations
@@ -24,29 +24,34 @@ from ...tensor_files import CHECKSUM, digest_tensors, read_tensors, write_tensor
 from ..training.checks import import_files
 from ..training.own_files import names_files
 from .budgets import REFERENCE, make_recipe
-from .fitted import Fitted, dismantle, rebuild
+from .fitted import AGAIN, Fitted, dismantle, rebuild
 from .plain import PLAIN
 from .splits import Splits, batches
 from .tasks import code_of, find_task
 
 FOLDER, FACTS, ARRAYS = "method", "method.json", "arrays.safetensors"
-RESULTS = "choice.json"  # of a comparison
+
+# The file that every comparison writes.
+RESULTS = "choice.json"
+
+# Version of the files of a method.
 FORMAT = 1
-JUDGED = 64  # samples that are judged at a time
-AGAIN = "run the same `fredholm compare` again, which writes it anew"
+
+# Samples per batch.
+JUDGED = 64
 
 
 @dataclass(frozen=True)
 class Pick:
-    """A method that answers about new samples.
+    """A fitted method that predicts new samples.
 
     Attributes:
         method: its name in :data:`.plain.PLAIN`.
-        fitted: what it has learned.
+        fitted: its arrays and plain values.
         facts: of the data set that it was fitted to (:meth:`.LabelledDataset.describe`).
         sizes: of its samples (:meth:`.LabelledDataset.encoder`).
-        temperature: by which its outputs for classes are divided.
-        samples: which ones it was fitted to, in words.
+        temperature: divisor of its outputs for classes.
+        samples: which samples it was fitted to, in words.
     """
 
     method: str
@@ -58,23 +63,29 @@ class Pick:
 
     @property
     def encoder(self) -> Any:
-        """What the reading of files asks of a model's encoder."""
+        """The attributes of a model's encoder that the reading of files needs."""
         sizes = dict(self.sizes)
         if "image_size" in sizes:
             sizes["input_shape"] = (sizes["channels"], *sizes["image_size"])
         return SimpleNamespace(**sizes)
 
     def __call__(self, batch: Tensor, texts: Sequence[str] | None) -> Tensor:
-        """Outputs for samples that were read from files, whose texts a pretrained start reads."""
+        """Return outputs for samples that were read from files.
+
+        Args:
+            batch: the samples.
+            texts: as they were written, which a pretrained start for texts reads; else None.
+        """
         start = PLAIN[self.method].start
-        worded = start is not None and start.worded
-        return self.fitted(list(texts) if worded and texts is not None else batch).float()
+        if texts is not None and start is not None and start.worded:
+            return self.fitted(list(texts)).float()
+        return self.fitted(batch).float()
 
     def outputs(self, dataset: Any) -> Iterator[tuple[Tensor, Tensor]]:
-        """Outputs and labels of a data set in memory, a batch at a time."""
+        """Iterate over the outputs and labels of a data set in memory, a batch at a time."""
         parts = batches(PLAIN[self.method].view(dataset), JUDGED)
-        count, label = math.ceil(len(dataset) / JUDGED), f"evaluate on {dataset.split}"
-        for inputs, labels in steps(label, parts, count, "batches"):
+        count = math.ceil(len(dataset) / JUDGED)
+        for inputs, labels in steps(f"evaluate on {dataset.split}", parts, count, "batches"):
             with torch.inference_mode():
                 yield self.fitted(inputs).float(), labels
 
@@ -83,49 +94,62 @@ class Pick:
 
 
 def keep_pick(place: Path, splits: Splits, name: str, rows: Sequence[Mapping[str, Any]]) -> Pick:
-    """Fit a method to all samples but the test's, as far as they are read together, and save it.
+    """Fit a method to all samples except those of the test split, and save it.
 
-    Its temperature is the geometric mean of those that the trials found on validation. One that
-    an earlier call saved of the same samples is kept.
+    Its temperature is the geometric mean of those that the trials found on validation. One that an
+    earlier call fitted to the same samples and saved is kept.
 
     Args:
         place: folder of the comparison.
+        splits: its data.
+        name: of the method.
         rows: of the finalists.
     """
     train, samples = splits.whole()
+    # As they come back from a file, for the comparison with a saved one.
     facts = json.loads(json.dumps(train.describe()))
     if (place / FOLDER / FACTS).is_file():
         try:
-            known = load_pick(place)
+            saved = load_pick(place)
+            if (saved.method, saved.facts, saved.samples) == (name, facts, samples):
+                return saved
         except (CheckpointError, OptionError):
-            pass  # written anew
-        else:
-            if (known.method, known.facts, known.samples) == (name, facts, samples):
-                return known
-    found = [row.get("temperature") for row in rows if row["operator"] == name]
-    found = [value for value in found if value is not None]
-    temperature = statistics.geometric_mean(found) if found else 1.0
+            # What cannot be read is written again below.
+            pass
+
+    own = [row for row in rows if row["operator"] == name]
+    found = [row["temperature"] for row in own if row.get("temperature") is not None]
+    temperature = 1.0
+    if found:
+        temperature = statistics.geometric_mean(found)
     pick = Pick(name, PLAIN[name].fit(train, 0), facts, train.encoder(), temperature, samples)
     save_pick(place, pick)
     return pick
 
 
 def save_pick(place: Path, pick: Pick) -> None:
-    """Write the arrays, and then the JSON that holds the checksums of both, each in one step.
+    """Write the arrays, then the JSON with the checksums of both files, each in one step.
 
     Raises:
         StorageError: a full disk, a folder that cannot be written.
     """
     values, tensors = dismantle(pick.fitted)
-    plain: dict[str, Any] = {"format": FORMAT, "method": pick.method, "fitted": values}
-    plain |= {"facts": pick.facts, "sizes": pick.sizes, "temperature": pick.temperature}
-    plain |= {"samples": pick.samples, "arrays": digest_tensors(tensors)}
-    plain[CHECKSUM] = digest_json(plain)
+    content: dict[str, Any] = {
+        "format": FORMAT,
+        "method": pick.method,
+        "fitted": values,
+        "facts": pick.facts,
+        "sizes": pick.sizes,
+        "temperature": pick.temperature,
+        "samples": pick.samples,
+        "arrays": digest_tensors(tensors),
+    }
+    content[CHECKSUM] = digest_json(content)
     folder = place / FOLDER
     with storing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     write_tensors(folder / ARRAYS, tensors)
-    write_json(folder / FACTS, plain)
+    write_json(folder / FACTS, content)
 
 
 def drop_pick(place: Path) -> None:
@@ -139,12 +163,12 @@ def drop_pick(place: Path) -> None:
 
 
 def is_comparison(folder: str | Path) -> bool:
-    """Whether ``fredholm compare`` wrote a folder."""
+    """Return whether ``fredholm compare`` wrote a folder."""
     return (Path(folder) / RESULTS).is_file()
 
 
 def load_pick(folder: str | Path) -> Pick:
-    """The method that a comparison recommends; no code is executed.
+    """Load the method that a comparison recommends. Executes no code from the files.
 
     Raises:
         CheckpointError: a comparison that recommends an operator or is not finished; a missing,
@@ -153,45 +177,59 @@ def load_pick(folder: str | Path) -> Pick:
     """
     place = Path(folder) / FOLDER
     if not (place / FACTS).is_file():
-        raise CheckpointError(f"{folder}: {_without(Path(folder))}")
-    saved = _read(place / FACTS)
+        got, fix = _without(Path(folder))
+        raise CheckpointError(f"{folder}: expected a comparison with a method, got {got}; {fix}")
+    saved = _read_facts(place / FACTS)
     tensors = read_tensors(place / ARRAYS, AGAIN)
     if digest_tensors(tensors) != saved["arrays"]:
-        raise CheckpointError(f"{place}: {ARRAYS} and {FACTS} do not belong together; {AGAIN}")
-    if saved["method"] not in PLAIN:
-        raise CheckpointError(f"{place}: holds {saved['method']!r}, which no longer exists")
-    start = PLAIN[saved["method"]].start
-    missing = start.missing() if start is not None else None
-    if missing is not None:
-        raise OptionError(f"{folder}: {PLAIN[saved['method']].title}: {missing}")
-    keys = ("facts", "sizes", "temperature", "samples")
-    given = {key: saved[key] for key in keys}
-    return Pick(saved["method"], rebuild(saved["fitted"], tensors), **given)
+        raise CheckpointError(
+            f"{place}: expected {ARRAYS} and {FACTS} of one method, got files that do not belong "
+            f"together; {AGAIN}"
+        )
+
+    name = saved["method"]
+    if name not in PLAIN:
+        known = ", ".join(PLAIN)
+        raise CheckpointError(f"{place}: expected one of {known}, got {name!r}; {AGAIN}")
+    start = PLAIN[name].start
+    if start is not None:
+        missing = start.missing()
+        if missing is not None:
+            raise OptionError(f"{folder}: {start.title}: {missing}")
+    return Pick(
+        name,
+        rebuild(saved["fitted"], tensors),
+        facts=saved["facts"],
+        sizes=saved["sizes"],
+        temperature=saved["temperature"],
+        samples=saved["samples"],
+    )
 
 
 def splits_of(folder: str | Path, pick: Pick, trust_code: bool = False) -> Splits:
-    """The data that a comparison was made on.
+    """Return the data that a comparison was made on.
 
     Raises:
         TrustError: its recipe imports a file, and ``trust_code`` is not given.
         RecipeError, DataError: a source that cannot be read.
     """
-    setting = _state(Path(folder))["setting"]
+    setting = _read_results(Path(folder))["setting"]
     source = setting["source"]
-    if names_files(source):  # as it was named, it starts from where the comparison ran
+    if names_files(source):
+        # The source is relative to where the comparison ran; the method knows the absolute path.
         source = pick.facts["source"]["path"]
-    import_files(list(map(str, comparison_code(folder))), Path.cwd(), trust_code)
+    import_files([str(path) for path in comparison_code(folder)], Path.cwd(), trust_code)
     task = find_task(source, tuple(setting["changes"]), trust_code=trust_code)
     return Splits(make_recipe(task, REFERENCE))
 
 
 def comparison_code(folder: str | Path) -> list[Path]:
-    """The files that the recipe of a comparison imports; executes none of them.
+    """Return the files that the recipe of a comparison imports, without executing them.
 
     Raises:
         RecipeError: the recipe cannot be read.
     """
-    return code_of(_state(Path(folder)).get("setting", {}).get("source", ""))
+    return code_of(_read_results(Path(folder)).get("setting", {}).get("source", ""))
 
 
 def refuse_comparison(folder: str | Path) -> None:
@@ -200,49 +238,51 @@ def refuse_comparison(folder: str | Path) -> None:
     Raises:
         CheckpointError: a comparison, which holds at most a method without operators.
     """
-    if not is_comparison(folder):
+    place = Path(folder)
+    if not is_comparison(place):
         return
-    verdict = _state(Path(folder)).get("verdict") or {}
-    train = verdict.get("train") if verdict.get("pick") not in PLAIN else None
-    way = "train a run and name its folder" if train is None else f"{train}; then name its folder"
+    verdict = _read_results(place).get("verdict") or {}
+    fix = "train a run and name its folder"
+    if verdict.get("pick") not in PLAIN and verdict.get("train"):
+        fix = f"{verdict['train']}; then name its folder"
     raise CheckpointError(
-        f"{folder}: a comparison, whose page is {Path(folder) / 'index.html'}; needs a run, whose "
-        f"model has operators: {way}"
+        f"{folder}: expected a run, whose model has operators, got a comparison (its page is "
+        f"{place / 'index.html'}); {fix}"
     )
 
 
-def _state(place: Path) -> dict[str, Any]:
+def _read_results(place: Path) -> dict[str, Any]:
+    path = place / RESULTS
     try:
-        return json.loads((place / RESULTS).read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise CheckpointError(
-            f"{place / RESULTS} is corrupt or truncated ({error}); {AGAIN}"
-        ) from error
+        raise _damaged(path, error) from error
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read_facts(path: Path) -> dict[str, Any]:
     try:
         saved = json.loads(path.read_text(encoding="utf-8"))
         expected = saved.pop(CHECKSUM)
     except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise CheckpointError(f"{path} is corrupt or truncated ({error}); {AGAIN}") from error
+        raise _damaged(path, error) from error
     if digest_json(saved) != expected:
-        raise CheckpointError(f"{path} is corrupt (it does not match its checksum); {AGAIN}")
+        raise _damaged(path, "it does not match its checksum")
     if saved["format"] != FORMAT:
-        raise CheckpointError(
-            f"{path}: received format {saved['format']!r}; needs {FORMAT}; {AGAIN}"
-        )
+        raise CheckpointError(f"{path}: expected format {FORMAT}, got {saved['format']!r}; {AGAIN}")
     return saved
 
 
-def _without(place: Path) -> str:
-    """Why a comparison holds no method, and how to go on."""
-    verdict = _state(place).get("verdict")
+def _damaged(path: Path, why: object) -> CheckpointError:
+    """Return the error for a file that cannot be read, in the words of :mod:`.tensor_files`."""
+    return CheckpointError(f"{path} is corrupt or truncated ({why}); {AGAIN}")
+
+
+def _without(place: Path) -> tuple[str, str]:
+    """Return what a comparison without a method is, and how to go on."""
+    verdict = _read_results(place).get("verdict")
     if not verdict:
-        return "a comparison that is not finished; the same `fredholm compare` goes on"
+        return "one that is not finished", "the same `fredholm compare` continues it"
     if verdict["pick"] in PLAIN:
-        return f"recommends {PLAIN[verdict['pick']].title}, which is not saved here; {AGAIN}"
-    return (
-        f"recommends the operator {verdict['pick']}, which has to be trained in full first: "
-        f"{verdict['train']}; then name the run's folder"
-    )
+        return f"one whose method ({PLAIN[verdict['pick']].title}) is missing", AGAIN
+    operator = f"one that recommends the operator {verdict['pick']}"
+    return operator, f"train it in full first: {verdict['train']}; then name the run's folder"

@@ -1,4 +1,4 @@
-"""The course of a search: sizes, rungs of successive halving, finalists, the recommendation."""
+"""Course of a search: sizes, rungs of successive halving, finalists, the recommendation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..training.leases import hold
 from ..training.metrics import METRICS, title_of
 from ..training.tasks import task_of
 from . import report as words
-from .budgets import REFERENCE, make_recipe
+from .budgets import REFERENCE, make_recipe, width_override
 from .clock import Clock
 from .finals import Finals
 from .growth import growth
@@ -36,14 +36,16 @@ from .verdict import conclude
 
 def choose(source: str | Path, minutes: float = 30.0, **given: Any) -> dict[str, Any]:
     """Find the operator that suits a data set, in ``minutes``; write ``choice.json``,
-    ``choice.md`` and ``index.html``, and return what the first of them holds.
+    ``choice.md`` and ``index.html``, and return the content of the first of them.
 
-    Every operator and baseline gets the same backbone, at equal parameters. Rungs of successive
-    halving compare them on validation samples and keep the better half; the last ones are tried at
-    other learning rates, and trained with several seeds beside gradient boosting on simple
-    features, and these alone are judged on the test split. The pick is the best on validation. The
-    same call goes on where an earlier one stopped, with the time that is left. A pick that is no
-    operator is saved, see :mod:`.saved`. Arguments are those of :func:`open_search`.
+    Every operator and baseline gets the same backbone with equally many parameters. Rungs of
+    successive halving compare them on validation samples and keep the better half. The last ones
+    are tried at other learning rates, and trained with several seeds beside methods such as
+    gradient boosting on simple features. Only these finalists are judged on the test split. The
+    pick is the best on validation. A pick that is not an operator is saved, see :mod:`.saved`.
+
+    The same call continues where an earlier one stopped, with the time that is left. Arguments are
+    those of :func:`open_search`.
 
     Raises:
         OptionError: no minutes, no seeds, an unknown operator, or a folder of another search.
@@ -52,7 +54,7 @@ def choose(source: str | Path, minutes: float = 30.0, **given: Any) -> dict[str,
         TrustError: a run folder whose recipe imports a file, without ``trust_code``.
         TrainingFailed: every trial failed.
         InUseError: another process searches in the folder.
-        Interrupted: Ctrl-C; the same call goes on.
+        Interrupted: Ctrl-C; the same call continues.
     """
     with ExitStack() as held:
         return open_search(source, minutes, held=held, **given).run()
@@ -73,85 +75,94 @@ def open_search(
     timer: Callable[[], float] = time.perf_counter,
     held: ExitStack | None = None,
 ) -> Search:
-    """A search, before or after its beginning.
+    """Open a search that an earlier call began, or a new one.
 
     Args:
-        source: files of the user's, or a recipe.
-        minutes: of all of it.
+        source: the user's files, or a recipe.
+        minutes: of the whole search.
         operators: see :func:`fredholm.lab.compare.tasks.read_contenders`; None: all, and
             all baselines.
         out: the folder; ``runs/compare-NAME`` by default.
         changes: overrides of the recipe.
         seeds: of the finalists, as many as fit.
-        always: operators that are finalists whatever they reach.
+        always: operators that are finalists in any case.
         command: that trains on the source, for the recommendation.
         report: receives lines of progress.
         trust_code: of a run folder as the source, see :func:`fredholm.training.load_recipe`.
         timer: see :class:`.clock.Clock`.
-        held: keeps other processes out of the folder, from before its state is read, until it is
-            closed.
+        held: receives the lease of the folder, which keeps other processes out until it is closed.
     """
     if seeds < 1:
-        raise OptionError(f"seeds: received {seeds}; needs 1 or more")
-    # Its imports register operators.
+        raise OptionError(f"seeds: expected 1 or more, got {seeds}; give a larger number")
+
+    # The task comes first: what its recipe imports may register operators.
     task = find_task(str(source), tuple(changes), trust_code=trust_code)
     contenders = read_contenders(operators)
     place = Path(out or Path("runs") / f"compare-{task.name}")
-    setting = {"source": str(source), "minutes": minutes, "changes": list(changes)}
-    setting |= {"operators": [c.label for c in contenders], "seeds": seeds, "always": [*always]}
     reference = make_recipe(task, REFERENCE)
     splits = Splits(reference)
-    setting |= {} if splits.mark is None else {"files": splits.mark}
-    setting |= {"recipe": recipe_mark(reference)}
+    setting = {
+        "source": str(source),
+        "minutes": minutes,
+        "changes": list(changes),
+        "operators": [contender.label for contender in contenders],
+        "seeds": seeds,
+        "always": list(always),
+    }
+    if splits.mark is not None:
+        setting["files"] = splits.mark
+    setting["recipe"] = recipe_mark(reference)
+
+    # The lease comes before the state is read: another process may be writing it.
     if held is not None:
         held.enter_context(hold(place, report))
-    state = _state(place, setting)
+    state = _read_state(place, setting)
     clock = Clock(minutes, state.get("spent", 0.0), timer)
     trials = Trials.of(task, contenders, splits, place, clock, state.get("sizes", {}))
     search = Search.open(trials, state, setting, report or quiet)
-    given = shlex.join(["fredholm", "train", str(source), *changes])
-    search.state["command"] = command or given
+    search.state["command"] = command or shlex.join(["fredholm", "train", str(source), *changes])
     return search
 
 
-def _state(place: Path, setting: dict[str, Any]) -> dict[str, Any]:
-    """What an earlier call has left in the folder, or nothing.
+def _read_state(place: Path, setting: dict[str, Any]) -> dict[str, Any]:
+    """Return the state that an earlier call has left in the folder, empty if there is none.
 
     Raises:
         OptionError: a folder of a search with another setting.
         DataError: the files have changed since it was begun.
-        RecipeError: the recipe has, or a file that it imports.
+        RecipeError: the recipe has changed, or a file that it imports.
     """
     state = read_state(place / RESULTS)
     if not state:
         return state
     before = state["setting"]
+    source = setting["source"]
     if before.get("files") != setting.get("files"):
         raise DataError(
-            f"{setting['source']}: has changed since the comparison in {place} was begun, whose "
-            "results are of the files as they were; restore them, or choose another --out"
+            f"{source}: expected the files of the comparison in {place}, got files that have "
+            "changed since it was begun; restore them, or choose another --out"
         )
-    recipe = setting["recipe"]
-    if {**before, "recipe": recipe} != setting:
+    if before | {"recipe": setting["recipe"]} != setting:
         raise OptionError(
-            f"{place}: holds a comparison with {state['setting']}; received {setting}; choose "
-            "another --out"
+            f"{place}: expected a comparison with {setting}, got one with {before}; choose another "
+            "--out"
         )
-    if before["recipe"] != recipe:
+    if before["recipe"] != setting["recipe"]:
         raise RecipeError(
-            f"{setting['source']}: the recipe (or a file it imports) has changed since the "
-            f"comparison in {place} was begun; restore it, or choose another --out"
+            f"{source}: expected the recipe of the comparison in {place}, got one that has changed "
+            "since it was begun, or whose imported files have; restore it, or choose another --out"
         )
     return state
 
 
 @dataclass
 class Search:
-    """A search under way; ``state`` is what ``choice.json`` holds.
+    """A search under way.
 
     Attributes:
-        trials: makes and computes trainings.
+        trials: its trainings.
         place: folder of the results.
+        state: the content of ``choice.json``.
         say: receives lines of progress.
     """
 
@@ -168,7 +179,7 @@ class Search:
         setting: dict[str, Any],
         say: Report,
     ) -> Search:
-        """Begin a search, or go on with the one whose ``state`` is not empty."""
+        """Begin a search, or continue the one whose ``state`` is not empty."""
         for line in trials.splits.train.remarks():
             say(line)
         search = cls(trials, trials.place, state, say)
@@ -185,13 +196,21 @@ class Search:
         return self.trials.clock
 
     def _facts(self) -> dict[str, Any]:
-        """What is compared on what."""
-        train, recipe = self.splits.train, self.splits.recipe
-        (name, higher), task = measure_of(train), task_of(train)
-        full = recipe.training.steps
+        """Return the part of a new state that describes the task, its data and its measure."""
+        train = self.splits.train
+        recipe = self.splits.recipe
+        task = task_of(train)
+        name, higher = measure_of(train)
+        measure = title_of(name)
+        if name == "loss":
+            measure = task.measure
+
+        # Steps of a whole training: the recipe may limit the steps, the epochs, or both.
+        limits = []
+        if recipe.training.steps is not None:
+            limits.append(recipe.training.steps)
         if recipe.training.epochs is not None:
-            by_epochs = recipe.training.epochs * max(1, len(train) // self.trials.batch)
-            full = by_epochs if full is None else min(full, by_epochs)
+            limits.append(recipe.training.epochs * max(1, len(train) // self.trials.batch))
         return {
             "name": self.trials.task.name,
             "title": self.trials.task.title,
@@ -200,11 +219,11 @@ class Search:
             "classes": list(train.classes),
             "samples": {"train": len(train), "val": len(self.splits.val)},
             "folds": self.splits.folds,
-            "measure": task.measure if name == "loss" else title_of(name),
+            "measure": measure,
             "higher": higher,
             "each": task.each_mode == "max",
             "percent": higher and (train.metric is None or METRICS[train.metric].share),
-            "full_steps": max(1, full or 1),
+            "full_steps": max(1, min(limits, default=1)),
             "lr": recipe.optimizer.lr,
             "rungs": [],
             "finals": {"steps": {}, "rows": []},
@@ -213,8 +232,9 @@ class Search:
     # --- the course -------------------------------------------------------------------------------
 
     def run(self) -> dict[str, Any]:
-        """All of it; what is there already is read."""
-        alive, setting = self.shortlist(), self.state["setting"]
+        """Run the whole search, reading what is there already; return the final state."""
+        alive = self.shortlist()
+        setting = self.state["setting"]
         self.finals.run(alive, setting["seeds"], setting["always"])
         return self.end()
 
@@ -229,86 +249,87 @@ class Search:
         return Finals(self.trials, self.halving, self.state, self.say, self._save)
 
     def shortlist(self) -> Alive:
-        """The contenders that all rungs have kept, with their learning rates, the best first."""
-        self.say(
-            f"{self.trials.task.name}: {len(self.trials.contenders)} operators and baselines, "
-            f"{self.clock.minutes:g} minutes ({self.clock})"
-        )
+        """Return the contenders that all rungs have kept, with their learning rates, the best
+        first.
+        """
+        task = self.trials.task.name
+        count = len(self.trials.contenders)
+        self.say(f"{task}: {count} operators and baselines ({self.clock})")
         self.measure()
-        alive: Alive = [(label, self.state["lr"]) for label in self.serving]
+
+        sizes = self.state["sizes"]
+        alive: Alive = [
+            (label, self.state["lr"]) for label, size in sizes.items() if "refused" not in size
+        ]
         if not alive:
-            why = next(iter(self.state["sizes"].values()))["refused"]
-            raise TrainingFailed(f"{self.trials.task.name}: no operator serves it: {why}")
+            why = next(iter(sizes.values()))["refused"]
+            raise TrainingFailed(f"{task}: no operator serves it: {why}")
+
         number = 0
         while number == 0 or len(alive) > FINALISTS:
             kept = self.halving.rung(number, alive)
             self._save()
-            if not kept:  # no time for another rung: the best of the last one
+            if not kept:
+                # There is no time for another rung: the order is that of the last one.
                 break
-            alive, number = kept, number + 1
+            alive = kept
+            number += 1
         alive = self.halving.tune(alive[:FINALISTS])
         self._save()
         return alive
 
-    @property
-    def serving(self) -> list[str]:
-        return [label for label, size in self.state["sizes"].items() if "refused" not in size]
-
     def measure(self) -> None:
-        """The width of every contender, and the time of its training step."""
+        """Solve the width of every contender, and time its training step."""
         sizes = self.state["sizes"]
         for label, contender in self.trials.contenders.items():
             if label in sizes:
                 continue
-            sizes[label] = self.trials.size(contender)
-            if "refused" in sizes[label]:
-                self.say(f"{label}: does not serve this task: {sizes[label]['refused']}")
+            size = self.trials.size(contender)
+            sizes[label] = size
+            if "refused" in size:
+                self.say(f"{label}: cannot serve this task: {size['refused']}")
             else:
-                size = sizes[label]
-                self.say(
-                    f"{label}: width {size['dim']}, {size['parameters']:,} parameters "
-                    f"({size['off']:+.1%}), {1e3 * size['step']:.1f} ms a step ({self.clock})"
-                )
+                parameters = f"{size['parameters']:,} parameters ({size['off']:+.1%})"
+                step = f"{1e3 * size['step']:.1f} ms per step"
+                self.say(f"{label}: width {size['dim']}, {parameters}, {step} ({self.clock})")
             self._save()
 
     def end(self) -> dict[str, Any]:
-        """The recommendation, what longer samples cost, and the tables."""
+        """Conclude: the recommendation, the cost of longer samples, the tables."""
         state = self.state
         # One validation sample more or less does not tell two methods apart.
-        resolution = 1 / max(1, state["samples"]["val"]) if state["percent"] else 0.0
+        resolution = 0.0
+        if state["percent"]:
+            resolution = 1 / max(1, state["samples"]["val"])
         rows = state["finals"]["rows"]
-        state["verdict"] = conclude(rows, state["higher"], state["each"], resolution)
-        if not state["verdict"]:
-            failed = state["finals"]["rows"][0]["error"]
-            raise TrainingFailed(f"{self.trials.task.name}: every finalist failed: {failed}")
+        verdict = conclude(rows, state["higher"], state["each"], resolution)
+        state["verdict"] = verdict
+        if not verdict:
+            error = rows[0]["error"]
+            raise TrainingFailed(f"{self.trials.task.name}: every finalist failed: {error}")
+
         grown = state.setdefault("growth", {})
-        for line in state["verdict"]["table"]:
+        for line in verdict["table"]:
             label = line["operator"]
             if label not in PLAIN and label not in grown:
-                body = build_model(
-                    self.trials.recipe(label, line["lr"], 1), self.splits.train
-                ).config.body  # type: ignore[union-attr]
-                grown[label] = growth(body, state["sizes"][label]["points"])
-        state["verdict"]["train"] = self._command()
-        self._keep()
+                recipe = self.trials.recipe(label, line["lr"], 1)
+                model: Any = build_model(recipe, self.splits.train)
+                grown[label] = growth(model.config.body, state["sizes"][label]["points"])
+        verdict["train"] = self._training_command()
+
+        # A method beside the operators is fitted and saved; an operator has to be trained in full.
+        if verdict["pick"] in PLAIN:
+            pick = keep_pick(self.place, self.splits, verdict["pick"], rows)
+            verdict["predict"] = f"{shlex.join(['fredholm', 'predict', str(self.place)])} FILE..."
+            verdict["fitted"] = pick.samples
+        else:
+            drop_pick(self.place)
         self._save()
         words.write(self.place, state)
         return state
 
-    def _keep(self) -> None:
-        """The recommended method, where it is none of the operators: fitted and saved."""
-        verdict, rows = self.state["verdict"], self.state["finals"]["rows"]
-        if verdict["pick"] not in PLAIN:
-            drop_pick(self.place)
-            return
-        pick = keep_pick(self.place, self.splits, verdict["pick"], rows)
-        verdict["predict"] = f"{shlex.join(['fredholm', 'predict', str(self.place)])} FILE..."
-        verdict["fitted"] = pick.samples
-
-    # --- parts of it ------------------------------------------------------------------------------
-
-    def _command(self) -> str | None:
-        """The command that trains the best operator in full."""
+    def _training_command(self) -> str | None:
+        """Return the command that trains the best operator in full, if there is an operator."""
         verdict = self.state["verdict"]
         label = verdict["operator"]
         if label is None:
@@ -316,11 +337,19 @@ class Search:
         line = next(line for line in verdict["table"] if line["operator"] == label)
         contender = self.trials.contenders[label]
         options = options_of(self.trials.task, contender)
-        chosen = json.dumps({"name": contender.name, **options}) if options else contender.name
-        parts = [o for o in self.trials.task.overrides if o not in self.state["setting"]["changes"]]
-        parts += [f"operator={chosen}", f"model.body.dim={self.state['sizes'][label]['dim']}"]
-        parts += [f"optimizer.lr={line['lr']:.3g}"]
-        return f"{self.state['command']} {shlex.join(parts)}"
+        operator = contender.name
+        if options:
+            operator = json.dumps({"name": contender.name, **options})
+
+        # The changes are part of the command already.
+        changes = self.state["setting"]["changes"]
+        overrides = [part for part in self.trials.task.overrides if part not in changes]
+        overrides += [
+            f"operator={operator}",
+            width_override(self.state["sizes"][label]["dim"]),
+            f"optimizer.lr={line['lr']:.3g}",
+        ]
+        return f"{self.state['command']} {shlex.join(overrides)}"
 
     def _save(self) -> None:
         self.state["spent"] = round(self.clock.spent, 2)

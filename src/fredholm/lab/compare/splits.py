@@ -1,77 +1,94 @@
-"""What contenders are trained and judged on: the recipe's own validation split, or, of few samples,
-a part of the training samples in turn.
+"""Samples that contenders are trained and judged on.
+
+These are the recipe's own splits. Where validation would have few samples, parts of the training
+samples take turns instead (cross-validation).
 """
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
 import torch
+from sklearn.model_selection import GroupKFold, KFold, StratifiedGroupKFold, StratifiedKFold
 
 from ..data import limit_samples
 from ..data.files import open_files
 from ..data.files.casts import Coded
+from ..data.files.collection import TEST, VAL
 from ..data.files.source import Source
 from ..data.kinds.texts import TextOptions
 from ..training.build import build_dataset, data_arguments, with_metric
 from ..training.own_files import data_mark
 from ..training.recipe import Recipe
 
-FEW = 200  # validation samples, below which one part of the samples says too little
+# Validation samples below which a single split is too uncertain, and the folds that replace it.
+FEW = 200
 FOLDS = 5
-JUDGED = 1000  # validation samples that a trial is judged on
+
+# A trial is judged on at most this many validation samples.
+JUDGED = 1000
 
 
 class Splits:
-    """The data sets of a recipe; ``fold(k)`` are the training and validation samples of a trial.
+    """Data sets of a recipe; ``fold(k)`` returns the training and validation samples of a trial.
 
-    Where validation would have fewer than :data:`FEW` samples, and the user's files leave its
-    choice open, all samples but the test's are divided in :data:`FOLDS` parts, and fold k is judged
-    on the k-th and scaled by the others; a group lies in one part. The test split is read by
-    :attr:`test` alone.
+    If validation has fewer than :data:`FEW` samples, and the user's files leave its choice open,
+    all samples except those of the test split are divided into :data:`FOLDS` parts. Fold k is
+    judged on the k-th part and scaled by the others; a group lies in one part. Only :attr:`test`
+    and :meth:`tested` read the test split.
 
     Args:
-        recipe: of all contenders.
-        source: samples in memory, in the place of what the recipe names.
+        recipe: shared by all contenders.
+        source: samples in memory, instead of those that the recipe names.
     """
 
     def __init__(self, recipe: Recipe, source: Source | None = None):
-        self.recipe, self._given = recipe, source
-        self.train, self.val = (self._read(part) for part in ("train", "val"))
+        self.recipe = recipe
+        self._given = source
+        self.train = self._read("train")
+        self.val = self._read("val")
 
     def _read(self, part: str) -> Any:
         if self._given is None:
             return build_dataset(self.recipe, part)
         return with_metric(self.recipe, self._given.dataset(part, image_size=self._size))
 
+    def _subset(self, source: Source, part: str, chosen: np.ndarray, **known: Any) -> Any:
+        found = source.subset(part, chosen, image_size=self._size, **known)
+        return with_metric(self.recipe, found)
+
     def whole(self) -> tuple[Any, str]:
-        """The samples that a method is fitted to at last, and which they are: all but the test's of
-        files, else those of the training split.
+        """Return the samples that the recommended method is fitted to, and which they are in words.
+
+        They are all samples of files except those of the test split, and otherwise the training
+        split.
         """
         if self.recipe.data.name != "files" or self.recipe.data.limit is not None:
             return self.train, "training samples"
         known = {}
         if self.train.kind.worded:
-            options = TextOptions(
+            # Texts keep the vocabulary of the training split, from which the trials learned.
+            known["text"] = TextOptions(
                 max_length=self.train.max_length, vocabulary=self.train.vocabulary
             )
-            known = {"text": options}
-        pool = np.flatnonzero(self._source.parts != 2)
-        found = self._source.subset("train", pool, image_size=self._size, **known)
-        return with_metric(self.recipe, found), "training and validation samples"
+        found = self._subset(self._source, "train", self._pool, **known)
+        return found, "training and validation samples"
 
     @cached_property
     def mark(self) -> str | None:
-        """What tells whether the user's files have changed; they are looked at once."""
+        """A hash of the user's files, which changes when they do; None without files."""
         return data_mark(self.recipe)
 
     @property
     def _size(self) -> tuple[int, int] | None:
         size = self.recipe.data.image_size
-        return None if size is None else (size[0], size[1])
+        if size is None:
+            return None
+        return size[0], size[1]
 
     @cached_property
     def test(self) -> Any:
@@ -80,92 +97,112 @@ class Splits:
 
     @cached_property
     def folds(self) -> int:
-        """How many different validation splits there are."""
+        """Number of different validation splits."""
         return len(self._parts) or 1
 
     @cache  # noqa: B019  an object lives as long as its search
     def fold(self, number: int) -> tuple[Any, Any]:
-        """Training and validation samples of a fold; one after the last is the first again."""
+        """Return the training and validation samples of a fold; after the last comes the first."""
         if not self._parts:
             return self.train, limit_samples(self.val, JUDGED)
         held = self._parts[number % len(self._parts)]
         source = self._fitted(number % len(self._parts))
-        train, val = (
-            with_metric(self.recipe, source.subset(part, chosen, image_size=self._size))
-            for part, chosen in (("train", source.training), ("val", held))
-        )
-        return train, val
+        train = self._subset(source, "train", source.training)
+        return train, self._subset(source, "val", held)
 
     def tested(self, number: int) -> Any:
-        """The test split as what is trained on a fold reads it: in the scales and units of its
-        training samples.
-        """
+        """Return the test split in the scales and units of a fold's training samples."""
         whole = self.test
         if not self._parts:
             return whole
         source = self._fitted(number % len(self._parts))
-        chosen = np.flatnonzero(source.parts == 2)
-        return with_metric(self.recipe, source.subset("test", chosen, image_size=self._size))
+        return self._subset(source, "test", np.flatnonzero(source.parts == TEST))
 
     @cache  # noqa: B019
     def _fitted(self, number: int) -> Any:
-        """The samples, scaled by those that a fold trains on: no scale knows what it is judged
-        on.
-        """
-        pool = np.flatnonzero(self._source.parts != 2)
-        return self._source.trained_on(np.setdiff1d(pool, self._parts[number]))
+        """Return the samples scaled by those that a fold trains on, not by those that judge it."""
+        return self._source.trained_on(np.setdiff1d(self._pool, self._parts[number]))
 
     @cached_property
     def _source(self) -> Any:
         """The user's files or samples, read once."""
         if self._given is not None:
             return self._given
-        given = data_arguments(self.recipe)
-        share = self.recipe.data.val_fraction
-        return open_files(given["path"], given["options"], **({"val": share} if share else {}))
+        arguments = data_arguments(self.recipe)
+        shares = {}
+        if self.recipe.data.val_fraction:
+            shares["val"] = self.recipe.data.val_fraction
+        return open_files(arguments["path"], arguments["options"], **shares)
+
+    @property
+    def _pool(self) -> np.ndarray:
+        """Indices of all samples except those of the test split."""
+        return np.flatnonzero(self._source.parts != TEST)
 
     @cached_property
     def _parts(self) -> list[np.ndarray]:
-        """The samples that each fold is judged on; none where there is one split only."""
+        """Samples that each fold is judged on; empty if there is a single split."""
         data = self.recipe.data
         if data.name != "files" or data.limit is not None or len(self.val) >= FEW:
             return []
+
+        # A user's own division of the samples stays, and so does an order in time. A vocabulary
+        # would have to be made anew for each fold.
         collection = self._source.collection
-        given = collection.parts is not None and (collection.parts == 1).any()
-        given = given and (collection.parts == 2).any()
-        if given or self.val.kind.worded or collection.reading.split == "time":
+        parts = collection.parts
+        divided = parts is not None and (parts == VAL).any() and (parts == TEST).any()
+        if divided or self.val.kind.worded or collection.reading.split == "time":
             return []
-        pool = np.flatnonzero(self._source.parts != 2)
-        return [] if len(pool) < 2 * FOLDS else _divided(collection, pool)
+
+        pool = self._pool
+        if len(pool) < 2 * FOLDS:
+            return []
+        return _divided(collection, pool)
 
 
 def _divided(collection: Any, pool: np.ndarray) -> list[np.ndarray]:
-    """The pool in equal parts, each with its share of every class, and groups in one part each;
-    none where classes or groups are too few for that.
-    """
-    from sklearn.model_selection import GroupKFold, KFold, StratifiedGroupKFold, StratifiedKFold
+    """Divide the pool into equal parts, each with its share of every class, and no group in two.
 
-    options: dict[str, Any] = {"n_splits": FOLDS, "shuffle": True, "random_state": 0}
-    labels, codes, groups = collection.labels, None, None
+    Returns no parts if classes or groups are too few for that.
+    """
+    shuffled: dict[str, Any] = {"n_splits": FOLDS, "shuffle": True, "random_state": 0}
+    labels = collection.labels
+
+    codes = None
     if isinstance(labels, Coded) and collection.steps is None:
         codes = labels.codes[pool]
         members = np.bincount(codes)[np.unique(codes)]
         if members.min() < 2 or members.max() < FOLDS:
             return []
+
+    groups = None
     if collection.reading.split == "group":
         groups = collection.groups[pool]
         if len(np.unique(groups)) < FOLDS:
             return []
-        splitter = GroupKFold(FOLDS) if codes is None else StratifiedGroupKFold(**options)
+
+    splitter: Any
+    if groups is not None and codes is not None:
+        splitter = StratifiedGroupKFold(**shuffled)
+    elif groups is not None:
+        splitter = GroupKFold(FOLDS)
+    elif codes is not None:
+        splitter = StratifiedKFold(**shuffled)
     else:
-        splitter = KFold(**options) if codes is None else StratifiedKFold(**options)
+        splitter = KFold(**shuffled)
+
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a class with fewer members than folds: not in each part
+        # A class with fewer members than folds is not in each part.
+        warnings.simplefilter("ignore")
         parts = [pool[held] for _, held in splitter.split(pool, codes, groups)]
-    return parts if all(map(len, parts)) else []  # large groups may leave a part without any
+
+    # Large groups may leave a part without any samples.
+    if not all(map(len, parts)):
+        return []
+    return parts
 
 
-def batches(dataset: Any, size: int) -> Any:
-    """All samples in order, with their labels."""
+def batches(dataset: Any, size: int) -> Iterator[Any]:
+    """Iterate over all samples in order, as batches of (inputs, labels)."""
     for start in range(0, len(dataset), size):
         yield dataset.batch(torch.arange(start, min(start + size, len(dataset))))

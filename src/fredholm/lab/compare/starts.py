@@ -16,6 +16,10 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
+from sklearn.linear_model import LogisticRegression, RidgeCV
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
 from ...errors import MissingExtraError, require
@@ -28,28 +32,37 @@ from .fitted import UNSAVED, Fitted, Linear, Logistic
 from .splits import batches
 from .students import MAP, Recalled, Student
 
-MOST = 10_000  # samples that the linear model is fitted to
-SIDES = 70, 224  # pixels of a picture, at least and at most
+# The linear model is fitted to at most this many samples.
+MOST = 10_000
+
+# Pixels per side of a picture, at least and at most.
+SIDES = 70, 224
+
+# Samples per call of the backbone.
 BATCH = 32
-PENALTIES = [1e-3, 1e-2, 1e-1]  # inverse ones, of the logistic regression
-PARTS = 3  # of the training samples, of which each tells how good a penalty is
-SHARE = 0.25  # of the time left, that one start may take
-TRIED = 8  # samples that are timed
+
+# Inverse penalties of the logistic regression, chosen by cross-validation on three parts.
+PENALTIES = [1e-3, 1e-2, 1e-1]
+PARTS = 3
+
+# Share of the time left that one start may take, and the samples that are timed to estimate it.
+SHARE = 0.25
+TRIED = 8
 
 
 @dataclass
 class Start:
-    """A frozen backbone.
+    """A pretrained start: a frozen backbone, and the features that it has computed so far.
 
     Attributes:
-        title: what it is.
+        title: its name in words.
         weights: their name in the catalogue.
         worded: whether it reads texts; else pictures.
-        load: makes what gives features (B, D) of a list of texts, or of pictures (B, 3, H, W) in
-            [0, 1].
-        linear: whether its softmax attention is replaced by linear attention, which learns to be
-            like it from the training samples of a search, without their labels.
-        known: features of samples that were read before; folds and seeds read most of them again.
+        load: loads the backbone from the folder of the weights. It returns features (B, D) of a
+            list of texts, or of pictures (B, 3, H, W).
+        linear: whether linear attention replaces its softmax attention. It learns to imitate
+            softmax on the training samples of a search, without their labels.
+        known: features by sample. Folds and seeds read most samples again.
     """
 
     title: str
@@ -60,15 +73,22 @@ class Start:
     student: Student | None = field(default=None, init=False, repr=False)
     known: dict[Any, Tensor] = field(default_factory=dict)
 
+    @property
+    def needs(self) -> str:
+        """Name the samples that it reads."""
+        if self.worded:
+            return "texts"
+        return "pictures"
+
     def fits(self, dataset: Any) -> bool:
-        """Whether it reads the samples of a data set."""
+        """Return whether it can read the samples of a data set."""
         if self.worded:
             return dataset.kind.worded and dataset.written() is not None
         pixels = dataset.normalisation()
         return dataset.kind.pictured and pixels is not None and len(pixels[0]) in (1, 3)
 
     def missing(self) -> str | None:
-        """Why it is not there; None where it is."""
+        """Return what it lacks on this machine and how to get it, or None."""
         try:
             require("transformers", "hf", "a pretrained start")
             if not self.worded:
@@ -80,114 +100,151 @@ class Start:
         return f"its weights are not here; fredholm data fetch {self.weights} brings them"
 
     def begin(self, train: Any) -> None:
-        """Before it reads anything: the training samples of a search. What attention has learnt
-        from others, and features that it made, are forgotten.
+        """Begin with the training samples of a search, before reading anything.
+
+        Forgets what linear attention has learnt from other samples, and its features.
         """
-        if self.linear and (self.student is None or not self.student.learns_from(train)):
+        if not self.linear:
+            return
+        if self.student is None or not self.student.learns_from(train):
             self.student = Student(train, self.view, self.given, self._teacher)
             self.known.clear()
 
     def prepare(self, timer: Callable[[], float]) -> str | None:
-        """Learn what there is to learn before samples are read, said in a line; None where there is
-        nothing.
-        """
-        if self.student is None or self.student.learned:
+        """Train linear attention if that is still to be done; return a line about it, or None."""
+        student = self.student
+        if student is None or student.learned:
             return None
-        start, before = timer(), float(self.student.loss())
-        self.student.learn()
-        after, count = float(self.student.loss()), len(self.student.samples)
+        start = timer()
+        before = float(student.loss())
+        student.learn()
+        after = float(student.loss())
         return (
-            f"linear attention ({MAP}) learnt from {count:,} {self.student.dataset.kind.many} in "
-            f"{timer() - start:.0f} s; divergence from softmax {before:.2f} before, {after:.2f} "
-            "after"
+            f"linear attention ({MAP}) learnt from {len(student.samples):,} "
+            f"{student.dataset.kind.many} in {timer() - start:.0f} s; divergence from softmax "
+            f"{before:.2f} before, {after:.2f} after"
         )
 
     def late(self, parts: Sequence[Any], clock: Clock) -> str | None:
-        """Why it cannot learn what it has to, and read the samples of some data sets, the training
-        samples first, in its :data:`SHARE` of the time left; None where it can.
+        """Return why it would take more than its :data:`SHARE` of the time left, or None.
+
+        Args:
+            parts: data sets that it will read, the training samples first.
+            clock: of the search.
         """
         doing, needed = self._needs(parts, clock.timer)
-        if needed <= SHARE * clock.left:
+        left = clock.left
+        if needed <= SHARE * left:
             return None
         return (
-            f"{doing} takes about {_minutes(needed)}; it may have a share of {SHARE:g} of the "
-            f"{_minutes(clock.left)} left"
+            f"{doing} takes about {needed / 60:.1f} minutes; it may have a share of {SHARE:g} of "
+            f"the {left / 60:.1f} minutes left"
         )
 
     def _needs(self, parts: Sequence[Any], timer: Callable[[], float]) -> tuple[str, float]:
-        """What is to be done, in words, and seconds that it takes, from a few samples."""
+        """Return what has to be done, in words, and its seconds, estimated from a few samples."""
         self.begin(parts[0])
         few = limit_samples(parts[0], 2 * TRIED)
-        given = self.given(few, self.view(few).batch(torch.arange(len(few)))[0])
-        backbone = self._teacher() if self.student is None else self.student.backbone
+        inputs, _ = self.view(few).batch(torch.arange(len(few)))
+        samples = self.given(few, inputs)
+
+        backbone = self._teacher()
+        if self.student is not None:
+            backbone = self.student.backbone
         last = range(len(few))[-TRIED:]
         with torch.inference_mode():
-            backbone(_some(given, range(len(few))[:TRIED]))  # the first call is slower
+            # The first call is slower.
+            backbone(_select(samples, range(len(few))[:TRIED]))
             start = timer()
-            backbone(_some(given, last))
+            backbone(_select(samples, last))
+        per_sample = (timer() - start) / len(last)
+
         count = sum(min(len(part), MOST) for part in parts)
-        seconds, doing = (timer() - start) / len(last) * count, f"{count:,} {few.kind.many}"
+        reading = f"reading {count:,} {few.kind.many}"
+        seconds = per_sample * count
         if self.student is None:
-            return f"reading {doing}", seconds
+            return reading, seconds
         if not self.student.learned:
             seconds += self.student.seconds(timer)
-        return f"{self.student.plan} and reading {doing}", seconds
+        return f"{self.student.plan} and {reading}", seconds
 
     def _teacher(self) -> Any:
-        """The backbone as it was fetched."""
+        """Return the backbone as it was fetched."""
         return _loaded(self.load, dataset_path(self.weights))
 
     def view(self, dataset: Any) -> Any:
-        """A data set whose batches this reads: of texts as they were written."""
+        """Return a data set whose batches this reads: texts as they were written."""
         if not self.worded:
             return dataset
-        result, texts = copy.copy(dataset), dataset.written()
+        texts = dataset.written()
+        result = copy.copy(dataset)
         result.raw = lambda at: ([texts[int(i)] for i in at], dataset.raw(at)[1])
         return result
 
     def features(self, dataset: Any) -> Float[Tensor, "n d"]:
-        """Of all samples of a :meth:`view`."""
+        """Compute the features of all samples of a :meth:`view`."""
         return torch.cat([self.read(dataset, inputs) for inputs, _ in batches(dataset, 256)])
 
     def read(self, dataset: Any, inputs: Any) -> Float[Tensor, "b d"]:
-        """Features of a batch of a data set."""
-        keys = inputs if self.worded else [blake2b(row.numpy()).digest() for row in inputs]
+        """Return the features of a batch of a data set, computing those that are not known."""
+        keys = inputs
+        if not self.worded:
+            keys = [blake2b(row.numpy()).digest() for row in inputs]
+
+        # Batches of texts of similar length need less padding.
         new = [place for place, key in enumerate(keys) if key not in self.known]
-        new.sort(key=lambda place: len(keys[place]))  # texts among others of their length
-        backbone = None
+        new.sort(key=lambda place: len(keys[place]))
         if new:
-            backbone = self._teacher() if self.student is None else self.student.learn()
-        for start in range(0, len(new), BATCH):
-            chosen = new[start : start + BATCH]
-            given = self.given(dataset, _some(inputs, chosen))
-            with torch.inference_mode():
-                found = backbone(given).float()  # type: ignore[misc]
-            self.known |= {keys[i]: row for i, row in zip(chosen, found)}
+            backbone = self._backbone()
+            for start in range(0, len(new), BATCH):
+                chosen = new[start : start + BATCH]
+                samples = self.given(dataset, _select(inputs, chosen))
+                with torch.inference_mode():
+                    found = backbone(samples).float()
+                self.known |= {keys[place]: row for place, row in zip(chosen, found)}
         return torch.stack([self.known[key] for key in keys])
 
+    def _backbone(self) -> Any:
+        """Return the backbone to read with; linear attention learns at the first call."""
+        if self.student is None:
+            return self._teacher()
+        return self.student.learn()
+
     def given(self, dataset: Any, inputs: Any) -> Any:
-        """A batch as the backbone reads it: texts, or normalised pixels."""
-        return inputs if self.worded else _pixels(dataset, inputs)
+        """Return a batch as the backbone reads it: texts, or normalised pixels."""
+        if self.worded:
+            return inputs
+        return _pixels(dataset, inputs)
 
     def fit(self, train: Any, seed: int) -> Started:
-        """Logistic regression on standardised features, or ridge regression of numbers; the penalty
-        by cross-validation.
+        """Fit a linear model to the features, with the penalty chosen by cross-validation: logistic
+        regression of classes, ridge regression of numbers.
         """
         if self.student is None:
             self.begin(train)
         train = limit_samples(train, MOST)
         labels = np.concatenate([labels.numpy() for _, labels in batches(train, 256)])
         head = _head(self.features(self.view(train)).numpy(), labels, train)
+
+        # Its name is saved; the title stands for a start that has none.
         name = next((name for name, start in STARTS.items() if start is self), self.title)
-        mean, std = ([], []) if self.worded else map(list, train.normalisation())
-        maps = torch.zeros(0) if self.student is None else self.student.maps
+        mean, std = [], []
+        if not self.worded:
+            mean, std = map(list, train.normalisation())
+        maps = torch.zeros(0)
+        if self.student is not None:
+            maps = self.student.maps
         return Started(name, head, mean, std, maps, self)
 
     def recall(self, maps: Float[Tensor, " p"]) -> Start:
-        """The same start, which has read nothing yet, with what its attention has learnt before."""
+        """Return the same start without known features, whose linear attention has the parameters
+        ``maps``.
+        """
         result = replace(self, known={})
         if self.linear:
-            example = ["a text"] if self.worded else torch.zeros(1, 3, SIDES[0], SIDES[0])
+            example: Any = torch.zeros(1, 3, SIDES[0], SIDES[0])
+            if self.worded:
+                example = ["a text"]
             result.student = Recalled(maps, example, self._teacher)
         return result
 
@@ -197,11 +254,11 @@ class Started(Fitted):
     """A linear model on the features of a start.
 
     Attributes:
-        start: a name of :data:`STARTS`.
-        head: on the features as they are.
-        mean, std: by which the pictures of the data set are normalised; none of texts.
-        maps: what linear attention has learnt, see :attr:`.Student.maps`; else empty.
-        reader: the start, which may have read samples before; None: anew.
+        start: a name in :data:`STARTS`.
+        head: the model.
+        mean, std: of the normalised pictures that it was fitted to; empty for texts.
+        maps: parameters of linear attention, see :attr:`.Student.maps`; else empty.
+        reader: the start with the features that it knows; None: a new one.
     """
 
     start: str
@@ -212,7 +269,7 @@ class Started(Fitted):
     reader: Start | None = field(default=None, metadata=UNSAVED)
 
     def normalisation(self) -> tuple[list[float], list[float]]:
-        """Of the pictures that it was fitted to."""
+        """Return mean and deviation of the pictures that it was fitted to."""
         return self.mean, self.std
 
     def __call__(self, inputs: Any) -> Tensor:
@@ -220,40 +277,39 @@ class Started(Fitted):
 
     @cached_property
     def _reader(self) -> Start:
-        return STARTS[self.start].recall(self.maps) if self.reader is None else self.reader
+        if self.reader is not None:
+            return self.reader
+        return STARTS[self.start].recall(self.maps)
 
 
 def _head(rows: Float[np.ndarray, "n d"], labels: np.ndarray, train: Any) -> Linear | Logistic:
-    """A linear model of scikit-learn, on features as they are."""
-    from sklearn.linear_model import LogisticRegression, RidgeCV
-    from sklearn.model_selection import GridSearchCV
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-
+    """Fit a linear model of scikit-learn to standardised features; it reads them unscaled."""
     if not task_of(train).classifies:
         scaler = StandardScaler().fit(rows)
         ridge = RidgeCV(np.logspace(-1, 5, 13)).fit(scaler.transform(rows), labels)
         return Linear.of(ridge, scaler)
+
     model: Any = make_pipeline(StandardScaler(), LogisticRegression(C=0.01, max_iter=1000))
-    if np.unique(labels, return_counts=True)[1].min() >= PARTS:
+    # Cross-validation needs each class in each part.
+    fewest = np.unique(labels, return_counts=True)[1].min()
+    if fewest >= PARTS:
         model = GridSearchCV(model, {"logisticregression__C": PENALTIES}, cv=PARTS)
     model.fit(rows, labels)
-    scaler, last = (step for _, step in getattr(model, "best_estimator_", model).steps)
+    fitted = getattr(model, "best_estimator_", model)
+    scaler, last = (step for _, step in fitted.steps)
     return Logistic.of(last, len(train.classes), scaler)
 
 
-def _some(inputs: Any, places: Sequence[int]) -> Any:
-    """Some texts of a list, or some rows."""
-    return [inputs[i] for i in places] if isinstance(inputs, list) else inputs[list(places)]
+def _select(inputs: Any, places: Sequence[int]) -> Any:
+    """Return some texts of a list, or some rows of a tensor."""
+    if isinstance(inputs, list):
+        return [inputs[place] for place in places]
+    return inputs[list(places)]
 
 
 @cache
 def _loaded(load: Callable[[Path], Any], folder: Path) -> Any:
     return load(folder)
-
-
-def _minutes(seconds: float) -> str:
-    return f"{seconds / 60:.1f} minutes"
 
 
 def _pixels(dataset: Any, inputs: Float[Tensor, "b c h w"]) -> Float[Tensor, "b 3 s s"]:

@@ -1,4 +1,6 @@
-"""Pretrained starts with linear attention: what softmax did, learnt from a search's own samples."""
+"""Pretrained starts with linear attention that has learnt, from a search's own samples, to imitate
+softmax.
+"""
 
 from __future__ import annotations
 
@@ -16,22 +18,26 @@ from ..data import LabelledDataset, limit_samples
 from ..distill.fit import Run, StageOptions, run_stage
 from ..distill.progress import Progress
 from ..distill.stages import Distillation
+from ..training.grid import quiet
 from ..training.tasks import create_task
 from .backbones import Backbone
+from .fitted import AGAIN
 
-# The map that came as near in half of the time as LUNA's did, on texts by MiniLM and on pictures
-# by the ViT-S; from 100 steps on it came no nearer.
+# On texts with MiniLM and on pictures with the ViT-S this feature map came as near to softmax as
+# LUNA's, in half of the time. From 100 steps on it came no nearer.
 MAP = "hedgehog"
+
+# Steps of distillation, samples per step, and the learning rate.
 STEPS, SIZE, RATE = 120, 8, 1e-2
 SEED = 0
 
 
 class Arguments(LabelledDataset):
-    """Samples as a backbone's arguments; what their labels are is not seen.
+    """Samples as a backbone's arguments, without their labels.
 
     Args:
-        dataset: of a batch's inputs.
-        arguments: from such inputs.
+        dataset: the samples.
+        arguments: makes the backbone's arguments from the inputs of a batch.
     """
 
     def __init__(self, dataset: Any, arguments: Callable[[Any], dict[str, Tensor]]):
@@ -39,24 +45,25 @@ class Arguments(LabelledDataset):
         self.whole, self.arguments = dataset, arguments
 
     def batch(self, indices: Any, transform: Any = None) -> tuple[dict[str, Tensor], Tensor]:
-        """Arguments of ``indices``, and zeros."""
+        """Return the arguments of some samples, and zeros in the place of their labels."""
         indices = torch.as_tensor(indices)
-        return self.arguments(self.whole.batch(indices)[0]), self.labels[indices]
+        inputs, _ = self.whole.batch(indices)
+        return self.arguments(inputs), self.labels[indices]
 
 
 class Student:
-    r"""A backbone with linear attention in the place of its softmax, the rest as it was.
+    r"""A backbone in which linear attention replaces softmax; the rest stays as it was.
 
-    The features φ of each head, and they alone, minimise
+    Only the feature map φ of each head is trained. It minimises
     :math:`\mathrm{KL}(\mathrm{softmax}(QK^\top/\sqrt e)\,\|\,\phi(Q)\phi(K)^\top / Z)` over at most
-    ``STEPS`` · ``SIZE`` training samples, every layer given what the teacher gives it, as
-    :func:`fredholm.linearization` distils. The same samples give the same features.
+    ``STEPS`` · ``SIZE`` training samples. Every layer reads what the teacher's layer reads, as in
+    the distillation of :func:`fredholm.linearization`. The same samples give the same maps.
 
     Args:
         train: training samples.
-        view: of some of them, a data set whose batches ``given`` understands.
-        given: a batch's inputs as a backbone reads them.
-        teacher: makes the backbone with softmax, when it is first needed.
+        view: turns a data set into one whose batches ``given`` reads.
+        given: turns a batch's inputs into what a backbone reads.
+        teacher: loads the backbone with softmax, when it is first needed.
     """
 
     def __init__(
@@ -68,27 +75,28 @@ class Student:
     ):
         self._train = train
         self.dataset = view(limit_samples(train, STEPS * SIZE))
-        self.given, self._teacher = given, teacher
+        self.given = given
+        self._teacher = teacher
         self.learned = False
 
     def learns_from(self, train: Any) -> bool:
-        """Whether these are its training samples."""
+        """Return whether these are its training samples."""
         return self._train is train
 
     @property
     def plan(self) -> str:
-        """What learning is, in words."""
+        """Describe its learning in words."""
         return f"{STEPS} steps of distillation"
 
     @cached_property
     def replaced(self) -> Replaced:
-        """The converted model, its maps as they begin or as they were learnt."""
+        """The converted model, with its maps as they are now."""
         with torch.inference_mode(False):
             return _converted(self.teacher, self.samples.batch([0])[0])
 
     @property
     def maps(self) -> Float[Tensor, " p"]:
-        """All parameters of the features, which are all that it learns."""
+        """All parameters of the feature maps, which are all that it learns."""
         return torch.cat([value.detach().flatten() for value in _parameters(self.replaced)])
 
     @cached_property
@@ -97,27 +105,32 @@ class Student:
 
     @cached_property
     def samples(self) -> Arguments:
-        """What it learns from."""
-        return Arguments(
-            self.dataset, lambda inputs: self.teacher.arguments(self.given(self.dataset, inputs))
-        )
+        """The samples that it learns from."""
+
+        def arguments(inputs: Any) -> dict[str, Tensor]:
+            return self.teacher.arguments(self.given(self.dataset, inputs))
+
+        return Arguments(self.dataset, arguments)
 
     @property
     def backbone(self) -> Backbone:
-        """With linear attention, as it is now."""
+        """The backbone with linear attention as it is now."""
         return Backbone(self.replaced.model, self.teacher.arguments, self.teacher.pool)
 
     def loss(self) -> Tensor:
-        """The mean divergence of the layers from their teacher, on a few samples."""
-        first = torch.arange(min(SIZE, len(self.samples)))
+        """Return the mean divergence of the layers from their teacher, on a few samples."""
+        arguments, _ = self.samples.batch(torch.arange(min(SIZE, len(self.samples))))
         with self.replaced.mode("distil"):
-            self.replaced.model(**self.samples.batch(first)[0])
-            return torch.stack(list(self.replaced.losses().values())).mean()
+            self.replaced.model(**arguments)
+            losses = list(self.replaced.losses().values())
+            return torch.stack(losses).mean()
 
     def seconds(self, timer: Callable[[], float]) -> float:
-        """Of all its learning, from a step that changes nothing."""
+        """Estimate the seconds of learning from one step, which changes nothing."""
         maps = list(self.replaced.new_parameters().values())
-        for _ in range(2):  # the first one is slower
+        # The first step is slower; the second one counts.
+        start = 0.0
+        for _ in range(2):
             start = timer()
             for value in maps:
                 value.requires_grad_(True)
@@ -126,21 +139,19 @@ class Student:
         return STEPS * (timer() - start)
 
     def learn(self) -> Backbone:
-        """The student once it has learnt, which it does once."""
-        if not self.learned:
-            options = StageOptions(
-                epochs=STEPS,
-                lr=RATE,
-                batch_size=SIZE,
-                steps=STEPS,  # epochs of a batch or more
-            )
-            run = Run(create_task(), "32", SEED, _quiet)
-            report = ConversionReport.of(self.replaced, type(self.teacher.model).__name__)
-            given = self.replaced, self.samples, None, options, report
-            with torch.inference_mode(False), torch.random.fork_rng():
-                run_stage(run, Progress(None, {}, False), "distilled", Distillation, *given)
-            self.replaced.model.eval()
-            self.learned = True
+        """Train the feature maps at the first call; return the backbone."""
+        if self.learned:
+            return self.backbone
+
+        # An epoch has a step or more, so STEPS epochs never end before STEPS steps.
+        options = StageOptions(epochs=STEPS, lr=RATE, batch_size=SIZE, steps=STEPS)
+        run = Run(create_task(), "32", SEED, quiet)
+        report = ConversionReport.of(self.replaced, type(self.teacher.model).__name__)
+        given = self.replaced, self.samples, None, options, report
+        with torch.inference_mode(False), torch.random.fork_rng():
+            run_stage(run, Progress(None, {}, False), "distilled", Distillation, *given)
+        self.replaced.model.eval()
+        self.learned = True
         return self.backbone
 
 
@@ -150,11 +161,13 @@ class Recalled(Student):
     Args:
         maps: see :attr:`Student.maps`.
         example: inputs as the backbone reads them.
-        teacher: makes the backbone with softmax, when it is first needed.
+        teacher: loads the backbone with softmax, when it is first needed.
     """
 
     def __init__(self, maps: Float[Tensor, " p"], example: Any, teacher: Callable[[], Backbone]):
-        self._maps, self._example, self._teacher = maps, example, teacher
+        self._maps = maps
+        self._example = example
+        self._teacher = teacher
         self.learned = True
 
     @cached_property
@@ -162,16 +175,16 @@ class Recalled(Student):
         """The converted model with these maps."""
         with torch.inference_mode(False):
             replaced = _converted(self.teacher, self.teacher.arguments(self._example))
-            parameters = _parameters(replaced)
-            sizes = [value.numel() for value in parameters]
-            if sum(sizes) != len(self._maps):
-                raise CheckpointError(
-                    f"maps: received {len(self._maps):,} numbers; needs {sum(sizes):,}, of other "
-                    "weights or another version"
-                )
-            with torch.no_grad():
-                for value, given in zip(parameters, self._maps.split(sizes), strict=True):
-                    value.copy_(given.view_as(value))
+        parameters = _parameters(replaced)
+        sizes = [value.numel() for value in parameters]
+        if sum(sizes) != len(self._maps):
+            # The weights of the start, or the feature map, are those of another version.
+            raise CheckpointError(
+                f"maps: expected {sum(sizes):,} numbers, got {len(self._maps):,}; {AGAIN}"
+            )
+        with torch.inference_mode(False), torch.no_grad():
+            for value, saved in zip(parameters, self._maps.split(sizes), strict=True):
+                value.copy_(saved.view_as(value))
         return replaced
 
     def learns_from(self, train: Any) -> bool:
@@ -179,7 +192,7 @@ class Recalled(Student):
 
 
 def _converted(teacher: Backbone, arguments: dict[str, Tensor]) -> Replaced:
-    """The teacher's model with linear attention, its maps as they begin."""
+    """Return the teacher's model with linear attention and untrained maps."""
     with torch.random.fork_rng():
         torch.manual_seed(SEED)
         replaced = replace_attention(teacher.model, MAP, inputs=arguments)
@@ -188,9 +201,5 @@ def _converted(teacher: Backbone, arguments: dict[str, Tensor]) -> Replaced:
 
 
 def _parameters(replaced: Replaced) -> list[Tensor]:
-    """What is learnt, in the order of the names."""
+    """Return the parameters that are learnt, in the order of their names."""
     return [value for _, value in sorted(replaced.new_parameters().items())]
-
-
-def _quiet(line: str) -> None:
-    """Say nothing."""

@@ -1,4 +1,4 @@
-"""The results of a comparison as one file, one table and one page."""
+"""Results of a comparison as one file, one table and one page."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from ...errors import DataError, OptionError
 from ...files import replacing, write_json, write_text
+from ..report.comparison import comparison_page
 from ..training.metrics import mean_and_sd
 
 RESULTS = "compare.json"
@@ -17,14 +18,18 @@ COLUMNS = (
     "task", "operator", "metric", "direction", "mean", "sd", "n", "failed", "dim", "parameters",
     "off", "flops", "epochs", "minutes", "refused",
 )  # fmt: skip
+HEADS = ("seeds", "width", "parameters", "off budget", "MFLOPs per sample")
+
+Row = dict[str, Any]
+"""Plain data: the results, a task's entry, a row or a run in it."""
 
 
-def open_results(place: Path, setting: Any) -> dict[str, Any]:
-    """The results in a folder, or empty ones.
+def open_results(place: Path, setting: Any) -> Row:
+    """Return the results in a folder, or empty ones.
 
     Raises:
-        OptionError: they were made with another setting.
-        DataError: the file is no such results.
+        OptionError: results of another setting.
+        DataError: a file of another kind.
     """
     wanted = json.loads(json.dumps(asdict(setting)))
     if not (place / RESULTS).is_file():
@@ -32,39 +37,38 @@ def open_results(place: Path, setting: Any) -> dict[str, Any]:
     results = read_results(place)
     if results["setting"] != wanted:
         raise OptionError(
-            f"{place}: holds a comparison with {results['setting']}; received {wanted}; choose "
-            "another --out"
+            f"{place}: expected results of the setting {wanted}, got those of "
+            f"{results['setting']}; choose another --out"
         )
     return results
 
 
-def read_results(place: Path) -> dict[str, Any]:
-    """``compare.json`` of a folder.
+def read_results(place: Path) -> Row:
+    """Read ``compare.json`` of a folder.
 
     Raises:
-        DataError: it is missing or no such file.
+        DataError: the file is missing, or of another kind.
     """
+    path = place / RESULTS
+    fix = "run fredholm compare first"
     try:
-        results = json.loads((place / RESULTS).read_text(encoding="utf-8"))
-        if not {"setting", "tasks"} <= set(results):
-            raise ValueError("it has no setting and tasks")
+        results = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise DataError(
-            f"{place / RESULTS}: no results of a comparison ({error}); run fredholm compare first"
-        ) from error
+        raise DataError(f"{path}: expected results of a comparison, got {error}; {fix}") from error
+    if not {"setting", "tasks"} <= set(results):
+        raise DataError(f"{path}: expected results of a comparison, got other JSON; {fix}")
     return results
 
 
-def add(results: dict[str, Any], task: str, operator: str, cell: dict[str, Any]) -> None:
-    """Put what came of a run into its row."""
-    entry = next(t for t in results["tasks"] if t["name"] == task)
-    row = next(r for r in entry["rows"] if r["operator"] == operator)
-    row["runs"] = sorted(
-        [r for r in row["runs"] if r["seed"] != cell["seed"]] + [cell], key=lambda r: r["seed"]
-    )
+def add(results: Row, task: str, operator: str, run: Row) -> None:
+    """Put a run into the row of its task and operator, in place of one with the same seed."""
+    entry = next(entry for entry in results["tasks"] if entry["name"] == task)
+    row = next(row for row in entry["rows"] if row["operator"] == operator)
+    others = [other for other in row["runs"] if other["seed"] != run["seed"]]
+    row["runs"] = sorted([*others, run], key=lambda run: run["seed"])
 
 
-def summary(results: dict[str, Any]) -> list[dict[str, Any]]:
+def summary(results: Row) -> list[Row]:
     """Return one flat row per task and operator, with the keys :data:`COLUMNS`.
 
     ``mean`` and ``sd`` (sample standard deviation) are those of the score over the ``n`` seeds that
@@ -76,6 +80,7 @@ def summary(results: dict[str, Any]) -> list[dict[str, Any]]:
         for row in task["rows"]:
             good = [run for run in row["runs"] if "error" not in run]
             mean, sd = mean_and_sd([run[task["metric"]] for run in good])
+            minutes, _ = mean_and_sd([run["minutes"] for run in good])
             flat = {
                 "task": task["name"],
                 "operator": row["operator"],
@@ -85,89 +90,80 @@ def summary(results: dict[str, Any]) -> list[dict[str, Any]]:
                 "sd": sd,
                 "n": len(good),
                 "failed": len(row["runs"]) - len(good),
-                # Of the first seed that did not fail.
-                "epochs": good[0]["epochs"] if good else None,
-                "minutes": mean_and_sd([run["minutes"] for run in good])[0],
+                # All seeds that did not fail have as many.
+                "epochs": next((run["epochs"] for run in good), None),
+                "minutes": minutes,
             }
             flat |= {key: row.get(key) for key in ("dim", "parameters", "off", "flops", "refused")}
             rows.append({key: flat[key] for key in COLUMNS})
     return rows
 
 
-def score(row: dict[str, Any]) -> str:
-    """Accuracy in percent, or another metric as it is, with its spread over seeds.
+def score(row: Row) -> str:
+    """Format the score of a row: accuracy in percent, other metrics as they are; mean ± standard
+    deviation over the seeds.
 
     Example:
         >>> score({"metric": "accuracy", "mean": 0.91, "sd": 0.012, "n": 3})
         '91.0 ± 1.2'
     """
     if row["mean"] is None:
-        return (
-            "does not serve"
-            if row.get("refused")
-            else "not run"
-            if not row.get("failed")
-            else "failed"
-        )
-    style = ".3f" if row.get("direction") == "max" else ".2g"  # of losses the size is what matters
-    shown = (
-        (lambda x: f"{100 * x:.1f}") if row["metric"] == "accuracy" else (lambda x: f"{x:{style}}")
-    )
-    return shown(row["mean"]) + (f" ± {shown(row['sd'])}" if row["sd"] is not None else "")
+        if row.get("refused"):
+            return "does not serve"
+        if row.get("failed"):
+            return "failed"
+        return "not run"
+
+    # Losses span orders of magnitude: they get two digits, whatever their size.
+    factor, style = 1, ".2g"
+    if row.get("direction") == "max":
+        style = ".3f"
+    if row["metric"] == "accuracy":
+        factor, style = 100, ".1f"
+    values = [row["mean"], row["sd"]]
+    return " ± ".join(f"{factor * value:{style}}" for value in values if value is not None)
 
 
-def best_first(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of one task, the best score first; those without one at the end."""
-    sign = -1 if rows and rows[0]["direction"] == "max" else 1
-    return sorted(rows, key=lambda r: (r["mean"] is None, sign * (r["mean"] or 0)))
+def best_first(rows: list[Row]) -> list[Row]:
+    """Sort the rows of one task, the best score first; those without a score come last."""
+    scored = [row for row in rows if row["mean"] is not None]
+    others = [row for row in rows if row["mean"] is None]
+    scored.sort(key=lambda row: row["mean"], reverse=bool(rows) and rows[0]["direction"] == "max")
+    return [*scored, *others]
 
 
-def to_markdown(results: dict[str, Any]) -> str:
+def to_markdown(results: Row) -> str:
     """Return one table per task, the best operator first."""
     lines = []
     rows = summary(results)
     for task in results["tasks"]:
-        mine = best_first([row for row in rows if row["task"] == task["name"]])
-        metric = "test accuracy (%)" if task["metric"] == "accuracy" else f"test {task['measure']}"
-        heads = [
-            "operator",
-            metric,
-            "seeds",
-            "width",
-            "parameters",
-            "off budget",
-            "MFLOPs a sample",
-        ]
-        lines += [
-            f"**{task['name']}**: {task['title']}; {task['points']} points, {task['samples']:,} "
-            "training samples",
-            "",
-        ]
+        metric = f"test {task['measure']}"
+        if task["metric"] == "accuracy":
+            metric = "test accuracy (%)"
+        heads = ["operator", metric, *HEADS]
+        samples = f"{task['points']} points, {task['samples']:,} training samples"
+        lines += [f"**{task['name']}**: {task['title']}; {samples}", ""]
         lines += [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-        lines += [f"| {' | '.join(_cells(row))} |" for row in mine] + [""]
+
+        own = best_first([row for row in rows if row["task"] == task["name"]])
+        lines += [f"| {' | '.join(_cells(row))} |" for row in own]
+        lines.append("")
     return "\n".join(lines)
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
-    cells = [
-        row["operator"],
-        score(row),
-        str(row["n"]) + (f" ({row['failed']} failed)" if row["failed"] else ""),
-    ]
+def _cells(row: Row) -> list[str]:
+    seeds = str(row["n"])
+    if row["failed"]:
+        seeds += f" ({row['failed']} failed)"
+    cells = [row["operator"], score(row), seeds]
     if row["dim"] is None:
-        cells += ["", "", "", ""]
-    else:
-        cells += [
-            str(row["dim"]),
-            f"{row['parameters']:,}",
-            f"{row['off']:+.1%}",
-            f"{row['flops'] / 1e6:.3g}",
-        ]
-    return cells
+        return [*cells, "", "", "", ""]
+    parameters = f"{row['parameters']:,}"
+    return [*cells, f"{row['dim']}", parameters, f"{row['off']:+.1%}", f"{row['flops'] / 1e6:.3g}"]
 
 
-def write(place: Path, results: dict[str, Any]) -> None:
-    """``compare.json``, ``.csv`` and ``.md``."""
+def write(place: Path, results: Row) -> None:
+    """Write ``compare.json``, ``.csv`` and ``.md``."""
     place.mkdir(parents=True, exist_ok=True)
     write_json(place / RESULTS, results)
     write_text(place / "compare.md", to_markdown(results))
@@ -180,9 +176,6 @@ def write(place: Path, results: dict[str, Any]) -> None:
         table.writerows(summary(results))
 
 
-def write_page(place: Path, results: dict[str, Any]) -> Path:
-    """``index.html``: the tables with their pictures."""
-    from ..report.comparison import comparison_page
-
-    text = comparison_page(results, summary(results))
-    return write_text(place / "index.html", text)
+def write_page(place: Path, results: Row) -> Path:
+    """Write ``index.html``: the tables with their pictures."""
+    return write_text(place / "index.html", comparison_page(results, summary(results)))

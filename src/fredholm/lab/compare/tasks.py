@@ -1,5 +1,6 @@
-"""What operators are compared on: a recipe each, with the backbone in the place of its model; and
-who is compared.
+"""Tasks that operators are compared on, and the operators and baselines that are compared.
+
+A task is a recipe whose model is replaced by the backbone.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from ..training.recipe_files import imported_code, list_recipes, load_recipe
 from ..training.recipe_text import parse, plain
 from ..training.sweeps import split_values
 
+# Fields of a body that the backbone takes over from a recipe's own model.
 _SIZES = ("dim", "depth", "heads", "dropout")
 
 
@@ -33,11 +35,11 @@ class ComparedTask:
     """One task of a comparison.
 
     Attributes:
-        name, title: how it is called, and what it is.
-        recipe: a built-in recipe's name, a YAML file or its plain data: data, optimizer, schedule.
-        overrides: what changes in it, such as the backbone in the place of its model and fewer
-            samples.
-        operator_options: of single operators on this task, such as ckconv's ``omega``.
+        name: unique among the tasks.
+        title: its description in words.
+        recipe: name of a built-in recipe, a YAML file or its plain data.
+        overrides: of the recipe, such as the backbone as its model, and fewer samples.
+        operator_options: options of single operators on this task, such as ckconv's ``omega``.
     """
 
     name: str
@@ -51,7 +53,7 @@ _TASKS: Registry[ComparedTask] = Registry("task", home="fredholm.lab.compare.kno
 
 
 def register_task(task: ComparedTask) -> ComparedTask:
-    """Make a task known by its name.
+    """Register a task under its name.
 
     Raises:
         OptionError: the name is taken.
@@ -60,25 +62,29 @@ def register_task(task: ComparedTask) -> ComparedTask:
 
 
 def list_tasks() -> list[str]:
-    """Names of registered tasks, in the order of registration.
+    """Return the names of registered tasks, in the order of registration.
 
     Example:
         >>> list_tasks()[:2]
         ['digits', 'fashion-mnist']
     """
-    _TASKS.names()  # fills the table
+    # The first look-up fills the table.
+    _TASKS.names()
     return [task.name for task in _TASKS.registered()]
 
 
 def find_task(
     name: str, changes: tuple[str, ...] = (), *, trust_code: bool = False
 ) -> ComparedTask:
-    """A registered task; or a recipe, by name, file or run folder, or files of the user's: in the
-    backbone, where its own model is another, of the width, depth and heads that the recipe has.
+    """Return a registered task, or one made of a recipe or of the user's files.
 
-    ``changes`` are further overrides of it. A recipe's imports are executed, once, so that what
-    they register is known afterwards; ``trust_code``: those of a run folder, see
-    :func:`fredholm.training.load_recipe`.
+    If the recipe has another model, the backbone replaces it, with the recipe's width, depth and
+    heads. Imports of a recipe are executed once, so that what they register is known afterwards.
+
+    Args:
+        name: a registered task; or a recipe, by name, file or run folder; or files.
+        changes: further overrides of the recipe.
+        trust_code: of a run folder, see :func:`fredholm.training.load_recipe`.
 
     Raises:
         OptionError: neither a task nor a recipe.
@@ -88,30 +94,38 @@ def find_task(
     if name in _TASKS:
         task = _TASKS[name]
         return replace(task, overrides=(*task.overrides, *changes))
-    if _names_recipe(name) or name in list_recipes() or names_files(name):
-        recipe = load_recipe(name, changes, trust_code=trust_code)
-        # Of files what was found is kept: a recipe of their path would look at all of them again.
-        known = recipe.to_dict() if names_files(name) else name
-        anew: tuple[str, ...] = ()
-        if recipe.init_from is not None:
-            what = f"{recipe.name}: compared without init_from; all begin with weights of their own"
-            warnings.warn(what, stacklevel=2)
-            anew = ("init_from=null",)
-        overrides = (*_neutral(recipe), *changes, *anew)
-        return ComparedTask(recipe.name, recipe.name, known, overrides)
-    raise OptionError(
-        f"task: received {name!r}; needs a task, a recipe or files of yours (with a separator, as "
-        f"./{name}){suggest(name, [*_TASKS, *list_recipes()])}{where_to_get(name, checkout.TASKS)}"
-    )
+
+    of_files = names_files(name)
+    if not (_names_recipe(name) or name in list_recipes() or of_files):
+        hint = suggest(name, [*_TASKS, *list_recipes()]) + where_to_get(name, checkout.TASKS)
+        raise OptionError(
+            f"task: expected a task, a recipe or files of yours (with a separator, as ./{name}), "
+            f"got {name!r}{hint}"
+        )
+
+    recipe = load_recipe(name, changes, trust_code=trust_code)
+    source: str | dict[str, Any] = name
+    if of_files:
+        # The path alone would have all files inspected again whenever the recipe is made.
+        source = recipe.to_dict()
+    overrides = [*_backbone_overrides(recipe), *changes]
+    if recipe.init_from is not None:
+        warnings.warn(
+            f"{recipe.name}: compared without init_from; every model starts from its own random "
+            "weights",
+            stacklevel=2,
+        )
+        overrides.append("init_from=null")
+    return ComparedTask(recipe.name, recipe.name, source, tuple(overrides))
 
 
 def _names_recipe(source: str) -> bool:
-    """Whether a source is a recipe's file or a run folder."""
+    """Return whether a source is a recipe's file or a run folder."""
     return source.endswith((".yaml", ".yml")) or (Path(source) / "recipe.yaml").is_file()
 
 
 def code_of(source: str | dict[str, Any]) -> list[Path]:
-    """The files that the recipe behind a compared source imports; executes none of them.
+    """Return the files that the recipe behind a source imports, without executing them.
 
     Raises:
         RecipeError: the recipe cannot be read.
@@ -123,43 +137,50 @@ def code_of(source: str | dict[str, Any]) -> list[Path]:
     return imported_code(Path(source).expanduser().absolute())
 
 
-def _neutral(recipe: Recipe) -> tuple[str, ...]:
-    """Overrides that put the backbone in the place of another model of one signal, as large; where
-    a sample is more, such as a graph, the recipe's own stays, which no baseline serves.
+def _backbone_overrides(recipe: Recipe) -> tuple[str, ...]:
+    """Return overrides that replace a recipe's model by a backbone of the same size.
+
+    Samples that are more than one signal, such as graphs, keep the recipe's own model, which no
+    baseline serves.
     """
     preset: Any = models.model_config(recipe.model.name)
-    data = get_entry(recipe.data.name).kind  # of files of the user's not known yet
+    # The kind of a user's files is not known yet; the registered entry stands for all of them.
+    data = get_entry(recipe.data.name).kind
     if preset.body.kind == "backbone" or not data.single:
         return ()
-    kind = data.encoder
+
     body = {key: getattr(preset.body, key) for key in _SIZES if hasattr(preset.body, key)}
     body |= {key: value for key, value in recipe.model.body.items() if key in _SIZES}
-    encoder = _encoder(recipe, kind)
-    patch = getattr(preset.encoder, "patch", None) if kind == preset.encoder.data else None
-    if patch is not None and "patch" in ENCODERS[encoder.get("kind", kind)].fields():
-        encoder = {"patch": patch} | encoder
+    encoder = _encoder_options(recipe, data.encoder)
+    if data.encoder == preset.encoder.data and hasattr(preset.encoder, "patch"):
+        reader = ENCODERS[encoder.get("kind", data.encoder)]
+        if preset.encoder.patch is not None and "patch" in reader.fields():
+            encoder = {"patch": preset.encoder.patch, **encoder}
     head = {key: value for key, value in recipe.model.head.items() if key == "pool"}
     model = {"name": "backbone_nano", "body": body, "encoder": encoder, "head": head}
     return (f"model={json.dumps(model)}",)
 
 
-def _encoder(recipe: Recipe, kind: str) -> dict[str, Any]:
-    """The recipe's encoder as the backbone takes it, which takes none with a width of its own; what
-    its own of this ``kind`` of data has no use for is left out and said.
+def _encoder_options(recipe: Recipe, kind: str) -> dict[str, Any]:
+    """Return the options of the recipe's encoder that the backbone's encoder has a use for, and
+    warn about the others.
+
+    An encoder with a width of its own does not fit the backbone; the usual one of this ``kind`` of
+    data replaces it.
     """
-    given = dict(recipe.model.encoder)
-    if ENCODERS[given.get("kind", kind)].own_width:
-        del given["kind"]
-    reader = ENCODERS[given.get("kind", kind)]
-    used = {"kind", *reader.fields()} - set(reader.idle(given))
-    left = sorted(set(given) - used)
-    if left:
+    options = dict(recipe.model.encoder)
+    if ENCODERS[options.get("kind", kind)].own_width:
+        del options["kind"]
+    reader = ENCODERS[options.get("kind", kind)]
+    used = {"kind", *reader.fields()} - set(reader.idle(options))
+    unused = sorted(set(options) - used)
+    if unused:
         warnings.warn(
-            f"{recipe.name}: compared without the encoder's {', '.join(left)}, for which the "
+            f"{recipe.name}: compared without the encoder's {', '.join(unused)}, for which the "
             f"backbone's encoder {reader.kind!r} has no use",
             stacklevel=2,
         )
-    return {key: value for key, value in given.items() if key in used}
+    return {key: value for key, value in options.items() if key in used}
 
 
 @dataclass(frozen=True)
@@ -172,8 +193,9 @@ class Contender:
 
 
 def read_contenders(text: str | None) -> list[Contender]:
-    """Operators from ``"itnet,softmax,{name: luna, channels: 4}"``; None: every registered operator
-    and baseline.
+    """Parse operators such as ``"itnet,softmax,{name: luna, channels: 4}"``.
+
+    None stands for every registered operator and baseline.
 
     Raises:
         OptionError: an unknown operator, or the same one twice.
@@ -183,39 +205,50 @@ def read_contenders(text: str | None) -> list[Contender]:
         ['gru', 'luna channels=4']
     """
     every = [*operators.list_operators(), *models.list_baselines()]
-    known, contenders = [*every, "sum"], []
-    for part in every if text is None else split_values(text):
-        value = plain(parse(part, "operators")) if part.startswith("{") else {"name": part}
-        if not isinstance(value, dict) or value.get("name") not in known:
-            name = value.get("name") if isinstance(value, dict) else part
-            raise OptionError(
-                f"operators: received {name!r}; needs an operator or "
-                f"baseline{suggest(str(name), known)}"
-            )
-        name = value.pop("name")
-        label = " ".join([name, *(f"{key}={option}" for key, option in value.items())])
-        contenders.append(Contender(label, name, value))
-    labels = [c.label for c in contenders]
-    if len(set(labels)) < len(labels):
-        raise OptionError(f"operators: received {text!r}; needs each of them once")
+    if text is None:
+        return [Contender(name, name, {}) for name in every]
+
+    # The sum is a baseline only for those who ask for it.
+    known = [*every, "sum"]
+    contenders = []
+    for part in split_values(text):
+        options: Any = {"name": part}
+        if part.startswith("{"):
+            options = plain(parse(part, "operators"))
+        name = part
+        if isinstance(options, dict):
+            name = options.pop("name", None)
+        if name not in known:
+            hint = suggest(str(name), known)
+            raise OptionError(f"operators: expected operators or baselines, got {name!r}{hint}")
+        label = " ".join([name, *(f"{key}={option}" for key, option in options.items())])
+        contenders.append(Contender(label, name, options))
+
+    labels = {contender.label for contender in contenders}
+    if len(labels) < len(contenders):
+        raise OptionError(f"operators: expected each of them once, got {text!r}; leave one out")
     return contenders
 
 
 def small_options(name: str) -> dict[str, Any]:
-    """What an operator says of itself at the size of the backbone (:attr:`IntegralOperator.small`);
-    baselines say nothing.
+    """Return an operator's options at the size of the backbone (:attr:`IntegralOperator.small`).
+
+    Baselines have none.
 
     Example:
         >>> small_options("ckconv"), small_options("gru")
         ({'width': 16}, {})
     """
-    factory = OPERATORS.get(name)
-    kind = factory if isinstance(factory, type) else object
-    return dict(kind.small) if issubclass(kind, IntegralOperator) else {}
+    operator = OPERATORS.get(name)
+    if isinstance(operator, type) and issubclass(operator, IntegralOperator):
+        return dict(operator.small)
+    return {}
 
 
 def options_of(task: ComparedTask, contender: Contender) -> dict[str, Any]:
-    """A contender's options on a task: the small size's, then the task's, then its own."""
+    """Return a contender's options on a task: those of the small size, which the task's and then
+    its own replace.
+    """
     return {
         **small_options(contender.name),
         **task.operator_options.get(contender.name, {}),

@@ -1,4 +1,4 @@
-"""The words of texts, and pairs of them, weighted by how rare they are."""
+"""Words of texts, and pairs of them, weighted by how rare they are (TF-IDF)."""
 
 from __future__ import annotations
 
@@ -8,17 +8,21 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Int
+from scipy.sparse import csr_array
 from torch import Tensor
 
 from .fitted import Part
 
-_HIGH = 32  # bits of a code, above which the first word stands
+# Bits of a code below the first word.
+_HIGH = 32
 
 
 @dataclass(frozen=True, eq=False)
 class Terms(Part):
-    r"""Rows (texts, terms) of :math:`(1 + \log n) (1 + \log \frac{1 + N}{1 + d})`, each brought to
-    length one: the term is n times in the text, and in d of N training texts.
+    r"""TF-IDF weights of texts, rows (texts, terms) of Euclidean length one.
+
+    Before scaling, a weight is :math:`(1 + \log n) (1 + \log \frac{1 + N}{1 + d})` for a term that
+    occurs n times in the text, and in d of N training texts.
 
     Texts are rows of token numbers, 0 where padded. A word t has the code :math:`2^{32} t`, a pair
     of neighbours (s, t) the code :math:`2^{32} s + t + 1`.
@@ -26,7 +30,7 @@ class Terms(Part):
     Attributes:
         codes: of the terms of the training texts, ascending.
         rarity: :math:`1 + \log \frac{1 + N}{1 + d}` of each.
-        pairs: whether there are pairs as well.
+        pairs: whether pairs are terms as well.
     """
 
     codes: Tensor
@@ -35,31 +39,41 @@ class Terms(Part):
 
     @classmethod
     def fit(cls, texts: Int[Tensor, "n length"], pairs: bool) -> Terms:
-        """All terms of the training texts."""
+        """Collect all terms of the training texts."""
         found = [np.unique(_coded(row, pairs)) for row in texts.numpy()]
         codes, counts = np.unique(np.concatenate(found), return_counts=True)
         rarity = 1 + np.log((1 + len(found)) / (1 + counts))
         return cls(torch.from_numpy(codes), torch.from_numpy(rarity), pairs)
 
     def __call__(self, texts: Int[Tensor, "n length"]) -> Any:
-        """A sparse matrix of scipy; terms of no training text do not count."""
-        from scipy.sparse import csr_array
-
-        known, places, weights, ends = self.codes.numpy(), [], [], [0]
+        """Return the weights as a sparse matrix. Terms of no training text do not count."""
+        known = self.codes.numpy()
+        rarity = self.rarity.numpy()
+        columns, weights, ends = [], [], [0]
         for row in texts.numpy():
             codes, counts = np.unique(_coded(row, self.pairs), return_counts=True)
-            place = np.minimum(np.searchsorted(known, codes), len(known) - 1)
-            here = known[place] == codes
-            weight = (1 + np.log(counts[here])) * self.rarity.numpy()[place[here]]
-            places.append(place[here])
-            weights.append(weight / (np.linalg.norm(weight) or 1.0))
+            # A code beyond the last known one is compared with the last, and differs from it.
+            places = np.minimum(np.searchsorted(known, codes), len(known) - 1)
+            here = known[places] == codes
+            column = places[here]
+            weight = (1 + np.log(counts[here])) * rarity[column]
+
+            # A text without known terms has the length zero.
+            length = np.linalg.norm(weight) or 1.0
+            columns.append(column)
+            weights.append(weight / length)
             ends.append(ends[-1] + len(weight))
-        parts = np.concatenate(weights), np.concatenate(places), np.array(ends)
+        parts = np.concatenate(weights), np.concatenate(columns), np.array(ends)
         return csr_array(parts, shape=(len(texts), len(known)))
 
 
 def _coded(row: np.ndarray, pairs: bool) -> np.ndarray:
-    """The terms of a text in its order; a text without words has the word 0."""
-    words = row[row != 0].astype(np.int64) if row.any() else np.zeros(1, np.int64)
+    """Return the codes of a text's terms in its order."""
+    words = row[row != 0].astype(np.int64)
+    if not len(words):
+        # A text without words consists of the word 0.
+        words = np.zeros(1, np.int64)
     alone = words << _HIGH
-    return np.concatenate([alone, alone[:-1] + words[1:] + 1]) if pairs else alone
+    if not pairs:
+        return alone
+    return np.concatenate([alone, alone[:-1] + words[1:] + 1])

@@ -15,11 +15,10 @@ from .fitted import Part
 
 @dataclass(frozen=True, eq=False)
 class Trees(Part):
-    r"""Sums of trees: :math:`f_k(x) = b_k + \sum_t v(\mathrm{leaf}_{tk}(x))`, the leaves in the
-    order of the rounds t.
+    r"""Sums of trees, :math:`f_k(x) = b_k + \sum_t v(\mathrm{leaf}_{tk}(x))` over the rounds t.
 
-    At a node x goes left where :math:`x_j \le s` for its feature j and threshold s; what is missing
-    goes where ``missing_left`` says. Both ways of a leaf lead to itself.
+    At a node, x goes left where :math:`x_j \le s` for the node's feature j and threshold s. A
+    missing value goes where ``missing_left`` says. Both children of a leaf are the leaf itself.
 
     Attributes:
         features, thresholds, missing_left, left, right, values: of each node of all trees.
@@ -40,37 +39,49 @@ class Trees(Part):
 
     @classmethod
     def of(cls, model: Any) -> Trees:
-        """Those of a fitted ``HistGradientBoostingClassifier`` or ``...Regressor`` whose features
-        are numbers.
+        """Return the trees of a fitted ``HistGradientBoostingClassifier`` or ``...Regressor`` whose
+        features are all numeric.
         """
-        rounds = [[tree.nodes for tree in each] for each in model._predictors]
-        sizes = [len(nodes) for each in rounds for nodes in each]
+        rounds = model._predictors
+        trees = [tree.nodes for each in rounds for tree in each]
+        sizes = [len(nodes) for nodes in trees]
         starts = np.cumsum([0, *sizes[:-1]])
-        nodes = np.concatenate([nodes for each in rounds for nodes in each])
-        own, first = np.arange(len(nodes)), np.repeat(starts, sizes)
+        nodes = np.concatenate(trees)
         leaf = nodes["is_leaf"].astype(bool)
-        left, right = (np.where(leaf, own, first + nodes[side]) for side in ("left", "right"))
+
+        # Children are numbered within their tree.
+        itself = np.arange(len(nodes))
+        offset = np.repeat(starts, sizes)
+        left = np.where(leaf, itself, offset + nodes["left"])
+        right = np.where(leaf, itself, offset + nodes["right"])
+
+        def tensor(values: np.ndarray, dtype: type) -> Tensor:
+            return torch.from_numpy(values.astype(dtype))
+
         return cls(
-            torch.from_numpy(np.where(leaf, 0, nodes["feature_idx"]).astype(np.int64)),
-            torch.from_numpy(nodes["num_threshold"].astype(np.float64)),
-            torch.from_numpy(nodes["missing_go_to_left"].astype(bool)),
-            torch.from_numpy(left.astype(np.int64)),
-            torch.from_numpy(right.astype(np.int64)),
-            torch.from_numpy(nodes["value"].astype(np.float64)),
-            torch.from_numpy(starts.reshape(len(rounds), -1).astype(np.int64)),
-            torch.from_numpy(np.ravel(model._baseline_prediction).astype(np.float64)),
-            int(nodes["depth"].max()),
+            features=tensor(np.where(leaf, 0, nodes["feature_idx"]), np.int64),
+            thresholds=tensor(nodes["num_threshold"], np.float64),
+            missing_left=tensor(nodes["missing_go_to_left"], bool),
+            left=tensor(left, np.int64),
+            right=tensor(right, np.int64),
+            values=tensor(nodes["value"], np.float64),
+            roots=tensor(starts.reshape(len(rounds), -1), np.int64),
+            base=tensor(np.ravel(model._baseline_prediction), np.float64),
+            depth=int(nodes["depth"].max()),
         )
 
     def __call__(self, rows: Float[np.ndarray, "b features"]) -> Float[Tensor, "b outputs"]:
-        """f (B, outputs)."""
+        """Return f (B, outputs)."""
         x = torch.as_tensor(np.asarray(rows, np.float64))
         at = self.roots.flatten().expand(len(x), -1)
         for _ in range(self.depth):
             value = x.gather(1, self.features[at])
-            goes = torch.where(value.isnan(), self.missing_left[at], value <= self.thresholds[at])
-            at = torch.where(goes, self.left[at], self.right[at])
+            below = value <= self.thresholds[at]
+            goes_left = torch.where(value.isnan(), self.missing_left[at], below)
+            at = torch.where(goes_left, self.left[at], self.right[at])
+
+        # Adding one round after the other rounds exactly as scikit-learn does.
         result = self.base.expand(len(x), -1).clone()
         for leaves in self.values[at].view(len(x), *self.roots.shape).unbind(1):
-            result += leaves  # one round after the other, so that rounding is scikit-learn's
+            result += leaves
         return result

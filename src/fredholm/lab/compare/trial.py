@@ -1,11 +1,12 @@
-"""One trial: a contender trained for so many steps, and judged on samples it has not seen."""
+"""One trial: train a contender for a number of steps, and judge it on samples it has not seen."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,12 +28,12 @@ from .stress import STRESSES, applies
 
 @dataclass(frozen=True)
 class Given:
-    """What a trial is given besides its settings.
+    """Inputs of a trial besides its settings.
 
     Attributes:
         recipe: that the settings describe.
-        most_minutes: after which its training ends; None: never. No setting, since it follows from
-            how long earlier trials took: the same trial is found again at another pace.
+        most_minutes: after which training ends; None: never. It is not a setting, since it depends
+            on how long earlier trials took: the same trial must be found again at another pace.
     """
 
     recipe: Recipe
@@ -41,12 +42,12 @@ class Given:
 
 @dataclass(frozen=True)
 class Judgement:
-    """How well samples were answered.
+    """Quality of the answers to a data set.
 
     Attributes:
         score: what the contenders are ordered by; ``higher`` says which way.
         loss: of the task, which orders equal scores.
-        each: a number per sample whose mean the score is, or close to it: right or wrong, squared
+        each: a number per sample whose mean is the score, or close to it: right or wrong, squared
             or relative error; empty where a sample has no number of its own.
         per_class: accuracy by class.
     """
@@ -57,7 +58,10 @@ class Judgement:
     per_class: dict[str, float | None]
 
     def to_dict(self) -> Result:
-        each = "".join(str(int(v)) for v in self.each) if _binary(self.each) else list(self.each)
+        """Return plain data. If all numbers per sample are 0 or 1, they become one text."""
+        each: str | list[float] = list(self.each)
+        if each and set(each) <= {0.0, 1.0}:
+            each = "".join(str(int(value)) for value in self.each)
         return {
             "score": self.score,
             "loss": self.loss,
@@ -66,16 +70,19 @@ class Judgement:
         }
 
 
-def _binary(values: tuple[float, ...]) -> bool:
-    return bool(values) and set(values) <= {0.0, 1.0}
+class Measure(NamedTuple):
+    """Name of a measure, and whether larger values are better."""
+
+    name: str
+    higher: bool
 
 
-def measure_of(dataset: Any) -> tuple[str, bool]:
-    """The measure that decides on a data set, and whether more of it is better."""
+def measure_of(dataset: Any) -> Measure:
+    """Return the measure that decides on a data set."""
     if dataset.metric is None and dataset.measures:
-        return dataset.measures[0], True
+        return Measure(dataset.measures[0], True)
     name, mode = task_of(dataset).metric
-    return name.removeprefix("val_"), mode == "max"
+    return Measure(name.removeprefix("val_"), mode == "max")
 
 
 def judge(
@@ -88,49 +95,56 @@ def judge(
 def _answered(
     answer: Answer, dataset: Any, size: int, change: Callable[[Tensor], Tensor] | None = None
 ) -> list[tuple[Tensor, Tensor]]:
-    """Outputs and labels, in the units of the files."""
+    """Return outputs and labels of each batch, in the units of the files."""
     pairs = []
     with torch.inference_mode():
         for inputs, labels in batches(dataset, size):
-            outputs = answer(inputs if change is None else change(inputs)).float().cpu()
+            if change is not None:
+                inputs = change(inputs)
+            outputs = answer(inputs).float().cpu()
             pairs.append((dataset.in_units(outputs), dataset.in_units(labels)))
     return pairs
 
 
 def _judged(pairs: list[tuple[Tensor, Tensor]], dataset: Any) -> Judgement:
     task = task_of(dataset)
-    found = task.summary(iter(pairs), dataset.classes)
-    name, _ = measure_of(dataset)
-    if found[name] is None:
+    summary = task.summary(iter(pairs), dataset.classes)
+    name = measure_of(dataset).name
+    if summary[name] is None:
         raise TrainingFailed(
             f"{title_of(name)} is not defined on the {dataset.split} split: a class is missing "
-            "there, or all answers or labels are the same"
+            "there, or all answers or labels are the same; choose another metric or more samples"
         )
-    each = [_each(task, task.pairs(*pair)) for pair in pairs]
-    return Judgement(
-        float(found[name]),
-        float(found["loss"]),
-        tuple(value for part in each for value in part),
-        dict(found.get("per_class", {})),
-    )
+
+    each: list[float] = []
+    for pair in pairs:
+        each += _each(task, task.pairs(*pair))
+    per_class = dict(summary.get("per_class", {}))
+    return Judgement(float(summary[name]), float(summary["loss"]), tuple(each), per_class)
 
 
 def _each(task: Task, pair: tuple[Tensor, Tensor]) -> list[float]:
-    """A number for each sample, as it is kept."""
+    """Return a number per sample, with six digits: they are saved."""
     values = task.each(*pair)
-    return [] if values is None else [float(f"{value:.6g}") for value in values.tolist()]
+    if values is None:
+        return []
+    return [float(f"{value:.6g}") for value in values.tolist()]
 
 
 def learn(recipe: Recipe, train: Any, minutes: float | None) -> tuple[Any, int]:
-    """A model trained by a recipe in memory, and the steps it took; none after ``minutes``."""
+    """Train a model in memory; return it and the number of its steps.
+
+    No step starts after ``minutes``.
+    """
     loader, _ = build_loaders(recipe, train, train)
     model = build_model(recipe, train)
-    limits = Limits(
-        None, recipe.training.steps, minutes=minutes, clip_norm=recipe.training.clip_norm
-    )
-    module = RecipeLearner(model, recipe, loader, None, task_of(train))
-    fitted = fit(module, limits=limits, keep=lambda model: None)
-    return model, int(fitted.rows[-1]["step"]) if fitted.rows else 0
+    training = recipe.training
+    limits = Limits(None, training.steps, minutes=minutes, clip_norm=training.clip_norm)
+    learner = RecipeLearner(model, recipe, loader, None, task_of(train))
+    rows = fit(learner, limits=limits, keep=lambda model: None).rows
+    if not rows:
+        return model, 0
+    return model, int(rows[-1]["step"])
 
 
 def run_trial(splits: Splits, cell: Cell, report: Report) -> Result:
@@ -153,14 +167,14 @@ def run_trial(splits: Splits, cell: Cell, report: Report) -> Result:
 
     # A method reads a view of the data set; a model, whose steps are counted, reads it as it is.
     method = PLAIN.get(settings["method"])
-    if method is not None:
-        answer = method.fit(train, recipe.seed)
-        steps = 0
-        view = method.view
-    else:
+    steps = 0
+    view = _unchanged
+    if method is None:
         model, steps = learn(recipe, train, cell.given.most_minutes)
         answer = _answers(model)
-        view = _as_it_is
+    else:
+        answer = method.fit(train, recipe.seed)
+        view = method.view
 
     # Only on the test split are contenders compared sample by sample.
     size = recipe.data.eval_batch_size
@@ -168,14 +182,15 @@ def run_trial(splits: Splits, cell: Cell, report: Report) -> Result:
     result: Result = {"val": _judged(pairs, val).to_dict(), "steps": steps}
     del result["val"]["each"]
     if method is not None and task_of(val).classifies:
-        result["temperature"] = fit_temperature(*(torch.cat(part) for part in zip(*pairs)))
+        outputs, labels = (torch.cat(part) for part in zip(*pairs))
+        result["temperature"] = fit_temperature(outputs, labels)
 
     if settings["test"]:
         test = splits.tested(settings["fold"])
         result["test"] = judge(answer, view(test), size).to_dict()
         if applies(test):
             result["stress"] = {
-                name: judge(answer, test, size, change(test.timed)).score
+                name: judge(answer, test, size, partial(change, timed=test.timed)).score
                 for name, change in STRESSES.items()
             }
 
@@ -184,7 +199,7 @@ def run_trial(splits: Splits, cell: Cell, report: Report) -> Result:
     return result | {"seconds": round(perf_counter() - start, 3)}
 
 
-def _as_it_is(dataset: Any) -> Any:
+def _unchanged(dataset: Any) -> Any:
     return dataset
 
 

@@ -1,4 +1,4 @@
-"""Recommendation of a search, and how sure it is."""
+"""Recommendation of a search, and how certain it is."""
 
 from __future__ import annotations
 
@@ -7,39 +7,46 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from scipy.stats import t as student_t
+
 from ..training.metrics import mean_and_sd, wilson
 from .plain import PLAIN
 
 LEVEL = 0.95
 
+Row = dict[str, Any]
+"""Plain data: a row of the finalists' trials, a line of the table, or the verdict."""
+
 
 def interval(differences: Sequence[float]) -> list[float] | None:
-    """Mean and 95% interval of paired differences by Student's t; None of fewer than two,
-    NaN where one is no finite number.
+    """Return mean, lower and upper end of Student's 95% interval of paired differences.
+
+    Returns None for fewer than two differences, and NaNs if one of them is not finite.
 
     Example:
         >>> [round(x, 3) for x in interval([0.1, 0.2, 0.3])]
         [0.2, -0.048, 0.448]
     """
-    from scipy.stats import t
-
     count = len(differences)
     if count < 2:
         return None
     if not all(map(math.isfinite, differences)):
         return [math.nan] * 3
-    mean, sd = statistics.fmean(differences), statistics.stdev(differences)
-    half = float(t.ppf((1 + LEVEL) / 2, count - 1)) * sd / math.sqrt(count)
+    mean = statistics.fmean(differences)
+    deviation = statistics.stdev(differences)
+    half = float(student_t.ppf((1 + LEVEL) / 2, count - 1)) * deviation / math.sqrt(count)
     return [mean, mean - half, mean + half]
 
 
 def paired_interval(one: Sequence[float], other: Sequence[float]) -> list[float]:
-    """Mean and 95% interval of the difference of two shares of the same samples, from Wilson's
-    intervals of both: where both are right on all samples it is not a point, as Student's t would
-    have it.
+    """Return mean, lower and upper end of the 95% interval of a difference of two shares of the
+    same samples, by Newcombe's method.
+
+    It is made of Wilson's intervals of both shares. If both are right on all samples, it is not a
+    point as Student's would be.
 
     Args:
-        one, other: of each sample whether it is right, or in how many of the seeds, in 0 to 1.
+        one, other: per sample, the share of the seeds in which it is right, 0 to 1.
 
     Reference: Newcombe, "Improved confidence intervals for the difference between binomial
     proportions based on paired data" (1998), without continuity correction.
@@ -49,95 +56,150 @@ def paired_interval(one: Sequence[float], other: Sequence[float]) -> list[float]
         [0.0, -0.06, 0.06]
     """
     count = len(one)
-    mean, second = statistics.fmean(one), statistics.fmean(other)
-    (low, high), (second_low, second_high) = wilson(mean, count), wilson(second, count)
-    varies = len(set(one)) > 1 and len(set(other)) > 1
-    correlation = statistics.correlation(one, other) if varies else 0.0
+    first, second = statistics.fmean(one), statistics.fmean(other)
+    first_low, first_high = wilson(first, count)
+    second_low, second_high = wilson(second, count)
+
+    # The correlation with a constant is not defined, and counts as zero.
+    correlation = 0.0
+    if len(set(one)) > 1 and len(set(other)) > 1:
+        correlation = statistics.correlation(one, other)
 
     def half(near: float, far: float) -> float:
         return math.sqrt(max(0.0, near**2 - 2 * correlation * near * far + far**2))
 
-    difference = mean - second
-    lower = difference - half(mean - low, second_high - second)
-    upper = difference + half(high - mean, second - second_low)
+    difference = first - second
+    lower = difference - half(first - first_low, second_high - second)
+    upper = difference + half(first_high - first, second - second_low)
     return [difference, lower, upper]
 
 
 def decoded(each: str | Sequence[float]) -> list[float]:
-    """The numbers of single samples, which a file holds as one text where they are 0 and 1."""
-    return [float(c) for c in each]
+    """Return the numbers per sample, which a file holds as one text if they are all 0 or 1."""
+    return [float(character) for character in each]
 
 
-def table(rows: Sequence[dict[str, Any]], higher: bool) -> list[dict[str, Any]]:
-    """A line per finalist: means over seeds on validation and test, the best validation first."""
-    result = []
-    for name in dict.fromkeys(row["operator"] for row in rows):
-        mine = [row for row in rows if row["operator"] == name and "error" not in row]
-        if not mine:
-            continue
-        tests = [row["test"]["score"] for row in mine]
-        line: dict[str, Any] = {"operator": name, "lr": mine[0]["lr"], "seeds": len(mine)}
-        line["val"] = statistics.fmean(row["val"]["score"] for row in mine)
-        line["val_loss"] = statistics.fmean(row["val"]["loss"] for row in mine)
-        mean, line["sd"] = mean_and_sd(tests)
-        assert mean is not None
-        line["test"] = mean
-        each = [row["test"]["each"] for row in mine]
-        right = [statistics.fmean(decoded(one)) for one in each if _counted(one)]
-        # Of another score than the share of right samples, samples say nothing of its spread.
-        if len(right) == len(each) and math.isclose(statistics.fmean(right), mean):
+def table(rows: Sequence[Row], higher: bool) -> list[Row]:
+    """Return a line per finalist, the best on validation first.
+
+    Each has the ``operator``, its ``lr`` and number of ``seeds``; means over the seeds of the
+    scores ``val`` and ``test``, of ``val_loss`` and of ``seconds``; and the standard deviation
+    ``sd`` of the test scores. If the score is a share of right samples, also the number of test
+    ``samples`` and Wilson's ``interval``; of series, the mean scores under ``stress``.
+    """
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        if "error" not in row:
+            groups.setdefault(row["operator"], []).append(row)
+    lines = [_line(name, own) for name, own in groups.items()]
+
+    sign = 1
+    if higher:
+        sign = -1
+    return sorted(lines, key=lambda line: (sign * line["val"], line["val_loss"]))
+
+
+def _line(name: str, rows: list[Row]) -> Row:
+    mean, sd = mean_and_sd([row["test"]["score"] for row in rows])
+    assert mean is not None
+    line: Row = {
+        "operator": name,
+        "lr": rows[0]["lr"],
+        "seeds": len(rows),
+        "val": statistics.fmean(row["val"]["score"] for row in rows),
+        "val_loss": statistics.fmean(row["val"]["loss"] for row in rows),
+        "sd": sd,
+        "test": mean,
+    }
+
+    # For another score than the share of right samples, single samples say nothing about its
+    # spread.
+    each = [row["test"]["each"] for row in rows]
+    if all(map(_counted, each)):
+        share = statistics.fmean(statistics.fmean(decoded(one)) for one in each)
+        if math.isclose(share, mean):
             line["samples"] = len(each[0])
             line["interval"] = list(wilson(mean, line["samples"]))
-        for key in mine[0].get("stress", {}):
-            line.setdefault("stress", {})[key] = statistics.fmean(r["stress"][key] for r in mine)
-        line["seconds"] = statistics.fmean(row["seconds"] for row in mine)
-        result.append(line)
-    sign = -1 if higher else 1
-    return sorted(result, key=lambda line: (sign * line["val"], line["val_loss"]))
+
+    stresses = rows[0].get("stress", {})
+    if stresses:
+        line["stress"] = {
+            key: statistics.fmean(row["stress"][key] for row in rows) for key in stresses
+        }
+    line["seconds"] = statistics.fmean(row["seconds"] for row in rows)
+    return line
 
 
-def compared(
-    rows: Sequence[dict[str, Any]], one: str, other: str, higher: bool, each: bool
-) -> dict[str, Any]:
-    """How much better ``one`` is than ``other`` on the test split: over the seeds that both have,
-    and over the samples, each with the mean of its numbers over these seeds. ``higher`` and
-    ``each`` say whether more is better: of the scores, and of the samples' own numbers.
+def compared(rows: Sequence[Row], one: str, other: str, higher: bool, each: bool) -> Row:
+    """Return how much better ``one`` is than ``other`` on the test split.
+
+    Args:
+        rows: of the finalists' trials.
+        one, other: names of two finalists.
+        higher: whether larger scores are better.
+        each: whether larger numbers of single samples are better.
+
+    Returns:
+        Intervals ``over_seeds``, the number of ``seeds`` that both have, and ``over_samples``, the
+        number of ``samples``, each with the mean of its numbers over these seeds.
     """
-    by = {
-        name: {r["seed"]: r["test"] for r in rows if r["operator"] == name and "error" not in r}
-        for name in (one, other)
-    }
-    seeds = [seed for seed in by[one] if seed in by[other]]
+    first = _tests(rows, one)
+    second = _tests(rows, other)
+    seeds = [seed for seed in first if seed in second]
     sign = 1 if higher else -1
-    over_seeds = [sign * (by[one][s]["score"] - by[other][s]["score"]) for s in seeds]
-    result = {"one": one, "other": other, "seeds": len(seeds), "over_seeds": interval(over_seeds)}
-    sign = 1 if each else -1
-    first, second = (
-        [statistics.fmean(values) for values in zip(*(decoded(by[name][s]["each"]) for s in seeds))]
-        for name in (one, other)
-    )
-    if first and all(_counted(by[name][s]["each"]) for name in (one, other) for s in seeds):
-        over_samples = paired_interval(first, second)
+    over_seeds = interval([sign * (first[s]["score"] - second[s]["score"]) for s in seeds])
+
+    each_first = [first[seed]["each"] for seed in seeds]
+    each_second = [second[seed]["each"] for seed in seeds]
+    means_first = _means(each_first)
+    means_second = _means(each_second)
+    if means_first and all(map(_counted, [*each_first, *each_second])):
+        over_samples = paired_interval(means_first, means_second)
     else:
-        over_samples = interval([sign * (a - b) for a, b in zip(first, second)])
-    return result | {"samples": len(first), "over_samples": over_samples}
+        sign = 1 if each else -1
+        pairs = zip(means_first, means_second)
+        over_samples = interval([sign * (a - b) for a, b in pairs])
+    return {
+        "one": one,
+        "other": other,
+        "seeds": len(seeds),
+        "over_seeds": over_seeds,
+        "samples": len(means_first),
+        "over_samples": over_samples,
+    }
+
+
+def _tests(rows: Sequence[Row], name: str) -> dict[int, Row]:
+    """Return the test results of a finalist by seed."""
+    own = [row for row in rows if row["operator"] == name and "error" not in row]
+    return {row["seed"]: row["test"] for row in own}
+
+
+def _means(each: list[str | list[float]]) -> list[float]:
+    """Return the mean of each sample's numbers over the seeds."""
+    return [statistics.fmean(values) for values in zip(*map(decoded, each))]
 
 
 def _counted(each: str | Sequence[float]) -> bool:
-    """Whether single samples are right or wrong, which a file holds as one text."""
+    """Return whether single samples are right or wrong, which a file holds as one text."""
     return isinstance(each, str) and bool(each)
 
 
-def is_sure(found: dict[str, Any]) -> bool:
-    """Whether the difference is above zero over the seeds and over the samples."""
-    both = found["over_seeds"], found["over_samples"]
-    return all(part is not None and part[1] > 0 for part in both)
+def is_sure(found: Row) -> bool:
+    """Return whether a difference is above zero, both over the seeds and over the samples."""
+    for part in (found["over_seeds"], found["over_samples"]):
+        if part is None:
+            return False
+        _, low, _ = part
+        # NaN is not above zero either.
+        if not low > 0:
+            return False
+    return True
 
 
-def conclude(
-    finals: Sequence[dict[str, Any]], higher: bool, each: bool, resolution: float = 0.0
-) -> dict[str, Any]:
-    """Choose a contender on validation alone, and compare it with the next one on the test split.
+def conclude(finals: Sequence[Row], higher: bool, each: bool, resolution: float = 0.0) -> Row:
+    """Choose a contender on validation samples only, and compare it with the next one on the test
+    split.
 
     Args:
         finals: rows of the finalists' trials.
@@ -148,9 +210,9 @@ def conclude(
 
     Returns:
         ``pick``, a name; ``operator``, the best one that is an operator, or None; ``ties``, names
-        of the others that tie, if any; ``table``, a line per finalist, the pick first. With a
-        second finalist also ``runner_up``, ``difference`` (of :func:`compared`) and ``sure``.
-        Empty if every finalist failed.
+        of the others that tie, if any; ``table`` (of :func:`table`), the pick first. With a second
+        finalist also ``runner_up``, ``difference`` (of :func:`compared`) and ``sure``. Empty if
+        every finalist failed.
     """
     lines = table(finals, higher)
     if not lines:
@@ -163,9 +225,8 @@ def conclude(
     lines = [fastest, *(line for line in lines if line is not fastest)]
     names = [line["operator"] for line in lines]
 
-    operators = [name for name in names if name not in PLAIN]
-    best_operator = operators[0] if operators else None
-    result: dict[str, Any] = {"pick": names[0], "operator": best_operator}
+    best_operator = next((name for name in names if name not in PLAIN), None)
+    result: Row = {"pick": names[0], "operator": best_operator}
     if len(ties) > 1:
         result["ties"] = [line["operator"] for line in ties if line is not fastest]
     result["table"] = lines

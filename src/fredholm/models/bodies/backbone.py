@@ -65,9 +65,10 @@ class BackboneConfig(BodyConfig):
 
 
 class BackboneBody(ResidualBody):
-    """The blocks of :class:`ResidualBody`, on the measure that their operator is defined for: those
-    whose default domain counts points (convolutions, recurrences) sum over them, all others take
-    means. So what differs between two runs is the operator.
+    """Blocks of :class:`ResidualBody`, on the measure that their operator is defined for.
+
+    Operators whose default domain counts points (convolutions, recurrences) sum over them; all
+    others take means. So two runs differ only in the operator.
     """
 
     def suited(self, domain: Domain) -> Domain:
@@ -77,7 +78,7 @@ class BackboneBody(ResidualBody):
 def make_layer(
     c: BackboneConfig, position_dim: int, data: EncoderConfig, block: int = 0
 ) -> nn.Module:
-    """The operator or baseline that a configuration names for a block, told what the data say."""
+    """Return the operator or baseline of a block, with the options that follow from the data."""
     given = of_block(c.operator_options, block)
     if c.operator in list_baselines():
         return make_baseline(
@@ -92,7 +93,9 @@ def make_layer(
     heads = c.heads
     if "length" in inspect.signature(operator_factory(c.operator)).parameters:
         # Heads of a convolution are groups: channels that never meet.
-        options["length"], heads = data.points, 1
+        options["length"] = data.points
+        heads = 1
+    # Without an order a kernel is centred on its point.
     if "origin" in operator_options(c.operator) and not data.causal:
         options["origin"] = "centre"
     return make_operator(

@@ -1,4 +1,4 @@
-"""Base of bodies, from features on a domain to features on a domain, and of their
+"""Base classes of bodies, which map features on a domain to features on a domain, and of their
 configurations.
 """
 
@@ -19,23 +19,25 @@ from ...registry import Registered, Registry
 from ..encoders import Encoder, EncoderConfig
 
 Seen = tuple[nn.Module, Tensor, Domain]
+"""An operator, its input u (B, N, D) and the domain of u."""
 
 
 class Body(nn.Module):
-    """Features (B, N, D) and their domain to the features that are read out, and theirs.
+    """A map from features (B, N, D) and their domain to the features that are read out, and their
+    domain.
 
-    One that goes point by point through a causal domain defines :meth:`init_state`,
-    :meth:`prefill` and :meth:`step` as well.
+    A body that goes point by point through a causal domain also defines :meth:`init_state`,
+    :meth:`prefill` and :meth:`step`.
     """
 
     @property
     def operators(self) -> list[nn.Module]:
-        """The operators that :meth:`trace` looks at, the first layer's first."""
+        """Operators that :meth:`trace` records, the first layer's first."""
         raise NotImplementedError
 
     @property
     def layer_names(self) -> list[str]:
-        """What pages call what :meth:`trace` gives; empty: by number."""
+        """Names of the entries of :meth:`trace` on pages; empty: they are numbered."""
         return []
 
     def forward(self, u: Tensor, domain: Domain) -> tuple[Tensor, Domain]:
@@ -67,40 +69,46 @@ class Body(nn.Module):
         Raises:
             OptionError: a body that does not go point by point.
         """
-        raise OptionError(f"init_state: {type(self).__name__} does not go point by point")
+        raise OptionError(
+            f"init_state: expected a body that goes point by point, got {type(self).__name__}; "
+            "choose another body"
+        )
 
     def prefill(self, u: Tensor, states: tuple[Any, ...]) -> tuple[Tensor, tuple[Any, ...]]:
-        """Features of the next n points (B, n, D) to what is read out there, and the states after
-        the last.
+        """Return the features that are read out at the next n points (B, n, D), and the states
+        after the last.
         """
         raise NotImplementedError
 
     def step(self, u: Tensor, states: tuple[Any, ...]) -> tuple[Tensor, tuple[Any, ...]]:
-        """The same of one point, (B, D)."""
+        """Return the same for one point, (B, D)."""
         raise NotImplementedError
 
 
 def signal_of(
     operator: nn.Module, given: tuple[Any, ...], named: Mapping[str, Any]
 ) -> tuple[Tensor, Domain]:
-    """An operator's input and its domain, from the arguments of its call; where it is given none,
-    that which it takes, of a baseline a line.
+    """Return an operator's input and its domain, from the arguments of its call.
+
+    Without a domain it is the operator's default; other modules integrate over a line.
     """
     u, *rest = given or (named["u"],)
-    domain = rest[0] if rest else named.get("domain")
-    if domain is None and isinstance(operator, IntegralOperator):
-        domain = operator.default_domain(u)
-    return u, Domain.line(u.shape[1], device=u.device) if domain is None else domain
+    domain = next(iter(rest), named.get("domain"))
+    if domain is not None:
+        return u, domain
+    if isinstance(operator, IntegralOperator):
+        return u, operator.default_domain(u)
+    return u, Domain.line(u.shape[1], device=u.device)
 
 
 @dataclass(frozen=True)
 class BodyConfig(Configuration):
-    """What a body is built from; its kind is the ``kind`` of a recipe's ``model.body``.
+    """Base of configurations of bodies; its kind is the ``kind`` of a recipe's ``model.body``.
 
     Attributes:
-        any_width: whether it takes features of any width (those of encoders with ``own_width``);
-            else of its own, ``width``.
-        encoders: kinds of encoders that it takes, where not all of that width.
+        any_width: whether it reads features of any width (those of encoders with ``own_width``);
+            else only of its own ``width``.
+        encoders: kinds of encoders that it can follow; empty: all with that width.
         fixed_axes: names of the encoder's free sizes (:class:`.Axis`) that it fixes.
         dropout: after the embedding, which the encoder applies.
     """
@@ -112,16 +120,16 @@ class BodyConfig(Configuration):
 
     @property
     def width(self) -> int:
-        """D of the features that are read out."""
+        """Width D of the features that are read out."""
         raise NotImplementedError
 
     @property
     def reduction(self) -> int:
-        """How many cells along an axis of the encoder's grid make one of what is read out."""
+        """Cells of the encoder's grid, along an axis, per cell that is read out."""
         return 1
 
     def build(self, encoder: Encoder, config: EncoderConfig) -> Body:
-        """The body behind an encoder, of which ``config`` says what the data are."""
+        """Return the body for an encoder, whose configuration describes the data."""
         raise NotImplementedError
 
 
@@ -131,7 +139,7 @@ BODIES: Registry[type[BodyConfig]] = Registry(
 
 
 def register_body(kind: str) -> Callable[[Registered], Registered]:
-    """Make a body's configuration known as ``kind``, for ``model.body.kind`` of recipes.
+    """Register a body's configuration as ``kind``, for ``model.body.kind`` of recipes.
 
     Raises:
         OptionError: a kind that is taken.

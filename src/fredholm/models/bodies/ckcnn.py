@@ -1,4 +1,4 @@
-"""The body of a CKCNN: residual blocks of two continuous kernel convolutions each."""
+"""Body of a CKCNN: residual blocks of two continuous kernel convolutions each."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class CKCNNConfig(BodyConfig):
     Attributes:
         widths: channels of each block.
         norm: ``paper``: layer norm over the channels of each point; ``released``: the authors'
-            code, one norm over all channels and real points, which tells every point of the future
-            and is refused where the encoder is causal.
+            code, one norm over all channels and real points. It leaks the future to every point,
+            and is refused if the encoder is causal.
         operator, operator_options: the convolution and its further options: ``omega``, ``width``,
             ``activation``, ``preset``, …
         dropout, input_dropout: after every activation, and after the input or embedding.
@@ -61,8 +61,8 @@ class CKCNNConfig(BodyConfig):
     def build(self, encoder: Encoder, config: EncoderConfig) -> CKCNNBody:
         if self.norm == "released" and config.causal:
             raise OptionError(
-                "norm: expected 'paper' for a causal encoder, got 'released', which reads the "
-                "whole sequence at every point; set encoder.causal=False to use it"
+                "norm: expected 'paper' beside encoder.causal=True, got 'released', which reads "
+                "the whole sequence at every point; change one of the two"
             )
         first: Any = encoder.dim
         widths = pairwise([first, *self.widths])
@@ -74,13 +74,14 @@ class CKCNNConfig(BodyConfig):
         known = inspect.signature(operator_factory(self.operator)).parameters
         if "out_dim" not in known or "length" not in known:
             raise OptionError(
-                "operator: expected a convolution with out_dim and length, such as 'ckconv', got "
-                f"{self.operator!r}"
+                "operator: expected a convolution with out_dim and length, got "
+                f"{self.operator!r}; choose one such as 'ckconv'"
             )
         options: dict[str, Any] = {"length": data.points}
         if position_dim > 1:
             options["position_dim"] = position_dim
         if not data.causal:
+            # Without an order a kernel reads both sides of its point.
             options["origin"] = "centre"
         spacing = getattr(data, "spacing", 1.0)
         if spacing < 1:
@@ -100,11 +101,10 @@ class CKCNNConfig(BodyConfig):
 
 
 class WholeNorm(nn.GroupNorm):
-    """Norm by one mean and variance over all channels and real points of a sample.
+    """One mean and variance over all channels and real points, one gain and bias per channel:
+    (B, N, D) to (B, N, D), zero at padding.
 
-    Each channel has a gain and a bias. Maps (B, N, D) to (B, N, D), zero at padding.
-
-    Reference: the layer norm of the authors' released code.
+    Reference: the authors' released code, whose layer norm this is.
     """
 
     def __init__(self, dim: int):
@@ -113,9 +113,7 @@ class WholeNorm(nn.GroupNorm):
     def forward(self, input: Tensor, valid: Tensor | None = None) -> Tensor:
         if valid is None:
             return super().forward(input.mT).mT
-
-        # float32 at least: a sum over all points may overflow float16. The count is at least one,
-        # since a sample of padding alone would divide by zero.
+        # Padding counts neither for the mean nor for the variance.
         real = valid[..., None]
         u = torch.where(real, cast(input, at_least_single(input.dtype)), 0.0)
         count = (real.sum((1, 2), keepdim=True) * input.shape[2]).clamp(min=1)
@@ -127,7 +125,8 @@ class WholeNorm(nn.GroupNorm):
 
 
 class CKBlock(nn.Module):
-    r"""Two rounds of convolution, norm, ReLU, dropout; then the input is added, and a last ReLU.
+    r"""A residual block: twice convolution, norm, ReLU, dropout; then the sum with the input and a
+    last ReLU.
 
     Shape: (B, N, dim) and a domain to (B, N, out_dim).
 
@@ -150,6 +149,7 @@ class CKBlock(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.skip = None
         if first.dim != first.out_dim:
+            # Another width needs a linear map on the way around.
             self.skip = nn.Linear(first.dim, first.out_dim)
             nn.init.kaiming_normal_(self.skip.weight)
             nn.init.zeros_(self.skip.bias)
@@ -166,7 +166,7 @@ class CKBlock(nn.Module):
         return self._with_input(out, u)
 
     def _with_input(self, out: Tensor, u: Tensor) -> Tensor:
-        """Add the block's input to its branch, projected where widths differ; then ReLU."""
+        """Return the last ReLU of a block's branch and its input."""
         if self.skip is not None:
             u = self.skip(u)
         return functional.relu(out + u)
@@ -174,15 +174,8 @@ class CKBlock(nn.Module):
     def advance(
         self, u: Float[Tensor, "b ... d"], states: list[CausalState], move: str
     ) -> tuple[Float[Tensor, "b ... o"], list[CausalState]]:
-        """Advance by the next point or stretch.
-
-        Args:
-            u: features of the next point, or of the next n.
-            states: those of both convolutions.
-            move: ``"step"`` or ``"prefill"``, the method of the convolutions to call.
-
-        Returns:
-            the block's output there, and both states after it.
+        """Advance by the next point or stretch, by the convolutions' ``step`` or ``prefill``, and
+        return the block's output there and both convolutions' states after it.
         """
         out = u
         after = []
@@ -220,6 +213,7 @@ class CKCNNBody(Body):
 
     def forward(self, u: Tensor, domain: Domain) -> tuple[Tensor, Domain]:
         domain = _summing(domain)
+        # A norm over all points would need those of all ranks.
         if domain.shards is not None and any(isinstance(m, WholeNorm) for m in self.modules()):
             domain.refuse_shards("norm='released', one norm over all points")
         u = self.input_dropout(u)
@@ -256,7 +250,7 @@ class CKCNNBody(Body):
 
 
 def _summing(domain: Domain) -> Domain:
-    """Return the domain with masses of one instead of equal masses, since a convolution sums."""
+    """Return the domain over which a convolution sums: of equal masses each is one."""
     if domain.kind != "uniform":
         return domain
     return domain.replace(kind="counting")

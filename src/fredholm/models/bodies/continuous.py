@@ -1,4 +1,4 @@
-"""The continuous body: one evolution by operator splitting."""
+"""Continuous body: one evolution, solved by operator splitting."""
 
 from __future__ import annotations
 
@@ -52,17 +52,17 @@ class ContinuousConfig(EvolutionConfig):
         return self.dim
 
     def build(self, encoder: Encoder, config: EncoderConfig) -> ContinuousBody:
-        # Every other norm acts outside the terms, see constrained.
-        term_norm = "none"
+        # Other norms act between the terms, as constraints.
+        norm = "none"
         if self.norm == "pre":
-            term_norm = "pre"
+            norm = "pre"
 
         def terms(drop_path: float) -> list[Term]:
             return encoder_terms(
                 self.dim,
                 self.heads,
                 round(self.mlp_ratio * self.dim),
-                norm=term_norm,
+                norm=norm,
                 operator=self.operator,
                 activation=self.activation,
                 dropout=self.dropout,
@@ -70,18 +70,22 @@ class ContinuousConfig(EvolutionConfig):
                 **position_options(self.operator, encoder.position_dim, self.operator_options),
             )
 
-        sizes = {"dim": self.dim, "depth": self.depth}
-        return ContinuousBody(
-            [make_evolution(self, terms, **sizes, steps=self.steps, horizon=self.horizon)],
-            self.train_steps,
+        evolution = make_evolution(
+            self,
+            terms,
+            dim=self.dim,
+            depth=self.depth,
+            steps=self.steps,
+            horizon=self.horizon,
         )
+        return ContinuousBody([evolution], self.train_steps)
 
 
 class ContinuousBody(Body):
     r""":math:`u_t = \text{attention} + \text{network} + \text{constraints}` solved on [0, T].
 
     Depth is a numerical choice: ``model(inputs, steps=N)`` takes N time steps with the same
-    weights. At N = K = T and the Lie scheme the body is that of an ordinary encoder, post-norm or
+    weights. With N = K = T and the Lie scheme the body is an ordinary encoder, post-norm or
     pre-norm.
 
     Initialisation: Xavier-uniform terms, output layers scaled by :math:`1/\sqrt{2K}` unless
@@ -104,7 +108,7 @@ class ContinuousBody(Body):
 
     @property
     def evolution(self) -> Evolution:
-        """The evolution, of the last stage where there are several."""
+        """The evolution; the last stage's if there are several."""
         return self.evolutions[-1]
 
     def forward(
@@ -114,13 +118,12 @@ class ContinuousBody(Body):
         steps: int | None = None,
         observer: Observer | None = None,
     ) -> tuple[Tensor, Domain]:
-        """Evolve u over [0, T].
+        """Solve the evolution from features (B, N, D).
 
         Args:
-            u: features (B, N, D) at time 0.
-            domain: the domain of u.
-            steps: number of time steps. None for the evolution's own number, or in training for one
-                drawn from ``train_steps``.
+            u, domain: u(0).
+            steps: number of time steps. By default the evolution's own; in training a random one,
+                if the body was built with ``train_steps``.
             observer: called after every substep.
         """
         if steps is None and self.training and self.train_steps is not None:
@@ -136,15 +139,16 @@ class ContinuousBody(Body):
         steps: int | None = None,
         observer: Observer | None = None,
     ) -> tuple[Tensor, Domain]:
-        """Return u(0) of the evolution and its domain; with several stages, those of the last."""
+        """Return u(0) of the evolution (the last stage's if there are several) and its domain."""
         return u, domain
 
     @torch.no_grad()
     def trace(self, u: Tensor, domain: Domain) -> list[tuple[nn.Module, Tensor, Domain]]:
-        """Return for each step of the last stage the operator, its input (B, N, D) and the domain.
+        """Return the input of each step's attention term in the last stage, the first step first:
+        (operator, u (B, N, D), domain).
 
-        Where a scheme applies the operator more than once per step, the input is that of the first
-        time. With interpolated controls the operator is that of the nearest knot.
+        If a scheme applies the term more than once per step, the first time counts. Interpolated
+        controls show the operator of the nearest knot.
         """
         first: dict[int, tuple[nn.Module, Tensor]] = {}
 
@@ -152,10 +156,10 @@ class ContinuousBody(Body):
             term = substep.term
             if not isinstance(term, OperatorTerm) or substep.step in first:
                 return
-            seen = substep.before
+            read = substep.before
             if term.norm is not None:
-                seen = term.norm(seen)
-            first[substep.step] = term.operator, seen
+                read = term.norm(read)
+            first[substep.step] = (term.operator, read)
 
         u, domain = self.start(u, domain)
         self.evolution(u, domain, observer=look)
@@ -171,20 +175,13 @@ def make_evolution(
     steps: int | None,
     horizon: float | None,
 ) -> Evolution:
-    """Return an evolution of width ``dim`` with ``depth`` knots, each of ``terms(drop_path)``.
-
-    ``steps`` and ``horizon`` are ``depth`` where they are None: one step of length 1 per knot.
-    """
-    knot_count = depth
+    """Return an evolution of width ``dim`` with ``depth`` knots, each of ``terms(drop_path)``."""
+    count = depth
     if c.control == "shared":
-        knot_count = 1
-
-    # Stochastic depth grows linearly from 0 at the first knot to ``drop_path`` at the last.
-    rates = [c.drop_path * k / max(1, knot_count - 1) for k in range(knot_count)]
+        count = 1
+    # Stochastic depth grows linearly, from 0 at the first knot.
+    rates = [c.drop_path * k / max(1, count - 1) for k in range(count)]
     knots = [constrained(c, terms(rate), dim) for rate in rates]
-
-    # Two terms per knot are added to the stream: scaled by 1/√(2K) their sum has the size of one.
-    # A projection after each term needs neither that nor a last norm.
     norm = None
     if c.norm != "post":
         _scale_outputs(knots, (2 * depth) ** -0.5)
@@ -193,6 +190,7 @@ def make_evolution(
     scheme = c.scheme
     if not isinstance(scheme, str):
         scheme = Hybrid(groups=scheme)
+    # Parameters shared by all times are constant in time.
     controls = "constant"
     if c.control == "linear":
         controls = "linear"
@@ -206,17 +204,15 @@ def make_evolution(
 
 
 def constrained(c: EvolutionConfig, terms: list[Term], dim: int) -> list[Term]:
-    """Return the terms of one knot, with the constraints that its norm asks for."""
+    """Return the terms of one knot, with the constraints of its norm."""
     if c.norm in ("pre", "none"):
         return terms
     options: Any = {}
     if c.norm == "soft":
-        penalty = c.penalty
-        if penalty is None:
-            penalty = PENALTY
-        options = {"affine": "scalar", "penalty": penalty}
+        # A penalty of None is the default; zero is refused by the configuration.
+        options = {"affine": "scalar", "penalty": c.penalty or PENALTY}
 
-    # One constraint after the attention, one after the network, which is the last term.
+    # A projection after the attention, and one after the network.
     *before, network = terms
     first = MomentConstraint(dim, **options)
     second = MomentConstraint(dim, **options)
@@ -225,7 +221,7 @@ def constrained(c: EvolutionConfig, terms: list[Term], dim: int) -> list[Term]:
 
 @torch.no_grad()
 def _scale_outputs(knots: list[list[Term]], scale: float) -> None:
-    """Scale the output layers of attention and network, so that u(T) does not grow with depth."""
+    """Shrink the output layers of attention and network: u(T) must not grow with the depth."""
     for terms in knots:
         for term in terms:
             if isinstance(term, OperatorTerm):

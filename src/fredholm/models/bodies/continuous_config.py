@@ -1,4 +1,4 @@
-"""Configurations of continuous bodies: what all of them have, and their fields."""
+"""Base of configurations of continuous bodies."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class EvolutionConfig(BodyConfig):
             parameters.
         steps: N_t, the time steps of a forward pass; None for K. It changes no weight: a trained
             model runs with any number.
-        train_steps: in training every forward takes a number of steps drawn evenly from the first
-            to the second of these, None for ``steps``; evaluation always takes ``steps``.
+        train_steps: in training, every forward pass takes a random number of steps between these
+            two; None: ``steps``. Evaluation always takes ``steps``.
         scheme: ``lie``, ``strang``, ``parallel``, ``relaxed`` (the paper's 4 + J substeps, for Δt =
             1), or the groups of a hybrid scheme such as ``((0, 1), (2,))``.
         control: ``constant``: piecewise constant between knots; ``linear``: interpolated;
@@ -74,14 +74,14 @@ class EvolutionConfig(BodyConfig):
 
 
 def _check_range(c: EvolutionConfig) -> None:
-    """Check ``train_steps``, and make it a tuple: YAML has lists."""
+    """Refuse a range of steps that is not two ascending whole numbers; make it a tuple."""
     given: Any = c.train_steps
     if given is None:
         return
     whole = isinstance(given, (list, tuple)) and all(type(n) is int for n in given)
     if not whole or len(given) != 2 or not 1 <= given[0] <= given[1]:
         raise OptionError(
-            "train_steps: expected the smallest and the largest number of steps, such as [2, 8], "
-            f"got {given!r}; leave it out to take `steps` in training too"
+            "train_steps: expected the least and the largest number of steps, got "
+            f"{given!r}; give two numbers such as [2, 8]"
         )
     object.__setattr__(c, "train_steps", tuple(given))

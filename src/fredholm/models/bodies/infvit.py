@@ -1,4 +1,4 @@
-"""The body of InfViT: pre-norm blocks whose responses decay with depth."""
+"""Body of InfViT: pre-norm blocks whose responses decay with depth."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from .body import Body, BodyConfig, register_body
 from .residual import ResidualBody
 
 DEPTH_RULES = ("power", "constant", "accumulated")
-DECAY = 0.7  # the paper's γ
+
+# The paper's γ.
+DECAY = 0.7
 
 
 @register_body("infvit")
@@ -76,21 +78,22 @@ class InfViTConfig(BodyConfig):
         if self.decay is not None and (
             not isinstance(self.decay, int | float) or not 0 < self.decay < 1
         ):
-            raise OptionError(f"decay: expected γ in (0, 1), got {self.decay!r}")
+            raise OptionError(f"expected a decay γ in (0, 1), got {self.decay!r}")
         if self.chunk is not None and (not isinstance(self.chunk, int) or self.chunk < 1):
             raise OptionError(
-                "chunk: expected a number of tokens, 1 or more, or null for all at once, got "
-                f"{self.chunk!r}"
+                f"chunk: expected 1 token or more, or null for all at once, got {self.chunk!r}; "
+                "raise it"
             )
         for name in ("decay", "learned_decay", "power"):
             if name in self.operator_options:
                 raise OptionError(
-                    f"operator option {name!r}: InfViT sets it; give body.decay, "
-                    "body.learned_decay and body.depth_rule"
+                    f"operator_options: expected no {name!r}, which InfViT sets, got it; give "
+                    "body.decay, body.learned_decay and body.depth_rule"
                 )
 
     @classmethod
     def idle(cls, given: Mapping[str, Any]) -> dict[str, str]:
+        # Without a γ of the operator or of the stack, these fields have no effect.
         operator = given.get("operator", "linear_infsa")
         if given.get("depth_rule") == "accumulated" or _decays(operator):
             return {}
@@ -131,7 +134,9 @@ class InfViTConfig(BodyConfig):
                 # The stack applies γ itself.
                 options |= {"decay": decay, "power": 0}
             else:
-                power = layer if self.depth_rule == "power" else 1
+                power = 1
+                if self.depth_rule == "power":
+                    power = layer
                 learned = bool(self.learned_decay)
                 options |= {"decay": decay, "learned_decay": learned, "power": power}
         return make_operator(
@@ -145,8 +150,8 @@ def _decays(operator: str) -> bool:
 
 
 class AccumulatedBody(Body):
-    r"""The class is read from :math:`S_L = \sum_l \gamma^l Z^{(l)}`, normalised, instead of the
-    stream.
+    r"""Blocks whose class is read from the normalised sum
+    :math:`S_L = \sum_l \gamma^l Z^{(l)}` instead of the stream.
 
     Initialisation: output layers of operators and feed-forward networks scaled by
     :math:`1/\sqrt{2L}`.
@@ -175,4 +180,5 @@ class AccumulatedBody(Body):
         return list(self.stack.operators)
 
     def forward(self, u: Tensor, domain: Domain) -> tuple[Tensor, Domain]:
-        return self.norm(self.stack.accumulate(u, domain)[1]), domain
+        _, total = self.stack.accumulate(u, domain)
+        return self.norm(total), domain

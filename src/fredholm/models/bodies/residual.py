@@ -66,7 +66,7 @@ class ResidualConfig(BodyConfig):
         )
 
     def operator_of(self, block: int, encoder: Encoder, config: EncoderConfig) -> nn.Module:
-        """A new operator for one block."""
+        """Return a new operator for one block."""
         return make_operator(
             self.operator,
             self.dim,
@@ -78,7 +78,7 @@ class ResidualConfig(BodyConfig):
 
     @property
     def drop_paths(self) -> list[float]:
-        """Stochastic depth block by block."""
+        """Rates of stochastic depth, one per block: linear from 0 to ``drop_path``."""
         return [self.drop_path * i / max(1, self.depth - 1) for i in range(self.depth)]
 
 
@@ -146,14 +146,18 @@ class ResidualBody(Body):
         return [block.operator for block in self.blocks]
 
     def suited(self, domain: Domain) -> Domain:
-        """The domain that the operators integrate over: a sum's counts points where a part does."""
+        """Return the domain that the operators integrate over."""
+        # A sum counts points if one of its parts does; other operators take means here.
         operator = self.blocks[0].operator
-        return suited(operator, domain) if isinstance(operator, OperatorSum) else domain
+        if isinstance(operator, OperatorSum):
+            return suited(operator, domain)
+        return domain
 
     def forward(self, u: Tensor, domain: Domain) -> tuple[Tensor, Domain]:
         domain = self.suited(domain)
         for block in self.blocks:
             u = block(u, domain)
+        # Pre-norm blocks leave the stream unnormalised.
         return self.norm(u), domain
 
     def init_state(self, batch: int, domain: Domain) -> tuple[CausalState, ...]:

@@ -1,4 +1,4 @@
-"""The continuous body of a convolutional vision transformer: an evolution per stage."""
+"""Continuous body of a convolutional vision transformer: one evolution per stage."""
 
 from __future__ import annotations
 
@@ -55,12 +55,13 @@ class StagesConfig(EvolutionConfig):
         check_counts(self, "kernel")
         stages: Any = self.stages or ((),)
         for stage in stages:
-            # type(...) is int: True is not a count.
-            counts = len(stage) == 4 and all(type(n) is int and n > 0 for n in stage)
-            if not counts or stage[0] % stage[2]:
+            # A bool is an int as well, and not a size.
+            sizes = all(type(size) is int and size > 0 for size in stage)
+            good = len(stage) == 4 and sizes
+            if not good or stage[0] % stage[2]:
                 raise OptionError(
-                    "stages: expected (dim, depth, heads, stride) per stage, with dim a multiple "
-                    f"of heads, got {stage}"
+                    "stages: expected (dim, depth, heads, stride) of each, with heads that divide "
+                    f"dim, got {stage}; correct it"
                 )
 
     @property
@@ -75,6 +76,7 @@ class StagesConfig(EvolutionConfig):
         evolutions = [self._evolution(stage, encoder.position_dim) for stage in self.stages]
         first: Any = encoder.dim
         widths = [first, *(stage[0] for stage in self.stages)]
+        # A kernel of 2 · stride - 1 cells: neighbouring tokens overlap.
         embeddings: list[nn.Module] = [
             ConvolutionalEmbedding(before, after, 2 * stride - 1, stride=stride)
             for before, (after, _, _, stride) in zip(widths, self.stages)
@@ -82,27 +84,23 @@ class StagesConfig(EvolutionConfig):
         return StagesBody(evolutions, embeddings, self.train_steps)
 
     def _evolution(self, stage: tuple[int, ...], position_dim: int) -> Evolution:
-        """Return the evolution of one stage."""
         dim, depth, heads, _ = stage
-
-        # Steps and horizon are those of the last stage; the others have as much per knot.
         share = depth / self.stages[-1][1]
-        steps, horizon = None, None
-        if self.steps is not None:
-            steps = max(1, round(self.steps * share))
-        if self.horizon is not None:
-            horizon = self.horizon * share
 
         def terms(drop_path: float) -> list[Term]:
             return self._terms(dim, heads, position_dim, drop_path)
 
+        # Steps and horizon are those of the last stage; the others have as many per knot.
+        steps, horizon = self.steps, self.horizon
+        if steps is not None:
+            steps = max(1, round(steps * share))
+        if horizon is not None:
+            horizon = horizon * share
         return make_evolution(self, terms, dim=dim, depth=depth, steps=steps, horizon=horizon)
 
     def _terms(self, dim: int, heads: int, position_dim: int, drop_path: float) -> list[Term]:
-        """Return the terms of one knot.
-
-        For softmax: attention with convolved queries, keys and values, then the network. Any other
-        operator stands beside a convolution term (variant IV of the paper).
+        """Return the terms of one knot: softmax attention with convolved queries, keys and values,
+        or any other operator beside a convolution (the paper's IV); and the network.
         """
 
         def before() -> nn.Module | None:
@@ -128,7 +126,7 @@ class StagesConfig(EvolutionConfig):
 
 
 class StagesBody(ContinuousBody):
-    """Evolutions one after the other, each behind an embedding that makes fewer tokens.
+    """Evolutions in a row, each after an embedding that reduces the number of tokens.
 
     Example:
         >>> import torch
@@ -161,7 +159,7 @@ class StagesBody(ContinuousBody):
         return u, domain
 
     def _steps(self, evolution: Evolution, steps: int | None) -> int | None:
-        """Return the steps of one stage, as many per unit of time as ``steps`` in the last one."""
+        """Return the steps of one stage: as many per unit of time as ``steps`` are in the last."""
         if steps is None:
             return None
         return max(1, round(steps * evolution.horizon / self.evolution.horizon))

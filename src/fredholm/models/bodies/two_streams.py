@@ -1,4 +1,4 @@
-"""A picture and a text in streams of their own, fused: what a joint domain is compared with."""
+"""Two-stream body for a picture and a text: the alternative to a joint domain."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class TwoStreamsConfig(ResidualConfig):
         fusion: ``cross``: in every layer each stream reads the other; ``concatenation``: they meet
             in the read-out only.
 
-    The others are those of :class:`ResidualConfig`, of each stream: ``depth`` layers of either.
+    Further fields are those of :class:`ResidualConfig`, for each stream: both have ``depth``
+    layers.
     """
 
     encoders = ("multimodal",)
@@ -45,8 +46,8 @@ class TwoStreamsConfig(ResidualConfig):
         token = encoder.token is not None
         if token and self.fusion == "concatenation":
             raise OptionError(
-                "fusion: with 'concatenation' a class token would read the picture alone; needs "
-                "head.pool=mean, or fusion=cross"
+                "fusion: expected 'cross' beside a class token, got 'concatenation', with which "
+                "the token would read the picture only; choose head.pool=mean, or fusion=cross"
             )
         if self.fusion == "cross":
             _check_queries(self, encoder, config)
@@ -66,7 +67,11 @@ class TwoStreamsConfig(ResidualConfig):
 
 
 def _check_queries(body: TwoStreamsConfig, encoder: Any, config: Any) -> None:
-    """Raise OptionError for an operator that answers at its own points only."""
+    """Refuse an operator that cannot answer at other points.
+
+    Raises:
+        OptionError: naming it.
+    """
     there = Domain.points(torch.zeros(2, encoder.position_dim))
     here = Domain.points(torch.zeros(1, encoder.position_dim))
     u = torch.zeros(1, 2, body.dim)
@@ -77,8 +82,8 @@ def _check_queries(body: TwoStreamsConfig, encoder: Any, config: Any) -> None:
             body.operator_of(0, encoder, config)(u, there, query=query, query_domain=here)
         except DomainError as error:
             raise OptionError(
-                f"fusion: with 'cross' each stream reads the other, and {body.operator!r} answers "
-                f"at its own points only ({error}); needs fusion=concatenation or another operator"
+                "fusion: expected an operator that answers at other points beside 'cross', got "
+                f"{body.operator!r} ({error}); choose fusion=concatenation or another operator"
             ) from error
 
 
@@ -115,14 +120,18 @@ class Stream(nn.Module):
         for block, rate in zip(range(depth), drop_path):
             shared: Any = {"dropout": dropout, "drop_path": rate}
             # A layer has one feed-forward network, in its last block; ratio 0 leaves it out.
-            own_ratio = 0.0 if cross else ratio
+            own_ratio = ratio
+            if cross:
+                own_ratio = 0.0
             self.own.append(ResidualBlock(operator(block), dim, ratio=own_ratio, **shared))
             if cross:
                 self.other.append(CrossBlock(operator(block), dim, ratio=ratio, **shared))
         self.norm = nn.LayerNorm(dim)
         # Streams that meet in the read-out alone have a matrix each. The mean over all points is
         # then a linear map of the two means side by side, instead of their average.
-        self.last = nn.Identity() if cross else nn.Linear(dim, dim)
+        self.last: nn.Module = nn.Identity()
+        if not cross:
+            self.last = nn.Linear(dim, dim)
 
     def read_out(self, u: Tensor) -> Tensor:
         return self.last(self.norm(u))
@@ -188,7 +197,8 @@ class TwoStreamsBody(Body):
         scaled: bool = True,
     ):
         super().__init__()
-        self.first, self.cross = first, fusion == "cross"
+        self.first = first
+        self.cross = fusion == "cross"
         given: Any = {
             "depth": depth,
             "cross": self.cross,
@@ -198,14 +208,18 @@ class TwoStreamsBody(Body):
         }
         self.picture = Stream(operator, dim, **given)
         self.text = Stream(operator, dim, **given)
-        branches = (3 if self.cross else 2) * depth
-        for stream in (self.picture, self.text) if scaled else ():
-            for block in (*stream.own, *stream.other):
-                block.scale_outputs(branches**-0.5)
+        if scaled:
+            # Branches per layer: the own operator, the other's with ``cross``, the network.
+            branches = 2 * depth
+            if self.cross:
+                branches = 3 * depth
+            for stream in (self.picture, self.text):
+                for block in (*stream.own, *stream.other):
+                    block.scale_outputs(branches**-0.5)
 
     @property
     def operators(self) -> list[nn.Module]:
-        """Of each layer the picture's own, then the text's own."""
+        """Own operators of each layer, the picture's before the text's."""
         pairs = zip(self.picture.own, self.text.own)
         return [block.operator for pair in pairs for block in pair]
 

@@ -70,10 +70,10 @@ class Accumulation(nn.Module):
         super().__init__()
         self.operators = nn.ModuleList(operators)
         if not self.operators:
-            raise OptionError("operators: expected at least one, got none")
+            raise OptionError("operators: expected one or more, got none; give some")
         if not 0.0 < decay < 1.0:
             raise OptionError(
-                f"decay: expected γ in (0, 1), got {decay}; for γ = 1 stack ResidualBlocks"
+                f"expected a decay γ in (0, 1), got {decay}; for γ = 1 stack ResidualBlocks"
             )
         self.decay = decay
         self.residual = residual
@@ -82,20 +82,22 @@ class Accumulation(nn.Module):
             self.decay_logit = nn.Parameter(torch.tensor(math.log(decay / (1 - decay))))
 
         # A residual stack has a norm for each operator, and beside it a network and its norm.
-        block_count, network_count = 0, 0
+        blocks = 0
         if residual:
-            block_count = len(self.operators)
+            blocks = len(self.operators)
+        networks = range(0)
         if ratio:
-            network_count = block_count
+            networks = range(blocks)
         options: Any = {"ratio": ratio, "dropout": dropout, "chunk": chunk}
-        self.norms = nn.ModuleList(nn.LayerNorm(dim) for _ in range(block_count))
-        self.network_norms = nn.ModuleList(nn.LayerNorm(dim) for _ in range(network_count))
-        self.networks = nn.ModuleList(FeedForward(dim, **options) for _ in range(network_count))
+        self.norms = nn.ModuleList(nn.LayerNorm(dim) for _ in range(blocks))
+        self.network_norms = nn.ModuleList(nn.LayerNorm(dim) for _ in networks)
+        self.networks = nn.ModuleList(FeedForward(dim, **options) for _ in networks)
         self.dropout = nn.Dropout(dropout)
         self.drop_path = StochasticDepth(drop_path)
 
     def forward(self, u: Tensor, domain: Domain) -> Tensor:
-        return self.accumulate(u, domain)[0]
+        out, _ = self.accumulate(u, domain)
+        return out
 
     def accumulate(self, u: Tensor, domain: Domain) -> tuple[Tensor, Tensor]:
         """Return the output and S_L, both (B, N, dim)."""
@@ -106,6 +108,7 @@ class Accumulation(nn.Module):
         stream = response = u
         total = torch.zeros_like(u)
         for layer, operator in enumerate(self.operators):
+            # Layers are counted from 1 in the formula.
             weight = gamma ** (layer + 1)
             if not self.residual:
                 response = operator(response, domain)

@@ -23,9 +23,9 @@ class FeedForward(nn.Module):
         dim: d.
         ratio: expansion.
         dropout: of the hidden units.
-        chunk: points that are computed at once; without it all. The hidden units then take
-            ``chunk`` · ratio·d numbers a sample whatever N, forward and backward, which computes
-            them a second time. It changes no weight and no output, and may be set later.
+        chunk: points computed at once; None: all. The hidden units then need ``chunk`` · ratio·d
+            numbers per sample, whatever N is, forward and backward; the backward computes them a
+            second time. It changes no weight and no output, and may be set later.
 
     Raises:
         OptionError: a chunk below one point.
@@ -41,8 +41,7 @@ class FeedForward(nn.Module):
         super().__init__()
         if chunk is not None and chunk < 1:
             raise OptionError(
-                f"chunk: expected a number of points, 1 or more, got {chunk}; leave it out to "
-                "compute all points at once"
+                f"chunk: expected 1 point at once or more, got {chunk}; None sets no limit"
             )
         hidden = round(ratio * dim)
         self.expand = nn.Linear(dim, hidden)
@@ -130,8 +129,8 @@ class ResidualBlock(nn.Module):
 
     @torch.no_grad()
     def scale_outputs(self, factor: float) -> None:
-        """Multiply the output layers of both branches: the operator's projection and the network's
-        last matrix.
+        """Multiply the output layers of both branches: the operator's projection and the last
+        matrix of the feed-forward network.
         """
         for projection in output_layers(self.operator):
             projection.weight.mul_(factor)
@@ -142,7 +141,7 @@ class ResidualBlock(nn.Module):
         return self._added(u, self.operator(self.norm1(u), domain), domain.shards)
 
     def _added(self, u: Tensor, branch: Tensor, shards: Shards | None = None) -> Tensor:
-        """Return the stream u with the operator's branch and that of the network added."""
+        """Return the stream with both branches, of which the operator's is ``branch``."""
         u = u + self.drop_path(self.dropout(branch), shards)
         if self.feed_forward is not None and self.norm2 is not None:
             u = u + self.drop_path(self.feed_forward(self.norm2(u)), shards)
@@ -151,13 +150,13 @@ class ResidualBlock(nn.Module):
     def step(
         self, u: Float[Tensor, "b d"], state: CausalState
     ) -> tuple[Float[Tensor, "b d"], CausalState]:
-        """Return the output at the next point of a causal domain, and the state after it."""
+        """Return the output at one more point of a causal domain, and the state after it."""
         return self._advance(u, state, "step")
 
     def prefill(
         self, u: Float[Tensor, "b n d"], state: CausalState
     ) -> tuple[Float[Tensor, "b n d"], CausalState]:
-        """Return the block's outputs at the next n points, and the state after them."""
+        """Return the outputs at the next n points, and the state after them."""
         return self._advance(u, state, "prefill")
 
     def _advance(self, u: Tensor, state: CausalState, move: str) -> tuple[Tensor, CausalState]:
