@@ -30,6 +30,7 @@ from .edges import (
 from .errors import DomainError, ShapeError, suggest
 from .measures import MEASURES, AllKeys, MeasureRules, Times, cell_lengths
 from .meshes import Mesh, check_on_sphere, great_circle_radius, sphere_areas
+from .notebook import NotebookTable
 from .pairs import (
     GraphParts,
     Pairs,
@@ -50,7 +51,7 @@ DENSE_NODES = 1024
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Domain:
+class Domain(NotebookTable):
     r"""A sampled domain: points, the mass of each, which are real, and who sees whom.
 
     An operator integrates over it, :math:`\int f(x, y)\,d\mu(y) \approx \sum_j w_j f(x, y_j)`;

@@ -18,6 +18,7 @@ from ..arguments import Checked
 from ..distributed.exchange import distributed, exchange_refusal, owning_targets
 from ..domain import Domain, default_line
 from ..errors import OptionError, StrategyError
+from ..notebook import NotebookTable
 from ..ops.backend import transforms, wants_triton
 from ..quadrature import Quadrature
 from .capabilities import lacking
@@ -45,7 +46,7 @@ DEFINITIONS = {
 }
 
 
-class Kernel(nn.Module, metaclass=Checked):
+class Kernel(nn.Module, NotebookTable, metaclass=Checked):
     r"""A matrix-valued kernel: heads, widths, where it lives, and the forms that integrate it.
 
     Concrete kernels derive from one of four definitions, each of which defines ``matrix`` in its

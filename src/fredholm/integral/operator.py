@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ..arguments import Checked, refuse_kind
 from ..domain import Domain
 from ..errors import DomainError, OptionError, ShapeError
+from ..notebook import NotebookTable
 from ..ops.backend import cast, result_dtype
 from ..ops.dense import dense_apply, kernel_norm
 from ..quadrature import Rows
@@ -30,7 +31,7 @@ from .steps import Stretch
 from .strategy import Plan, Strategy, read_strategy
 
 
-class IntegralOperator(nn.Module, metaclass=Checked):
+class IntegralOperator(nn.Module, NotebookTable, metaclass=Checked):
     r"""A kernel bound to a strategy:
     :math:`(Tu)(x) = W u(x) + P\,\big[\int K_h(x,y,u(x),u(y))\,u(y)\,d\mu(y) + o_h\big]_h`.
 

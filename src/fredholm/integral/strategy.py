@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from ..arguments import Checked, refuse_kind
 from ..errors import OptionError, suggest
+from ..notebook import NotebookTable
 from ..ops.backend import check_backend
 from ..registry import Registry
 
@@ -159,7 +160,7 @@ EXACT = Exact()
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(NotebookTable):
     """The strategy and the form that will run, and why: the answer of ``operator.plan``.
 
     Attributes:
