@@ -161,7 +161,10 @@ def _reader(kind: str, now: EncoderConfig, body: BodyConfig) -> str:
     ENCODERS.names()
     readers = [e.kind for e in ENCODERS.registered() if e.data == kind and takes(body, e)]
     if not readers:
-        raise OptionError(f"data: the body {body.kind!r} has no encoder that reads {kind!r}")
+        raise OptionError(
+            f"data: expected a kind that an encoder reads for the body {body.kind!r}, got "
+            f"{kind!r}; choose another body"
+        )
     if kind in readers:
         return kind
     return readers[0]
