@@ -217,8 +217,9 @@ class Evolution(nn.Module):
 
     def _terms(self, knot: int) -> list[Any]:
         """Return the terms of a knot."""
-        # A list of modules takes ten times as long to look one up by number as by name.
-        group: Any = self.knots._modules[str(knot)]
+        # Not self.knots[knot], which takes ten times as long. Not by name either: under
+        # torch.compile a number of steps may be symbolic, and has no text.
+        group: Any = list(self.knots._modules.values())[knot]
         return list(group._modules.values())
 
     def flows(
