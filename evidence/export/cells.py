@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._inductor.exc import InductorError
 
 from fredholm.encoders import Inputs
-from fredholm.errors import FredholmError
+from fredholm.errors import ExportError, FredholmError
 from fredholm.export import (
     decoder_errors,
     export_decoder,
@@ -21,6 +22,7 @@ from fredholm.export import (
     largest_error,
     signature_of,
 )
+from fredholm.export.program import first_lines
 from fredholm.models import Model
 
 from .models import MODELS
@@ -49,7 +51,13 @@ def compiled(model: Model, folder: Path) -> float:
     # Graphs of other rows count towards the compiler's limit of graphs of one function.
     torch.compiler.reset()
     program = torch.compile(model, fullgraph=True, dynamic=True)
-    return largest_error(model, signature_of(model), torch.no_grad()(program))
+    try:
+        return largest_error(model, signature_of(model), torch.no_grad()(program))
+    except InductorError as error:
+        # The model was traced as one graph, and torch's code generator gave up on it.
+        raise ExportError(
+            f"compile: expected a graph that Inductor has code for, got {first_lines(error)}"
+        ) from error
 
 
 def exported(model: Model, folder: Path) -> float | None:
