@@ -131,7 +131,7 @@ def test_windows_may_begin_at_later_positions():
         torch.testing.assert_close(model(**inputs).logits, expected, atol=1e-3, rtol=1e-3)
     conversion = linearize(model, **FAST | {"data": (data, VAL)}, match=MATCH)
     assert conversion.report.scores["matched"] < conversion.report.scores["before"]
-    with pytest.raises(OptionError, match="reach: received 20; a window has 24"):
+    with pytest.raises(OptionError, match=r"reach: expected 24, the tokens of a window.*, got 20"):
         TokenWindows("letters", "train", TEXTS, Letters(), 24, reach=20)
 
 
@@ -202,7 +202,7 @@ def test_low_rank_changes_need_a_rank_and_linear_layers():
         Lora(replaced, 0, seed=0)
     config = transformers.GPT2Config(n_embd=8, n_layer=1, n_head=2, vocab_size=16)
     gpt2 = replace_attention(transformers.GPT2LMHeadModel(config).eval(), "hedgehog", probe=False)
-    with pytest.raises(ConversionError, match=r"no torch\.nn\.Linear"):
+    with pytest.raises(ConversionError, match=r"expected attention with torch\.nn\.Linear"):
         Lora(gpt2, 2, seed=0)
 
 
@@ -221,7 +221,7 @@ def test_a_regression_has_no_logits_to_match():
             num_labels=1,
         )
     ).eval()
-    with pytest.raises(OptionError, match="no logits that could be matched"):
+    with pytest.raises(OptionError, match="match: expected logits of two classes or more"):
         linearize(
             model, "t2r", data=(data, data), task="regression", distil=OFF, match=MATCH, tune=OFF
         )
@@ -254,7 +254,7 @@ def test_windows_lie_inside_documents_and_what_is_left_makes_more():
     assert rows == ["abc", "def", "ghx", "yzw"]
     inputs, labels = data.batch([1])
     assert labels.tolist() == [[*inputs["input_ids"][0, 1:].tolist(), -100]]
-    with pytest.raises(DataError, match="4 tokens; a window takes 9"):
+    with pytest.raises(DataError, match="expected 9 tokens for a window, got 4"):
         TokenWindows("t", "train", ["abcd"], Letters(), 9)
 
 
@@ -428,7 +428,7 @@ def test_perplexity_by_position_is_the_models_own():
 
 
 def test_a_receipt_needs_documents_that_are_long_enough():
-    with pytest.raises(DataError, match="longest document has 5 tokens"):
+    with pytest.raises(DataError, match="got 5 at most; give longer texts"):
         measure_receipt(llama(), llama(), Documents({"seen": ["abcde"]}, Letters()))
 
 
@@ -586,10 +586,12 @@ def test_weights_by_name_are_fetched_and_their_texts_are_the_default(tmp_path, m
     monkeypatch.setattr(sources, "dataset_path", lambda name: tmp_path / name)
     monkeypatch.setattr(sources, "fetch", asked.append)
     monkeypatch.setattr(sources, "load_gguf", lambda folder: None)
-    with pytest.raises(CheckpointError, match=r"no config\.json"):
+    with pytest.raises(CheckpointError, match=r"expected a folder with config\.json"):
         sources.linearize_source("smollm2", out=tmp_path / "out")
     assert asked == ["smollm2"]
-    assert sources._folder_of(tmp_path, None) == (tmp_path, False)
+    with pytest.raises(CheckpointError, match=r"expected a folder with config\.json"):
+        sources.linearize_source(tmp_path, out=tmp_path / "out")
+    assert asked == ["smollm2"], "a folder is not fetched"
 
 
 # --- what models are given ------------------------------------------------------------------------
@@ -669,15 +671,15 @@ def test_low_rank_changes_of_a_layer_in_half_precision_are_in_single():
 def test_texts_longer_than_a_models_positions_and_data_without_texts_are_refused(folder, tmp_path):
     from fredholm.training import linearize_source
 
-    with pytest.raises(OptionError, match="positions for 16 tokens"):
+    with pytest.raises(OptionError, match="--max-length: expected at most 16"):
         linearize_source(folder, data="python-docs", max_length=17, out=tmp_path / "a")
-    with pytest.raises(OptionError, match="holds images; a language model needs texts"):
+    with pytest.raises(OptionError, match=r"--data: expected a data set of texts, got .* images"):
         linearize_source(folder, data="digits", max_length=8, out=tmp_path / "b")
-    with pytest.raises(OptionError, match="--lengthen and --reach are of a language model that"):
+    with pytest.raises(OptionError, match="--lengthen: expected a language model"):
         linearize_source(folder, longer=8, out=tmp_path / "c")
-    with pytest.raises(OptionError, match="--lengthen-steps: needs --lengthen"):
+    with pytest.raises(OptionError, match="--lengthen-steps: expected --lengthen beside it"):
         linearize_source(folder, lengthen={"steps": 2}, out=tmp_path / "c")
-    with pytest.raises(OptionError, match="--unseen is of the receipt of a language model"):
+    with pytest.raises(OptionError, match="--unseen: expected a language model"):
         linearize_source(folder, unseen="python-docs", out=tmp_path / "c")
 
 
@@ -706,5 +708,5 @@ def test_windows_of_a_model_with_rotary_positions_are_spread_over_them():
     assert sources._reach(model, 30, 24, limit) == 30
     other = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=1, n_embd=4, vocab_size=8))
     assert sources._reach(other, None, 24, 1024) is None
-    with pytest.raises(OptionError, match="no rotary positions"):
+    with pytest.raises(OptionError, match="--reach: expected a model with rotary positions"):
         sources._reach(other, 30, 24, 1024)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -54,6 +55,38 @@ def test_a_number_lies_at_a_random_depth_and_is_the_answer(kind):
         depths.add(told.index("The pass key is" if kind == "needle" else ": "))
     assert len(depths) > 3
     assert not HAYSTACKS.draw(0).tokens.equal(replace(HAYSTACKS, seed=1).draw(0).tokens)
+
+
+class Pieces:
+    """SentencePiece-like: a space is a token of its own, and up to three digits are one."""
+
+    def __init__(self):
+        self.pieces = ["▁"]
+
+    def __call__(self, texts):
+        return {"input_ids": [[self._number(p) for p in self._split(text)] for text in texts]}
+
+    def _split(self, text):
+        return re.findall(r"▁|\d{1,3}|[^▁\d]+", text.replace(" ", "▁"))
+
+    def _number(self, piece):
+        if piece not in self.pieces:
+            self.pieces.append(piece)
+        return self.pieces.index(piece)
+
+    def decode(self, numbers, skip_special_tokens=True):
+        return "".join(self.pieces[number] for number in numbers).replace("▁", " ").lstrip()
+
+
+@pytest.mark.parametrize("kind", ["needle", "list"])
+def test_a_space_is_not_a_digit_of_the_answer(kind):
+    pieces = Pieces()
+    (filler,) = pieces([" ".join(TEXTS)])["input_ids"]
+    found = Haystacks(torch.tensor(filler), pieces, DISTANCES, depth=20).draw(3, kind)
+    answer = [pieces.pieces[number] for number in found.question[-found.digits :]]
+    assert [len(piece) for piece in answer] == [3, 2]
+    assert "".join(answer).isdigit()
+    assert pieces.pieces[found.question[-found.digits - 1]] == "▁"
 
 
 @torch.no_grad()

@@ -79,7 +79,7 @@ def test_positions_of_the_windows_stay():
 
 def test_exercises_that_cannot_be_made_are_refused_by_name():
     for share in (0.0, 1.5):
-        with pytest.raises(OptionError, match="expected exercises as a share of the windows"):
+        with pytest.raises(OptionError, match="exercises: expected a share above 0"):
             exercises(share)
     with pytest.raises(DataError, match=r"expected windows of .* tokens or more for an exercise"):
         [exercises(length=24).exercise(i) for i in range(8)]

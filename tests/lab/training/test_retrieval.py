@@ -85,7 +85,7 @@ def test_the_best_groups_are_kept_and_the_ranking_is_in_the_report(tmp_path):
     )
     again = linearize(llama(), **given, resume=True)
     assert again.report.ranking == ranking
-    with pytest.raises(RecipeError, match="differs in keep"):
+    with pytest.raises(RecipeError, match="got others for keep"):
         linearize(llama(), **given | {"keep": 1}, resume=True)
 
 
@@ -100,7 +100,7 @@ def test_groups_are_ranked_whatever_is_kept(keep):
 def test_what_cannot_be_ranked_is_refused_by_name():
     ranking = [{"group": "0.0", "mass": 0.01}]
     for wrong in (0, 2):
-        with pytest.raises(OptionError, match="expected keep as 1 to 1 groups"):
+        with pytest.raises(OptionError, match="keep: expected 1 to 1 groups"):
             best_groups(ranking, wrong)
     with pytest.raises(OptionError, match="expected groups that retrieve, got none"):
         best_groups(ranking, "probe")
@@ -145,10 +145,10 @@ def test_the_command_keeps_groups_by_name(tmp_path, capsys):
     assert main([*command, str(tmp_path / "out"), "--keep", "0.1,1.0", "--window", "4"]) == 0
     assert "groups of heads that keep softmax on all tokens: 2" in capsys.readouterr().out
     assert main([*command, str(tmp_path / "other"), "--keep", "12"]) == 2
-    assert "--keep 12: expected a language model and texts" in capsys.readouterr().err
+    assert "--keep: expected a language model that learns from texts" in capsys.readouterr().err
     assert main([*command, str(tmp_path / "other"), "--probe"]) == 2
-    assert "--probe: expected a language model and texts" in capsys.readouterr().err
+    assert "--probe: expected a language model that learns from texts" in capsys.readouterr().err
     assert main([*command, str(tmp_path / "other"), "--needles", "3"]) == 2
-    assert "--needles is of the receipt of a language model" in capsys.readouterr().err
+    assert "--needles: expected a language model that learns from texts" in capsys.readouterr().err
     assert main([*command, str(tmp_path / "third"), "--keep", "7.0"]) == 2
     assert "expected keep as layer.group among 0.0" in capsys.readouterr().err

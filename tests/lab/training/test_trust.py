@@ -293,4 +293,4 @@ def test_a_class_that_is_no_model_is_not_called(remote, tmp_path, capsys):
     described = json.loads((remote / "config.json").read_text()) | {"architectures": ["AutoModel"]}
     (remote / "config.json").write_text(json.dumps(described))
     assert main(["linearize", str(remote), "--out", str(tmp_path / "o")]) == 2
-    assert "names no class of transformers" in capsys.readouterr().err
+    assert "expected the class of a model in config.json" in capsys.readouterr().err

@@ -1,8 +1,9 @@
-"""A trained run's exact operators as low-rank ones: a new run folder and a report."""
+"""Compression of a trained run: exact operators become low-rank ones, in a new run folder."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -29,9 +30,15 @@ from ..training.tasks import task_of
 from .progress import Progress, check_settings, digest_weights
 
 REPORT = "compression.json"
-STAGES = "layers"  # what is done so far, until all is
-LR, PATIENCE = 1e-2, 200  # of :func:`fredholm.operators.compress`
-HELD_OUT = 8  # validation samples that the report of a layer is made on
+
+# The folder of layers that are done, until all are.
+STAGES = "layers"
+
+# Learning rate, and steps without progress that end it, as in :func:`fredholm.operators.compress`.
+LR, PATIENCE = 1e-2, 200
+
+# Validation samples for the report of a layer. The matrix of each one is decomposed.
+HELD_OUT = 8
 
 
 def compress_run(
@@ -50,24 +57,25 @@ def compress_run(
     """Distil every operator of a trained run into a low-rank one, and evaluate both on the test
     split.
 
-    The new run folder holds the recipe with the low-rank operator, the model, and
-    ``compression.json``: of each layer the errors on signals it was not fitted to, the Eckart-Young
-    optimum and Proposition 12's bound (see :class:`fredholm.operators.CompressionReport`). Layers
-    are fitted one by one to what the original model's layers see on training samples, and reported
-    on eight validation samples.
+    Layers are fitted one by one to the signals that the original model's layers read on training
+    samples. The new run folder holds the recipe with the low-rank operator, the model, and
+    ``compression.json``: for each layer the errors on eight validation samples, the Eckart-Young
+    optimum and Proposition 12's bound (see :class:`fredholm.operators.CompressionReport`).
 
     Args:
         run: a finished run of an ITNet with the exact operator.
         rank: over all heads, the paper's LR-rank: a head gets ceil(rank / heads).
         out: the new folder, default ``RUN-rank<rank>`` beside it.
-        steps: of optimisation a layer.
+        steps: of optimisation per layer.
         width: of the factors' networks, default that of the exact kernel.
-        samples, batch_size: training samples whose signals are fitted to, so many at a time.
-        resume: go on with what was stopped in the new folder; what is finished is read.
-        report: receives one line a layer.
+        samples: training samples whose signals are fitted to.
+        batch_size: samples at a time.
+        resume: continue in the new folder; finished layers are read.
+        report: receives one line per layer.
         trust_code: see :func:`fredholm.training.load_run`.
 
-    Returns: what ``compression.json`` holds: layers, and test results before and after.
+    Returns:
+        The content of ``compression.json``: layers, and test results before and after.
 
     Raises:
         TrustError: the run's recipe imports a file, and ``trust_code`` is not given.
@@ -75,44 +83,49 @@ def compress_run(
             of blocks with one operator.
         ConversionError: operators without a low-rank form.
         CheckpointError: no run or no model there.
-        RecipeError: the compression to resume was started otherwise.
-        InUseError: another process is at work in the new folder.
-        Interrupted: Ctrl-C; ``resume=True`` goes on.
+        RecipeError: the compression to resume has other settings.
+        InUseError: another process works in the new folder.
+        Interrupted: Ctrl-C; ``resume=True`` continues.
     """
     model, place = load_run(run, trust_code=trust_code)
-    extra = model.extra
-    target = RunFolder(
-        Path(out) if out is not None else place.root.with_name(f"{place.root.name}-rank{rank}")
-    )
-    if min(rank, samples, batch_size, steps, 1 if width is None else width) < 1:
-        raise OptionError(
-            f"compress: received rank={rank}, samples={samples}, batch_size={batch_size}, "
-            f"steps={steps}, width={width}; needs 1 or more of each"
-        )
+    numbers = {"rank": rank, "steps": steps, "samples": samples, "batch_size": batch_size}
+    for name, value in (numbers | {"width": width}).items():
+        if value is not None and value < 1:
+            raise OptionError(f"{name}: expected 1 or more, got {value}; raise it")
     body = model.config.body
     if body.kind != "residual" or body.operator != "itnet":
+        operator = getattr(body, "operator", body.kind)
         raise ConversionError(
-            f"{place.root}: compress takes a trained ITNet with the operator 'itnet'"
+            f"{place.root}: expected a trained ITNet with the operator 'itnet', got {operator!r}; "
+            "name another run"
         )
-    own = model.body.blocks[0].operator.kernel.width
-    options: dict[str, Any] = {"width": own if width is None else width}
-    settings = {"rank": rank, "steps": steps, "samples": samples, "batch_size": batch_size}
-    settings |= {"weights": digest_weights(model), **options}
-    stages, written = target.root / STAGES, target.root / REPORT
+    if width is None:
+        width = model.body.blocks[0].operator.kernel.width
+    options: dict[str, Any] = {"width": width}
+    settings = {**numbers, "weights": digest_weights(model), **options}
+
+    target = RunFolder(place.root.with_name(f"{place.root.name}-rank{rank}"))
+    if out is not None:
+        target = RunFolder(Path(out))
+    stages = target.root / STAGES
+    written = target.root / REPORT
     if resume and written.is_file():
         known = read_state(written)
         check_settings(target.root, known["settings"], settings)
         return known
     if target.root.exists() and not (resume and (stages / "progress.json").is_file()):
         raise OptionError(
-            f"{target.root}: exists; remove it, or give another folder (or resume=True, --resume, "
-            "where a compression was stopped)"
+            f"{target.root}: expected no such folder, got one that exists; remove it, give another "
+            "folder, or resume a compression that was stopped (resume=True, --resume)"
         )
+
     fitted = seen(model, run_dataset(model, place, "train"), samples, batch_size)
     val = run_dataset(model, place, "val")
-    unseen = seen(model, val, HELD_OUT, HELD_OUT)  # every one is decomposed
-    own_rank = -(-rank // body.heads)
-    layers, states = [], {}
+    unseen = seen(model, val, HELD_OUT, HELD_OUT)
+    own_rank = math.ceil(rank / body.heads)
+    layers = []
+    # Everything but the operators stays as it was.
+    states = {key: value for key, value in model.state_dict().items() if ".operator." not in key}
     with hold(target.root, report):
         progress = Progress(stages, {"run": str(place.root.resolve()), **settings}, resume)
         for number, block in enumerate(model.body.blocks):
@@ -120,22 +133,25 @@ def compress_run(
                 block.operator, own_rank, fitted[number], held_out=unseen[number], **options
             )
             row = fit_layer(progress, number + 1, fitting, steps, report)
-            low = fitting.student
             layers.append({"layer": number + 1, **row})
-            states |= {
-                f"body.blocks.{number}.operator.{key}": value
-                for key, value in low.state_dict().items()
-            }
-        config = low_rank_config(model.config, low, own_rank, options)
-        student = models.Model(config)
-        kept = {key: value for key, value in model.state_dict().items() if ".operator." not in key}
-        student.load_state_dict({**kept, **states}, strict=True)
-        _write(place, target, student.eval(), extra)
+            for key, value in fitting.student.state_dict().items():
+                states[f"body.blocks.{number}.operator.{key}"] = value
+
+        # All layers have the same configuration; the last one stands for it.
+        student = models.Model(low_rank_config(model.config, fitting.student, own_rank, options))
+        student.load_state_dict(states, strict=True)
+        _write(place, target, student.eval(), model.extra)
         size = place.load_recipe().data.eval_batch_size
         calibrate(target, task_of(val), make_loader(val, size))
-        result = {"run": str(place.root), "rank": rank, "rank_per_head": own_rank, "layers": layers}
-        result |= {"settings": settings}
-        result |= {"before": evaluate(place.root), "after": evaluate(target.root)}
+        result = {
+            "run": str(place.root),
+            "rank": rank,
+            "rank_per_head": own_rank,
+            "layers": layers,
+            "settings": settings,
+            "before": evaluate(place.root),
+            "after": evaluate(target.root),
+        }
         write_json(written, result)
         shutil.rmtree(stages)
     return result
@@ -145,27 +161,29 @@ def compress_run(
 
 
 class Signals(LabelledDataset):
-    """Batches (u, domain), again and again until there are ``steps``."""
+    """Batches (u, domain), repeated until there are ``steps`` of them."""
 
     def __init__(self, batches: Sequence[tuple[Any, Any]], steps: int):
         super().__init__("signals", "train", torch.zeros(steps), ())
         self.batches = batches
 
     def batch(self, indices: Any, transform: Any = None) -> tuple[Any, Tensor]:
-        """One batch, and the numbers of its samples."""
+        """Return one batch, and the indices of its samples."""
         u, domain = self.batches[int(indices[0]) % len(self.batches)]
         return (u, domain), torch.arange(len(u))
 
 
 class Factors(Learner):
-    """A low-rank operator learns what the exact one responds, and rows of its matrix."""
+    """Fit a low-rank operator to the responses of the exact one, and to rows of its matrix."""
 
     def __init__(self, fitting: Fitting, steps: int):
         def loader(rank: int, world_size: int) -> Any:
             return make_loader(Signals(fitting.batches, steps), 1, shuffle=True)
 
         super().__init__(fitting.student, loader, Descent(LR), seed=0)
-        self.fitting, self.steps, self.plateau = fitting, steps, Plateau(PATIENCE)
+        self.fitting = fitting
+        self.steps = steps
+        self.plateau = Plateau(PATIENCE)
 
     def trained(self) -> list[nn.Parameter]:
         return list(self.fitting.student.kernel.parameters())
@@ -190,6 +208,7 @@ class Factors(Learner):
             self.trainer.should_stop = True
         return loss
 
+    # A resumed fit ends at the same step only if it continues the count of steps without progress.
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
         checkpoint["plateau"] = vars(self.plateau).copy()
@@ -206,33 +225,34 @@ def fit_layer(
     steps: int,
     report: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
-    """One layer's report: fitted, resumed, or read; ``fitting.student`` is its operator."""
+    """Fit a layer, resume it or read it; return its report. ``fitting.student`` is its operator."""
     key = f"layer-{number}"
-    if key not in progress.done:
-        place = progress.folder and progress.folder / key
-        fitted = fit(
-            Factors(fitting, steps),
-            limits=Limits(epochs=1, clip_norm=None),
-            keep=lambda model: None,  # the last weights, which the student has
-            folder=place,
-            resume=place is not None and bool(list_checkpoints(place / "checkpoints")),
-            again="continue with resume=True, or the same command and --resume",
-        )
-        low, found = fitting.finish(fitted.rows[-1]["step"])
-        progress.keep(key, low)
-        if report:
-            report(f"layer {number}: {found}")
-        return progress.get(key, lambda: dataclasses.asdict(found))
-    fitting.operator()
-    progress.restore(key, fitting.student)
-    return progress.done[key]
+    if key in progress.done:
+        fitting.operator()
+        progress.restore(key, fitting.student)
+        return progress.done[key]
+
+    place = progress.folder and progress.folder / key
+    fitted = fit(
+        Factors(fitting, steps),
+        limits=Limits(epochs=1, clip_norm=None),
+        # The last weights are the result, and the student has them.
+        keep=lambda model: None,
+        folder=place,
+        resume=place is not None and bool(list_checkpoints(place / "checkpoints")),
+        again="continue with resume=True, or the same command and --resume",
+    )
+    low, found = fitting.finish(fitted.rows[-1]["step"])
+    progress.keep(key, low)
+    if report:
+        report(f"layer {number}: {found}")
+    return progress.get(key, lambda: dataclasses.asdict(found))
 
 
 def seen(model: Any, dataset: Any, samples: int, batch_size: int) -> list[list[tuple[Any, Any]]]:
-    """For each block the batches (u, domain) that its operator sees on the first samples."""
-    batches = torch.arange(min(samples, len(dataset))).split(batch_size)
+    """Return, per block, the batches (u, domain) that its operator reads on the first samples."""
     inputs: list[list[tuple[Any, Any]]] = [[] for _ in model.body.blocks]
-    for indices in batches:
+    for indices in torch.arange(min(samples, len(dataset))).split(batch_size):
         for layer, (_, u, domain) in zip(inputs, model.trace(dataset.batch(indices)[0])):
             layer.append((u, domain))
     return inputs
@@ -241,7 +261,7 @@ def seen(model: Any, dataset: Any, samples: int, batch_size: int) -> list[list[t
 def low_rank_config(
     config: Any, low: LowRankITNetOperator, rank: int, options: dict[str, Any]
 ) -> Any:
-    """The configuration of a model with such operators."""
+    """Return the configuration of a model with low-rank operators like ``low``."""
     fourier: Any = low.kernel.fourier
     fields = {"rank": rank, "frequencies": fourier.frequencies, **options}
     if isinstance(fourier.matrix, torch.nn.Parameter):
@@ -250,11 +270,14 @@ def low_rank_config(
 
 
 def _write(place: RunFolder, target: RunFolder, model: Any, extra: dict[str, Any]) -> None:
+    """Write the run folder of the compressed model: its recipe, imported files and weights."""
     recipe = place.load_recipe()
     body = model.config.body
     recipe.operator = type(recipe.operator)(name=body.operator, **body.operator_options)
     recipe.name = target.root.name
-    for source in recipe.imports:  # the files themselves, and nothing else that lies beside them
+
+    # Only the imported files are copied, nothing else that lies beside them.
+    for source in recipe.imports:
         target.code.mkdir(exist_ok=True)
         shutil.copyfile(source, target.code / Path(source).name)
     save_recipe(recipe.model_copy(update={"imports": portable(recipe)}), target.recipe)

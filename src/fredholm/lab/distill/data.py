@@ -1,5 +1,5 @@
-"""What a conversion learns from: data sets of fredholm as they are, any other with samples put into
-batches, texts by a tokenizer.
+"""Data sets that a conversion learns from: those of fredholm as they are, others with their samples
+put into batches, and texts through a tokenizer.
 """
 
 from __future__ import annotations
@@ -18,64 +18,76 @@ from ...errors import DataError, OptionError
 from ..data import LabelledDataset
 from ..data.kinds.dataset import IGNORED
 
-LABELS = ("labels", "label")  # as transformers and datasets call them
-READ = ("decoder_input_ids", "decoder_inputs_embeds")  # what a decoder beside an encoder reads
+# Names of labels in transformers and in datasets.
+LABELS = ("labels", "label")
+
+# Arguments that the decoder of an encoder-decoder reads.
+READ = ("decoder_input_ids", "decoder_inputs_embeds")
+
 Decoder = bool | Callable[[Tensor], Tensor]
 
 
 class Collated(LabelledDataset):
-    """A torch data set of (inputs, label), or of mappings with the label in them as
-    :data:`LABELS` (rows of a Hugging Face data set), handed out in batches.
+    """A torch data set in batches, of (inputs, label) or of mappings with a label in them.
 
-    ``decoder``: the labels of a mapping are its tokens, as a causal model of transformers takes
-    them, and are moved here: at each token the one that follows, -100 at the end. The label of
-    (inputs, label) is what is asked at each token, as it is. Of an encoder-decoder it is what makes
-    of labels the tokens that its decoder reads, where the samples have none.
+    Rows of a Hugging Face data set are mappings, with the label under one of :data:`LABELS`.
+
+    Args:
+        source: the data set.
+        decoder: True for a causal model of transformers. The labels of a mapping are then its own
+            tokens, and are shifted here: the label of each token is the one that follows, -100 at
+            the end. A label beside the inputs stays as it is. For an encoder-decoder: a function
+            from labels to the tokens that its decoder reads, for samples without these.
     """
 
     def __init__(self, source: Any, decoder: Decoder = False):
-        self.whole, self.name, self.split, self.classes = source, type(source).__name__, "", ()
+        self.whole = source
+        self.name = type(source).__name__
+        self.split = ""
+        self.classes = ()
         self.decoder = decoder
 
     def __len__(self) -> int:
         return len(self.whole)
 
     def batch(self, indices: Tensor | Sequence[int], transform: Any = None) -> tuple[Any, Tensor]:
-        """Inputs and labels of ``indices``, collated.
+        """Return inputs and labels of some samples, collated.
 
         Raises:
             DataError: samples of another form, or of different lengths.
         """
-        moved = self.decoder is True
-        samples = [_sample(self.whole[int(i)], moved) for i in indices]
+        shifted = self.decoder is True
+        samples = [_sample(self.whole[int(i)], shifted) for i in indices]
         try:
             inputs, labels = default_collate(samples)
         except (RuntimeError, TypeError, ValueError) as error:
             raise DataError(
-                f"data: samples of {self.name} make no batch ({error}); pad them to one length "
-                '(tokenizers: padding="max_length"), and leave out columns of text'
+                f"data: expected samples of one shape, got others in {self.name} ({error}); pad "
+                'them to one length (tokenizers: padding="max_length"), and leave out columns of '
+                "text"
             ) from error
         if callable(self.decoder) and isinstance(inputs, Mapping) and not set(READ) & set(inputs):
             inputs = {**inputs, READ[0]: self.decoder(labels)}
         return inputs, labels
 
 
-def _sample(item: Any, decoder: bool) -> tuple[Any, Any]:
-    """(inputs, label) of a sample; see :class:`Collated`."""
+def _sample(item: Any, shifted: bool) -> tuple[Any, Any]:
+    """Return inputs and label of a sample; see :class:`Collated`."""
+    got = type(item).__name__
     if isinstance(item, Mapping):
         label = next((name for name in LABELS if name in item), None)
         if label is not None:
             inputs = {name: _tensor(name, value) for name, value in item.items() if name != label}
-            asked = _tensor(label, item[label])
-            if decoder:
-                asked = torch.nn.functional.pad(asked[1:], (0, 1), value=IGNORED)
-            return inputs, asked
+            target = _tensor(label, item[label])
+            if shifted:
+                target = torch.nn.functional.pad(target[1:], (0, 1), value=IGNORED)
+            return inputs, target
+        got += f" with {', '.join(map(str, item))}"
     elif isinstance(item, tuple | list) and len(item) == 2:
         return item[0], item[1]
-    names = f" with {', '.join(map(str, item))}" if isinstance(item, Mapping) else ""
     raise DataError(
-        f"data: a sample is a {type(item).__name__}{names}; needs (inputs, label), or a model's "
-        f"arguments by name with {' or '.join(LABELS)} among them"
+        f"data: expected samples (inputs, label), or a model's arguments by name, got a {got}; "
+        f"give the label as {' or '.join(LABELS)}"
     )
 
 
@@ -84,40 +96,40 @@ def _tensor(name: str, value: Any) -> Tensor:
         return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(
-            f"data: {name!r} of a sample is no tensor and no list of numbers ({describe(value)}); "
-            "leave it out, or make numbers of it by a tokenizer"
+            f"data: expected numbers as {name!r} of a sample, got {describe(value)}; leave it out, "
+            "or turn it into numbers with a tokenizer"
         ) from error
 
 
 class Part(LabelledDataset):
-    """Some samples of a data set that hands out batches."""
+    """Some samples of a data set, in a given order."""
 
     def __init__(self, source: LabelledDataset, indices: Tensor):
         super().__init__(source.name, source.split, source.labels[indices], source.classes)
-        self.whole, self.indices = source, indices
+        self.whole = source
+        self.indices = indices
 
     def __len__(self) -> int:
         return len(self.indices)
 
     def batch(self, indices: Tensor | Sequence[int], transform: Any = None) -> tuple[Any, Tensor]:
-        """Inputs and labels of these samples' ``indices``."""
+        """Return inputs and labels, by indices within the part."""
         return self.whole.batch(self.indices[torch.as_tensor(indices)], transform)
 
 
 class TokenTexts(LabelledDataset):
-    """Texts, or pairs of texts, as a transformers tokenizer gives them, padded to the longest of a
-    batch.
+    """Texts, or pairs of texts, as tokens, padded to the longest of a batch.
 
     Args:
-        name, split: what this is.
+        name, split: of the data set.
         texts: strings, or pairs of strings.
         labels: (N,) class numbers or real targets.
-        tokenizer: called with lists of texts.
-        max_length: tokens kept.
-        classes: names.
+        tokenizer: of transformers, called with lists of texts.
+        max_length: tokens per text at most.
+        classes: their names.
 
     Raises:
-        DataError: texts and labels that are not as many.
+        DataError: more texts than labels, or fewer.
     """
 
     def __init__(
@@ -133,29 +145,26 @@ class TokenTexts(LabelledDataset):
         super().__init__(name, split, labels, classes)
         if len(texts) != len(labels):
             raise DataError(
-                f"{name}: received {len(texts)} texts and {len(labels)} labels; needs one each"
+                f"{name}: expected one label per text, got {len(texts)} texts and {len(labels)} "
+                "labels; make them as many"
             )
-        columns = (
-            [list(column) for column in zip(*texts)]
-            if texts and not isinstance(texts[0], str)
-            else [list(texts)]
-        )
+        columns = [list(texts)]
+        if texts and not isinstance(texts[0], str):
+            columns = [list(column) for column in zip(*texts)]
         self.max_length = max_length
         encoded = tokenizer(*columns, truncation=True, max_length=max_length)
         self.columns = {key: encoded[key] for key in encoded}
-        # a model with one answer a text finds its last token by that of padding
+
+        # A model with one answer per text finds its last token by the token of padding.
         self.fill = {
-            key: getattr(tokenizer, name, None) or 0
-            for key, name in (
-                ("input_ids", "pad_token_id"),
-                ("token_type_ids", "pad_token_type_id"),
-            )
+            "input_ids": getattr(tokenizer, "pad_token_id", None) or 0,
+            "token_type_ids": getattr(tokenizer, "pad_token_type_id", None) or 0,
         }
 
     def batch(
         self, indices: Tensor | Sequence[int], transform: Any = None
     ) -> tuple[dict[str, Tensor], Tensor]:
-        """A model's arguments (B, N), the tokenizer's padding behind each text, and labels."""
+        """Return a model's arguments (B, N), with padding behind each text, and labels (B,)."""
         indices = torch.as_tensor(indices, dtype=torch.int64)
         parts = {}
         for key, column in self.columns.items():
@@ -167,20 +176,20 @@ class TokenTexts(LabelledDataset):
 
 
 class TokenWindows(LabelledDataset):
-    """Documents as a decoder's tokenizer gives them, in windows of N tokens: a batch is the model's
-    arguments (B, N), and at each token the one that follows, -100 at a window's end.
+    """Documents as windows of N tokens, for a decoder.
 
-    A window lies inside a document. What is left at a document's end, and documents shorter than a
-    window, are put end to end and make windows too.
+    The label of a token is the one that follows, -100 at a window's end. A window lies inside a
+    document. The ends of documents, and documents shorter than a window, are concatenated and make
+    windows too.
 
     Args:
-        name, split: what this is.
+        name, split: of the data set.
         documents: texts.
         tokenizer: called with a list of texts.
         length: N.
-        reach: where a window may begin, at most: every second one begins at a position of its own,
-            drawn once, so that its last token has a position below ``reach``. Of models with rotary
-            positions; without it all begin at 0, and say nothing of positions.
+        reach: for models with rotary positions: every second window begins at a random position, so
+            that all its positions are below ``reach``. None: all windows begin at 0, and batches
+            have no positions.
 
     Raises:
         DataError: texts with fewer than N tokens in all.
@@ -207,8 +216,11 @@ class TokenWindows(LabelledDataset):
         reach: int | None = None,
     ):
         if reach is not None and reach < length:
-            raise OptionError(f"reach: received {reach}; a window has {length} tokens")
-        windows, rest = [], []
+            raise OptionError(
+                f"reach: expected {length}, the tokens of a window, or more, got {reach}; raise it"
+            )
+        windows = []
+        rest = []
         for ids in tokenizer(list(documents))["input_ids"]:
             whole = len(ids) - len(ids) % length
             windows += [ids[i : i + length] for i in range(0, whole, length)]
@@ -216,12 +228,15 @@ class TokenWindows(LabelledDataset):
         windows += [rest[i : i + length] for i in range(0, len(rest) - length + 1, length)]
         if not windows:
             raise DataError(
-                f"{name} {split}: {len(rest)} tokens; a window takes {length}, set a smaller length"
+                f"{name} {split}: expected {length} tokens for a window, got {len(rest)}; set a "
+                "smaller length"
             )
-        self.max_length, self.reach = length, reach
+        self.max_length = length
+        self.reach = reach
         self.windows = torch.tensor(windows, dtype=torch.int32)
         following = torch.nn.functional.pad(self.windows[:, 1:], (0, 1), value=IGNORED)
         super().__init__(name, split, following, ())
+        # The first position of each window.
         self.starts: Tensor | None = None
         if reach is not None:
             draw = torch.Generator().manual_seed(0)
@@ -231,7 +246,7 @@ class TokenWindows(LabelledDataset):
     def batch(
         self, indices: Tensor | Sequence[int], transform: Any = None
     ) -> tuple[dict[str, Tensor], Tensor]:
-        """A model's arguments and the tokens that follow, (B, N) each."""
+        """Return a model's arguments and the tokens that follow, (B, N) each."""
         indices = torch.as_tensor(indices, dtype=torch.int64)
         inputs = {"input_ids": self.windows[indices].long()}
         if self.starts is not None:
@@ -241,20 +256,22 @@ class TokenWindows(LabelledDataset):
 
 
 def is_decoder(model: Any) -> bool:
-    """Whether a model of transformers predicts the next token."""
+    """Return whether a model of transformers predicts the next token."""
     return type(model).__name__.endswith(("ForCausalLM", "LMHeadModel"))
 
 
 def decoder_of(model: Any) -> Decoder:
-    """What ``decoder`` of :class:`Collated` is where labels are a model's tokens."""
+    """Return the argument ``decoder`` of :class:`Collated` for labels that are a model's tokens."""
     forward = getattr(model, "forward", None)
-    both = forward is not None and READ[0] in inspect.signature(forward).parameters
-    return partial(decoder_tokens, model) if both else is_decoder(model)
+    # A decoder beside an encoder has arguments of its own.
+    if forward is not None and READ[0] in inspect.signature(forward).parameters:
+        return partial(decoder_tokens, model)
+    return is_decoder(model)
 
 
 def decoder_tokens(model: Any, labels: Tensor) -> Tensor:
-    """What an encoder-decoder of transformers reads where ``labels`` are asked: the token before
-    each, as the model itself makes it of them.
+    """Return the tokens that the decoder of an encoder-decoder reads: the one before each label, as
+    the model itself derives them.
 
     Raises:
         DataError: its configuration does not say with which token a decoder begins.
@@ -268,41 +285,43 @@ def decoder_tokens(model: Any, labels: Tensor) -> Tensor:
         return torch.where(moved == IGNORED, fill, moved)
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
         raise DataError(
-            f"data: {type(model).__name__} reads {READ[0]}, and makes none of labels "
+            f"data: expected labels from which {type(model).__name__} derives {READ[0]}, got "
             f"{tuple(labels.shape)} ({error}); set decoder_start_token_id and pad_token_id in its "
             f"configuration, or give {READ[0]} beside the labels"
         ) from error
 
 
 def as_dataset(source: Any, decoder: Decoder = False) -> Any:
-    """A data set that hands out batches; ``decoder``: see :class:`Collated`.
+    """Return a data set with a method ``batch``; ``decoder``: see :class:`Collated`.
 
     Raises:
-        OptionError: neither has it ``batch`` and ``labels``, nor a length and items.
+        OptionError: an object without a length, or without samples or batches.
         DataError: it is empty.
     """
-    if not hasattr(source, "__len__") or not (
-        hasattr(source, "batch") or hasattr(source, "__getitem__")
-    ):
+    readable = hasattr(source, "batch") or hasattr(source, "__getitem__")
+    if not hasattr(source, "__len__") or not readable:
         raise OptionError(
-            f"data: received {type(source).__name__}; needs a training and a validation data set "
-            "with a length, of (inputs, label)"
+            "data: expected a training and a validation data set of (inputs, label) with a length, "
+            f"got {type(source).__name__}; give a list, or a torch data set"
         )
     if not len(source):
-        raise DataError("data: a split is empty")
-    # `batch` alone may be that of a Hugging Face data set, which is another one
-    batches = hasattr(source, "batch") and hasattr(source, "labels")
-    return source if batches or isinstance(source, Collated) else Collated(source, decoder)
+        raise DataError("data: expected a sample or more in each split, got none; add samples")
+
+    # A Hugging Face data set has a `batch` as well, with another meaning, but no labels.
+    if isinstance(source, Collated) or (hasattr(source, "batch") and hasattr(source, "labels")):
+        return source
+    return Collated(source, decoder)
 
 
 def two_splits(data: Any, decoder: Decoder = False) -> list[Any]:
-    """The training and the validation split of ``data``; ``decoder``: see :class:`Collated`.
+    """Return the training and the validation split; ``decoder``: see :class:`Collated`.
 
     Raises:
-        OptionError: not two of them.
+        OptionError: not a pair of data sets.
     """
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise OptionError(
-            f"data: received {describe(data)}; needs a pair (training, validation) of data sets"
+            f"data: expected a pair (training, validation) of data sets, got {describe(data)}; "
+            "give both"
         )
     return [as_dataset(split, decoder) for split in data]

@@ -1,9 +1,10 @@
-"""What decoding costs two models by the length of what came before: time a token, time of the
-prompt, bytes kept.
+"""Cost of decoding for two models, by the length of the prompt: time per token, time of the prompt,
+bytes of the cache.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from contextlib import ExitStack
@@ -16,37 +17,51 @@ from ...integral import inference
 from ...linearization import cache_size
 from ...linearization.report import faster_from
 
-STEPS = 24  # timed at each length
-PROMPTS, PROMPT_TOKENS = 5, 8192  # prompts timed at each length: so many, of so many tokens in all
+# transformers is an extra: the function that needs it imports it.
+
+# Steps timed at each length.
+STEPS = 24
+
+# Prompts timed at each length, at most, and the tokens of all of them together.
+PROMPTS, PROMPT_TOKENS = 5, 8192
 
 
 def measure_decoding(
     models: dict[str, nn.Module], text: Tensor, lengths: list[int]
 ) -> list[dict[str, float]]:
-    """A row a length N: milliseconds of a prompt of N tokens and tokens a second after it, the
-    medians of several (of long prompts one alone), and exact bytes of the cache, those of layers
-    that keep softmax apart.
+    """Measure the cost of decoding after prompts of each length.
 
-    Both are measured inside :class:`fredholm.inference`, as ``generate`` calls them.
+    Models are measured inside :class:`fredholm.inference`, as ``generate`` calls them. Their
+    prompts and steps are timed in turns.
 
     Args:
-        models: causal ones of transformers; their prompts and steps are timed in turns.
-        text: tokens of the prompts, repeated where too few.
+        models: causal models of transformers, by name.
+        text: tokens of the prompts, repeated if there are too few.
+        lengths: numbers of tokens.
+
+    Returns:
+        One row per length: ``length``; of each model ``NAME_prompt_ms`` and
+        ``NAME_tokens_a_second``, the medians of several (of a long prompt there is only one);
+        ``NAME_bytes`` of the cache, exact, and ``NAME_softmax_bytes``, the part of layers that keep
+        softmax.
     """
     rows = []
     with ExitStack() as answering:
         for model in models.values():
             answering.enter_context(inference(model))
         for length in sorted(lengths):
-            tokens = text.repeat(-(-(length + STEPS) // len(text)))[: length + STEPS]
-            rows.append({"length": float(length)} | _at(models, tokens, length))
+            needed = length + STEPS
+            copies = math.ceil(needed / len(text))
+            row = _measure_length(models, text.repeat(copies)[:needed], length)
+            rows.append({"length": float(length), **row})
     return rows
 
 
-def _at(models: dict[str, Any], tokens: Tensor, length: int) -> dict[str, float]:
-    """One length's numbers, with the caches that the models make of their configurations."""
+def _measure_length(models: dict[str, Any], tokens: Tensor, length: int) -> dict[str, float]:
+    """Measure one length, with the caches that the models make from their configurations."""
     from transformers import DynamicCache
 
+    # The cache of the last prompt is the one that the steps continue.
     row: dict[str, float] = {}
     caches: dict[str, Any] = {}
     times: dict[str, list[float]] = {name: [] for name in models}
@@ -56,9 +71,10 @@ def _at(models: dict[str, Any], tokens: Tensor, length: int) -> dict[str, float]
             times[name].append(_seconds(model, tokens[:length], caches[name]))
     for name, cache in caches.items():
         size = cache_size(cache)
-        row |= {f"{name}_prompt_ms": 1e3 * statistics.median(times[name])}
-        row |= {f"{name}_bytes": float(size.linear_bytes + size.softmax_bytes)}
-        row |= {f"{name}_softmax_bytes": float(size.softmax_bytes)}
+        row[f"{name}_prompt_ms"] = 1e3 * statistics.median(times[name])
+        row[f"{name}_bytes"] = float(size.linear_bytes + size.softmax_bytes)
+        row[f"{name}_softmax_bytes"] = float(size.softmax_bytes)
+
     times = {name: [] for name in models}
     for i in range(STEPS):
         for name, model in models.items():
@@ -70,6 +86,7 @@ def _at(models: dict[str, Any], tokens: Tensor, length: int) -> dict[str, float]
 
 
 def _seconds(model: Any, tokens: Tensor, cache: Any) -> float:
+    """Time a forward pass over tokens (N,) that continues a cache."""
     device = next(model.parameters()).device
     ids = tokens[None].to(device)
     begun = time.perf_counter()
@@ -80,8 +97,10 @@ def _seconds(model: Any, tokens: Tensor, cache: Any) -> float:
 
 
 def crossings(rows: list[dict[str, float]]) -> dict[str, int | None]:
-    """From which length on the student's cache is smaller, by the bytes of a token, and from which
-    measured length on its tokens are faster; None where there is none.
+    """Return the lengths from which on the student's cache is smaller and its tokens are faster.
+
+    The first follows from the bytes per token of the longest prompt; the second is a measured
+    length. Each is None if there is no such length.
 
     Example:
         >>> crossings([{"length": 10.0, "teacher_bytes": 100.0, "student_bytes": 250.0,
@@ -91,12 +110,17 @@ def crossings(rows: list[dict[str, float]]) -> dict[str, int | None]:
     """
     if not rows:
         return {"smaller_from": None, "faster_from": None}
+
+    # Layers that keep softmax cost both models the same.
     last = rows[-1]
     kept = last["student_softmax_bytes"]
     token = (last["teacher_bytes"] - kept) / last["length"]
     smaller = None
     if token > 0:
         smaller = int((last["student_bytes"] - kept) // token) + 1
-    speeds = ("student_tokens_a_second", "teacher_tokens_a_second")
-    faster = faster_from(rows, lambda row: row[speeds[0]] <= row[speeds[1]])
+
+    def slower(row: dict[str, float]) -> bool:
+        return row["student_tokens_a_second"] <= row["teacher_tokens_a_second"]
+
+    faster = faster_from(rows, slower)
     return {"smaller_from": smaller, "faster_from": faster}

@@ -1,9 +1,8 @@
-"""Samples that ask for what lies far back: needles, lists of words and numbers, and copies, made
-from the windows of a text.
+"""Exercises in recall: needles, lists of words and numbers, copies, made from windows of a text.
 
-Few tokens of ordinary text depend on what lies far back, so a state learns little about it there.
-An exercise is a window whose own text is the filler. It says something early, and asks for it at
-several places further on.
+Few tokens of ordinary text depend on tokens far back, so that a state learns little about them. An
+exercise states something early in a window, asks for it at several places further on, and fills the
+rest with the window's own text.
 """
 
 from __future__ import annotations
@@ -18,18 +17,28 @@ from ...errors import DataError, OptionError
 from ..data import LabelledDataset
 from ..data.kinds.dataset import IGNORED
 from .data import TokenWindows
-from .needles import PAIRS, QUESTION, SAID, draw_number, list_words, tells_digits_apart
+from .needles import (
+    PAIRS,
+    QUESTION,
+    SAID,
+    draw_below,
+    draw_number,
+    list_words,
+    tells_digits_apart,
+)
 
 EXERCISES = ("needle", "list", "copy")
-ASKED = 4  # questions of a window, at most
-LEAST = 16  # tokens of filler, at least
+
+# Questions of a window at most, and tokens of filler at least.
+ASKED = 4
+LEAST = 16
 
 
 class Parts(NamedTuple):
-    """What an exercise adds to its filler.
+    """Parts of an exercise beside its filler.
 
     Attributes:
-        said: tokens that say something.
+        said: tokens of the statement.
         questions: tokens that ask for it, with the answers.
     """
 
@@ -40,7 +49,7 @@ class Parts(NamedTuple):
 class Exercises(LabelledDataset):
     """Windows of tokens, a share of which are exercises made from their own text.
 
-    Which windows they are, and what they say, follows from the seed and a window's place.
+    The seed and the index of a window determine whether it is one, and which.
 
     Args:
         source: the windows.
@@ -49,7 +58,7 @@ class Exercises(LabelledDataset):
         seed: of what is drawn.
 
     Raises:
-        OptionError: a share that is none; a tokenizer that does not tell digits apart.
+        OptionError: a share outside (0, 1]; a tokenizer that does not tell digits apart.
         DataError: windows too short for an exercise; texts without words for a list.
     """
 
@@ -58,12 +67,15 @@ class Exercises(LabelledDataset):
     def __init__(self, source: TokenWindows, tokenizer: Any, share: float, seed: int = 0):
         if not 0 < share <= 1:
             raise OptionError(
-                f"expected exercises as a share of the windows, above 0 and at most 1, got {share}"
+                f"exercises: expected a share above 0 and at most 1, got {share}; give e.g. 0.25"
             )
         super().__init__(source.name, source.split, source.labels, ())
-        self.base, self.tokenizer = source, tokenizer
-        self.share, self.seed = share, seed
-        self.max_length, self.reach = source.max_length, source.reach
+        self.base = source
+        self.tokenizer = tokenizer
+        self.share = share
+        self.seed = seed
+        self.max_length = source.max_length
+        self.reach = source.reach
         if not tells_digits_apart(self._encode):
             raise OptionError(
                 "expected a tokenizer that tells digits apart beside exercises, got "
@@ -71,7 +83,10 @@ class Exercises(LabelledDataset):
             )
         self.words = list_words(tokenizer, source.windows.flatten())
         if len(self.words) < PAIRS:
-            raise DataError(f"expected texts with {PAIRS} words or more, got {len(self.words)}")
+            raise DataError(
+                f"expected texts with {PAIRS} words or more, got {len(self.words)}; give more "
+                "text, or leave exercises out"
+            )
         draw = torch.Generator().manual_seed(seed)
         self.chosen = torch.rand(len(source), generator=draw) < share
 
@@ -81,7 +96,7 @@ class Exercises(LabelledDataset):
     def batch(
         self, indices: Tensor | Sequence[int], transform: Any = None
     ) -> tuple[dict[str, Tensor], Tensor]:
-        """A model's arguments and the tokens that follow, (B, N) each."""
+        """Return a model's arguments and the tokens that follow, (B, N) each."""
         indices = torch.as_tensor(indices, dtype=torch.int64)
         inputs, labels = self.base.batch(indices)
         rows = self.chosen[indices].nonzero().flatten().tolist()
@@ -95,9 +110,10 @@ class Exercises(LabelledDataset):
 
     def exercise(self, index: int) -> Tensor:
         """Return the exercise of a window, (N,)."""
+        # The factor, a prime, keeps the streams of different seeds apart.
         draw = torch.Generator().manual_seed(1_000_003 * self.seed + index)
         window = self.base.windows[index].long()
-        kind = EXERCISES[_below(len(EXERCISES), draw)]
+        kind = EXERCISES[draw_below(len(EXERCISES), draw)]
         if kind == "needle":
             parts = self._needle(draw)
         elif kind == "list":
@@ -109,7 +125,7 @@ class Exercises(LabelledDataset):
     def _needle(self, draw: torch.Generator) -> Parts:
         number = draw_number(draw)
         question = self._encode(f"{QUESTION} {number}\n\n")
-        return Parts(self._encode(SAID.format(number)), [question] * (1 + _below(2, draw)))
+        return Parts(self._encode(SAID.format(number)), [question] * (1 + draw_below(2, draw)))
 
     def _list(self, draw: torch.Generator) -> Parts:
         order = torch.randperm(len(self.words), generator=draw)[:PAIRS].tolist()
@@ -124,21 +140,21 @@ class Exercises(LabelledDataset):
 
 
 def _copy(window: Tensor, draw: torch.Generator) -> Parts:
-    """A passage of the window that comes again, in every second exercise in random order."""
+    """Draw a passage of the window to be repeated; in every second exercise its order is random."""
     longest = max(2, len(window) // 8)
-    length = 2 + _below(longest - 1, draw)
-    start = _below(len(window) - length + 1, draw)
+    length = 2 + draw_below(longest - 1, draw)
+    start = draw_below(len(window) - length + 1, draw)
     passage = window[start : start + length]
-    if _below(2, draw):
+    if draw_below(2, draw):
         passage = passage[torch.randperm(length, generator=draw)]
-    return Parts(passage, [passage] * (1 + _below(2, draw)))
+    return Parts(passage, [passage] * (1 + draw_below(2, draw)))
 
 
 def _composed(window: Tensor, parts: Parts, draw: torch.Generator) -> Tensor:
-    """Return as many tokens as the window has: its text, something said within its first half, and
-    questions at places behind it.
+    """Return as many tokens as the window has: its text, the statement within its first half, and
+    the questions behind it.
 
-    Questions for which there is no room are left out, all but one.
+    Questions for which there is no room are left out, except for the first.
     """
     questions = list(parts.questions)
     while True:
@@ -152,14 +168,11 @@ def _composed(window: Tensor, parts: Parts, draw: torch.Generator) -> Tensor:
             )
         questions.pop()
 
-    first = _below(filler // 2 + 1, draw)
+    first = draw_below(filler // 2 + 1, draw)
     places = torch.randint(first, filler + 1, (len(questions),), generator=draw).sort().values
-    found, start = [window[:first], parts.said], first
+    pieces = [window[:first], parts.said]
+    start = first
     for place, question in zip(places.tolist(), questions):
-        found += [window[start:place], question]
+        pieces += [window[start:place], question]
         start = place
-    return torch.cat([*found, window[start:filler]])
-
-
-def _below(limit: int, draw: torch.Generator) -> int:
-    return int(torch.randint(limit, (), generator=draw))
+    return torch.cat([*pieces, window[start:filler]])

@@ -1,4 +1,4 @@
-"""One stage of a conversion: trained, resumed, or read."""
+"""Run one stage of a conversion: train it, resume it, or read its result."""
 
 from __future__ import annotations
 
@@ -54,13 +54,17 @@ class StageOptions:
 
     def __post_init__(self) -> None:
         if self.steps is not None and self.steps < 1:
-            raise OptionError(f"steps: received {self.steps}; needs 1 or more, or None")
+            raise OptionError(f"steps: expected 1 or more, got {self.steps}; None sets no limit")
         if self.lora is not None and self.lora < 1:
-            raise OptionError(f"lora: received {self.lora}; needs a rank of 1 or more, or None")
-        if self.epochs < 0 or self.batch_size < 1 or not self.lr > 0:
             raise OptionError(
-                f"a stage needs epochs >= 0, a batch of 1 or more and a positive lr, got {self}"
+                f"lora: expected a rank of 1 or more, got {self.lora}; None trains all weights"
             )
+        if self.epochs < 0:
+            raise OptionError(f"epochs: expected 0 or more, got {self.epochs}; 0 skips the stage")
+        if self.batch_size < 1:
+            raise OptionError(f"batch_size: expected 1 or more, got {self.batch_size}; raise it")
+        if not self.lr > 0:
+            raise OptionError(f"lr: expected a positive number, got {self.lr}; try 1e-4")
 
     def settings(self) -> dict[str, Any]:
         """Return the options as plain data, which a resumed conversion compares with those that
@@ -77,7 +81,14 @@ class StageOptions:
 
 @dataclass(frozen=True)
 class Run:
-    """What every step of a conversion needs to know."""
+    """Setting that all stages of a conversion share.
+
+    Attributes:
+        task: judges the model on validation samples.
+        precision: of the training, see :class:`fredholm.lab.training.fit.Limits`.
+        seed: of the batches' order and of dropout.
+        say: receives lines of progress.
+    """
 
     task: Task
     precision: str
@@ -97,8 +108,18 @@ def run_stage(
     report: ConversionReport,
     *extra: Any,
 ) -> None:
-    """One stage: trained, resumed or read; the model holds its best weights afterwards. ``extra``
-    are further arguments of the stage.
+    """Run one stage; the model has its best weights afterwards.
+
+    Args:
+        run: the conversion.
+        progress: its results so far.
+        key: name of the stage.
+        kind: class of the stage.
+        replaced: the converted model.
+        train, val: splits; without ``val`` the last weights count as the best.
+        options: of the stage.
+        report: receives its number of epochs and its minutes.
+        extra: further arguments of ``kind``.
     """
     if f"epochs {key}" not in progress.done:
         with _frozen(replaced.model):
@@ -106,15 +127,13 @@ def run_stage(
         progress.done[f"minutes {key}"] = round(rows[-1]["seconds"] / 60, 3)
         progress.get(f"epochs {key}", lambda: len(rows))
     progress.restore(key, replaced.model)
-    report.epochs[key], report.minutes[key] = (
-        progress.done[f"epochs {key}"],
-        progress.done[f"minutes {key}"],
-    )
+    report.epochs[key] = progress.done[f"epochs {key}"]
+    report.minutes[key] = progress.done[f"minutes {key}"]
 
 
 @contextlib.contextmanager
 def _frozen(model: nn.Module) -> Iterator[None]:
-    """Which parameters learn is a stage's choice; afterwards it is as it was."""
+    """Restore afterwards which parameters are trained: a stage chooses that for itself."""
     before = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
     try:
         yield
@@ -125,7 +144,7 @@ def _frozen(model: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _back_in_place(models: list[nn.Module]) -> Iterator[None]:
-    """A fit takes models to its device, and Lightning leaves what learned on the processor."""
+    """Restore the devices of models: a fit moves them, and Lightning leaves them on the CPU."""
     places = [(model, next(model.parameters()).device) for model in models]
     try:
         yield
@@ -136,9 +155,11 @@ def _back_in_place(models: list[nn.Module]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _in_single(model: nn.Module, learning: list[nn.Parameter]) -> Iterator[None]:
-    """Where weights in half precision learn, the whole model is in float32 meanwhile: a step of
-    1e-5 is less than the distance of two such numbers, and would leave most of them where they are.
-    Where only maps and low-rank changes learn, which are in float32, the frozen rest stays small.
+    """Hold the whole model in float32 while weights in half precision are trained.
+
+    A step of 1e-5 is less than the distance between neighbouring numbers in half precision, and
+    would leave most weights as they are. Maps and low-rank changes are in float32 already: where
+    only these are trained, the frozen rest stays in half precision and needs less memory.
     """
     if not any(parameter.dtype in HALF for parameter in learning):
         yield
@@ -148,14 +169,18 @@ def _in_single(model: nn.Module, learning: list[nn.Parameter]) -> Iterator[None]
     hook = model.register_forward_pre_hook(_given_in_single, with_kwargs=True)
     halves = [x for x, _ in weights] + [x for name, x in _buffers(model) if name in buffers]
     try:
-        for tensor in halves:  # there may be no memory for all
+        # Inside the try: there may be memory for some of them only.
+        for tensor in halves:
             tensor.data = tensor.data.float()
         yield
     finally:
         hook.remove()
         for tensor, dtype in weights:
-            tensor.grad, tensor.data = None, tensor.data.to(dtype)
-        for name, tensor in _buffers(model):  # others where they were on another device meanwhile
+            tensor.grad = None
+            tensor.data = tensor.data.to(dtype)
+
+        # Buffers go by name: a model that was on another device has other tensors now.
+        for name, tensor in _buffers(model):
             tensor.data = tensor.data.to(buffers.get(name, tensor.dtype))
 
 
@@ -164,10 +189,14 @@ def _buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _given_in_single(model: nn.Module, args: Any, kwargs: Any) -> Any:
-    """Inputs in half precision as the weights are."""
-    return tree_map_only(
-        Tensor, lambda x: x.float() if x.dtype in HALF else x, (tuple(args), dict(kwargs))
-    )
+    """Hook of a model: convert inputs in half precision to float32, as its weights are."""
+
+    def single(x: Tensor) -> Tensor:
+        if x.dtype in HALF:
+            return x.float()
+        return x
+
+    return tree_map_only(Tensor, single, (tuple(args), dict(kwargs)))
 
 
 def _fit(

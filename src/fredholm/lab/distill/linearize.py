@@ -1,5 +1,5 @@
-"""Pretrained models made linear: attention distillation, then the task, with everything measured on
-the way.
+"""Conversion of pretrained models to linear attention: attention distillation, then the task, with
+measurements before and after each stage.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from ...linearization import (
 )
 from ...linearization.kept import MixedHeads
 from ..training.fit import check_precision
+from ..training.grid import quiet
 from ..training.tasks import Task, create_task
 from .data import as_dataset, decoder_of, two_splits
 from .fit import Run, StageOptions, run_stage
 from .matching import Lengthening, Matching
+from .page import write_page
 from .progress import Progress, digest_weights
 from .receipt import Documents, measure_receipt
 from .retrieval import Retrieval, best_groups, rank_groups
@@ -41,18 +43,19 @@ TUNE = StageOptions(epochs=10, lr=1e-5, patience=3)
 
 @dataclass(eq=False)
 class Conversion:
-    """A converted model, its report, and what is needed to save it."""
+    """A converted model, its report, and the parts that saving needs."""
 
     model: Any
     report: ConversionReport
     replaced: Replaced
 
     def save(self, folder: str | Path, *, processor: Any = None) -> Path:
-        """The model (:func:`fredholm.convert.save_linearized`), ``conversion.json`` and
-        ``conversion.html``.
+        """Save the model (:func:`fredholm.convert.save_linearized`), ``conversion.json`` and
+        ``conversion.html``; return the folder.
 
         Args:
-            processor: of a transformers model, a tokenizer or image processor saved beside it.
+            folder: of the model.
+            processor: for a transformers model, a tokenizer or image processor to save beside it.
         """
         lines = self.report.summary()
         folder = save_linearized(self.replaced, folder, processor=processor, lines=lines)
@@ -60,16 +63,15 @@ class Conversion:
         return folder
 
     def report_again(self, folder: Path) -> None:
-        """Write the report of a saved model anew, and its card: more was measured since."""
+        """Write the report and the card of a saved model again, after further measurements."""
         if self.replaced.ecosystem == "transformers":
+            # The module imports transformers, which is an extra.
             from ...linearization.auto import write_card
 
             write_card(self.model, folder, self.report.summary())
         self._report(folder)
 
     def _report(self, folder: Path) -> None:
-        from .page import write_page
-
         self.report.save(folder / "conversion.json")
         write_page(self.report, folder / "conversion.html")
 
@@ -131,83 +133,80 @@ def linearize(
             ``"performer"``, ``"elu"``, …; or ``"infsa"``, ``"linear_infsa"``, which have nothing to
             distil.
         data: training and validation split: data sets of :mod:`fredholm.data`, or torch data sets
-            of (inputs, label), inputs a tensor or a mapping of a model's arguments, or of mappings
-            with ``labels`` among them, padded to one length (Hugging Face data sets). Of tokens, a
-            mapping's ``labels`` are those that its decoder takes, the tokens themselves; a label
-            beside the inputs is the token that follows each. Without data the model is replaced and
-            not trained.
+            of (inputs, label), where inputs are a tensor or a mapping of a model's arguments, or of
+            mappings with ``labels`` among them, padded to one length (Hugging Face data sets). For
+            tokens, a mapping's ``labels`` are the tokens themselves, as its decoder takes them; a
+            label beside the inputs is the token that follows each. Without data the model is
+            converted and not trained.
         task: ``"classification"``, ``"regression"``, ``"steps"`` or ``"tokens"``, see
             :class:`fredholm.lab.training.tasks.Task`.
-        metric: a name of :data:`fredholm.lab.training.metrics.METRICS`; default ``"accuracy"``, of
-            regressions ``"spearman"``, of tokens ``"perplexity"``.
+        metric: a name of :data:`fredholm.lab.training.metrics.METRICS`; default ``"accuracy"``, for
+            regression ``"spearman"``, for tokens ``"perplexity"``.
         options, tied, window, sinks, store, decay, layers, inputs, keep_refused, probe: see
             :func:`fredholm.convert.replace_attention`.
         state: False silences the linear state, so that the window, the sinks, the store and kept
-            groups answer alone: a control that is trained as the conversion is. Nothing is
-            distilled.
+            groups answer alone: a control with the same training, except for distillation.
         keep: groups of heads that keep full softmax: their names, as in
             :func:`fredholm.convert.replace_attention`; a number, for as many of the best groups by
             a probe of retrieval; or ``"probe"``, for all groups that retrieve. The report has the
             ranking.
-        retrieval: of a decoder, the texts on which groups are ranked, whatever is kept, see
+        retrieval: for a decoder, the texts on which groups are ranked, whatever is kept, see
             :class:`fredholm.lab.distill.retrieval.Retrieval`.
         distil, match, tune: the options of these stages.
         lengthen, longer: the options of ``lengthen``, and its training split of longer samples.
-        folder: where progress is kept, the converted model (``model/``) and its report; needed to
-            resume.
-        resume: go on in ``folder``; what is finished is read.
+        folder: of the progress, the converted model (``model/``) and its report; needed to resume.
+        resume: continue in ``folder``; finished stages are read.
         precision: ``"32"`` or ``"bf16"`` (autocast; statistics stay in float32). A model in
             half precision learns in float32 and is rounded to its own after each stage; the maps of
             a transformers model stay in float32.
         lengths: at which time and memory of both models are measured, see
             :func:`fredholm.lab.distill.speed.measure_speed`.
-        documents: of a decoder, held-out texts on which its receipt is measured, see
+        documents: for a decoder, held-out texts on which its receipt is measured, see
             :class:`fredholm.lab.distill.receipt.Documents`.
         seed: of the maps' start, the batches' order and dropout.
         say: receives a line at every step of the conversion and every epoch.
 
     Raises:
-        ConversionError: nothing to convert, attention that cannot be, by name, or a model without
-            the head of a task.
-        OptionError: an unknown map, metric or task; a folder that holds something else.
+        ConversionError: nothing to convert, attention that cannot be converted, by name, or a model
+            without the head of a task.
+        OptionError: an unknown map, metric or task; a folder with something else in it.
         InUseError: another process trains in the folder.
-        RecipeError: the conversion to resume was started otherwise, on another model or other data.
+        RecipeError: the conversion to resume has other settings, another model or other data.
         TrainingFailed: a loss that is not finite, with step and layer.
-        DataError: a sample that is padding from end to end.
-        Interrupted: Ctrl-C; with a folder the same call with ``resume=True`` goes on.
+        DataError: a sample that is nothing but padding.
+        Interrupted: Ctrl-C; with a folder the same call with ``resume=True`` continues.
 
     Reference: LUNA, §5.2, §10.2.
     """
     # In "64" the new maps would be in double, and would not fit the model's other weights.
     check_precision(precision, ("32", "bf16"))
     judged = judged_task(task, metric)
-    run = Run(judged, precision, seed, say or (lambda line: None))
+    run = Run(judged, precision, seed, say or quiet)
 
     # The settings identify the conversion: one that is resumed must have the same.
-    settings = {
+    settings: dict[str, Any] = {
         "to": to,
         "options": options or {},
         "tied": tied,
-        "layers": None if layers is None else list(layers),
+        "layers": layers and list(layers),
         "task": task,
-    }
-    settings |= {
         "metric": judged.chosen,
         "precision": precision,
         "seed": seed,
         "model": type(model).__name__,
+        "distil": distil.settings(),
+        "tune": tune.settings(),
+        "match": match.settings(),
     }
-    settings |= {"distil": distil.settings(), "tune": tune.settings()}
-    settings |= {"match": match.settings()}
     if longer is not None:
-        settings |= {"lengthen": lengthen.settings()}
+        settings["lengthen"] = lengthen.settings()
 
     _without_lora("distil", distil)
     _without_lora("tune", tune)
     _without_vary_window("tune", tune)
     if longer is not None and not lengthen.epochs:
         raise OptionError(
-            "longer: received samples for a stage of epochs=0; give "
+            "lengthen: expected an epoch or more beside longer, got epochs=0; give "
             "lengthen=StageOptions(epochs=1, ...), or leave longer out"
         )
 
@@ -266,6 +265,7 @@ def linearize(
     settings["decay"] = replaced.decay
     settings["state"] = state
     if not state:
+        # Without a window nothing would answer. Maps without a state have nothing to distil.
         if replaced.window is None:
             raise OptionError("expected a window beside state=False, got none; give window=...")
         distil = replace(distil, epochs=0)
@@ -275,8 +275,10 @@ def linearize(
                 "expected a window beside vary_window=True, got none; give window=..., or leave "
                 "vary_window out"
             )
-    settings["keep"] = list(keep) if isinstance(keep, list | tuple) else keep
-    progress = Progress(None if folder is None else Path(folder), settings, resume)
+    settings["keep"] = keep
+    if isinstance(keep, list | tuple):
+        settings["keep"] = list(keep)
+    progress = Progress(_path(folder), settings, resume)
     ranking: list[dict[str, Any]] = []
     if retrieval is not None:
         # The ranking reads converted heads, and is of all groups: it needs a copy without groups
@@ -336,9 +338,12 @@ def window_alone(replaced: Replaced) -> nn.Module | None:
 
 
 def silence(replaced: Replaced) -> None:
-    """Leave nothing of the states beside a window."""
+    """Silence the linear states: windows, sinks, stores and kept groups answer alone."""
     for part in replaced.parts.values():
-        heads = part.linear if isinstance(part, MixedHeads) else part
+        # Beside kept groups only some heads are linear.
+        heads = part
+        if isinstance(part, MixedHeads):
+            heads = part.linear
         if isinstance(heads, LinearHeads):
             heads.silence()
 
@@ -356,59 +361,69 @@ def fine_tune(
     seed: int = 0,
     say: Callable[[str], None] | None = None,
 ) -> float:
-    """Train any model on a task as :func:`linearize` tunes one, in place; returns the
-    validation score of the weights it keeps.
+    """Train any model on a task in place, as :func:`linearize` tunes one: make a teacher where none
+    has been fine-tuned yet.
 
-    The arguments are those of :func:`linearize`; this is how a teacher is made where none was
-    fine-tuned yet.
+    The arguments are those of :func:`linearize`.
+
+    Returns:
+        The validation score of the best weights, which the model has afterwards.
 
     Raises:
-        OptionError: an unknown metric, task or precision, no epochs, ``lora``; a folder that holds
-            something else.
+        OptionError: an unknown metric, task or precision, no epochs, ``lora``; a folder with
+            something else in it.
         ConversionError: a model without the head of a task.
-        RecipeError: what is resumed was started otherwise, on another model or other data.
+        RecipeError: the training to resume has other settings, another model or other data.
     """
-    check_precision(precision, ("32", "bf16"))  # weights in double would not fit the others
+    # In "64" new weights would be in double, and would not fit the others.
+    check_precision(precision, ("32", "bf16"))
     chosen = judged_task(task, metric)
-    run = Run(chosen, precision, seed, say or (lambda line: None))
+    run = Run(chosen, precision, seed, say or quiet)
     if not options.epochs:
-        raise OptionError("fine_tune: received epochs=0; needs 1 or more")
+        raise OptionError("options: expected 1 epoch or more, got epochs=0; raise it")
     _without_lora("options", options)
     _without_vary_window("options", options)
     train, val = two_splits(data, chosen.follows and decoder_of(model))
     check_head(model, train)
-    settings = {"task": task, "metric": chosen.chosen, "precision": precision, "seed": seed}
-    settings |= {"tune": options.settings(), **_scale(train)}
-    settings["data"] = [_facts(train), _facts(val)]
+    settings = {
+        "task": task,
+        "metric": chosen.chosen,
+        "precision": precision,
+        "seed": seed,
+        "tune": options.settings(),
+        **_scale(train),
+        "data": [_facts(train), _facts(val)],
+    }
     if folder is not None:
         settings["weights"] = digest_weights(model)
-    progress = Progress(None if folder is None else Path(folder), settings, resume)
+    progress = Progress(_path(folder), settings, resume)
+
+    # A stage belongs to a conversion; here it is one in which nothing was replaced.
     stub = Replaced(model, "torch", "softmax", {}, True, [], {}, {})
-    run_stage(
-        run,
-        progress,
-        "tuned",
-        FineTuning,
-        stub,
-        train,
-        val,
-        options,
-        ConversionReport.of(stub, type(model).__name__),
-        chosen,
-    )
+    report = ConversionReport.of(stub, type(model).__name__)
+    run_stage(run, progress, "tuned", FineTuning, stub, train, val, options, report, chosen)
     model.eval()
     return progress.get("score", lambda: evaluate(model, val, chosen, precision, chosen.at_once))
 
 
 def judged_task(name: str, metric: str | None) -> Task:
-    """The task of a conversion, judged by a metric, or by its usual one.
+    """Return the task of a conversion, judged by a metric, or by its usual one.
 
     Raises:
         OptionError: an unknown task, or a metric that does not suit it.
     """
     task = create_task(name)
-    usual = task.score if task.score in task.judges() else "loss"
-    return task.judge_by(usual if metric is None else metric)
+    if metric is None:
+        metric = "loss"
+        if task.score in task.judges():
+            metric = task.score
+    return task.judge_by(metric)
+
+
+def _path(folder: str | Path | None) -> Path | None:
+    if folder is None:
+        return None
+    return Path(folder)
 
 
 def _without_vary_window(stage: str, options: StageOptions) -> None:
@@ -422,8 +437,8 @@ def _without_vary_window(stage: str, options: StageOptions) -> None:
 def _without_lora(stage: str, options: StageOptions) -> None:
     if options.lora is not None:
         raise OptionError(
-            f"{stage}: received lora={options.lora}; low-rank changes are what match and lengthen "
-            "train; leave it out"
+            f"{stage}: expected lora in match or lengthen, got lora={options.lora} here; leave it "
+            "out"
         )
 
 
@@ -436,12 +451,18 @@ def _train(
     data: list[Any],
     stages: tuple[StageOptions, StageOptions, StageOptions, StageOptions],
 ) -> None:
-    """All stages, measured before and after each; what was done before is read."""
+    """Run all stages, with measurements before and after each; finished stages are read.
+
+    Args:
+        data: training and validation split, and longer samples or None.
+        stages: options of distil, match, lengthen and tune.
+    """
     train, val, longer = data
     distil, match, lengthen, tune = stages
-    report.metric, report.mode = run.task.chosen, run.task.metric[1]
-    student, at_once = replaced.model, run.task.at_once
-    few = min(16, at_once)
+    report.metric = run.task.chosen
+    _, report.mode = run.task.metric
+    student = replaced.model
+    at_once = run.task.at_once
 
     def score(key: str, of: nn.Module) -> None:
         report.scores[key] = progress.get(
@@ -449,20 +470,20 @@ def _train(
         )
         run.say(f"{report.metric} of {key}: {report.scores[key]:.4f}")
 
+    def divergence(when: str) -> None:
+        # Exact divergences need all pairs of tokens in memory.
+        found = progress.get(
+            f"divergence {when}",
+            lambda: divergences(replaced, val, run.precision, min(16, at_once)),
+        )
+        report.measured(when, found)
+
     score("teacher", teacher)
-    report.measured(
-        "before",
-        progress.get("divergence before", lambda: divergences(replaced, val, run.precision, few)),
-    )
+    divergence("before")
     score("before", student)
     if distil.epochs and replaced.distils:
         run_stage(run, progress, "distilled", Distillation, replaced, train, None, distil, report)
-        report.measured(
-            "after",
-            progress.get(
-                "divergence after", lambda: divergences(replaced, val, run.precision, few)
-            ),
-        )
+        divergence("after")
         score("distilled", student)
     if match.epochs:
         extra = (teacher, run.say)
@@ -479,7 +500,7 @@ def _train(
 
 
 def _scale(data: Any) -> dict[str, Any]:
-    """By what pictures are normalised: a conversion goes on with the same."""
+    """Return the normalisation of pictures, which a resumed conversion must not change."""
     whole = getattr(data, "whole", data)
     if not (hasattr(whole, "mean") and hasattr(whole, "std")):
         return {}
@@ -487,13 +508,17 @@ def _scale(data: Any) -> dict[str, Any]:
 
 
 def _facts(split: Any) -> dict[str, Any]:
-    """What a split is, as far as it says so without being read: a conversion goes on with it."""
+    """Return plain data that identify a split without reading it, for a resumed conversion."""
     whole = getattr(split, "whole", split)
-    said = {key: getattr(whole, key, None) for key in ("max_length", "reach")}
-    lengths = {key: value for key, value in said.items() if isinstance(value, int)}
+    facts = {"name": _name(split), "samples": len(split)}
+    for key in ("max_length", "reach"):
+        value = getattr(whole, key, None)
+        if isinstance(value, int):
+            facts[key] = value
     share = getattr(whole, "share", None)
-    exercises = {} if share is None else {"exercises": share}
-    return {"name": _name(split), "samples": len(split), **lengths, **exercises}
+    if share is not None:
+        facts["exercises"] = share
+    return facts
 
 
 def _name(split: Any) -> str:

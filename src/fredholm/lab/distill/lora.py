@@ -1,6 +1,4 @@
-"""Low-rank changes of a model's linear layers: what is trained where a model is too large to train
-whole.
-"""
+"""Low-rank changes of a model's linear layers (LoRA), for models too large to train all weights."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ class LowRankChange(nn.Module):
     The change is in float32 at least, whatever the layer is in, so that small steps change it.
 
     Args:
-        layer: keeps its weights, which learn nothing.
+        layer: keeps its weights, which are not trained.
         rank: r.
 
     Example:
@@ -54,12 +52,12 @@ class LowRankChange(nn.Module):
 
     @property
     def bias(self) -> Tensor | None:
-        """That of the layer."""
+        """The layer's bias."""
         return self.layer.bias
 
     @torch.no_grad()
     def merged(self) -> nn.Linear:
-        """The layer with the change in its weights."""
+        """Return the layer with the change added to its weights."""
         self.layer.weight += self.up @ self.down
         return self.layer
 
@@ -85,8 +83,9 @@ class Lora:
 
     def __init__(self, replaced: Replaced, rank: int, seed: int):
         if rank < 1:
-            raise OptionError(f"lora: received {rank}; needs a rank of 1 or more")
-        self.model, self.replaced = replaced.model, replaced
+            raise OptionError(f"lora: expected a rank of 1 or more, got {rank}; or leave it out")
+        self.model = replaced.model
+        self.replaced = replaced
 
         # Subclasses of nn.Linear may compute something else than W x + b, and are left alone.
         attention = tuple(f"{layer.name}." for layer in replaced.layers)
@@ -98,8 +97,8 @@ class Lora:
         if not self.names:
             kind = type(self.model).__name__
             raise ConversionError(
-                f"lora: the converted attention of {kind} holds no torch.nn.Linear; train it "
-                "whole, lora=None"
+                f"lora: expected attention with torch.nn.Linear, got {kind}, whose converted "
+                "attention has none; train all weights, lora=None"
             )
 
         # The caller's random numbers continue as if nothing had been drawn here.
@@ -111,11 +110,13 @@ class Lora:
             self.model.set_submodule(name, change)
 
     def parameters(self) -> list[nn.Parameter]:
-        """What learns: the changes and the maps."""
-        changes = [p for change in self.changes for p in (change.down, change.up)]
+        """Return the parameters that are trained: the changes and the feature maps."""
+        changes = []
+        for change in self.changes:
+            changes += [change.down, change.up]
         return [*changes, *self.replaced.new_parameters().values()]
 
     def merge(self) -> None:
-        """Add the changes to the weights, and leave the model as it was built."""
+        """Add the changes to the weights; the model has its own layers again."""
         for name, change in zip(self.names, self.changes):
             self.model.set_submodule(name, change.merged())

@@ -1,4 +1,4 @@
-"""A stage of a conversion: the whole model learns the logits of its teacher, end to end."""
+"""Second stage of a conversion: train the whole model to give its teacher's logits."""
 
 from __future__ import annotations
 
@@ -19,12 +19,18 @@ from ..training.metrics import exponential
 from .lora import Lora
 from .stages import Stage, outputs_of
 
-ROWS = 32  # of logits at a time: what is made of them stays in a processor's cache
-EVERY = 20  # steps between two lines of progress
+# Rows of logits at a time: intermediate results stay in a processor's cache.
+ROWS = 32
+
+# Steps between two lines of progress.
+EVERY = 20
 
 
 class _Divergence(torch.autograd.Function):
-    """Summed divergences of rows of logits; the gradient is made on the way, in one tensor."""
+    """Sum of the divergences of rows of logits.
+
+    The forward pass also computes the gradient, which needs a single tensor of the logits' size.
+    """
 
     @staticmethod
     def forward(ctx: Any, student: Tensor, teacher: Tensor, weight: Tensor) -> Tensor:
@@ -32,11 +38,14 @@ class _Divergence(torch.autograd.Function):
         gradient = torch.empty_like(student)
         for start in range(0, len(student), ROWS):
             part = slice(start, start + ROWS)
-            ours, theirs = (x[part].float().log_softmax(-1) for x in (student, teacher))
-            share = theirs.exp()
-            rows = (share * (theirs - ours)).sum(-1)
+            ours = student[part].float().log_softmax(-1)
+            theirs = teacher[part].float().log_softmax(-1)
+            target = theirs.exp()
+            rows = (target * (theirs - ours)).sum(-1)
             total += (rows * weight[part]).sum().double()
-            gradient[part] = (ours.exp_() - share) * weight[part, None]
+
+            # The derivative of KL(p || s) by the student's logits is s - p.
+            gradient[part] = (ours.exp_() - target) * weight[part, None]
         ctx.save_for_backward(gradient)
         return total.to(torch.promote_types(student.dtype, torch.float32))
 
@@ -52,21 +61,22 @@ def logit_divergence(
     teacher: Float[Tensor, "*n c"],
     real: Bool[Tensor, " *n"] | None = None,
 ) -> Float[Tensor, ""]:
-    r"""Mean over real rows of :math:`\mathrm{KL}(p \| s)`, :math:`p, s` the softmax of the
-    teacher's logits and of the student's, in nats; gradients go to the student alone.
+    r"""Return the mean over real rows of :math:`\mathrm{KL}(p \| s)` in nats, where p and s are the
+    softmax of the teacher's and of the student's logits. Only the student receives gradients.
 
     Args:
         student, teacher: logits of c classes or tokens.
         real: rows that count; None for all.
 
-    Cost: O(n·c) time; one tensor of the student's size beside the two.
+    Cost: O(n·c) time, and the memory of one more tensor of the student's size.
 
     Example:
         >>> logits = torch.tensor([[0.0, 0.0]])
         >>> round(float(logit_divergence(torch.tensor([[2.0, 0.0]]), logits)), 4)
         0.4338
     """
-    student, teacher = (x.reshape(-1, x.shape[-1]) for x in (student, teacher.detach()))
+    student = student.reshape(-1, student.shape[-1])
+    teacher = teacher.detach().reshape(-1, teacher.shape[-1])
     weight = torch.ones(len(student), device=student.device)
     if real is not None:
         weight = real.reshape(-1).to(weight.dtype)
@@ -77,22 +87,27 @@ def logit_divergence(
 def cross_entropies(
     logits: Float[Tensor, "*n c"], labels: Int[Tensor, " *n"]
 ) -> Float[Tensor, " m"]:
-    """Minus the log-probability of each label that is asked for, a few rows at a time."""
-    logits, labels = logits.reshape(-1, logits.shape[-1]), labels.reshape(-1)
-    result = [
-        nn.functional.cross_entropy(rows.float(), asked, reduction="none", ignore_index=IGNORED)
-        for rows, asked in zip(logits.split(ROWS), labels.split(ROWS))
-    ]
+    """Return minus the log-probability of each label that is not ignored (m of n)."""
+    logits = logits.reshape(-1, logits.shape[-1])
+    labels = labels.reshape(-1)
+    result = []
+    for rows, chosen in zip(logits.split(ROWS), labels.split(ROWS)):
+        result.append(
+            nn.functional.cross_entropy(
+                rows.float(), chosen, reduction="none", ignore_index=IGNORED
+            )
+        )
     return torch.cat(result)[labels != IGNORED]
 
 
 class Matching(Stage):
-    """All weights, or low-rank changes of them and the maps, learn the teacher's logits.
+    """Matching: train all weights, or low-rank changes and the maps, on the teacher's logits.
 
     Args:
-        teacher: gives the logits; it learns nothing.
-        say: receives a line every few steps; of texts the ratio of both perplexities on windows
-            that were not trained on yet.
+        replaced, loader, options, seed: see :class:`.stages.Stage`.
+        teacher: gives the logits, and is not trained.
+        say: receives a line every few steps; for texts with the ratio of both perplexities, on
+            windows that were not trained on yet.
     """
 
     name = "matched"
@@ -107,14 +122,16 @@ class Matching(Stage):
         say: Callable[[str], None],
     ):
         super().__init__(replaced, loader, options, seed)
-        self.teacher = (teacher.eval(),)  # in a tuple, so that it is no part of the state
-        self.say, self.begun = say, time.monotonic()
-        self.recent: list[list[float]] = []  # divergence and excess of the last steps
-        self.lora = (
-            None
-            if options.lora is None
-            else Lora(replaced, options.lora, step_seed(seed, *self.name.encode()))
-        )
+        # In a tuple, so that checkpoints do not contain it.
+        self.teacher = (teacher.eval(),)
+        self.say = say
+        self.begun = time.monotonic()
+
+        # Divergence, and cross-entropy above the teacher's, of the steps since the last line.
+        self.recent: list[tuple[float, float]] = []
+        self.lora: Lora | None = None
+        if options.lora is not None:
+            self.lora = Lora(replaced, options.lora, step_seed(seed, *self.name.encode()))
 
     def trained(self) -> list[nn.Parameter]:
         if self.lora is not None:
@@ -123,36 +140,43 @@ class Matching(Stage):
 
     def on_train_start(self) -> None:
         self.model.train()
-        self.teacher[0].to(self.device)  # which is no part of what Lightning moves
+        # Lightning moves submodules only.
+        self.teacher[0].to(self.device)
 
     def loss(self, inputs: Any, labels: Tensor) -> Tensor:
         with torch.no_grad():
             target = outputs_of(self.teacher[0], inputs)
         if target.shape[-1] < 2:
             raise OptionError(
-                f"match: {type(self.teacher[0]).__name__} gives {tuple(target.shape)}, one number "
-                "a sample, and no logits that could be matched; leave the stage out, "
+                f"match: expected logits of two classes or more, got {tuple(target.shape)} from "
+                f"{type(self.teacher[0]).__name__}; leave the stage out, "
                 "match=StageOptions(epochs=0)"
             )
         with self.window_of_step():
             logits = outputs_of(self.model, inputs)
         value = logit_divergence(logits, target, _real(inputs, logits))
-        row = [float(value.detach()), 0.0]
+
+        # Only tokens have a perplexity.
+        excess = 0.0
         if labels.shape == logits.shape[:-1] and logits.dim() == 3:
-            excess = cross_entropies(logits, labels) - cross_entropies(target, labels)
-            row[1] = float(excess.mean())
-        self.recent.append(row)
+            more = cross_entropies(logits, labels) - cross_entropies(target, labels)
+            excess = float(more.mean())
+        self.recent.append((float(value.detach()), excess))
         return value
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        step, total = self.global_step, int(self.trainer.estimated_stepping_batches)
+        step = self.global_step
+        total = int(self.trainer.estimated_stepping_batches)
         total = min(total, self.last_step or total)
         if len(self.recent) < EVERY and step < total:
             return
-        near, excess = (sum(column) / len(self.recent) for column in zip(*self.recent))
-        ratio = f"  perplexity {exponential(excess):.4f} times the teacher's" if excess else ""
-        seconds = time.monotonic() - self.begun
-        self.say(f"{self.name}: step {step}/{total}  KL {near:.4f}{ratio}  {seconds:.0f} s")
+
+        divergence, excess = (sum(column) / len(self.recent) for column in zip(*self.recent))
+        parts = [f"{self.name}: step {step}/{total}", f"KL {divergence:.4f}"]
+        if excess:
+            parts.append(f"perplexity {exponential(excess):.4f} times the teacher's")
+        parts.append(f"{time.monotonic() - self.begun:.0f} s")
+        self.say("  ".join(parts))
         self.recent = []
 
     def finish(self) -> None:
@@ -162,18 +186,21 @@ class Matching(Stage):
 
 
 class Lengthening(Matching):
-    """The same on longer windows, after it: what lies further back than the first windows reached
-    is seen for the first time.
+    """Lengthening: continue the matching on longer windows, whose dependences reach further back
+    than those of the first windows.
     """
 
     name = "lengthened"
 
 
 def _real(inputs: Any, logits: Tensor) -> Tensor | None:
-    """Which rows of logits belong to real tokens; None for all."""
-    given = inputs if isinstance(inputs, Mapping) else {}
-    both = "decoder_input_ids" in given  # the other mask is the encoder's
-    mask = given.get("decoder_attention_mask" if both else "attention_mask")
+    """Return which rows of logits belong to real tokens; None for all."""
+    if not isinstance(inputs, Mapping):
+        return None
+    mask = inputs.get("attention_mask")
+    # Beside an encoder, that mask is the encoder's, and the decoder has its own.
+    if "decoder_input_ids" in inputs:
+        mask = inputs.get("decoder_attention_mask")
     if mask is None or logits.dim() < 3 or mask.shape != logits.shape[:-1]:
         return None
     return mask.bool()

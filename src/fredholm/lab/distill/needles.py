@@ -1,7 +1,7 @@
-"""Needles in a haystack: numbers that a text holds, and that are asked for further on.
+"""Needle-in-a-haystack test: hide a number in a text, and ask for it further on.
 
 A needle lies at a random depth of held-out text and is asked for after several distances. One pass
-over the text serves all of them: the cache is copied before each question.
+over the text serves all distances: the cache is copied before each question.
 """
 
 from __future__ import annotations
@@ -18,16 +18,30 @@ from torch import Tensor, nn
 
 from ...errors import DataError
 
-DIGITS = 5  # of a number
-PAIRS = 8  # of a list of words and numbers
+# transformers is an extra; models of this library are converted without it. Functions that need it
+# import it.
+
+# Digits of a number, and pairs of a word and a number in a list.
+DIGITS = 5
+PAIRS = 8
+
+# Letters of a word in a list at most.
+LONGEST = 12
+
 SAID, QUESTION = "The pass key is {}. Remember it.\n\n", "\n\nThe pass key is"
 KINDS = ("needle", "list")
-SHOWN = 10  # needles between two lines of progress
-LONGEST = 12  # letters of a word in a list
-ROOM = {"needle": 64, "list": 192}  # tokens, at most, beside the filler
-NORMAL = 1.959964  # the normal quantile of a two-sided interval of 95%
+
+# Tokens beside the filler at most.
+ROOM = {"needle": 64, "list": 192}
+
+# Needles between two lines of progress.
+SHOWN = 10
+
+# The normal quantile of a two-sided interval of 95%.
+NORMAL = 1.959964
 
 Answers = dict[int, list[bool]]
+"""By distance, whether a model has each token of the answer right."""
 
 
 @dataclass(frozen=True)
@@ -67,62 +81,52 @@ class Haystacks:
         stream = 1_000_003 * self.seed + 2 * index + KINDS.index(kind)
         draw = torch.Generator().manual_seed(stream)
 
-        depth = _below(self.depth + 1, draw)
+        depth = draw_below(self.depth + 1, draw)
         farthest = max(self.distances)
         if len(self.filler) < depth + farthest:
             raise DataError(
                 f"expected texts of {depth + farthest} tokens around a needle, got "
                 f"{len(self.filler)}; give more text, or smaller distances"
             )
-        start = _below(len(self.filler) - depth - farthest + 1, draw)
+        start = draw_below(len(self.filler) - depth - farthest + 1, draw)
         around = self.filler[start : start + depth + farthest]
 
         # A needle uses the first number only.
         numbers = [draw_number(draw) for _ in range(PAIRS)]
         if kind == "needle":
-            number = numbers[0]
-            statement = SAID.format(number)
-            question = QUESTION
+            statement, question, number = SAID.format(numbers[0]), QUESTION, numbers[0]
         else:
-            statement, question, number = self._list(numbers, draw)
+            statement, question, number = list_question(self._words, numbers, draw)
 
         stated = self._encode(statement)
         tokens = torch.cat([around[:depth], stated, around[depth:]])
 
-        # The answer has as many tokens as the question grows by when its answer follows: more than
-        # there are digits if a leading space is a token of its own, fewer if a token holds several
-        # digits.
+        # The answer is what the question grows by. A leading space may be a token of its own, which
+        # is not part of the number, and a token may hold several digits.
         asked = self._encode(question)
         answered = self._encode(f"{question} {number}")
-        answer = answered[len(asked) :]
-        digits = min(len(number), len(answer))
+        pieces = [self.tokenizer.decode([token]) for token in answered[len(asked) :].tolist()]
+        digits = sum(any(map(str.isdigit, piece)) for piece in pieces)
+        if digits == 0:
+            raise DataError(
+                f"expected a tokenizer whose tokens hold the digits of {number}, got {pieces}; "
+                "measure without needles"
+            )
         return Haystack(tokens=tokens, told=depth + len(stated), question=answered, digits=digits)
-
-    def _list(self, numbers: list[str], draw: torch.Generator) -> tuple[str, str, str]:
-        """Return a list of words with a number each, the question for one word, and its number.
-
-        The statement has one line ``word: number`` per pair. The question is ``word:``, after which
-        the number has to follow.
-
-        Args:
-            numbers: :data:`PAIRS` numbers, as texts.
-            draw: chooses the words, and which of them is asked for.
-
-        Raises:
-            DataError: the filler has fewer words than the list.
-        """
-        words = self._words
-        if len(words) < PAIRS:
-            raise DataError(f"expected texts with {PAIRS} words or more, got {len(words)}")
-        chosen = [words[i] for i in torch.randperm(len(words), generator=draw)[:PAIRS]]
-        lines = "".join(f"{word}: {number}\n" for word, number in zip(chosen, numbers))
-        asked = _below(PAIRS, draw)
-        return f"{lines}\n", f"\n\n{chosen[asked]}:", numbers[asked]
 
     @cached_property
     def _words(self) -> list[str]:
-        """Words of the first tokens."""
-        return list_words(self.tokenizer, self.filler)
+        """Words for lists.
+
+        Raises:
+            DataError: the filler has fewer words than a list.
+        """
+        words = list_words(self.tokenizer, self.filler)
+        if len(words) < PAIRS:
+            raise DataError(
+                f"expected texts with {PAIRS} words or more, got {len(words)}; give more text"
+            )
+        return words
 
     def _encode(self, text: str) -> Tensor:
         return torch.tensor(self.tokenizer([text])["input_ids"][0])
@@ -146,14 +150,36 @@ def tells_digits_apart(encode: Callable[[str], Tensor]) -> bool:
     return len(known) == 9
 
 
+class ListQuestion(NamedTuple):
+    """A list of words with a number each, the question for one word, and its number."""
+
+    statement: str
+    question: str
+    number: str
+
+
+def list_question(
+    words: Sequence[str], numbers: Sequence[str], draw: torch.Generator
+) -> ListQuestion:
+    """Draw :data:`PAIRS` of the words for as many numbers, and the pair that is asked for.
+
+    The statement has one line ``word: number`` per pair. The question is ``word:``, after which the
+    number has to follow.
+    """
+    chosen = [words[i] for i in torch.randperm(len(words), generator=draw)[:PAIRS]]
+    lines = "".join(f"{word}: {number}\n" for word, number in zip(chosen, numbers))
+    asked = draw_below(PAIRS, draw)
+    return ListQuestion(f"{lines}\n", f"\n\n{chosen[asked]}:", numbers[asked])
+
+
 class Haystack(NamedTuple):
     """A text that holds a number, and the question for it.
 
     Attributes:
         tokens: the text, up to the largest distance.
-        told: how many of its tokens end with what is said of the number.
-        question: the question with its answer.
-        digits: how many tokens at the end of it are the answer's digits.
+        told: number of its tokens up to the end of the statement of the number.
+        question: tokens of the question with its answer.
+        digits: how many tokens at the end of it hold the answer's digits.
     """
 
     tokens: Tensor
@@ -164,7 +190,7 @@ class Haystack(NamedTuple):
 
 @torch.inference_mode()
 def answers(model: Any, haystack: Haystack, distances: Sequence[int]) -> Answers:
-    """Return which digits a model has right at each distance, given those before them.
+    """Return which tokens of the number a model has right at each distance, given those before.
 
     Greedy generation gives the whole number exactly where all of them are right.
     """
@@ -180,6 +206,7 @@ def answers(model: Any, haystack: Haystack, distances: Sequence[int]) -> Answers
         model(input_ids=tokens, past_key_values=cache, use_cache=True, logits_to_keep=1)
         start = stop
 
+        # The question must not stay in the cache of the text, which goes on behind it.
         asked = haystack.question[None].to(device)
         fork = copy.deepcopy(cache)
         kept = haystack.digits + 1
@@ -204,11 +231,18 @@ def wilson(right: float, of: float) -> tuple[float, float]:
     """
     if of <= 0:
         return 0.0, 1.0
-    share, z2 = right / of, NORMAL**2
-    centre = (share + z2 / (2 * of)) / (1 + z2 / of)
-    half = NORMAL / (1 + z2 / of) * math.sqrt(share * (1 - share) / of + z2 / (4 * of**2))
-    low = 0.0 if right <= 0 else centre - half
-    high = 1.0 if right >= of else centre + half
+    share = right / of
+    z2 = NORMAL**2
+    scale = 1 + z2 / of
+    centre = (share + z2 / (2 * of)) / scale
+    half = NORMAL / scale * math.sqrt(share * (1 - share) / of + z2 / (4 * of**2))
+
+    # At the ends the formula gives 0 and 1 up to a rounding error.
+    low, high = centre - half, centre + half
+    if right <= 0:
+        low = 0.0
+    if right >= of:
+        high = 1.0
     return low, high
 
 
@@ -244,21 +278,24 @@ def summarise(rows: Sequence[Mapping[str, Answers]], distance: int) -> dict[str,
 
 
 def _with_interval(name: str, shares: Sequence[float]) -> dict[str, Any]:
-    """The mean of shares, one per needle, and its interval."""
-    right, of = sum(shares), len(shares)
-    return {name: right / of, f"{name}_interval": list(wilson(right, of))}
+    """Return the mean of shares, one per needle, and its interval."""
+    right = sum(shares)
+    count = len(shares)
+    return {name: right / count, f"{name}_interval": list(wilson(right, count))}
 
 
 def _of_teacher(
     name: str, ours: Sequence[Sequence[bool]], theirs: Sequence[Sequence[bool]]
 ) -> dict[str, Any]:
-    """The share of the teacher's right digits that are right here too; None where it has none."""
-    both = [sum(a and b for a, b in zip(x, y)) for x, y in zip(ours, theirs)]
-    known = [sum(y) for y in theirs]
-    if not sum(known):
+    """Return the share of the teacher's right digits that are right here too, or None."""
+    both = sum(a and b for one, other in zip(ours, theirs) for a, b in zip(one, other))
+    known = sum(map(sum, theirs))
+    if not known:
         return {name: None, f"{name}_interval": [0.0, 1.0]}
-    share = sum(both) / sum(known)
-    needles = sum(x > 0 for x in known)
+    share = both / known
+
+    # Needles of which the teacher recalls nothing are no observations.
+    needles = sum(any(digits) for digits in theirs)
     return {name: share, f"{name}_interval": list(wilson(share * needles, needles))}
 
 
@@ -269,7 +306,7 @@ def measure_needles(
     kind: str = "needle",
     say: Callable[[str], None] = lambda line: None,
 ) -> list[dict[str, Any]]:
-    """Return :func:`summarise` at every distance, over so many needles of a kind."""
+    """Return the recall at every distance, over ``count`` needles of a kind (:func:`summarise`)."""
     rows = []
     for index in range(count):
         haystack = haystacks.draw(index, kind)
@@ -284,5 +321,6 @@ def draw_number(draw: torch.Generator) -> str:
     return "".join(str(int(x)) for x in torch.randint(1, 10, (DIGITS,), generator=draw))
 
 
-def _below(limit: int, draw: torch.Generator) -> int:
+def draw_below(limit: int, draw: torch.Generator) -> int:
+    """Draw a whole number from 0 to ``limit`` - 1."""
     return int(torch.randint(limit, (), generator=draw))

@@ -1,6 +1,6 @@
-"""The page of a conversion: what was replaced, what it costs and saves, layer by layer.
+"""Page of a conversion: what was replaced, what it costs and saves, layer by layer.
 
-What it says stands in ``lab/report/templates/conversion.html``.
+Its texts are in ``lab/report/templates/conversion.html``.
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ from ...files import write_text
 from ...linearization import ConversionReport
 from ..report.page import Data, Picture, Section, folded, render_page, table, words
 from ..report.style import Theme, new_figure, render
-from .receipt_page import label_lengths, receipt_facts, receipt_sections
+from .receipt_page import MIB, SIDES, label_lengths, receipt_facts, receipt_sections
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Fact = tuple[str, str, str]
+"""A name, a number, and a note on it."""
+
+# Scores of a report in the order of the stages, with their names on the page.
 STAGES = {
     "teacher": "the original model",
     "before": "attention replaced, maps as they start",
@@ -27,7 +30,6 @@ STAGES = {
     "lengthened": "the same on longer windows",
     "tuned": "tuned on the task",
 }
-MIB = 2**20
 
 
 def write_page(report: ConversionReport, path: str | Path) -> Path:
@@ -56,11 +58,13 @@ def write_page(report: ConversionReport, path: str | Path) -> Path:
 
 
 def _counted(count: int, name: str) -> str:
-    return f"{count:,} {name}" if count == 1 else f"{count:,} {name}s"
+    if count == 1:
+        return f"1 {name}"
+    return f"{count:,} {name}s"
 
 
 def _facts(report: ConversionReport) -> list[Fact]:
-    """The numbers at the top of the page: what was lost, what was saved, how much is new."""
+    """Return the numbers at the top of the page: what was lost and saved, how much is new."""
     facts = []
     if report.ratio is not None:
         facts.append((f"{report.metric}".capitalize(), f"{report.ratio:.3f}×", "the original's"))
@@ -75,15 +79,17 @@ def _facts(report: ConversionReport) -> list[Fact]:
 
 
 def _replaced(report: ConversionReport) -> Section:
-    """Which layers compute something else now, and what they keep of softmax."""
+    """Return the section about the layers that were replaced, and the softmax that they keep."""
     layers = _counted(len(report.layers), "attention layer")
     rows = [
         ("Replaced", f"softmax attention in {layers} of {report.source}"),
         ("Feature map", _map(report)),
     ]
     if report.window is not None:
-        first = f" and on the first {report.sinks}" if report.sinks else ""
-        rows.append(("Softmax stays", f"on the last {report.window} tokens{first}"))
+        tokens = f"on the last {report.window} tokens"
+        if report.sinks:
+            tokens += f" and on the first {report.sinks}"
+        rows.append(("Softmax stays", tokens))
     if report.keep:
         groups = _counted(sum(map(len, report.keep.values())), "group")
         where = "; ".join(f"{name}: {', '.join(map(str, x))}" for name, x in report.keep.items())
@@ -100,7 +106,10 @@ def _replaced(report: ConversionReport) -> Section:
 
 
 def _map(report: ConversionReport) -> str:
-    shared = "queries and keys share one" if report.tied else "queries and keys have one each"
+    """Return the feature map with its options."""
+    shared = "queries and keys have one each"
+    if report.tied:
+        shared = "queries and keys share one"
     options = ", ".join(f"{key}={value}" for key, value in report.options.items())
     if not options:
         return f"{report.to}; {shared}"
@@ -108,11 +117,9 @@ def _map(report: ConversionReport) -> str:
 
 
 def _stages(report: ConversionReport) -> Section:
-    rows = [
-        [label, f"{report.scores[key]:.4f}"]
-        for key, label in STAGES.items()
-        if key in report.scores
-    ]
+    # Stages that were left out have no score.
+    done = [key for key in STAGES if key in report.scores]
+    rows = [[STAGES[key], f"{report.scores[key]:.4f}"] for key in done]
     text = words("stages_text", metric=report.metric, smaller=report.smaller)
     return Section("stages", "From stage to stage", text, [], table(["", f"{report.metric}"], rows))
 
@@ -178,7 +185,10 @@ def _bars(theme: Theme, report: ConversionReport) -> Figure:
         axes.bar([p + 0.2 for p in places], after, 0.38, color=theme.series[0], label="after")
 
     # Labels of thirty layers run into one another on a phone.
-    step = 1 + len(report.layers) // (10 if theme.narrow else 30)
+    most = 30
+    if theme.narrow:
+        most = 10
+    step = 1 + len(report.layers) // most
     axes.set_xticks(list(places)[::step], [str(p + 1) for p in places][::step])
     axes.set_xlabel("layer")
     axes.set_ylabel("KL, nats")
@@ -191,14 +201,12 @@ def _passes(theme: Theme, rows: Sequence[Mapping[str, Any]]) -> Figure:
     panels, columns = theme.side_by_side(2)
     figure = new_figure(theme.width, 2.8 * panels)
     lengths = [row["length"] for row in rows]
-    for axes, key, label, unit in zip(
-        figure.subplots(panels, columns), ("ms", "bytes"), ("ms", "MiB"), (1.0, MIB)
-    ):
-        for side, name, colour in (
-            ("teacher", "original", theme.series[1]),
-            ("student", "converted", theme.series[0]),
-        ):
+    parts = (("ms", "ms", 1.0), ("bytes", "MiB", MIB))
+    for axes, (key, label, unit) in zip(figure.subplots(panels, columns), parts):
+        for i, (side, name) in enumerate(SIDES):
+            # A logarithmic axis has no place for zero.
             values = [max(row[f"{side}_{key}"], 1e-9) / unit for row in rows]
+            colour = theme.series[1 - i]
             axes.loglog(lengths, values, marker="o", markersize=3, color=colour, label=name)
         label_lengths(axes, theme, lengths)
         axes.set_xlabel("tokens")

@@ -1,17 +1,19 @@
-"""The receipt of a converted decoder: what it lost, by position and distance, beside what it saves.
+"""Receipt of a converted decoder: what it loses and what it saves.
 
-Perplexity by position, a needle found again at a distance, a passage copied, continuations side by
-side; time and bytes of decoding are in ``decoding.py``.
+Measures perplexity by position, needles by distance, copies of passages, and continuations side by
+side. Time and bytes of decoding are in ``decoding.py``.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from scipy.stats import t as student_t
 from torch import Tensor, nn
 
 from ...errors import DataError
@@ -25,27 +27,30 @@ from .needles import ROOM, Haystacks, measure_needles
 
 Models = dict[str, nn.Module]
 Row = dict[str, Any]
-CONTROL = "window"  # the name of the teacher with a window and sinks alone, untrained
+
+# Name of the control: the teacher with nothing but a window and sinks, untrained.
+CONTROL = "window"
 
 
 @dataclass(frozen=True)
 class Documents:
-    """Held-out texts of a receipt, and how much of them is read.
+    """Held-out texts of a receipt, and the sizes of its measurements.
 
     Attributes:
-        kinds: documents by what they are; the first kind is that of the training texts.
+        kinds: documents by kind; the first kind is that of the training texts.
         tokenizer: of the models.
-        positions: ends of the stretches of positions that are told apart.
+        positions: ends of the stretches of positions in which perplexity is measured.
         distances: tokens between a needle and the question for it.
-        needles: how many are asked for, at every distance.
-        depth: tokens, at most, before a needle.
-        lists: of words with a number each, one of which is asked for; at ``list_distances``.
-        copies: tokens of a passage that is repeated.
-        lengths: of a prompt, at which a decoding step is timed and the cache weighed.
-        repeats: segments and passages each.
-        prompts: continued side by side; by the tokenizer's chat template where it has one.
+        needles: number of needles, each asked for at every distance.
+        depth: tokens before a needle, at most.
+        lists: number of lists of words with a number each.
+        list_distances: tokens between a list and the question for one of its words.
+        copies: tokens of passages that are repeated.
+        lengths: of prompts, after which decoding is timed and the cache measured.
+        repeats: number of segments, and of passages of each length.
+        prompts: continued side by side, in the tokenizer's chat template if it has one.
         new_tokens: of a continuation.
-        seed: of what is drawn.
+        seed: of everything that is drawn.
     """
 
     kinds: Mapping[str, Sequence[str]]
@@ -68,7 +73,7 @@ class Documents:
     seed: int = 0
 
     def facts(self) -> dict[str, Any]:
-        """What tells these documents from others, without their texts."""
+        """Return plain data that identify these documents: sizes, and hashes of the texts."""
         plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         kinds = {name: digest_json(list(texts)) for name, texts in plain.pop("kinds").items()}
         del plain["tokenizer"]
@@ -83,63 +88,77 @@ def measure_receipt(
     say: Callable[[str], None] = lambda line: None,
     control: nn.Module | None = None,
 ) -> dict[str, Any]:
-    """Plain data of a receipt, see ``docs/linearize.md``; the models are read in evaluation mode.
+    """Measure a receipt; return plain data, see ``docs/linearize.md``.
+
+    The models are in evaluation mode. Measurements for which a model has no positions are left out.
+    A model with fewer positions than the first stretch has one stretch of all its positions, and is
+    timed at the last position that :data:`STEPS` tokens follow.
 
     Args:
-        control: the teacher with the student's window and sinks and nothing else, untrained. Its
-            numbers stand beside the student's, and show what the state and kept groups add.
-
-    What a model has no positions for is left out; one with fewer than the first stretch has one of
-    all its positions, and is timed at the last from which :data:`STEPS` tokens follow.
+        teacher, student: causal models of transformers, before and after the conversion.
+        documents: held-out texts.
+        say: receives lines of progress.
+        control: the teacher with nothing but the student's window and sinks, untrained. Its numbers
+            show how much the state and kept groups add.
 
     Raises:
         DataError: no document with as many tokens as the first stretch of positions.
     """
     both = {"teacher": teacher.eval(), "student": student.eval()}
-    models = both if control is None else both | {CONTROL: control.eval()}
+    models = dict(both)
+    if control is not None:
+        models[CONTROL] = control.eval()
     limit = positions_of(teacher) or max(documents.lengths)
     texts = {kind: _tokens(documents, kind, limit) for kind in documents.kinds}
+    # Needles and copies are hidden in texts of the first kind.
     filler = next(iter(texts.values()))
     generator = torch.Generator().manual_seed(documents.seed)
+
     result: dict[str, Any] = {"perplexity": {}, "seed": documents.seed}
     for kind, tokens in texts.items():
-        result["perplexity"][kind] = rows = by_position(models, tokens, documents, limit)
+        rows = by_position(models, tokens, documents, limit)
+        result["perplexity"][kind] = rows
         say(f"receipt: perplexity on {kind}: {_ratios(rows)} times the teacher's")
     result["recall"] = recall(models, filler, documents, limit, "needle", say)
     result["lists"] = recall(models, filler, documents, limit, "list", say)
     result["copying"] = copying(models, filler, documents, limit, generator)
     say("receipt: needles and copies measured")
-    lengths = [n for n in documents.lengths if n + STEPS <= limit] or [max(0, limit - STEPS)]
-    result["decoding"] = measure_decoding(both, torch.cat(filler), [n for n in lengths if n])
+
+    lengths = [length for length in documents.lengths if length + STEPS <= limit]
+    if not lengths and limit > STEPS:
+        lengths = [limit - STEPS]
+    result["decoding"] = measure_decoding(both, torch.cat(filler), lengths)
     result |= crossings(result["decoding"])
-    result["continuations"] = [
-        row for x in documents.prompts if (row := _continued(both, documents, x, limit))
-    ]
+
+    continued = [_continued(both, documents, prompt, limit) for prompt in documents.prompts]
+    result["continuations"] = [row for row in continued if row]
     result["sentence"] = sentence(result)
     say(f"receipt: {result['sentence']}")
     return result
 
 
 def _tokens(documents: Documents, kind: str, limit: int) -> list[Tensor]:
-    """The documents of a kind as tokens, the longest first."""
+    """Return the documents of a kind as tokens, the longest first."""
     needed = min(documents.positions[0], limit)
     rows = documents.tokenizer(list(documents.kinds[kind]))["input_ids"]
     result = sorted((torch.tensor(row) for row in rows), key=len, reverse=True)
-    if not result or len(result[0]) < needed:
-        longest = len(result[0]) if result else 0
+    longest = max(map(len, result), default=0)
+    if longest < needed:
         raise DataError(
-            f"receipt: {kind}: the longest document has {longest} tokens; needs {needed} or more"
+            f"receipt: expected a document of {kind} with {needed} tokens or more, got {longest} "
+            "at most; give longer texts"
         )
     return result
 
 
 def segments(tokens: list[Tensor], length: int, count: int) -> Tensor:
-    """At most ``count`` stretches of ``length`` tokens, (n, length): the first of each document,
-    then the second of each, and so on.
+    """Return at most ``count`` segments of ``length`` tokens, (n, length): the first of each
+    document, then the second of each, and so on.
     """
-    parts = [x[: len(x) - len(x) % length].view(-1, length) for x in tokens if len(x) >= length]
-    rounds = max(map(len, parts))
-    rows = [part[i] for i in range(rounds) for part in parts if i < len(part)]
+    rows = []
+    for start in range(0, max(map(len, tokens)), length):
+        stop = start + length
+        rows += [document[start:stop] for document in tokens if len(document) >= stop]
     return torch.stack(rows[:count])
 
 
@@ -151,20 +170,23 @@ def by_position(
     ``ratio`` is the student's over the teacher's, with its 95% interval in ``ratio_interval``.
     """
     last = min(limit, len(tokens[0]))
-    ends = [n for n in documents.positions if n <= last] or [last]
+    ends = [end for end in documents.positions if end <= last] or [last]
     rows = segments(tokens, ends[-1], documents.repeats)
-    losses = {
-        name: torch.stack([losses_of(model, row) for row in rows]) for name, model in models.items()
-    }
+
+    # (segments, tokens - 1): the first token of a segment is not predicted.
+    losses = {}
+    for name, model in models.items():
+        losses[name] = torch.stack([losses_of(model, row) for row in rows])
+    excess = losses["student"] - losses["teacher"]
+
     result = []
     for start, stop in zip([0, *ends], ends):
+        stretch = slice(start, stop - 1)
         row: Row = {"from": start, "to": stop, "segments": len(rows)}
-        row |= {
-            name: exponential(float(x[:, start : stop - 1].mean())) for name, x in losses.items()
-        }
+        for name, loss in losses.items():
+            row[name] = exponential(float(loss[:, stretch].mean()))
         row["ratio"] = row["student"] / row["teacher"]
-        lost = losses["student"] - losses["teacher"]
-        row["ratio_interval"] = ratio_interval(lost[:, start : stop - 1])
+        row["ratio_interval"] = ratio_interval(excess[:, stretch])
         if CONTROL in row:
             row[f"{CONTROL}_ratio"] = row[CONTROL] / row["teacher"]
         result.append(row)
@@ -187,26 +209,23 @@ def ratio_interval(lost: Tensor) -> list[float] | None:
     count = len(means)
     if count < 2:
         return None
-
-    # SciPy takes most of a second to import, and nothing else here needs it.
-    from scipy.stats import t
-
-    half = float(t.ppf(0.975, count - 1)) * float(means.std()) / count**0.5
+    half = float(student_t.ppf(0.975, count - 1)) * float(means.std()) / count**0.5
     centre = float(means.mean())
     return [exponential(centre - half), exponential(centre + half)]
 
 
 def losses_of(model: Any, row: Tensor) -> Tensor:
-    """Minus the log-probability of every token but the first, (N - 1,)."""
+    """Return minus the log-probability of every token but the first, (N - 1,)."""
     row = row.to(next(model.parameters()).device)
     return cross_entropies(model(input_ids=row[None], use_cache=False).logits[0, :-1], row[1:])
 
 
-def _right(model: Any, row: Tensor, asked: int) -> float:
-    """The share of the last ``asked`` tokens that are the likeliest, given those before them."""
+def _accuracy(model: Any, row: Tensor, last: int) -> float:
+    """Return the share of the ``last`` tokens that a model predicts, given those before each."""
     row = row.to(next(model.parameters()).device)
-    logits = model(input_ids=row[None], use_cache=False, logits_to_keep=asked + 1).logits[0]
-    return float((logits[-asked - 1 : -1].argmax(-1) == row[-asked:]).float().mean())
+    logits = model(input_ids=row[None], use_cache=False, logits_to_keep=last + 1).logits[0]
+    predicted = logits[-last - 1 : -1].argmax(-1)
+    return float((predicted == row[-last:]).float().mean())
 
 
 def recall(
@@ -217,20 +236,19 @@ def recall(
     kind: str = "needle",
     say: Callable[[str], None] = lambda line: None,
 ) -> list[dict[str, Any]]:
-    """Recall of each model by distance, see :func:`fredholm.lab.distill.needles.summarise`; nothing
-    where the model has no positions for it, or its tokenizer no digits.
+    """Return the recall of each model by distance (:func:`fredholm.lab.distill.needles.summarise`).
+
+    Returns no rows if the model has no positions for it, or its tokenizer no digits.
 
     Args:
         kind: ``"needle"``, or ``"list"`` for one of several words.
     """
     text = torch.cat(filler)
-    asked = {
-        "needle": (documents.needles, documents.distances),
-        "list": (documents.lists, documents.list_distances),
-    }
-    count, distances = asked[kind]
+    count, distances = documents.needles, documents.distances
+    if kind == "list":
+        count, distances = documents.lists, documents.list_distances
     room = min(limit - ROOM[kind], len(text))
-    distances = tuple(n for n in distances if n <= room)
+    distances = tuple(distance for distance in distances if distance <= room)
     if not distances or not count:
         return []
     depth = min(documents.depth, room - max(distances))
@@ -248,27 +266,30 @@ def copying(
     limit: int,
     generator: torch.Generator,
 ) -> list[dict[str, float]]:
-    """Tokens of a text in random order, twice: the share of the second round, but for its first
-    token, that is right.
+    """Measure copying: tokens of a text in random order, twice.
+
+    A model scores the share of the second copy that it predicts, without its first token.
     """
-    text, result = torch.cat(filler), []
-    for length in (n for n in documents.copies if 2 * n <= min(limit, len(text))):
+    text = torch.cat(filler)
+    result = []
+    for length in documents.copies:
+        if 2 * length > min(limit, len(text)):
+            continue
         rows = []
         for _ in range(documents.repeats):
             start = int(torch.randint(len(text) - length + 1, (), generator=generator))
             passage = text[start : start + length]
             passage = passage[torch.randperm(length, generator=generator)]
             rows.append(torch.cat([passage, passage]))
-        scores = {
-            name: sum(_right(model, row, length - 1) for row in rows) / len(rows)
-            for name, model in models.items()
-        }
+        scores = {}
+        for name, model in models.items():
+            scores[name] = statistics.fmean(_accuracy(model, row, length - 1) for row in rows)
         result.append({"length": length, "passages": len(rows), **scores})
     return result
 
 
 def _continued(models: Models, documents: Documents, prompt: str, limit: int) -> dict[str, str]:
-    """The likeliest continuation of a prompt by both models; nothing where no position is left."""
+    """Return the greedy continuation of a prompt by both models, empty if no position is left."""
     tokenizer = documents.tokenizer
     ids = prompt_ids(tokenizer, prompt, chat=bool(getattr(tokenizer, "chat_template", None)))
     new_tokens = min(documents.new_tokens, limit - ids.shape[1])
@@ -277,14 +298,19 @@ def _continued(models: Models, documents: Documents, prompt: str, limit: int) ->
     result = {"prompt": prompt}
     for name, model in models.items():
         given: Any = model
-        ours = ids.to(next(given.parameters()).device)
-        options = {"max_new_tokens": new_tokens, "do_sample": False}
-        kept = given.generation_config
-        given.generation_config = special_tokens_only(kept)  # no penalties: the likeliest tokens
+        tokens = ids.to(next(given.parameters()).device)
+        # A model's own configuration may have penalties, which change the most probable token.
+        own = given.generation_config
+        given.generation_config = special_tokens_only(own)
         try:
-            out = given.generate(input_ids=ours, attention_mask=torch.ones_like(ours), **options)
+            out = given.generate(
+                input_ids=tokens,
+                attention_mask=torch.ones_like(tokens),
+                max_new_tokens=new_tokens,
+                do_sample=False,
+            )
         finally:
-            given.generation_config = kept
+            given.generation_config = own
         result[name] = tokenizer.decode(out[0, ids.shape[1] :].tolist(), skip_special_tokens=True)
     return result
 
@@ -294,29 +320,35 @@ def _ratios(rows: list[Row]) -> str:
 
 
 def sentence(result: dict[str, Any]) -> str:
-    """From which length on a converted decoder is faster and smaller, and what it lost."""
+    """Return a sentence about what a converted decoder saves and what it loses."""
     return f"{saved(result)}; its {lost(result)}"
 
 
 def lost(result: dict[str, Any]) -> str:
-    """What its texts and a needle lost, in words."""
-    by_kind = "; ".join(f"on {kind} {_ratios(rows)}" for kind, rows in result["perplexity"].items())
-    found = f"; {_found(result['recall'][-1])}" if result["recall"] else ""
-    return f"perplexity over the teacher's, by position: {by_kind}{found}"
+    """Return in words what it loses: perplexity, and recall at the largest distance."""
+    parts = [f"on {kind} {_ratios(rows)}" for kind, rows in result["perplexity"].items()]
+    if result["recall"]:
+        parts.append(_found(result["recall"][-1]))
+    return f"perplexity over the teacher's, by position: {'; '.join(parts)}"
 
 
 def saved(result: dict[str, Any]) -> str:
-    """From which length on it is smaller and faster, in words."""
-    smaller, faster = result["smaller_from"], result["faster_from"]
-    size = "at no length" if smaller is None else f"from {smaller:,} tokens on"
-    time = "at no measured length" if faster is None else f"from {faster:,} tokens on"
+    """Return in words from which length on it is smaller and faster."""
+    size = "at no length"
+    if result["smaller_from"] is not None:
+        size = f"from {result['smaller_from']:,} tokens on"
+    time = "at no measured length"
+    if result["faster_from"] is not None:
+        time = f"from {result['faster_from']:,} tokens on"
     return f"Its cache is smaller than the teacher's {size}, and a token faster {time}"
 
 
 def _found(row: dict[str, Any]) -> str:
-    """Recall at a distance, as the share of the teacher's where it was measured so."""
-    distance, theirs = f"{row['distance']:,}", f"{100 * row['teacher']:.0f}%"
-    if "student_share" not in row:  # of an earlier version
+    """Return in words the recall at a distance, as a share of the teacher's."""
+    distance = f"{row['distance']:,}"
+    theirs = f"{100 * row['teacher']:.0f}%"
+    # Receipts of an earlier version have no shares.
+    if "student_share" not in row:
         ours = f"{100 * row['student']:.0f}%"
         return f"of a needle {distance} tokens back it recalls {ours} (teacher {theirs})"
     if row["student_share"] is None:

@@ -1,4 +1,4 @@
-"""The receipt of a converted decoder as sections of its page."""
+"""Sections of a conversion's page about the receipt of a decoder."""
 
 from __future__ import annotations
 
@@ -13,13 +13,19 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Row = dict[str, Any]
+
+# Models by their names in a receipt, and on the page.
 SIDES = (("teacher", "original"), ("student", "converted"))
-CONTROL = ("window", "window alone")  # earlier receipts have none
+
+# The control, which receipts of earlier versions do not have.
+CONTROL = ("window", "window alone")
+
+# Bytes per mebibyte.
 MIB = 2**20
 
 
 def receipt_facts(receipt: Row) -> list[tuple[str, str, str]]:
-    """The receipt's numbers for the top of the page: recall, memory and speed."""
+    """Return the receipt's numbers for the top of the page: recall, memory and speed."""
     facts = []
     if receipt["recall"]:
         last = receipt["recall"][-1]
@@ -33,7 +39,7 @@ def receipt_facts(receipt: Row) -> list[tuple[str, str, str]]:
 
 
 def receipt_sections(receipt: Row) -> list[Section]:
-    """Sections about perplexity, recall, generation and examples; none of them is empty."""
+    """Return sections about perplexity, recall, generation and examples, as far as measured."""
     sections = [_perplexity(receipt)]
     if _tasks(receipt):
         sections.append(_recall(receipt))
@@ -49,17 +55,14 @@ def _perplexity(receipt: Row) -> Section:
     head = ["texts", "tokens", "original", "converted", "ratio", "segments"]
     if controlled:
         head.append(f"ratio, {CONTROL[1]}")
-    rows = [
-        _perplexity_row(kind, row, controlled)
-        for kind, part in receipt["perplexity"].items()
-        for row in part
-    ]
-    measured = [row for part in receipt["perplexity"].values() for row in part]
-    note = words(
-        "perplexity_note",
-        intervals=any(row.get("ratio_interval") for row in measured),
-        control=_control_name(receipt),
-    )
+    rows = []
+    intervals = False
+    for kind, part in receipt["perplexity"].items():
+        for row in part:
+            rows.append(_perplexity_row(kind, row, controlled))
+            # A single segment has no interval.
+            intervals = intervals or bool(row.get("ratio_interval"))
+    note = words("perplexity_note", intervals=intervals, control=_control_name(receipt))
     kinds = list(receipt["perplexity"])
     picture = Picture(
         "perplexity",
@@ -73,16 +76,21 @@ def _perplexity(receipt: Row) -> Section:
 
 
 def _perplexity_row(kind: str, row: Row, controlled: bool) -> list[str]:
-    cells = [kind, f"{row['from']:,} to {row['to']:,}"]
-    cells += [f"{row['teacher']:.2f}", f"{row['student']:.2f}"]
-    cells += [_ratio(row), f"{row['segments']:,}"]
+    cells = [
+        kind,
+        f"{row['from']:,} to {row['to']:,}",
+        f"{row['teacher']:.2f}",
+        f"{row['student']:.2f}",
+        _ratio(row),
+        f"{row['segments']:,}",
+    ]
     if controlled:
         cells.append(f"{row[f'{CONTROL[0]}_ratio']:.3f}")
     return cells
 
 
 def _ratio(row: Row) -> str:
-    """A ratio of perplexities with its interval, where one was measured."""
+    """Return a ratio of perplexities, with its interval if there is one."""
     interval = row.get("ratio_interval")
     if interval is None:
         return f"{row['ratio']:.3f}"
@@ -91,7 +99,7 @@ def _ratio(row: Row) -> str:
 
 
 def _tasks(receipt: Row) -> list[tuple[str, Row]]:
-    """The names and results of everything that was to be recalled."""
+    """Return the names and results of everything that had to be recalled."""
     tasks = [(f"needle, {x['distance']:,} tokens back", x) for x in receipt["recall"]]
     tasks += [(f"list, {x['distance']:,} tokens back", x) for x in receipt.get("lists", [])]
     return tasks + [(f"copy of {x['length']:,} tokens", x) for x in receipt["copying"]]
@@ -104,6 +112,7 @@ def _recall(receipt: Row) -> Section:
     rows = []
     for label, row in _tasks(receipt):
         rows.append([label, *(_share(row, side) for side, _ in sides)])
+        # The teacher is the measure of the shares, and has none.
         if "student_whole" in row:
             whole = [_share(row, f"{side}_whole") for side, _ in sides]
             rows.append(["— whole numbers", *whole])
@@ -122,16 +131,18 @@ def _recall(receipt: Row) -> Section:
 
 
 def _has_control(receipt: Row) -> bool:
-    """Whether the original model with a window and sinks alone was measured too."""
+    """Return whether the original model with only a window and sinks was measured too."""
     return any(CONTROL[0] in row for rows in receipt["perplexity"].values() for row in rows)
 
 
 def _control_name(receipt: Row) -> str:
-    return CONTROL[1].capitalize() if _has_control(receipt) else ""
+    if not _has_control(receipt):
+        return ""
+    return CONTROL[1].capitalize()
 
 
 def _share(row: Row, name: str) -> str:
-    """A share with its interval, where it has one."""
+    """Return a share, with its interval if it has one."""
     if row[name] is None:
         return "–"
     interval = row.get(f"{name}_interval")
@@ -180,7 +191,9 @@ def _percent(share: float) -> str:
 
 
 def _length(value: int | None) -> str:
-    return "" if value is None else f"{value:,} tokens"
+    if value is None:
+        return ""
+    return f"{value:,} tokens"
 
 
 # --- pictures -------------------------------------------------------------------------------------
@@ -203,6 +216,7 @@ def _ratio_lines(theme: Theme, receipt: Row) -> Figure:
         ends = [row["to"] for row in rows]
         ratios = [row["ratio"] for row in rows]
         axes.semilogx(ends, ratios, marker="o", markersize=4, color=colour, label=kind)
+        # The band of the 95% interval.
         known = [row for row in rows if row.get("ratio_interval")]
         low, high = ([row["ratio_interval"][end] for row in known] for end in (0, 1))
         axes.fill_between([row["to"] for row in known], low, high, color=colour, alpha=0.2)
@@ -216,14 +230,14 @@ def _ratio_lines(theme: Theme, receipt: Row) -> Figure:
 
 
 def _recall_lines(theme: Theme, receipt: Row) -> Figure:
-    parts = [
-        (key, place, label)
-        for key, place, label in (
-            ("recall", "distance", "needle: tokens back"),
-            ("copying", "length", "copy: tokens of the passage"),
-        )
-        if receipt[key]
-    ] or [("lists", "distance", "list: tokens back")]
+    # Lists are in the table; they are drawn only if there is nothing else.
+    parts = []
+    if receipt["recall"]:
+        parts.append(("recall", "distance", "needle: tokens back"))
+    if receipt["copying"]:
+        parts.append(("copying", "length", "copy: tokens of the passage"))
+    if not parts:
+        parts.append(("lists", "distance", "list: tokens back"))
     panels, columns = theme.side_by_side(len(parts))
     figure = new_figure(theme.width, 2.7 * panels)
     grid = figure.subplots(panels, columns, sharey=True, squeeze=False).ravel()
@@ -240,7 +254,7 @@ def _recall_lines(theme: Theme, receipt: Row) -> Figure:
 def _recall_panel(
     axes: Axes, theme: Theme, rows: Sequence[Row], place: str, controlled: bool
 ) -> None:
-    """One line per model with its interval; the control is dashed."""
+    """Draw one line per model with its interval; the control is dashed."""
     places = [row[place] for row in rows]
     lines = [(side, name, theme.series[1 - i], "-") for i, (side, name) in enumerate(SIDES)]
     if controlled:

@@ -1,13 +1,13 @@
-"""Which groups of heads retrieve: ranked by the attention that they give to what is asked for.
+"""Ranking of groups of heads by retrieval: the attention that they give to what is asked for.
 
-Nothing is trained. Needles and key–value lists are made from texts, the teacher reads them, and
-each group is scored by the mass that the token before an answer's digit gives to that digit where
-it was said.
+Nothing is trained. The teacher reads needles and lists of words and numbers, made from texts. The
+score of a group is the attention that it gives, from the token before each digit of an answer, to
+that digit where it was stated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -21,9 +21,21 @@ from ...linearization import Replaced
 from ...linearization.heads import Heads
 from ...linearization.positions import positions_of
 from ...linearization.replace import layer_numbers
-from .needles import PAIRS, QUESTION, SAID, draw_number, tells_digits_apart
+from .needles import (
+    PAIRS,
+    QUESTION,
+    SAID,
+    ListQuestion,
+    draw_number,
+    list_question,
+    tells_digits_apart,
+)
 
-LEAST = 0.1  # mass from which on a group counts as one that retrieves
+# The least attention of a group that retrieves.
+LEAST = 0.1
+
+NAME_GROUPS = "name the groups to keep, as in keep='3.0,2.1'"
+"""The fix for every model and tokenizer that the ranking cannot read."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +57,13 @@ class Retrieval:
     seed: int = 0
 
     def facts(self) -> dict[str, Any]:
-        """What tells this probe from another, without its texts."""
-        sizes = {"samples": self.samples, "distance": self.distance, "seed": self.seed}
-        return sizes | {"texts": digest_json(list(self.texts))}
+        """Return plain data that identify this probe: its sizes, and a hash of its texts."""
+        return {
+            "samples": self.samples,
+            "distance": self.distance,
+            "seed": self.seed,
+            "texts": digest_json(list(self.texts)),
+        }
 
 
 class Sample(NamedTuple):
@@ -55,8 +71,8 @@ class Sample(NamedTuple):
 
     Attributes:
         tokens: (N,).
-        queries: places of the tokens before each of the answer's.
-        keys: places of the same tokens where they were said first.
+        queries: places of the tokens that precede those of the answer.
+        keys: places of the answer's tokens where they were stated.
     """
 
     tokens: Tensor
@@ -91,8 +107,8 @@ def rank_groups(replaced: Replaced, retrieval: Retrieval) -> list[dict[str, Any]
     limit = positions_of(replaced.model)
     if limit is not None and longest > limit:
         raise OptionError(
-            f"expected a model with positions for the probe's {longest} tokens, got {limit}; name "
-            "the groups to keep, as in keep='3.0,2.1'"
+            f"expected a model with positions for the probe's {longest} tokens, got {limit}; "
+            f"{NAME_GROUPS}"
         )
 
     # The mass of each head of a layer, summed over the samples. A hook reads queries and keys
@@ -121,8 +137,8 @@ def rank_groups(replaced: Replaced, retrieval: Retrieval) -> list[dict[str, Any]
 
 
 def best_groups(ranking: Sequence[dict[str, Any]], keep: int | str) -> list[str]:
-    """The groups to keep: the first ``keep``, or with ``"probe"`` those with a mass of at least
-    :data:`LEAST`.
+    """Return the groups to keep: the first ``keep``, or with ``"probe"`` those with a mass of at
+    least :data:`LEAST`.
 
     Raises:
         OptionError: more groups than there are, or none that retrieves.
@@ -141,29 +157,42 @@ def best_groups(ranking: Sequence[dict[str, Any]], keep: int | str) -> list[str]
             )
         return found
     if not isinstance(keep, int) or not 1 <= keep <= len(ranking):
-        raise OptionError(f"expected keep as 1 to {len(ranking)} groups of heads, got {keep!r}")
+        raise OptionError(
+            f"keep: expected 1 to {len(ranking)} groups of heads, got {keep!r}; give a number, a "
+            "list of names or 'probe'"
+        )
     return [row["group"] for row in ranking[:keep]]
 
 
 class _Reader:
-    """Before a layer's heads answer: add the mass that each gives from queries to their keys."""
+    """Hook of a layer: before its heads answer, add up the attention from queries to their keys.
+
+    Args:
+        sample: the text that the model reads.
+        total: (heads,) receives the mean attention over the digits of the answer.
+    """
 
     def __init__(self, sample: Sample, total: Tensor):
-        self.sample, self.total = sample, total
+        self.sample = sample
+        self.total = total
 
     def __call__(self, part: Heads, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        query, key = args[0][0], part.share(args[1])[0]
+        # The batch has one sample: query and key are (heads, N, e) here.
+        query = args[0][0]
+        key = part.share(args[1])[0]
         places = self.sample.queries.to(query.device)
         scores = query[:, places].float() @ key.float().mT * part.factor(kwargs.get("scale"))
         later = torch.arange(key.shape[1], device=key.device) > places[:, None]
-        share = scores.masked_fill(later, -torch.inf).softmax(-1)
+        attention = scores.masked_fill(later, -torch.inf).softmax(-1)
+
+        # Each query has one key, at the same index.
         rows = torch.arange(len(places), device=key.device)
-        found = share[:, rows, self.sample.keys.to(key.device)]
-        self.total += found.mean(-1).double().cpu()
+        mass = attention[:, rows, self.sample.keys.to(key.device)]
+        self.total += mass.mean(-1).double().cpu()
 
 
 def _samples(retrieval: Retrieval, draw: torch.Generator) -> list[Sample]:
-    """Needles and key–value lists, in turns."""
+    """Draw needles and lists in turns; texts with too few words have no lists."""
     tokenizer = retrieval.tokenizer
     special = set(getattr(tokenizer, "all_special_ids", ()))
 
@@ -174,7 +203,7 @@ def _samples(retrieval: Retrieval, draw: torch.Generator) -> list[Sample]:
     if not tells_digits_apart(encode):
         raise DataError(
             "expected a tokenizer with a vocabulary of digits, got one that reads different digits "
-            "as the same tokens; name the groups to keep, as in keep='3.0,2.1'"
+            f"as the same tokens; {NAME_GROUPS}"
         )
     text = torch.cat([encode(one) for one in retrieval.texts])
     if len(text) <= retrieval.distance:
@@ -182,56 +211,58 @@ def _samples(retrieval: Retrieval, draw: torch.Generator) -> list[Sample]:
             f"expected texts of more than {retrieval.distance} tokens for the probe of groups, got "
             f"{len(text)}; give more text"
         )
-    words = sorted({x for one in retrieval.texts for x in one.split() if x.isalpha()})
+    every_word = {word for document in retrieval.texts for word in document.split()}
+    words = sorted(filter(str.isalpha, every_word))
     samples = []
     for _ in range(retrieval.samples):
         numbers = [draw_number(draw) for _ in range(PAIRS)]
-        said = SAID.format(numbers[0]), QUESTION
-        samples.append(_sample(encode, *said, numbers[0], _filler(text, retrieval, draw)))
+        needle = ListQuestion(SAID.format(numbers[0]), QUESTION, numbers[0])
+        samples.append(_sample(encode, needle, _filler(text, retrieval, draw)))
         if len(words) >= PAIRS:
-            chosen = [words[i] for i in torch.randperm(len(words), generator=draw)[:PAIRS]]
-            lines = "".join(f"{word}: {number}\n" for word, number in zip(chosen, numbers))
-            asked = int(torch.randint(PAIRS, (), generator=draw))
-            said = lines + "\n", f"\n\n{chosen[asked]}:"
-            samples.append(_sample(encode, *said, numbers[asked], _filler(text, retrieval, draw)))
+            asked = list_question(words, numbers, draw)
+            samples.append(_sample(encode, asked, _filler(text, retrieval, draw)))
     return samples
 
 
 def _filler(text: Tensor, retrieval: Retrieval, draw: torch.Generator) -> Tensor:
+    """Draw a stretch of the text, as long as the distance."""
     start = int(torch.randint(len(text) - retrieval.distance + 1, (), generator=draw))
     return text[start : start + retrieval.distance]
 
 
-def _sample(encode: Any, said: str, question: str, number: str, filler: Tensor) -> Sample:
-    """What is said, filler, the question, and the answer."""
-    first, asked = encode(said), encode(question)
-    whole = encode(f"{question} {number}")
-    answer = whole[len(asked) :]
-    if not torch.equal(whole[: len(asked)], asked) or len(answer) < 1:
+def _sample(encode: Callable[[str], Tensor], asked: ListQuestion, filler: Tensor) -> Sample:
+    """Compose a text: the statement, filler, the question, and the answer."""
+    statement = encode(asked.statement)
+    question = encode(asked.question)
+    answered = encode(f"{asked.question} {asked.number}")
+    answer = answered[len(question) :]
+    if not torch.equal(answered[: len(question)], question) or not len(answer):
         raise DataError(
             "expected a tokenizer that reads a question as the same tokens with and without its "
-            "answer; name the groups to keep, as in keep='3.0,2.1'"
+            f"answer, got one that does not; {NAME_GROUPS}"
         )
-    place = _place(first, answer)
+
+    # A leading space may be a token of its own, or part of the first digit's.
+    place = _place(statement, answer)
     if place is None:
-        # A leading space may be a token of its own, or a part of the first digit's.
-        answer, place = answer[1:], _place(first, answer[1:])
-    if place is None or not len(answer):
+        answer = answer[1:]
+        place = _place(statement, answer)
+    if place is None:
         raise DataError(
             "expected a tokenizer with a vocabulary of digits, got one that reads a number "
-            "differently where it is said and where it is asked for; name the groups to keep, as "
-            "in keep='3.0,2.1'"
+            f"differently in the statement and in the answer; {NAME_GROUPS}"
         )
-    tokens = torch.cat([first, filler, whole])
+    tokens = torch.cat([statement, filler, answered])
     begin = len(tokens) - len(answer)
     steps = torch.arange(len(answer))
     return Sample(tokens, begin - 1 + steps, place + steps)
 
 
 def _place(tokens: Tensor, part: Tensor) -> int | None:
-    """Where a part begins in a text; None where it does not occur."""
+    """Return where a part begins in a text, or None where it does not occur."""
     if not len(part) or len(part) > len(tokens):
         return None
-    rows = tokens.unfold(0, len(part), 1)
-    found = (rows == part).all(1).nonzero().flatten()
-    return int(found[0]) if len(found) else None
+    matches = (tokens.unfold(0, len(part), 1) == part).all(1).nonzero()
+    if not len(matches):
+        return None
+    return int(matches[0])

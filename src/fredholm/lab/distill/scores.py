@@ -1,14 +1,12 @@
-"""What is measured on a validation split: a model's score, and each layer's divergence from its
-teacher.
-"""
+"""Measurements on a validation split: a model's score, each layer's divergence from its teacher."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ...linearization import Replaced
 from ...linearization.divergence import ExactDivergence
@@ -17,7 +15,8 @@ from ..data import make_loader
 from ..training.tasks import Tally, Task
 from .stages import check_batch, outputs_of
 
-BATCHES = 8  # of the validation split, on which divergences are measured
+# Batches on which divergences are measured.
+BATCHES = 8
 
 
 @torch.no_grad()
@@ -54,7 +53,11 @@ def evaluate(
 
 @torch.no_grad()
 def check_head(model: nn.Module, dataset: Any) -> None:
-    """ConversionError where a model gives no logits, before anything is written or trained."""
+    """Refuse a model without logits, before anything is written or trained.
+
+    Raises:
+        ConversionError: see :func:`.stages.outputs_of`.
+    """
     for _ in _forward(model, dataset, "32", 1, 1):
         pass
 
@@ -63,8 +66,9 @@ def check_head(model: nn.Module, dataset: Any) -> None:
 def divergences(
     replaced: Replaced, dataset: Any, precision: str = "32", batch_size: int = 16
 ) -> dict[str, ExactDivergence]:
-    """Each layer's exact divergence from its teacher over the first batches of a split, inputs as
-    the teacher gives them.
+    """Return each layer's exact divergence from its teacher, over the first batches of a split.
+
+    Every layer reads what the teacher's layer reads.
     """
     with replaced.mode("measure"):
         for _ in _forward(replaced.model, dataset, precision, batch_size, BATCHES):
@@ -74,8 +78,8 @@ def divergences(
 
 def _forward(
     model: nn.Module, dataset: Any, precision: str, batch_size: int, limit: int | None = None
-):
-    """(outputs, labels) of the batches of a split."""
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Iterate over outputs and labels of the first ``limit`` batches of a split; None: of all."""
     device = next(model.parameters()).device
     with evaluating(model):
         for number, (inputs, labels) in enumerate(make_loader(dataset, batch_size)):
@@ -87,6 +91,7 @@ def _forward(
 
 
 def _to(inputs: Any, device: torch.device) -> Any:
+    # A model of transformers takes its arguments by name.
     if isinstance(inputs, Mapping):
         return {key: value.to(device) for key, value in inputs.items()}
     return inputs.to(device)

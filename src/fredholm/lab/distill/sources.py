@@ -1,6 +1,4 @@
-"""Conversions by name: a folder of transformers or of a run, and a data set, as the command line
-gives them.
-"""
+"""Conversion of a model in a folder, with a data set by name, as the command line needs it."""
 
 from __future__ import annotations
 
@@ -27,19 +25,29 @@ from .linearize import DISTIL, LENGTHEN, MATCH, TUNE, Conversion, linearize
 from .receipt import Documents
 from .retrieval import Retrieval
 
-TEXTS, WINDOW, VALIDATED = "python-docs", 512, 16  # of language models: data, tokens, windows
-PROBED = 24  # held-out texts on which groups of heads are ranked
-REACH = 4096  # positions that half of a language model's windows are spread over
-ENCODER = {"distil": DISTIL, "match": MATCH, "lengthen": LENGTHEN, "tune": TUNE}
-# Of a language model, whose window needs features that cannot outgrow softmax's exponentials.
+# Defaults for language models: the data set, tokens per window, and validation windows.
+TEXTS, WINDOW, VALIDATED = "python-docs", 512, 16
+
+# Held-out texts on which groups of heads are ranked.
+PROBED = 24
+
+# Half of a language model's windows lie anywhere below this position.
+REACH = 4096
+
+# The feature map of language models: beside a window of softmax, features must not outgrow its
+# exponentials.
 MAP = {"to": "hedgehog", "options": {"softmax": True}, "tied": False}
-# Of a language model: the maps, then the teacher's logits, which are all that it has to learn.
+
+# Stages of other models, and of language models: these learn the maps, then the teacher's logits,
+# and have no other task.
+ENCODER = {"distil": DISTIL, "match": MATCH, "lengthen": LENGTHEN, "tune": TUNE}
 DECODER = {
     "distil": replace(DISTIL, lr=3e-2, batch_size=1, steps=60),
     "match": replace(MATCH, epochs=1, steps=400),
     "lengthen": replace(LENGTHEN, epochs=1, steps=60),
     "tune": replace(TUNE, epochs=0),
 }
+
 # Files of tokenizers, of image and of sound processors, as transformers writes them.
 PROCESSOR = (
     "added_tokens.json",
@@ -82,38 +90,37 @@ def linearize_source(
     trust_code: bool = False,
     **options: Any,
 ) -> Conversion:
-    """:func:`linearize` for a model in a folder.
+    """Convert a model in a folder, see :func:`linearize`.
 
     Args:
         source: a folder of transformers (``config.json`` with ``architectures``, its weights, and
-            of texts its tokenizer), one with a model in a GGUF file, the name of weights that
+            for texts its tokenizer), a folder with a GGUF file, the name of weights that
             :func:`fredholm.data.fetch` brings, or the folder of a run of ``fredholm train``, whose
             own data are used.
-        to: see :func:`linearize`; default ``"luna"``, of a language model :data:`MAP`.
+        to: see :func:`linearize`; default ``"luna"``, for a language model :data:`MAP`.
         say, options: see :func:`linearize`.
         data: name of a data set, see :func:`fredholm.data.list_datasets`; without one a model of
-            transformers is replaced, not trained. Weights by name that are a language model's take
-            ``python-docs``.
-        task: see :func:`linearize`; default that of a run's data, of a language model ``"tokens"``,
-            of texts for a model with one answer ``"regression"``, otherwise ``"classification"``.
+            transformers is not trained. A language model by name takes ``python-docs``.
+        task: see :func:`linearize`; default that of a run's data, for a language model
+            ``"tokens"``, for texts and a model with one answer ``"regression"``, otherwise
+            ``"classification"``.
         out: folder of the conversion.
-        max_length: tokens kept of a text, of a language model those of a window; default what the
-            model can place, of a language model 512 at most.
-        reach: of a language model with rotary positions: half of its windows begin at any position
-            from which they end below it, so that the maps see positions beyond a window; default
-            :data:`REACH` or all that the model has, 0 for windows that all begin at the first.
-        longer: tokens of the windows of a further, short stage ``lengthen`` of a language model.
-        exercises: of a language model, the share of its training windows that ask for what lies
-            far back, see :class:`fredholm.lab.distill.exercises.Exercises`; default none.
-        samples: of the training split, the first so many after a fixed shuffle; default all.
+        max_length: tokens per text, for a language model per window; default as many as the model
+            has positions for, for a language model 512 at most.
+        reach: for a language model with rotary positions: half of its windows lie anywhere below
+            this position, so that the maps learn positions beyond a window; default :data:`REACH`
+            or as many as the model has; 0: all windows begin at the first position.
+        longer: tokens per window of a further, short stage ``lengthen`` of a language model.
+        exercises: share of a language model's training windows that ask for tokens far back, see
+            :class:`fredholm.lab.distill.exercises.Exercises`; default none.
+        samples: size of a random part of the training split; default all.
         distil, match, lengthen, tune: the stages, or changes to their defaults, which are
-            :data:`DISTIL`, :data:`MATCH`, :data:`LENGTHEN` and :data:`TUNE`, of a language model
-            :data:`DECODER`.
-        receipt: measure what a language model lost and saves.
-        needles: how many numbers the receipt hides and asks for; default 100.
+            :data:`ENCODER`, for a language model :data:`DECODER`.
+        receipt: measure what a language model loses and saves.
+        needles: number of needles in the receipt; default 100.
         unseen: a further data set of texts for the receipt, of a kind that was not trained on.
         ranked: rank the groups of heads of a language model by retrieval, whatever is kept.
-        trust_code: of a run, see :func:`fredholm.training.load_run`. Code in a folder of
+        trust_code: for a run, see :func:`fredholm.training.load_run`. Code in a folder of
             transformers is never executed.
 
     Raises:
@@ -122,15 +129,25 @@ def linearize_source(
         OptionError: a data set that does not fit the model.
         ConversionError: a class that transformers does not know.
     """
-    source, named = _folder_of(source, say)
-    asked = {"distil": distil, "match": match, "lengthen": lengthen, "tune": tune}
+    # Weights by name are fetched where they are not here yet.
+    named = not Path(source).exists() and str(source) in list_datasets()
+    source = _fetched(str(source), say) if named else Path(source)
+
+    # A number of groups, or "probe", comes from a ranking; named groups need none.
+    by_rank = options.get("keep")
+    if not isinstance(by_rank, int) and by_rank != "probe":
+        by_rank = None
     defaults = ENCODER
     processor: Any = None
+    splits: Any = None
     if (source / "recipe.yaml").is_file():
         if data is not None:
-            raise OptionError("--data belongs to models of transformers; a run has data of its own")
+            raise OptionError(
+                f"--data: expected none beside a run, which has its own data, got {data!r}; leave "
+                "it out"
+            )
         model, place = load_run(source, trust_code=trust_code)
-        splits: Any = tuple(run_dataset(model, place, split) for split in ("train", "val"))
+        splits = tuple(run_dataset(model, place, split) for split in ("train", "val"))
         task = task or splits[0].task
     else:
         model, processor = _transformers_model(source)
@@ -143,83 +160,82 @@ def linearize_source(
         if decoder and data is not None:
             defaults = DECODER
             tokenizer = processor or _tokenizer(source)
-            splits = _windows(data, tokenizer, max_length, model, reach)
+            train, val = _windows(data, tokenizer, max_length, model, reach)
             if longer is not None:
                 options["longer"] = _longer(data, tokenizer, longer, model, reach)
             if exercises is not None:
-                splits = Exercises(splits[0], tokenizer, exercises), splits[1]
+                train = Exercises(train, tokenizer, exercises)
                 if longer is not None:
                     options["longer"] = Exercises(options["longer"], tokenizer, exercises)
+            splits = (train, val)
             task = "tokens"
-            if ranked or isinstance(options.get("keep"), int) or options.get("keep") == "probe":
+            if ranked or by_rank is not None:
                 texts = load_texts(data, "val")
                 options["retrieval"] = Retrieval(texts[:PROBED], tokenizer)
             if receipt:
                 options["documents"] = _documents(data, unseen, tokenizer, needles)
         else:
-            splits = None if data is None else _splits(model, source, data, max_length)
-            numbers = model.main_input_name != "pixel_values" and model.config.num_labels == 1
-            task = task or ("regression" if numbers else None)
-    if defaults is ENCODER and (longer or reach):
-        raise OptionError("--lengthen and --reach are of a language model that learns from texts")
-    if defaults is ENCODER and exercises is not None:
-        raise OptionError(
-            f"--exercises {exercises}: expected a language model that learns from texts, got "
-            f"{type(model).__name__}; leave it out"
-        )
+            if data is not None:
+                splits = _splits(model, source, data, max_length)
+            if model.main_input_name != "pixel_values" and model.config.num_labels == 1:
+                task = task or "regression"
+
+    # Flags that only a language model reads: an ignored flag would look like one that worked.
+    if defaults is not DECODER:
+        windows = {"lengthen": longer, "reach": reach, "exercises": exercises}
+        _refuse_without_texts(windows, "give --data, or leave it out")
+    if "retrieval" not in options:
+        named_groups = "give --data, or name the groups as in --keep 18.2,17.1"
+        _refuse_without_texts({"keep": by_rank}, named_groups)
+        _refuse_without_texts({"probe": ranked}, "give --data, or leave it out")
+    if "documents" not in options:
+        receipt_flags = {"needles": needles, "unseen": unseen}
+        _refuse_without_texts(receipt_flags, "give --data and no --no-receipt, or leave it out")
     if lengthen and longer is None:
         raise OptionError(
-            "--lengthen-steps: needs --lengthen, the tokens of the windows of that stage"
+            "--lengthen-steps: expected --lengthen beside it, the tokens per window of that stage, "
+            "got none; add it"
         )
-    keep = options.get("keep")
-    if "retrieval" not in options and (isinstance(keep, int) or keep == "probe"):
-        raise OptionError(
-            f"--keep {keep}: expected a language model and texts on which its groups of heads are "
-            "ranked, got none; give --data, or name the groups as in --keep 18.2,17.1"
-        )
-    if ranked and "retrieval" not in options:
-        raise OptionError(
-            "--probe: expected a language model and texts on which its groups of heads are ranked, "
-            "got none; give --data, or leave it out"
-        )
-    if needles is not None and "documents" not in options:
-        raise OptionError(
-            "--needles is of the receipt of a language model that learns from texts; leave it out"
-        )
-    if unseen is not None and "documents" not in options:
-        raise OptionError(
-            "--unseen is of the receipt of a language model that learns from texts; leave it out"
-        )
+
     if splits is not None and samples is not None:
-        splits = (_some(splits[0], samples), splits[1])
-    stages = {key: _stage(defaults[key], given) for key, given in asked.items()}
-    options |= {"task": task or "classification", **stages}
+        train, val = splits
+        splits = (_some(train, samples), val)
+    given = {"distil": distil, "match": match, "lengthen": lengthen, "tune": tune}
+    for key, stage in given.items():
+        # A mapping changes some fields of the default.
+        if not isinstance(stage, StageOptions):
+            stage = replace(defaults[key], **(stage or {}))
+        options[key] = stage
+    options["task"] = task or "classification"
     result = linearize(model, to or "luna", data=splits, folder=out, say=say, **options)
+
     if processor is not None:
         with storing(Path(out)):
             processor.save_pretrained(Path(out) / "model")
-    for name in PROCESSOR:  # a tokenizer as it is: what it would write anew may differ
+    # Files of a tokenizer are copied: what it would write itself may differ.
+    for name in PROCESSOR:
         if (source / name).is_file():
             with storing(Path(out)):
                 shutil.copyfile(source / name, Path(out) / "model" / name)
     return result
 
 
-def _stage(default: StageOptions, given: StageOptions | Mapping[str, Any] | None) -> StageOptions:
-    """A stage as it was given, or the default with what was given in the place of its fields."""
-    return given if isinstance(given, StageOptions) else replace(default, **(given or {}))
+def _refuse_without_texts(flags: Mapping[str, Any], fix: str) -> None:
+    """Refuse flags that only a language model with texts reads.
 
-
-def _folder_of(source: str | Path, say: Callable[[str], None] | None) -> tuple[Path, bool]:
-    """The folder of a source, and whether it is one that was fetched by name."""
-    name = str(source)
-    if Path(name).exists() or name not in list_datasets():
-        return Path(name), False
-    return _fetched(name, say), True
+    Raises:
+        OptionError: the first flag that is given; ``fix`` ends the message.
+    """
+    for name, value in flags.items():
+        if value:
+            raise OptionError(
+                f"--{name}: expected a language model that learns from texts, got {value!r} "
+                f"without one; {fix}"
+            )
 
 
 def _fetched(name: str, say: Callable[[str], None] | None = None) -> Path:
-    """The folder of a data set or of weights, brought where it is not there yet."""
+    """Return the folder of a data set or of weights; fetch it if it is not here yet."""
     folder = dataset_path(name)
     if not folder.is_dir():
         if say is not None:
@@ -231,71 +247,80 @@ def _fetched(name: str, say: Callable[[str], None] | None = None) -> Path:
 def _windows(
     name: str, tokenizer: Any, max_length: int | None, model: Any, reach: int | None
 ) -> tuple[Any, Any]:
-    """A data set's training and validation split in windows of tokens."""
+    """Return a data set's training and validation split as windows of tokens."""
     limit = positions_of(model)
     length = _placed(model, max_length or min(WINDOW, limit or WINDOW), "--max-length")
-    train = TokenWindows(
-        name,
-        "train",
-        load_texts(name, "train"),
-        tokenizer,
-        length,
-        reach=_reach(model, reach, length, limit),
-    )
+    begins = _reach(model, reach, length, limit)
+    texts = load_texts(name, "train")
+    train = TokenWindows(name, "train", texts, tokenizer, length, reach=begins)
     val = TokenWindows(name, "val", load_texts(name, "val"), tokenizer, length)
     return train, _some(val, min(len(val), VALIDATED))
 
 
 def _reach(model: Any, reach: int | None, length: int, limit: int | None) -> int | None:
-    """Below which position windows of ``length`` tokens end; None where all begin at the first."""
+    """Return the position below which windows of ``length`` tokens end, or None if all of them
+    begin at the first position.
+    """
     rotary = getattr(model.config, "rope_parameters", None) is not None
     if reach is None:
-        reach = min(REACH, limit or REACH) if rotary else 0
-        return reach if reach > length else None
-    if reach and not rotary:
+        farthest = min(REACH, limit or REACH)
+        if rotary and farthest > length:
+            return farthest
+        return None
+    if reach == 0:
+        return None
+    if not rotary:
+        # With learned positions a window means something else at every place.
         raise OptionError(
-            f"--reach: {type(model).__name__} has no rotary positions, by which alone a window "
-            "means the same wherever it begins; leave it out"
+            f"--reach: expected a model with rotary positions, got {type(model).__name__}; leave "
+            "it out"
         )
-    return _placed(model, reach, "--reach") if reach else None
+    return _placed(model, reach, "--reach")
 
 
 def _longer(name: str, tokenizer: Any, length: int, model: Any, reach: int | None) -> Any:
-    """The training split in longer windows."""
-    length, limit = _placed(model, length, "--lengthen"), positions_of(model)
-    reach = _reach(model, max(reach, length) if reach else reach, length, limit)
+    """Return the training split as longer windows."""
+    length = _placed(model, length, "--lengthen")
+    if reach:
+        reach = max(reach, length)
+    reach = _reach(model, reach, length, positions_of(model))
     return TokenWindows(name, "train", load_texts(name, "train"), tokenizer, length, reach=reach)
 
 
 def _placed(model: Any, length: int, option: str) -> int:
-    """A number of tokens that the model has positions for."""
+    """Return a number of tokens if the model has positions for them.
+
+    Raises:
+        OptionError: it has fewer; ``option`` names the flag.
+    """
     limit = positions_of(model)
     if limit is not None and length > limit:
         raise OptionError(
-            f"{option}: received {length}; the model has positions for {limit} tokens"
+            f"{option}: expected at most {limit}, the positions of the model, got {length}; lower "
+            "it"
         )
     return length
 
 
 def load_texts(name: str, split: str) -> list[str]:
-    """The documents of a data set's split, or its texts.
+    """Return the documents of a data set's split, or its texts.
 
     Raises:
-        OptionError: a data set of something else.
+        OptionError: a data set of another kind.
     """
     _fetched(name)
     source = create_dataset(name, split)
     result = getattr(source, "documents", None) or getattr(source, "texts", None)
     if not result:
         raise OptionError(
-            f"--data: {name} holds {source.kind.name}; a language model needs texts, such as "
-            f"{TEXTS}"
+            f"--data: expected a data set of texts, got {name}, which has {source.kind.name}; "
+            f"choose another, such as {TEXTS}"
         )
     return list(result)
 
 
 def _documents(data: str, unseen: str | None, tokenizer: Any, needles: int | None) -> Documents:
-    """Held-out texts of the receipt: of the kind trained on, and of another."""
+    """Return the held-out texts of the receipt: of the kind trained on, and of another."""
     kinds = {data: load_texts(data, "test")}
     if unseen is not None:
         kinds[unseen] = load_texts(unseen, "test")
@@ -314,54 +339,68 @@ def _some(dataset: Any, samples: int) -> Any:
         OptionError: no samples, or more than the split has.
     """
     if not 0 < samples <= len(dataset):
-        raise OptionError(f"--samples: received {samples}; the training split has {len(dataset)}")
+        raise OptionError(
+            f"--samples: expected 1 to {len(dataset)}, the samples of the training split, got "
+            f"{samples}; lower it"
+        )
     order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0))
     return Part(dataset, order[:samples])
 
 
 def _transformers_model(folder: Path) -> tuple[Any, Any]:
-    """The model that a folder's configuration names, or that is in its GGUF file, with its
-    tokenizer where that is inside as well.
+    """Load the model that a folder's configuration names, or its GGUF file, with the tokenizer that
+    only the latter contains.
     """
     library: Any = require("transformers", "hf", "converting a transformers model")
     if not (folder / "config.json").is_file() and any(folder.glob("*.gguf")):
         return load_gguf(folder)
     if not (folder / "config.json").is_file():
         raise CheckpointError(
-            f"no config.json in {str(folder)!r}; give a folder of transformers, or of a run of "
-            "fredholm train"
+            f"{folder}: expected a folder with config.json, got none; give a folder of "
+            "transformers, or of a run of fredholm train"
         )
     if (folder / ADAPTER).is_file():
         raise ConversionError(
-            f"{folder} holds a model that was converted already; convert its source"
+            f"{folder}: expected a model with softmax attention, got one that was converted "
+            "already; convert its source"
         )
     try:
         config = load_local(library.AutoConfig, folder)
         kind = getattr(library, (config.architectures or [""])[0], None)
-        # The name comes from the folder: a model's class, and no other thing that the library has.
+        # The folder chooses the name: it must not be anything else in the library.
         if not (isinstance(kind, type) and issubclass(kind, library.PreTrainedModel)):
             raise ConversionError(
-                f"{folder}: config.json names no class of transformers (architectures: "
-                f"{config.architectures})"
+                f"{folder}: expected the class of a model in config.json, got architectures "
+                f"{config.architectures}; update transformers, or correct the file"
             )
         model, info = load_local(kind, folder, output_loading_info=True)
     except (OSError, ValueError, RuntimeError) as error:
-        raise CheckpointError(f"{folder}: transformers cannot read it ({error})") from error
+        raise CheckpointError(
+            f"{folder}: expected a model that transformers can read, got {error}; fetch it again"
+        ) from error
     missing = sorted(map(str, info["missing_keys"]))
     if missing:
+        # transformers would fill them with random numbers.
         raise CheckpointError(
-            f"{folder}: weights are missing, which would start at random: {', '.join(missing[:8])}"
+            f"{folder}: expected all weights of the model, got none for {', '.join(missing[:8])}; "
+            "fetch it again, or load it with the class it was saved with"
         )
     return model.eval(), None
 
 
 def _tokenizer(folder: Path) -> Any:
-    """A folder's tokenizer, or a CheckpointError."""
+    """Load a folder's tokenizer.
+
+    Raises:
+        CheckpointError: there is none.
+    """
     library: Any = require("transformers", "hf", "reading texts")
     try:
         return load_local(library.AutoTokenizer, folder)
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{folder}: has no tokenizer ({error})") from error
+        raise CheckpointError(
+            f"{folder}: expected a tokenizer, got {error}; save one there"
+        ) from error
 
 
 def _scaled(
@@ -369,33 +408,45 @@ def _scaled(
     mean: float | Sequence[float] | None = None,
     std: float | Sequence[float] | None = None,
 ) -> Any:
-    """A data set normalised by a model's own mean and deviation, where it has them, and not by
-    those of the data, which its weights have never seen.
+    """Return a data set normalised by the model's mean and deviation instead of its own, which the
+    model's weights do not know.
+
+    Args:
+        pictures: the data set.
+        mean, std: per channel, or one for all of them; None: the model has none.
 
     Raises:
-        OptionError: as many of them as the pictures do not have channels.
+        OptionError: the pictures have another number of channels.
     """
     if mean is None or std is None:
         return pictures
-    result, count = copy.copy(pictures), pictures.shape[0]
-    result.mean, result.std = (
-        (float(x),) * count if isinstance(x, int | float) else tuple(x) for x in (mean, std)
-    )
+    count = pictures.shape[0]
+    result = copy.copy(pictures)
+    result.mean = _per_channel(mean, count)
+    result.std = _per_channel(std, count)
     if not len(result.mean) == len(result.std) == count:
         raise OptionError(
-            f"--data: the pictures of {pictures.name} have {count} channels, and the model's image "
-            f"processor normalises {len(result.mean)}"
+            f"--data: expected pictures with {len(result.mean)} channels, as the model's image "
+            f"processor normalises, got {pictures.name} with {count}; choose another data set"
         )
     return result
 
 
+def _per_channel(value: float | Sequence[float], count: int) -> tuple[float, ...]:
+    if isinstance(value, int | float):
+        return (float(value),) * count
+    return tuple(value)
+
+
 def _splits(model: Any, folder: Path, name: str, max_length: int | None) -> tuple[Any, Any]:
-    """A data set's training and validation split as the model reads them."""
+    """Return a data set's training and validation split as the model reads them."""
     if model.main_input_name == "pixel_values":
-        size, facts = model.config.image_size, picture_scale(folder)
-        scale = {name: facts[name] for name in ("mean", "std") if name in facts}
-        pictures = (create_dataset(name, part, image_size=size) for part in ("train", "val"))
-        return tuple(_scaled(each, **scale) for each in pictures)  # type: ignore[return-value]
+        facts = picture_scale(folder)
+        size = model.config.image_size
+        train, val = (create_dataset(name, part, image_size=size) for part in ("train", "val"))
+        mean, std = facts.get("mean"), facts.get("std")
+        return _scaled(train, mean, std), _scaled(val, mean, std)
+
     tokenizer = _tokenizer(folder)
     length = _placed(model, max_length or positions_of(model) or 512, "--max-length")
     result = []

@@ -1,10 +1,11 @@
-"""Time and memory of a converted model beside its teacher's, against the length."""
+"""Time and memory of a converted model and of its teacher, by the length of the input."""
 
 from __future__ import annotations
 
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,26 +16,29 @@ from ...errors import OptionError
 from ...linearization.positions import positions_of
 from .stages import call
 
+# Passes per model and length, of which the median counts.
 REPEATS = 5
 
 
 def token_inputs(model: Any) -> Callable[[int], dict[str, Any]]:
-    """Random tokens of a length for a transformers model.
+    """Return a function from a length to random tokens for a transformers model.
 
     Raises:
         OptionError: a model that reads something else, or a length beyond its positions.
     """
-    size, limit = getattr(getattr(model, "config", None), "vocab_size", None), positions_of(model)
+    size = getattr(getattr(model, "config", None), "vocab_size", None)
+    limit = positions_of(model)
     if size is None:
         raise OptionError(
-            f"{type(model).__name__} does not read tokens: say what it is given at a length with "
-            "lengths={n: inputs}"
+            f"lengths: expected a model that reads tokens, got {type(model).__name__}; give its "
+            "inputs by length, lengths={n: inputs}"
         )
 
     def make(length: int) -> dict[str, Any]:
         if limit is not None and length > limit:
             raise OptionError(
-                f"lengths: received {length}; the model has positions for {limit} tokens"
+                f"lengths: expected at most {limit} tokens, for which the model has positions, got "
+                f"{length}; leave it out"
             )
         device = next(model.parameters()).device
         return {"input_ids": torch.randint(0, int(size), (1, length), device=device)}
@@ -46,39 +50,49 @@ def token_inputs(model: Any) -> Callable[[int], dict[str, Any]]:
 def measure_speed(
     teacher: nn.Module, student: nn.Module, lengths: Sequence[int] | dict[int, Any]
 ) -> list[dict[str, float]]:
-    """A row a length: median milliseconds of one forward pass and the peak of what it holds at
-    once, in bytes, of both models.
+    """Measure one forward pass of both models at each length.
 
     Args:
-        teacher, student: in turns, in evaluation mode.
+        teacher, student: measured in turns, in evaluation mode.
         lengths: numbers of tokens, for models of transformers that read tokens; or a dictionary of
             inputs by length.
 
-    Memory is that of tensors made during the pass: the allocator's peak on a GPU, the profiler's
-    account on a CPU. Times mean something on a quiet machine only.
+    Returns:
+        One row per length: ``length``; of each model ``NAME_ms``, the median time, and
+        ``NAME_bytes``, the peak memory of tensors made during the pass. That is the allocator's
+        peak on a GPU, the profiler's account on a CPU. Times are only meaningful on a quiet
+        machine.
 
     Raises:
         OptionError: lengths without inputs for a model that does not read tokens, or beyond its
             positions.
     """
-    given = dict(lengths) if isinstance(lengths, dict) else None
-    make = token_inputs(teacher) if given is None else given.__getitem__
+    models = {"teacher": teacher.eval(), "student": student.eval()}
+    if isinstance(lengths, dict):
+        make: Callable[[int], Any] = lengths.__getitem__
+    else:
+        make = token_inputs(teacher)
+
     rows = []
     for length in sorted(lengths):
-        inputs, row = make(length), {"length": float(length)}
-        times: dict[str, list[float]] = {"teacher": [], "student": []}
-        for name, model in (("teacher", teacher.eval()), ("student", student.eval())):
-            row[f"{name}_bytes"] = float(peak_bytes(lambda m=model, x=inputs: call(m, x)))
+        inputs = make(length)
+        row = {"length": float(length)}
+        for name, model in models.items():
+            row[f"{name}_bytes"] = float(peak_bytes(partial(call, model, inputs)))
+
+        # In turns, so that other work on the machine slows both down.
+        times: dict[str, list[float]] = {name: [] for name in models}
         for _ in range(REPEATS):
-            for name, model in (("teacher", teacher), ("student", student)):
+            for name, model in models.items():
                 times[name].append(_seconds(model, inputs))
-        rows.append(
-            row | {f"{name}_ms": 1e3 * statistics.median(values) for name, values in times.items()}
-        )
+        for name, values in times.items():
+            row[f"{name}_ms"] = 1e3 * statistics.median(values)
+        rows.append(row)
     return rows
 
 
 def _seconds(model: nn.Module, inputs: Any) -> float:
+    # A GPU works while Python goes on: wait for it before and after.
     cuda = next(model.parameters()).is_cuda
     if cuda:
         torch.cuda.synchronize()
@@ -90,7 +104,7 @@ def _seconds(model: nn.Module, inputs: Any) -> float:
 
 
 def peak_bytes(run: Callable[[], Any]) -> int:
-    """The most bytes of tensors that a call holds at once, beyond what was there before it.
+    """Return the peak memory in bytes of tensors made during a call.
 
     Example:
         >>> 4_000_000 <= peak_bytes(lambda: torch.ones(1_000_000)) < 4_100_000
@@ -104,8 +118,12 @@ def peak_bytes(run: Callable[[], Any]) -> int:
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
         run()
     events: Any = record.profiler.kineto_results.events()  # type: ignore[union-attr]
+    changes = [event for event in events if event.name() == "[memory]"]
+    changes.sort(key=lambda event: event.start_ns())
+
+    # A release has a negative size.
     live = peak = 0
-    for event in sorted((e for e in events if e.name() == "[memory]"), key=lambda e: e.start_ns()):
+    for event in changes:
         live += event.nbytes()
         peak = max(peak, live)
     return peak

@@ -1,5 +1,6 @@
-"""The first and the last stage of a conversion: attention distillation, and the task;
-``matching.py`` has those between them.
+"""First and last stage of a conversion: attention distillation, and the task.
+
+``matching.py`` has the stages between them.
 """
 
 from __future__ import annotations
@@ -20,50 +21,61 @@ from ..training.tasks import Tally, Task
 
 
 def call(model: nn.Module, inputs: Any) -> Any:
-    """What a model makes of a batch, whose arguments may be a mapping."""
-    return model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
+    """Apply a model to a batch; a mapping has its arguments by name."""
+    if isinstance(inputs, Mapping):
+        return model(**inputs)
+    return model(inputs)
 
 
 def outputs_of(model: nn.Module, inputs: Any) -> Tensor:
-    """A model's logits, taken out of the library's outputs.
+    """Return a model's logits, whatever its library puts them into.
 
     Raises:
         ConversionError: a model without the head of a task.
     """
     out = call(model, inputs)
-    result = out.logits if hasattr(out, "logits") else out[0] if isinstance(out, tuple) else out
-    if not isinstance(result, Tensor):
-        gives = ", ".join(out) if isinstance(out, Mapping) else type(out).__name__
-        kind = type(model).__name__
-        stem = kind.removesuffix("Model")
-        raise ConversionError(
-            f"{kind} gives {gives} and no logits: the head of a task is missing. Load the model "
-            f"with one, for example {stem}ForSequenceClassification, fine-tuned on the task"
-        )
-    return result
+    result = getattr(out, "logits", out)
+    if isinstance(result, tuple):
+        result = result[0]
+    if isinstance(result, Tensor):
+        return result
+
+    gives = type(out).__name__
+    if isinstance(out, Mapping):
+        gives = ", ".join(out)
+    kind = type(model).__name__
+    stem = kind.removesuffix("Model")
+    raise ConversionError(
+        f"{kind}: expected logits, got {gives}; load the model with the head of a task, for "
+        f"example {stem}ForSequenceClassification, fine-tuned on the task"
+    )
 
 
 def check_batch(inputs: Any) -> None:
-    """DataError for a sample that is padding from end to end, which no attention can answer."""
-    mask = inputs.get("attention_mask") if isinstance(inputs, Mapping) else None
-    if mask is None:
+    """Refuse a batch with a sample that is nothing but padding: attention to no key is undefined.
+
+    Raises:
+        DataError: naming the samples.
+    """
+    if not isinstance(inputs, Mapping) or inputs.get("attention_mask") is None:
         return
-    empty = (~mask.bool().any(-1)).nonzero().flatten().tolist()
+    real = inputs["attention_mask"].bool().any(-1)
+    empty = (~real).nonzero().flatten().tolist()
     if empty:
         raise DataError(
-            f"attention_mask: samples {empty[:8]} of the batch are padding from end to end; remove "
-            "them from the data"
+            f"attention_mask: expected a token or more in each sample, got only padding in samples "
+            f"{empty[:8]} of the batch; remove them from the data"
         )
 
 
 class Stage(Learner):
-    """One stage of a conversion: what is minimised, and which parameters learn meanwhile.
+    """One stage of a conversion: its loss, and the parameters that it trains.
 
-    A further stage is a subclass with a :meth:`loss`, and a :meth:`trained` where not everything
-    learns (the rest is frozen while it runs); :func:`fredholm.lab.distill.fit.run_stage` does
-    everything else. One that validates sets ``metrics``, as :class:`FineTuning` does. The state of
-    every submodule is in the checkpoints: a frozen teacher's place is a tuple, ``self.teacher =
-    (teacher,)``.
+    A further stage is a subclass with a :meth:`loss`, and a :meth:`trained` if it does not train
+    all parameters; the others are frozen while it runs. :func:`fredholm.lab.distill.fit.run_stage`
+    does everything else. A stage that validates sets ``metrics``, as :class:`FineTuning` does.
+    Checkpoints contain the state of every submodule: keep a frozen teacher out of them by a tuple,
+    ``self.teacher = (teacher,)``.
 
     Args:
         replaced: the model and its new parts.
@@ -79,38 +91,45 @@ class Stage(Learner):
             options.lr, options.weight_decay, schedule=Schedule(warmup=options.warmup)
         )
         super().__init__(replaced.model, loader, descent, seed)
-        self.replaced, self.options = replaced, options
+        self.replaced = replaced
+        self.options = options
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         check_batch(batch[0])
         return super().training_step(batch, batch_idx)
 
     def window_of_step(self) -> AbstractContextManager[None]:
-        """The window of a step: the converted layers' own, or with ``vary_window`` in every second
-        step, on average, a narrower one that is drawn.
+        """Return a context with the window of a step: usually the converted layers' own.
+
+        With ``vary_window`` it is a random narrower one, in every second step on average.
         """
         window = self.replaced.window
-        if not self.options.vary_window or window is None or bool(torch.rand(()) < 0.5):
+        if not self.options.vary_window or window is None:
+            return nullcontext()
+        if torch.rand(()) < 0.5:
             return nullcontext()
         return self.replaced.narrowed(int(torch.randint(1, window + 1, ())))
 
 
 class Distillation(Stage):
-    """Distil: only the new maps learn; every layer is given what the teacher gives it, and matches
-    the teacher's attention. The model needs no head.
+    """Attention distillation: train only the new maps, to give the teacher's attention.
+
+    Every layer reads what the teacher's layer reads. The model needs no head.
     """
 
     def trained(self) -> list[nn.Parameter]:
         return list(self.replaced.new_parameters().values())
 
     def on_train_start(self) -> None:
-        self.model.eval()  # the teacher's own dropout would be noise in the target
+        # The teacher's dropout would be noise in the target.
+        self.model.eval()
         for part in self.replaced.parts.values():
             part.train()
         self.replaced.switch("distil")
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         super().on_train_batch_start(batch, batch_idx)
+        # Maps set their scales by the first batch.
         if self.global_step == 0 and batch_idx == 0:
             self.replaced.switch("calibrate")
             with torch.no_grad():
@@ -124,8 +143,9 @@ class Distillation(Stage):
         for name, value in losses.items():
             if not torch.isfinite(value):
                 raise TrainingFailed(
-                    f"distillation loss of layer {name}: {float(value.detach())} at step "
-                    f"{self.global_step}; {self.cure()}, or choose a map that cannot overflow"
+                    f"distillation loss of layer {name}: expected a finite number, got "
+                    f"{float(value.detach())} at step {self.global_step}; {self.cure()}, or choose "
+                    "a map that cannot overflow"
                 )
         return torch.stack(list(losses.values())).mean()
 
@@ -134,7 +154,7 @@ class Distillation(Stage):
 
 
 class FineTuning(Stage):
-    """Tune: the whole model learns the task; validation after each epoch."""
+    """Fine-tuning: train the whole model on the task, with validation after each epoch."""
 
     def __init__(
         self,
@@ -145,7 +165,8 @@ class FineTuning(Stage):
         task: Task,
     ):
         super().__init__(replaced, loader, options, seed)
-        self.task, self.tally = task, Tally(task)
+        self.task = task
+        self.tally = Tally(task)
 
     def on_train_start(self) -> None:
         self.model.train()
@@ -160,7 +181,8 @@ class FineTuning(Stage):
         self.tally.add(outputs, labels.cpu())
 
     def on_validation_epoch_end(self) -> None:
-        tally, self.tally = self.tally, Tally(self.task)
-        found = tally.metrics()
-        self.metrics = {"val_metric": found[self.task.metric[0]], "val_loss": found["val_loss"]}
+        found = self.tally.metrics()
+        self.tally = Tally(self.task)
+        name, _ = self.task.metric
+        self.metrics = {"val_metric": found[name], "val_loss": found["val_loss"]}
         self.log_dict(self.metrics, prog_bar=True, logger=False)
