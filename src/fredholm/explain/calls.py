@@ -304,8 +304,9 @@ def _read(layer: nn.Module, given: dict[str, Any], output: Any) -> Call:
     if isinstance(output, tuple | list):
         output = output[0]
     first = next(iter(given.values()), None)
-    tensors = isinstance(first, Tensor) and isinstance(output, Tensor)
-    if not tensors or not first.is_floating_point():
+    # Tokens and other whole numbers are not features.
+    whole = isinstance(first, Tensor) and not first.is_floating_point()
+    if not isinstance(first, Tensor) or not isinstance(output, Tensor) or whole:
         got = f"{type(first).__name__} and answered {type(output).__name__}"
         raise ConversionError(
             f"{type(layer).__name__} was given {got}; explain reads layers of plain float tensors"
@@ -318,7 +319,8 @@ def _read(layer: nn.Module, given: dict[str, Any], output: Any) -> Call:
         batch = 1
         if first.dim() > 2:
             batch = len(first)
-        return Call(*(t.reshape(batch, -1, t.shape[-1]) for t in (first, output)))
+        u, y = (t.reshape(batch, -1, t.shape[-1]) for t in (first, output))
+        return Call(u, y)
     if first.dim() == 2 and output.dim() == 2:
         # A sequence without a batch.
         first, output = first[None], output[None]

@@ -28,10 +28,11 @@ BUDGETS = {"params": "equal parameters", "flops": "equal FLOPs"}
 COST = "MFLOPs a sample, forward"
 Table = tuple[list[str], list[list[str]]]
 Row = dict[str, Any]
+State = Mapping[str, Any]
 
 
 def choice_page(
-    state: Mapping[str, Any],
+    state: State,
     facts: str,
     recommendation: Sequence[tuple[str, str]],
     finals: Table,
@@ -86,12 +87,12 @@ def _after_name(text: str) -> str:
     return text.partition(": ")[2]
 
 
-def _finished(state: Row) -> list[Row]:
+def _finished(state: State) -> list[Row]:
     """Return the runs of the finalists that ended without an error."""
     return [row for row in state["finals"]["rows"] if "error" not in row]
 
 
-def _finalists(state: Row, finals: Table) -> Section:
+def _finalists(state: State, finals: Table) -> Section:
     measure, lines = state["measure"], state["verdict"]["table"]
     rows = [[row["operator"], row["seed"], row["test"]["score"]] for row in _finished(state)]
     picture = Picture(
@@ -111,7 +112,7 @@ def _finalists(state: Row, finals: Table) -> Section:
     )
 
 
-def _class_section(state: Row) -> Section:
+def _class_section(state: State) -> Section:
     """Return the accuracy of the pick and the runner-up by class, means over seeds."""
     verdict, lines = state["verdict"], []
     names = [verdict[key] for key in ("pick", "runner_up") if verdict.get(key) is not None]
@@ -122,7 +123,7 @@ def _class_section(state: Row) -> Section:
     return Section("classes", "Classes", text, after=table(["class", *names], lines))
 
 
-def _class_share(state: Row, name: str, label: str) -> str:
+def _class_share(state: State, name: str, label: str) -> str:
     rows = [row for row in _finished(state) if row["operator"] == name]
     shares = [row["test"]["per_class"].get(label) for row in rows]
     known = [share for share in shares if share is not None]
@@ -267,7 +268,7 @@ def _curves(task: Row) -> dict[str, list[float]]:
 # --- pictures -------------------------------------------------------------------------------------
 
 
-def dots(theme: Theme, state: Row) -> Figure:
+def dots(theme: Theme, state: State) -> Figure:
     """Plot the test score of every seed, a row per finalist."""
     lines = state["verdict"]["table"][::-1]
     figure = new_figure(theme.width, 0.8 + 0.4 * len(lines))

@@ -328,6 +328,7 @@ def _mistakes(counts: np.ndarray, classes: Sequence[str]) -> list[_Mistake]:
     wrong = counts.copy()
     np.fill_diagonal(wrong, 0)
     most = np.argsort(-wrong, axis=None)[:10]
+    true, predicted = np.unravel_index(most, wrong.shape)
     return [
         _Mistake(
             classes[i],
@@ -335,7 +336,7 @@ def _mistakes(counts: np.ndarray, classes: Sequence[str]) -> list[_Mistake]:
             str(wrong[i, j]),
             f"{wrong[i, j] / counts[i].sum():.1%}",
         )
-        for i, j in zip(*np.unravel_index(most, wrong.shape))
+        for i, j in zip(true.tolist(), predicted.tolist())
         if wrong[i, j]
     ]
 
