@@ -247,8 +247,8 @@ class _Chosen:
     method: Callable[..., Any]
     chosen: Tensor
 
-    def __call__(self, indices: Indices, *arguments: Any) -> Any:
-        return self.method(self.chosen[index_tensor(indices)], *arguments)
+    def __call__(self, indices: Indices, *arguments: Any, **named: Any) -> Any:
+        return self.method(self.chosen[index_tensor(indices)], *arguments, **named)
 
 
 def stretched(rows: Any, axis: int, cut: Cut) -> Any:
