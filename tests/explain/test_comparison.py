@@ -62,7 +62,7 @@ def test_what_the_page_says(page):
     assert "<luna>" not in text
     assert "needs a grid &lt;b&gt;" in text
     assert "does not serve" in text
-    assert "MFLOPs a sample" in text
+    assert "MFLOPs per sample" in text
     assert text.count("<figure") == 4
     assert "90.0 ± 1.0" in text
     assert "0.02 ± 0.01" in text

@@ -29,7 +29,9 @@ def test_a_folder_of_transformers(tmp_path, capsys):
         "features=12",
     ]
     assert main(arguments) == 0
-    assert "2 attention layers converted" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "2 attention layers converted" in shown
+    assert "nothing was trained; pass --data NAME" in shown
     assert load_linearized(out / "model")(**models.padded()).logits.isfinite().all()
     assert (out / "model" / "tokenizer.json").read_text() == '{"as": "it is"}'
     assert "2 attention layers converted" in (out / "model" / "README.md").read_text()
@@ -42,6 +44,7 @@ def test_a_folder_of_transformers(tmp_path, capsys):
         (["--to", "hedgehod"], "did you mean 'hedgehog'"),
         (["--option", "features"], "KEY=VALUE"),
         (["--layer", "none.*"], "fits no attention"),
+        (["--data", __file__], "expected the name of a data set, got the file"),
     ):
         assert (
             main(["linearize", str(tmp_path / "bert"), "--out", str(tmp_path / "other"), *wrong])

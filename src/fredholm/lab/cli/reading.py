@@ -48,7 +48,7 @@ FLAGS: dict[str, Any] = {
     ],
     "label": Annotated[str | None, _flag("--label", "Column or array to predict.")],
     "time": Annotated[str | None, _flag("--time", "Column of times.")],
-    "id": Annotated[str | None, _flag("--id", "Column that identifies the series.")],
+    "id": Annotated[str | None, _flag("--id", "Column that identifies the series, or the row.")],
     "group": Annotated[
         str | None,
         _flag("--group", "Column whose values must stay in one split, such as patients."),
@@ -58,7 +58,10 @@ FLAGS: dict[str, Any] = {
     ],
     "channels": Annotated[
         str | None,
-        _flag("--channels", "Columns to read, comma-separated (default: all numbers)."),
+        _flag(
+            "--channels",
+            "Columns to read, comma-separated (default: all numbers, and columns of few words).",
+        ),
     ],
     "task": PredictFlag,
     "split": Annotated[str | None, _flag("--split", "How to split: random, group or time.")],

@@ -119,7 +119,7 @@ def run_result(result: Any) -> None:
     score = f"{result.metric.replace('_', ' ')} {readable(result.metrics[result.metric])}"
     typer.echo(
         f"{result.name}: {result.stopped}, {result.epochs} epochs in {result.minutes:.2f} min; "
-        f"best epoch {result.best_epoch}, {score}, {result.parameters:,} parameters"
+        f"weights of epoch {result.best_epoch}, {score}, {result.parameters:,} parameters"
     )
     folder = shlex.quote(str(result.folder))
     typer.echo(f"next: fredholm evaluate {folder}   |   fredholm explain {folder}")
@@ -367,6 +367,8 @@ def _numbers_of(facts: dict[str, Any]) -> list[str]:
 def conversion(report: Any, folder: Path) -> None:
     """Print the layers of a conversion; its scores were printed on the way."""
     _table(*report.table())
+    if report.data is None:
+        typer.echo("note: nothing was trained; pass --data NAME (see: fredholm data list)")
     typer.echo(f"model: {folder / 'model'}   |   report: {folder / 'model' / 'conversion.html'}")
 
 

@@ -150,6 +150,11 @@ def linearize_source(
         splits = tuple(run_dataset(model, place, split) for split in ("train", "val"))
         task = task or splits[0].task
     else:
+        if data is not None and Path(data).is_file():
+            raise OptionError(
+                f"--data: expected the name of a data set, got the file {data}; for texts of your "
+                "own call fredholm.linearize in Python, see docs/linearize.md, 'Your own texts'"
+            )
         model, processor = _transformers_model(source)
         decoder = is_decoder(model)
         if to is None and decoder:

@@ -25,7 +25,7 @@ MARKERS = "osD^vP*Xph<>"
 LEGEND_COLUMNS = 2
 
 BUDGETS = {"params": "equal parameters", "flops": "equal FLOPs"}
-COST = "MFLOPs a sample, forward"
+COST = "MFLOPs per sample, forward"
 Table = tuple[list[str], list[list[str]]]
 Row = dict[str, Any]
 State = Mapping[str, Any]
