@@ -425,7 +425,7 @@ def test_fields_and_clouds_in_arrays_are_divided_by_groups_and_times(tmp_path, k
     source = open_files(path, {"split": "time", "time": "taken"})
     parts = [when[source.parts == part] for part in range(3)]
     assert parts[0].max() < parts[1].min() <= parts[1].max() < parts[2].min()
-    refused(path, "no array of times, by which the split goes", split="time")
+    refused(path, "expected an array of times, by which the split goes", split="time")
 
 
 def test_groups_and_times_that_files_do_not_have_are_refused(tmp_path):
