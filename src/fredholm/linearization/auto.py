@@ -336,7 +336,7 @@ class LinearModel:
         check_classes(this, this.source_class)  # type: ignore[arg-type]
         if state_dict is None:
             state_dict = this.state_dict()  # type: ignore[attr-defined]
-        state = dict(state_dict)  # type: ignore[arg-type]
+        state: dict[str, torch.Tensor] = dict(state_dict)  # type: ignore[arg-type]
         maps = {name: state.pop(name) for name in list(state) if f".{SLOT}." in name}
         folder.mkdir(parents=True, exist_ok=True)
         if not is_main_process:

@@ -31,7 +31,7 @@ OTHER_SCORES = {
 }
 
 
-def _table(columns: list[str], rows: list[list[Any]]) -> None:
+def _table(columns: Sequence[str], rows: list[list[Any]]) -> None:
     """Print a table: the first column to the left, the others to the right; None is empty."""
     table = Table()
     first, *others = columns
@@ -292,9 +292,9 @@ def description(facts: dict[str, Any], command: str, as_json: bool) -> None:
         typer.echo(f"  {'predict:':<14}{task}{guesses['task']}")
 
     # Columns go by the keys of a recipe, except for these words of the description.
-    keys = {"paths": "text", "columns": "channels", "times": "channels"}
+    keys: dict[str, str] = {"paths": "text", "columns": "channels", "times": "channels"}
     for what, found in facts["taken"].items():
-        typer.echo(f"  {what + ':':<14}{found}{guesses[keys.get(what, what)]}")
+        typer.echo(f"  {what + ':':<14}{found}{guesses[str(keys.get(what, what))]}")
     written = [entry for entry in facts["schema"] if entry["key"] == "read"]
     if written:
         values = " ".join(entry["value"] for entry in written)

@@ -96,7 +96,11 @@ def recommendation(state: State) -> list[tuple[str, str]]:
     if operator not in (None, name, verdict.get("runner_up")):
         result.append(("best operator", f"{operator}: {score(lines[operator], percent)}"))
     # The rows of a table cannot grow longer: their columns are fixed.
-    if operator in state.get("growth", {}) and state["kind"] != TABLES.many:
+    if (
+        operator is not None
+        and operator in state.get("growth", {})
+        and state["kind"] != TABLES.many
+    ):
         result.append(("ten times the length", _growth(operator, state["growth"][operator])))
 
     short = _shortage(state)

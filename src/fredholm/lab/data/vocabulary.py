@@ -130,9 +130,11 @@ class Vocabulary:
             return []
         # The tokenizer is made at the first use: most vocabularies are only stored, and it needs
         # an optional package.
-        if self._cutter is None:
-            object.__setattr__(self, "_cutter", cutter(self._numbers, UNKNOWN))
-        return self._cutter.encode(words, is_pretokenized=True).ids
+        pieces = self._cutter
+        if pieces is None:
+            pieces = cutter(self._numbers, UNKNOWN)
+            object.__setattr__(self, "_cutter", pieces)
+        return pieces.encode(words, is_pretokenized=True).ids
 
     @classmethod
     def of_characters(cls, texts: Iterable[str]) -> Vocabulary:

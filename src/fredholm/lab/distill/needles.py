@@ -166,7 +166,8 @@ def list_question(
     The statement has one line ``word: number`` per pair. The question is ``word:``, after which the
     number has to follow.
     """
-    chosen = [words[i] for i in torch.randperm(len(words), generator=draw)[:PAIRS]]
+    order = torch.randperm(len(words), generator=draw).tolist()
+    chosen = [words[i] for i in order[:PAIRS]]
     lines = "".join(f"{word}: {number}\n" for word, number in zip(chosen, numbers))
     asked = draw_below(PAIRS, draw)
     return ListQuestion(f"{lines}\n", f"\n\n{chosen[asked]}:", numbers[asked])

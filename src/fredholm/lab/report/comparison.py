@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..compare.tables import best_first, score
 from .page import Data, Fact, Picture, Section, render_page, table, words
 from .panels import percent, plain_decades, whole_numbers
+from .scores import best_first, score
 from .style import Theme, new_figure, render
 
 if TYPE_CHECKING:

@@ -331,8 +331,8 @@ def _mistakes(counts: np.ndarray, classes: Sequence[str]) -> list[_Mistake]:
     true, predicted = np.unravel_index(most, wrong.shape)
     return [
         _Mistake(
-            classes[i],
-            classes[j],
+            classes[int(i)],
+            classes[int(j)],
             str(wrong[i, j]),
             f"{wrong[i, j] / counts[i].sum():.1%}",
         )

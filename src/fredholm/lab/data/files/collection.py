@@ -243,9 +243,9 @@ def check_range(collection: Collection) -> None:
         channel_axis = 0
 
     for values in (collection.samples, collection.coordinates):
-        found = None
-        if values is not None:
-            found = too_large(values)
+        if values is None:
+            continue
+        found = too_large(values)
         if found is None:
             continue
         number, at = found

@@ -120,8 +120,8 @@ def _put_on_points(
             f"(N, points, d), got {shapes} samples and points; bring them to the same"
         )
 
-    here = ~np.isnan(places).any(2)
-    lost = ~here.any(1)
+    here = np.logical_not(np.isnan(places).any(axis=2))
+    lost = np.logical_not(here.any(axis=1))
     if lost.any():
         raise DataError(
             f"{file.path}: sample {int(lost.argmax())} has no point whose coordinates are all "

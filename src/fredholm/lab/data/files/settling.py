@@ -141,7 +141,7 @@ def _check_declared(
 
     # A table of one column is most likely one with another separator.
     if head.delimiter and len(head.names) < 2:
-        name = head.names[0]
+        name = next(iter(head.names))
         fix = "say what stands between the cells: --read separator=SIGN"
         if len(name.split()) > 1 and all(" " in row[0].strip() for row in head.rows[:50]):
             fix = "is the separator a space? --read separator=space"

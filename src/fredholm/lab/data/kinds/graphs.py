@@ -117,8 +117,9 @@ class GraphDataset(LabelledDataset):
         eigenvectors: int = 8,
         vocabulary: int | None = None,
     ):
-        padded = labels
-        if not isinstance(labels, Tensor):
+        if isinstance(labels, Tensor):
+            padded = labels
+        else:
             self.task = "steps"
             padded = _pad(list(labels), padding_value=IGNORED)
         super().__init__(name, split, padded.long(), classes)

@@ -95,8 +95,9 @@ class QuestionDataset(TokenizedDataset):
             )
         self.scores: list[dict[int, float]] | None = None
         self.task = "classification"
-        best = labels
-        if not isinstance(labels, Tensor):
+        if isinstance(labels, Tensor):
+            best = labels
+        else:
             self.task = "answers"
             self.scores = list(labels)
             check_labels(torch.tensor([a for s in labels for a in s], dtype=torch.int64), classes)
