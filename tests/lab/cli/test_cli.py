@@ -240,7 +240,7 @@ def test_names_of_columns_come_through_a_recipe(name):
 
 
 def test_names_of_classes_are_text_and_no_markup(capsys):
-    show._table("", ["class", "accuracy"], [["[neg]", 1], ["[/INST]", 2]])
+    show._table(["class", "accuracy"], [["[neg]", 1], ["[/INST]", 2]])
     out = capsys.readouterr().out
     assert "[neg]" in out
     assert "[/INST]" in out
