@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from torch import nn
 
 from ..errors import ExportError
 from ..files import check_target, replacing
-from .program import Program, in_turn, texts_of, trace
+from .program import Program, first_lines, in_turn, texts_of, trace
 
 
 def export_package(
@@ -68,7 +69,11 @@ def _compile(program: Program, package: Path, metadata: dict[str, str]) -> None:
                 inductor_configs={"aot_inductor.metadata": metadata},
             )
     except Exception as error:
+        # Inductor has no code for some graphs. Without a compiler it fails on every one.
+        fix = "export it --to onnx or --to program"
+        if shutil.which("g++") is None:
+            fix = "install a C++ compiler (g++)"
         raise ExportError(
-            f"export: expected a model that AOTInductor compiles, got {type(error).__name__}: "
-            f"{str(error).splitlines()[0]}; a C++ compiler (g++) is needed on this machine"
+            "export: expected a model that AOTInductor compiles, got "
+            f"{first_lines(error, 1)}; {fix}"
         ) from error
