@@ -233,7 +233,7 @@ def test_the_command_line_answers(tables, tmp_path, capsys):
     assert sum(row["class"] == ("slow", "brisk")[n % 2] for n, row in enumerate(rows)) > 36
     (tmp_path / "method" / "method.json").unlink()
     assert main(["predict", str(tmp_path), str(tables / "walks.csv")]) == 2
-    assert "which is not saved here" in capsys.readouterr().err
+    assert "is missing; run the same `fredholm compare` again" in capsys.readouterr().err
 
 
 def test_the_command_line_evaluates(tables, tmp_path, capsys):

@@ -115,7 +115,7 @@ def test_overrides_of_a_trained_model(finished):
     assert changed["overrides"] == ["model.body.dropout=0.4"]
     assert json.loads((run / "evaluation-model.body.dropout=0.4.json").read_text()) == changed
     assert "overrides" not in json.loads((run / "evaluation.json").read_text())
-    with pytest.raises(OptionError, match=r"no option 'dropuot'; did you mean body\.dropout"):
+    with pytest.raises(OptionError, match=r"got 'dropuot'; did you mean body\.dropout"):
         evaluate(run, overrides=["model.dropuot=0.4"])
     with pytest.raises(OptionError, match=r"expected model\.PART\.KEY=VALUE or operator"):
         evaluate(run, overrides=["training.epochs=3"])
