@@ -499,7 +499,7 @@ def test_errors(tmp_path):
         report(
             model, Samples(images, labels, classes=["a", "b"]), out_dir=tmp_path, options=KERNELS
         )
-    with pytest.raises(ShapeError, match="mean: expected .* got 3"):
+    with pytest.raises(ShapeError, match=r"mean: expected .* got 3"):
         report(
             model,
             Samples(images, labels, mean=[0.0, 0.0, 0.0], std=STD),

@@ -123,7 +123,10 @@ def test_convolutional_stages_show_steps_without_kernels(tmp_path):
 
 @pytest.mark.parametrize(
     ("numbers", "texts", "message"),
-    [(NUMBERS, TEXTS[:2], "expected one for each of 6 rows .* got 2"), (NUMBERS[:0], None, "at least one text")],
+    [
+        (NUMBERS, TEXTS[:2], "expected one for each of 6 rows .* got 2"),
+        (NUMBERS[:0], None, "at least one text"),
+    ],
 )
 def test_texts_that_do_not_fit(numbers, texts, message, tmp_path):
     with pytest.raises(ShapeError, match=message):

@@ -16,6 +16,7 @@ from fredholm.errors import CheckpointError, DataError, MissingExtraError, Optio
 from fredholm.lab import data
 from fredholm.lab.data.files import Reading, delimited, open_files, table
 from fredholm.lab.data.files.clouds import read_cloud
+from fredholm.lab.data.files.description import describe
 from fredholm.lab.data.files.folders import collect_folders
 from fredholm.lab.data.files.guesses import PICTURES
 from fredholm.lab.data.files.times import NANO, nanoseconds
@@ -965,3 +966,15 @@ def test_a_path_with_a_comma_and_a_space_is_a_path(tmp_path):
 class _Width:
     def __init__(self, channels: int):
         self.channels = channels
+
+
+def test_missing_cells_are_counted_by_column(tmp_path):
+    """A column of words is one column, however many words it has."""
+    lines = ["town,area,price"]
+    for i in range(60):
+        town = "" if i % 6 == 0 else "ABCD"[i % 4] + "town"
+        area = "" if i % 2 else str(30 + i)
+        lines.append(f"{town},{area},{1000 + 10 * (i * 37 % 60)}")
+    (tmp_path / "flats.csv").write_text("\n".join(lines))
+    facts = describe(open_files(tmp_path / "flats.csv", {"label": "price"}))
+    assert facts["missing"] == (10 + 30) / 120

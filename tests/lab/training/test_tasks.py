@@ -86,7 +86,7 @@ def test_copy_memory_from_its_recipe(tmp_path):
     assert result.parameters == 15526
     assert 0 <= result.metrics["val_accuracy"] <= 1
     assert evaluate(tmp_path / "run")["n"] == 8 * 25
-    with pytest.raises(OptionError, match="files: expected .* got none"):
+    with pytest.raises(OptionError, match=r"files: expected .* got none"):
         predict(tmp_path / "run", [])
     inputs, _ = build_dataset(recipe, "test").batch([0, 1])
     np.savez(tmp_path / "new.npz", X=inputs.numpy())

@@ -72,7 +72,7 @@ def _sizes(collection: Collection) -> dict[str, Any]:
     if kind == "images":
         return {}
     if kind == "rows":
-        return {"columns": samples.shape[1], "missing": float(np.isnan(samples).mean())}
+        return {"columns": samples.shape[1], "missing": _missing_cells(collection)}
     if kind == "fields" and collection.coordinates is None:
         return {"grid": list(samples.shape[2:]), "answers": int(collection.labels.shape[1])}
     lengths = {"points": _range([len(sample) for sample in samples])}
@@ -81,6 +81,19 @@ def _sizes(collection: Collection) -> dict[str, Any]:
     cells = sum(sample.size for sample in samples)
     missing = sum(int(np.isnan(sample).sum()) for sample in samples)
     return lengths | {"missing": missing / max(1, cells)} | _rate(collection)
+
+
+def _missing_cells(collection: Collection) -> float:
+    """Return the share of missing cells in the columns of a table of rows.
+
+    A column of words has one channel per word, and all of them are NaN where its cell is empty. So
+    each column is counted by its first channel.
+    """
+    further = set()
+    for column, words in (collection.words or {}).items():
+        further.update(f"{column}={word}" for word in words[1:])
+    first = [channel not in further for channel in collection.channels]
+    return float(np.isnan(collection.samples[:, first]).mean())
 
 
 def _rate(collection: Collection) -> dict[str, Any]:
