@@ -202,6 +202,14 @@ class MultimodalEncoder(Encoder):
         if self.token is not None:
             nn.init.trunc_normal_(self.token, std=0.02)
 
+    def _fits(self, image: Tensor) -> bool:
+        """Return whether a picture has the size that the body was built for, if any."""
+        if self.only_size is None:
+            return True
+        # Side by side: under torch.compile sides may be symbolic, and tuples of them never equal.
+        height, width = self.only_size
+        return image.shape[-2] == height and image.shape[-1] == width
+
     def forward(self, inputs: Inputs) -> tuple[Float[Tensor, "b n d"], Domain]:
         image, tokens = self._pairs(inputs["image"], inputs["tokens"])
         if (
@@ -215,7 +223,7 @@ class MultimodalEncoder(Encoder):
                 f"tokens: expected integers {need}, got {tuple(tokens.shape)} of {tokens.dtype}; "
                 "convert them"
             )
-        if self.only_size not in (None, tuple(image.shape[-2:])):
+        if not self._fits(image):
             need = " x ".join(map(str, self.only_size or ()))
             raise ShapeError(
                 f"image: expected {need} pixels, for which this body was built, got "
