@@ -42,11 +42,14 @@ def eigenvector_alignment(
     r"""Return how near one step comes to the limit: weights of points against the leading
     eigenvector of the graph they stand for.
 
-    For :class:`fredholm.operators.LinearInfSA` the weights are its own, and the vector is the
-    Perron vector of :math:`\phi(QK^\top)`. For any other operator the weights are what points
-    receive in one step from everywhere, :math:`W^\top\mathbf 1`, and the vector is the limit of
-    :math:`(W^\top)^k\mathbf 1`. Points without mass (a class token) are left out; power iterations
-    find the vector: O(iterations·N²) time, matrix-free above 1,024 points.
+    For :class:`fredholm.operators.LinearInfSA` the weights are its own, and the vector is the left
+    Perron vector v of :math:`\phi(QK^\top)`: :math:`v^\top \phi(QK^\top) = \lambda v^\top`. With
+    several centres its queries differ in their weights; only those of the first query are compared.
+
+    For any other operator the weights are what points receive in one step from everywhere,
+    :math:`W^\top\mathbf 1`, and the vector is the direction of :math:`(W^\top)^k\mathbf 1` for large
+    k. Points without mass (a class token) are left out. ``iterations`` power iterations find the
+    vector: O(iterations·N²) time, matrix-free above 1,024 points.
 
     Raises:
         DomainError: order, pairs or padding, under which a graph is triangular or points are
@@ -95,13 +98,20 @@ def _centred_weights(
     domain: Domain,
     iterations: int,
 ) -> tuple[Tensor, Tensor]:
-    """Return the weights of a LinearInfSA (B, H, N), and the Perron vector of its token graph."""
+    r"""Return the weights of a LinearInfSA, and the left Perron vector of its token graph at length
+    1, each (B, H, N) in float64.
+
+    Power iteration: :math:`v_j \leftarrow \sum_i \phi(q_i \cdot k_j)\, m_i v_i` with the masses m,
+    then normalised, from a vector of ones.
+    """
     kernel = operator.kernel
     problem = operator.problem(u, domain)
     query, key, _ = (x.double() for x in kernel.tokens(problem.uy))
     mass = problem.quadrature.mass.double()[:, None, :, None]
     vector = torch.ones(*query.shape[:3], 1, dtype=torch.float64, device=u.device)
     for _ in range(iterations):
+        # Keys stand in the place of queries and the other way round, which transposes the graph.
+        # Masses multiply the values; the row statistic, which has its own, is not needed.
         options = {"activation": kernel.activation, "statistic": "none"}
         vector, _ = edge_product(
             key,
@@ -111,7 +121,7 @@ def _centred_weights(
             **options,
         )
         vector = _normalised(vector)
-    # Every query of a LinearInfSA has the same weights.
+    # With one centre, every query of a LinearInfSA has the same weights; the first stands for all.
     return kernel.weights(problem.rows([0]))[:, :, 0].double(), vector[..., 0]
 
 

@@ -171,11 +171,15 @@ def maps_of(seen: Sequence[Seen], method: str, layer: int = -1) -> Tensor:
 
 @torch.no_grad()
 def operator_inputs(model: nn.Module, inputs: Tensor) -> list[tuple[str, Any, Tensor, Domain]]:
-    """Return the input of each operator inside any model in one forward pass: (its name, operator,
-    u, domain), in the order of the calls. Calls with queries of another signal are left out.
+    """Return the input of every operator in a model, read from one forward pass in evaluation mode:
+    (name, operator, u (B, N, D), domain), in the order of the calls.
+
+    An operator that is called twice is listed twice. Calls of cross-attention are left out: their
+    queries are another signal than the keys, but a token graph needs one set of points for both.
 
     Raises:
-        ShapeError: a model without operators.
+        ShapeError: a model without operators, or an input that does not fit its domain.
+        DomainError: an operator whose points all have no mass.
 
     Example:
         >>> from fredholm.models import create_model
@@ -186,7 +190,11 @@ def operator_inputs(model: nn.Module, inputs: Tensor) -> list[tuple[str, Any, Te
 
     def note(name: str):
         def hook(module: nn.Module, given: tuple, named: dict[str, Any]) -> None:
-            # Queries of another signal make no graph of one set of points.
+            """Record the input of one call, before the operator runs: ``given`` are its positional
+            arguments, ``named`` those by keyword. Returns None, so that the call is unchanged.
+            """
+            # In cross-attention the queries are other points than the keys, and their weights are
+            # not the transitions of a graph. ``query`` is always passed by keyword.
             if named.get("query") is not None:
                 return
             u, domain = signal_of(module, given, named)

@@ -313,19 +313,24 @@ def _row_products(
     real: Tensor,
     budget: int,
 ) -> tuple[Product, Product]:
-    """Return products by blocks of rows, evaluated anew each time; the first one looks for
-    negative weights.
+    """Return products with W and with Wᵀ, each from (B, H, N, k) to (B, H, N, k), that never hold
+    W: every call evaluates its rows again, in blocks of at most ``budget`` bytes, in float64.
+
+    Only the product with W checks for negative weights. That suffices: :func:`token_chain` calls it
+    first, for the row sums.
     """
-    # One row of all heads and samples tells the bytes of all others.
+    # Every row takes as many bytes as this one, (B, H, 1, N); 8 bytes per number in float64.
     probe = pair_weights(operator, u, domain, rows=[0])
     size = max(1, budget // (8 * probe.numel()))
     blocks = [list(range(i, min(i + size, domain.size))) for i in range(0, domain.size, size)]
 
     def rows(block: list[int]) -> Tensor:
+        """Return some rows of W, (B, H, r, N), zero where either point is not a state."""
         result = pair_weights(operator, u, domain, rows=block).detach().double() * real.mT
         return result * real[:, :, block]
 
     def apply(v: Tensor) -> Tensor:
+        """Return W v. Each block yields the rows of the result that belong to its queries."""
         parts = []
         for block in blocks:
             part = rows(block)
@@ -334,6 +339,7 @@ def _row_products(
         return torch.cat(parts, 2)
 
     def apply_transposed(v: Tensor) -> Tensor:
+        """Return Wᵀ v. Each block contributes to all rows of the result, so blocks are added."""
         return sum(
             (rows(block).mT @ v[:, :, block] for block in blocks[1:]),
             rows(blocks[0]).mT @ v[:, :, blocks[0]],

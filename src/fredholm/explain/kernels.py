@@ -188,11 +188,12 @@ def kernel_map(
 
 
 def image_grid(domain: Domain) -> Int[Tensor, "rows columns"] | None:
-    """Return the indices of the domain's points as a picture (rows, columns), or None where they
-    are not a full two-dimensional grid.
+    """Return the indices of the domain's points as a picture (rows, columns), on the CPU, or None
+    where they are not a full two-dimensional grid that all samples share.
 
-    A class token is not part of the picture, see :func:`class_token`, nor are registers, which
-    stand at the same place before it.
+    The points may come in any order: rows and columns follow from their coordinates. Left out are
+    points without mass, padding, and the tokens that precede the patches and share one position: a
+    class token (see :func:`class_token`) and registers.
 
     Example:
         >>> image_grid(Domain.grid(2, 3)).tolist()
@@ -203,8 +204,11 @@ def image_grid(domain: Domain) -> Int[Tensor, "rows columns"] | None:
     """
     if domain.dim != 2 or domain.positions.dim() != 2 or domain.batch not in (None, 1):
         return None
+    # Positions are shared by all samples here, so the first one's points stand for all.
     real = masses(domain)[0].nonzero()[:, 0]
     picture = _picture(domain, real)
+
+    # Tokens before the patches have a mass and break the grid; try again without them.
     if picture is None and real.numel() > 1 and int(real[0]) == 0:
         return _picture(domain, real[_leading(domain.positions[real]) :])
     return picture
@@ -298,8 +302,14 @@ def check(u: Tensor, domain: Domain | None) -> Domain:
 
 
 def take_samples(domain: Domain, samples: slice) -> Domain:
-    """Return the domain of some samples of a batch; what all samples share stays shared."""
-    # Dimensions of a field without that of samples.
+    """Return the domain of some samples of a batch: ``samples`` selects from the first dimension of
+    each tensor that has one entry per sample.
+
+    A field that all samples share, without a dimension of samples or with one of size 1, is
+    returned unchanged.
+    """
+    # Number of dimensions of a field that all samples share: positions (N, p), measure and valid
+    # (N,), pairs (Nq, N). One dimension more, in front, is that of the samples.
     shared = {"positions": 2, "measure": 1, "valid": 1, "pairs": 2}
     changes: dict[str, Tensor | Edges] = {}
     for field in fields(domain):
@@ -323,10 +333,12 @@ def matrix_rows(
     rows: list[int],
     budget: int,
 ) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Yield kernel matrices (b, H, r, N, d_out, d_in) of slices of samples and of ``rows``, each
-    within ``budget`` bytes if it can be.
+    """Yield (slice of samples, slice of ``rows``, kernel matrices (b, H, r, N, d_out, d_in)), piece
+    by piece.
+
+    A piece takes at most ``budget`` bytes, or is one row of one sample if even that takes more.
     """
-    # One row of one sample tells the bytes of all others.
+    # All rows of all samples take as many bytes as this one.
     probe = operator.kernel_matrix(u[:1], take_samples(domain, slice(0, 1)), rows=rows[:1])
     fit = max(1, budget // max(1, probe.numel() * probe.element_size()))
     per_call, samples = min(fit, len(rows)), max(1, fit // len(rows))
@@ -352,7 +364,13 @@ def _norms(
     rows,
     budget,
 ) -> Iterator[tuple[slice, slice, Tensor, Tensor]]:
-    """Yield norms and weights (b, H, r, N) in float64 on the CPU, piece by piece."""
+    """Yield, for each piece of :func:`matrix_rows`, its slice of samples, its slice of ``rows``, the
+    Frobenius norms of the kernel matrices and the weights of the pairs (:func:`pair_weights`).
+
+    Norms and weights are (b, H, r, N), in float64 on the CPU.
+    """
+    # The norm is computed in float32, since torch has no matrix norm in half precision. Weights
+    # that all samples or heads share are expanded to the shape of the norms.
     for batch, part, matrix in matrix_rows(operator, u, domain, rows, budget):
         norm = torch.linalg.matrix_norm(matrix.float()).double().cpu()
         own = take_samples(domain, batch)

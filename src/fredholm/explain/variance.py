@@ -107,7 +107,8 @@ def variance_share(
             "padding"
         )
     generator = torch.Generator().manual_seed(seed)
-    # Inner products of signals, (H, S, S), and their sums of entries, (S, H, d_out · d_in).
+    # Sums over the position pairs, which become means below: inner products of two signals' kernel
+    # matrices, (H, S, S), and the matrices themselves, (S, H, d_out · d_in).
     gram: Tensor | float = 0.0
     total: Tensor | float = 0.0
     pairs = 0
@@ -116,6 +117,8 @@ def variance_share(
     if target is not domain:
         quadrature = domain.quadrature(target)
     for query in choose_queries(target, queries, seed):
+        # Keys that every head sees, in a domain that all signals share. Weights of one query are
+        # (1, 1 | H, 1, N).
         seen = (quadrature.weights([query]) > 0)[0].all(0)[0].nonzero()[:, 0].cpu()
         chosen = seen[torch.randperm(len(seen), generator=generator)[:keys]]
         if not len(chosen):
@@ -130,10 +133,12 @@ def variance_share(
         pairs += len(chosen)
     if not isinstance(gram, Tensor) or not isinstance(total, Tensor):
         raise DomainError("no chosen query sees any key; draw more queries")
+    # G, and G - M: the inner products once the mean over pairs is taken off each signal.
     gram, mean = gram / pairs, total / pairs
     centred = gram - torch.einsum("she,the->hst", mean, mean)
     everything = _parts(gram, centred)
-    # The jackknife leaves out each signal once.
+    # The jackknife leaves out each signal once. Its variance is (S - 1) times the uncorrected
+    # variance of the S estimates.
     omit = [[t for t in range(len(u)) if t != s] for s in range(len(u))]
     left_out = torch.stack(
         [_share(*_parts(_take(gram, kept), _take(centred, kept)))[1] for kept in omit]

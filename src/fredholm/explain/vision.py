@@ -86,7 +86,11 @@ class Traced(nn.Module):
 
     @torch.no_grad()
     def classifies(self, images: Tensor) -> bool:
-        """Whether the model answers with one row of logits per image, tried on the first."""
+        """Return whether the model answers with one row of logits per image: (1, classes) for the
+        first image, which is tried in evaluation mode.
+
+        Where this is False (a backbone without a classifier), :meth:`forward` raises ShapeError.
+        """
         with evaluating(self.model):
             logits = self._logits(images[:1])
         return isinstance(logits, Tensor) and logits.dim() == 2
@@ -185,9 +189,10 @@ class Traced(nn.Module):
 
 def _place(grid: Domain, before: int) -> Domain:
     """Return the domain of a layer's points: ``before`` tokens without a place in the image (a
-    class token, registers), then the patches.
+    class token, registers), then the patches row by row; ``before`` + rows · columns points.
 
-    All masses are equal, as in the model's softmax.
+    Every token and every patch has the same mass, as in the model's softmax: both domains have the
+    uniform measure, and joining them keeps it.
     """
     if before == 0:
         return grid

@@ -202,6 +202,8 @@ def evaluate(
     """Measure a run, or the method a comparison recommends, on its test split or on new files."""
     from .. import training
 
+    # Three uses: new files; all GLUE runs of a folder; one split of the run's own data. Only the
+    # last two have a split, so that its default is filled in after the first.
     files, overrides = parted(more or [])
     show.refuse_split(split, bool(files), every)
     if files:
@@ -258,7 +260,7 @@ def predict(
     from .. import training
 
     show.trusted_code(run, trust_code)
-    # A dash means standard output: no file is written.
+    # A dash means standard output: no file is written. It prints CSV, or JSON with --json.
     piped = str(out) == "-"
     if piped:
         out = None

@@ -34,6 +34,9 @@ def read_shape(text: str | None) -> tuple[int, ...] | None:
 def read_options(given: list[str] | None) -> dict[str, Any]:
     """Parse options such as ``["channels=16", "shared=true"]``, whose values are YAML.
 
+    The bare words ``yes``, ``no``, ``on`` and ``off`` become truth values. If a key comes twice,
+    the last value counts.
+
     Raises:
         OptionError: an option without an equals sign.
         RecipeError: a value that is not YAML.

@@ -17,7 +17,11 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code.
 
     0: done; 1: a run failed; 2: bad input, with one line on stderr (``--debug`` shows the
-    traceback); 130: interrupted.
+    traceback); 130: interrupted. An unexpected error, which is a bug, is raised.
+
+    Args:
+        arguments: the words after ``fredholm``; None takes them from ``sys.argv``. ``--debug`` may
+            stand anywhere among them.
     """
     if arguments is None:
         arguments = sys.argv[1:]
@@ -43,6 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     except FredholmError as error:
         if debug:
             raise
+        # Of several processes with the same error, one prints it.
         if not error.said:
             _complain(str(error))
         return error.exit_code

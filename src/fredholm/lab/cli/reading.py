@@ -193,6 +193,14 @@ def flag_of(key: str) -> str:
 def as_command(path: Path, said: dict[str, Any], command: str = "train") -> str:
     """Return the command that trains on a path, read as the flags in ``said`` describe.
 
+    The words are quoted for a shell.
+
+    Args:
+        path: the user's file or folder.
+        said: as :func:`reading` returns it: text for most keys; True for a flag without a value, a
+            list for names joined by commas, a mapping for a flag repeated per ``KEY=VALUE``.
+        command: the subcommand of ``fredholm``.
+
     Example:
         >>> as_command(Path("walks.csv"), {"label": "gait", "channels": ["x", "y"]})
         'fredholm train walks.csv --label gait --channels x,y'
@@ -259,7 +267,18 @@ def _escaped(sign: re.Match[str]) -> str:
 
 
 def unpacked(source: Any) -> Any:
-    """Return the folder that ``pretrained:NAME`` is copied to, and anything else as it is."""
+    """Copy the run that ``pretrained:NAME`` names to ``runs/pretrained-NAME``; return that folder.
+
+    This is the callback of typer for arguments that name a run, and is called while the command
+    line is parsed. Any other source is returned unchanged, and so is None.
+
+    Args:
+        source: text or a path; the folder is returned as the same type.
+
+    Raises:
+        OptionError: no weights of this name, or a folder with other weights.
+        StorageError: the copy cannot be written.
+    """
     if not str(source).startswith(PRETRAINED):
         return source
     from ..training.shipped import unpack_pretrained

@@ -68,8 +68,10 @@ def trusted_code(source: Any, trust_code: bool) -> None:
 def run_plan(plan: Any, as_json: bool) -> None:
     """Print the memory and the time that a run will take, and one line per layer's operator.
 
-    ``plan`` is a :class:`fredholm.lab.training.planning.RunPlan`: memory in MB, ``steps`` per
-    epoch, ``batches`` over the run.
+    Args:
+        plan: a :class:`fredholm.lab.training.planning.RunPlan`: memory in MB, ``steps`` per epoch,
+            ``batches`` over the whole run.
+        as_json: print the plan as one JSON object instead.
     """
     if as_json:
         typer.echo(json_module.dumps(plan.to_dict()))
@@ -400,7 +402,13 @@ def compression(result: dict[str, Any], as_json: bool) -> None:
 
 
 def sweep_table(rows: list[dict[str, Any]], folder: Path) -> None:
-    """Print the table of a sweep."""
+    """Print the table of a sweep, in Markdown, and where its files are.
+
+    Args:
+        rows: one per combination of overrides, with the mean over its seeds: the ``table`` that
+            :func:`fredholm.training.sweep` returns.
+        folder: of the sweep, in which the files were written.
+    """
     from ..training.sweeps import to_markdown
 
     typer.echo(to_markdown(rows))
@@ -456,6 +464,9 @@ def operators_table(files: Sequence[Path]) -> None:
 
     Importing the user's ``files``, given relative to the working directory, registers the operators
     that they define.
+
+    Raises:
+        RecipeError: a file is missing, is not a ``.py`` file, or fails to import.
     """
     from ... import operators
 
@@ -472,7 +483,10 @@ def operators_table(files: Sequence[Path]) -> None:
 
 
 def first_words(doc: str | None) -> str:
-    """Return the first paragraph of a docstring up to its formula.
+    """Return the first paragraph of a docstring as one line, for a table on the terminal.
+
+    It ends before the first formula (``:math:``), which a terminal cannot show, without the
+    punctuation that led to it. Backticks are dropped. Without a docstring the result is empty.
 
     Example:
         >>> first_words("Attention, :math:`W_O V`, of\\n    ``heads`` heads.")

@@ -83,7 +83,14 @@ def dismantle(part: Part, prefix: str = "") -> tuple[dict[str, Any], dict[str, T
 
 
 def rebuild(values: Mapping[str, Any], tensors: Mapping[str, Tensor], prefix: str = "") -> Any:
-    """Return the part that :func:`dismantle` took apart. Executes no code from the files.
+    """Return the part that :func:`dismantle` took apart, with all parts inside it.
+
+    Executes no code from the files: the class is looked up by name among :data:`PARTS`.
+
+    Args:
+        values: plain values by field. A mapping with the key ``part`` is a part inside this one.
+        tensors: of all parts, by dotted names such as ``linear.weights``.
+        prefix: of this part's tensors, ``""`` or ending in a dot.
 
     Raises:
         CheckpointError: a part that this version does not know, or with other fields.
@@ -170,12 +177,17 @@ class Logistic(Part):
 def log_probabilities(
     scores: Float[Tensor, "b k"], classes: Sequence[int], count: int
 ) -> Float[Tensor, "b classes"]:
-    """Return the logarithm of the softmax of scores, for all ``count`` classes.
+    """Return the logarithm of the softmax of scores, for all ``count`` classes, in float32.
 
-    A class that no score belongs to has the probability :data:`LEAST`, and none has less.
+    A class without a score, since the training samples lacked it, has the probability
+    :data:`LEAST`, and no class has less: its logarithm stays finite. A row may therefore sum to
+    slightly more than 1.
 
     Args:
-        scores: of the ``classes``. Of two classes there may be the second one's alone, against 0.
+        scores: one column per class in ``classes``. Two classes may have a single column, the
+            second one's score where the first one's is 0, as scikit-learn's decision functions do.
+        classes: indices of the classes that have scores.
+        count: of all classes.
 
     Example:
         >>> log_probabilities(torch.tensor([[0.0]]), [0, 2], 3).exp().tolist()[0][::2]

@@ -70,11 +70,16 @@ class Pick:
         return SimpleNamespace(**sizes)
 
     def __call__(self, batch: Tensor, texts: Sequence[str] | None) -> Tensor:
-        """Return outputs for samples that were read from files.
+        """Return the outputs for samples that were read from files, in float32: (B, classes),
+        logarithms of probabilities up to a constant, or (B, 1), numbers.
+
+        The caller divides those of classes by ``temperature``.
 
         Args:
-            batch: the samples.
-            texts: as they were written, which a pretrained start for texts reads; else None.
+            batch: the samples as the data set encodes them, texts as token numbers.
+            texts: the same samples as they were written, one string each; None if they are not
+                texts. Only a pretrained start for texts reads them, since it has its own
+                vocabulary; every other method reads ``batch``.
         """
         start = PLAIN[self.method].start
         if texts is not None and start is not None and start.worded:

@@ -232,7 +232,16 @@ class Search:
     # --- the course -------------------------------------------------------------------------------
 
     def run(self) -> dict[str, Any]:
-        """Run the whole search, reading what is there already; return the final state."""
+        """Run the search: rungs, finalists, recommendation. Return the final content of
+        ``choice.json``.
+
+        The state is saved after each step, and trials that an earlier call finished are read from
+        their files, so a search that was interrupted continues where it stopped. The number of
+        seeds and the operators that are ``always`` finalists are those of the saved setting.
+
+        Raises:
+            TrainingFailed: no operator can serve the task, or every finalist failed.
+        """
         alive = self.shortlist()
         setting = self.state["setting"]
         self.finals.run(alive, setting["seeds"], setting["always"])

@@ -161,13 +161,27 @@ class Splits:
 
 
 def _divided(collection: Any, pool: np.ndarray) -> list[np.ndarray]:
-    """Divide the pool into equal parts, each with its share of every class, and no group in two.
+    """Divide the pool into :data:`FOLDS` parts of about equal size, each with its share of every
+    class, and no group in two.
 
-    Returns no parts if classes or groups are too few for that.
+    Returns no parts if classes or groups are too few for that; the single split is used then.
+
+    Args:
+        collection: the user's files.
+        pool: indices (n,) of the samples to divide: all but the test split.
+
+    Returns:
+        Indices of the samples of each part, which one fold is judged on. They are disjoint, and the
+        same at each call.
     """
+    # A fixed seed, so that a search that continues has the same folds.
     shuffled: dict[str, Any] = {"n_splits": FOLDS, "shuffle": True, "random_state": 0}
     labels = collection.labels
 
+    # Only samples with one class each can be stratified: not numbers, and not series with a class
+    # at every point. A class of one sample would be missing from the training samples of the fold
+    # that is judged on it; and scikit-learn refuses to stratify where every class has fewer
+    # samples than there are folds.
     codes = None
     if isinstance(labels, Coded) and collection.steps is None:
         codes = labels.codes[pool]
@@ -175,6 +189,7 @@ def _divided(collection: Any, pool: np.ndarray) -> list[np.ndarray]:
         if members.min() < 2 or members.max() < FOLDS:
             return []
 
+    # Groups are kept together if the user asked for it, so every fold needs one at least.
     groups = None
     if collection.reading.split == "group":
         groups = collection.groups[pool]
@@ -192,7 +207,7 @@ def _divided(collection: Any, pool: np.ndarray) -> list[np.ndarray]:
         splitter = KFold(**shuffled)
 
     with warnings.catch_warnings():
-        # A class with fewer members than folds is not in each part.
+        # A class with fewer samples than folds is missing from some parts, and scikit-learn warns.
         warnings.simplefilter("ignore")
         parts = [pool[held] for _, held in splitter.split(pool, codes, groups)]
 

@@ -126,13 +126,20 @@ class Start:
         )
 
     def late(self, parts: Sequence[Any], clock: Clock) -> str | None:
-        """Return why it would take more than its :data:`SHARE` of the time left, or None.
+        """Return why reading its samples would take more than :data:`SHARE` of the time left, in
+        words; None if it fits.
+
+        The time is an estimate: the backbone runs on a few training samples. It includes the
+        training of linear attention where that is still to be done. As :meth:`begin`, which it
+        calls, it may forget features that were computed for other samples.
 
         Args:
-            parts: data sets that it will read, the training samples first.
-            clock: of the search.
+            parts: data sets that it will read, the training samples first; each counts with at most
+                :data:`MOST` samples.
+            clock: of the search, whose timer measures the estimate.
         """
         doing, needed = self._needs(parts, clock.timer)
+        # Read after the estimate, which has taken time itself; negative once the time is up.
         left = clock.left
         if needed <= SHARE * left:
             return None

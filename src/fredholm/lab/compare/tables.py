@@ -62,7 +62,18 @@ def read_results(place: Path) -> Row:
 
 
 def add(results: Row, task: str, operator: str, run: Row) -> None:
-    """Put a run into the row of its task and operator, in place of one with the same seed."""
+    """Put a run into the row of its task and operator, in place of one with the same seed, so that
+    adding a run twice changes nothing.
+
+    Changes ``results``: the task and the row must be there already, and the row's runs stay in the
+    order of their seeds.
+
+    Args:
+        results: content of ``compare.json``.
+        task: its name.
+        operator: the label of the contender.
+        run: one training, with its ``seed``.
+    """
     entry = next(entry for entry in results["tasks"] if entry["name"] == task)
     row = next(row for row in entry["rows"] if row["operator"] == operator)
     others = [other for other in row["runs"] if other["seed"] != run["seed"]]

@@ -231,9 +231,10 @@ def read_contenders(text: str | None) -> list[Contender]:
 
 
 def small_options(name: str) -> dict[str, Any]:
-    """Return an operator's options at the size of the backbone (:attr:`IntegralOperator.small`).
+    """Return a copy of an operator's options at the size of the backbone
+    (:attr:`IntegralOperator.small`): they replace defaults that are meant for large models.
 
-    Baselines have none.
+    Baselines and unknown names have none.
 
     Example:
         >>> small_options("ckconv"), small_options("gru")

@@ -204,9 +204,14 @@ def _unchanged(dataset: Any) -> Any:
 
 
 def _answers(model: Any) -> Answer:
+    """Return a function from a batch of inputs to a trained model's outputs, one entry per sample,
+    without gradients. The model stays in evaluation mode.
+    """
     model.eval()
 
     def answer(inputs: Tensor) -> Tensor:
+        # Within one call, work that depends on the weights alone is done once. The context is
+        # entered per batch, so nothing stays cached between batches.
         with inference(model):
             return model(inputs)
 

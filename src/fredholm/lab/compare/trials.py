@@ -77,13 +77,17 @@ class Trials:
         return cls(task, known, splits, place, clock, sizes, batch)
 
     def size(self, contender: Contender) -> dict[str, Any]:
-        """Return a contender's width at the parameters of softmax attention, and its cost.
+        """Return the width at which a contender has about as many parameters as softmax attention,
+        and what it costs there. Builds models and runs a few training steps.
 
         Returns:
-            The fields of :class:`.budgets.Size`; ``step``, the seconds of a training step; and
-            ``points`` of a sample. Or ``refused``, the reason why it cannot serve.
+            The fields of :class:`.budgets.Size`; ``step``, the seconds of a training step of
+            ``batch`` samples; and ``points``, the number of points of a sample. A contender that
+            cannot serve the task has the reason alone, in one line: ``refused``.
         """
         train = self.splits.train
+
+        # Refusals are rows of tables, which have room for the first line of the error.
         why = refusal(self.task, contender, train, ())
         if why:
             return {"refused": why.partition("\n")[0]}
@@ -91,13 +95,14 @@ class Trials:
         recipe = make_recipe(self.task, contender, (width_override(size.dim),))
         model = build_model(recipe, train)
 
-        # Estimate from two samples; the first step is slower. Of several times the shortest is the
-        # least disturbed by other work on the machine.
+        # Estimate from two samples, whose step a slow contender can afford. The first step is
+        # slower. Of several times the shortest is the least disturbed by other work on the machine.
         few = min(2, self.batch)
         per_sample = min(step_times(model, train, few, 2, self.clock.timer)) / few
         step = per_sample * self.batch
 
-        # A full batch is only tried if a quarter of the search has time for the fewest steps.
+        # Time a full batch only if a quarter of the search has time for the fewest steps of a
+        # trial. Else the contender will hardly be trained, and the estimate stands.
         if step * FEWEST <= 60 * self.clock.minutes / 4:
             step = min(step_times(model, train, self.batch, 4, self.clock.timer))
         return {**asdict(size), "step": step, "points": count_points(train, model)}

@@ -237,15 +237,21 @@ class ImageOptions:
 def create_arrays(
     request: Request, read: Callable[[str], Arrays]
 ) -> ArrayDataset | SequenceDataset | TokenDataset:
-    """Return an in-memory data set of a request's split, size and order of pixels.
+    """Return the samples of a request, in memory: its split, at its image size, as images or as
+    sequences of their pixels.
+
+    One sample of the result is an image (C, H, W), a sequence of pixels (H·W, C), or a sequence of
+    grey levels as tokens (H·W,); see :class:`ImageOptions`.
 
     Args:
+        request: its ``options`` are :class:`ImageOptions`, or None for plain images.
         read: from ``"train"`` or ``"test"`` to the official images (N, C, H, W) and labels (N,),
             both uint8.
     """
     entry = request.entry
     images, labels = (torch.from_numpy(array) for array in read(request.official_split))
     labels = labels.long()
+    # ``train`` and ``val`` share the official training samples; ``test`` takes all of its own.
     chosen = request.chosen(labels)
     if chosen is not None:
         images = images[chosen]
@@ -261,6 +267,7 @@ def create_arrays(
         return result
     if options.sequence == "tokens":
         return image_tokens(result)
+    # One order of the H·W pixels serves all images and splits: it depends on the seed alone.
     if options.sequence == "permuted":
         return image_sequences(result, permutation(images[0, 0].numel(), options.seed))
     return image_sequences(result)

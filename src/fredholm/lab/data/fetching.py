@@ -254,12 +254,15 @@ def _check_space(entry: Entry, source: Source, folder: Path) -> None:
 
 @contextmanager
 def _alone(workshop: Path) -> Iterator[None]:
-    """Let one process of this machine at a time fetch a data set; others wait. On systems without
-    file locks nobody waits.
+    """Let one process of this machine at a time fetch a data set; others wait.
+
+    The file ``lock`` stays in the workshop. The system releases its lock when the file is closed,
+    also if the process is killed, so that no stale lock can block the next fetch.
     """
     try:
         import fcntl
     except ImportError:
+        # Windows has no such locks, and processes do not wait for each other there.
         yield
         return
     with (workshop / "lock").open("w") as lock:

@@ -125,7 +125,14 @@ class EpochOrder:
         return {"epoch": epoch, "offset": offset, **self.identity()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume at a saved position, which another number of processes may have saved.
+        """Set the position to a saved one, which another number of processes may have saved.
+
+        Batches are global, so that the same epoch and batch mean the same samples whatever the
+        number of processes. Only :meth:`identity` must agree with the saved state.
+
+        Args:
+            state: what :meth:`state_dict` returned: ``epoch``, ``offset`` (how many batches of that
+                epoch were handed out) and the identity.
 
         Raises:
             CheckpointError: the state belongs to another order, or its position does not exist.
@@ -145,6 +152,7 @@ class EpochOrder:
                 )
         epoch = state["epoch"]
         offset = state["offset"]
+        # An offset of len(self) is valid: the epoch had ended, and the next one follows.
         if epoch < 0 or not 0 <= offset <= len(self):
             raise CheckpointError(
                 f"loader state: expected an epoch of 0 or more and a batch from 0 to {len(self)}, "

@@ -218,12 +218,23 @@ def dataset_path(name: str, root: str | os.PathLike[str] | None = None) -> Path:
 
 
 def describe(name: str, root: str | os.PathLike[str] | None = None) -> dict[str, Any]:
-    """Return the columns of a table of data sets: kind, source, version, licences of package and
-    data, sizes, folder, state.
+    """Return one row of the table of data sets, as plain data by column: kind, source, version,
+    licences of package and data, sizes, folder, state.
 
-    ``state`` is one of ``embedded``, ``fetched``, ``your files`` (present, not put there by fetch),
-    ``damaged`` (sizes do not fit), ``not fetched``, ``your folder``, ``generated``. Only sizes are
-    compared, not checksums.
+    ``state`` tells where the samples are:
+
+    - ``embedded``: their files come with a library;
+    - ``fetched``: fetch put the files there, and their sizes are right;
+    - ``damaged``: fetch put them there, and a file or the manifest is not as it was;
+    - ``your files``: the files are there, but fetch did not put them there;
+    - ``not fetched``: no files are there;
+    - ``your folder``: the data set only reads a folder that the user names;
+    - ``generated``: there are no files.
+
+    Only sizes are compared, which costs no time; checksums are not. ``fetched`` is True if the data
+    set can be read as it is. ``samples`` counts the samples per official split, ``size`` says the
+    same in words, ``shape`` is that of an image (C, H, W). ``download_bytes`` and ``bytes`` are the
+    sizes of the archives and of the unpacked files, 0 if nothing has to be fetched.
 
     Raises:
         OptionError: an unknown name.
@@ -236,6 +247,7 @@ def describe(name: str, root: str | os.PathLike[str] | None = None) -> dict[str,
     from .install import source_of, state_of
 
     entry = get_entry(name)
+    # A data set that is made from another one's files has no sources of its own.
     files = get_entry(entry.base) if entry.base else entry
     path = ""
     state = "your folder"
@@ -250,6 +262,7 @@ def describe(name: str, root: str | os.PathLike[str] | None = None) -> dict[str,
         elif entry.embedded is not None:
             state = "embedded"
 
+    # The first text that is not empty names the source; the state stands in for a missing one.
     titles = [entry.source, *(one.title for one in files.sources), state]
     counts = " + ".join(f"{count:,} {split}" for split, count in entry.samples.items())
     unknown = "yours" if "path" in entry.needs else "without an official split"

@@ -191,16 +191,30 @@ def _unsorted_times(result: Collection, number: int) -> OptionError:
 
 
 def _clocks(result: Collection, clocks: Sequence[Any]) -> list[np.ndarray]:
-    """Return the times of each series since its first, and note whether all are dates.
+    """Return the times of each series since its own first point, and set ``result.dated``.
 
-    Differences are taken before any digits are dropped.
+    Times are in seconds if they are dates or spans of time, else in the unit of the given numbers.
+    The first point is subtracted in integers, before the conversion to float64, which would lose
+    the nanoseconds of a time since 1970.
+
+    Args:
+        clocks: the times of each series as the user gave them: numbers, dates, or words for dates.
+
+    Returns:
+        One float64 array per series, in the shape that was given. The caller compares it with the
+        number of values, and names the shape in its error.
+
+    Raises:
+        OptionError: dates in some series and numbers in others; a value that is not a time.
     """
     seconds = []
     for number, times in enumerate(clocks):
         values = _array(result, number, times)
+        # `Ticks` are one axis long; the given shape is restored below, for the caller's check.
         ticks = _ticks(result, number, values.reshape(-1))
-        # Spans of time are in seconds, as dates are.
+        # Spans of time (numpy's timedelta64) are converted to seconds, as dates are.
         dated = ticks.dated or values.dtype.kind == "m"
+        # The first series decides for all.
         if result.dated is None:
             result.dated = dated
         if dated != result.dated:

@@ -250,7 +250,19 @@ def fit_layer(
 
 
 def seen(model: Any, dataset: Any, samples: int, batch_size: int) -> list[list[tuple[Any, Any]]]:
-    """Return, per block, the batches (u, domain) that its operator reads on the first samples."""
+    """Return the signals that each block's operator reads on the first samples of a data set.
+
+    All of them stay in memory: samples × N × D numbers per block. They have no gradients.
+
+    Args:
+        model: a model with one operator per block, in evaluation mode.
+        samples: number of samples; a smaller data set gives all of its own.
+        batch_size: samples per batch.
+
+    Returns:
+        One list per block, the first block first, of one pair per batch: the signal u (B, N, D) and
+        its domain.
+    """
     inputs: list[list[tuple[Any, Any]]] = [[] for _ in model.body.blocks]
     for indices in torch.arange(min(samples, len(dataset))).split(batch_size):
         for layer, (_, u, domain) in zip(inputs, model.trace(dataset.batch(indices)[0])):

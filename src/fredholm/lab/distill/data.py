@@ -51,7 +51,11 @@ class Collated(LabelledDataset):
         return len(self.whole)
 
     def batch(self, indices: Tensor | Sequence[int], transform: Any = None) -> tuple[Any, Tensor]:
-        """Return inputs and labels of some samples, collated.
+        """Return inputs and labels of the samples ``indices``, stacked along a new first axis.
+
+        The inputs have the structure of a sample's, such as a mapping. ``transform`` is not
+        applied: the samples of a foreign data set have no common form that an augmentation could
+        change.
 
         Raises:
             DataError: samples of another form, or of different lengths.
@@ -66,6 +70,8 @@ class Collated(LabelledDataset):
                 'them to one length (tokenizers: padding="max_length"), and leave out columns of '
                 "text"
             ) from error
+        # An encoder-decoder: its decoder reads the labels one place later, unless the samples bring
+        # its tokens themselves.
         if callable(self.decoder) and isinstance(inputs, Mapping) and not set(READ) & set(inputs):
             inputs = {**inputs, READ[0]: self.decoder(labels)}
         return inputs, labels

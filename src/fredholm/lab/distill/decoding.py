@@ -58,7 +58,21 @@ def measure_decoding(
 
 
 def _measure_length(models: dict[str, Any], tokens: Tensor, length: int) -> dict[str, float]:
-    """Measure one length, with the caches that the models make from their configurations."""
+    """Measure decoding after one prompt, with a new cache for each prompt and model.
+
+    The prompt is read :data:`PROMPTS` times, a long one less often: :data:`PROMPT_TOKENS` in all,
+    but at least once. :data:`STEPS` single tokens then continue the last cache of each model, whose
+    bytes are counted before them.
+
+    Args:
+        models: causal models of transformers, by name.
+        tokens: the prompt and the tokens of the steps, (length + STEPS,).
+        length: tokens of the prompt.
+
+    Returns:
+        Of each model ``NAME_prompt_ms``, ``NAME_bytes`` and ``NAME_softmax_bytes`` of the cache,
+        and ``NAME_tokens_a_second``; see :func:`measure_decoding`.
+    """
     from transformers import DynamicCache
 
     # The cache of the last prompt is the one that the steps continue.

@@ -59,7 +59,8 @@ class Exercises(LabelledDataset):
 
     Raises:
         OptionError: a share outside (0, 1]; a tokenizer that does not tell digits apart.
-        DataError: windows too short for an exercise; texts without words for a list.
+        DataError: texts with fewer different words than a list has; from :meth:`batch`, windows
+            too short for an exercise.
     """
 
     task = "tokens"
@@ -74,6 +75,8 @@ class Exercises(LabelledDataset):
         self.tokenizer = tokenizer
         self.share = share
         self.seed = seed
+        # Exercises are as long as the windows, and at the same positions. A resumed conversion
+        # compares these two with those of its first run.
         self.max_length = source.max_length
         self.reach = source.reach
         if not tells_digits_apart(self._encode):
@@ -81,12 +84,14 @@ class Exercises(LabelledDataset):
                 "expected a tokenizer that tells digits apart beside exercises, got "
                 f"{type(tokenizer).__name__}; leave exercises out"
             )
+        # Words for the lists, from the first tokens of the text.
         self.words = list_words(tokenizer, source.windows.flatten())
         if len(self.words) < PAIRS:
             raise DataError(
                 f"expected texts with {PAIRS} words or more, got {len(self.words)}; give more "
                 "text, or leave exercises out"
             )
+        # (windows,) whether each is an exercise; `share` of them are on average.
         draw = torch.Generator().manual_seed(seed)
         self.chosen = torch.rand(len(source), generator=draw) < share
 

@@ -198,6 +198,13 @@ def _bars(theme: Theme, report: ConversionReport) -> Figure:
 
 
 def _passes(theme: Theme, rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """Draw time (ms) and memory (MiB) of one pass against its tokens, one line per model.
+
+    Both axes are logarithmic.
+
+    Args:
+        rows: as :func:`.speed.measure_speed` returns them, the shortest input first.
+    """
     panels, columns = theme.side_by_side(2)
     figure = new_figure(theme.width, 2.8 * panels)
     lengths = [row["length"] for row in rows]
@@ -206,6 +213,7 @@ def _passes(theme: Theme, rows: Sequence[Mapping[str, Any]]) -> Figure:
         for i, (side, name) in enumerate(SIDES):
             # A logarithmic axis has no place for zero.
             values = [max(row[f"{side}_{key}"], 1e-9) / unit for row in rows]
+            # The converted model has the first colour, as in the other figures of both.
             colour = theme.series[1 - i]
             axes.loglog(lengths, values, marker="o", markersize=3, color=colour, label=name)
         label_lengths(axes, theme, lengths)

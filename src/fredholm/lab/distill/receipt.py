@@ -289,7 +289,14 @@ def copying(
 
 
 def _continued(models: Models, documents: Documents, prompt: str, limit: int) -> dict[str, str]:
-    """Return the greedy continuation of a prompt by both models, empty if no position is left."""
+    """Return a prompt and its greedy continuation by each model: ``prompt``, and a text per name.
+
+    A tokenizer with a chat template reads the prompt as a user's turn.
+
+    Args:
+        limit: positions of the models. The prompt and at most ``documents.new_tokens`` further
+            tokens have to fit; if the prompt leaves no position, the result is empty.
+    """
     tokenizer = documents.tokenizer
     ids = prompt_ids(tokenizer, prompt, chat=bool(getattr(tokenizer, "chat_template", None)))
     new_tokens = min(documents.new_tokens, limit - ids.shape[1])
@@ -299,7 +306,8 @@ def _continued(models: Models, documents: Documents, prompt: str, limit: int) ->
     for name, model in models.items():
         given: Any = model
         tokens = ids.to(next(given.parameters()).device)
-        # A model's own configuration may have penalties, which change the most probable token.
+        # A model's own configuration may have penalties, which change the most probable token. It
+        # is set aside for this call only.
         own = given.generation_config
         given.generation_config = special_tokens_only(own)
         try:

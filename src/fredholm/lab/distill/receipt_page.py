@@ -153,6 +153,12 @@ def _share(row: Row, name: str) -> str:
 
 
 def _decoding(receipt: Row) -> Section:
+    """Return the section on the cost of decoding: its figure, and a table of one row per length.
+
+    Columns go by quantity and then by model, so that the two numbers to compare are neighbours. The
+    text names the lengths from which on the converted model has the smaller cache and is faster, or
+    says that there is none.
+    """
     head = ["tokens before"]
     for column in ("cache, MiB", "tokens per second", "prompt, ms"):
         head += [f"{column}: {label}" for _, label in SIDES]

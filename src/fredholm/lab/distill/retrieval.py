@@ -86,7 +86,7 @@ def rank_groups(replaced: Replaced, retrieval: Retrieval) -> list[dict[str, Any]
 
     Args:
         replaced: a converted model without groups that keep softmax. It answers in the mode
-            ``"softmax"``, as the teacher does.
+            ``"softmax"``, as the teacher does, and is in evaluation mode and linear afterwards.
         retrieval: the texts.
 
     Returns:

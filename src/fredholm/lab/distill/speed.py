@@ -21,10 +21,14 @@ REPEATS = 5
 
 
 def token_inputs(model: Any) -> Callable[[int], dict[str, Any]]:
-    """Return a function from a length to random tokens for a transformers model.
+    """Return a function from a length N to random tokens (1, N) for a transformers model.
+
+    The function draws from all tokens of the vocabulary, on the device that the model has when it
+    is called, and returns them as ``{"input_ids": tokens}``.
 
     Raises:
-        OptionError: a model that reads something else, or a length beyond its positions.
+        OptionError: a model that reads something else; from the function, a length beyond the
+            positions of the model.
     """
     size = getattr(getattr(model, "config", None), "vocab_size", None)
     limit = positions_of(model)
@@ -35,6 +39,7 @@ def token_inputs(model: Any) -> Callable[[int], dict[str, Any]]:
         )
 
     def make(length: int) -> dict[str, Any]:
+        # The limit is None if the model's configuration names none: any length is read.
         if limit is not None and length > limit:
             raise OptionError(
                 f"lengths: expected at most {limit} tokens, for which the model has positions, got "

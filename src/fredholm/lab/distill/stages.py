@@ -129,7 +129,10 @@ class Distillation(Stage):
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         super().on_train_batch_start(batch, batch_idx)
-        # Maps set their scales by the first batch.
+        # Before the first step, one pass with the teacher's attention sets the gain of each layer
+        # with a window: beyond it, the maps then have about softmax's weight. A resumed stage has
+        # the gain in its checkpoint. With accumulated gradients, later batches are at step 0 as
+        # well.
         if self.global_step == 0 and batch_idx == 0:
             self.replaced.switch("calibrate")
             with torch.no_grad():

@@ -124,10 +124,17 @@ def _class_section(state: State) -> Section:
 
 
 def _class_share(state: State, name: str, label: str) -> str:
+    """Return the test accuracy of one method on one class, in percent: the mean over its seeds, or
+    "none" where the class is missing.
+
+    Args:
+        name: of the method.
+        label: of the class.
+    """
     rows = [row for row in _finished(state) if row["operator"] == name]
     shares = [row["test"]["per_class"].get(label) for row in rows]
     known = [share for share in shares if share is not None]
-    # The test samples may lack a class.
+    # Accuracy on a class without test samples is None, not 0.
     if not known:
         return "none"
     return f"{100 * sum(known) / len(known):.1f}%"
@@ -215,7 +222,15 @@ def _task_section(task: Row, rows: Sequence[Row], names: Sequence[str]) -> Secti
 
 
 def _cost_picture(task: Row, rows: Sequence[Row], names: Sequence[str]) -> Picture:
-    """Return the picture of scores against cost."""
+    """Return the picture of test scores against FLOPs per sample, one mark per operator, with a
+    table of its numbers.
+
+    Args:
+        task: names the task and its measure.
+        rows: of the operators that have a score; the others cannot be drawn.
+        names: of the operators of all tasks. An operator's place among them decides its colour and
+            mark, which are therefore the same on every task.
+    """
     name, measure = task["name"], task["measure"]
     cells = [[row[key] for key in ("operator", "flops", "mean", "sd")] for row in rows]
     return Picture(

@@ -313,10 +313,22 @@ def _panel(
     part: Part,
     kernel: np.ndarray,
 ) -> None:
+    """Draw one head's kernel over a part of a graph, from back to front: triangles, edges, nodes,
+    and a ring around the query.
+
+    Triangles, edges and nodes share one colour scale from 0 to the largest weight, which is written
+    below the panel. Negative weights have the colour of 0.
+
+    Args:
+        kernel: (n, n) between the part's nodes, whose rows are queries; row 0 is that of the query.
+    """
     from matplotlib.collections import LineCollection
 
+    # An edge's target is the query of its pair, its source the key.
     source, target = part.edges
     along, weights = kernel[target, source], kernel[0]
+
+    # A kernel that is 0 everywhere still needs a scale of some width.
     top = max(float(along.max(initial=0.0)), float(weights.max(initial=0.0))) or 1.0
     colours = {"cmap": colormap(theme), "clim": (0.0, top)}
     x, y = part.places.T
@@ -352,6 +364,7 @@ def _panel(
         zorder=3,
         **colours,
     )
+    # The ring marks the query, the first node of the part.
     axes.scatter(
         *part.places[0],
         s=52,

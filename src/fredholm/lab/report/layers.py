@@ -40,12 +40,12 @@ class Layer:
 
 @dataclass(frozen=True)
 class Axis:
-    """The names of the points of the first sample.
+    """How the points of the first sample are labelled where they are drawn along a line.
 
     Attributes:
-        names: of the points of a line, in their order: words or columns; may be empty.
-        label: of the line; "" for that of the kind of data.
-        unit: units of the label per unit of the domain.
+        names: of the points in their order: words or columns; empty where points have no names.
+        label: of the axis; "" for the usual label of the kind of data.
+        unit: how many units of the label, such as seconds, one unit of the domain's coordinate is.
     """
 
     names: tuple[str, ...] = ()
@@ -53,7 +53,11 @@ class Axis:
     unit: float = 1.0
 
     def of(self, domain: Domain) -> list[str]:
-        """Return a name for each point of a domain; "" for a class token and for padding."""
+        """Return one name per point of a domain, "" for points that have none.
+
+        The class token, wherever it stands, has no name and is skipped. The other points take the
+        names in turn. Padding follows the real points, so the names have run out when it comes.
+        """
         token, names = class_token(domain), iter(self.names)
         result = []
         for point in range(domain.size):

@@ -68,14 +68,25 @@ def _maps(
     layout: str,
     count: int,
 ) -> tuple[Section, dict[str, dict[str, Any]]]:
-    """Return the section and its numbers; ``count`` is the number of layers of the model."""
+    """Return the section, one picture per query, and its numbers by layer: the queries, and their
+    weights (H, queries, N). Pictures show up to :data:`MAX_HEADS` heads; the numbers have them all.
+
+    Args:
+        view: the layers that are drawn, all on domains of equally many points.
+        queries: indices among the output points of the first layer; None chooses some.
+        layout: how points are drawn, see :func:`.layers.layout_of`.
+        count: how many layers the model has, for the note on those that are not drawn.
+    """
     first, point = view.layers[0], view.kind.point
+    # Queries are output points. A strided convolution has fewer of them than its input has points.
     if queries is None:
         target = output_points(first.operator, first.domain)
         chosen = choose_map_queries(target, view.image, point)
     else:
         chosen = [(f"{point} {query + 1}", query) for query in queries]
     indices = [index for _, index in chosen]
+
+    # Weights of the first sample in each layer, (H, queries, N).
     weights = [
         kernel_map(
             layer.operator,
@@ -250,11 +261,22 @@ def _over_grid(
     keys: np.ndarray,
     place: np.ndarray,
 ) -> Draw:
+    """Return the drawing of a query's weights over the sample's picture, or over a blank one where
+    there is none.
+
+    Args:
+        keys: positions (N, 2) of the points.
+        place: position (2,) of the query, in the same coordinates.
+    """
+    # Points outside the picture, such as a class token, have no index here: their weights are left
+    # out. The layout is "grid" only where the points form one.
     grid = image_grid(view.layers[0].domain)
     assert grid is not None
     index, image = grid.numpy(), view.image
     if image is None:
         image = np.zeros((*index.shape, 1))
+
+    # (heads, N) becomes (heads, rows, columns).
     weights = [layer[:, index] for layer in query.weights]
     at = _in_picture(keys, index, place)
     return lambda theme: map_plots.maps(theme, image, view.names, weights, at)

@@ -184,7 +184,11 @@ def policy(script: str) -> str:
 
 
 def words(name: str, /, **values: Any) -> str:
-    """Return the HTML of one macro of the templates :data:`PROSE`; values are escaped.
+    """Return the HTML of the macro ``name``, filled in with ``values``. They are escaped, except
+    where the macro itself marks one as safe, such as the content of ``folded``.
+
+    The macro is looked up in the templates :data:`PROSE`, and the first that has one of this name
+    provides it. The name comes from code, not from users: an unknown one raises StopIteration.
 
     Example:
         >>> words("mistakes", wrong=1, count=9, what="<b>")

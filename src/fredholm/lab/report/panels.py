@@ -106,7 +106,9 @@ def outline(axes: Any, image: np.ndarray, theme: Theme) -> None:
 
 
 def label_range(axes: Any, values: np.ndarray, theme: Theme) -> None:
-    """Write the smallest and the largest weight of a panel below it."""
+    """Write the smallest and the largest weight of a panel below it, since each panel has its own
+    colour scale.
+    """
     text = f"{short(values.min())} – {short(values.max())}"
     axes.set_xlabel(
         text,
@@ -205,7 +207,8 @@ def clip(name: str, most: int = NAME) -> str:
 
 
 def short(value: float) -> str:
-    """Return a number in a few letters.
+    """Return a number with at most two significant digits, for labels of small panels. Magnitudes
+    below 0.001 have one digit and a power of ten, which takes less room than their zeros.
 
     Example:
         >>> short(0.0), short(0.1234), short(0.00012)

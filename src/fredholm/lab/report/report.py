@@ -322,7 +322,8 @@ def _counted(count: int, name: str) -> str:
 
 
 def units(number: int) -> str:
-    """Return a large number with three digits and a prefix.
+    """Return a count with three significant digits and the prefix k, M, G or T; below 1,000 as it
+    is.
 
     Example:
         >>> units(999), units(1234), units(5_600_000)

@@ -35,10 +35,17 @@ PARTS = {"train": "training", "val": "validation"}
 
 
 def curves(theme: Theme, history: Mapping[str, list[float]]) -> Figure:
-    """Plot loss and, where it is known, accuracy against the epoch."""
+    """Plot loss and, where it is known, accuracy against the epoch: one panel per quantity, one
+    line each for training and validation.
+
+    Args:
+        history: columns of ``metrics.csv``, one number per epoch: ``epoch``, and any of
+            ``train_loss``, ``val_loss``, ``train_accuracy`` and ``val_accuracy``, as shares of 1.
+    """
     drawn = [
         what for what in ("loss", "accuracy") if any(f"{part}_{what}" in history for part in PARTS)
     ]
+    # Without any of these columns the page shows an empty panel.
     drawn = drawn or ["loss"]
     figure, every = panels_abreast(theme, len(drawn), 2.7)
     for axes, what in zip(every, drawn):
@@ -46,6 +53,7 @@ def curves(theme: Theme, history: Mapping[str, list[float]]) -> Figure:
         axes.set_title(what)
         if what == "accuracy":
             percent(axes.yaxis)
+            # The margins that matplotlib adds may not reach beyond 0% and 100%.
             low, high = axes.get_ylim()
             axes.set_ylim(max(low, -0.02), min(high, 1.02))
     return figure
@@ -57,6 +65,7 @@ def _curve(
     history: Mapping[str, list[float]],
     what: str,
 ) -> None:
+    """Plot one quantity, ``"loss"`` or ``"accuracy"``, of training and validation."""
     epoch, marker = history["epoch"], None
     if len(epoch) < DOTTED:
         marker = "o"
@@ -74,6 +83,7 @@ def _curve(
     axes.set_xlabel("epoch")
     axes.grid(axis="y")
     whole_numbers(axes.xaxis)
+    # The limits of a single epoch would be equal or very near.
     if len(epoch) == 1:
         axes.set_xlim(epoch[0] - 1, epoch[0] + 1)
     if axes.lines:

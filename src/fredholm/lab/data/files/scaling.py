@@ -22,7 +22,21 @@ COARSEST = 10
 
 
 def measure(collection: Collection, training: np.ndarray) -> dict[str, Any]:
-    """Return the numbers by which samples of this kind are scaled, from the training samples."""
+    """Return the numbers by which samples of this kind are scaled, as plain data to save.
+
+    Only training samples are measured, so that nothing of the others reaches the model.
+
+    Args:
+        training: numbers of the training samples, (n,).
+
+    Returns:
+        Of series: see :func:`_of_series`. Of rows: ``mean`` and ``std`` per column. Of clouds:
+        ``points``, how many points of a cloud a model reads, and ``coordinates``, how many of the
+        first channels are positions (3 at most). Of fields at scattered points: ``low``, the lower
+        corner of the box around all points, ``extent``, the longest side of that box, and ``mean``
+        and ``std`` per channel. Empty for texts, which have no scale, and for images and fields on
+        a grid, which their data sets scale.
+    """
     kind = collection.kind
     samples = collection.samples
     if kind == "series":
@@ -37,6 +51,7 @@ def measure(collection: Collection, training: np.ndarray) -> dict[str, Any]:
     if collection.coordinates is not None:
         places = np.concatenate([collection.coordinates[i] for i in training])
         low = places.min(0)
+        # One length for all axes keeps the shape of the domain. If all points coincide, it is 1.
         extent = float((places.max(0) - low).max()) or 1.0
         mean, std = _moments(np.concatenate([samples[i] for i in training]))
         return {"low": low.tolist(), "extent": extent, "mean": mean, "std": std}

@@ -124,7 +124,11 @@ def _resettled(
 
 
 def _without_unread(table: Table, columns: Columns) -> Columns:
-    """Leave out columns without any number, and columns whose words are few in the first rows only.
+    """Leave out columns that were guessed to be inputs and are of no use in the whole table.
+
+    These are columns of numbers that are empty in every row, and columns of words with more than
+    :data:`WORDS` different ones. The first rows alone may have few of these words, but each word
+    would become an input of its own. Each column left out gets a remark.
 
     Raises:
         DataError: no column is left, and some had words.
@@ -144,7 +148,7 @@ def _without_unread(table: Table, columns: Columns) -> Columns:
     kept = tuple(name for name in names if name not in remarks)
     if kept:
         return columns.settled(*remarks.values(), channels=kept)
-    # Columns of numbers without any are refused with their rows, see `row_samples`.
+    # If all columns are empty, the maker of the samples refuses the first such row by its number.
     if any(isinstance(table.columns[name], Coded) for name in names):
         first = next(iter(remarks.values()))
         raise DataError(f"{table.files[0].path}: no column is left for a model to read: {first}")
@@ -185,9 +189,18 @@ def _without_unreadable(
     table: Table,
     labelled: bool,
 ) -> Collection:
-    """List cells without a number, and leave out their samples.
+    """List the unreadable cells in a remark, and leave out the samples that have one.
 
-    In series for training, such a cell is one missing value of many, and the sample stays.
+    An unreadable cell has text where its column has numbers; the table holds NaN in its place.
+    Labelled series stay: one value of many is missing there. Without labels, when a run predicts,
+    a series with such a cell gets no prediction, like any other sample.
+
+    Args:
+        collection: the samples, one per row of the table unless ``rows`` lists the rows of each.
+        table: has one unreadable cell or more.
+
+    Raises:
+        DataError: every sample has an unreadable cell.
     """
     found = table.unreadable
     cells = listed([f"{table.where(c.row, c.column)}: {c.cell[:SHOWN]!r}" for c in found])
@@ -202,6 +215,7 @@ def _without_unreadable(
     if gaps:
         return collection
     bad = {cell.row for cell in found}
+    # The table's rows of each sample: several for series with one row per time, else one.
     blocks = collection.rows or [[row] for row in range(len(table))]
     kept = [i for i, block in enumerate(blocks) if bad.isdisjoint(block)]
     if not kept:

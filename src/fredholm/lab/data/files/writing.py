@@ -43,18 +43,22 @@ class Writing:
     encoding: str | None = None
 
     def __post_init__(self) -> None:
+        # `header` and `null` are checked and cast by :meth:`of`; an encoding that Python does not
+        # know is refused when the file is opened.
         if self.separator is not None:
+            # Signs that are hard to type on a command line have names, such as tab.
             sign = _SEPARATORS.get(self.separator.lower(), self.separator)
             # A quote and line ends already have a meaning of their own in CSV.
             usable = len(sign) == 1 and sign not in '"\r\n'
             _check("separator", sign, usable, "one sign, or space")
+            # The class is frozen.
             object.__setattr__(self, "separator", sign)
         if self.decimal is not None:
             _check("decimal", self.decimal, self.decimal in (".", ","), ". or ,")
         if self.thousands is not None:
             usable = len(self.thousands) == 1 and not self.thousands.isalnum()
             _check("thousands", self.thousands, usable, "one sign such as , or .")
-            # 1,234 would be two numbers at once.
+            # With a comma as both signs, 1,234 could be 1234 or 1.234.
             _check("thousands", self.thousands, self.thousands != self.point, "another decimal=")
         if self.dates is not None and self.dates not in DATES:
             raise OptionError(

@@ -250,11 +250,15 @@ class CloudAugment:
 
 
 def _rotated(position: Tensor, angle: Tensor) -> Tensor:
-    """Rotate points (B, N, 3 or more) by angles (B,) about the third axis."""
+    """Rotate clouds (B, N, d) by angles (B,), in radians, about the axis of their third coordinate.
+
+    Coordinates after the third stay as they are.
+    """
     zero = torch.zeros_like(angle)
     one = torch.ones_like(angle)
     c = angle.cos()
     s = angle.sin()
+    # One matrix per cloud, (B, 3, 3). Points are rows, so they are multiplied by its transpose.
     rows = [c, -s, zero, s, c, zero, zero, zero, one]
     matrix = torch.stack(rows, -1).view(-1, 3, 3)
     return torch.cat([position[..., :3] @ matrix.mT, position[..., 3:]], -1)
