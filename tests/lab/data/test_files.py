@@ -978,3 +978,17 @@ def test_missing_cells_are_counted_by_column(tmp_path):
     (tmp_path / "flats.csv").write_text("\n".join(lines))
     facts = describe(open_files(tmp_path / "flats.csv", {"label": "price"}))
     assert facts["missing"] == (10 + 30) / 120
+
+
+def test_unreadable_cells_are_found_beside_unreadable_pictures(tmp_path):
+    """Rows of unreadable pictures are left out first, and move the numbers of all others."""
+    lines = ["picture,size"]
+    for i in range(60):
+        Image.new("L", (8, 8), color=i).save(tmp_path / f"{i}.png")
+        lines.append(f"{i}.png,{'3o' if i == 30 else i}")
+    (tmp_path / "0.png").write_bytes(b"no picture")
+    (tmp_path / "pictures.csv").write_text("\n".join(lines))
+    source = open_files(tmp_path / "pictures.csv", {"label": "size", "task": "regression"})
+    found = source.collection
+    assert len(found) == 58
+    assert sorted(found.labels.tolist()) == [i for i in range(60) if i not in (0, 30)]

@@ -326,13 +326,16 @@ def units(number: int) -> str:
     is.
 
     Example:
-        >>> units(999), units(1234), units(5_600_000)
-        ('999', '1.23 k', '5.6 M')
+        >>> units(999), units(1234), units(5_600_000), units(999_600)
+        ('999', '1.23 k', '5.6 M', '1 M')
     """
-    for factor, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if number >= factor:
-            return f"{number / factor:.3g} {unit}"
-    return str(number)
+    if number < 1000:
+        return str(number)
+    # Rounded first: 999,600 has the prefix of 1,000,000.
+    rounded = float(f"{number:.3g}")
+    prefixes = (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")
+    factor, prefix = next(pair for pair in prefixes if rounded >= pair[0])
+    return f"{rounded / factor:.3g} {prefix}"
 
 
 def write_report(

@@ -117,6 +117,8 @@ def _of_paths(
     found = contents.pop("found", {})
     result = _collection(name, files, table, columns, labelled)
     if unread:
+        # From here on sample i is no longer row i of the table.
+        result.rows = [[row] for row in range(len(files))]
         result = result.take(np.setdiff1d(np.arange(len(files)), list(unread)))
     return replace(result, reading=result.reading.settled(**found), **contents)
 
