@@ -214,16 +214,21 @@ class _Scatter(torch.autograd.Function):
 
 
 class _Shift(torch.autograd.Function):
-    """Send to the rank ``by`` after this one, and receive ``size`` numbers from the one ``by``
-    before.
+    """The shift of a flat tensor around the ring of ranks: x goes to the rank ``by`` places after
+    this one, modulo the number of ranks, and the result is that of the rank ``by`` places before.
 
-    The transfer may be under way already; else it begins here. Its gradient is the shift back.
+    Its gradient is the shift by ``-by``: the gradient of what arrived goes back to its sender.
+
+    Arguments of ``apply``: x, flat; the ranks; ``by``; the number of elements that arrive, which
+    depends on the sender's points; and the transfer if it is under way already, or None to start it
+    here.
     """
 
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, shards: Shards, by: int, size: int, under_way: _Transfer | None
     ) -> Tensor:
+        # As many elements as leave here come back as a gradient.
         ctx.shards, ctx.by, ctx.size = shards, by, x.numel()
         source = (shards.rank - by) % shards.count
         if under_way is None:
@@ -260,8 +265,11 @@ class _Transfer(NamedTuple):
 
 
 def _begin(x: Tensor, by: int, size: int, shards: Shards) -> _Transfer:
-    """Start to send x to the rank ``by`` after this one; ``size`` numbers come from ``by``
-    before."""
+    """Start to send x, a flat tensor, to the rank ``by`` places after this one, and to receive
+    ``size`` elements from the rank ``by`` places before, modulo the number of ranks.
+
+    All other ranks send and receive an empty tensor, for which there is no message.
+    """
     send = [x.new_empty(0)] * shards.count
     send[(shards.rank + by) % shards.count] = x
     sizes = [0] * shards.count

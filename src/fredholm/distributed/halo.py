@@ -16,14 +16,17 @@ from .shards import Shards
 
 
 def fetched(x: Tensor, shards: Shards, dim: int, wanted: Sequence[Tensor]) -> Tensor:
-    """Return the points at the places ``wanted[rank]`` of the complete domain, in that order.
+    """Return the points that this rank reads, its own or other ranks': those at the indices
+    ``wanted[shards.rank]`` of the complete domain, in that order, on dimension ``dim``.
 
     Args:
-        x: this rank's points, on dimension ``dim``; a hole's point of padding is ignored.
+        x: this rank's points, on dimension ``dim``. The one point of padding of a rank without
+            points is ignored.
         shards: the ranks.
-        dim: the dimension of the points.
-        wanted: for every rank the places that it reads, the same lists on all ranks. A place may
-            appear twice.
+        dim: the dimension of the points. All others have the same size on every rank.
+        wanted: for every rank the indices in the complete domain of the points that it reads,
+            (m,) integers; the same lists on all ranks, since each follows from them what to send.
+            An index may appear twice.
 
     Each rank sends the elements of its points that other ranks read, and receives their gradients.
     """
@@ -35,7 +38,11 @@ def fetched(x: Tensor, shards: Shards, dim: int, wanted: Sequence[Tensor]) -> Te
 
 
 def without_holes(shards: Shards) -> Shards:
-    """Return the same ranks without the points of padding of those that have none."""
+    """Return the same ranks with size 0 for each rank that owns no point of the domain.
+
+    Such a rank (``shards.holes``) otherwise counts as one point, a placeholder that is padding.
+    This undoes :attr:`.Shards.filled`, so that sizes and starts are those of the domain's points.
+    """
     sizes = list(shards.sizes)
     for hole in shards.holes:
         sizes[hole] = 0

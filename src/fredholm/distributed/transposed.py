@@ -87,12 +87,26 @@ class _Transpose(torch.autograd.Function):
 
 
 class _Pieces:
-    """The pieces of one matrix that go to each rank, and the places for those that arrive.
+    """One rank's buffers for the exchange of one matrix: the pieces that leave, and the memory
+    that the arriving ones are written into.
+
+    With R rows and N columns in all, this rank turns (R, n), its stretch of the columns, into
+    (r, N), its share of the rows; with ``back`` it turns (r, N) into (R, n).
+
+    Args:
+        x: the matrix on this rank, real or complex.
+        rank: the number of this rank.
+        stretches: n of every rank, with the sum N.
+        rows: r of every rank, with the sum R.
+        back: the direction, see above.
 
     Attributes:
-        send: flat, one per rank.
-        flat: flat views of the places where each rank's piece will lie. Both are empty for this
-            rank, whose own piece is in place from the start.
+        out: the result, (r, N, depth) or (R, n, depth), complete after :meth:`put_together`. The
+            depth is 2 for complex numbers and 1 for real ones.
+        received: for each rank the block of the result that it sends.
+        send: for each rank the piece that goes to it, flat.
+        flat: flat views of ``received``, which messages are written into. Both are empty for this
+            rank, whose own piece is copied here and needs no message.
     """
 
     def __init__(
@@ -101,7 +115,8 @@ class _Pieces:
         self.is_complex = x.is_complex()
         self.back = back
 
-        # gloo sends real numbers only: complex ones are pairs on a third dimension.
+        # gloo sends real numbers only: complex ones are pairs on a third dimension, and real ones
+        # get a third dimension of size 1, so that both take the same path.
         if self.is_complex:
             x = torch.view_as_real(x.resolve_conj())
         else:
@@ -109,14 +124,15 @@ class _Pieces:
         depth = x.shape[2]
 
         if back:
-            # What arrives from a rank is a block of rows, and is received where it belongs.
+            # This rank's rows are cut by columns. A block of rows arrives from each rank. It is
+            # contiguous in the result, and is received there.
             self.out = x.new_empty(sum(rows), stretches[rank], depth)
             parts = x.split(list(stretches), 1)
             self.received = list(self.out.split(list(rows)))
             self.received[rank].copy_(parts[rank])
         else:
-            # What arrives is a block of columns, which is not contiguous in the result: it is
-            # received on the side and copied by put_together.
+            # This rank's columns are cut by rows. A block of columns arrives from each rank. It is
+            # not contiguous in the result: it has memory of its own, and put_together copies it.
             self.out = x.new_empty(rows[rank], sum(stretches), depth)
             parts = x.split(list(rows))
             self.received = [x.new_empty(rows[rank], n, depth) for n in stretches]

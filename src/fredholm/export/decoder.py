@@ -185,21 +185,38 @@ def export_decoder(
 
 
 def _traced(model: Model) -> tuple[ExportedProgram, ExportedProgram, StateNames]:
-    """Trace the prefill and the step."""
+    """Trace the prefill and the step into two programs of torch's own operations.
+
+    Both are traced on made-up texts: a batch of TRACED_BATCH prompts of TRACED_PROMPT tokens, and
+    the state after them for the step. The batch is free in both, the length of the prompt in the
+    prefill, and the number of tokens seen in the step.
+
+    Returns:
+        The prefill, the step, and the names of the state's tensors, whose order is that of the
+        programs' outputs and of the step's inputs.
+
+    Raises:
+        OptionError: a model that does not go token by token.
+        ExportError: a model that torch.export cannot trace, or a state that is not made of tensors.
+    """
     length = _longest(model)
     numbers = _texts(model, TRACED_BATCH, TRACED_PROMPT)
     start = model.init_state(length, batch=TRACED_BATCH)
     _, state = model.prefill(numbers, start)
     names = StateNames.of(state)
-    # A view would bring the sizes of its base into the program.
+    # Clones: torch.export would write the sizes of a view's base into the program.
     past = [tensor.clone() for tensor in names.tensors(state)]
 
+    # A prompt or a past has at most ``length - 1`` tokens, so that the step has room for one more.
     batch = Dim("batch", min=1, max=LARGEST_BATCH)
     prompt_shape = {0: batch, 1: Dim("length", min=1, max=length - 1)}
-    # A loop over the prompt's points is traced with a single round.
+    # A form that loops over the prompt's points would be unrolled to the traced length. It is
+    # traced with a prompt of one token, and the step reads the others.
     if _reads_one_by_one(start):
         prompt_shape, numbers = {0: batch}, numbers[:, :1].contiguous()
     seen = Dim("seen", min=1, max=length - 1)
+
+    # The free dimensions of each tensor of the state, by their number.
     free = {"batch": batch, "seen": seen}
     axes = _free_axes(model, names)
     past_shapes = [{i: free[name] for i, name in named.items()} for named in axes]
@@ -213,6 +230,7 @@ def _traced(model: Model) -> tuple[ExportedProgram, ExportedProgram, StateNames]
         )
         step = torch.export.export(
             Step(model, state, names, axes),
+            # The number of tokens seen is a tensor without dimensions, which has no free size.
             (next_tokens, torch.tensor(TRACED_PROMPT), past),
             dynamic_shapes=({0: batch}, None, past_shapes),
             strict=False,
@@ -220,6 +238,7 @@ def _traced(model: Model) -> tuple[ExportedProgram, ExportedProgram, StateNames]
         forms = onnx_forms()
         prefill, step = prefill.run_decompositions(forms), step.run_decompositions(forms)
     except Exception as error:
+        # Dynamo, the tracer and the decompositions raise errors without a common class.
         raise ExportError(
             f"export: expected a model that can be traced token by token, got "
             f"{first_lines(error)}; export the whole-text program instead"

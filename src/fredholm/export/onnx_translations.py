@@ -18,12 +18,18 @@ INT32, INT64 = 6, 7
 
 
 def cdist(x: Any, y: Any, p: float, compute_mode: int | None = None) -> Any:
-    """Return the distances of the points ``x`` (…, N, d) and ``y`` (…, M, d), (…, N, M), in the
-    Euclidean norm or that of another power p.
+    """Return the distances between the points ``x`` (…, N, d) and ``y`` (…, M, d), (…, N, M), in
+    the p-norm, (Σ_i |x_i - y_i|^p)^(1/p) with p positive and finite.
 
-    Differences are taken one by one, as torch does for few points.
+    All differences are written out, (…, N, M, d), as torch does for few points.
+
+    Args:
+        x, y, p: as of :func:`torch.cdist`.
+        compute_mode: whether torch may use a matrix product instead; ignored, since both modes
+            have one definition.
     """
     difference = op.Abs(op.Sub(op.Unsqueeze(x, _numbers(-2)), op.Unsqueeze(y, _numbers(-3))))
+    # The Euclidean norm needs no general power.
     if p == 2:
         return op.Sqrt(op.ReduceSum(op.Mul(difference, difference), _numbers(-1), keepdims=0))
     powers = op.ReduceSum(op.Pow(difference, _real(p)), _numbers(-1), keepdims=0)

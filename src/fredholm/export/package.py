@@ -46,7 +46,7 @@ def export_package(
     check_target(path)
     program = trace(model, fixed)
     with replacing(path) as temporary:
-        # The compiler wants a name that ends in .pt2.
+        # AOTInductor requires a name that ends in .pt2, which the temporary file's does not.
         package = temporary.with_name(f"{temporary.name}.pt2")
         try:
             _compile(program, package, texts_of(metadata or {}))
@@ -54,7 +54,7 @@ def export_package(
             error = program.check(in_turn(loaded), "package")
             package.replace(temporary)
         finally:
-            # What a failed compiler or check left behind.
+            # Remove what a failed compilation or check left behind.
             package.unlink(missing_ok=True)
     return replace(program, error=error)
 

@@ -82,8 +82,16 @@ def in_turn(program: Callable[..., Tensor]) -> Answer:
 
 
 def largest_error(model: nn.Module, signature: Signature, answer: Answer) -> float:
-    """Return the largest relative error of ``answer`` beside the model, at three sets of sizes
-    (:meth:`.Signature.checked_sizes`).
+    """Return the largest relative error of a program against its model, over three batches of
+    random inputs (at :meth:`.Signature.checked_sizes`).
+
+    The error of a batch is the largest difference over the largest absolute value of the model's
+    answer.
+
+    Args:
+        model: in evaluation mode and on the CPU, where the inputs are made.
+        signature: the model's inputs.
+        answer: runs the program on what the model reads.
 
     Raises:
         ExportError: an answer that is not finite or has another shape.
@@ -223,7 +231,8 @@ def _relative_error(actual: Tensor, expected: Tensor, sizes: Sizes) -> float:
             f"{actual.numel()} that are not; nothing was written"
         )
 
-    # A model that answers zero everywhere is compared absolutely.
+    # Where the model answers zero everywhere, as with a new head, the program must do so exactly:
+    # any difference over this tiny number exceeds every tolerance.
     largest = expected.abs().amax().clamp(min=torch.finfo(torch.float32).tiny)
     return float((actual - expected).abs().amax() / largest)
 

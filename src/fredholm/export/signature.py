@@ -60,7 +60,8 @@ class Signature:
 
     @property
     def shape(self) -> NamedShape | dict[str, NamedShape]:
-        """The shape of the input, free sizes by name; of several tensors, the shape of each.
+        """The shape of the input, with the batch and free sizes by name and all others as numbers,
+        those of training. For a model of several tensors, the shape of each by the tensor's name.
 
         Example:
             >>> from fredholm.models import create_model
@@ -69,7 +70,8 @@ class Signature:
         """
         shapes: dict[str, NamedShape] = {}
         for part in self.encoder.parts:
-            # Dimension 0 is the batch, so that an axis is numbered as the batch's dimensions are.
+            # ``part.shape`` is of one sample. With the batch in front, the position in the list is
+            # the dimension that an axis names.
             named: list[int | str] = ["batch", *part.shape]
             for axis in self._free(part):
                 named[axis.dimension] = axis.name
@@ -111,11 +113,17 @@ class Signature:
     def checked_sizes(self) -> list[Sizes]:
         """Return three sets of sizes to compare a program with its model at: those that it was
         traced at, one sample of the smallest size, and a larger batch of larger ones.
+
+        Extents are sizes of tensors, such as pixels; each is a count, such as of patches, times the
+        multiple of its axis. Where an axis has a largest size, no extent exceeds it.
         """
         traced = self.traced_sizes()
 
-        # A compiler that took a free size for a constant is found out by one of the other two.
+        # If a compiler took a free size for a constant, the program fails or answers otherwise at
+        # one of the other two sets.
         smallest = [_extent(axis, self._fewest(axis)) for axis in self.axes]
+
+        # From n patches, points or tokens to 2n + 1, which is no multiple of the traced count n.
         larger = [
             _extent(axis, 2 * (extent // axis.multiple) + 1)
             for axis, extent in zip(self.axes, traced.extents, strict=True)
@@ -156,11 +164,14 @@ def tensors_of(inputs: Tensor | Inputs) -> dict[str, Tensor]:
 
 
 def signature_of(model: nn.Module, fixed: Sequence[str] = ()) -> Signature:
-    """Return the signature of a model's program.
+    """Return the signature of a model's program: the tensors that it takes, and their free sizes.
+
+    The batch is always free. So is every axis of the inputs that neither ``fixed`` nor the model's
+    body fixes.
 
     Args:
         model: a :class:`fredholm.models.Model`.
-        fixed: names of axes that keep the size of the model's training.
+        fixed: names of axes, such as ``height``, that keep the size of the model's training.
 
     Raises:
         OptionError: a model without a configuration, or whose encoder does not list its tensors; an
@@ -177,7 +188,7 @@ def signature_of(model: nn.Module, fixed: Sequence[str] = ()) -> Signature:
             f"export: expected a fredholm.models.Model, got {type(model).__name__}; trace other "
             "modules with torch.export.export"
         )
-    # Tensors may share an axis, such as the nodes of a graph: the first one of a name counts.
+    # Several tensors may have the same axis, such as the nodes of a graph: one entry per name.
     axes: dict[str, Axis] = {}
     for part in config.encoder.parts:
         for axis in part.axes:
@@ -187,9 +198,13 @@ def signature_of(model: nn.Module, fixed: Sequence[str] = ()) -> Signature:
         raise OptionError(
             f"fixed: expected names among {', '.join(axes) or 'none'}, got {', '.join(unknown)}"
         )
+
+    # Some bodies fix axes of their own: what they read depends on these sizes.
     kept = {*fixed, *config.body.fixed_axes}
     free = tuple(axis for axis in axes.values() if axis.name not in kept)
-    # Where stages make fewer points, as many must be left after the last.
+
+    # Stages divide the points along an axis by ``reduction``. SMALLEST_COUNT must be left after the
+    # last stage, so that its operators take the path that was traced.
     smallest = SMALLEST_COUNT * config.body.reduction
     return Signature(config.encoder, free, frozenset(_dimensions(model)), smallest)
 

@@ -229,7 +229,8 @@ class FredholmImageProcessor(BaseImageProcessor):
     Args:
         size: height and width.
         channels: 1 for grey pictures, 3 for RGB.
-        image_mean, image_std: of the channels.
+        image_mean, image_std: one number per channel, on the scale of pixels in [0, 1]; by default
+            0 and 1, which change nothing.
 
     Example:
         >>> processor = FredholmImageProcessor(size={"height": 4, "width": 4})
@@ -258,7 +259,15 @@ class FredholmImageProcessor(BaseImageProcessor):
 
     @classmethod
     def from_fredholm(cls, model: Model) -> FredholmImageProcessor:
-        """The processor of a model of pictures, with the mean and deviation of its training."""
+        """Return the processor of a model of pictures: the size and channels of its encoder, and
+        the mean and standard deviation per channel of its training data.
+
+        The latter are read from the model's attribute ``extra``. Where it has none, pixels stay in
+        [0, 1].
+
+        Raises:
+            OptionError: a model that does not read pictures, or not of 1 or 3 channels.
+        """
         encoder: Any = model.config.encoder
         if encoder.data != "image":
             raise OptionError(f"expected a model of pictures, got an encoder of {encoder.kind}")
@@ -268,11 +277,14 @@ class FredholmImageProcessor(BaseImageProcessor):
         return cls(size, channels, facts.get("mean"), facts.get("std"))
 
     def preprocess(self, images: Any, return_tensors: str | None = "pt", **_: Any) -> BatchFeature:
-        """Return ``pixel_values`` (B, channels, height, width), normalised.
+        """Return ``pixel_values`` (B, channels, height, width), float32 and normalised: pixels in
+        [0, 1] minus the mean and over the deviation of their channel.
 
         Args:
-            images: a Pillow image or an array (H, W) or (H, W, C) of bytes, or a list of such. An
-                array is one image, never a batch.
+            images: a Pillow image or an array of uint8, (H, W) for grey, (H, W, 3) for RGB or
+                (H, W, 4) with an alpha channel, which is dropped; or a list of such, of any sizes.
+                An array is one image, never a batch. Grey and RGB are converted to the processor's
+                channels, and every image is stretched to its size.
             return_tensors: ``pt`` or ``np``, as in transformers.
             _: further arguments of transformers' callers, which are ignored.
         """

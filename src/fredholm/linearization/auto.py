@@ -545,9 +545,18 @@ def register_config() -> None:
 
 @cache
 def register_models(source: type) -> None:
-    """Let the Auto classes that know a source's configuration know its conversion."""
+    """Register the converted classes of a model with each of transformers' Auto classes that knows
+    the source model, so that these load a folder of the converted one.
+
+    Repeated calls do nothing.
+
+    Args:
+        source: the configuration class of the source model, such as ``LlamaConfig``.
+    """
     converted = linear_config(source)
     for auto in vars(modeling_auto).values():
+        # Of all names in the module only Auto classes of models have a mapping, from a
+        # configuration class to one model class or several.
         mapping = getattr(auto, "_model_mapping", None)
         if not isinstance(auto, type) or mapping is None or source not in mapping:
             continue
@@ -555,13 +564,14 @@ def register_models(source: type) -> None:
         if not isinstance(kinds, tuple | list):
             kinds = (kinds,)
         for kind in kinds:
-            # A few entries name a class of another configuration.
+            # A few entries name a model class with another configuration. The first one with this
+            # configuration is registered.
             is_model = isinstance(kind, type) and issubclass(kind, PreTrainedModel)
             if is_model and kind.config_class is source:
                 auto.register(converted, linear_model(kind), exist_ok=True)
                 break
 
-    # For folders whose tokenizer does not name its class.
+    # AutoTokenizer goes by the configuration where a folder's tokenizer does not name its class.
     tokenizer = transformers.TOKENIZER_MAPPING.get(source, None)
     if tokenizer is not None:
         transformers.AutoTokenizer.register(converted, tokenizer, exist_ok=True)

@@ -141,15 +141,20 @@ class LinearState(CacheLayerMixin):
         return result
 
     def _in_order(self, x: Tensor, dim: int, first: int) -> Tensor:
-        """Return the ``first`` entries along ``dim``, which are sinks, and then the window from its
-        oldest token on.
+        """Return a tensor of the sinks and the window with the window in the order of the tokens,
+        the oldest first. In memory the window is a ring, in which a new token replaces the oldest.
+
+        Args:
+            x: keys, values or ages (B, G, first + w, ·), or masses (B, first + w).
+            dim: the dimension of the tokens: 2 or 1.
+            first: the number of sinks, which come first along ``dim`` and stay in place.
         """
         window = x.shape[dim] - first
         sinks, ring = x.split([first, window], dim)
         if isinstance(self.oldest, int):
             ring = ring.roll(-self.oldest, dim)
         else:
-            # Each row has an oldest token of its own.
+            # Each row has an oldest token of its own: indices (B, w) into its ring.
             index = (self.oldest[:, None] + torch.arange(window, device=x.device)) % window
             if dim == 2:
                 index = index[:, None, :, None].expand_as(ring)

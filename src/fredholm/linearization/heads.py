@@ -427,10 +427,24 @@ class LinearHeads(Heads, FeatureAttention):
     def student_weights(
         self, query: Tensor, key: Tensor, seen: Seen, scale: float, value: Tensor | None = None
     ) -> Float[Tensor, "b h q k"]:
+        """Return the weight that each query gives each key, dense: the definition of the response,
+        which the fast paths compute without all pairs. Rows have a sum of one, or of zero for a
+        query that sees nothing. O(N²).
+
+        Args:
+            query: (B, H, Nq, e).
+            key: (B, H, Nk, e), repeated for the heads of each group, see :meth:`share`.
+            seen: which keys a query sees.
+            scale: the softmax's factor s.
+            value: (B, G, Nk, d), not repeated. Only a store and a decay read it.
+        """
         queries = query.shape[2]
         quadrature = seen.quadrature(queries, key.shape[2], query)
+        # Masses of the sum over keys, (B | 1, H | 1, Nq, Nk), zero at pairs that are not seen.
+        # Densities below are relative to them.
         weights = quadrature.weights()
         if self.window is not None:
+            # Near pairs keep softmax's exponential, all others have e^g φ·ψ, with one normaliser.
             far = self.far(query, scale)
             features = far.keys(key, seen.valid, None)
             near = self._softmax_pairs(quadrature.visible(), features[0], value, seen, queries)
@@ -439,11 +453,14 @@ class LinearHeads(Heads, FeatureAttention):
             fading = self._fading(value, seen, queries)
             return window_density(scores, far[:2], features, weights, near, fading) * weights
 
+        # Without a window φ·ψ is the numerator of every pair.
         features = self.query_features(query, scale)
         key_features, shift = self.key_features(key, scale, seen.valid)
         fading = self._fading(value, seen, queries)
         if fading is not None:
             weights = weights * fading.to(weights.dtype)
+        # Keys were divided by one factor for all. The products of a query that sees only small ones
+        # would fall below the floor of the denominator, so its features are scaled up.
         if shift is not None:
             features = at_scale_of_seen(features, key_features, weights, fading)
         return linear_density(features, key_features, weights, self.floor) * weights

@@ -193,16 +193,24 @@ def _collects_weights() -> bool:
 
 
 def _seen(mask: Tensor | None, causal: bool, query: Tensor, key: Tensor) -> Seen:
-    """Return which keys a query sees, from the library's mask."""
+    """Return which keys a query sees, from the mask that transformers passes.
+
+    Args:
+        mask: of pairs, boolean or additive, (B | 1, H | 1, Nq, Nk), which contains any order
+            itself; of padding, (B, Nk), nonzero at real tokens; or None.
+        causal: whether the module's attention is causal.
+        query, key: (B, H, Nq, e) and (B, G, Nk, e), of which only the sizes are read.
+    """
     queries, keys = query.shape[2], key.shape[2]
-    # A stretch of tokens over a cache of keys needs pairs for its order.
+    # Several new tokens after others in a cache: the queries are the last of the keys. ``causal``
+    # of Seen means that queries and keys are the same tokens, so the order becomes a mask of pairs.
     if causal and 1 < queries < keys:
         mask = visible_pairs(mask, causal, query, key)
     if mask is not None:
         if mask.dim() == 4:
             return Seen(pairs=pairs_of(mask))
         mask = mask.bool()
-    # One query over more keys is a step of a decoder, which sees all that its cache holds.
+    # A single query is the next token of a decoder, which sees every key up to now.
     return Seen(valid=mask, causal=causal and queries == keys and queries > 1)
 
 

@@ -113,7 +113,11 @@ class MixedHeads(Heads):
     def _respond(
         self, query: Tensor, key: Tensor, value: Tensor, seen: Seen, scale: float
     ) -> Tensor:
+        """Return the response of all heads in their order, (B, H, Nq, d): linear attention on the
+        groups that are not kept, softmax on the kept ones. Keys and values have G heads.
+        """
         linear = self.linear._respond(*self.points(query, key, value, False), seen, scale)
+        # Softmax takes one head of keys and values per head of queries.
         points = self._alone(*self.points(query, key, value, True))
         kept = softmax_attention(*points, seen, scale)
         return self.joined(linear, kept)

@@ -80,8 +80,10 @@ class LinearizedOperator(IntegralOperator):
 
 
 class TimmAdapter(nn.Module):
-    """An operator behind the call of timm's ``Attention``: ``forward(x, attn_mask=None,
-    is_causal=False)``.
+    """An adapter that gives an operator the call of timm's ``Attention``: ``forward(x,
+    attn_mask=None, is_causal=False)``.
+
+    Shape: x (B, N, D) to (B, N, D).
     """
 
     def __init__(self, operator: IntegralOperator):
@@ -92,6 +94,17 @@ class TimmAdapter(nn.Module):
     def forward(
         self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False
     ) -> Tensor:
+        """Return the operator's response at the tokens of x.
+
+        Args:
+            x: (B, N, D).
+            attn_mask: pairs, boolean (True is seen) or additive, in a shape that
+                :class:`fredholm.Domain` takes as ``pairs``: (N, N), (B, N, N) or
+                (B | 1, H | 1, N, N). Three dimensions mean one mask per sample.
+            is_causal: whether a token sees only itself and the tokens before it; a mask then hides
+                further pairs.
+        """
+        # In half precision the positions of a long sequence would coincide.
         dtype = torch.promote_types(x.dtype, torch.float32)
         domain = Domain.line(x.shape[1], causal=is_causal, device=x.device, dtype=dtype)
         if attn_mask is not None:

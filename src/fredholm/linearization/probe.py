@@ -61,13 +61,17 @@ class Probe:
 
 @torch.no_grad()
 def probe(model: Any, inputs: dict[str, Any] | None = None, *, keep_refused: bool = False) -> Probe:
-    """Find the modules that call the interface, and their heads, by one forward pass.
+    """Find the attention modules that call transformers' attention interface, their heads, and
+    why some cannot be converted, by one forward pass in evaluation mode.
 
     Args:
-        model: of the library. Its attention implementation and its mode are restored.
+        model: of transformers. Its attention implementation, and the training mode of each of its
+            modules, are restored. Each attention module stores the softmax function that it calls,
+            see :func:`.interface.keep_softmax`.
         inputs: arguments of one call; by default a few tokens, an image or a short sound, whose
             sizes follow from the configuration.
-        keep_refused: whether cross attention, of an encoder-decoder, may stay as it is.
+        keep_refused: whether the cross attention of an encoder-decoder may keep its softmax; such a
+            model is refused otherwise.
 
     Raises:
         ConversionError: a model that does not go through the interface, or needs other inputs, by
@@ -89,14 +93,16 @@ def probe(model: Any, inputs: dict[str, Any] | None = None, *, keep_refused: boo
     finally:
         for module, training in modes.items():
             module.training = training
+
+    # One call per module, under the module's name, in the order of the first calls.
     result: dict[str, Call] = {}
     for module, call in calls:
-        # A patched forward can lead to a module of another model. What it replaced in this one then
-        # counts as unreached.
+        # A patched forward may call a module of another model, which has no name in this one. The
+        # module that it replaced then counts as unreached.
         name = names.get(id(module))
         if name is None:
             continue
-        # Of several calls of a module the first problem counts.
+        # If a module is called several times, its first problem is the one that is reported.
         problem = call.problem or path_problem(model, module)
         if name in result:
             problem = result[name].problem or problem
@@ -107,6 +113,9 @@ def probe(model: Any, inputs: dict[str, Any] | None = None, *, keep_refused: boo
         for name, module in model.named_modules()
         if uses_interface(module) and name not in result
     }
+
+    # The signal that the converted model is compared on, see verify: a real-valued input, or else
+    # what the first tokens are embedded to.
     main = _real_input(model, inputs)
     shape = None
     if main is not None:
@@ -311,13 +320,22 @@ def verify(model: Any, probed: Probe) -> None:
 
 @contextmanager
 def _embedded(model: Any, u: Tensor | None, shapes: list[tuple[int, ...]]) -> Iterator[None]:
-    """Let a model's embedding return u inside; or, where u is None, add the shape of its output to
-    ``shapes``.
+    """Replace the output of a model's token embedding by u in this context; or, where u is None,
+    only record its shape.
+
+    Tokens are integers, in which nothing can be differentiated. So :func:`verify` compares two
+    models as functions of the embedded tokens u, whose shape :func:`probe` recorded before.
+
+    Args:
+        model: of transformers. A model without an embedding module runs unchanged.
+        u: (B, N, D), or None.
+        shapes: a list to which the shape of each output is appended where u is None.
     """
 
     def replaced(module: nn.Module, args: Any, output: Any) -> Any:
         if u is not None:
-            # An encoder-decoder embeds the decoder's tokens, of another number, by the same module.
+            # In an encoder-decoder the same module also embeds the decoder's tokens. They differ in
+            # number from the encoder's, see small_call, and stay as they are.
             if u.shape != output.shape:
                 return output
             return u

@@ -279,7 +279,8 @@ def _chooser(patterns: Sequence[str] | None) -> Chooser:
     """Return a function that selects module names by shell-style patterns (``encoder.*``)."""
 
     def choose(names: list[str]) -> list[str]:
-        """Return the names that match any pattern, in their order; all names without patterns.
+        """Return the names of attention modules that match any pattern, in the order of ``names``;
+        all of them where ``patterns`` is None.
 
         Raises:
             OptionError: a pattern that matches no name.
@@ -287,6 +288,7 @@ def _chooser(patterns: Sequence[str] | None) -> Chooser:
         if patterns is None:
             return names
 
+        # A pattern that matches nothing is a mistake of the caller, even beside others that match.
         for pattern in patterns:
             if not fnmatch.filter(names, pattern):
                 raise OptionError(
@@ -367,7 +369,15 @@ def _transformers(model: Any, request: Request) -> Replaced:
 
 
 def layer_numbers(model: Any, names: Sequence[str]) -> dict[str, int]:
-    """Return the number of each attention layer: its own, or its place among those named."""
+    """Return the number by which users name each attention layer, as in ``keep="18.2"``: its own
+    ``layer_idx`` where it has one, else its position in ``names``, from 0.
+
+    Where these are not distinct, all layers are numbered by position.
+
+    Args:
+        model: the model that contains them.
+        names: module names of the attention layers, in the order of the model.
+    """
     places = {name: place for place, name in enumerate(names)}
     numbers = {}
     for name, place in places.items():
@@ -376,7 +386,7 @@ def layer_numbers(model: Any, names: Sequence[str]) -> dict[str, int]:
             own = place
         numbers[name] = int(own)
 
-    # An encoder and a decoder in one model number their layers alike.
+    # An encoder and a decoder in one model both number their layers from 0.
     if len(set(numbers.values())) < len(numbers):
         return places
     return numbers

@@ -163,7 +163,10 @@ def with_keys(problem: Problem, shards: Shards, owner: int, keys: list[Tensor]) 
 
 
 def _select(x: Tensor | None, points: slice | Tensor) -> Tensor | None:
-    """Return some points of a tensor that has them on its last dimension, and None for None."""
+    """Return the points ``points`` (a slice, or indices) of a tensor's last dimension.
+
+    None stays None: a quadrature has no density where nothing hides or weights pairs.
+    """
     if x is None:
         return None
     return x[..., points]

@@ -128,16 +128,21 @@ def _running_largest(key: Tensor, decay: Tensor | None, shards: Shards) -> Tenso
 
 
 def _time_before(quadrature: Quadrature, shards: Shards) -> Tensor | None:
-    """Return the time of the last real point of the ranks before this one, (1 | B,).
+    """Return the time of the last real point on the ranks before this one, (1 | B,).
 
-    It is -∞ where there is none, and None on a domain without times.
+    A decay over time needs it for this rank's first point, whose predecessor is on another rank.
+    It is -∞ where there is no real point before, and None on a domain without times. Each rank
+    sends one number per row to every other rank, and all must call this together.
     """
     time = quadrature.clock
     if time is None:
         return None
     if quadrature.valid is not None:
         time = torch.where(quadrature.valid, time, -torch.inf)
+    # Times ascend along a domain, so that the last one is the largest: (P, 1 | B) of P ranks.
     every = gathered(time.amax(-1), shards)
+
+    # The first rank has none before it, and takes the maximum over this row alone.
     first = every.new_full((1, *every.shape[1:]), -torch.inf)
     return torch.cat([first, every[: shards.rank]]).amax(0)
 

@@ -109,6 +109,12 @@ class ProductsInTurn(Exchange):
     passes = KeysInTurn.passes
 
     def refuses(self, form: Quadratic, kernel: Separable, facts: Facts) -> str | None:
+        """Return why the keys cannot come one rank at a time for this kernel, or None.
+
+        A rank evaluates its queries against one rank's keys without seeing any other point. So the
+        weight of a pair must depend on its two points alone, and the features of a key on that key
+        alone.
+        """
         if isinstance(kernel, Windowed) and kernel.window is not None:
             return "with a window the weight of a pair depends on the points before its query"
         if isinstance(kernel, Decaying) and kernel.fades:

@@ -21,8 +21,16 @@ class PartsInTurn(Exchange):
     def respond(
         self, form: PartByPart, kernel: SumKernel, problem: Problem, shards: Shards
     ) -> Tensor:
+        """Return the sum of the parts' responses at this rank's points, (B, 1, n, D_out).
+
+        Every part brings its own form and exchange, and features are split into the heads of that
+        part. The parts run in the same order on all ranks, as their messages must.
+        """
         responses = []
         for part_form, part in zip(form.forms, kernel.parts):
-            assert isinstance(part_form, Distributed)  # chosen for the same domain
+            # The parts' forms were chosen for the same sharded domain.
+            assert isinstance(part_form, Distributed)
+            # A rank without points answers at its placeholder: the sum needs one row for each row
+            # of the problem. The form of the sum removes that row afterwards.
             responses.append(part_form.respond_filled(part.kernel, seen_by(part, problem)))
         return kernel.added(problem, responses)

@@ -165,21 +165,33 @@ def _as_memory(moment: Tensor, near: Near, window: int, sinks: Near | None) -> M
 
 
 def _sinks_before(own: Near, count: int, shards: Shards) -> Near:
-    """Return the first ``count`` visible points of the ranks before this one.
+    """Return the domain's sinks that lie on ranks before this one: the first ``count`` visible
+    points of those ranks, in the order of the domain.
 
-    Where there are fewer, the last places have mass -1.
+    Where there are fewer, the last places have mass -1. The sinks among this rank's own points
+    are not in the result. All ranks must call this together. Each sends ``count`` points to every
+    other one.
+
+    Args:
+        own: this rank's points: keys (B, G, n, k), values (B, G, n, c) and masses (1 | B, n).
+        count: the number of sinks of the kernel, m.
+        shards: the ranks, P of them.
+
+    Returns:
+        Points with keys (B, G, m, k), values (B, G, m, c) and masses (B, m).
     """
+    # Each rank offers as many points, so that they can be stacked; missing ones have mass -1.
     first = _visible_first(own, count)
     if shards.rank in shards.holes:
-        # Its point of padding is not a point of the domain.
+        # A rank without points holds one point of padding, which is not a point of the domain.
         first = first._replace(mass=torch.full_like(first.mass, -1.0))
     key, value, mass = (gathered(x, shards) for x in first)
 
-    # Points of this rank and of later ones are hidden: (P, B, m).
+    # The candidates of this rank and of later ones are hidden. The masses are (P, B, m).
     before = torch.arange(shards.count, device=own.key.device) < shards.rank
     mass = torch.where(before[:, None, None], mass, -1.0)
 
-    # The places of all ranks, one rank after another.
+    # From P stacked ranks to one row of P · m candidates, in the order of the domain.
     key, value = (x.movedim(0, 2).flatten(2, 3) for x in (key, value))
     return _visible_first(Near(key, value, mass.movedim(0, 1).flatten(1, 2)), count)
 

@@ -144,11 +144,15 @@ class ContinuousBody(Body):
 
     @torch.no_grad()
     def trace(self, u: Tensor, domain: Domain) -> list[tuple[nn.Module, Tensor, Domain]]:
-        """Return the input of each step's attention term in the last stage, the first step first:
+        """Return what the attention operator of each time step reads, in the order of the steps:
         (operator, u (B, N, D), domain).
 
-        If a scheme applies the term more than once per step, the first time counts. Interpolated
-        controls show the operator of the nearest knot.
+        Only the last stage is recorded, with the evolution's default number of steps. If a scheme
+        applies the attention term several times per step, the first application is recorded. With
+        interpolated controls the operator is that of the nearest knot.
+
+        Args:
+            u, domain: features (B, N, D) from the encoder, and their domain.
         """
         first: dict[int, tuple[nn.Module, Tensor]] = {}
 
@@ -156,11 +160,13 @@ class ContinuousBody(Body):
             term = substep.term
             if not isinstance(term, OperatorTerm) or substep.step in first:
                 return
+            # With norm="pre" the layer norm is inside the term, and the operator reads its output.
             read = substep.before
             if term.norm is not None:
                 read = term.norm(read)
             first[substep.step] = (term.operator, read)
 
+        # The earlier stages run without the observer.
         u, domain = self.start(u, domain)
         self.evolution(u, domain, observer=look)
         return [(operator, u, domain) for operator, u in first.values()]
@@ -204,15 +210,27 @@ def make_evolution(
 
 
 def constrained(c: EvolutionConfig, terms: list[Term], dim: int) -> list[Term]:
-    """Return the terms of one knot, with the constraints of its norm."""
+    """Return the terms of one knot, with the constraints that its kind of norm adds.
+
+    Args:
+        c: the configuration; its ``norm`` decides.
+        terms: the knot's attention term and its network, in this order.
+        dim: width D of the features, which the constraints normalise.
+
+    Returns:
+        For ``post`` and ``soft``: attention, constraint, network, constraint. For ``pre`` and
+        ``none``: the terms as they are, since layer norms of ``pre`` are inside the terms.
+    """
     if c.norm in ("pre", "none"):
         return terms
+    # By default a constraint is a hard projection with a weight and a bias per feature, which is a
+    # layer normalisation. A soft one needs one mean and one deviation, which define its set.
     options: Any = {}
     if c.norm == "soft":
         # A penalty of None is the default; zero is refused by the configuration.
         options = {"affine": "scalar", "penalty": c.penalty or PENALTY}
 
-    # A projection after the attention, and one after the network.
+    # One constraint acts after the attention, the other after the network.
     *before, network = terms
     first = MomentConstraint(dim, **options)
     second = MomentConstraint(dim, **options)

@@ -141,8 +141,17 @@ class ResidualBlock(nn.Module):
         return self._added(u, self.operator(self.norm1(u), domain), domain.shards)
 
     def _added(self, u: Tensor, branch: Tensor, shards: Shards | None = None) -> Tensor:
-        """Return the stream with both branches, of which the operator's is ``branch``."""
+        """Return the stream u after both residual additions: the operator's branch, which is
+        given, and the feed-forward branch, which is computed here.
+
+        Args:
+            u: the stream before the block, (B, N, D), or (B, D) for a step at one point.
+            branch: the operator's response to the normalised stream, of the same shape.
+            shards: the ranks that hold the points of each sample, which must agree on the samples
+                whose branch stochastic depth drops; None where one process has all points.
+        """
         u = u + self.drop_path(self.dropout(branch), shards)
+        # With a ratio of 0 a block has no feed-forward network.
         if self.feed_forward is not None and self.norm2 is not None:
             u = u + self.drop_path(self.feed_forward(self.norm2(u)), shards)
         return u

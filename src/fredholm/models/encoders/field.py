@@ -124,6 +124,11 @@ class FieldEncoder(Encoder):
         return self._features(inputs, domain), domain
 
     def _check(self, fields: Tensor) -> None:
+        """Refuse fields that are not (B, C, n1, …, np); the extents n1, …, np may be any.
+
+        Raises:
+            ShapeError: another number of dimensions or of channels.
+        """
         if fields.dim() != 2 + self.position_dim or fields.shape[1] != self.channels:
             extents = ", ".join(f"n{i + 1}" for i in range(self.position_dim))
             need = f"(B, {self.channels}, {extents})"

@@ -211,13 +211,26 @@ class ImageEncoder(Encoder):
         return self._features(images, domain, self._grid(images)), domain
 
     def part(self, inputs: Float[Tensor, "b c h w"], mesh: Any) -> tuple[Tensor, Domain]:
+        """Encode this rank's rows of every image: return features (B, n, D) of its patches, and
+        this rank's part of the grid of all patches.
+
+        Each rank sends its number of points to every other one, and nothing else.
+
+        Args:
+            inputs: (B, C, h, W). Ranks hold consecutive stretches of complete pixel rows, in their
+                order; h is divisible by the patch and may differ between ranks, W may not.
+            mesh: the device mesh of the ranks, of one dimension.
+        """
         rows, columns = self._grid(inputs)
         tokens = int(self.token is not None)
         here = rows * columns
         if mesh.get_local_rank() == 0:
-            # The class token stands in the first part.
+            # The class token comes before all patches, so only the first rank has it.
             here += tokens
         shards = Shards.of_parts(mesh, here)
+
+        # Rows and columns of patches of the complete image. Positions and a learned table depend on
+        # it, not on this rank's rows alone.
         grid = (shards.total - tokens) // columns, columns
         domain = self._domain(grid, inputs.device).shard(mesh, sizes=shards.sizes)
         return self._features(inputs, domain, grid), domain

@@ -13,6 +13,9 @@ class Inputs:
     """Named tensors that share their first dimension, the batch. A training loop moves, counts and
     cuts them like one tensor.
 
+    Args:
+        tensors: by name, each (B, …) with the same B. They are stored as they are, without a copy.
+
     Raises:
         ShapeError: tensors of different batch sizes, or none; a name that none of them has.
 
@@ -25,7 +28,7 @@ class Inputs:
 
     def __init__(self, **tensors: Tensor):
         sizes = {name: tensor.shape[0] for name, tensor in tensors.items()}
-        # Sizes that a tracer leaves free can be compared, but not collected in a set.
+        # Compared one by one: torch.export's symbolic sizes cannot be hashed into a set.
         first = next(iter(sizes.values()), None)
         if first is None or any(size != first for size in sizes.values()):
             raise ShapeError(

@@ -111,7 +111,7 @@ class PointEncoder(Encoder):
         frequencies, sigma: of γ; clouds of radius 1 want a σ of 1 to 3.
         dropout: after the embedding.
 
-    Shape: clouds (B, N, channels), any N, to features (B, N, D) and their domain. ``valid`` (B, N)
+    Shape: clouds (B, N, channels), N ≥ 1, to features (B, N, D) and their domain. ``valid`` (B, N)
     marks further padding. Time O(N²) for the neighbours, which no gradient passes, and memory of a
     block of points.
 
@@ -209,18 +209,23 @@ class PointEncoder(Encoder):
         return x
 
     def _local(self, clouds: Tensor, valid: Tensor) -> Tensor:
-        """Return the maximum over the k nearest real points j of MLP[x_i, x_j - x_i, c_j], (B, N,
-        D); zero where there is none.
+        """Return the features of each point's neighbourhood, (B, N, D): the elementwise maximum of
+        MLP[x_i, x_j - x_i, c_j] over the k nearest real points j; zero in a cloud without any.
+
+        Args:
+            clouds: (B, N, channels), zero at padding.
+            valid: which points are real, (B, N).
         """
         assert self.local is not None
-        # Numbers of the neighbours, (B, N, k), the same number for every point.
+        # Indices of the neighbours, (B, N, min(k, N)).
         index = nearest(clouds[..., : self.position_dim], valid, self.neighbours)
         batch = torch.arange(clouds.shape[0], device=clouds.device)[:, None, None]
         neighbours = clouds[batch, index]
-        # Where fewer than k points are real, padding fills up.
+        # In a cloud of fewer than k real points the other indices are those of padding.
         real = valid[batch, index]
 
-        # Positions of each point beside those of its neighbours, which also bring the channels c.
+        # One row per pair, (B, N, min(k, N), position_dim + channels): the point's position, the
+        # offset to the neighbour, and the neighbour's further channels c.
         centre = clouds[..., None, : self.position_dim]
         offset = neighbours[..., : self.position_dim] - centre
         channels = neighbours[..., self.position_dim :]

@@ -38,11 +38,12 @@ class TextConfig(EncoderConfig):
 
     Attributes:
         vocabulary: how many token numbers there are, padding included.
-        max_length: the unit of positions.
+        max_length: the unit of positions, in tokens, and the longest text where positions are
+            learned.
         views: texts of one sample, each encoded by itself: 2 for pairs.
-        causal: a token sees those up to its own.
+        causal: whether a token sees only itself and the tokens before it.
         positions: ``fourier``, ``learned`` or ``none``.
-        frequencies, sigma: of ``fourier`` positions.
+        frequencies, sigma: of ``fourier`` positions; None for the encoder's defaults.
         token: a class token's mass: ``reader`` (none: it reads, and no token reads it) or
             ``ordinary`` (that of a token).
         initial: standard deviation of the embeddings at first; None for dim^(-1/2), so that tokens
@@ -66,8 +67,15 @@ class TextConfig(EncoderConfig):
     embedding_dropout: float = 0.0
 
     def __post_init__(self) -> None:
+        """Check the fields.
+
+        Raises:
+            OptionError: an unknown name, a count below 1, a ``sigma`` or an ``initial`` that is
+                not above 0, or an ``embedding_dropout`` outside [0, 1).
+        """
         check_known(self, positions=POSITIONS, token=TOKENS)
         super().__post_init__()
+        # The next two checks accept None, which stands for the encoder's default.
         check_counts(self, "vocabulary", "max_length", "views", "frequencies")
         check_positive(self, "sigma", "initial")
         check_rates(self, "embedding_dropout")

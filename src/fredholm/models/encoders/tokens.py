@@ -122,8 +122,22 @@ class TokenEncoder(Encoder):
         return vectors, self._line(numbers.shape[1], device=numbers.device)
 
     def part(self, inputs: Int[Tensor, "b n"], mesh: Any) -> tuple[Tensor, Domain]:
+        """Encode this rank's tokens of every text: return features (B, n, D), and this rank's part
+        of the line of all tokens.
+
+        Each rank sends its number of tokens to every other one, and nothing else.
+
+        Args:
+            inputs: token numbers (B, n), n ≥ 1. Ranks hold consecutive stretches of the texts, in
+                their order, and may differ in n.
+            mesh: the device mesh of the ranks, of one dimension.
+
+        Raises:
+            OptionError: an encoder with ``embedding_dropout``, in evaluation as in training.
+            ShapeError: numbers that are not (B, n) integers.
+        """
         self._check(inputs)
-        # Each rank would leave out other tokens.
+        # Each rank would draw other tokens of the vocabulary to leave out.
         if self.embedding_dropout:
             self.refuse_part("which tokens are left out is drawn for all of them")
         shards = Shards.of_parts(mesh, inputs.shape[1])

@@ -12,12 +12,22 @@ from torch import Tensor
 def windows(
     sequences: Float[Tensor, "b n c"], size: int, spacing: float = 1.0
 ) -> Float[Tensor, "b m p"]:
-    """Return the values at 0, 1, 2, … steps of training of sequences sampled every ``spacing`` of
-    them, ``size`` steps together: (B, M, size · C) with M = ⌈(1 + ⌊(N - 1) spacing⌋) / size⌉.
+    """Cut sequences into windows of ``size`` time steps, after resampling them to the time step of
+    the training data.
+
+    Sample i lies at i · ``spacing`` training steps. The result has the values at 0, 1, 2, …
+    training steps, (B, M, size · C), step by step with the channels innermost, where
+    M = ⌈(1 + ⌊(N - 1) spacing⌋) / size⌉.
 
     Missing values are interpolated linearly between the nearest samples of their channel. Before
-    the first sample and after the last one they are constant, and zero in a channel without any. A
-    window without a sample of any channel is NaN.
+    the first sample and after the last one they are constant, and they are zero in a channel
+    without any sample. A window without a sample of any channel is NaN.
+
+    Args:
+        sequences: N samples of C channels; NaN marks a missing value.
+        size: training steps per window.
+        spacing: training steps between two samples: 0.5 for sequences sampled twice as densely as
+            the training data.
 
     Example:
         >>> nan = float("nan")
@@ -28,14 +38,16 @@ def windows(
     known = ~sequences.isnan()
     steps = 1 + int((count - 1) * spacing + 1e-9)
     number = math.ceil(steps / size)
-    # The last window goes on beyond the last sample, as it does where a batch is padded.
+    # The last window may extend beyond the last sample. Its values there are constant, as they are
+    # in a sequence that a batch pads with NaN.
     line = _interpolated(sequences, known, number * size, spacing)
 
-    # The window in which each sample is. Counted as the number of windows was, with a guard that
-    # single precision would lose.
+    # The number of the window that each sample lies in, (N,). The term 1e-9 keeps a product such as
+    # 2.9999… at its whole number, as in ``steps`` above; float32 would round it away.
     places = torch.arange(count, dtype=torch.float64, device="cpu") * spacing + 1e-9
     window = (places.long() // size).to(sequences.device)
     samples = torch.zeros(batch, number, dtype=torch.int64, device=sequences.device)
+    # Samples per window with a value in any channel, (B, M).
     samples = samples.index_add(1, window, known.any(-1).long())
     line = line.reshape(batch, number, size * channels)
     return torch.where((samples > 0)[..., None], line, torch.nan)
