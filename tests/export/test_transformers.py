@@ -161,3 +161,12 @@ def test_the_loss_follows_the_kind_of_problem():
     regression = FredholmForImageClassification.from_fredholm(model)
     loss = regression(torch.rand(4, 1, 28, 28), labels=torch.ones(4)).loss
     assert loss.item() == pytest.approx(1.0)  # a head starts at zero
+
+
+def test_arrays_of_one_channel_are_grey_and_floats_are_refused(digits):
+    processor = AutoImageProcessor.from_pretrained(digits)
+    grey = np.random.default_rng(0).integers(0, 256, (8, 8, 1), dtype=np.uint8)
+    with_channel = processor(grey)["pixel_values"]
+    torch.testing.assert_close(with_channel, processor(grey[..., 0])["pixel_values"])
+    with pytest.raises(OptionError, match="expected bytes"):
+        processor(grey[..., 0] / 255)

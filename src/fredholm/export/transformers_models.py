@@ -270,7 +270,10 @@ class FredholmImageProcessor(BaseImageProcessor):
         """
         encoder: Any = model.config.encoder
         if encoder.data != "image":
-            raise OptionError(f"expected a model of pictures, got an encoder of {encoder.kind}")
+            raise OptionError(
+                f"model: expected a model of pictures, got an encoder of {encoder.kind}; texts "
+                "have a tokenizer instead"
+            )
         channels, height, width = encoder.input_shape
         facts = getattr(model, "extra", None) or {}
         size = {"height": height, "width": width}
@@ -281,10 +284,10 @@ class FredholmImageProcessor(BaseImageProcessor):
         [0, 1] minus the mean and over the deviation of their channel.
 
         Args:
-            images: a Pillow image or an array of uint8, (H, W) for grey, (H, W, 3) for RGB or
-                (H, W, 4) with an alpha channel, which is dropped; or a list of such, of any sizes.
-                An array is one image, never a batch. Grey and RGB are converted to the processor's
-                channels, and every image is stretched to its size.
+            images: a Pillow image or an array of uint8, (H, W) or (H, W, 1) for grey, (H, W, 3) for
+                RGB or (H, W, 4) with an alpha channel, which is dropped; or a list of such, of any
+                sizes. An array is one image, never a batch. Grey and RGB are converted to the
+                processor's channels, and every image is stretched to its size.
             return_tensors: ``pt`` or ``np``, as in transformers.
             _: further arguments of transformers' callers, which are ignored.
         """
@@ -303,7 +306,16 @@ class FredholmImageProcessor(BaseImageProcessor):
         from PIL import Image
 
         if not isinstance(image, Image.Image):
-            image = Image.fromarray(np.asarray(image))
+            array = np.asarray(image)
+            if array.dtype != np.uint8:
+                raise OptionError(
+                    f"images: expected bytes (uint8), got {array.dtype}; multiply values in [0, 1] "
+                    "by 255 and round them"
+                )
+            # Pillow has no grey images of three dimensions.
+            if array.ndim == 3 and array.shape[2] == 1:
+                array = array[..., 0]
+            image = Image.fromarray(array)
         mode = "L"
         if self.channels == 3:
             mode = "RGB"

@@ -98,9 +98,8 @@ class TimmAdapter(nn.Module):
 
         Args:
             x: (B, N, D).
-            attn_mask: pairs, boolean (True is seen) or additive, in a shape that
-                :class:`fredholm.Domain` takes as ``pairs``: (N, N), (B, N, N) or
-                (B | 1, H | 1, N, N). Three dimensions mean one mask per sample.
+            attn_mask: pairs, boolean (True is seen) or additive, of a shape that broadcasts to
+                (B, H, N, N) as in torch's attention. Three dimensions are heads and pairs.
             is_causal: whether a token sees only itself and the tokens before it; a mask then hides
                 further pairs.
         """
@@ -108,5 +107,8 @@ class TimmAdapter(nn.Module):
         dtype = torch.promote_types(x.dtype, torch.float32)
         domain = Domain.line(x.shape[1], causal=is_causal, device=x.device, dtype=dtype)
         if attn_mask is not None:
+            # A domain takes three dimensions as one mask per sample.
+            if attn_mask.dim() == 3:
+                attn_mask = attn_mask[None]
             domain = domain.replace(pairs=attn_mask)
         return self.operator(x, domain)

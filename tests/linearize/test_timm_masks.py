@@ -1,0 +1,19 @@
+"""Masks of timm's attention mean to a converted layer what they mean to torch."""
+
+from __future__ import annotations
+
+import torch
+
+from fredholm.linearization.linearized import TimmAdapter
+from fredholm.operators import create_operator
+
+
+def test_three_dimensions_of_a_mask_are_heads_and_pairs():
+    """With as many samples as heads, a mask per sample would have the same shape."""
+    torch.manual_seed(0)
+    layer = TimmAdapter(create_operator("softmax", 8, heads=2).double())
+    x = torch.randn(2, 5, 8, dtype=torch.float64)
+    mask = torch.rand(2, 5, 5) > 0.5
+    mask[..., 0] = True
+    torch.testing.assert_close(layer(x, mask), layer(x, mask[None]))
+    assert not torch.allclose(layer(x, mask), layer(x, mask[:, None]))
