@@ -301,7 +301,7 @@ def rmse(outputs: Tensor, labels: Tensor) -> float:
         >>> rmse(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 4.0]))
         1.4142135623730951
     """
-    return float((outputs.double() - labels.double()).square().mean().sqrt())
+    return math.sqrt((outputs.double() - labels.double()).square().mean())
 
 
 @register_metric("absolute_error", of="numbers", mode="min", title="mean absolute error")
