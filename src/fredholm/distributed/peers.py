@@ -28,13 +28,13 @@ def answering_peers(shards: Shards) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if isinstance(error, PeerError) or not _is_message_error(error):
+        if isinstance(error, PeerError) or not is_message_error(error):
             raise
         raise PeerError(_explain(shards, error)) from error
 
 
-def _is_message_error(error: RuntimeError) -> bool:
-    """Tell an error of gloo or of the store from errors of this process's own."""
+def is_message_error(error: RuntimeError) -> bool:
+    """Tell a failed message (an error of gloo or of the store) from this process's own errors."""
     return isinstance(error, dist.DistError) or "gloo" in str(error).lower()
 
 

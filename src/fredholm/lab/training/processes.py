@@ -32,6 +32,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.rendezvous import rendezvous
 
 from ... import __version__
+from ...distributed.peers import is_message_error
 from ...errors import FredholmError, OptionError, RecipeError
 from .failures import TrainingFailed
 from .recipe import Recipe
@@ -270,7 +271,7 @@ def joined(recipe: Recipe) -> Iterator[Group]:
         error.said = error.said or not group.says(str(error))
         raise
     except RuntimeError as error:
-        if not _is_lost_connection(error):
+        if not is_message_error(error):
             raise
 
         # A connection is lost when its process died, or when it ended by itself because of an error
@@ -299,11 +300,6 @@ def _set_sigterm(handler: Any) -> None:
     """Set the handler of SIGTERM; in a thread, where only the caller may, do nothing."""
     with contextlib.suppress(ValueError):
         signal.signal(signal.SIGTERM, handler)
-
-
-def _is_lost_connection(error: Exception) -> bool:
-    """Tell an error of gloo or of the store from this process's own errors."""
-    return isinstance(error, dist.DistError) or "gloo" in str(error).lower()
 
 
 def timeout() -> timedelta:
