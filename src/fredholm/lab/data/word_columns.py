@@ -10,7 +10,7 @@ import numpy as np
 
 from ...errors import OptionError, ShapeError
 from .files.casts import Coded
-from .files.channels import first_of
+from .files.channels import first_of, word_channel
 from .files.collection import in_order
 from .files.writing import is_number
 from .frames import cells_of, column_types, is_dated
@@ -98,7 +98,7 @@ def rows_of(frame: Any, words: Mapping[str, Sequence[str]] | None, kept: np.ndar
         codes = np.array([place.get(word, len(known)) for word in written])
         for code, word in enumerate(known):
             parts.append(np.where(codes < 0, np.nan, codes == code))
-            channels.append(f"{name}={word}")
+            channels.append(word_channel(name, word))
         found[name] = known
     return Rows(np.stack(parts, 1), tuple(channels), found)
 

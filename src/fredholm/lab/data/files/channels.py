@@ -132,6 +132,16 @@ def not_read(names: Sequence[str], instead: str) -> str:
     return f"columns {shown} are not read: {instead}"
 
 
+def word_channel(column: str, word: str) -> str:
+    """Return the name of the channel that is 1 where a column has this word.
+
+    Example:
+        >>> word_channel("town", "Rome")
+        'town=Rome'
+    """
+    return f"{column}={word}"
+
+
 def first_of(names: Sequence[str], most: int = 6) -> str:
     """Join names; of more than ``most``, the first ones, and how many there are.
 

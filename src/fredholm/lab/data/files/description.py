@@ -8,6 +8,7 @@ import numpy as np
 
 from ..splits import SPLITS
 from .casts import Coded
+from .channels import word_channel
 from .collection import Collection
 from .scaling import EVEN
 from .terms import Terms, columns_of
@@ -91,7 +92,7 @@ def _missing_cells(collection: Collection) -> float:
     """
     further = set()
     for column, words in (collection.words or {}).items():
-        further.update(f"{column}={word}" for word in words[1:])
+        further.update(word_channel(column, word) for word in words[1:])
     first = [channel not in further for channel in collection.channels]
     return float(np.isnan(collection.samples[:, first]).mean())
 

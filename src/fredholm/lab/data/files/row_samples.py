@@ -11,7 +11,7 @@ import numpy as np
 
 from ....errors import DataError
 from .casts import Coded
-from .channels import first_of
+from .channels import first_of, word_channel
 from .collection import Collection, blocks, in_order
 from .columns import Columns
 from .folders import contents_of
@@ -145,7 +145,7 @@ def rows(
             remarks += _strangers(table, column, values, ordered)
         table.columns[column] = ordered
         words[column] = ordered.names
-        names += [f"{column}={word}" for word in ordered.names]
+        names += [word_channel(column, word) for word in ordered.names]
 
     # Columns leave the table as soon as they are in the matrix: a large table is in memory once.
     samples = np.empty((len(table), len(names)), order="F")
