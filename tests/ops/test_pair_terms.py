@@ -149,17 +149,17 @@ FIRST_LAYER: tuple""",
             terms.append(part)
         keys = f.key[chunk][:, :, k].flatten(0, 1)
         flat = rows.view(""",
-        "        add(cut(shared, *chunk), slope)\n": """\
-        add(cut(shared, *chunk), slope)
+        "        add_shared(cut(shared, *chunk), slope)\n": """\
+        add_shared(cut(shared, *chunk), slope)
         if f.phase_scale is not None:
             angle, q = self._angle(chunk), self.q
-            add(cut(g.phase_scale, *chunk), (slope * angle.cos()).sum((2, 4)))
+            add_shared(cut(g.phase_scale, *chunk), (slope * angle.cos()).sum((2, 4)))
             scale = cut(f.phase_scale, *chunk)[:, :, None, :, None]
             pull = -(slope * scale).sum(3) * angle.sin()[:, :, :, 0]
             if g.query_phase is not None:
-                add(cut(g.query_phase, *chunk)[:, :, q], pull.sum(3))
+                add_shared(cut(g.query_phase, *chunk)[:, :, q], pull.sum(3))
             if g.key_phase is not None:
-                add(cut(g.key_phase, *chunk)[:, :, k], -pull.sum(2))
+                add_shared(cut(g.key_phase, *chunk)[:, :, k], -pull.sum(2))
 """,
         '    if "distance_scale" in of:\n': """\
     if "phase_scale" in of:
