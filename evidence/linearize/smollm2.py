@@ -111,7 +111,12 @@ def run(options: Options) -> None:
                 continue
             folder = options.runs / "smollm2" / key
             given = SHARED | RUNS[name] | OPTIONS.get(name, {}) | {"seed": seed}
-            given |= {"receipt": key in RECEIPTS} | (_small(given) if options.small else {})
+            given["receipt"] = key in RECEIPTS
+            if not given["receipt"]:
+                # Unseen texts are read by a receipt alone, and refused without one.
+                del given["unseen"]
+            if options.small:
+                given |= _small(given)
             given |= {"resume": (folder / "progress.json").is_file(), "say": print}
             done = training.linearize_source("smollm2", out=folder, **given)
             found = load(FILE, options.results) or {}  # others may have written meanwhile

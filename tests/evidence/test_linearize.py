@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 from evidence.kit.page import load
 from evidence.kit.subject import Options
@@ -183,3 +184,20 @@ def test_answers_are_stored_and_not_asked_again(tmp_path):
     assert bench.get("needle", "12", "0", compute=lambda: 1 / 0) == {"128": "1"}
     stored = load(recall.FILE, tmp_path)
     assert stored == {"needle": {"12": {"0": {"128": "1"}, "1": {"128": "0"}}}}
+
+
+def test_rows_without_a_receipt_read_no_unseen_texts(tmp_path, monkeypatch):
+    """Unseen texts are a receipt's, and ``linearize_source`` refuses them without one."""
+    options = Options(only=("all", "remember-12"), runs=tmp_path, results=tmp_path)
+    asked = {}
+
+    def record(source, *, out, **given):
+        asked[out.name] = given
+        return SimpleNamespace(report=SimpleNamespace(to_dict=dict))
+
+    monkeypatch.setattr(smollm2.training, "linearize_source", record)
+    smollm2.run(options)
+    assert asked["all"]["receipt"]
+    assert asked["all"]["unseen"]
+    assert not asked["remember-12"]["receipt"]
+    assert "unseen" not in asked["remember-12"]
