@@ -315,7 +315,7 @@ def test_a_compiler_that_fails_is_named_and_leaves_no_file(traced, tmp_path, mon
     monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", fails)
     monkeypatch.setattr("fredholm.export.package.trace", lambda *_, **__: traced)
     with pytest.raises(
-        ExportError, match=r"AOTInductor compiles, got RuntimeError: no g\+\+; export it"
+        ExportError, match=r"AOTInductor compiles, got RuntimeError: no g\+\+; keep its sizes"
     ):
         export_package(traced.model, tmp_path / "model.pt2")
     assert list(tmp_path.iterdir()) == []
