@@ -14,6 +14,7 @@ from typing import Any
 
 from fredholm.data import describe
 from fredholm.files import write_text
+from fredholm.lab.checkout import RECIPES
 from fredholm.models.shipped import CARD, SHIPPED, list_pretrained, pretrained_card
 from fredholm.training import evaluate, load_recipe, train
 
@@ -143,13 +144,22 @@ Weights of `{facts["preset"]}` ({facts["parameters"]:,} parameters), trained on 
 
 - **Data**: {facts["title"]}. Source: {facts["source"]}. Licence of the data: {facts["licence"]}.
 - **Score**: {facts["metric"]} {facts["score"]} on the {facts["samples"]:,} samples of the test split.
-- **Training**: `{facts["command"]}`, {_epochs(facts["epochs"])}, one run, seed 0.
+- **Training**: `{facts["command"]}`, {_epochs(facts["epochs"])}, one run, seed 0.{_place(name)}
 - **Licence of the weights**: that of the package, Apache-2.0. The data are not included.
 - **Meant for** examples, tests and teaching. One small run is no measure of the method, and the model
   has been tried on no other data.
 
 Written by `python -m evidence run weights`; edit the code, not this card.
 """
+
+
+def _place(name: str) -> str:
+    """Return where the recipe lies, unless it is one of the package's own."""
+    recipe = WEIGHTS[name].recipe
+    if recipe not in RECIPES:
+        return ""
+    path = f"evidence/recipes/{recipe}.yaml"
+    return f" Run it in a checkout: the recipe, `{path}`, is not in the package."
 
 
 def _epochs(number: int) -> str:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch._inductor.exc import InductorError
 
-from fredholm.encoders import Inputs
 from fredholm.errors import ExportError, FredholmError
 from fredholm.export import (
     decoder_errors,
@@ -22,7 +19,7 @@ from fredholm.export import (
     largest_error,
     signature_of,
 )
-from fredholm.export.program import first_lines
+from fredholm.export.program import first_lines, rounding_error
 from fredholm.models import Model
 
 from .models import MODELS
@@ -33,17 +30,7 @@ Cell = dict[str, Any]
 
 def eager(model: Model, folder: Path) -> float:
     """Return the error of the model in float32 beside itself in float64: rounding alone."""
-    signature = signature_of(model)
-    precise = copy.deepcopy(model).double()
-
-    @torch.no_grad()
-    def answer(inputs: Tensor | Inputs) -> Tensor:
-        # Token numbers and masks stay as they are.
-        if isinstance(inputs, Inputs) or inputs.is_floating_point():
-            inputs = inputs.to(torch.float64)
-        return precise(inputs)
-
-    return largest_error(model, signature, answer)
+    return rounding_error(model, signature_of(model))
 
 
 def compiled(model: Model, folder: Path) -> float:

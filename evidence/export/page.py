@@ -17,8 +17,8 @@ of random weights (`python -m evidence run export`). A number is the largest err
 at three sets of sizes of which a program was traced at one, padding included. A letter stands for a refusal by name, whose text is below the
 tables. Batch, lengths, numbers of nodes and sides of pictures are free in every column.
 
-- *eager*: the model in float32 beside itself in float64, the rounding that it has anyway. It explains refusals of an error: a program
-  adds up in another order, and a model of a high frequency (`ckcnn_small`) moves by as much.
+- *eager*: the model in float32 beside itself in float64, the rounding that it has anyway. A program adds up in another order. Its error
+  may be 1e-5, or the rounding of a model that is less exact than that (`ckcnn_small`, whose kernels have a high frequency).
 - *compile*: `torch.compile(fullgraph=True, dynamic=True)`; *export*: a program of PyTorch's operations; *ONNX*: in ONNX Runtime; *AOTI*: native code.
 - *prefill* and *step*: both programs of a model of the next token in ONNX Runtime, run one after the other.
 """

@@ -5,9 +5,11 @@ from __future__ import annotations
 import shlex
 
 import pytest
-from evidence.weights import WEIGHTS, check_sizes, score_of
+from evidence.weights import WEIGHTS, card_text, check_sizes, score_of
 
+from fredholm.lab.checkout import ROOT
 from fredholm.models import list_pretrained, pretrained_card
+from fredholm.models.shipped import SHIPPED
 from fredholm.training import load_recipe
 
 
@@ -22,6 +24,18 @@ def test_the_command_of_a_card_is_that_of_the_weights(name):
     chosen = WEIGHTS[name]
     words = shlex.split(pretrained_card(name)["command"])
     assert words == ["fredholm", "train", chosen.recipe, *chosen.overrides]
+
+
+@pytest.mark.parametrize("name", list_pretrained())
+def test_a_card_is_the_text_of_the_code_and_says_where_its_recipe_lies(name):
+    text = card_text(name, pretrained_card(name))
+    assert (SHIPPED / name / "README.md").read_text(encoding="utf-8") == text
+
+    # The package's own recipes need no place.
+    recipe = f"{WEIGHTS[name].recipe}.yaml"
+    in_checkout = (ROOT / "evidence" / "recipes" / recipe).is_file()
+    assert (f"evidence/recipes/{recipe}" in text) == in_checkout
+    assert (ROOT / "recipes" / recipe).is_file() != in_checkout
 
 
 def test_a_score_is_the_first_measured():

@@ -67,6 +67,8 @@ CASES = {
     # At the preset's frequency of 31, rounding in float32 alone may exceed the tolerance, since
     # sines of large arguments follow the last digit: docs/export.md says so.
     "ckcnn": ("ckcnn_small", {"body": {"operator_options": {"omega": 5.0}}}),
+    # One channel comes in, and a grid of two axes is transformed.
+    "ckcnn-image": ("ckcnn_image", {"body": {"widths": [4]}}),
 }
 
 

@@ -7,10 +7,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from fredholm.lab.data import Vocabulary
 from tests.lab.training.conftest import SMALL
 
 PAGE = Path(__file__).parents[2] / "docs" / "export.md"
@@ -24,10 +26,14 @@ def run(*command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return done
 
 
+def scripts_of_the_page() -> list[str]:
+    return re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+
+
 def script_of_the_page(word: str) -> str:
     """Return the script of the page that runs a program and has the word in it."""
-    scripts = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    (script,) = [text for text in scripts if "InferenceSession" in text and word in text]
+    scripts = [text for text in scripts_of_the_page() if "InferenceSession" in text]
+    (script,) = [text for text in scripts if word in text]
     assert "fredholm" not in script
     return script
 
@@ -84,6 +90,41 @@ def test_the_script_for_tables_answers_as_the_run_does(label, workshop):
             assert line == answer["class"]
         else:
             assert float(line) == pytest.approx(answer["value"], rel=1e-4)
+
+
+def test_the_tokenizer_of_the_page_is_that_of_every_vocabulary():
+    pytest.importorskip("tokenizers")
+    texts = ["The king said, walk.", "He walked and she WALKS in Émile's walk way"] * 3
+    vocabularies = [
+        Vocabulary("bytes"),
+        Vocabulary.of_characters(texts[:1]),
+        Vocabulary.of_words(texts),
+        Vocabulary.of_pieces(texts, 40),
+    ]
+    (script,) = [text for text in scripts_of_the_page() if "def encode" in text]
+    names: dict[str, Any] = {}
+    exec(script, names)
+    # Known, unknown and foreign words, and one that is too long to be cut.
+    for text in (*texts, "the walker talks: «ж» 🙂", "walk" * 25, "walk" * 26, ""):
+        for vocabulary in vocabularies:
+            # As a program carries it.
+            facts = json.loads(json.dumps(vocabulary.to_dict()))
+            assert names["encode"](text, **facts) == vocabulary.encode(text), (text, facts)
+
+
+@pytest.mark.slow
+@pytest.mark.compile
+@pytest.mark.timeout(600)
+def test_the_script_for_texts_writes_as_the_run_does(tmp_path):
+    pytest.importorskip("onnxruntime")
+    run("-m", "fredholm", "export", "pretrained:kjv-characters", "--steps", cwd=tmp_path)
+    folder, prompt = "runs/pretrained-kjv-characters", "And God said"
+    greedy = ["--prompt", prompt, "--length", "40", "--temperature", "0", "--json"]
+    said = json.loads(run("-m", "fredholm", "generate", folder, *greedy, cwd=tmp_path).stdout)
+
+    programs = [f"{folder}/model-onnx-{part}.onnx" for part in ("prefill", "step")]
+    done = run("-c", script_of_the_page("prefill"), *programs, prompt, cwd=tmp_path)
+    assert done.stdout == f"{prompt}{said['text']}\n"
 
 
 def write_flats(path: Path, rows: int) -> None:

@@ -50,7 +50,7 @@ def test_a_program_of_pytorch_is_its_model(name):
 @pytest.mark.slow
 @pytest.mark.compile
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", ["image-softmax", "graph-softmax"])
+@pytest.mark.parametrize("name", ["image-softmax", "graph-softmax", "ckcnn-image"])
 def test_a_package_of_native_code_is_its_model(name):
     assert f"{name} (" in run("aoti", name)
 

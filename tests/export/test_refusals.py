@@ -76,6 +76,58 @@ def test_another_answer_is_refused(model):
         program.check(lambda inputs: model(inputs)[:1], "program")
 
 
+class Rounded(torch.nn.Module):
+    """A model whose float32 answers are off by a known share, with the configuration of another."""
+
+    def __init__(self, model: torch.nn.Module, share: float):
+        super().__init__()
+        self.config = model.config
+        self.share = share
+        self.weight = torch.nn.Parameter(torch.ones(()))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        answer = inputs.flatten(1).sum(1, keepdim=True).double()
+        if self.weight.dtype == torch.float32:
+            answer = answer * (1 + self.share)
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("rounding", "error", "allowed"),
+    [
+        # Exact models are held to the tolerance, inexact ones to their own rounding up to a limit.
+        (0.0, 2e-5, "1e-05"),
+        (1e-4, 2e-5, None),
+        (1e-4, 2e-4, "1e-04"),
+        (1e-2, 2e-3, "1e-03"),
+    ],
+)
+def test_a_program_is_as_near_to_its_model_as_the_model_to_exact_numbers(
+    model, rounding, error, allowed
+):
+    anything = torch.export.export(torch.nn.Identity(), (torch.zeros(1),))
+    rounded = Rounded(model, rounding)
+    program = Program(rounded, signature_of(model), anything)
+    if allowed is None:
+        assert program.check(lambda inputs: rounded(inputs) * (1 + error), "program") > 1e-5
+        return
+    with pytest.raises(ExportError, match=f"where {allowed} is allowed; nothing was written"):
+        program.check(lambda inputs: rounded(inputs) * (1 + error), "program")
+
+
+def test_a_model_that_has_no_double_precision_is_held_to_the_tolerance(model):
+    class Single(Rounded):
+        def forward(self, inputs):
+            assert self.weight.dtype == torch.float32
+            return super().forward(inputs)
+
+    anything = torch.export.export(torch.nn.Identity(), (torch.zeros(1),))
+    single = Single(model, 1e-4)
+    program = Program(single, signature_of(model), anything)
+    with pytest.raises(ExportError, match="where 1e-05 is allowed"):
+        program.check(lambda inputs: single(inputs) * (1 + 2e-5), "program")
+
+
 def test_programs_are_traced_at_sizes_unlike_the_models(model):
     signature = signature_of(model)
     traced = signature.traced_sizes()
@@ -263,7 +315,7 @@ def test_a_compiler_that_fails_is_named_and_leaves_no_file(traced, tmp_path, mon
     monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", fails)
     monkeypatch.setattr("fredholm.export.package.trace", lambda *_, **__: traced)
     with pytest.raises(
-        ExportError, match=r"AOTInductor compiles, got RuntimeError: no g\+\+; export it"
+        ExportError, match=r"AOTInductor compiles, got RuntimeError: no g\+\+; keep its sizes"
     ):
         export_package(traced.model, tmp_path / "model.pt2")
     assert list(tmp_path.iterdir()) == []

@@ -23,8 +23,8 @@ from ..integral.contract import Form
 from ..models.model import Model, TextState
 from ..ops.feature_map.bank import sums_of_units
 from .onnx import INPUT, OUTPUT, Runner, converted, onnx_forms, runner_of
-from .program import TOLERANCE, check_ops, first_lines
-from .signature import LARGEST_BATCH
+from .program import check_error, check_ops, first_lines
+from .signature import LARGEST_BATCH, signature_of
 
 TRACED_BATCH, TRACED_PROMPT = 5, 7
 CHECKED = ((5, 7), (1, 1), (2, 20))
@@ -167,11 +167,7 @@ def export_decoder(
     prefill_content = converted(prefill, [INPUT], [OUTPUT, *states], facts)
     step_content = converted(step, [INPUT, "seen", *pasts], [OUTPUT, *states], facts)
     error = max(decoder_errors(model, prefill_content, step_content))
-    if error > TOLERANCE:
-        raise ExportError(
-            f"export: expected steps that answer as the model does, got a relative error of "
-            f"{error:.1e} where {TOLERANCE:.0e} is allowed; nothing was written"
-        )
+    check_error(error, model, signature_of(model), "steps that answer")
 
     path = Path(path)
     paths = DecoderPaths(

@@ -70,7 +70,7 @@ def _compile(program: Program, package: Path, metadata: dict[str, str]) -> None:
             )
     except Exception as error:
         # Inductor has no code for some graphs. Without a compiler it fails on every one.
-        fix = "export it --to onnx or --to program"
+        fix = "keep its sizes with fixed= (--fixed), or export it --to onnx or --to program"
         if shutil.which("g++") is None:
             fix = "install a C++ compiler (g++)"
         raise ExportError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +30,10 @@ TOLERANCE = 1e-5
 """Of a program's answers: the largest error over the largest answer. In float32 the same sums in
 another order differ by a few 1e-7."""
 
+LARGEST_ROUNDING = 1e-3
+"""The largest rounding of a model, as :func:`rounding_error` measures it, that its programs may
+differ by. Beyond it answers have so few digits that a comparison would find no fault."""
+
 
 @dataclass(frozen=True)
 class Program:
@@ -51,15 +56,11 @@ class Program:
         """Return :func:`largest_error`.
 
         Raises:
-            ExportError: a larger error than :data:`TOLERANCE`, or an answer that is not finite or
-                has another shape.
+            ExportError: a larger error than :func:`check_error` allows, or an answer that is not
+                finite or has another shape.
         """
         error = largest_error(self.model, self.signature, answer)
-        if error > TOLERANCE:
-            raise ExportError(
-                f"export: expected the {what} to answer as the model does, got a relative error "
-                f"of {error:.1e} where {TOLERANCE:.0e} is allowed; nothing was written"
-            )
+        check_error(error, self.model, self.signature, f"the {what} to answer")
         return error
 
 
@@ -103,6 +104,58 @@ def largest_error(model: nn.Module, signature: Signature, answer: Answer) -> flo
             expected = model(inputs)
         errors.append(_relative_error(answer(inputs), expected, sizes))
     return max(errors)
+
+
+def rounding_error(model: nn.Module, signature: Signature) -> float:
+    """Return :func:`largest_error` of the model in float32 beside itself in float64: the rounding
+    of the model's own sums and functions.
+
+    Args:
+        model, signature: see :func:`largest_error`.
+    """
+    precise = copy.deepcopy(model).double()
+
+    @torch.no_grad()
+    def answer(inputs: Tensor | Inputs) -> Tensor:
+        # Token numbers and masks stay as they are.
+        if isinstance(inputs, Inputs) or inputs.is_floating_point():
+            inputs = inputs.to(torch.float64)
+        return precise(inputs)
+
+    return largest_error(model, signature, answer)
+
+
+def check_error(error: float, model: nn.Module, signature: Signature, what: str) -> None:
+    """Refuse a program whose answers are further from the model's than rounding explains.
+
+    The bound is :data:`TOLERANCE`. A model whose own float32 answers are further than that from
+    exact ones cannot meet it, since a program adds up in another order: the bound is then the
+    model's :func:`rounding_error`, :data:`LARGEST_ROUNDING` at most.
+
+    Args:
+        error: the relative error of the program.
+        model, signature: see :func:`largest_error`.
+        what: the program and what it does, for the message.
+
+    Raises:
+        ExportError: a larger error.
+    """
+    if error <= TOLERANCE:
+        return
+
+    allowed = TOLERANCE
+    cause = None
+    try:
+        rounding = rounding_error(model, signature)
+        allowed = max(TOLERANCE, min(rounding, LARGEST_ROUNDING))
+    except Exception as failure:
+        # A model that does not run in float64 cannot tell its rounding, and is refused.
+        cause = failure
+    if error > allowed:
+        raise ExportError(
+            f"export: expected {what} as the model does, got a relative error of {error:.1e} "
+            f"where {allowed:.0e} is allowed; nothing was written"
+        ) from cause
 
 
 def trace(model: nn.Module, fixed: Sequence[str] = (), *, forms: Forms | None = None) -> Program:

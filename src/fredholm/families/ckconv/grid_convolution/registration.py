@@ -257,7 +257,13 @@ def plain(signal: Tensor, hidden: Tensor, readout: Tensor, grid: list[int], caus
     u = transform(signal.mT.unflatten(-1, sizes.grid)).flatten(3)
     h = transform(hidden.mT.unflatten(-1, sizes.lags)).flatten(1)
     kernel = torch.einsum("hoiw,wf->hoif", readout.to(h.dtype), h)
-    product = torch.einsum("hoif,bhif->bhof", kernel, u).unflatten(-1, sizes.half)
+
+    # A matrix product at each frequency, (H, F, d_out, d_in) @ (H, F, d_in, B). Where d_in is 1,
+    # ``einsum`` would multiply number by number. Such a complex product has strides that depend on
+    # those of dimensions of size 1, which AOTInductor predicts wrongly: samples and channels would
+    # change places.
+    product = kernel.permute(0, 3, 1, 2) @ u.permute(1, 3, 2, 0)
+    product = product.permute(3, 0, 2, 1).unflatten(-1, sizes.half)
     full = torch.fft.irfftn(product, s=sizes.sizes, dim=sizes.dims)
     return sizes.part(full, sizes.grid, sizes.start).flatten(3).mT
 

@@ -246,7 +246,23 @@ def grid_of(domain: Domain, axes: int, caller: str) -> tuple[int, ...]:
 
 def to_grid(u: Float[Tensor, "b n d"], shape: tuple[int, ...]) -> Tensor:
     """Return (B, N, D) as (B, D, *shape)."""
+    if _by_number():
+        # Inductor has no code for points that it must split into the axes of a grid whose extents
+        # a strided convolution rounded down. It has code for points that are taken by number.
+        number = torch.zeros((), dtype=torch.int64, device=u.device)
+        for extent in shape:
+            number = number[..., None] * extent + torch.arange(extent, device=u.device)
+        return u.mT[..., number]
     return u.mT.unflatten(-1, shape)
+
+
+def _by_number() -> bool:
+    """Whether points are taken by their numbers: in code that ``torch.compile`` makes for values
+    alone. A gradient would add up point by point, and in exported programs a view is faster.
+    """
+    if torch.is_grad_enabled() or torch.compiler.is_exporting():
+        return False
+    return torch.compiler.is_compiling()
 
 
 def from_grid(u: Tensor) -> Float[Tensor, "b n d"]:
