@@ -50,7 +50,9 @@ def test_a_program_of_pytorch_is_its_model(name):
 @pytest.mark.slow
 @pytest.mark.compile
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", ["image-softmax", "graph-softmax", "ckcnn-image"])
+@pytest.mark.parametrize(
+    "name", ["image-softmax", "graph-softmax", "ckcnn-image", "text-itnet_low_rank-causal"]
+)
 def test_a_package_of_native_code_is_its_model(name):
     assert f"{name} (" in run("aoti", name)
 

@@ -138,6 +138,16 @@ def test_programs_are_traced_at_sizes_unlike_the_models(model):
     assert all(size % 4 == 0 for sizes in signature.checked_sizes() for size in sizes.extents)
 
 
+def test_texts_are_traced_and_checked_beyond_one_block_of_points():
+    """A compiler takes the block of a point for a constant where the traced text has one block."""
+    text = {"kind": "text", "vocabulary": 9, "max_length": 64}
+    signature = signature_of(create_model("itnet_nano", encoder=text))
+    lengths = [sizes.extents[0] for sizes in signature.checked_sizes()]
+    assert lengths[0] > 64
+    assert lengths[1] < 64
+    assert lengths[2] > 2 * 64
+
+
 def test_sizes_stay_below_the_longest_text():
     text = {"kind": "text", "vocabulary": 9, "max_length": 12, "positions": "learned"}
     signature = signature_of(create_model("itnet_nano", encoder=text))

@@ -22,7 +22,13 @@ LARGEST_COUNT = 65536
 SMALLEST_COUNT = 3
 """At fewer points some operators take paths of their own, which a program has no branches for."""
 FIRST_TRACED = 5
-"""Sizes that programs are traced at begin here."""
+"""Sizes that programs are traced at begin here, lengths of sequences at :data:`FIRST_LENGTH`."""
+FIRST_LENGTH = 65
+"""The first length of a sequence beyond one block of 64 points, as causal forms compute in.
+
+Inductor simplifies indices by the sizes of tracing: at 6 points it takes ``index // 64``, the block
+of a point, for zero, and the package then answers wrongly from 65 points on.
+"""
 
 
 NamedShape = tuple[int | str, ...]
@@ -103,11 +109,19 @@ class Signature:
         """Return the sizes that a program is traced at: none of them is a dimension of the model
         or another of these sizes.
         """
-        # Every number here is drawn from those that the model and the sizes before it leave over.
         batch = next(_sizes_outside(self.avoid, FIRST_TRACED))
-        fewest = max((self._fewest(axis) for axis in self.axes), default=1)
-        chosen = _sizes_outside(self.avoid | {batch}, max(FIRST_TRACED, fewest))
-        extents = [_extent(axis, next(chosen)) for axis in self.axes]
+        lengths = self._lengths()
+
+        # Every count is one of those that the model and the sizes before it leave over.
+        taken = self.avoid | {batch}
+        extents = []
+        for axis in self.axes:
+            first = FIRST_TRACED
+            if axis.name in lengths:
+                first = FIRST_LENGTH
+            count = next(_sizes_outside(taken, max(first, self._fewest(axis))))
+            taken |= {count}
+            extents.append(_extent(axis, count))
         return Sizes(batch, tuple(extents))
 
     def checked_sizes(self) -> list[Sizes]:
@@ -133,6 +147,13 @@ class Signature:
     def _fewest(self, axis: Axis) -> int:
         """Return the least count along an axis: patches, points or tokens."""
         return max(self.smallest, math.ceil(axis.smallest / axis.multiple))
+
+    def _lengths(self) -> set[str]:
+        """Return the names of axes along which alone the points of a tensor vary: lengths of texts
+        and series, but not the sides of pictures.
+        """
+        free = [self._free(part) for part in self.encoder.parts]
+        return {axes[0].name for axes in free if len(axes) == 1}
 
     def _free(self, part: Part) -> list[Axis]:
         """Return the dimensions of one tensor whose sizes are free."""
