@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ....errors import DataError
 from .collection import looks_continuous
 from .guesses import GROUPS, TIMES, called, differs, identifies
-from .head import SLIPS, WORDS, Column, Head
+from .head import SENTENCE, SLIPS, WORDS, Column, Head
 from .reading import Reading
 from .writing import no_number
 
@@ -130,9 +130,10 @@ def _for_words(
     """Return what to do with a column of words that is not read."""
     if kind != "rows":
         return "to learn from them, write them as numbers"
-    if column.is_text:
+    # Remarks that come again are no names either: few cells of texts need to differ.
+    if column.words >= SENTENCE:
         return f"for a model of these texts alone: --text {shlex.quote(column.name)}"
-    return f"to read each word as a column of its own: {channels_flag(read)}"
+    return f"to read each of them as a column of its own: {channels_flag(read)}"
 
 
 def task_of(

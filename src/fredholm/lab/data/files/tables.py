@@ -158,7 +158,7 @@ def _without_unread(table: Table, columns: Columns) -> Columns:
             if len(values.names) > WORDS:
                 why = f"its cells are words of {len(values.names):,} kinds"
                 if found.kind == "rows":
-                    why += f"; to read each as a column of its own: {channels_flag(names)}"
+                    why += f"; to read each of them as a column of its own: {channels_flag(names)}"
         elif np.isnan(values).all():
             why = "it is empty in every row"
         if why:
