@@ -263,6 +263,12 @@ def test_a_score_stands_beside_that_of_the_best_constant_answer(capsys):
     assert "root mean squared error 100,000" in scores
     assert constant == "always their mean: root mean squared error 883,176"
 
+    found = {"dataset": "cola", "split": "test", "n": 4, "loss_name": "cross-entropy", "loss": 0.5}
+    found |= {"baseline": {"class": "yes", "accuracy": 0.75}}
+    for name, lines in (("matthews", 1), ("accuracy", 2)):
+        show.evaluation(found | {"scores": {name: 0.25}}, as_json=False)
+        assert len(capsys.readouterr().out.splitlines()) == lines
+
 
 def test_options_of_a_layers_report_are_refused_for_that_of_a_run(tmp_path, capsys):
     for flags in (["--samples", "3"], ["--seed", "7"]):

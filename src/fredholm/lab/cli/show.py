@@ -140,8 +140,9 @@ def evaluation(result: dict[str, Any], as_json: bool) -> None:
     for note in result.get("notes", ()):
         typer.echo(note)
     typer.echo(f"{result['dataset']} {result['split']}: {_numbers(result)}, n {result['n']}")
-    if "baseline" in result:
-        typer.echo(_constant_answer(result["baseline"]))
+    constant = _constant_answer(result)
+    if constant is not None:
+        typer.echo(constant)
     if "resolutions" in result:
         _resolutions(result)
     if "per_class" not in result:
@@ -157,9 +158,15 @@ def evaluation(result: dict[str, Any], as_json: bool) -> None:
     _table(["class", "accuracy"], rows)
 
 
-def _constant_answer(baseline: dict[str, Any]) -> str:
-    """Return the score of the best constant answer, with which a model's has to be compared."""
+def _constant_answer(result: dict[str, Any]) -> str | None:
+    """Return the score of the best constant answer, with which a model's has to be compared; None
+    where the line of the model's scores does not have that score."""
+    baseline = result.get("baseline")
+    if baseline is None:
+        return None
     if "class" in baseline:
+        if "accuracy" not in result.get("scores", result):
+            return None
         answer = f"{baseline['class']!r}, the most frequent class here"
         return f"always {answer}: {_named('accuracy', baseline['accuracy'])}"
     error = f"{OTHER_SCORES['rmse']} {readable(baseline['rmse'])}"
