@@ -11,7 +11,11 @@ def readable(value: float, digits: int = 4) -> str:
     Example:
         >>> readable(0.98158), readable(22673.4), readable(376081, 5), readable(5.14e11)
         ('0.9816', '22,673', '376,081', '5.14e+11')
+        >>> readable(9999.6), readable(1000580, 6)
+        ('10,000', '1,000,580')
     """
-    if 10**digits <= abs(value) < 1e9:
+    rounded = f"{value:.{digits}g}"
+    # Rounding may add a digit, as of 9999.6.
+    if 10**digits <= abs(float(rounded)) and abs(value) < 1e9:
         return f"{value:,.0f}"
-    return f"{value:.{digits}g}"
+    return rounded

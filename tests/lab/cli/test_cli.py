@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 import yaml
 
 from fredholm.errors import OptionError
@@ -17,6 +18,8 @@ from fredholm.lab.cli.main import main
 from fredholm.lab.cli.reading import as_override, recipes_and_files
 from fredholm.lab.data.files.reading import Reading
 from fredholm.lab.training.folder import RunResult
+from fredholm.lab.training.metrics import baseline_of
+from fredholm.lab.training.tasks import create_task
 from tests.lab.training.conftest import SMALL
 
 
@@ -32,7 +35,10 @@ def test_train_evaluate_predict(runs, capsys, tmp_path):
     from PIL import Image
 
     assert main(["evaluate", str(runs / "first")]) == 0
-    assert "digits test: accuracy 0." in capsys.readouterr().out
+    shown, constant, *_ = capsys.readouterr().out.splitlines()
+    assert shown.startswith("digits test: accuracy 0.")
+    assert constant.startswith("always '")
+    assert float(constant.rpartition(" ")[2]) < 0.2
     assert main(["evaluate", str(runs / "first"), "--json", "--split", "val"]) == 0
     assert json.loads(capsys.readouterr().out)["split"] == "val"
     Image.new("L", (8, 8), 128).save(tmp_path / "grey.png")
@@ -62,6 +68,7 @@ FAILURES = [
         "differs in seed (0 -> 9)",
     ),
     (["evaluate", "nowhere"], 2, "no run here"),
+    (["evaluate", "nowhere", "--read", "decimal=,"], 2, "--read: expected new files beside it"),
     (["data", "path", "mnits"], 2, "did you mean 'mnist'?"),
 ]
 
@@ -244,6 +251,23 @@ def test_names_of_classes_are_text_and_no_markup(capsys):
     out = capsys.readouterr().out
     assert "[neg]" in out
     assert "[/INST]" in out
+
+
+def test_a_score_stands_beside_that_of_the_best_constant_answer(capsys):
+    result = {"dataset": "houses", "split": "test", "n": 3, "loss_name": "mean squared error"}
+    labels = torch.tensor([100_000.0, 2_200_000.0, 700_000.0])
+    summary = create_task("regression").summary_of_pairs(labels + 1e5, labels, ())
+    baseline = baseline_of(summary)
+    show.evaluation(result | summary | {"baseline": baseline}, as_json=False)
+    scores, constant = capsys.readouterr().out.splitlines()
+    assert "root mean squared error 100,000" in scores
+    assert constant == "always their mean: root mean squared error 883,176"
+
+    found = {"dataset": "cola", "split": "test", "n": 4, "loss_name": "cross-entropy", "loss": 0.5}
+    found |= {"baseline": {"class": "yes", "accuracy": 0.75}}
+    for name, lines in (("matthews", 1), ("accuracy", 2)):
+        show.evaluation(found | {"scores": {name: 0.25}}, as_json=False)
+        assert len(capsys.readouterr().out.splitlines()) == lines
 
 
 def test_options_of_a_layers_report_are_refused_for_that_of_a_run(tmp_path, capsys):

@@ -154,7 +154,10 @@ def test_feature_columns_of_numbers_and_words_predict_a_number(tmp_path):
     train = source.dataset("train")
     assert (train.kind.name, train.task, train.length) == ("row", "regression", 3)
     assert source.collection.channels == ("age", "colour=blue", "colour=red")
-    assert "column 'note' is left out: its cells are words ('x')" in source.collection.remarks
+    assert (
+        "column 'note' is left out: its cells are words ('x'); to read each of them as a "
+        "column of its own: --channels age,colour,note"
+    ) in source.collection.remarks
     assert abs(float(train.labels.mean())) < 1e-6
     assert train.in_units(train.labels).min() >= 100 - 1e-3
     one = open_files(tmp_path / "flats.csv", {"label": "colour", "channels": ["age", "price"]})

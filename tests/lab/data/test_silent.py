@@ -422,7 +422,10 @@ def test_words_of_few_kinds_in_the_first_rows_only_are_left_out(tmp_path):
     path = write(tmp_path / "a.csv", rows, head=("a", "place", "label"))
     found = open_files(path).collection
     assert (found.channels, found.words) == (("a",), {})
-    assert found.remarks == ["column 'place' is left out: its cells are words of 510 kinds"]
+    remedy = "to read each of them as a column of its own: --channels a,place"
+    assert found.remarks == [
+        f"column 'place' is left out: its cells are words of 510 kinds; {remedy}"
+    ]
     assert found.taken["columns"] == "a"
     assert len(open_files(path, {"channels": "a,place"}).collection.channels) == 511
     path = write(tmp_path / "b.csv", [row[1:] for row in rows], head=("place", "label"))

@@ -205,6 +205,18 @@ def test_the_recommendation_carries_the_users_names_and_a_command_that_loads(cho
     assert recipe.training.epochs == load_recipe(str(walks), CHANGES).training.epochs
 
 
+def test_the_command_can_be_pasted_beside_a_run_of_the_same_name(
+    chosen, walks, tmp_path, monkeypatch
+):
+    place, state, _, _ = chosen
+    assert "--name" not in state["verdict"]["train"]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "walks").mkdir(parents=True)
+    copied = tmp_path / "choice"
+    shutil.copytree(place, copied)
+    assert search(walks, copied)["verdict"]["train"].endswith(" --name walks-2")
+
+
 def test_a_recommended_method_is_saved_and_an_operator_takes_its_place(
     chosen, walks, tmp_path, monkeypatch
 ):

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ...errors import OptionError
 from . import comparing, layers, show
 from .reading import (
     PredictAloneFlag,
@@ -18,6 +19,7 @@ from .reading import (
     as_overrides,
     as_read,
     parted,
+    reading,
     reads_files,
     recipes_and_files,
     run_folders,
@@ -55,6 +57,15 @@ RecipeArgument = Annotated[
     str,
     typer.Argument(
         help="A built-in recipe's name or a YAML file.", autocompletion=recipes_and_files
+    ),
+]
+NewRead = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--read",
+        help="How new tables are written, where they differ from the training tables: "
+        "separator=;, decimal=,, ... (repeatable).",
+        metavar="KEY=VALUE",
     ),
 ]
 Overrides = Annotated[
@@ -196,6 +207,7 @@ def evaluate(
         bool,
         typer.Option("--all", help="RUN is a folder of GLUE runs: measure each, and their mean."),
     ] = False,
+    read: NewRead = None,
     json: JsonFlag = False,
     trust_code: TrustFlag = False,
 ) -> None:
@@ -206,11 +218,17 @@ def evaluate(
     # last two have a split, so that its default is filled in after the first.
     files, overrides = parted(more or [])
     show.refuse_split(split, bool(files), every)
+    written = reading(read=read).get("read")
     if files:
         show.trusted_code(run, trust_code)
-        result = training.evaluate_files(run, files, overrides, trust_code=trust_code)
+        result = training.evaluate_files(run, files, overrides, trust_code=trust_code, read=written)
         show.evaluation(result, json)
         return
+    if written is not None:
+        raise OptionError(
+            "--read: expected new files beside it, got none; the run's own files are read as they "
+            "were for its training"
+        )
     split = split or "test"
     if every:
         # RUN is a folder of runs here.
@@ -249,6 +267,7 @@ def predict(
         typer.Option("--out", help="Write .csv, .json or .npz; - prints CSV to standard output."),
     ] = None,
     batch_size: Annotated[int, typer.Option(help="Samples per batch.", min=1)] = 64,
+    read: NewRead = None,
     strict: Annotated[
         bool,
         typer.Option("--strict", help="Refuse tables with words in columns of numbers."),
@@ -269,6 +288,7 @@ def predict(
         files or [],
         out=out,
         texts=texts or (),
+        read=reading(read=read).get("read"),
         batch_size=batch_size,
         strict=strict,
         trust_code=trust_code,
@@ -895,8 +915,14 @@ def data_describe(
 ) -> None:
     """Show what your file or folder holds and how it would be read, without training."""
     from ..training import own_files
+    from ..training.folder import free_name
 
     # The command repeats what was guessed, so that it reads the files alike wherever it runs.
     facts = own_files.describe(path, said)
     facts["as_read"] = as_read(path, facts["schema"], "strict" in said)
-    show.description(facts, as_command(path, said), json)
+    command = as_command(path, said)
+    # Pasted as it is, the command must not stop at a run that is there already.
+    free = free_name(facts["run"])
+    if free != facts["run"]:
+        command += f" --name {free}"
+    show.description(facts, command, json)

@@ -140,6 +140,9 @@ def evaluation(result: dict[str, Any], as_json: bool) -> None:
     for note in result.get("notes", ()):
         typer.echo(note)
     typer.echo(f"{result['dataset']} {result['split']}: {_numbers(result)}, n {result['n']}")
+    constant = _constant_answer(result)
+    if constant is not None:
+        typer.echo(constant)
     if "resolutions" in result:
         _resolutions(result)
     if "per_class" not in result:
@@ -153,6 +156,21 @@ def evaluation(result: dict[str, Any], as_json: bool) -> None:
             accuracy = f"{value:.4f}"
         rows.append([name, accuracy])
     _table(["class", "accuracy"], rows)
+
+
+def _constant_answer(result: dict[str, Any]) -> str | None:
+    """Return the score of the best constant answer, with which a model's has to be compared; None
+    where the line of the model's scores does not have that score."""
+    baseline = result.get("baseline")
+    if baseline is None:
+        return None
+    if "class" in baseline:
+        if "accuracy" not in result.get("scores", result):
+            return None
+        answer = f"{baseline['class']!r}, the most frequent class here"
+        return f"always {answer}: {_named('accuracy', baseline['accuracy'])}"
+    error = f"{OTHER_SCORES['rmse']} {readable(baseline['rmse'])}"
+    return f"always their mean: {error}"
 
 
 def _resolutions(result: dict[str, Any]) -> None:
@@ -264,7 +282,7 @@ def _answer(result: dict[str, Any]) -> str:
     if "class" in result:
         return f"{result['class']} ({result['probability']:.3f})"
     if "value" in result:
-        return f"{result['value']:.6g}"
+        return readable(result["value"], 6)
     if "classes" in result:
         return " ".join(result["classes"])
 
@@ -359,7 +377,7 @@ def _numbers_of(facts: dict[str, Any]) -> list[str]:
     if "rate" in facts:
         gap = ""
         if "longest_gap" in facts:
-            gap = f", longest gap {facts['longest_gap']:g}"
+            gap = f", longest gap {readable(facts['longest_gap'], 6)}"
         lines.append(f"{'rate:':<14}{facts['rate']}{gap}")
     if facts.get("missing"):
         lines.append(f"{'missing:':<14}{facts['missing']:.1%} of the cells")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import OptionError
+from ..numbers import readable
 from ..training.failures import TrainingFailed
 from ..training.grid import Report
 from .clock import FEWEST, TELLING, fitting, share_steps
@@ -245,5 +246,5 @@ class Halving:
         clock = self.trials.clock
         if "error" in row:
             return f"{what}: failed: {row['error']} ({clock})"
-        score = f"val {self.state['measure']} {row['val']['score']:.4g}"
+        score = f"val {self.state['measure']} {readable(row['val']['score'])}"
         return f"{what}: {score}, {row['steps']} steps in {row['seconds']:.1f} s ({clock})"

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from ...files import write_text
 from ..data.kinds.sequences import TABLES
+from ..numbers import readable
 from ..report.comparison import choice_page
 from .plain import TITLES
 
@@ -28,14 +29,14 @@ def number(value: float | None, percent: bool) -> str:
     """Format a share in percent, or another number with three digits.
 
     Example:
-        >>> number(0.4567, True), number(0.4567, False), number(None, True)
-        ('45.7%', '0.457', '')
+        >>> number(0.4567, True), number(0.4567, False), number(1000580, False), number(None, True)
+        ('45.7%', '0.457', '1,000,580', '')
     """
     if value is None:
         return ""
     if percent:
         return f"{100 * value:.1f}%"
-    return f"{value:.3g}"
+    return readable(value, 3)
 
 
 def score(line: Row, percent: bool) -> str:
@@ -182,7 +183,10 @@ def _shortage(state: State) -> str | None:
 def _signed(value: float, percent: bool) -> str:
     if percent:
         return f"{100 * value:+.1f}"
-    return f"{value:+.2g}"
+    sign = "+"
+    if value < 0:
+        sign = "-"
+    return sign + readable(abs(value), 2)
 
 
 def _growth(label: str, found: Row) -> str:

@@ -15,6 +15,7 @@ from ...errors import DataError, OptionError, RecipeError
 from ...files import read_state, write_json
 from ..training.build import build_model
 from ..training.failures import TrainingFailed
+from ..training.folder import free_name
 from ..training.grid import Report, quiet, recipe_mark
 from ..training.leases import hold
 from ..training.metrics import METRICS, title_of
@@ -358,6 +359,10 @@ class Search:
             width_override(self.state["sizes"][label]["dim"]),
             f"optimizer.lr={line['lr']:.3g}",
         ]
+        name = self.state["name"]
+        free = free_name(name)
+        if free != name:
+            overrides += ["--name", free]
         return f"{self.state['command']} {shlex.join(overrides)}"
 
     def _save(self) -> None:

@@ -18,6 +18,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ...files import replacing
 from ...progress import current
+from ..numbers import readable
 from .sharding import gather_full, is_sharded, load_full, shard
 
 
@@ -358,7 +359,7 @@ class History(Table):
             if self.report:
                 epochs = "" if trainer.max_epochs in (None, -1) else f"/{trainer.max_epochs}"
                 shown = "  ".join(
-                    f"{key.replace('_', ' ')} {value:.4g}"
+                    f"{key.replace('_', ' ')} {readable(value)}"
                     for key, value in pl_module.metrics.items()
                 )
                 left = self.pace.left(trainer.global_step, seconds_allowed(trainer))

@@ -24,6 +24,7 @@ from ...tensor_files import read_checksum
 from ..data import Vocabulary
 from .build import build_dataset, in_float32
 from .folder import RunFolder
+from .metrics import baseline_of
 from .recipe_files import apply_overrides, load_recipe
 from .tasks import Field, Regression, Task, task_of
 
@@ -229,8 +230,9 @@ def evaluate(
     per class, the confusion matrix and examples: ``confusion[i][j]`` counts samples of class i that
     were predicted as j, and ``wrong`` and ``right`` list the first samples of each with index,
     label, prediction and probability. A correlation that is not defined, because all predictions
-    are equal, is None. ``model_sha256`` is the checksum of a run's weights; readers of the file
-    compare it with the weights that the run has then.
+    are equal, is None. ``baseline`` has the score of the best constant answer: the most frequent
+    class of the split, or the mean of its numbers. ``model_sha256`` is the checksum of a run's
+    weights; readers of the file compare it with the weights that the run has then.
 
     It is written to ``evaluation.json``, for other splits to ``evaluation-SPLIT.json``, and with
     overrides to a file that names them. If the folder cannot be written, the result is returned all
@@ -280,6 +282,9 @@ def evaluate(
     if predictions.checksum is not None:
         result[MEASURED] = predictions.checksum
     result |= {"loss_name": task.loss_name, **scores, **_scores_and_notes(dataset, scores)}
+    baseline = baseline_of(scores)
+    if baseline is not None:
+        result["baseline"] = baseline
 
     try:
         write_json(_evaluation_file(folder, split, overrides), result)

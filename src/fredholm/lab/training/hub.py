@@ -10,6 +10,7 @@ from typing import Any
 from ...errors import CheckpointError, OptionError, require
 from ...files import read_state, storing, write_text
 from ...models.pretrained import read_config
+from ..numbers import readable
 from .folder import RunFolder
 
 UPLOADED = (
@@ -89,7 +90,7 @@ def _card(folder: RunFolder, repo_id: str) -> str:
     """Return a model card: the head that the hub reads, sizes, scores, and how to load the run."""
     result = folder.read_result()
     config = read_config(folder.model)
-    scores = [f"| {name} | {value:.4g} |" for name, value in _scores(folder).items()]
+    scores = [f"| {name} | {readable(value)} |" for name, value in _scores(folder).items()]
     return f"""---
 library_name: fredholm
 tags:

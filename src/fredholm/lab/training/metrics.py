@@ -6,7 +6,7 @@ import math
 import re
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -50,7 +50,7 @@ METRICS: Registry[Metric] = Registry("metric", home=None)
 # Keys that results of runs have beside metrics. A metric of the same name would overwrite them.
 RESERVED = (
     {"n", "loss", "loss_name", "error", "metric", "scores", "variance", "worst", "curve", "seed"}
-    | {"run", "dataset", "split", "overrides", "notes", "cell", "folder"}
+    | {"run", "dataset", "split", "overrides", "notes", "cell", "folder", "baseline"}
     | {"classes", "per_class", "confusion", "wrong", "right", "epochs", "minutes", "parameters"}
 )
 
@@ -372,6 +372,28 @@ def summarise(logits: Tensor, labels: Tensor, classes) -> dict[str, Any]:
         "wrong": examples(~hits),
         "right": examples(hits),
     }
+
+
+def baseline_of(summary: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the score of the best constant answer to the samples of a summary.
+
+    For classes it is the most frequent class of these samples, for a number their mean. Fields and
+    tokens have no such answer, and give None.
+
+    Example:
+        >>> baseline_of({"n": 4, "classes": ["a", "b"], "confusion": [[1, 0], [1, 2]]})
+        {'class': 'b', 'accuracy': 0.75}
+        >>> baseline_of({"n": 4, "variance": 9.0})
+        {'rmse': 3.0}
+    """
+    if "confusion" in summary:
+        # Rows of the matrix are the true classes.
+        counts = [sum(row) for row in summary["confusion"]]
+        most = max(range(len(counts)), key=counts.__getitem__)
+        return {"class": summary["classes"][most], "accuracy": counts[most] / sum(counts)}
+    if "variance" in summary:
+        return {"rmse": math.sqrt(summary["variance"])}
+    return None
 
 
 def _two_classes(logits: Tensor, labels: Tensor) -> dict[str, float]:

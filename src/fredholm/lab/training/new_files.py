@@ -12,6 +12,7 @@ from torch import Tensor
 from ...errors import OptionError
 from ...progress import working
 from .build import in_float32
+from .metrics import baseline_of
 from .prediction import alike_batches, load_predictor
 from .tasks import Field, Regression, Task, create_task
 
@@ -27,6 +28,7 @@ def evaluate_files(
     batch_size: int = 64,
     trust_code: bool = False,
     strict: bool = False,
+    read: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Return the scores of a run, or of the method that a comparison recommends, on labelled files.
 
@@ -41,6 +43,7 @@ def evaluate_files(
         batch_size: samples per batch.
         trust_code: see :func:`load_run`.
         strict: refuse samples without a label, and cells that should hold a number and do not.
+        read: how the tables are written, see :func:`predict`.
 
     Raises:
         TrustError: the run's recipe imports a file, and ``trust_code`` is not given.
@@ -59,7 +62,9 @@ def evaluate_files(
             f"files: expected a run that asks for {', '.join(ASKED)}, got one that asks for "
             f"{create_task(name).name}; leave the files out to evaluate it on its own splits"
         )
-    parts = [read_labelled(file, predictor.facts, predictor.encoder, strict) for file in files]
+    parts = [
+        read_labelled(file, predictor.facts, predictor.encoder, strict, read) for file in files
+    ]
     task = create_task(name)
     found: dict[str, list[tuple[Tensor, Tensor]]] = {}
     count = sum(map(len, parts))
@@ -82,6 +87,9 @@ def evaluate_files(
     }
     result |= {"overrides": list(overrides)} if overrides else {}
     result |= {"loss_name": task.loss_name, **_together(task, found, summaries, classes)}
+    baseline = baseline_of(result)
+    if baseline is not None:
+        result["baseline"] = baseline
     if len(summaries) > 1:
         result["resolutions"] = {key: _short(numbers) for key, numbers in summaries.items()}
     return result

@@ -41,16 +41,20 @@ def names_files(source: Any) -> bool:
 
 def named(raw: dict[str, Any]) -> dict[str, Any]:
     """Make the paths of a recipe absolute; name a recipe of the user's files after them."""
-    from ..data.files.suffixes import stem_of
-
     path = _files_path(raw)
     if path is None:
         return with_absolute_paths(raw)
 
     raw = with_absolute_paths({**raw, "data": {**raw["data"], "path": str(path)}})
-    stem = stem_of(Path(raw["data"]["path"]))
-    name = re.sub(r"[^A-Za-z0-9._,=+-]", "-", stem).lstrip("._,=+-")
-    return {"name": name or "run", **raw}
+    return {"name": run_name(Path(raw["data"]["path"])), **raw}
+
+
+def run_name(path: Path) -> str:
+    """Return the usual name of a run on the user's files."""
+    from ..data.files.suffixes import stem_of
+
+    name = re.sub(r"[^A-Za-z0-9._,=+-]", "-", stem_of(path)).lstrip("._,=+-")
+    return name or "run"
 
 
 def _files_path(raw: dict[str, Any]) -> Any:
@@ -216,4 +220,5 @@ def describe(path: str | Path, reading: dict[str, Any]) -> dict[str, Any]:
     parts.append(f"operator {usual['operator']['name']}")
 
     facts = {"model": ", ".join(parts), "epochs": usual["training"]["epochs"]}
+    facts["run"] = run_name(Path(path).expanduser().absolute())
     return source.description | facts

@@ -37,6 +37,7 @@ def predict(
     out: str | Path | None = None,
     strict: bool = False,
     texts: Sequence[str] = (),
+    read: Mapping[str, str] | None = None,
 ) -> list[dict[str, Any]]:
     """Predict each sample in files and folders, by a run or by the method a comparison recommends.
 
@@ -63,6 +64,8 @@ def predict(
         strict: refuse a table with a cell that should hold a number and does not; otherwise such
             samples are left out and listed.
         texts: further samples of a text run, as they are written.
+        read: how new tables are written, where they differ from the training tables: ``{"decimal":
+            ","}``; see :class:`fredholm.lab.data.files.writing.Writing`.
 
     Raises:
         TrustError: the run's recipe imports a file, and ``trust_code`` is not given.
@@ -81,7 +84,7 @@ def predict(
     if out is not None and to_row is _field_row:
         _refuse_table_of_fields(Path(out))
 
-    samples = read_unlabelled(files, predictor.facts, predictor.encoder, strict, texts)
+    samples = read_unlabelled(files, predictor.facts, predictor.encoder, strict, texts, read)
     count = len(samples)
     rows: list[dict[str, Any]] = []
     with (

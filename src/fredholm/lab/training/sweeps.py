@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from ...errors import RecipeError
 from ...files import storing, write_json, write_text
+from ..numbers import readable
 from .callbacks import write_table
 from .grid import Cell, Grid, quiet, recipe_cell, safe_name, train_cell
 from .metrics import mean_and_sd, title_of
@@ -202,7 +203,7 @@ def _outcome(row: Row) -> str:
     if "error" in row:
         return f"failed: {row['error']}"
     metric = _metric([row])
-    return f"test {metric} {row[metric]:.4g}"
+    return f"test {metric} {readable(row[metric])}"
 
 
 def _metric(cells: list[Row]) -> str:
@@ -288,7 +289,7 @@ def _score(row: Row, named: bool) -> str:
     in_percent = metric == "accuracy"
 
     def number(value: float) -> str:
-        return f"{100 * value:.2f}" if in_percent else f"{value:.3g}"
+        return f"{100 * value:.2f}" if in_percent else readable(value, 3)
 
     score = number(row["mean"])
     if row["sd"] is not None:

@@ -6,6 +6,7 @@ returns one column in the end (``result``). Errors name the cell by row and colu
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -26,6 +27,8 @@ from .times import (
 from .writing import MISSING, Writing, is_number
 
 LARGEST = float(np.finfo(np.float32).max)  # models compute in float32
+# Six decimals or more: a code such as 1E5 is no number in this notation.
+EXPONENT = re.compile(r"[+-]?\d\.\d{6,}e[+-]\d{2,3}", re.IGNORECASE)
 Odd = tuple[int, str]  # place of a cell in an array, and the cell
 
 
@@ -145,7 +148,7 @@ class _Words:
         for word in map(str.strip, parquet.texts(coded.dictionary)):
             code = -1
             if not writing.is_missing(word):
-                code = self.words.setdefault(word, len(self.words))
+                code = self.words.setdefault(plain_word(word), len(self.words))
             codes.append(code)
 
         # Nulls have the code behind the last word, which the table maps to "missing".
@@ -155,6 +158,21 @@ class _Words:
 
     def result(self, table: Any) -> Coded:
         return Coded(np.concatenate(self.parts), list(self.words))
+
+
+def plain_word(word: str) -> str:
+    """Return a word; a number as numpy.savetxt and C's %e write it is shortened.
+
+    Example:
+        >>> plain_word("0.000000000000000000e+00"), plain_word("1.500000e+00"), plain_word("1e5")
+        ('0', '1.5', '1e5')
+    """
+    if not EXPONENT.fullmatch(word):
+        return word
+    number = float(word)
+    if number.is_integer() and abs(number) < 1e15:
+        return str(int(number))
+    return repr(number)
 
 
 class _Texts:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ....errors import DataError
 from .collection import looks_continuous
-from .guesses import GROUPS, TIMES, called
-from .head import SLIPS, WORDS, Column, Head
+from .guesses import GROUPS, TIMES, called, differs, identifies
+from .head import SENTENCE, SLIPS, WORDS, Column, Head
 from .reading import Reading
 from .writing import no_number
 
@@ -44,12 +45,12 @@ def channels_of(
         return Channels(tuple(reading.channels), list(_many_words(head, reading.channels, kind)))
 
     names = []
+    left_out = []
     remarks = []
     for name in others:
         column = head[name]
-        if name.lower() in GROUPS or (name == again and column.numeric):
-            # As a feature, the number of a patient would let a model recognise the patient.
-            remarks.append(group_remark(name))
+        if _names_a_group(column, again):
+            left_out.append(column)
         elif _readable(column, kind):
             names.append(name)
             remarks += [*_almost_numbers(head, column), *_marks(column)]
@@ -57,17 +58,82 @@ def channels_of(
             names.append(name)
         else:
             _refuse_almost_numbers(head, column)
-            what = "words"
-            if column.days:
-                what = "dates"
-            remarks.append(
-                f"column {name!r} is left out: its cells are {what} ({column.known[0][:SHOWN]!r})"
-            )
+            left_out.append(column)
+
+    # The remedy may be a list of all columns to read, which is known only now.
+    for column in left_out:
+        read = [name for name in others if name in names or name == column.name]
+        remarks.append(_left_out_remark(column, kind, again, read))
     if not names:
-        raise DataError(
-            f"{head.path}: no column is left for a model to read; has {', '.join(head.names)}"
-        )
+        why = "; ".join([f"has {', '.join(head.names)}", *remarks])
+        raise DataError(f"{head.path}: no column is left for a model to read; {why}")
     return Channels(tuple(names), remarks)
+
+
+def _names_a_group(column: Column, again: str | None) -> bool:
+    """Whether a column holds names of what the rows belong to, often as numbers.
+
+    As a feature, the number of a patient would let a model recognise the patient.
+    """
+    if column.name.lower() in GROUPS:
+        return True
+    return column.numeric and (column.name == again or identifies(column))
+
+
+def _left_out_remark(
+    column: Column,
+    kind: str,
+    again: str | None,
+    read: Sequence[str],
+) -> str:
+    """Return why a column is not read, and the flags that change it.
+
+    Args:
+        read: the columns that are read, and this one, in the order of the file.
+    """
+    name = column.name
+    if _names_a_group(column, again):
+        if name.lower() in GROUPS or name == again:
+            return group_remark(name)
+        if differs(column):
+            return (
+                f"column {name!r} is left out: it has another value in every row, as an id has; to "
+                f"read it as the id: --id {shlex.quote(name)}"
+            )
+        return f"{group_remark(name)}, or to read it: {channels_flag(read)}"
+    what = "words"
+    remedy = _for_words(column, kind, read)
+    if column.days:
+        what = "dates"
+        remedy = _for_dates(column, kind)
+    cell = column.known[0][:SHOWN]
+    return f"column {name!r} is left out: its cells are {what} ({cell!r}); {remedy}"
+
+
+def _for_dates(column: Column, kind: str) -> str:
+    """Return what to do with a column of dates, which no model reads as features."""
+    flag = f"--time {shlex.quote(column.name)}"
+    if kind == "series":
+        return f"where they are the times: {flag}"
+    remedy = "to learn from them, write them as numbers, such as days since the first"
+    # A split by time needs the time of every row.
+    if len(column.known) == len(column.cells):
+        remedy = f"to test on the latest rows: {flag} --split time; {remedy}"
+    return remedy
+
+
+def _for_words(
+    column: Column,
+    kind: str,
+    read: Sequence[str],
+) -> str:
+    """Return what to do with a column of words that is not read."""
+    if kind != "rows":
+        return "to learn from them, write them as numbers"
+    # Remarks that come again are no names either: few cells of texts need to differ.
+    if column.words >= SENTENCE:
+        return f"for a model of these texts alone: --text {shlex.quote(column.name)}"
+    return f"to read each of them as a column of its own: {channels_flag(read)}"
 
 
 def task_of(
@@ -109,14 +175,33 @@ def unread(
             f"{name!r} is left out: it has no name, and another whole number in every row, as an "
             "index has; to read it, name it with --channels, or in the file"
         )
-    for name, kind in {**head.lists, **head.nested}.items():
-        if reading.channels is None and name not in series:
-            yield f"column {name!r} is left out: it holds {kind}"
+    if reading.channels is not None:
+        return
+    for name, kind in head.lists.items():
+        if name not in series:
+            flag = f"--kind series {channels_flag([name])}"
+            yield f"column {name!r} is left out: it holds {kind}; to read it as series: {flag}"
+    for name, kind in head.nested.items():
+        yield (
+            f"column {name!r} is left out: it holds {kind}; to read its values, write each into a "
+            "column of its own"
+        )
+
+
+def channels_flag(names: Sequence[str]) -> str:
+    """Return the flag that reads these columns, ready to be pasted into a shell.
+
+    Example:
+        >>> channels_flag(["a", "width (cm)"])
+        "--channels 'a,width (cm)'"
+    """
+    return f"--channels {shlex.quote(','.join(names))}"
 
 
 def group_remark(name: str) -> str:
     """Return the remark on a column of groups that nobody named."""
-    return f"column {name!r} is left out; so that no {name} is in two splits: --group {name}"
+    flag = f"--group {shlex.quote(name)}"
+    return f"column {name!r} is left out; so that no {name} is in two splits: {flag}"
 
 
 def not_read(names: Sequence[str], instead: str) -> str:

@@ -26,6 +26,7 @@ class Columns:
         roles: casts of the columns that are read, see :func:`.table.read_table`.
         remarks: columns that are left out, and why.
         words: in files to predict, the training's words of each column of words.
+        text_is_guessed: the column of texts or paths was recognised, not declared.
     """
 
     reading: Reading
@@ -33,6 +34,18 @@ class Columns:
     roles: dict[str, str]
     remarks: list[str]
     words: Mapping[str, Sequence[str]] | None = None
+    text_is_guessed: bool = False
+
+    @property
+    def otherwise(self) -> str:
+        """What to do about a wrong guess of the column of texts or paths, at the end of an error;
+        empty if it was declared."""
+        if not self.text_is_guessed:
+            return ""
+        return (
+            f"; {self.reading.text!r} is a guess: name another column with --text, or read the "
+            "columns of numbers and words with --kind rows"
+        )
 
     @property
     def layout(self) -> str | None:

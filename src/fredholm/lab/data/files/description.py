@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ...numbers import readable
 from ..splits import SPLITS
 from .casts import Coded
 from .channels import word_channel
@@ -106,9 +107,9 @@ def _rate(collection: Collection) -> dict[str, Any]:
     if not len(gaps):
         return {}
     step = float(np.median(gaps))
-    rate = f"irregular, usually every {step:g}"
+    rate = f"irregular, usually every {readable(step, 6)}"
     if (np.abs(gaps / step - 1) <= EVEN).all():
-        rate = f"every {step:g}"
+        rate = f"every {readable(step, 6)}"
     return {"rate": rate, "longest_gap": float(gaps.max())}
 
 
@@ -135,7 +136,7 @@ def _label(collection: Collection, number: int) -> str:
         return labels.names[labels.codes[number]]
     if collection.kind == "fields":
         return " × ".join(str(n) for n in labels[number].shape)
-    return f"{labels[number]:.6g}"
+    return readable(float(labels[number]), 6)
 
 
 def _beginning(collection: Collection, number: int) -> str:
@@ -193,11 +194,11 @@ def _shown_times(start: str, later: np.ndarray) -> list[str]:
     """
     if is_number(start) and abs(float(start)) < LARGE:
         return [f"{float(start) + time:g}" for time in later]
-    return [start, *(f"+{time:g}" for time in later[1:])]
+    return [start, *(f"+{readable(time, 6)}" for time in later[1:])]
 
 
 def _line(row: np.ndarray) -> str:
-    cells = [f"{value:.4g}" for value in row[:CELLS].tolist()]
+    cells = [readable(value) for value in row[:CELLS].tolist()]
     cells = [cell.replace("nan", "·") for cell in cells]
     if len(row) > CELLS:
         cells.append("…")

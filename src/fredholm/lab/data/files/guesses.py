@@ -19,6 +19,18 @@ from .writing import is_number
 
 LABELS = ("label", "class", "target", "y", "category", "outcome", "diagnosis")
 IDS = ("id", "series", "series_id", "sample_id", "case", "record", "sequence", "uid", "index")
+# Words at the end of a name that say that it identifies, as of customer_id, CustomerID, order uuid.
+ID_WORDS = ("id", "uid", "uuid", "guid")
+# Words behind them, as of id_number.
+ID_ENDS = ("number", "no", "nr", "num", "code")
+# What tables have a row for: with "id" behind it, one of these is a name without a sign between its
+# words. Any other word may end so and mean something else, as paid, void, grid and valid do.
+ENTITIES = (
+    "account", "case", "client", "customer", "device", "employee", "event", "invoice", "item",
+    "loan", "member", "object", "order", "passenger", "patient", "person", "policy", "product",
+    "record", "row", "sample", "session", "student", "subject", "ticket", "transaction", "user",
+    "visit",
+)  # fmt: skip
 TIMES = ("time", "t", "timestamp", "date", "datetime", "seconds", "minutes", "hours", "days")
 GROUPS = ("patient", "patient_id", "subject", "subject_id", "group", "person", "user", "site")
 STEPS = ("t", "time", "step", "sample", "s", "att", "timestep")
@@ -27,6 +39,8 @@ PICTURES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".pgm", 
 ENOUGH = 2
 # Fewest groups by which samples are divided unasked: fewer leave too little for three splits.
 FEWEST_GROUPS = 5
+# A word of a name: customer and ID of customerID, CustomerId and CUSTOMER_ID.
+WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 FORECASTING = (
     "to predict a column from its own past, forecasting, is not supported yet; where a column is "
     "to be predicted from the others of its row, name it: --label"
@@ -46,6 +60,51 @@ def called(columns: Sequence[str], names: Sequence[str]) -> str | None:
         if name in lower:
             return lower[name]
     return None
+
+
+def names_an_id(name: str) -> bool:
+    """Return whether a column's name says that it identifies the rows, or something that they have.
+
+    Example:
+        >>> [name for name in ("CustomerID", "user_id", "id_number", "userid") if names_an_id(name)]
+        ['CustomerID', 'user_id', 'id_number', 'userid']
+        >>> [name for name in ("paid", "void", "GRID", "valid", "Madrid") if names_an_id(name)]
+        []
+    """
+    words = [word.lower() for word in WORD.findall(name)]
+    if not words:
+        return False
+    if words[-1] in ID_WORDS or (words[0] in ID_WORDS and words[-1] in ID_ENDS):
+        return True
+    return len(words) == 1 and words[0].removesuffix("id") in ENTITIES
+
+
+def identifies(column: Column) -> bool:
+    """Return whether a column is called like an id, and holds whole numbers or words."""
+    return names_an_id(column.name) and all(map(_is_whole, column.known))
+
+
+def _is_whole(cell: str) -> bool:
+    """Return whether a cell is a whole number, or not a number at all."""
+    return not is_number(cell) or float(cell).is_integer()
+
+
+def id_of(head: Head, free: Sequence[str]) -> str | None:
+    """Return the column that identifies series or rows, which has one of the usual names or is
+    called like an id.
+
+    Columns of the second sort hold another value in every row: a customer_id that repeats does not
+    identify the orders of a table.
+    """
+    usual = called(free, IDS)
+    if usual is not None:
+        return usual
+    return next((name for name in free if identifies(head[name]) and differs(head[name])), None)
+
+
+def differs(column: Column) -> bool:
+    """Return whether a column has another value in each of the first rows."""
+    return 1 < column.kinds == len(column.cells)
 
 
 def label_of(head: Head, free: Sequence[str]) -> str:

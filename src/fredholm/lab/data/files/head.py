@@ -19,6 +19,7 @@ SLIPS = 0.1  # largest share of a column's cells that may be unreadable
 
 # Most different words of a column that is read unasked: each becomes a column of its own.
 WORDS = 20
+SENTENCE = 3  # fewest words per cell of a column of texts, on average
 INDEX = re.compile(r"column \d+|Unnamed: \d+|__index_level_\d+__")  # names that pandas gives
 DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}")  # day, month and year in any order
 
@@ -80,7 +81,7 @@ class Column:
     @property
     def is_text(self) -> bool:
         """Whether cells are texts: several words each, and most of them different."""
-        if not self.known or self.numeric or self.words < 3:
+        if not self.known or self.numeric or self.words < SENTENCE:
             return False
         return self.kinds > len(self.known) / 2
 

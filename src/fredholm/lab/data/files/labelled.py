@@ -49,18 +49,20 @@ def read_labelled(
     facts: Mapping[str, Any],
     encoder: Any,
     strict: bool = False,
+    read: Mapping[str, str] | None = None,
 ) -> Labelled:
     """Return the samples of a file or folder and their labels.
 
     They are read as the data set was that ``facts`` describe. Samples without a label are left out
-    and listed; where ``strict``, they are refused.
+    and listed; where ``strict``, they are refused. ``read`` says how tables are written where they
+    differ from the training tables.
 
     Raises:
         DataError: a file that cannot be read, holds other columns than the training files, or no
             labels, or a class that training did not have.
-        OptionError: samples that are not read from files.
+        OptionError: samples that are not read from files, or an impossible ``read``.
     """
-    reader = NewSamples.of(facts, encoder, strict)
+    reader = NewSamples.of(facts, encoder, strict, read)
     place = Path(path)
     reading = reader.reading
     source = reader.source

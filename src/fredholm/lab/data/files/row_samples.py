@@ -79,7 +79,7 @@ def texts(
         if not text.strip():
             raise DataError(
                 f"{table.where(row, columns.reading.text or '')}: expected a text, got an empty "
-                "cell; remove the row"
+                f"cell; remove the row{columns.otherwise}"
             )
     return _collection(name, found, table, columns, labelled)
 
@@ -239,12 +239,12 @@ def _paths(
     for row, (folder, cell) in enumerate(zip(folders, table.columns[column])):
         path = folder / cell.strip()
         if not path.is_file():
-            raise DataError(f"{table.where(row, column)}: no file {str(path)!r}")
+            raise DataError(f"{table.where(row, column)}: no file {str(path)!r}{columns.otherwise}")
         first = seen.setdefault(path, row)
         if labelled and first != row:
             raise DataError(
                 f"{table.where(row, column)}: {path.name!r} comes twice, first in "
-                f"{table.where(first)}; keep one row"
+                f"{table.where(first)}; keep one row{columns.otherwise}"
             )
         paths.append(path)
     return paths

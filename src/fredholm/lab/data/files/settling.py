@@ -96,7 +96,9 @@ def settle(
         *unread(head, reading, index, lists),
         *_like_dates(head, found.time),
     ]
-    return Columns(settled, kind.long, roles_of(head, settled, kind.long, labelled), remarks)
+    roles = roles_of(head, settled, kind.long, labelled)
+    guessed = kind.text is not None and reading.text is None
+    return Columns(settled, kind.long, roles, remarks, text_is_guessed=guessed)
 
 
 # --- what is declared -----------------------------------------------------------------------------
@@ -161,7 +163,7 @@ def _by_names(
     declared = {*_declared(reading).values(), *channels}
     free = [name for name in head.names if name not in declared]
     time = reading.time or called(free, guesses.TIMES)
-    series_id = reading.id or called(free, guesses.IDS)
+    series_id = reading.id or _id_of(head, reading, free, time)
     label = reading.label
     if labelled and label is None:
         label = guesses.label_of(head, [name for name in free if name not in (time, series_id)])
@@ -176,6 +178,19 @@ def _by_names(
     index = [name for name in free if head.counts(name) and name != reading.text]
     others = [name for name in free if name not in index]
     return _Found(time, series_id, label, reading.group, index, others)
+
+
+def _id_of(
+    head: Head,
+    reading: Reading,
+    free: list[str],
+    time: str | None,
+) -> str | None:
+    # The rows of series with times repeat their id: a number of the rows would not tell which
+    # series a row belongs to.
+    if reading.kind == "series" and time is not None:
+        return called(free, guesses.IDS)
+    return guesses.id_of(head, free)
 
 
 def _take_dates(head: Head, found: _Found) -> None:
@@ -267,7 +282,9 @@ def _channels(
     elif not lists:
         channels = channels_of(head, reading, found.others, kind.kind, found.again)
     elif found.others:
-        channels.remarks.append(not_read(found.others, "series are"))
+        channels.remarks.append(
+            f"{not_read(found.others, 'series are')}; for the columns instead: --kind rows"
+        )
     if found.again not in (None, found.group) and kind.kind != "rows":
         channels.remarks.append(group_remark(found.again or ""))
     return channels

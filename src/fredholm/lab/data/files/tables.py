@@ -11,10 +11,10 @@ import numpy as np
 
 from ....errors import DataError
 from .casts import Coded
-from .channels import SHOWN, first_of
+from .channels import SHOWN, channels_flag, first_of, group_remark
 from .collection import Collection, listed, looks_continuous
 from .columns import Columns, Trained
-from .guesses import grow_from_row_to_row
+from .guesses import IDS, called, grow_from_row_to_row
 from .head import HEAD, WORDS, Head
 from .opening import check_unchanged
 from .parts import named_parts
@@ -116,11 +116,26 @@ def _resettled(
         if missing.any():
             where = table.where(int(missing.argmax()), found.id)
             columns = columns.settled(f"{where}: is empty, so it is read as no id", id=None)
+        elif _repeats_later(table, found.id):
+            # The first rows differ, as of a table sorted by it.
+            columns = columns.settled(group_remark(found.id), id=None)
     if asked.channels is None and (columns.long or found.kind == "rows"):
         columns = _without_unread(table, columns)
     if asked.task is None and not columns.long:
         columns = _with_numbers(table, columns)
     return columns
+
+
+def _repeats_later(table: Table, name: str) -> bool:
+    """Whether a column that is only called like an id holds a value twice.
+
+    A column with a usual name, such as "id", is one: there, a value that comes twice is a slip,
+    which is refused.
+    """
+    if called([name], IDS) is not None:
+        return False
+    found = table.columns[name]
+    return len(found.names) < len(found.codes)
 
 
 def _without_unread(table: Table, columns: Columns) -> Columns:
@@ -133,7 +148,8 @@ def _without_unread(table: Table, columns: Columns) -> Columns:
     Raises:
         DataError: no column is left, and some had words.
     """
-    names = columns.reading.channels or ()
+    found = columns.reading
+    names = found.channels or ()
     remarks = {}
     for name in names:
         values = table.columns[name]
@@ -141,6 +157,8 @@ def _without_unread(table: Table, columns: Columns) -> Columns:
         if isinstance(values, Coded):
             if len(values.names) > WORDS:
                 why = f"its cells are words of {len(values.names):,} kinds"
+                if found.kind == "rows":
+                    why += f"; to read each of them as a column of its own: {channels_flag(names)}"
         elif np.isnan(values).all():
             why = "it is empty in every row"
         if why:

@@ -215,7 +215,8 @@ def collect_ts(
     for file in files:
         if _stamped(file):
             result.remarks.append(
-                f"{file}: its time stamps are not read; one step between two points"
+                f"{file}: its time stamps are not read; one step between two points; where gaps "
+                "matter, write a table with one row per time, or .npz with times"
             )
             break
     return result

@@ -27,6 +27,7 @@ from .folders import pictures_of, read_text
 from .reading import Reading
 from .standard_input import paths_of, renamed
 from .suffixes import LINES, suffix_of
+from .writing import Writing
 
 # Kinds that runs on data sets of the catalogue can read, by the kind of their own samples.
 _CATALOGUE = {
@@ -68,28 +69,37 @@ def read_unlabelled(
     encoder: Any,
     strict: bool = False,
     texts: Sequence[str] = (),
+    read: Mapping[str, str] | None = None,
 ) -> Unlabelled:
     """Return the samples of files and folders (``-``: standard input), and further ``texts``.
 
     They are read as the data set was that ``facts`` describe
     (:meth:`fredholm.data.LabelledDataset.describe`). Samples with a cell that should hold a number
-    and does not are left out and listed; where ``strict``, they are refused.
+    and does not are left out and listed; where ``strict``, they are refused. ``read`` says how
+    tables are written where they differ from the training tables.
 
     Raises:
         DataError: a file that cannot be read, or holds other columns than the training files.
-        OptionError: no file, or samples that are not read from files.
+        OptionError: no file, samples that are not read from files, or an impossible ``read``.
     """
     if not files and not texts:
         raise OptionError("files: expected files, folders, or - for standard input, got none")
-    reader = NewSamples.of(facts, encoder, strict)
+    reader = NewSamples.of(facts, encoder, strict, read)
     if texts and reader.reading.kind != "texts":
         raise OptionError(
             f"input: expected a run on texts, got one on {reader.reading.kind}; put the samples "
             "into a file"
         )
+    if read and not files:
+        raise OptionError("read: expected tables beside it, got texts alone; leave it out")
     with paths_of(files, reader.reading) as paths:
         parts = []
         for file, path in zip(files, paths):
+            # Lines and single pictures would be read without a look at it.
+            if read and not path.is_dir() and suffix_of(path) not in TABLES:
+                raise OptionError(
+                    f"read: expected tables beside it, got {str(file)!r}; leave it out"
+                )
             part = reader.read(path)
             if str(file) == "-":
                 for place in part.places:
@@ -131,11 +141,15 @@ class NewSamples:
         facts: Mapping[str, Any],
         encoder: Any,
         strict: bool,
+        read: Mapping[str, str] | None = None,
     ) -> NewSamples:
         """Return the reader for the run that ``facts`` describe.
 
+        Args:
+            read: how tables are written, in place of what the run was told of the training tables.
+
         Raises:
-            OptionError: no file holds such samples.
+            OptionError: no file holds such samples, or an impossible ``read``.
         """
         if facts.get("prepared"):
             raise OptionError(
@@ -147,7 +161,8 @@ class NewSamples:
             reading = Reading.from_dict(facts["source"]["reading"])
         else:
             reading = _catalogue_reading(facts)
-        reading = reading.settled(strict=strict)
+        written = {**reading.writing.said, **(read or {})}
+        reading = reading.settled(strict=strict, read=Writing.of(written))
         if reading.kind == "images":
             # Pictures must have the channels that the model was trained on.
             reading = reading.settled(pixels=facts.get("form", "rgb"))
