@@ -19,6 +19,9 @@ from ...errors import DataError, OptionError
 from ...files import replacing, storing
 from ...integral import inference
 from ...progress import working
+from ..compare.saved import is_comparison, load_pick
+from ..data.files.table import in_words
+from ..data.files.unlabelled import read_unlabelled
 from .build import in_float32
 from .calibration import temperature_of
 from .evaluation import load_run, on_device, refuse_overrides
@@ -72,8 +75,6 @@ def predict(
             lies in no folder. All of this is checked before any sample is read.
         CheckpointError: there is no run or model, or a comparison that recommends an operator.
     """
-    from ..data.files.unlabelled import read_unlabelled
-
     if out is not None:
         _check_out(Path(out), files)
     predictor = load_predictor(run, trust_code)
@@ -136,8 +137,6 @@ def load_predictor(
     Raises:
         TrustError, OptionError, CheckpointError: see :func:`load_run`.
     """
-    from ..compare.saved import is_comparison, load_pick
-
     if is_comparison(folder):
         refuse_overrides(overrides)
         pick = load_pick(folder)
@@ -210,8 +209,6 @@ def _row(
     place: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Make the row of one sample; ``place`` is where it was read, for errors."""
-    from ..data.files.table import in_words
-
     try:
         return to_row(output, predictor, shape)
     except _NotFiniteError as error:
