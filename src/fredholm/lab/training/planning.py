@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import math
@@ -357,7 +356,7 @@ class _Step:
             inputs, labels = self.mixer(inputs, labels, torch.Generator().manual_seed(0))
         inputs, labels = in_phase(options.phases, self.number, inputs, labels)
 
-        with self._precision():
+        with autocast_of(self.recipe, self.device):
             outputs = forward_of(self.model, self.model, inputs, options.weight_dropout)
             loss = self.task.loss(outputs, labels, options.label_smoothing)
 
@@ -402,16 +401,13 @@ class _Step:
         self.model.eval()
 
         def forward() -> None:
-            with self._precision():
+            with autocast_of(self.recipe, self.device):
                 self.model(self.to_device(inputs))
             self._wait()
 
         seconds = seconds_of(forward)
         self.model.train()
         return seconds * math.ceil(samples / size)
-
-    def _precision(self) -> contextlib.AbstractContextManager[Any]:
-        return autocast_of(self.recipe, self.device)
 
     def _wait(self) -> None:
         if self.device.type == "cuda":

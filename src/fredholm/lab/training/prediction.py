@@ -296,7 +296,8 @@ def write_predictions(rows: Sequence[Mapping[str, Any]], path: str | Path) -> Pa
         if suffix == ".json":
             temporary.write_text(json.dumps(list(rows), indent=1) + "\n", encoding="utf-8")
         elif suffix == ".csv":
-            _write_csv(rows, temporary)
+            with temporary.open("w", encoding="utf-8", newline="") as file:
+                file.write(as_table(rows))
         else:
             # Through an open file, since numpy.savez would add .npz to a temporary name.
             with temporary.open("wb") as file:
@@ -335,11 +336,6 @@ def _refuse_table_of_fields(path: Path) -> None:
         raise OptionError(
             f"out: expected .npz or .json for fields, which are arrays, got {path.name!r}"
         )
-
-
-def _write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        file.write(as_table(rows))
 
 
 def as_table(rows: Sequence[Mapping[str, Any]]) -> str:
