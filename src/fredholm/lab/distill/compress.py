@@ -19,9 +19,8 @@ from ...families.itnet.operator import LowRankITNetOperator
 from ...files import read_state, write_json
 from ..data import LabelledDataset, make_loader
 from ..training.calibration import calibrate
-from ..training.checkpoints import list_checkpoints
 from ..training.evaluation import evaluate, load_run, run_dataset
-from ..training.fit import Limits, fit
+from ..training.fit import Limits, continuing, fit
 from ..training.folder import RunFolder, portable
 from ..training.learner import Descent, Learner
 from ..training.leases import hold
@@ -232,15 +231,12 @@ def fit_layer(
         progress.restore(key, fitting.student)
         return progress.done[key]
 
-    place = progress.folder and progress.folder / key
     fitted = fit(
         Factors(fitting, steps),
         limits=Limits(epochs=1, clip_norm=None),
         # The last weights are the result, and the student has them.
         keep=lambda model: None,
-        folder=place,
-        resume=place is not None and bool(list_checkpoints(place / "checkpoints")),
-        again="continue with resume=True, or the same command and --resume",
+        saving=continuing(progress.folder and progress.folder / key),
     )
     low, found = fitting.finish(fitted.rows[-1]["step"])
     progress.keep(key, low)

@@ -16,8 +16,7 @@ from ...errors import OptionError
 from ...linearization import ConversionReport, Replaced
 from ..data import make_loader
 from ..training.build import Batches
-from ..training.checkpoints import list_checkpoints
-from ..training.fit import Goal, Limits, fit
+from ..training.fit import Goal, Limits, continuing, fit
 from ..training.leases import hold
 from ..training.tasks import Task
 from .progress import Progress
@@ -256,7 +255,11 @@ def _fit(
         validation = Batches(make_loader(val, size))
 
     limits = Limits(
-        options.epochs, options.steps, clip_norm=options.clip_norm, precision=run.precision
+        options.epochs,
+        options.steps,
+        clip_norm=options.clip_norm,
+        precision=run.precision,
+        stop=goal,
     )
     # The fit moves the model to its device, and a teacher among the further arguments as well.
     models = [replaced.model, *(part for part in extra if isinstance(part, nn.Module))]
@@ -267,9 +270,7 @@ def _fit(
             keep=lambda model: progress.keep(key, model),
             validation=validation,
             best=goal,
-            stop=goal,
-            folder=folder,
-            resume=folder is not None and bool(list_checkpoints(folder / "checkpoints")),
+            saving=continuing(folder),
             say=lambda line: run.say(f"{key}: {line}"),
         )
     return fitted.rows

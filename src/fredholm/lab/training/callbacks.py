@@ -6,6 +6,7 @@ import csv
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -19,6 +20,22 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from ...files import replacing
 from ...progress import current
 from .sharding import gather_full, is_sharded, load_full, shard
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A metric to optimise.
+
+    Attributes:
+        metric: name of a metric that the module logs.
+        mode: ``"max"`` if larger is better, otherwise ``"min"``.
+        patience: number of epochs without a better value after which the fit ends; None never ends
+            it early.
+    """
+
+    metric: str
+    mode: str
+    patience: int | None = None
 
 
 class ParameterLists(NamedTuple):
@@ -143,6 +160,18 @@ class Patience(EarlyStopping):
 
     A run that is resumed after the epoch that ended it does not train another one.
     """
+
+    def __init__(self, metric: str, mode: str, patience: int):
+        # A score of NaN is not an improvement, and no reason to end at once. A loss of NaN ends the
+        # fit elsewhere, by the Learner.
+        at_train_end = metric == "train_loss"
+        super().__init__(
+            metric,
+            patience=patience,
+            mode=mode,
+            check_finite=False,
+            check_on_train_epoch_end=at_train_end,
+        )
 
     def on_train_start(self, trainer, pl_module) -> None:
         if self.wait_count >= self.patience:
@@ -372,26 +401,25 @@ class History(Table):
 class KeepModel(Callback):
     """Save the weights whenever the validation is the best so far.
 
-    With an average of the weights, the average is saved. With ``metric=None`` nothing is saved
-    until :meth:`write` is called.
+    With an average of the weights, the average is saved. Without a ``goal`` nothing is saved until
+    :meth:`write` is called.
     """
 
-    def __init__(
-        self, save: Callable[[Any], object], metric: str | None, mode: str, ema: Ema | None
-    ):
+    def __init__(self, save: Callable[[Any], object], goal: Goal | None, ema: Ema | None):
         self.save = save
-        self.metric = metric
+        self.goal = goal
         self.ema = ema
-        self.sign = 1.0 if mode == "max" else -1.0
 
-        # The best score so far, times the sign, so that larger is always better.
+        # The best score so far, with the sign by which larger is better.
         self.best: float | None = None
         self.best_epoch = 0
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: Any) -> None:
-        if trainer.sanity_checking or self.metric is None:
+        if trainer.sanity_checking or self.goal is None:
             return
-        value = self.sign * pl_module.metrics[self.metric]
+        value = pl_module.metrics[self.goal.metric]
+        if self.goal.mode != "max":
+            value = -value
 
         # A score may be NaN, such as a correlation with a constant; every other score beats it.
         if self.best is None or math.isnan(self.best) or value > self.best:

@@ -34,7 +34,7 @@ from .checkpoints import list_checkpoints
 from .checks import check_read, check_task
 from .evaluation import check_unchanged
 from .failures import TrainingFailed, memory_named
-from .fit import Fit, Goal, Limits, fit
+from .fit import Fit, Goal, Limits, Saving, fit
 from .folder import RunFolder, RunResult
 from .launch import launch, launches
 from .learner import Loader
@@ -48,6 +48,9 @@ from .tasks import Classification, Task, task_of
 from .warm_start import known_vocabulary, start_from
 
 Report = Callable[[str], None]
+
+# The advice after Ctrl-C.
+AGAIN = "continue with the same command and --resume"
 
 
 @dataclass(frozen=True)
@@ -344,21 +347,19 @@ def _fit(request: Request, prepared: Prepared) -> RunResult:
     task = task_of(prepared.train)
     mixer = build_mixer(recipe, len(prepared.train.classes))
     module = RecipeLearner(model, recipe, prepared.train_loader, mixer, task, request.group.mesh)
+    if isinstance(model.body, ContinuousBody):
+        inputs, _ = prepared.validation.batch(torch.arange(min(SAMPLES, len(prepared.validation))))
+        module.callbacks.append(StepMonitor(folder.monitors, inputs))
 
     stop = _goal(recipe.training.early_stop, task)
     best = _best_goal(stop, task)
     fitted = fit(
         module,
-        limits=_limits(recipe),
+        limits=_limits(recipe, stop),
         keep=partial(models.save_pretrained, folder=folder.model, **prepared.train.describe()),
         validation=prepared.validation_loader,
         best=best if recipe.training.keep == "best" else None,
-        stop=stop,
-        folder=folder.root,
-        resume=request.resume,
-        again="continue with the same command and --resume",
-        tensorboard=True,
-        callbacks=_monitors(folder, model, prepared.validation),
+        saving=Saving(folder.root, request.resume, AGAIN, tensorboard=True),
         say=request.report,
         group=request.group,
     )
@@ -371,7 +372,7 @@ def _fit(request: Request, prepared: Prepared) -> RunResult:
     return _result(recipe, folder, model, fitted, best.metric)
 
 
-def _limits(recipe: Recipe) -> Limits:
+def _limits(recipe: Recipe, stop: Goal | None) -> Limits:
     options = recipe.training
     return Limits(
         epochs=options.epochs,
@@ -384,6 +385,7 @@ def _limits(recipe: Recipe) -> Limits:
         strategy=options.strategy,
         save_minutes=options.checkpoint_minutes,
         save_steps=options.checkpoint_steps,
+        stop=stop,
     )
 
 
@@ -418,14 +420,6 @@ def _best_goal(stop: Goal | None, task: Task) -> Goal:
     if task.chosen is None and stop is not None and stop.metric.startswith("val"):
         return stop
     return Goal(*task.metric)
-
-
-def _monitors(folder: RunFolder, model: Any, validation: LabelledDataset) -> list[StepMonitor]:
-    """Make the callbacks that suit the model: a continuous one records its steps."""
-    if not isinstance(model.body, ContinuousBody):
-        return []
-    inputs, _ = validation.batch(torch.arange(min(SAMPLES, len(validation))))
-    return [StepMonitor(folder.monitors, inputs)]
 
 
 def _calibrate(request: Request, validation: LabelledDataset) -> None:
