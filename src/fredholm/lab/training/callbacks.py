@@ -249,6 +249,14 @@ def last_step(trainer: Any, module: Any) -> float | None:
     return min(limits, default=None)
 
 
+def epoch_label(trainer: Any) -> str:
+    """Return the number of the epoch, out of all if these are limited."""
+    label = f"epoch {trainer.current_epoch + 1}"
+    if trainer.max_epochs in (None, -1):
+        return label
+    return f"{label}/{trainer.max_epochs}"
+
+
 def seconds_allowed(trainer: Any) -> float | None:
     """Return the seconds that a limit of time leaves; None without such a limit."""
     timers = [callback for callback in trainer.callbacks if isinstance(callback, Timer)]
@@ -280,8 +288,7 @@ class Signs(Callback):
         if steps is not None:
             left = max(steps - trainer.global_step, 0) * trainer.accumulate_grad_batches
             count = min(count, batches + left)
-        last = "" if trainer.max_epochs in (None, -1) else f"/{trainer.max_epochs}"
-        self._begin(f"epoch {trainer.current_epoch + 1}{last}", count)
+        self._begin(epoch_label(trainer), count)
 
     def on_train_batch_end(self, trainer, pl_module: Any, outputs, batch, batch_idx: int) -> None:
         # An epoch that is resumed in its middle gets no on_train_epoch_start.
@@ -385,14 +392,13 @@ class History(Table):
         if trainer.is_global_zero:
             self.write()
             if self.report:
-                epochs = "" if trainer.max_epochs in (None, -1) else f"/{trainer.max_epochs}"
                 shown = "  ".join(
                     f"{key.replace('_', ' ')} {value:.4g}"
                     for key, value in pl_module.metrics.items()
                 )
                 left = self.pace.left(trainer.global_step, seconds_allowed(trainer))
                 self.report(
-                    f"epoch {row['epoch']}{epochs}  train loss {row['train_loss']:.4g}  {shown}  "
+                    f"{epoch_label(trainer)}  train loss {row['train_loss']:.4g}  {shown}  "
                     f"{row['seconds']:.0f} s{left}"
                 )
                 current().spoke()

@@ -337,7 +337,10 @@ def _train_in_folder(request: Request, prepared: Prepared) -> RunResult:
         request.group.by_first(lambda: request.folder.write_result(result))
         return result
     except OSError as error:
-        raise _storage_failed(request.folder, error) from error
+        reason = error
+        if not isinstance(error, StorageError):
+            reason = storage_error(error, request.folder.root)
+        raise TrainingFailed(f"{reason}; {_way_on(request.folder)}") from error
 
 
 def _fit(request: Request, prepared: Prepared) -> RunResult:
@@ -448,13 +451,6 @@ def _calibrate(request: Request, validation: LabelledDataset) -> None:
     parts = cut_samples(validation, model.encoder, mesh.get_local_rank(), mesh.size())
     logits, labels = logits_on_shards(model, task, make_loader(parts, batch_size, seed=seed), mesh)
     group.by_first(lambda: write_temperature(folder, logits, labels))
-
-
-def _storage_failed(folder: RunFolder, error: OSError) -> TrainingFailed:
-    reason = error
-    if not isinstance(error, StorageError):
-        reason = storage_error(error, folder.root)
-    return TrainingFailed(f"{reason}; {_way_on(folder)}")
 
 
 def _way_on(folder: RunFolder) -> str:

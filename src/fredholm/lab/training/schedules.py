@@ -16,8 +16,6 @@ from torch.optim.lr_scheduler import LambdaLR, LinearLR, ReduceLROnPlateau
 
 from .metrics import direction
 
-NAMES = ("cosine", "linear", "inverse_sqrt", "step", "plateau", "constant")
-
 
 @dataclass(frozen=True)
 class Schedule:
@@ -37,7 +35,7 @@ class Schedule:
     None of them goes below f.
 
     Attributes:
-        name: one of :data:`NAMES`.
+        name: one of the courses above.
         warmup, of: the warm-up takes the share ``warmup / of`` of all steps. Both may count epochs,
             or ``of`` is 1. With ``of=None``, ``warmup`` is a number of epochs.
         warmup_steps: length of the warm-up in steps, instead of ``warmup``.
