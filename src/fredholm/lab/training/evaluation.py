@@ -56,6 +56,7 @@ def load_run(
         CheckpointError: there is no run, it has not saved a model yet, or the trained weights do
             not fit the change.
     """
+    # Comparisons train and evaluate runs, and import this module.
     from ..compare.saved import refuse_comparison
 
     refuse_comparison(run)
