@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from fredholm.lab.training.build import build_dataset, build_loaders, build_mixer, build_model
-from fredholm.lab.training.fit import Limits, fit
+from fredholm.lab.training.fit import Limits, Saving, fit
 from fredholm.lab.training.module import RecipeLearner
 from fredholm.lab.training.tasks import task_of
 from fredholm.training import load_recipe
@@ -92,6 +92,7 @@ def ours(recipe: Any, data: Any, steps: int) -> float:
     loader, _ = build_loaders(recipe, *data)
     mixer = build_mixer(recipe, len(data[0].classes))
     module, ticks = RecipeLearner(model, recipe, loader, mixer, task_of(data[0])), Ticks()
+    module.callbacks.append(ticks)
     options = recipe.training
     limits = Limits(
         epochs=None, steps=steps, clip_norm=options.clip_norm, ema_decay=options.ema_decay
@@ -101,9 +102,7 @@ def ours(recipe: Any, data: Any, steps: int) -> float:
             module,
             limits=limits,
             keep=lambda model: None,
-            folder=Path(folder),
-            tensorboard=True,
-            callbacks=[ticks],
+            saving=Saving(Path(folder), tensorboard=True),
             say=lambda line: None,
         )
     return _median(ticks.times)

@@ -152,10 +152,8 @@ BUGS = [
         "cosine",
         "the cosine ends a warm-up too late",
         "lab/training/schedules.py",
-        "    progress = min(1.0, (step - warmup) / max(1, total - warmup))\n"
-        "    return floor + (1 - floor) * 0.5",
-        "    progress = min(1.0, (step - warmup) / max(1, total))\n"
-        "    return floor + (1 - floor) * 0.5",
+        "progress = min(1.0, (step - warmup) / max(1, steps - warmup))",
+        "progress = min(1.0, (step - warmup) / max(1, steps))",
         ("tests/lab/training/test_schedules.py::test_a_course_is_its_formula",),
     ),
     Bug(

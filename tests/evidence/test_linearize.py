@@ -11,7 +11,7 @@ from evidence.linearize import page as linearize_report
 from evidence.linearize import recall, smollm2
 from evidence.linearize.speed import crossover
 
-from fredholm.lab.distill.needles import wilson
+from fredholm.lab.training.metrics import wilson
 
 
 def run(task: str, method: str, seed: int, tuned: float):
@@ -133,11 +133,11 @@ ANSWERED = {
 
 def test_the_table_of_needles_counts_those_that_both_models_were_asked():
     text = recall.recall_table(ANSWERED)
-    low, high = (f"{100 * x:.0f}%" for x in wilson(3, 3))
+    low, high = (f"{100 * x:.0f}%" for x in wilson(1.0, 3))
     assert f"| teacher | 128 | 100% ({low} to {high}) | 100% ({low} to {high}) |  | 3 |" in text
     kept = next(x for x in text.splitlines() if x.startswith("| 12 of 90") and "| 512 |" in x)
     # The fifth digit of the first needle is right here and wrong in the teacher: it adds nothing.
-    low, high = (f"{100 * x:.0f}%" for x in wilson(2, 2))
+    low, high = (f"{100 * x:.0f}%" for x in wilson(1.0, 2))
     assert kept.count(f"100% ({low} to {high})") == 3
     assert kept.endswith("| 2 |")
     assert "| window 64 + 4 sinks alone | 512 | 20% (" in text

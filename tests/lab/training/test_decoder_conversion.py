@@ -197,9 +197,8 @@ def test_low_rank_changes_are_merged_into_the_attention_alone():
 
 
 def test_low_rank_changes_need_a_rank_and_linear_layers():
-    replaced = replace_attention(llama(), "hedgehog", probe=False)
     with pytest.raises(OptionError, match="rank of 1"):
-        Lora(replaced, 0, seed=0)
+        StageOptions(lora=0)
     config = transformers.GPT2Config(n_embd=8, n_layer=1, n_head=2, vocab_size=16)
     gpt2 = replace_attention(transformers.GPT2LMHeadModel(config).eval(), "hedgehog", probe=False)
     with pytest.raises(ConversionError, match=r"expected attention with torch\.nn\.Linear"):

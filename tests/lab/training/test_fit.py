@@ -121,8 +121,6 @@ def test_ctrl_c_ends_a_fit_without_a_folder_after_its_step(capsys):
     with pytest.raises(Interrupted, match=r"at step 2; without a folder no state is saved$"):
         fit(Stopped(), limits=Limits(3), keep=lambda model: None)
     assert "saving" not in capsys.readouterr().err
-    with pytest.raises(OptionError, match="folder: expected the folder in which the fit was begun"):
-        fit(Line(), limits=Limits(3), keep=lambda model: None, resume=True)
 
 
 def test_in_double_precision_inputs_of_several_tensors_are_too():

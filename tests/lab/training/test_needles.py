@@ -19,9 +19,9 @@ from fredholm.lab.distill.needles import (
     answers,
     measure_needles,
     summarise,
-    wilson,
 )
 from fredholm.lab.distill.receipt import CONTROL, _found
+from fredholm.lab.training.metrics import wilson
 from fredholm.linearization.heads import Seen
 
 from .test_decoder_conversion import DOCUMENTS, OFF, TEXTS, Letters, llama
@@ -126,8 +126,9 @@ def test_all_digits_are_right_exactly_where_generation_gives_the_number():
 def test_intervals_are_wilsons():
     for right, of in ((0, 7), (3, 7), (7, 7), (60, 100)):
         expected = binomtest(right, of).proportion_ci(method="wilson")
-        assert wilson(right, of) == pytest.approx((expected.low, expected.high), abs=1e-6)
-    assert wilson(0, 0) == (0.0, 1.0)
+        assert wilson(right / of, of) == pytest.approx((expected.low, expected.high), abs=1e-9)
+    assert wilson(0.0, 7).low == 0.0
+    assert wilson(1.0, 7).high == 1.0
 
 
 def test_recall_is_the_share_of_what_the_teacher_recalls():
@@ -144,7 +145,7 @@ def test_recall_is_the_share_of_what_the_teacher_recalls():
     assert found["teacher_whole"] == pytest.approx(1 / 3)
     assert found["student_whole"] == pytest.approx(2 / 3)
     assert found["student_share"] == pytest.approx(2 / 3)
-    assert found["student_share_interval"] == pytest.approx(wilson(4 / 3, 2))
+    assert found["student_share_interval"] == pytest.approx(wilson(2 / 3, 2))
     none = [{name: {8: [False]} for name in ("teacher", "student")}]
     assert summarise(none, 8)["student_share"] is None
     assert "its teacher recalls nothing" in _found(summarise(none, 8))

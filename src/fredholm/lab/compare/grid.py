@@ -236,7 +236,10 @@ def plan(
     saved = place / task.name / "sizes.json"
     files = data_mark(common)
     mark = digest_json({"setting": asdict(setting), "recipe": recipe_mark(common), "files": files})
-    sizes = _known_sizes(saved, mark)
+    state = read_state(saved)
+    sizes: dict[str, Any] = {}
+    if state.get("of") == mark:
+        sizes = state["sizes"]
 
     rows = []
     runs = []
@@ -276,14 +279,6 @@ def plan(
         "rows": rows,
     }
     return entry, runs
-
-
-def _known_sizes(saved: Path, mark: str) -> dict[str, Any]:
-    """Return the sizes in a file that belong to the same setting and recipe."""
-    state = read_state(saved)
-    if state.get("of") != mark:
-        return {}
-    return state["sizes"]
 
 
 def _solve_or_refuse(

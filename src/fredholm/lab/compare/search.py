@@ -35,7 +35,42 @@ from .trials import Trials
 from .verdict import conclude
 
 
-def choose(source: str | Path, minutes: float = 30.0, **given: Any) -> dict[str, Any]:
+@dataclass(frozen=True)
+class SearchOptions:
+    """Options of a search, the keywords of :func:`choose` and :func:`open_search`.
+
+    Attributes:
+        operators: see :func:`fredholm.lab.compare.tasks.read_contenders`; None: all, and
+            all baselines.
+        out: the folder; ``runs/compare-NAME`` by default.
+        changes: overrides of the recipe.
+        seeds: of the finalists, as many as fit.
+        always: operators that are finalists in any case.
+        command: that trains on the source, for the recommendation.
+        report: receives lines of progress.
+        trust_code: of a run folder as the source, see :func:`fredholm.training.load_recipe`.
+        timer: see :class:`.clock.Clock`.
+
+    Raises:
+        OptionError: no seeds.
+    """
+
+    operators: str | None = None
+    out: str | Path | None = None
+    changes: Sequence[str] = ()
+    seeds: int = 5
+    always: Sequence[str] = ()
+    command: str | None = None
+    report: Report | None = None
+    trust_code: bool = False
+    timer: Callable[[], float] = time.perf_counter
+
+    def __post_init__(self) -> None:
+        if self.seeds < 1:
+            raise OptionError(f"seeds: expected 1 or more, got {self.seeds}; give a larger number")
+
+
+def choose(source: str | Path, minutes: float = 30.0, **options: Any) -> dict[str, Any]:
     """Find the operator that suits a data set, in ``minutes``; write ``choice.json``,
     ``choice.md`` and ``index.html``, and return the content of the first of them.
 
@@ -45,8 +80,8 @@ def choose(source: str | Path, minutes: float = 30.0, **given: Any) -> dict[str,
     gradient boosting on simple features. Only these finalists are judged on the test split. The
     pick is the best on validation. A pick that is not an operator is saved, see :mod:`.saved`.
 
-    The same call continues where an earlier one stopped, with the time that is left. Arguments are
-    those of :func:`open_search`.
+    The same call continues where an earlier one stopped, with the time that is left. The options
+    are those of :class:`SearchOptions`.
 
     Raises:
         OptionError: no minutes, no seeds, an unknown operator, or a folder of another search.
@@ -58,57 +93,39 @@ def choose(source: str | Path, minutes: float = 30.0, **given: Any) -> dict[str,
         Interrupted: Ctrl-C; the same call continues.
     """
     with ExitStack() as held:
-        return open_search(source, minutes, held=held, **given).run()
+        return open_search(source, minutes, held=held, **options).run()
 
 
 def open_search(
     source: str | Path,
     minutes: float = 30.0,
     *,
-    operators: str | None = None,
-    out: str | Path | None = None,
-    changes: Sequence[str] = (),
-    seeds: int = 5,
-    always: Sequence[str] = (),
-    command: str | None = None,
-    report: Report | None = None,
-    trust_code: bool = False,
-    timer: Callable[[], float] = time.perf_counter,
     held: ExitStack | None = None,
+    **options: Any,
 ) -> Search:
     """Open a search that an earlier call began, or a new one.
 
     Args:
         source: the user's files, or a recipe.
         minutes: of the whole search.
-        operators: see :func:`fredholm.lab.compare.tasks.read_contenders`; None: all, and
-            all baselines.
-        out: the folder; ``runs/compare-NAME`` by default.
-        changes: overrides of the recipe.
-        seeds: of the finalists, as many as fit.
-        always: operators that are finalists in any case.
-        command: that trains on the source, for the recommendation.
-        report: receives lines of progress.
-        trust_code: of a run folder as the source, see :func:`fredholm.training.load_recipe`.
-        timer: see :class:`.clock.Clock`.
+        options: the fields of :class:`SearchOptions`.
         held: receives the lease of the folder, which keeps other processes out until it is closed.
     """
-    if seeds < 1:
-        raise OptionError(f"seeds: expected 1 or more, got {seeds}; give a larger number")
+    given = SearchOptions(**options)
 
     # The task comes first: what its recipe imports may register operators.
-    task = find_task(str(source), tuple(changes), trust_code=trust_code)
-    contenders = read_contenders(operators)
-    place = Path(out or Path("runs") / f"compare-{task.name}")
+    task = find_task(str(source), tuple(given.changes), trust_code=given.trust_code)
+    contenders = read_contenders(given.operators)
+    place = Path(given.out or Path("runs") / f"compare-{task.name}")
     reference = make_recipe(task, REFERENCE)
     splits = Splits(reference)
     setting = {
         "source": str(source),
         "minutes": minutes,
-        "changes": list(changes),
+        "changes": list(given.changes),
         "operators": [contender.label for contender in contenders],
-        "seeds": seeds,
-        "always": list(always),
+        "seeds": given.seeds,
+        "always": list(given.always),
     }
     if splits.mark is not None:
         setting["files"] = splits.mark
@@ -116,12 +133,13 @@ def open_search(
 
     # The lease comes before the state is read: another process may be writing it.
     if held is not None:
-        held.enter_context(hold(place, report))
+        held.enter_context(hold(place, given.report))
     state = _read_state(place, setting)
-    clock = Clock(minutes, state.get("spent", 0.0), timer)
+    clock = Clock(minutes, state.get("spent", 0.0), given.timer)
     trials = Trials.of(task, contenders, splits, place, clock, state.get("sizes", {}))
-    search = Search.open(trials, state, setting, report or quiet)
-    search.state["command"] = command or shlex.join(["fredholm", "train", str(source), *changes])
+    search = Search.open(trials, state, setting, given.report or quiet)
+    train = shlex.join(["fredholm", "train", str(source), *given.changes])
+    search.state["command"] = given.command or train
     return search
 
 
@@ -162,13 +180,11 @@ class Search:
 
     Attributes:
         trials: its trainings.
-        place: folder of the results.
         state: the content of ``choice.json``.
         say: receives lines of progress.
     """
 
     trials: Trials
-    place: Path
     state: dict[str, Any]
     say: Report
 
@@ -183,7 +199,7 @@ class Search:
         """Begin a search, or continue the one whose ``state`` is not empty."""
         for line in trials.splits.train.remarks():
             say(line)
-        search = cls(trials, trials.place, state, say)
+        search = cls(trials, state, say)
         if not state:
             state |= {"setting": setting, "sizes": trials.sizes} | search._facts()
         return search
@@ -192,14 +208,11 @@ class Search:
     def splits(self) -> Splits:
         return self.trials.splits
 
-    @property
-    def clock(self) -> Clock:
-        return self.trials.clock
-
     def _facts(self) -> dict[str, Any]:
         """Return the part of a new state that describes the task, its data and its measure."""
-        train = self.splits.train
-        recipe = self.splits.recipe
+        splits = self.splits
+        train = splits.train
+        recipe = splits.recipe
         task = task_of(train)
         name, higher = measure_of(train)
         measure = title_of(name)
@@ -218,8 +231,8 @@ class Search:
             "kind": train.kind.many,
             "task": train.task,
             "classes": list(train.classes),
-            "samples": {"train": len(train), "val": len(self.splits.val)},
-            "folds": self.splits.folds,
+            "samples": {"train": len(train), "val": len(splits.val)},
+            "folds": splits.folds,
             "measure": measure,
             "higher": higher,
             "each": task.each_mode == "max",
@@ -264,7 +277,7 @@ class Search:
         """
         task = self.trials.task.name
         count = len(self.trials.contenders)
-        self.say(f"{task}: {count} operators and baselines ({self.clock})")
+        self.say(f"{task}: {count} operators and baselines ({self.trials.clock})")
         self.measure()
 
         sizes = self.state["sizes"]
@@ -291,6 +304,7 @@ class Search:
     def measure(self) -> None:
         """Solve the width of every contender, and time its training step."""
         sizes = self.state["sizes"]
+        clock = self.trials.clock
         for label, contender in self.trials.contenders.items():
             if label in sizes:
                 continue
@@ -301,7 +315,7 @@ class Search:
             else:
                 parameters = f"{size['parameters']:,} parameters ({size['off']:+.1%})"
                 step = f"{1e3 * size['step']:.1f} ms per step"
-                self.say(f"{label}: width {size['dim']}, {parameters}, {step} ({self.clock})")
+                self.say(f"{label}: width {size['dim']}, {parameters}, {step} ({clock})")
             self._save()
 
     def end(self) -> dict[str, Any]:
@@ -329,13 +343,14 @@ class Search:
 
         # A method beside the operators is fitted and saved; an operator has to be trained in full.
         if verdict["pick"] in PLAIN:
-            pick = keep_pick(self.place, self.splits, verdict["pick"], rows)
-            verdict["predict"] = f"{shlex.join(['fredholm', 'predict', str(self.place)])} FILE..."
+            pick = keep_pick(self.trials.place, self.splits, verdict["pick"], rows)
+            command = shlex.join(["fredholm", "predict", str(self.trials.place)])
+            verdict["predict"] = f"{command} FILE..."
             verdict["fitted"] = pick.samples
         else:
-            drop_pick(self.place)
+            drop_pick(self.trials.place)
         self._save()
-        words.write(self.place, state)
+        words.write(self.trials.place, state)
         return state
 
     def _training_command(self) -> str | None:
@@ -366,6 +381,6 @@ class Search:
         return f"{self.state['command']} {shlex.join(overrides)}"
 
     def _save(self) -> None:
-        self.state["spent"] = round(self.clock.spent, 2)
-        self.place.mkdir(parents=True, exist_ok=True)
-        write_json(self.place / RESULTS, self.state)
+        self.state["spent"] = round(self.trials.clock.spent, 2)
+        self.trials.place.mkdir(parents=True, exist_ok=True)
+        write_json(self.trials.place / RESULTS, self.state)

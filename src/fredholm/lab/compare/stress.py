@@ -38,10 +38,10 @@ def keep(series: Float[Tensor, "b n c"], kept: Bool[Tensor, "b n"], timed: bool)
     return padded([row[here] for row, here in zip(series, kept & present)])
 
 
-def lose(series: Float[Tensor, "b n c"], share: float, timed: bool, seed: int = 0) -> Tensor:
+def lose(series: Float[Tensor, "b n c"], share: float, timed: bool) -> Tensor:
     """Return series without a random share of their points, drawn for each series of a batch."""
     batch, points = series.shape[:2]
-    draws = uniform(seed, torch.arange(batch)[:, None], torch.arange(points))
+    draws = uniform(0, torch.arange(batch)[:, None], torch.arange(points))
     return keep(series, draws >= share, timed)
 
 

@@ -145,11 +145,11 @@ class Student:
 
         # An epoch has a step or more, so STEPS epochs never end before STEPS steps.
         options = StageOptions(epochs=STEPS, lr=RATE, batch_size=SIZE, steps=STEPS)
-        run = Run(create_task(), "32", SEED, quiet)
         report = ConversionReport.of(self.replaced, type(self.teacher.model).__name__)
-        given = self.replaced, self.samples, None, options, report
+        progress = Progress(None, {}, False)
+        run = Run(create_task(), "32", SEED, quiet, progress, self.replaced, report)
         with torch.inference_mode(False), torch.random.fork_rng():
-            run_stage(run, Progress(None, {}, False), "distilled", Distillation, *given)
+            run_stage(run, "distilled", Distillation, self.samples, None, options)
         self.replaced.model.eval()
         self.learned = True
         return self.backbone

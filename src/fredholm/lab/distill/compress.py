@@ -19,9 +19,8 @@ from ...families.itnet.operator import LowRankITNetOperator
 from ...files import read_state, write_json
 from ..data import LabelledDataset, make_loader
 from ..training.calibration import calibrate
-from ..training.checkpoints import list_checkpoints
 from ..training.evaluation import evaluate, load_run, run_dataset
-from ..training.fit import Limits, fit
+from ..training.fit import Limits, continuing, fit
 from ..training.folder import RunFolder, portable
 from ..training.learner import Descent, Learner
 from ..training.leases import hold
@@ -41,18 +40,42 @@ LR, PATIENCE = 1e-2, 200
 HELD_OUT = 8
 
 
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """Numbers of a compression; all but the first are keywords of :func:`compress_run`.
+
+    Attributes:
+        rank: over all heads, the paper's LR-rank: a head gets ceil(rank / heads).
+        steps: of optimisation per layer.
+        samples: training samples whose signals are fitted to.
+        batch_size: samples at a time.
+        width: of the factors' networks, default that of the exact kernel.
+
+    Raises:
+        OptionError: a number below 1.
+    """
+
+    rank: int
+    steps: int = 500
+    samples: int = 256
+    batch_size: int = 16
+    width: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value is not None and value < 1:
+                raise OptionError(f"{name}: expected 1 or more, got {value}; raise it")
+
+
 def compress_run(
     run: str | Path,
     rank: int,
     *,
     out: str | Path | None = None,
-    steps: int = 500,
-    width: int | None = None,
-    samples: int = 256,
-    batch_size: int = 16,
     resume: bool = False,
     report: Callable[[str], None] | None = None,
     trust_code: bool = False,
+    **options: Any,
 ) -> dict[str, Any]:
     """Distil every operator of a trained run into a low-rank one, and evaluate both on the test
     split.
@@ -64,15 +87,13 @@ def compress_run(
 
     Args:
         run: a finished run of an ITNet with the exact operator.
-        rank: over all heads, the paper's LR-rank: a head gets ceil(rank / heads).
+        rank: see :class:`Sizes`.
         out: the new folder, default ``RUN-rank<rank>`` beside it.
-        steps: of optimisation per layer.
-        width: of the factors' networks, default that of the exact kernel.
-        samples: training samples whose signals are fitted to.
-        batch_size: samples at a time.
         resume: continue in the new folder; finished layers are read.
         report: receives one line per layer.
         trust_code: see :func:`fredholm.training.load_run`.
+        options: the other fields of :class:`Sizes`: ``steps``, ``samples``, ``batch_size`` and
+            ``width``.
 
     Returns:
         The content of ``compression.json``: layers, and test results before and after.
@@ -88,10 +109,7 @@ def compress_run(
         Interrupted: Ctrl-C; ``resume=True`` continues.
     """
     model, place = load_run(run, trust_code=trust_code)
-    numbers = {"rank": rank, "steps": steps, "samples": samples, "batch_size": batch_size}
-    for name, value in (numbers | {"width": width}).items():
-        if value is not None and value < 1:
-            raise OptionError(f"{name}: expected 1 or more, got {value}; raise it")
+    sizes = Sizes(rank, **options)
     body = model.config.body
     if body.kind != "residual" or body.operator != "itnet":
         operator = getattr(body, "operator", body.kind)
@@ -99,10 +117,8 @@ def compress_run(
             f"{place.root}: expected a trained ITNet with the operator 'itnet', got {operator!r}; "
             "name another run"
         )
-    if width is None:
-        width = model.body.blocks[0].operator.kernel.width
-    options: dict[str, Any] = {"width": width}
-    settings = {**numbers, "weights": digest_weights(model), **options}
+    factors = {"width": sizes.width or model.body.blocks[0].operator.kernel.width}
+    settings = {**vars(sizes), "weights": digest_weights(model), **factors}
 
     target = RunFolder(place.root.with_name(f"{place.root.name}-rank{rank}"))
     if out is not None:
@@ -119,7 +135,7 @@ def compress_run(
             "folder, or resume a compression that was stopped (resume=True, --resume)"
         )
 
-    fitted = seen(model, run_dataset(model, place, "train"), samples, batch_size)
+    fitted = seen(model, run_dataset(model, place, "train"), sizes.samples, sizes.batch_size)
     val = run_dataset(model, place, "val")
     unseen = seen(model, val, HELD_OUT, HELD_OUT)
     own_rank = math.ceil(rank / body.heads)
@@ -130,15 +146,15 @@ def compress_run(
         progress = Progress(stages, {"run": str(place.root.resolve()), **settings}, resume)
         for number, block in enumerate(model.body.blocks):
             fitting = Fitting(
-                block.operator, own_rank, fitted[number], held_out=unseen[number], **options
+                block.operator, own_rank, fitted[number], held_out=unseen[number], **factors
             )
-            row = fit_layer(progress, number + 1, fitting, steps, report)
+            row = fit_layer(progress, number + 1, fitting, sizes.steps, report)
             layers.append({"layer": number + 1, **row})
             for key, value in fitting.student.state_dict().items():
                 states[f"body.blocks.{number}.operator.{key}"] = value
 
         # All layers have the same configuration; the last one stands for it.
-        student = models.Model(low_rank_config(model.config, fitting.student, own_rank, options))
+        student = models.Model(low_rank_config(model.config, fitting.student, own_rank, factors))
         student.load_state_dict(states, strict=True)
         _write(place, target, student.eval(), model.extra)
         size = place.load_recipe().data.eval_batch_size
@@ -232,15 +248,12 @@ def fit_layer(
         progress.restore(key, fitting.student)
         return progress.done[key]
 
-    place = progress.folder and progress.folder / key
     fitted = fit(
         Factors(fitting, steps),
         limits=Limits(epochs=1, clip_norm=None),
         # The last weights are the result, and the student has them.
         keep=lambda model: None,
-        folder=place,
-        resume=place is not None and bool(list_checkpoints(place / "checkpoints")),
-        again="continue with resume=True, or the same command and --resume",
+        saving=continuing(progress.folder and progress.folder / key),
     )
     low, found = fitting.finish(fitted.rows[-1]["step"])
     progress.keep(key, low)

@@ -6,16 +6,16 @@ from __future__ import annotations
 
 import math
 import statistics
-import time
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from ...integral import inference
 from ...linearization import cache_size
 from ...linearization.report import faster_from
+from ..training.machine import seconds_of
 
 # transformers is an extra: the function that needs it imports it.
 
@@ -103,11 +103,8 @@ def _seconds(model: Any, tokens: Tensor, cache: Any) -> float:
     """Time a forward pass over tokens (N,) that continues a cache."""
     device = next(model.parameters()).device
     ids = tokens[None].to(device)
-    begun = time.perf_counter()
-    model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - begun
+    options = {"past_key_values": cache, "use_cache": True, "logits_to_keep": 1}
+    return seconds_of(partial(model, input_ids=ids, **options), device)
 
 
 def crossings(rows: list[dict[str, float]]) -> dict[str, int | None]:

@@ -16,8 +16,7 @@ from ...errors import OptionError
 from ...linearization import ConversionReport, Replaced
 from ..data import make_loader
 from ..training.build import Batches
-from ..training.checkpoints import list_checkpoints
-from ..training.fit import Goal, Limits, fit
+from ..training.fit import Goal, Limits, continuing, fit
 from ..training.leases import hold
 from ..training.tasks import Task
 from .progress import Progress
@@ -81,54 +80,55 @@ class StageOptions:
 
 @dataclass(frozen=True)
 class Run:
-    """Setting that all stages of a conversion share.
+    """A conversion under way, which all of its stages share.
 
     Attributes:
         task: judges the model on validation samples.
         precision: of the training, see :class:`fredholm.lab.training.fit.Limits`.
         seed: of the batches' order and of dropout.
         say: receives lines of progress.
+        progress: its results so far.
+        replaced: the converted model.
+        report: receives the number of epochs and the minutes of each stage.
     """
 
     task: Task
     precision: str
     seed: int
     say: Callable[[str], None]
+    progress: Progress
+    replaced: Replaced
+    report: ConversionReport
 
 
 def run_stage(
     run: Run,
-    progress: Progress,
     key: str,
     kind: type[Stage],
-    replaced: Replaced,
     train: Any,
     val: Any,
     options: StageOptions,
-    report: ConversionReport,
     *extra: Any,
 ) -> None:
     """Run one stage; the model has its best weights afterwards.
 
     Args:
         run: the conversion.
-        progress: its results so far.
         key: name of the stage.
         kind: class of the stage.
-        replaced: the converted model.
         train, val: splits; without ``val`` the last weights count as the best.
         options: of the stage.
-        report: receives its number of epochs and its minutes.
         extra: further arguments of ``kind``.
     """
+    progress = run.progress
     if f"epochs {key}" not in progress.done:
-        with _frozen(replaced.model):
-            rows = _fit(run, progress, key, kind, replaced, train, val, options, *extra)
+        with _frozen(run.replaced.model):
+            rows = _fit(run, key, kind, train, val, options, *extra)
         progress.done[f"minutes {key}"] = round(rows[-1]["seconds"] / 60, 3)
         progress.get(f"epochs {key}", lambda: len(rows))
-    progress.restore(key, replaced.model)
-    report.epochs[key] = progress.done[f"epochs {key}"]
-    report.minutes[key] = progress.done[f"minutes {key}"]
+    progress.restore(key, run.replaced.model)
+    run.report.epochs[key] = progress.done[f"epochs {key}"]
+    run.report.minutes[key] = progress.done[f"minutes {key}"]
 
 
 @contextlib.contextmanager
@@ -201,26 +201,20 @@ def _given_in_single(model: nn.Module, args: Any, kwargs: Any) -> Any:
 
 def _fit(
     run: Run,
-    progress: Progress,
     key: str,
     kind: type[Stage],
-    replaced: Replaced,
     train: Any,
     val: Any,
     options: StageOptions,
     *extra: Any,
 ) -> list[dict[str, Any]]:
-    """Train one stage, and return its table of epochs; ``progress`` keeps its weights.
+    """Train one stage, and return its table of epochs; ``run.progress`` keeps its weights.
 
-    With a folder, a stage that was interrupted continues from its newest checkpoint.
-
-    Args:
-        key: name of the stage in ``progress``, in its folder and in lines of progress.
-        kind: class of the stage.
-        val: validation split. Its metric decides which weights are kept and when to stop; None
-            keeps the last weights.
-        extra: further arguments of ``kind``, such as the teacher of a student.
+    With a folder, a stage that was interrupted continues from its newest checkpoint. The arguments
+    are those of :func:`run_stage`.
     """
+    progress = run.progress
+    replaced = run.replaced
     # Incomplete batches are dropped, so that a batch must not be larger than the split.
     size = min(options.batch_size, len(train))
 
@@ -256,7 +250,11 @@ def _fit(
         validation = Batches(make_loader(val, size))
 
     limits = Limits(
-        options.epochs, options.steps, clip_norm=options.clip_norm, precision=run.precision
+        options.epochs,
+        options.steps,
+        clip_norm=options.clip_norm,
+        precision=run.precision,
+        stop=goal,
     )
     # The fit moves the model to its device, and a teacher among the further arguments as well.
     models = [replaced.model, *(part for part in extra if isinstance(part, nn.Module))]
@@ -267,9 +265,7 @@ def _fit(
             keep=lambda model: progress.keep(key, model),
             validation=validation,
             best=goal,
-            stop=goal,
-            folder=folder,
-            resume=folder is not None and bool(list_checkpoints(folder / "checkpoints")),
+            saving=continuing(folder),
             say=lambda line: run.say(f"{key}: {line}"),
         )
     return fitted.rows

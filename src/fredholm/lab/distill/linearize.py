@@ -5,9 +5,10 @@ measurements before and after each stage.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import torch
 from torch import nn
@@ -76,38 +77,202 @@ class Conversion:
         write_page(self.report, folder / "conversion.html")
 
 
+class CourseOptions(TypedDict, total=False):
+    """Keywords of :func:`fine_tune`, which :func:`linearize` takes as well."""
+
+    task: str
+    metric: str | None
+    folder: str | Path | None
+    resume: bool
+    precision: str
+    seed: int
+    say: Callable[[str], None] | None
+
+
+class ConversionOptions(CourseOptions, total=False):
+    """Keywords of :func:`linearize`."""
+
+    data: tuple[Any, Any] | None
+    options: dict[str, Any] | None
+    tied: bool
+    window: int | str | None
+    sinks: int | str
+    store: int
+    decay: str | None
+    state: bool
+    keep: int | str | Sequence[str] | None
+    retrieval: Retrieval | None
+    layers: Sequence[str] | None
+    inputs: dict[str, Any] | None
+    keep_refused: bool
+    probe: bool
+    distil: StageOptions
+    match: StageOptions
+    lengthen: StageOptions
+    longer: Any
+    tune: StageOptions
+    lengths: Sequence[int] | dict[int, Any]
+    documents: Documents | None
+
+
+@dataclass(frozen=True)
+class Course:
+    """The options of a training, by the keywords of :func:`fine_tune`."""
+
+    task: str = "classification"
+    metric: str | None = None
+    folder: str | Path | None = None
+    resume: bool = False
+    precision: str = "32"
+    seed: int = 0
+    say: Callable[[str], None] | None = None
+
+    def __post_init__(self) -> None:
+        # In "64" new weights would be in double, and would not fit the others.
+        check_precision(self.precision, ("32", "bf16"))
+
+    @cached_property
+    def judged(self) -> Task:
+        """The task, judged by the metric."""
+        return judged_task(self.task, self.metric)
+
+    def begin(self, model: nn.Module, settings: dict[str, Any]) -> Progress:
+        """Begin a training, or continue the one in the folder.
+
+        ``settings`` and those of the course identify it: one that is resumed must have the same.
+        """
+        settings = {
+            "task": self.task,
+            "metric": self.judged.chosen,
+            "precision": self.precision,
+            "seed": self.seed,
+            **settings,
+        }
+        folder = None
+        if self.folder is not None:
+            folder = Path(self.folder)
+            settings["weights"] = digest_weights(model)
+        return Progress(folder, settings, self.resume)
+
+    def run(self, progress: Progress, replaced: Replaced, source: str) -> Run:
+        """Return the conversion of the model of a class ``source``, with a new report."""
+        report = ConversionReport.of(replaced, source)
+        say = self.say or quiet
+        return Run(self.judged, self.precision, self.seed, say, progress, replaced, report)
+
+
+@dataclass(frozen=True)
+class Plan(Course):
+    """The options of a conversion, by the keywords of :func:`linearize`.
+
+    ``replacement`` has those that :func:`fredholm.convert.replace_attention` takes.
+    """
+
+    to: str = "luna"
+    replacement: dict[str, Any] = field(default_factory=dict)
+    data: tuple[Any, Any] | None = None
+    state: bool = True
+    keep: int | str | Sequence[str] | None = None
+    retrieval: Retrieval | None = None
+    distil: StageOptions = DISTIL
+    match: StageOptions = MATCH
+    lengthen: StageOptions = LENGTHEN
+    longer: Any = None
+    tune: StageOptions = TUNE
+    lengths: Sequence[int] | dict[int, Any] = ()
+    documents: Documents | None = None
+
+    @classmethod
+    def of(cls, to: str, options: ConversionOptions) -> Plan:
+        """Sort the keywords of :func:`linearize`."""
+        unknown = sorted(options.keys() - ConversionOptions.__optional_keys__)
+        if unknown:
+            raise TypeError(f"linearize() got an unexpected keyword argument {unknown[0]!r}")
+        own = {each.name for each in fields(cls)}
+        replacement = {key: value for key, value in options.items() if key not in own}
+        known: dict[str, Any] = {key: value for key, value in options.items() if key in own}
+        return cls(to=to, replacement=replacement, **known)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _without_lora("distil", self.distil)
+        _without_lora("tune", self.tune)
+        _without_vary_window("tune", self.tune)
+        if self.longer is not None and not self.lengthen.epochs:
+            raise OptionError(
+                "lengthen: expected an epoch or more beside longer, got epochs=0; give "
+                "lengthen=StageOptions(epochs=1, ...), or leave longer out"
+            )
+        if by_rank(self.keep) and self.retrieval is None:
+            raise OptionError(
+                "expected texts on which groups of heads are ranked beside "
+                f"keep={self.keep!r}, got none; give retrieval=Retrieval(texts, tokenizer), or "
+                "name the groups"
+            )
+
+    def replaced(self, model: nn.Module, groups: Any, **changes: Any) -> Replaced:
+        """Convert a copy of the model, whose named groups of heads keep softmax."""
+        # The maps' initial weights do not depend on how many copies were made before.
+        torch.manual_seed(self.seed)
+        return replace_attention(model, self.to, keep=groups, **(self.replacement | changes))
+
+    def check_window(self, window: int | None) -> None:
+        """Refuse options that need a window, which a conversion may choose by itself."""
+        if not self.state and window is None:
+            # Nothing would answer.
+            raise OptionError("expected a window beside state=False, got none; give window=...")
+        for stage in (self.distil, self.match, self.lengthen):
+            if stage.epochs and stage.vary_window and window is None:
+                raise OptionError(
+                    "expected a window beside vary_window=True, got none; give window=..., or "
+                    "leave vary_window out"
+                )
+
+    def settings(self, replaced: Replaced, splits: Splits | None) -> dict[str, Any]:
+        """Return plain data that identify the conversion; see :meth:`Course.begin`."""
+        options = self.replacement
+        keep = self.keep
+        if isinstance(keep, list | tuple):
+            keep = list(keep)
+        settings: dict[str, Any] = {
+            "to": self.to,
+            "options": options.get("options") or {},
+            "tied": options.get("tied", True),
+            "layers": options.get("layers") and list(options["layers"]),
+            "distil": self.distil.settings(),
+            "match": self.match.settings(),
+            "tune": self.tune.settings(),
+            # The values that were chosen for "auto".
+            "window": replaced.window,
+            "sinks": replaced.sinks,
+            "store": replaced.store,
+            "decay": replaced.decay,
+            "state": self.state,
+            "keep": keep,
+        }
+        if self.longer is not None:
+            settings["lengthen"] = self.lengthen.settings()
+        if splits is not None:
+            settings |= _scale(splits.train)
+            settings["data"] = [_facts(split) for split in splits if split is not None]
+        return settings
+
+
+def by_rank(keep: int | str | Sequence[str] | None) -> bool:
+    """Tell whether a ranking chooses the groups of heads to keep; others are given by name."""
+    return isinstance(keep, int) or keep == "probe"
+
+
+class Splits(NamedTuple):
+    """The training and validation split, and longer samples or None."""
+
+    train: Any
+    val: Any
+    longer: Any
+
+
 def linearize(
-    model: nn.Module,
-    to: str = "luna",
-    *,
-    data: tuple[Any, Any] | None = None,
-    task: str = "classification",
-    metric: str | None = None,
-    options: dict[str, Any] | None = None,
-    tied: bool = True,
-    window: int | str | None = "auto",
-    sinks: int | str = "auto",
-    store: int = 0,
-    decay: str | None = None,
-    state: bool = True,
-    keep: int | str | Sequence[str] | None = None,
-    retrieval: Retrieval | None = None,
-    layers: Sequence[str] | None = None,
-    inputs: dict[str, Any] | None = None,
-    keep_refused: bool = False,
-    probe: bool = True,
-    distil: StageOptions = DISTIL,
-    match: StageOptions = MATCH,
-    lengthen: StageOptions = LENGTHEN,
-    longer: Any | None = None,
-    tune: StageOptions = TUNE,
-    folder: str | Path | None = None,
-    resume: bool = False,
-    precision: str = "32",
-    lengths: Sequence[int] | dict[int, Any] = (),
-    documents: Documents | None = None,
-    seed: int = 0,
-    say: Callable[[str], None] | None = None,
+    model: nn.Module, to: str = "luna", **options: Unpack[ConversionOptions]
 ) -> Conversion:
     r"""Replace the softmax attention of a pretrained model by linear attention, and train the
     result to answer as the model does.
@@ -166,6 +331,8 @@ def linearize(
         seed: of the maps' start, the batches' order and dropout.
         say: receives a line at every step of the conversion and every epoch.
 
+    The options are those of :class:`ConversionOptions`.
+
     Raises:
         ConversionError: nothing to convert, attention that cannot be converted, by name, or a model
             without the head of a task.
@@ -178,153 +345,81 @@ def linearize(
 
     Reference: LUNA, §5.2, §10.2.
     """
-    # In "64" the new maps would be in double, and would not fit the model's other weights.
-    check_precision(precision, ("32", "bf16"))
-    judged = judged_task(task, metric)
-    run = Run(judged, precision, seed, say or quiet)
+    plan = Plan.of(to, options)
+    splits = _read_splits(plan, model)
+    keep: Any = plan.keep
+    named = keep
+    if by_rank(keep):
+        named = None
+    replaced = plan.replaced(model, named)
+    plan.check_window(replaced.window)
+    settings = plan.settings(replaced, splits)
+    progress = plan.begin(model, {"model": type(model).__name__, **settings})
 
-    # The settings identify the conversion: one that is resumed must have the same.
-    settings: dict[str, Any] = {
-        "to": to,
-        "options": options or {},
-        "tied": tied,
-        "layers": layers and list(layers),
-        "task": task,
-        "metric": judged.chosen,
-        "precision": precision,
-        "seed": seed,
-        "model": type(model).__name__,
-        "distil": distil.settings(),
-        "tune": tune.settings(),
-        "match": match.settings(),
-    }
-    if longer is not None:
-        settings["lengthen"] = lengthen.settings()
-
-    _without_lora("distil", distil)
-    _without_lora("tune", tune)
-    _without_vary_window("tune", tune)
-    if longer is not None and not lengthen.epochs:
-        raise OptionError(
-            "lengthen: expected an epoch or more beside longer, got epochs=0; give "
-            "lengthen=StageOptions(epochs=1, ...), or leave longer out"
-        )
-
-    # Splits are [training, validation, longer samples or None]; None without data.
-    decoder = judged.follows and decoder_of(model)
-    splits: list[Any] | None = None
-    if data is not None:
-        splits = two_splits(data, decoder)
-        check_head(model, splits[0])
-        settings |= _scale(splits[0])
-        longer_samples = None
-        if longer is not None:
-            longer_samples = as_dataset(longer, decoder)
-        splits.append(longer_samples)
-        settings["data"] = [_facts(split) for split in splits if split is not None]
-    if folder is not None:
-        settings["weights"] = digest_weights(model)
-    if retrieval is None and (isinstance(keep, int) or keep == "probe"):
-        raise OptionError(
-            f"expected texts on which groups of heads are ranked beside keep={keep!r}, got none; "
-            "give retrieval=Retrieval(texts, tokenizer), or name the groups"
-        )
-
-    def replaced_with(groups: str | Sequence[str] | None, stored: int = store) -> Replaced:
-        """Convert a copy of the model, whose named groups keep softmax."""
-        # The maps' initial weights do not depend on how many copies were made before.
-        torch.manual_seed(seed)
-        return replace_attention(
-            model,
-            to,
-            options=options,
-            tied=tied,
-            window=window,
-            sinks=sinks,
-            store=stored,
-            decay=decay,
-            keep=groups,
-            layers=layers,
-            inputs=inputs,
-            keep_refused=keep_refused,
-            probe=probe,
-        )
-
-    # Groups by their number or "probe" come from a ranking; others are named.
-    ranked: int | str | None = None
-    named: str | Sequence[str] | None = None
-    if isinstance(keep, int):
-        ranked = keep
-    elif keep == "probe":
-        ranked = "probe"
-    else:
-        named = keep
-    replaced = replaced_with(named)
-    # The values that were chosen for "auto".
-    settings |= {"window": replaced.window, "sinks": replaced.sinks, "store": replaced.store}
-    settings["decay"] = replaced.decay
-    settings["state"] = state
-    if not state:
-        # Without a window nothing would answer. Maps without a state have nothing to distil.
-        if replaced.window is None:
-            raise OptionError("expected a window beside state=False, got none; give window=...")
-        distil = replace(distil, epochs=0)
-    for stage in (distil, match, lengthen):
-        if stage.epochs and stage.vary_window and replaced.window is None:
-            raise OptionError(
-                "expected a window beside vary_window=True, got none; give window=..., or leave "
-                "vary_window out"
-            )
-    settings["keep"] = keep
-    if isinstance(keep, list | tuple):
-        settings["keep"] = list(keep)
-    progress = Progress(_path(folder), settings, resume)
     ranking: list[dict[str, Any]] = []
-    if retrieval is not None:
+    if plan.retrieval is not None:
         # The ranking reads converted heads, and is of all groups: it needs a copy without groups
         # that keep softmax.
         without_kept = replaced
         if named is not None:
-            without_kept = replaced_with(None)
-        ranking = progress.get(
-            "ranking", lambda: rank_groups(without_kept, retrieval), of=retrieval.facts()
-        )
-        if ranked is not None:
-            replaced = replaced_with(best_groups(ranking, ranked))
-    if not state:
+            without_kept = plan.replaced(model, None)
+        rank = partial(rank_groups, without_kept, plan.retrieval)
+        ranking = progress.get("ranking", rank, of=plan.retrieval.facts())
+        if by_rank(keep):
+            replaced = plan.replaced(model, best_groups(ranking, keep))
+    if not plan.state:
         silence(replaced)
-    report = ConversionReport.of(replaced, type(model).__name__)
-    report.ranking = ranking
+
+    run = plan.run(progress, replaced, type(model).__name__)
+    run.report.ranking = ranking
     if splits is not None:
-        sizes = f"{len(splits[0]):,} training and {len(splits[1]):,} validation samples"
-        report.data = f"{_name(splits[0])}, {sizes}"
-        stages = (distil, match, lengthen, tune)
-        _train(run, progress, model, replaced, report, splits, stages)
+        _train(run, plan, model, splits)
     replaced.model.eval()
-    conversion = Conversion(replaced.model, report, replaced)
+    conversion = Conversion(replaced.model, run.report, replaced)
 
     # The model is saved before the measurements, which may take long or be interrupted.
     place = None
     if progress.folder is not None:
         place = progress.folder / "model"
         conversion.save(place)
-    if lengths:
-        report.speed = progress.get(
-            "speed", lambda: measure_speed(model, replaced.model, lengths), of=list(lengths)
-        )
-    if documents:
-
-        def measured() -> dict[str, Any]:
-            # The control has a window and sinks: no state, no store, no kept groups.
-            control = window_alone(replaced_with(None, stored=0))
-            return measure_receipt(model, replaced.model, documents, run.say, control)
-
-        report.receipt = progress.get("receipt", measured, of=documents.facts())
-    if place is not None and (lengths or documents):
+    _measure(run, plan, model)
+    if place is not None and (plan.lengths or plan.documents):
         conversion.report_again(place)
-    for line in report.summary():
+    for line in run.report.summary():
         run.say(line)
     return conversion
+
+
+def _read_splits(plan: Plan, model: nn.Module) -> Splits | None:
+    """Return the splits that the conversion learns from; None without data."""
+    if plan.data is None:
+        return None
+    decoder = plan.judged.follows and decoder_of(model)
+    train, val = two_splits(plan.data, decoder)
+    check_head(model, train)
+    longer = None
+    if plan.longer is not None:
+        longer = as_dataset(plan.longer, decoder)
+    return Splits(train, val, longer)
+
+
+def _measure(run: Run, plan: Plan, teacher: nn.Module) -> None:
+    """Measure speed and receipt, as far as the plan asks for them."""
+    student = run.replaced.model
+    if plan.lengths:
+        timed = partial(measure_speed, teacher, student, plan.lengths)
+        run.report.speed = run.progress.get("speed", timed, of=list(plan.lengths))
+
+    documents = plan.documents
+    if documents is None:
+        return
+
+    def measured() -> dict[str, Any]:
+        # The control has a window and sinks: no state, no store, no kept groups.
+        control = window_alone(plan.replaced(teacher, None, store=0))
+        return measure_receipt(teacher, student, documents, run.say, control)
+
+    run.report.receipt = run.progress.get("receipt", measured, of=documents.facts())
 
 
 def window_alone(replaced: Replaced) -> nn.Module | None:
@@ -352,14 +447,8 @@ def fine_tune(
     model: nn.Module,
     *,
     data: tuple[Any, Any],
-    task: str = "classification",
-    metric: str | None = None,
     options: StageOptions = TUNE,
-    folder: str | Path | None = None,
-    resume: bool = False,
-    precision: str = "32",
-    seed: int = 0,
-    say: Callable[[str], None] | None = None,
+    **course: Unpack[CourseOptions],
 ) -> float:
     """Train any model on a task in place, as :func:`linearize` tunes one: make a teacher where none
     has been fine-tuned yet.
@@ -375,35 +464,23 @@ def fine_tune(
         ConversionError: a model without the head of a task.
         RecipeError: the training to resume has other settings, another model or other data.
     """
-    # In "64" new weights would be in double, and would not fit the others.
-    check_precision(precision, ("32", "bf16"))
-    chosen = judged_task(task, metric)
-    run = Run(chosen, precision, seed, say or quiet)
+    chosen = Course(**course)
+    task = chosen.judged
     if not options.epochs:
         raise OptionError("options: expected 1 epoch or more, got epochs=0; raise it")
     _without_lora("options", options)
     _without_vary_window("options", options)
-    train, val = two_splits(data, chosen.follows and decoder_of(model))
+    train, val = two_splits(data, task.follows and decoder_of(model))
     check_head(model, train)
-    settings = {
-        "task": task,
-        "metric": chosen.chosen,
-        "precision": precision,
-        "seed": seed,
-        "tune": options.settings(),
-        **_scale(train),
-        "data": [_facts(train), _facts(val)],
-    }
-    if folder is not None:
-        settings["weights"] = digest_weights(model)
-    progress = Progress(_path(folder), settings, resume)
+    settings = {"tune": options.settings(), **_scale(train), "data": [_facts(train), _facts(val)]}
+    progress = chosen.begin(model, settings)
 
     # A stage belongs to a conversion; here it is one in which nothing was replaced.
     stub = Replaced(model, "torch", "softmax", {}, True, [], {}, {})
-    report = ConversionReport.of(stub, type(model).__name__)
-    run_stage(run, progress, "tuned", FineTuning, stub, train, val, options, report, chosen)
+    run = chosen.run(progress, stub, type(model).__name__)
+    run_stage(run, "tuned", FineTuning, train, val, options, task)
     model.eval()
-    return progress.get("score", lambda: evaluate(model, val, chosen, precision, chosen.at_once))
+    return progress.get("score", lambda: evaluate(model, val, task, run.precision, task.at_once))
 
 
 def judged_task(name: str, metric: str | None) -> Task:
@@ -418,12 +495,6 @@ def judged_task(name: str, metric: str | None) -> Task:
         if task.score in task.judges():
             metric = task.score
     return task.judge_by(metric)
-
-
-def _path(folder: str | Path | None) -> Path | None:
-    if folder is None:
-        return None
-    return Path(folder)
 
 
 def _without_vary_window(stage: str, options: StageOptions) -> None:
@@ -442,26 +513,15 @@ def _without_lora(stage: str, options: StageOptions) -> None:
         )
 
 
-def _train(
-    run: Run,
-    progress: Progress,
-    teacher: nn.Module,
-    replaced: Replaced,
-    report: ConversionReport,
-    data: list[Any],
-    stages: tuple[StageOptions, StageOptions, StageOptions, StageOptions],
-) -> None:
-    """Run all stages, with measurements before and after each; finished stages are read.
-
-    Args:
-        data: training and validation split, and longer samples or None.
-        stages: options of distil, match, lengthen and tune.
-    """
-    train, val, longer = data
-    distil, match, lengthen, tune = stages
+def _train(run: Run, plan: Plan, teacher: nn.Module, splits: Splits) -> None:
+    """Run all stages, with measurements before and after each; finished stages are read."""
+    train, val, longer = splits
+    report = run.report
+    progress = run.progress
+    report.data = f"{_name(train)}, {len(train):,} training and {len(val):,} validation samples"
     report.metric = run.task.chosen
     _, report.mode = run.task.metric
-    student = replaced.model
+    student = run.replaced.model
     at_once = run.task.at_once
 
     def score(key: str, of: nn.Module) -> None:
@@ -474,28 +534,27 @@ def _train(
         # Exact divergences need all pairs of tokens in memory.
         found = progress.get(
             f"divergence {when}",
-            lambda: divergences(replaced, val, run.precision, min(16, at_once)),
+            lambda: divergences(run.replaced, val, run.precision, min(16, at_once)),
         )
         report.measured(when, found)
 
     score("teacher", teacher)
     divergence("before")
     score("before", student)
-    if distil.epochs and replaced.distils:
-        run_stage(run, progress, "distilled", Distillation, replaced, train, None, distil, report)
+
+    # Maps without a state have nothing to distil.
+    if plan.distil.epochs and plan.state and run.replaced.distils:
+        run_stage(run, "distilled", Distillation, train, None, plan.distil)
         divergence("after")
         score("distilled", student)
-    if match.epochs:
-        extra = (teacher, run.say)
-        run_stage(run, progress, "matched", Matching, replaced, train, None, match, report, *extra)
+    if plan.match.epochs:
+        run_stage(run, "matched", Matching, train, None, plan.match, teacher, run.say)
         score("matched", student)
-    if lengthen.epochs and longer is not None:
-        given = (Lengthening, replaced, longer, None, lengthen, report, teacher, run.say)
-        run_stage(run, progress, "lengthened", *given)
+    if plan.lengthen.epochs and longer is not None:
+        run_stage(run, "lengthened", Lengthening, longer, None, plan.lengthen, teacher, run.say)
         score("lengthened", student)
-    if tune.epochs:
-        given = (FineTuning, replaced, train, val, tune, report, run.task)
-        run_stage(run, progress, "tuned", *given)
+    if plan.tune.epochs:
+        run_stage(run, "tuned", FineTuning, train, val, plan.tune, run.task)
         score("tuned", student)
 
 

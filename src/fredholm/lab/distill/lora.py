@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...errors import ConversionError, OptionError
+from ...errors import ConversionError
 from ...linearization import Replaced
 
 
@@ -75,15 +75,12 @@ class Lora:
             resumed conversion makes fewer because it skips finished stages.
 
     Raises:
-        OptionError: a rank below 1.
         ConversionError: attention without linear layers of torch.
 
     Reference: Hu et al. 2022, §4.1.
     """
 
     def __init__(self, replaced: Replaced, rank: int, seed: int):
-        if rank < 1:
-            raise OptionError(f"lora: expected a rank of 1 or more, got {rank}; or leave it out")
         self.model = replaced.model
         self.replaced = replaced
 

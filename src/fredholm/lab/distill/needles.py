@@ -7,7 +7,6 @@ over the text serves all distances: the cache is copied before each question.
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import DataError
+from ..training.metrics import wilson
 
 # transformers is an extra; models of this library are converted without it. Functions that need it
 # import it.
@@ -36,9 +36,6 @@ ROOM = {"needle": 64, "list": 192}
 
 # Needles between two lines of progress.
 SHOWN = 10
-
-# The normal quantile of a two-sided interval of 95%.
-NORMAL = 1.959964
 
 Answers = dict[int, list[bool]]
 """By distance, whether a model has each token of the answer right."""
@@ -217,36 +214,6 @@ def answers(model: Any, haystack: Haystack, distances: Sequence[int]) -> Answers
     return found
 
 
-def wilson(right: float, of: float) -> tuple[float, float]:
-    """Return Wilson's interval of 95% for a share.
-
-    Args:
-        right: how many are right; a fraction where several answers are one observation.
-        of: observations.
-
-    Reference: Wilson, J. Am. Stat. Assoc. 22 (1927).
-
-    Example:
-        >>> [round(x, 3) for x in wilson(0, 30)]
-        [0.0, 0.114]
-    """
-    if of <= 0:
-        return 0.0, 1.0
-    share = right / of
-    z2 = NORMAL**2
-    scale = 1 + z2 / of
-    centre = (share + z2 / (2 * of)) / scale
-    half = NORMAL / scale * math.sqrt(share * (1 - share) / of + z2 / (4 * of**2))
-
-    # At the ends the formula gives 0 and 1 up to a rounding error.
-    low, high = centre - half, centre + half
-    if right <= 0:
-        low = 0.0
-    if right >= of:
-        high = 1.0
-    return low, high
-
-
 def summarise(rows: Sequence[Mapping[str, Answers]], distance: int) -> dict[str, Any]:
     """Return the recall of each model at a distance.
 
@@ -280,9 +247,8 @@ def summarise(rows: Sequence[Mapping[str, Answers]], distance: int) -> dict[str,
 
 def _with_interval(name: str, shares: Sequence[float]) -> dict[str, Any]:
     """Return the mean of shares, one per needle, and its interval."""
-    right = sum(shares)
-    count = len(shares)
-    return {name: right / count, f"{name}_interval": list(wilson(right, count))}
+    share = sum(shares) / len(shares)
+    return {name: share, f"{name}_interval": list(wilson(share, len(shares)))}
 
 
 def _of_teacher(
@@ -297,7 +263,7 @@ def _of_teacher(
 
     # Needles of which the teacher recalls nothing are no observations.
     needles = sum(any(digits) for digits in theirs)
-    return {name: share, f"{name}_interval": list(wilson(share * needles, needles))}
+    return {name: share, f"{name}_interval": list(wilson(share, needles))}
 
 
 def measure_needles(

@@ -5,15 +5,15 @@ Its texts are in ``lab/report/templates/conversion.html``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...files import write_text
 from ...linearization import ConversionReport
 from ..report.page import Data, Picture, Section, folded, render_page, table, words
 from ..report.style import Theme, new_figure, render
-from .receipt_page import MIB, SIDES, label_lengths, receipt_facts, receipt_sections
+from .receipt_page import MIB, lines_by_length, receipt_facts, receipt_sections
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,6 +30,10 @@ STAGES = {
     "lengthened": "the same on longer windows",
     "tuned": "tuned on the task",
 }
+
+
+# Quantities of a forward pass in its figure.
+PASSES = (("ms", "ms", 1.0), ("bytes", "MiB", MIB))
 
 
 def write_page(report: ConversionReport, path: str | Path) -> Path:
@@ -158,7 +162,7 @@ def _speed(report: ConversionReport) -> Section:
         "speed",
         f"Time and memory of both models at {_counted(len(rows), 'length')}",
         words("passes_caption"),
-        render(lambda theme: _passes(theme, report.speed)),
+        render(lambda theme: lines_by_length(theme, report.speed, PASSES, "tokens")),
         Data(head, rows),
     )
     text = words("passes", crossover=crossover)
@@ -194,30 +198,4 @@ def _bars(theme: Theme, report: ConversionReport) -> Figure:
     axes.set_ylabel("KL, nats")
     # Inside the panel the legend would hide bars.
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
-    return figure
-
-
-def _passes(theme: Theme, rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """Draw time (ms) and memory (MiB) of one pass against its tokens, one line per model.
-
-    Both axes are logarithmic.
-
-    Args:
-        rows: as :func:`.speed.measure_speed` returns them, the shortest input first.
-    """
-    panels, columns = theme.side_by_side(2)
-    figure = new_figure(theme.width, 2.8 * panels)
-    lengths = [row["length"] for row in rows]
-    parts = (("ms", "ms", 1.0), ("bytes", "MiB", MIB))
-    for axes, (key, label, unit) in zip(figure.subplots(panels, columns), parts):
-        for i, (side, name) in enumerate(SIDES):
-            # A logarithmic axis has no place for zero.
-            values = [max(row[f"{side}_{key}"], 1e-9) / unit for row in rows]
-            # The converted model has the first colour, as in the other figures of both.
-            colour = theme.series[1 - i]
-            axes.loglog(lengths, values, marker="o", markersize=3, color=colour, label=name)
-        label_lengths(axes, theme, lengths)
-        axes.set_xlabel("tokens")
-        axes.set_ylabel(label)
-        axes.legend()
     return figure

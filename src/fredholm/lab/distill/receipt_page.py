@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..report.page import Data, Picture, Section, table, words
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Row = dict[str, Any]
+
+# Key, name and unit of a quantity that a panel shows.
+Part = tuple[str, str, float]
 
 # Models by their names in a receipt, and on the page.
 SIDES = (("teacher", "original"), ("student", "converted"))
@@ -274,18 +277,36 @@ def _recall_panel(
 
 
 def _decoding_lines(theme: Theme, rows: Sequence[Row]) -> Figure:
-    panels, columns = theme.side_by_side(2)
+    parts = (("tokens_a_second", "tokens per second", 1.0), ("bytes", "cache, MiB", MIB))
+    return lines_by_length(theme, rows, parts, "tokens before")
+
+
+def lines_by_length(
+    theme: Theme, rows: Sequence[Mapping[str, Any]], parts: Sequence[Part], label: str
+) -> Figure:
+    """Draw quantities against a number of tokens, one panel each and one line per model.
+
+    Both axes are logarithmic.
+
+    Args:
+        rows: one per length, the shortest first, with ``length`` and the quantities as
+            ``MODEL_KEY``.
+        parts: key, name and unit of each quantity.
+        label: of the lengths.
+    """
+    panels, columns = theme.side_by_side(len(parts))
     figure = new_figure(theme.width, 2.8 * panels)
     lengths = [row["length"] for row in rows]
-    parts = (("tokens_a_second", "tokens per second", 1.0), ("bytes", "cache, MiB", MIB))
     grid = figure.subplots(panels, columns)
-    for axes, (key, label, unit) in zip(grid, parts):
+    for axes, (key, quantity, unit) in zip(grid, parts):
         for i, (side, name) in enumerate(SIDES):
-            values = [row[f"{side}_{key}"] / unit for row in rows]
+            # A logarithmic axis has no place for zero.
+            values = [max(row[f"{side}_{key}"], 1e-9) / unit for row in rows]
+            # The converted model has the first colour, as in the other figures of both.
             colour = theme.series[1 - i]
             axes.loglog(lengths, values, marker="o", markersize=4, color=colour, label=name)
         label_lengths(axes, theme, lengths)
-        axes.set_xlabel("tokens before")
-        axes.set_ylabel(label)
+        axes.set_xlabel(label)
+        axes.set_ylabel(quantity)
     grid[0].legend()
     return figure

@@ -156,12 +156,12 @@ def best_groups(ranking: Sequence[dict[str, Any]], keep: int | str) -> list[str]
                 f"has {ranking[0]['mass']:.3f}); give a number, or leave keep out"
             )
         return found
-    if not isinstance(keep, int) or not 1 <= keep <= len(ranking):
+    if not 1 <= int(keep) <= len(ranking):
         raise OptionError(
             f"keep: expected 1 to {len(ranking)} groups of heads, got {keep!r}; give a number, a "
             "list of names or 'probe'"
         )
-    return [row["group"] for row in ranking[:keep]]
+    return [row["group"] for row in ranking[: int(keep)]]
 
 
 class _Reader:

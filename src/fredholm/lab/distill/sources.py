@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from ..training.evaluation import load_run, run_dataset
 from .data import Part, TokenTexts, TokenWindows, is_decoder
 from .exercises import Exercises
 from .fit import StageOptions
-from .linearize import DISTIL, LENGTHEN, MATCH, TUNE, Conversion, linearize
+from .linearize import DISTIL, LENGTHEN, MATCH, TUNE, Conversion, by_rank, linearize
 from .receipt import Documents
 from .retrieval import Retrieval
 
@@ -66,26 +66,45 @@ PROCESSOR = (
 )
 
 
+@dataclass(frozen=True)
+class TextOptions:
+    """What a language model reads and what is measured on it; keywords of
+    :func:`linearize_source`.
+
+    Attributes:
+        max_length: tokens per text, for a language model per window; default as many as the model
+            has positions for, for a language model 512 at most.
+        reach: for a language model with rotary positions: half of its windows lie anywhere below
+            this position, so that the maps learn positions beyond a window; default :data:`REACH`
+            or as many as the model has; 0: all windows begin at the first position.
+        longer: tokens per window of a further, short stage ``lengthen`` of a language model.
+        exercises: share of a language model's training windows that ask for tokens far back, see
+            :class:`fredholm.lab.distill.exercises.Exercises`; default none.
+        samples: size of a random part of the training split; default all.
+        receipt: measure what a language model loses and saves.
+        needles: number of needles in the receipt; default 100.
+        unseen: a further data set of texts for the receipt, of a kind that was not trained on.
+        ranked: rank the groups of heads of a language model by retrieval, whatever is kept.
+    """
+
+    max_length: int | None = None
+    reach: int | None = None
+    longer: int | None = None
+    exercises: float | None = None
+    samples: int | None = None
+    receipt: bool = True
+    needles: int | None = None
+    unseen: str | None = None
+    ranked: bool = False
+
+
 def linearize_source(
     source: str | Path,
     to: str | None = None,
     *,
+    out: str | Path,
     data: str | None = None,
     task: str | None = None,
-    out: str | Path,
-    max_length: int | None = None,
-    reach: int | None = None,
-    longer: int | None = None,
-    exercises: float | None = None,
-    samples: int | None = None,
-    distil: StageOptions | Mapping[str, Any] | None = None,
-    match: StageOptions | Mapping[str, Any] | None = None,
-    lengthen: StageOptions | Mapping[str, Any] | None = None,
-    tune: StageOptions | Mapping[str, Any] | None = None,
-    receipt: bool = True,
-    needles: int | None = None,
-    unseen: str | None = None,
-    ranked: bool = False,
     say: Callable[[str], None] | None = None,
     trust_code: bool = False,
     **options: Any,
@@ -98,30 +117,18 @@ def linearize_source(
             :func:`fredholm.data.fetch` brings, or the folder of a run of ``fredholm train``, whose
             own data are used.
         to: see :func:`linearize`; default ``"luna"``, for a language model :data:`MAP`.
-        say, options: see :func:`linearize`.
         data: name of a data set, see :func:`fredholm.data.list_datasets`; without one a model of
             transformers is not trained. A language model by name takes ``python-docs``.
         task: see :func:`linearize`; default that of a run's data, for a language model
             ``"tokens"``, for texts and a model with one answer ``"regression"``, otherwise
             ``"classification"``.
         out: folder of the conversion.
-        max_length: tokens per text, for a language model per window; default as many as the model
-            has positions for, for a language model 512 at most.
-        reach: for a language model with rotary positions: half of its windows lie anywhere below
-            this position, so that the maps learn positions beyond a window; default :data:`REACH`
-            or as many as the model has; 0: all windows begin at the first position.
-        longer: tokens per window of a further, short stage ``lengthen`` of a language model.
-        exercises: share of a language model's training windows that ask for tokens far back, see
-            :class:`fredholm.lab.distill.exercises.Exercises`; default none.
-        samples: size of a random part of the training split; default all.
-        distil, match, lengthen, tune: the stages, or changes to their defaults, which are
-            :data:`ENCODER`, for a language model :data:`DECODER`.
-        receipt: measure what a language model loses and saves.
-        needles: number of needles in the receipt; default 100.
-        unseen: a further data set of texts for the receipt, of a kind that was not trained on.
-        ranked: rank the groups of heads of a language model by retrieval, whatever is kept.
+        say: see :func:`linearize`.
         trust_code: for a run, see :func:`fredholm.training.load_run`. Code in a folder of
             transformers is never executed.
+        distil, match, lengthen, tune: the stages, or changes to their defaults, which are
+            :data:`ENCODER`, for a language model :data:`DECODER`.
+        options: the fields of :class:`TextOptions`, and further options of :func:`linearize`.
 
     Raises:
         TrustError: the run's recipe imports a file, and ``trust_code`` is not given.
@@ -133,10 +140,9 @@ def linearize_source(
     named = not Path(source).exists() and str(source) in list_datasets()
     source = _fetched(str(source), say) if named else Path(source)
 
-    # A number of groups, or "probe", comes from a ranking; named groups need none.
-    by_rank = options.get("keep")
-    if not isinstance(by_rank, int) and by_rank != "probe":
-        by_rank = None
+    own = {field.name for field in fields(TextOptions)}
+    texts = TextOptions(**{key: options.pop(key) for key in own & options.keys()})
+    stages = {key: options.pop(key, None) for key in ENCODER}
     defaults = ENCODER
     processor: Any = None
     splits: Any = None
@@ -164,79 +170,95 @@ def linearize_source(
             data = TEXTS
         if decoder and data is not None:
             defaults = DECODER
-            tokenizer = processor or _tokenizer(source)
-            train, val = _windows(data, tokenizer, max_length, model, reach)
-            if longer is not None:
-                options["longer"] = _longer(data, tokenizer, longer, model, reach)
-            if exercises is not None:
-                train = Exercises(train, tokenizer, exercises)
-                if longer is not None:
-                    options["longer"] = Exercises(options["longer"], tokenizer, exercises)
-            splits = (train, val)
             task = "tokens"
-            if ranked or by_rank is not None:
-                texts = load_texts(data, "val")
-                options["retrieval"] = Retrieval(texts[:PROBED], tokenizer)
-            if receipt:
-                options["documents"] = _documents(data, unseen, tokenizer, needles)
+            splits = _read_texts(data, processor or _tokenizer(source), model, texts, options)
         else:
             if data is not None:
-                splits = _splits(model, source, data, max_length)
+                splits = _splits(model, source, data, texts.max_length)
             if model.main_input_name != "pixel_values" and model.config.num_labels == 1:
                 task = task or "regression"
 
-    # Flags that only a language model reads: an ignored flag would look like one that worked.
-    if defaults is not DECODER:
-        windows = {"lengthen": longer, "reach": reach, "exercises": exercises}
-        _refuse_without_texts(windows, "give --data, or leave it out")
-    if "retrieval" not in options:
-        named_groups = "give --data, or name the groups as in --keep 18.2,17.1"
-        _refuse_without_texts({"keep": by_rank}, named_groups)
-        _refuse_without_texts({"probe": ranked}, "give --data, or leave it out")
-    if "documents" not in options:
-        receipt_flags = {"needles": needles, "unseen": unseen}
-        _refuse_without_texts(receipt_flags, "give --data and no --no-receipt, or leave it out")
-    if lengthen and longer is None:
+    _refuse_unread(texts, options, defaults is DECODER)
+    if stages["lengthen"] and texts.longer is None:
         raise OptionError(
             "--lengthen-steps: expected --lengthen beside it, the tokens per window of that stage, "
             "got none; add it"
         )
-
-    if splits is not None and samples is not None:
+    if splits is not None and texts.samples is not None:
         train, val = splits
-        splits = (_some(train, samples), val)
-    given = {"distil": distil, "match": match, "lengthen": lengthen, "tune": tune}
-    for key, stage in given.items():
+        splits = (_some(train, texts.samples), val)
+    for key, stage in stages.items():
         # A mapping changes some fields of the default.
         if not isinstance(stage, StageOptions):
             stage = replace(defaults[key], **(stage or {}))
         options[key] = stage
     options["task"] = task or "classification"
     result = linearize(model, to or "luna", data=splits, folder=out, say=say, **options)
-
-    if processor is not None:
-        with storing(Path(out)):
-            processor.save_pretrained(Path(out) / "model")
-    # Files of a tokenizer are copied: what it would write itself may differ.
-    for name in PROCESSOR:
-        if (source / name).is_file():
-            with storing(Path(out)):
-                shutil.copyfile(source / name, Path(out) / "model" / name)
+    _save_processor(source, Path(out), processor)
     return result
 
 
-def _refuse_without_texts(flags: Mapping[str, Any], fix: str) -> None:
-    """Refuse flags that only a language model with texts reads.
+def _read_texts(
+    data: str, tokenizer: Any, model: Any, texts: TextOptions, options: dict[str, Any]
+) -> tuple[Any, Any]:
+    """Return the splits of a language model; add to ``options`` what else it reads of the data."""
+    train, val = _windows(data, tokenizer, texts.max_length, model, texts.reach)
+    if texts.longer is not None:
+        options["longer"] = _longer(data, tokenizer, texts.longer, model, texts.reach)
+    if texts.exercises is not None:
+        train = Exercises(train, tokenizer, texts.exercises)
+        if texts.longer is not None:
+            options["longer"] = Exercises(options["longer"], tokenizer, texts.exercises)
+    if texts.ranked or by_rank(options.get("keep")):
+        options["retrieval"] = Retrieval(load_texts(data, "val")[:PROBED], tokenizer)
+    if texts.receipt:
+        options["documents"] = _documents(data, texts.unseen, tokenizer, texts.needles)
+    return train, val
+
+
+def _refuse_unread(texts: TextOptions, options: Mapping[str, Any], decoder: bool) -> None:
+    """Refuse flags that only a language model with texts reads: an ignored flag would look like one
+    that worked.
 
     Raises:
-        OptionError: the first flag that is given; ``fix`` ends the message.
+        OptionError: the first flag that is given.
     """
-    for name, value in flags.items():
+    unread: list[tuple[str, Any, str]] = []
+    leave_out = "give --data, or leave it out"
+    if not decoder:
+        unread += [
+            ("lengthen", texts.longer, leave_out),
+            ("reach", texts.reach, leave_out),
+            ("exercises", texts.exercises, leave_out),
+        ]
+    if "retrieval" not in options:
+        fix = "give --data, or name the groups as in --keep 18.2,17.1"
+        keep = options.get("keep")
+        if by_rank(keep):
+            unread.append(("keep", keep, fix))
+        unread.append(("probe", texts.ranked, leave_out))
+    if "documents" not in options:
+        fix = "give --data and no --no-receipt, or leave it out"
+        unread += [("needles", texts.needles, fix), ("unseen", texts.unseen, fix)]
+    for name, value, fix in unread:
         if value:
             raise OptionError(
                 f"--{name}: expected a language model that learns from texts, got {value!r} "
                 f"without one; {fix}"
             )
+
+
+def _save_processor(source: Path, out: Path, processor: Any) -> None:
+    """Put the tokenizer, or another processor, beside the converted model.
+
+    Files of a tokenizer are copied: what it would write itself may differ.
+    """
+    with storing(out):
+        if processor is not None:
+            processor.save_pretrained(out / "model")
+        for name in PROCESSOR:
+            if (source / name).is_file():
+                shutil.copyfile(source / name, out / "model" / name)
 
 
 def _fetched(name: str, say: Callable[[str], None] | None = None) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -14,6 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from ...errors import OptionError
 from ...linearization.positions import positions_of
+from ..training.machine import seconds_of
 from .stages import call
 
 # Passes per model and length, of which the median counts.
@@ -89,23 +89,12 @@ def measure_speed(
         times: dict[str, list[float]] = {name: [] for name in models}
         for _ in range(REPEATS):
             for name, model in models.items():
-                times[name].append(_seconds(model, inputs))
+                device = next(model.parameters()).device
+                times[name].append(seconds_of(partial(call, model, inputs), device))
         for name, values in times.items():
             row[f"{name}_ms"] = 1e3 * statistics.median(values)
         rows.append(row)
     return rows
-
-
-def _seconds(model: nn.Module, inputs: Any) -> float:
-    # A GPU works while Python goes on: wait for it before and after.
-    cuda = next(model.parameters()).is_cuda
-    if cuda:
-        torch.cuda.synchronize()
-    begun = time.perf_counter()
-    call(model, inputs)
-    if cuda:
-        torch.cuda.synchronize()
-    return time.perf_counter() - begun
 
 
 def peak_bytes(run: Callable[[], Any]) -> int:

@@ -281,11 +281,10 @@ class Estimator(BaseEstimator):
         kept: dict[str, Tensor] = {}
         fitted = fit(
             learner,
-            limits=Limits(training.epochs, accelerator=accelerator_of(self.device)),
+            limits=Limits(training.epochs, accelerator=accelerator_of(self.device), stop=lowest),
             keep=lambda trained: kept.update(deepcopy(trained.state_dict())),
             validation=validation,
             best=best,
-            stop=lowest,
             say=self._say(),
         )
         learner.model.load_state_dict(kept)

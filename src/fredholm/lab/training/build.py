@@ -9,7 +9,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ... import models
 from ...errors import FredholmError, RecipeError
+from .. import data
+from ..data.create import find_kind
+from ..data.parts import PartDataset, Stretch
 from .checks import explain_failure
 from .recipe import Recipe
 from .tasks import task_of
@@ -35,8 +39,6 @@ def build_dataset(recipe: Recipe, split: str, vocabulary: Any = None) -> Any:
         split: ``train``, ``val`` or ``test``.
         vocabulary: the vocabulary that a model reads texts with; None lets the data set make one.
     """
-    from .. import data
-
     arguments = data_arguments(recipe)
     dataset: Any = data.create_dataset(recipe.data.name, split, vocabulary=vocabulary, **arguments)
     dataset = with_metric(recipe, dataset)
@@ -54,8 +56,6 @@ def with_metric(recipe: Recipe, dataset: Any) -> Any:
 
 def kind_asked(recipe: Recipe) -> Any:
     """Return the kind of a recipe's samples, as :func:`build_dataset` finds it."""
-    from ..data.create import find_kind
-
     arguments = data_arguments(recipe)
     keys = ("path", "val_fraction", "options")
     return find_kind(recipe.data.name, **{key: arguments[key] for key in keys if key in arguments})
@@ -120,8 +120,6 @@ def build_loaders(
     Raises:
         RecipeError: a batch is larger than the training split.
     """
-    from .. import data
-
     options = recipe.data
     if options.batch_size > len(train):
         raise RecipeError(
@@ -169,8 +167,6 @@ def cut_samples(dataset: Any, encoder: Any, rank: int, count: int) -> Any:
     Raises:
         OptionError: the encoder reads complete samples only.
     """
-    from ..data.parts import PartDataset, Stretch
-
     axis = encoder.axis
     if axis is None:
         encoder.refuse_part("it reads a sample as a whole")
@@ -200,8 +196,6 @@ def build_model(recipe: Recipe, dataset: Any) -> nn.Module:
     Raises:
         RecipeError: the model cannot be built.
     """
-    from ... import models
-
     head = {"outputs": task_of(dataset).outputs(dataset.classes), **dataset.head()}
     parts: dict[str, Any] = {name: dict(fields) for name, fields in recipe.model.parts.items()}
     parts["head"] = head | parts.get("head", {})
@@ -219,8 +213,6 @@ def _operator_fields(recipe: Recipe) -> dict[str, Any]:
 
     If it is the operator that the model has already, its options are changes to the model's own.
     """
-    from ... import models
-
     name = recipe.operator.name
     if name is None:
         return {}
@@ -234,8 +226,6 @@ def _operator_fields(recipe: Recipe) -> dict[str, Any]:
 
 def build_mixer(recipe: Recipe, classes: int):
     """Build the blend of a batch: mixup, cutmix, or either at random; None if both are off."""
-    from .. import data
-
     mixup = recipe.data.mixup
     cutmix = recipe.data.cutmix
     if not mixup and not cutmix:

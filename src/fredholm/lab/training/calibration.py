@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from scipy.optimize import minimize_scalar
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.functional import cross_entropy
@@ -27,17 +28,13 @@ from .tasks import Classification, Task, Tokens
 LOWEST = 0.05
 HIGHEST = 20.0
 
-# Each step of the golden section shortens the interval by a factor of 0.62. After 60 steps the
-# temperature has seven digits, more than which a minimum in float64 does not have.
-STEPS = 60
-
 
 def fit_temperature(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> float:
     r"""Return the temperature T that minimises the mean of
     :math:`-\log \mathrm{softmax}(z / T)_y` over logits z (N, C) and labels y (N,).
 
-    The loss is convex in 1 / T, whose minimum a golden-section search finds. ``weights`` (N,)
-    weight the samples.
+    The loss is convex in 1 / T, whose minimum Brent's method finds. ``weights`` (N,) weight the
+    samples.
 
     Labels are smoothed by 1 / (N + 2), as Platt's targets are. Without smoothing, a few samples
     that are all predicted correctly would drive T to its lower bound.
@@ -59,28 +56,10 @@ def fit_temperature(logits: Tensor, labels: Tensor, weights: Tensor | None = Non
         )
         return float((weights * losses).sum() / weights.sum())
 
-    return 1 / _golden_section(loss, 1 / HIGHEST, 1 / LOWEST)
-
-
-def _golden_section(function: Callable[[float], float], low: float, high: float) -> float:
-    """Return the minimum of a unimodal function in [low, high]."""
-    ratio = (5**0.5 - 1) / 2
-    left = high - ratio * (high - low)
-    right = low + ratio * (high - low)
-    at_left = function(left)
-    at_right = function(right)
-    for _ in range(STEPS):
-        # The golden ratio makes one of both inner points serve again, so that each step evaluates
-        # the function once.
-        if at_left < at_right:
-            high, right, at_right = right, left, at_left
-            left = high - ratio * (high - low)
-            at_left = function(left)
-        else:
-            low, left, at_left = left, right, at_right
-            right = low + ratio * (high - low)
-            at_right = function(right)
-    return (low + high) / 2
+    # A minimum in float64 has no more than seven digits.
+    bounds = (1 / HIGHEST, 1 / LOWEST)
+    found: Any = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 1e-9})
+    return 1 / float(found.x)
 
 
 class Predictions(NamedTuple):

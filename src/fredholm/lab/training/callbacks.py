@@ -6,6 +6,7 @@ import csv
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -20,6 +21,22 @@ from ...files import replacing
 from ...progress import current
 from ..numbers import readable
 from .sharding import gather_full, is_sharded, load_full, shard
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A metric to optimise.
+
+    Attributes:
+        metric: name of a metric that the module logs.
+        mode: ``"max"`` if larger is better, otherwise ``"min"``.
+        patience: number of epochs without a better value after which the fit ends; None never ends
+            it early.
+    """
+
+    metric: str
+    mode: str
+    patience: int | None = None
 
 
 class ParameterLists(NamedTuple):
@@ -145,6 +162,18 @@ class Patience(EarlyStopping):
     A run that is resumed after the epoch that ended it does not train another one.
     """
 
+    def __init__(self, metric: str, mode: str, patience: int):
+        # A score of NaN is not an improvement, and no reason to end at once. A loss of NaN ends the
+        # fit elsewhere, by the Learner.
+        at_train_end = metric == "train_loss"
+        super().__init__(
+            metric,
+            patience=patience,
+            mode=mode,
+            check_finite=False,
+            check_on_train_epoch_end=at_train_end,
+        )
+
     def on_train_start(self, trainer, pl_module) -> None:
         if self.wait_count >= self.patience:
             trainer.should_stop = True
@@ -221,6 +250,14 @@ def last_step(trainer: Any, module: Any) -> float | None:
     return min(limits, default=None)
 
 
+def epoch_label(trainer: Any) -> str:
+    """Return the number of the epoch, out of all if these are limited."""
+    label = f"epoch {trainer.current_epoch + 1}"
+    if trainer.max_epochs in (None, -1):
+        return label
+    return f"{label}/{trainer.max_epochs}"
+
+
 def seconds_allowed(trainer: Any) -> float | None:
     """Return the seconds that a limit of time leaves; None without such a limit."""
     timers = [callback for callback in trainer.callbacks if isinstance(callback, Timer)]
@@ -252,8 +289,7 @@ class Signs(Callback):
         if steps is not None:
             left = max(steps - trainer.global_step, 0) * trainer.accumulate_grad_batches
             count = min(count, batches + left)
-        last = "" if trainer.max_epochs in (None, -1) else f"/{trainer.max_epochs}"
-        self._begin(f"epoch {trainer.current_epoch + 1}{last}", count)
+        self._begin(epoch_label(trainer), count)
 
     def on_train_batch_end(self, trainer, pl_module: Any, outputs, batch, batch_idx: int) -> None:
         # An epoch that is resumed in its middle gets no on_train_epoch_start.
@@ -357,14 +393,13 @@ class History(Table):
         if trainer.is_global_zero:
             self.write()
             if self.report:
-                epochs = "" if trainer.max_epochs in (None, -1) else f"/{trainer.max_epochs}"
                 shown = "  ".join(
                     f"{key.replace('_', ' ')} {readable(value)}"
                     for key, value in pl_module.metrics.items()
                 )
                 left = self.pace.left(trainer.global_step, seconds_allowed(trainer))
                 self.report(
-                    f"epoch {row['epoch']}{epochs}  train loss {row['train_loss']:.4g}  {shown}  "
+                    f"{epoch_label(trainer)}  train loss {row['train_loss']:.4g}  {shown}  "
                     f"{row['seconds']:.0f} s{left}"
                 )
                 current().spoke()
@@ -373,26 +408,25 @@ class History(Table):
 class KeepModel(Callback):
     """Save the weights whenever the validation is the best so far.
 
-    With an average of the weights, the average is saved. With ``metric=None`` nothing is saved
-    until :meth:`write` is called.
+    With an average of the weights, the average is saved. Without a ``goal`` nothing is saved until
+    :meth:`write` is called.
     """
 
-    def __init__(
-        self, save: Callable[[Any], object], metric: str | None, mode: str, ema: Ema | None
-    ):
+    def __init__(self, save: Callable[[Any], object], goal: Goal | None, ema: Ema | None):
         self.save = save
-        self.metric = metric
+        self.goal = goal
         self.ema = ema
-        self.sign = 1.0 if mode == "max" else -1.0
 
-        # The best score so far, times the sign, so that larger is always better.
+        # The best score so far, with the sign by which larger is better.
         self.best: float | None = None
         self.best_epoch = 0
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: Any) -> None:
-        if trainer.sanity_checking or self.metric is None:
+        if trainer.sanity_checking or self.goal is None:
             return
-        value = self.sign * pl_module.metrics[self.metric]
+        value = pl_module.metrics[self.goal.metric]
+        if self.goal.mode != "max":
+            value = -value
 
         # A score may be NaN, such as a correlation with a constant; every other score beats it.
         if self.best is None or math.isnan(self.best) or value > self.best:

@@ -6,15 +6,18 @@ import dataclasses
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ... import models, operators
 from ...errors import RecipeError, TrustError, suggest
+from ...integral.registry import import_file, operator_parameters, was_imported
+from ...models.encoders import ENCODERS
+from .. import data
+from ..data.kinds.kind import KINDS, Kind
+from .metrics import METRICS, direction
 from .recipe import Recipe
 from .recipe_text import Word, plain
-
-if TYPE_CHECKING:
-    from ..data.kinds.kind import Kind
-    from .tasks import Task
+from .tasks import TASKS, Task, create_task
 
 # Fields of a model's parts that another section or the data set determines. A recipe may not set
 # them a second time.
@@ -60,8 +63,6 @@ def import_files(files: list[str], folder: Path, trust_code: bool = True) -> lis
         RecipeError: a file is missing, is not a ``.py`` file, or fails to import.
         TrustError: without ``trust_code``, a file whose content this process has not imported yet.
     """
-    from ...integral.registry import import_file, was_imported
-
     # All files are checked before the first of them runs.
     paths = code_files(files, folder)
     untrusted = [str(path) for path in paths if not (trust_code or was_imported(path))]
@@ -80,7 +81,7 @@ def import_files(files: list[str], folder: Path, trust_code: bool = True) -> lis
     return [str(path) for path in paths]
 
 
-def settle_words(recipe: Recipe) -> None:
+def _settle_words(recipe: Recipe) -> None:
     """Read each bare ``yes``, ``no``, ``on`` or ``off`` as its field requires.
 
     Sections with types of their own have done so already. Here follow the fields of the model's
@@ -105,9 +106,6 @@ def _settle(section: dict[str, Any], text_keys: set[str]) -> None:
 
 def _part_tables() -> dict[str, Any]:
     """Return the registry of the kinds of each part of a model."""
-    from ... import models
-    from ...models.encoders import ENCODERS
-
     return {"encoder": ENCODERS, "body": models.BODIES, "head": models.HEADS}
 
 
@@ -117,8 +115,6 @@ def _part_classes(recipe: Recipe) -> dict[str, list[Any]]:
     A body or head is of the preset's kind unless the recipe names another. The encoder depends on
     the data, so that without a named kind all encoders are possible.
     """
-    from ... import models
-
     if recipe.model.name not in models.list_models():
         return {}
 
@@ -141,10 +137,7 @@ def _text_fields(classes: list[Any]) -> set[str]:
 
 
 def _text_options(operator: str | None) -> set[str]:
-    from ...integral.registry import operator_parameters
-    from ...operators import list_operators
-
-    if operator not in list_operators():
+    if operator not in operators.list_operators():
         return set()
     return {p.name for p in operator_parameters(operator) if _takes_text(p.annotation)}
 
@@ -165,9 +158,13 @@ def _takes_text(annotation: Any) -> bool:
 def check(recipe: Recipe) -> None:
     """Check all names and fields of a recipe that do not depend on its samples.
 
+    Its bare ``yes`` and ``no`` become what their fields take. The registries hold what it imports
+    by now.
+
     Raises:
         RecipeError: one line per problem.
     """
+    _settle_words(recipe)
     _refuse(
         [
             *_data_problems(recipe),
@@ -198,9 +195,6 @@ def _watched_metrics(recipe: Recipe) -> dict[str, str]:
 
 def _metric_problems(recipe: Recipe) -> Iterator[str]:
     """List metrics that no task reports."""
-    from .metrics import METRICS, direction
-    from .tasks import TASKS, create_task
-
     name = recipe.training.metric
     of_tasks = {
         reported.removeprefix("val_") for task in TASKS for reported in create_task(task).reports()
@@ -229,8 +223,6 @@ def _metric_problems(recipe: Recipe) -> Iterator[str]:
 
 
 def _data_problems(recipe: Recipe) -> Iterator[str]:
-    from .. import data
-
     name = recipe.data.name
     known = data.list_datasets()
     if name not in known:
@@ -258,8 +250,6 @@ def check_read(recipe: Recipe, kind: Kind) -> None:
     Raises:
         RecipeError: one line per problem.
     """
-    from .. import data
-
     if data.get_entry(recipe.data.name).kind_at is not None:
         _refuse(_kind_problems(recipe, kind))
 
@@ -291,8 +281,6 @@ def _task_problems(recipe: Recipe, task: Task) -> Iterator[str]:
 
 def _kind_problems(recipe: Recipe, kind: Kind) -> Iterator[str]:
     """Yield a message for each option of ``data`` that only other kinds of data take."""
-    from ..data.kinds.kind import KINDS
-
     name = recipe.data.name
     # A phase changes the largest length of texts.
     if recipe.training.phases is not None and "max_length" not in kind.takes:
@@ -313,8 +301,6 @@ def _kind_problems(recipe: Recipe, kind: Kind) -> Iterator[str]:
 
 
 def _model_problems(recipe: Recipe) -> Iterator[str]:
-    from ... import models
-
     name = recipe.model.name
     known = models.list_models()
     if name not in known:
@@ -346,8 +332,6 @@ def _part_problems(part: str, fields: dict[str, Any], classes: list[Any]) -> Ite
 
 
 def _operator_problems(recipe: Recipe) -> Iterator[str]:
-    from ... import models, operators
-
     name = recipe.operator.name
     if name is None:
         return

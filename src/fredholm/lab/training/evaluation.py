@@ -15,13 +15,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ... import models
 from ...errors import CheckpointError, DataError, OptionError, StorageError
 from ...files import MEASURED, storing, write_json
 from ...integral import inference
 from ...models.pretrained import WEIGHTS, read_config
 from ...progress import steps, working
 from ...tensor_files import read_checksum
+from .. import data
 from ..data import Vocabulary
+from ..report.given import read_evaluation
 from .build import build_dataset, in_float32
 from .folder import RunFolder
 from .metrics import baseline_of
@@ -54,7 +57,7 @@ def load_run(
         CheckpointError: there is no run, it has not saved a model yet, or the trained weights do
             not fit the change.
     """
-    from ... import models
+    # Comparisons train and evaluate runs, and import this module.
     from ..compare.saved import refuse_comparison
 
     refuse_comparison(run)
@@ -342,8 +345,6 @@ class _Predictions(NamedTuple):
 def _predict_by_run(
     folder: RunFolder, split: str, overrides: Sequence[str], trust_code: bool
 ) -> _Predictions:
-    from .. import data
-
     # The checksum is read before the weights, which a training at work may replace at any time.
     checksum = read_checksum(folder.model / WEIGHTS)
 
@@ -420,7 +421,6 @@ def explain(run: str | Path, images: int = 1000, *, trust_code: bool = False) ->
         StorageError: the folder cannot be written.
     """
     from ...explain import Samples, report_run
-    from ..report.given import read_evaluation
     from ..report.results import FIELDS
 
     # The folder is made before the work, which would be lost if there were nowhere to write to.

@@ -33,12 +33,15 @@ from ...errors import CheckpointError, OptionError
 from ...files import storing
 from ...models.encoders import Inputs
 from ...progress import shown
-from .callbacks import Ema, History, KeepModel, LastStep, Patience, Signs
-from .checkpoints import AtomicIO, Checkpoints, newest_readable
+from .callbacks import Ema, Goal, History, KeepModel, LastStep, Patience, Signs
+from .checkpoints import AtomicIO, Checkpoints, list_checkpoints, newest_readable
 from .failures import Interrupted
 from .learner import Learner
 from .processes import Group
 from .sharding import make_strategy
+
+# The folder of checkpoints inside that of a fit.
+CHECKPOINTS = "checkpoints"
 
 PRECISIONS = {"32": "32-true", "64": "64-true", "bf16": "bf16-mixed"}
 
@@ -60,6 +63,7 @@ class Limits:
         accelerator: as Lightning names it.
         save_minutes, save_steps: interval between checkpoints within an epoch. One more is saved
             after each epoch.
+        stop: the metric that may end the fit before its limits.
 
     Raises:
         OptionError: an unknown precision, or neither epochs nor steps.
@@ -76,6 +80,7 @@ class Limits:
     accelerator: str = "auto"
     save_minutes: float | None = 5.0
     save_steps: int | None = None
+    stop: Goal | None = None
 
     def __post_init__(self) -> None:
         check_precision(self.precision)
@@ -84,19 +89,28 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Goal:
-    """A metric to optimise.
+class Saving:
+    """Where a fit writes, and whether it continues the one that is there.
 
     Attributes:
-        metric: name of a metric that the module logs.
-        mode: ``"max"`` if larger is better, otherwise ``"min"``.
-        patience: number of epochs without a better value after which the fit ends; None never ends
-            it early.
+        folder: where checkpoints (``checkpoints/``), the table of epochs (``metrics.csv``) and
+            ``tensorboard/`` are written.
+        resume: continue from the newest readable checkpoint in ``folder``.
+        again: the advice on how to continue, for the error after Ctrl-C.
+        tensorboard: whether to write TensorBoard curves.
     """
 
-    metric: str
-    mode: str
-    patience: int | None = None
+    folder: Path
+    resume: bool = False
+    again: str = "continue with resume=True, or the same command and --resume"
+    tensorboard: bool = False
+
+
+def continuing(folder: Path | None) -> Saving | None:
+    """Return how to save in ``folder``, and continue the fit that was begun there, if one was."""
+    if folder is None:
+        return None
+    return Saving(folder, resume=bool(list_checkpoints(folder / CHECKPOINTS)))
 
 
 @dataclass(frozen=True)
@@ -121,12 +135,7 @@ def fit(
     keep: Callable[[Any], object],
     validation: Any = None,
     best: Goal | None = None,
-    stop: Goal | None = None,
-    folder: Path | None = None,
-    resume: bool = False,
-    again: str = "continue with the same call and resume=True",
-    tensorboard: bool = False,
-    callbacks: Sequence[Callback] = (),
+    saving: Saving | None = None,
     say: Callable[[str], None] | None = None,
     group: Group | None = None,
 ) -> Fit:
@@ -143,40 +152,33 @@ def fit(
             once at the end.
         validation: batches on which the module is evaluated after each epoch.
         best: the metric that decides which weights are kept; None keeps the last ones.
-        stop: the metric that may end the fit early.
-        folder: where checkpoints (``checkpoints/``), the table of epochs (``metrics.csv``) and
-            ``tensorboard/`` are written. Without a folder nothing is written, and the fit cannot be
+        saving: where the fit writes and resumes. None writes nothing, and the fit cannot be
             resumed.
-        resume: continue from the newest readable checkpoint in ``folder``.
-        again: the advice on how to continue, for the error after Ctrl-C.
-        tensorboard: whether to write TensorBoard curves.
-        callbacks: further Lightning callbacks.
         say: receives one line per epoch, and within a long epoch one line every ten seconds. On a
             terminal there is a progress bar instead, see :mod:`fredholm.progress`.
         group: the processes that train together; None for this process alone.
 
     Raises:
-        OptionError: ``resume`` without a folder.
         CheckpointError: nothing to resume, or no readable checkpoint.
         StorageError: the folder cannot be written.
         TrainingFailed: the loss is not finite.
         Interrupted: Ctrl-C; with a folder a checkpoint was saved.
     """
-    if resume and folder is None:
-        raise OptionError(
-            "folder: expected the folder in which the fit was begun, got none; give it with "
-            "resume=True"
-        )
     group = group or Group()
-
+    folder = None
     checkpoint = None
-    if folder is not None:
-        if resume:
+    if saving is not None:
+        folder = saving.folder
+        if saving.resume:
             checkpoint = _newest(group, folder, say)
         with storing(folder):
             folder.mkdir(parents=True, exist_ok=True)
 
-    parts = _make_parts(limits, keep, best, stop, folder, module.scores, say, callbacks)
+    ema = None
+    if limits.ema_decay:
+        ema = Ema(limits.ema_decay)
+    keeper = KeepModel(keep, best, ema)
+    parts = _make_parts(module, limits, keeper, folder, say)
     module.last_step = limits.steps
 
     # Lightning would convert the weights only after it has read a checkpoint, and round them.
@@ -185,20 +187,23 @@ def fit(
 
     progress = contextlib.nullcontext() if say is None else shown(say)
     with _quiet(), _graceful(parts.checkpoints, group), progress:
-        logger = _logger(folder if tensorboard else None)
+        logger: Any = False
+        if saving is not None and saving.tensorboard:
+            logger = TensorBoardLogger(saving.folder, name="tensorboard", version="")
         trainer = _trainer(limits, group, parts.callbacks, logger)
         _keep_signals(trainer)
         try:
             trainer.fit(module, val_dataloaders=validation, ckpt_path=checkpoint, weights_only=True)
         except Interrupted as request:
-            raise Interrupted(f"{request}; {again}" if folder else str(request)) from None
+            if saving is None:
+                raise
+            raise Interrupted(f"{request}; {saving.again}") from None
 
         module.finish()
 
         # Without a best epoch (none was asked for, or no score was ever computed) the last weights
         # are kept.
         rows = parts.history.rows
-        keeper = parts.keeper
         if rows and (best is None or not keeper.best_epoch):
             keeper.write(trainer, module)
             keeper.best_epoch = len(rows)
@@ -212,19 +217,15 @@ class _Parts(NamedTuple):
     callbacks: list[Callback]
     timer: Timer
     history: History
-    keeper: KeepModel
     checkpoints: Checkpoints
 
 
 def _make_parts(
+    module: Learner,
     limits: Limits,
-    keep: Callable[[Any], object],
-    best: Goal | None,
-    stop: Goal | None,
+    keeper: KeepModel,
     folder: Path | None,
-    scores: Sequence[str],
     say: Callable[[str], None] | None,
-    callbacks: Sequence[Callback],
 ) -> _Parts:
     """Make the callbacks of a fit; the arguments are those of :func:`fit`.
 
@@ -232,42 +233,28 @@ def _make_parts(
     checkpoint, which Lightning moves to the end, holds the state of all others.
     """
     ordered: list[Callback] = []
-    ema = None
-    if limits.ema_decay:
-        ema = Ema(limits.ema_decay)
-        ordered.append(ema)
+    if keeper.ema is not None:
+        ordered.append(keeper.ema)
 
-    timer = _timer(limits)
+    duration = None
+    if limits.minutes:
+        duration = timedelta(minutes=limits.minutes)
+    timer = Timer(duration, verbose=False)
     ordered.append(timer)
     if limits.steps is not None:
         ordered.append(LastStep(limits.steps))
 
-    keeper = _keeper(keep, best, ema)
-    history = History(folder and folder / "metrics.csv", timer, scores, say)
-    ordered += [keeper, Signs(), history, *callbacks]
+    history = History(folder and folder / "metrics.csv", timer, module.scores, say)
+    ordered += [keeper, Signs(), history, *module.callbacks]
+    stop = limits.stop
     if stop is not None and stop.patience is not None:
-        ordered.append(_patience(stop, stop.patience))
+        ordered.append(Patience(stop.metric, stop.mode, stop.patience))
 
     checkpoints = Checkpoints(
-        folder and folder / "checkpoints", limits.save_minutes, limits.save_steps
+        folder and folder / CHECKPOINTS, limits.save_minutes, limits.save_steps
     )
     ordered.append(checkpoints)
-    return _Parts(ordered, timer, history, keeper, checkpoints)
-
-
-def _timer(limits: Limits) -> Timer:
-    """Make the callback that measures the time and ends the fit when it is up."""
-    duration = None
-    if limits.minutes:
-        duration = timedelta(minutes=limits.minutes)
-    return Timer(duration, verbose=False)
-
-
-def _keeper(keep: Callable[[Any], object], best: Goal | None, ema: Ema | None) -> KeepModel:
-    """Make the callback that keeps the best weights, by ``best``, or the last ones without it."""
-    if best is None:
-        return KeepModel(keep, None, "max", ema)
-    return KeepModel(keep, best.metric, best.mode, ema)
+    return _Parts(ordered, timer, history, checkpoints)
 
 
 def _trainer(limits: Limits, group: Group, callbacks: list[Callback], logger: Any) -> pl.Trainer:
@@ -329,7 +316,7 @@ def _reason(limits: Limits, rows: list[dict[str, Any]], timer: Timer) -> str:
 
 def _newest(group: Group, folder: Path, say: Callable[[str], None] | None) -> Path:
     """Return the checkpoint that rank 0 chooses, and check that this process sees the file."""
-    path = group.by_first(lambda: newest_readable(folder / "checkpoints", say))
+    path = group.by_first(lambda: newest_readable(folder / CHECKPOINTS, say))
     if not path.is_file():
         raise CheckpointError(
             f"{path}: expected on every machine, got none on {socket.gethostname()}; put the run's "
@@ -346,26 +333,6 @@ def check_precision(name: str, known: Sequence[str] = tuple(PRECISIONS)) -> None
     """
     if name not in known:
         raise OptionError(f"precision: expected one of {', '.join(known)}, got {name!r}")
-
-
-def _patience(stop: Goal, patience: int) -> Patience:
-    """Make the callback that ends the fit early."""
-    return Patience(
-        stop.metric,
-        patience=patience,
-        mode=stop.mode,
-        # A score of NaN is not an improvement, and no reason to end at once. A loss of NaN ends the
-        # fit elsewhere, by the Learner.
-        check_finite=False,
-        check_on_train_epoch_end=stop.metric == "train_loss",
-    )
-
-
-def _logger(folder: Path | None) -> TensorBoardLogger | bool:
-    """Make the TensorBoard logger; False, Lightning's word for no logger, without a folder."""
-    if folder is None:
-        return False
-    return TensorBoardLogger(folder, name="tensorboard", version="")
 
 
 def _keep_signals(trainer: Any) -> None:

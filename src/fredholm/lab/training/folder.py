@@ -105,7 +105,6 @@ class RunFolder:
         self.checkpoints = self.root / "checkpoints"
         self.metrics = self.root / "metrics.csv"
         self.monitors = self.root / "monitors.csv"
-        self.tensorboard = self.root / "tensorboard"
         self.evaluation = self.root / "evaluation.json"
         self.calibration = self.root / "calibration.json"
         self.result = self.root / "result.json"
@@ -310,7 +309,8 @@ class RunFolder:
 
         changed = differences(old, new)
         for source in map(Path, recipe.imports):
-            if not _same_content(source, self.code / source.name):
+            copy = self.code / source.name
+            if not copy.is_file() or source.read_bytes() != copy.read_bytes():
                 changed.append(f"import ({source.name} has other content)")
         if changed:
             raise RecipeError(
@@ -360,7 +360,3 @@ def free_name(name: str, runs: str | Path = "runs") -> str:
 def portable(recipe: Recipe) -> list[str]:
     """Return a recipe's imports as paths inside the run folder, so that it can be moved."""
     return [f"code/{Path(source).name}" for source in recipe.imports]
-
-
-def _same_content(source: Path, copy: Path) -> bool:
-    return copy.is_file() and source.read_bytes() == copy.read_bytes()

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from ...errors import FredholmError
 from ...files import digest_json, unreadable, write_json, write_text
+from ..report.given import read_evaluation
 from .checks import import_files
 from .evaluation import evaluate
 from .failures import Interrupted, TrainingFailed
@@ -301,8 +302,6 @@ def scores_of(cell: Cell, report: Report, each: bool = False) -> TrainedScores:
     Raises:
         TrainingFailed: the recipe's metric is not defined on the test split.
     """
-    from ..report.given import read_evaluation
-
     facts = trained(cell, report)
     scores = None if each else read_evaluation(cell.place)
     if scores is None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ...errors import CheckpointError, OptionError, require
 from ...files import read_state, storing, write_text
+from ...linearization.hub import upload_folder
 from ...models.pretrained import read_config
 from ..numbers import readable
 from .folder import RunFolder
@@ -47,7 +48,6 @@ def push_to_hub(
         MissingExtraError: ``huggingface_hub`` is not installed.
     """
     require("huggingface_hub", "hf", "push_to_hub")
-    from ...linearization.hub import upload_folder
 
     with tempfile.TemporaryDirectory() as parent:
         folder = hub_folder(run, Path(parent) / "run", repo_id)

@@ -57,6 +57,7 @@ def launch(
         Interrupted: Ctrl-C.
         FredholmError: the error of a process.
     """
+    # Imported where processes are started: it would be loaded by every training otherwise.
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 import lightning.pytorch as pl
 import numpy as np
 import torch
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins import MixedPrecision
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
@@ -170,6 +171,9 @@ class Learner(pl.LightningModule):
 
         # The step at which the fit ends; None when epochs alone limit it.
         self.last_step: int | None = None
+
+        # Further callbacks of the fit.
+        self.callbacks: list[Callback] = []
 
         # Sum and number of the losses of this epoch so far, over all processes.
         self.epoch_loss_sum = 0.0

@@ -337,8 +337,7 @@ def summarise(logits: Tensor, labels: Tensor, classes) -> dict[str, Any]:
 
     # Each pair (label, prediction) is one cell of the flattened matrix.
     cells = labels * size + predicted
-    confusion = torch.zeros(size * size, dtype=torch.long)
-    confusion = confusion.index_add_(0, cells, torch.ones_like(labels)).view(size, size)
+    confusion = torch.bincount(cells, minlength=size * size).view(size, size)
     totals = confusion.sum(1)
 
     # A class without samples has no accuracy.
@@ -473,7 +472,8 @@ class Interval(NamedTuple):
 def wilson(share: float, count: int) -> Interval:
     """Return Wilson's 95% interval of a share of ``count`` independent samples.
 
-    For a share of 1, mean ± standard error would be a single point; this interval is not.
+    For a share of 1, mean ± standard error would be a single point; this interval is not. Its end
+    there is exactly 1, and at a share of 0 exactly 0.
 
     Reference: Wilson, "Probable inference, the law of succession, and statistical inference"
     (1927).
@@ -486,4 +486,11 @@ def wilson(share: float, count: int) -> Interval:
     middle = (share + z2 / (2 * count)) / (1 + z2 / count)
     spread = share * (1 - share) / count + z2 / (4 * count**2)
     half = LEVEL_95 * math.sqrt(spread) / (1 + z2 / count)
-    return Interval(max(0.0, middle - half), min(1.0, middle + half))
+
+    # At the ends the formula gives 0 and 1 up to a rounding error.
+    low, high = middle - half, middle + half
+    if share <= 0:
+        low = 0.0
+    if share >= 1:
+        high = 1.0
+    return Interval(low, high)

@@ -85,7 +85,13 @@ class RecipeLearner(Learner):
     def loss(self, inputs: Any, labels: Tensor) -> Tensor:
         options = self.recipe.training
         inputs, labels = in_phase(options.phases, self.global_step, inputs, labels)
-        outputs = forward_of(self.model, self, inputs, options.weight_dropout)
+
+        # With weight dropout the model runs without a random share of its weights.
+        if options.weight_dropout:
+            weights = dropped_weights(self.model, options.weight_dropout)
+            outputs = functional_call(self.model, weights, (inputs,))
+        else:
+            outputs = self(inputs)
         return self.task.loss(outputs, labels, options.label_smoothing)
 
     def weight(self, labels: Tensor) -> float:
@@ -149,19 +155,6 @@ class RecipeLearner(Learner):
         parts: list[Pairs | None] = [None] * self.trainer.world_size
         torch.distributed.all_gather_object(parts, contribution)
         return joined_pairs(parts)
-
-
-def forward_of(
-    model: nn.Module, call: Callable[[Any], Tensor], inputs: Any, dropout: float
-) -> Tensor:
-    """Return the outputs of a training step.
-
-    Without weight dropout this is ``call(inputs)``. With it, the model runs without a random share
-    of its weights.
-    """
-    if not dropout:
-        return call(inputs)
-    return functional_call(model, dropped_weights(model, dropout), (inputs,))
 
 
 def in_phase(

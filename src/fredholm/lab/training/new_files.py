@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ...errors import OptionError
 from ...progress import working
+from ..data.files.labelled import read_labelled
 from .build import in_float32
 from .metrics import baseline_of
 from .prediction import alike_batches, load_predictor
@@ -51,8 +52,6 @@ def evaluate_files(
             training did not have.
         OptionError: the run's task can be evaluated on its own splits only.
     """
-    from ..data.files.labelled import read_labelled
-
     if not files:
         raise OptionError("files: expected labelled files or folders, got none; name some")
     predictor = load_predictor(run, trust_code, overrides)

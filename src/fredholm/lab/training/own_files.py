@@ -7,6 +7,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+from ..data.files import Reading, open_files
+from ..data.files.collect import family_of, mark_of
+from ..data.files.suffixes import stem_of
 from .recipe import READING, Recipe
 from .usual import usual_recipe
 
@@ -24,8 +27,6 @@ def names_files(source: Any) -> bool:
         >>> names_files("digits"), names_files("./my.yaml"), names_files("series.csv")
         (False, False, True)
     """
-    from ..data.files.collect import family_of
-
     path = Path(source)
     is_yaml = path.suffix.lower() in (".yaml", ".yml")
     if is_yaml or (path / "recipe.yaml").is_file():
@@ -104,9 +105,6 @@ def data_mark(recipe: Recipe) -> str | None:
     if recipe.data.name != "files" or recipe.data.path is None:
         return None
 
-    from ..data.files import Reading
-    from ..data.files.collect import mark_of
-
     reading = Reading(**(recipe.data.options | recipe.data.reading))
     return mark_of(Path(recipe.data.path).expanduser().absolute(), reading)
 
@@ -119,8 +117,6 @@ def complete(raw: dict[str, Any]) -> dict[str, Any]:
 
     These are the model for the kind of its files, and the batch size and epochs for their number.
     """
-    from ..data.files import open_files
-
     data = raw["data"]
     options = data.get("options", {})
     reading = {key: data[key] for key in READING if data.get(key) is not None}
@@ -204,8 +200,6 @@ _PATCH_EXTENTS = {"images": "{0} x {0} pixels"}
 
 def describe(path: str | Path, reading: dict[str, Any]) -> dict[str, Any]:
     """Describe the files at ``path`` (:attr:`.data.files.Source.description`) and their model."""
-    from ..data.files import open_files
-
     source = open_files(path, reading)
     usual = usual_recipe(source)
     encoder = usual["model"].get("encoder", {})

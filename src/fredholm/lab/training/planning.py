@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import math
@@ -15,14 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import DataError
-from ...kernels import auxiliary_loss
 from ..data.create import stand_in
 from ..data.registry import get_entry
 from .build import build_dataset, build_loaders, build_mixer, build_model, data_arguments
 from .checks import check_task
 from .fit import Double
+from .learner import Loader
 from .machine import describe_machine, peak_megabytes, seconds_of
-from .module import autocast_of, descent_of, forward_of, in_phase
+from .module import RecipeLearner, autocast_of
 from .recipe import Phase, Recipe
 from .run import check_devices
 from .tasks import task_of
@@ -134,7 +133,7 @@ def plan_run(recipe: Recipe, steps: int = 3, *, trust_code: bool = False) -> Run
     if recipe.training.precision == "64":
         model.double()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    step = _Step(model.to(device).train(), recipe, data.train, device)
+    step = _Step(model.to(device).train(), recipe, loader, data.train).to(device)
     batches = _endless(loader)
 
     # Memory is measured in the phase with the longest texts. Its step is the first one, which is
@@ -148,7 +147,7 @@ def plan_run(recipe: Recipe, steps: int = 3, *, trust_code: bool = False) -> Run
     seconds_of_stretch = []
     for number in stretches:
         step.number = number
-        times = [seconds_of(lambda: step(next(batches))) for _ in range(steps)]
+        times = [seconds_of(lambda: step.take(next(batches)), device) for _ in range(steps)]
         seconds_of_stretch.append(statistics.median(times))
     validation = step.validation_seconds(data.validation, data.validation_samples)
 
@@ -169,7 +168,7 @@ def plan_run(recipe: Recipe, steps: int = 3, *, trust_code: bool = False) -> Run
         step_seconds=duration.step_seconds,
         validation_seconds=validation,
         minutes=duration.minutes,
-        operators=_operators(model, step.to_device(data.train.example())),
+        operators=_operators(model, step.part_to_device(data.train.example())),
         machine=describe_machine(),
         processes=recipe.training.devices * recipe.training.nodes,
         limited=duration.limited,
@@ -317,51 +316,47 @@ def _endless(loader: Callable[[int, int], Any]) -> Iterator[Any]:
         yield from batches
 
 
-class _Step:
-    """A training step as :class:`fredholm.lab.training.module.RecipeLearner` takes it.
+class _Step(RecipeLearner):
+    """The training step of a run without a trainer.
 
     ``number`` is the number of the step, which decides its phase.
     """
 
     number = 0
 
-    def __init__(self, model: Any, recipe: Recipe, data: Any, device: torch.device):
-        self.model = model
-        self.recipe = recipe
-        self.device = device
-        self.task = task_of(data)
-        self.mixer = build_mixer(recipe, len(data.classes))
-        groups = model.weight_decay_groups(recipe.optimizer.weight_decay)
-        self.optimizer = descent_of(recipe).optimizer(groups)
+    def __init__(self, model: Any, recipe: Recipe, loader: Loader, data: Any):
+        mixer = build_mixer(recipe, len(data.classes))
+        super().__init__(model, recipe, loader, mixer, task_of(data))
+        self.optimizer = self.descent.optimizer(self.trained())
 
-    def __call__(self, batch: tuple[Any, Tensor]) -> None:
+    @property
+    def global_step(self) -> int:
+        return self.number
+
+    def take(self, batch: tuple[Any, Tensor]) -> None:
+        """Take a step of the optimizer."""
         self.optimizer.zero_grad()
-        self.loss(batch).backward()
+        self.total_loss(batch).backward()
         if self.recipe.training.clip_norm is not None:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.training.clip_norm)
         self.optimizer.step()
-        self._wait()
 
-    def to_device(self, part: Any) -> Any:
+    def part_to_device(self, part: Any) -> Any:
         """Move inputs or labels to the device, in the precision of the training."""
         part = part.to(self.device)
         if self.recipe.training.precision == "64":
             return Double().convert_input(part)
         return part
 
-    def loss(self, batch: tuple[Any, Tensor]) -> Tensor:
+    def total_loss(self, batch: tuple[Any, Tensor]) -> Tensor:
         """Compute the loss of a batch, with the model's own penalty."""
-        options = self.recipe.training
-        inputs, labels = map(self.to_device, batch)
+        inputs, labels = map(self.part_to_device, batch)
         if self.mixer is not None:
             inputs, labels = self.mixer(inputs, labels, torch.Generator().manual_seed(0))
-        inputs, labels = in_phase(options.phases, self.number, inputs, labels)
+        with autocast_of(self.recipe, self.device):
+            loss = self.loss(inputs, labels)
 
-        with self._precision():
-            outputs = forward_of(self.model, self.model, inputs, options.weight_dropout)
-            loss = self.task.loss(outputs, labels, options.label_smoothing)
-
-        penalty = auxiliary_loss(self.model)
+        penalty = self.penalty()
         if penalty is None:
             return loss
         return loss + penalty
@@ -381,17 +376,18 @@ class _Step:
             return x
 
         with torch.autograd.graph.saved_tensors_hooks(record, lambda x: x):
-            loss = self.loss(batch)
+            loss = self.total_loss(batch)
         loss.backward()
         return sum(sizes.values()) / MEGABYTE
 
     def peak_megabytes(self, batch: tuple[Any, Tensor]) -> float | None:
         """Return by how much a complete step raises the memory in use."""
         if self.device.type != "cuda":
-            return peak_megabytes(lambda: self(batch))
+            return peak_megabytes(lambda: self.take(batch))
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
-        self(batch)
+        self.take(batch)
+        torch.cuda.synchronize()
         return (torch.cuda.max_memory_allocated() - before) / MEGABYTE
 
     @torch.no_grad()
@@ -402,20 +398,12 @@ class _Step:
         self.model.eval()
 
         def forward() -> None:
-            with self._precision():
-                self.model(self.to_device(inputs))
-            self._wait()
+            with autocast_of(self.recipe, self.device):
+                self.model(self.part_to_device(inputs))
 
-        seconds = seconds_of(forward)
+        seconds = seconds_of(forward, self.device)
         self.model.train()
         return seconds * math.ceil(samples / size)
-
-    def _precision(self) -> contextlib.AbstractContextManager[Any]:
-        return autocast_of(self.recipe, self.device)
-
-    def _wait(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
 
 
 def _operators(model: Any, sample: Any) -> dict[str, str]:

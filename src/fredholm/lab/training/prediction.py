@@ -19,6 +19,9 @@ from ...errors import DataError, OptionError
 from ...files import replacing, storing
 from ...integral import inference
 from ...progress import working
+from ..compare.saved import is_comparison, load_pick
+from ..data.files.table import in_words
+from ..data.files.unlabelled import read_unlabelled
 from .build import in_float32
 from .calibration import temperature_of
 from .evaluation import load_run, on_device, refuse_overrides
@@ -75,8 +78,6 @@ def predict(
             lies in no folder. All of this is checked before any sample is read.
         CheckpointError: there is no run or model, or a comparison that recommends an operator.
     """
-    from ..data.files.unlabelled import read_unlabelled
-
     if out is not None:
         _check_out(Path(out), files)
     predictor = load_predictor(run, trust_code)
@@ -139,8 +140,6 @@ def load_predictor(
     Raises:
         TrustError, OptionError, CheckpointError: see :func:`load_run`.
     """
-    from ..compare.saved import is_comparison, load_pick
-
     if is_comparison(folder):
         refuse_overrides(overrides)
         pick = load_pick(folder)
@@ -213,8 +212,6 @@ def _row(
     place: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Make the row of one sample; ``place`` is where it was read, for errors."""
-    from ..data.files.table import in_words
-
     try:
         return to_row(output, predictor, shape)
     except _NotFiniteError as error:
@@ -302,7 +299,8 @@ def write_predictions(rows: Sequence[Mapping[str, Any]], path: str | Path) -> Pa
         if suffix == ".json":
             temporary.write_text(json.dumps(list(rows), indent=1) + "\n", encoding="utf-8")
         elif suffix == ".csv":
-            _write_csv(rows, temporary)
+            with temporary.open("w", encoding="utf-8", newline="") as file:
+                file.write(as_table(rows))
         else:
             # Through an open file, since numpy.savez would add .npz to a temporary name.
             with temporary.open("wb") as file:
@@ -341,11 +339,6 @@ def _refuse_table_of_fields(path: Path) -> None:
         raise OptionError(
             f"out: expected .npz or .json for fields, which are arrays, got {path.name!r}"
         )
-
-
-def _write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        file.write(as_table(rows))
 
 
 def as_table(rows: Sequence[Mapping[str, Any]]) -> str:

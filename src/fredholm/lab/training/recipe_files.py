@@ -12,6 +12,8 @@ from pydantic import ValidationError
 
 from ...errors import RecipeError, suggest
 from .. import checkout
+from ..data.files.collect import readable
+from .checks import check, code_files, import_files
 from .own_files import complete, modelless, named, names_files
 from .recipe import Recipe
 from .recipe_errors import explain
@@ -200,8 +202,6 @@ def load_recipe(
             ...
         fredholm.errors.RecipeError: training.epochs: expected integer, got 'few' (str)
     """
-    from .checks import import_files
-
     contents = _read(source)
     raw = named(apply_overrides(contents.raw, list(overrides)))
     samples_choose_model = modelless(raw)
@@ -210,7 +210,7 @@ def load_recipe(
     trusted = trust_code or contents.is_users_own
     imports = import_files(recipe.imports, contents.folder, trusted)
     recipe.imports = imports
-    _check(recipe)
+    check(recipe)
     if first is not None:
         first(recipe)
 
@@ -218,7 +218,7 @@ def load_recipe(
     if samples_choose_model:
         recipe = _validate(complete(raw))
         recipe.imports = imports
-        _check(recipe)
+        check(recipe)
     return recipe
 
 
@@ -229,22 +229,12 @@ def _validate_without_samples(raw: dict[str, Any]) -> Recipe:
     return _validate(raw)
 
 
-def _check(recipe: Recipe) -> None:
-    """Check a recipe against the registries, which by now hold what it imports."""
-    from .checks import check, settle_words
-
-    settle_words(recipe)
-    check(recipe)
-
-
 def imported_code(source: str | Path | dict[str, Any]) -> list[Path]:
     """List the files that loading a recipe or run folder would execute, without executing them.
 
     Raises:
         RecipeError: no recipe there, or one that cannot be read.
     """
-    from .checks import code_files
-
     contents = _read(source)
     recipe = _validate_without_samples(named(contents.raw))
     return code_files(recipe.imports, contents.folder)
@@ -306,8 +296,6 @@ def _read_file(path: Path) -> dict[str, Any]:
             raise
 
         # A file with another suffix may have been meant as samples.
-        from ..data.files.collect import readable
-
         raise RecipeError(f"{error}; to train on samples, name files of: {readable()}") from error
 
 

@@ -34,7 +34,7 @@ from .checkpoints import list_checkpoints
 from .checks import check_read, check_task
 from .evaluation import check_unchanged
 from .failures import TrainingFailed, memory_named
-from .fit import Fit, Goal, Limits, fit
+from .fit import Fit, Goal, Limits, Saving, fit
 from .folder import RunFolder, RunResult
 from .launch import launch, launches
 from .learner import Loader
@@ -48,6 +48,9 @@ from .tasks import Classification, Task, task_of
 from .warm_start import known_vocabulary, start_from
 
 Report = Callable[[str], None]
+
+# The advice after Ctrl-C.
+AGAIN = "continue with the same command and --resume"
 
 
 @dataclass(frozen=True)
@@ -334,7 +337,10 @@ def _train_in_folder(request: Request, prepared: Prepared) -> RunResult:
         request.group.by_first(lambda: request.folder.write_result(result))
         return result
     except OSError as error:
-        raise _storage_failed(request.folder, error) from error
+        reason = error
+        if not isinstance(error, StorageError):
+            reason = storage_error(error, request.folder.root)
+        raise TrainingFailed(f"{reason}; {_way_on(request.folder)}") from error
 
 
 def _fit(request: Request, prepared: Prepared) -> RunResult:
@@ -344,21 +350,19 @@ def _fit(request: Request, prepared: Prepared) -> RunResult:
     task = task_of(prepared.train)
     mixer = build_mixer(recipe, len(prepared.train.classes))
     module = RecipeLearner(model, recipe, prepared.train_loader, mixer, task, request.group.mesh)
+    if isinstance(model.body, ContinuousBody):
+        inputs, _ = prepared.validation.batch(torch.arange(min(SAMPLES, len(prepared.validation))))
+        module.callbacks.append(StepMonitor(folder.monitors, inputs))
 
     stop = _goal(recipe.training.early_stop, task)
     best = _best_goal(stop, task)
     fitted = fit(
         module,
-        limits=_limits(recipe),
+        limits=_limits(recipe, stop),
         keep=partial(models.save_pretrained, folder=folder.model, **prepared.train.describe()),
         validation=prepared.validation_loader,
         best=best if recipe.training.keep == "best" else None,
-        stop=stop,
-        folder=folder.root,
-        resume=request.resume,
-        again="continue with the same command and --resume",
-        tensorboard=True,
-        callbacks=_monitors(folder, model, prepared.validation),
+        saving=Saving(folder.root, request.resume, AGAIN, tensorboard=True),
         say=request.report,
         group=request.group,
     )
@@ -371,7 +375,7 @@ def _fit(request: Request, prepared: Prepared) -> RunResult:
     return _result(recipe, folder, model, fitted, best.metric)
 
 
-def _limits(recipe: Recipe) -> Limits:
+def _limits(recipe: Recipe, stop: Goal | None) -> Limits:
     options = recipe.training
     return Limits(
         epochs=options.epochs,
@@ -384,6 +388,7 @@ def _limits(recipe: Recipe) -> Limits:
         strategy=options.strategy,
         save_minutes=options.checkpoint_minutes,
         save_steps=options.checkpoint_steps,
+        stop=stop,
     )
 
 
@@ -420,14 +425,6 @@ def _best_goal(stop: Goal | None, task: Task) -> Goal:
     return Goal(*task.metric)
 
 
-def _monitors(folder: RunFolder, model: Any, validation: LabelledDataset) -> list[StepMonitor]:
-    """Make the callbacks that suit the model: a continuous one records its steps."""
-    if not isinstance(model.body, ContinuousBody):
-        return []
-    inputs, _ = validation.batch(torch.arange(min(SAMPLES, len(validation))))
-    return [StepMonitor(folder.monitors, inputs)]
-
-
 def _calibrate(request: Request, validation: LabelledDataset) -> None:
     """Fit the temperature of the kept model on all of the validation data.
 
@@ -454,13 +451,6 @@ def _calibrate(request: Request, validation: LabelledDataset) -> None:
     parts = cut_samples(validation, model.encoder, mesh.get_local_rank(), mesh.size())
     logits, labels = logits_on_shards(model, task, make_loader(parts, batch_size, seed=seed), mesh)
     group.by_first(lambda: write_temperature(folder, logits, labels))
-
-
-def _storage_failed(folder: RunFolder, error: OSError) -> TrainingFailed:
-    reason = error
-    if not isinstance(error, StorageError):
-        reason = storage_error(error, folder.root)
-    return TrainingFailed(f"{reason}; {_way_on(folder)}")
 
 
 def _way_on(folder: RunFolder) -> str:

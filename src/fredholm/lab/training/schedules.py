@@ -16,8 +16,6 @@ from torch.optim.lr_scheduler import LambdaLR, LinearLR, ReduceLROnPlateau
 
 from .metrics import direction
 
-NAMES = ("cosine", "linear", "inverse_sqrt", "step", "plateau", "constant")
-
 
 @dataclass(frozen=True)
 class Schedule:
@@ -37,7 +35,7 @@ class Schedule:
     None of them goes below f.
 
     Attributes:
-        name: one of :data:`NAMES`.
+        name: one of the courses above.
         warmup, of: the warm-up takes the share ``warmup / of`` of all steps. Both may count epochs,
             or ``of`` is 1. With ``of=None``, ``warmup`` is a number of epochs.
         warmup_steps: length of the warm-up in steps, instead of ``warmup``.
@@ -92,13 +90,15 @@ class Schedule:
             [1.0, 1.0, 0.5, 0.5, 0.25, 0.25]
             >>> [round(Schedule("inverse_sqrt").share(s, 2, 9, 3), 3) for s in range(5)]
             [0.5, 1.0, 0.816, 0.707, 0.632]
+            >>> [round(Schedule(floor=0.1).share(s, 2, 6, 3), 3) for s in range(7)]
+            [0.5, 1.0, 1.0, 0.868, 0.55, 0.232, 0.1]
         """
-        if self.name == "cosine":
-            return warmup_cosine(step, warmup, steps, self.floor)
         if step < warmup:
             return (step + 1) / warmup
+        progress = min(1.0, (step - warmup) / max(1, steps - warmup))
+        if self.name == "cosine":
+            return self.floor + (1 - self.floor) * 0.5 * (1 + math.cos(math.pi * progress))
         if self.name == "linear":
-            progress = min(1.0, (step - warmup) / max(1, steps - warmup))
             return self.floor + (1 - self.floor) * (1 - progress)
         if self.name == "inverse_sqrt":
             return max(self.floor, math.sqrt(max(1, warmup) / (step + 1)))
@@ -146,18 +146,3 @@ class Schedule:
             rising = LinearLR(optimizer, 1 / warmup, total_iters=warmup - 1)
             result.append({"scheduler": rising, "interval": "step"})
         return result
-
-
-def warmup_cosine(step: int, warmup: int, total: int, floor: float) -> float:
-    """Return the learning rate at ``step`` as a share of the peak.
-
-    It rises linearly over ``warmup`` steps, and then follows a cosine down to ``floor``.
-
-    Example:
-        >>> [round(warmup_cosine(s, 2, 6, 0.1), 3) for s in range(7)]
-        [0.5, 1.0, 1.0, 0.868, 0.55, 0.232, 0.1]
-    """
-    if step < warmup:
-        return (step + 1) / warmup
-    progress = min(1.0, (step - warmup) / max(1, total - warmup))
-    return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress))
