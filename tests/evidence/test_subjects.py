@@ -114,14 +114,15 @@ def test_check_fails_where_a_ratio_fell(capsys, monkeypatch):
     assert main(["check", "performance"]) == 0
 
 
-def test_what_is_not_there_is_named(capsys):
-    with pytest.raises(SystemExit, match=r"time lra.*needs another subject"):
+def test_errors_name_unknown_subjects_and_parts(capsys):
+    with pytest.raises(SystemExit, match=r"time lra: expected a subject with parts to time"):
         main(["time", "lra"])
-    with pytest.raises(SystemExit, match=r"run itnet PART --only .*sections, spectrum, start"):
-        main(["run", "itnet", "--only", "measures"])  # would run the other parts as well
-    with pytest.raises(SystemExit, match=r"run lra nothing: needs one of rows, image"):
+    # Without the part, the other parts would run as well.
+    with pytest.raises(SystemExit, match=r"sections, spectrum, start.*: run itnet PART --only"):
+        main(["run", "itnet", "--only", "measures"])
+    with pytest.raises(SystemExit, match=r"run lra: expected one of rows, image, got nothing"):
         main(["run", "lra", "nothing"])
-    with pytest.raises(SystemExit, match="no timed cases"):
+    with pytest.raises(SystemExit, match="expected a subject with timed cases"):
         main(["check", "lra"])
     with pytest.raises(SystemExit):
         main(["time", "no-such-subject"])
