@@ -18,9 +18,9 @@ from tests.parts import parts
 
 
 def test_every_variant_has_a_name_and_a_recipe():
-    names = [name for name, _, _ in plan("canvas")]
+    names = list(plan("canvas"))
     assert len(set(names)) == len(names) == 8
-    assert [name for name, _, _ in plan("cifar10")] == ["linear", "pure", "softmax"]
+    assert list(plan("cifar10")) == ["linear", "pure", "softmax"]
 
 
 def test_a_model_is_judged_on_known_objects(monkeypatch):
