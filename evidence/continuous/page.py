@@ -10,7 +10,7 @@ from ..kit.claims import claims_section
 from ..kit.machine import machine_line
 from ..kit.page import head, load, spread, table
 from . import layers, plateau
-from .claims import CLAIMS, OWN, Found, result_at, remarks
+from .claims import CLAIMS, OWN, Found, remarks, result_at
 
 FILE = "continuous-transformer.json"
 LABELS = {
