@@ -10,8 +10,8 @@ case passes through four checks, in float64 except for the second:
 - ``step``: in causal order, any split into stretches and steps equals ``forward``.
 
 The library's own errors count as refusals; any other error is a failure. Where only one of forward
-and definition refuses, this is a failure too, unless the options name a strategy. With a failure the
-command that repeats it is printed.
+and definition refuses, this is a failure too, unless the options name a strategy. With a failure
+the command that repeats it is printed.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ Draw = random.Random
 
 @dataclass
 class Case:
-    """One operator on one domain; ``query_domain`` is the queries' domain where they have their own."""
+    """One operator on one domain; ``query_domain`` is the queries' domain where they have their
+    own.
+    """
 
     number: int
     name: str
@@ -119,7 +121,7 @@ def draw_some(draw: Draw, **choices: list[Any]) -> dict[str, Any]:
 
 
 def draw_options(name: str, draw: Draw) -> dict[str, Any]:
-    """Draw options of one of the library's operators; an operator registered by a user gets none."""
+    """Draw options of a library's operator; an operator registered by a user gets none."""
     flags = [True, False]
     activations = ["gelu", "silu", "tanh", "sin", "relu"]
     position = {"position_dim": draw.choice([1, 1, 2, 3])}
@@ -291,8 +293,8 @@ def check_forward(case: Case) -> float:
 def check_gradient(case: Case) -> float:
     """Compare the operator in float32 with its definition in float64.
 
-    Some cases are ill-conditioned in float32. There the definition in float32 is far off as well, and
-    ten times its distance is allowed.
+    Some cases are ill-conditioned in float32. There the definition in float32 is far off as well,
+    and ten times its distance is allowed.
     """
     exact = evaluate(case, case.operator.dense)
     single = replace(case, u=case.u.float(), domain=case.domain.to(torch.float32))

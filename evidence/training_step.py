@@ -1,4 +1,4 @@
-"""Time of a step of ``fredholm train``, beside a plain PyTorch loop on the same model and batches."""
+"""Time of a step of ``fredholm train`` beside a plain PyTorch loop on the same batches."""
 
 from __future__ import annotations
 

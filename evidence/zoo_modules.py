@@ -1,4 +1,4 @@
-"""The modules of the zoo: what each library has, as expressions, and layers that were changed."""
+"""The modules of the zoo: those of each library as expressions, and layers that a user changed."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from .unification.attention import timm_layers
 
 @dataclass(frozen=True)
 class Specimen:
-    """One module: how it is made, in which mode, by which function it is converted.
+    """One module of the zoo, and how it is converted.
 
     Attributes:
         library: its package.
-        name: what the table says.
-        build: makes it.
+        name: its name in the table.
+        build: makes the module.
         encoder: :func:`fredholm.convert.from_encoder` instead of :func:`fredholm.as_operator`.
         options: of that function.
-        training: in training mode.
+        training: convert it in training mode.
     """
 
     library: str
@@ -103,7 +103,7 @@ TransformerDecoderLayer(8, 2, 16) | Transformer(8, 2, 1, 1, 16) | Linear(8, 8)
 
 
 def expressions(text: str) -> list[str]:
-    """One a ``|`` or line."""
+    """Split a text at its lines and at `` | ``."""
     return [part.strip() for line in text.strip().splitlines() for part in line.split(" | ")]
 
 
@@ -124,11 +124,11 @@ POOLS = ("AvgPool", "AdaptiveAvgPool", "MaxPool")
 
 
 def evaluate(expression: str) -> Any:
-    """The module that an expression of this file makes."""
+    """Return the module that an expression of this file makes."""
     return eval(expression, {"nn": nn})
 
 
-# --- layers that were changed ---------------------------------------------------------------------
+# --- layers that a user changed -------------------------------------------------------------------
 
 
 class LowRank(nn.Linear):

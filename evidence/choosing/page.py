@@ -215,7 +215,7 @@ def gap(task: dict[str, Any], first: str, second: str) -> str:
 
 
 def flops_table() -> str:
-    """Return a table of predicted MFLOPs against N, and where they fall below softmax attention's."""
+    """Return a table of predicted MFLOPs against N, and of the N from which they are below attention's."""
     lines = []
     for name in sorted(COSTS):
         # CKConv does not have heads.

@@ -96,7 +96,7 @@ def run(options: Options) -> None:
 
 
 def trained_and_tested(cell: Cell, report: Report) -> Row:
-    """Train a model and return a row for its rate and for each other rate, with resampled series."""
+    """Train a model and return a row for its rate and for each resampled rate."""
     settings = cell.settings
     dataset, trained, seed = settings["dataset"], settings["trained"], settings["seed"]
     name = settings["model"].replace(RESAMPLED, NO_GAPS)

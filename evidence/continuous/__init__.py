@@ -1,4 +1,4 @@
-"""The continuous transformer: accuracy, noise, other numbers of steps, and monitors of each step."""
+"""The continuous transformer: accuracy, noise, other numbers of steps, and monitors."""
 
 from __future__ import annotations
 

@@ -67,8 +67,8 @@ def random_coefficients(
     r"""Return random media (count, n, n) with the two values ``low`` and ``high``.
 
     They depend on the sign of a Gaussian field with covariance :math:`(-\Delta + 9)^{-2}` and a
-    Neumann border. The field is a sum of cosines, so the same ``keys`` give the same medium at every
-    resolution.
+    Neumann border. The field is a sum of cosines, so the same ``keys`` give the same medium at
+    every resolution.
 
     Reference: Li et al. 2021 (FNO), A.3.2.
 

@@ -112,7 +112,7 @@ def _window(
 
 
 def create(request: Request) -> ComposedDataset:
-    """Return the data set of a request, which composes a canvas of ``image_size`` when it is read."""
+    """Return the data set of a request; reading a sample composes a canvas of ``image_size``."""
     entry, options = request.entry, request.options
     size = request.image_size or SIZE
     if min(size) < SIDE:

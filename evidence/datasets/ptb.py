@@ -1,4 +1,4 @@
-"""The Penn Treebank's text, read from the user's files, for models of the next character or word."""
+"""The Penn Treebank's text from the user's files, for models of the next character or word."""
 
 from __future__ import annotations
 

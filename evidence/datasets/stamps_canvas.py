@@ -219,8 +219,8 @@ def compose(
 ) -> tuple[UInt8[Tensor, "b 3 h w"], Tensor]:
     """Compose canvases of the stamps ``which``, and the stamps' masks (B, H, W).
 
-    They depend only on keys and indices. A canvas has a colour gradient and noise, over it fragments
-    of random stamps with a third of the stamp's side, and over both the stamp.
+    They depend only on keys and indices. A canvas has a colour gradient and noise, over it
+    fragments of random stamps with a third of the stamp's side, and over both the stamp.
 
     Example:
         >>> stamps = torch.full((2, 4, 8, 8), 255, dtype=torch.uint8)
@@ -295,7 +295,7 @@ def _over(paint: Tensor, stamp: Tensor, top: int, left: int) -> None:
 
 
 def create(request: Request) -> ComposedDataset:
-    """Return the data set of a request, which composes a canvas of ``image_size`` when it is read."""
+    """Return the data set of a request; reading a sample composes a canvas of ``image_size``."""
     entry, options = request.entry, request.options
     size = request.image_size or SIZE
     stored, names = read_stamps(source_folder(request, lambda file: True))

@@ -1,4 +1,4 @@
-"""History of the ratios that ``check`` compares, per commit and machine, for tables and pictures."""
+"""History of the ratios that ``check`` compares, per commit and machine."""
 
 from __future__ import annotations
 

@@ -202,7 +202,7 @@ class Bench:
         return self.models[name]
 
     def folder(self, name: str) -> Path:
-        """Return the folder of a row's trained model, which exists after the end of its training."""
+        """Return the folder of a row's trained model, which exists once it is trained."""
         return self.options.runs / "smollm2" / name / "model"
 
     def needles(self, kind: str, names: tuple[str, ...], most: int | None = None) -> None:
@@ -340,7 +340,7 @@ def recall_rows(answers_of: Answered, name: str) -> list[dict[str, Any]]:
 
 
 def goals(found: Mapping[str, Any]) -> str:
-    """Return a table of the goals for 12 groups: met, missed, or open if the interval has the goal."""
+    """Return a table of the goals for 12 groups: met, missed, or open within the interval."""
     lines = []
     for row in recall_rows(found["needle"], "12"):
         goal, share = GOALS.get(row["distance"]), row["12_share"]

@@ -1,4 +1,4 @@
-"""LUNA's feature map evaluated literally, with a network per scalar, and checks of ours against it."""
+"""LUNA's feature map evaluated literally, with a network per scalar, and a check of ours by it."""
 
 from __future__ import annotations
 

@@ -318,7 +318,7 @@ def run_theory(options: Options) -> None:
 
 
 def run_psi(options: Options) -> None:
-    """Draw the learned functions of the run that ``--only`` names, or of a small model of digits."""
+    """Draw the learned functions of the run that ``--only`` names, or of a model of digits."""
     run = Path(options.only[0]) if options.only else None
     epochs = 1 if options.small else 4 * EPOCHS
     keep({"psi": plot_psi(run, options.images / "luna-psi.png", epochs)}, options)

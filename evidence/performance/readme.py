@@ -1,6 +1,7 @@
 """The README's table of operators, from the committed results.
 
-It shows the purpose of each operator, its accuracy at equal parameters and its time beside attention.
+It shows the purpose of each operator, its accuracy at equal parameters and its time beside
+attention.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ def readme() -> str:
 def price() -> str:
     """Return the sentences on SmolLM2's recall and on its loss on long texts.
 
-    Recall is measured untrained, once with 12 groups of heads that keep softmax and once with a store.
+    Recall is measured untrained, once with 12 groups of heads that keep softmax and once with a
+    store.
     """
     found = load("recall.json")
     receipt = load("smollm2.json")["all"]["receipt"]
@@ -165,7 +167,10 @@ def _seeds(found: dict[str, list[float]]) -> int:
 
 
 def _score(scores: Iterable[float] | None) -> str:
-    """Return mean ± deviation in percent; of seeds in two groups too, whose list docs/choosing.md has."""
+    """Return mean ± deviation in percent, also for seeds in two groups.
+
+    The page docs/choosing.md lists the groups.
+    """
     return MISSING if scores is None else spread(scores).partition(" (")[0]
 
 

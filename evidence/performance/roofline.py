@@ -1,5 +1,5 @@
-"""Every operator at several lengths against the rates of this machine: matrix products, exponentials
-and memory.
+"""Every operator at several lengths against the rates of this machine: matrix products,
+exponentials and memory.
 
 Each operator is checked against its dense definition at 48 points before it is timed.
 """

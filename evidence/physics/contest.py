@@ -95,7 +95,7 @@ def built(row: Row, seed: int) -> nn.Module:
 
 
 def run(options: Options) -> None:
-    """Train the models of ``--only``, or all: settings, then paces, then the seeds of both tables."""
+    """Train the models of ``--only``, or all: settings, paces, then the seeds of both tables."""
     names = options.chosen(NAMES)
     steps = 30 if options.small else STEPS
 

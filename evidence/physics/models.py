@@ -1,16 +1,18 @@
-"""Models of forces between particles: positions (S, N, 2) and charges (S, N, 1) to forces (S, N, 2).
+"""Models of forces between particles, from positions (S, N, 2) and charges (S, N, 1).
+
+The forces have shape (S, N, 2).
 
 All of them have residual blocks of an interaction and a network per particle. They differ in how
 particles interact and in how positions come in:
 
 - ``itnet``, ``softmax``, ``infsa``: the library's operators; positions are Fourier features of each
-  particle, and ITNet's kernel reads those of displacements as well. ITNet integrates by the counting
-  measure: forces are sums, not means.
+  particle, and ITNet's kernel reads those of displacements as well. ITNet integrates by the
+  counting measure: forces are sums, not means.
 - ``softmax, relative``: attention whose keys and values have a network of the displacement added.
 - ``interaction network``: a sum over messages, each a network of both particles and their
   displacement.
-- ``egnn``: a network of both particles and their distance, whose sums of displacements turn with the
-  system.
+- ``egnn``: a network of both particles and their distance, whose sums of displacements turn with
+  the system.
 
 References: Battaglia et al. 2016 (interaction networks); Satorras et al. 2021 (EGNN); Shaw et al.
 2018 (relative positions in keys and values).

@@ -24,7 +24,7 @@ ROUNDS = 7
 
 
 class Goal(NamedTuple):
-    """Goals: how many times faster the forward and the training step, and smaller the memory, are."""
+    """Goals, as multiples: of the speed of forward and training step, and of the saved memory."""
 
     forward: float | None = None
     both: float | None = None

@@ -1,4 +1,4 @@
-"""Measurements of Theorems 4 and 5 of ITNet's paper, and witnesses that Theorems 1 to 3 are strict."""
+"""Measurements of Theorems 4 and 5 of ITNet's paper, and witnesses to the strict Theorems 1 to 3."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-r"""Measurement of Theorem 5: on translation-invariant data, the part of the kernel's gradient outside
-the translation-invariant kernels averages to zero.
+r"""Measurement of Theorem 5: on translation-invariant data, the part of the kernel's gradient
+outside the translation-invariant kernels averages to zero.
 
 The data are pairs (u, y) on a ring of n points: u is noise under a window, y a smoothing of it
 whose gain depends on the position. *Fixed* data are these pairs; *shifted* data are the same pairs

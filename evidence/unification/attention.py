@@ -72,7 +72,7 @@ def _heads(u: Tensor) -> Tensor:
 
 
 class RotaryAttention(nn.Module):
-    """Attention with queries and keys that are rotated as complex numbers (Su et al. 2021, Eq. 14)."""
+    """Attention with queries and keys rotated as complex numbers (Su et al. 2021, Eq. 14)."""
 
     def __init__(self):
         super().__init__()
@@ -151,7 +151,7 @@ def configuration(
     domain: Callable[[Tensor], Domain] | None = None,
     **rest: Any,
 ):
-    """Return a self attention whose operator is called on ``domain(u)``, or on its default domain."""
+    """Return a self attention whose operator is called on ``domain(u)`` or the default domain."""
 
     def apply(call: Callable[..., Tensor], u: Tensor) -> Tensor:
         if domain is None:

@@ -64,7 +64,7 @@ def attention() -> nn.Module:
 
 
 def recurrent(kind: str, **options: Any) -> Callable[[], nn.Module]:
-    """Return a function that makes a recurrence with long memory, by open forget or update gates."""
+    """Return a function that makes a recurrence with long memory, by open gates."""
 
     def build() -> nn.Module:
         layer = getattr(nn, kind)(DIM, 8, **options)

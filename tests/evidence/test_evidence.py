@@ -1,5 +1,5 @@
-"""Evidence that is still to be run: every section's models are recipes, and its tables and claims
-follow from its rows.
+"""Sections with or without runs: their models are recipes, and their tables and claims follow from
+the rows.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ def test_the_page_of_singular_values(monkeypatch):
     rows = [{"seed": 0, "layers": [layer, layer]}]
     monkeypatch.setattr(spectrum, "found", lambda: rows)
     assert "| 2 | 64 | 50.0 | 75.0 |" in spectrum.section_text()
-    assert spectrum.said({"spectrum": rows}).startswith("of a side of 64: 50.0% at rank 1")
-    assert spectrum.said({}) == "not run"
+    assert spectrum.shown({"spectrum": rows}).startswith("of a side of 64: 50.0% at rank 1")
+    assert spectrum.shown({}) == "not run"
 
 
 def test_models_in_equal_time_have_about_the_same_size_and_see_the_whole_length():

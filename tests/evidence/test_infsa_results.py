@@ -1,6 +1,4 @@
-"""InfSA's results: the page is what the files say, verdicts follow from numbers, fitted sizes from
-the growth of memory.
-"""
+"""InfSA's page follows from the result files, verdicts from numbers, fitted sizes from memory."""
 
 from __future__ import annotations
 
@@ -57,7 +55,7 @@ def test_the_largest_length_follows_the_growth_of_memory():
     assert largest(flat)[0] == 0
 
 
-def test_what_is_measured_was_checked():
+def test_mechanisms_are_checked_before_they_are_measured():
     assert check_model() < 1e-4
     found = mechanism("pure InfSA, N × N", 16, 1, True)
     assert found["seconds"] > 0

@@ -1,5 +1,5 @@
-"""LUNA's and the Arena's benchmarks: pages are those of the committed results, and what is measured
-is what is said.
+"""LUNA's and the Arena's pages follow from the committed results, and each measurement is of the
+model that its row names.
 """
 
 from __future__ import annotations
@@ -96,9 +96,8 @@ def test_the_kernels_error_falls_with_the_directions(monkeypatch):
 
 def test_saved_storages_count_once():
     x = torch.randn(100, requires_grad=True)
-    assert (
-        luna_speed.saved_bytes(lambda: (x.exp() * 2.0).sum(), set()) == 400
-    )  # exp keeps its output alone
+    # The exponential saves its output alone.
+    assert luna_speed.saved_bytes(lambda: (x.exp() * 2.0).sum(), set()) == 400
     assert luna_speed.saved_bytes(lambda: (x * x).sum(), {x.untyped_storage().data_ptr()}) == 0
 
 
