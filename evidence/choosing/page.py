@@ -215,7 +215,7 @@ def gap(task: dict[str, Any], first: str, second: str) -> str:
 
 
 def flops_table() -> str:
-    """Return a table of predicted MFLOPs against N, and of the N from which they are below attention's."""
+    """Return a table of predicted MFLOPs against N, and of the N where they fall below attention."""
     lines = []
     for name in sorted(COSTS):
         # CKConv does not have heads.

@@ -56,7 +56,7 @@ def leaf(*shape: int, scale: float = 1.0) -> Tensor:
 
 
 def move(x: Inputs, device: str, dtype: torch.dtype) -> Inputs:
-    """Move inputs to the device, floating-point ones in ``dtype``, and keep their need of gradients."""
+    """Move inputs to the device, floating-point ones in ``dtype``; the same ones need gradients."""
     moved = {}
     for name, tensor in x.items():
         to = dtype if tensor.is_floating_point() else tensor.dtype

@@ -1,4 +1,4 @@
-"""Measurements of Theorems 4 and 5 of ITNet's paper, and witnesses to the strict Theorems 1 to 3."""
+"""Measurements of Theorems 4 and 5 of ITNet's paper, and witnesses of its strict inclusions."""
 
 from __future__ import annotations
 
