@@ -9,7 +9,7 @@ from evidence.kit.clock import check
 from ..tolerances import assert_close
 
 
-def test_three_ways_of_one_convolution():
+def test_all_ways_compute_one_convolution():
     operator, u, domain = speed.make(12)
     expected = operator.dense(u, domain)
     for way in (speed.whole_kernel, speed.direct):

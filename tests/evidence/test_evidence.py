@@ -93,7 +93,7 @@ def test_runs_at_the_best_setting_take_the_place_of_those_at_one():
     assert ckconv.rows_of({"activation": old, "activation tuned": new}, "activation") == new
 
 
-def test_shares_of_a_kernel_of_known_rank():
+def test_shares_reach_one_at_the_rank_of_the_kernel():
     torch.manual_seed(0)
     left, right = torch.randn(2, 1, 5 * 3, 2), torch.randn(2, 1, 2, 4 * 3)
     kernel = (left @ right).view(2, 1, 5, 3, 4, 3).permute(0, 1, 2, 4, 3, 5)
@@ -103,7 +103,7 @@ def test_shares_of_a_kernel_of_known_rank():
     assert found[..., 1:] == pytest.approx(1.0)
 
 
-def test_the_page_of_singular_values(monkeypatch):
+def test_the_page_of_singular_values_shows_means_in_percent(monkeypatch):
     layer = {"side": 64, "shares": {str(r): 1 - 0.5 / r for r in spectrum.RANKS}}
     rows = [{"seed": 0, "layers": [layer, layer]}]
     monkeypatch.setattr(spectrum, "found", lambda: rows)

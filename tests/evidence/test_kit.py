@@ -142,7 +142,7 @@ def test_a_measurement_runs_in_another_process_and_returns_its_error():
         alone(step, operator="no such", n=16)
 
 
-def test_exponent_of_a_power_law():
+def test_the_exponent_is_that_of_a_power_law():
     rows = [{"n": n, "megabytes": 3.0 * n**1.5} for n in (16, 64, 256)]
     assert exponent(rows) == pytest.approx(1.5)
     assert exponent([{"n": 8, "megabytes": None}, *rows]) == pytest.approx(1.5)
