@@ -1,4 +1,4 @@
-"""Accuracy and speed of the first operators side by side: docs/results/foundation.md."""
+"""Accuracy and speed of the first operators side by side, docs/results/foundation.md."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ FILE = "foundation.json"
 SUBJECT = Subject(
     __name__, runs={"gather": ":gather_all"}, pages={PAGES / "foundation.md": ":page"}
 )
-FASTER, SHARE = 40, 0.5  # than the literal evaluation; of the rate of the matrix product
-GROUPS = ("hidden-first", "operators")  # the others are on the performance page
+# Goals: times as fast as the literal evaluation, and share of the rate of the matrix product.
+FASTER, SHARE = 40, 0.5
+GROUPS = ("hidden-first", "operators")
+"""Groups of cases in this page. The others are on the performance page."""
 TEXT = """## Accuracy
 
 Same backbone, same recipe, same epochs; only the operator differs. Single runs have no standard deviation. The runs had one thread
@@ -60,10 +62,12 @@ def read_json(path: Path) -> Any:
 
 
 def gather_run(folder: Path) -> dict[str, Any]:
-    """What one finished and evaluated run reported."""
+    """Return the row of a finished and evaluated run."""
     result, evaluation = read_json(folder / "result.json"), read_evaluation(folder)
     if evaluation is None:
-        raise SystemExit(f"{folder}: not evaluated with its last weights; run fredholm evaluate")
+        raise SystemExit(
+            f"{folder}: expected an evaluation of its last weights, got none; run fredholm evaluate"
+        )
     return {
         "run": result["name"],
         "dataset": evaluation["dataset"],
@@ -78,41 +82,42 @@ def gather_run(folder: Path) -> dict[str, Any]:
 
 
 def gather_sweep(folder: Path) -> list[dict[str, Any]]:
-    """One row for each combination of a sweep: mean and sd over its seeds."""
+    """Return one row per combination of a sweep, with mean and sd over its seeds."""
+    cells = [cell for cell in read_json(folder / "cells.json") if "error" not in cell]
     rows = []
     for row in read_json(folder / "table.json"):
-        cell = next(
-            c
-            for c in read_json(folder / "cells.json")
-            if c["cell"] == row["cell"] and "error" not in c
-        )
+        # All seeds of a combination share the facts of the first.
+        cell = next(cell for cell in cells if cell["cell"] == row["cell"])
         run = gather_run(folder / Path(cell["folder"]).name)
-        rows.append(
-            run | {"run": row["cell"], "accuracy": row["mean"], "sd": row["sd"], "seeds": row["n"]}
-        )
-        rows[-1]["minutes"] = row["minutes"]
+        scores = {"accuracy": row["mean"], "sd": row["sd"], "seeds": row["n"]}
+        rows.append(run | {"run": row["cell"], "minutes": row["minutes"], **scores})
     return rows
 
 
 def gather(folder: Path) -> list[dict[str, Any]]:
-    """A run's one row, or a sweep's rows."""
+    """Return the rows of a run or a sweep.
+
+    Raises:
+        SystemExit: the folder is neither.
+    """
     if (folder / "result.json").is_file():
         return [gather_run(folder)]
     if (folder / "table.json").is_file():
         return gather_sweep(folder)
-    raise SystemExit(f"{folder}: neither a finished run nor a sweep")
+    raise SystemExit(f"{folder}: expected a finished run or a sweep, got neither")
 
 
 def gather_all(options: Options) -> None:
-    """Finished runs and sweeps, their folders given by ``--only``, with the ``--threads`` they were
-    trained with.
+    """Gather the finished runs and sweeps in the folders of ``--only``.
+
+    ``--threads`` is the number of threads of their training.
     """
     rows = [row for folder in options.only for row in gather(Path(folder))]
     save({"machine": describe(), "runs": rows}, FILE, options.results)
 
 
 def accuracy_table(runs: dict[str, Any]) -> str:
-    """Test accuracies of the recipes, every operator beside the others."""
+    """Return the table of the recipes' test accuracies."""
     heads = (
         "data",
         "run",
@@ -125,47 +130,52 @@ def accuracy_table(runs: dict[str, Any]) -> str:
     )
     lines = []
     for row in runs["runs"]:
-        spread = f" ± {100 * row['sd']:.2f}" if row["sd"] is not None else ""
+        score = f"{100 * row['accuracy']:.2f}"
+        if row["sd"] is not None:
+            score += f" ± {100 * row['sd']:.2f}"
         names = row["dataset"], row["run"], row["operator"]
         counts = row["seeds"], f"{row['parameters']:,}", row["epochs"]
-        lines.append(
-            (*names, f"{100 * row['accuracy']:.2f}{spread}", *counts, f"{row['minutes']:.1f}")
-        )
+        lines.append((*names, score, *counts, f"{row['minutes']:.1f}"))
     return table(heads, lines)
 
 
 def speed_table(cases: list[dict[str, Any]]) -> str:
-    """Ratios first, then times."""
+    """Return the table of ratios and times."""
     heads = "case", "size", "way", "time / first way", "ms", "share of sgemm", "difference"
     lines = []
     for row in cases:
-        share = f"{row['matrix_rate_share']:.0%}" if row["matrix_rate_share"] else ""
+        share = ""
+        if row["matrix_rate_share"]:
+            share = f"{row['matrix_rate_share']:.0%}"
+        names = row["case"], row["note"], row["way"]
         times = f"{row['ratio']:.2f}", f"{row['milliseconds']:.2f} ({row['spread']:.2f})"
-        lines.append(
-            (row["case"], row["note"], row["way"], *times, share, f"{row['difference']:.0e}")
-        )
+        lines.append((*names, *times, share, f"{row['difference']:.0e}"))
     return table(heads, lines)
 
 
 def goals(cases: list[dict[str, Any]]) -> str:
-    """What became of the goals of hidden units first, case by case."""
+    """Return a sentence on the goals of the hidden-first form, met or missed in each case."""
+
+    def verdict(text: str, met: bool) -> str:
+        return f"{text} (met)" if met else f"{text} (missed)"
+
+    # The first way of a case is ours.
+    shares: dict[str, float] = {}
+    for row in cases:
+        shares.setdefault(row["case"], row["matrix_rate_share"])
     parts = []
-    for row in (row for row in cases if row["way"] == "literal"):
-        share = next(c["matrix_rate_share"] for c in cases if c["case"] == row["case"])
-        reached = [
-            f"{text} ({'met' if met else 'missed'})"
-            for text, met in (
-                (f"{row['ratio']:.0f} times", row["ratio"] >= FASTER),
-                (f"{share:.0%}", share >= SHARE),
-            )
-        ]
-        parts.append(f"{row['note']}: {' and '.join(reached)}")
-    asked = f"{FASTER} times faster than the literal evaluation, {SHARE:.0%} of the matrix product"
-    return f"Against the goals, {asked}'s rate: {'; '.join(parts)}."
+    for row in cases:
+        if row["way"] != "literal":
+            continue
+        share = shares[row["case"]]
+        faster = verdict(f"{row['ratio']:.0f} times", row["ratio"] >= FASTER)
+        parts.append(f"{row['note']}: {faster} and {verdict(f'{share:.0%}', share >= SHARE)}")
+    wanted = f"{FASTER} times faster than the literal evaluation, {SHARE:.0%} of the matrix product"
+    return f"Against the goals, {wanted}'s rate: {'; '.join(parts)}."
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the text of the page."""
     cpu, runs = load("performance.json"), load(FILE)
     cases = [row for row in cpu["cases"] if row["group"] in GROUPS]
     title = head("Results: the foundation", "foundation", FILE, "performance.json")

@@ -1,22 +1,24 @@
 """Random operators on random domains, until the minutes are over: ``python -m evidence fuzz
 [--minutes 10] [--seed 0] [--operator NAME] [--case N] [--out FILE]``.
 
-A case is a registered operator with options, a domain and features, all drawn from its number. Four
-checks, in float64 unless said otherwise:
+A case is a registered operator with options, a domain and features, all drawn from its number. Each
+case passes through four checks, in float64 except for the second:
 
-- ``forward`` is the definition, ``dense``, in values and in all gradients;
-- ``gradient``: values and gradients in float32 are those of the definition in float64;
+- ``forward`` equals the definition, ``dense``, in values and in all gradients;
+- ``gradient``: values and gradients in float32 equal those of the definition in float64;
 - ``jvp``: forward-mode derivatives are the transpose of the backward's;
-- ``step``: in causal order, any split into stretches and steps is ``forward``.
+- ``step``: in causal order, any split into stretches and steps equals ``forward``.
 
-What an operator refuses by name is counted; any other error is a failure, and so is a refusal by one
-of forward and definition alone, but where a strategy was asked for. A failure says the command that repeats it.
+The library's own errors count as refusals; any other error is a failure. Where only one of forward
+and definition refuses, this is a failure too, unless the options name a strategy. With a failure
+the command that repeats it is printed.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import time
 import warnings
@@ -24,7 +26,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -48,7 +50,8 @@ backward's; *step* that any split of a causal signal into stretches and steps gi
 alike (or of a strategy that was asked for). *Missing*: no order to step along. *Worst*: the largest difference over the largest magnitude
 among those that passed.
 """
-EXACT, SINGLE = 1e-8, 2e-3  # of the largest magnitude: float64, and float32's beside float64's
+# Allowed distances, as shares of the largest magnitude: in float64, and of float32 from float64.
+EXACT, SINGLE = 1e-8, 2e-3
 Draw = random.Random
 
 
@@ -57,7 +60,9 @@ Draw = random.Random
 
 @dataclass
 class Case:
-    """One operator on one domain. ``query_domain`` is another one for the queries, or None."""
+    """One operator on one domain; ``query_domain`` is the queries' domain where they have their
+    own.
+    """
 
     number: int
     name: str
@@ -75,7 +80,11 @@ class Case:
 
 
 def make_case(number: int, names: list[str]) -> Case:
-    """Everything about a case follows from its number. Raises what construction refuses."""
+    """Draw a case from its number alone.
+
+    Raises:
+        FredholmError: the operator or the domain refuses what was drawn.
+    """
     draw = Draw(number)
     torch.manual_seed(number)
     name = draw.choice(names)
@@ -88,7 +97,8 @@ def make_case(number: int, names: list[str]) -> Case:
     p = options.get("position_dim", draw.choice([1, 1, 2]))
     domain = draw_domain(draw, p, batch, heads)
     operator = create_operator(name, dim, heads, **options).double()
-    with torch.no_grad():  # off the initial values, so that every term counts
+    # Away from the initial values every term counts.
+    with torch.no_grad():
         for parameter in operator.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
     target = query = None
@@ -99,21 +109,22 @@ def make_case(number: int, names: list[str]) -> Case:
         domain = domain.replace(pairs=None)
     u = torch.randn(batch, domain.size, dim).double()
     if domain.valid is not None and draw.random() < 0.3:
-        u = torch.where(domain.valid[..., None], u, torch.nan)  # what padding holds is no one's
+        # The values at padded points must not reach any result.
+        u = torch.where(domain.valid[..., None], u, torch.nan)
     options = {"dim": dim, "heads": heads, **options}
     return Case(number, name, options, operator.eval(), domain, target, u, query)
 
 
-def some(draw: Draw, **values: list[Any]) -> dict[str, Any]:
-    """Each option with a value drawn, or left at its default half of the time."""
-    return {name: draw.choice(of) for name, of in values.items() if draw.random() < 0.5}
+def draw_some(draw: Draw, **choices: list[Any]) -> dict[str, Any]:
+    """Draw values for about half of the options; the others stay at their defaults."""
+    return {name: draw.choice(values) for name, values in choices.items() if draw.random() < 0.5}
 
 
 def draw_options(name: str, draw: Draw) -> dict[str, Any]:
-    """Options of a library's operator; none of one that a user registered."""
+    """Draw options of a library's operator; an operator registered by a user gets none."""
     flags = [True, False]
     activations = ["gelu", "silu", "tanh", "sin", "relu"]
-    place = {"position_dim": draw.choice([1, 1, 2, 3])}
+    position = {"position_dim": draw.choice([1, 1, 2, 3])}
     small = {"frequencies": draw.randint(1, 4), "sigma": 1.0, "width": draw.randint(1, 6)}
     tiles = {"strategy": [{"name": "exact", "memory": 300}, {"name": "exact", "memory": 20_000}]}
     chunks = {"strategy": [{"name": "linear", "chunk": n} for n in (1, 3, 5)]}
@@ -122,34 +133,37 @@ def draw_options(name: str, draw: Draw) -> dict[str, Any]:
         chosen = tuple(draw.sample(groups, draw.randint(1, len(groups))))
         further = {"depth": [2, 3], "groups": [chosen], "output": ["full", "compact"], **tiles}
         further |= {"per_head_hidden": flags, "learned_frequencies": flags}
-        return place | small | some(draw, activation=activations, rank=[1, 3], **further)
+        return position | small | draw_some(draw, activation=activations, rank=[1, 3], **further)
     if name == "itnet_low_rank":
         further = {"activation": activations, "learned_frequencies": flags, "strategy": ["exact"]}
-        return place | small | {"rank": draw.randint(1, 5)} | some(draw, **further)
+        return position | small | {"rank": draw.randint(1, 5)} | draw_some(draw, **further)
     if name == "luna":
         sizes = {"channels": draw.randint(1, 4), "directions": draw.randint(1, 3), "hidden": 4}
         further = {"per_head": flags, "shared": flags, "envelope": [None, "channels"], **chunks}
         activation = {"activation": ["relu", "gelu", "tanh"]}
-        return sizes | some(draw, tied=flags, **activation, **further)
+        return sizes | draw_some(draw, tied=flags, **activation, **further)
     if name == "linear_attention":
         maps = ["elu", "relu", "softplus", "performer", "hedgehog", "rff", "t2r"]
-        return some(draw, feature_map=maps, tied=flags, bias=flags, **chunks)
+        return draw_some(draw, feature_map=maps, tied=flags, bias=flags, **chunks)
     if name == "ckconv":
         sizes = {"width": draw.randint(2, 6), "omega": 2.0, "length": draw.randint(2, 16)}
         further = {"origin": ["start", "centre"], "bias": flags, "horizon": [None, 3]}
-        return place | sizes | some(draw, strategy=["auto", "exact", "fft"], **further)
+        strategies = ["auto", "exact", "fft"]
+        return position | sizes | draw_some(draw, strategy=strategies, **further)
     if name in ("infsa", "linear_infsa"):
         further: dict[str, list[Any]] = {"activation": ["relu", "gelu", "abs"], "bias": flags}
         further |= {"learned_decay": flags, "power": [0, 1, 2], "preset": ["paper", "released"]}
         if name == "infsa":
-            return some(draw, norm=["frobenius", "rows"], tied=flags, **further, **tiles)
+            return draw_some(draw, norm=["frobenius", "rows"], tied=flags, **further, **tiles)
         steps = {"steps": [1, 2], "centres": [1, 2, 3], "causal": ["exact", "streaming"]}
-        return some(draw, tied=flags, **steps, **further)
-    return some(draw, bias=flags, **tiles) if name == "softmax" else {}
+        return draw_some(draw, tied=flags, **steps, **further)
+    if name == "softmax":
+        return draw_some(draw, bias=flags, **tiles)
+    return {}
 
 
 def draw_domain(draw: Draw, p: int, batch: int, heads: int) -> Domain:
-    """One of every kind of domain that positions of dimension p allow."""
+    """Draw one of the kinds of domain that positions of dimension p allow."""
     n = draw.choice([1, 2, 3, 5, 8, 13, 21])
     kinds = ["points", "batch", "grid", "graph", "join"] + ["line", "line", "timestamps"] * (p == 1)
     kind = draw.choice(kinds)
@@ -198,90 +212,119 @@ class Wrong(Exception):
 
 
 def distance(actual: Tensor, expected: Tensor, scale: float | None = None) -> float:
-    """Largest difference over largest magnitude, infinite where one is not finite."""
+    """Return the largest difference over the largest magnitude; infinite where a value is NaN."""
     if actual.shape != expected.shape:
         raise Wrong(f"shape {tuple(actual.shape)}, expected {tuple(expected.shape)}")
     if not expected.numel():
         return 0.0
     size = scale or max(float(expected.abs().max()), 1e-3)
     difference = float((actual.double() - expected.double()).abs().max())
-    return difference / size if difference == difference else float("inf")
+    return float("inf") if math.isnan(difference) else difference / size
 
 
 def close(pairs: list[tuple[str, Tensor, Tensor]], allowed: float) -> float:
-    """The worst distance; gradients are measured by the largest of them all."""
-    scale = max([float(b.abs().max()) for _, _, b in pairs if b.numel()] + [1e-3])
+    """Return the largest distance of triples of a name, an answer and the expected one.
+
+    All of them are measured by the largest magnitude among the expected ones.
+
+    Raises:
+        Wrong: a distance is above ``allowed``.
+    """
+    magnitudes = [float(expected.abs().max()) for _, _, expected in pairs if expected.numel()]
+    scale = max([*magnitudes, 1e-3])
     worst = 0.0
-    for what, a, b in pairs:
-        found = distance(a, b, scale)
+    for name, actual, expected in pairs:
+        found = distance(actual, expected, scale)
+        # NaN must fail too.
         if not found <= allowed:
-            raise Wrong(f"{what} differs by {found:.1e}, allowed {allowed:.0e}")
+            raise Wrong(f"{name} differs by {found:.1e}, allowed {allowed:.0e}")
         worst = max(worst, found)
     return worst
 
 
+class Answer(NamedTuple):
+    """An output, and the gradients of a functional of it by name."""
+
+    output: Tensor
+    gradients: dict[str, Tensor]
+
+
 def leaves(case: Case) -> dict[str, Tensor]:
-    """What is differentiated by: features at real points, queries, parameters."""
-    given = {"u": case.u} | ({} if case.query is None else {"query": case.query})
-    given = {name: x.detach().clone().requires_grad_() for name, x in given.items()}
-    return given | dict(case.operator.named_parameters())
+    """Return the tensors with a gradient: features, queries where there are some, parameters."""
+    inputs = {"u": case.u}
+    if case.query is not None:
+        inputs["query"] = case.query
+    copies = {name: x.detach().clone().requires_grad_() for name, x in inputs.items()}
+    return copies | dict(case.operator.named_parameters())
 
 
-def evaluate(case: Case, function: Callable[..., Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-    """Output, and gradients of a functional that depends on the case alone."""
+def queries_of(case: Case) -> dict[str, Any]:
+    """Return the argument for the queries' own domain, where there is one."""
+    return {} if case.query_domain is None else {"query_domain": case.query_domain}
+
+
+def evaluate(case: Case, function: Callable[..., Tensor]) -> Answer:
+    """Return the output, and the gradients of a functional that depends on the case alone."""
     inputs = leaves(case)
-    on = {} if case.query_domain is None else {"query_domain": case.query_domain}
-    out = function(inputs["u"], case.domain, query=inputs.get("query"), **on)
+    out = function(inputs["u"], case.domain, query=inputs.get("query"), **queries_of(case))
     weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(case.number)).to(out)
     gradients = torch.autograd.grad(out, list(inputs.values()), weight, allow_unused=True)
-    found = {
-        name: torch.zeros_like(x) if g is None else g
-        for (name, x), g in zip(inputs.items(), gradients)
-    }
-    return out.detach(), found
+    found = {}
+    for (name, x), gradient in zip(inputs.items(), gradients):
+        found[name] = torch.zeros_like(x) if gradient is None else gradient
+    return Answer(out.detach(), found)
 
 
-def compare(case: Case, a: tuple, b: tuple, allowed: float) -> float:
-    values = close([("output", a[0], b[0])], allowed)
-    named = [(f"gradient of {name}", g, b[1][name]) for name, g in a[1].items()]
-    return max(values, close(named, allowed))
+def compare(actual: Answer, expected: Answer, allowed: float) -> float:
+    """Return the largest distance of two answers, in output and gradients."""
+    output = close([("output", actual.output, expected.output)], allowed)
+    gradients = [
+        (f"gradient of {name}", gradient, expected.gradients[name])
+        for name, gradient in actual.gradients.items()
+    ]
+    return max(output, close(gradients, allowed))
 
 
 def check_forward(case: Case) -> float:
-    return compare(case, evaluate(case, case.operator), evaluate(case, case.operator.dense), EXACT)
+    """Compare the operator with its definition in float64."""
+    return compare(evaluate(case, case.operator), evaluate(case, case.operator.dense), EXACT)
 
 
 def check_gradient(case: Case) -> float:
-    """Where float32 cannot do better, the definition in float32 is no nearer: ten times its
-    distance is allowed too.
+    """Compare the operator in float32 with its definition in float64.
+
+    Some cases are ill-conditioned in float32. There the definition in float32 is far off as well,
+    and ten times its distance is allowed.
     """
     exact = evaluate(case, case.operator.dense)
-    to = {"u": case.u.float(), "query": None if case.query is None else case.query.float()}
-    on = case.query_domain
-    domain, other = case.domain.to(torch.float32), None if on is None else on.to(torch.float32)
-    single = replace(case, **to, domain=domain, query_domain=other)
+    single = replace(case, u=case.u.float(), domain=case.domain.to(torch.float32))
+    if case.query is not None:
+        single.query = case.query.float()
+    if case.query_domain is not None:
+        single.query_domain = case.query_domain.to(torch.float32)
     try:
         found = evaluate(single, case.operator.float())
         try:
-            return compare(case, found, exact, SINGLE)
+            return compare(found, exact, SINGLE)
         except Wrong:
-            least = compare(case, evaluate(single, case.operator.dense), exact, float("inf"))
-            return compare(case, found, exact, 10 * least)
+            least = compare(evaluate(single, case.operator.dense), exact, float("inf"))
+            return compare(found, exact, 10 * least)
     finally:
         case.operator.double()
 
 
 def check_jvp(case: Case) -> float | None:
-    on = {} if case.query_domain is None else {"query_domain": case.query_domain}
+    """Compare forward mode with reverse mode; None where an operation lacks the forward rule."""
     u = case.u.nan_to_num()
     tangent = torch.randn(u.shape, generator=torch.Generator().manual_seed(1)).to(u)
 
     def function(x: Tensor) -> Tensor:
-        return case.operator(x, case.domain, query=case.query, **on)
+        return case.operator(x, case.domain, query=case.query, **queries_of(case))
 
     try:
         out, moved = torch.func.jvp(function, (u,), (tangent,))
-    except NotImplementedError:  # a DerivativeError, or torch's own of an op without the rule
+    except NotImplementedError:
+        # The library's DerivativeError, or torch's error for an operation without the rule.
         return None
     leaf = u.clone().requires_grad_()
     weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(2)).to(u)
@@ -296,12 +339,13 @@ def check_jvp(case: Case) -> float | None:
 
 
 def check_step(case: Case) -> float | None:
+    """Compare steps and stretches of drawn lengths with one call; None without a causal order."""
     if not case.domain.causal or case.query_domain is not None:
         return None
     draw, n = Draw(case.number), case.domain.size
-    op, state, parts, t = case.operator, None, [], 0
+    op, parts, t = case.operator, [], 0
     with torch.no_grad():
-        whole = op(case.u, case.domain)
+        expected = op(case.u, case.domain)
         state = op.init_state(case.u.shape[0], case.domain)
         while t < n:
             length = draw.randint(1, n - t)
@@ -312,7 +356,7 @@ def check_step(case: Case) -> float | None:
                 out, state = op.prefill(case.u[:, t : t + length], state)
             parts.append(out)
             t += length
-    return close([("steps", torch.cat(parts, 1), whole)], EXACT)
+    return close([("steps", torch.cat(parts, 1), expected)], EXACT)
 
 
 FUNCTIONS = {
@@ -328,8 +372,9 @@ FUNCTIONS = {
 
 @dataclass
 class Tally:
-    """What became of one check of one operator: ``missing`` counts cases without a forward-mode
-    rule, or without an order to step along.
+    """Outcomes of one check of one operator, counted.
+
+    ``missing`` counts cases without a forward-mode rule, or without an order to step along.
     """
 
     passed: int = 0
@@ -340,8 +385,9 @@ class Tally:
 
 
 def run_case(number: int, names: list[str]) -> Iterator[tuple[str, str, float | str | None]]:
-    """Check, outcome (``passed``, ``refused``, ``missing`` or ``failed``), and a distance or a
-    reason; nothing where the domain is none of the operator's.
+    """Yield each check with its outcome, one of ``OUTCOMES``, and a distance or a reason.
+
+    The checks end at the first refusal by ``forward``: the operator does not take this domain.
     """
     try:
         case = make_case(number, names)
@@ -353,7 +399,7 @@ def run_case(number: int, names: list[str]) -> Iterator[tuple[str, str, float | 
             found = function(case)
             yield check, "missing" if found is None else "passed", found
         except FredholmError as error:
-            # a strategy that was asked for may refuse where the definition does not
+            # A strategy named in the options may refuse where the definition does not.
             by_strategy = isinstance(error, StrategyError) and "strategy" in case.options
             if check == "forward" and not by_strategy and not both_refuse(case):
                 yield check, "failed", f"{case}: forward or definition alone says: {error}"
@@ -366,6 +412,7 @@ def run_case(number: int, names: list[str]) -> Iterator[tuple[str, str, float | 
 
 
 def both_refuse(case: Case) -> bool:
+    """Return whether the operator and its definition both refuse the case."""
     for function in (case.operator, case.operator.dense):
         try:
             evaluate(case, function)
@@ -378,8 +425,10 @@ def both_refuse(case: Case) -> bool:
 def run(
     seed: int, minutes: float | None, count: int | None, names: list[str]
 ) -> tuple[int, dict[str, dict[str, Tally]], list[dict[str, Any]]]:
-    """Cases until the minutes are over, or so many: how many, tallies by operator and check, and
-    the failures.
+    """Run cases until the minutes are over or ``count`` is reached.
+
+    Returns:
+        The number of cases, tallies by operator and check, and the failures.
     """
     end = None if minutes is None else time.monotonic() + 60 * minutes
     tallies: dict[str, dict[str, Tally]] = defaultdict(lambda: {c: Tally() for c in CHECKS})
@@ -400,6 +449,7 @@ def run(
 
 
 def show(tallies: dict[str, dict[str, Tally]]) -> None:
+    """Print the tallies as a table."""
     print(
         f"{'operator':18}{'check':10}{'passed':>8}{'refused':>8}{'missing':>8}{'failed':>8}  worst"
     )
@@ -410,13 +460,13 @@ def show(tallies: dict[str, dict[str, Tally]]) -> None:
 
 
 def page() -> str:
-    """The page of the committed result."""
+    """Return the page of the committed result."""
     found = load(OUT.name)
-    rows = [
-        (name, check, *(f"{t[key]:,}" for key in OUTCOMES), f"{t['worst']:.0e}")
-        for name, checks in found["operators"].items()
-        for check, t in checks.items()
-    ]
+    rows = []
+    for name, checks in found["operators"].items():
+        for check, tally in checks.items():
+            counts = [f"{tally[outcome]:,}" for outcome in OUTCOMES]
+            rows.append((name, check, *counts, f"{tally['worst']:.0e}"))
     command = f"`python -m evidence fuzz --minutes {found['minutes']:g} --seed {found['seed']}`"
     return (
         head("Random operators on random domains", "fuzz", OUT.name)
@@ -428,7 +478,7 @@ def page() -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command; 1 where something failed."""
+    """Run the command; return 1 where something failed."""
     parser = argparse.ArgumentParser(prog="python -m evidence fuzz", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--cases", type=int, help="this many instead of minutes")
@@ -438,7 +488,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help=f"write the result as JSON, such as {OUT}")
     args = parser.parse_args(argv)
     names = args.operator or list_operators()
-    warnings.filterwarnings("ignore", "displacements of")  # CKConv beyond its extent: as meant
+    # CKConv beyond its extent extrapolates with a warning; here this is meant to happen.
+    warnings.filterwarnings("ignore", "displacements of")
     if args.case is not None:
         for check, outcome, detail in run_case(args.case, names):
             print(f"{check:10}{outcome:8}  {detail}")
@@ -449,14 +500,15 @@ def main(argv: list[str] | None = None) -> int:
     show(tallies)
     print(f"{done} cases, {len(failures)} failures")
     if args.out:
+        operators = {}
+        for name, checks in tallies.items():
+            operators[name] = {check: vars(tally) for check, tally in checks.items()}
         result = {
             "machine": describe(),
             "seed": args.seed,
             "minutes": round((time.monotonic() - start) / 60, 1),
             "cases": done,
-            "operators": {
-                name: {check: vars(t) for check, t in c.items()} for name, c in tallies.items()
-            },
+            "operators": operators,
             "failures": failures,
         }
         args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

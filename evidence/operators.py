@@ -1,5 +1,6 @@
-"""Every registered operator against its own dense definition: the speed of an operator nobody wrote
-a case for.
+"""Speed of every registered operator, checked against its dense definition.
+
+It works for operators without cases of their own.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ SUBJECT = Subject(__name__, times={"cases": ":time"})
 
 
 def time(options: Options) -> None:
-    """Those of ``--only``, or all: printed, not kept."""
+    """Time the operators of ``--only``, or all, and print the rows without saving them."""
     for _ in time_cases(operators(options.chosen(list_operators()))):
         pass
 
@@ -26,7 +27,7 @@ def time(options: Options) -> None:
 def operators(
     names: list[str] | None = None, batch: int = 2, points: int = 196, dim: int = 64, heads: int = 2
 ) -> Iterator[Case]:
-    """Forward and forward + backward of each operator on a line."""
+    """Yield the cases of each operator on a line: forward, and forward + backward."""
     for name in names or list_operators():
         torch.manual_seed(0)
         operator = create_operator(name, dim, heads)
@@ -35,8 +36,7 @@ def operators(
         small, part = u.detach()[:1], Domain.line(points)
         dense, forward = no_grad(operator.dense, small, part), no_grad(operator, u, domain)
 
-        # The dense definition needs N² d² numbers: the first batch entry is checked, the whole
-        # batch is timed.
+        # The dense definition needs N² d² numbers, so only the first sample of a batch is checked.
         def checked(f=forward):
             return f()[:1]
 
@@ -45,14 +45,8 @@ def operators(
         inputs = [u, *operator.parameters()]
         both = lambda op=operator, d=domain, v=u, i=inputs: _step(op(v, d), i)  # noqa: E731
         plain = lambda op=operator, d=domain, v=u, i=inputs: _step(op.dense(v, d), i)  # noqa: E731
-        yield Case(
-            f"{name} forward+backward",
-            plain,
-            {name: Entry(both)},
-            tolerance=1e-3,
-            note=size,
-            repeats=5,
-        )
+        title, entries = f"{name} forward+backward", {name: Entry(both)}
+        yield Case(title, plain, entries, tolerance=1e-3, note=size, repeats=5)
 
 
 def _step(output: torch.Tensor, inputs: list[torch.Tensor]) -> torch.Tensor:

@@ -31,22 +31,24 @@ your machine.
 
 
 def page() -> str:
-    """docs/recipes.md."""
+    """Return the text of docs/recipes.md."""
     heads = "recipe", "task", "data", "model", "operator", "time"
     return PAGE.format(rows=table(heads, map(row, list_recipes())))
 
 
 def row(name: str) -> tuple[str, ...]:
-    """A recipe: what its first comment and its sections say."""
+    """Return a recipe's row, from its first comment and its sections."""
     recipe = load_recipe(name)
     task, time = about(find_recipe(name).read_text(encoding="utf-8"))
-    data = f"`{recipe.data.name}`" + (", your files" if get_entry(recipe.data.name).needs else "")
+    data = f"`{recipe.data.name}`"
+    if get_entry(recipe.data.name).needs:
+        data += ", your files"
     operator = recipe.operator.name or getattr(model_config(recipe.model.name).body, "operator", "")
     return f"`{name}`", task, data, f"`{recipe.model.name}`", f"`{operator}`", time
 
 
 def about(text: str) -> tuple[str, str]:
-    """The task and the time of a recipe, from its first comment.
+    """Return the task and the time of a recipe, from its first comment.
 
     Example:
         >>> about("# Digits, 10 classes; about a minute on a core. Try more.\\nname: digits")
@@ -56,4 +58,5 @@ def about(text: str) -> tuple[str, str]:
     comment = " ".join(line.removeprefix("#").strip() for line in lines)
     found = TIME.search(comment)
     task = re.split(r"(?<=[.?])\s", TIME.sub("", comment))[0]
-    return task.rstrip(".;:, "), found[1].lower().replace("gpu", "GPU") if found else ""
+    time = found[1].lower().replace("gpu", "GPU") if found else ""
+    return task.rstrip(".;:, "), time

@@ -1,5 +1,5 @@
-"""What a call costs where the arithmetic is little: every operator on few points, and single causal
-steps, beside ``nn.MultiheadAttention`` on the same signal.
+"""Overhead of small calls: every operator on few points, and single causal steps, beside
+``nn.MultiheadAttention`` on the same signal.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import importlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -38,22 +38,40 @@ PEER = "nn.MultiheadAttention"
 DIM, STEP_DIM, HEADS = 32, 128, 4
 SIZES = (8, 16, 32, 64, 128, 256)
 MANY = 1 << 62
-# Where the crossovers of forms by size stand, and a function that only the form for few points calls.
+"""A crossover that is never reached."""
+
+
+class Crossover(NamedTuple):
+    """The size up to which an operator uses its form for few points.
+
+    Attributes:
+        module: that defines the size.
+        constant: its name.
+        function: a function that only the form for few points calls.
+    """
+
+    module: str
+    constant: str
+    function: str
+
+
 FAMILIES = "fredholm.families"
 FEW = {
-    "itnet": (f"{FAMILIES}.itnet.hidden_first.tiled", ("FEW_RECORDED",), "one_tile"),
-    "ckconv": (f"{FAMILIES}.ckconv.grid_convolution.fft", ("FEW",), "DirectConvolution.respond"),
-    "infsa": (f"{FAMILIES}.infsa.graph.token_graph", ("FEW",), "TokenGraph.edges"),
-    "luna": ("fredholm.ops.feature_map.bank", ("FEW_RECORDED",), "_before"),
+    "itnet": Crossover(f"{FAMILIES}.itnet.hidden_first.tiled", "FEW_RECORDED", "one_tile"),
+    "ckconv": Crossover(
+        f"{FAMILIES}.ckconv.grid_convolution.fft", "FEW", "DirectConvolution.respond"
+    ),
+    "infsa": Crossover(f"{FAMILIES}.infsa.graph.token_graph", "FEW", "TokenGraph.edges"),
+    "luna": Crossover("fredholm.ops.feature_map.bank", "FEW_RECORDED", "_before"),
 }
-# The same where values alone are wanted, where it is another form.
 FEW_VALUES = {
-    "itnet": (f"{FAMILIES}.itnet.hidden_first.columns", ("LARGEST",), "few_points"),
-    "infsa": (f"{FAMILIES}.infsa.graph.token_graph", ("FEW",), "TokenGraph._evenly"),
-    "luna": ("fredholm.ops.feature_map.bank", ("FEW",), "_at_once"),
+    "itnet": Crossover(f"{FAMILIES}.itnet.hidden_first.columns", "LARGEST", "few_points"),
+    "infsa": Crossover(f"{FAMILIES}.infsa.graph.token_graph", "FEW", "TokenGraph._evenly"),
+    "luna": Crossover("fredholm.ops.feature_map.bank", "FEW", "_at_once"),
 }
+"""Crossovers of operators that have other forms without gradients."""
 ROUNDS = 15
-# How much of MultiheadAttention's time a call on eight points may take.
+# Largest time of a call on eight points, in units of MultiheadAttention's.
 GOALS = {
     "softmax": 1.5,
     "linear_attention": 2.5,
@@ -105,19 +123,20 @@ Command: `python -m evidence time small tune`.
 
 
 def time_calls(options: Options) -> None:
-    """Calls of every operator at each length, alone and inside ``inference``."""
-    lengths = LENGTHS[:1] if options.small else LENGTHS
-    rows = [row for n in lengths for row in calls(n, options.chosen(list_operators()))]
+    """Time calls of every operator at each length, alone and inside ``inference``."""
+    rows: list[dict[str, Any]] = []
+    for n in LENGTHS[:1] if options.small else LENGTHS:
+        rows += calls(n, options.chosen(list_operators()))
     _keep("calls", rows, options)
 
 
 def time_steps(options: Options) -> None:
-    """One causal step of every operator."""
+    """Time one causal step of every operator."""
     _keep("steps", list(steps(options.chosen(list_operators()))), options)
 
 
 def timed(options: Options) -> Iterator[dict[str, Any]]:
-    """The rows again, as ``check`` compares them."""
+    """Time all calls and steps again, for ``check``."""
     names = options.chosen(list_operators())
     for n in LENGTHS:
         yield from calls(n, names)
@@ -125,12 +144,13 @@ def timed(options: Options) -> Iterator[dict[str, Any]]:
 
 
 def committed() -> list[dict[str, Any]]:
-    """The rows of ``check``."""
-    return [row for part in ("calls", "steps") for row in load(FILE)[part]]
+    """Return the committed rows, for ``check``."""
+    found = load(FILE)
+    return [*found["calls"], *found["steps"]]
 
 
 def calls(n: int, names: list[str]) -> Iterator[dict[str, Any]]:
-    """Rows of one length: ours first, then the peer, then ours inside ``inference``."""
+    """Yield the rows of one length: our call, the peer, and our call inside ``inference``."""
     torch.manual_seed(0)
     u, peer = torch.randn(1, n, DIM), _peer(DIM)
     for name in names:
@@ -150,7 +170,7 @@ def calls(n: int, names: list[str]) -> Iterator[dict[str, Any]]:
 
 
 def steps(names: list[str]) -> Iterator[dict[str, Any]]:
-    """Rows of single steps, after 63 points."""
+    """Yield the rows of single steps after 63 points."""
     torch.manual_seed(0)
     u, peer = torch.randn(1, 64, STEP_DIM), _peer(STEP_DIM)
     for name in names:
@@ -159,7 +179,7 @@ def steps(names: list[str]) -> Iterator[dict[str, Any]]:
         domain = line.replace(causal=True)
         with torch.no_grad():
             _, state = operator.prefill(u[:, :-1], operator.init_state(1, domain))
-            answer = operator.step(u[:, -1], state)[0]
+            answer, _ = operator.step(u[:, -1], state)
             error = require(name, difference(answer, operator.dense(u, domain)[:, -1]), 1e-4)
         step = lambda op=operator, s=state: op.step(u[:, -1], s)[0]  # noqa: E731
         ways = {
@@ -171,15 +191,16 @@ def steps(names: list[str]) -> Iterator[dict[str, Any]]:
 
 
 def time_sizes(options: Options) -> None:
-    """Both forms of every operator that has one for few points, at each length."""
-    lengths = SIZES[:2] if options.small else SIZES
+    """Time both forms of every operator that has one for few points, at each length."""
     before = load(FILE, options.results) or {}
-    rows = [row for n in lengths for row in sizes(n, options.chosen(FEW))]
+    rows: list[dict[str, Any]] = []
+    for n in SIZES[:2] if options.small else SIZES:
+        rows += sizes(n, options.chosen(FEW))
     save(before | {"machine": describe(), "sizes": rows}, FILE, options.results)
 
 
 def sizes(n: int, names: list[str]) -> Iterator[dict[str, Any]]:
-    """Rows of one length: the form for few points, the form for many, and which is taken."""
+    """Yield the rows of one length: the ratio of both forms, and the form that is used."""
     for name in names:
         for gradients in (False, True):
             torch.manual_seed(0)
@@ -190,13 +211,15 @@ def sizes(n: int, names: list[str]) -> Iterator[dict[str, Any]]:
             def call(limit: int | None, op=operator, d=domain, x=u, g=gradients) -> Tensor:
                 with _limited(name, g, limit), torch.set_grad_enabled(g):  # noqa: B023
                     out = op(x, d)
-                    return torch.autograd.grad(out.sum(), x)[0] if g else out
+                    if not g:
+                        return out
+                    return torch.autograd.grad(out.sum(), x)[0]
 
             expected = call(0)
             error = require(name, difference(call(MANY), expected), 1e-4)
             ways = {"few": lambda c=call: c(MANY), "many": lambda c=call: c(0)}
             times = in_turn(ways, 7)
-            few, many = (min(times[way]) for way in ways)
+            few, many = min(times["few"]), min(times["many"])
             taken = _taken(name, gradients, lambda c=call: c(None))
             row = {"case": name, "n": n, "gradients": gradients, "ratio": few / many}
             print(
@@ -207,29 +230,31 @@ def sizes(n: int, names: list[str]) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def _limited(name: str, gradients: bool, limit: int | None) -> Iterator[None]:
-    """The crossover of an operator set to ``limit``; None leaves it."""
+    """Set the crossover of an operator to ``limit`` for a while; None doesn't change it."""
     if limit is None:
         yield
         return
-    place, constants, _ = _few(name, gradients)
-    module = importlib.import_module(place)
-    before = {constant: getattr(module, constant) for constant in constants}
+    crossover = _few(name, gradients)
+    module = importlib.import_module(crossover.module)
+    before = getattr(module, crossover.constant)
     try:
-        for constant in constants:
-            setattr(module, constant, limit)
+        setattr(module, crossover.constant, limit)
         yield
     finally:
-        for constant, value in before.items():
-            setattr(module, constant, value)
+        setattr(module, crossover.constant, before)
 
 
-def _few(name: str, gradients: bool) -> tuple[str, tuple[str, ...], str]:
-    return FEW[name] if gradients else FEW_VALUES.get(name, FEW[name])
+def _few(name: str, gradients: bool) -> Crossover:
+    """Return an operator's crossover with or without gradients."""
+    if gradients:
+        return FEW[name]
+    return FEW_VALUES.get(name, FEW[name])
 
 
 def _taken(name: str, gradients: bool, call: Callable[[], object]) -> str:
-    """Which form the committed crossover takes: that whose function the call enters."""
-    entered, function = [], _few(name, gradients)[2]
+    """Return which form a call uses, ``few`` or ``many``, by the functions that it enters."""
+    function = _few(name, gradients).function
+    entered: list[str] = []
 
     def note(frame: Any, event: str, _: object) -> None:
         if event == "call" and frame.f_code.co_qualname == function:
@@ -255,21 +280,22 @@ def _rows(
     error: float,
     **facts: Any,
 ) -> Iterator[dict[str, Any]]:
-    """Rows of the ways of one case, timed in turn; the last is timed inside ``inference``."""
+    """Time the ways of a case in alternation, the last one inside ``inference``; yield the rows."""
     with torch.no_grad():
         loops = {name: in_a_row(way) for name, way in ways.items()}
         inside = list(ways)[-1]
 
         def prepared() -> float:
             with fredholm.inference(operator):
-                ways[inside]()  # makes what is prepared, which is no part of a call
+                # The first call prepares tensors, which does not count.
+                ways[inside]()
                 return loops[inside]()
 
         seconds = {name: [] for name in ways}
         for _ in range(ROUNDS):
             for name, loop in loops.items():
                 seconds[name].append(prepared() if name == inside else loop())
-    first = median_and_spread(seconds[next(iter(ways))])[0]
+    first, _ = median_and_spread(seconds[next(iter(ways))])
     for name, times in seconds.items():
         median, spread = median_and_spread(times)
         row = {
@@ -285,11 +311,11 @@ def _rows(
 
 
 def _keep(part: str, rows: list[dict[str, Any]], options: Options) -> None:
-    """Write one part; operators that are not timed now stay as they were."""
+    """Replace the rows of a part's timed operators and record all ratios in the history."""
     before = load(FILE, options.results) or {}
     again = {row["case"] for row in rows}
-    kept = [row for row in before.get(part, []) if row["case"] not in again]
-    after = before | {"machine": describe(), part: kept + rows}
+    others = [row for row in before.get(part, []) if row["case"] not in again]
+    after = before | {"machine": describe(), part: others + rows}
     save(after, FILE, options.results)
     record("small", [*after.get("calls", []), *after.get("steps", [])], options.results)
 
@@ -298,7 +324,7 @@ def _keep(part: str, rows: list[dict[str, Any]], options: Options) -> None:
 
 
 def page() -> str:
-    """docs/results/small.md."""
+    """Return the text of docs/results/small.md."""
     measured = load(FILE)
     if measured is None:
         return head("Small problems", "small", FILE) + "Not measured yet.\n"
@@ -331,7 +357,9 @@ def _call_table(names: list[str], rows: dict[Any, dict[str, Any]]) -> str:
             for way in ("call", "inside inference"):
                 cells.append(_cell(rows[case, way], peer))
         lines.append((name, *cells, f"{GOALS[name]:g}"))
-    heads = [word for n in LENGTHS for word in (f"N = {n}, ms", "inside")]
+    heads: list[str] = []
+    for n in LENGTHS:
+        heads += [f"N = {n}, ms", "inside"]
     return table(("operator", *heads, "goal at N = 8"), lines)
 
 
@@ -339,9 +367,9 @@ def _step_table(names: list[str], rows: dict[Any, dict[str, Any]]) -> str:
     lines = []
     for name in names:
         peer = rows[f"{name} step", PEER]["milliseconds"]
-        cells = [
-            _cell(rows[f"{name} step", way], peer, 1e3, 0) for way in ("step", "inside inference")
-        ]
+        cells = []
+        for way in ("step", "inside inference"):
+            cells.append(_cell(rows[f"{name} step", way], peer, 1e3, 0))
         lines.append((name, *cells))
     return table(("operator", "µs", "inside"), lines)
 
@@ -353,20 +381,26 @@ def _size_table(rows: list[dict[str, Any]]) -> str:
     lengths = sorted({row["n"] for row in rows})
     lines = []
     for case, gradients in dict.fromkeys((row["case"], row["gradients"]) for row in rows):
-        cells = [known.get((case, gradients, n)) for n in lengths]
-        shown = ["" if c is None else f"{c['ratio']:.2f}" for c in cells]
-        marked = [f"**{s}**" if c and c["taken"] == "few" else s for c, s in zip(cells, shown)]
-        lines.append((case, "forward and backward" if gradients else "forward", *marked))
+        cells = []
+        for n in lengths:
+            row = known.get((case, gradients, n))
+            cell = ""
+            if row is not None:
+                cell = f"{row['ratio']:.2f}"
+                if row["taken"] == "few":
+                    cell = f"**{cell}**"
+            cells.append(cell)
+        lines.append((case, "forward and backward" if gradients else "forward", *cells))
     return table(("operator", "", *(f"N = {n}" for n in lengths)), lines)
 
 
 def _history_cases() -> dict[str, str]:
-    """Operators and the rows of the history that are drawn."""
+    """Return the operators and the names of their rows in the history."""
     return {name: f"{name} N={LENGTHS[0]}: {PEER}" for name in GOALS}
 
 
 def draw() -> None:
-    """docs/images/small.svg."""
+    """Draw docs/images/small.svg."""
     label = f"{PEER} / ours, N = {LENGTHS[0]}"
     draw_history("small", _history_cases(), label, "small.svg")
 

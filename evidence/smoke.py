@@ -1,10 +1,10 @@
 """Try a built wheel and sdist in empty environments: ``python evidence/smoke.py DIST [--lowest]``.
 
 ``DIST`` is the folder of ``python -m build``. Each file is installed with the extra ``train`` into
-a virtual environment of its own, and used there as a newcomer would: read the recipes, list
-operators and models, train on digits, explain the run, evaluate weights that come with it. ``--lowest`` tries the wheel alone, on
-the lowest versions that ``pyproject.toml`` allows, which ``uv`` installs. Other arguments go to
-every call of pip or uv (an index of your own, ``torch==2.13.0``).
+an empty virtual environment and used as by a new user: read the recipes, list operators and models,
+train on digits, explain the run, evaluate the included weights. ``--lowest`` tries only the wheel,
+with the lowest versions that ``pyproject.toml`` allows, which ``uv`` installs. Other arguments are
+passed to every call of pip or uv (a different index, ``torch==2.13.0``).
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ Install = Callable[[Path, Path, list[str]], None]
 
 
 def newest(python: Path, package: Path, options: list[str]) -> None:
-    """Install by pip, as a user does."""
+    """Install by pip, like a user."""
     run(python, "-m", "pip", "install", "--quiet", *options, f"{package}[train]")
 
 
 def lowest(python: Path, package: Path, options: list[str]) -> None:
-    """Install by uv with the lowest versions of what the project names itself."""
+    """Install by uv with the lowest versions of the project's direct requirements."""
     uv = ["uv", "pip", "install", "--quiet", "--python", str(python)]
-    # "lowest-direct" takes the lowest versions of what the command itself requires. In front of the
-    # wheel that would be the wheel alone, so that its requirements are read from the project.
+    # "lowest-direct" takes the lowest versions of the packages in the command. With the wheel in
+    # the command that would be only the wheel, so its requirements are read from the project.
     required = ["--resolution", "lowest-direct", "-r", str(PROJECT), "--extra", "train"]
     run(*uv, *required, *options)
     run(*uv, "--no-deps", package)
@@ -67,7 +67,7 @@ def smoke(package: Path, install: Install, options: list[str]) -> None:
         python = environment / scripts / "python"
 
         install(python, package, options)
-        # In an empty folder the checkout's own modules cannot be found by accident.
+        # In an empty folder Python cannot import the checkout's modules by accident.
         for program in (NOT_IN_THE_WHEEL, RECIPES_ARE_READ):
             run(python, "-c", program, folder=folder)
         for command in COMMANDS:

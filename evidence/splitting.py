@@ -1,4 +1,4 @@
-"""Orders of the splitting schemes and what they cost, beside PyTorch's encoder."""
+"""Orders and costs of the splitting schemes, beside PyTorch's encoder."""
 
 from __future__ import annotations
 
@@ -46,19 +46,18 @@ SCHEMES = {
 
 
 def smooth_evolution(dim: int = 16, knots: int = 4, *, substep: str = "auto") -> Evolution:
-    """Attention, network, linear term and soft constraint with controls linear in time: a smooth
-    equation on [0, 1].
+    """Make a smooth equation on [0, 1] with controls that are linear in time.
+
+    Its terms are attention, a network, a linear term and a soft constraint.
     """
     torch.manual_seed(0)
-    groups = [
-        [
-            OperatorTerm.of("softmax", dim, 2, substep=substep),
-            FeedForwardTerm(dim, 2 * dim, activation="tanh", substep=substep),
-            LinearTerm(dim, substep=substep),
-            MomentConstraint(dim, affine="none", penalty=1.0, substep=substep),
-        ]
-        for _ in range(knots)
-    ]
+    groups = []
+    for _ in range(knots):
+        attention = OperatorTerm.of("softmax", dim, 2, substep=substep)
+        network = FeedForwardTerm(dim, 2 * dim, activation="tanh", substep=substep)
+        linear = LinearTerm(dim, substep=substep)
+        constraint = MomentConstraint(dim, affine="none", penalty=1.0, substep=substep)
+        groups.append([attention, network, linear, constraint])
     evolution = Evolution(groups, controls="linear", horizon=1.0).double()
     for parameter in evolution.parameters():
         nn.init.normal_(parameter, std=0.25)
@@ -67,41 +66,37 @@ def smooth_evolution(dim: int = 16, knots: int = 4, *, substep: str = "auto") ->
 
 @torch.no_grad()
 def orders(steps: tuple[int, ...] = (8, 16, 32, 64, 128, 256)) -> list[dict[str, Any]]:
-    """Errors and order of every scheme against the unsplit equation by a Runge-Kutta method of
-    order 4 with twice the most steps.
+    """Measure errors and order of every scheme.
+
+    The reference is the unsplit equation, solved by a Runge-Kutta method of order 4 with twice the
+    largest number of steps.
     """
     evolution = smooth_evolution()
     u, domain = torch.randn(2, 12, 16, dtype=torch.float64), Domain.grid(12, dtype=torch.float64)
     reference = evolution.integrate(u, domain, steps=2 * steps[-1])
+    options: dict[str, Any] = {"steps": steps, "reference": reference}
     rows = []
     for name, scheme in SCHEMES.items():
-        rows.append(
-            {"scheme": name}
-            | asdict(
-                convergence(evolution, u, domain, scheme=scheme, steps=steps, reference=reference)
-            )
-        )
+        found = convergence(evolution, u, domain, scheme=scheme, **options)
+        rows.append({"scheme": name} | asdict(found))
     euler = smooth_evolution(substep="euler")
-    found = convergence(euler, u, domain, scheme="strang", steps=steps, reference=reference)
+    found = convergence(euler, u, domain, scheme="strang", **options)
     return [*rows, {"scheme": "Strang, Euler substeps"} | asdict(found)]
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
-    """Error against the number of steps, with the measured orders."""
+    """Draw the error against the number of steps, with the measured orders."""
     import matplotlib
 
     matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "splitting"  # the same file for the same numbers
+    # A fixed salt gives the same file for the same numbers.
+    matplotlib.rcParams["svg.hashsalt"] = "splitting"
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(6.4, 4.4), layout="constrained")
     for row, marker in zip(rows, "osD^v"):
-        axes.loglog(
-            row["steps"],
-            row["errors"],
-            marker=marker,
-            label=f"{row['scheme']}: order {row['order']:.2f}",
-        )
+        label = f"{row['scheme']}: order {row['order']:.2f}"
+        axes.loglog(row["steps"], row["errors"], marker=marker, label=label)
     ticks = rows[0]["steps"]
     axes.set(
         xlabel="steps on [0, 1]", ylabel="relative error of u(1)", xticks=ticks, xticklabels=ticks
@@ -124,8 +119,9 @@ def recovery(
     batch: int = 4,
     repeats: int = 15,
 ) -> Iterator[Case]:
-    """A step of 1 against ``torch.nn.TransformerEncoder`` with the same weights, forward and
-    backward.
+    """Yield the cases of ``torch.nn.TransformerEncoder`` and an evolution with steps of 1.
+
+    They have the same weights; forward and backward are timed.
     """
     for n in lengths:
         encoder = _encoder(dim, heads, layers)
@@ -142,17 +138,16 @@ def recovery(
 def strang(
     n: int = 196, dim: int = 256, heads: int = 8, layers: int = 6, batch: int = 4, repeats: int = 7
 ) -> Iterator[Case]:
-    """Strang's steps beside Lie's, same weights, forward and backward; each is checked against a
-    composition written out here.
+    """Yield the cases of Strang's and Lie's steps with the same weights, forward and backward.
+
+    Each is checked against a plain composition of the terms.
     """
     for norm in ("post", "pre"):
         torch.manual_seed(0)
-        evolution = Evolution(
-            [
-                encoder_terms(dim, heads, 4 * dim, norm=norm, activation="gelu")
-                for _ in range(layers)
-            ]
-        )
+        knots = []
+        for _ in range(layers):
+            knots.append(encoder_terms(dim, heads, 4 * dim, norm=norm, activation="gelu"))
+        evolution = Evolution(knots)
         u, domain = torch.randn(batch, n, dim, requires_grad=True), Domain.line(n)
         note = f"B={batch} N={n} d={dim} H={heads} {layers} steps"
         for scheme, reference in (("lie", _lie), ("strang", _strang)):
@@ -166,22 +161,22 @@ def strang(
 
 def _encoder(dim: int, heads: int, layers: int) -> nn.TransformerEncoder:
     torch.manual_seed(0)
-    # GELU: single entries of a gradient jump where float32's rounding crosses the kink of a ReLU
+    # With ReLU, single entries of a gradient jump if rounding in float32 crosses its kink.
     layer = nn.TransformerEncoderLayer(
         dim, heads, 4 * dim, dropout=0.0, batch_first=True, activation="gelu"
     )
     encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
-    for parameter in encoder.parameters():  # layers start as copies of one
+    # The layers are copies of one, so their parameters are perturbed.
+    for parameter in encoder.parameters():
         parameter.data.add_(0.02 * torch.randn_like(parameter))
     return encoder
 
 
 def _training_step(module: nn.Module, u: Tensor, *arguments, forward=None) -> Entry:
-    """Forward, and backward to the input and all parameters; the outputs and the input's gradient
-    are compared.
+    """Return an entry for forward, and backward to the input and all parameters.
 
-    The direction of the gradient is random: a sum of squares is constant behind a normalisation,
-    and its gradient denormal and slow.
+    The outputs and the input's gradient are compared. The direction of the gradient is random: a
+    sum of squares is constant after a normalisation, so its gradient has slow, denormal numbers.
     """
     wanted = [u, *module.parameters()]
     direction = torch.randn(u.shape, generator=torch.Generator().manual_seed(1), dtype=u.dtype)
@@ -195,13 +190,19 @@ def _training_step(module: nn.Module, u: Tensor, *arguments, forward=None) -> En
 
 
 def _lie(evolution: Evolution, u: Tensor, domain: Domain) -> Tensor:
+    """Apply one step of each term after the other."""
     for knot in evolution.knots:
         for term in knot:
-            u = term.project(u) if isinstance(term, MomentConstraint) else u + term.rate(u, domain)
+            if isinstance(term, MomentConstraint):
+                u = term.project(u)
+            else:
+                u = u + term.rate(u, domain)
     return u
 
 
 def _strang(evolution: Evolution, u: Tensor, domain: Domain) -> Tensor:
+    """Apply half a step of each term, a full step of the last, and half steps in reverse order."""
+
     def act(term: Any, u: Tensor, h: float) -> Tensor:
         if isinstance(term, MomentConstraint):
             return term.project(u)
@@ -218,13 +219,13 @@ def _strang(evolution: Evolution, u: Tensor, domain: Domain) -> Tensor:
 
 
 def time_orders(options: Options) -> None:
-    """The measured orders."""
+    """Measure the orders."""
     found = orders((8, 16, 32)) if options.small else orders()
     _update({"orders": found}, options)
 
 
 def time_speed(options: Options) -> None:
-    """Encoders beside the same weights as an evolution."""
+    """Time encoders and evolutions with the same weights."""
     _update({"machine": describe(), "cases": list(timed(options))}, options)
 
 
@@ -233,20 +234,25 @@ def _update(part: dict[str, Any], options: Options) -> None:
 
 
 def timed(options: Options) -> Iterator[dict[str, Any]]:
-    """Rows of all cases."""
-    small: Any = {"layers": 2, "repeats": 3} if options.small else {}
-    yield from time_cases(recovery(**small | ({"lengths": (64,)} if options.small else {})))
-    yield from time_cases(strang(**small))
+    """Time all cases and yield their rows."""
+    sizes: dict[str, Any] = {}
+    lengths: dict[str, Any] = {}
+    if options.small:
+        sizes, lengths = {"layers": 2, "repeats": 3}, {"lengths": (64,)}
+    yield from time_cases(recovery(**sizes, **lengths))
+    yield from time_cases(strang(**sizes))
 
 
 def cases_again(options: Options) -> list[dict[str, Any]]:
+    """Time the cases again, for ``check``."""
     return theirs_first(list(timed(options)))
 
 
 def committed() -> list[dict[str, Any]]:
+    """Return the committed rows, for ``check``."""
     return theirs_first(load(FILE)["cases"])
 
 
 def draw_orders() -> None:
-    """docs/results/splitting.svg."""
+    """Draw docs/results/splitting.svg."""
     draw(load(FILE)["orders"], PAGES / "splitting.svg")

@@ -1,8 +1,9 @@
 """Processor time and memory of tables: ``python -m evidence.tables [FOLDER]``.
 
-Writes 10⁶ rows of 20 columns and 1,000 rows of 8,000 columns as CSV. Each is read, described (as
-``fredholm data describe`` does) and made a training set, in processes of their own with one thread.
-Goals: 8 s and 500 MB for the rows, 5 s for the columns, without torch but for the training set.
+It writes 10⁶ rows of 20 columns and 1,000 rows of 8,000 columns as CSV. Each file is read,
+described (like ``fredholm data describe``) and turned into a training set, in fresh processes with
+one thread. The goals are 8 s and 500 MB for the rows and 5 s for the columns, without importing
+torch except for the training set.
 """
 
 from __future__ import annotations

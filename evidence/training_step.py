@@ -1,4 +1,4 @@
-"""A step of ``fredholm train`` beside a plain loop in PyTorch on the same model and batches."""
+"""Time of a step of ``fredholm train`` beside a plain PyTorch loop on the same batches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import lightning.pytorch as pl
 import torch
@@ -50,7 +50,7 @@ Machine: {machine} Command: `python -m evidence time training-step`.
 
 
 class Ticks(pl.Callback):
-    """When every step began."""
+    """Record the time at which every step begins."""
 
     def __init__(self):
         self.times: list[float] = []
@@ -64,11 +64,11 @@ def time_steps(options: Options) -> None:
 
 
 def timed(options: Options) -> Iterator[dict[str, Any]]:
-    """A row per recipe and way."""
+    """Time the recipes and yield a row per recipe and way."""
     for name in options.chosen(RECIPES):
         recipe = load_recipe(name)
-        data = [build_dataset(recipe, split) for split in ("train", "val")]
-        steps = min(STEPS, len(data[0]) // recipe.data.batch_size)
+        data = Data(build_dataset(recipe, "train"), build_dataset(recipe, "val"))
+        steps = min(STEPS, len(data.train) // recipe.data.batch_size)
         found: dict[str, list[float]] = {"plain loop": [], "fredholm train": []}
         for _ in range(1 if options.small else ROUNDS):
             found["plain loop"].append(plain(recipe, data, steps))
@@ -82,16 +82,24 @@ def timed(options: Options) -> Iterator[dict[str, Any]]:
 
 
 def committed() -> list[dict[str, Any]]:
-    """The rows of ``check``, ours first."""
+    """Return the committed rows, for ``check``."""
     return theirs_first((load(FILE) or {"rows": []})["rows"])
 
 
-def ours(recipe: Any, data: Any, steps: int) -> float:
-    """Seconds a step of the one fit, from the beginning of a step to that of the next."""
-    model = build_model(recipe, data[0])
-    loader, _ = build_loaders(recipe, *data)
-    mixer = build_mixer(recipe, len(data[0].classes))
-    module, ticks = RecipeLearner(model, recipe, loader, mixer, task_of(data[0])), Ticks()
+class Data(NamedTuple):
+    """The training and the validation set of a recipe."""
+
+    train: Any
+    val: Any
+
+
+def ours(recipe: Any, data: Data, steps: int) -> float:
+    """Return the seconds per step of ``fredholm train``, between the beginnings of two steps."""
+    model = build_model(recipe, data.train)
+    loader, _ = build_loaders(recipe, data.train, data.val)
+    mixer = build_mixer(recipe, len(data.train.classes))
+    module = RecipeLearner(model, recipe, loader, mixer, task_of(data.train))
+    ticks = Ticks()
     module.callbacks.append(ticks)
     options = recipe.training
     limits = Limits(
@@ -108,15 +116,16 @@ def ours(recipe: Any, data: Any, steps: int) -> float:
     return _median(ticks.times)
 
 
-def plain(recipe: Any, data: Any, steps: int) -> float:
-    """Seconds a step of a loop as one would write it."""
-    model = copy.deepcopy(build_model(recipe, data[0])).train()
-    loader, _ = build_loaders(recipe, *data)
+def plain(recipe: Any, data: Data, steps: int) -> float:
+    """Return the seconds per step of a plain loop, with batches that were loaded before."""
+    model = copy.deepcopy(build_model(recipe, data.train)).train()
+    loader, _ = build_loaders(recipe, data.train, data.val)
     batches = [batch for batch, _ in zip(loader(0, 1), range(steps))]
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=recipe.optimizer.lr, weight_decay=recipe.optimizer.weight_decay
     )
-    options, times = recipe.training, []
+    options = recipe.training
+    times: list[float] = []
     for inputs, labels in batches:
         times.append(time.perf_counter())
         loss = F.cross_entropy(model(inputs), labels, label_smoothing=options.label_smoothing)
@@ -134,20 +143,15 @@ def _median(times: list[float]) -> float:
 
 
 def page() -> str:
-    """docs/results/training-step.md."""
+    """Return the text of docs/results/training-step.md."""
     measured = load(FILE)
     start = head("A training step", "training-step", FILE)
     if measured is None:
         return start + "Not measured yet.\n"
-    rows = [
-        (
-            row["case"],
-            row["way"],
-            f"{row['milliseconds']:.2f} ({row['spread']:.2f})",
-            f"{row['ratio']:.2f}",
-        )
-        for row in measured["rows"]
-    ]
+    rows = []
+    for row in measured["rows"]:
+        time_of_step = f"{row['milliseconds']:.2f} ({row['spread']:.2f})"
+        rows.append((row["case"], row["way"], time_of_step, f"{row['ratio']:.2f}"))
     return TEXT.format(
         head=start,
         machine=machine_line(measured["machine"]),

@@ -1,6 +1,6 @@
-"""The small weights that come with the package: trained, measured and packed with their cards.
+"""Training, evaluation and packing of the small weights in the package, with their cards.
 
-``python -m evidence run weights`` makes what is missing, ``--only digits`` packs one of them again.
+``python -m evidence run weights`` makes the missing ones; ``--only digits`` packs one again.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ PAGE = DOCS / "pretrained.md"
 SUBJECT = Subject(__name__, runs={"train": ":train_all"}, pages={PAGE: ":page"})
 
 LARGEST, LARGEST_TOGETHER = 1_000_000, 4_000_000
-"""Bytes of the weights of one run, and of all."""
+"""Largest number of bytes of the weights of one run, and of all runs."""
 PACKED = ("recipe.yaml", "metrics.csv", "result.json", "calibration.json", "evaluation.json")
 """Files of a run beside its model."""
 
 
 @dataclass(frozen=True)
 class Weights:
-    """How weights are trained.
+    """The training of weights.
 
     Attributes:
         recipe: a built-in recipe's name.
@@ -77,7 +77,7 @@ def train_all(options: Options) -> None:
         chosen = WEIGHTS[name]
         run = options.runs / name
         recipe = load_recipe(chosen.recipe, [*chosen.overrides, f"name={name}", *options.trial])
-        # A run that was stopped goes on, and a finished one is packed again.
+        # An interrupted run continues, and a finished one is packed again.
         train(recipe, run, resume=run.is_dir(), report=print)
         measured = evaluate(run)
         pack(name, run, place / name, measured)
@@ -86,14 +86,14 @@ def train_all(options: Options) -> None:
 
 def pack(name: str, run: Path, target: Path, measured: dict[str, Any]) -> None:
     """Copy a run without its checkpoints, and write its card."""
-    # Nothing of an earlier pack stays behind.
+    # No files of an earlier pack may remain.
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     shutil.copytree(run / "model", target / "model", copy_function=shutil.copyfile)
     for file in PACKED:
         if (run / file).is_file():
             shutil.copyfile(run / file, target / file)
-    # The place of the training run means nothing where the package is installed.
+    # The folder of the training means nothing to users of the package.
     for file in ("result.json", "evaluation.json"):
         path = target / file
         facts = json.loads(path.read_text(encoding="utf-8"))
@@ -128,7 +128,7 @@ def card(name: str, run: Path, measured: dict[str, Any]) -> dict[str, Any]:
 
 
 def score_of(measured: dict[str, Any]) -> tuple[str, float]:
-    """Return the name and the value of an evaluation's first score; of fields it is their error."""
+    """Return the name and the value of an evaluation's first score, or of its loss for fields."""
     if measured.get("scores"):
         return next(iter(measured["scores"].items()))
     if "accuracy" in measured:
@@ -172,18 +172,21 @@ def check_sizes(place: Path) -> None:
     """Refuse weights that are too large for the package."""
     # The limits keep the wheel small; cards and recipes are a few kilobytes.
     sizes = {path: path.stat().st_size for path in place.glob("*/model/*.safetensors")}
-    large = [
-        f"{path.parents[1].name}: {size:,} bytes" for path, size in sizes.items() if size > LARGEST
-    ]
-    if large or sum(sizes.values()) > LARGEST_TOGETHER:
+    large = []
+    for path, size in sizes.items():
+        if size > LARGEST:
+            large.append(f"{path.parents[1].name}: {size:,} bytes")
+    total = sum(sizes.values())
+    if large or total > LARGEST_TOGETHER:
+        found = ", ".join(large) or f"{total:,} together"
         raise SystemExit(
             f"expected at most {LARGEST:,} bytes each and {LARGEST_TOGETHER:,} together, got "
-            f"{', '.join(large) or f'{sum(sizes.values()):,} together'}; take smaller models"
+            f"{found}; take smaller models"
         )
 
 
 def page() -> str:
-    """Text of ``docs/pretrained.md`` with the table of the cards."""
+    """Return the text of ``docs/pretrained.md`` with a new table of the cards."""
     rows = []
     for name in list_pretrained():
         facts = pretrained_card(name)

@@ -1,4 +1,4 @@
-"""Hundreds of modules, each converted and compared, or refused by name."""
+"""Conversion of hundreds of modules: each is converted and compared, or refused with an error."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ OUTCOMES = {
 
 
 def examine(specimen: Specimen) -> dict[str, Any]:
-    """One row: what became of a module, and how far from it that is, in float64."""
+    """Convert a module in float64; return a row with the result and its error."""
     way = "from_encoder" if specimen.encoder else "as_operator"
     row: dict[str, Any] = {"library": specimen.library, "module": specimen.name, "by": way}
     if specimen.library in PACKAGES and importlib.util.find_spec(specimen.library) is None:
@@ -53,20 +53,21 @@ def examine(specimen: Specimen) -> dict[str, Any]:
         try:
             return row | convert(module, specimen.options)
         except ConversionError as error:
-            # Suggestions depend on what else is registered.
-            says = re.split(
-                "; fredholm.convert.convertible|; parts of it may|; did you mean", str(error)
-            )[0]
-            return row | {"outcome": "refused", "says": says}
+            # Suggestions are cut off, since they depend on the registered layers.
+            suggestion = "; fredholm.convert.convertible|; parts of it may|; did you mean"
+            message = re.split(suggestion, str(error))[0]
+            return row | {"outcome": "refused", "says": message}
 
 
 def _operator(module: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """Convert a layer and compare it."""
     operator = as_operator(module, probe=False, **options)
     error = compare(module, operator, **options)
     return {"outcome": "operator", "says": type(operator.kernel).__name__, "error": error}
 
 
 def _evolution(module: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """Convert an encoder and compare it."""
     evolution = from_encoder(module, probe=False, **options)
     shape = (BATCH, 6, evolution.dim or 0)
     error = probe(module, read_stack(module).call, evolution, shape, advice="")
@@ -75,7 +76,7 @@ def _evolution(module: Any, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def run(specimens: Iterable[Specimen]) -> list[dict[str, Any]]:
-    """A row for each module, printed as it comes."""
+    """Examine modules and return a row for each, printing them one by one."""
     rows = []
     for specimen in specimens:
         row = examine(specimen)
@@ -85,7 +86,7 @@ def run(specimens: Iterable[Specimen]) -> list[dict[str, Any]]:
 
 
 def page() -> str:
-    """docs/results/conversions.md."""
+    """Return the text of docs/results/conversions.md."""
     found = load(FILE)
     rows, machine = found["modules"], found["machine"]
     summary = _summary(Counter(row["outcome"] for row in rows))
@@ -96,9 +97,12 @@ def page() -> str:
         "in float64 and relative to the layer's norm. A refusal is a `ConversionError`."
     ]
     for library in dict.fromkeys(row["library"] for row in rows):
+        title = f"## {library}"
         version = found["versions"].get(library)
+        if version:
+            title += f" {version}"
         lines = [_line(row) for row in rows if row["library"] == library]
-        parts.append(f"## {library}{f' {version}' if version else ''}")
+        parts.append(title)
         parts.append(table(("module", "by", "becomes", "error"), lines))
     command = "`python -m evidence run zoo`"
     parts.append(f"{machine['processor']}, torch {machine['torch']}. Command: {command}.")
@@ -108,34 +112,41 @@ def page() -> str:
 def _summary(counts: Counter[str]) -> str:
     parts = [f"{counts[name]} {text}" for name, text in OUTCOMES.items() if counts[name]]
     absent = sum(n for name, n in counts.items() if name.startswith("needs "))
-    parts += [f"{absent} of packages that were not there"] if absent else []
+    if absent:
+        parts.append(f"{absent} of packages that were not there")
     return "; ".join(parts)
 
 
 def _line(row: dict[str, Any]) -> tuple[str, ...]:
-    says, error = row.get("says", ""), row.get("error")
+    """Return a module's cells in the table."""
+    result = row.get("says", "")
     if row["outcome"] == "refused":
-        says = f"refused: {says}"
+        result = f"refused: {result}"
     elif row["outcome"].startswith("needs "):
-        says = row["outcome"]
-    size = "" if error is None else f"{error:.0e}" if error else "0"
-    return f"`{row['module']}`", f"`{row['by']}`", says.replace("|", "\\|"), size
+        result = row["outcome"]
+
+    size = ""
+    if "error" in row:
+        size = f"{row['error']:.0e}" if row["error"] else "0"
+    # A bar would end the cell of a Markdown table.
+    return f"`{row['module']}`", f"`{row['by']}`", result.replace("|", "\\|"), size
 
 
 def versions() -> dict[str, str]:
-    """Of the packages that are there."""
-    names = dict(
-        zip(PACKAGES, ("transformers", "torch-geometric", "timm", "neuraloperator", "mambapy"))
-    )
-    return {
-        package: importlib.metadata.version(name)
-        for package, name in names.items()
-        if importlib.util.find_spec(package) is not None
-    }
+    """Return the versions of the installed packages."""
+    distributions = ("transformers", "torch-geometric", "timm", "neuraloperator", "mambapy")
+    found = {}
+    for package, name in zip(PACKAGES, distributions):
+        if importlib.util.find_spec(package) is not None:
+            found[package] = importlib.metadata.version(name)
+    return found
 
 
 def run_modules(options: Options) -> None:
-    """All modules; those whose name contains the text of ``--only`` are printed and not kept."""
+    """Examine all modules and save the rows.
+
+    With ``--only`` the modules whose name has the text are only printed.
+    """
     if options.only:
         text = " ".join(options.only)
         run(specimen for specimen in modules() if text in specimen.name)

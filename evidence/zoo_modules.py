@@ -1,4 +1,4 @@
-"""The modules of the zoo: what each library has, as expressions, and layers that were changed."""
+"""The modules of the zoo: those of each library as expressions, and layers that a user changed."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from .unification.attention import timm_layers
 
 @dataclass(frozen=True)
 class Specimen:
-    """One module: how it is made, in which mode, by which function it is converted.
+    """One module of the zoo, and how it is converted.
 
     Attributes:
         library: its package.
-        name: what the table says.
-        build: makes it.
+        name: its name in the table.
+        build: makes the module.
         encoder: :func:`fredholm.convert.from_encoder` instead of :func:`fredholm.as_operator`.
         options: of that function.
-        training: in training mode.
+        training: convert it in training mode.
     """
 
     library: str
@@ -103,11 +103,12 @@ TransformerDecoderLayer(8, 2, 16) | Transformer(8, 2, 1, 1, 16) | Linear(8, 8)
 
 
 def expressions(text: str) -> list[str]:
-    """One a ``|`` or line."""
+    """Split a text at its lines and at `` | ``."""
     return [part.strip() for line in text.strip().splitlines() for part in line.split(" | ")]
 
 
 def torch_modules() -> Iterator[Specimen]:
+    """Yield the modules of torch, some of them in training mode."""
     for name in expressions(TORCH):
         options = {"dim": 4} if name.split("(")[0].rstrip("123d") in POOLS else {}
         yield Specimen("torch", f"nn.{name}", partial(evaluate, f"nn.{name}"), options=options)
@@ -124,11 +125,11 @@ POOLS = ("AvgPool", "AdaptiveAvgPool", "MaxPool")
 
 
 def evaluate(expression: str) -> Any:
-    """The module that an expression of this file makes."""
+    """Return the module that an expression of this file makes."""
     return eval(expression, {"nn": nn})
 
 
-# --- layers that were changed ---------------------------------------------------------------------
+# --- layers that a user changed -------------------------------------------------------------------
 
 
 class LowRank(nn.Linear):
@@ -215,7 +216,7 @@ SIZES = {
     "attn_implementation": "sdpa",
     "pad_token_id": 0,
 }
-# Configurations whose class is not the folder's name, or that need sizes of their own.
+# Configurations whose class has another name than the folder, or that need other sizes.
 SPECIAL = {
     "audio_spectrogram_transformer": {"config": "ASTConfig", "max_length": 32, "num_mel_bins": 16},
     "altclip": {"config": "AltCLIPVisionConfig"},
@@ -264,24 +265,27 @@ ENCODERS_REFUSED = (
 
 
 def hugging_face(folder: str, file: str, kind: str) -> nn.Module:
-    """A module of a tiny random configuration."""
+    """Return a module of a tiny configuration, with random weights."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         package = importlib.import_module(f"transformers.models.{folder}")
         code = importlib.import_module(f"transformers.models.{folder}.{file}")
         special = dict(SPECIAL.get(folder, {}))
-        name = special.pop("config", None) or next(
-            n for n in dir(package) if n.lower() == f"{folder.replace('_', '')}config"
-        )
+        name = special.pop("config", None)
+        if name is None:
+            lower = f"{folder.replace('_', '')}config"
+            name = next(name for name in dir(package) if name.lower() == lower)
         config = getattr(package, name)(**SIZES | special)
-        made: Any = getattr(code, kind)
-        known = inspect.signature(made.__init__).parameters
-        given = {"config": config, "embed_dim": 8, "num_heads": 2, "layer_idx": 0, "layer_id": 0}
-        given |= {"hidden_size": 8, "intermediate_size": 16}
-        return made(**{n: given[n] for n in known if n in given})
+        module: Any = getattr(code, kind)
+        parameters = inspect.signature(module.__init__).parameters
+        values = {"config": config, "embed_dim": 8, "num_heads": 2, "layer_idx": 0, "layer_id": 0}
+        values |= {"hidden_size": 8, "intermediate_size": 16}
+        return module(**{name: values[name] for name in parameters if name in values})
 
 
 def transformers_modules() -> Iterator[Specimen]:
+    """Yield the attention and encoder modules of transformers."""
+
     def one(name: str, tail: str, encoder: bool = False) -> Specimen:
         folder, file, prefix = name.split(".")
         build = partial(hugging_face, folder, file, prefix + tail)
@@ -365,9 +369,10 @@ def _mamba(**options: Any) -> nn.Module:
 
 
 def modules() -> list[Specimen]:
-    """The whole zoo, library by library."""
+    """Return all modules of the zoo, library by library."""
     if importlib.util.find_spec("torchvision") is not None:
-        timm_layers()  # declares what torchvision may lack; transformers imports it too
+        # This declares operations that torchvision may lack, which transformers imports as well.
+        timm_layers()
     found = [*torch_modules()]
     found += [Specimen("changed layers", name, build) for name, build in CHANGED.items()]
     found += [*transformers_modules()]

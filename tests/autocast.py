@@ -1,4 +1,4 @@
-"""Gradients of a loss whose backward runs inside autocast, beside those of one outside."""
+"""Gradients of a loss whose backward runs inside or outside autocast."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Gradients = dict[str, Tensor]
 
 
 def gradients_in_and_outside(operator: nn.Module, u: Tensor) -> tuple[Gradients, Gradients]:
-    """Of the squares of what an operator answers in bfloat16: outside first, then inside."""
+    """Return gradients of an operator's squared outputs in bfloat16: outside first, then inside."""
     found = []
     for inside in (False, True):
         with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -1,8 +1,8 @@
-"""Open pages of the built site in headless Chromium, on a desk and on a phone.
+"""Open pages of the built site in headless Chromium, at the widths of a desktop and of a phone.
 
-``python -m tests.browse docs/_build`` fails where a page writes to the console, asks another host
-for anything, is wider than its window, or has a picture that is not drawn or not described. Without
-Chromium it says so and passes.
+``python -m tests.browse docs/_build`` fails where a page writes to the console, loads anything from
+another host, is wider than its window, or has a picture that is not drawn or not described. Without
+Chromium it passes with a message.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ frame.addEventListener("load", () => setTimeout(() => {{
 
 
 def faults(site: Path, name: str, width: int, profile: Path) -> list[str]:
-    """Return what is wrong with one page at one width."""
+    """Return the faults of one page at one width."""
     page = site / name
     frame = page.with_name(f"framed-{page.name}")
     frame.write_text(FRAME.format(name=page.name, width=width), encoding="utf-8")

@@ -1,6 +1,4 @@
-"""Shape checks for every test, and the options that bring a user's operator into the contract
-suite.
-"""
+"""Shape checks for every test, and options that add a user's operator to the contract suite."""
 
 from __future__ import annotations
 
@@ -42,9 +40,7 @@ if find_spec("beartype"):
 
 
 class TritonKernels(MetaPathFinder):
-    """Modules of Triton kernels are compiled from their source, which must stay as it is written:
-    no checks.
-    """
+    """Leaves modules of Triton kernels without checks: Triton compiles them from their source."""
 
     def find_spec(self, fullname, path=None, target=None):
         return (

@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LIMIT = 600  # seconds for the tests of one bug
+# Seconds for the tests of one bug.
+LIMIT = 600
 
 
 class FragmentGone(Exception):
@@ -32,15 +33,15 @@ class FragmentGone(Exception):
 
 @dataclass(frozen=True)
 class Bug:
-    """One plausible slip.
+    """One plausible mistake.
 
     Attributes:
-        name: for ``--only``.
-        what: goes wrong, in a sentence.
-        file: below ``src/fredholm``.
-        line: a fragment that is in the file exactly once.
-        instead: what takes its place.
-        tests: that have to fail, as pytest takes them.
+        name: its name for ``--only``.
+        what: its effect, as a sentence.
+        file: the changed file, below ``src/fredholm``.
+        line: the fragment to replace, which occurs exactly once in the file.
+        instead: the replacement.
+        tests: tests that must fail, as arguments of pytest.
     """
 
     name: str
@@ -258,7 +259,8 @@ def failing(tests: tuple[str, ...], source: Path, *, first: bool) -> list[str] |
         return None
     if done.returncode == 0:
         return []
-    if done.returncode != 1:  # an error of pytest itself, such as a test that is not there
+    # An error of pytest itself, such as a missing test.
+    if done.returncode != 1:
         print(done.stdout[-2000:], done.stderr[-2000:], sep="\n")
         return None
     return re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, flags=re.MULTILINE)
@@ -298,14 +300,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--only", help="names of bugs, with commas")
     parser.add_argument("--list", action="store_true", help="name the bugs and their tests")
-    given = parser.parse_args()
+    args = parser.parse_args()
     known = {bug.name: bug for bug in BUGS}
-    names = given.only.split(",") if given.only else list(known)
+    names = args.only.split(",") if args.only else list(known)
     unknown = [name for name in names if name not in known]
     if unknown:
         parser.error(f"--only: expected among {', '.join(known)}, got {', '.join(unknown)}")
     bugs = [known[name] for name in names]
-    if given.list:
+    if args.list:
         for bug in bugs:
             print(f"{bug.name:17} {bug.what}: {bug.file}; {' '.join(bug.tests)}")
         return 0

@@ -8,7 +8,7 @@ from fredholm.models.bodies import BODIES
 from fredholm.models.encoders import ENCODERS
 from fredholm.models.heads import HEADS
 
-# What these tests call otherwise than the parts do.
+# Fields that have another name in the tests.
 NAMES = {
     "encoder": "encoder.kind",
     "point_features": "encoder.features",
@@ -19,8 +19,10 @@ NAMES = {
 
 
 def parts(**fields: Any) -> dict[str, Any]:
-    """``parts(dim=8, pool="cls")`` is ``{"body": {"dim": 8}, "head": {"pool": "cls"}}``: each field
-    in the part that has it; ``encoder`` and ``head`` are a kind and a read-out.
+    """Return each field in the part that has it.
+
+    ``parts(dim=8, pool="cls")`` is ``{"body": {"dim": 8}, "head": {"pool": "cls"}}``. The fields
+    ``encoder`` and ``head`` are a kind and a read-out.
     """
     found: dict[str, Any] = {}
     for name, value in fields.items():
@@ -34,4 +36,5 @@ def _part(name: str) -> str:
     for part, table in tables.items():
         if any(name in table[kind].fields() for kind in table.names()):
             return part
-    return "body"  # which refuses it
+    # The body refuses the field.
+    return "body"

@@ -1,8 +1,7 @@
-"""Forms that are taken where points are few, and how a test makes the others run on few points.
+"""Sizes below which other forms run, and a way to run the forms for large sizes on small inputs.
 
-By convention the sizes up to which they are taken are the constants of ``fredholm.ops``,
-``fredholm.integral`` and ``fredholm.families`` whose names begin with ``FEW``: a new one is found
-here without being listed.
+By convention these sizes are the constants of ``fredholm.ops``, ``fredholm.integral`` and
+``fredholm.families`` whose names begin with ``FEW``. A new one is found here without being listed.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def crossovers() -> list[tuple[ModuleType, str]]:
 
 
 def many(monkeypatch) -> None:
-    """Few points are taken as many are: in tiles, transforms, segments, moments and blocks."""
+    """Compute small inputs as large ones, in tiles, transforms, segments, moments and blocks."""
     for module, name in crossovers():
         monkeypatch.setattr(module, name, 0)
     monkeypatch.setattr(chunked, "wants_pairs", lambda *sizes: False)

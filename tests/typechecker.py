@@ -1,10 +1,11 @@
-"""How the tests check annotations, at every call of the package: an int passes for a float, as in
-Python's own numeric tower.
+"""The check of annotations in the tests, at every call of the package.
+
+An int passes as a float, as in Python's numeric tower.
 
 jaxtyping's hook binds the arguments of every function once more and checks them twice, so that
-sizes agree among arguments and result. A function whose annotations have no shapes needs one check
-of their types alone, at a tenth of the price; one that is made inside another, whose checks would
-be made again whenever it is, needs none.
+sizes agree among arguments and result. A function without shapes in its annotations gets one check
+of their types alone, which takes a tenth of the time. A function inside another gets no check,
+because the check would be built again at every call of the outer one.
 """
 
 from __future__ import annotations
@@ -28,12 +29,13 @@ whole = jaxtyping.jaxtyped
 
 def install() -> None:
     """Check the package from its next import on."""
-    jaxtyping.jaxtyped = jaxtyped  # what the hook's decorators are looked up as
+    # The hook looks up its decorators by this name.
+    jaxtyping.jaxtyped = jaxtyped
     jaxtyping.install_import_hook("fredholm", "tests.typechecker.checked")
 
 
 def jaxtyped(fn: Any = None, *, typechecker: Callable[[Any], Any]) -> Any:
-    """``jaxtyping.jaxtyped`` where an annotation has a shape, the typechecker alone elsewhere."""
+    """Apply ``jaxtyping.jaxtyped`` where an annotation has a shape, or the typechecker alone."""
     if fn is None:
         return partial(jaxtyped, typechecker=typechecker)
     if not isfunction(fn):
@@ -54,10 +56,11 @@ def jaxtyped(fn: Any = None, *, typechecker: Callable[[Any], Any]) -> Any:
 
 
 def _resolved(hint: Any, names: dict[str, Any]) -> Any:
-    """An annotation as a type; any where it has names that are there for static checks alone."""
+    """Return an annotation as a type, or Any if only static checks know its names."""
     try:
         return typing.get_type_hints(
             type("one", (), {"__annotations__": {"hint": hint}}), names, include_extras=True
         )["hint"]
-    except Exception:  # of whatever the annotation evaluates
+    # Evaluating an annotation may raise anything.
+    except Exception:
         return Any

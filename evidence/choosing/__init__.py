@@ -1,5 +1,8 @@
-"""Which operator for which data: operators in their element, the comparison of all on small tasks,
-the speed pass, cost models, and what each operator is able to read.
+"""Choice of an operator for given data.
+
+The page docs/choosing.md has a contest on tasks that suit different operators (the *elements*), the
+comparison of all operators on small tasks, times, cost models, and the domains that each operator
+accepts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Every operator in its element: sizes made equal, a learning rate of each chosen on validation,
-then five seeds whose test split is read once.
+"""The contest on the tasks of :mod:`.elements`.
 
-``elements.json`` grows by sizes, tried rates and runs; what is there is not computed again.
+All operators get the same number of parameters. The learning rate of each is chosen on validation;
+then five seeds are trained and read the test split once. ``elements.json`` grows by sizes, tried
+rates and runs, and none of them is computed twice.
 """
 
 from __future__ import annotations
@@ -32,22 +33,25 @@ SMALL_SEEDS = 1
 
 
 def run(options: Options) -> None:
-    """The tasks and operators of ``--only``, or all; task by task, so that a part of them makes
-    whole rows.
+    """Run the contest for the tasks and operators of ``--only``, or for all.
+
+    It goes task by task, so that an interrupted run has complete rows of the decision table.
 
     Raises:
         SystemExit: some trainings failed; the same command tries them again.
     """
     wanted = options.chosen([*ELEMENTS, *CLASSICAL, *OURS])
-    failed, end = [], time.monotonic() + 60 * options.minutes
-    for element in [ELEMENTS[n] for n in wanted if n in ELEMENTS] or ELEMENTS.values():
-        names = [n for n in element.operators if n in wanted]
-        for name in names or element.operators:
-            left = replace(options, minutes=(end - time.monotonic()) / 60, only=())
-            if left.minutes <= 0:
+    elements = [ELEMENTS[name] for name in wanted if name in ELEMENTS]
+    failed: list[str] = []
+    end = time.monotonic() + 60 * options.minutes
+    for element in elements or ELEMENTS.values():
+        operators = [name for name in element.operators if name in wanted]
+        for operator in operators or element.operators:
+            remaining = replace(options, minutes=(end - time.monotonic()) / 60, only=())
+            if remaining.minutes <= 0:
                 return
             try:
-                contest(element, name, left)
+                contest(element, operator, remaining)
             except SystemExit as error:
                 failed.append(str(error))
     if failed:
@@ -55,13 +59,15 @@ def run(options: Options) -> None:
 
 
 def contest(element: Element, name: str, options: Options) -> None:
-    """One operator on one task: its size, its rates, its seeds."""
+    """Train one operator on one task: solve its size, choose its rate, run its seeds."""
     size = size_of(element, name, options)
     if "refused" in size:
         return
     task = task_of(element, size)
-    rates = RATES[:2] if options.small else RATES
-    seeds = options.seeds or (SMALL_SEEDS if options.small else SEEDS)
+    rates, seeds = RATES, SEEDS
+    if options.small:
+        rates, seeds = RATES[:2], SMALL_SEEDS
+    seeds = options.seeds or seeds
     about = {"machine": describe(), "rates": list(RATES)}
     row = {"task": element.name, "operator": name}
 
@@ -77,21 +83,27 @@ def contest(element: Element, name: str, options: Options) -> None:
 
 
 def task_of(element: Element, size: Row) -> ComparedTask:
-    """The task as an operator reads it."""
-    own = element.instead if size["instead"] else ()
-    return replace(element.task, overrides=(*element.task.overrides, *own))
+    """Return the task in the variant that an operator accepts."""
+    overrides = element.task.overrides
+    if size["instead"]:
+        overrides = (*overrides, *element.instead)
+    return replace(element.task, overrides=overrides)
 
 
 def size_of(element: Element, name: str, options: Options) -> Row:
-    """The width that gives an operator as many parameters as softmax attention has, or why it
-    refuses the task; solved once.
+    """Return the size of an operator for a task, from the file or solved and added to it.
+
+    The width gives the model as many parameters as with softmax attention. If the operator refuses
+    all variants of the task, the row has the reason under ``refused``.
     """
     key = {"task": element.name, "operator": name}
     for row in SIZES.rows(options.results):
         if all(row[k] == v for k, v in key.items()):
             return row
+
     found: Row = {}
-    for instead in (False, True) if element.instead else (False,):
+    variants = (False, True) if element.instead else (False,)
+    for instead in variants:
         found = key | {"instead": instead}
         task, contender = task_of(element, found), Contender(name, name, {})
         dataset = training_set(task)
@@ -111,56 +123,61 @@ def _training_set(recipe: str, overrides: tuple[str, ...]) -> Any:
 
 
 def training_set(task: ComparedTask) -> Any:
-    """The task's training split, read once in a process."""
+    """Return the task's training split, which each process reads once."""
     return _training_set(task.recipe, task.overrides)
 
 
 def make_cell(
     task: ComparedTask, element: Element, size: Row, row: Row, stage: str, options: Options
 ) -> Cell:
-    """A training; two stages of it share its folder, and the second finds the first's model."""
+    """Return the cell of one training.
+
+    Both stages, validation and test, share the folder, so the second reuses the first's model.
+    """
     name = safe_name(f"{row['task']} {row['operator']} {row['rate']:g} {row['seed']}")
     contender = Contender(row["operator"], row["operator"], {})
-    own = (
+    overrides = (
         f"model.body.dim={size['dim']}",
         f"optimizer.lr={row['rate']:g}",
         *options.trial,
         f"seed={row['seed']}",
         f"name={name}",
     )
-    cell = recipe_cell(make_recipe(task, contender, own), options.runs / name)
-    how = {"stage": stage, "under": list(element.under), "checked": str(element.checked)}
-    return replace(cell, settings=cell.settings | how, given=(cell.given, element))
+    cell = recipe_cell(make_recipe(task, contender, overrides), options.runs / name)
+    condition = {"stage": stage, "under": list(element.under), "checked": str(element.checked)}
+    return replace(cell, settings=cell.settings | condition, given=(cell.given, element))
 
 
 def validated(cell: Cell, report: Report) -> Row:
-    """Train, and validate under the element's condition; the test split is not read."""
+    """Train and validate under the element's condition, without reading the test split."""
     recipe, element = cell.given
     facts = trained(replace(cell, given=recipe), report)
     return facts | {"val": score_at(cell, *element.checked)}
 
 
 def tested(cell: Cell, report: Report) -> Row:
-    """Train, validate, and read the test split."""
+    """Train, validate, and evaluate on the test split."""
     found = validated(cell, report)
-    scores = evaluate(cell.place, "test", cell.given[1].under, trust_code=True, each=True)
+    _, element = cell.given
+    scores = evaluate(cell.place, "test", element.under, trust_code=True, each=True)
     answers = answers_of(scores, "score")
     return found | {"score": scores.get("accuracy", scores["loss"]), "answers": answers}
 
 
 def score_at(cell: Cell, split: str, overrides: tuple[str, ...]) -> float:
-    """Accuracy, or the loss of what has none; the code that a recipe here imports is ours."""
+    """Return the accuracy of a run, or its loss for a task without accuracy."""
+    # The recipes of this folder import our own code, so it is trusted.
     found = evaluate(cell.place, split, overrides, trust_code=True)
     return found.get("accuracy", found["loss"])
 
 
 def upwards(task: str) -> bool:
-    """Whether more is better."""
+    """Return whether a larger score of the task is better."""
     return "accuracy" in ELEMENTS[task].shown
 
 
 def best_rate(rows: list[Row], task: str, operator: str, count: int) -> float | None:
-    """The rate with the best validation; None where one of so many is missing.
+    """Return the rate with the best validation, or None if fewer than ``count`` were tried.
 
     Example:
         >>> rows = [{"task": "lost", "operator": "gru", "rate": r, "val": v}

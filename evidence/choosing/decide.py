@@ -1,5 +1,7 @@
-"""The decision table at the head of docs/choosing.md: in each row the best classical layer and the
-best of ours, both picked on validation, and what the test split says of them.
+"""The decision table at the head of docs/choosing.md.
+
+Each row has the best classical layer and the best operator of ours, both chosen on validation, and
+their scores on the test split.
 """
 
 from __future__ import annotations
@@ -19,48 +21,50 @@ MISSING = "not measured yet"
 
 
 def of(rows: Rows, element: Element, operator: str) -> Rows:
-    """The runs of an operator on a task."""
+    """Return the runs of an operator on a task."""
     return [row for row in rows if (row["task"], row["operator"]) == (element.name, operator)]
 
 
 def best(rows: Rows, element: Element, names: tuple[str, ...]) -> str | None:
-    """The operator with the best mean validation; None where a run of one of them is missing, or
-    has failed: a best of some is no best.
-    """
-    sign, means = 1 if upwards(element.name) else -1, {}
+    """Return the operator with the best mean validation, or None if none of them has a run."""
+    sign = 1 if upwards(element.name) else -1
+    means: dict[str, float] = {}
     for name in names:
         values = [row["val"] for row in of(rows, element, name)]
         if values:
             means[name] = sign * sum(values) / len(values)
-    return max(means, key=lambda name: means[name]) if means else None
+    if not means:
+        return None
+    return max(means, key=lambda name: means[name])
 
 
 def complete(found: dict[str, Any], element: Element) -> bool:
-    """Whether every operator that takes the task has its seeds."""
-    refused = {
-        row["operator"]
-        for row in found["sizes"]
-        if row["task"] == element.name and "refused" in row
-    }
-    return all(
-        len(of(found["runs"], element, name)) >= SEEDS or name in refused
-        for name in element.operators
-    )
+    """Return whether every operator that accepts the task has all its seeds."""
+    sizes = of_task(found["sizes"], element)
+    refused = {row["operator"] for row in sizes if "refused" in row}
+    for name in element.operators:
+        if name not in refused and len(of(found["runs"], element, name)) < SEEDS:
+            return False
+    return True
 
 
 def decisions(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """One row per question: the two picked operators, their scores, the difference seed by seed in
-    favour of ours, and p, adjusted over the six by Holm's method.
+    """Return one row per question.
+
+    A row has the two best operators, their difference in favour of ours for each seed (``gap``),
+    and its p-value, adjusted over the six rows by Holm's method. ``gap`` is None while runs are
+    missing.
     """
     rows: list[dict[str, Any]] = []
     for element in ROWS:
         row: dict[str, Any] = {"element": element, "p": None, "gap": None}
         if complete(found, element):
             runs = [{**run, "variant": run["operator"]} for run in found["runs"]]
-            theirs, ours = (best(runs, element, names) for names in (CLASSICAL, OURS))
-            mine = [run for run in runs if run["task"] == element.name]
+            theirs = best(runs, element, CLASSICAL)
+            ours = best(runs, element, OURS)
             sign = 1 if upwards(element.name) else -1
-            gap = [sign * x for x in paired(mine, ours, theirs, "score")]  # type: ignore[arg-type]
+            scores = paired(of_task(runs, element), ours, theirs, "score")  # type: ignore[arg-type]
+            gap = [sign * x for x in scores]
             row |= {"theirs": theirs, "ours": ours, "gap": gap, "p": summarise(gap).p}  # type: ignore[union-attr]
         rows.append(row)
     for row, p in zip(rows, holm([row["p"] for row in rows])):
@@ -69,31 +73,35 @@ def decisions(found: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def take(row: dict[str, Any]) -> str:
-    """What to take: the one that is ahead beyond chance, or either."""
+    """Return the recommendation: the operator that is ahead beyond chance, or both."""
     if row["gap"] is None:
         return MISSING
+    theirs, ours = row["theirs"], row["ours"]
     if row["p"] is None or row["p"] >= LEVEL:
-        return f"{row['theirs']} or {row['ours']}"
-    return f"**{row['ours'] if mean_sd(row['gap'])['mean'] > 0 else row['theirs']}**"
+        return f"{theirs} or {ours}"
+    winner = ours if mean_sd(row["gap"])["mean"] > 0 else theirs
+    return f"**{winner}**"
 
 
 def shown(values: list[float], element: Element, digits: int = 1) -> str:
-    """Scores as the page prints them: percent, or an error."""
-    return spread(values, digits=digits) if upwards(element.name) else spread(values, 1.0, 4)
+    """Format scores for the page: accuracies in percent, errors with four decimals."""
+    if upwards(element.name):
+        return spread(values, digits=digits)
+    return spread(values, 1.0, 4)
 
 
 def decision_table(found: dict[str, Any] | None) -> str:
-    """The six rows."""
+    """Return the table of the six questions."""
     found = found or {"sizes": [], "runs": []}
     lines = []
     for row in decisions({"sizes": [], "runs": [], **found}):
         element: Element = row["element"]
         cells = [MISSING] * 4
         if row["gap"] is not None:
-            pair = [
-                f"{name} {shown([r['score'] for r in of(found['runs'], element, name)], element)}"
-                for name in (row["theirs"], row["ours"])
-            ]
+            pair = []
+            for name in (row["theirs"], row["ours"]):
+                scores = [run["score"] for run in of(found["runs"], element, name)]
+                pair.append(f"{name} {shown(scores, element)}")
             cells = [*pair, shown(row["gap"], element), f"{row['p']:.3f}"]
         lines.append((element.question, take(row), *cells))
     heads = "your data", "take", "best classical layer", "best of ours", "ours ahead by", "p"
@@ -101,36 +109,46 @@ def decision_table(found: dict[str, Any] | None) -> str:
 
 
 def element_tables(found: dict[str, Any] | None) -> str:
-    """Every operator on every task that was begun: its rate, parameters, and test score."""
+    """Return one table per task that has runs: score, rate and parameters of every operator."""
     if not found or not found.get("runs"):
         return f"Not measured yet: `python -m evidence run choosing elements` writes {FILE}."
     parts = []
     for element in ELEMENTS.values():
-        lines = []
-        for name in element.operators:
-            size = next(
-                (r for r in found["sizes"] if (r["task"], r["operator"]) == (element.name, name)),
-                None,
-            )
-            mine = of(found["runs"], element, name)
-            if size and "refused" in size:
-                lines.append((name, "refuses the task", "", "", ""))
-            elif size and mine:
-                score = shown([row["score"] for row in mine], element)
-                rate, count = f"{mine[0]['rate']:g}", f"{size['parameters']:,}"
-                lines.append((name, score, len(mine), rate, count))
-        if lines:
-            command = f"`python -m evidence run choosing elements --only {element.name}`"
-            title = f"**{element.name}**: {element.task.title}. {command}"
-            if not element.question:
-                title += f" Only {_and(element.operators)} were trained on it, so it has no row in the first table."
-            heads = "operator", f"test {element.shown}", "seeds", "rate", "parameters"
-            parts.append(f"{title}\n\n{table(heads, lines)}")
+        lines = _element_lines(found, element)
+        if not lines:
+            continue
+        command = f"`python -m evidence run choosing elements --only {element.name}`"
+        title = f"**{element.name}**: {element.task.title}. {command}"
+        if not element.question:
+            title += f" Only {_and(element.operators)} were trained on it, so it has no row in the first table."
+        heads = "operator", f"test {element.shown}", "seeds", "rate", "parameters"
+        parts.append(f"{title}\n\n{table(heads, lines)}")
     return "\n\n".join(parts)
 
 
+def _element_lines(found: dict[str, Any], element: Element) -> list[tuple[Any, ...]]:
+    """Return a line per operator that refused the task or has runs on it."""
+    sizes = {row["operator"]: row for row in of_task(found["sizes"], element)}
+    lines: list[tuple[Any, ...]] = []
+    for name in element.operators:
+        size = sizes.get(name)
+        runs = of(found["runs"], element, name)
+        if size and "refused" in size:
+            lines.append((name, "refuses the task", "", "", ""))
+        elif size and runs:
+            score = shown([run["score"] for run in runs], element)
+            rate = f"{runs[0]['rate']:g}"
+            lines.append((name, score, len(runs), rate, f"{size['parameters']:,}"))
+    return lines
+
+
+def of_task(rows: Rows, element: Element) -> Rows:
+    """Return the rows of a task."""
+    return [row for row in rows if row["task"] == element.name]
+
+
 def omegas(tasks: Iterable[ComparedTask]) -> str:
-    """CKConv's ω0 on each task that gives it one, as the page says it: ``8 on *lost* and *rate*``."""
+    """List CKConv's ω0 of the tasks that set it, for example ``8 on *lost* and *rate*``."""
     by_value: dict[float, list[str]] = {}
     for task in tasks:
         omega = task.operator_options.get("ckconv", {}).get("omega")
@@ -140,16 +158,20 @@ def omegas(tasks: Iterable[ComparedTask]) -> str:
 
 
 def left_out() -> str:
-    """Which candidates a row of the decision lacks, and why."""
-    rows = [(row.name, row.without) for row in ROWS if row.without]
-    return " ".join(
-        f"On *{name}* {_and(without)} {'is' if len(without) == 1 else 'are'} left out for cost."
-        for name, without in rows
-    )
+    """Return a sentence per question about the operators that are missing in it."""
+    sentences = []
+    for row in ROWS:
+        if row.without:
+            verb = "is" if len(row.without) == 1 else "are"
+            sentences.append(f"On *{row.name}* {_and(row.without)} {verb} left out for cost.")
+    return " ".join(sentences)
 
 
 def _and(names: Sequence[str]) -> str:
-    return ", ".join(names[:-1]) + (" and " if names[:-1] else "") + names[-1]
+    """Join names by commas and *and*."""
+    if len(names) == 1:
+        return names[0]
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 ABOUT = f"""One row per question. All models of a task have one backbone of two blocks, one recipe, and the parameters of softmax attention

@@ -1,5 +1,6 @@
-"""What each operator should be good at: six tasks, small enough for minutes on a core; and a seventh
-that only four operators were trained on, which has no row in the decision table.
+"""Tasks that should suit different operators, small enough for minutes on a core.
+
+Six are rows of the decision table. The seventh, with only four operators, is not.
 """
 
 from __future__ import annotations
@@ -12,24 +13,24 @@ from fredholm.lab.compare import ComparedTask
 CLASSICAL = ("convolution", "gru", "lstm", "softmax")
 OURS = ("ckconv", "itnet", "itnet_low_rank", "luna", "infsa")
 RATES = (1e-3, 3e-3, 1e-2)
-"""The short list that every operator's learning rate is chosen from, on validation."""
+"""Candidates for every operator's learning rate, which is chosen on validation."""
 SEEDS = 5
 
 
 @dataclass(frozen=True)
 class Element:
-    """A task, and the condition that a trained model is judged under.
+    """A task and the condition under which a trained model is evaluated.
 
     Attributes:
         task: recipe, overrides, options of operators.
-        question: what a user would ask; none: a table of the page and no row of its decision.
-        shown: what the score is, for the page.
-        under: overrides of the evaluation, such as another rate of the test split; none: the test
-            split is as the training was.
-        checked: how the same condition is validated: split and overrides.
-        instead: overrides for operators that refuse the task as it is, such as gaps on a grid
-            in the place of timestamps.
-        without: operators that are left out for their cost.
+        question: a user's data in a few words; empty for a task that isn't in the decision table.
+        shown: name of the score in the page.
+        under: overrides of the evaluation on the test split, such as another sampling rate; empty
+            for the condition of the training.
+        checked: split and overrides that validate under the same condition.
+        instead: overrides for operators that refuse the task otherwise, such as gaps on a grid
+            instead of timestamps.
+        without: operators that are left out because of their cost.
     """
 
     task: ComparedTask
@@ -166,4 +167,4 @@ ELEMENTS = {
     )
 }
 ROWS = [element for element in ELEMENTS.values() if element.question]
-"""The decision table's."""
+"""The rows of the decision table."""

@@ -1,6 +1,4 @@
-"""Which operator: docs/choosing.md from operators in their element, the comparison, the speed
-pass, cost models and the operators.
-"""
+"""Page docs/choosing.md, from the contest, the comparison, times, cost models and probes."""
 
 from __future__ import annotations
 
@@ -33,8 +31,10 @@ from .places import places
 from .speed import FILE as SPEED
 
 COMMAND = "fredholm compare --task {tasks} --seeds {seeds} --out runs/compare"
-UNMEASURED = "not measured"  # of an operator that is newer than the results
-LENGTHS, DIM, HEADS = (256, 1024, 4096, 16384), 128, 4
+UNMEASURED = "not measured"
+"""Cell of an operator that is newer than the results."""
+LENGTHS = (256, 1024, 4096, 16384)
+DIM, HEADS = 128, 4
 OPTIONS: dict[str, dict[str, Any]] = {
     "itnet": {"width": 32},
     "itnet_low_rank": {"width": 32},
@@ -56,7 +56,7 @@ WHAT = {
 
 
 def probes() -> dict[str, Callable[[Any, torch.Tensor], object]]:
-    """What an operator may be asked for: it answers, or refuses by name."""
+    """Return calls of an operator by name, each of which it may refuse."""
     n = 6
     mask = torch.ones(n, n, dtype=torch.bool).tril(1)
     times = torch.tensor([0.0, 0.4, 1.0, 2.5, 2.7, 4.0])
@@ -74,33 +74,34 @@ def probes() -> dict[str, Callable[[Any, torch.Tensor], object]]:
 
 
 def make(name: str, *, causal: bool) -> Any:
-    """An operator or baseline; baselines are told the order."""
+    """Make an operator or baseline; only baselines depend on the order when they are made."""
     if name in list_baselines():
         return make_baseline(name, 8, 2, position_dim=1, causal=causal)
     return create_operator(name, 8, 2)
 
 
 @cache
-def served(name: str) -> dict[str, bool]:
-    """Which probes an operator answers."""
+def accepted_probes(name: str) -> dict[str, bool]:
+    """Return for each probe whether an operator accepts it."""
     torch.manual_seed(0)
-    found = {}
-    for what, probe in probes().items():
-        operator, u = make(name, causal="causal" in what), torch.randn(1, 6, 8)
+    accepted: dict[str, bool] = {}
+    for title, probe in probes().items():
+        operator, u = make(name, causal="causal" in title), torch.randn(1, 6, 8)
         try:
             with torch.no_grad():
                 probe(operator, u)
-            found[what] = True
+            accepted[title] = True
         except FredholmError:
-            found[what] = False
-    return found
+            accepted[title] = False
+    return accepted
 
 
 @cache
 def state_growth(name: str) -> str:
-    """How the state of a causal step grows: from its numbers after 4 and after 16 points."""
+    """Describe how the state of a causal step grows, by its size after 4 and after 16 points."""
     torch.manual_seed(0)
-    operator, sizes = make(name, causal=True), []
+    operator = make(name, causal=True)
+    sizes: list[int] = []
     try:
         with torch.no_grad():
             for n in (4, 16):
@@ -110,67 +111,74 @@ def state_growth(name: str) -> str:
                 sizes.append(sum(t.numel() for t in state.keys.values()))
     except FredholmError:
         return "no step"
-    return "fixed" if sizes[0] == sizes[1] else "grows with N"
+    short, long = sizes
+    return "fixed" if short == long else "grows with N"
 
 
 def domain_table() -> str:
-    """Which domains an operator serves, and its state: asked of the operators when the page is
-    written.
+    """Return a table of the domains that each operator accepts, and of its causal state.
+
+    The operators are called while the page is written.
     """
     lines = []
     for name in [*list_operators(), *list_baselines()]:
-        cells = ["yes" if yes else "refused" for yes in served(name).values()]
+        cells = ["yes" if yes else "refused" for yes in accepted_probes(name).values()]
         lines.append((name, WHAT.get(name, ""), *cells, state_growth(name)))
     return table(("operator", "what interacts", *probes(), "state of a causal step"), lines)
 
 
 def accuracy_table(results: dict[str, Any]) -> str:
-    """Scores of all operators on all tasks, the best of a task bold, and the mean rank over tasks
-    that have them all. Operators that no task was measured with come last.
+    """Return a table of all operators on all tasks, with the mean rank of each.
+
+    The best score of a task is bold. Operators without any measurement come last.
     """
     rows = summary(results)
-    missing = sorted({*list_operators()} - {row["operator"] for row in rows})
-    tasks = [
-        task
-        for task in results["tasks"]
-        if any(r["mean"] is not None for r in rows if r["task"] == task["name"])
-    ]
+    measured = [row for row in rows if row["mean"] is not None]
+    with_scores = {row["task"] for row in measured}
+    tasks = [task["name"] for task in results["tasks"] if task["name"] in with_scores]
     names = list(dict.fromkeys(row["operator"] for row in rows))
-    ranks: dict[str, list[int]] = {name: [] for name in names}
-    best = {}
+
+    ranks: dict[str, list[float]] = {name: [] for name in names}
+    best: dict[str, str] = {}
     for task in tasks:
-        order = [
-            r
-            for r in best_first([r for r in rows if r["task"] == task["name"]])
-            if r["mean"] is not None
-        ]
-        best[task["name"]] = order[0]["operator"]
-        if len(order) == len(names):  # a rank among fewer is another thing
-            for place, row in enumerate(order, 1):
-                ranks[row["operator"]].append(place)
+        order = best_first([row for row in measured if row["task"] == task])
+        best[task] = order[0]["operator"]
+        # Ranks among fewer operators are smaller and must not enter the mean.
+        if len(order) == len(names):
+            for rank, row in enumerate(order, 1):
+                ranks[row["operator"]].append(float(rank))
+    mean_ranks = {name: mean_and_sd(ranks[name])[0] for name in names}
+
+    row_of = {(row["task"], row["operator"]): row for row in rows}
     lines = []
-    for name in sorted(names, key=lambda n: mean_and_sd([float(r) for r in ranks[n]])[0] or 99.0):
+    for name in sorted(names, key=lambda name: mean_ranks[name] or 99.0):
         cells = []
         for task in tasks:
-            row = next(
-                (r for r in rows if (r["task"], r["operator"]) == (task["name"], name)), None
-            )
-            text = "" if row is None else score(row)
-            cells.append(f"**{text}**" if best[task["name"]] == name else text)
-        mean = mean_and_sd([float(r) for r in ranks[name]])[0]
-        lines.append((name, *cells, "" if mean is None else f"{mean:.1f}"))
-    lines += [(name, *[UNMEASURED] * len(tasks), "") for name in missing]
-    return table(("operator", *(task["name"] for task in tasks), "mean rank"), lines)
+            cell = ""
+            if (task, name) in row_of:
+                cell = score(row_of[task, name])
+            if best[task] == name:
+                cell = f"**{cell}**"
+            cells.append(cell)
+        mean = mean_ranks[name]
+        rank = "" if mean is None else f"{mean:.1f}"
+        lines.append((name, *cells, rank))
+    for name in sorted({*list_operators()} - {*names}):
+        lines.append((name, *[UNMEASURED] * len(tasks), ""))
+    return table(("operator", *tasks, "mean rank"), lines)
 
 
 def winners(results: dict[str, Any]) -> str:
-    """Of each task the best classical layer and the best of ours, and their difference, paired over
-    the seeds that both have. With so many tasks nothing is concluded from it.
+    """List the best classical layer and the best of ours on each task, and their difference.
+
+    The difference is paired over the seeds that both have. Nothing is concluded from it because
+    there are many tasks.
     """
-    classical, rows, lines = {"softmax", *list_baselines()}, summary(results), []
+    classical = {"softmax", *list_baselines()}
+    rows = [row for row in summary(results) if row["mean"] is not None]
+    lines = []
     for task in results["tasks"]:
-        mine = [r for r in rows if r["task"] == task["name"] and r["mean"] is not None]
-        order = best_first(mine)
+        order = best_first([row for row in rows if row["task"] == task["name"]])
         theirs = next((r for r in order if r["operator"].split()[0] in classical), None)
         ours = next((r for r in order if r["operator"].split()[0] not in classical), None)
         if theirs is None or ours is None:
@@ -186,55 +194,65 @@ def winners(results: dict[str, Any]) -> str:
 
 
 def gap(task: dict[str, Any], first: str, second: str) -> str:
-    """How far two operators are apart on a task, seed by seed."""
-    runs = [
-        {"variant": row["operator"], **run}
-        for row in task["rows"]
-        for run in row["runs"]
-        if "error" not in run
-    ]
+    """Describe the difference of two operators on a task, paired by seed."""
+    runs = []
+    for row in task["rows"]:
+        for run in row["runs"]:
+            if "error" not in run:
+                runs.append({"variant": row["operator"], **run})
     found = summarise(paired(runs, first, second, task["metric"]))
     if found is None:
         return "no seed in common"
-    shown = (lambda x: f"{100 * x:.1f}") if task["metric"] == "accuracy" else (lambda x: f"{x:.2g}")
+
+    def shown(number: float) -> str:
+        if task["metric"] == "accuracy":
+            return f"{100 * number:.1f}"
+        return f"{number:.2g}"
+
     if found.sd is None:
         return f"apart by {shown(abs(found.mean))}, one seed"
     return f"apart by {shown(abs(found.mean))} ± {shown(found.sd)} over {found.n} seeds"
 
 
 def flops_table() -> str:
-    """Predicted MFLOPs at lengths, and from which length on an operator needs fewer than softmax
-    attention.
-    """
+    """Return a table of predicted MFLOPs against N, and of the N where they fall below attention."""
     lines = []
     for name in sorted(COSTS):
+        # CKConv does not have heads.
         heads = 1 if name == "ckconv" else HEADS
 
         def cost(n: int, name: str = name, heads: int = heads) -> float:
             return COSTS[name](n, DIM, heads, **OPTIONS.get(name, {})).flops
 
-        when = "itself" if name == "softmax" else _first_below(cost)
+        when = "itself"
+        if name != "softmax":
+            when = _first_below(cost)
         lines.append((name, *(f"{cost(n) / 1e6:,.0f}" for n in LENGTHS), when))
-    missing = sorted({*list_operators()} - {*COSTS})
-    lines += [(name, *[UNMEASURED] * len(LENGTHS), "") for name in missing]
+    for name in sorted({*list_operators()} - {*COSTS}):
+        lines.append((name, *[UNMEASURED] * len(LENGTHS), ""))
     sizes = [f"N = {n:,}" for n in LENGTHS]
     return table(("operator", *sizes, "fewer than softmax from N ="), lines)
 
 
 def _first_below(cost: Callable[[int], float]) -> str:
-    """The smallest power of two, or the half between two, at which a cost is below softmax's and
-    stays so.
+    """Return the smallest N from which a cost stays below softmax's.
+
+    N is 2^k or 3·2^(k-1).
     """
-    lengths = [n for k in range(3, 18) for n in (2**k, 3 * 2 ** (k - 1))]
+    lengths: list[int] = []
+    for k in range(3, 18):
+        lengths += [2**k, 3 * 2 ** (k - 1)]
     above = [n for n in lengths if cost(n) >= COSTS["softmax"](n, DIM, HEADS).flops]
     if not above:
         return "any"
     later = [n for n in lengths if n > max(above)]
-    return f"{later[0]:,}" if later else "never"
+    if not later:
+        return "never"
+    return f"{later[0]:,}"
 
 
 def speed_text(speed: dict[str, Any] | None) -> str:
-    """Measured growth, where it was measured."""
+    """Return the tables of measured times, or a command to measure them."""
     if not speed:
         return "Times are not measured yet: `python -m evidence time choosing --runs runs/compare` on a quiet machine.\n"
     lines = []
@@ -255,7 +273,7 @@ def speed_text(speed: dict[str, Any] | None) -> str:
 
 
 def step_table(speed: dict[str, Any]) -> str:
-    """Time and memory of a training step, one row per operator and one column per task."""
+    """Return a table of training steps, with one row per operator and one column per task."""
     tasks = list(dict.fromkeys(row["task"] for row in speed["steps"]))
     operators = list(dict.fromkeys(row["operator"] for row in speed["steps"]))
     found = {(row["operator"], row["task"]): row for row in speed["steps"]}
@@ -275,16 +293,19 @@ def step_table(speed: dict[str, Any]) -> str:
 
 
 def _when(curve: dict[str, Any], reference: str) -> str:
+    """Describe the N from which a curve is below the reference."""
     cross = curve["crossover"]
     if curve["operator"] == reference:
         return "itself"
     if cross is None:
         return "not up to the longest"
-    return "the shortest on" if cross == 0 else f"N ≈ {cross:,.0f}"
+    if cross == 0:
+        return "the shortest on"
+    return f"N ≈ {cross:,.0f}"
 
 
 def page() -> str:
-    """docs/choosing.md."""
+    """Return the text of docs/choosing.md."""
     results, speed, elements = load("compare.json"), load(SPEED), load(FILE)
     seeds = max((row["n"] for row in summary(results)), default=0)
     tasks = ",".join(task["name"] for task in results["tasks"])
@@ -351,14 +372,14 @@ Command: `{COMMAND.format(tasks=tasks, seeds=seeds)}`, then `python -m evidence 
 
 
 def take(options: Options) -> None:
-    """Copy what ``fredholm compare --out FOLDER`` wrote, ``--runs FOLDER``, to the results."""
+    """Copy the files of ``fredholm compare --out FOLDER`` from ``--runs FOLDER`` to the results."""
     for name in ("compare.json", "compare.csv"):
         if (options.runs / name).is_file():
             shutil.copyfile(options.runs / name, options.results / name)
 
 
 def write_html(options: Options) -> None:
-    """The comparison's HTML page from the committed results: ``compare.html`` in ``--runs``."""
+    """Write the comparison's HTML page, ``compare.html`` in ``--runs``, from committed results."""
     results = load("compare.json")
     options.runs.mkdir(parents=True, exist_ok=True)
     text = comparison_page(results, summary(results))

@@ -1,6 +1,4 @@
-"""The one place of each operator, its price, and where it loses: claims of the results pages and
-times, read from committed results.
-"""
+"""Strength, price and weakness of each operator, from claims and times in the committed results."""
 
 from __future__ import annotations
 
@@ -11,12 +9,20 @@ from ..claims.rows import judged
 from ..kit.page import table
 
 N = 1_024
+"""Number of points of the compared times."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """An operator: in words what it is best for here and where it loses, each with the claims of
-    results pages (``"SET: TEXT"``) whose numbers stand behind them; ``timed``: its name in the times.
+    """Strength and weakness of an operator in words.
+
+    Attributes:
+        operator: its name in the page.
+        best: its strength.
+        shown: the claims of results pages (``"SET: TEXT"``) whose numbers support it.
+        loses: its weakness.
+        lost: the claims that show it.
+        timed: its name in the file of times; empty if it was not timed.
     """
 
     operator: str
@@ -96,38 +102,36 @@ PLACES = (
 
 
 def places(speed: dict[str, Any] | None) -> str:
-    """The table: points of accuracy, or of relative squared error for charges, with verdicts."""
-    lines = [
-        (
-            place.operator,
-            _with_numbers(place.best, place.shown),
-            _price(place.timed, speed),
-            _with_numbers(place.loses, place.lost),
-        )
-        for place in PLACES
-    ]
+    """Return the table, with numbers in points of accuracy (of relative error for charges)."""
+    lines = []
+    for place in PLACES:
+        best = _with_numbers(place.best, place.shown)
+        loses = _with_numbers(place.loses, place.lost)
+        lines.append((place.operator, best, _price(place.timed, speed), loses))
     price = f"price: time of softmax's, forward and backward at N = {N:,}"
     return table(("operator", "its place here", price, "where it loses"), lines)
 
 
 def _with_numbers(text: str, claims: tuple[str, ...]) -> str:
-    """Words, then the number and verdict of each claim behind them."""
+    """Append the number and the verdict of each claim to a text."""
+    if not claims:
+        return text
     parts = []
     for name in claims:
-        one, _ = judged()[name]
-        number = one.here.partition(";")[0]
-        verdict = one.verdict or "not primary"
-        parts.append(number if number == "not run" else f"{number}, {verdict}")
-    return f"{text}: {'; '.join(parts)}" if parts else text
+        one = judged()[name].result
+        part = one.here.partition(";")[0]
+        if part != "not run":
+            part += f", {one.verdict or 'not primary'}"
+        parts.append(part)
+    return f"{text}: {'; '.join(parts)}"
 
 
 def _price(operator: str, speed: dict[str, Any] | None) -> str:
-    """How many times softmax attention's time an operator takes."""
+    """Return an operator's time relative to softmax attention's."""
     if not operator or not speed:
         return "not timed here"
-    times = {
-        curve["operator"]: dict(zip(curve["lengths"], curve["milliseconds"]))
-        for curve in speed["scaling"]
-        if curve["direction"] == "step"
-    }
+    times: dict[str, dict[int, float]] = {}
+    for curve in speed["scaling"]:
+        if curve["direction"] == "step":
+            times[curve["operator"]] = dict(zip(curve["lengths"], curve["milliseconds"]))
     return f"{times[operator][N] / times[speed['reference']][N]:.2g}×"

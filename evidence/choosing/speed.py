@@ -1,8 +1,8 @@
-"""What each operator of a comparison costs: time and memory of a training step on each task, and
+"""Cost of the operators of a comparison: time and memory of a training step on each task, and
 growth with the number of points.
 
-Meant for a quiet machine, apart from training. Every operator is measured in processes of its own,
-so that one's memory is not another's.
+Run it on a quiet machine, after the training. Every operator is measured in separate processes, so
+that the memory of one does not count for another.
 """
 
 from __future__ import annotations
@@ -47,15 +47,14 @@ from ..kit.subject import Options
 FILE = "compare-speed.json"
 LENGTHS = (64, 256, 1024, 4096)
 DIM, HEADS = 64, 4
-LIMIT = (
-    1.0  # seconds: a length whose time, extrapolated from the one before, is above it is left out
-)
+LIMIT = 1.0
+"""Seconds. A length is skipped if its time, extrapolated from the length before, is above it."""
 
 
 def run(options: Options) -> None:
-    """Measure the rows that ``fredholm compare --out FOLDER`` wrote, ``--runs FOLDER``.
+    """Measure the rows of ``fredholm compare --out FOLDER``, given as ``--runs FOLDER``.
 
-    Python files that its recipes import are named before, by ``--import``.
+    Pass Python files that its recipes import with ``--import``.
     """
     save(measure(options.runs, report=print), FILE, options.results)
 
@@ -75,25 +74,28 @@ def measure(
     on one line of N points, forward and forward + backward, the exponent fitted by least squares in
     logarithms, and the N from which it is faster than softmax attention.
 
-    Files that the compared recipes import are executed with ``trust_code`` only, or where this
-    process has imported the same content already: what is in ``out`` names them.
+    The folder ``out`` names files that the compared recipes import. They are executed only with
+    ``trust_code``, or if this process has already imported the same content.
 
     Raises:
         TrustError: a compared recipe imports a file, without ``trust_code``.
-        DataError: no comparison there.
+        DataError: the folder does not have a comparison.
         OptionError: fewer than two lengths, or no repeats.
     """
-    place, say = Path(out), report or (lambda line: None)
+    folder = Path(out)
+    say = report or (lambda line: None)
     if len(lengths) < 2 or repeats < 1 or min(lengths) < 2:
         raise OptionError(
-            f"received lengths {lengths} and {repeats} repeats; needs two lengths of 2 or more, "
-            "one repeat"
+            f"lengths and repeats: expected two lengths of 2 or more and one repeat or more, got "
+            f"{lengths} and {repeats}; give more"
         )
-    results = read_results(place)
-    files = dict.fromkeys(
-        str(file) for task in results["tasks"] for file in code_of(task["recipe"])
-    )
-    code = import_files([*files], place, trust_code)
+    results = read_results(folder)
+
+    # A file may be imported by several recipes; the order of the first imports is kept.
+    files: dict[str, None] = {}
+    for task in results["tasks"]:
+        files |= dict.fromkeys(map(str, code_of(task["recipe"])))
+    code = import_files([*files], folder, trust_code)
     speed: dict[str, Any] = {
         "machine": describe_machine(),
         "dim": DIM,
@@ -129,19 +131,20 @@ def measure(
         )
         speed["scaling"] += curves
         say(f"{label}: {'; '.join(_line(curve) for curve in curves)}")
+
+    references: dict[str, dict[str, Any]] = {}
     for curve in speed["scaling"]:
-        same = next(
-            c
-            for c in speed["scaling"]
-            if (c["operator"], c["direction"]) == (REFERENCE.label, curve["direction"])
-        )
-        curve["exponent"], curve["crossover"] = exponent(curve), crossover(curve, same)
+        if curve["operator"] == REFERENCE.label:
+            references[curve["direction"]] = curve
+    for curve in speed["scaling"]:
+        curve["exponent"] = exponent(curve)
+        curve["crossover"] = crossover(curve, references[curve["direction"]])
     return speed
 
 
 def exponent(curve: dict[str, Any]) -> float | None:
-    """Slope of log time against log N over the three longest lengths, by least squares; None for
-    fewer than two.
+    """Fit the slope of log time against log N over the three longest lengths; None for fewer than
+    two.
 
     Example:
         >>> round(exponent({"lengths": [10, 100, 1000], "milliseconds": [1.0, 100.0, 10000.0]}), 3)
@@ -156,10 +159,10 @@ def exponent(curve: dict[str, Any]) -> float | None:
 
 
 def crossover(curve: dict[str, Any], reference: dict[str, Any]) -> float | None:
-    """The N from which a curve stays below the reference, between measured lengths by a straight
-    line in logarithms.
+    """Return the N from which a curve stays below the reference.
 
-    0 where it is below at all lengths, None where it is not below at the longest that both have.
+    Between measured lengths it is interpolated linearly in logarithms. It is 0 if the curve is
+    below at all lengths, and None if it isn't below at the longest length of both.
 
     Example:
         >>> slow = {"lengths": [10, 1000], "milliseconds": [1.0, 100.0]}
@@ -170,31 +173,34 @@ def crossover(curve: dict[str, Any], reference: dict[str, Any]) -> float | None:
     both = sorted(set(curve["lengths"]) & set(reference["lengths"]))
     gaps = []
     for n in both:
-        mine, theirs = (c["milliseconds"][c["lengths"].index(n)] for c in (curve, reference))
-        gaps.append(math.log(mine / theirs))
+        ratio = _at(curve, n) / _at(reference, n)
+        gaps.append(math.log(ratio))
     if not gaps or gaps[-1] >= 0:
         return None
     above = [i for i, gap in enumerate(gaps) if gap >= 0]
     if not above:
         return 0
+    # The last length at which the curve is not below, and the share of the way to the next one.
     i = above[-1]
     share = gaps[i] / (gaps[i] - gaps[i + 1])
     return both[i] * (both[i + 1] / both[i]) ** share
 
 
+def _at(curve: dict[str, Any], n: int) -> float:
+    """Return a curve's milliseconds at N."""
+    return curve["milliseconds"][curve["lengths"].index(n)]
+
+
 def _line(curve: dict[str, Any]) -> str:
+    """Format a curve for the progress report."""
+    if not curve["lengths"]:
+        return f"{curve['direction']}: {curve['refused']}"
     times = ", ".join(f"{n}: {ms:.2f}" for n, ms in zip(curve["lengths"], curve["milliseconds"]))
-    return (
-        f"{curve['direction']} ms at N = {times}"
-        if times
-        else f"{curve['direction']}: {curve['refused']}"
-    )
+    return f"{curve['direction']} ms at N = {times}"
 
 
 def _child(what: str, arguments: dict[str, Any]) -> Any:
-    """One measurement in a process of its own, forked from one that has imported everything and
-    computed nothing.
-    """
+    """Measure in a new process, forked from one that only imported the modules."""
     forkserver = "forkserver" in multiprocessing.get_all_start_methods()
     context: Any = multiprocessing.get_context("forkserver" if forkserver else "spawn")
     if forkserver:
@@ -205,19 +211,25 @@ def _child(what: str, arguments: dict[str, Any]) -> Any:
             return process.submit(work, **arguments).result()
         except BrokenProcessPool as error:
             raise TrainingFailed(
-                f"{arguments['operator']}: the process that measured its {what} was killed; where "
-                "memory ran out, free some, or give shorter lengths"
+                f"{arguments['operator']}: expected a result of its {what}, got a killed process; "
+                f"free memory or give shorter lengths"
             ) from error
 
 
-# --- in a process of its own ----------------------------------------------------------------------
+# --- in a new process ---------------------------------------------------------------------------
 
 
 def step(
     task: dict[str, Any], operator: str, changes: list[str], repeats: int, code: Sequence[str] = ()
 ) -> dict[str, float | None]:
-    """Median milliseconds and peak megabytes of a training step; ``task`` is its entry in a table,
-    ``code`` what its recipes import, which was trusted before.
+    """Measure the median milliseconds and the peak megabytes of a training step.
+
+    Args:
+        task: entry of the comparison.
+        operator: label of the contender.
+        changes: overrides of the recipe.
+        repeats: timed steps.
+        code: files that the recipe imports, already trusted.
     """
     import_files(list(code), Path.cwd())
     contender = read_contenders(_as_option(operator))[0]
@@ -247,7 +259,7 @@ def step(
 
 
 def _compared(entry: dict[str, Any]) -> ComparedTask:
-    """The task of an entry: the one known by name, with its operators' options, or a recipe."""
+    """Return the task of an entry: a known one with its operators' options, or a user's recipe."""
     if entry["name"] in list_tasks():
         known = find_task(entry["name"])
         if known.recipe == entry["recipe"]:
@@ -258,7 +270,7 @@ def _compared(entry: dict[str, Any]) -> ComparedTask:
 def scale(
     operator: str, lengths: list[int], repeats: int, code: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
-    """Median milliseconds of one operator against N, forward and forward + backward."""
+    """Measure the median milliseconds of an operator against N, forward and forward + backward."""
     import_files(list(code), Path.cwd())
     contender = read_contenders(_as_option(operator))[0]
     curves = []
@@ -270,11 +282,7 @@ def scale(
             "milliseconds": [],
         }
         for n in lengths:
-            before = curve["milliseconds"][-1] if curve["lengths"] else 0.0
-            if (
-                before / 1e3 * (n / (curve["lengths"] or [n])[-1]) ** 2 > LIMIT
-                and before / 1e3 > LIMIT / 16
-            ):
+            if curve["lengths"] and _too_long(curve, n):
                 break
             try:
                 times = _times(contender, n, direction, repeats)
@@ -287,15 +295,24 @@ def scale(
     return curves
 
 
+def _too_long(curve: dict[str, Any], n: int) -> bool:
+    """Return whether the time at N, extrapolated as N² from the last length, is above LIMIT.
+
+    Times below LIMIT / 16 are not extrapolated, since overheads dominate them.
+    """
+    seconds = curve["milliseconds"][-1] / 1e3
+    extrapolated = seconds * (n / curve["lengths"][-1]) ** 2
+    return extrapolated > LIMIT and seconds > LIMIT / 16
+
+
 def _times(contender: Contender, n: int, direction: str, repeats: int) -> list[float]:
+    """Time one layer on a line of N points, after one call that warms up."""
     options = options_of(find_task("digits"), contender)
     config = BackboneConfig(dim=DIM, heads=HEADS, operator=contender.name, operator_options=options)
     torch.manual_seed(0)
     layer = make_layer(config, 1, TextConfig(max_length=n))
-    u, domain = (
-        torch.randn(1, n, DIM, requires_grad=direction == "step"),
-        suited(layer, Domain.line(n)),
-    )
+    u = torch.randn(1, n, DIM, requires_grad=direction == "step")
+    domain = suited(layer, Domain.line(n))
     along = torch.randn(1, n, DIM)
 
     def once() -> None:
@@ -311,9 +328,9 @@ def _times(contender: Contender, n: int, direction: str, repeats: int) -> list[f
 
 
 def _as_option(label: str) -> str:
-    """The option that gives a contender's label."""
+    """Return the command-line option that has a contender's label."""
     name, *options = label.split(" ")
-    pairs = ", ".join(
-        f"{key}: {value}" for key, value in (option.split("=", 1) for option in options)
-    )
-    return f"{{name: {name}, {pairs}}}" if pairs else name
+    if not options:
+        return name
+    pairs = ", ".join(option.replace("=", ": ", 1) for option in options)
+    return f"{{name: {name}, {pairs}}}"

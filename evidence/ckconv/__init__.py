@@ -1,4 +1,4 @@
-"""CKConv: long memory, activations, lost observations, the kernels that networks draw, and speed."""
+"""CKConv: long memory, activations, lost observations, fits of kernels, and speed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SUBJECT = Subject(
 
 
 def run(options: Options) -> None:
-    """The sections of ``--only``, or all."""
+    """Train the sections of ``--only``, or all."""
     from ..kit.grid import run_sections
     from .evidence import SECTIONS
 

@@ -1,6 +1,7 @@
-"""The claims of CKConv's paper, tried on digits in the place of MNIST and on the data that can be
-had. A claim that something costs little means less than the recurrence and the other convolution
-lose; that more gains nothing, at most one point.
+"""The claims of CKConv's paper, tried on digits instead of MNIST and on other available data.
+
+"Costs little" means that CKConv loses less than the recurrence and the other convolution. "Gains
+nothing" means at most one point.
 """
 
 from __future__ import annotations
@@ -8,112 +9,118 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable
-from typing import Any
+from typing import NamedTuple
 
 from ..kit.claims import COLLAPSE, Claim, Sample
 from ..kit.statistics import Rows, beyond_best
 from .kernels import NETWORKS
 from .rates import CLAIMS as RATE_CLAIMS
-from .rates import HALF, LOST, WHOLE, Condition, Results
+from .rates import HALF, LOST, WHOLE, Condition, Results, condition_of
 from .series import DATA, NO_GAPS, PEERS
 
 RECTIFIED = ("relu", "leaky_relu", "silu", "gelu")
-
 RECURRENT = ("gru", f"gru{NO_GAPS}")
-BELOW = (1, 3, 10, 30)  # omegas of the paper's range that were run
+BELOW = (1, 3, 10, 30)
+"""Values of omega in the paper's range that were run."""
 
 
 def rows_of(results: Results, section: str) -> Rows:
-    """The runs at each variant's best setting, or where there are none those at one setting."""
+    """Return the runs with each variant's best setting if there are any, else those with one."""
     return results.get(f"{section} tuned") or results.get(section, [])
 
 
 def ahead(section: str, name: str, others: tuple[str, ...]) -> Sample:
-    """A variant less the best of others, seed by seed."""
+    """Return a sample: a variant minus the best of others, per seed."""
     return lambda results: beyond_best(rows_of(results, section), name, others)
 
 
-def losses(rows: list[dict[str, Any]], after: Condition) -> dict[int, dict[str, float]]:
-    """What each model loses from whole data to another condition, seed by seed."""
-    scores = {
-        (r["seed"], r["model"], (r["drop"], r["trained"], r["tested"])): r["accuracy"] for r in rows
-    }
+def accuracies_at(rows: Rows, condition: Condition) -> dict[int, dict[str, float]]:
+    """Return the accuracy of each model under a condition, per seed."""
     found: dict[int, dict[str, float]] = {}
-    for seed, model, condition in scores:
-        if condition == WHOLE and (seed, model, after) in scores:
-            lost = scores[seed, model, WHOLE] - scores[seed, model, after]
-            found.setdefault(seed, {})[model] = lost
+    for row in rows:
+        if condition_of(row) == condition:
+            found.setdefault(row["seed"], {})[row["model"]] = row["accuracy"]
+    return found
+
+
+def losses(rows: Rows, after: Condition) -> dict[int, dict[str, float]]:
+    """Return the accuracy that each model loses from complete data to a condition, per seed."""
+    changed = accuracies_at(rows, after)
+    found: dict[int, dict[str, float]] = {}
+    for seed, accuracies in accuracies_at(rows, WHOLE).items():
+        for model, accuracy in accuracies.items():
+            if model in changed.get(seed, {}):
+                found.setdefault(seed, {})[model] = accuracy - changed[seed][model]
     return found
 
 
 def lost_shares(dataset: str, after: Condition, models: tuple[str, ...], classes: int) -> Sample:
-    """Which share of its accuracy above chance the model loses that loses least, seed by seed."""
+    """Return a sample: the smallest share of the accuracy above chance that a model loses."""
     chance = 1 / classes
 
     def sample(results: Results) -> list[float]:
         rows = results[dataset]
-        whole = {
-            (r["seed"], r["model"]): r["accuracy"]
-            for r in rows
-            if (r["drop"], r["trained"], r["tested"]) == WHOLE
-        }
+        complete = accuracies_at(rows, WHOLE)
         found = []
         for seed, lost in losses(rows, after).items():
-            known = [name for name in models if name in lost]
-            found.append(min(lost[name] / (whole[seed, name] - chance) for name in known))
+            shares = []
+            for name in models:
+                if name in lost:
+                    shares.append(lost[name] / (complete[seed][name] - chance))
+            found.append(min(shares))
         return found
 
     return sample
 
 
 def spared(dataset: str, after: Condition) -> Sample:
-    """How much less a CKCNN loses than the GRUs and the TCNs, whichever loses least, of the seeds
-    that all models were trained with.
+    """Return a sample: how much less a CKCNN loses than the GRU or TCN that loses least.
+
+    Only seeds of all models count.
     """
 
     def sample(results: Results) -> list[float]:
-        lost = losses(results[dataset], after).values()
-        whole = [one for one in lost if set(DATA[dataset].models) <= set(one)]
-        return [least(one, PEERS) - one["ckcnn gaps"] for one in whole]
+        found = []
+        for lost in losses(results[dataset], after).values():
+            if set(DATA[dataset].models) <= set(lost):
+                least = min(lost[name] for name in PEERS if name in lost)
+                found.append(least - lost["ckcnn gaps"])
+        return found
 
     return sample
 
 
-def least(lost: dict[str, float], models: tuple[str, ...]) -> float:
-    """Of those of the models that were run."""
-    return min(lost[name] for name in models if name in lost)
-
-
 def points_lost(dataset: str, after: Condition) -> Callable[[Results], str]:
-    """Means over seeds of every model."""
+    """Return a function that prints the mean loss of every model in points."""
 
     def shown(results: Results) -> str:
-        lost = list(losses(results[dataset], after).values())
-        means = {
-            model: 100 * statistics.mean(one[model] for one in lost if model in one)
-            for model in dict.fromkeys(model for one in lost for model in one)
-        }
-        said = ", ".join(f"{k} {v:.1f}" for k, v in means.items())
-        return f"points lost: {said}" if said else ""
+        by_model: dict[str, list[float]] = {}
+        for lost in losses(results[dataset], after).values():
+            for model, points in lost.items():
+                by_model.setdefault(model, []).append(points)
+        if not by_model:
+            return ""
+        parts = [f"{name} {100 * statistics.mean(lost):.1f}" for name, lost in by_model.items()]
+        return f"points lost: {', '.join(parts)}"
 
     return shown
 
 
 def scores(section: str) -> Callable[[Results], str]:
-    """Mean accuracies of a section's variants."""
+    """Return a function that prints the mean accuracies of a section's variants."""
 
     def shown(results: Results) -> str:
-        rows = rows_of(results, section)
-        return ", ".join(
-            f"{name} {100 * statistics.mean(r['accuracy'] for r in rows if r['variant'] == name):.1f}"
-            for name in dict.fromkeys(row["variant"] for row in rows)
-        )
+        by_variant: dict[str, list[float]] = {}
+        for row in rows_of(results, section):
+            by_variant.setdefault(row["variant"], []).append(row["accuracy"])
+        parts = [f"{name} {100 * statistics.mean(v):.1f}" for name, v in by_variant.items()]
+        return ", ".join(parts)
 
     return shown
 
 
 def worst(results: Results) -> dict[int, dict[str, float]]:
-    """What each network leaves of the function that it draws worst, seed by seed."""
+    """Return each network's error on the function that it fits worst, per seed."""
     found: dict[int, dict[str, float]] = {}
     for row in results["kernels"]:
         one = found.setdefault(row["seed"], {})
@@ -122,14 +129,17 @@ def worst(results: Results) -> dict[int, dict[str, float]]:
 
 
 def sine_ahead(results: Results) -> list[float]:
-    """What the best network without a sine leaves of its worst function, less what the sine does."""
+    """Return the worst error of the best network without sines minus that of a sine, per seed."""
     others = [name for name in NETWORKS if not name.startswith("sine")]
-    return [
-        min(one[name] for name in others) - one["sine, omega 30"] for one in worst(results).values()
-    ]
+    found = []
+    for errors in worst(results).values():
+        best = min(errors[name] for name in others)
+        found.append(best - errors["sine, omega 30"])
+    return found
 
 
 def best_worst(results: Results) -> str:
+    """Print the largest error of each network with sines and of the best without."""
     found = worst(results).values()
     most = {name: max(one[name] for one in found) for name in NETWORKS}
     others = {name: v for name, v in most.items() if not name.startswith("sine")}
@@ -142,23 +152,26 @@ def best_worst(results: Results) -> str:
 
 
 def spreading(results: Results) -> dict[int, dict[str, float]]:
-    """How many times smaller spread knots make the error of each activation (the geometric mean
-    over the functions), as decimal logarithm, seed by seed.
+    """Return the gain of spread knots for each activation, per seed.
+
+    It is log10 of the ratio of errors, whose geometric mean is taken over the functions.
     """
-    errors: dict[tuple[int, str], list[float]] = {}
+    errors: dict[int, dict[str, list[float]]] = {}
     for row in results["kernels"]:
-        errors.setdefault((row["seed"], row["network"]), []).append(math.log10(row["error"]))
-    mean = {key: statistics.mean(found) for key, found in errors.items()}
-    return {
-        seed: {
-            name: mean[seed, f"{name}, knots zero"] - mean[seed, f"{name}, knots uniform"]
-            for name in RECTIFIED
-        }
-        for seed in sorted({seed for seed, _ in mean})
-    }
+        of_seed = errors.setdefault(row["seed"], {})
+        of_seed.setdefault(row["network"], []).append(math.log10(row["error"]))
+
+    gains: dict[int, dict[str, float]] = {}
+    for seed in sorted(errors):
+        mean = {network: statistics.mean(logs) for network, logs in errors[seed].items()}
+        gains[seed] = {}
+        for name in RECTIFIED:
+            gains[seed][name] = mean[f"{name}, knots zero"] - mean[f"{name}, knots uniform"]
+    return gains
 
 
 def spread_ratios(results: Results) -> str:
+    """Print the ratio of errors of each activation, its geometric mean over seeds."""
     found = spreading(results).values()
     means = {name: statistics.mean(one[name] for one in found) for name in RECTIFIED}
     parts = ", ".join(f"{name} {10**mean:.1f}" for name, mean in means.items())
@@ -166,13 +179,20 @@ def spread_ratios(results: Results) -> str:
 
 
 LENGTHS = (100, 200, 1000, 3000, 6000)
-"""Of the paper's stress tests."""
+"""Lengths of the paper's stress tests."""
 
 
 def solved(
     section: str, metric: str, met: Callable[[float], bool], number: Callable[[float], str]
 ) -> Callable[[Results], str]:
-    """The lengths at which a task was solved, and what was reached where it was not."""
+    """Return a function that prints for each length whether a task was solved, or the score.
+
+    Args:
+        section: of the task; its variants are named by the length.
+        metric: of the rows.
+        met: whether a score solves the task.
+        number: formats a score.
+    """
 
     def shown(results: Results) -> str:
         rows = sorted(results.get(section, []), key=lambda r: int(r["variant"].split()[-1]))
@@ -182,33 +202,45 @@ def solved(
         for name in dict.fromkeys(row["variant"] for row in rows):
             values = [row[metric] for row in rows if row["variant"] == name]
             worst = next((value for value in values if not met(value)), None)
-            seeds = f"{len(values)} seed{'s' if len(values) > 1 else ''}"
+            seeds = "1 seed" if len(values) == 1 else f"{len(values)} seeds"
             reached = "met" if worst is None else f"not met, {number(worst)}"
             parts.append(f"{name}: {reached} ({seeds})")
-        missing = [str(t) for t in LENGTHS if f"T = {t}" not in {row["variant"] for row in rows}]
-        parts += [f"not run: T = {', '.join(missing)}"] if missing else []
+
+        run = {row["variant"] for row in rows}
+        missing = [str(t) for t in LENGTHS if f"T = {t}" not in run]
+        if missing:
+            parts.append(f"not run: T = {', '.join(missing)}")
         return "; ".join(parts)
 
     return shown
 
 
+class Size(NamedTuple):
+    """A task and the number of parameters of its network in the paper's Table 8."""
+
+    task: str
+    published: int
+
+
 SIZES = {
-    "copy": ("copy memory", 15_520, 10),
-    "adding": ("adding problem", 70_590, 10),
-    "ckcnn-smnist": ("sMNIST", 98_290, 10),
-    "ckcnn-pmnist": ("pMNIST", 98_290, 10),
-    "ckcnn-scifar10": ("sCIFAR-10", 100_040, 10),
+    "copy": Size("copy memory", 15_520),
+    "adding": Size("adding problem", 70_590),
+    "ckcnn-smnist": Size("sMNIST", 98_290),
+    "ckcnn-pmnist": Size("pMNIST", 98_290),
+    "ckcnn-scifar10": Size("sCIFAR-10", 100_040),
 }
-"""Section: task, the size in Table 8, and what its last digit counts."""
+"""Published sizes by section."""
+PRECISION = 10
+"""Number of parameters that the last digit of a published size stands for."""
 
 
 def sizes(results: Results) -> str:
-    """Our networks' sizes beside Table 8's, whose last digit leaves some parameters open."""
+    """Compare our networks' sizes with the published ones, up to their precision."""
     equal, other = [], []
-    for section, (name, published, digit) in SIZES.items():
+    for section, (name, published) in SIZES.items():
         for row in results.get(section, [])[:1]:
             off = row["parameters"] - published
-            if abs(off) < digit:
+            if abs(off) < PRECISION:
                 equal.append(f"{name} {row['parameters']:,}")
             else:
                 other.append(f"{name} {row['parameters']:,}, {abs(off):,} off {published:,}")
@@ -217,6 +249,7 @@ def sizes(results: Results) -> str:
 
 
 def cut_short(results: Results) -> str:
+    """Print the accuracies of the recipes that were trained for a few epochs."""
     names = ("ckcnn-smnist", "ckcnn-pmnist", "ckcnn-scifar10")
     rows = [results[name][0] for name in names if results.get(name)]
     reached = [f"{100 * row['accuracy']:.1f} after {row['epochs']} epochs" for row in rows]
@@ -224,6 +257,16 @@ def cut_short(results: Results) -> str:
         f"not run to the end, which takes hours on two cores: {', '.join(reached)}, with the data of "
         "the table above"
     )
+
+
+def negative(sample: Sample) -> Sample:
+    """Return the sample with opposite signs."""
+    return lambda results: [-number for number in sample(results)]
+
+
+def least_gain(results: Results) -> list[float]:
+    """Return the smallest of the four activations' gains, per seed."""
+    return [min(gains.values()) for gains in spreading(results).values()]
 
 
 CLAIMS = [
@@ -244,9 +287,7 @@ CLAIMS = [
     Claim(
         "at one size more blocks gain nothing",
         "99.21, 99.19, 99.12 for 2, 4, 8 (Table 7)",
-        lambda results: [
-            -x for x in ahead("blocks", "2 blocks", ("4 blocks", "8 blocks"))(results)
-        ],
+        negative(ahead("blocks", "2 blocks", ("4 blocks", "8 blocks"))),
         below=0.01,
         primary=True,
         shown=scores("blocks"),
@@ -290,7 +331,7 @@ CLAIMS = [
     Claim(
         "spread knots help every other activation",
         "B.1, Fig. 7",
-        lambda results: [min(one.values()) for one in spreading(results).values()],
+        least_gain,
         shown=spread_ratios,
         scale=1,
     ),
@@ -306,9 +347,7 @@ CLAIMS = [
     Claim(
         "the best omega lies in 1 to 70 (permuted digits: the best of 1, 3, 10 and 30 less 100)",
         "1 to 70 (E.1)",
-        lambda results: [
-            -x for x in ahead("omega", "omega = 100", tuple(f"omega = {i}" for i in BELOW))(results)
-        ],
+        negative(ahead("omega", "omega = 100", tuple(f"omega = {i}" for i in BELOW))),
         shown=scores("omega"),
     ),
     Claim(

@@ -1,5 +1,7 @@
-"""Copy memory and the adding problem at T = 3,000: a continuous kernel beside a GRU and a temporal
-convolutional network, about the same parameters and the same minutes of training each.
+"""Copy memory and the adding problem at T = 3,000, in equal time.
+
+A CKCNN, a GRU and a temporal convolutional network (TCN) have about the same number of parameters
+and the same minutes of training.
 """
 
 from __future__ import annotations
@@ -9,22 +11,25 @@ from ..kit.page import RESULTS, load, spread, table
 from ..kit.subject import Options
 from .evidence import tcn
 
-FILE, LENGTH, MINUTES = "ckconv-equal-time.json", 3000, 45
+FILE = "ckconv-equal-time.json"
+LENGTH = 3000
+MINUTES = 45
 BESIDE = {"gru": ("operator=gru",), "tcn": tcn(9)}
-"""Two blocks of a GRU; nine convolutions whose dilations double, which see 3,067 points."""
+"""Two blocks of a GRU, and nine convolutions with a receptive field of 3,067 points."""
 RATES = tuple(f"optimizer.lr={rate}" for rate in (5e-4, 2e-3))
 
 
 def task(name: str, key: str, pool: str, omega: float, widths: dict[str, int]) -> Section:
-    """A task at the length, every model at the better of two rates: a tenth of the minutes leaves
-    a CKCNN at a guess, so both are trained in full, and validation decides. Constant rates,
-    since a cosine needs to know the epochs.
+    """Return the section of a task, with every model at the better of two learning rates.
+
+    Both rates are trained in full, and validation decides: after a tenth of the minutes a CKCNN is
+    still at chance. Rates are constant, since a cosine schedule needs to know the epochs.
     """
-    read = ("model.body.heads=1", "model.encoder.causal=true", f"model.head.pool={pool}")
-    others = {
-        model: ("model=backbone_nano", *own, f"model.body.dim={widths[model]}", *read)
-        for model, own in BESIDE.items()
-    }
+    causal = ("model.body.heads=1", "model.encoder.causal=true", f"model.head.pool={pool}")
+    others: dict[str, tuple[str, ...]] = {}
+    for model, overrides in BESIDE.items():
+        width = f"model.body.dim={widths[model]}"
+        others[model] = ("model=backbone_nano", *overrides, width, *causal)
     return Section(
         f"{name.replace('-', ' ').capitalize()}, T = {LENGTH:,}",
         f"ckcnn-{name}",
@@ -44,17 +49,18 @@ SECTIONS = {
     "copy 3000": task("copy-memory", "delay", "every", 510.0, {"gru": 25, "tcn": 12}),
     "adding 3000": task("adding", "length", "last", 54.57, {"gru": 55, "tcn": 26}),
 }
-"""ω: what the tasks needed at T = 1,000, the same from point to point."""
+"""The value of ω per point is the one that the tasks needed at T = 1,000."""
 
 
 def run(options: Options) -> None:
-    """Train what is missing."""
+    """Train the missing runs."""
     run_sections(SECTIONS, FILE, options)
 
 
 def section() -> str:
-    """The part of docs/results/ckconv.md."""
-    found, command = sections(FILE), "`python -m evidence run ckconv equal-time`"
+    """Return the part of docs/results/ckconv.md."""
+    found = sections(FILE)
+    command = "`python -m evidence run ckconv equal-time`"
     if load(FILE) is None or not any(found.values()):
         return f"Not measured yet: {command}.\n"
     lines = []
@@ -68,7 +74,8 @@ def section() -> str:
             chosen = f"`{rows[0]['overrides'][-1]}`"
             lines.append((one.title, variant, score, len(rows), size, epochs, chosen))
     heads = "task", "model", "on the test split", "seeds", "parameters", "epochs", "chosen"
-    guess = 100 * (1 - 10 * 7 / 8 / (LENGTH + 20))  # ten symbols of eight kinds, blanks else
+    # All points are blanks except ten symbols of eight kinds, of which one in eight is guessed.
+    guess = 100 * (1 - 10 * 7 / 8 / (LENGTH + 20))
     return (
         f"{MINUTES} minutes by the clock each, validation included; epochs are those of both rates. "
         f"{command}. Who knows all blanks and guesses the ten symbols is right at {guess:.3f}% of "
@@ -77,7 +84,10 @@ def section() -> str:
 
 
 def _epochs(name: str, variant: str) -> str:
-    """The fewest and the most in which a variant was trained, of all rates that were tried."""
+    """Return the range of a variant's epochs over all rates that were tried."""
     tried = section_table(FILE, name, "tuning").rows(RESULTS)
-    seen = sorted(row["epochs"] for row in tried if row["variant"] == variant)
-    return " to ".join(map(str, dict.fromkeys((seen[0], seen[-1]))))
+    epochs = [row["epochs"] for row in tried if row["variant"] == variant]
+    fewest, most = min(epochs), max(epochs)
+    if fewest == most:
+        return str(fewest)
+    return f"{fewest} to {most}"

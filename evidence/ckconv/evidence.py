@@ -1,4 +1,4 @@
-"""What is trained of CKConv: sections of variants."""
+"""Sections of CKConv's trained variants."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from dataclasses import replace
 from ..kit.grid import Section
 
 COPY = {100: (19.2, 15), 200: (34.71, 25), 1000: (170.0, 30)}
-"""T: omega, and epochs. At 100 and 200 omega is the paper's; at 1,000 its 68.69 and 2.03 were
-still at chance after 14 epochs and 1 (docs/log.md)."""
+"""T to omega and epochs.
+
+At 100 and 200, omega is the paper's. At 1,000, the paper's 68.69 was still at chance after 14
+epochs and its 2.03 after one (docs/log.md).
+"""
 ADDING = {100: (14.55, 5), 200: (18.19, 5), 1000: (18.19, 8, "data.batch_size=16")}
-"""T: omega, epochs, and what else. At T = 1,000 omega is that of 200, and half the batch makes
-twice the steps at the same price.
+"""T to omega, epochs, and further overrides.
+
+At T = 1,000, omega is that of 200, and half the batch size gives twice the steps at the same cost.
 """
 DIGITS = (
     "data.name=digits",
@@ -24,12 +28,12 @@ DIGITS = (
 )
 ACTIVATIONS = ("sine", "relu", "leaky_relu", "silu", "gelu", "rff")
 BLOCKS = {2: 30, 4: 19, 8: 13}
-"""Blocks: channels that keep the size near 98k."""
+"""Number of blocks to the channels that give about 98,000 parameters."""
 
 
 def permuted(*common: str) -> tuple[str, ...]:
-    """The same settings with the pixels in a fixed random order."""
-    return tuple(c.replace("=rows", "=permuted") for c in common)
+    """Return the overrides for pixels in a fixed random order."""
+    return tuple(override.replace("=rows", "=permuted") for override in common)
 
 
 SECTIONS = {
@@ -93,8 +97,8 @@ SECTIONS = {
 OMEGAS = tuple(f"operator.omega={omega}" for omega in (3, 10, 30, 100))
 KNOTS = tuple(f"operator.knots={knots}" for knots in ("uniform", "zero"))
 CHOICES = {name: OMEGAS if name in ("sine", "rff") else KNOTS for name in ACTIVATIONS}
-"""What is chosen on validation: omega of sines and random features, where piecewise activations
-bend; the others' omega plays no role.
+"""Alternatives to choose from on validation: omega for sines and random features, the positions of
+the knots for piecewise activations, whose omega has no effect.
 """
 SECTIONS |= {
     f"{name} tuned": replace(
@@ -116,8 +120,9 @@ SECTIONS["blocks tuned"] = replace(
 
 
 def tcn(levels: int) -> tuple[str, str]:
-    """Blocks of a convolution of 7 taps whose dilations double: they see 1 + 6 (2^levels - 1)
-    points.
+    """Return overrides for blocks of a convolution with 7 taps whose dilations double.
+
+    Their receptive field has 1 + 6 (2^levels - 1) points.
     """
     dilations = [2**level for level in range(levels)]
     options = f"taps: 7, dilation: {{blocks: {dilations}}}"
@@ -130,16 +135,19 @@ BESIDE = {
     "tcn": ("model.body.dim=38", *tcn(6)),
     "convolution": ("model.body.dim=66", "operator=convolution"),
 }
-"""A backbone of about the 98k parameters of the CKCNN: of two blocks, and of six convolutions whose
-dilations double, which see 379 pixels. The two convolutions alone see 13.
+"""Backbones with about the 98,000 parameters of the CKCNN.
+
+They have two blocks, or six convolutions whose dilations double and whose receptive field has 379
+pixels. Two plain convolutions have a field of 13.
 """
 RATES = tuple(f"optimizer.lr={rate}" for rate in (1e-3, 3e-3))
 
 
 def mnist(sequence: str, omegas: tuple[float, ...], beside: Iterable[str]) -> Section:
-    """196 pixels in a row or permuted; the CKCNN at the better omega, those beside it at the better
-    rate. With 2,000 pictures in batches of 32, 2,500 steps, since 60,000 would take a hundred
-    hours.
+    """Return a section on 196 pixels in a row or permuted.
+
+    The CKCNN has the better omega and the baselines the better learning rate. Training with 2,000
+    pictures in batches of 32 takes 2,500 steps; 60,000 pictures would take a hundred hours.
     """
     causal = ("model.encoder.causal=true", "model.head.pool=last")
     others = {name: ("model=backbone_nano", *BESIDE[name], *causal) for name in beside}
@@ -176,7 +184,7 @@ SMALL = {
     "ckcnn-japanese-vowels": ("training.epochs=40",),
     "ckcnn-plaid": ("data.options.every=8", "training.epochs=20"),
 }
-"""Recipes, and what cuts them short; minutes are in the table that the report writes."""
+"""Recipes and the overrides that shorten them. The table of the page has their minutes."""
 SECTIONS |= {
     recipe: Section(f"{recipe} cut short", recipe, small, {"small": ()}, seeds=1)
     for recipe, small in SMALL.items()

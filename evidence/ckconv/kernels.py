@@ -1,14 +1,15 @@
-"""Which activation can draw which kernel.
+"""Fits of kernels by position networks with different activations.
 
-A position network with a linear readout is fitted to functions on [-1, 1] (CKConv, Figs. 4 and 7),
-all points at once, by Adam at one learning rate; every function has mean 0 and variance 1, so the
-mean squared error is the share of the variance that was not drawn.
+A position network with a linear readout is fitted to functions on [-1, 1] (CKConv, Figs. 4 and 7)
+by Adam at one learning rate, with all points in each step. Every function has mean 0 and variance
+1, so the mean squared error is the unexplained share of the variance.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import torch
@@ -67,14 +68,14 @@ TARGETS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def target(name: str) -> tuple[Tensor, Tensor]:
-    """Positions (n, 1), and the function there with mean 0 and variance 1."""
+    """Return positions (n, 1) and the values of a function there, with mean 0 and variance 1."""
     z = torch.linspace(-1.0, 1.0, POINTS)[:, None]
     y = TARGETS[name](z)
     return z, (y - y.mean()) / y.std(correction=0)
 
 
 def fit(name: str, network: str, seed: int, steps: int) -> tuple[float, Tensor]:
-    """The mean squared error after the last step, and the fitted function."""
+    """Fit a network; return the mean squared error after the last step and the fitted values."""
     torch.manual_seed(seed)
     z, y = target(name)
     body = PositionNetwork(**NETWORKS[network])
@@ -92,22 +93,24 @@ def fit(name: str, network: str, seed: int, steps: int) -> tuple[float, Tensor]:
 
 
 def run(options: Options) -> None:
-    """Every function by the networks of ``--only``, or all."""
+    """Fit every function with the networks of ``--only``, or with all."""
+    steps = 20 if options.small else 2000
+    networks = options.chosen(NETWORKS)
     rows = [
-        {"target": name, "network": network, "seed": seed, "steps": 20 if options.small else 2000}
-        for seed in range(options.seeds or 3)
-        for name in TARGETS
-        for network in options.chosen(NETWORKS)
+        {"target": name, "network": network, "seed": seed, "steps": steps}
+        for seed, name, network in product(range(options.seeds or 3), TARGETS, networks)
     ]
 
     def cell(row: Row) -> Cell:
         return Cell(row, options.runs / safe_name(" ".join(map(str, row.values()))))
 
     def work(cell: Cell, report: Report) -> Row:
-        given = cell.settings
-        error, drawn = fit(given["target"], given["network"], given["seed"], given["steps"])
+        settings = cell.settings
+        seed = settings["seed"]
+        error, drawn = fit(settings["target"], settings["network"], seed, settings["steps"])
         found: Row = {"error": error}
-        if given["seed"] == 0:  # for the picture
+        # The picture shows the fits of one seed.
+        if seed == 0:
             found["drawn"] = [round(v, 3) for v in drawn[:, 0].tolist()]
         return {"rows": [found]}
 

@@ -1,4 +1,4 @@
-"""docs/results/ckconv.md and its picture."""
+"""Page docs/results/ckconv.md and its picture."""
 
 from __future__ import annotations
 
@@ -79,12 +79,12 @@ A network of two hidden layers of 32 units is fitted to {points} points of funct
 
 
 def rows_of(name: str) -> dict[str, Rows]:
-    """The runs of a section by variant, in the section's order."""
+    """Return the runs of a section by variant, in the section's order."""
     return SECTIONS[name].by_variant(sections("ckconv.json").get(name, []))
 
 
 def memory_tables() -> str:
-    """Copy memory and the adding problem."""
+    """Return the table of copy memory and the adding problem."""
     heads = (
         "task",
         "overrides of the recipe",
@@ -98,60 +98,85 @@ def memory_tables() -> str:
     lines = []
     for name, paper in (("copy", "100%"), ("adding", "≤ 1e-4")):
         for variant, rows in rows_of(name).items():
-            score = f"loss {statistics.mean(row['loss'] for row in rows):.2e}"
+            first = rows[0]
             if name == "copy":
                 score = f"{spread((row['accuracy'] for row in rows), digits=3)}% of the points"
-            title = f"{SECTIONS[name].title}, {variant}", f"`{' '.join(rows[0]['overrides'])}`"
-            counts = len(rows), f"{rows[0]['parameters']:,}", rows[0]["epochs"]
-            minutes = f"{statistics.mean(row['minutes'] for row in rows):.1f}"
-            lines.append((*title, score, *counts, minutes, paper))
+            else:
+                score = f"loss {statistics.mean(row['loss'] for row in rows):.2e}"
+            cells = (
+                f"{SECTIONS[name].title}, {variant}",
+                f"`{' '.join(first['overrides'])}`",
+                score,
+                len(rows),
+                f"{first['parameters']:,}",
+                first["epochs"],
+                f"{statistics.mean(row['minutes'] for row in rows):.1f}",
+                paper,
+            )
+            lines.append(cells)
     return table(heads, lines)
 
 
 def accuracy_table(name: str) -> str:
-    """A section of accuracies."""
-    lines, chosen = [], SECTIONS[name].choices
+    """Return the table of a section of accuracies."""
+    heads = ["variant", "test accuracy (%)", "seeds", "parameters", "epochs"]
+    chosen = SECTIONS[name].choices
+    if chosen:
+        heads.append("chosen on validation")
+
+    lines = []
     for variant, rows in rows_of(name).items():
-        score, size = spread(row["accuracy"] for row in rows), f"{rows[0]['parameters']:,}"
-        own = [f"`{rows[0]['overrides'][-1]}`"] if chosen else []
-        lines.append((variant, score, len(rows), size, rows[0]["epochs"], *own))
-    heads = "variant", "test accuracy (%)", "seeds", "parameters", "epochs"
-    return table([*heads, *(["chosen on validation"] if chosen else [])], lines)
+        first = rows[0]
+        score = spread(row["accuracy"] for row in rows)
+        cells = [variant, score, len(rows), f"{first['parameters']:,}", first["epochs"]]
+        # The choice is the last override.
+        if chosen:
+            cells.append(f"`{first['overrides'][-1]}`")
+        lines.append(cells)
+    return table(heads, lines)
 
 
 def recipe_table() -> str:
-    """The other recipes, cut short."""
+    """Return the table of the recipes that were trained for a few epochs."""
     lines = []
     for recipe in SMALL:
         for row in rows_of(recipe).get("small", []):
-            bits = f"{row['bits']:.3f} bits a token" if "bits" in row else ""
             command = f"`fredholm train {' '.join([recipe, *row['overrides']])}`"
-            score = bits or f"{100 * row['accuracy']:.1f}%"
+            if "bits" in row:
+                score = f"{row['bits']:.3f} bits a token"
+            else:
+                score = f"{100 * row['accuracy']:.1f}%"
             lines.append((command, score, f"{row['parameters']:,}", f"{row['minutes']:.1f}"))
     return table(("command", "on the test split", "parameters", "minutes"), lines)
 
 
 def kernel_table(rows: Rows) -> str:
-    """What each network leaves of each function."""
+    """Return the table of each network's error on each function, the geometric mean over seeds."""
+    errors: dict[tuple[str, str], list[float]] = {}
+    for row in rows:
+        errors.setdefault((row["network"], row["target"]), []).append(row["error"])
+
     lines = []
     for network in NETWORKS:
         cells = []
         for name in TARGETS:
-            mine = [r["error"] for r in rows if (r["network"], r["target"]) == (network, name)]
-            cells.append(f"{statistics.geometric_mean(mine):.1e}" if mine else "")
+            cell = ""
+            if (network, name) in errors:
+                cell = f"{statistics.geometric_mean(errors[network, name]):.1e}"
+            cells.append(cell)
         if any(cells):
             lines.append((network, *cells))
     return table(("network", *TARGETS), lines)
 
 
 def draw() -> None:
-    """docs/results/ckconv-kernels.png."""
+    """Draw docs/results/ckconv-kernels.png."""
     rows = load("ckconv-kernels.json")
     save_picture(lambda theme: kernel_picture(theme, rows), PAGES / PICTURE, dpi=110)
 
 
 def kernel_picture(theme: Any, rows: Rows) -> Any:
-    """Every function, and what a sine, a rectified and a smooth network drew of it."""
+    """Draw every function and the fits of a sine, a rectified and a smooth network."""
     shown = ("sine, omega 30", "relu, knots uniform", "silu, knots uniform")
     figure = new_figure(WIDTH, 1.3 * len(TARGETS))
     panels = figure.subplots(len(TARGETS), len(shown), sharex=True, squeeze=False)
@@ -170,7 +195,7 @@ def kernel_picture(theme: Any, rows: Rows) -> Any:
 
 
 def speed_section(found: dict[str, Any]) -> str:
-    """Times of a step against other ways, and memory."""
+    """Return the tables of times against other ways, and of memory."""
     cases: dict[str, Rows] = {}
     for row in found["cases"]:
         cases.setdefault(row["case"], []).append(row)
@@ -201,9 +226,10 @@ def speed_section(found: dict[str, Any]) -> str:
 
 
 def results() -> dict[str, Any]:
-    """All that the claims are judged by."""
+    """Return all results that the claims are judged by."""
     found, equal = sections("ckconv.json"), sections(EQUAL_TIME)
-    for name in ("copy", "adding"):  # at the longest length so far a CKCNN had other minutes
+    # The longest length so far was trained in equal time, in a section of its own.
+    for name in ("copy", "adding"):
         rows = [row for row in equal.get(f"{name} {LENGTH}", []) if row["variant"] == "ckcnn"]
         found[name] = found.get(name, []) + [row | {"variant": f"T = {LENGTH}"} for row in rows]
     series = {name: load(data.file) or [] for name, data in DATA.items()}
@@ -211,7 +237,7 @@ def results() -> dict[str, Any]:
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the text of the page."""
     title = head("Results: continuous kernel convolution", "ckconv", "ckconv*.json")
     command = "`python -m evidence run ckconv sections --only copy adding`"
     parts = [f"{title}{ABOUT}\n## Long memory\n\n{command}\n\n{memory_tables()}"]

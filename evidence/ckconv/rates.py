@@ -1,12 +1,13 @@
-"""The claims about other rates and lost observations beside what anybody would do first: resample or
-fill the series, then take a GRU, a TCN or MiniROCKET.
+"""Claims about other sampling rates and lost observations, against the obvious baselines.
+
+The baselines resample or fill the series and then classify it with a GRU, a TCN or MiniROCKET.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..kit.claims import Claim, Sample
 from ..kit.statistics import beyond_best
@@ -14,34 +15,53 @@ from .resampled import MINIROCKET
 from .resampled import MODELS as RESAMPLED_MODELS
 
 Results = dict[str, Any]
-Condition = tuple[float, int, int]  # observations lost, rates trained and tested
-WHOLE: Condition = (0.0, 1, 1)
-HALF: Condition = (0.0, 1, 2)
-DOUBLE: Condition = (0.0, 2, 1)
-LOST: Condition = (0.7, 1, 1)
+
+
+class Condition(NamedTuple):
+    """A condition of training and testing.
+
+    Attributes:
+        drop: share of the observations that are lost.
+        trained: n of the training's rate 1/n.
+        tested: n of the test's rate 1/n.
+    """
+
+    drop: float
+    trained: int
+    tested: int
+
+
+WHOLE = Condition(0.0, 1, 1)
+HALF = Condition(0.0, 1, 2)
+DOUBLE = Condition(0.0, 2, 1)
+LOST = Condition(0.7, 1, 1)
+
+
+def condition_of(row: dict[str, Any]) -> Condition:
+    """Return the condition of a row of results."""
+    return Condition(row["drop"], row["trained"], row["tested"])
 
 
 def ahead_at(dataset: str, at: Condition, others: tuple[str, ...]) -> Sample:
-    """By how much a CKCNN is more accurate under a condition than the best of others, seed by seed."""
+    """Return a sample: accuracy of a CKCNN minus that of the best of others, under a condition."""
 
     def sample(results: Results) -> list[float]:
-        rows = [
-            {**row, "variant": row["model"]}
-            for row in results[dataset]
-            if (row["drop"], row["trained"], row["tested"]) == at
-        ]
+        rows = []
+        for row in results[dataset]:
+            if condition_of(row) == at:
+                rows.append({**row, "variant": row["model"]})
         return beyond_best(rows, "ckcnn gaps", others)
 
     return sample
 
 
 def accuracies(dataset: str, at: Condition) -> Callable[[Results], str]:
-    """Mean accuracy of every model under a condition."""
+    """Return a function that prints the mean accuracy of every model under a condition."""
 
     def shown(results: Results) -> str:
         found: dict[str, list[float]] = {}
         for row in results[dataset]:
-            if (row["drop"], row["trained"], row["tested"]) == at:
+            if condition_of(row) == at:
                 found.setdefault(row["model"], []).append(row["accuracy"])
         return ", ".join(f"{name} {100 * statistics.mean(v):.1f}" for name, v in found.items())
 

@@ -1,9 +1,9 @@
-"""Another rate as anybody would meet it: bring the test series to the rate of training by straight
-lines, then a GRU, a TCN, or MiniROCKET, which fills lost observations by straight lines as well.
+"""The obvious baselines for another sampling rate: interpolate the test series linearly to the rate
+of training, then classify them with a GRU, a TCN or MiniROCKET.
 
-The weights of the GRU and the TCN are those of the models that see no gaps; the rows are beside
-theirs in the files of :mod:`.series`. MiniROCKET needs an interpreter of its own, see
-:mod:`..ten_sets.run`.
+MiniROCKET gets lost observations filled by linear interpolation too. The GRU and the TCN are the
+models that do not read gaps; the rows are beside theirs in the files of :mod:`.series`. MiniROCKET
+needs a separate interpreter, see :mod:`..ten_sets.run`.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ SETS = ("japanese-vowels", "plaid")
 
 
 class Resampled(nn.Module):
-    """A model of sequences without gaps, which reads every sequence at another rate: along straight
-    lines between its samples, every ``step`` of them from the first one on.
+    """A model of sequences without gaps that interpolates its inputs linearly to another rate.
+
+    It reads a value every ``step`` samples, from the first one on.
 
     Example:
         >>> ramp = torch.arange(5.0)[None, :, None].expand(1, 5, 2)  # time and a value
@@ -52,26 +53,26 @@ class Resampled(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         last = (~inputs[..., 0].isnan()).sum(1) - 1
-        places = torch.arange(int(last.max() / self.step) + 1) * self.step
-        low = places.long()
+        # Positions in units of samples, between the samples low and high.
+        positions = torch.arange(int(last.max() / self.step) + 1) * self.step
+        low = positions.long()
         high = (low + 1).clamp(max=inputs.shape[1] - 1)
-        between = (places - low)[:, None].to(inputs.dtype)
+        between = (positions - low)[:, None].to(inputs.dtype)
 
-        # A place on a sample reads this sample alone: the next one may be padding, which is NaN.
+        # A position on a sample reads only this sample: the next one may be padding, which is NaN.
         lines = torch.lerp(inputs[:, low], inputs[:, high], between)
         found = torch.where(between == 0, inputs[:, low], lines)
-        beyond = places > last[:, None]
+        beyond = positions > last[:, None]
         return self.body(found.masked_fill(beyond[..., None], torch.nan))
 
 
 def run(options: Options) -> None:
-    """The data sets of ``--only``, or all."""
+    """Train the models for the data sets of ``--only``, or for all."""
     for dataset in options.chosen(SETS):
         seeds = range(options.seeds or SEEDS)
-        rates = {
-            trained: tuple(one for one in tested if one != trained)
-            for trained, tested in DATA[dataset].rates.items()
-        }
+        rates: dict[int, tuple[int, ...]] = {}
+        for trained, tested in DATA[dataset].rates.items():
+            rates[trained] = tuple(rate for rate in tested if rate != trained)
         rows = [
             {"model": name, "drop": 0.0, "trained": trained, "seed": seed, "tested": tested[-1]}
             for seed, name, (trained, tested) in product(seeds, MODELS, rates.items())
@@ -91,20 +92,18 @@ def run(options: Options) -> None:
         if PEER.exists():
             DATA[dataset].table.add(filled(dataset, len(seeds)), options.results)
         else:
-            say(f"{MINIROCKET}: not run: there is no {PEER}, see evidence/ten_sets/run.py")
+            say(f"{MINIROCKET}: not run: {PEER} does not exist, see evidence/ten_sets/run.py")
 
 
 def trained_and_tested(cell: Cell, report: Report) -> Row:
-    """One training; a row for each other rate, whose series are brought to the rate of training, and
-    one for its own.
-    """
-    given = cell.settings
-    dataset, trained, seed = given["dataset"], given["trained"], given["seed"]
-    name = given["model"].replace(RESAMPLED, NO_GAPS)
+    """Train a model and return a row for its rate and for each resampled rate."""
+    settings = cell.settings
+    dataset, trained, seed = settings["dataset"], settings["trained"], settings["seed"]
+    name = settings["model"].replace(RESAMPLED, NO_GAPS)
     train = load(dataset, "train", name, every=trained, seed=seed)
     model, facts = train_timed(cell, name, train)
     rows = []
-    for tested in (trained, *given["rates"]):
+    for tested in (trained, *settings["rates"]):
         test = load(dataset, "test", name, every=tested, seed=seed)
         right = right_answers(Resampled(model, trained / tested).eval(), test)
         rows.append(test_row(tested, right, facts))
@@ -112,7 +111,7 @@ def trained_and_tested(cell: Cell, report: Report) -> Row:
 
 
 def filled(dataset: str, seeds: int) -> list[Row]:
-    """MiniROCKET's rows: at every share of lost observations and every rate."""
+    """Return MiniROCKET's rows for every share of lost observations and every rate."""
     series = DATA[dataset]
     conditions = {(drop, 1): (1,) for drop in series.losses}
     conditions |= {(0.0, trained): tested for trained, tested in series.rates.items()}
@@ -126,29 +125,33 @@ def filled(dataset: str, seeds: int) -> list[Row]:
 def _fitted(
     dataset: str, drop: float, trained: int, tested: tuple[int, ...], seed: int
 ) -> list[Row]:
-    """One fit, in its own process, tested at every rate."""
+    """Fit MiniROCKET in another interpreter and test it at every rate; return a row per rate."""
     name = f"gru{NO_GAPS}"
     train = load(dataset, "train", name, drop, trained, seed)
     tests = {rate: load(dataset, "test", name, drop, rate, seed) for rate in tested}
     values, labels = arrays(train)
-    answers = {rate: arrays(test)[1] for rate, test in tests.items()}
-    given = {f"test {rate}": arrays(test)[0] for rate, test in tests.items()}
+    inputs: dict[str, Any] = {"train": values, "labels": labels}
+    test_labels: dict[int, np.ndarray] = {}
+    for rate, test in tests.items():
+        inputs[f"test {rate}"], test_labels[rate] = arrays(test)
+
+    row = {"model": MINIROCKET, "drop": drop, "trained": trained, "seed": seed, "parameters": None}
+    rows = []
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "in.npz", Path(folder) / "out.npz"
-        everything: dict[str, Any] = {"train": values, "labels": labels} | given
-        np.savez(source, **everything)
+        np.savez(source, **inputs)
         command = [PEER, minirocket.__file__, source, target, "1", str(seed)]
         subprocess.run(list(map(str, command)), check=True)
         found = np.load(target)
-        right = {rate: (found[f"test {rate}"][0] == answers[rate]).astype(float) for rate in tested}
-    row = {"model": MINIROCKET, "drop": drop, "trained": trained, "seed": seed, "parameters": None}
-    return [
-        row | {"tested": rate, "accuracy": float(one.mean()), "answers": {"accuracy": pack(one)}}
-        for rate, one in right.items()
-    ]
+        for rate in tested:
+            # The file has the predictions of one seed in its first row.
+            right = (found[f"test {rate}"][0] == test_labels[rate]).astype(float)
+            answers = {"accuracy": pack(right)}
+            rows.append(row | {"tested": rate, "accuracy": float(right.mean()), "answers": answers})
+    return rows
 
 
 def arrays(dataset: SequenceDataset) -> tuple[np.ndarray, np.ndarray]:
-    """Return values (N, points, C), NaN where nothing is, and labels (N,)."""
+    """Return values (N, points, C), NaN where an observation is lost, and labels (N,)."""
     inputs, labels = dataset.batch(range(len(dataset)))
     return inputs[..., 1:].numpy(), labels.numpy()

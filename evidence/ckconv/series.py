@@ -1,11 +1,10 @@
-"""Lost observations and other rates: a CKCNN beside a GRU and a TCN of the same size, on
-JapaneseVowels, on PLAID and on the raw sound of voices.
+"""Lost observations and other sampling rates: a CKCNN beside a GRU and a TCN of the same size, on
+JapaneseVowels, on PLAID and on raw sound of voices.
 
-Every model sees the whole training
-file, the same batches, AdamW and schedule; what is reported is the last epoch's accuracy on the
-test file. The GRU and the TCN see values (zero where lost), whether they are there, and, but for
-those without gaps, the time since the last sample: at another rate that is a number which they have
-never seen in training.
+Every model is trained on the complete training file, with the same batches, AdamW and schedule. The
+score is the last epoch's accuracy on the test file. The GRU and the TCN read values (zero if lost),
+a flag for presence and, except those without gaps, the time since the last sample. At another rate
+that time is a number that they never saw in training.
 """
 
 from __future__ import annotations
@@ -41,9 +40,18 @@ IDENTITY = "model", "drop", "trained", "tested", "seed"
 
 @dataclass(frozen=True)
 class Series:
-    """A data set: its file of results, which sample of the files counts as one at rate 1, the
-    CKCNN's omega, the models compared, for each rate of training 1/n the rates of testing, how each
-    series is scaled, epochs, shares of observations lost, and options of the data set's own.
+    """A data set and its runs.
+
+    Attributes:
+        file: name of the file of results.
+        every: stride of the samples of the files at rate 1.
+        omega: of the CKCNN.
+        models: names of the models.
+        rates: n of a training's rate 1/n to those of the tests.
+        scale: whether the file or each series is standardised.
+        epochs: of a training.
+        losses: shares of lost observations.
+        own: further options of the data set.
     """
 
     file: str
@@ -61,7 +69,7 @@ class Series:
         return Table(self.file, IDENTITY, ())
 
     def options(self, model: str, drop: float, every: int, seed: int) -> dict[str, Any]:
-        """Of the data set: losses, the rate, and times where the model reads them."""
+        """Return the data set's options: losses, rate, and times for models that read them."""
         return {
             "drop": drop,
             "every": every * self.every,
@@ -98,8 +106,10 @@ DATA = {
 
 
 class Prepared(nn.Module):
-    """Values, presence, and (with ``gaps``) time since the last sample, of sequences with times; and
-    the last real point's features at the end.
+    """A classifier of sequences with times, from the features of the last real point.
+
+    The body reads values, a flag for presence, and the time since the last sample; without ``gaps``
+    zero instead of that time.
     """
 
     def __init__(self, body: nn.Module, width: int, classes: int, gaps: bool):
@@ -108,8 +118,9 @@ class Prepared(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         times, values = inputs[..., :1], inputs[..., 1:]
-        gaps = torch.cat([torch.zeros_like(times[:, :1]), times.diff(dim=1)], 1)
-        gaps = gaps if self.gaps else torch.zeros_like(gaps)
+        gaps = torch.zeros_like(times)
+        if self.gaps:
+            gaps = torch.cat([torch.zeros_like(times[:, :1]), times.diff(dim=1)], 1)
         known = (~values.isnan()).any(-1, keepdim=True).float()
         out = self.body(torch.cat([values.nan_to_num(), known, gaps.nan_to_num()], -1))
         last = (~times[..., 0].isnan()).sum(1) - 1
@@ -117,6 +128,8 @@ class Prepared(nn.Module):
 
 
 class Recurrent(nn.Module):
+    """A GRU that returns the states of all points."""
+
     def __init__(self, d_in: int, width: int):
         super().__init__()
         self.gru = nn.GRU(d_in, width, batch_first=True)
@@ -126,7 +139,7 @@ class Recurrent(nn.Module):
 
 
 class Dilated(nn.Module):
-    """Residual blocks of two causal convolutions, kernel 3, dilation doubling."""
+    """Residual blocks of two causal convolutions with 3 taps; the dilation doubles per block."""
 
     def __init__(self, d_in: int, width: int, levels: int = 4):
         super().__init__()
@@ -140,15 +153,14 @@ class Dilated(nn.Module):
         u = x.mT
         for first, second, skip in zip(self.first, self.second, self.skip):
             pad = 2 * first.dilation[0], 0  # type: ignore[operator]
-            out = functional.dropout(
-                functional.pad(first(functional.pad(u, pad)).relu(), pad), 0.2, self.training
-            )
-            u = (second(out).relu() + skip(u)).relu()
+            hidden = first(functional.pad(u, pad)).relu()
+            hidden = functional.dropout(functional.pad(hidden, pad), 0.2, self.training)
+            u = (second(hidden).relu() + skip(u)).relu()
         return u.mT
 
 
 def make_model(name: str, train: SequenceDataset, omega: float) -> nn.Module:
-    """A model of about 110,000 parameters for a data set."""
+    """Make a model of about 110,000 parameters for a data set."""
     classes, d_in = len(train.classes), train.channels + 2
     kind, gaps = name.removesuffix(NO_GAPS), not name.endswith(NO_GAPS)
     if kind == "gru":
@@ -168,14 +180,14 @@ def make_model(name: str, train: SequenceDataset, omega: float) -> nn.Module:
 def load(
     dataset: str, split: str, model: str, drop: float = 0.0, every: int = 1, seed: int = 0
 ) -> SequenceDataset:
-    """Training or test file, some observations lost, at a rate."""
+    """Return the training or test file at a rate, without a share ``drop`` of its observations."""
     options = DATA[dataset].options(model, drop, every, seed)
     found: Any = data.create_dataset(dataset, split, val_fraction=0, options=options)
     return found
 
 
 def fit(name: str, train: SequenceDataset, omega: float, seed: int, epochs: int) -> nn.Module:
-    """One model trained on all of a file."""
+    """Train a model on a complete file."""
     torch.manual_seed(seed)
     model = make_model(name, train, omega)
     loader = data.make_loader(train, BATCH, seed=seed, shuffle=True, drop_last=True)
@@ -196,7 +208,7 @@ def fit(name: str, train: SequenceDataset, omega: float, seed: int, epochs: int)
 
 @torch.inference_mode()
 def right_answers(model: nn.Module, test: SequenceDataset) -> list[float]:
-    """Return 1.0 for every series of a file that is classified rightly, else 0.0, in order."""
+    """Return 1.0 for every series that is classified correctly and 0.0 for others, in order."""
     loader = data.make_loader(test, 128, shuffle=False)
     parts = [model(inputs).argmax(-1) == labels for inputs, labels in loader]
     return torch.cat(parts).double().tolist()
@@ -205,8 +217,9 @@ def right_answers(model: nn.Module, test: SequenceDataset) -> list[float]:
 def at_rate(
     model: nn.Module, name: str, dataset: str, train: SequenceDataset, test: SequenceDataset
 ) -> nn.Module:
-    """The same weights for another rate: a CKCNN on a grid is told the spacing, the others see
-    times or nothing.
+    """Return a model with the same weights for the test's rate.
+
+    Only a CKCNN on a grid needs the spacing; the others read times or do not know the rate.
     """
     if name != "ckcnn gaps":
         return model
@@ -222,32 +235,40 @@ def at_rate(
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Test accuracy in percent, mean ± sample standard deviation over seeds: a row a model, a
-    column a condition.
+    """Return a table of test accuracies in percent, mean ± sample standard deviation over seeds.
+
+    It has one row per model and one column per condition.
     """
-    seen = dict.fromkeys((r["drop"], r["trained"], r["tested"]) for r in rows)
-    conditions = sorted(seen, key=lambda c: (c[1] != 1 or c[2] != 1, *c))
-    heads = [f"{d:.0%} lost" if t == s == 1 else f"rate 1/{t} → 1/{s}" for d, t, s in conditions]
+    conditions = {(row["drop"], row["trained"], row["tested"]) for row in rows}
+    lost = sorted(one for one in conditions if one[1:] == (1, 1))
+    rates = sorted(one for one in conditions if one[1:] != (1, 1))
+    heads = [f"{drop:.0%} lost" for drop, _, _ in lost]
+    heads += [f"rate 1/{trained} → 1/{tested}" for _, trained, tested in rates]
+
     lines = []
-    for name in dict.fromkeys(r["model"] for r in rows):
-        mine = [r for r in rows if r["model"] == name]
-        cells = [
-            spread(r["accuracy"] for r in mine if (r["drop"], r["trained"], r["tested"]) == one)
-            for one in conditions
-        ]
-        seeds = len({r["seed"] for r in mine})
-        size = mine[0]["parameters"]
-        lines.append((name, "" if size is None else f"{size:,}", *cells, seeds))
+    for name in dict.fromkeys(row["model"] for row in rows):
+        runs = [row for row in rows if row["model"] == name]
+        accuracies: dict[tuple[float, int, int], list[float]] = {}
+        for run in runs:
+            condition = run["drop"], run["trained"], run["tested"]
+            accuracies.setdefault(condition, []).append(run["accuracy"])
+        cells = [spread(accuracies.get(one, [])) for one in (*lost, *rates)]
+
+        seeds = len({run["seed"] for run in runs})
+        size = ""
+        if runs[0]["parameters"] is not None:
+            size = f"{runs[0]['parameters']:,}"
+        lines.append((name, size, *cells, seeds))
     return as_table(("model", "parameters", *heads, "seeds"), lines)
 
 
 def run(options: Options) -> None:
-    """The data sets of ``--only``, or all: trainings, each tested at every rate it is trained for."""
+    """Train the models for the data sets of ``--only``, or for all; test each at all its rates."""
     for dataset in options.chosen(DATA):
         series = DATA[dataset]
         tests = {(drop, 1): (1,) for drop in series.losses}
         tests |= {(0.0, trained): rates for trained, rates in series.rates.items()}
-        # a training is there when all its tests are: the last one stands for them
+        # All tests of a training are added together, so the row of the last one identifies it.
         rows = [
             {"model": name, "drop": drop, "trained": trained, "seed": seed, "tested": rates[-1]}
             for seed, name, ((drop, trained), rates) in product(
@@ -267,7 +288,7 @@ def run(options: Options) -> None:
 
 
 def train_timed(cell: Cell, name: str, train: SequenceDataset) -> tuple[nn.Module, dict[str, Any]]:
-    """Train one model, and return it with its minutes, epochs and number of weights."""
+    """Train a model; return it and its minutes, epochs and number of parameters."""
     settings = cell.settings
     start = perf_counter()
     cell.place.mkdir(parents=True, exist_ok=True)
@@ -282,20 +303,21 @@ def train_timed(cell: Cell, name: str, train: SequenceDataset) -> tuple[nn.Modul
 
 
 def test_row(tested: int, right: list[float], facts: dict[str, Any]) -> Row:
-    """Return the row of one rate of testing, from whether each answer is right."""
+    """Return the fields of one test's row from its right (1.0) and wrong (0.0) answers."""
     answers = {"accuracy": pack(right)}
     return {"tested": tested, "accuracy": fmean(right), "answers": answers, **facts}
 
 
 def trained_and_tested(cell: Cell, report: Report) -> Row:
-    """One training; a row for each rate of testing."""
-    given = cell.settings
-    dataset, name, seed = given["dataset"], given["model"], given["seed"]
-    train = load(dataset, "train", name, given["drop"], given["trained"], seed)
+    """Train a model and return a row for each rate of its tests."""
+    settings = cell.settings
+    dataset, name, seed = settings["dataset"], settings["model"], settings["seed"]
+    drop = settings["drop"]
+    train = load(dataset, "train", name, drop, settings["trained"], seed)
     model, facts = train_timed(cell, name, train)
     rows = []
-    for tested in given["tests"]:
-        test = load(dataset, "test", name, given["drop"], tested, seed)
+    for tested in settings["tests"]:
+        test = load(dataset, "test", name, drop, tested, seed)
         right = right_answers(at_rate(model, name, dataset, train, test), test)
         rows.append(test_row(tested, right, facts))
     return {"rows": rows}

@@ -1,5 +1,7 @@
-"""Continuous kernel convolution: hidden units first against the whole kernel, the crossover with a
-direct convolution, memory.
+"""Speed and memory of continuous kernel convolution.
+
+The library transforms hidden units and applies the readout last. It is compared with transforming
+every entry of the kernel, and with a direct convolution.
 """
 
 from __future__ import annotations
@@ -23,11 +25,13 @@ from ..kit.subject import Options
 
 FILE = "ckconv-speed.json"
 CHANNELS, BATCH = 30, 4
-LENGTHS, CROSSOVER, MEMORY = (784, 4096, 16000), (16, 64, 256, 1024), (2000, 4000, 8000, 16000)
+LENGTHS = (784, 4096, 16000)
+CROSSOVER = (16, 64, 256, 1024)
+MEMORY = (2000, 4000, 8000, 16000)
 
 
 def sampled(operator: CKConv, n: int) -> Tensor:
-    """The kernel of a causal line of n samples as a tensor (d_out, d_in, n)."""
+    """Return the kernel of a causal line of n samples as a tensor (d_out, d_in, n)."""
     kernel = operator.kernel
     weight, bias = kernel.readout()
     h = kernel.lag_features(torch.arange(n)[:, None] / n)
@@ -35,7 +39,7 @@ def sampled(operator: CKConv, n: int) -> Tensor:
 
 
 def whole_kernel(operator: CKConv, u: Tensor) -> Tensor:
-    """Every entry of the kernel sampled and transformed, d_out · d_in transforms."""
+    """Convolve by transforming every entry of the sampled kernel, d_out · d_in transforms."""
     n = u.shape[1]
     taps = torch.fft.rfft(sampled(operator, n), n=2 * n)
     product = torch.einsum("oif,bif->bof", taps, torch.fft.rfft(u.mT, n=2 * n))
@@ -43,28 +47,25 @@ def whole_kernel(operator: CKConv, u: Tensor) -> Tensor:
 
 
 def direct(operator: CKConv, u: Tensor) -> Tensor:
-    """A direct convolution with the sampled kernel, as long as the signal."""
+    """Convolve directly with the sampled kernel, which is as long as the signal."""
     n = u.shape[1]
-    return functional.conv1d(
-        functional.pad(u.mT, (n - 1, 0)), sampled(operator, n).flip(-1), operator.kernel.bias
-    ).mT
+    padded = functional.pad(u.mT, (n - 1, 0))
+    kernel = sampled(operator, n).flip(-1)
+    return functional.conv1d(padded, kernel, operator.kernel.bias).mT
 
 
 def make(n: int) -> tuple[CKConv, Tensor, Domain]:
-    """A layer of 30 channels, a batch of 4 and its causal line."""
+    """Return a layer of 30 channels, a batch of 4 signals and their causal line."""
     torch.manual_seed(0)
     u = torch.randn(BATCH, n, CHANNELS, requires_grad=True)
-    return (
-        CKConv(CHANNELS, length=n, omega=30.0),
-        u,
-        Domain.line(n, causal=True, measure="counting"),
-    )
+    domain = Domain.line(n, causal=True, measure="counting")
+    return CKConv(CHANNELS, length=n, omega=30.0), u, domain
 
 
 def ckconv(
     lengths: tuple[int, ...] = LENGTHS, crossover: tuple[int, ...] = CROSSOVER
 ) -> Iterator[Case]:
-    """Forward + backward at 30 channels, batch 4."""
+    """Yield the cases: forward and backward at 30 channels, batch 4."""
     for n in lengths:
         operator, u, domain = make(n)
         inputs = [u, *operator.parameters()]
@@ -84,8 +85,9 @@ def ckconv(
 
 
 def measure(n: int, threads: int) -> dict[str, float | None]:
-    """Peak memory of one layer's step, MB, and the seconds of a step of a CKCNN (98k) with a batch
-    of 32, in this process.
+    """Measure one layer's step and that of a CKCNN with 98,000 parameters, in this process.
+
+    Returns the layer's peak memory in MB and the CKCNN's seconds for a batch of 32.
     """
     from fredholm.models import create_model
 
@@ -100,12 +102,12 @@ def measure(n: int, threads: int) -> dict[str, float | None]:
 
 
 def timed(options: Options) -> Iterator[dict[str, Any]]:
-    """Rows of the cases."""
+    """Time the cases and yield their rows."""
     yield from time_cases(ckconv((64,), (16,)) if options.small else ckconv())
 
 
 def time(options: Options) -> None:
-    """The cases, then memory and seconds of a batch at each length, in a process of its own."""
+    """Time the cases, then measure memory and seconds at each length in a fresh process."""
     found: dict[str, Any] = {"machine": with_rate(), "cases": list(timed(options)), "memory": []}
     for n in (128, 256) if options.small else MEMORY:
         row = alone(f"{__name__}:measure", n=n, threads=options.threads)
@@ -115,5 +117,5 @@ def time(options: Options) -> None:
 
 
 def committed() -> list[dict[str, Any]]:
-    """The rows of ``check``."""
+    """Return the committed rows, for ``check``."""
     return load(FILE)["cases"]

@@ -1,4 +1,4 @@
-"""Every claim of the five papers: what it says, what was found here, and what it would take."""
+"""Every claim of the five papers, with our result, the verdict and the cost of deciding it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/results/claims.md: the rule, and every claim."""
+"""Page docs/results/claims.md: the rule that judges claims, and a table of all claims."""
 
 from __future__ import annotations
 
@@ -105,37 +105,54 @@ equal time. Of these only forces between charges [were run](physics.md).
 
 
 def paper_table(rows: list[Row]) -> str:
-    """The claims of a paper."""
+    """Return the table of one paper's claims."""
     lines = []
     for row in rows:
-        given = row.given
-        command = f"`{given['command']}`" if "command" in given else ""
-        hours = f"{given['hours']:,g}" if "hours" in given else ""
+        entry = row.entry
+        command, hours = "", ""
+        if "command" in entry:
+            command = f"`{entry['command']}`"
+        if "hours" in entry:
+            hours = f"{entry['hours']:,g}"
         seeds = str(row.seeds or "")
         if row.samples:
             seeds += f" × {row.samples:,}"
-        cells = (given["claim"], given["where"], given["paper"], row.here, seeds, row.verdict)
-        lines.append([*(str(cell).replace("|", "\\|") for cell in cells), command, hours])
+
+        cells = (entry["claim"], entry["where"], entry["paper"], row.here, seeds, row.verdict)
+        # A bar would end the cell of a Markdown table.
+        escaped = [str(cell).replace("|", "\\|") for cell in cells]
+        lines.append([*escaped, command, hours])
     heads = "claim", "where", "paper", "here", "seeds (× samples)", "verdict", "command", "hours"
     return table(heads, lines)
 
 
+def count_table(answers: dict[str, list[Row]]) -> str:
+    """Return a table that counts the verdicts of each paper and of all."""
+    lines = []
+    total: Counter[str] = Counter()
+    for name, rows in answers.items():
+        verdicts = Counter(row.verdict for row in rows)
+        lines.append((PAGES[name], len(rows), *(verdicts[verdict] for verdict in VERDICTS)))
+        total += verdicts
+    claims = sum(len(rows) for rows in answers.values())
+    lines.append(("all", claims, *(total[verdict] for verdict in VERDICTS)))
+    return table(("pages", "claims", *VERDICTS), lines)
+
+
 def page() -> str:
-    """The whole page."""
-    found = {paper["name"]: [answer(given) for given in paper["rows"]] for paper in papers()}
-    titles = {paper["name"]: paper["title"] for paper in papers()}
-    counts = []
-    for name, rows in found.items():
-        of = Counter(row.verdict for row in rows)
-        counts.append((PAGES[name], len(rows), *(of[verdict] for verdict in VERDICTS)))
-    columns = range(1, 2 + len(VERDICTS))
-    counts.append(("all", *(sum(line[i] for line in counts) for i in columns)))
-    parts = [f"### {titles[name]}\n\n{paper_table(rows)}" for name, rows in found.items()]
+    """Return the text of the page."""
+    answers: dict[str, list[Row]] = {}
+    parts = []
+    for paper in papers():
+        rows = [answer(entry) for entry in paper["rows"]]
+        answers[paper["name"]] = rows
+        parts.append(f"### {paper['title']}\n\n{paper_table(rows)}")
+
     return TEXT.format(
         most={5: "five"}.get(PRIMARY, PRIMARY),
         level=LEVEL,
         collapse=COLLAPSE,
         seeds={5: "five"}.get(SEEDS, SEEDS),
-        counts=table(("pages", "claims", *VERDICTS), counts),
+        counts=count_table(answers),
         tables="\n\n".join(parts),
     )

@@ -1,14 +1,14 @@
-"""The claims of ``claims.yaml`` with their numbers, read from committed results, and verdicts."""
+"""Answers to the claims of ``claims.yaml``: numbers from the committed results, and verdicts."""
 
 from __future__ import annotations
 
 import operator
 import statistics
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -42,84 +42,142 @@ from ..physics import claims as physics
 
 FILE = Path(__file__).with_name("claims.yaml")
 NUMBER = ".3g"
+"""Format of a number whose claim does not have ``digits``."""
+
+Entry = dict[str, Any]
+"""A claim as ``claims.yaml`` has it."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A claim with its answer: what was found as text, over how many seeds (0: no training), the
-    verdict, and over how many test samples its test is (0: over the seeds alone).
+    """A claim with its answer.
+
+    Attributes:
+        entry: the claim.
+        here: our result as text.
+        seeds: number of seeds of the result; 0 if nothing was trained.
+        verdict: one of the verdicts of :mod:`evidence.kit.claims`.
+        samples: number of test samples of its test; 0 for a test over the seeds alone.
     """
 
-    given: dict[str, Any]
+    entry: Entry
     here: str
     seeds: int
     verdict: str
     samples: int = 0
 
 
+class ClaimSet(NamedTuple):
+    """Claims that are judged together, with their results as the page itself reads them.
+
+    Attributes:
+        page: name of the page of results, which may have several sets.
+        name: of the set, with which entries refer to it.
+        claims: of the set.
+        results: argument of the claims' functions.
+    """
+
+    page: str
+    name: str
+    claims: list[Claim]
+    results: Any
+
+
+class JudgedClaim(NamedTuple):
+    """A claim of a results page after :func:`judge`, and the number of its seeds."""
+
+    result: Judged
+    seeds: int
+
+
 def papers() -> list[dict[str, Any]]:
-    """Name, title and rows of each paper, as they are written."""
+    """Read name, title and rows of each paper."""
     return list(yaml.safe_load_all(FILE.read_text(encoding="utf-8")))
 
 
 @cache
-def judged() -> dict[str, tuple[Judged, int]]:
-    """Every claim of a results page, ``"SET: TEXT"``, judged among its set's, with its seeds.
+def judged() -> dict[str, JudgedClaim]:
+    """Judge every claim of the results pages; return them by ``"SET: TEXT"``.
 
     Raises:
-        ValueError: two sets of a page with primary claims, which would be judged apart.
+        ValueError: two sets of one page have primary claims. Their p-values would not be adjusted
+            for all of the page's claims.
     """
-    found: dict[str, tuple[Judged, int]] = {}
+    found: dict[str, JudgedClaim] = {}
     primary: dict[str, str] = {}
     for page, name, claims, results in _sets():
         if any(claim.primary for claim in claims) and primary.setdefault(page, name) != name:
-            raise ValueError(f"{page}.md: primary claims in {primary[page]} and in {name}")
+            raise ValueError(
+                f"{page}.md: expected primary claims in one set, got them in {primary[page]} and "
+                f"in {name}; explore the claims of one"
+            )
         for one in judge(claims, results):
-            seeds = len(one.claim.sample(results)) if one.claim.sample else 0
-            found[f"{name}: {one.claim.text}"] = one, seeds
+            seeds = 0
+            if one.claim.sample:
+                seeds = len(one.claim.sample(results))
+            found[f"{name}: {one.claim.text}"] = JudgedClaim(one, seeds)
     return found
 
 
-def _sets() -> Iterator[tuple[str, str, list[Claim], Any]]:
-    """Page, name, claims and results of each set of claims, as the page itself has them."""
-    yield "itnet", "itnet", itnet.CLAIMS, itnet_results()
-    yield "physics", "physics", physics.CLAIMS, physics.results()
-    yield "ckconv", "ckconv", ckconv.CLAIMS, ckconv_results()
-    runs, speed = load("infsa.json")["runs"], load("infsa-speed.json") or {}
-    yield "infsa", "infsa", infsa.CLAIMS, {"runs": runs, "speed": speed}
-    yield "infsa", "canvases", canvases.CLAIMS, sections(canvases.FILE)
-    found, place = continuous_page.by_variant(load(continuous_page.FILE)), "continuous-transformer"
-    yield place, "continuous", continuous.CLAIMS, found
-    yield place, "plateau", plateau.CLAIMS, sections(plateau.FILE)
-    yield place, "layers", layers.CLAIMS, sections(layers.FILE)
-    yield "conversions", "linearize", linearize.CLAIMS, load("linearize.json")["runs"]
-    yield "lra", "lra", lra.CLAIMS, load(lra.TABLE.file)["runs"]
-    yield "lra", "lra-image", lra_image.CLAIMS, sections(lra_image.FILE)
+def _sets() -> Iterator[ClaimSet]:
+    """Yield the sets of claims of all results pages."""
+    yield ClaimSet("itnet", "itnet", itnet.CLAIMS, itnet_results())
+    yield ClaimSet("physics", "physics", physics.CLAIMS, physics.results())
+    yield ClaimSet("ckconv", "ckconv", ckconv.CLAIMS, ckconv_results())
+
+    found = {"runs": load("infsa.json")["runs"], "speed": load("infsa-speed.json") or {}}
+    yield ClaimSet("infsa", "infsa", infsa.CLAIMS, found)
+    yield ClaimSet("infsa", "canvases", canvases.CLAIMS, sections(canvases.FILE))
+
+    page = "continuous-transformer"
+    by_variant = continuous_page.by_variant(load(continuous_page.FILE))
+    yield ClaimSet(page, "continuous", continuous.CLAIMS, by_variant)
+    yield ClaimSet(page, "plateau", plateau.CLAIMS, sections(plateau.FILE))
+    yield ClaimSet(page, "layers", layers.CLAIMS, sections(layers.FILE))
+
+    runs = load("linearize.json")["runs"]
+    yield ClaimSet("conversions", "linearize", linearize.CLAIMS, runs)
+    yield ClaimSet("lra", "lra", lra.CLAIMS, load(lra.TABLE.file)["runs"])
+    yield ClaimSet("lra", "lra-image", lra_image.CLAIMS, sections(lra_image.FILE))
 
 
-def numbers(place: dict[str, Any]) -> list[float]:
-    """The numbers of a file of results that a path leads to, divided by those of ``over`` or less
-    those of ``less``: each by its own, or all by one.
+def numbers(result: dict[str, Any]) -> list[float]:
+    """Read the numbers that an entry's ``result`` refers to.
+
+    Args:
+        result: a ``file`` of results and a ``path`` in it. ``over`` and ``less`` are paths to
+            divisors and subtrahends, either one for all numbers or one for each. With
+            ``take: max`` only the largest number is returned.
 
     Raises:
-        KeyError: the file has no such numbers.
-        ValueError: neither one number beside all nor one beside each.
+        KeyError: the file does not have such numbers.
+        ValueError: the divisors or subtrahends are neither one nor as many as the numbers.
     """
-    results = load(place["file"])
-    found = [] if results is None else list(_follow(results, place["path"]))
+    results = load(result["file"])
+    found: list[float] = []
+    if results is not None:
+        found = list(_follow(results, result["path"]))
     if not found:
-        raise KeyError(f"{place['file']}: nothing at {place['path']}")
+        raise KeyError(f"{result['file']}: expected numbers at {result['path']}, got none")
+
     for key, combine in (("over", operator.truediv), ("less", operator.sub)):
-        if key in place:
-            others = numbers({"file": place["file"], "path": place[key]})
-            others = others * len(found) if len(others) == 1 else others
+        if key in result:
+            others = numbers({"file": result["file"], "path": result[key]})
+            if len(others) == 1:
+                others = others * len(found)
             found = [combine(one, other) for one, other in zip(found, others, strict=True)]
-    return [max(found)] if place.get("take") == "max" else found
+
+    if result.get("take") == "max":
+        return [max(found)]
+    return found
 
 
 def _follow(value: Any, path: list[Any]) -> Iterator[float]:
-    """All numbers at a path: a key, a place in a list, ``{key: value}`` or ``{key: [values]}`` for
-    the rows that have it, ``"*"`` for everything; a key of a list is that of each of its rows.
+    """Yield all numbers at a path.
+
+    A step of the path is a key, an index of a list, ``{key: value}`` or ``{key: [values]}`` for the
+    rows that have such a value, or ``"*"`` for everything. A key applied to a list selects that
+    field of each row.
     """
     if not path:
         yield float(value)
@@ -138,84 +196,109 @@ def _follow(value: Any, path: list[Any]) -> Iterator[float]:
 
 
 def _with(rows: list[dict[str, Any]], step: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rows that have these values, or one of several."""
-    wanted = {key: value if isinstance(value, list) else [value] for key, value in step.items()}
-    return [row for row in rows if all(row.get(key) in some for key, some in wanted.items())]
+    """Return the rows whose fields have the values of ``step``, or one of a list of values."""
+    wanted: dict[str, list[Any]] = {}
+    for key, value in step.items():
+        wanted[key] = value if isinstance(value, list) else [value]
+
+    found = []
+    for row in rows:
+        if all(row.get(key) in values for key, values in wanted.items()):
+            found.append(row)
+    return found
 
 
-def answer(given: dict[str, Any]) -> Row:
-    """What the committed results say of a claim.
+def answer(entry: Entry) -> Row:
+    """Answer a claim from the committed results.
+
+    An entry may have several kinds of answers; a later one below replaces an earlier one.
 
     Raises:
-        KeyError: a claim or number that is not there.
+        KeyError: the results do not have the claim or number that the entry refers to.
     """
-    if "untestable" in given:
-        return Row(given, given["untestable"], 0, UNTESTABLE)
-    here, seeds, verdict, samples = "not run", 0, NOT_RUN, 0
-    values, trained = _values(given), given.get("trained", False)
-    if values and trained:
-        here, seeds = _text(given, values), len(values)
-        verdict = _openness(given, values)
+    if "untestable" in entry:
+        return Row(entry, entry["untestable"], 0, UNTESTABLE)
+
+    row = Row(entry, "not run", 0, NOT_RUN)
+    values = _values(entry)
+    if values and entry.get("trained", False):
+        row = Row(entry, _text(entry, values), len(values), _openness(entry, values))
     elif values:
-        here, verdict = _text(given, values), _by_bound(given, values)
-    if "drawn" in given:  # a picture has no verdict
-        here, verdict = f"[drawn]({given['drawn']})", NO_TEST
-    if "test" in given:
-        here, verdict = f"holds: `{given['test'].rpartition('/')[2]}`", REPRODUCED
-    if "refuted" in given:
-        here, verdict = f"does not: `{given['refuted'].rpartition('/')[2]}`", CONTRADICTED
-    if "judged" in given:
-        one, seeds = judged()[given["judged"]]
-        here, samples = one.here, one.found.samples if one.found else 0
-        # What is computed or proved has a verdict of its own; what is explored is open.
-        if not {"result", "test"} & set(given):
-            verdict = one.verdict or _explored(one)
-    return Row(given, here, seeds, verdict, samples)
+        row = Row(entry, _text(entry, values), 0, _by_bound(entry, values))
+
+    if "drawn" in entry:
+        row = replace(row, here=f"[drawn]({entry['drawn']})", verdict=NO_TEST)
+    if "test" in entry:
+        test = entry["test"].rpartition("/")[2]
+        row = replace(row, here=f"holds: `{test}`", verdict=REPRODUCED)
+    if "refuted" in entry:
+        test = entry["refuted"].rpartition("/")[2]
+        row = replace(row, here=f"does not: `{test}`", verdict=CONTRADICTED)
+
+    if "judged" in entry:
+        one, seeds = judged()[entry["judged"]]
+        samples = one.found.samples if one.found else 0
+        row = replace(row, here=one.here, seeds=seeds, samples=samples)
+        # The verdict of a computation or a proof stands. Exploratory claims are open.
+        if "result" not in entry and "test" not in entry:
+            row = replace(row, verdict=one.verdict or _explored(one))
+    return row
 
 
 def _explored(one: Judged) -> str:
-    """Return why an exploratory claim is open."""
+    """Return the reason why an exploratory claim is open."""
     if one.claim.sample is None:
         return NO_TEST
     return openness(one.found, primary=False)
 
 
-def _openness(given: dict[str, Any], values: list[float]) -> str:
-    """Return why the numbers of trained runs conclude nothing. A difference is compared with zero;
-    a score by itself has no bound to be compared with.
+def _openness(entry: Entry, values: list[float]) -> str:
+    """Return the reason why nothing is concluded from the numbers of trained runs.
+
+    A difference is compared with zero; a score does not have a bound to compare it with.
     """
     found = summarise(values)
-    if "less" not in given["result"] and found is not None:
+    if "less" not in entry["result"] and found is not None:
         found = found._replace(p=None)
     return openness(found, primary=False)
 
 
-def _values(given: dict[str, Any]) -> list[float]:
-    """The numbers of a row's result; none where it has no result or its training is still to come:
-    there is no file, no such section or no such row yet.
+def _values(entry: Entry) -> list[float]:
+    """Return the numbers of an entry's result.
+
+    There are none if it does not have a result or if the file, section or row of its training does
+    not exist yet.
     """
-    if "result" not in given:
+    if "result" not in entry:
         return []
     try:
-        return numbers(given["result"])
+        return numbers(entry["result"])
     except KeyError:
-        if given.get("trained"):
+        if entry.get("trained"):
             return []
         raise
 
 
-def _text(given: dict[str, Any], values: list[float]) -> str:
-    scale, style = given.get("scale", 1), f".{given['digits']}f" if "digits" in given else NUMBER
-    if not given.get("trained"):
-        return format(scale * (min(values) if "least" in given else max(values)), style)
+def _text(entry: Entry, values: list[float]) -> str:
+    """Format the mean ± standard deviation of trained runs, or the worst of computed numbers."""
+    scale = entry.get("scale", 1)
+    style = NUMBER
+    if "digits" in entry:
+        style = f".{entry['digits']}f"
+
+    if not entry.get("trained"):
+        worst = min(values) if "least" in entry else max(values)
+        return format(scale * worst, style)
     text = format(scale * statistics.mean(values), style)
     if len(values) == 1:
         return text
     return f"{text} ± {format(scale * statistics.stdev(values), style)}"
 
 
-def _by_bound(given: dict[str, Any], values: list[float]) -> str:
-    """Every computed number must keep the bound: there is no chance in it."""
-    if "least" in given:
-        return REPRODUCED if min(values) >= given["least"] else CONTRADICTED
-    return REPRODUCED if max(values) <= given["most"] else CONTRADICTED
+def _by_bound(entry: Entry, values: list[float]) -> str:
+    """Return the verdict of computed numbers: not random, so all of them must keep the bound."""
+    if "least" in entry:
+        holds = min(values) >= entry["least"]
+    else:
+        holds = max(values) <= entry["most"]
+    return REPRODUCED if holds else CONTRADICTED

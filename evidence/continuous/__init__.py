@@ -1,4 +1,4 @@
-"""The continuous transformer: trained evidence, noise, other numbers of steps, and what steps do."""
+"""The continuous transformer: accuracy, noise, other numbers of steps, and monitors."""
 
 from __future__ import annotations
 

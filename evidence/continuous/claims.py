@@ -1,6 +1,6 @@
-"""The claims of the continuous transformer's paper, and what else the results say of them.
+"""The claims of the continuous transformer's paper, and remarks with further numbers.
 
-Fewer or more steps cost little where they lose at most one point.
+"Costs little" means at most one point.
 """
 
 from __future__ import annotations
@@ -13,48 +13,53 @@ from ..kit.page import load
 from ..kit.statistics import paired
 
 Found = dict[str, list[dict[str, Any]]]
-OWN, LEAST, FEW, MOST = 4, 1, 2, 16  # steps: those of training, and others that were run
+# Numbers of steps: that of the training, and others.
+OWN, LEAST, FEW, MOST = 4, 1, 2, 16
+
+
+def result_at(row: dict[str, Any], steps: int, control: str = "constant") -> dict[str, Any]:
+    """Return the results of a run at a number of steps."""
+    return next(one for one in row["steps"][control] if one["steps"] == steps)
 
 
 def score(runs: Found, name: str, steps: int = OWN, control: str = "constant") -> float:
-    """Mean test accuracy in percent at a number of steps."""
-    rows = [next(r for r in row["steps"][control] if r["steps"] == steps) for row in runs[name]]
-    return 100 * statistics.mean(r["accuracy"] for r in rows)
+    """Return the mean test accuracy in percent at a number of steps."""
+    accuracies = [result_at(row, steps, control)["accuracy"] for row in runs[name]]
+    return 100 * statistics.mean(accuracies)
 
 
 def error(runs: Found, name: str, steps: int = OWN) -> float:
-    """Mean relative error of u(T) at a number of steps."""
-    rows = [next(r for r in row["steps"]["constant"] if r["steps"] == steps) for row in runs[name]]
-    return statistics.mean(r["error"] for r in rows)
+    """Return the mean relative error of u(T) at a number of steps."""
+    return statistics.mean(result_at(row, steps)["error"] for row in runs[name])
 
 
 def lost(runs: Found, name: str, kind: str, level: int) -> float:
-    """Mean points of accuracy lost under a kind and level of noise."""
+    """Return the mean points of accuracy lost under a kind and level of noise."""
     return 100 * statistics.mean(row["accuracy"] - row["noise"][kind][level] for row in runs[name])
 
 
 def growth(runs: Found, name: str, steps: int = OWN) -> float:
-    """Mean growth of a difference over the whole horizon."""
+    """Return the mean growth of a difference from time 0 to T."""
     return statistics.mean(row["monitors"][str(steps)]["growth"][-1] for row in runs[name])
 
 
 def calls(runs: Found, name: str, steps: int = OWN) -> int:
-    """Attention evaluations of a forward pass."""
-    return next(r["calls"] for r in runs[name][0]["steps"]["constant"] if r["steps"] == steps)
+    """Return the number of attention evaluations of a forward pass."""
+    return result_at(runs[name][0], steps)["calls"]
 
 
 def rows_at(runs: Found, name: str, steps: int) -> list[dict[str, Any]]:
-    """Accuracies of a variant at a number of steps, seed by seed."""
+    """Return a row per seed with a variant's accuracy at a number of steps."""
     found = []
     for row in runs[name]:
-        at = next(r for r in row["steps"]["constant"] if r["steps"] == steps)
-        kept = {key: at[key] for key in ("accuracy", "answers") if key in at}
-        found.append({"variant": f"{name} {steps}", "seed": row["seed"], **kept})
+        at = result_at(row, steps)
+        scores = {key: at[key] for key in ("accuracy", "answers") if key in at}
+        found.append({"variant": f"{name} {steps}", "seed": row["seed"], **scores})
     return found
 
 
 def better(a: str, b: str, steps_a: int = OWN, steps_b: int = OWN) -> Sample:
-    """Accuracy of variant ``a`` at its steps less that of ``b`` at its, paired over seeds."""
+    """Return a sample: accuracy of ``a`` at its steps minus that of ``b`` at its, per seed."""
 
     def sample(runs: Found) -> list[float]:
         rows = rows_at(runs, a, steps_a) + rows_at(runs, b, steps_b)
@@ -64,9 +69,10 @@ def better(a: str, b: str, steps_a: int = OWN, steps_b: int = OWN) -> Sample:
 
 
 def orders() -> str:
-    """The measured orders of the schemes, on smooth terms."""
+    """Print the measured orders of the schemes on smooth terms."""
     found = {row["scheme"]: row["order"] for row in load("splitting.json")["orders"]}
-    first, second = (_list(names, found.get, ".2f") for names in (("Lie", "parallel"), ("Strang",)))
+    first = _list(("Lie", "parallel"), found.get, ".2f")
+    second = _list(("Strang",), found.get, ".2f")
     return f"{first} and {second} on smooth terms ([splitting](../splitting.md))"
 
 
@@ -141,12 +147,13 @@ CLAIMS = [
 
 
 def remarks(runs: Found) -> str:
-    """Numbers behind the claims that are no difference of two variants."""
+    """Return a list of further numbers that aren't differences of two variants."""
     lines = (_orders, _depth, _schemes, _designs, _normalisation, _shared)
     return "\n".join(f"- {line(runs)}." for line in lines)
 
 
 def _list(names: tuple[str, ...], number: Any, style: str = ".1f", last: str = ", ") -> str:
+    """Format ``number(name)`` for each name."""
     return last.join(format(number(name), style) for name in names)
 
 

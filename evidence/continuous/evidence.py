@@ -1,15 +1,15 @@
 """Evidence on the continuous transformer.
 
-One model a variant and seed is trained on the movie reviews, then measured on the test split:
-accuracy, accuracy under noise in the input, accuracy and error at other numbers of steps, what
-every step does.
+A model per variant and seed is trained on the movie reviews. Measured on the test split are its
+accuracy, also under noise in the input, accuracy and error at other numbers of steps, and monitors
+of each step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,11 +34,8 @@ from ..kit.subject import Options
 
 TABLE = Table("continuous-transformer.json", ("variant", "seed"))
 RECIPE = "continuous-reviews"
-SMALL = [
-    "model.body.dim=32",
-    "data.max_length=48",
-    "training.epochs=5",
-]  # a run in a minute or two on one quiet core
+# A run takes a minute or two on one quiet core.
+SMALL = ["model.body.dim=32", "data.max_length=48", "training.epochs=5"]
 VARIANTS: dict[str, list[str]] = {
     "post": ["model.body.norm=post"],
     "pre": ["model.body.norm=pre"],
@@ -47,45 +44,59 @@ VARIANTS: dict[str, list[str]] = {
     "shared": ["model.body.norm=pre", "model.body.control=shared"],
     "strang": ["model.body.norm=pre", "model.body.scheme=strang"],
 }
-DROPPED = (0.1, 0.2, 0.4)  # share of tokens made unknown
-NOISE = (0.25, 0.5, 1.0)  # standard deviation, in units of the features' root mean square
+DROPPED = (0.1, 0.2, 0.4)
+"""Shares of tokens that are replaced by the unknown word."""
+NOISE = (0.25, 0.5, 1.0)
+"""Standard deviations, in units of the features' root mean square."""
 STEPS = (1, 2, 4, 8, 16)
-FINE = 64  # steps of the reference that errors are measured against
-SAMPLES = 128  # texts for errors and monitors
+FINE = 64
+"""Number of steps of the reference for errors."""
+SAMPLES = 128
+"""Number of texts for errors and monitors."""
 
 Forward = Callable[[Tensor, Tensor], Tensor]
 
 
-def batches(dataset: Any, size: int = 256) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """(indices, inputs, labels) of a whole data set, in order."""
+class Batch(NamedTuple):
+    """Samples of a data set with their indices in it."""
+
+    indices: Tensor
+    inputs: Tensor
+    labels: Tensor
+
+
+def batches(dataset: Any, size: int = 256) -> list[Batch]:
+    """Return all samples of a data set in batches, in order."""
     parts = torch.arange(len(dataset)).split(size)
-    return [(part, *dataset.batch(part)) for part in parts]
+    return [Batch(part, *dataset.batch(part)) for part in parts]
 
 
 @torch.inference_mode()
-def right_answers(forward: Forward, parts: list[tuple[Tensor, Tensor, Tensor]]) -> list[float]:
+def right_answers(forward: Forward, parts: list[Batch]) -> list[float]:
     """Return 1.0 for every sample whose largest logit is its label's, else 0.0."""
-    found = [forward(index, inputs).argmax(-1) == labels for index, inputs, labels in parts]
+    found = [forward(part.indices, part.inputs).argmax(-1) == part.labels for part in parts]
     return torch.cat(found).double().tolist()
 
 
-def accuracy(forward: Forward, parts: list[tuple[Tensor, Tensor, Tensor]]) -> float:
+def accuracy(forward: Forward, parts: list[Batch]) -> float:
     """Return the share of samples whose largest logit is their label's."""
     return fmean(right_answers(forward, parts))
 
 
 def drop_tokens(index: Tensor, numbers: Tensor, share: float, seed: int) -> Tensor:
-    """Tokens made unknown with probability ``share``, by a hash of (seed, sample, place): the same
-    ones for every model.
+    """Replace tokens by the unknown word with probability ``share``.
+
+    The choice is a hash of (seed, sample, position) and thereby the same for every model.
     """
-    places = torch.arange(numbers.shape[1])
-    hit = uniform(seed, index[:, None], places[None]) < share
+    positions = torch.arange(numbers.shape[1])
+    hit = uniform(seed, index[:, None], positions[None]) < share
     return torch.where(hit & (numbers != 0), UNKNOWN, numbers)
 
 
 def noisy(model: Model, numbers: Tensor, level: float, generator: torch.Generator) -> Tensor:
-    """Logits after Gaussian noise on u(0), of ``level`` times its root mean square over the real
-    tokens.
+    """Return the logits after adding Gaussian noise to u(0).
+
+    The noise is ``level`` times the root mean square of u(0) over the real tokens.
     """
     u, domain = model.encoder(numbers)
     real = u[domain.valid]
@@ -93,23 +104,21 @@ def noisy(model: Model, numbers: Tensor, level: float, generator: torch.Generato
     return model.head(read_out(*model.body(u + noise, domain), model.pool))
 
 
-def measure_noise(model: Model, parts: list[tuple[Tensor, Tensor, Tensor]]) -> dict[str, Any]:
-    """Accuracy under both kinds of noise, at each level."""
+def measure_noise(model: Model, parts: list[Batch]) -> dict[str, Any]:
+    """Measure the accuracy at each level of both kinds of noise."""
     generator = torch.Generator().manual_seed(0)
-    return {
-        "tokens": [
-            accuracy(lambda i, x, p=p: model(drop_tokens(i, x, p, seed=7)), parts) for p in DROPPED
-        ],
-        "features": [
-            accuracy(lambda i, x, s=s: noisy(model, x, s, generator), parts) for s in NOISE
-        ],
-    }
+    found: dict[str, list[float]] = {"tokens": [], "features": []}
+    for share in DROPPED:
+        right = accuracy(lambda i, x, p=share: model(drop_tokens(i, x, p, seed=7)), parts)
+        found["tokens"].append(right)
+    for level in NOISE:
+        right = accuracy(lambda i, x, s=level: noisy(model, x, s, generator), parts)
+        found["features"].append(right)
+    return found
 
 
 def operator_calls(model: Model, inputs: Tensor, steps: int) -> int:
-    """How often attention is evaluated in a forward pass: its cost, free of what else the machine
-    does.
-    """
+    """Count the attention evaluations of a forward pass, a cost independent of the machine."""
     count = 0
 
     def add(*_: Any) -> None:
@@ -126,43 +135,43 @@ def operator_calls(model: Model, inputs: Tensor, steps: int) -> int:
 
 
 @torch.inference_mode()
-def measure_steps(
-    model: Model, parts: list[tuple[Tensor, Tensor, Tensor]], control: str
-) -> list[Any]:
-    """At each number of steps: accuracy, attention evaluations, seconds, relative error of u(T)
-    against a fine Strang solution.
+def measure_steps(model: Model, parts: list[Batch], control: str) -> list[Any]:
+    """Return a row per number of steps.
+
+    It has accuracy, attention evaluations, seconds, and the relative error of u(T) against a fine
+    Strang solution.
     """
-    evolution, inputs = model.body.evolution, parts[0][1][:SAMPLES]
+    evolution, inputs = model.body.evolution, parts[0].inputs[:SAMPLES]
     trained, evolution.controls = evolution.controls, resolve_controls(control)
     try:
         start, domain = model.body.start(*model.encoder(inputs))
         reference = None
-        if model.config.body.norm != "post":  # hard projections have no limit
+        # With hard projections the scheme does not converge as the step goes to zero.
+        if model.config.body.norm != "post":
             reference = evolution(start, domain, steps=FINE, scheme="strang")
         rows = []
         for steps in STEPS:
             found: list[list[float]] = []
-            seconds = seconds_of(
-                lambda n=steps, f=found: f.append(
-                    right_answers(lambda _, x: model(x, steps=n), parts)
-                )
-            )
+
+            def answer(n: int = steps, found: list[list[float]] = found) -> None:
+                found.append(right_answers(lambda _, x: model(x, steps=n), parts))
+
+            seconds = seconds_of(answer)
             right = found[0]
             row = {"steps": steps, "accuracy": fmean(right), "seconds": round(seconds, 2)}
             row["answers"] = {"accuracy": pack(right)}
             row["calls"] = operator_calls(model, inputs, steps)
             if reference is not None:
-                row["error"] = float(
-                    (evolution(start, domain, steps=steps) - reference).norm() / reference.norm()
-                )
+                difference = evolution(start, domain, steps=steps) - reference
+                row["error"] = float(difference.norm() / reference.norm())
             rows.append(row)
         return rows
     finally:
         evolution.controls = trained
 
 
-def trained_model(cell: Cell) -> tuple[Model, list[tuple[Tensor, Tensor, Tensor]]]:
-    """Return a trained model and its test set in batches of (indices, inputs, labels)."""
+def trained_model(cell: Cell) -> tuple[Model, list[Batch]]:
+    """Return a trained model and its test set in batches."""
     model, _ = load_run(cell.place)
     words: Any = model.extra.get("vocabulary")
     vocabulary = data.Vocabulary.from_dict(words) if words else None
@@ -170,10 +179,11 @@ def trained_model(cell: Cell) -> tuple[Model, list[tuple[Tensor, Tensor, Tensor]
 
 
 def work(cell: Cell, report: Report) -> Row:
-    """Train and measure one model."""
+    """Train and measure a model."""
     result, recipe = train_cell(cell, report), cell.given
-    place = RunFolder(cell.place)
+    folder = RunFolder(cell.place)
     model, parts = trained_model(cell)
+    # A shared control is constant in time, so there is nothing to interpolate.
     shared = recipe.name.startswith("shared")
     controls = ("constant",) if shared else ("constant", "linear")
     right = right_answers(lambda _, x: model(x), parts)
@@ -181,17 +191,17 @@ def work(cell: Cell, report: Report) -> Row:
         "parameters": result["parameters"],
         "evolution_parameters": sum(p.numel() for p in model.body.evolutions.parameters()),
         "minutes": result["minutes"],
-        "val_accuracy": place.read_result().metrics["val_accuracy"],
+        "val_accuracy": folder.read_result().metrics["val_accuracy"],
         "accuracy": fmean(right),
         "answers": {"accuracy": pack(right)},
         "noise": measure_noise(model, parts),
         "steps": {control: measure_steps(model, parts, control) for control in controls},
-        "monitors": {steps: trajectory(model, parts[0][1][:SAMPLES], steps) for steps in (4, 16)},
+        "monitors": {n: trajectory(model, parts[0].inputs[:SAMPLES], n) for n in (4, 16)},
     }
 
 
 def run(options: Options) -> None:
-    """The variants of ``--only``, or all, seed by seed."""
+    """Train and measure the variants of ``--only``, or all, seed by seed."""
     rows = [
         {"variant": name, "seed": seed}
         for seed in range(options.seeds or 3)
@@ -200,8 +210,8 @@ def run(options: Options) -> None:
 
     def cell(row: Row) -> Cell:
         label = f"{row['variant']}-{row['seed']}"
-        own = [*SMALL, *VARIANTS[row["variant"]], *options.trial]
-        recipe = load_recipe(RECIPE, [*own, f"seed={row['seed']}", f"name={label}"])
+        overrides = [*SMALL, *VARIANTS[row["variant"]], *options.trial]
+        recipe = load_recipe(RECIPE, [*overrides, f"seed={row['seed']}", f"name={label}"])
         return recipe_cell(recipe, options.runs / label)
 
     names = {"dropped": DROPPED, "noise": NOISE, "steps": STEPS, "fine": FINE, "samples": SAMPLES}

@@ -1,5 +1,6 @@
-"""One set of weights at several numbers of steps, beside models made for each: encoders of 2 and 4
-layers trained separately, and the early exit of the deeper one.
+"""One set of weights at several numbers of steps, beside models trained for each number.
+
+These are encoders of 2 and 4 layers, and the early exit of the deeper one.
 
 The seeds and the claims were named on 28 November 2026, before the first run.
 """
@@ -50,29 +51,28 @@ SECTIONS = {
 
 @torch.no_grad()
 def exit_early(model: Model, inputs: Tensor, steps: int) -> Tensor:
-    """Return the logits of the stream after some of a model's steps, read out as its last one is."""
+    """Return the logits of the stream after ``steps`` of a model's steps."""
     evolution: Any = model.body.evolution
-    seen: list[Tensor] = []
+    streams: list[Tensor] = []
 
-    def look(substep: Substep) -> None:
+    def record(substep: Substep) -> None:
         if substep.step == steps - 1:
-            seen.append(substep.after)
+            streams.append(substep.after)
 
     u, domain = model.encoder(inputs)
-    evolution(u, domain, observer=look)
-    stream = seen[-1]
+    evolution(u, domain, observer=record)
+    stream = streams[-1]
     if evolution.norm is not None:
         stream = evolution.norm(stream)
     return model.head(read_out(stream, domain, model.pool))
 
 
 def at_steps(cell: Cell) -> Row:
-    """Test accuracy at both numbers of steps and at an early exit, with the same weights."""
+    """Measure the test accuracy at both numbers of steps and at an early exit."""
     model, parts = trained_model(cell)
-    right = {
-        f"{count} steps": right_answers(lambda _, x, n=count: model(x, steps=n), parts)
-        for count in (SHALLOW, DEEP)
-    }
+    right: dict[str, list[float]] = {}
+    for count in (SHALLOW, DEEP):
+        right[f"{count} steps"] = right_answers(lambda _, x, n=count: model(x, steps=n), parts)
     right["exit"] = right_answers(lambda _, x: exit_early(model, x, SHALLOW), parts)
     return {
         "at": {name: fmean(values) for name, values in right.items()},
@@ -81,21 +81,21 @@ def at_steps(cell: Cell) -> Row:
 
 
 def run(options: Options) -> None:
-    """The section, what is missing of it."""
+    """Train the missing runs of the section."""
     first = tuple(claim.text for claim in CLAIMS if claim.primary)
     run_sections(SECTIONS, FILE, replace(options, primary=first), also=at_steps)
 
 
 def less(variant: str, at: str, other: str, other_at: str) -> Sample:
-    """Accuracy of a variant in one way of reading it less that of another, paired over seeds."""
+    """Return a sample: accuracy of a variant in one evaluation minus that of another, per seed."""
 
     def rows(found: dict[str, Rows], name: str, way: str) -> dict[int, Row]:
-        known = {}
+        by_seed: dict[int, Row] = {}
         for row in found.get("reviews", []):
             if row["variant"] == name:
-                answers = row["answers"][way]
-                known[row["seed"]] = {"accuracy": row["at"][way], "answers": {"accuracy": answers}}
-        return known
+                answers = {"accuracy": row["answers"][way]}
+                by_seed[row["seed"]] = {"accuracy": row["at"][way], "answers": answers}
+        return by_seed
 
     def sample(found: dict[str, Rows]) -> list[float]:
         one, two = rows(found, variant, at), rows(found, other, other_at)
@@ -124,15 +124,17 @@ CLAIMS = [
 
 
 def section() -> str:
-    """The part of docs/results/continuous-transformer.md."""
-    found, command = sections(FILE), "`python -m evidence run continuous layers`"
+    """Return the part of docs/results/continuous-transformer.md."""
+    found = sections(FILE)
+    command = "`python -m evidence run continuous layers`"
     if not found:
         return f"Not run: {command}."
     lines = []
-    for variant, mine in SECTIONS["reviews"].by_variant(found.get("reviews", [])).items():
+    for variant, rows in SECTIONS["reviews"].by_variant(found.get("reviews", [])).items():
         ways = (f"{SHALLOW} steps", f"{DEEP} steps", "exit")
-        cells = [spread(row["at"][way] for row in mine) for way in ways]
-        lines.append((variant, *cells, len(mine), f"`{mine[0]['overrides'][-1]}`"))
+        cells = [spread(row["at"][way] for row in rows) for way in ways]
+        # The choice is the last override.
+        lines.append((variant, *cells, len(rows), f"`{rows[0]['overrides'][-1]}`"))
     heads = (
         "model",
         f"{SHALLOW} steps",

@@ -1,4 +1,4 @@
-"""docs/results/continuous-transformer.md."""
+"""Page docs/results/continuous-transformer.md."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..kit.claims import claims_section
 from ..kit.machine import machine_line
 from ..kit.page import head, load, spread, table
 from . import layers, plateau
-from .claims import CLAIMS, Found, remarks
+from .claims import CLAIMS, OWN, Found, remarks, result_at
 
 FILE = "continuous-transformer.json"
 LABELS = {
@@ -97,7 +97,7 @@ NOTE = "That other steps cost little means at most one point."
 
 
 def by_variant(found: dict[str, Any]) -> Found:
-    """The runs of each variant, in the table's order."""
+    """Return the runs of each variant, in the table's order."""
     return {name: [row for row in found["runs"] if row["variant"] == name] for name in LABELS}
 
 
@@ -106,13 +106,14 @@ def _steps(count: int) -> str:
 
 
 def accuracy_table(runs: Found) -> str:
-    """Accuracy, size and cost at the models' own steps."""
+    """Return the table of accuracy, size and cost at the training's number of steps."""
     lines = []
     for name, rows in runs.items():
-        own = next(r for r in rows[0]["steps"]["constant"] if r["steps"] == 4)
-        accuracy, checked = (spread(r[key] for r in rows) for key in ("accuracy", "val_accuracy"))
+        calls = result_at(rows[0], OWN)["calls"]
+        accuracy = spread(row["accuracy"] for row in rows)
+        validation = spread(row["val_accuracy"] for row in rows)
         size = f"{rows[0]['evolution_parameters']:,}"
-        lines.append((LABELS[name], accuracy, len(rows), size, own["calls"], checked))
+        lines.append((LABELS[name], accuracy, len(rows), size, calls, validation))
     heads = (
         "model",
         "test accuracy (%)",
@@ -125,7 +126,7 @@ def accuracy_table(runs: Found) -> str:
 
 
 def noise_table(runs: Found, levels: dict[str, Any]) -> str:
-    """Accuracy lost under each noise."""
+    """Return the table of accuracy lost under each noise."""
     heads = [f"{share:.0%} unknown" for share in levels["dropped"]]
     heads += [f"noise {level:g}" for level in levels["noise"]]
     kinds = [("tokens", i) for i in range(len(levels["dropped"]))]
@@ -134,12 +135,14 @@ def noise_table(runs: Found, levels: dict[str, Any]) -> str:
     for name, rows in runs.items():
         lost = [spread(r["accuracy"] - r["noise"][kind][i] for r in rows) for kind, i in kinds]
         clean = spread(row["accuracy"] for row in rows)
-        lines.append((LABELS[name], clean, *(f"−{cell}".replace("−-", "+") for cell in lost)))
+        # A loss is printed as a negative number, a gain as a positive one.
+        cells = [f"−{cell}".replace("−-", "+") for cell in lost]
+        lines.append((LABELS[name], clean, *cells))
     return table(("model", "clean", *heads), lines)
 
 
 def steps_table(runs: Found, steps: list[int]) -> str:
-    """Accuracy at every number of steps, for both controls."""
+    """Return the table of accuracy at every number of steps, for both controls."""
     lines = []
     for name, rows in runs.items():
         for control in rows[0]["steps"]:
@@ -151,7 +154,7 @@ def steps_table(runs: Found, steps: list[int]) -> str:
 
 
 def error_table(runs: Found, steps: list[int]) -> str:
-    """Relative error of u(T) against a fine Strang solution of the same trained equation."""
+    """Return the table of u(T)'s relative error against a fine solution of the trained equation."""
     lines = []
     for name, rows in runs.items():
         every = [row["steps"]["constant"] for row in rows]
@@ -165,19 +168,20 @@ def error_table(runs: Found, steps: list[int]) -> str:
 
 
 def slope(runs: Found, name: str) -> float:
-    """Order of accuracy seen between the last and the last but two numbers of steps, a mean over
-    seeds.
+    """Return the observed order of accuracy between the last and the last but two numbers of steps.
+
+    It is the mean over seeds.
     """
     values = []
     for row in runs[name]:
-        rows = row["steps"]["constant"]
-        factor = math.log2(rows[-1]["steps"] / rows[-3]["steps"])
-        values.append(math.log2(rows[-3]["error"] / rows[-1]["error"]) / factor)
+        coarse, _, fine = row["steps"]["constant"][-3:]
+        factor = math.log2(fine["steps"] / coarse["steps"])
+        values.append(math.log2(coarse["error"] / fine["error"]) / factor)
     return statistics.mean(values)
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the text of the page."""
     found = load(FILE)
     runs, levels = by_variant(found), found["settings"]
     title = head("Results: the continuous transformer", "continuous", FILE)

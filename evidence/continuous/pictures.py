@@ -12,7 +12,7 @@ from .page import LABELS, Found, by_variant
 
 
 def draw() -> None:
-    """docs/results/continuous-*.png."""
+    """Draw docs/results/continuous-*.png."""
     found = load("continuous-transformer.json")
     runs, levels = by_variant(found), found["settings"]
     for name, picture in (
@@ -24,7 +24,7 @@ def draw() -> None:
 
 
 def draw_steps(runs: Found, theme: Any) -> Any:
-    """Accuracy and error against the number of steps."""
+    """Draw accuracy and error against the number of steps."""
     figure = new_figure(WIDTH, 3.3)
     left, right = figure.subplots(1, 2)
     for colour, (name, rows) in zip(theme.series, runs.items()):
@@ -65,8 +65,9 @@ def draw_steps(runs: Found, theme: Any) -> Any:
 
 
 def draw_monitors(runs: Found, theme: Any) -> Any:
-    """Energy, distance and growth after each step, at the trained number of steps and four times as
-    many.
+    """Draw energy, distance and growth after each step.
+
+    The numbers of steps are that of the training (solid) and four times as many (dotted).
     """
     figure = new_figure(WIDTH, 3.3)
     titles = {
@@ -74,6 +75,8 @@ def draw_monitors(runs: Found, theme: Any) -> Any:
         "distance": "distance to mean 0, sd 1",
         "growth": "growth of a difference",
     }
+    # The distance may be zero and has a linear axis.
+    ticks = {"energy": (0.03, 0.1, 0.3, 1.0, 3.0), "growth": (1.0, 2.0, 5.0, 10.0, 20.0)}
     for axes, (key, title) in zip(figure.subplots(1, 3), titles.items()):
         for colour, (name, rows) in zip(theme.series, runs.items()):
             for count, style in (("4", "-"), ("16", ":")):
@@ -91,18 +94,16 @@ def draw_monitors(runs: Found, theme: Any) -> Any:
                 )
         axes.set_title(title)
         axes.set_xlabel("time t")
-        if key != "distance":
+        if key in ticks:
             axes.set_yscale("log")
-            _plain_ticks(
-                axes, (0.03, 0.1, 0.3, 1.0, 3.0) if key == "energy" else (1.0, 2.0, 5.0, 10.0, 20.0)
-            )
+            _plain_ticks(axes, ticks[key])
         axes.grid(axis="y")
     figure.legend(loc="outside lower center", ncols=3)
     return figure
 
 
 def draw_noise(runs: Found, levels: dict[str, Any], theme: Any) -> Any:
-    """Accuracy against the level of noise."""
+    """Draw accuracy against the level of noise."""
     from matplotlib.ticker import MultipleLocator
 
     figure = new_figure(WIDTH, 3.3)
@@ -128,6 +129,6 @@ def draw_noise(runs: Found, levels: dict[str, Any], theme: Any) -> Any:
 
 
 def _plain_ticks(axes: Any, values: tuple[float, ...]) -> None:
-    """Labelled ticks on a logarithmic axis, in plain numbers."""
+    """Label ticks of a logarithmic axis with plain numbers."""
     axes.set_yticks(values, [f"{value:g}" for value in values])
     axes.minorticks_off()

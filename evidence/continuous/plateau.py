@@ -1,6 +1,7 @@
-"""The continuous transformer trained to its plateau, a learning rate per model, and models whose
-number of steps was drawn in training: is depth a numerical choice then? On sentences, and on
-pictures of digits. The claims were named before the first run.
+"""The continuous transformer trained to its plateau, on sentences and on pictures of digits.
+
+The learning rate is chosen per model. Some models draw their number of steps in training, which
+should make depth a numerical choice. The claims were named before the first run.
 """
 
 from __future__ import annotations
@@ -22,14 +23,11 @@ FILE = "continuous-plateau.json"
 OWN, COUNTS = 4, (2, 4, 8, 16)
 DRAWN = "model.body.train_steps=[2, 8]"
 NORMS = ("post", "pre", "soft")
-VARIANTS = {
-    f"{norm}{', drawn' if drawn else ''}": (
-        f"model.body.norm={norm}",
-        *((DRAWN, "model.body.control=linear") if drawn else ()),
-    )
-    for drawn in (False, True)
-    for norm in NORMS
-}
+VARIANTS: dict[str, tuple[str, ...]] = {}
+for _norm in NORMS:
+    VARIANTS[_norm] = (f"model.body.norm={_norm}",)
+for _norm in NORMS:
+    VARIANTS[f"{_norm}, drawn"] = (*VARIANTS[_norm], DRAWN, "model.body.control=linear")
 RATES = tuple(f"optimizer.lr={rate}" for rate in (1e-3, 3e-3))
 PLATEAU = ("schedule={name: plateau, factor: 0.2, patience: 3}",)
 SECTIONS = {
@@ -63,7 +61,7 @@ SECTIONS = {
 
 
 def at_steps(cell: Cell) -> Row:
-    """Test accuracy at every number of steps, with the same weights."""
+    """Measure the test accuracy at every number of steps."""
     model, parts = trained_model(cell)
     right = {
         str(count): right_answers(lambda _, x, n=count: model(x, steps=n), parts)
@@ -76,28 +74,30 @@ def at_steps(cell: Cell) -> Row:
 
 
 def run(options: Options) -> None:
-    """The sections of ``--only``, or both."""
+    """Train the missing runs of the sections of ``--only``, or of both."""
     first = tuple(claim.text for claim in CLAIMS if claim.primary)
     run_sections(SECTIONS, FILE, replace(options, primary=first), also=at_steps)
 
 
 def lost(section: str, variant: str, count: int) -> Sample:
-    """What a model loses from its own number of steps to another, seed by seed."""
+    """Return a sample: accuracy at the training's number of steps minus that at another one."""
 
     def sample(found: dict[str, Rows]) -> list[float]:
         rows = [row for row in found.get(section, []) if row["variant"] == variant]
         return differences([(at(row, OWN), at(row, count)) for row in rows], "accuracy")
 
     def at(row: Row, steps: int) -> Row:
+        found: Row = {"accuracy": row["steps"][str(steps)]}
         answers = row.get("answers", {}).get(f"steps {steps}")
-        kept = {} if answers is None else {"answers": {"accuracy": answers}}
-        return {"accuracy": row["steps"][str(steps)], **kept}
+        if answers is not None:
+            found["answers"] = {"accuracy": answers}
+        return found
 
     return sample
 
 
 def cost(section: str, norm: str) -> Sample:
-    """What drawing the steps costs at the model's own number of them."""
+    """Return a sample: accuracy with a fixed number of steps minus that with drawn ones."""
     return lambda found: paired(found.get(section, []), norm, f"{norm}, drawn")
 
 
@@ -128,16 +128,18 @@ CLAIMS = [
 
 
 def section() -> str:
-    """The part of docs/results/continuous-transformer.md."""
-    found, command = sections(FILE), "`python -m evidence run continuous plateau`"
+    """Return the part of docs/results/continuous-transformer.md."""
+    found = sections(FILE)
+    command = "`python -m evidence run continuous plateau`"
     if not found:
         return f"Not measured yet: {command}."
     parts = [command]
     for name, one in SECTIONS.items():
         lines = []
-        for variant, mine in one.by_variant(found.get(name, [])).items():
-            cells = [spread(row["steps"][str(n)] for row in mine) for n in COUNTS]
-            lines.append((variant, *cells, len(mine), f"`{mine[0]['overrides'][-1]}`"))
+        for variant, rows in one.by_variant(found.get(name, [])).items():
+            cells = [spread(row["steps"][str(n)] for row in rows) for n in COUNTS]
+            # The choice is the last override.
+            lines.append((variant, *cells, len(rows), f"`{rows[0]['overrides'][-1]}`"))
         if lines:
             heads = "model", *(f"{n} steps" for n in COUNTS), "seeds", "chosen"
             parts.append(f"**{one.title}**\n\n{table(heads, lines)}")

@@ -1,6 +1,6 @@
-"""The data sets of the papers' tables, one file each; importing this package registers them all.
+"""The data sets of the papers' tables, one file each. Importing this package registers all of them.
 
-They are registered by the public ``register_dataset``, as a user's own are.
+They use the public ``register_dataset``, like a user's data sets.
 """
 
 from importlib import import_module

@@ -1,11 +1,12 @@
-"""AAN: does one paper cite the other? Byte sequences of two abstracts, the Retrieval task of the
-Long Range Arena (Tay et al., 2021).
+"""AAN: does one paper cite the other? Bytes of two papers' texts, the Retrieval task of the Long
+Range Arena (Tay et al., 2021).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,10 +28,13 @@ LABELS = {"0": 0, "0.0": 0, "1": 1, "1.0": 1}
 
 @dataclass(frozen=True)
 class PairOptions:
-    """``max_length``: bytes kept of each text.
+    """Options of the data set.
+
+    Attributes:
+        max_length: number of bytes that are read of each text.
 
     Raises:
-        OptionError: no positive integer.
+        OptionError: the length is not a positive integer.
     """
 
     max_length: int = 4000
@@ -39,43 +43,57 @@ class PairOptions:
         check_counts(self, "max_length")
 
 
-def read(path: Path, max_length: int) -> tuple[Rows, Rows, Tensor]:
-    """First and second texts and labels of an official file: label, two names and two texts a line,
-    divided by tabs, without header.
+class Pairs(NamedTuple):
+    """First texts, second texts, and labels."""
+
+    first: Rows
+    second: Rows
+    labels: Tensor
+
+
+def read(path: Path, max_length: int) -> Pairs:
+    """Read an official file: without a header, one pair per line.
+
+    A line has a label, two names and two texts, separated by tabs.
 
     Raises:
-        DataError: a missing or empty file, or a line of another form.
+        DataError: the file is missing or empty, or a line has another form.
     """
     first, second, labels = [], [], []
-    for number, line in enumerate(
-        read_bytes(path).decode("utf-8", errors="replace").split("\n"), 1
-    ):
+    lines = read_bytes(path).decode("utf-8", errors="replace").split("\n")
+    for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         cells = line.rstrip("\r").split("\t")
         if len(cells) != 5 or cells[0] not in LABELS or not cells[3] or not cells[4]:
             raise DataError(
-                f"{path}: line {number} is {line[:60]!r}; needs 0 or 1, two names and two texts"
+                f"{path}, line {number}: expected 0 or 1, two names and two texts, got "
+                f"{line[:60]!r}; check the file"
             )
-        labels.append(LABELS[cells[0]])
-        first.append(cells[3])
-        second.append(cells[4])
+        label, _, _, one, other = cells
+        labels.append(LABELS[label])
+        first.append(one)
+        second.append(other)
     if not labels:
-        raise DataError(f"{path}: holds no pair; it is truncated")
-    return Rows.of_texts(first, max_length), Rows.of_texts(second, max_length), torch.tensor(labels)
+        raise DataError(f"{path}: expected pairs of texts, got none; the file may be truncated")
+    return Pairs(
+        Rows.of_texts(first, max_length),
+        Rows.of_texts(second, max_length),
+        torch.tensor(labels),
+    )
 
 
 def pair_dataset(
     request: Request, first: Rows, second: Rows, labels: Tensor, max_length: int
 ) -> TokenDataset:
-    """Two rows of bytes a sample as a data set."""
+    """Return a data set with two rows of bytes per sample."""
     entry, numbers = request.entry, pairs(first, second)
     shape = {"tokens": 257, "max_length": max_length, "pair": True}
     return TokenDataset(entry.name, request.split, labels, entry.classes, numbers, **shape)
 
 
 def create(request: Request) -> TokenDataset:
-    """The data set of a request from the user's folder."""
+    """Return the data set of a request from the user's folder."""
     length = request.options.max_length
     return pair_dataset(request, *read(request.folder / FILES[request.split], length), length)
 

@@ -7,13 +7,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-SOFTENING = 0.15  # of the law, in sides of the box
-LEAST, MOST = 0.5, 1.5  # sizes of a charge
+SOFTENING = 0.15
+"""Softening length of the law, in sides of the box."""
+LEAST, MOST = 0.5, 1.5
+"""Smallest and largest absolute value of a charge."""
 
 
 class Systems(NamedTuple):
-    """Systems of N charges: positions (S, N, 2) in the unit square, charges (S, N, 1), and the force
-    on every charge (S, N, 2).
+    """S systems of N charges.
+
+    Attributes:
+        positions: (S, N, 2), in the unit square.
+        charges: (S, N, 1).
+        forces: (S, N, 2), the force on every charge.
     """
 
     positions: Tensor

@@ -1,4 +1,4 @@
-"""CIFAR-10 mosaics: one animal among vehicles. The class is the animal's, and its cell is known."""
+"""CIFAR-10 mosaics: one animal among vehicles, with the animal's class and cell as labels."""
 
 from __future__ import annotations
 
@@ -13,16 +13,22 @@ from fredholm.lab.data.catalogue.copy_memory import SPLITS
 from fredholm.lab.data.counter import integers
 from fredholm.lab.data.registry import Entry, Request, register_dataset
 
+from .checks import check_integers
 from .composed import ComposedDataset, base_images, sample_count
 
 SIDE = 32
-ANIMALS = (2, 3, 4, 5, 6, 7)  # of CIFAR-10's classes; the others are vehicles
+ANIMALS = (2, 3, 4, 5, 6, 7)
+"""CIFAR-10's classes of animals. The others are vehicles."""
 
 
 @dataclass(frozen=True)
 class MosaicOptions:
-    """``cells``: pictures along a side; ``seed`` of the arrangement; ``train``, ``val``, ``test``:
-    how many mosaics, 0 for one an animal.
+    """Options of the data set.
+
+    Attributes:
+        cells: number of pictures along a side.
+        seed: of the arrangement.
+        train, val, test: numbers of mosaics; 0 for one per animal.
 
     Raises:
         OptionError: fewer than two cells, or a negative number of mosaics.
@@ -35,21 +41,23 @@ class MosaicOptions:
     test: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("cells", 2), ("train", 0), ("val", 0), ("test", 0)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise OptionError(f"{name}: received {value!r}; needs a number, {least} or more")
+        check_integers(self, 2, "cells")
+        check_integers(self, 0, "train", "val", "test")
 
 
 def compose(
     images: Tensor, animals: Tensor, vehicles: Tensor, indices: Tensor, cells: int, *keys: int
 ) -> tuple[Tensor, Tensor]:
-    """Mosaics (B, C, s·cells, s·cells) and the animals' cells (B, s·cells, s·cells), from keys and
-    indices alone.
+    """Compose mosaics (B, C, s·cells, s·cells) and masks of the animals (B, s·cells, s·cells).
+
+    They depend only on keys and indices.
 
     Args:
-        images: of both, (N, C, s, s).
-        animals, vehicles: their indices; mosaic i shows animal i.
+        images: of animals and vehicles, (N, C, s, s).
+        animals, vehicles: indices of the images; mosaic i shows animal i.
+        indices: of the mosaics, (B,).
+        cells: number of pictures along a side.
+        keys: of the random numbers.
 
     Example:
         >>> images = torch.arange(4, dtype=torch.uint8).view(4, 1, 1, 1)
@@ -60,25 +68,26 @@ def compose(
         (True, 1, True)
     """
     side, count = images.shape[-1], cells * cells
-    which = vehicles[integers(len(vehicles), *keys, 0, indices[:, None], torch.arange(count))]
-    own = integers(count, *keys, 1, indices)
-    which[torch.arange(len(indices)), own] = animals[indices]
-    grid = images[which].unflatten(1, (cells, cells))  # (B, row, column, C, s, s)
-    result = grid.permute(0, 3, 1, 4, 2, 5).reshape(
-        len(indices), images.shape[1], cells * side, cells * side
-    )
-    chosen = torch.nn.functional.one_hot(own, count).bool().unflatten(1, (cells, cells))
-    return result, chosen.repeat_interleave(side, 1).repeat_interleave(side, 2)
+    # Fill all cells with vehicles, then put the animal over one of them.
+    pictures = vehicles[integers(len(vehicles), *keys, 0, indices[:, None], torch.arange(count))]
+    cell = integers(count, *keys, 1, indices)
+    pictures[torch.arange(len(indices)), cell] = animals[indices]
+
+    # (B, row, column, C, s, s) to (B, C, row, s, column, s).
+    grid = images[pictures].unflatten(1, (cells, cells)).permute(0, 3, 1, 4, 2, 5)
+    mosaics = grid.reshape(len(indices), images.shape[1], cells * side, cells * side)
+    chosen = torch.nn.functional.one_hot(cell, count).bool().unflatten(1, (cells, cells))
+    return mosaics, chosen.repeat_interleave(side, 1).repeat_interleave(side, 2)
 
 
 def create(request: Request) -> ComposedDataset:
-    """The data set of a request; a mosaic is made when asked for."""
+    """Return the data set of a request, which composes a mosaic when it is read."""
     entry, options = request.entry, request.options
-    whole = (SIDE * options.cells, SIDE * options.cells)
-    if request.image_size not in (None, whole):
+    size = (SIDE * options.cells, SIDE * options.cells)
+    if request.image_size not in (None, size):
         raise OptionError(
-            f"image_size: received {request.image_size}; {options.cells} cells of {SIDE} make "
-            f"{whole}; set cells"
+            f"image_size: expected {size} for {options.cells} cells of {SIDE} pixels, got "
+            f"{request.image_size}; set cells"
         )
     source = base_images(request)
     is_animal = torch.isin(source.labels, torch.tensor(ANIMALS))
@@ -92,7 +101,7 @@ def create(request: Request) -> ComposedDataset:
         entry.classes,
         entry.mean,
         entry.std,
-        (3, *whole),
+        (3, *size),
         lambda indices: compose(
             source.images, animals, vehicles, indices, options.cells, options.seed, key
         ),

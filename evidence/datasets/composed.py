@@ -1,4 +1,4 @@
-"""Images composed of others, so that it is known where their object is."""
+"""Images composed of other images, with known positions of their objects."""
 
 from __future__ import annotations
 
@@ -16,16 +16,20 @@ from fredholm.lab.data.kinds.images import ArrayDataset, ImageDataset
 from fredholm.lab.data.registry import Request, get_entry
 
 KINDS = ("mask", "box")
-KEPT_BYTES = 256 * 2**20  # of composed images; a set that takes more is composed anew each time
+KEPT_BYTES = 256 * 2**20
+"""Largest size of a set whose composed images are cached."""
 Compose = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 class ComposedDataset(ImageDataset):
-    """Images made when asked for, a function of their index alone, with the place of the object in
-    each. Where all of them take no more than :data:`KEPT_BYTES`, an image is made once and kept.
+    """Images that are composed when they are read, with a mask of the object in each.
+
+    An image depends only on its index. If all of them take at most :data:`KEPT_BYTES`, each is
+    composed once and cached.
 
     Args:
-        compose: indices (B,) to images (B, C, H, W) uint8 and the objects' pixels (B, H, W) bool.
+        compose: maps indices (B,) to images (B, C, H, W) uint8 and the objects' pixels (B, H, W)
+            bool.
         others: see :class:`ImageDataset`.
     """
 
@@ -45,7 +49,8 @@ class ComposedDataset(ImageDataset):
         count, size = len(labels), math.prod(shape)
         self._made: Tensor | None = None
         if count * size <= KEPT_BYTES:
-            self._images = torch.empty(count, *shape, dtype=torch.uint8)  # no memory until written
+            # The operating system provides the memory when it is written.
+            self._images = torch.empty(count, *shape, dtype=torch.uint8)
             self._made = torch.zeros(count, dtype=torch.bool)
 
     def raw(
@@ -57,15 +62,18 @@ class ComposedDataset(ImageDataset):
     def masks(
         self, indices: Int[Tensor, " b"] | Sequence[int], kind: str = "mask"
     ) -> Bool[Tensor, "b h w"]:
-        result = self.compose(self._within(indices))[1]
-        return result if check_kind(kind) == "mask" else boxes_of(result)
+        _, masks = self.compose(self._within(indices))
+        if check_kind(kind) == "box":
+            return boxes_of(masks)
+        return masks
 
     def _composed(self, indices: Tensor) -> Tensor:
         if self._made is None:
-            return self.compose(indices)[0]
+            images, _ = self.compose(indices)
+            return images
         new = indices[~self._made[indices]]
         if len(new):
-            self._images[new] = self.compose(new)[0]
+            self._images[new], _ = self.compose(new)
             self._made[new] = True
         return self._images[indices]
 
@@ -73,24 +81,25 @@ class ComposedDataset(ImageDataset):
         indices = torch.as_tensor(indices, dtype=torch.int64)
         if len(indices) and not -len(self) <= int(indices.min()) <= int(indices.max()) < len(self):
             raise IndexError(
-                f"indices {indices.tolist()}; {self.name} {self.split} has {len(self)} samples"
+                f"indices: expected numbers below the {len(self)} samples of {self.name} "
+                f"{self.split}, got {indices.tolist()}"
             )
         return indices % len(self)
 
 
 def check_kind(kind: str) -> str:
-    """``mask`` or ``box``.
+    """Return ``kind`` if it is ``mask`` or ``box``.
 
     Raises:
-        OptionError: anything else.
+        OptionError: it is something else.
     """
     if kind not in KINDS:
-        raise OptionError(f"kind: received {kind!r}; needs one of {', '.join(KINDS)}")
+        raise OptionError(f"kind: expected one of {', '.join(KINDS)}, got {kind!r}")
     return kind
 
 
 def boxes_of(masks: Bool[Tensor, "b h w"]) -> Bool[Tensor, "b h w"]:
-    """The smallest upright rectangle around each mask, filled.
+    """Return the filled bounding box of each mask.
 
     Example:
         >>> boxes_of(torch.eye(3, dtype=torch.bool)[None])[0].all().item()
@@ -106,30 +115,28 @@ def boxes_of(masks: Bool[Tensor, "b h w"]) -> Bool[Tensor, "b h w"]:
 
 
 def base_images(request: Request) -> ArrayDataset:
-    """The split of the data set that a composed one is made from, at its own size.
+    """Return the split of the data set that a composed one is made from, at its original size.
 
     Raises:
-        DataError: its files are not there.
+        DataError: its files are missing, or it has fewer than two images.
     """
     base = get_entry(request.entry.base)
     result = base.read(replace(request, entry=base, image_size=None, options=None))
     assert isinstance(result, ArrayDataset)
     if len(result) < 2:
         raise DataError(
-            f"{request.entry.name}: needs at least 2 images of {base.name} to compose, found "
-            f"{len(result)}"
+            f"{request.entry.name}: expected at least 2 images of {base.name} to compose, got "
+            f"{len(result)}; fetch {base.name} again"
         )
     return result
 
 
-def sample_count(name: str, asked: int, there: int) -> int:
-    """How many samples a split has: as many as images, or fewer where asked.
+def sample_count(name: str, count: int, images: int) -> int:
+    """Return the number of samples of a split, by default one per image.
 
     Raises:
-        OptionError: more than there are images.
+        OptionError: it is larger than the number of images.
     """
-    if asked > there:
-        raise OptionError(
-            f"{name}: received {asked}; there are {there} images to make one each from"
-        )
-    return asked or there
+    if count > images:
+        raise OptionError(f"{name}: expected at most {images}, one per image, got {count}")
+    return count or images

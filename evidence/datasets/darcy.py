@@ -1,5 +1,6 @@
-"""Darcy flow: from the coefficient of a medium to the pressure in it; trained on a 16 × 16 grid,
-tested on finer ones.
+"""Darcy flow: map the coefficient of a medium to the pressure in it.
+
+Training is on a 16 × 16 grid, and tests may be on finer ones.
 """
 
 from __future__ import annotations
@@ -19,15 +20,19 @@ from fredholm.lab.data.kinds.fields import FIELDS, FieldDataset
 from fredholm.lab.data.registry import Entry, Request, register_dataset
 from fredholm.lab.data.sources import Package, PinnedFile
 
+from .checks import check_integers
 from .darcy_equation import random_coefficients, solve_darcy
 
-FINE = 32  # the grid on which generated media are solved; coarser ones are its averages
+FINE = 32
+"""Side of the grid on which generated media are solved. Coarser fields are averages."""
 
 
 @dataclass(frozen=True)
 class DarcyOptions:
-    """``resolution`` of the test fields: 16 as in training, or 32; training and validation are
-    always at 16.
+    """Options of the fetched fields.
+
+    Attributes:
+        resolution: of the test fields, 16 or 32. Training and validation are always at 16.
 
     Raises:
         OptionError: another resolution.
@@ -37,15 +42,18 @@ class DarcyOptions:
 
     def __post_init__(self) -> None:
         if self.resolution not in (16, 32):
-            raise OptionError(
-                f"resolution: received {self.resolution!r}; there are test fields at 16 and at 32"
-            )
+            raise OptionError(f"resolution: expected 16 or 32, got {self.resolution!r}")
 
 
 @dataclass(frozen=True)
 class GeneratedOptions:
-    """``resolution`` of the test fields, one of 8, 16 and 32, and ``training`` that of the others;
-    samples of each split; ``seed``.
+    """Options of the generated fields.
+
+    Attributes:
+        resolution: of the test fields: 8, 16 or 32.
+        training: resolution of the other fields.
+        train, val, test: numbers of samples.
+        seed: of the media.
 
     Raises:
         OptionError: another resolution, or a count below 1.
@@ -60,30 +68,31 @@ class GeneratedOptions:
 
     def __post_init__(self) -> None:
         for name in ("resolution", "training"):
-            if getattr(self, name) not in (8, 16, 32):
-                raise OptionError(f"{name}: received {getattr(self, name)!r}; needs 8, 16 or 32")
-        for name in ("train", "val", "test"):
-            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise OptionError(
-                    f"{name}: received {getattr(self, name)!r}; needs an integer of 1 or more"
-                )
+            value = getattr(self, name)
+            if value not in (8, 16, 32):
+                raise OptionError(f"{name}: expected 8, 16 or 32, got {value!r}")
+        check_integers(self, 1, "train", "val", "test")
 
 
 def _read(path: Path) -> tuple[Tensor, Tensor]:
+    """Read media and pressures of a file, (N, 1, n, n) each."""
     try:
         result = torch.load(path, weights_only=True)
         a, u = result["x"].float(), result["y"].float()
     except FileNotFoundError as error:
         raise DataError(
-            f"{path}: no such file; fetch darcy, or put the original file there"
+            f"{path}: expected a file, got none; fetch darcy, or put the original file there"
         ) from error
-    except Exception as error:  # whatever unpickling a damaged file raises
+    # Unpickling a damaged file may raise any exception.
+    except Exception as error:
         raise DataError(
-            f"{path}: no tensors x and y ({error}); it is truncated or of another format"
+            f"{path}: expected tensors x and y, got others ({error}); it is truncated or of "
+            f"another format"
         ) from error
     if a.dim() != 3 or a.shape != u.shape:
         raise DataError(
-            f"{path}: fields of {tuple(a.shape)} and {tuple(u.shape)}; needs both (N, n, n)"
+            f"{path}: expected two fields (N, n, n), got {tuple(a.shape)} and {tuple(u.shape)}; "
+            f"fetch darcy again"
         )
     return a[:, None], u[:, None]
 
@@ -91,7 +100,7 @@ def _read(path: Path) -> tuple[Tensor, Tensor]:
 def _dataset(
     request: Request, train: tuple[Tensor, Tensor], chosen: tuple[Tensor, Tensor]
 ) -> FieldDataset:
-    """Scaled by the training fields."""
+    """Return a data set whose scales are those of the training fields."""
     a, u = train
     scales = {
         "input_shift": (float(a.mean()),),
@@ -102,41 +111,51 @@ def _dataset(
 
 
 def create(request: Request) -> FieldDataset:
-    """The fetched fields: validation is the end of the training file."""
-    size = request.options.resolution if request.split == "test" else 16
+    """Return the fetched fields; the validation set is the end of the training file."""
     folder = source_folder(request, lambda file: True)
     a, u = _read(folder / "darcy_train_16.pt")
     fraction = float(request.share)
     cut = len(a) - round(fraction * len(a))
-    chosen = {"train": (a[:cut], u[:cut]), "val": (a[cut:], u[cut:])}.get(request.split)
-    return _dataset(request, (a[:cut], u[:cut]), chosen or _read(folder / f"darcy_test_{size}.pt"))
+    train = a[:cut], u[:cut]
+    if request.split == "train":
+        chosen = train
+    elif request.split == "val":
+        chosen = a[cut:], u[cut:]
+    else:
+        chosen = _read(folder / f"darcy_test_{request.options.resolution}.pt")
+    return _dataset(request, train, chosen)
 
 
 @cache
 def _solved(count: int, seed: int, part: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return media and their pressures on the fine grid."""
     media = random_coefficients(FINE, count, seed, part)
     return media, np.stack([solve_darcy(a) for a in media])
 
 
 def generate(resolution: int, count: int, seed: int, part: int) -> tuple[Tensor, Tensor]:
-    """Media and pressures (count, 1, n, n): solved at 32 × 32, then averaged over blocks; a coarse
-    medium is the same medium.
+    """Return media and pressures, (count, 1, n, n) each.
+
+    They are solved at 32 × 32 and averaged over blocks, so a medium is the same at all resolutions.
     """
     block = FINE // resolution
-    result = []
-    for field in _solved(count, seed, part):
+
+    def averaged(field: np.ndarray) -> Tensor:
         cells = field.reshape(count, resolution, block, resolution, block).mean((2, 4))
-        result.append(torch.from_numpy(cells).float()[:, None])
-    return result[0], result[1]
+        return torch.from_numpy(cells).float()[:, None]
+
+    media, pressures = _solved(count, seed, part)
+    return averaged(media), averaged(pressures)
 
 
 def create_generated(request: Request) -> FieldDataset:
-    """Generated fields of a request."""
-    o = request.options
-    train = generate(o.training, o.train, o.seed, 0)
-    place = ("train", "val", "test").index(request.split)
-    size = o.resolution if request.split == "test" else o.training
-    return _dataset(request, train, generate(size, getattr(o, request.split), o.seed, place))
+    """Return the generated fields of a request."""
+    options, split = request.options, request.split
+    train = generate(options.training, options.train, options.seed, 0)
+    part = ("train", "val", "test").index(split)
+    size = options.resolution if split == "test" else options.training
+    chosen = generate(size, getattr(options, split), options.seed, part)
+    return _dataset(request, train, chosen)
 
 
 _FILES = (

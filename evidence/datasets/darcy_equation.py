@@ -1,4 +1,4 @@
-"""Darcy's equation, and media to solve it in."""
+"""A solver of Darcy's equation, and random media."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from fredholm.lab.data.counter import uniform
 
 
 def solve_darcy(a: np.ndarray, f: np.ndarray | float = 1.0) -> np.ndarray:
-    r"""u of :math:`-\nabla\cdot(a\,\nabla u) = f` on the unit square, u = 0 on its border, at the
-    centres of an n × n grid.
+    r"""Solve :math:`-\nabla\cdot(a\,\nabla u) = f` on the unit square with u = 0 on the border.
 
-    Finite volumes: the flux through a face between two cells is the harmonic mean of their a times
-    the difference over h, through the border 2 a u / h; the fluxes of a cell sum to h² f. Symmetric
-    positive definite, banded, O(n⁴). Second order where a is smooth.
+    The solution is returned at the centres of an n × n grid. The method is finite volumes: the flux
+    through a face between two cells is the harmonic mean of their a times the difference of u over
+    h; through the border it is 2 a u / h; the fluxes of a cell sum to h² f. The matrix is symmetric
+    positive definite and banded, so the cost is O(n⁴). The order is 2 where a is smooth.
 
     Args:
         a: (n, n), positive.
         f: (n, n) or a number.
 
     Raises:
-        ShapeError: an a that is no square grid.
-        DataError: an a that is not positive and finite.
+        ShapeError: a is not a square grid.
+        DataError: a is not positive and finite.
 
     Reference: Patankar 1980, §4.2.
 
@@ -33,16 +33,13 @@ def solve_darcy(a: np.ndarray, f: np.ndarray | float = 1.0) -> np.ndarray:
         ((8, 8), True)
     """
     if a.ndim != 2 or a.shape[0] != a.shape[1]:
-        raise ShapeError(f"a: received {a.shape}; needs a square grid (n, n)")
+        raise ShapeError(f"a: expected a square grid (n, n), got {a.shape}")
     if not np.isfinite(a).all() or a.min() <= 0:
-        raise DataError(
-            f"a: from {a.min()} to {a.max()}; the equation needs a positive, finite coefficient"
-        )
+        raise DataError(f"a: expected a positive, finite coefficient, got {a.min()} to {a.max()}")
     n = len(a)
     linalg = require("scipy.linalg", "train", "solving Darcy's equation")
-    down = (
-        2 * a[:-1] * a[1:] / (a[:-1] + a[1:])
-    )  # conductances of the faces between rows, and between columns
+    # Conductances of the faces between rows, and between columns.
+    down = 2 * a[:-1] * a[1:] / (a[:-1] + a[1:])
     right = 2 * a[:, :-1] * a[:, 1:] / (a[:, :-1] + a[:, 1:])
     diagonal = np.zeros((n, n))
     for face, first, second in (
@@ -53,7 +50,8 @@ def solve_darcy(a: np.ndarray, f: np.ndarray | float = 1.0) -> np.ndarray:
         diagonal[second] += face
     for border in (np.s_[0], np.s_[-1], np.s_[:, 0], np.s_[:, -1]):
         diagonal[border] += 2 * a[border]
-    bands = np.zeros((n + 1, n * n))  # lower form: row d holds entries (i + d, i)
+    # The lower form of SciPy: row d has the entries (i + d, i) of the matrix.
+    bands = np.zeros((n + 1, n * n))
     bands[0] = diagonal.ravel()
     beside = np.zeros((n, n))
     beside[:, :-1] = -right
@@ -66,10 +64,11 @@ def solve_darcy(a: np.ndarray, f: np.ndarray | float = 1.0) -> np.ndarray:
 def random_coefficients(
     n: int, count: int, *keys: int, low: float = 3.0, high: float = 12.0
 ) -> np.ndarray:
-    r"""Coefficients (count, n, n) of two values: the sign of a Gaussian field with covariance
-    :math:`(-\Delta + 9)^{-2}`, Neumann border.
+    r"""Return random media (count, n, n) with the two values ``low`` and ``high``.
 
-    The field is a sum of cosines, so the same ``keys`` give the same medium at every resolution.
+    They depend on the sign of a Gaussian field with covariance :math:`(-\Delta + 9)^{-2}` and a
+    Neumann border. The field is a sum of cosines, so the same ``keys`` give the same medium at
+    every resolution.
 
     Reference: Li et al. 2021 (FNO), A.3.2.
 
@@ -80,8 +79,10 @@ def random_coefficients(
     """
     modes = 16
     sample = torch.arange(count)[:, None]
-    place = torch.arange(modes * modes)
-    u, v = (uniform(*keys, part, sample, place).numpy() for part in (0, 1))
+    mode = torch.arange(modes * modes)
+    u = uniform(*keys, 0, sample, mode).numpy()
+    v = uniform(*keys, 1, sample, mode).numpy()
+    # Box and Muller's transform of uniform to normal numbers.
     normal = (np.sqrt(-2 * np.log1p(-u)) * np.cos(2 * np.pi * v)).reshape(count, modes, modes)
     k = np.arange(modes)
     spread = 1.0 / (np.pi**2 * (k[:, None] ** 2 + k[None] ** 2) + 9.0)

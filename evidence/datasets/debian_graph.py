@@ -1,5 +1,6 @@
-"""Debian's packages and their dependencies, as the package lists of this machine describe them: the
-section of each is to be told.
+"""The graph of Debian's packages and their dependencies; the task is to classify their sections.
+
+The data come from the package lists of this machine.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fredholm.errors import DataError, OptionError
+from fredholm.errors import DataError
 from fredholm.lab.data.clients import DEBIAN_ONLY, apt_options
 from fredholm.lab.data.create import source_folder
 from fredholm.lab.data.formats import read_bytes
@@ -25,15 +27,23 @@ from fredholm.lab.data.sources import Client, Package
 from fredholm.lab.data.splits import place_of, split_at
 from fredholm.lab.data.vocabulary import Vocabulary
 
+from .checks import check_integers
+
 NODES, EDGES = "packages.json", "dependencies.npy"
-CLASSES, WORDS = 20, 12  # the most frequent sections; words kept of a synopsis
+CLASSES = 20
+"""Number of sections, the most frequent ones."""
+WORDS = 12
+"""Number of words that are read of a synopsis."""
 _NAME = re.compile(r"^\s*([a-z0-9][a-z0-9+.-]+)")
 
 
 @dataclass(frozen=True)
 class DebianOptions:
-    """``size``: nodes of a package's surroundings, 1 for the package alone; ``eigenvectors`` of
-    their positions.
+    """Options of the data set.
+
+    Attributes:
+        size: number of nodes of a package's neighbourhood; 1 for the package alone.
+        eigenvectors: number of Laplacian eigenvectors in the nodes' positions.
 
     Raises:
         OptionError: a number below 1.
@@ -43,17 +53,14 @@ class DebianOptions:
     eigenvectors: int = 4
 
     def __post_init__(self) -> None:
-        for name in ("size", "eigenvectors"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise OptionError(f"{name}: received {value!r}; needs an integer of 1 or more")
+        check_integers(self, 1, "size", "eigenvectors")
 
 
 def _dump(package: str, version: str | None, folder: Path) -> list[str]:
     return ["apt-cache", *apt_options(folder), "dumpavail"]
 
 
-# What apt knows of every available package, as one file.
+# One file that describes all packages known to apt.
 LISTS = Client(
     "apt-lists",
     "package lists of apt:",
@@ -67,19 +74,31 @@ LISTS = Client(
 )
 
 
-def parse(text: str) -> tuple[list[tuple[str, str, str, str]], np.ndarray]:
-    """Packages (name, source, section, synopsis) in the order of their names, and (2, E)
-    dependencies (who, on what).
+class DebianPackage(NamedTuple):
+    """A package as ``packages.json`` has it."""
 
-    The text is that of ``apt-cache dumpavail``: fields ``Key: value`` a line, packages divided by
-    empty lines. All alternatives of Depends and Pre-Depends count where a package of that name
-    exists; of a name given twice the first is kept.
+    name: str
+    source: str
+    section: str
+    synopsis: str
+
+
+def parse(text: str) -> tuple[list[tuple[str, str, str, str]], np.ndarray]:
+    """Parse the output of ``apt-cache dumpavail``.
+
+    It has a field ``Key: value`` per line, and empty lines between packages. All alternatives of
+    Depends and Pre-Depends count if a package of that name exists. If a name occurs twice, the
+    first package counts.
+
+    Returns:
+        Packages (name, source, section, synopsis) in the order of their names, and dependencies
+        (2, E): indices of the dependent packages and of their dependencies.
 
     Raises:
-        DataError: a text without a package.
+        DataError: the text has no package.
     """
     packages: dict[str, tuple[str, str, str, str]] = {}
-    needs: dict[str, list[str]] = {}
+    dependencies: dict[str, list[str]] = {}
     for block in text.split("\n\n"):
         fields = {}
         for line in block.splitlines():
@@ -91,34 +110,29 @@ def parse(text: str) -> tuple[list[tuple[str, str, str, str]], np.ndarray]:
             continue
         source = fields.get("Source", name).partition(" ")[0]
         section = fields.get("Section", "").rpartition("/")[2]
-        packages[name] = (
-            name,
-            source,
-            section,
-            fields.get("Description", fields.get("Description-en", "")),
-        )
+        synopsis = fields.get("Description", fields.get("Description-en", ""))
+        packages[name] = (name, source, section, synopsis)
         listed = f"{fields.get('Depends', '')},{fields.get('Pre-Depends', '')}"
-        needs[name] = [
-            result[1] for part in re.split(r"[,|]", listed) if (result := _NAME.match(part))
-        ]
+        matches = [_NAME.match(part) for part in re.split(r"[,|]", listed)]
+        dependencies[name] = [match[1] for match in matches if match]
     if not packages:
         raise DataError(
-            "the package lists name no package; run `apt-get update` once, then fetch again"
+            "package lists: expected packages, got none; run `apt-get update` once, then fetch "
+            "again"
         )
-    order = {name: place for place, name in enumerate(sorted(packages))}
-    pairs = sorted(
-        {
-            (order[who], order[what])
-            for who in needs
-            for what in needs[who]
-            if what in order and what != who
-        }
-    )
-    return [packages[name] for name in order], np.array(pairs, np.int32).reshape(-1, 2).T
+
+    index = {name: number for number, name in enumerate(sorted(packages))}
+    pairs: set[tuple[int, int]] = set()
+    for name, targets in dependencies.items():
+        for target in targets:
+            if target in index and target != name:
+                pairs.add((index[name], index[target]))
+    edges = np.array(sorted(pairs), np.int32).reshape(-1, 2).T
+    return [packages[name] for name in index], edges
 
 
 def derive(archive: Path, folder: Path, advance: Callable[[int], None]) -> None:
-    """``packages.json`` and ``dependencies.npy`` of what apt said."""
+    """Write ``packages.json`` and ``dependencies.npy`` from the output of apt."""
     packages, edges = parse(archive.read_text(encoding="utf-8", errors="replace"))
     (folder / NODES).write_text(
         json.dumps(packages, ensure_ascii=False, indent=0), encoding="utf-8"
@@ -128,48 +142,55 @@ def derive(archive: Path, folder: Path, advance: Callable[[int], None]) -> None:
 
 
 def read(folder: Path) -> tuple[list[list[str]], Tensor]:
-    """The packages and dependencies that :func:`derive` wrote.
+    """Read the packages and dependencies that :func:`derive` wrote.
 
     Raises:
-        DataError: files that do not belong together.
+        DataError: a file is missing or damaged, or the files do not belong together.
     """
     try:
         packages = json.loads(read_bytes(folder / NODES))
         edges = np.load(folder / EDGES)
     except (OSError, ValueError, EOFError) as error:
         raise DataError(
-            f"{folder}: no dependency graph ({error}); fetch debian-graph again with --force"
+            f"{folder}: expected a dependency graph, got none ({error}); fetch debian-graph again "
+            "with --force"
         ) from error
     if edges.ndim != 2 or edges.shape[0] != 2 or (edges.size and edges.max() >= len(packages)):
         raise DataError(
-            f"{folder}: dependencies of packages that do not exist; fetch debian-graph again with "
-            "--force"
+            f"{folder}: expected dependencies of {len(packages)} packages, got others; fetch "
+            "debian-graph again with --force"
         )
     return packages, torch.from_numpy(edges.astype(np.int64))
 
 
 def create(request: Request) -> NodeDataset:
-    """The data set of a request: packages of one source are in one split, whose place follows from
-    the source's name.
+    """Return the data set of a request.
+
+    All packages of one source are in the same split, which depends on the source's name.
     """
-    packages, edges = read(source_folder(request, lambda file: True))
-    frequent = Counter(section for _, _, section, _ in packages if section).most_common()
-    classes = sorted(sorted(frequent, key=lambda item: (-item[1], item[0]))[:CLASSES])
-    sections = {name: place for place, (name, _) in enumerate(classes)}
+    rows, edges = read(source_folder(request, lambda file: True))
+    packages = [DebianPackage(*row) for row in rows]
+    counts = Counter(package.section for package in packages if package.section)
+    # Sections of equal counts are ordered by their names.
+    frequent = sorted(counts, key=lambda section: (-counts[section], section))
+    classes = sorted(frequent[:CLASSES])
+    class_of = {name: number for number, name in enumerate(classes)}
+
     fraction = float(request.share)
     nodes: dict[str, list[int]] = {"train": [], "val": [], "test": []}
-    for place, (_, source, section, _) in enumerate(packages):
-        if section in sections:
-            nodes[split_at(place_of(source), fraction, 0.2)].append(place)
-    vocabulary = Vocabulary.of_words([packages[i][3] for i in nodes["train"]], 3)
+    for node, package in enumerate(packages):
+        if package.section in class_of:
+            nodes[split_at(place_of(package.source), fraction, 0.2)].append(node)
+
+    vocabulary = Vocabulary.of_words([packages[i].synopsis for i in nodes["train"]], 3)
     tokens = torch.zeros(len(packages), WORDS, dtype=torch.long)
-    for row, (_, _, _, synopsis) in enumerate(packages):
-        numbers = [number for number in vocabulary.encode(synopsis) if number > 1][:WORDS]
-        tokens[row, : len(numbers)] = torch.tensor(numbers, dtype=torch.long)
+    for node, package in enumerate(packages):
+        # Tokens 0 and 1 are padding and the unknown word.
+        numbers = [number for number in vocabulary.encode(package.synopsis) if number > 1][:WORDS]
+        tokens[node, : len(numbers)] = torch.tensor(numbers, dtype=torch.long)
     chosen = torch.tensor(nodes[request.split], dtype=torch.long)
-    labels = torch.tensor(
-        [sections[packages[i][2]] for i in nodes[request.split]], dtype=torch.long
-    )
+    numbers = [class_of[packages[i].section] for i in nodes[request.split]]
+    labels = torch.tensor(numbers, dtype=torch.long)
     return NodeDataset(
         request.entry.name,
         request.split,
@@ -177,7 +198,7 @@ def create(request: Request) -> NodeDataset:
         tokens,
         chosen,
         labels,
-        [name for name, _ in classes],
+        classes,
         size=request.options.size,
         eigenvectors=request.options.eigenvectors,
         vocabulary=len(vocabulary),

@@ -1,5 +1,5 @@
-"""Fashion canvas: one article of Fashion-MNIST on a larger canvas among fragments of others. Where
-it is, is known.
+"""Fashion canvas: one article of Fashion-MNIST on a larger canvas among fragments of others, with a
+mask of the article.
 """
 
 from __future__ import annotations
@@ -15,25 +15,32 @@ from fredholm.lab.data.catalogue.copy_memory import SPLITS
 from fredholm.lab.data.counter import integers, uniform
 from fredholm.lab.data.registry import Entry, Request, register_dataset
 
+from .checks import check_integers
 from .composed import ComposedDataset, base_images, sample_count
 
-SIDE = 28  # of an article
-THRESHOLD = 16  # brightness above which a pixel belongs to the article
+SIDE = 28
+"""Side of an article, in pixels."""
+THRESHOLD = 16
+"""Brightness above which a pixel belongs to the article."""
 SIZE = (56, 56)
-FAINT, NOISE = (
-    0.8,
-    40,
-)  # largest brightness of a fragment in units of its own; largest value of the noise
+FAINT = 0.8
+"""Largest brightness of a fragment, relative to its article."""
+NOISE = 40
+"""Largest value of the noise."""
 
 
 @dataclass(frozen=True)
 class CanvasOptions:
-    """``clutter``: fragments of other articles; ``fragment``: their side in pixels; ``seed`` of the
-    places; ``train``, ``val``, ``test``: how many canvases a split has, 0 for one for every
-    article.
+    """Options of the data set.
+
+    Attributes:
+        clutter: number of fragments of other articles.
+        fragment: their side, in pixels.
+        seed: of the positions.
+        train, val, test: numbers of canvases; 0 for one per article.
 
     Raises:
-        OptionError: negative numbers, or a fragment that is no part of an article.
+        OptionError: a negative number, or a fragment larger than an article.
     """
 
     clutter: int = 12
@@ -44,23 +51,20 @@ class CanvasOptions:
     test: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("clutter", "train", "val", "test"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-                raise OptionError(f"{name}: received {value!r}; needs a number, 0 or more")
+        check_integers(self, 0, "clutter", "train", "val", "test")
         if not isinstance(self.fragment, int) or not 1 <= self.fragment <= SIDE:
             raise OptionError(
-                f"fragment: received {self.fragment!r}; needs a side from 1 to {SIDE} pixels"
+                f"fragment: expected a side from 1 to {SIDE} pixels, got {self.fragment!r}"
             )
 
 
 def compose(
     articles: Tensor, indices: Tensor, size: tuple[int, int], options: CanvasOptions, *keys: int
 ) -> tuple[Tensor, Tensor]:
-    """Canvases (B, 1, H, W) uint8 of the articles ``indices`` and the articles' pixels (B, H, W),
-    from keys and indices alone.
+    """Compose canvases (B, 1, H, W) uint8 of the articles ``indices`` and their masks (B, H, W).
 
-    Noise, then fragments of articles drawn from all, dimmed, then the whole article over both.
+    They depend only on keys and indices. A canvas has noise, over it dimmed fragments of random
+    articles, and over both the article.
 
     Example:
         >>> white = torch.full((3, 1, 28, 28), 255, dtype=torch.uint8)
@@ -75,54 +79,45 @@ def compose(
     for number in range(options.clutter):
         draw = [uniform(*keys, 1, number, part, indices) for part in range(6)]
         side, margin = options.fragment, SIDE - options.fragment
-        other = (draw[0] * len(articles)).long()
-        cut, place = (
-            _window(draw[i], draw[i + 1], span, side)
-            for i, span in ((1, (margin, margin)), (3, (height - side, width - side)))
-        )
-        piece = (
-            articles[other[:, None, None], 0, cut[0], cut[1]].float()
-            * (FAINT * draw[5].float())[:, None, None]
-        )
-        canvas[rows, place[0], place[1]] = torch.maximum(canvas[rows, place[0], place[1]], piece)
-    top, left = (
-        integers(height - SIDE + 1, *keys, 2, indices),
-        integers(width - SIDE + 1, *keys, 3, indices),
-    )
-    y, x = (
-        top[:, None, None] + torch.arange(SIDE)[:, None],
-        left[:, None, None] + torch.arange(SIDE),
-    )
+        article, cut_y, cut_x, put_y, put_x, dim = draw
+        other = (article * len(articles)).long()
+        from_y, from_x = _window(cut_y, cut_x, (margin, margin), side)
+        y, x = _window(put_y, put_x, (height - side, width - side), side)
+        brightness = (FAINT * dim.float())[:, None, None]
+        piece = articles[other[:, None, None], 0, from_y, from_x].float() * brightness
+        canvas[rows, y, x] = torch.maximum(canvas[rows, y, x], piece)
+
+    top = integers(height - SIDE + 1, *keys, 2, indices)
+    left = integers(width - SIDE + 1, *keys, 3, indices)
+    y = top[:, None, None] + torch.arange(SIDE)[:, None]
+    x = left[:, None, None] + torch.arange(SIDE)
     article = articles[indices, 0].float()
-    own = article > THRESHOLD
-    canvas[rows, y, x] = torch.where(own, article, canvas[rows, y, x])
+    inside = article > THRESHOLD
+    canvas[rows, y, x] = torch.where(inside, article, canvas[rows, y, x])
     mask = torch.zeros(batch, height, width, dtype=torch.bool)
-    mask[rows, y, x] = own
+    mask[rows, y, x] = inside
     return canvas.round().byte()[:, None], mask
 
 
 def _window(
     vertical: Tensor, horizontal: Tensor, span: tuple[int, int], side: int
 ) -> tuple[Tensor, Tensor]:
-    """Row and column indices (B, side, 1) and (B, 1, side) of squares whose corners lie uniformly
-    in 0 … span.
+    """Return row indices (B, side, 1) and column indices (B, 1, side) of random squares.
+
+    Their corners are uniform in 0 … span, from uniform draws in [0, 1).
     """
-    top, left = (
-        (draw * (room + 1)).long()[:, None, None]
-        for draw, room in zip((vertical, horizontal), span)
-    )
+    top = (vertical * (span[0] + 1)).long()[:, None, None]
+    left = (horizontal * (span[1] + 1)).long()[:, None, None]
     return top + torch.arange(side)[:, None], left + torch.arange(side)
 
 
 def create(request: Request) -> ComposedDataset:
-    """The data set of a request; a canvas is made when asked for. ``image_size`` is that of the
-    canvas.
-    """
+    """Return the data set of a request; reading a sample composes a canvas of ``image_size``."""
     entry, options = request.entry, request.options
     size = request.image_size or SIZE
     if min(size) < SIDE:
         raise OptionError(
-            f"image_size: received {size}; the articles are {SIDE}x{SIDE}, a canvas is no smaller"
+            f"image_size: expected a canvas no smaller than an article of {SIDE}x{SIDE}, got {size}"
         )
     source = base_images(request)
     count = sample_count(request.split, getattr(options, request.split), len(source))

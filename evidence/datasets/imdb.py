@@ -1,5 +1,6 @@
-"""IMDB: 50,000 film reviews (Maas et al., 2011), the Text task of the Long Range Arena where read
-as bytes.
+"""IMDB: 50,000 film reviews (Maas et al., 2011).
+
+Read as bytes, they are the Text task of the Long Range Arena.
 """
 
 from __future__ import annotations
@@ -18,44 +19,46 @@ CLASSES = ("negative", "positive")
 
 
 def read(folder: Path) -> tuple[list[str], torch.Tensor]:
-    """Texts and labels of ``folder/neg/*.txt`` and ``folder/pos/*.txt``, in order of their names.
+    """Read texts and labels of ``folder/neg/*.txt`` and ``folder/pos/*.txt``, sorted by name.
 
     Raises:
-        DataError: a folder without texts, or a text that is not UTF-8.
+        DataError: a folder has no texts, or a text is not UTF-8.
     """
     texts, labels = [], []
     for label, part in enumerate(("neg", "pos")):
         files = sorted((folder / part).glob("*.txt"))
         if not files:
             raise DataError(
-                f"{folder / part}: holds no .txt file; needs aclImdb's train/neg, train/pos, "
-                "test/neg, test/pos"
+                f"{folder / part}: expected .txt files, got none; give the folder aclImdb with "
+                "train/neg, train/pos, test/neg and test/pos"
             )
         for file in files:
             try:
                 texts.append(read_bytes(file).decode("utf-8"))
             except UnicodeDecodeError as error:
                 raise DataError(
-                    f"{file}: not UTF-8 at byte {error.start:,}; it is corrupt or another file"
+                    f"{file}: expected UTF-8, got another byte at {error.start:,}; it is corrupt "
+                    f"or another file"
                 ) from error
             labels.append(label)
     return texts, torch.tensor(labels)
 
 
 def create(request: Request) -> TextDataset:
-    """The data set of a request; ``val`` is a stratified slice of ``train/``, where the Arena takes
-    the test set itself.
+    """Return the data set of a request.
+
+    ``val`` is a stratified part of ``train/``; the Arena validates on the test set.
     """
     entry = request.entry
     options = request.text or TextOptions()
     texts, labels = read(request.folder / "train")
     fraction = request.share
-    rest, held = stratified(labels, fraction)
+    rest, val = stratified(labels, fraction)
     vocabulary = options.make_vocabulary([texts[i] for i in rest.tolist()])
     if request.split == "test":
         texts, labels = read(request.folder / "test")
     else:
-        chosen = held if request.split == "val" else rest
+        chosen = val if request.split == "val" else rest
         texts, labels = [texts[i] for i in chosen.tolist()], labels[chosen]
     return TextDataset(
         entry.name, request.split, texts, labels, CLASSES, vocabulary, options.length

@@ -25,7 +25,10 @@ from fredholm.lab.data.splits import SPLITS, split_at
 
 from .kicad_wrl import parse_vrml
 
-STORED, LEAST = 1024, 60  # points of a stored cloud, models of the smallest class
+STORED = 1024
+"""Number of points of a stored cloud."""
+LEAST = 60
+"""Smallest number of models of a class."""
 CLOUDS, NAMES = "clouds.npy", "names.txt"
 _PITCH = re.compile(r"_\d+(\.\d+)?mm$")
 _LENGTH = re.compile(r"\d+(\.\d+)?(?=mm)")
@@ -34,11 +37,14 @@ _NUMBER = re.compile(r"\d+(\.\d+)?")
 
 @dataclass(frozen=True)
 class KicadOptions:
-    """``points`` of a cloud that a model reads, at most 1,024; ``split``: ``family``, or ``random``
-    for comparison.
+    """Options of the data set.
+
+    Attributes:
+        points: number of points that a model reads of a cloud, at most 1,024.
+        split: ``family``, or ``random`` for comparison.
 
     Raises:
-        OptionError: an impossible number, or another split.
+        OptionError: an impossible number of points, or another split.
     """
 
     points: int = 256
@@ -46,25 +52,29 @@ class KicadOptions:
 
     def __post_init__(self) -> None:
         if not isinstance(self.points, int) or not 1 <= self.points <= STORED:
-            raise OptionError(f"points: received {self.points!r}; needs 1 to {STORED}")
+            raise OptionError(f"points: expected 1 to {STORED}, got {self.points!r}")
         if self.split not in ("family", "random"):
-            raise OptionError(f"split: received {self.split!r}; needs family or random")
+            raise OptionError(f"split: expected family or random, got {self.split!r}")
 
 
 def kind_of(folder: str) -> str:
-    """The class of a model: its folder's name without the pitch, and all series of Phoenix
-    connectors as one.
+    """Return the class of a model: its folder's name without the pitch.
+
+    All series of Phoenix connectors are one class.
 
     Example:
         >>> kind_of("Connector_PinHeader_2.54mm"), kind_of("Connector_Phoenix_MC_HighVoltage")
         ('Connector_PinHeader', 'Connector_Phoenix')
     """
-    return "Connector_Phoenix" if folder.startswith("Connector_Phoenix") else _PITCH.sub("", folder)
+    if folder.startswith("Connector_Phoenix"):
+        return "Connector_Phoenix"
+    return _PITCH.sub("", folder)
 
 
 def family_of(name: str) -> str:
-    """Parts that differ in little but counts: the name with every number but the first length taken
-    out.
+    """Return the family of a part: its name without all numbers except the first length.
+
+    Parts of a family differ mostly in counts, such as that of pins.
 
     Example:
         >>> names = "DIP-14_W7.62mm_Socket", "DIP-28_W7.62mm_Socket", "DIP-14_W10.16mm_Socket"
@@ -75,16 +85,19 @@ def family_of(name: str) -> str:
     first = _LENGTH.search(name)
     if first is None:
         return _NUMBER.sub("#", name)
-    return (
-        _NUMBER.sub("#", name[: first.start()])
-        + first.group()
-        + _NUMBER.sub("#", name[first.end() :])
-    )
+    before = _NUMBER.sub("#", name[: first.start()])
+    after = _NUMBER.sub("#", name[first.end() :])
+    return before + first.group() + after
+
+
+def _hash(name: str) -> bytes:
+    return hashlib.sha256(name.encode()).digest()
 
 
 def derive(archive: Path, folder: Path, advance: Callable[[int], None]) -> None:
-    """Sample every model of a class with enough of them, in the order of their names:
-    ``clouds.npy`` (float16), ``names.txt``.
+    """Sample every model of the classes with enough models, sorted by name.
+
+    Writes ``clouds.npy`` (float16) and ``names.txt``.
     """
     rows: dict[str, np.ndarray] = {}
     with tar_stream(archive, APT) as tar:
@@ -95,70 +108,75 @@ def derive(archive: Path, folder: Path, advance: Callable[[int], None]) -> None:
             name = f"{path.parent.name.removesuffix('.3dshapes')}/{path.stem}"
             stream = tar.extractfile(member)
             content = b"" if stream is None else stream.read()
-            key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big")
+            key = int.from_bytes(_hash(name)[:7], "big")
+            # Models of nested transforms and empty ones are skipped.
             try:
-                rows[name] = sample_surface(*parse_vrml(content, name), STORED, key).astype(
-                    np.float16
-                )
+                vertices, triangles = parse_vrml(content, name)
+                cloud = sample_surface(vertices, triangles, STORED, key)
             except DataError:
-                # a model of nested transforms, or an empty one; the entry's notes count them
                 continue
+            rows[name] = cloud.astype(np.float16)
             advance(rows[name].nbytes)
+
     kinds = defaultdict(list)
     for name in sorted(rows):
         kinds[kind_of(name.partition("/")[0])].append(name)
-    kept = sorted(name for names in kinds.values() if len(names) >= LEAST for name in names)
-    if not kept:
+    names: list[str] = []
+    for of_kind in kinds.values():
+        if len(of_kind) >= LEAST:
+            names += of_kind
+    names.sort()
+    if not names:
         raise DataError(
-            f"{archive}: holds no models in folders of {LEAST} or more; it is another package"
+            f"{archive}: expected folders of {LEAST} models or more, got none; it is another "
+            f"package"
         )
-    np.save(folder / CLOUDS, np.stack([rows[name] for name in kept]))
-    (folder / NAMES).write_text("\n".join(kept) + "\n", encoding="utf-8")
+    np.save(folder / CLOUDS, np.stack([rows[name] for name in names]))
+    (folder / NAMES).write_text("\n".join(names) + "\n", encoding="utf-8")
 
 
 def split_families(names: Sequence[str], shares: tuple[float, float]) -> list[int]:
-    """For each name 0 (train), 1 (val) or 2 (test): whole families, class by class, in an order
-    fixed by their hashes.
+    """Return 0 (train), 1 (val) or 2 (test) for each name; a family is in one part.
 
-    ``shares`` of each class go to val and test, as nearly as families allow; the largest family
-    always trains.
+    ``shares`` of each class go to val and test, as nearly as families allow, in an order of the
+    families that is fixed by their hashes. The largest family is always in train.
     """
     families: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for place, name in enumerate(names):
+    for index, name in enumerate(names):
         folder, _, part = name.partition("/")
-        families[kind_of(folder)][family_of(part)].append(place)
+        families[kind_of(folder)][family_of(part)].append(index)
+
     parts = [0] * len(names)
     for kind, groups in families.items():
         total = sum(map(len, groups.values()))
         largest = max(sorted(groups), key=lambda family: len(groups[family]))
-        order = sorted(
-            groups, key=lambda family: hashlib.sha256(f"{kind}/{family}".encode()).hexdigest()
-        )
+        order = sorted(groups, key=lambda family: _hash(f"{kind}/{family}"))
         filled = [0, 0, 0]
         for family in order:
             size = len(groups[family])
+            # A family goes to a part if at least half of it fits.
             room = [part for part in (2, 1) if filled[part] + size / 2 <= shares[part - 1] * total]
             part = room[0] if room and family != largest else 0
             filled[part] += size
-            for place in groups[family]:
-                parts[place] = part
+            for index in groups[family]:
+                parts[index] = part
     return parts
 
 
 def create(request: Request) -> PointDataset:
-    """The data set of a request; classes are in the alphabet's order."""
+    """Return the data set of a request, with classes in alphabetical order."""
     folder = source_folder(request, lambda file: True)
     try:
         clouds = np.load(folder / CLOUDS)
         names = (folder / NAMES).read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError, EOFError) as error:
         raise DataError(
-            f"{folder}: no sampled clouds ({error}); fetch kicad again with --force"
+            f"{folder}: expected sampled clouds, got none ({error}); fetch kicad again with --force"
         ) from error
-    if clouds.shape != (len(names), STORED, 3):
+    shape = (len(names), STORED, 3)
+    if clouds.shape != shape:
         raise DataError(
-            f"{folder}: {clouds.shape} clouds for {len(names)} names; fetch kicad again with "
-            "--force"
+            f"{folder}: expected clouds {shape}, got {clouds.shape}; fetch kicad again with --force"
         )
     kinds = [kind_of(name.partition("/")[0]) for name in names]
     classes = sorted(set(kinds))
@@ -167,11 +185,9 @@ def create(request: Request) -> PointDataset:
     if options.split == "family":
         parts = split_families(names, (0.8 * fraction, 0.2))
     else:
-        place = [
-            int.from_bytes(hashlib.sha256(name.encode()).digest()[7:13], "big") / 2**48
-            for name in names
-        ]
-        parts = [SPLITS.index(split_at(p, fraction, 0.2)) for p in place]
+        # Six bytes of the hash are a uniform number in [0, 1).
+        uniform = [int.from_bytes(_hash(name)[7:13], "big") / 2**48 for name in names]
+        parts = [SPLITS.index(split_at(number, fraction, 0.2)) for number in uniform]
     chosen = [i for i, part in enumerate(parts) if part == SPLITS.index(request.split)]
     labels = torch.tensor([classes.index(kinds[i]) for i in chosen])
     stored = torch.from_numpy(clouds[chosen])

@@ -1,4 +1,4 @@
-"""Meshes in VRML 2, the format of KiCad's models (``.wrl``)."""
+"""Parser of meshes in VRML 2, the format of KiCad's models (``.wrl``)."""
 
 from __future__ import annotations
 
@@ -10,33 +10,38 @@ import numpy as np
 from fredholm.errors import DataError
 
 _POINT = re.compile(rb"\bpoint\s*\[([^\]]*)\]")
-
-
 _INDEX = re.compile(rb"\bcoordIndex\s*\[([^\]]*)\]")
 
 
 def parse_vrml(content: bytes, where: Path | str) -> tuple[np.ndarray, np.ndarray]:
-    """Vertices (V, 3) and triangles (T, 3) of all faces of a VRML 2 file; transforms between them
-    are not read.
+    """Return vertices (V, 3) and triangles (T, 3) of all faces of a VRML 2 file.
+
+    Transforms are not applied.
 
     Raises:
-        DataError: lists of points and of indices that do not match, or no face at all.
+        DataError: the lists of points and of indices do not match, or there are no faces.
     """
     points, indices = _POINT.findall(content), _INDEX.findall(content)
     if not points or len(points) != len(indices):
         raise DataError(
-            f"{where}: {len(points)} lists of points, {len(indices)} of faces; needs as many of "
-            "both"
+            f"{where}: expected one list of faces per list of points, got {len(points)} lists of "
+            f"points and {len(indices)} of faces; the file may be damaged"
         )
     vertices, triangles, before = [], [], 0
-    for place, corners in zip(points, indices):
-        numbers = np.array(place.replace(b",", b" ").split(), np.float64)
+    for coordinates, corners in zip(points, indices):
+        numbers = np.array(coordinates.replace(b",", b" ").split(), np.float64)
         faces = np.array(corners.replace(b",", b" ").split(), np.int64)
         if len(numbers) % 3 or not len(numbers):
-            raise DataError(f"{where}: {len(numbers)} coordinates; needs three a point")
+            raise DataError(
+                f"{where}: expected three coordinates per point, got {len(numbers)} numbers; the "
+                f"file may be damaged"
+            )
         mesh = _fans(faces)
         if len(mesh) and not 0 <= mesh.min() <= mesh.max() < len(numbers) // 3:
-            raise DataError(f"{where}: a face names point {mesh.max()} of {len(numbers) // 3}")
+            raise DataError(
+                f"{where}: expected faces of {len(numbers) // 3} points, got one with point "
+                f"{mesh.max()}; the file may be damaged"
+            )
         vertices.append(numbers.reshape(-1, 3))
         triangles.append(mesh + before)
         before += len(numbers) // 3
@@ -44,15 +49,15 @@ def parse_vrml(content: bytes, where: Path | str) -> tuple[np.ndarray, np.ndarra
 
 
 def _fans(faces: np.ndarray) -> np.ndarray:
-    """Triangles of polygons that end with −1 each."""
+    """Divide polygons, each of which ends with −1, into triangles."""
     if len(faces) and faces[-1] != -1:
         faces = np.append(faces, -1)
-    if (
-        len(faces) % 4 == 0
-        and (faces.reshape(-1, 4)[:, 3] == -1).all()
-        and (faces.reshape(-1, 4)[:, :3] >= 0).all()
-    ):
-        return faces.reshape(-1, 4)[:, :3]
+
+    # Most files have only triangles, which need no loop.
+    if len(faces) % 4 == 0:
+        rows = faces.reshape(-1, 4)
+        if (rows[:, 3] == -1).all() and (rows[:, :3] >= 0).all():
+            return rows[:, :3]
     result = []
     for polygon in np.split(faces, np.flatnonzero(faces == -1)):
         corners = polygon[polygon >= 0]

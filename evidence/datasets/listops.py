@@ -3,8 +3,8 @@ Tay et al., 2021).
 
 The grammar is that of the Long Range Arena's generator: with probability 1/4, above the deepest
 level, a node is one of MIN, MAX, MED (the median, rounded down) and SM (the sum modulo 10) of 2 to
-``max_args`` nodes, otherwise a digit. Expressions whose length lies strictly between ``min_length``
-and ``max_length`` are kept.
+``max_args`` nodes, otherwise a digit. Samples are expressions whose length lies strictly between
+``min_length`` and ``max_length``.
 """
 
 from __future__ import annotations
@@ -31,13 +31,19 @@ END = SYMBOLS.index("]")
 OPERATIONS = (10, 11, 12, 13)
 PLACES = {"test": (0.0, 0.125), "val": (0.125, 0.25), "train": (0.25, 1.0)}
 FILES = {"train": "basic_train.tsv", "val": "basic_val.tsv", "test": "basic_test.tsv"}
-CHECKED = 200  # rows of an official file whose value is computed again
+CHECKED = 200
+"""Number of rows of an official file whose value is computed again."""
 
 
 @dataclass(frozen=True)
 class ListOpsOptions:
-    """The generator's limits, samples of the splits ``train``, ``val`` and ``test``, and its
-    ``seed``.
+    """Options of the generator.
+
+    Attributes:
+        min_length, max_length: exclusive limits of an expression's length.
+        max_depth, max_args: limits of the nesting and of an operation's arguments.
+        train, val, test: numbers of samples.
+        seed: of the expressions.
 
     Raises:
         OptionError: a size below 1, fewer than two arguments, or no length between the limits.
@@ -58,36 +64,38 @@ class ListOpsOptions:
         )
         if self.max_args < 2 or self.max_length < self.min_length + 10 or self.max_depth < 2:
             raise OptionError(
-                f"min_length {self.min_length}, max_length {self.max_length}, max_depth "
-                f"{self.max_depth}, max_args {self.max_args}; "
-                "needs lengths at least 10 apart, a depth and arguments of 2 or more"
+                "limits: expected lengths at least 10 apart and 2 or more levels and arguments, "
+                f"got min_length {self.min_length}, max_length {self.max_length}, max_depth "
+                f"{self.max_depth}, max_args {self.max_args}"
             )
         longest = 1
         for _ in range(self.max_depth - 1):
             longest = 2 + self.max_args * longest
         if self.min_length >= longest:
             raise OptionError(
-                f"min_length: received {self.min_length}; with max_depth {self.max_depth} and "
-                f"max_args {self.max_args} the longest "
-                f"expression has {longest} symbols"
+                f"min_length: expected less than {longest}, the longest expression with max_depth "
+                f"{self.max_depth} and max_args {self.max_args}, got {self.min_length}"
             )
 
 
 def operate(operation: int, values: Sequence[int]) -> int:
-    """MIN, MAX, MED (rounded down) or SM of some digits."""
+    """Return MIN, MAX, MED (rounded down) or SM of some digits."""
     if operation == 10:
         return min(values)
     if operation == 11:
         return max(values)
     if operation == 12:
         ordered, middle = sorted(values), len(values) // 2
-        return ordered[middle] if len(values) % 2 else (ordered[middle - 1] + ordered[middle]) // 2
+        if len(values) % 2:
+            return ordered[middle]
+        return (ordered[middle - 1] + ordered[middle]) // 2
     return sum(values) % 10
 
 
 def grow(rng: random.Random, out: list[int], options: ListOpsOptions, depth: int = 1) -> int:
-    """Append a random expression to ``out`` and return its value; one that has grown too long is
-    cut short.
+    """Append a random expression to ``out`` and return its value.
+
+    An expression that has become too long gets only digits from there on.
     """
     if depth >= options.max_depth or rng.random() > 0.25 or len(out) >= options.max_length:
         out.append(rng.randrange(10))
@@ -101,10 +109,10 @@ def grow(rng: random.Random, out: list[int], options: ListOpsOptions, depth: int
 
 
 def expression(options: ListOpsOptions, split: str, index: int) -> tuple[list[int], int]:
-    """Symbols and value of a sample, a function of the options, split and index alone.
+    """Return the symbols and the value of a sample.
 
-    A hash of the symbols decides which split an expression may belong to, so that none occurs in
-    two splits.
+    They depend only on the options, the split and the index. A hash of the symbols determines the
+    split of an expression, so none occurs in two splits.
 
     Example:
         >>> symbols, value = expression(ListOpsOptions(min_length=4, max_length=16), "train", 5)
@@ -122,10 +130,10 @@ def expression(options: ListOpsOptions, split: str, index: int) -> tuple[list[in
 
 
 def value_of(symbols: Sequence[int]) -> int:
-    """The value of an expression, by a stack of open lists.
+    """Evaluate an expression with a stack of open lists.
 
     Raises:
-        DataError: symbols that are no expression.
+        DataError: the symbols are not an expression.
 
     Example:
         >>> value_of([SYMBOLS.index(s) for s in "[MAX 2 [SM 9 4 ] ]".split()])
@@ -138,12 +146,12 @@ def value_of(symbols: Sequence[int]) -> int:
         elif symbol != END:
             stack[-1].append(symbol)
         elif len(stack) < 2 or len(stack[-1]) < 2:
-            raise DataError("ListOps: a list that ends before it has begun, or is empty")
+            raise DataError("ListOps: expected a list before a bracket, got none or an empty one")
         else:
             operation, *values = stack.pop()
             stack[-1].append(operate(operation, values))
     if len(stack) != 1 or len(stack[0]) != 1:
-        raise DataError("ListOps: not one whole expression")
+        raise DataError("ListOps: expected one complete expression, got several or a part of one")
     return stack[0][0]
 
 
@@ -165,7 +173,7 @@ def _dataset(request: Request, rows: Rows, labels: Tensor, longest: int) -> Toke
 
 
 def create(request: Request) -> TokenDataset:
-    """The generated data set of a request, made once and kept under the data root."""
+    """Return the generated data set of a request, which is stored in the data root."""
     options: ListOpsOptions = request.options
     key = {**dataclasses.asdict(options), "split": SPLITS[request.split], "version": 1}
     result = generated(
@@ -176,13 +184,12 @@ def create(request: Request) -> TokenDataset:
 
 
 def read(path: Path) -> tuple[Rows, Tensor]:
-    """Expressions and values of an official file: a header, then lines of expression and value,
-    divided by a tab.
+    """Read an official file: a header, then an expression, a tab and its value per line.
 
-    Round brackets, which show the official generator's binary tree, are passed over.
+    Round brackets, which show the official generator's binary tree, are ignored.
 
     Raises:
-        DataError: a missing file, another format, or a value that is not the expression's.
+        DataError: the file is missing or has another format, or a value is wrong.
     """
     numbers = {name: i for i, name in enumerate(SYMBOLS)}
     rows, labels = [], []
@@ -194,26 +201,28 @@ def read(path: Path) -> tuple[Rows, Tensor]:
         unknown = [word for word in words if word not in numbers]
         if len(cells) != 2 or not cells[1].strip().isdigit() or unknown or not words:
             raise DataError(
-                f"{path}: line {count + 1} is {line[:60]!r}; needs an expression, a tab and its "
-                "value"
+                f"{path}, line {count + 1}: expected an expression, a tab and its value, got "
+                f"{line[:60]!r}; check the file"
             )
         rows.append(torch.tensor([numbers[word] for word in words], dtype=torch.uint8))
         labels.append(int(cells[1]))
-        if len(rows) <= CHECKED and value_of(rows[-1].tolist()) != labels[-1]:
-            raise DataError(
-                f"{path}: line {count + 1} says {labels[-1]}; its expression's value is another"
-            )
+        if len(rows) <= CHECKED:
+            value = value_of(rows[-1].tolist())
+            if value != labels[-1]:
+                raise DataError(
+                    f"{path}, line {count + 1}: expected the value {value}, got {labels[-1]}; "
+                    f"check the file"
+                )
     if not rows:
-        raise DataError(f"{path}: holds no expression; it is truncated")
+        raise DataError(f"{path}: expected expressions, got none; the file may be truncated")
     return Rows.of(rows), torch.tensor(labels)
 
 
 def create_official(request: Request) -> TokenDataset:
-    """The data set of a request from the user's folder."""
+    """Return the data set of a request from the user's folder."""
     rows, labels = read(request.folder / FILES[request.split])
-    return _dataset(
-        request, rows, labels, 2000 if int(rows.lengths.max()) <= 2000 else int(rows.lengths.max())
-    )
+    longest = max(2000, int(rows.lengths.max()))
+    return _dataset(request, rows, labels, longest)
 
 
 def _entry(

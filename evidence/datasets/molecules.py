@@ -1,5 +1,5 @@
-"""Solubility of 1,282 organic molecules in three classes, as graphs of atoms and bonds; and any set
-in the layout of the TU graph sets.
+"""Solubility of 1,282 organic molecules in three classes, as graphs of atoms and bonds; and a
+reader of graph sets in the layout of TU Dortmund.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fredholm.errors import DataError, OptionError
+from fredholm.errors import DataError
 from fredholm.lab.data.clients import PIP
 from fredholm.lab.data.create import source_folder
 from fredholm.lab.data.formats import read_bytes
@@ -20,14 +20,20 @@ from fredholm.lab.data.registry import Entry, Request, register_dataset
 from fredholm.lab.data.sources import Package, PinnedFile
 from fredholm.lab.data.splits import stratified
 
+from .checks import check_integers
+
 CLASSES = ("low", "medium", "high")
 ELEMENTS = ("C", "N", "O", "F", "S", "Cl", "Br", "I", "P")
-BONDS = 4  # single, double, triple, aromatic
+BONDS = 4
+"""Orders of bonds: single, double, triple, aromatic."""
 
 
 @dataclass(frozen=True)
 class GraphOptions:
-    """``eigenvectors`` of the nodes' Laplacian positions.
+    """Options of the data sets.
+
+    Attributes:
+        eigenvectors: number of Laplacian eigenvectors in the nodes' positions.
 
     Raises:
         OptionError: a number below 1.
@@ -36,43 +42,39 @@ class GraphOptions:
     eigenvectors: int = 4
 
     def __post_init__(self) -> None:
-        if (
-            not isinstance(self.eigenvectors, int)
-            or isinstance(self.eigenvectors, bool)
-            or self.eigenvectors < 1
-        ):
-            raise OptionError(
-                f"eigenvectors: received {self.eigenvectors!r}; needs an integer of 1 or more"
-            )
+        check_integers(self, 1, "eigenvectors")
 
 
 def read_sdf(path: Path, field: str) -> list[tuple[Graph, str]]:
-    """Molecules of an SD file (V2000) and the text of one of their data fields.
+    """Read the molecules of an SD file (V2000) and the text of one of their data fields.
 
-    A node's features: its element (nine and any other), charge, how many bonds of each order it
-    has. Hydrogens that the file leaves out stay out.
+    A node's features are its element (nine, and one for all others), its charge, and its number of
+    bonds of each order. Implicit hydrogens are not nodes.
 
     Raises:
-        DataError: a molecule in another format, or without the field.
+        DataError: a molecule has another format, or does not have the field.
     """
     text = read_bytes(path).decode("utf-8", errors="replace")
+    records = filter(str.strip, text.replace("\r\n", "\n").split("$$$$\n"))
     result = []
-    for number, record in enumerate(
-        filter(str.strip, text.replace("\r\n", "\n").split("$$$$\n")), 1
-    ):
+    for number, record in enumerate(records, 1):
         lines = record.split("\n")
         try:
             result.append((_molecule(lines), _field(lines, field)))
         except (ValueError, IndexError) as error:
             raise DataError(
-                f"{path}: molecule {number} is no V2000 record with {field!r} ({error})"
+                f"{path}, molecule {number}: expected a V2000 record with {field!r}, got another "
+                f"({error}); check the file"
             ) from error
     if not result:
-        raise DataError(f"{path}: holds no molecule; it is truncated or of another format")
+        raise DataError(
+            f"{path}: expected molecules, got none; it is truncated or of another format"
+        )
     return result
 
 
 def _field(lines: list[str], field: str) -> str:
+    """Return the text of a data field, which is the line after its header."""
     for line, following in pairwise(lines):
         if line.startswith(">") and f"<{field}>" in line:
             return following.strip()
@@ -80,13 +82,17 @@ def _field(lines: list[str], field: str) -> str:
 
 
 def _molecule(lines: list[str]) -> Graph:
+    """Parse a record, whose columns have fixed widths."""
     if "V2000" not in lines[3]:
         raise ValueError("no counts line with V2000")
     atoms, bonds = int(lines[3][:3]), int(lines[3][3:6])
     features = torch.zeros(atoms, len(ELEMENTS) + 2 + BONDS)
     for row, line in enumerate(lines[4 : 4 + atoms]):
         element = line[31:34].strip()
-        features[row, ELEMENTS.index(element) if element in ELEMENTS else len(ELEMENTS)] = 1.0
+        column = len(ELEMENTS)
+        if element in ELEMENTS:
+            column = ELEMENTS.index(element)
+        features[row, column] = 1.0
     pairs = []
     for line in lines[4 + atoms : 4 + atoms + bonds]:
         first, second, order = int(line[:3]) - 1, int(line[3:6]) - 1, int(line[6:9])
@@ -102,14 +108,15 @@ def _molecule(lines: list[str]) -> Graph:
 
 
 def create(request: Request) -> GraphDataset:
-    """The data set of a request; validation is a stratified part of the training file."""
+    """Return the data set of a request; validation is a stratified part of the training file."""
     folder = source_folder(request, lambda file: True)
     part = "test" if request.split == "test" else "train"
     molecules = read_sdf(folder / f"solubility.{part}.sdf", "SOL_classification")
     words = [text.rpartition(" ")[2] for _, text in molecules]
     if not set(words) <= set(CLASSES):
         raise DataError(
-            f"{folder}: classes {sorted(set(words) - set(CLASSES))}; needs {', '.join(CLASSES)}"
+            f"{folder}: expected the classes {', '.join(CLASSES)}, got "
+            f"{sorted(set(words) - set(CLASSES))}; fetch solubility again"
         )
     labels = torch.tensor([CLASSES.index(word) for word in words])
     return _split(request, [graph for graph, _ in molecules], labels, CLASSES)
@@ -121,8 +128,8 @@ def _split(
     chosen = torch.arange(len(graphs))
     if request.split != "test":
         fraction = request.share
-        rest, held = stratified(labels, fraction)
-        chosen = held if request.split == "val" else rest
+        rest, val = stratified(labels, fraction)
+        chosen = val if request.split == "val" else rest
     return GraphDataset(
         request.entry.name,
         request.split,
@@ -134,81 +141,83 @@ def _split(
 
 
 def read_tu(folder: Path) -> tuple[list[Graph], Tensor, tuple[str, ...]]:
-    """Graphs, class numbers and class names of a folder ``NAME_A.txt``,
-    ``NAME_graph_indicator.txt``, ``NAME_graph_labels.txt``, and ``NAME_node_labels.txt`` or
-    ``NAME_node_attributes.txt`` or both (TU Dortmund's graph sets).
+    """Read graphs, class numbers and class names of a folder in the layout of TU Dortmund.
 
-    Without either a node's feature is 1.
+    The files are ``NAME_A.txt``, ``NAME_graph_indicator.txt``, ``NAME_graph_labels.txt``, and
+    ``NAME_node_labels.txt`` or ``NAME_node_attributes.txt`` or both. Without either, a node's
+    feature is 1.
 
     Raises:
-        DataError: a missing file, or files that do not fit.
+        DataError: a file is missing, or the files do not fit.
     """
     names = sorted(folder.glob("*_A.txt"))
     if len(names) != 1:
-        raise DataError(f"{folder}: has {len(names)} files *_A.txt; needs one graph set")
+        raise DataError(
+            f"{folder}: expected one graph set, got {len(names)} files *_A.txt; give its folder"
+        )
     stem = names[0].name.removesuffix("_A.txt")
 
     def table(what: str) -> Tensor:
+        """Read the numbers of a file, (lines, columns)."""
         path = folder / f"{stem}_{what}.txt"
+        lines = filter(str.strip, read_bytes(path).decode().splitlines())
         try:
-            rows = [
-                [float(x) for x in line.split(",")]
-                for line in read_bytes(path).decode().splitlines()
-                if line.strip()
-            ]
+            rows = [[float(x) for x in line.split(",")] for line in lines]
             return torch.tensor(rows, dtype=torch.float64)
         except ValueError as error:
             raise DataError(
-                f"{path}: {error}; needs numbers divided by commas, as many in each line"
+                f"{path}: expected numbers separated by commas, the same count in each line, got "
+                f"others ({error}); check the file"
             ) from error
 
     edges, owner, labels = table("A"), table("graph_indicator"), table("graph_labels")
     owner, edges = owner[:, 0].long() - 1, edges.long().T.reshape(2, -1) - 1
     parts = []
     if (folder / f"{stem}_node_labels.txt").is_file():
-        values, places = table("node_labels")[:, 0].unique(return_inverse=True)
-        parts.append(torch.nn.functional.one_hot(places, len(values)).float())
+        values, numbers = table("node_labels")[:, 0].unique(return_inverse=True)
+        parts.append(torch.nn.functional.one_hot(numbers, len(values)).float())
     if (folder / f"{stem}_node_attributes.txt").is_file():
         parts.append(table("node_attributes").float())
     parts = parts or [torch.ones(len(owner), 1)]
     n = len(labels)
-    if (
-        any(len(part) != len(owner) for part in parts)
-        or len(owner) == 0
-        or int(owner.max()) != n - 1
-    ):
+    equal = all(len(part) == len(owner) for part in parts)
+    if not equal or len(owner) == 0 or int(owner.max()) != n - 1:
         raise DataError(
-            f"{folder}: {len(owner)} nodes of {n} graphs do not fit; files of different sets, or a "
-            "truncated one"
+            f"{folder}: expected nodes of {n} graphs, got {len(owner)} that do not fit; the files "
+            "are of different sets, or truncated"
         )
     if edges.numel() and (int(edges.min()) < 0 or int(edges.max()) >= len(owner)):
         raise DataError(
-            f"{folder}: edges of nodes that do not exist; files of different sets, or a truncated "
-            "one"
+            f"{folder}: expected edges of {len(owner)} nodes, got others; the files are of "
+            "different sets, or truncated"
         )
     if bool((owner.diff() < 0).any()) or bool((owner[edges[0]] != owner[edges[1]]).any()):
         raise DataError(
-            f"{folder}: nodes out of the order of their graphs, or edges between graphs"
+            f"{folder}: expected nodes in the order of their graphs and edges within them, got "
+            f"nodes in another order or edges between graphs; check the files"
         )
+
+    # Sort the edges by graphs, then cut nodes and edges at the graphs' borders.
     features, start = torch.cat(parts, 1), torch.searchsorted(owner, torch.arange(n + 1))
-    of = owner[edges[0]]
-    order = of.argsort(stable=True)
-    edges, cut = edges[:, order], torch.searchsorted(of[order], torch.arange(n + 1))
-    graphs = [
-        Graph(features[start[i] : start[i + 1]], edges[:, cut[i] : cut[i + 1]] - start[i])
-        for i in range(n)
-    ]  # fmt: skip
-    values, places = labels[:, 0].unique(return_inverse=True)
-    return graphs, places, tuple(f"{value:g}" for value in values.tolist())
+    edge_owner = owner[edges[0]]
+    order = edge_owner.argsort(stable=True)
+    edges, cut = edges[:, order], torch.searchsorted(edge_owner[order], torch.arange(n + 1))
+    graphs = []
+    for i in range(n):
+        nodes = features[start[i] : start[i + 1]]
+        graphs.append(Graph(nodes, edges[:, cut[i] : cut[i + 1]] - start[i]))
+    values, numbers = labels[:, 0].unique(return_inverse=True)
+    return graphs, numbers, tuple(f"{value:g}" for value in values.tolist())
 
 
 def create_tu(request: Request) -> GraphDataset:
-    """A user's graph set; it has no official split: 10% of each class are ``test``, the first fold
-    of ten.
+    """Return a user's graph set.
+
+    It does not have an official split: 10% of each class are ``test``, the first fold of ten.
     """
     graphs, labels, classes = read_tu(request.folder)
-    rest, held = stratified(labels, 0.1, seed=0)
-    chosen = held if request.split == "test" else rest
+    rest, test = stratified(labels, 0.1, seed=0)
+    chosen = test if request.split == "test" else rest
     return _split(request, [graphs[i] for i in chosen.tolist()], labels[chosen], classes)
 
 

@@ -17,6 +17,7 @@ from fredholm.lab.data.kinds.questions import QUESTIONS, QuestionDataset
 from fredholm.lab.data.registry import Entry, Request, register_dataset
 from fredholm.lab.data.vocabulary import Vocabulary
 
+from .checks import check_integers
 from .composed import base_images
 
 NAMES = ("top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot")
@@ -27,8 +28,13 @@ KINDS = ("cell", "count", "existence", "right-of")
 
 @dataclass(frozen=True)
 class MosaicOptions:
-    """Samples of each split; ``kinds`` of questions (all four by default); ``seed`` of the
-    generator; ``cell``: pixels of a cell's side.
+    """Options of the generator.
+
+    Attributes:
+        train, val, test: numbers of samples.
+        kinds: of questions; by default all four.
+        seed: of the mosaics and questions.
+        cell: side of a cell, in pixels.
 
     Raises:
         OptionError: an unknown kind, or a number below 1.
@@ -42,22 +48,19 @@ class MosaicOptions:
     cell: int = 28
 
     def __post_init__(self) -> None:
-        for name in ("train", "val", "test", "cell"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise OptionError(f"{name}: received {value!r}; needs an integer of 1 or more")
+        check_integers(self, 1, "train", "val", "test", "cell")
         if not self.kinds or not set(self.kinds) <= set(KINDS):
-            raise OptionError(f"kinds: received {self.kinds!r}; needs some of {', '.join(KINDS)}")
+            raise OptionError(f"kinds: expected some of {', '.join(KINDS)}, got {self.kinds!r}")
 
 
 def ask(cells: list[int], kind: str, *keys: int) -> tuple[str, str]:
-    """A question about the four classes of a mosaic (row by row) and its answer, drawn by ``keys``.
+    """Draw a question about the four classes of a mosaic (row by row), and its answer, by ``keys``.
 
-    - cell: which article is at a place;
-    - count: how many of an article that is there (1 to 4);
-    - existence: whether an article is there, yes and no equally often;
-    - right-of: what is to the right of an article that stands once, in the left column; where there
-      is none, a cell is asked.
+    - cell: the article of a cell.
+    - count: the number of articles of a kind that occurs (1 to 4).
+    - existence: whether an article occurs, with yes and no equally often.
+    - right-of: the article to the right of one that occurs once, in the left column. If none does,
+      the question is about a cell.
 
     Example:
         >>> ask([8, 5, 8, 9], "count", 1)[1] in ("1", "2")
@@ -80,18 +83,18 @@ def ask(cells: list[int], kind: str, *keys: int) -> tuple[str, str]:
         return f"what is in the {PLACES[place]} ?", NAMES[cells[place]]
     if kind == "count":
         chosen = cells[draw(4, 3)]
-        return f"how many articles of the kind {NAMES[chosen]} are there ?", str(
-            cells.count(chosen)
-        )
-    there = sorted(set(cells))
+        question = f"how many articles of the kind {NAMES[chosen]} are there ?"
+        return question, str(cells.count(chosen))
+
+    present = sorted(set(cells))
     if draw(2, 4):
-        return f"is there a {NAMES[there[draw(len(there), 5)]]} ?", "yes"
-    absent = [label for label in range(len(NAMES)) if label not in there]
+        return f"is there a {NAMES[present[draw(len(present), 5)]]} ?", "yes"
+    absent = [label for label in range(len(NAMES)) if label not in present]
     return f"is there a {NAMES[absent[draw(len(absent), 6)]]} ?", "no"
 
 
 def vocabulary() -> Vocabulary:
-    """The words of all templates."""
+    """Return the words of all templates."""
     templates = (
         "what is to the right of the in upper lower left how many articles kind are there a ?",
         *NAMES,
@@ -100,9 +103,7 @@ def vocabulary() -> Vocabulary:
 
 
 def create(request: Request) -> QuestionDataset:
-    """The data set of a request; test mosaics are made of test pictures, validation ones of
-    pictures that do not train.
-    """
+    """Return the data set of a request, whose mosaics have only pictures of its split."""
     options, split = request.options, request.split
     source = base_images(request)
     pixels, kinds = source.images, source.labels
@@ -112,14 +113,15 @@ def create(request: Request) -> QuestionDataset:
     count = getattr(options, split)
     cells = integers(len(kinds), options.seed, key, torch.arange(count)[:, None], torch.arange(4))
     wanted = integers(len(options.kinds), options.seed, key, torch.arange(count), 9).tolist()
-    pairs = [
-        ask(row, options.kinds[kind], options.seed, key, number)
-        for number, (row, kind) in enumerate(zip(kinds[cells].tolist(), wanted))
-    ]
+    pairs = []
+    for number, (row, kind) in enumerate(zip(kinds[cells].tolist(), wanted)):
+        pairs.append(ask(row, options.kinds[kind], options.seed, key, number))
 
     def pictures(indices: Tensor) -> Tensor:
-        four = pixels[cells[indices]]  # (B, 4, 1, c, c)
-        top, bottom = (torch.cat([four[:, i], four[:, i + 1]], -1) for i in (0, 2))
+        # The four pictures of each mosaic, (B, 4, 1, c, c).
+        four = pixels[cells[indices]]
+        top = torch.cat([four[:, 0], four[:, 1]], -1)
+        bottom = torch.cat([four[:, 2], four[:, 3]], -1)
         return torch.cat([top, bottom], -2)
 
     return QuestionDataset(

@@ -1,4 +1,4 @@
-"""ModelNet40 and ScanObjectNN in their official files, from a user's own folder."""
+"""ModelNet40 and ScanObjectNN, read from their official files in a user's folder."""
 
 from __future__ import annotations
 
@@ -30,11 +30,15 @@ SCAN_CLASSES = (
 
 @dataclass(frozen=True)
 class CloudOptions:
-    """``points`` of a cloud that a model reads, at most 2,048; ``variant`` of ScanObjectNN's files,
-    such as ``objectdataset_augmentedrot_scale75`` (PB_T50_RS).
+    """Options of the data sets.
+
+    Attributes:
+        points: number of points that a model reads of a cloud, at most 2,048.
+        variant: of ScanObjectNN's files, such as ``objectdataset_augmentedrot_scale75``
+            (PB_T50_RS).
 
     Raises:
-        OptionError: an impossible number.
+        OptionError: an impossible number of points.
     """
 
     points: int = 1024
@@ -42,83 +46,89 @@ class CloudOptions:
 
     def __post_init__(self) -> None:
         if not isinstance(self.points, int) or not 1 <= self.points <= STORED:
-            raise OptionError(f"points: received {self.points!r}; needs 1 to {STORED}")
+            raise OptionError(f"points: expected 1 to {STORED}, got {self.points!r}")
 
 
 def read_h5(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Clouds (N, P, 3) and labels (N,) of an HDF5 file with ``data`` and ``label``.
+    """Read clouds (N, P, 3) and labels (N,) of an HDF5 file with ``data`` and ``label``.
 
     Raises:
         MissingExtraError: h5py is not installed.
-        DataError: a missing or damaged file, or other contents.
+        DataError: the file is missing or damaged, or has other arrays.
     """
     arrays = read_hdf5(path)
-    missing = next((name for name in ("data", "label") if name not in arrays), None)
-    if missing is not None:
-        raise DataError(f"{path}: no clouds: it has no array {missing!r}; needs data and label")
+    if "data" not in arrays or "label" not in arrays:
+        raise DataError(
+            f"{path}: expected the arrays data and label, got {sorted(arrays)}; it is another file"
+        )
     clouds = np.asarray(arrays["data"], np.float32)
     labels = arrays["label"].reshape(-1)
     if clouds.ndim != 3 or clouds.shape[2] < 3 or len(clouds) != len(labels):
         raise DataError(
-            f"{path}: data {clouds.shape} and labels {labels.shape}; needs (N, P, 3) and (N,)"
+            f"{path}: expected data (N, P, 3) and labels (N,), got {clouds.shape} and "
+            f"{labels.shape}; it is another file"
         )
     return clouds[..., :3], labels.astype(np.int64)
 
 
 def read_modelnet(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
-    """Clouds (N, 2048, 3) in the unit ball, labels and class names of ModelNet40's ``train`` or
-    ``test``.
+    """Read ModelNet40's ``train`` or ``test``.
 
-    Either the HDF5 files (``shape_names.txt``, ``train_files.txt`` and what it lists by name) or
-    the meshes (``CLASS/train/*.off``), whose surfaces are sampled.
+    The folder has either the HDF5 files (``shape_names.txt``, ``train_files.txt`` and the files
+    that it lists) or the meshes (``CLASS/train/*.off``), whose surfaces are sampled.
+
+    Returns:
+        Clouds (N, 2048, 3) in the unit ball, labels (N,), and class names.
 
     Raises:
-        DataError: neither is there, or a file is damaged.
+        DataError: the folder has neither, or a file is damaged.
     """
     if (folder / "shape_names.txt").is_file():
         classes = tuple(read_bytes(folder / "shape_names.txt").decode().split())
         listed = read_bytes(folder / f"{part}_files.txt").decode().split()
         pairs = [read_h5(folder / Path(name).name) for name in listed]
         if not pairs:
-            raise DataError(f"{folder}: {part}_files.txt names no file")
+            raise DataError(
+                f"{folder}: expected names of files in {part}_files.txt, got none; it is truncated"
+            )
         clouds, labels = (np.concatenate(x) for x in zip(*pairs))
         return np.stack([unit_ball(cloud) for cloud in clouds]), labels, classes
     classes = tuple(sorted(p.name for p in folder.iterdir() if (p / "train").is_dir()))
     files = [file for name in classes for file in sorted((folder / name / part).glob("*.off"))]
     if len(classes) < 2 or not files:
         raise DataError(
-            f"{folder}: has neither shape_names.txt with HDF5 files nor CLASS/{part}/*.off"
+            f"{folder}: expected shape_names.txt with HDF5 files, or CLASS/{part}/*.off, got "
+            f"neither; give the folder of the official files"
         )
     rows = []
     for file in files:
         key = int.from_bytes(hashlib.sha256(file.name.encode()).digest()[:7], "big")
         try:
-            rows.append(
-                sample_surface(*parse_off(read_bytes(file), file), STORED, key).astype(np.float32)
-            )
+            vertices, triangles = parse_off(read_bytes(file), file)
+            cloud = sample_surface(vertices, triangles, STORED, key)
         except DataError as error:
             raise DataError(f"{file}: {error}") from error
-    return np.stack(rows), np.array([classes.index(file.parts[-3]) for file in files]), classes
+        rows.append(cloud.astype(np.float32))
+    labels = np.array([classes.index(file.parts[-3]) for file in files])
+    return np.stack(rows), labels, classes
 
 
 def _dataset(
     request: Request, clouds: np.ndarray, labels: np.ndarray, classes: Sequence[str]
 ) -> PointDataset:
-    """The split of a request, each cloud's points in a random order of its own."""
+    """Return the split of a request, with all clouds' points in the same random order."""
     if len(labels) and not 0 <= labels.min() <= labels.max() < len(classes):
         raise DataError(
-            f"{request.folder}: labels {labels.min()} to {labels.max()}; needs 0 to "
-            f"{len(classes) - 1}"
+            f"{request.folder}: expected labels from 0 to {len(classes) - 1}, got {labels.min()} "
+            f"to {labels.max()}; they are files of another set"
         )
-    result, numbers = (
-        torch.from_numpy(clouds.astype(np.float32)),
-        torch.from_numpy(labels.astype(np.int64)),
-    )
+    result = torch.from_numpy(clouds.astype(np.float32))
+    numbers = torch.from_numpy(labels.astype(np.int64))
     chosen = torch.arange(len(result))
     if request.split != "test":
         fraction = request.share
-        rest, held = stratified(numbers, fraction)
-        chosen = held if request.split == "val" else rest
+        rest, val = stratified(numbers, fraction)
+        chosen = val if request.split == "val" else rest
     order: Tensor = permutation(result.shape[1], 5)
     points = min(request.options.points, result.shape[1])
     shuffled = result[chosen][:, order]
@@ -128,14 +138,13 @@ def _dataset(
 
 
 def create_modelnet(request: Request) -> PointDataset:
-    """ModelNet40: the official test set; validation is a part of the training set."""
-    return _dataset(
-        request, *read_modelnet(request.folder, "test" if request.split == "test" else "train")
-    )
+    """Return ModelNet40 with the official test set; validation is a part of the training set."""
+    part = "test" if request.split == "test" else "train"
+    return _dataset(request, *read_modelnet(request.folder, part))
 
 
 def create_scan(request: Request) -> PointDataset:
-    """ScanObjectNN: ``training_VARIANT.h5`` and ``test_VARIANT.h5``."""
+    """Return ScanObjectNN from ``training_VARIANT.h5`` and ``test_VARIANT.h5``."""
     part = "test" if request.split == "test" else "training"
     clouds, labels = read_h5(request.folder / f"{part}_{request.options.variant}.h5")
     return _dataset(request, np.stack([unit_ball(cloud) for cloud in clouds]), labels, SCAN_CLASSES)

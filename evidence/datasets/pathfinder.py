@@ -1,12 +1,11 @@
-"""Pathfinder: are two dots joined by a dashed path? (Linsley et al., 2018; Tay et al., 2021), drawn
-by rule.
+"""Pathfinder: are two dots joined by a dashed path? (Linsley et al., 2018; Tay et al., 2021)
 
-Two long dashed paths grow in turn from seeds near the middle, then short distractors fill in. The
-dots mark the first end of one path and the last end of the same one (class 1) or of the other one
-(class 0). Sizes are those of the Long Range Arena's 32 × 32 images: dashes of 2 pixels with gaps of
-1, 14 dashes a path, five distractors of 4, dots of radius 1.5. Dashes that do not follow each other
-in a path stay at least ``CLEARANCE`` apart, more than a gap, so that what is joined can be told
-from the picture.
+The pictures are generated. Two long dashed paths grow in turn from seeds near the middle; then
+short distractors fill the space. The dots mark the first end of one path and the last end of the
+same path (class 1) or of the other one (class 0). Sizes are those of the Long Range Arena's 32 × 32
+images: dashes of 2 pixels with gaps of 1, 14 dashes per path, five distractors of 4, dots of radius
+1.5. Dashes that do not follow each other in a path are at least ``CLEARANCE`` apart, more than a
+gap, so that the picture shows unambiguously which dashes belong together.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from fredholm.errors import DataError, OptionError, suggest
+from fredholm.errors import DataError, OptionError
 from fredholm.lab.data.catalogue.copy_memory import SPLITS, check_counts
 from fredholm.lab.data.kinds.images import ArrayDataset, decoded
 from fredholm.lab.data.kinds.sequences import SEQUENCES
@@ -33,20 +32,26 @@ from fredholm.lab.data.splits import stratified
 SIDE, PADDING, SEED_DISTANCE = 32, 1.0, 7.0
 DASH, GAP, THICKNESS, CLEARANCE = 2.0, 1.0, 0.5, 1.75
 RADIUS, INK = 1.5, 0.75
-TURN, TRIALS, RETRIES = (
-    0.6,
-    12,
-    60,
-)  # largest turn between dashes in radians; directions tried for one; steps back
+TURN = 0.6
+"""Largest angle between consecutive dashes, in radians."""
+TRIALS = 12
+"""Number of directions that are tried for a dash."""
+RETRIES = 60
+"""Number of times that a path may be shortened before a picture starts again."""
 FOLDERS = {6: "curv_baseline", 9: "curv_contour_length_9", 14: "curv_contour_length_14"}
 Segment = Float[np.ndarray, "2 2"]
 
 
 @dataclass(frozen=True)
 class PathfinderOptions:
-    """``contour``: dashes of a path; ``distractors`` of ``contour // 3`` dashes each (default: 20
-    dashes of them); samples of the splits ``train``, ``val`` and ``test``; ``seed`` of the
-    generator.
+    """Options of the generator.
+
+    Attributes:
+        contour: number of dashes of a path.
+        distractors: number of short paths with ``contour // 3`` dashes; by default they have about
+            20 dashes together.
+        train, val, test: numbers of samples.
+        seed: of the pictures.
 
     Raises:
         OptionError: a size below 1, or paths that 32 pixels cannot hold.
@@ -63,19 +68,26 @@ class PathfinderOptions:
         check_counts(self, "contour", "train", "val", "test")
         if not 3 <= self.contour <= 18 or not 0 <= self.count <= 10:
             raise OptionError(
-                f"contour {self.contour}, distractors {self.distractors}: needs 3 to 18 dashes and "
-                "0 to 10 distractors"
+                "contour, distractors: expected 3 to 18 dashes and 0 to 10 distractors, got "
+                f"{self.contour} and {self.distractors}"
             )
 
     @property
     def count(self) -> int:
-        """Distractors, as the official generator has them where none are given."""
-        return 20 // max(1, self.contour // 3) if self.distractors is None else self.distractors
+        """Number of distractors; the default is that of the official generator."""
+        if self.distractors is not None:
+            return self.distractors
+        return 20 // max(1, self.contour // 3)
 
 
 class Scene(NamedTuple):
-    """Dashes (S, 2 ends, 2), the path each belongs to (S,), the two dots (2, 2), in pixels from the
-    upper left, and the class.
+    """Geometry of a picture, in pixels from the upper left corner.
+
+    Attributes:
+        dashes: (S, 2, 2), the two ends of each dash.
+        paths: (S,), the number of each dash's path.
+        dots: (2, 2).
+        label: 1 if one path joins the dots, else 0.
     """
 
     dashes: Float[np.ndarray, "s 2 2"]
@@ -87,7 +99,7 @@ class Scene(NamedTuple):
 def distances(
     points: Float[np.ndarray, "p 2"], dashes: Float[np.ndarray, "s 2 2"]
 ) -> Float[np.ndarray, "p s"]:
-    """From each point to each dash.
+    """Return the distance of each point from each dash.
 
     Example:
         >>> distances(np.array([[0.0, 3.0]]), np.array([[[0.0, 0.0], [0.0, 2.0]]])).tolist()
@@ -100,7 +112,7 @@ def distances(
 
 
 class _Drawing:
-    """Paths so far, each a list of dashes, and where another dash fits."""
+    """The paths so far, each a list of dashes, to which dashes are added where they fit."""
 
     def __init__(self, rng: np.random.Generator):
         self.rng = rng
@@ -109,44 +121,55 @@ class _Drawing:
     def fit(
         self, start: np.ndarray, angles: np.ndarray, others: np.ndarray, gap: float
     ) -> Segment | None:
-        """The first dash behind ``start`` and a gap, in one of these directions, that is inside and
-        clear of ``others``.
+        """Return the first dash that fits after ``start`` and a gap, in one of the directions.
+
+        It must be inside the picture and at least the clearance away from ``others``.
         """
         directions = np.stack([np.sin(angles), np.cos(angles)], -1)
         begin = start + gap * directions
         ends = np.stack([begin, begin + DASH * directions], 1)
         fits = ((ends >= PADDING) & (ends <= SIDE - PADDING)).all((1, 2))
         if len(others):
-            # Two dashes of this length that are nearer than the clearance are so at an end or
-            # middle of one of them.
+            # If two dashes of this length are nearer than the clearance, an end or the middle of
+            # one of them is.
             probes = np.concatenate([ends, ends.mean(1, keepdims=True)], 1)
             near = distances(probes.reshape(-1, 2), others).reshape(len(angles), -1).min(-1)
             fits &= np.minimum(near, distances(others.reshape(-1, 2), ends).min(0)) >= CLEARANCE
-        result = np.flatnonzero(fits)
-        return ends[result[0]] if len(result) else None
+        fitting = np.flatnonzero(fits)
+        if not len(fitting):
+            return None
+        return ends[fitting[0]]
 
     def seed(self, start: np.ndarray) -> bool:
-        """A path's first dash, in any direction."""
-        others = np.array([dash for path in self.paths for dash in path]).reshape(-1, 2, 2)
-        dash = self.fit(start, self.rng.uniform(-np.pi, np.pi, TRIALS), others, 0.0)
-        self.paths += [] if dash is None else [[dash]]
-        return dash is not None
+        """Begin a path with a dash in any direction; return whether one fits."""
+        angles = self.rng.uniform(-np.pi, np.pi, TRIALS)
+        dash = self.fit(start, angles, self._dashes(), 0.0)
+        if dash is None:
+            return False
+        self.paths.append([dash])
+        return True
 
     def extend(self, path: list[Segment]) -> bool:
-        """A path's next dash, near no dash but the path's last."""
+        """Add a dash to a path; return whether one fits."""
         last = path[-1]
         angle = np.arctan2(*(last[1] - last[0]))
-        others = np.array(
-            [dash for other in self.paths for dash in other if dash is not last]
-        ).reshape(-1, 2, 2)
-        dash = self.fit(last[1], angle + self.rng.uniform(-TURN, TURN, TRIALS), others, GAP)
-        path += [] if dash is None else [dash]
-        return dash is not None
+        angles = angle + self.rng.uniform(-TURN, TURN, TRIALS)
+        dash = self.fit(last[1], angles, self._dashes(last), GAP)
+        if dash is None:
+            return False
+        path.append(dash)
+        return True
+
+    def _dashes(self, without: Segment | None = None) -> np.ndarray:
+        """Return all dashes except one, (S, 2, 2)."""
+        dashes = [dash for path in self.paths for dash in path if dash is not without]
+        return np.array(dashes).reshape(-1, 2, 2)
 
 
 def _two_paths(drawing: _Drawing, length: int) -> bool:
-    """Two paths from seeds near the middle, a dash each in turn; one without a place goes back some
-    dashes. False: begin anew.
+    """Draw two paths from seeds near the middle, adding a dash to each in turn.
+
+    A path that cannot grow loses its last dashes. Returns False after too many retries.
     """
     rng = drawing.rng
     middle = rng.uniform(2 * SEED_DISTANCE, SIDE - 2 * SEED_DISTANCE, 2)
@@ -164,7 +187,7 @@ def _two_paths(drawing: _Drawing, length: int) -> bool:
 
 
 def _distractor(drawing: _Drawing, length: int) -> None:
-    """A short path at a free place; what does not fit is left out whole."""
+    """Draw a short path at a free position; if it does not fit, draw nothing."""
     for _ in range(TRIALS):
         if not drawing.seed(drawing.rng.uniform(PADDING, SIDE - PADDING, 2)):
             continue
@@ -175,7 +198,7 @@ def _distractor(drawing: _Drawing, length: int) -> None:
 
 
 def scene(options: PathfinderOptions, split: str, index: int) -> Scene:
-    """A sample's geometry, a function of the options, split and index alone.
+    """Return a sample's geometry, which depends only on the options, the split and the index.
 
     Example:
         >>> found = scene(PathfinderOptions(contour=6), "train", 0)
@@ -198,12 +221,13 @@ def scene(options: PathfinderOptions, split: str, index: int) -> Scene:
 
 
 def draw(found: Scene, scale: int = 1) -> UInt8[np.ndarray, "h w"]:
-    """The picture: antialiased dashes, and dots over them."""
-    places = (np.arange(SIDE * scale) + 0.5) / scale
-    points = np.stack(np.meshgrid(places, places, indexing="ij"), -1).reshape(-1, 2)
-    lines = (0.5 + scale * (THICKNESS / 2 - distances(points, found.dashes).min(-1))).clip(
-        0.0, 1.0
-    ) * INK
+    """Draw antialiased dashes, and dots over them."""
+    centres = (np.arange(SIDE * scale) + 0.5) / scale
+    points = np.stack(np.meshgrid(centres, centres, indexing="ij"), -1).reshape(-1, 2)
+
+    # The coverage of a pixel falls from 1 to 0 within one pixel around the edge of a shape.
+    beside = distances(points, found.dashes).min(-1)
+    lines = (0.5 + scale * (THICKNESS / 2 - beside)).clip(0.0, 1.0) * INK
     away = np.linalg.norm(points[:, None] - found.dots, axis=-1).min(-1)
     ink = np.maximum(lines, (0.5 + scale * (RADIUS - away)).clip(0.0, 1.0))
     return np.rint(255 * ink).astype(np.uint8).reshape(SIDE * scale, SIDE * scale)
@@ -226,7 +250,7 @@ def _tokens(request: Request, images: Tensor, labels: Tensor) -> TokenDataset:
 
 
 def create(request: Request) -> TokenDataset:
-    """The generated data set of a request, made once and kept under the data root."""
+    """Return the generated data set of a request, which is stored in the data root."""
     options: PathfinderOptions = request.options
     key = {**dataclasses.asdict(options), "split": SPLITS[request.split], "version": 1}
     result = generated(
@@ -237,8 +261,11 @@ def create(request: Request) -> TokenDataset:
 
 @dataclass(frozen=True)
 class OfficialOptions:
-    """``contour``: 6, 9 or 14 dashes, the official folders ``curv_baseline``,
-    ``curv_contour_length_9`` and ``curv_contour_length_14``.
+    """Options of the official pictures.
+
+    Attributes:
+        contour: number of dashes of a path: 6, 9 or 14, which are the official folders
+            ``curv_baseline``, ``curv_contour_length_9`` and ``curv_contour_length_14``.
 
     Raises:
         OptionError: another number.
@@ -249,49 +276,53 @@ class OfficialOptions:
     def __post_init__(self) -> None:
         if self.contour not in FOLDERS:
             raise OptionError(
-                f"contour: received {self.contour!r}{suggest(str(self.contour), FOLDERS)}"
+                f"contour: expected one of {', '.join(map(str, FOLDERS))}, got {self.contour!r}"
             )
 
 
 def read(folder: Path) -> tuple[UInt8[Tensor, "n 1 h w"], Tensor]:
-    """Images and labels named by ``metadata/*.npy``, which are texts: a line an image, its folder,
-    file name, number and class.
+    """Read the images and labels that ``metadata/*.npy`` list.
+
+    Those files are texts with one line per image: its folder, file name, number and class.
 
     Raises:
-        DataError: no such files, a line of another form, or an image of another size.
+        DataError: there are no such files, a line has another form, or an image another size.
     """
     lists = sorted((folder / "metadata").glob("*.npy"), key=lambda p: (len(p.stem), p.stem))
     if not lists:
-        raise DataError(f"{folder}: has no metadata/*.npy; needs Pathfinder's official folder")
+        raise DataError(
+            f"{folder}: expected metadata/*.npy, got none; give Pathfinder's official folder"
+        )
     images, labels = [], []
     for file in lists:
-        for count, line in enumerate(
-            file.read_bytes().decode("utf-8", errors="replace").splitlines(), 1
-        ):
+        lines = file.read_bytes().decode("utf-8", errors="replace").splitlines()
+        for count, line in enumerate(lines, 1):
             cells = line.split()
             if len(cells) < 4 or cells[3] not in ("0", "1"):
                 raise DataError(
-                    f"{file}: line {count} is {line[:60]!r}; needs a folder, a file, a number and "
-                    "0 or 1"
+                    f"{file}, line {count}: expected a folder, a file, a number and 0 or 1, got "
+                    f"{line[:60]!r}; check the file"
                 )
-            path = folder / cells[0] / cells[1]
-            # the release has an empty image, which its own loader passes over
+            part, name, _, label = cells[:4]
+            path = folder / part / name
+            # The release has an empty image, which its official loader skips too.
             if path.is_file() and not path.stat().st_size:
                 continue
             pixels = np.asarray(decoded(path, "L"))
             if images and pixels.shape != images[0].shape:
                 raise DataError(
-                    f"{path}: is {pixels.shape[1]}x{pixels.shape[0]}; the first image is of "
-                    "another size"
+                    f"{path}: expected the first image's size {images[0].shape}, got "
+                    f"{pixels.shape}; check the file"
                 )
             images.append(pixels)
-            labels.append(int(cells[3]))
+            labels.append(int(label))
     return torch.from_numpy(np.stack(images))[:, None], torch.tensor(labels)
 
 
 def create_official(request: Request) -> TokenDataset:
-    """The data set of a request from the user's folder: 80 / 10 / 10% of each class, by a fixed
-    order.
+    """Return the data set of a request from the user's folder.
+
+    The splits are 80 / 10 / 10% of each class, in a fixed order.
     """
     folder = FOLDERS[request.options.contour]
     images, labels = read(request.folder / folder)

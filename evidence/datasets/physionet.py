@@ -1,32 +1,39 @@
-"""PhysioNet 2019: does a patient in intensive care develop sepsis? Hourly values, most of them
-missing, from the challenge's own files.
+"""PhysioNet 2019: does a patient in intensive care develop sepsis? Read from the challenge's files,
+which have hourly values, most of them missing.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fredholm.errors import DataError, OptionError
+from fredholm.errors import DataError
 from fredholm.lab.data.files.reading import series_source
 from fredholm.lab.data.formats import read_bytes
 from fredholm.lab.data.kinds.sequences import SEQUENCES, SequenceDataset, padded
 from fredholm.lab.data.registry import Entry, Request, register_dataset
 from fredholm.lab.data.splits import stratified
 
+from .checks import check_integers
+
 LABEL, HOUR = "SepsisLabel", "ICULOS"
 CLASSES = ("no sepsis", "sepsis")
-TEST = 0.15  # the challenge's own test set was never published
+TEST = 0.15
+"""Share of the stays in our test set. The challenge's test set was never published."""
 
 
 @dataclass(frozen=True)
 class PhysioNetOptions:
-    """``hours``: how much of the beginning of a stay is read; what is asked concerns the whole
-    stay.
+    """Options of the data set.
+
+    Attributes:
+        hours: number of hours from the beginning of a stay that are read. The label concerns the
+            complete stay.
 
     Raises:
         OptionError: fewer than one hour.
@@ -35,26 +42,39 @@ class PhysioNetOptions:
     hours: int = 72
 
     def __post_init__(self) -> None:
-        if not isinstance(self.hours, int) or isinstance(self.hours, bool) or self.hours < 1:
-            raise OptionError(f"hours: received {self.hours!r}; needs an integer of 1 or more")
+        check_integers(self, 1, "hours")
 
 
-def read_psv(path: Path) -> tuple[Float[Tensor, "hours features"], bool, tuple[str, ...]]:
-    """One stay: its values (NaN where nothing was measured), whether sepsis was noted at any hour,
-    and the features' names.
+class Stay(NamedTuple):
+    """A patient's stay.
 
-    A file is a header of names and one line an hour, divided by ``|``. The hour since admission,
-    :data:`HOUR`, is a feature like the others; the last column is :data:`LABEL`.
+    Attributes:
+        values: (hours, features), NaN where nothing was measured.
+        sepsis: whether sepsis was noted in any hour.
+        names: of the features.
+    """
+
+    values: Float[Tensor, "hours features"]
+    sepsis: bool
+    names: tuple[str, ...]
+
+
+def read_psv(path: Path) -> Stay:
+    """Read one stay.
+
+    A file has a header of names and one line per hour, separated by ``|``. The hour since
+    admission, :data:`HOUR`, is a feature like the others; the last column is :data:`LABEL`.
 
     Raises:
-        DataError: a missing file, no label, lines of another width, or values that are no numbers.
+        DataError: the file is missing, has no label, lines of another width, or other values than
+            numbers.
     """
     lines = read_bytes(path).decode("utf-8", "replace").split("\n")
     *names, last = lines[0].strip().split("|")
     if not names or last != LABEL:
         raise DataError(
-            f"{path}: its header ends in {last[:40]!r}; needs features divided by | and then "
-            f"{LABEL}"
+            f"{path}: expected a header of features and then {LABEL}, separated by |, got one that "
+            f"ends in {last[:40]!r}; it is another file"
         )
     rows = []
     for number, line in enumerate(lines[1:], 2):
@@ -63,47 +83,57 @@ def read_psv(path: Path) -> tuple[Float[Tensor, "hours features"], bool, tuple[s
         cells = line.strip().split("|")
         if len(cells) != len(names) + 1:
             raise DataError(
-                f"{path}: line {number} has {len(cells)} values; its header names {len(names) + 1}"
+                f"{path}, line {number}: expected {len(names) + 1} values, got {len(cells)}; the "
+                f"file may be damaged"
             )
+        # float() reads NaN, which stands for a missing value.
         try:
-            rows.append([float(cell) for cell in cells])  # float() reads NaN
+            rows.append([float(cell) for cell in cells])
         except ValueError as error:
             raise DataError(
-                f"{path}: line {number}: {error}; needs numbers or NaN divided by |"
+                f"{path}, line {number}: expected numbers or NaN separated by |, got others "
+                f"({error}); the file may be damaged"
             ) from error
     if not rows:
-        raise DataError(f"{path}: holds no hours; it is truncated")
+        raise DataError(f"{path}: expected hourly values, got none; the file may be truncated")
     values = torch.tensor(rows)
-    return values[:, :-1], bool((values[:, -1] == 1).any()), tuple(names)
+    sepsis = bool((values[:, -1] == 1).any())
+    return Stay(values[:, :-1], sepsis, tuple(names))
 
 
 def create(request: Request) -> SequenceDataset:
-    """The data set of a request: features scaled by the mean and standard deviation of what was
-    measured in the training stays.
+    """Return the data set of a request.
+
+    Features are standardised by the measured values of the training stays.
     """
     files = sorted(request.folder.rglob("p*.psv"))
     if not files:
         raise DataError(
-            f"{request.folder}: holds no p*.psv; unpack the challenge's training sets there"
+            f"{request.folder}: expected files p*.psv, got none; unpack the challenge's training "
+            "sets there"
         )
-    stays, labels, names = [], [], None
+    stays, labels = [], []
+    names: tuple[str, ...] | None = None
     for file in files:
-        values, sepsis, columns = read_psv(file)
-        if names not in (None, columns):
+        stay = read_psv(file)
+        if names not in (None, stay.names):
             raise DataError(
-                f"{file}: has other columns than {files[0].name}; needs files of one challenge"
+                f"{file}: expected the columns of {files[0].name}, got others; give files of one "
+                f"challenge"
             )
-        names = columns
-        stays.append(values[: request.options.hours])
-        labels.append(int(sepsis))
+        names = stay.names
+        stays.append(stay.values[: request.options.hours])
+        labels.append(int(stay.sepsis))
+
     numbers = torch.tensor(labels)
     rest, test = stratified(numbers, TEST)
     fraction = request.share
-    kept, val = stratified(numbers[rest], fraction)
-    parts = {"train": rest[kept], "val": rest[val], "test": test}
+    train, val = stratified(numbers[rest], fraction)
+    parts = {"train": rest[train], "val": rest[val], "test": test}
     if not len(parts["train"]):
         raise DataError(
-            f"{request.folder}: {len(files)} stays leave none to train on; needs more of them"
+            f"{request.folder}: expected more stays than the {len(files)}, which leave none to "
+            f"train on; add files"
         )
     pooled = torch.cat([stays[i] for i in parts["train"].tolist()])
     mean = pooled.nanmean(0).nan_to_num()

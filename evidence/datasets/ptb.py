@@ -1,6 +1,4 @@
-"""The Penn Treebank's text from the user's own files, as a text of characters or words: what comes
-next.
-"""
+"""The Penn Treebank's text from the user's files, for models of the next character or word."""
 
 from __future__ import annotations
 
@@ -19,28 +17,29 @@ FILES = {"train": "ptb.train.txt", "val": "ptb.valid.txt", "test": "ptb.test.txt
 
 
 def read(path: Path) -> str:
-    """A file of Mikolov's preparation: lower-case words with spaces between, one sentence a line.
+    """Read a file of Mikolov's preparation: one sentence per line, in lower case.
 
     Raises:
-        DataError: a file that is missing, empty or no UTF-8.
+        DataError: the file is missing, empty or not UTF-8.
     """
     try:
         text = read_bytes(path).decode("utf-8")
     except UnicodeDecodeError as error:
         raise DataError(
-            f"{path}: not UTF-8 at byte {error.start:,}; it is corrupt or another file"
+            f"{path}: expected UTF-8, got another byte at {error.start:,}; it is corrupt or "
+            f"another file"
         ) from error
     if not text.strip():
-        raise DataError(f"{path}: holds no text; it is truncated")
+        raise DataError(f"{path}: expected text, got none; the file may be truncated")
     return "\n".join(" ".join(line.split()) for line in text.splitlines()) + "\n"
 
 
 def create(request: Request) -> NextTokens:
-    """The data set of a request: the three files as they are."""
+    """Return the data set of a request; the three files are its splits."""
     options = request.text or TextOptions()
-    options = replace(
-        options, tokens=options.tokens or (None if options.vocabulary else "characters")
-    )
+    # Characters are the default, except with a vocabulary file.
+    if not options.tokens and not options.vocabulary:
+        options = replace(options, tokens="characters")
     vocabulary = options.make_vocabulary([read(request.folder / FILES["train"])])
     numbers = torch.tensor(vocabulary.encode(read(request.folder / FILES[request.split])))
     return NextTokens(request.entry.name, request.split, numbers, vocabulary, options.length)

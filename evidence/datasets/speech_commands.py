@@ -1,5 +1,5 @@
-"""Speech Commands: one-second recordings of spoken words, raw or as mel-frequency cepstral
-coefficients, from the user's folder.
+"""Speech Commands: one-second recordings of spoken words from the user's folder, raw or as
+mel-frequency cepstral coefficients.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fredholm.errors import DataError, OptionError, suggest
+from fredholm.errors import DataError, OptionError
 from fredholm.lab.data.files.reading import series_source
 from fredholm.lab.data.kinds.sequences import SEQUENCES, SequenceDataset
 from fredholm.lab.data.registry import Entry, Request, register_dataset
 from fredholm.lab.data.splits import stratified
 
+from .checks import check_integers
 from .sound_features import mfcc, read_wav
 
 RATE = 16_000
@@ -27,13 +28,17 @@ SPLITS_OF = ("random", "official")
 
 @dataclass(frozen=True)
 class SpeechOptions:
-    """``features``: ``mfcc``, 20 coefficients at 161 points, or ``raw``, 16,000 samples. ``every``:
-    keep each n-th sample of raw sound. ``words``: the folders that are read. ``split``: ``random``,
-    70/15/15% of each word's recordings, as the paper has it, or ``official``, the lists of the
-    archive, which keep a speaker in one split.
+    """Options of the data set.
+
+    Attributes:
+        features: ``mfcc``, 20 coefficients at 161 points, or ``raw``, 16,000 samples.
+        every: stride of the samples of raw sound.
+        words: the folders that are read.
+        split: ``random``, 70/15/15% of each word's recordings, as in the paper, or ``official``,
+            the lists of the archive, which have a speaker in one split.
 
     Raises:
-        OptionError: an unknown name, fewer than two words, or a rate below 1.
+        OptionError: an unknown name, fewer than two words, or a stride below 1.
     """
 
     features: str = "mfcc"
@@ -43,72 +48,70 @@ class SpeechOptions:
 
     def __post_init__(self) -> None:
         for name, known in (("features", FEATURES), ("split", SPLITS_OF)):
-            if getattr(self, name) not in known:
-                raise OptionError(
-                    f"{name}: received "
-                    f"{getattr(self, name)!r}{suggest(str(getattr(self, name)), known)}"
-                )
+            value = getattr(self, name)
+            if value not in known:
+                raise OptionError(f"{name}: expected one of {', '.join(known)}, got {value!r}")
         object.__setattr__(self, "words", tuple(self.words))
         if len(set(self.words)) < 2 or len(set(self.words)) != len(self.words):
-            raise OptionError(f"words: received {self.words!r}; needs two or more different ones")
-        if not isinstance(self.every, int) or isinstance(self.every, bool) or self.every < 1:
-            raise OptionError(f"every: received {self.every!r}; needs an integer of 1 or more")
+            raise OptionError(f"words: expected two or more different words, got {self.words!r}")
+        check_integers(self, 1, "every")
         if self.every > 1 and self.features != "raw":
             raise OptionError(
-                f"every: received {self.every} with features='mfcc'; needs features='raw'"
+                f"every: expected 1 with features='mfcc', got {self.every}; set features='raw'"
             )
 
 
 def scan(folder: Path, words: tuple[str, ...]) -> tuple[list[Path], list[int]]:
-    """The recordings of a second's length, and each one's word.
+    """Return the recordings that last a second, and the index of each one's word.
 
-    Only whole seconds are kept, as the paper does: that is what makes its 34,975 recordings of ten
-    words.
+    As in the paper, shorter recordings do not count, which leaves 34,975 of ten words.
 
     Raises:
-        DataError: a word without a folder or without recordings.
+        DataError: a word has no folder or no recordings.
     """
+    # The header of a plain WAV file, and 16-bit samples.
+    least = 44 + 2 * RATE
     files, labels = [], []
     for number, word in enumerate(words):
-        whole = 44 + 2 * RATE  # the header of a plain WAV file, and 16-bit samples
-        mine = sorted(
-            file for file in (folder / word).glob("*.wav") if file.stat().st_size >= whole
-        )
-        if not mine:
+        recordings = sorted((folder / word).glob("*.wav"))
+        complete = [file for file in recordings if file.stat().st_size >= least]
+        if not complete:
             raise DataError(
-                f"{folder / word}: holds no recordings of a second; needs the archive's folder of "
-                "that word"
+                f"{folder / word}: expected recordings of a second, got none; give the archive's "
+                "folder of that word"
             )
-        files += mine
-        labels += [number] * len(mine)
+        files += complete
+        labels += [number] * len(complete)
     return files, labels
 
 
 def listed(folder: Path, files: list[Path]) -> dict[str, Tensor]:
-    """The archive's own splits, by its two lists.
+    """Return the indices of the archive's splits, from its two lists.
 
     Raises:
-        DataError: a list that is missing.
+        DataError: a list is missing.
     """
     names = {}
     for split, name in (("val", "validation_list.txt"), ("test", "testing_list.txt")):
         if not (folder / name).is_file():
             raise DataError(
-                f"{folder / name}: missing; needs the archive's list, or split='random'"
+                f"{folder / name}: expected the archive's list, got none; add it, or set "
+                f"split='random'"
             )
         names[split] = set((folder / name).read_text(encoding="utf-8").split())
-    of = [
-        next((s for s in names if f"{f.parent.name}/{f.name}" in names[s]), "train") for f in files
-    ]
-    return {
-        split: torch.tensor([i for i, s in enumerate(of) if s == split])
-        for split in ("train", "val", "test")
-    }
+
+    parts: dict[str, list[int]] = {"train": [], "val": [], "test": []}
+    for index, file in enumerate(files):
+        name = f"{file.parent.name}/{file.name}"
+        split = next((split for split in names if name in names[split]), "train")
+        parts[split].append(index)
+    return {split: torch.tensor(indices) for split, indices in parts.items()}
 
 
 def create(request: Request) -> SequenceDataset:
-    """The data set of a request; coefficients are scaled by the mean and standard deviation of up
-    to 512 training recordings.
+    """Return the data set of a request.
+
+    Coefficients are standardised by up to 512 training recordings.
     """
     options: SpeechOptions = request.options
     files, labels = scan(request.folder, tuple(options.words))
@@ -118,22 +121,20 @@ def create(request: Request) -> SequenceDataset:
     else:
         rest, test = stratified(numbers, 0.15)
         fraction = request.share
-        kept, val = stratified(numbers[rest], fraction)
-        parts = {"train": rest[kept], "val": rest[val], "test": test}
+        train, val = stratified(numbers[rest], fraction)
+        parts = {"train": rest[train], "val": rest[val], "test": test}
     chosen = parts[request.split]
     if not len(parts["train"]) or not len(chosen):
         raise DataError(
-            f"{request.folder}: {len(files)} recordings leave none for {request.split}; needs more "
-            "of them"
+            f"{request.folder}: expected more than {len(files)} recordings, which leave none for "
+            f"{request.split}; add recordings"
         )
 
     def read(indices: Tensor) -> Tensor:
         samples = torch.stack([read_wav(files[i], RATE)[:RATE] for i in indices.tolist()])
-        return (
-            mfcc(samples, RATE)
-            if options.features == "mfcc"
-            else samples[:, :: options.every, None]
-        )
+        if options.features == "mfcc":
+            return mfcc(samples, RATE)
+        return samples[:, :: options.every, None]
 
     values: Callable[[Tensor], Tensor] = read
     if options.features == "mfcc":

@@ -1,5 +1,5 @@
-"""Stamps canvas: one stamp of Tux Paint, a photograph or drawing that is cut out, on a canvas among
-fragments of others. Where it is, is known to the pixel.
+"""Stamps canvas: one stamp of Tux Paint (a cut-out photograph or drawing) on a canvas among
+fragments of others, with a mask of the stamp.
 """
 
 from __future__ import annotations
@@ -27,25 +27,36 @@ from fredholm.lab.data.registry import Entry, Request, register_dataset
 from fredholm.lab.data.sources import Package
 from fredholm.lab.data.splits import place_of
 
+from .checks import check_integers
 from .composed import ComposedDataset
 
-STORED, LEAST = 96, 32  # sides in pixels: of a stored stamp, of the smallest original that is kept
+STORED = 96
+"""Side of a stored stamp, in pixels."""
+LEAST = 32
+"""Smallest side of an original stamp."""
 STAMPS, NAMES = "stamps.npy", "names.txt"
 CLASSES = "animals", "food", "household", "plants", "seasonal", "symbols", "town", "vehicles"
 SIZE, COARSE = (224, 224), 12
-PARTS = ((0.2, 2), (0.3, 1), (1.0, 0))  # up to this hash: test, val, train
-NOISE = 24  # largest value of it
+# Upper limits of a stamp's hash in [0, 1): below 0.2 it is in test (2), below 0.3 in val (1).
+PARTS = ((0.2, 2), (0.3, 1), (1.0, 0))
+NOISE = 24
+"""Largest value of the noise."""
 _NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
 class StampOptions:
-    """``clutter``: fragments of other stamps; ``share``: the stamp's longer side over the canvas's
-    shorter one; ``seed`` of the places; ``train``, ``val``, ``test``: how many canvases a split
-    has, stamps again at other places where there are fewer, 0 for one a stamp.
+    """Options of the data set.
+
+    Attributes:
+        clutter: number of fragments of other stamps.
+        share: the stamp's longer side over the canvas's shorter side.
+        seed: of the positions.
+        train, val, test: numbers of canvases; 0 for one per stamp. If there are fewer stamps, they
+            occur again at other positions.
 
     Raises:
-        OptionError: negative numbers, or a stamp that the canvas does not hold.
+        OptionError: a negative number, or a stamp that does not fit into the canvas.
     """
 
     clutter: int = 10
@@ -56,29 +67,28 @@ class StampOptions:
     test: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("clutter", "seed", "train", "val", "test"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-                raise OptionError(f"{name}: received {value!r}; needs a number, 0 or more")
+        check_integers(self, 0, "clutter", "seed", "train", "val", "test")
         number = isinstance(self.share, int | float) and not isinstance(self.share, bool)
         if not number or not 0.05 <= self.share <= 1:
-            raise OptionError(f"share: received {self.share!r}; needs a number in [0.05, 1]")
+            raise OptionError(f"share: expected a number in [0.05, 1], got {self.share!r}")
 
 
 def cut_out(content: bytes, name: str) -> UInt8[np.ndarray, "4 s s"] | None:
-    """A stamp as red, green, blue and opacity, its longer side :data:`STORED`; None of one that is
-    too small or without a background to leave out.
+    """Cut out a stamp as red, green, blue and opacity, with its longer side :data:`STORED`.
+
+    Returns None for a stamp that is too small or does not have a transparent background.
 
     Raises:
-        DataError: no picture.
+        DataError: the content is not a picture.
     """
-    whole = decoded(name, "RGBA", content)
-    from PIL import Image  # which is here, or nothing would have been decoded
+    picture = decoded(name, "RGBA", content)
+    # Decoding has succeeded, so PIL is installed.
+    from PIL import Image
 
-    box = whole.getchannel("A").point(lambda value: 255 * (value > 127)).getbbox()
+    box = picture.getchannel("A").point(lambda value: 255 * (value > 127)).getbbox()
     if box is None:
         return None
-    cut = whole.crop(box)
+    cut = picture.crop(box)
     opaque = np.asarray(cut.getchannel("A")) > 127
     if max(cut.size) < LEAST or opaque.mean() > 0.98:
         return None
@@ -93,7 +103,7 @@ def cut_out(content: bytes, name: str) -> UInt8[np.ndarray, "4 s s"] | None:
 
 
 def derive(archive: Path, folder: Path, advance: Callable[[int], None]) -> None:
-    """All stamps of the classes in the order of their names: ``stamps.npy``, ``names.txt``."""
+    """Write all stamps of the classes, sorted by name: ``stamps.npy`` and ``names.txt``."""
     found: dict[str, np.ndarray] = {}
     with tar_stream(archive, APT) as tar:
         for member in tar:
@@ -107,24 +117,25 @@ def derive(archive: Path, folder: Path, advance: Callable[[int], None]) -> None:
                 found[name] = one
                 advance(one.nbytes)
     if not found:
-        raise DataError(f"{archive}: holds no stamps; it is another package")
+        raise DataError(f"{archive}: expected stamps, got none; it is another package")
     stamps, names = _in_order(found)
     np.save(folder / STAMPS, stamps)
     (folder / NAMES).write_text("\n".join(names) + "\n", encoding="utf-8")
 
 
 def _in_order(found: dict[str, np.ndarray]) -> tuple[np.ndarray, list[str]]:
-    """Stamps by the order of their names."""
+    """Return the stamps in the order of their names, and the names."""
     names = sorted(found)
     return np.stack([found[name] for name in names]), names
 
 
 def read_stamps(folder: Path) -> tuple[np.ndarray, list[str]]:
-    """The stamps of a folder, (M, 4, s, s), and their names: what :func:`derive` wrote, or the
-    package's own, ``CLASS/…/NAME.png``.
+    """Read the stamps of a folder, (M, 4, s, s), and their names.
+
+    They are the files of :func:`derive`, or those of the package, ``CLASS/…/NAME.png``.
 
     Raises:
-        DataError: neither.
+        DataError: the folder has neither, or its files are damaged.
     """
     if not (folder / STAMPS).is_file():
         found = {}
@@ -135,8 +146,8 @@ def read_stamps(folder: Path) -> tuple[np.ndarray, list[str]]:
                     found[path.relative_to(folder).as_posix()] = one
         if not found:
             raise DataError(
-                f"{folder}: holds no stamps; needs the folders {', '.join(CLASSES)} of Tux Paint's "
-                "stamps, or fetch stamps-canvas"
+                f"{folder}: expected the folders {', '.join(CLASSES)} of Tux Paint's stamps, got "
+                "none; give their folder, or fetch stamps-canvas"
             )
         return _in_order(found)
     try:
@@ -144,50 +155,54 @@ def read_stamps(folder: Path) -> tuple[np.ndarray, list[str]]:
         names = (folder / NAMES).read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError, EOFError) as error:
         raise DataError(
-            f"{folder}: no stored stamps ({error}); fetch stamps-canvas again with --force"
+            f"{folder}: expected stored stamps, got none ({error}); fetch stamps-canvas again with "
+            "--force"
         ) from error
     classes = {name.split("/")[0] for name in names}
     shape = (len(names), 4, STORED, STORED)
     if stamps.shape != shape or stamps.dtype != np.uint8 or not classes <= set(CLASSES):
         raise DataError(
-            f"{folder}: {stamps.shape} stamps of {stamps.dtype} for {len(names)} names; fetch "
-            "stamps-canvas again with --force"
+            f"{folder}: expected stamps {shape} of uint8, got {stamps.shape} of {stamps.dtype}; "
+            "fetch stamps-canvas again with --force"
         )
     return stamps, names
 
 
 def parts_of(names: Sequence[str], stamps: UInt8[np.ndarray, "m 4 s s"]) -> list[int]:
-    """0 (train), 1 (val) or 2 (test) of each stamp, those alike together: by names that differ in
-    numbers or in being mirrored, or by outlines, mirrored too, that are one at :data:`COARSE`
-    pixels.
-    """
-    above: dict[str, str] = {}
+    """Return 0 (train), 1 (val) or 2 (test) for each stamp; similar stamps are in one part.
 
-    def first(key: str) -> str:
-        while above.setdefault(key, key) != key:
-            key = above[key]
+    Stamps are similar if their names differ only in numbers or in ``_mirror``, or if their outlines
+    or mirrored outlines are equal at :data:`COARSE` pixels.
+    """
+    # Union-find over names and outlines: each stamp joins the groups of its name and its outline.
+    parent: dict[str, str] = {}
+
+    def root(key: str) -> str:
+        while parent.setdefault(key, key) != key:
+            key = parent[key]
         return key
 
-    keys = []
+    words = []
     for name, stamp in zip(names, stamps):
         word = _NUMBER.sub("#", name.removesuffix(".png").replace("_mirror", ""))
-        one, other = sorted((first(f"name {word}"), first(f"outline {_outline(stamp[3])}")))
-        above[other] = one
-        keys.append(word)
+        one, other = sorted((root(f"name {word}"), root(f"outline {_outline(stamp[3])}")))
+        parent[other] = one
+        words.append(word)
     groups: dict[str, list[int]] = defaultdict(list)
-    for place, word in enumerate(keys):
-        groups[first(f"name {word}")].append(place)
-    result = [0] * len(names)
-    for places in groups.values():
-        where = place_of(min(keys[place] for place in places))
-        part = next(part for limit, part in PARTS if where < limit)
-        for place in places:
-            result[place] = part
-    return result
+    for index, word in enumerate(words):
+        groups[root(f"name {word}")].append(index)
+
+    parts = [0] * len(names)
+    for indices in groups.values():
+        hashed = place_of(min(words[index] for index in indices))
+        part = next(part for limit, part in PARTS if hashed < limit)
+        for index in indices:
+            parts[index] = part
+    return parts
 
 
 def _outline(opacity: UInt8[np.ndarray, "s s"]) -> str:
-    """A coarse outline, the same of a stamp and its mirror images."""
+    """Return a coarse outline, the same for a stamp and its mirror images."""
     side = STORED // COARSE
     small = opacity.reshape(COARSE, side, COARSE, side).mean((1, 3)) > 127
     turned = (small, small[::-1], small[:, ::-1], small[::-1, ::-1])
@@ -202,11 +217,10 @@ def compose(
     options: StampOptions,
     *keys: int,
 ) -> tuple[UInt8[Tensor, "b 3 h w"], Tensor]:
-    """Canvases and the pixels (B, H, W) of the stamps ``which`` on them, from keys and indices
-    alone.
+    """Compose canvases of the stamps ``which``, and the stamps' masks (B, H, W).
 
-    From one colour to another and noise, then fragments of stamps drawn from all, a third of the
-    whole one's side, then the whole one.
+    They depend only on keys and indices. A canvas has a colour gradient and noise, over it
+    fragments of random stamps with a third of the stamp's side, and over both the stamp.
 
     Example:
         >>> stamps = torch.full((2, 4, 8, 8), 255, dtype=torch.uint8)
@@ -223,19 +237,19 @@ def compose(
         paint = _background(size, *keys, index)
         for number in range(options.clutter):
             draw = [float(uniform(*keys, 2, number, part, index)) for part in range(5)]
-            other = _scaled(stamps[int(draw[0] * len(stamps))], side)
-            cut_y, cut_x = (int(d * (side - piece + 1)) for d in draw[1:3])
-            fragment = other[:, cut_y : cut_y + piece, cut_x : cut_x + piece]
-            top, left = (int(d * (n - piece + 1)) for d, n in zip(draw[3:5], size))
+            chosen, cut_y, cut_x, put_y, put_x = draw
+            other = _scaled(stamps[int(chosen * len(stamps))], side)
+            y, x = int(cut_y * (side - piece + 1)), int(cut_x * (side - piece + 1))
+            fragment = other[:, y : y + piece, x : x + piece]
+            top, left = int(put_y * (height - piece + 1)), int(put_x * (width - piece + 1))
             _over(paint, fragment, top, left)
-        top, left = (
-            int(integers(n - side + 1, *keys, place, index))
-            for place, n in ((3, height), (4, width))
-        )
-        own = _scaled(stamps[stamp], side)
-        _over(paint, own, top, left)
+
+        top = int(integers(height - side + 1, *keys, 3, index))
+        left = int(integers(width - side + 1, *keys, 4, index))
+        scaled = _scaled(stamps[stamp], side)
+        _over(paint, scaled, top, left)
         mask = torch.zeros(height, width, dtype=torch.bool)
-        mask[top : top + side, left : left + side] = own[3] > 0.5
+        mask[top : top + side, left : left + side] = scaled[3] > 0.5
         canvases.append((255 * paint).round().clamp(0, 255).byte())
         masks.append(mask)
     if not canvases:
@@ -244,13 +258,15 @@ def compose(
 
 
 def _background(size: tuple[int, int], *keys: int | Tensor) -> Float[Tensor, "3 h w"]:
-    """From one colour to another along a direction, and noise."""
+    """Paint a gradient between two colours in a random direction, with noise."""
     height, width = size
     *fixed, index = keys
-    first, last = (
-        torch.stack([uniform(*fixed, 0, end, channel, index) for channel in range(3)]).float()
-        for end in (0, 1)
-    )
+
+    def colour(end: int) -> Tensor:
+        channels = [uniform(*fixed, 0, end, channel, index) for channel in range(3)]
+        return torch.stack(channels).float()
+
+    first, last = colour(0), colour(1)
     angle = 2 * torch.pi * uniform(*fixed, 0, 2, 0, index).float()
     y = torch.linspace(-1, 1, height)[:, None] * angle.sin()
     x = torch.linspace(-1, 1, width) * angle.cos()
@@ -261,22 +277,25 @@ def _background(size: tuple[int, int], *keys: int | Tensor) -> Float[Tensor, "3 
 
 
 def _scaled(stamp: UInt8[Tensor, "4 s s"], side: int) -> Float[Tensor, "4 t t"]:
-    """Colours times opacity, and opacity, in [0, 1] at another size."""
-    whole = stamp[None].float() / 255
-    whole = torch.cat([whole[:, :3] * whole[:, 3:], whole[:, 3:]], 1)
+    """Return colours times opacity, and opacity, in [0, 1] at another size.
+
+    Premultiplied colours do not mix with those of transparent pixels.
+    """
+    pixels = stamp[None].float() / 255
+    premultiplied = torch.cat([pixels[:, :3] * pixels[:, 3:], pixels[:, 3:]], 1)
     options: Any = {"mode": "bilinear", "antialias": True, "align_corners": False}
-    return functional.interpolate(whole, (side, side), **options)[0]
+    return functional.interpolate(premultiplied, (side, side), **options)[0]
 
 
 def _over(paint: Tensor, stamp: Tensor, top: int, left: int) -> None:
-    """Put a stamp over a place of the canvas."""
+    """Paint a premultiplied stamp over the canvas, in place."""
     rows, columns = stamp.shape[1:]
-    place = paint[:, top : top + rows, left : left + columns]
-    place.mul_(1 - stamp[3]).add_(stamp[:3])
+    window = paint[:, top : top + rows, left : left + columns]
+    window.mul_(1 - stamp[3]).add_(stamp[:3])
 
 
 def create(request: Request) -> ComposedDataset:
-    """The data set of a request; a canvas is made when asked for, of ``image_size``."""
+    """Return the data set of a request; reading a sample composes a canvas of ``image_size``."""
     entry, options = request.entry, request.options
     size = request.image_size or SIZE
     stored, names = read_stamps(source_folder(request, lambda file: True))
@@ -285,7 +304,9 @@ def create(request: Request) -> ComposedDataset:
     parts = parts_of(names, stored)
     chosen = [i for i, part in enumerate(parts) if part == wanted]
     if not chosen:
-        raise DataError(f"{request.split}: none of the {len(names)} stamps belongs to it")
+        raise DataError(
+            f"{request.split}: expected some of the {len(names)} stamps, got none; add stamps"
+        )
     stamps = torch.from_numpy(stored[chosen])
     labels = torch.tensor([CLASSES.index(names[i].split("/")[0]) for i in chosen])
     order = permutation(len(chosen), options.seed, key)

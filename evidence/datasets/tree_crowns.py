@@ -1,6 +1,4 @@
-"""Crowns of trees in four aerial photographs, each in a box: tiles to look for objects in, not to
-train on.
-"""
+"""Crowns of trees in four aerial photographs, each in a box: a test set for explanations."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ from .composed import check_kind
 
 SIZE = (224, 224)
 FOLDER = "deepforest/data"
-# name: bytes and sha256 of the photograph and of its boxes
+# Size in bytes and sha256 of each photograph and of its boxes.
 PHOTOGRAPHS = {
     "2019_YELL_2_528000_4978000_image_crop2": (
         (15333493, "a9bdb0f4447fdd899d22f567e0e20ba8320c5413b2ad0cd0ac8d9f3b6e0f9767"),
@@ -46,24 +44,26 @@ PHOTOGRAPHS = {
 
 
 class TileDataset(ArrayDataset):
-    """Tiles of photographs, and the boxes (N, H, W) in each; no masks are known."""
+    """Tiles of photographs with filled boxes (N, H, W), without masks."""
 
-    def __init__(self, *given: Any, boxes: Bool[Tensor, "n h w"], **scale: Sequence[float]):
-        super().__init__(*given, **scale)
+    def __init__(self, *arguments: Any, boxes: Bool[Tensor, "n h w"], **scale: Sequence[float]):
+        super().__init__(*arguments, **scale)
         self.boxes = boxes
 
     def masks(
         self, indices: Int[Tensor, " b"] | Sequence[int], kind: str = "mask"
     ) -> Bool[Tensor, "b h w"] | None:
-        known = check_kind(kind) == "box"
-        return self.boxes[torch.as_tensor(indices, dtype=torch.int64)] if known else None
+        if check_kind(kind) == "mask":
+            return None
+        return self.boxes[torch.as_tensor(indices, dtype=torch.int64)]
 
 
 def tiles(
     picture: np.ndarray, boxes: Sequence[tuple[float, float, float, float]], size: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Tiles (N, H, W, C) of a photograph side by side, without what is left at its edges, and
-    the filled boxes in each (N, H, W).
+    """Cut a photograph into tiles (N, H, W, C), and its filled boxes into (N, H, W).
+
+    Strips at the right and bottom edges that are smaller than a tile are left out.
 
     Example:
         >>> picture = np.arange(24, dtype=np.uint8).reshape(4, 6, 1)
@@ -72,23 +72,29 @@ def tiles(
         ([[3, 4, 5], [9, 10, 11]], [2, 0, 0, 0])
     """
     height, width = size
-    rows, columns = (whole // side for whole, side in zip(picture.shape, size))
+    rows, columns = picture.shape[0] // height, picture.shape[1] // width
     marked = np.zeros(picture.shape[:2], dtype=bool)
     for left, top, right, bottom in boxes:
         marked[round(top) : round(bottom), round(left) : round(right)] = True
-    whole = np.concatenate([picture, marked[..., None]], -1)[: rows * height, : columns * width]
-    depth = whole.shape[2]
-    cut = whole.reshape(rows, height, columns, width, depth).swapaxes(1, 2)
+
+    # The boxes are cut as a further channel.
+    stacked = np.concatenate([picture, marked[..., None]], -1)[: rows * height, : columns * width]
+    depth = stacked.shape[2]
+    cut = stacked.reshape(rows, height, columns, width, depth).swapaxes(1, 2)
     cut = cut.reshape(rows * columns, height, width, depth)
     return cut[..., :-1], cut[..., -1].astype(bool)
 
 
 def create(request: Request) -> TileDataset:
-    """All tiles with a crown in them, as ``test``."""
+    """Return all tiles with a crown, as ``test``.
+
+    Raises:
+        OptionError: another split.
+        DataError: tiles of this size do not have a crown.
+    """
     if request.split != "test":
         raise OptionError(
-            f"split: received {request.split!r}; tree-crowns is to look at, four photographs with "
-            "test alone"
+            f"split: expected test, the only one of tree-crowns, got {request.split!r}"
         )
     entry, size = request.entry, request.image_size or SIZE
     folder = source_folder(request, lambda file: file.name.endswith((".png", ".xml")))
@@ -96,17 +102,28 @@ def create(request: Request) -> TileDataset:
     for name in PHOTOGRAPHS:
         picture = np.asarray(decoded(folder / f"{name}.png", "RGB"))
         objects = read_annotation(folder / f"{name}.xml").objects
-        pieces = tiles(picture, [box for _, box in objects], size)
-        found.append(pieces[0])
-        inside.append(pieces[1])
-    whole, boxes = (torch.from_numpy(np.concatenate(parts)) for parts in (found, inside))
-    kept = boxes.flatten(1).any(1)
-    if not bool(kept.any()):
-        raise DataError(f"image_size: received {size}; no photograph has a tile of that size")
-    images = whole[kept].permute(0, 3, 1, 2).contiguous()
-    known = images, torch.zeros(len(images), dtype=torch.int64), entry.classes
-    scale = {"mean": entry.mean, "std": entry.std}
-    return TileDataset(entry.name, "test", *known, boxes=boxes[kept], **scale)
+        pieces, boxes_inside = tiles(picture, [box for _, box in objects], size)
+        found.append(pieces)
+        inside.append(boxes_inside)
+    pixels = torch.from_numpy(np.concatenate(found))
+    boxes = torch.from_numpy(np.concatenate(inside))
+    with_crown = boxes.flatten(1).any(1)
+    if not bool(with_crown.any()):
+        raise DataError(
+            f"image_size: expected a side with a tile in the photographs, got {size}; take less"
+        )
+    images = pixels[with_crown].permute(0, 3, 1, 2).contiguous()
+    labels = torch.zeros(len(images), dtype=torch.int64)
+    return TileDataset(
+        entry.name,
+        "test",
+        images,
+        labels,
+        entry.classes,
+        boxes=boxes[with_crown],
+        mean=entry.mean,
+        std=entry.std,
+    )
 
 
 def _pinned() -> tuple[PinnedFile, ...]:

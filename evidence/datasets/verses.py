@@ -1,5 +1,5 @@
-"""Verses: the pairs of ``kjv-web`` as two sequences of bytes, a runnable stand-in for the Long
-Range Arena's Retrieval task.
+"""Verses: the pairs of ``kjv-web`` as two sequences of bytes, a stand-in for the Long Range Arena's
+Retrieval task.
 """
 
 from __future__ import annotations
@@ -18,16 +18,20 @@ from .aan import PairOptions, pair_dataset
 
 
 def create(request: Request) -> TokenDataset:
-    """The data set of a request: the two verses of each pair, and whether they are the same."""
+    """Return the data set of a request: pairs of verses, and whether they are the same verse."""
     folder = source_folder(replace(request, entry=kjv_web.ENTRY), lambda file: True)
-    result = [
-        pair for pair in kjv_web.read_pairs(folder) if kjv_web.split_of(pair[0][0]) == request.split
-    ]
-    first, second = zip(*(text.split(kjv_web.BETWEEN) for _, text, _ in result))
-    labels, length = torch.tensor([int(same) for _, _, same in result]), request.options.max_length
-    return pair_dataset(
-        request, Rows.of_texts(first, length), Rows.of_texts(second, length), labels, length
-    )
+    first, second, labels = [], [], []
+    for verses, text, same in kjv_web.read_pairs(folder):
+        if kjv_web.split_of(verses[0]) != request.split:
+            continue
+        one, other = text.split(kjv_web.BETWEEN)
+        first.append(one)
+        second.append(other)
+        labels.append(int(same))
+
+    length = request.options.max_length
+    rows = Rows.of_texts(first, length), Rows.of_texts(second, length)
+    return pair_dataset(request, *rows, torch.tensor(labels), length)
 
 
 ENTRY = Entry(

@@ -1,5 +1,6 @@
-"""Voice prompts of a telephone exchange, raw sound at 8,000 samples a second: which of five
-languages is spoken. One speaker a language, so that voices are told apart as much as languages.
+"""Voice prompts of a telephone exchange in five languages, raw sound at 8,000 samples per second.
+
+There is one speaker per language, so a model may recognise voices as well as languages.
 """
 
 from __future__ import annotations
@@ -32,15 +33,21 @@ from .sound_features import read_wav
 
 RATE = 8_000
 LANGUAGES = {"en": "English", "es": "Spanish", "fr": "French", "it": "Italian", "ru": "Russian"}
-TEST, QUIET = 0.2, 0.25  # share of the phrases; of a clip's own level, below it is a pause
+TEST = 0.2
+"""Share of the phrases in the test set."""
+QUIET = 0.25
+"""Level of a window, relative to its clip's, below which it is a pause."""
 
 
 @dataclass(frozen=True)
 class PromptOptions(TimeSeriesOptions):
-    """``seconds`` of a sample, cut out of a clip, and what :class:`TimeSeriesOptions` has.
+    """Options of :class:`TimeSeriesOptions` and one more.
+
+    Attributes:
+        seconds: duration of a sample, which is cut out of a clip.
 
     Raises:
-        OptionError: less than 2 samples.
+        OptionError: a duration of less than two samples.
     """
 
     seconds: float = 1.0
@@ -50,19 +57,23 @@ class PromptOptions(TimeSeriesOptions):
         number = isinstance(self.seconds, int | float) and not isinstance(self.seconds, bool)
         if not number or not 2 / RATE <= self.seconds < float("inf"):
             raise OptionError(
-                f"seconds: received {self.seconds!r}; needs {2 / RATE:g} s (two samples) or more"
+                f"seconds: expected {2 / RATE:g} s (two samples) or more, got {self.seconds!r}"
             )
 
     @property
     def points(self) -> int:
-        """Samples of a window at the full rate."""
+        """Number of samples of a window at the full rate."""
         return round(self.seconds * RATE)
 
 
 @dataclass(frozen=True)
 class Clips:
-    """The clips of one language: ``samples`` (16-bit integers) end to end, of each ``names`` and
-    how many are its own.
+    """The clips of one language.
+
+    Attributes:
+        samples: of all clips, one after the other, as 16-bit integers.
+        names: of the clips.
+        lengths: number of samples of each clip.
     """
 
     samples: np.ndarray
@@ -71,11 +82,13 @@ class Clips:
 
 
 def gather(files: Iterable[tuple[str, bytes]]) -> dict[str, Clips]:
-    """The clips of each language, in the order of their names, from (path, content) of WAV files
-    below folders such as ``en_US_f_Allison``; clips of silence are left out.
+    """Return the clips of each language, sorted by name.
+
+    The files are (path, content) of WAV files below folders such as ``en_US_f_Allison``. Clips of
+    silence are left out.
 
     Raises:
-        DataError: a file that is no such WAV file.
+        DataError: a file is not a WAV file of one channel at 8,000 samples per second.
     """
     found: dict[str, dict[str, np.ndarray]] = {}
     for path, content in files:
@@ -84,30 +97,31 @@ def gather(files: Iterable[tuple[str, bytes]]) -> dict[str, Clips]:
         if language in LANGUAGES and not phrase.startswith("silence/"):
             samples = read_wav(Path(path), RATE, content) * 32768
             found.setdefault(language, {})[phrase] = samples.numpy().astype("<i2")
-    return {
-        language: Clips(
-            np.concatenate([clips[name] for name in sorted(clips)]),
-            sorted(clips),
-            [len(clips[name]) for name in sorted(clips)],
-        )
-        for language, clips in found.items()
-    }
+
+    languages: dict[str, Clips] = {}
+    for language, by_name in found.items():
+        names = sorted(by_name)
+        clips = [by_name[name] for name in names]
+        languages[language] = Clips(np.concatenate(clips), names, [len(clip) for clip in clips])
+    return languages
 
 
 def derive(archive: Path, folder: Path, advance: Callable[[int], None]) -> None:
-    """``en.npy`` and ``en.json`` (and so on) of the languages in an archive."""
+    """Write ``en.npy`` and ``en.json`` (and so on) for the languages in an archive."""
 
     def files() -> Iterator[tuple[str, bytes]]:
         with tar_stream(archive, APT) as tar:
             for member in tar:
                 _, sounds, path = member.name.partition("/sounds/")
-                stream = tar.extractfile(member) if path.endswith(".wav") else None
-                if sounds and stream is not None:
+                if not sounds or not path.endswith(".wav"):
+                    continue
+                stream = tar.extractfile(member)
+                if stream is not None:
                     yield path, stream.read()
 
     found = gather(files())
     if not found:
-        raise DataError(f"{archive}: holds no prompts; it is another package")
+        raise DataError(f"{archive}: expected voice prompts, got none; it is another package")
     for language, clips in found.items():
         np.save(folder / f"{language}.npy", clips.samples)
         listed = {"names": clips.names, "lengths": clips.lengths}
@@ -116,10 +130,10 @@ def derive(archive: Path, folder: Path, advance: Callable[[int], None]) -> None:
 
 
 def read(folder: Path) -> dict[str, Clips]:
-    """What :func:`derive` wrote, or the folders of the packages themselves.
+    """Read the files of :func:`derive`, or the folders of the packages.
 
     Raises:
-        DataError: a language that is missing, or files that do not belong together.
+        DataError: a language is missing, or files do not belong together.
     """
     if not any((folder / f"{language}.npy").is_file() for language in LANGUAGES):
         paths = sorted(folder.glob("*_*/**/*.wav"))
@@ -129,33 +143,37 @@ def read(folder: Path) -> dict[str, Clips]:
     missing = [language for language in LANGUAGES if language not in found]
     if missing:
         raise DataError(
-            f"{folder}: no clips of {', '.join(missing)}; needs a folder of .wav files of each, "
-            "such as en_US_f_Allison"
+            f"{folder}: expected a folder of .wav files per language, such as en_US_f_Allison, got "
+            f"no clips of {', '.join(missing)}; add them"
         )
     return {language: found[language] for language in LANGUAGES}
 
 
 def _stored(folder: Path, language: str) -> Clips:
+    """Read one language's files of :func:`derive`."""
     try:
         samples = np.load(folder / f"{language}.npy", mmap_mode="r")
         listed = json.loads((folder / f"{language}.json").read_text(encoding="utf-8"))
         clips = Clips(samples, listed["names"], listed["lengths"])
-        sizes = len(clips.names), sum(clips.lengths)
+        names, total = len(clips.names), sum(clips.lengths)
     except (OSError, ValueError, EOFError, KeyError, TypeError) as error:
         raise DataError(
-            f"{folder}: no clips of {language} ({error}); fetch voice-prompts again with --force"
+            f"{folder}: expected clips of {language}, got none ({error}); fetch voice-prompts "
+            "again with --force"
         ) from error
-    if samples.dtype != np.int16 or sizes != (len(clips.lengths), len(samples)):
+    fitting = names == len(clips.lengths) and total == len(samples)
+    if samples.dtype != np.int16 or not fitting:
         raise DataError(
-            f"{folder}: {len(samples):,} samples of {language} for clips of {sizes[1]:,}; fetch "
+            f"{folder}: expected {total:,} samples of {language}, got {len(samples):,}; fetch "
             "voice-prompts again with --force"
         )
     return clips
 
 
 def windows(clips: Clips, points: int) -> tuple[list[int], list[str]]:
-    """Where the windows of ``points`` begin, side by side in each clip, and the phrase of each;
-    what is left at a clip's end and pauses are not among them.
+    """Return the starts of windows of ``points`` side by side in each clip, and their phrases.
+
+    Pauses are left out, and so are samples at a clip's end that do not fill a window.
 
     Example:
         >>> loud = np.array([9, -9, 9, 0, 0, 0, 9, -9], dtype=np.int16)
@@ -165,18 +183,21 @@ def windows(clips: Clips, points: int) -> tuple[list[int], list[str]]:
     starts, phrases, begin = [], [], 0
     for name, length in zip(clips.names, clips.lengths):
         count = length // points
-        clip = clips.samples[begin : begin + count * points].astype(np.float32)
-        level = clip.reshape(count, points).std(1)
-        for place in np.flatnonzero(level > QUIET * clip.std()) if count else ():
-            starts.append(begin + int(place) * points)
-            phrases.append(name)
+        if count:
+            clip = clips.samples[begin : begin + count * points].astype(np.float32)
+            level = clip.reshape(count, points).std(1)
+            for window in np.flatnonzero(level > QUIET * clip.std()):
+                starts.append(begin + int(window) * points)
+                phrases.append(name)
         begin += length
     return starts, phrases
 
 
 def create(request: Request) -> SequenceDataset:
-    """The data set of a request: a phrase is in one split in all languages, which follows from its
-    name; amplitudes are scaled over the training windows, or in each window.
+    """Return the data set of a request.
+
+    The split of a phrase depends on its name and is the same in all languages. Amplitudes are
+    standardised over the training windows, or in each window.
     """
     options: PromptOptions = request.options
     samples: list[np.ndarray] = []
@@ -190,11 +211,11 @@ def create(request: Request) -> SequenceDataset:
         cut = samples[number][start : start + options.points].astype(np.float32)
         return torch.from_numpy(cut)[:, None] / 32768
 
-    mine = chosen[request.split]
-    if not chosen["train"] or not mine:
+    windows_of_split = chosen[request.split]
+    if not chosen["train"] or not windows_of_split:
         raise DataError(
-            f"{request.split}: no clip of it has a window of {options.seconds:g} seconds; needs "
-            "shorter ones: options.seconds"
+            f"{request.split}: expected clips with a window of {options.seconds:g} seconds, got "
+            "none; set a smaller options.seconds"
         )
     mean, std = mean_and_deviation(torch.cat([window(*one) for one in chosen["train"]]))
     key = SPLITS.index(request.split)
@@ -202,15 +223,16 @@ def create(request: Request) -> SequenceDataset:
     def values(indices: Tensor) -> Float[Tensor, "b n c"]:
         rows = []
         for index in indices.tolist():
-            row = window(*mine[index])
-            row = (row - mean) / std if options.scale == "file" else row
+            row = window(*windows_of_split[index])
+            if options.scale == "file":
+                row = (row - mean) / std
             rows.append(observed(row, options, key, index))
         return padded(rows)
 
     result = SequenceDataset(
         request.entry.name,
         request.split,
-        torch.tensor([number for number, _ in mine]),
+        torch.tensor([number for number, _ in windows_of_split]),
         tuple(LANGUAGES.values()),
         values,
         shape=(options.points, 1),

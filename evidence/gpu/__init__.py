@@ -1,5 +1,6 @@
-"""The Triton kernels and whole models on a GPU, with torch, triton, numpy, safetensors and jaxtyping
-alone: ``PYTHONPATH=src python3 -m evidence time gpu``.
+"""The Triton kernels and whole models on a GPU: ``PYTHONPATH=src python3 -m evidence time gpu``.
+
+This needs no more packages than torch, triton, numpy, safetensors and jaxtyping.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ SUBJECT = Subject(
 
 
 def time(options: Options) -> None:
-    """Kernels and models, for 9 minutes or ``--minutes``; see :mod:`evidence.gpu.timing`."""
+    """Time kernels and models, for at most 9 minutes; see :mod:`evidence.gpu.timing`."""
     _interpret(options)
     from .timing import time as run
 
@@ -26,7 +27,7 @@ def time(options: Options) -> None:
 
 
 def tune(options: Options) -> None:
-    """Tile sizes by measurement, written to the kernels' tables."""
+    """Measure tile sizes and write the fastest to the kernels' tables."""
     _interpret(options)
     from .tune import run
 
@@ -34,14 +35,18 @@ def tune(options: Options) -> None:
 
 
 def resources(options: Options) -> None:
-    """What the kernels need of a GPU, without one."""
-    os.environ.pop("TRITON_INTERPRET", None)  # the interpreter would take the compiler's place
+    """Compile the kernels and read their needs from the machine code; this needs no GPU."""
+    # With this variable Triton interprets the kernels instead of compiling them.
+    os.environ.pop("TRITON_INTERPRET", None)
     from .resources import run
 
     run(options)
 
 
 def _interpret(options: Options) -> None:
-    """Triton asks for this when a kernel is defined: before any of them is imported."""
+    """Let Triton interpret the kernels in a small run.
+
+    Triton reads the variable when a kernel is defined, so it is set before any kernel's import.
+    """
     if options.small:
         os.environ["TRITON_INTERPRET"] = "1"

@@ -1,6 +1,4 @@
-"""The Triton kernels that are checked and timed. A kernel joins by one function
-marked :func:`register`.
-"""
+"""The Triton kernels that are checked and timed; :func:`register` adds one."""
 
 from __future__ import annotations
 
@@ -18,18 +16,18 @@ class KernelCase:
     """One op with a Triton kernel.
 
     Attributes:
-        op: the op's name, for people.
-        bound: what bounds the kernel, from its arithmetic (docs/gpu.md).
-        sizes: of the timed cases, by a name that says them; the first is the one that is tuned.
-        small: sizes of the answer's check, where the definition fits in memory, and of the smoke
-            run.
-        make: inputs for sizes, seeded, in float32 on the CPU; every float one that needs a gradient
-            requires it.
-        run: the op on inputs, by a backend: ``run(inputs, "triton")``.
-        exact: the definition on the same inputs in float64.
-        flops: floating-point operations of the forward and of the backward at sizes, counted once:
-            nothing computed again.
-        tolerance: of the answers in half precision, relative in norm.
+        op: the operation's name in the tables.
+        bound: the resource that bounds the kernel, from its arithmetic (docs/gpu.md).
+        sizes: the timed cases by name; the first of them is tuned.
+        small: sizes for the check of the answer, where the definition fits in memory, and for the
+            smoke run.
+        make: returns inputs for the sizes, in float32 on the CPU, from torch's current seed. Inputs
+            that need a gradient require it.
+        run: computes the operation by a backend: ``run(inputs, "triton")``.
+        exact: computes the definition; it is called with inputs in float64.
+        flops: returns the floating-point operations of the forward and of the backward. Values that
+            a kernel computes again count once.
+        tolerance: allowed relative error in norm, in half precision.
     """
 
     op: str
@@ -53,21 +51,23 @@ def register(make_case: Callable[[], KernelCase]) -> Callable[[], KernelCase]:
 
 
 def leaf(*shape: int, scale: float = 1.0) -> Tensor:
-    """A random input that gets a gradient."""
+    """Return a random input that requires a gradient."""
     return (scale * torch.randn(*shape)).requires_grad_()
 
 
 def move(x: Inputs, device: str, dtype: torch.dtype) -> Inputs:
-    """Inputs on the device, float ones in ``dtype``; the same ones require gradients."""
-    moved = {
-        n: t.detach().to(device, dtype if t.is_floating_point() else t.dtype) for n, t in x.items()
-    }
-    return {n: t.requires_grad_(x[n].requires_grad) for n, t in moved.items()}
+    """Move inputs to the device, floating-point ones in ``dtype``; the same ones need gradients."""
+    moved = {}
+    for name, tensor in x.items():
+        to = dtype if tensor.is_floating_point() else tensor.dtype
+        moved[name] = tensor.detach().to(device, to).requires_grad_(tensor.requires_grad)
+    return moved
 
 
 # --- ITNet ----------------------------------------------------------------------------------------
 
-WIDTHS = {"h": 6, "d": 64, "w": 128}  # ITNet-S: 6 heads of 64, 128 hidden units
+# ITNet-S: 6 heads of 64, 128 hidden units.
+WIDTHS = {"h": 6, "d": 64, "w": 128}
 LENGTHS = {
     "N 1024": {"b": 8, "n": 1024},
     "N 512": {"b": 16, "n": 512},
@@ -82,18 +82,21 @@ def _itnet_sizes(**more: int) -> dict[str, dict[str, int]]:
 def _itnet_flops(
     b: int, h: int, n: int, d: int, w: int, m: int = 0, causal: int = 0
 ) -> tuple[float, float]:
-    """2·w·(d_h + columns) multiply-adds a pair and head and W2 once a query; the backward has three
-    products for each one.
+    """Return the operations of forward and backward.
+
+    The forward has 2·w·(d_h + columns) multiply-adds per pair and head, and one product with W2 per
+    query. The backward has three products for each of the pairs' products.
     """
     pairs = b * h * (n * (n + 1) / 2 if causal else n * n)
     product, moments, readout = pairs * w * (d + 2 * m), pairs * w * d, b * h * n * w * d * d
-    # backward: dM from W2 and d W2; S again, then dQ and dK; M again for d W2, U = dM Vᵀ and dV
+    # The backward: dM from W2, and dW2; S again, then dQ and dK; M again for dW2, U = dM Vᵀ and dV.
     return 2 * (product + moments + readout), 2 * (3 * product + 3 * moments + 2 * readout)
 
 
 def _itnet_inputs(b: int, h: int, n: int, d: int, w: int, m: int = 0, causal: int = 0) -> Inputs:
-    """Tensors of one layer of ITNet with weights of unit-sized pre-activations; ``m``: frequencies
-    of the appended columns.
+    """Return the tensors of one layer of ITNet, with pre-activations of unit size.
+
+    ``m`` is the number of frequencies of the appended columns.
     """
     e = d + 2 * m
     x: Inputs = {
@@ -111,7 +114,7 @@ def _itnet_inputs(b: int, h: int, n: int, d: int, w: int, m: int = 0, causal: in
 
 
 def _with_table(b: int, h: int, n: int, d: int, w: int) -> Inputs:
-    """The same on a line: the displacement term is a table."""
+    """Return the tensors of a layer on a line, where the displacement term is a table."""
     index = torch.arange(n)
     table = {"table": leaf(1, w, 2 * n - 1), "query_index": index + n - 1, "key_index": index}
     return _itnet_inputs(b, h, n, d, w) | table
@@ -120,12 +123,14 @@ def _with_table(b: int, h: int, n: int, d: int, w: int) -> Inputs:
 def _itnet(make: Callable[..., Inputs], bound: str, **more: int) -> KernelCase:
     from fredholm.families.itnet.hidden_first import mlp_kernel, mlp_kernel_naive
 
+    small = {"b": 1, "h": 2, "n": 12, "d": 16, "w": 16} | more
+    if "m" in more:
+        small["m"] = 4
     return KernelCase(
         op="exact ITNet" + (", causal" if more.get("causal") else ""),
         bound=bound,
         sizes=_itnet_sizes(**more),
-        small={"b": 1, "h": 2, "n": 12, "d": 16, "w": 16}
-        | {k: 4 if k == "m" else v for k, v in more.items()},
+        small=small,
         make=make,
         run=lambda x, backend: mlp_kernel(**x, activation="gelu_tanh", backend=backend),  # type: ignore[arg-type]
         exact=lambda x: mlp_kernel_naive(**x, activation="gelu_tanh"),  # type: ignore[arg-type]

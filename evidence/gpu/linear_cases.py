@@ -20,7 +20,7 @@ FLOOR = 1e-6
 
 
 def _quadrature(x: Inputs) -> Quadrature:
-    """Equal masses; where ``x`` has an order, that of the points."""
+    """Return a quadrature of equal masses, in the order of the inputs where they have one."""
     time = x.get("time")
     return Quadrature(
         mass=x["mass"], query_time=time, key_time=time, triangular=time is not None, equal=True
@@ -41,7 +41,7 @@ LENGTHS = {"N 4096": {"n": 4096}, "N 16384": {"n": 16384, "b": 2}, "N 1024": {"n
 def _luna_inputs(
     b: int, h: int, n: int, d: int, m: int, channels: int, hidden: int, causal: int = 0
 ) -> Inputs:
-    """Scalars of unit variance, and networks with positive outputs."""
+    """Return scalars of unit variance, and networks with positive outputs."""
     bank = {
         "weight": leaf(1, channels, hidden),
         "bias": leaf(1, channels, hidden),
@@ -77,13 +77,13 @@ def _luna_exact(x: Inputs) -> Tensor:
 def _luna_flops(
     b: int, h: int, n: int, d: int, m: int, channels: int, hidden: int, causal: int = 0
 ) -> tuple[float, float]:
-    """Two multiply-adds a hidden unit and scalar, d + 1 a feature and point on either side; the
-    backward has two for each one.
+    """Return the operations of forward and backward.
+
+    The forward has two multiply-adds per hidden unit and scalar, and d + 1 per feature and point,
+    on either side. The backward has two for each of them.
     """
-    scalars, sums = (
-        2 * b * h * n * m * channels * hidden * 2,
-        2 * b * h * n * m * channels * (d + 1),
-    )
+    scalars = 2 * b * h * n * m * channels * hidden * 2
+    sums = 2 * b * h * n * m * channels * (d + 1)
     return 2 * (scalars + sums), 2 * (2 * scalars + 2 * sums)
 
 
@@ -112,7 +112,7 @@ def luna_causal() -> KernelCase:
 
 
 def _linear_inputs(b: int, h: int, n: int, d: int, r: int, causal: int = 1) -> Inputs:
-    """Positive features."""
+    """Return positive features beside the values and masses."""
     features = {name: torch.rand(b, h, n, r).requires_grad_() for name in ("query", "key")}
     return features | _points(b, h, n, d, causal)
 
@@ -170,7 +170,7 @@ def _infsa_exact(x: Inputs) -> Tensor:
 
 
 def _infsa_flops(b: int, h: int, n: int, d: int, causal: int = 0) -> tuple[float, float]:
-    """Two products; five in the backward."""
+    """Return the operations of two products in the forward and five in the backward."""
     product = 2 * b * h * (n * (n + 1) / 2 if causal else n * n) * d
     return 2 * product, 5 * product
 
@@ -209,7 +209,7 @@ def infsa_causal() -> KernelCase:
 
 @register
 def ckconv() -> KernelCase:
-    """Causal, in float32 whatever the inputs: spectra have no half precision."""
+    """Return the causal convolution, computed in float32: spectra have no half precision."""
 
     def make(b: int, h: int, n: int, c: int, w: int) -> Inputs:
         scale = (c * w * n) ** -0.5
@@ -223,9 +223,8 @@ def ckconv() -> KernelCase:
         return grid_convolution(**x, grid=(x["signal"].shape[2],), causal=True, backend=backend)
 
     def flops(b: int, h: int, n: int, c: int, w: int) -> tuple[float, float]:
-        """Transforms, κ̂ from real weights, and a complex product a frequency; the backward has
-        twice each.
-        """
+        # Transforms, the kernel's spectrum from real weights, and a complex product per frequency;
+        # the backward has each of them twice.
         transforms = (w + 2 * b * h * c) * 5 * n * log2(2 * n)
         products = n * h * c * c * (4 * w + 8 * b)
         return transforms + products, 2 * transforms + 2 * products

@@ -1,5 +1,5 @@
-"""Whole models: ITNet in its modes beside a vision transformer on
-PyTorch's fused attention, and InfViT.
+"""Whole models: ITNet in its modes beside a vision transformer on PyTorch's fused attention, and
+InfViT.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 SAMPLES, RANK = 128, 64
 MODES = ("exact", "exact grid", "LR-64", "MC-128", "ViT")
-# Images whose patches of 16 pixels make the paper's Table 16: 196, 512 and 1,024 of them.
+# Images with as many patches of 16 pixels as in the paper's Table 16.
 IMAGES = {196: (224, 224), 512: (256, 512), 1024: (512, 512)}
 SIZES = {"S": (384, 12, 6), "B": (768, 12, 12)}
 TINY: dict = {"widths": (16, 1, 2), "width": 8, "frequencies": 2}
@@ -34,9 +34,7 @@ class Attention(nn.Module):
 
 
 class ViT(nn.Module):
-    """The vision transformer (DeiT) that ITNet is compared with: patches, pre-norm blocks, mean,
-    linear.
-    """
+    """The vision transformer (DeiT) beside ITNet: patches, pre-norm blocks, mean, linear head."""
 
     def __init__(
         self,
@@ -68,8 +66,14 @@ class ViT(nn.Module):
 
 @dataclass(frozen=True)
 class ModelCase:
-    """A model to time: its row's facts, how to make it, the shape of one input, how many at once,
-    and whether to train it.
+    """A model to time.
+
+    Attributes:
+        facts: columns that name the row.
+        make: makes the model.
+        image: shape of one input.
+        batch: number of inputs at once.
+        train: time training steps instead of inference.
     """
 
     facts: dict[str, object]
@@ -82,11 +86,11 @@ class ModelCase:
 def make_itnet(
     mode: str, size: str, image: tuple[int, int], patch: int = 16, backend: str = "triton", **more
 ) -> nn.Module:
-    """ITNet (or the ViT) of one size, with GELU's tanh form. The exact modes run by ``backend``,
-    and refuse where that cannot.
+    """Return ITNet (or the ViT) of one size, with GELU's tanh form.
 
-    ``exact`` is the published model, whose class token leaves the grid, so that displacements are
-    columns of the product; ``exact grid`` pools by the mean, and displacements are a table.
+    The exact modes run by ``backend``, and raise an error where it is unavailable. ``exact`` is the
+    published model: its class token lies outside the grid, so that displacements are columns of the
+    product. ``exact grid`` pools by the mean, and displacements are a table.
     """
     from fredholm.models import create_model
 
@@ -98,10 +102,8 @@ def make_itnet(
     if mode == "LR-64":
         operator, options = "itnet_low_rank", options | {"rank": math.ceil(RANK / heads)}
     elif mode == "MC-128":
-        options["strategy"] = {
-            "name": "monte_carlo",
-            "samples": min(SAMPLES, image[0] * image[1] // patch**2),
-        }
+        tokens = image[0] * image[1] // patch**2
+        options["strategy"] = {"name": "monte_carlo", "samples": min(SAMPLES, tokens)}
     else:
         options["strategy"] = {"name": "exact", "backend": backend}
     pool = "mean" if mode == "exact grid" else "cls"
@@ -122,7 +124,7 @@ def make_itnet(
 
 
 def itnet_cases() -> Iterator[ModelCase]:
-    """Table 16: both sizes, its lengths, every mode beside the ViT; inference, then training."""
+    """Yield the cases of Table 16: inference and training of every mode, size and length."""
     for size in SIZES:
         for n, image in IMAGES.items():
             for mode in MODES:
@@ -135,9 +137,7 @@ def itnet_cases() -> Iterator[ModelCase]:
 
 
 def infvit_cases() -> Iterator[ModelCase]:
-    """InfViT with linear attention, four layers, one image at a time, at growing resolutions:
-    inference.
-    """
+    """Yield inference of InfViT with four linear layers, one image at a time, at growing sizes."""
     from fredholm.models import create_model
 
     for side in SIDES:
@@ -154,7 +154,7 @@ def infvit_cases() -> Iterator[ModelCase]:
 
 
 def smoke_cases() -> Iterator[ModelCase]:
-    """Every kind of model at a few tokens, for a machine without a GPU."""
+    """Yield every kind of model at up to 16 tokens, for a machine without a GPU."""
     from fredholm.models import create_model
 
     for mode in MODES:

@@ -1,8 +1,8 @@
-"""What the Triton kernels of LUNA, InfSA and CKConv need of a GPU, without one.
+"""The registers and memory that the Triton kernels of LUNA, InfSA and CKConv use; needs no GPU.
 
-Compiles every kernel, with the tiles it takes where none were measured, for compute capability 9.0,
-and reads registers a thread, bytes spilled a thread and shared memory from the machine code. A
-kernel that the interpreter runs may still fail to compile: this finds it.
+Every kernel is compiled for compute capability 9.0, with its default tiles. Registers and spilled
+bytes per thread and shared memory are read from the machine code. This also finds kernels that run
+in the interpreter and fail to compile.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import triton
 from triton.backends.compiler import GPUTarget
@@ -36,17 +36,33 @@ COUNTS = [
     "rate_n", "scale_b", "scale_h", "scale_n", "density_b", "density_h", "density_q",
     "density_k", "stride_h", "stride_i", "stride_o",
 ]  # fmt: skip
-Case = tuple[
-    str, Any, dict[str, str], dict[str, Any], dict[str, int]
-]  # label, kernel, pointers in half precision, constants, tiles
+
+
+class Case(NamedTuple):
+    """One kernel to compile.
+
+    Attributes:
+        label: names the case in the result.
+        kernel: the Triton kernel.
+        types: types of the pointers that are not float32.
+        constants: values of its constants.
+        tiles: sizes of its tiles, with ``warps`` and ``stages``.
+    """
+
+    label: str
+    kernel: Any
+    types: dict[str, str]
+    constants: dict[str, Any]
+    tiles: dict[str, int]
 
 
 def graph_cases() -> Iterator[Case]:
-    """Widths 64 and 128, bfloat16 and float32, causal with a density."""
-    kernels = [("forward", graph_forward.forward)]
-    kernels += [
-        ("backward", getattr(graph_backward, f"backward_{name}"))
-        for name in ("queries", "keys", "density")
+    """Yield pure InfSA, causal with a density, at widths 64 and 128, in bfloat16 and float32."""
+    kernels = [
+        ("forward", graph_forward.forward),
+        ("backward", graph_backward.backward_queries),
+        ("backward", graph_backward.backward_keys),
+        ("backward", graph_backward.backward_density),
     ]
     for dtype, itemsize, precision in (("bf16", 2, "tf32"), ("fp32", 4, "tf32x3")):
         for width in (64, 128):
@@ -58,11 +74,14 @@ def graph_cases() -> Iterator[Case]:
                     "PRECISION": precision,
                 }  # fmt: skip
                 half = dict.fromkeys(("query", "key", "value", "grad"), dtype)
-                yield f"infsa {dtype} d{width}", kernel, half, constants, tiles
+                yield Case(f"infsa {dtype} d{width}", kernel, half, constants, tiles)
 
 
 def linear_cases() -> Iterator[Case]:
-    """64 features and columns: of a bank 8 x 8 with 64 hidden units, and given; causal."""
+    """Yield causal linear attention with 64 features and columns.
+
+    The features come from LUNA's bank of 8 × 8 with 64 hidden units, or are inputs.
+    """
     kernels = (
         linear_forward.moments,
         linear_forward.respond,
@@ -72,11 +91,9 @@ def linear_cases() -> Iterator[Case]:
     for dtype, precision in (("bf16", "tf32"), ("fp32", "tf32x3")):
         for given in (False, True):
             tiles = linear.default_tiles(64, precision == "tf32x3")
-            bank = (
-                {"L": 64, "M": 1, "BLOCK_L": 64, "BLOCK_M": 1}
-                if given
-                else {"L": 8, "M": 8, "BLOCK_L": 8, "BLOCK_M": 8}
-            )
+            bank = {"L": 8, "M": 8, "BLOCK_L": 8, "BLOCK_M": 8}
+            if given:
+                bank = {"L": 64, "M": 1, "BLOCK_L": 64, "BLOCK_M": 1}
             constants = bank | {
                 "D": 64, "BLOCK_D": 64, "H": 1 if given else 64, "C": 1, "Q_C": 1, "K_C": 1, "BLOCK_N": tiles["rows"],
                 "SHARED": False, "ACTIVATION": "relu", "NONNEG": True, "GIVEN": given, "CAUSAL": True, "SCALED": True,
@@ -84,48 +101,49 @@ def linear_cases() -> Iterator[Case]:
             }  # fmt: skip
             label = f"{'linear attention' if given else 'luna'} {dtype}"
             for kernel in kernels:
-                yield label, kernel, {"value": dtype}, constants, tiles
-            yield label, linear_backward.rates, {}, constants, tiles
+                yield Case(label, kernel, {"value": dtype}, constants, tiles)
+            yield Case(label, linear_backward.rates, {}, constants, tiles)
     carry = {"WIDTH": 4096, "BLOCK": 256, "REVERSE": True}
-    yield "luna, linear attention", linear_forward.carry, {}, carry, {"warps": 2, "stages": 1}
+    tiles = {"warps": 2, "stages": 1}
+    yield Case("luna, linear attention", linear_forward.carry, {}, carry, tiles)
 
 
 def spectrum_cases() -> Iterator[Case]:
-    """32 hidden units and a constant."""
+    """Yield CKConv's kernels with 32 hidden units and a constant."""
     for kernel in (spectra.multiply, spectra.hidden_gradient, spectra.readout_gradient):
         tiles = spectra.DEFAULT
         constants = {
             "WIDTH": 33, "BLOCK_W": 64, "BLOCK_F": tiles["frequencies"], "BLOCK_O": tiles["outputs"],
             "BLOCK_B": tiles["batch"], "ADJOINT": False, "PRECISION": "tf32x3",
         }  # fmt: skip
-        yield "ckconv", kernel, {}, constants, tiles
+        yield Case("ckconv", kernel, {}, constants, tiles)
 
 
-def resources(
-    kernel: Any, half: dict[str, str], constants: dict[str, Any], tiles: dict[str, int]
-) -> dict[str, int]:
-    """Registers and spilled bytes a thread, and shared memory a program, of the machine code."""
-    constants = {name: value for name, value in constants.items() if name in kernel.arg_names}
-    types = {
-        n: "i32" if n in COUNTS else "fp32" if n == "floor" else f"*{half.get(n, 'fp32')}"
-        for n in kernel.arg_names
-    }
-    source = ASTSource(
-        fn=kernel,
-        signature=types | dict.fromkeys(constants, "constexpr"),
-        constexprs={(kernel.arg_names.index(name),): value for name, value in constants.items()},
-    )
-    options = {"num_warps": tiles["warps"], "num_stages": tiles["stages"]}
+def resources(case: Case) -> dict[str, int]:
+    """Compile a case; return registers and spilled bytes per thread, and shared memory."""
+    kernel, signature, values = case.kernel, {}, {}
+    for index, name in enumerate(kernel.arg_names):
+        if name in case.constants:
+            signature[name] = "constexpr"
+            values[index,] = case.constants[name]
+        elif name in COUNTS:
+            signature[name] = "i32"
+        elif name == "floor":
+            signature[name] = "fp32"
+        else:
+            signature[name] = f"*{case.types.get(name, 'fp32')}"
+    source = ASTSource(fn=kernel, signature=signature, constexprs=values)
+    options = {"num_warps": case.tiles["warps"], "num_stages": case.tiles["stages"]}
     built = triton.compile(source, target=GPUTarget("cuda", CAPABILITY, 32), options=options)
     tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(built.asm["cubin"])
         file.flush()
-        said = subprocess.run(
+        usage = subprocess.run(
             [tool, "--dump-resource-usage", file.name], capture_output=True, text=True, check=True
-        )
-    found = re.search(r"REG:(\d+) STACK:(\d+)", said.stdout)
-    assert found is not None, said.stdout
+        ).stdout
+    found = re.search(r"REG:(\d+) STACK:(\d+)", usage)
+    assert found is not None, usage
     return {
         "registers": int(found[1]),
         "spilled_bytes": int(found[2]),
@@ -134,16 +152,12 @@ def resources(
 
 
 def run(options: Options) -> None:
-    """The cases whose label holds the text of ``--only``, or all."""
+    """Compile and save the cases whose label contains the text of ``--only``, or all."""
     rows, only = [], " ".join(options.only)
-    for label, kernel, half, constants, tiles in [
-        *graph_cases(),
-        *linear_cases(),
-        *spectrum_cases(),
-    ]:
-        if only in label:
-            found = resources(kernel, half, constants, tiles)
-            rows.append({"case": label, "kernel": kernel.__name__, **tiles, **found})
+    for case in [*graph_cases(), *linear_cases(), *spectrum_cases()]:
+        if only in case.label:
+            names = {"case": case.label, "kernel": case.kernel.__name__}
+            rows.append({**names, **case.tiles, **resources(case)})
             print(rows[-1], flush=True)
     found = {"triton": triton.__version__, "capability": CAPABILITY, "rows": rows}
     save(found, "gpu-resources.json", options.results)

@@ -1,10 +1,10 @@
 """The GPU benchmark.
 
-In this order, until the minutes are over: the machine and its measured bfloat16 peak; every kernel
-of ``cases.KERNELS``, its answer and gradients compared with the float64 definition first (no time
-is written for a wrong one), then its time beside PyTorch's operations; whole models of ``models``.
-``--small`` runs all of it at tiny sizes through Triton's interpreter, without a GPU; its times mean
-nothing.
+It measures in this order, until the minutes are over: the machine and its bfloat16 peak; every
+kernel of ``cases.KERNELS`` beside PyTorch's operations; the models of ``models``. The answer and
+the gradients of a kernel are compared with the float64 definition first, and a kernel with a wrong
+answer gets no time. ``--small`` runs all of this at tiny sizes through Triton's interpreter,
+without a GPU; its times mean nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from fredholm.lab.training.machine import seconds_of
 
 from ..kit.page import ROOT, save
 from ..kit.subject import Options
-from . import linear_cases  # noqa: F401  its cases join
+
+# This import registers its cases.
+from . import linear_cases  # noqa: F401
 from .cases import KERNELS, Inputs, KernelCase, move
 from .models import ModelCase, infvit_cases, itnet_cases, smoke_cases
 
@@ -37,10 +39,10 @@ Row = dict[str, Any]
 
 
 def make_clock(options: Options) -> Clock:
-    """The device's clock.
+    """Return the clock of the GPU, or of the CPU in a small run.
 
     Raises:
-        BackendError: no GPU, and the small sizes were not asked for.
+        BackendError: there is no GPU, and the run is not a small one.
     """
     if not options.small and not torch.cuda.is_available():
         raise BackendError("no CUDA device; --small runs without one, through Triton's interpreter")
@@ -48,18 +50,18 @@ def make_clock(options: Options) -> Clock:
 
 
 class Clock:
-    """Time on the device: CUDA events around whole calls, median of repeats that fill ``budget``
-    seconds.
-    """
+    """Measures time on the device by CUDA events around a call; it is over after the minutes."""
 
     def __init__(self, device: str, minutes: float):
         self.device, self.end = device, clock_time.monotonic() + 60 * minutes
 
     @property
     def over(self) -> bool:
+        """Whether the minutes are over."""
         return clock_time.monotonic() > self.end
 
     def once(self, call: Callable[[], object]) -> float:
+        """Return the seconds of one call."""
         if self.device == "cpu":
             return seconds_of(call)
         start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -70,14 +72,16 @@ class Clock:
         return start.elapsed_time(stop) / 1e3
 
     def __call__(self, call: Callable[[], object], budget: float = 0.5) -> Row:
-        """Median and half the distance between the quartiles, seconds, after two calls that are not
-        counted.
+        """Return the median and half the distance between the quartiles, in seconds.
+
+        The calls fill ``budget`` seconds; two calls before them are not counted.
         """
         if self.device == "cpu":
             return {"seconds": self.once(call), "spread": None, "repeats": 1}
         self.once(call)
         guess = self.once(call)
-        times = [self.once(call) for _ in range(max(3, min(200, int(budget / max(guess, 1e-6)))))]
+        repeats = max(3, min(200, int(budget / max(guess, 1e-6))))
+        times = [self.once(call) for _ in range(repeats)]
         quartiles = statistics.quantiles(times, n=4)
         return {
             "seconds": statistics.median(times),
@@ -90,7 +94,7 @@ class Clock:
 
 
 def machine(device: str) -> Row:
-    """Versions, commit, device and clocks."""
+    """Return versions, commit, device and clocks."""
     found: Row = {
         "torch": torch.__version__,
         "triton": triton.__version__,
@@ -107,7 +111,7 @@ def machine(device: str) -> Row:
 
 
 def clocks() -> str | None:
-    """SM clock, memory clock and power now, as the driver says."""
+    """Return the present SM clock, memory clock and power, as the driver prints them."""
     query = "--query-gpu=clocks.sm,clocks.mem,power.draw"
     return _output("nvidia-smi", query, "--format=csv,noheader")
 
@@ -121,7 +125,7 @@ def _output(*command: str) -> str | None:
 
 
 def matrix_peak(clock: Clock, side: int) -> float:
-    """FLOP/s of a bfloat16 matrix product (float32 in the smoke run)."""
+    """Return the FLOP/s of a bfloat16 matrix product (float32 in the smoke run)."""
     dtype = torch.bfloat16 if clock.device == "cuda" else torch.float32
     a, b = (torch.randn(side, side, device=clock.device, dtype=dtype) for _ in range(2))
     return 2 * side**3 / clock(lambda: a @ b)["seconds"]
@@ -131,30 +135,31 @@ def matrix_peak(clock: Clock, side: int) -> float:
 
 
 def evaluate(run: Callable[[Inputs], Tensor], x: Inputs) -> dict[str, Tensor]:
-    """Output and gradients of a fixed random functional."""
-    leaves = {n: t for n, t in x.items() if t.requires_grad}
+    """Return the output, and the gradients of a fixed random functional of it by input."""
+    leaves = {name: tensor for name, tensor in x.items() if tensor.requires_grad}
     out = run(x)
     weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(out)
-    return {
-        "out": out.detach(),
-        **dict(zip(leaves, torch.autograd.grad(out, list(leaves.values()), weight))),
-    }
+    gradients = torch.autograd.grad(out, list(leaves.values()), weight)
+    return {"out": out.detach(), **dict(zip(leaves, gradients))}
 
 
 def check(case: KernelCase, device: str, dtype: torch.dtype) -> dict[str, float]:
-    """Relative errors in norm of output and gradients against float64, all within the tolerance, or
-    AssertionError.
+    """Return the relative errors in norm of output and gradients against float64.
+
+    Raises:
+        AssertionError: an error is above the tolerance.
     """
     torch.manual_seed(0)
     x = move(case.make(**case.small), device, dtype)
     expected = evaluate(case.exact, move(x, device, torch.float64))
-    found = evaluate(lambda given: case.run(given, "triton"), x)
+    found = evaluate(lambda inputs: case.run(inputs, "triton"), x)
     tolerance = case.tolerance if dtype in (torch.bfloat16, torch.float16) else 1e-4
-    errors = {
-        n: float((found[n].double() - e).norm() / e.norm().clamp_min(1e-30))
-        for n, e in expected.items()
-    }
-    wrong = {n: e for n, e in errors.items() if not e <= tolerance}
+    errors = {}
+    for name, value in expected.items():
+        error = (found[name].double() - value).norm() / value.norm().clamp_min(1e-30)
+        errors[name] = float(error)
+    # NaN counts as wrong too.
+    wrong = {name: error for name, error in errors.items() if not error <= tolerance}
     if wrong:
         raise AssertionError(f"relative errors above {tolerance}: {wrong}")
     return errors
@@ -163,7 +168,7 @@ def check(case: KernelCase, device: str, dtype: torch.dtype) -> dict[str, float]
 def time_kernel(
     case: KernelCase, sizes: dict[str, int], clock: Clock, peak: float, dtype: torch.dtype
 ) -> list[Row]:
-    """Forward, and forward with backward, by both backends."""
+    """Return the rows of forward, and of forward with backward, by both backends."""
     torch.manual_seed(0)
     x = move(case.make(**sizes), clock.device, dtype)
     leaves = [t for t in x.values() if t.requires_grad]
@@ -194,7 +199,7 @@ def time_kernel(
 
 
 def memory_of(call: Callable[[], object], device: str) -> int | None:
-    """Largest memory of tensors during one call, bytes."""
+    """Return the largest memory of tensors during one call, in bytes; None on a CPU."""
     if device == "cpu":
         return None
     torch.cuda.reset_peak_memory_stats()
@@ -204,8 +209,9 @@ def memory_of(call: Callable[[], object], device: str) -> int | None:
 
 
 def kernels(clock: Clock, peak: float, smoke: bool, only: str) -> list[Row]:
-    """Rows of every kernel; one whose answer is wrong, or that cannot run, has a row that says so
-    and no time.
+    """Return the rows of every kernel.
+
+    A kernel with a wrong answer or an error has one row with the reason and without a time.
     """
     rows = []
     dtype = torch.float32 if smoke else torch.bfloat16
@@ -220,13 +226,13 @@ def kernels(clock: Clock, peak: float, smoke: bool, only: str) -> list[Row]:
         }
         try:
             errors = check(case, clock.device, dtype)
-        except (
-            Exception
-        ) as error:  # a kernel that fails must not hide the others' results; its row says why
+        # A failing kernel must not hide the results of the others.
+        except Exception as error:
             rows.append(base | {"failed": f"{type(error).__name__}: {error}"[:500]})
             continue
         base["largest_error"] = max(errors.values())
-        for label, sizes in {"tiny": case.small}.items() if smoke else case.sizes.items():
+        timed_sizes = {"tiny": case.small} if smoke else case.sizes
+        for label, sizes in timed_sizes.items():
             if clock.over:
                 rows.append(base | {"case": label, "failed": "not run: out of time"})
                 continue
@@ -240,8 +246,9 @@ def kernels(clock: Clock, peak: float, smoke: bool, only: str) -> list[Row]:
 
 
 def time_model(case: ModelCase, clock: Clock) -> Row:
-    """Images a second and peak memory of inference, or of training steps with AdamW, under bfloat16
-    autocast.
+    """Return the rate in images per second and the peak memory, under bfloat16 autocast.
+
+    They are those of inference, or of training steps with AdamW.
     """
     device, smoke = clock.device, clock.device == "cpu"
     torch.manual_seed(0)
@@ -275,17 +282,13 @@ def time_model(case: ModelCase, clock: Clock) -> Row:
 
 
 def models(clock: Clock, smoke: bool, only: str) -> list[Row]:
-    """Rows of every model; one that cannot be made or run, or comes after the time is over, has a
-    row that says so.
+    """Return the rows of every model.
+
+    A model that fails, or comes after the minutes are over, has a row with the reason.
     """
     rows: list[Row] = []
     for make in (smoke_cases,) if smoke else (itnet_cases, infvit_cases):
-        cases = iter(make())
-        while True:
-            try:
-                case = next(cases)
-            except StopIteration:
-                break
+        for case in make():
             if only not in str(case.facts):
                 continue
             if clock.over:
@@ -293,9 +296,8 @@ def models(clock: Clock, smoke: bool, only: str) -> list[Row]:
                 continue
             try:
                 rows.append(time_model(case, clock))
-            except (
-                Exception
-            ) as error:  # out of memory at one size must not hide the others' results
+            # Out of memory at one size must not hide the results of the others.
+            except Exception as error:
                 rows.append(case.facts | {"failed": f"{type(error).__name__}: {error}"[:500]})
             if clock.device == "cuda":
                 torch.cuda.empty_cache()
@@ -304,10 +306,10 @@ def models(clock: Clock, smoke: bool, only: str) -> list[Row]:
 
 
 def time(options: Options) -> None:
-    """Kernels and models whose name or facts hold the text of ``--only``, or all.
+    """Time the kernels and models whose name or facts contain the text of ``--only``, or all.
 
     Raises:
-        SystemExit: a kernel's answer is wrong; after the file was written.
+        SystemExit: a kernel's answer is wrong. The file is written before.
     """
     clock, only, smoke = make_clock(options), " ".join(options.only), options.small
     result: Row = {"smoke": smoke, "machine": machine(clock.device)}

@@ -1,6 +1,4 @@
-"""Tile sizes by measurement: one kernel at a time, the fastest of
-some candidates.
-"""
+"""Tile sizes by measurement: for each kernel, the fastest of some candidates."""
 
 from __future__ import annotations
 
@@ -22,17 +20,16 @@ CANDIDATES: dict[str, tuple[int, ...]] = {
 
 
 def candidates(smoke: bool) -> list[Tiles]:
-    """All combinations; of the smoke run two."""
+    """Return all combinations of sizes, or two of them in a smoke run."""
     if smoke:
         return [{"rows": 16}, {"rows": 32}]
     return [dict(zip(CANDIDATES, sizes)) for sizes in itertools.product(*CANDIDATES.values())]
 
 
 def tune(clock: Any, *, smoke: bool, only: str = "") -> dict[str, Any]:
-    """The fastest tiles of every case that the kernels' first sizes ask for, written to the
-    kernels' tables.
+    """Measure the fastest tiles for the first sizes of each kernel and write them to its table.
 
-    A candidate that does not fit the device is passed over. The smoke run tries one case and writes
+    A candidate that does not fit the device is left out. The smoke run tries one case and writes
     nothing.
     """
     found: dict[str, Any] = {}
@@ -58,25 +55,21 @@ def tune(clock: Any, *, smoke: bool, only: str = "") -> dict[str, Any]:
                 with trial(case, tiles):
                     try:
                         times.append((clock(call, budget=0.1)["seconds"], tiles))
-                    except (
-                        Exception
-                    ) as error:  # Triton's OutOfResources: too much shared memory for this device
+                    # Triton raises OutOfResources where the device has too little shared memory.
+                    except Exception as error:
                         if type(error).__name__ != "OutOfResources":
                             raise
             if times:
                 seconds, best = min(times, key=lambda pair: pair[0])
-                found[case] = {
-                    "tiles": best,
-                    "seconds": seconds,
-                    "slowest": max(times, key=lambda pair: pair[0])[0],
-                }
+                slowest = max(seconds for seconds, _ in times)
+                found[case] = {"tiles": best, "seconds": seconds, "slowest": slowest}
                 if not smoke:
                     save_tiles(path, {case: best})
     return found
 
 
 def run(options: Options) -> None:
-    """Tune the kernels whose name holds the text of ``--only``, or all."""
+    """Tune the kernels whose name contains the text of ``--only``, or all."""
     clock = make_clock(options)
     found = tune(clock, smoke=options.small, only=" ".join(options.only))
     result = {"smoke": options.small, "machine": machine(clock.device), "tuned": found}

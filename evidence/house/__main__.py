@@ -1,4 +1,4 @@
-"""Print the tables of this folder; ``--write`` puts them into ``docs/architecture.md``, and ``--draw
+"""Print the tables of this folder. ``--write`` puts them into ``docs/architecture.md``; ``--draw
 ROOM`` names ten functions for a reader instead.
 """
 

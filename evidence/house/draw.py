@@ -11,7 +11,7 @@ from typing import NamedTuple
 from .sources import room_of
 
 SHORTEST = 4
-"""Statements of the shortest function that is drawn: of shorter ones there is nothing to explain."""
+"""Smallest number of statements of a function that is drawn. Shorter ones explain themselves."""
 
 
 class Drawn(NamedTuple):

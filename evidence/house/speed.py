@@ -25,12 +25,15 @@ from ..kit.page import table
 
 ROOT = Path(__file__).parents[2]
 ROUNDS = 7
-SECONDS = 0.05  # of calls in a row, for one reading of the clock
+SECONDS = 0.05
+"""Duration of the calls in a row that one measurement times."""
 SLOWER = 1.10
-TOLERANCE = 1e-4  # of the answers' sums, relative to the sum of absolute values
+"""Largest ratio of a case that does not count as slower."""
+TOLERANCE = 1e-4
+"""Largest difference of the answers' sums, relative to the sum of absolute values."""
 
-# One thread, and memory that is kept: where glibc gives pages back to the system, a call pays for
-# new ones, or does not, by what was computed before it.
+# One thread, and no memory returned to the system. Otherwise glibc gives pages back depending on
+# earlier computations, and some calls would pay for new ones.
 ALIKE = {
     "OMP_NUM_THREADS": "1",
     "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
@@ -114,9 +117,13 @@ def cases(only: list[str], *, small: bool = False) -> Iterator[tuple[str, dict[s
         for points in sizes[:1] if small else sizes:
             for causal, directions in ((False, ALL_TO_ALL), (True, CAUSAL)):
                 for direction in directions:
+                    # The kernel of CKConv must span all points.
+                    spanning = options
+                    if operator == "ckconv":
+                        spanning = options | {"length": points}
                     case = {
                         "operator": operator,
-                        "options": options | ({"length": points} if operator == "ckconv" else {}),
+                        "options": spanning,
                         "points": points,
                         "causal": causal,
                         "direction": direction,

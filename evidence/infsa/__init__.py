@@ -1,4 +1,4 @@
-"""InfSA: attention quality on canvases of known objects, its two forms' speed, and how far they go."""
+"""InfSA: quality of its attention on canvases with known objects; speed and limits of its forms."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from ..kit.subject import Subject
 SUBJECT = Subject(
     __name__,
     times={
-        "linear": "speed:time_linear",  # first, so that its peak memory is its own
+        # The linear form runs first: it reports the peak memory of this process.
+        "linear": "speed:time_linear",
         "pure": "speed:time_pure",
         "memory": "speed:time_memory",
         "model": "scale:time_model",

@@ -1,5 +1,7 @@
-"""InfSA on all canvases: biases everywhere, heads of width 12 in every model, both depth rules, and
-each model's learning rate by validation. The claims were named before the first run.
+"""InfSA on all canvases, with equal conditions for all models.
+
+All models have biases and heads of width 12, and their learning rate is chosen on validation. InfSA
+has both depth rules. The claims were named before the first run.
 """
 
 from __future__ import annotations
@@ -51,32 +53,35 @@ SECTIONS = {
 
 
 def quality(cell: Cell) -> Row:
-    """How faithful a trained model's attention is, and how well it finds the article."""
+    """Measure faithfulness and localisation of a trained model's attention."""
     model, _ = load_run(cell.place)
     return judge(model, build_dataset(cell.given, "test"))
 
 
 def run(options: Options) -> None:
-    """The models of all sections."""
+    """Train the missing models of all sections."""
     first = tuple(claim.text for claim in CLAIMS if claim.primary)
     run_sections(SECTIONS, FILE, replace(options, primary=first), also=quality)
 
 
 def better(a: str, b: str, *path: str) -> Sample:
-    """Model ``a`` less ``b``, paired over seeds, in a number of their rows."""
+    """Return a sample: model ``a`` minus ``b``, per seed, in the number at a path of their rows."""
 
     def sample(found: dict[str, Rows]) -> list[float]:
         rows = []
         for row in found.get(NAME, []):
-            answers = row.get("answers", {}) if path == ("accuracy",) else {}
-            kept = {"x": answers["accuracy"]} if answers else {}
-            rows.append({**row, "x": _at(row, path), "answers": kept})
+            # Only accuracies have numbers per test sample.
+            answers = {}
+            if path == ("accuracy",) and row.get("answers"):
+                answers = {"x": row["answers"]["accuracy"]}
+            rows.append({**row, "x": _at(row, path), "answers": answers})
         return paired(rows, a, b, "x")
 
     return sample
 
 
 def _at(row: Row, path: tuple[str, ...]) -> float:
+    """Return the number at a path of keys."""
     value = row
     for key in path:
         value = value[key]
@@ -168,15 +173,16 @@ CLAIMS = [
 
 
 def section() -> str:
-    """The part of docs/results/infsa.md."""
+    """Return the part of docs/results/infsa.md."""
     found, file = sections(FILE), load(FILE)
     command = "`python -m evidence run infsa canvases`"
     if not found.get(NAME):
         return f"Not measured yet: {command}."
     lines = []
-    for variant, mine in SECTIONS[NAME].by_variant(found[NAME]).items():
-        cells = [spread(_at(row, path) for row in mine) for path in (ACCURACY, MORF, LERF)]
-        seeds = ", ".join(f"{100 * _at(row, ROC):.0f}" for row in mine)
-        lines.append((variant, *cells, seeds, f"`{mine[0]['overrides'][-1]}`"))
+    for variant, rows in SECTIONS[NAME].by_variant(found[NAME]).items():
+        cells = [spread(_at(row, path) for row in rows) for path in (ACCURACY, MORF, LERF)]
+        seeds = ", ".join(f"{100 * _at(row, ROC):.0f}" for row in rows)
+        # The choice is the last override.
+        lines.append((variant, *cells, seeds, f"`{rows[0]['overrides'][-1]}`"))
     heads = "model", "accuracy (%)", "MoRF", "LeRF", "ROC-AUC, seed by seed", "chosen"
     return f"{command}\n\n{table(heads, lines)}\n\n{claims_tables(CLAIMS, found, file)}"

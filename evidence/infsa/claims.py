@@ -1,4 +1,4 @@
-"""The claims of the InfSA paper, tried on canvases in the place of ImageNet."""
+"""The claims of the InfSA paper, tried on canvases instead of ImageNet."""
 
 from __future__ import annotations
 
@@ -9,12 +9,17 @@ from typing import Any
 from ..kit.claims import Claim, Sample
 from ..kit.statistics import beyond_best, paired
 
-Results = dict[str, Any]  # "runs": rows, "speed": parts
-NEAR = 0.985 - 0.036  # the paper's mean cosine less its standard deviation
+Results = dict[str, Any]
+"""Rows of trained runs under ``runs`` and the parts of the timings under ``speed``."""
+NEAR = 0.985 - 0.036
+"""The paper's mean cosine minus its standard deviation."""
 
 
 def values(results: Results, variant: str, *path: str) -> list[dict[str, Any]]:
-    """One number per run of a variant on canvases, as rows of ``variant``, ``seed`` and ``x``."""
+    """Return a row with ``variant``, ``seed`` and a number ``x`` per run of a variant on canvases.
+
+    The number is that at a path of keys.
+    """
     found = []
     for row in results["runs"]:
         if (row["task"], row["variant"]) == ("canvas", variant):
@@ -29,7 +34,7 @@ def values(results: Results, variant: str, *path: str) -> list[dict[str, Any]]:
 
 
 def better(a: str, b: str, *path: str) -> Sample:
-    """Variant ``a`` less ``b``, paired over seeds."""
+    """Return a sample: variant ``a`` minus ``b``, per seed."""
 
     def sample(results: Results) -> list[float]:
         rows = values(results, a, *path) + values(results, b, *path)
@@ -38,41 +43,46 @@ def better(a: str, b: str, *path: str) -> Sample:
     return sample
 
 
-def ahead(own: str, others: tuple[str, ...], *path: str) -> Sample:
-    """A variant's number less that of the best of others, seed by seed."""
+def ahead(variant: str, others: tuple[str, ...], *path: str) -> Sample:
+    """Return a sample: a variant's number minus that of the best of others, per seed."""
 
     def sample(results: Results) -> list[float]:
-        rows = [row for name in (own, *others) for row in values(results, name, *path)]
-        return beyond_best(rows, own, others, "x")
+        rows = [row for name in (variant, *others) for row in values(results, name, *path)]
+        return beyond_best(rows, variant, others, "x")
 
     return sample
 
 
 def means(variants: tuple[str, ...], *path: str) -> Callable[[Results], str]:
+    """Return a function that prints the variants' means over seeds."""
+
     def shown(results: Results) -> str:
         parts = []
         for name in variants:
             mean = 100 * statistics.mean(row["x"] for row in values(results, name, *path))
-            parts.append(f"{'γ = 0.7, ReLU' if name == 'linear' else name} {mean:.1f}")
+            label = "γ = 0.7, ReLU" if name == "linear" else name
+            parts.append(f"{label} {mean:.1f}")
         return ", ".join(parts)
 
     return shown
 
 
 def cosines(results: Results, when: str = "alignment", key: str = "cosine") -> list[float]:
-    """Mean over the layers of every run of the linear form."""
+    """Return the mean over the layers for every run of the linear form."""
     rows = [r for r in results["runs"] if (r["task"], r["variant"]) == ("canvas", "linear")]
     return [statistics.mean(layer[key] for layer in row[when]) for row in rows]
 
 
 def alignment(results: Results) -> str:
+    """Print the mean cosine and rank correlation, and the cosine of untrained models."""
     cosine, before = cosines(results), cosines(results, "untrained_alignment")
     rank = cosines(results, key="spearman")
-    one, two, three = (statistics.mean(found) for found in (cosine, rank, before))
-    return f"{one:.3f} and {two:.3f}; untrained {three:.3f}"
+    mean = statistics.mean
+    return f"{mean(cosine):.3f} and {mean(rank):.3f}; untrained {mean(before):.3f}"
 
 
 def extreme(results: Results) -> str:
+    """Print time and memory of the largest image, and how little the time per token varies."""
     rows = [row for row in measured(results, "model") or [] if "seconds" in row]
     if not rows:
         return "not measured"
@@ -84,18 +94,21 @@ def extreme(results: Results) -> str:
 
 
 def faster(results: Results) -> str:
+    """Print how many times faster than fused softmax attention the linear form is."""
     rows = measured(results, "table-time") or []
     times = {row["mechanism"]: row.get("forward_seconds") for row in rows}
-    one, other = (times.get(name) for name in ("linear InfSA (ours)", "softmax, fused (ours)"))
-    if one is None or other is None:
+    linear, softmax = times.get("linear InfSA (ours)"), times.get("softmax, fused (ours)")
+    if linear is None or softmax is None:
         return "not measured"
-    return f"{other / one:.1f} times fused softmax, on a CPU"
+    return f"{softmax / linear:.1f} times fused softmax, on a CPU"
 
 
 def measured(results: Results, part: str) -> Any:
-    """A part of the speed, None where it was not measured in full."""
+    """Return a part of the timings, or None if it is missing or from a trial with small sizes."""
     found = results["speed"].get(part)
-    return None if found is None or found["small"] else found["found"]
+    if found is None or found["small"]:
+        return None
+    return found["found"]
 
 
 ROC = ("localisation", "attention", "box", "roc_auc", "mean")

@@ -1,13 +1,13 @@
-"""InfSA on canvases of known objects: accuracy, faithfulness and localisation of attention,
-alignment; ablations of γ and activation.
+"""InfSA on canvases with known objects: accuracy, quality and alignment of its attention, and
+ablations of γ and activation.
 
-Small InfViTs and a softmax ViT of equal depth are trained with one recipe, and each is measured.
+Small InfViTs and a softmax ViT of equal depth are trained with one recipe.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -34,7 +34,7 @@ SMALL = {
     "cifar10": ("model.body.dim=48", "model.body.mlp_ratio=2.0", "training.epochs=2", "training.keep=last", "optimizer.lr=2e-3"),
 }  # fmt: skip
 MODELS = ("linear", "pure", "softmax")
-# Ablations are of the linear form, as in the paper's Table 4; its own values are the plain run's.
+# Ablations change the linear form, as in the paper's Table 4. The plain run is their base.
 ABLATIONS = {
     **{f"gamma {value:g}": (f"model.body.decay={value}",) for value in (0.3, 0.5, 0.9)},
     **{
@@ -42,19 +42,32 @@ ABLATIONS = {
         for name in ("gelu", "abs")
     },
 }
-IMAGES, STEPS, ALIGNED = 256, 12, 32
+IMAGES = 256
+"""Test images of the attention's quality."""
+STEPS = 12
+"""Steps in which patches are removed."""
+ALIGNED = 32
+"""Test images of the alignment."""
 
 
-def plan(task: str) -> list[tuple[str, str, tuple[str, ...]]]:
-    """(name, model, overrides) of every variant."""
-    plain = [(name, name, ()) for name in MODELS]
-    return plain + (
-        [(name, "linear", extra) for name, extra in ABLATIONS.items()] if task == "canvas" else []
-    )
+class Variant(NamedTuple):
+    """A model's name in its recipe and its overrides."""
+
+    model: str
+    overrides: tuple[str, ...] = ()
+
+
+def plan(task: str) -> dict[str, Variant]:
+    """Return the variants of a task by name."""
+    variants = {name: Variant(name) for name in MODELS}
+    if task == "canvas":
+        for name, overrides in ABLATIONS.items():
+            variants[name] = Variant("linear", overrides)
+    return variants
 
 
 def judge(model: Any, dataset: Any) -> dict[str, Any]:
-    """Attention quality on the first test images, and the alignment of every layer."""
+    """Measure attention quality on the first test images, and the alignment of every layer."""
     index = torch.arange(min(IMAGES, len(dataset)))
     images, _ = dataset.batch(index)
     boxes, masks = dataset.masks(index, "box"), dataset.masks(index)
@@ -63,8 +76,9 @@ def judge(model: Any, dataset: Any) -> dict[str, Any]:
 
 
 def align(model: Any, images: torch.Tensor) -> list[dict[str, Any]]:
-    """Cosine and rank correlation with the leading eigenvector, layer by layer, over all heads of
-    some images.
+    """Measure each layer's alignment with the leading eigenvector over all heads and images.
+
+    Returns a row per layer with cosine and rank correlation.
     """
     rows = []
     for one in model_alignment(model, images).values():
@@ -78,7 +92,7 @@ def align(model: Any, images: torch.Tensor) -> list[dict[str, Any]]:
 
 
 def work(cell: Cell, report: Report) -> Row:
-    """Train and measure one model."""
+    """Train and measure a model."""
     facts, scores = scores_of(cell, report, each=True)
     recipe = cell.given
     trained, _ = load_run(cell.place)
@@ -96,22 +110,24 @@ def work(cell: Cell, report: Report) -> Row:
 
 
 def run(task: str, options: Options) -> None:
-    """The variants of ``--only``, or all, seed by seed; the ablations come last."""
-    variants = {name: (model, extra) for name, model, extra in plan(task)}
+    """Train the variants of ``--only``, or all, seed by seed, ablations last."""
+    variants = plan(task)
     chosen = options.chosen(variants)
+    models = [name for name in chosen if not variants[name].overrides]
+    ablations = [name for name in chosen if variants[name].overrides]
 
     def rows() -> Iterator[Row]:
-        for late in (False, True):
+        for names in (models, ablations):
             for seed in range(options.seeds or 3):
-                for name in chosen:
-                    if bool(variants[name][1]) == late:
-                        yield {"task": task, "variant": name, "seed": seed}
+                for name in names:
+                    yield {"task": task, "variant": name, "seed": seed}
 
     def cell(row: Row) -> Cell:
-        model, extra = variants[row["variant"]]
+        variant = variants[row["variant"]]
         label = f"{task}-{row['variant'].replace(' ', '-')}-{row['seed']}"
-        own = [*SMALL[task], *extra, *options.trial, f"seed={row['seed']}", f"name={label}"]
-        recipe = load_recipe(RECIPES[task].format(model), own)
+        overrides = [*SMALL[task], *variant.overrides, *options.trial]
+        overrides += [f"seed={row['seed']}", f"name={label}"]
+        recipe = load_recipe(RECIPES[task].format(variant.model), overrides)
         return recipe_cell(recipe, options.runs / label)
 
     settings = {"small": SMALL, "images": IMAGES, "steps": STEPS, "aligned": ALIGNED}

@@ -1,4 +1,4 @@
-"""docs/results/infsa.md."""
+"""Page docs/results/infsa.md."""
 
 from __future__ import annotations
 
@@ -111,36 +111,39 @@ an explanation.
 
 
 def pick(rows: Rows, task: str, variant: str) -> Rows:
-    """The runs of one variant."""
+    """Return the runs of a variant on a task."""
     return [row for row in rows if (row["task"], row["variant"]) == (task, variant)]
 
 
 def accuracy_table(rows: Rows) -> str:
-    """Test accuracy of the three models on each task."""
+    """Return the table of the three models' test accuracy on each task."""
     lines = []
     for task, title in TASKS.items():
         for model in MODELS:
-            if found := pick(rows, task, model):
-                score, one = spread(row["accuracy"] for row in found), found[0]
-                counts = len(found), f"{one['parameters']:,}", one["epochs"]
-                lines.append((title, LABELS[model], score, *counts))
+            found = pick(rows, task, model)
+            if not found:
+                continue
+            score = spread(row["accuracy"] for row in found)
+            size, epochs = f"{found[0]['parameters']:,}", found[0]["epochs"]
+            lines.append((title, LABELS[model], score, len(found), size, epochs))
     heads = "task", "model", "test accuracy (%)", "seeds", "parameters", "epochs"
     return table(heads, lines)
 
 
 def quality_table(rows: Rows, kind: str) -> str:
-    """Faithfulness and localisation of every map of every model."""
+    """Return the table of faithfulness and localisation of every map of every model."""
     lines = []
     for model in MODELS:
         found = pick(rows, "canvas", model)
         for method, label in METHODS.items():
             if not found or method not in found[0]["degradation"]:
                 continue
-            kept = [row["degradation"][method] for row in found]
+            cells = []
+            for measure in ("morf", "lerf", "random"):
+                cells.append(spread(row["degradation"][method][measure]["mean"] for row in found))
             places = [row["localisation"][method][kind] for row in found]
-            cells = [spread(r[k]["mean"] for r in kept) for k in ("morf", "lerf", "random")]
-            measures = ("roc_auc", "pr_auc", "mass", "chance")
-            cells += [spread(r[k]["mean"] for r in places) for k in measures]
+            for measure in ("roc_auc", "pr_auc", "mass", "chance"):
+                cells.append(spread(place[measure]["mean"] for place in places))
             lines.append((LABELS[model], label, *cells))
     heads = (
         "model",
@@ -157,41 +160,43 @@ def quality_table(rows: Rows, kind: str) -> str:
 
 
 def alignment_table(rows: Rows) -> str:
-    """One step against the leading eigenvector, layer by layer, trained and untrained."""
+    """Return the table of each layer's alignment with the leading eigenvector, also untrained."""
     lines = []
     for model in MODELS:
         found = pick(rows, "canvas", model)
-        for layer in range(len(found[0]["alignment"]) if found else 0):
-            cells = [
-                spread((row[when][layer][key] for row in found), 1.0, 3)
-                for key in ("cosine", "spearman")
-                for when in ("alignment", "untrained_alignment")
-            ]
+        if not found:
+            continue
+        for layer in range(len(found[0]["alignment"])):
+            cells = []
+            for key in ("cosine", "spearman"):
+                for when in ("alignment", "untrained_alignment"):
+                    cells.append(spread((row[when][layer][key] for row in found), 1.0, 3))
             lines.append((LABELS[model], layer + 1, *cells))
     heads = "model", "layer", "cosine, trained", "untrained", "Spearman, trained", "untrained"
     return table(heads, lines)
 
 
 def ablation_table(rows: Rows) -> str:
-    """γ and activation of the linear form, in the measures of the paper's Table 4."""
+    """Return the table of the linear form's γ and activation, with the measures of Table 4."""
     lines = []
     for variant in ("linear", *ABLATIONS):
         found = pick(rows, "canvas", variant)
         if not found:
             continue
         label = variant.replace("gamma", "γ =").replace("activation", "φ =")
+        if variant == "linear":
+            label = "γ = 0.7, ReLU"
         cells = [spread(row["accuracy"] for row in found)]
-        kept = [row["degradation"]["attention"] for row in found]
-        cells += [spread(one[k]["mean"] for one in kept) for k in ("morf", "lerf")]
+        for measure in ("morf", "lerf"):
+            cells.append(spread(row["degradation"]["attention"][measure]["mean"] for row in found))
         places = [row["localisation"]["attention"]["box"]["roc_auc"]["mean"] for row in found]
-        own = "γ = 0.7, ReLU" if variant == "linear" else label
-        lines.append((own, *cells, spread(places), len(found)))
+        lines.append((label, *cells, spread(places), len(found)))
     heads = "linear InfSA", "test accuracy (%)", "MoRF AOC", "LeRF AUC", "ROC-AUC", "seeds"
     return table(heads, lines)
 
 
 def scale_text(speed: dict[str, Any]) -> str:
-    """InfViT-4L-64H at extreme resolutions."""
+    """Return the table of InfViT-4L-64H at extreme resolutions."""
     lines = []
     rows, step = _found(speed, "model") or [], _found(speed, "train")
     for row in rows:
@@ -213,21 +218,24 @@ def scale_text(speed: dict[str, Any]) -> str:
 
 
 def table_text(speed: dict[str, Any]) -> str:
-    """The mechanisms of the paper's Table 2."""
-    kept = {row["mechanism"]: row for row in _found(speed, "table-memory") or []}
+    """Return the table of the mechanisms of the paper's Table 2."""
+    memory = {row["mechanism"]: row for row in _found(speed, "table-memory") or []}
     timed = {row["mechanism"]: row for row in _found(speed, "table-time") or []}
-    if not kept and not timed:
+    if not memory and not timed:
         return "Not measured yet."
     lines = []
-    for name in kept or timed:
-        row, time = kept.get(name, {}), timed.get(name, {})
-        last = row["memory"][-1] if row.get("memory") else {}
+    for name in memory or timed:
+        row, time = memory.get(name, {}), timed.get(name, {})
+        longest, gigabytes = None, None
+        if row.get("memory"):
+            last = row["memory"][-1]
+            longest, gigabytes = last["n"], last["megabytes"] / 1024
         cells = [
             _number(time.get("forward_seconds"), ".2f"),
             _number(time.get("n"), ",d"),
             _number(time.get("training_seconds"), ".2f"),
-            _number(last["megabytes"] / 1024 if last else None, ".2f"),
-            _number(last.get("n"), ",d"),
+            _number(gigabytes, ".2f"),
+            _number(longest, ",d"),
             _number(row.get("exponent"), ".2f"),
             _number(row.get("largest"), ",d"),
         ]
@@ -250,19 +258,14 @@ def table_text(speed: dict[str, Any]) -> str:
 
 
 def pure_text(speed: dict[str, Any]) -> str:
-    """The tiled pure form against the N² form, and memory exponents."""
+    """Return the table of the tiled pure form against the N² form, and memory exponents."""
     rows, memory = _found(speed, "pure"), _found(speed, "memory")
     parts = []
     if rows:
-        lines = [
-            (
-                row["way"],
-                f"{row['milliseconds']:.1f} ({row['spread']:.1f})",
-                f"{row['ratio']:.2f}",
-                f"{row['difference']:.0e}",
-            )
-            for row in rows
-        ]
+        lines = []
+        for row in rows:
+            time = f"{row['milliseconds']:.1f} ({row['spread']:.1f})"
+            lines.append((row["way"], time, f"{row['ratio']:.2f}", f"{row['difference']:.0e}"))
         parts.append(table(("way", "ms", "time / tiled", "difference"), lines))
         parts.append(
             f"Forward and backward, {rows[0]['note']}, the same weights; in brackets half the "
@@ -280,7 +283,10 @@ def pure_text(speed: dict[str, Any]) -> str:
 
 
 def _found(speed: dict[str, Any], part: str) -> Any:
-    return speed[part]["found"] if part in speed and not speed[part]["small"] else None
+    """Return a part of the timings, or None if it is missing or from a trial."""
+    if part not in speed or speed[part]["small"]:
+        return None
+    return speed[part]["found"]
 
 
 def _machine(speed: dict[str, Any], part: str) -> str:
@@ -288,16 +294,19 @@ def _machine(speed: dict[str, Any], part: str) -> str:
 
 
 def _number(value: float | None, style: str) -> str:
-    return "" if value is None or value != value else format(value, style)
+    """Format a number; None and NaN become an empty cell."""
+    if value is None or math.isnan(value):
+        return ""
+    return format(value, style)
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the text of the page."""
     found, speed = load("infsa.json"), load(SPEED) or {}
     rows, settings = found["runs"], found["settings"]
-    changes = {
-        task: ", ".join(f"`{text}`" for text in texts) for task, texts in settings["small"].items()
-    }
+    changes: dict[str, str] = {}
+    for task, overrides in settings["small"].items():
+        changes[task] = ", ".join(f"`{override}`" for override in overrides)
     title = head("Results: InfSA", "infsa", "infsa.json", SPEED)
     return title + TEXT.format(
         **changes,

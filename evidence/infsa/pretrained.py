@@ -1,5 +1,7 @@
-"""Where a pretrained vision transformer looks, and whether the object is there: which reading of
-its attention finds stamps on canvases and crowns of trees. Nothing is trained.
+"""Attention maps of a pretrained vision transformer, compared with the position of known objects.
+
+Different readings of its attention are tried on stamps on canvases and on crowns of trees. Nothing
+is trained.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ SETS = {
 SPLITS = {"stamps-canvas": ("train", "val", "test"), "tree-crowns": ("test",)}
 SIDE, BATCH = 224, 32
 DRAWN, PICTURE = "tree-crowns", "infsa-pretrained.png"
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of the weights' own training
+# Statistics of the colours in the training of the weights.
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)
 MAPS = {
     "attention": "class token, last layer",
     "rollout": "rollout, all layers",
@@ -39,28 +43,32 @@ MEASURES = {"roc_auc": "ROC-AUC", "pr_auc": "PR-AUC", "mass": "mass inside"}
 
 
 def normal(pixels: Tensor) -> Tensor:
-    """Pictures in [0, 1] as the weights were trained on them."""
+    """Normalise pictures in [0, 1] as in the training of the weights."""
     mean, std = (torch.tensor(x).view(3, 1, 1) for x in (MEAN, STD))
     return (pixels - mean) / std
 
 
 def contrast(pixels: Tensor, rows: int, columns: int) -> Tensor:
-    """How far a patch's mean colour is from the image's, (B, rows, columns): what any map must
-    beat that claims to have learned something.
+    """Return the distance of each patch's mean colour from the image's, (B, rows, columns).
+
+    A map that learned something about the object should be better than this one.
     """
     patches = torch.nn.functional.adaptive_avg_pool2d(pixels.double(), (rows, columns))
     return (patches - patches.mean((2, 3), keepdim=True)).norm(dim=1)
 
 
 def centre(pixels: Tensor, rows: int, columns: int) -> Tensor:
-    """A bump in the middle, (B, rows, columns)."""
+    """Return a Gaussian bump in the middle, (B, rows, columns)."""
     y, x = (torch.linspace(-1, 1, n, dtype=torch.float64) for n in (rows, columns))
     bump = (-(y[:, None] ** 2 + x**2) / 0.5).exp()
     return bump.expand(len(pixels), -1, -1)
 
 
 def judge(dataset: Any, model: Traced, limit: int | None) -> list[dict[str, Tensor]]:
-    """The measures of every map on one split, (n,) each."""
+    """Measure every map on the images of a split.
+
+    Returns one dictionary per batch, which maps ``MAP/MEASURE`` to values of shape (batch,).
+    """
     kind = "mask" if dataset.masks([0]) is not None else "box"
     found: list[dict[str, Tensor]] = []
     for part in torch.arange(min(limit or len(dataset), len(dataset))).split(BATCH):
@@ -68,16 +76,21 @@ def judge(dataset: Any, model: Traced, limit: int | None) -> list[dict[str, Tens
         known = {"masks" if kind == "mask" else "boxes": inside}
         quality = attention_quality(model, normal(pixels), steps=0, **known)
         rows, columns = quality.targets[kind].shape[1:]
-        own = patch_targets(inside, (rows, columns))
-        places = {name: by[kind] for name, by in quality.localisation.items()}
-        for name, plain in (("contrast", contrast), ("centre", centre)):
-            places[name] = localisation(plain(pixels, rows, columns), own)
-        found.append({f"{m}/{k}": v for m, by in places.items() for k, v in by.items()})
+        targets = patch_targets(inside, (rows, columns))
+        by_map = {name: by[kind] for name, by in quality.localisation.items()}
+        for name, baseline in (("contrast", contrast), ("centre", centre)):
+            by_map[name] = localisation(baseline(pixels, rows, columns), targets)
+
+        values: dict[str, Tensor] = {}
+        for name, measures in by_map.items():
+            for measure, value in measures.items():
+                values[f"{name}/{measure}"] = value
+        found.append(values)
     return found
 
 
 def run(options: Options) -> None:
-    """All maps on both sets."""
+    """Measure all maps on both sets."""
     model = Traced(vit(data.fetch("vit-s-focus")).model)
     limit = 4 if options.small else None
     result: dict[str, Any] = {"machine": describe(), "side": SIDE, "sets": {}}
@@ -85,36 +98,37 @@ def run(options: Options) -> None:
         parts: list[dict[str, Tensor]] = []
         for split in SPLITS[name]:
             parts += judge(data.create_dataset(name, split, image_size=SIDE), model, limit)
-        whole = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
-        scores = {
-            m: {k: mean_error(whole[f"{m}/{k}"]) for k in (*MEASURES, "chance")} for m in MAPS
-        }
-        apart = {
-            m: mean_error(whole[f"{m}/roc_auc"] - whole["attention/roc_auc"])
-            for m in MAPS
-            if m != "attention"
-        }
-        result["sets"][name] = {"maps": scores, "beyond_attention": apart}
+        values = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
+
+        scores: dict[str, Any] = {}
+        beyond: dict[str, Any] = {}
+        for one in MAPS:
+            scores[one] = {m: mean_error(values[f"{one}/{m}"]) for m in (*MEASURES, "chance")}
+            if one != "attention":
+                gap = values[f"{one}/roc_auc"] - values["attention/roc_auc"]
+                beyond[one] = mean_error(gap)
+        result["sets"][name] = {"maps": scores, "beyond_attention": beyond}
     save(result, FILE, options.results)
     if not options.small and DRAWN in result["sets"]:
         draw(model)
 
 
 def draw(model: Traced) -> None:
-    """Some tiles, and what the maps say of them: docs/results/infsa-pretrained.png."""
+    """Draw six tiles and the maps on them, docs/results/infsa-pretrained.png."""
     dataset = data.create_dataset(DRAWN, "test", image_size=SIDE)
     chosen = torch.arange(len(dataset))[4 :: len(dataset) // 6][:6]
     pixels, inside = dataset.raw(chosen)[0].float() / 255, dataset.masks(chosen, "box")
     quality = attention_quality(model, normal(pixels), boxes=inside, steps=0)
     maps = {MAPS[name].split(",")[0]: one.numpy() for name, one in quality.maps.items()}
     pictures = [picture.permute(1, 2, 0).numpy() for picture in pixels]
-    own = quality.targets["box"].numpy()
-    save_picture(lambda theme: overlays(theme, pictures, maps, own, [""] * 6), PAGES / PICTURE)
+    targets = quality.targets["box"].numpy()
+    save_picture(lambda theme: overlays(theme, pictures, maps, targets, [""] * 6), PAGES / PICTURE)
 
 
 def section() -> str:
-    """The part of docs/results/infsa.md."""
-    found, command = load(FILE), "`python -m evidence run infsa pretrained`"
+    """Return the part of docs/results/infsa.md."""
+    found = load(FILE)
+    command = "`python -m evidence run infsa pretrained`"
     if not found:
         return f"Not measured yet: {command}."
     parts = []
@@ -125,9 +139,11 @@ def section() -> str:
         lines = []
         for key, label in MAPS.items():
             scores = here["maps"][key]
-            gap = here["beyond_attention"].get(key)
             cells = [_score(scores[measure]) for measure in MEASURES]
-            lines.append((label, *cells, "" if gap is None else _score(gap, signed=True)))
+            gap = ""
+            if key in here["beyond_attention"]:
+                gap = _score(here["beyond_attention"][key], signed=True)
+            lines.append((label, *cells, gap))
         share = here["maps"]["attention"]["chance"]
         heads = "map", *MEASURES.values(), "ROC-AUC beyond the class token's"
         about = (
@@ -144,8 +160,10 @@ def section() -> str:
 
 
 def _behind(maps: dict[str, Any]) -> str:
-    """Which of the model's maps are not above both maps without a model."""
-    bound = {k: max(maps[plain][k]["mean"] for plain in ("contrast", "centre")) for k in MEASURES}
+    """Name the model's maps that aren't better than both baselines, with the measures."""
+    bound: dict[str, float] = {}
+    for measure in MEASURES:
+        bound[measure] = max(maps["contrast"][measure]["mean"], maps["centre"][measure]["mean"])
     lines = []
     for key in ("attention", "rollout", "incoming"):
         lost = [MEASURES[k] for k in MEASURES if maps[key][k]["mean"] <= bound[k]]
@@ -155,5 +173,6 @@ def _behind(maps: dict[str, Any]) -> str:
 
 
 def _score(found: dict[str, Any], *, signed: bool = False) -> str:
-    mean, error = 100 * found["mean"], 100 * found["error"]
-    return f"{mean:{'+' if signed else ''}.1f} ± {error:.1f}"
+    """Format mean ± standard error in percent."""
+    style = "+.1f" if signed else ".1f"
+    return f"{format(100 * found['mean'], style)} ± {100 * found['error']:.1f}"

@@ -1,16 +1,16 @@
-"""InfViT at extreme resolutions, and the mechanisms of the paper's Table 2 in one stack: time and
-peak memory, a process each.
+"""Time and peak memory of InfViT at extreme resolutions, and of the mechanisms of the paper's Table
+2 in one architecture. Each measurement has a fresh process.
 
-Peers are used where they can be imported;
-``pip install --no-deps --target DIR performer-pytorch linformer agent-attention-pytorch
-linear-attention-transformer`` and ``PYTHONPATH=DIR`` leave this installation as it is.
+Peers are optional. ``pip install --no-deps --target DIR performer-pytorch linformer
+agent-attention-pytorch linear-attention-transformer`` and ``PYTHONPATH=DIR`` make them available
+without changing this installation.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -31,16 +31,19 @@ TRAINED = 65536
 CHUNK = 4096
 TABLE_LENGTHS = (2048, 4096, 8192)
 FEWER = 4
-"""Lengths are divided by it for mechanisms of quadratic cost: the matrices of 64 heads at 4,096
-tokens take 4.3 GB a copy.
+"""Divisor of the lengths for mechanisms of quadratic cost.
+
+The matrices of 64 heads at 4,096 tokens take 4.3 GB per copy.
 """
-LIMIT = 16 * 1024  # megabytes
+LIMIT = 16 * 1024
+"""Memory, in megabytes, for which the largest N is fitted."""
 DIM, HEADS, DEPTH = 768, 64, 4
 
 
 class Quadratic(nn.Module):
-    """The published form of pure InfSA or of softmax attention: the N × N matrix of every head is
-    stored.
+    """The published form of pure InfSA or of softmax attention.
+
+    It stores the N × N matrix of every head.
     """
 
     def __init__(self, name: str):
@@ -64,7 +67,7 @@ class Quadratic(nn.Module):
 
 
 class Peer(nn.Module):
-    """Another library's layer, which knows no domain."""
+    """A layer of another library, which does not use the domain."""
 
     def __init__(self, layer: nn.Module):
         super().__init__()
@@ -87,7 +90,7 @@ def _performer(points: int) -> nn.Module:
 
 
 class Agents(Peer):
-    """Agent attention, with learned agents of its own."""
+    """Agent attention with learned agents."""
 
     def __init__(self, layer: nn.Module, agents: int):
         super().__init__(layer)
@@ -110,22 +113,39 @@ def _linear_transformer(points: int) -> nn.Module:
     return Peer(SelfAttention(DIM, HEADS, causal=False, dim_head=DIM // HEADS))
 
 
-# Name: (kind in the paper's Table 2, what makes the layer for N points). SOFT, FLatten and MLLA
-# have no installable package.
-MECHANISMS: dict[str, tuple[str, Callable[[int], nn.Module]]] = {
-    "softmax, N × N": ("Standard ViT", lambda n: Quadratic("softmax")),
-    "softmax, fused (ours)": ("Standard ViT", lambda n: create_operator("softmax", DIM, HEADS)),
-    "linformer": ("Linformer", _linformer),
-    "performer-pytorch": ("Performer", _performer),
-    "linear-attention-transformer": ("feature maps, as FLatten and MLLA", _linear_transformer),
-    "linear attention (ours)": (
-        "feature maps, as FLatten and MLLA",
-        lambda n: create_operator("linear_attention", DIM, HEADS),
-    ),
-    "agent-attention-pytorch": ("Agent Attn", _agent),
-    "pure InfSA, N × N": ("InfViT Pure", lambda n: Quadratic("infsa")),
-    "pure InfSA (ours)": ("InfViT Pure", lambda n: create_operator("infsa", DIM, HEADS)),
-    "linear InfSA (ours)": ("InfViT Linear", lambda n: create_operator("linear_infsa", DIM, HEADS)),
+class Mechanism(NamedTuple):
+    """A mechanism of the table.
+
+    Attributes:
+        kind: its name in the paper's Table 2.
+        make: makes the layer for N points.
+    """
+
+    kind: str
+    make: Callable[[int], nn.Module]
+
+
+def _ours(name: str) -> Callable[[int], nn.Module]:
+    return lambda points: create_operator(name, DIM, HEADS)
+
+
+def _stored(name: str) -> Callable[[int], nn.Module]:
+    return lambda points: Quadratic(name)
+
+
+# SOFT, FLatten and MLLA don't have an installable package.
+MAPS = "feature maps, as FLatten and MLLA"
+MECHANISMS = {
+    "softmax, N × N": Mechanism("Standard ViT", _stored("softmax")),
+    "softmax, fused (ours)": Mechanism("Standard ViT", _ours("softmax")),
+    "linformer": Mechanism("Linformer", _linformer),
+    "performer-pytorch": Mechanism("Performer", _performer),
+    "linear-attention-transformer": Mechanism(MAPS, _linear_transformer),
+    "linear attention (ours)": Mechanism(MAPS, _ours("linear_attention")),
+    "agent-attention-pytorch": Mechanism("Agent Attn", _agent),
+    "pure InfSA, N × N": Mechanism("InfViT Pure", _stored("infsa")),
+    "pure InfSA (ours)": Mechanism("InfViT Pure", _ours("infsa")),
+    "linear InfSA (ours)": Mechanism("InfViT Linear", _ours("linear_infsa")),
 }
 
 
@@ -133,8 +153,12 @@ MECHANISMS: dict[str, tuple[str, Callable[[int], nn.Module]]] = {
 
 
 def check_model() -> float:
-    """The model on a small image against the same model whose operators use their definition, in
-    float64; refused if it differs.
+    """Compare the model on a small image with its definition in float64; return the error.
+
+    The reference is the same model with operators that call ``dense``.
+
+    Raises:
+        WrongAnswer: the error is above 1e-4.
     """
     torch.manual_seed(0)
     model = create_model("infvit_linear_4", body={"dim": 96, "heads": 8, "depth": 2, "chunk": 3})
@@ -150,8 +174,9 @@ def check_model() -> float:
 
 
 def forward(points: int) -> dict[str, Any]:
-    """One image of ``points`` patches through InfViT-4L-64H, the second of two passes: the first
-    one finds its memory.
+    """Time InfViT-4L-64H on one image of ``points`` patches.
+
+    The second pass is timed; the first one allocates memory.
     """
     check_model()
     side = math.isqrt(points) * 16
@@ -166,7 +191,7 @@ def forward(points: int) -> dict[str, Any]:
 
 
 def train(points: int) -> dict[str, Any]:
-    """One step, forward, backward and AdamW, on one image of ``points`` patches."""
+    """Time one training step (forward, backward, AdamW) on one image of ``points`` patches."""
     check_model()
     side = math.isqrt(points) * 16
     torch.manual_seed(0)
@@ -186,13 +211,19 @@ def train(points: int) -> dict[str, Any]:
 def mechanism(
     name: str, points: int, repeats: int, backward: bool = False, ratio: float = 4.0
 ) -> dict[str, Any]:
-    """Four pre-norm blocks of width 768 and 64 heads around one mechanism; the best of some rounds.
-    ``ratio`` 0: no feed-forward.
+    """Time four pre-norm blocks of width 768 with 64 heads of a mechanism, the best of ``repeats``.
+
+    Args:
+        name: of the mechanism.
+        points: number of tokens.
+        repeats: number of rounds.
+        backward: whether to compute gradients too.
+        ratio: width of the feed-forward networks over that of the blocks; 0 for none.
     """
     torch.manual_seed(0)
+    make = MECHANISMS[name].make
     blocks = nn.ModuleList(
-        ResidualBlock(MECHANISMS[name][1](points), DIM, ratio=ratio, chunk=CHUNK)
-        for _ in range(DEPTH)
+        ResidualBlock(make(points), DIM, ratio=ratio, chunk=CHUNK) for _ in range(DEPTH)
     )
     parameters = sum(p.numel() for p in blocks.parameters())
     domain, u = Domain.line(points), torch.randn(1, points, DIM)
@@ -213,15 +244,17 @@ def mechanism(
 
 def _found(seconds: float, out: Tensor) -> dict[str, Any]:
     if not bool(out.isfinite().all()):
-        raise WrongAnswer("the answer is not finite; refusing to report its time")
+        raise WrongAnswer(
+            "answer: expected finite numbers, got others; refusing to report its time"
+        )
     return {"seconds": seconds, "megabytes": process_megabytes()}
 
 
-# --- many, each in a process of its own -----------------------------------------------------------
+# --- all measurements, each in a fresh process ----------------------------------------------------
 
 
 def measure(kind: str, threads: int, **options: Any) -> dict[str, Any]:
-    """One measurement in a new process; ``error`` where it fails, a missing peer for instance."""
+    """Measure in a new process; return ``error`` if it fails, for example if a peer is missing."""
     try:
         return alone(f"{__name__}:in_this_process", kind=kind, threads=threads, options=options)
     except RuntimeError as error:
@@ -229,12 +262,13 @@ def measure(kind: str, threads: int, **options: Any) -> dict[str, Any]:
 
 
 def in_this_process(kind: str, threads: int, options: dict[str, Any]) -> dict[str, Any]:
+    """Measure one kind; the entry of the new process."""
     torch.set_num_threads(threads)
     return {"forward": forward, "train": train, "mechanism": mechanism}[kind](**options)
 
 
 def time_model(options: Options) -> None:
-    """Seconds, microseconds a token and peak memory of a forward pass at each length."""
+    """Measure seconds and peak memory of a forward pass at each length."""
     rows = []
     for n in (64, 256) if options.small else LENGTHS:
         row = {"n": n, **measure("forward", options.threads, points=n)}
@@ -246,19 +280,20 @@ def time_model(options: Options) -> None:
 
 
 def time_train(options: Options) -> None:
-    """One training step."""
+    """Measure one training step."""
     points = 64 if options.small else TRAINED
     keep("train", {"n": points, **measure("train", options.threads, points=points)}, options)
 
 
 def table_memory(options: Options) -> None:
-    """Every mechanism's peak memory at each length, and the largest N that fits into 16 GB."""
-    lengths, rows = (128, 256, 512) if options.small else TABLE_LENGTHS, []
+    """Measure every mechanism's peak memory at each length; fit the largest N within 16 GB."""
+    lengths = (128, 256, 512) if options.small else TABLE_LENGTHS
+    rows = []
     for name, (kind, _) in MECHANISMS.items():
         row: dict[str, Any] = {"mechanism": name, "kind": kind, "memory": []}
         for n in _sizes(name, lengths, ("softmax", "pure")):
-            given = {"name": name, "points": n, "repeats": 1, "ratio": 0.0}
-            found = measure("mechanism", options.threads, **given)
+            arguments = {"name": name, "points": n, "repeats": 1, "ratio": 0.0}
+            found = measure("mechanism", options.threads, **arguments)
             if "error" in found:
                 row["error"] = found["error"]
                 break
@@ -272,32 +307,40 @@ def table_memory(options: Options) -> None:
 
 
 def table_time(options: Options) -> None:
-    """Every mechanism: seconds of a forward pass at 4,096 tokens (or as many as it stores), and of
-    forward and backward at a quarter.
+    """Measure the seconds of every mechanism.
+
+    A forward pass has 4,096 tokens, or fewer for a mechanism that stores matrices; forward and
+    backward have 1,024.
     """
-    points, rows = 256 if options.small else 4096, []
+    points = 256 if options.small else 4096
+    rows = []
     for name in MECHANISMS:
         (here,) = _sizes(name, (points,), ("softmax, N", "pure InfSA, N"))
-        training = {"points": points // 4, "repeats": 4, "backward": True}
+        forward_pass: dict[str, Any] = {"points": here, "repeats": 4}
+        training: dict[str, Any] = {"points": points // 4, "repeats": 4, "backward": True}
         row: dict[str, Any] = {"mechanism": name, "n": here, "trained": points // 4, "repeats": 4}
-        for key, given in (
-            ("forward_seconds", {"points": here, "repeats": 4}),
-            ("training_seconds", training),
-        ):
-            found = measure("mechanism", options.threads, name=name, **given)
-            row |= {"error": found["error"]} if "error" in found else {key: found["seconds"]}
+        for key, arguments in (("forward_seconds", forward_pass), ("training_seconds", training)):
+            found = measure("mechanism", options.threads, name=name, **arguments)
+            if "error" in found:
+                row["error"] = found["error"]
+            else:
+                row[key] = found["seconds"]
         rows.append(row)
         print(row, flush=True)
     keep("table-time", rows, options)
 
 
 def _sizes(name: str, lengths: tuple[int, ...], kinds: tuple[str, ...]) -> tuple[int, ...]:
-    return tuple(n // FEWER for n in lengths) if name.startswith(kinds) else lengths
+    """Return shorter lengths for mechanisms whose name starts with one of ``kinds``."""
+    if name.startswith(kinds):
+        return tuple(n // FEWER for n in lengths)
+    return lengths
 
 
 def largest(memory: list[dict[str, float]]) -> tuple[int, float]:
-    """Largest N whose forward pass takes 16 GB, and the exponent, by :math:`m(N) = a + b N^p`
-    through the last three of equal ratios.
+    """Fit :math:`m(N) = a + b N^p` to memory; return the N that takes 16 GB, and the exponent p.
+
+    The fit goes through the last three lengths, whose ratios must be equal.
 
     Example:
         >>> rows = [{"n": n, "megabytes": 300 + n**2 / 1e5} for n in (1000, 2000, 4000)]
@@ -309,8 +352,7 @@ def largest(memory: list[dict[str, float]]) -> tuple[int, float]:
     if m2 - m1 <= 0 or m1 - m0 <= 0:
         return 0, math.nan
     power = math.log((m2 - m1) / (m1 - m0)) / math.log(n2 / n1)
-    power = max(
-        power, 1.0
-    )  # below it, the constant part still shows: linear is the cautious reading
+    # An exponent below one means that the constant part still dominates; linear is cautious.
+    power = max(power, 1.0)
     slope = (m2 - m1) / (n2**power - n1**power)
     return int(((LIMIT - m2) / slope + n2**power) ** (1 / power)), power

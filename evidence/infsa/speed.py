@@ -1,4 +1,6 @@
-"""The tiled pure form against the N² form, the forms' memory, the linear form's time per token."""
+"""Speed of InfSA: the tiled pure form against the N² form, the linear form's time per token, and
+the memory of both.
+"""
 
 from __future__ import annotations
 
@@ -29,19 +31,22 @@ from ..kit.page import load, save
 from ..kit.subject import Options
 
 FILE = "infsa-speed.json"
-LENGTHS, SMALL = (4096, 16384, 65536, 331776), (256, 512, 1024)
+LENGTHS = (4096, 16384, 65536, 331776)
+SMALL = (256, 512, 1024)
 
 
 def keep(part: str, found: Any, options: Options) -> None:
-    """Put one part into the file; the others stay as they were measured."""
-    kept = load(FILE, options.results) or {}
-    kept[part] = {"machine": describe(), "small": options.small, "found": found}
-    save(kept, FILE, options.results)
+    """Replace one part of the file and leave the others unchanged."""
+    parts = load(FILE, options.results) or {}
+    parts[part] = {"machine": describe(), "small": options.small, "found": found}
+    save(parts, FILE, options.results)
 
 
 def quadratic(operator: Any, u: Tensor) -> Tensor:
-    """The published form with the same weights: the N × N matrix of a head, its ReLU, its norm, its
-    quotient, its product.
+    """Compute the published form with the operator's weights.
+
+    It materialises the N × N matrix of each head, applies ReLU, divides by the Frobenius norm and
+    multiplies by the values.
     """
     query, key, value = operator.kernel.tokens(u[:, None])
     graph = torch.relu(query @ key.mT)
@@ -51,7 +56,7 @@ def quadratic(operator: Any, u: Tensor) -> Tensor:
 
 
 def pure(points: int, dim: int, heads: int) -> Case:
-    """Forward and backward of both forms, checked against the N² form in float64."""
+    """Return the case of both forms' forward and backward; the reference is N² in float64."""
     torch.manual_seed(0)
     operator = InfSA(dim, heads)
     domain = Domain.line(points, measure="counting")
@@ -74,16 +79,17 @@ def pure(points: int, dim: int, heads: int) -> Case:
 
 
 def definition(operator: Any, u: Tensor) -> Tensor:
-    """Every query's weights times every key's value."""
-    value = operator.kernel.tokens(u[:, None])[2]
+    """Compute the linear form by its definition, each query's weights times all values."""
+    value = operator.kernel.tokens(u[:, None]).value
     return operator.projection((operator.weights(u) @ value).transpose(1, 2).flatten(2))
 
 
 def linear(
     lengths: tuple[int, ...], dim: int, heads: int, repeats: int = 5
 ) -> list[dict[str, Any]]:
-    """Forward of one layer: microseconds a token and the process's peak memory, after the answer
-    was checked on 128 tokens.
+    """Time one layer's forward per token and measure the process's peak memory at each length.
+
+    The answer is first checked on 128 tokens.
     """
     torch.manual_seed(0)
     operator = LinearInfSA(dim, heads)
@@ -104,7 +110,7 @@ def linear(
 
 
 def time_linear(options: Options) -> None:
-    """One layer of the paper's size."""
+    """Measure one layer of the paper's size."""
     dim, heads = (96, 8) if options.small else (768, 64)
     rows = linear(SMALL if options.small else LENGTHS, dim, heads)
     times = [row["microseconds_per_token"] for row in rows]
@@ -113,8 +119,9 @@ def time_linear(options: Options) -> None:
 
 
 def timed(options: Options) -> Iterator[dict[str, Any]]:
-    """Both ways of the pure form."""
-    yield from time_cases([pure(256, 64, 2) if options.small else pure(4096, 256, 4)])
+    """Time both ways of the pure form and yield their rows."""
+    case = pure(256, 64, 2) if options.small else pure(4096, 256, 4)
+    yield from time_cases([case])
 
 
 def time_pure(options: Options) -> None:
@@ -122,11 +129,12 @@ def time_pure(options: Options) -> None:
 
 
 def time_memory(options: Options) -> None:
-    """Both forms against N."""
-    lengths, names = SMALL if options.small else MEMORY, ("infsa", "linear_infsa")
-    keep("memory", [operator_memory(name, lengths) for name in names], options)
+    """Measure both forms' memory against N."""
+    lengths = SMALL if options.small else MEMORY
+    rows = [operator_memory(name, lengths) for name in ("infsa", "linear_infsa")]
+    keep("memory", rows, options)
 
 
 def committed() -> list[dict[str, Any]]:
-    """The rows of ``check``."""
+    """Return the committed rows, for ``check``."""
     return load(FILE)["pure"]["found"]

@@ -1,4 +1,4 @@
-"""ITNet: trained evidence on its claims, its evaluation modes, and how long its recipes take."""
+"""ITNet: trained evidence on its claims, its evaluation modes, and the duration of its recipes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SUBJECT = Subject(
 
 
 def run(options: Options) -> None:
-    """The sections of ``--only``, or all."""
+    """Train the sections of ``--only``, or all."""
     from ..kit.grid import run_sections
     from .sections import SECTIONS
 

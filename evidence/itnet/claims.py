@@ -1,5 +1,7 @@
-"""The claims of ITNet's paper. Primary are those of its abstract: content and position together beat
-either alone, and sampled training loses little. "Little" and "nothing" mean at most one point.
+"""The claims of ITNet's paper.
+
+Those of its abstract are primary: content and position together beat either alone, and sampled
+training loses little. "Little" and "nothing" mean at most one point.
 """
 
 from __future__ import annotations
@@ -15,86 +17,101 @@ from .sections import SECTIONS
 
 
 def ahead(section: str, name: str, others: tuple[str, ...]) -> Sample:
-    """A variant less the best of others, seed by seed."""
+    """Return a sample: a variant minus the best of others, per seed."""
     return lambda found: beyond_best(found.get(section, []), name, others)
 
 
 def behind(section: str, name: str, metric: str = "accuracy") -> Sample:
-    """By how much the worst of a section's other variants is ahead of one, seed by seed."""
+    """Return a sample: the worst of a section's other variants minus one variant, per seed."""
 
     def sample(found: dict[str, Rows]) -> list[float]:
+        # With the opposite sign the worst of the others becomes the best.
         rows = [{**row, "lost": -row[metric]} for row in found.get(section, [])]
         others = tuple(dict.fromkeys(row["variant"] for row in rows if row["variant"] != name))
-        return beyond_best(rows, name, others, "lost") if others else []
+        if not others:
+            return []
+        return beyond_best(rows, name, others, "lost")
 
     return sample
 
 
 def worse(section: str, name: str) -> Callable[[Any], str]:
-    """The variants whose mean accuracy is below that of one."""
+    """Return a function that prints the variants with a lower mean accuracy than one."""
 
     def shown(found: dict[str, Rows]) -> str:
         scores: dict[str, list[float]] = {}
         for row in found.get(section, []):
             scores.setdefault(row["variant"], []).append(100 * row["accuracy"])
         means = {variant: statistics.mean(values) for variant, values in scores.items()}
-        own = means.pop(name, None)
-        if own is None:
+        bound = means.pop(name, None)
+        if bound is None:
             return ""
-        lower = [f"{variant} {mean:.2f}" for variant, mean in means.items() if mean < own]
-        return f"below its {own:.2f}: {', '.join(lower) or 'none'}"
+        lower = [f"{variant} {mean:.2f}" for variant, mean in means.items() if mean < bound]
+        return f"below its {bound:.2f}: {', '.join(lower) or 'none'}"
 
     return shown
 
 
 def images(a: str, b: str) -> Sample:
-    """One variant less another, each at its best rate where that was run."""
+    """Return a sample: one variant minus another, at the best rate of each if that was run."""
 
     def sample(found: dict[str, Rows]) -> list[float]:
-        return better("images tuned" if found.get("images tuned") else "images", a, b)(found)
+        section = "images tuned" if found.get("images tuned") else "images"
+        return better(section, a, b)(found)
 
     return sample
 
 
-def fresh(section: str, a: str, b: str) -> Sample:
-    """Variant ``a`` less ``b`` over the section's fresh seeds, once all of them were run; until
-    then over those of the first look.
+def judged_section(section: str, found: dict[str, Rows]) -> str:
+    """Return the name of the section with fresh seeds if all of them were run, else of the first.
+
+    Judging a part of the fresh seeds would allow to stop when the result is right.
     """
     again = f"{section} again"
+    if SECTIONS[again].complete(found.get(again, [])):
+        return again
+    return section
+
+
+def fresh(section: str, a: str, b: str) -> Sample:
+    """Return a sample: variant ``a`` minus ``b``, per seed of :func:`judged_section`."""
 
     def sample(found: dict[str, Rows]) -> list[float]:
-        name = again if SECTIONS[again].complete(found.get(again, [])) else section
-        return better(name, a, b)(found)
+        return better(judged_section(section, found), a, b)(found)
 
     return sample
 
 
 def by_evaluation(section: str, variant: str, a: str, b: str) -> Sample:
-    """A variant's accuracy in evaluation ``a`` less that in ``b``, of the same trained models; over
-    the fresh seeds once all of them were run.
+    """Return a sample: accuracy in evaluation ``a`` minus that in ``b`` of the same models.
+
+    The seeds are those of :func:`judged_section`.
     """
-    again = f"{section} again"
 
     def sample(found: dict[str, Rows]) -> list[float]:
-        name = again if SECTIONS[again].complete(found.get(again, [])) else section
+        name = judged_section(section, found)
         rows = [row for row in found.get(name, []) if row["variant"] == variant]
-        return differences([(seen_as(row, a), seen_as(row, b)) for row in rows], "accuracy")
-
-    def seen_as(row: dict[str, Any], evaluation: str) -> dict[str, Any]:
-        answers = row.get("answers", {}).get(evaluation)
-        kept = {} if answers is None else {"answers": {"accuracy": answers}}
-        return {"accuracy": row[evaluation], **kept}
+        pairs = [(evaluated(row, a), evaluated(row, b)) for row in rows]
+        return differences(pairs, "accuracy")
 
     return sample
 
 
+def evaluated(row: dict[str, Any], evaluation: str) -> dict[str, Any]:
+    """Return the accuracy and the answers of one evaluation of a run as a row."""
+    found: dict[str, Any] = {"accuracy": row[evaluation]}
+    answers = row.get("answers", {}).get(evaluation)
+    if answers is not None:
+        found["answers"] = {"accuracy": answers}
+    return found
+
+
 def joint(other: str) -> Sample:
-    """One joint domain, the balanced measure's runs, less a model of the streams' section."""
+    """Return a sample: a joint domain (with the balanced measure) minus a model of the streams."""
 
     def sample(found: dict[str, Rows]) -> list[float]:
-        return better("both", "balanced", other)(
-            {"both": [*found.get("measures", []), *found.get("streams", [])]}
-        )
+        rows = [*found.get("measures", []), *found.get("streams", [])]
+        return better("both", "balanced", other)({"both": rows})
 
     return sample
 
@@ -269,7 +286,7 @@ CLAIMS = [
     Claim(
         "Trained kernels have rapidly falling singular values",
         "Remark 15",
-        shown=spectrum.said,
+        shown=spectrum.shown,
     ),
     Claim(
         "To convergence a balanced measure beats the uniform one",

@@ -1,9 +1,9 @@
-"""ITNet's evaluation modes against the number of points, beside softmax attention in the same
-block: time and peak memory.
+"""Time and peak memory of ITNet's evaluation modes against the number of points, beside softmax
+attention in the same block.
 
-Every mode, length and direction runs in a process of its own. Before a mode is timed its answer at
-64 points is compared with its dense definition. A length whose time, extrapolated from the lengths
-before, exceeds the limit is left out and said to be.
+Every mode, length and direction runs in a fresh process. Before a mode is timed, its answer at 64
+points is compared with its dense definition. A length whose extrapolated time exceeds the limit is
+skipped and listed as left out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,11 @@ from ..kit.page import PAGES, load, save
 from ..kit.subject import Options
 
 LENGTHS = (196, 512, 1024, 4096, 16384)
-SAMPLES, RANK, CHECKED = 128, 64, 64
+SAMPLES = 128
+RANK = 64
+"""Rank of the low-rank mode, over all heads."""
+CHECKED = 64
+"""Number of points at which answers are checked."""
 MODES = ("exact", "MC-128", "MC-128 anchors", "LR-64", "SDPA")
 DIRECTIONS = ("forward", "forward+backward")
 FILE = "itnet-modes.json"
@@ -36,8 +40,13 @@ FILE = "itnet-modes.json"
 
 @dataclass(frozen=True)
 class Setting:
-    """The block that is measured, and ``limit``: seconds that one step, and the repeats of one
-    step, may take.
+    """The block that is measured.
+
+    Attributes:
+        dim, heads, width: of the operator.
+        repeats: timed steps.
+        threads, device: of PyTorch.
+        limit: seconds that one step, and all repeats together, may take.
     """
 
     dim: int = 128
@@ -50,32 +59,40 @@ class Setting:
 
 
 def block(mode: str, options: Setting, samples: int = SAMPLES) -> ResidualBlock:
-    """A pre-norm block around the operator of one mode, in the mode's own training state."""
+    """Return a pre-norm block around the operator of one mode.
+
+    The sampled mode is in training, since evaluation would not draw keys.
+    """
     torch.manual_seed(0)
-    if mode == "SDPA":
-        operator = create_operator("softmax", options.dim, options.heads)
-    elif mode == "LR-64":
-        rank = math.ceil(RANK / options.heads)
-        operator = create_operator(
-            "itnet_low_rank", options.dim, options.heads, rank=rank, width=options.width
-        )
-    else:
-        strategy = (
-            "exact"
-            if mode == "exact"
-            else MonteCarlo(samples=samples, anchors=mode == "MC-128 anchors")
-        )
-        operator = create_operator(
-            "itnet", options.dim, options.heads, width=options.width, strategy=strategy
-        )
-        if mode == "MC-128":
-            add_proposal(operator)
+    operator = _operator(mode, options, samples)
     return ResidualBlock(operator, options.dim).to(options.device).train(mode == "MC-128")
 
 
+def _operator(mode: str, options: Setting, samples: int) -> Any:
+    """Make the operator of one mode."""
+    size = options.dim, options.heads
+    if mode == "SDPA":
+        return create_operator("softmax", *size)
+    if mode == "LR-64":
+        rank = math.ceil(RANK / options.heads)
+        return create_operator("itnet_low_rank", *size, rank=rank, width=options.width)
+    if mode == "exact":
+        return create_operator("itnet", *size, width=options.width, strategy="exact")
+
+    strategy = MonteCarlo(samples=samples, anchors=mode == "MC-128 anchors")
+    operator = create_operator("itnet", *size, width=options.width, strategy=strategy)
+    if mode == "MC-128":
+        add_proposal(operator)
+    return operator
+
+
 def check(mode: str, options: Setting) -> float:
-    """Difference from the dense definition at few points, or WrongAnswer; the sampled mode's
-    definition is its mean.
+    """Return the difference from the dense definition at few points.
+
+    The sampled mode is random; the mean over 512 draws is compared, within six standard errors.
+
+    Raises:
+        WrongAnswer: the difference is too large.
     """
     draws = 512 if mode == "MC-128" else 1
     operator = block(mode, options, samples=CHECKED).operator
@@ -84,16 +101,15 @@ def check(mode: str, options: Setting) -> float:
     with torch.no_grad():
         found = operator(u.expand(draws, -1, -1), domain)
         error = difference(found.mean(0, keepdim=True), operator.dense(u, domain))
-        allowed = (
-            1e-4 if draws == 1 else 6 * float((found.std(0) / draws**0.5).max() / found.abs().max())
-        )
+        allowed = 1e-4
+        if draws > 1:
+            standard_error = (found.std(0) / draws**0.5).max()
+            allowed = 6 * float(standard_error / found.abs().max())
     return require(mode, error, allowed)
 
 
 def measure(mode: str, n: int, direction: str, **setting: Any) -> dict[str, Any]:
-    """Median time of one mode and its peak memory, in this process, which must have done nothing
-    else.
-    """
+    """Measure the median time and the peak memory of one mode, in this fresh process."""
     options = Setting(**setting)
     torch.set_num_threads(options.threads)
     module = block(mode, options)
@@ -106,9 +122,11 @@ def measure(mode: str, n: int, direction: str, **setting: Any) -> dict[str, Any]
             with torch.no_grad():
                 module(u, domain)
         else:
-            loss, extra = module(u.requires_grad_(), domain).square().sum(), auxiliary_loss(module)
-            total = loss if extra is None else loss + extra
-            torch.autograd.grad(total, [u, *parameters], allow_unused=True)
+            loss = module(u.requires_grad_(), domain).square().sum()
+            extra = auxiliary_loss(module)
+            if extra is not None:
+                loss = loss + extra
+            torch.autograd.grad(loss, [u, *parameters], allow_unused=True)
         if options.device == "cuda":
             torch.cuda.synchronize()
 
@@ -121,6 +139,7 @@ def measure(mode: str, n: int, direction: str, **setting: Any) -> dict[str, Any]
 
 
 def _cuda_peak(call: Any) -> float:
+    """Return by how many MB a call raises the allocated memory of the GPU."""
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     call()
@@ -128,8 +147,8 @@ def _cuda_peak(call: Any) -> float:
 
 
 def exponent(rows: list[dict[str, Any]], what: str) -> float | None:
-    """Slope against N in logarithms, over the lengths from 1,024 on (all, where there are fewer
-    than two).
+    """Fit the exponent of growth over the lengths from 1,024 on, or over all if those are fewer
+    than two.
     """
     long = [row for row in rows if row["n"] >= 1024]
     return slope_of(long if len(long) > 1 else rows, what)
@@ -138,19 +157,24 @@ def exponent(rows: list[dict[str, Any]], what: str) -> float | None:
 def series(
     mode: str, direction: str, options: Setting, lengths: tuple[int, ...]
 ) -> dict[str, object]:
-    """One curve."""
+    """Check a mode and measure its curve against N."""
     error = check(mode, options)
     rows: list[dict[str, Any]] = []
     left_out = []
     growth = 2 if mode in ("exact", "SDPA") else 1
     for n in lengths:
-        before = rows[-1] if rows else {"milliseconds": 0.0, "n": n}
-        expected = before["milliseconds"] / 1e3 * (n / before["n"]) ** growth
-        if expected > options.limit or (mode.startswith("MC") and n < SAMPLES):
+        expected = 0.0
+        if rows:
+            before = rows[-1]
+            expected = before["milliseconds"] / 1e3 * (n / before["n"]) ** growth
+        # Fewer points than samples would not be a sampled mode.
+        too_few = mode.startswith("MC") and n < SAMPLES
+        if expected > options.limit or too_few:
             left_out.append(n)
             continue
-        given = {"mode": mode, "n": n, "direction": direction, **asdict(options)}
-        rows.append(row := alone(f"{__name__}:measure", **given))
+        arguments = {"mode": mode, "n": n, "direction": direction, **asdict(options)}
+        row = alone(f"{__name__}:measure", **arguments)
+        rows.append(row)
         figures = f"{row['milliseconds']:10.1f} ms {show_megabytes(row['megabytes'], 1):>9} MB"
         print(f"{mode:15} {direction:17} N={n:6} {figures}", flush=True)
     return {
@@ -164,7 +188,7 @@ def series(
 
 
 def draw(curves: list[dict], path: Path) -> None:
-    """Time and memory, forward and both, logarithmic."""
+    """Draw time and memory against N in logarithms, for both directions."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -174,22 +198,11 @@ def draw(curves: list[dict], path: Path) -> None:
     for column, direction in enumerate(DIRECTIONS):
         for line, (what, label) in enumerate((("milliseconds", "ms"), ("megabytes", "peak MB"))):
             axis = axes[line][column]
-            for curve in (c for c in curves if c["direction"] == direction and c["rows"]):
-                slope = curve["exponent"][what]
-                name = curve["mode"] if slope is None else f"{curve['mode']}: $N^{{{slope:.2f}}}$"
-                rows = [row for row in curve["rows"] if row[what]]
-                axis.loglog(
-                    [row["n"] for row in rows],
-                    [row[what] for row in rows],
-                    marker="o",
-                    markersize=4,
-                    label=name,
-                )
-            axis.set(
-                ylabel=label,
-                title=direction if line == 0 else "",
-                xlabel="points N" if line else "",
-            )
+            for curve in curves:
+                if curve["direction"] == direction and curve["rows"]:
+                    _draw_curve(axis, curve, what)
+            title, xlabel = (direction, "") if line == 0 else ("", "points N")
+            axis.set(ylabel=label, title=title, xlabel=xlabel)
             axis.legend(fontsize=8, frameon=False)
             axis.grid(alpha=0.3)
     figure.tight_layout()
@@ -197,23 +210,35 @@ def draw(curves: list[dict], path: Path) -> None:
     pyplot.close(figure)
 
 
+def _draw_curve(axis: Any, curve: dict[str, Any], what: str) -> None:
+    """Draw one curve, with its exponent in the legend."""
+    slope = curve["exponent"][what]
+    label = curve["mode"]
+    if slope is not None:
+        label += f": $N^{{{slope:.2f}}}$"
+    # Zero, which has no logarithm, stands for memory that could not be measured.
+    rows = [row for row in curve["rows"] if row[what]]
+    lengths, values = [row["n"] for row in rows], [row[what] for row in rows]
+    axis.loglog(lengths, values, marker="o", markersize=4, label=label)
+
+
 def time(options: Options) -> None:
-    """The modes of ``--only``, or all."""
+    """Measure the modes of ``--only``, or all."""
     setting, lengths = Setting(threads=options.threads), LENGTHS
     if options.small:
         setting = Setting(dim=8, heads=2, width=4, repeats=1, threads=1)
         lengths = (128, 160)
-    curves = [
-        series(mode, direction, setting, lengths)
-        for direction in DIRECTIONS
-        for mode in options.chosen(MODES)
-        if (mode, direction) != ("MC-128 anchors", "forward+backward")  # training draws
-    ]
+    curves = []
+    for direction in DIRECTIONS:
+        for mode in options.chosen(MODES):
+            # Anchors are for evaluation; training draws keys.
+            if (mode, direction) != ("MC-128 anchors", "forward+backward"):
+                curves.append(series(mode, direction, setting, lengths))
     machine = describe() | {"device": setting.device}
     found = {"machine": machine, "setting": asdict(setting), "curves": curves}
     save(found, FILE, options.results)
 
 
 def draw_committed() -> None:
-    """docs/results/itnet-modes.png."""
+    """Draw docs/results/itnet-modes.png from the committed numbers."""
     draw(load(FILE)["curves"], PAGES / "itnet-modes.png")

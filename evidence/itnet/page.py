@@ -1,4 +1,4 @@
-"""docs/results/itnet.md."""
+"""Page docs/results/itnet.md."""
 
 from __future__ import annotations
 
@@ -24,37 +24,48 @@ NAMES = {"accuracy": "test accuracy (%)", "loss": "test loss", "bits": "bits a t
 
 
 def metric_of(rows: Rows) -> str:
-    """What a section is about: bits of a model of tokens, accuracy of classes, else the loss."""
-    return next((name for name in ("bits", "accuracy") if all(name in row for row in rows)), "loss")
+    """Return the metric of a section: bits (tokens), accuracy (classes), or else the loss."""
+    for name in ("bits", "accuracy"):
+        if all(name in row for row in rows):
+            return name
+    return "loss"
 
 
 def table(section: Section, rows: Rows) -> str:
-    """One section, its variants in the order they are listed in."""
+    """Return the table of a section, with its variants in their listed order."""
     metric = metric_of(rows)
     scale, digits = (100.0, 2) if metric == "accuracy" else (1.0, 4)
     heads = ["variant", NAMES[metric], *section.further, "seeds", "to the first row", "parameters"]
-    found = {name: [row for row in rows if row["variant"] == name] for name in section.variants}
-    found = {name: mine for name, mine in found.items() if mine}
-    lines, first = [], next(iter(found))
-    for name, mine in found.items():
-        apart = paired(rows, name, first, metric) if name != first else []
-        gap = spread(apart, scale, digits) if apart else ""
-        shown = [[row[label] for row in mine if label in row] for label in section.further]
-        scores = [spread(values, scale, digits) for values in ([r[metric] for r in mine], *shown)]
-        sign = "+" if gap and not gap.startswith("-") else ""
-        lines.append((name, *scores, len(mine), sign + gap, f"{mine[0]['parameters']:,}"))
+    by_variant: dict[str, Rows] = {}
+    for name in section.variants:
+        of_variant = [row for row in rows if row["variant"] == name]
+        if of_variant:
+            by_variant[name] = of_variant
+
+    lines = []
+    first = next(iter(by_variant))
+    for name, runs in by_variant.items():
+        scores = [spread((run[metric] for run in runs), scale, digits)]
+        for label in section.further:
+            scores.append(spread((run[label] for run in runs if label in run), scale, digits))
+
+        gap = ""
+        if name != first:
+            differences = paired(rows, name, first, metric)
+            gap = spread(differences, scale, digits) if differences else ""
+        if gap and not gap.startswith("-"):
+            gap = f"+{gap}"
+        lines.append((name, *scores, len(runs), gap, f"{runs[0]['parameters']:,}"))
     return as_table(heads, lines)
 
 
 def setting(section: Section) -> str:
-    """How a section's models are trained, as a command."""
+    """Return the command that trains a section's models."""
     return f"`fredholm train {' '.join([section.recipe, *section.common])}`"
 
 
 def speed(found: dict[str, Any]) -> str:
-    """Time and memory of the evaluation modes, and where the low-rank one loses to softmax
-    attention.
-    """
+    """Return the section on time and memory of the evaluation modes."""
     heads = "mode", "direction", "N", "ms", "peak MB", "exponent in time", "in memory"
     lines = []
     for curve in found["curves"]:
@@ -64,6 +75,7 @@ def speed(found: dict[str, Any]) -> str:
         for row in curve["rows"]:
             time, size = f"{row['milliseconds']:.1f}", show_megabytes(row["megabytes"])
             lines.append((*name, f"{row['n']:,}", time, size, *slopes))
+            # Only the first line of a curve has its exponents.
             slopes = ["", ""]
         if curve["left_out"]:
             missing = ", ".join(f"{n:,}" for n in curve["left_out"])
@@ -87,38 +99,37 @@ def speed(found: dict[str, Any]) -> str:
 
 
 def crossover(curves: list[dict[str, Any]]) -> str:
-    """From which N on each mode is faster than softmax attention in the same block."""
+    """List for each mode the N from which it is faster than softmax attention in the same block."""
+    by_direction: dict[str, dict[str, dict[int, float]]] = {}
+    for curve in curves:
+        times = {row["n"]: row["milliseconds"] for row in curve["rows"]}
+        by_direction.setdefault(curve["direction"], {})[curve["mode"]] = times
+
     lines = []
-    for direction in dict.fromkeys(curve["direction"] for curve in curves):
-        times = {
-            c["mode"]: {r["n"]: r["milliseconds"] for r in c["rows"]}
-            for c in curves
-            if c["direction"] == direction
-        }
-        base = times.pop("SDPA", {})
-        for mode, mine in times.items():
-            shared = [n for n in mine if n in base]
+    for direction, modes in by_direction.items():
+        softmax = modes.pop("SDPA", {})
+        for mode, times in modes.items():
+            shared = [n for n in times if n in softmax]
             if not shared:
                 continue
-            first = stays_below(mine, base)
-            slower = f"slower at every N up to {max(shared):,}"
-            where = slower if first is None else f"faster from N = {first:,} on"
+            where = f"slower at every N up to {max(shared):,}"
+            first = stays_below(times, softmax)
+            if first is not None:
+                where = f"faster from N = {first:,} on"
             lines.append(f"- {mode}, {direction}: {where}, against softmax attention.")
     return "\n".join(lines)
 
 
 def current(found: dict[str, Rows]) -> dict[str, Rows]:
-    """The rows that were run with a section's present settings; others are of older ones and are
-    not compared with them.
-    """
-    kept = {}
+    """Return the rows with a section's present settings, which alone are comparable."""
+    rows = {}
     for name, section in SECTIONS.items():
-        kept[name] = [row for row in found.get(name, []) if section.has(row)]
-    return kept
+        rows[name] = [row for row in found.get(name, []) if section.has(row)]
+    return rows
 
 
 def minutes(found: dict[str, Any]) -> str:
-    """How long each recipe takes on the machine that was measured."""
+    """Return the section on the duration of each recipe on the machine that was measured."""
     heads = "recipe", "parameters", "samples", "epochs", "steps", "seconds a step", "minutes in all"
     lines = []
     for row in found["rows"]:
@@ -134,12 +145,12 @@ def minutes(found: dict[str, Any]) -> str:
 
 
 def results() -> dict[str, Rows]:
-    """All that the claims are judged by."""
+    """Return all results that the claims are judged by."""
     return current(sections("itnet.json")) | {"spectrum": spectrum.found()}
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the text of the page."""
     found = results()
     parts = [head("Results: ITNet", "itnet", "itnet.json") + ABOUT]
     parts.append(claims_section(CLAIMS, found, load("itnet.json")))
@@ -154,6 +165,8 @@ def page() -> str:
     parts.append(f"{title}\n\n{about} {spectrum.section_text()}\n")
     parts.append(f"## A fresh stack\n\n{start.section_text()}\n")
     recipes, modes = load("itnet-recipes.json"), load("itnet-modes.json")
-    parts += [minutes(recipes)] if recipes else []
-    parts += [speed(modes)] if modes else []
+    if recipes:
+        parts.append(minutes(recipes))
+    if modes:
+        parts.append(speed(modes))
     return "\n".join(parts)

@@ -1,7 +1,8 @@
-"""How long ITNet's recipes take.
+"""Duration of ITNet's recipes.
 
-Each recipe trains for some time as it stands; a whole run's time is the median step's times all its
-steps, and its validations. Rows are added one at a time; keep the machine quiet.
+Each recipe trains for a while without changes. The duration of a run is the median time of a step
+times the number of steps, plus its validations. Rows are added one at a time. The machine should be
+quiet.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from ..kit.grid import Table
 from ..kit.machine import describe
 from ..kit.subject import Options
 
-TABLE, MINUTES = Table("itnet-recipes.json", ("recipe",), ("rows",)), 0.4
+TABLE = Table("itnet-recipes.json", ("recipe",), ("rows",))
+MINUTES = 0.4
+"""Duration of a measurement."""
 RECIPES = (
     "digits",
     "fashion-mnist",
@@ -44,8 +47,9 @@ RECIPES = (
 
 
 class Clock(pl.Callback):
-    """The time of every training step, loading included; ends the fit after ``minutes``, but not
-    before four steps.
+    """Record the time of every training step, with loading.
+
+    The fit ends after ``minutes``, but not before the fourth step.
     """
 
     def __init__(self, minutes: float) -> None:
@@ -58,21 +62,22 @@ class Clock(pl.Callback):
 
 
 def measure(name: str, minutes: float) -> dict[str, Any]:
-    """Seconds of a training step and of a validation sample, and minutes of the whole recipe; what
-    comes before is not counted.
+    """Measure the seconds per training step and per validation sample, and the recipe's minutes.
+
+    Reading the data and building the model don't count.
     """
     recipe = load_recipe(name, ["init_from=null"])
-    data = build_dataset(recipe, "train"), build_dataset(recipe, "val")
-    loader, validation = build_loaders(recipe, *data)
-    model, clock = build_model(recipe, data[0]), Clock(minutes)
-    module = RecipeLearner(
-        model, recipe, loader, build_mixer(recipe, len(data[0].classes)), task_of(data[0])
-    )
+    train, val = build_dataset(recipe, "train"), build_dataset(recipe, "val")
+    loader, validation = build_loaders(recipe, train, val)
+    model, clock = build_model(recipe, train), Clock(minutes)
+    mixer = build_mixer(recipe, len(train.classes))
+    module = RecipeLearner(model, recipe, loader, mixer, task_of(train))
     epochs = recipe.training.epochs
     limits = Limits(epochs, clip_norm=recipe.training.clip_norm)
     module.callbacks.append(clock)
     fit(module, limits=limits, keep=lambda model: None)
     seconds = statistics.median(b - a for a, b in itertools.pairwise(clock.times))
+
     begun, seen = perf_counter(), 0
     with torch.no_grad():
         for step, (inputs, _) in enumerate(validation):
@@ -81,22 +86,23 @@ def measure(name: str, minutes: float) -> dict[str, Any]:
             if step and perf_counter() - begun > 12 * minutes:
                 break
     sample = (perf_counter() - begun) / seen
-    steps = epochs * (len(data[0]) // recipe.data.batch_size)
+
+    steps = epochs * (len(train) // recipe.data.batch_size)
     return {
         "recipe": name,
         "parameters": sum(p.numel() for p in model.parameters()),
-        "samples": len(data[0]),
+        "samples": len(train),
         "epochs": epochs,
         "steps": steps,
         "measured": len(clock.times) - 1,
         "seconds_per_step": seconds,
         "validation_seconds_per_sample": sample,
-        "minutes": (steps * seconds + epochs * len(data[1]) * sample) / 60,
+        "minutes": (steps * seconds + epochs * len(val) * sample) / 60,
     }
 
 
 def time(options: Options) -> None:
-    """The recipes of ``--only``, or all, each for 0.4 minutes or ``--minutes``."""
+    """Measure the recipes of ``--only``, or all, for at most 0.4 minutes or ``--minutes`` each."""
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="lightning")
     for name in options.chosen(RECIPES):

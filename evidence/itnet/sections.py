@@ -1,4 +1,4 @@
-"""What is trained of ITNet: a recipe, what all its runs change, and the variants compared."""
+"""Sections of ITNet's trained variants: a recipe, common overrides, and the variants compared."""
 
 from __future__ import annotations
 
@@ -8,9 +8,15 @@ from ..kit.grid import Section
 
 
 def groups(*names: str) -> dict[str, tuple[str, ...]]:
-    """Rows of the paper's Table 5, all thirteen or those named: which inputs the kernel reads."""
+    """Return variants whose kernels read different inputs (rows of the paper's Table 5).
+
+    Without ``names`` all thirteen are returned.
+    """
     known = ablations()
-    return {name: (f"operator.groups=[{', '.join(known[name])}]",) for name in names or known}
+    variants = {}
+    for name in names or known:
+        variants[name] = (f"operator.groups=[{', '.join(known[name])}]",)
+    return variants
 
 
 CLOTHES = (
@@ -125,7 +131,7 @@ SECTIONS: dict[str, Section] = {
 
 # --- fresh seeds, named on 28 November 2026 before the first of their runs -------------------------
 
-# The first looks had three seeds. No claim is judged on a part of these: see claims.py.
+# The first looks had three seeds. Claims are judged only on all of these seeds: see claims.py.
 SECTIONS |= {
     "text again": Section(
         "Sentences from movie reviews, twelve fresh seeds",

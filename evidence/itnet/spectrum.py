@@ -1,5 +1,5 @@
-"""Singular values of trained kernels: how much of the matrix of all pairs its best approximation of
-each rank has, layer by layer, on test pictures of digits.
+"""Singular values of trained kernels: the share of the matrix of all pairs that its best
+approximation of each rank has, per layer, on test pictures of digits.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ from .sections import SECTIONS
 
 FILE = "itnet-spectrum.json"
 TABLE = Table(FILE, ("seed",))
-RANKS, PICTURES, SEEDS = (1, 2, 4, 8, 16, 32), 32, 10
+RANKS = (1, 2, 4, 8, 16, 32)
+PICTURES = 32
+SEEDS = 10
 
 
 def shares(kernel: Float[Tensor, "b h q k i j"]) -> Float[Tensor, "b h r"]:
-    """Share of the squared Frobenius norm that the first r singular values have, r = 1, 2, ….
+    """Return the share of the squared Frobenius norm in the first r singular values, r = 1, 2, ….
 
     Example:
         >>> shares(torch.eye(2).view(1, 1, 1, 1, 2, 2)).tolist()
@@ -43,7 +45,10 @@ def shares(kernel: Float[Tensor, "b h q k i j"]) -> Float[Tensor, "b h r"]:
 
 @torch.inference_mode()
 def measure(model: Any, inputs: Tensor) -> list[dict[str, Any]]:
-    """A row per layer: the share at each rank, mean over pictures and heads, and the matrix's side."""
+    """Return a row per layer: the matrix's side, and the share at each rank.
+
+    Shares are means over pictures and heads.
+    """
     rows = []
     for operator, u, domain in model.trace(inputs):
         found = shares(operator.kernel_matrix(u, domain)).mean((0, 1))
@@ -52,7 +57,7 @@ def measure(model: Any, inputs: Tensor) -> list[dict[str, Any]]:
 
 
 def work(cell: Cell, report: Report) -> Row:
-    """Train the reference of the digits, or read it where it is, and measure its kernels."""
+    """Train the reference of the digits, unless it was trained already, and measure its kernels."""
     facts = trained(cell, report)
     model, _ = load_run(cell.place)
     inputs, _ = build_dataset(cell.given, "test").batch(range(PICTURES))
@@ -60,13 +65,13 @@ def work(cell: Cell, report: Report) -> Row:
 
 
 def run(options: Options) -> None:
-    """The reference of the section of digits, seed by seed."""
+    """Measure the reference of the section of digits, seed by seed."""
     section = SECTIONS["digits"]
 
     def cell(row: Row) -> Cell:
-        own = section.row("reference") | row
-        label = label_of("digits", own)
-        changes = [*own["overrides"], *options.trial, f"seed={row['seed']}", f"name={label}"]
+        run = section.row("reference") | row
+        label = label_of("digits", run)
+        changes = [*run["overrides"], *options.trial, f"seed={row['seed']}", f"name={label}"]
         one = recipe_cell(load_recipe(section.recipe, changes), options.runs / label)
         return replace(one, settings=one.settings | {"stage": "spectrum"})
 
@@ -75,32 +80,33 @@ def run(options: Options) -> None:
 
 
 def found() -> Rows:
-    """The committed rows."""
+    """Return the committed rows."""
     return (load(FILE) or {"runs": []})["runs"]
 
 
-def said(results: dict[str, Rows]) -> str:
-    """The share of the first layers' kernels at the ranks of the page, for the claim."""
+def shown(results: dict[str, Rows]) -> str:
+    """Print the mean share at each rank over all layers and seeds, for the claim."""
     rows = results.get("spectrum", [])
     if not rows:
         return "not run"
-    means = [
-        f"{100 * statistics.mean(layer['shares'][str(r)] for row in rows for layer in row['layers']):.1f}"
-        f"% at rank {r}"
-        for r in RANKS
-    ]
-    return f"of a side of {rows[0]['layers'][0]['side']}: {', '.join(means)} ({len(rows)} seeds)"
+    layers = [layer for row in rows for layer in row["layers"]]
+    means = []
+    for rank in RANKS:
+        mean = statistics.mean(layer["shares"][str(rank)] for layer in layers)
+        means.append(f"{100 * mean:.1f}% at rank {rank}")
+    return f"of a side of {layers[0]['side']}: {', '.join(means)} ({len(rows)} seeds)"
 
 
 def section_text() -> str:
-    """The part of docs/results/itnet.md."""
-    rows, command = found(), "`python -m evidence run itnet spectrum`"
+    """Return the part of docs/results/itnet.md."""
+    rows = found()
+    command = "`python -m evidence run itnet spectrum`"
     if not rows:
         return f"Not measured yet: {command}."
     lines = []
     for layer in range(len(rows[0]["layers"])):
-        mine = [row["layers"][layer] for row in rows]
-        cells = [spread(one["shares"][str(r)] for one in mine) for r in RANKS]
-        lines.append((layer + 1, mine[0]["side"], *cells, len(mine)))
+        seeds = [row["layers"][layer] for row in rows]
+        cells = [spread(seed["shares"][str(r)] for seed in seeds) for r in RANKS]
+        lines.append((layer + 1, seeds[0]["side"], *cells, len(seeds)))
     heads = "layer", "side of the matrix", *(f"rank {r}" for r in RANKS), "seeds"
     return f"{command}\n\n{table(heads, lines)}"

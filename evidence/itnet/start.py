@@ -1,5 +1,6 @@
-"""How a fresh ITNet-S passes its stream on: the size of what leaves each block over what enters the
-first, for the paper's formula (W = I) and for the start that leaves W out (W = 0).
+"""Growth of the residual stream through an untrained ITNet-S.
+
+It is compared for the paper's formula, W = I, and for the start with W = 0.
 """
 
 from __future__ import annotations
@@ -15,22 +16,30 @@ from ..kit.subject import Options
 
 FILE = "itnet-start.json"
 TABLE = Table(FILE, ("start", "seed"), ())
-STARTS, SEEDS, SIDE, PICTURES = (1.0, 0.0), 10, 64, 4
+STARTS = (1.0, 0.0)
+SEEDS = 10
+SIDE = 64
+"""Side of the pictures, in pixels."""
+PICTURES = 4
 
 
 @torch.inference_mode()
 def growth(start: float, seed: int, side: int = SIDE) -> list[float]:
-    """Root mean square of the stream behind each of the 12 blocks, over that before the first;
-    pictures are white noise.
+    """Return the stream's root mean square after each of the 12 blocks over that before the first.
+
+    The pictures are white noise.
     """
     torch.manual_seed(seed)
-    model = create_model(
-        "itnet_s", body={"operator_options": {"width": 128, "start": start}}
-    ).eval()
+    options = {"width": 128, "start": start}
+    model = create_model("itnet_s", body={"operator_options": options}).eval()
     sizes: list[float] = []
-    for block in model.body.blocks:
-        block.register_forward_pre_hook(lambda _, given: sizes.append(_size(given[0])))
-    model.body.norm.register_forward_pre_hook(lambda _, given: sizes.append(_size(given[0])))
+
+    def record(module: torch.nn.Module, arguments: tuple[torch.Tensor, ...]) -> None:
+        sizes.append(_size(arguments[0]))
+
+    # The norm after the last block reads that block's output.
+    for module in (*model.body.blocks, model.body.norm):
+        module.register_forward_pre_hook(record)
     model(torch.randn(PICTURES, 3, side, side))
     return [size / sizes[0] for size in sizes[1:]]
 
@@ -40,7 +49,7 @@ def _size(stream: torch.Tensor) -> float:
 
 
 def run(options: Options) -> None:
-    """A row per start and seed, those that the file has left as they are."""
+    """Measure the missing rows, one per start and seed."""
     side = 32 if options.small else SIDE
     for start in STARTS:
         for seed in range(options.seeds or SEEDS):
@@ -50,22 +59,24 @@ def run(options: Options) -> None:
 
 
 def found() -> Rows:
-    """The committed rows."""
+    """Return the committed rows."""
     return load(FILE) or []
 
 
 def section_text() -> str:
-    """The part of docs/results/itnet.md."""
-    rows, command = found(), "`python -m evidence run itnet start`"
+    """Return the part of docs/results/itnet.md."""
+    rows = found()
+    command = "`python -m evidence run itnet start`"
     if not rows:
         return f"Not measured yet: {command}."
     blocks = (1, 3, 6, 12)
     lines = []
     for start in STARTS:
-        mine = [row["growth"] for row in rows if row["start"] == start]
+        growths = [row["growth"] for row in rows if row["start"] == start]
         name = "W = I, the formula" if start else "W = 0 (`operator.start=0`)"
-        lines.append((name, *(spread([x[b - 1] for x in mine], 1, 2) for b in blocks), len(mine)))
-    heads = ("start", *(f"after {b} block{'s' if b > 1 else ''}" for b in blocks), "seeds")
+        cells = [spread([growth[block - 1] for growth in growths], 1, 2) for block in blocks]
+        lines.append((name, *cells, len(growths)))
+    heads = ("start", "after 1 block", *(f"after {block} blocks" for block in blocks[1:]), "seeds")
     about = (
         f"Root mean square of the stream over that before the first block; {PICTURES} pictures of "
         f"white noise, {(SIDE // 16) ** 2} patches and the class token, by {command}. "

@@ -1,1 +1,1 @@
-"""What every benchmark uses: clock, memory, machine, grid, statistics, claims, pages."""
+"""Tools shared by all benchmarks: clock, memory, machine, grid, statistics, claims, pages."""

@@ -1,6 +1,6 @@
 """The answer to every test sample of a training, small enough to be committed.
 
-A row of results keeps them under ``answers``, by the metric that they are the numbers of:
+A row of results has them under ``answers``, by the metric that is their mean:
 ``{"accuracy": {"n": 370, "right": "..."}}``, one bit per sample, or
 ``{"loss": {"n": 500, "errors": "..."}}``, one float16 per sample. Both are compressed and written
 in base64: 10,000 right or wrong answers take at most 1,700 characters.
@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 Packed = dict[str, Any]
-TOLERANCE = 2e-3  # of a mean over float16, relative
+TOLERANCE = 2e-3
+"""Largest relative error of a mean of numbers that were rounded to float16."""
 
 
 def pack(values: Sequence[float]) -> Packed:
@@ -48,18 +49,18 @@ def answers_of(scores: dict[str, Any], name: str | None = None) -> dict[str, Pac
     """Return an evaluation's numbers per sample for a row of results.
 
     Args:
-        scores: of ``evaluate(..., each=True)``.
-        name: the metric as the row calls it, where that is not the evaluation's own name.
+        scores: the result of ``evaluate(..., each=True)``.
+        name: the row's name of the metric, where the evaluation's differs.
     """
     each = scores["each"]
     return {name or each["measure"]: pack(each["values"])}
 
 
 def answers_in(row: dict[str, Any], metric: str) -> np.ndarray | None:
-    """Return the numbers whose mean is ``row[metric]``, or None where the row keeps none.
+    """Return the numbers whose mean is ``row[metric]``, or None if the row does not have them.
 
-    Numbers with another mean are not those of the metric: a mean over all points, say, where
-    samples have unequal numbers of points.
+    Numbers with another mean do not belong to the metric. An example is a mean over all points
+    where samples have unequal numbers of points.
     """
     packed = row.get("answers", {}).get(metric)
     if packed is None:

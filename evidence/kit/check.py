@@ -1,17 +1,30 @@
-"""Whether ratios fell: times of two machines differ, ratios between ways of one case much less."""
+"""Regressions of speed. Times differ between machines; ratios between ways of one case differ much
+less, so ratios are compared.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 Rows = list[dict[str, Any]]
 
-ALLOWED = 0.15  # share of a ratio that may be lost
+ALLOWED = 0.15
+"""Share of a ratio that may be lost."""
+
+
+class Way(NamedTuple):
+    """A way of computing a case; two groups may have cases of one name at different sizes."""
+
+    group: str
+    case: str
+    name: str
 
 
 def fallen(before: Rows, after: Rows, allowed: float = ALLOWED) -> list[str]:
-    """One line for every way whose time over ours, the first way's, fell by more than ``allowed``:
-    ours got slower against it. Cases that are not in both are passed over.
+    """Return one line per way whose ratio (its time over ours) fell by more than ``allowed``.
+
+    The first way of a case is ours, so ours became slower against that way. Cases that are missing
+    from one of the lists are skipped.
 
     Example:
         >>> rows = [{"case": "softmax", "way": "ours", "ratio": 1.0}]
@@ -21,42 +34,47 @@ def fallen(before: Rows, after: Rows, allowed: float = ALLOWED) -> list[str]:
         >>> fallen([*rows, peer], [*rows, {**peer, "ratio": 2.6}])
         []
     """
-    old, new = _ratios(before), _ratios(after)
-    return [
-        f"{case}, {way}: took {old[group, case, way]:.2f} times as long as ours, now {ratio:.2f} "
-        f"({ratio / old[group, case, way] - 1:+.0%})"
-        for (group, case, way), ratio in new.items()
-        if (group, case, way) in old and ratio < (1 - allowed) * old[group, case, way]
-    ]
+    old = _ratios(before)
+    lines = []
+    for way, ratio in _ratios(after).items():
+        if way in old and ratio < (1 - allowed) * old[way]:
+            change = ratio / old[way] - 1
+            lines.append(
+                f"{way.case}, {way.name}: took {old[way]:.2f} times as long as ours, "
+                f"now {ratio:.2f} ({change:+.0%})"
+            )
+    return lines
 
 
-def _ratios(rows: Rows) -> dict[tuple[str, str, str], float]:
-    """By group (two may have cases of one name at different sizes), case and way; the first way of
-    a case is ours.
-    """
-    found, ours = {}, set()
+def _ratios(rows: Rows) -> dict[Way, float]:
+    """Return the ratio of every way except the first of each case, which is ours."""
+    found: dict[Way, float] = {}
+    seen: set[tuple[str, str]] = set()
     for row in rows:
         case = row.get("group", ""), row["case"]
-        if case in ours:
-            found[*case, row["way"]] = row["ratio"]
-        ours.add(case)
+        if case in seen:
+            found[Way(*case, row["way"])] = row["ratio"]
+        seen.add(case)
     return found
 
 
 def theirs_first(rows: Rows) -> Rows:
-    """Rows of cases whose first way is not ours, as :func:`fallen` needs them: each of our ways,
-    and what the other way takes beside it.
+    """Turn round cases whose first way is a peer's, for :func:`fallen`.
+
+    Each of our ways becomes a case of its own, with the peer's time relative to it.
 
     Example:
         >>> rows = [{"case": "a", "way": "layer", "ratio": 1.0}, {"case": "a", "way": "ours", "ratio": 0.5}]
         >>> [(row["case"], row["way"], row["ratio"]) for row in theirs_first(rows)]
         [('a: ours', 'ours', 1.0), ('a: ours', 'layer', 2.0)]
     """
-    found, first = [], {}
+    found: Rows = []
+    first: dict[tuple[str, str], dict[str, Any]] = {}
     for row in rows:
         other = first.setdefault((row.get("group", ""), row["case"]), row)
-        if other is not row:
-            case = {**row, "case": f"{row['case']}: {row['way']}"}
-            found.append(case | {"ratio": 1.0})
-            found.append(case | {"way": other["way"], "ratio": 1 / row["ratio"]})
+        if other is row:
+            continue
+        case = {**row, "case": f"{row['case']}: {row['way']}"}
+        found.append(case | {"ratio": 1.0})
+        found.append(case | {"way": other["way"], "ratio": 1 / row["ratio"]})
     return found

@@ -1,14 +1,14 @@
 """Claims of a paper, and the one rule that judges them.
 
-A claim is a number per seed, a difference paired over the seeds that both sides have, and a bound
-that the paper says it is beyond. At most five claims of a page are *primary*, named before the run.
-Each of them is tested over its seeds and the samples of the test, by a mixed model, where both
-sides keep the answer to every sample; else over its seeds alone, by Student's t with n - 1 degrees
-of freedom. Tests are two-sided, and their p-values are adjusted by Holm's method. With five seeds
-or more, and below 0.05, a claim is *reproduced* or *contradicted*, by the side of its bound on
-which the mean lies; else it is *open*, and :func:`openness` says why. All other claims are
-exploratory: their numbers are shown and nothing is concluded. What cannot be tried is *not testable
-here*.
+A claim compares one number per seed (often a difference of two variants, paired over the seeds that
+both have) with a bound from the paper. At most five claims of a page are *primary*, named before
+the run. Where both sides have the answer to every test sample, a primary claim is tested over seeds
+and samples by a mixed model; otherwise over its seeds alone, by Student's t with n - 1 degrees of
+freedom. Tests are two-sided, and Holm's method adjusts their p-values. With five seeds or more and
+p below 0.05, a claim is *reproduced* or *contradicted*, depending on the side of its bound on which
+the mean lies; otherwise it is *open*, for one of the reasons of :func:`openness`. All other claims
+are exploratory: their numbers are shown and nothing is concluded. Claims that cannot be tried are
+*not testable here*.
 """
 
 from __future__ import annotations
@@ -27,8 +27,13 @@ UNDECIDED = "open: undecided at 5 or more seeds"
 EXPLORED = "open: larger than its unadjusted error, but not primary"
 NO_TEST = "open: no number per seed"
 UNTESTABLE = "not testable here"
-COLLAPSE = 0.5  # of what is above chance: who loses more has collapsed
-LEVEL, PRIMARY, SEEDS = 0.05, 5, 5
+COLLAPSE = 0.5
+"""Share of the accuracy above chance. A model that loses more has collapsed."""
+LEVEL = 0.05
+PRIMARY = 5
+"""Largest number of primary claims of a page."""
+SEEDS = 5
+"""Smallest number of seeds that decides a primary claim."""
 RULE = "[How claims are judged, and what ± means](claims.md)."
 
 Sample = Callable[[Any], list[float]]
@@ -36,17 +41,19 @@ Sample = Callable[[Any], list[float]]
 
 @dataclass(frozen=True)
 class Claim:
-    """What a paper says, and how it is tried here.
+    """One statement of a paper and its test on our results.
 
     Attributes:
-        text, paper: the claim, and the paper's numbers for it.
-        sample: results to one number per seed, such as :func:`better`'s differences.
-        above: the claim is that the mean lies above this,
-        below: or, where it is given, below this.
-        primary: judged; else the claim is explored.
-        shown: what else the results say of it, or of a claim without a number per seed, all.
-        untestable: why it cannot be tried here.
-        scale, digits: how a number is printed; by default in points, of shares.
+        text: the claim.
+        paper: the paper's numbers for it.
+        sample: maps results to one number per seed, for example :func:`better`.
+        above: bound of a claim that the mean is larger.
+        below: bound of a claim that the mean is smaller; replaces ``above`` if it is not None.
+        primary: whether the claim is judged; otherwise it is exploratory.
+        shown: maps results to text that is printed after the numbers, or instead of them if the
+            claim does not have a number per seed.
+        untestable: reason why the claim cannot be tried here.
+        scale, digits: factor and decimals of printed numbers; by default shares in percent.
     """
 
     text: str
@@ -62,19 +69,30 @@ class Claim:
 
     def __post_init__(self) -> None:
         if self.primary and self.sample is None:
-            raise ValueError(f"{self.text}: a primary claim needs a number per seed (sample)")
+            raise ValueError(
+                f"{self.text}: expected a sample of a primary claim, got none; add a function that "
+                f"returns a number per seed"
+            )
         if self.untestable and (self.sample or self.shown):
-            raise ValueError(f"{self.text}: either untestable or tried, not both")
+            raise ValueError(
+                f"{self.text}: expected untestable or numbers, got both; remove one of them"
+            )
 
     @property
     def bound(self) -> float:
-        """What the mean is compared with."""
+        """The number that the mean is compared with."""
         return self.above if self.below is None else self.below
 
 
 class Judged(NamedTuple):
-    """A claim, what was found as text, p adjusted among the primary claims, and the verdict;
-    exploratory claims have neither. ``found`` are the numbers behind the text.
+    """The result of :func:`judge` for one claim.
+
+    Attributes:
+        claim: the claim.
+        here: our result as text.
+        p: p-value, adjusted among the primary claims; None for an exploratory claim.
+        verdict: one of the verdicts of this module; empty for an exploratory claim.
+        found: the numbers behind the text.
     """
 
     claim: Claim
@@ -85,29 +103,41 @@ class Judged(NamedTuple):
 
 
 def better(section: str, a: str, b: str, metric: str = "accuracy") -> Sample:
-    """Variant ``a`` less ``b`` in a section of trained runs."""
+    """Return a sample: variant ``a`` minus ``b`` in a section of trained runs, per seed."""
     return lambda found: paired(found.get(section, []), a, b, metric)
 
 
 def judge(claims: Sequence[Claim], found: Any) -> list[Judged]:
-    """Every claim by the rule, in their order.
+    """Judge every claim by the rule of this module, in their order.
 
     Raises:
         ValueError: more than five primary claims.
     """
     primary = [claim for claim in claims if claim.primary]
     if len(primary) > PRIMARY:
-        raise ValueError(f"{len(primary)} primary claims; a page has at most {PRIMARY}")
-    numbers = {
-        id(claim): summarise(claim.sample(found), claim.bound) for claim in claims if claim.sample
-    }
-    tested = [numbers[id(claim)] for claim in primary]
-    adjusted = holm([None if one is None else one.p for one in tested])
-    level = dict(zip(map(id, primary), adjusted))
-    return [_judged(claim, numbers.get(id(claim)), level.get(id(claim)), found) for claim in claims]
+        raise ValueError(
+            f"primary claims of a page: expected at most {PRIMARY}, got {len(primary)}; explore "
+            f"the others"
+        )
+
+    # Claims hold functions that need not be hashable, so they are looked up by their identity.
+    numbers: dict[int, Summary | None] = {}
+    for claim in claims:
+        if claim.sample:
+            numbers[id(claim)] = summarise(claim.sample(found), claim.bound)
+
+    p_values: list[float | None] = []
+    for claim in primary:
+        summary = numbers[id(claim)]
+        p_values.append(summary and summary.p)
+    adjusted = dict(zip(map(id, primary), holm(p_values)))
+    return [
+        _judged(claim, numbers.get(id(claim)), adjusted.get(id(claim)), found) for claim in claims
+    ]
 
 
 def _judged(claim: Claim, found: Summary | None, p: float | None, results: Any) -> Judged:
+    """Put together the text and the verdict of a claim; ``p`` is the adjusted p-value."""
     parts = [claim.untestable]
     if claim.sample:
         parts.append("not run" if found is None else _number(claim, found))
@@ -117,9 +147,10 @@ def _judged(claim: Claim, found: Summary | None, p: float | None, results: Any) 
 
 
 def openness(found: Summary | None, primary: bool) -> str:
-    """Return why nothing is concluded: what was not run, too few seeds, a primary claim or a small
-    difference that the seeds do not decide, or a difference beyond its unadjusted error that nobody
-    named before the run.
+    """Return the reason why nothing is concluded from a claim's numbers.
+
+    There are four: it was not run; it has too few seeds; its seeds do not decide it; or it is
+    exploratory and lies beyond its unadjusted error.
 
     Example:
         >>> openness(None, True), openness(summarise([0.1]), True)
@@ -131,12 +162,13 @@ def openness(found: Summary | None, primary: bool) -> str:
         return NOT_RUN
     if found.n < SEEDS:
         return FEW_SEEDS
-    beyond = found.p is not None and found.p < LEVEL
-    return EXPLORED if beyond and not primary else UNDECIDED
+    if not primary and found.p is not None and found.p < LEVEL:
+        return EXPLORED
+    return UNDECIDED
 
 
 def _number(claim: Claim, found: Summary) -> str:
-    """Mean ± sample standard deviation, and how many seeds.
+    """Format mean ± sample standard deviation and the number of seeds.
 
     Example:
         >>> _number(Claim("a beats b"), summarise([0.01, 0.02]))
@@ -152,7 +184,7 @@ def _number(claim: Claim, found: Summary) -> str:
 
 
 def tested_over(found: Summary | None) -> str:
-    """Return what a claim was tested over: seeds and samples, or seeds alone."""
+    """Return the units of a claim's test, "seeds and samples" or "seeds alone", if it has one."""
     if found is None or found.p is None:
         return ""
     return "seeds and samples" if found.samples else "seeds alone"
@@ -165,13 +197,20 @@ def _verdict(claim: Claim, found: Summary | None, p: float | None) -> str:
         return ""
     if found is None or found.n < SEEDS or p is None or p >= LEVEL:
         return openness(found, primary=True)
-    beyond = found.mean > claim.above if claim.below is None else found.mean < claim.below
-    return REPRODUCED if beyond else CONTRADICTED
+    if claim.below is None:
+        agrees = found.mean > claim.above
+    else:
+        agrees = found.mean < claim.below
+    return REPRODUCED if agrees else CONTRADICTED
 
 
 def named(claims: Sequence[Claim], before: Sequence[str] | None) -> str:
-    """Which primary claims were named before the runs: ``before``, as the file of results has kept
-    them; None: a file from before the rule.
+    """Say which primary claims were named before the runs.
+
+    Args:
+        claims: of the page.
+        before: texts of the primary claims in the file of results; None if it is older than the
+            rule.
 
     Example:
         >>> named([Claim("a", sample=list, primary=True)], ["a"])
@@ -187,8 +226,8 @@ def named(claims: Sequence[Claim], before: Sequence[str] | None) -> str:
     return "The primary claims were named before the runs."
 
 
-def _chance(p: float | None) -> str:
-    """A p-value as pages show it."""
+def _p_value(p: float | None) -> str:
+    """Format a p-value for a page."""
     if p is None:
         return ""
     return "< 0.001" if p < 0.0005 else f"{p:.3f}"
@@ -197,35 +236,46 @@ def _chance(p: float | None) -> str:
 def claims_section(
     claims: Sequence[Claim], found: Any, file: dict[str, Any] | None = None, note: str = ""
 ) -> str:
-    """A page's section of claims: :func:`claims_tables` below a title."""
+    """Return a page's section of claims: :func:`claims_tables` below a title."""
     return f"## The paper's claims\n\n{claims_tables(claims, found, file, note)}\n"
 
 
 def claims_tables(
     claims: Sequence[Claim], found: Any, file: dict[str, Any] | None = None, note: str = ""
 ) -> str:
-    """Primary claims with their verdicts, then all others. ``file``: the file of results, for the
-    claims that it was begun with.
+    """Return a table of the primary claims with their verdicts, then one of all others.
+
+    Args:
+        claims: of the page.
+        found: results, the argument of each claim's functions.
+        file: the file of results, which has the primary claims named before its first run.
+        note: a sentence after the link to the rule.
     """
     judged = judge(claims, found)
+
     # A claim that was not run yet cannot have been named after its runs.
-    run = [j.claim for j in judged if j.found is not None]
-    asked = run if any(claim.primary for claim in run) else claims
-    note = " ".join(filter(None, (note, named(asked, (file or {}).get("primary")))))
-    first = [
-        (j.claim.text, j.claim.paper, j.here, tested_over(j.found), _chance(j.p), j.verdict)
-        for j in judged
-        if j.claim.primary
-    ]
-    rest = [
-        (j.claim.text, j.claim.paper, f"{j.here} (*{j.verdict}*)" if j.verdict else j.here)
-        for j in judged
-        if not j.claim.primary
-    ]
-    parts = [f"{RULE} {note}"]
-    if first:
+    run = [one.claim for one in judged if one.found is not None]
+    dated = run if any(claim.primary for claim in run) else claims
+    before = (file or {}).get("primary")
+    sentences = [RULE, note, named(dated, before)]
+
+    primary, exploratory = [], []
+    for one in judged:
+        claim = one.claim
+        if claim.primary:
+            p = _p_value(one.p)
+            row = claim.text, claim.paper, one.here, tested_over(one.found), p, one.verdict
+            primary.append(row)
+            continue
+        here = one.here
+        if one.verdict:
+            here += f" (*{one.verdict}*)"
+        exploratory.append((claim.text, claim.paper, here))
+
+    parts = [" ".join(filter(None, sentences))]
+    if primary:
         heads = "primary claim", "paper", "here", "tested over", "p", "verdict"
-        parts.append(table(heads, first))
-    if rest:
-        parts.append(table(("exploratory", "paper", "here"), rest))
+        parts.append(table(heads, primary))
+    if exploratory:
+        parts.append(table(("exploratory", "paper", "here"), exploratory))
     return "\n\n".join(parts)

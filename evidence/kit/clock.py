@@ -1,4 +1,4 @@
-"""Ways of computing one thing: every answer is checked, then the ways are timed in turn."""
+"""Fair timing: check the answers of several ways of one computation, then time them in turn."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from fredholm.lab.training.machine import seconds_of
 from .machine import matrix_rate
 
 Rows = list[dict[str, Any]]
-SECONDS = 0.02  # of calls in a row, for one reading of the clock
+SECONDS = 0.02
+"""Shortest interval that the clock measures; fast calls are repeated within it."""
 
 
 class WrongAnswer(Exception):
@@ -29,10 +30,10 @@ class Entry:
 
     Attributes:
         run: one evaluation; its answer is compared with the reference.
-        flops: multiply-adds times two that the way must do, for the share of the machine's
-            matrix-product rate; or None.
-        reference: the trusted answer of a way that computes another function for the same job;
-            None: the case's.
+        flops: floating-point operations of the way (two per multiply-add), from which its share
+            of the machine's matrix-product rate follows; None if unknown.
+        reference: returns the correct answer of a way that computes another function for the same
+            purpose; None for the case's reference.
     """
 
     run: Callable[[], object]
@@ -42,15 +43,16 @@ class Entry:
 
 @dataclass
 class Case:
-    """Ways of computing one thing, timed in turn.
+    """A computation and several ways of doing it.
 
     Attributes:
         name: unique within its group.
-        reference: the trusted answer (the definition, in the same precision).
-        entries: name to way; the first is the one that ratios are taken against.
+        reference: returns the correct answer (by the definition, in the same precision).
+        entries: the ways by name; ratios are relative to the first.
         tolerance: largest difference allowed, relative to the largest reference value.
-        note: what is computed, for the table.
-        repeats: timed rounds.
+        note: sizes and options, for the table.
+        repeats: number of timed rounds.
+        extra: further fields of the case's rows.
     """
 
     name: str
@@ -66,35 +68,53 @@ Maker = Callable[[], Iterable[Case]]
 
 
 def difference(actual: Tensor, expected: Tensor) -> float:
-    """Largest difference relative to the largest expected magnitude; NaN counts as infinite."""
+    """Return the largest difference relative to the largest expected magnitude; inf for NaN."""
     gap = (actual.detach().double() - expected.detach().double()).abs().max()
     error = float(gap / expected.detach().abs().max())
     return math.inf if math.isnan(error) else error
 
 
 def require(what: str, error: float, allowed: float) -> float:
-    """The error again, or WrongAnswer where it is above what is allowed, or not a number."""
+    """Return an error that is small enough.
+
+    Raises:
+        WrongAnswer: the error is above ``allowed``, or NaN.
+    """
     if error <= allowed:
         return error
-    text = f"{what}: {error:.1e} from the reference, allowed {allowed:.0e}"
-    raise WrongAnswer(f"{text}; refusing to time it")
+    raise WrongAnswer(
+        f"{what}: expected an error of at most {allowed:.0e}, got {error:.1e}; refusing to time it"
+    )
 
 
 def check(case: Case) -> dict[str, float]:
-    """Difference of every way from the reference, or WrongAnswer."""
-    common, errors = case.reference(), {}
+    """Return the difference of every way from the reference.
+
+    Raises:
+        WrongAnswer: an answer has another shape or differs by more than the tolerance.
+    """
+    common = case.reference()
+    errors: dict[str, float] = {}
     for name, entry in case.entries.items():
-        expected = common if entry.reference is None else entry.reference()
+        expected = common
+        if entry.reference is not None:
+            expected = entry.reference()
         answer = entry.run()
         if not isinstance(answer, Tensor) or answer.shape != expected.shape:
-            raise WrongAnswer(f"{case.name}/{name}: another shape than the reference's")
+            shape = getattr(answer, "shape", type(answer).__name__)
+            raise WrongAnswer(
+                f"{case.name}/{name}: expected a tensor {tuple(expected.shape)}, got {shape}; "
+                f"refusing to time it"
+            )
         errors[name] = require(f"{case.name}/{name}", difference(answer, expected), case.tolerance)
     return errors
 
 
 def median_and_spread(times: list[float]) -> tuple[float, float]:
-    """Median and half the distance between the quartiles, seconds."""
-    quartiles = statistics.quantiles(times, n=4) if len(times) > 1 else [times[0]] * 3
+    """Return the median and half the distance between the quartiles, seconds."""
+    if len(times) < 2:
+        return times[0], 0.0
+    quartiles = statistics.quantiles(times, n=4)
     return statistics.median(times), (quartiles[2] - quartiles[0]) / 2
 
 
@@ -104,12 +124,16 @@ def in_turn(
     seconds: float = math.inf,
     warm: bool = True,
 ) -> dict[str, list[float]]:
-    """Times of each way, in turn, after a round that does not count: ``repeats`` rounds, or fewer
-    once ``seconds`` a way are spent, but two at least.
+    """Time the ways in alternation, after a warm-up round if ``warm``.
+
+    Returns:
+        Seconds of each way in ``repeats`` rounds. Rounds end early, but not before the second,
+        once they took ``seconds`` per way on average.
     """
     times: dict[str, list[float]] = {name: [] for name in ways}
-    for way in ways.values() if warm else ():
-        way()
+    if warm:
+        for way in ways.values():
+            way()
     for number in range(repeats):
         if number >= 2 and sum(map(sum, times.values())) > seconds * len(ways):
             break
@@ -119,9 +143,11 @@ def in_turn(
 
 
 def in_a_row(way: Callable[[], object]) -> Callable[[], float]:
-    """A reading of the clock: seconds a call, of as many calls in a row as take :data:`SECONDS`
-    after one that does not count, so that neither the clock nor what ran before plays a role; of
-    one call that takes longer.
+    """Return a function that measures the seconds per call of ``way``.
+
+    A fast way is called once for warming up, then in a row for about :data:`SECONDS`. Neither the
+    clock's resolution nor the cache contents left by other code then matter. A slow way is called
+    once.
     """
     once = seconds_of(way)
     if once < SECONDS:
@@ -142,11 +168,15 @@ def in_a_row(way: Callable[[], object]) -> Callable[[], float]:
 
 
 def run(case: Case) -> Rows:
-    """One row a way: median and spread over alternated rounds, ratio to the first way, share of the
-    matrix-product rate.
+    """Check and time a case; return one row per way.
+
+    A row has the median and the spread over alternating rounds, the ratio to the first way, and
+    the share of the machine's matrix-product rate.
     """
     errors = check(case)
     readings = {name: in_a_row(entry.run) for name, entry in case.entries.items()}
+
+    # The machine's rate is measured in every round, since its clock frequency varies.
     rates: list[float] = []
     times: dict[str, list[float]] = {name: [] for name in readings}
     for _ in range(case.repeats):
@@ -154,11 +184,15 @@ def run(case: Case) -> Rows:
         for name, reading in readings.items():
             times[name].append(reading())
     rate = statistics.median(rates)
+
     medians = {name: median_and_spread(seconds) for name, seconds in times.items()}
-    first = medians[next(iter(medians))][0]
+    first, _ = next(iter(medians.values()))
     rows: Rows = []
     for name, (median, spread) in medians.items():
         flops = case.entries[name].flops
+        share = None
+        if flops:
+            share = flops / median / rate
         rows.append(
             {
                 "case": case.name,
@@ -166,7 +200,7 @@ def run(case: Case) -> Rows:
                 "ratio": median / first,
                 "milliseconds": median * 1e3,
                 "spread": spread * 1e3,
-                "matrix_rate_share": flops / median / rate if flops else None,
+                "matrix_rate_share": share,
                 "difference": errors[name],
                 "note": case.note,
                 **case.extra,
@@ -176,23 +210,26 @@ def run(case: Case) -> Rows:
 
 
 def time_cases(cases: Iterable[Case], **facts: Any) -> Iterator[dict[str, Any]]:
-    """Rows of several cases, with more ``facts`` each, printed as they come."""
+    """Yield the rows of several cases with the fields ``facts`` added, and print each."""
     for case in cases:
         for row in run(case):
-            share = f"{row['matrix_rate_share']:.0%}" if row["matrix_rate_share"] else ""
+            share = ""
+            if row["matrix_rate_share"]:
+                share = f"{row['matrix_rate_share']:.0%}"
             figures = f"{row['ratio']:7.2f} {row['milliseconds']:10.2f} {share:>5}"
             print(f"{row['case']:56} {row['way']:30} {figures}  {row['note']}", flush=True)
             yield facts | row
 
 
 def with_gradients(output: Tensor, inputs: list[Tensor]) -> Tensor:
-    """One tensor of an output's values and the gradients of its sum of squares: what a training
-    step must get right.
+    """Return an output's values and the gradients of its sum of squares in one vector.
+
+    A training step must compute both correctly.
     """
     found = torch.autograd.grad(output.square().sum(), inputs)
     return torch.cat([output.detach().flatten(), *(g.flatten() for g in found)])
 
 
 def no_grad(call: Callable[..., Tensor], *arguments: Any) -> Callable[[], Tensor]:
-    """The call with these arguments, without gradients."""
+    """Bind the arguments of a call and disable gradients in it."""
     return torch.no_grad()(lambda: call(*arguments))

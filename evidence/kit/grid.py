@@ -1,8 +1,8 @@
 """Trained evidence: sections of variants, and files of results that grow row by row.
 
-A row of a committed file is not computed again. What is missing is a cell of
-:class:`fredholm.lab.training.grid.Grid`: resumed where it stopped, shared between processes, and added
-to the file as soon as it is done.
+A row of a committed file is not computed again. A missing one is a cell of
+:class:`fredholm.lab.training.grid.Grid`: several processes share the cells, an interrupted one
+continues, and a finished one is added to the file at once.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Table:
     Attributes:
         file: its name in the folder of results.
         identity: fields that make two rows the same one.
-        part: where the rows lie in the file: keys from its root; none: the file is the list.
+        part: keys from the file's root to the list of rows; empty if the file is that list.
     """
 
     file: str
@@ -49,32 +49,40 @@ class Table:
     part: tuple[str, ...] = ("runs",)
 
     def rows(self, folder: Path) -> list[Row]:
-        """The rows so far, their overrides by today's keys."""
-        found: Any = load(self.file, folder) or ({} if self.part else [])
-        for key in self.part:
-            found = found.get(key, {} if key != self.part[-1] else [])
-        return found
+        """Return the rows so far."""
+        found: Any = load(self.file, folder)
+        if not self.part:
+            return found or []
+
+        found = found or {}
+        for key in self.part[:-1]:
+            found = found.get(key, {})
+        return found.get(self.part[-1], [])
 
     def has(self, row: Row, folder: Path) -> bool:
         return any(self._same(row, old) for old in self.rows(folder))
 
     def add(self, new: Iterable[Row], folder: Path, **about: Any) -> None:
-        """Put rows into the file, in the place of older ones that are the same, and what is said
-        ``about`` all; another process may be adding to it as well.
+        """Add rows to the file, replacing older ones with the same identity.
+
+        ``about`` are further fields at the file's root. Other processes may add rows at the same
+        time.
         """
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / f".{self.file}.lock"):
             rows = self.rows(folder)
             for row in new:
                 rows = [old for old in rows if not self._same(row, old)] + [row]
-            whole: Any = load(self.file, folder) or {}
-            if self.part:
-                place = whole
-                for key in self.part[:-1]:
-                    place = place.setdefault(key, {})
-                place[self.part[-1]] = rows
-                whole |= about
-            save(whole if self.part else rows, self.file, folder)
+            if not self.part:
+                save(rows, self.file, folder)
+                return
+
+            root: Any = load(self.file, folder) or {}
+            parent = root
+            for key in self.part[:-1]:
+                parent = parent.setdefault(key, {})
+            parent[self.part[-1]] = rows
+            save(root | about, self.file, folder)
 
     def _same(self, one: Row, other: Row) -> bool:
         return all(one[key] == other[key] for key in self.identity)
@@ -88,23 +96,43 @@ def fill(
     options: Options,
     **about: Any,
 ) -> None:
-    """Compute what a table lacks: ``cell(row)`` of each of these ``rows``, by ``work``.
+    """Compute the rows that a table lacks and add each to its file as soon as it is done.
 
-    Several processes may do so at once: none waits for the others until all that is left is at work
-    in them. The work returns what is added to the row, or ``{"rows": [...]}`` with what is added to each of
-    several. Rows that cannot be computed are named at the end.
+    Several processes may do so at once. One waits for the others only when they are computing all
+    remaining cells.
+
+    Args:
+        table: the rows so far, and their file.
+        rows: all rows that the table should have, with their identity.
+        work: computes a cell. It returns the fields to add to the row, or ``{"rows": [...]}`` with
+            the fields of several rows that replace it.
+        cell: maps a row to its cell.
+        options: of the command line.
+        about: further fields at the file's root.
 
     Raises:
-        SystemExit: some failed; the same command tries them again.
+        SystemExit: some rows failed; the same command tries them again.
     """
-    grid, end, failed = Grid(work, say), time.monotonic() + 60 * options.minutes, []
-    if load(table.file, options.results) is None:  # claims are named before the first run
+    grid = Grid(work, say)
+    end = time.monotonic() + 60 * options.minutes
+    failed: list[str] = []
+
+    # A new file gets the names of the primary claims, which are thereby named before any run.
+    if load(table.file, options.results) is None:
         about["primary"] = list(options.primary)
-    missing = [(cell(row), row) for row in rows if not table.has(row, options.results)]
-    row_of = {id(one): row for one, row in missing}
-    for one, found in grid.share([one for one, _ in missing]):
+
+    cells: list[Cell] = []
+    row_of: dict[int, Row] = {}
+    for row in rows:
+        if not table.has(row, options.results):
+            cells.append(cell(row))
+            row_of[id(cells[-1])] = row
+
+    for one, found in grid.share(cells):
         row = row_of[id(one)]
-        label = ", ".join(str(row[key]) for key in table.identity if not isinstance(row[key], list))
+        # Lists, such as overrides, are too long for a label.
+        identity = [row[key] for key in table.identity]
+        label = ", ".join(str(value) for value in identity if not isinstance(value, list))
         if "error" in found:
             say(f"{label}: {found['error']}")
             failed.append(label)
@@ -127,14 +155,19 @@ def say(line: str) -> None:
 
 @dataclass(frozen=True)
 class Section:
-    """A table: ``variants`` name the rows, each with its overrides of ``recipe`` beyond those that
-    are ``common``; ``further``: a column, and how every trained run is evaluated once more for it.
-    ``seeds`` is how many seeds each variant has, from ``first`` on: a section whose seeds are fresh
-    begins above those of an earlier look.
+    """Variants of a recipe, each trained with several seeds.
 
-    ``choices``: further overrides of a variant, such as learning rates, of which it has the one
-    that does best on validation with the first seed; ``brief``: how what is trained to choose is
-    cut short.
+    Attributes:
+        title: of the section in the page.
+        recipe: name or file.
+        common: overrides of all variants.
+        variants: a variant's name to its further overrides.
+        seeds: number of seeds per variant.
+        further: a column's name to the overrides with which every trained run is evaluated again.
+        choices: a variant to alternatives of one override, such as learning rates. The one that is
+            best on validation with seed 0 is used.
+        brief: overrides that shorten the runs for choosing.
+        first: the first seed. Fresh seeds begin above those of an earlier look.
     """
 
     title: str
@@ -148,28 +181,35 @@ class Section:
     first: int = 0
 
     def plan(self, seeds: int, chosen: dict[str, str] | None = None) -> Iterator[Row]:
-        """The runs, seed by seed, so that a part of them compares all variants."""
+        """Yield the runs seed by seed, so that an interrupted grid still compares all variants.
+
+        ``chosen`` maps a variant to the override from its ``choices``.
+        """
         for seed in range(self.first, self.first + seeds):
             for variant in self.variants:
-                own = (chosen or {}).get(variant)
-                yield self.row(variant, own) | {"seed": seed}
+                choice = (chosen or {}).get(variant)
+                yield self.row(variant, choice) | {"seed": seed}
 
     def tries(self) -> Iterator[Row]:
-        """What is trained to choose."""
+        """Yield the runs for choosing."""
         for variant, choices in self.choices.items():
-            yield from (self.trial(variant, choice) | {"seed": 0} for choice in choices)
+            for choice in choices:
+                yield self.trial(variant, choice) | {"seed": 0}
 
     def trial(self, variant: str, choice: str) -> Row:
-        """One of them: the variant with the choice, cut short."""
+        """Return a shortened run for choosing, without its seed."""
         row = self.row(variant, choice)
         return row | {"overrides": [*row["overrides"], *self.brief]}
 
     def row(self, variant: str, choice: str | None = None) -> Row:
-        overrides = [*self.common, *self.variants[variant], *([choice] if choice else [])]
+        """Return a run without its seed."""
+        overrides = [*self.common, *self.variants[variant]]
+        if choice:
+            overrides.append(choice)
         return {"variant": variant, "recipe": self.recipe, "overrides": overrides}
 
     def has(self, row: Row) -> bool:
-        """Whether a row was run with the present settings, whatever was chosen."""
+        """Return whether a row was run with the present settings and any of the choices."""
         variant = row["variant"]
         if variant not in self.variants:
             return False
@@ -183,25 +223,32 @@ class Section:
         return all(seeds <= {row["seed"] for row in rows.get(name, [])} for name in self.variants)
 
     def by_variant(self, found: Iterable[Row]) -> dict[str, list[Row]]:
-        """The rows with the present settings of each variant that has any, in the section's order."""
-        mine = [row for row in found if self.has(row)]
-        rows = {name: [row for row in mine if row["variant"] == name] for name in self.variants}
-        return {name: own for name, own in rows.items() if own}
+        """Group the rows with the present settings by variant, in the section's order.
+
+        Variants without rows are left out.
+        """
+        current = [row for row in found if self.has(row)]
+        groups: dict[str, list[Row]] = {}
+        for name in self.variants:
+            rows = [row for row in current if row["variant"] == name]
+            if rows:
+                groups[name] = rows
+        return groups
 
 
 def section_table(file: str, name: str, part: str = "sections") -> Table:
-    """The rows of one section, or of what it tried (``tuning``)."""
+    """Return the table of one section, or with part ``tuning`` that of its runs for choosing."""
     return Table(file, ("variant", "seed", "recipe", "overrides"), (part, name))
 
 
 def sections(file: str, folder: Path | None = None) -> dict[str, list[Row]]:
-    """The rows of every section of a file, their overrides by today's keys."""
+    """Return the rows of every section of a file."""
     found = load(file, folder) if folder else load(file)
     return (found or {}).get("sections", {})
 
 
 def label_of(name: str, row: Row) -> str:
-    """The name of a run, and of its folder."""
+    """Return the name of a run, which is also that of its folder."""
     label = f"{name}-{row['variant']}-{row['seed']}".replace(" ", "-")
     return "".join(c for c in label if c.isalnum() or c in "._=+-")
 
@@ -212,32 +259,18 @@ def run_sections(
     options: Options,
     also: Callable[[Cell], Row] | None = None,
 ) -> None:
-    """Train what is missing of the sections in ``options.only`` (all, where none is named);
-    ``also``: what else is measured of every trained run.
+    """Train the missing runs of the selected sections and add them to a file of results.
+
+    Args:
+        known: all sections by name.
+        file: name of the file of results.
+        options: of the command line; ``only`` selects sections.
+        also: measures a trained run and returns further fields of its row.
     """
     for name in options.chosen(known):
         section = known[name]
-
-        def cell(row: Row, name: str = name, section: Section = section, stage: str = "") -> Cell:
-            label = label_of(name, row)
-            if section.choices.get(row["variant"]):
-                label += f"-{digest_json(row['overrides'])[:6]}"
-            own = [*row["overrides"], *options.trial, f"seed={row['seed']}", f"name={label}"]
-            cell = recipe_cell(load_recipe(row["recipe"], own), options.runs / label)
-            return replace(cell, settings=cell.settings | {"stage": stage}) if stage else cell
-
-        def work(cell: Cell, report: Report, section: Section = section) -> Row:
-            facts, scores = scores_of(cell, report, each=True)
-            found = facts | {key: scores[key] for key in SHOWN if key in scores}
-            answers = answers_of(scores)
-            for label, overrides in section.further.items():
-                other = evaluate(cell.place, overrides=list(overrides), each=True)
-                found[label] = other.get("accuracy", other["loss"])
-                answers |= answers_of(other, label)
-            found["answers"] = answers
-            more = also(cell) if also else {}
-            found["answers"] |= more.pop("answers", {})
-            return found | more | {"threads": torch.get_num_threads()}
+        cell = partial(section_cell, name, section, options)
+        work = partial(section_work, section, also)
 
         tried = section_table(file, name, "tuning")
         fill(tried, section.tries(), validated, partial(cell, stage="validation"), options)
@@ -246,20 +279,56 @@ def run_sections(
         fill(section_table(file, name), rows, work, cell, options)
 
 
+def section_cell(name: str, section: Section, options: Options, row: Row, stage: str = "") -> Cell:
+    """Return the cell that trains a row of a section."""
+    label = label_of(name, row)
+    # Runs of one variant with different choices need different folders.
+    if section.choices.get(row["variant"]):
+        label += f"-{digest_json(row['overrides'])[:6]}"
+    overrides = [*row["overrides"], *options.trial, f"seed={row['seed']}", f"name={label}"]
+    cell = recipe_cell(load_recipe(row["recipe"], overrides), options.runs / label)
+    if stage:
+        cell = replace(cell, settings=cell.settings | {"stage": stage})
+    return cell
+
+
+def section_work(
+    section: Section, also: Callable[[Cell], Row] | None, cell: Cell, report: Report
+) -> Row:
+    """Train a cell, evaluate it on the test split and return the fields of its row."""
+    facts, scores = scores_of(cell, report, each=True)
+    found = facts | {key: scores[key] for key in SHOWN if key in scores}
+    answers = answers_of(scores)
+
+    for label, overrides in section.further.items():
+        other = evaluate(cell.place, overrides=list(overrides), each=True)
+        found[label] = other.get("accuracy", other["loss"])
+        answers |= answers_of(other, label)
+    found["answers"] = answers
+
+    if also:
+        more = also(cell)
+        found["answers"] |= more.pop("answers", {})
+        found |= more
+    return found | {"threads": torch.get_num_threads()}
+
+
 def validated(cell: Cell, report: Report) -> Row:
-    """Train, and look at validation alone; the test split is read when the choice is made."""
-    facts, found = trained(cell, report), evaluate(cell.place, "val")
+    """Train a cell and evaluate it on validation only, since its score decides a choice."""
+    facts = trained(cell, report)
+    found = evaluate(cell.place, "val")
     return facts | {key: found[key] for key in ("accuracy", "loss") if key in found}
 
 
 def best_choices(section: Section, tried: list[Row]) -> dict[str, str]:
-    """The choice of each variant with the best validation: by accuracy, where there is one; of
-    equal ones, the one with the smaller loss.
+    """Return the choice of each variant with the best validation.
+
+    The best is that with the highest accuracy, if the task has one, then with the smallest loss.
 
     Raises:
         SystemExit: a variant's choices were not all tried.
     """
-    chosen = {}
+    chosen: dict[str, str] = {}
     for variant, choices in section.choices.items():
         found: dict[str, tuple[float, float]] = {}
         for choice in choices:
@@ -267,6 +336,9 @@ def best_choices(section: Section, tried: list[Row]) -> dict[str, str]:
                 if row["overrides"] == section.trial(variant, choice)["overrides"]:
                     found[choice] = row.get("accuracy", 0.0), -row["loss"]
         if set(found) != set(choices):
-            raise SystemExit(f"{variant}: not all choices were tried; the same command goes on")
+            raise SystemExit(
+                f"{variant}: expected runs of {len(choices)} choices, got {len(found)}; run the "
+                f"same command again"
+            )
         chosen[variant] = max(found, key=lambda choice: found[choice])
     return chosen

@@ -1,4 +1,4 @@
-"""Ratios per commit and machine: what ``check`` compares, kept so that a page can draw it."""
+"""History of the ratios that ``check`` compares, per commit and machine."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ FILE = "history.json"
 
 
 def record(subject: str, rows: Rows, folder: Path = RESULTS) -> None:
-    """Add the ratios of ``rows`` under this commit and machine; a second measurement of the same
-    commit on the same machine replaces the first.
+    """Add the ratios of ``rows`` under this commit and machine.
+
+    A second measurement of the same commit on the same machine replaces the first.
     """
     machine = describe()
     entry = {
@@ -24,14 +25,16 @@ def record(subject: str, rows: Rows, folder: Path = RESULTS) -> None:
         "machine": f"{machine['processor']}, {machine['threads']} threads",
         "ratios": rounded({name(row): row["ratio"] for row in rows}),
     }
-    same = ("subject", "commit", "machine")
-    kept = load(FILE, folder) or []
-    kept = [old for old in kept if any(old[key] != entry[key] for key in same)]
-    save([*kept, entry], FILE, folder)
+    identity = ("subject", "commit", "machine")
+    others = []
+    for old in load(FILE, folder) or []:
+        if any(old[key] != entry[key] for key in identity):
+            others.append(old)
+    save([*others, entry], FILE, folder)
 
 
 def name(row: dict[str, Any]) -> str:
-    """How a row is called in the history.
+    """Return a row's name in the history.
 
     Example:
         >>> name({"case": "softmax N=8", "way": "call", "ratio": 1.0})
@@ -41,36 +44,41 @@ def name(row: dict[str, Any]) -> str:
 
 
 def commit() -> str:
-    """The commit that is checked out, with a ``+`` where files differ from it."""
-    told = ["git", "-C", str(ROOT), "describe", "--always", "--dirty=+", "--exclude=*"]
-    done = subprocess.run(told, capture_output=True, text=True, check=False)
+    """Return the commit that is checked out, with a ``+`` if files differ from it."""
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty=+", "--exclude=*"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout.strip() or "unknown"
 
 
 def entries(subject: str, folder: Path = RESULTS) -> list[dict[str, Any]]:
-    """What is known of one subject, oldest first."""
+    """Return the entries of one subject, oldest first."""
     return [entry for entry in load(FILE, folder) or [] if entry["subject"] == subject]
 
 
 def history_table(subject: str, cases: dict[str, str]) -> str:
-    """A row per commit and machine; ``cases`` are the columns' titles and the rows' names."""
-    rows = [
-        (
-            entry["commit"],
-            entry["machine"],
-            *(_shown(entry["ratios"].get(case)) for case in cases.values()),
-        )
-        for entry in entries(subject)
-    ]
-    return table(("commit", "machine", *cases), rows) if rows else "Not measured yet."
+    """Return a table with one row per commit and machine.
+
+    Args:
+        subject: name of the subject.
+        cases: a column's title to the :func:`name` of its rows.
+    """
+    rows = []
+    for entry in entries(subject):
+        cells = [_shown(entry["ratios"].get(case)) for case in cases.values()]
+        rows.append((entry["commit"], entry["machine"], *cells))
+    if not rows:
+        return "Not measured yet."
+    return table(("commit", "machine", *cases), rows)
 
 
 def _shown(ratio: float | None) -> str:
-    return "" if ratio is None else f"{ratio:.2f}"
+    if ratio is None:
+        return ""
+    return f"{ratio:.2f}"
 
 
 def draw(subject: str, cases: dict[str, str], ylabel: str, path: str) -> None:
-    """A line per case over the commits, in docs/images."""
+    """Draw one line per case over the commits, into docs/images."""
     known = entries(subject)
     if not known:
         return

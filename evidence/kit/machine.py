@@ -1,4 +1,4 @@
-"""What the numbers were measured on."""
+"""Description of the machine that numbers were measured on."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ __all__ = ["describe", "machine_line", "matrix_rate", "with_rate"]
 
 
 def matrix_rate(n: int = 1024, repeats: int = 5) -> float:
-    """FLOP/s of a float32 matrix product of side n: the best of a few, measured now."""
+    """Measure the FLOP/s of a float32 matrix product of side n, the best of ``repeats``."""
     a, b, out = torch.randn(n, n), torch.randn(n, n), torch.empty(n, n)
     times = [seconds_of(lambda: torch.mm(a, b, out=out)) for _ in range(repeats + 1)]
+    # The first product warms up.
     return 2 * n**3 / min(times[1:])
 
 
 def with_rate() -> dict[str, Any]:
-    """The machine, and its matrix product."""
+    """Describe the machine and the rate of its matrix product."""
     return describe() | {"sgemm_gflops": matrix_rate() / 1e9}
 
 
 def machine_line(machine: dict[str, Any]) -> str:
-    """One sentence about the machine.
+    """Format one line about the machine.
 
     Example:
         >>> machine_line({"processor": "a CPU", "threads": 2, "torch": "2.13"})
@@ -33,4 +34,6 @@ def machine_line(machine: dict[str, Any]) -> str:
     """
     line = f"{machine['processor']}, {machine['threads']} threads, torch {machine['torch']}"
     rate = machine.get("sgemm_gflops")
-    return f"{line}." if rate is None else f"{line}, sgemm {rate:.0f} GFLOP/s at the start."
+    if rate is None:
+        return f"{line}."
+    return f"{line}, sgemm {rate:.0f} GFLOP/s at the start."

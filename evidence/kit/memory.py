@@ -1,4 +1,4 @@
-"""Peak memory, each size in a process of its own."""
+"""Peak memory, each size measured in a fresh process."""
 
 from __future__ import annotations
 
@@ -18,32 +18,39 @@ LENGTHS = (1024, 2048, 4096, 8192)
 
 
 def show_megabytes(value: float | None, digits: int = 0) -> str:
-    """Megabytes in a table; a dash where they were not measured, or where a call fits into memory
-    that the process held already.
+    """Format megabytes for a table.
+
+    A dash stands for a size that was not measured, and for a call that needed no more memory than
+    the process already had.
 
     Example:
         >>> show_megabytes(12.34, 1), show_megabytes(0.0), show_megabytes(None)
         ('12.3', '–', '–')
     """
-    return f"{value:.{digits}f}" if value else "–"
+    if not value:
+        return "–"
+    return f"{value:.{digits}f}"
 
 
 def alone(function: str, **options: Any) -> Any:
-    """What ``module:function`` of this package returns, called in a new process.
+    """Call ``module:function`` of this package in a new process and return its result.
+
+    Options and result must be plain data, which travels as JSON.
 
     Raises:
-        RuntimeError: it fails; with the last line of what it said.
+        RuntimeError: the process failed; the text is the last line of its error output.
     """
     command = [sys.executable, "-m", "evidence.kit.memory", function, json.dumps(options)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        said = done.stderr.strip().splitlines() or [f"exit {done.returncode}"]
-        raise RuntimeError(said[-1])
+        lines = done.stderr.strip().splitlines() or [f"exit {done.returncode}"]
+        raise RuntimeError(lines[-1])
+    # The function itself may print lines before its result.
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def operator_step(operator: str, n: int, **options: Any) -> dict[str, float | None]:
-    """Peak memory of a forward and backward of one operator, MB, in this process."""
+    """Measure the peak memory of an operator's forward and backward, MB, in this process."""
     import torch
 
     from fredholm.domain import Domain
@@ -55,12 +62,13 @@ def operator_step(operator: str, n: int, **options: Any) -> dict[str, float | No
         u = torch.randn(1, points, 64, requires_grad=True)
         op(u, Domain.line(points)).square().sum().backward()
 
+    # A small step first loads libraries and fills caches.
     step(64)
     return {"n": n, "megabytes": peak_megabytes(lambda: step(n))}
 
 
 def exponent(rows: list[dict[str, Any]], what: str = "megabytes") -> float | None:
-    """Slope against N in logarithms, over the lengths that were measured; None of fewer than two."""
+    """Fit the exponent b of ``what`` ~ N^b over the measured lengths; None for fewer than two."""
     known = [row for row in rows if row[what]]
     if len(known) < 2:
         return None
@@ -70,7 +78,7 @@ def exponent(rows: list[dict[str, Any]], what: str = "megabytes") -> float | Non
 def operator_memory(
     operator: str, lengths: tuple[int, ...] = LENGTHS, **options: Any
 ) -> dict[str, Any]:
-    """Peak memory of an operator's training step at each length, and the fitted exponent."""
+    """Measure the peak memory of an operator's training step at each length; fit the exponent."""
     call = "evidence.kit.memory:operator_step"
     rows = [alone(call, operator=operator, n=n, **options) for n in lengths]
     found = {
@@ -84,6 +92,8 @@ def operator_memory(
     return found
 
 
-if __name__ == "__main__":  # one measurement of `alone`
+# The process that `alone` starts.
+if __name__ == "__main__":
     module, _, name = sys.argv[1].partition(":")
-    print(json.dumps(getattr(importlib.import_module(module), name)(**json.loads(sys.argv[2]))))
+    function = getattr(importlib.import_module(module), name)
+    print(json.dumps(function(**json.loads(sys.argv[2]))))

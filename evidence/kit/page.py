@@ -1,4 +1,4 @@
-"""Pages, tables and pictures of the committed results, and where all of them lie."""
+"""Pages, tables and pictures of the committed results, and the folders of all of them."""
 
 from __future__ import annotations
 
@@ -13,20 +13,24 @@ from fredholm.files import write_text
 from .statistics import in_two_groups, summarise
 
 ROOT = Path(__file__).parents[2]
-RESULTS = ROOT / "evidence" / "results"  # numbers
-DOCS, PAGES, IMAGES = ROOT / "docs", ROOT / "docs" / "results", ROOT / "docs" / "images"
+RESULTS = ROOT / "evidence" / "results"
+DOCS = ROOT / "docs"
+PAGES = DOCS / "results"
+IMAGES = DOCS / "images"
 
 # --- numbers --------------------------------------------------------------------------------------
 
 
 def load(name: str, folder: Path = RESULTS) -> Any:
-    """A file of results, or None where nothing was measured yet."""
+    """Read a file of results; return None if nothing was measured yet."""
     path = folder / name
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    if not path.is_file():
+        return None
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def save(value: Any, name: str, folder: Path = RESULTS) -> Path:
-    """Write a file of results in one step."""
+    """Write a file of results atomically."""
     folder.mkdir(parents=True, exist_ok=True)
     path = write_text(folder / name, json.dumps(value, indent=1) + "\n")
     print(f"written to {path}", flush=True)
@@ -34,7 +38,7 @@ def save(value: Any, name: str, folder: Path = RESULTS) -> Path:
 
 
 def rounded(value: Any) -> Any:
-    """Plain data with six significant digits.
+    """Round the floats of plain data to six significant digits.
 
     Example:
         >>> rounded({"a": [1.23456789, 2]})
@@ -44,14 +48,16 @@ def rounded(value: Any) -> Any:
         return {k: rounded(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [rounded(v) for v in value]
-    return float(f"{value:.6g}") if isinstance(value, float) else value
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    return value
 
 
 # --- text -----------------------------------------------------------------------------------------
 
 
 def head(title: str, name: str, *files: str) -> str:
-    """Title and first comment of a written page."""
+    """Return the title and the first comment of a generated page."""
     sources = " and ".join(f"evidence/results/{file}" for file in files)
     note = (
         f"Written by `python -m evidence page {name}` from {sources}; edit the code, not this page."
@@ -60,7 +66,7 @@ def head(title: str, name: str, *files: str) -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A Markdown table.
+    """Format a Markdown table.
 
     Example:
         >>> print(table(("a", "b"), [(1, 2)]))
@@ -69,12 +75,16 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
         | 1 | 2 |
     """
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    return "\n".join([*lines, *(f"| {' | '.join(map(str, row))} |" for row in rows)])
+    for row in rows:
+        lines.append(f"| {' | '.join(map(str, row))} |")
+    return "\n".join(lines)
 
 
 def spread(values: Iterable[float], scale: float = 100.0, digits: int = 1) -> str:
-    """Mean ± sample standard deviation, by default of shares in percent; of seeds in two groups far
-    apart, which a mean says nothing of, each as well.
+    """Format mean ± sample standard deviation, by default of shares in percent.
+
+    Where the seeds fall into two groups far apart, the mean describes neither, so all values follow
+    in brackets.
 
     Example:
         >>> spread([0.5, 0.6]), spread([0.4]), spread([])
@@ -89,14 +99,16 @@ def spread(values: Iterable[float], scale: float = 100.0, digits: int = 1) -> st
     mean = f"{scale * found.mean:.{digits}f}"
     if found.sd is None:
         return mean
-    each = ", ".join(f"{scale * value:.{digits}f}" for value in seeds)
-    return f"{mean} ± {scale * found.sd:.{digits}f}" + (
-        f" ({each})" if in_two_groups(seeds) else ""
-    )
+
+    text = f"{mean} ± {scale * found.sd:.{digits}f}"
+    if in_two_groups(seeds):
+        each = ", ".join(f"{scale * value:.{digits}f}" for value in seeds)
+        text += f" ({each})"
+    return text
 
 
 def insert(text: str, name: str, block: str) -> str:
-    """A page with a written block between its markers.
+    """Replace the generated block between two markers of a page.
 
     Example:
         >>> insert("a\\n<!-- x: written -->\\nold\\n<!-- end of x -->\\nb", "x", "new").split("\\n")[2:-2]
@@ -110,12 +122,12 @@ def insert(text: str, name: str, block: str) -> str:
     line, _, rest = rest.partition("\n")
     _, closed, after = rest.partition(end)
     if not found or not closed:
-        raise ValueError(f"the page has no markers {start} ... {end}")
+        raise ValueError(f"expected the markers {start} ... {end} in the page, got none; add both")
     return f"{before}{start}{line}\n\n{block}\n\n{end}{after}"
 
 
 def with_block(page: Path, name: str, block: str) -> str:
-    """The text of a page with a new block, see :func:`insert`."""
+    """Return the text of a page with a new block, see :func:`insert`."""
     return insert(page.read_text(encoding="utf-8"), name, block)
 
 
@@ -123,7 +135,10 @@ def with_block(page: Path, name: str, block: str) -> str:
 
 
 def save_picture(draw: Callable[[Any], Any], path: Path, **options: Any) -> None:
-    """``draw(theme)``'s figure as PNG on white paper: a page may be read in the dark."""
+    """Save the figure of ``draw(theme)`` as PNG on white paper.
+
+    The background isn't transparent because a page may be shown in a dark theme.
+    """
     import matplotlib
 
     from fredholm.lab.report.style import DPI, LIGHT, settings
@@ -140,9 +155,8 @@ def save_picture(draw: Callable[[Any], Any], path: Path, **options: Any) -> None
 def band(
     axes: Any, x: Sequence[float], points: Sequence[Any], colour: str, label: str, **style: Any
 ):
-    """Mean over seeds with one standard deviation around it; on a logarithmic axis the band may
-    leave the picture below.
-    """
+    """Draw the mean over seeds and a band of one standard deviation around it."""
+    # A logarithmic axis cannot show zero or less; the band then leaves the picture at the bottom.
     low = [max(p["mean"] - p["sd"], 1e-3 * p["mean"]) for p in points]
     high = [p["mean"] + p["sd"] for p in points]
     axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
@@ -150,7 +164,7 @@ def band(
 
 
 def logarithmic(axes: Any) -> None:
-    """A logarithmic vertical axis as low as the lines go, not the bands."""
+    """Make the vertical axis logarithmic, with limits from the lines and not the bands."""
     values = [v for line in axes.lines for v in line.get_ydata() if v > 0]
     axes.set_yscale("log")
     axes.set_ylim(min(values) / 8, max(values) * 2)

@@ -1,5 +1,7 @@
-"""Memory of each process of a run: ``torchrun --nproc-per-node 2 -m evidence.kit.processes
-FOLDER ddp`` (or ``fsdp2``; without torchrun ``auto``).
+"""Measure the memory of each process of a training.
+
+``torchrun --nproc-per-node 2 -m evidence.kit.processes FOLDER ddp`` (or ``fsdp2``; without torchrun
+``auto``).
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from pathlib import Path
 from fredholm.lab.training.machine import peak_megabytes
 from fredholm.training import load_recipe, train
 
-# 25 million parameters: 101 MB, and as much for gradients and each of AdamW's two averages.
+# 25 million parameters take 101 MB. Gradients and each of AdamW's two averages take as much.
 MODEL = ("operator=softmax", "model.body.depth=8", "model.body.dim=512", "model.body.heads=8")
 STEPS = ("training.epochs=1", "data.limit=64", "data.batch_size=16", "data.eval_batch_size=16")
 REST = ("training.ema_decay=null", "model.encoder.patch=4", "schedule.warmup_epochs=0")

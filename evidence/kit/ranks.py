@@ -1,4 +1,4 @@
-"""Processes of one gloo group that do one job each, on one thread, and say what came of it."""
+"""Run one function on every rank of a gloo group of local processes with one thread each."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ Job = Callable[..., dict[str, Any]]
 
 
 def over(count: int, job: Job, *arguments: Any, seconds: float = 3600) -> list[dict[str, Any]]:
-    """``job(mesh, *arguments)`` of each of ``count`` processes, a function of a module; ranks that
-    ended without an answer are left out.
+    """Run ``job(mesh, *arguments)`` in ``count`` processes and return the results in rank order.
+
+    The job must be importable, since the processes are spawned. After ``seconds``, or as soon as
+    one rank fails, all are ended; ranks without a result are left out.
     """
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
@@ -30,11 +32,14 @@ def over(count: int, job: Job, *arguments: Any, seconds: float = 3600) -> list[d
         ended = time.monotonic() + seconds
         while any(p.is_alive() for p in processes) and time.monotonic() < ended:
             time.sleep(0.2)
-            if any(p.exitcode for p in processes):  # the others would wait for it
+            # The other ranks would wait for a failed one in their next collective.
+            if any(p.exitcode for p in processes):
                 break
         for process in processes:
-            process.kill() if process.is_alive() else None
+            if process.is_alive():
+                process.kill()
             process.join()
+
         files = [Path(folder) / f"{rank}.json" for rank in range(count)]
         return [json.loads(f.read_text(encoding="utf-8")) for f in files if f.exists()]
 

@@ -1,4 +1,4 @@
-"""Means over seeds, growth in N, and the test by which claims are judged: nowhere else."""
+"""Statistics of all pages: means over seeds, growth in N, and the test that judges claims."""
 
 from __future__ import annotations
 
@@ -16,10 +16,16 @@ Rows = list[dict[str, Any]]
 
 
 class Summary(NamedTuple):
-    """Values of several seeds: mean, sample standard deviation (None of one value), their number,
-    and p, two-sided (None of one value): over seeds and samples by :func:`crossed_p` where every
-    seed has a number per test sample, ``samples`` of them; else over the seeds alone, by Student's
-    t with n - 1 degrees of freedom.
+    """Statistics of one number per seed.
+
+    Attributes:
+        mean: over the seeds.
+        sd: sample standard deviation; None for one value.
+        n: number of seeds.
+        p: two-sided p-value; None for one value. It is over seeds and samples by :func:`crossed_p`
+            if every seed has a number per test sample, otherwise over the seeds alone, by
+            Student's t with n - 1 degrees of freedom.
+        samples: number of test samples in that test; 0 for a test over the seeds alone.
     """
 
     mean: float
@@ -30,8 +36,11 @@ class Summary(NamedTuple):
 
 
 class Scores(list[float]):
-    """One number per seed, and where the runs keep them the numbers of all test samples whose means
-    they are: ``samples`` (seeds, samples), else None.
+    """One number per seed.
+
+    Attributes:
+        samples: the numbers per test sample, (seeds, samples), whose means over samples the values
+            are; None if the runs do not have them.
     """
 
     def __init__(self, values: Iterable[float] = (), samples: np.ndarray | None = None):
@@ -40,8 +49,9 @@ class Scores(list[float]):
 
 
 def differences(pairs: Iterable[tuple[dict[str, Any], dict[str, Any]]], metric: str) -> Scores:
-    """Return the first row of each pair less the second, in a metric: one number per seed, and one
-    per sample where all rows keep the answers to equally many.
+    """Return the first row of each pair minus the second, in a metric.
+
+    The result has a number per sample too if all rows have the answers to the same samples.
 
     Example:
         >>> rows = {"accuracy": 0.5}, {"accuracy": 0.25}
@@ -52,27 +62,29 @@ def differences(pairs: Iterable[tuple[dict[str, Any], dict[str, Any]]], metric: 
     values = [one[metric] - other[metric] for one, other in known]
     parts = []
     for one, other in known:
-        sides = answers_in(one, metric), answers_in(other, metric)
-        if sides[0] is None or sides[1] is None or len(sides[0]) != len(sides[1]):
+        left, right = answers_in(one, metric), answers_in(other, metric)
+        if left is None or right is None or len(left) != len(right):
             return Scores(values)
-        parts.append(sides[0] - sides[1])
+        parts.append(left - right)
     if len({len(part) for part in parts}) != 1:
         return Scores(values)
     return Scores(values, np.stack(parts))
 
 
 def crossed_p(numbers: np.ndarray, against: float = 0.0) -> float:
-    r"""Return the two-sided p of the hypothesis that the mean is ``against``, of numbers (seeds,
-    samples) in which both the seeds and the test samples are drawn from many.
+    r"""Test whether the mean of ``numbers`` (seeds, samples) is ``against``; return the p-value.
 
-    The mixed model is :math:`d_{si} = m + a_s + b_i + e_{si}` with random seeds, samples and
-    remainder. Its mean squares over S seeds and I samples give the variance of the mean,
+    Seeds and test samples are both drawn at random. The mixed model is
+    :math:`d_{si} = m + a_s + b_i + e_{si}` with random effects of seeds, samples and their
+    interaction. Its mean squares over S seeds and I samples give the variance of the mean,
 
     .. math:: v = (M_a + M_b - M_e) / (S I),
 
-    with the degrees of freedom of Satterthwaite. v is at least :math:`M_a / (S I)`, the variance
-    that the seeds alone show, and at least :math:`M_b / (S I)`, that of the samples alone. Where
-    each seed has other samples, b is zero and the seeds carry their variance.
+    with Satterthwaite's degrees of freedom. v is at least :math:`M_a / (S I)`, the variance that
+    the seeds alone show, and at least :math:`M_b / (S I)`, that of the samples alone. If every seed
+    has its own samples, b is zero and the variance of the samples is part of the seeds'.
+
+    The test is two-sided.
 
     Reference: Satterthwaite, Biometrics Bulletin 2 (1946).
     """
@@ -83,25 +95,34 @@ def crossed_p(numbers: np.ndarray, against: float = 0.0) -> float:
     rows = numbers.mean(1) - mean
     columns = numbers.mean(0) - mean
     rest = numbers - mean - rows[:, None] - columns
-    freedom = seeds - 1, samples - 1, (seeds - 1) * (samples - 1)
-    of_seeds = samples * float((rows**2).sum()) / freedom[0]
-    of_samples = seeds * float((columns**2).sum()) / freedom[1]
-    of_rest = float((rest**2).sum()) / freedom[2]
 
-    square = of_seeds + of_samples - of_rest
-    if square > max(of_seeds, of_samples):
-        parts = zip((of_seeds, of_samples, of_rest), freedom)
-        degrees = square**2 / sum(part**2 / own for part, own in parts)
+    # Mean squares M_a, M_b, M_e and their degrees of freedom.
+    seed_freedom, sample_freedom = seeds - 1, samples - 1
+    rest_freedom = seed_freedom * sample_freedom
+    seed_square = samples * float((rows**2).sum()) / seed_freedom
+    sample_square = seeds * float((columns**2).sum()) / sample_freedom
+    rest_square = float((rest**2).sum()) / rest_freedom
+
+    square = seed_square + sample_square - rest_square
+    if square > max(seed_square, sample_square):
+        parts = [
+            seed_square**2 / seed_freedom,
+            sample_square**2 / sample_freedom,
+            rest_square**2 / rest_freedom,
+        ]
+        degrees = square**2 / sum(parts)
     else:
-        square, degrees = max((of_seeds, freedom[0]), (of_samples, freedom[1]))
-    if square <= 1e-24 * max(1.0, mean**2):  # all numbers are equal: rounding is no spread
+        square, degrees = max((seed_square, seed_freedom), (sample_square, sample_freedom))
+
+    # Equal numbers differ by rounding alone, which would make t arbitrarily large.
+    if square <= 1e-24 * max(1.0, mean**2):
         return 1.0 if math.isclose(mean, against, abs_tol=1e-12) else 0.0
     error = math.sqrt(square / (seeds * samples))
     return float(2 * student.sf(abs(mean - against) / error, degrees))
 
 
 def summarise(values: Iterable[float], against: float = 0.0) -> Summary | None:
-    """Mean, spread, and p of the hypothesis that the mean is ``against``; None of no values.
+    """Summarise one number per seed and test whether their mean is ``against``; None if empty.
 
     Example:
         >>> found = summarise([0.1, 0.2, 0.3])
@@ -118,21 +139,25 @@ def summarise(values: Iterable[float], against: float = 0.0) -> Summary | None:
     samples = values.samples if isinstance(values, Scores) else None
     if samples is not None and samples.shape[1] > 1:
         return Summary(mean, sd, len(known), crossed_p(samples, against), samples.shape[1])
-    if sd <= 1e-12 * max(map(abs, known)):  # equal values: rounding is no spread
-        return Summary(mean, sd, len(known), 1.0 if math.isclose(mean, against) else 0.0)
+    # Equal values differ by rounding alone, which would make t arbitrarily large.
+    if sd <= 1e-12 * max(map(abs, known)):
+        p = 1.0 if math.isclose(mean, against) else 0.0
+        return Summary(mean, sd, len(known), p)
     from scipy.stats import ttest_1samp
 
     return Summary(mean, sd, len(known), float(ttest_1samp(known, against).pvalue))
 
 
 def mean_sd(values: Sequence[float]) -> dict[str, float]:
-    """Mean and sample standard deviation, for a file of results."""
+    """Return mean and sample standard deviation by name, for a file of results."""
     return {"mean": statistics.fmean(values), "sd": statistics.stdev(values)}
 
 
 def holm(values: Sequence[float | None]) -> list[float | None]:
-    """p-values of several hypotheses, adjusted by Holm's method for being several; None stays, and
-    counts: a hypothesis that could not be tested was still one of them.
+    """Adjust the p-values of several hypotheses by Holm's method.
+
+    None stands for a hypothesis that could not be tested. It remains None but counts as one of the
+    hypotheses.
 
     Example:
         >>> holm([0.01, 0.04, None, 0.03])
@@ -148,7 +173,7 @@ def holm(values: Sequence[float | None]) -> list[float | None]:
 
 
 def paired(rows: Rows, a: str, b: str, metric: str = "accuracy") -> Scores:
-    """Variant ``a`` less ``b``, one difference per seed that both have.
+    """Return variant ``a`` minus ``b``, one difference per seed that both have.
 
     Example:
         >>> rows = [{"variant": v, "seed": s, "accuracy": x}
@@ -156,12 +181,14 @@ def paired(rows: Rows, a: str, b: str, metric: str = "accuracy") -> Scores:
         >>> paired(rows, "a", "b")
         [0.25]
     """
-    one, other = ({row["seed"]: row for row in rows if row["variant"] == name} for name in (a, b))
-    return differences([(one[seed], other[seed]) for seed in one if seed in other], metric)
+    one = {row["seed"]: row for row in rows if row["variant"] == a}
+    other = {row["seed"]: row for row in rows if row["variant"] == b}
+    pairs = [(one[seed], other[seed]) for seed in one if seed in other]
+    return differences(pairs, metric)
 
 
 def beyond_best(rows: Rows, name: str, others: Sequence[str], metric: str = "accuracy") -> Scores:
-    """Variant ``name`` less the best of ``others``, one difference per seed that all have.
+    """Return variant ``name`` minus the best of ``others``, one difference per seed that all have.
 
     Example:
         >>> rows = [{"variant": v, "seed": 0, "accuracy": x}
@@ -169,16 +196,21 @@ def beyond_best(rows: Rows, name: str, others: Sequence[str], metric: str = "acc
         >>> beyond_best(rows, "a", ("b", "c")), beyond_best(rows, "a", ("b", "d"))
         ([0.125], [])
     """
-    of_seed: dict[int, dict[str, dict[str, Any]]] = {}
+    by_seed: dict[int, dict[str, dict[str, Any]]] = {}
     for row in rows:
-        of_seed.setdefault(row["seed"], {})[row["variant"]] = row
-    full = [one for one in of_seed.values() if {name, *others} <= set(one)]
-    best = [max((one[other] for other in others), key=lambda row: row[metric]) for one in full]
-    return differences(zip((one[name] for one in full), best), metric)
+        by_seed.setdefault(row["seed"], {})[row["variant"]] = row
+
+    pairs = []
+    for variants in by_seed.values():
+        if not {name, *others} <= set(variants):
+            continue
+        best = max((variants[other] for other in others), key=lambda row: row[metric])
+        pairs.append((variants[name], best))
+    return differences(pairs, metric)
 
 
 def slope(x: Iterable[float], y: Iterable[float]) -> float:
-    """Exponent b of y = a·x^b, by least squares of the logarithms.
+    """Fit the exponent b of y = a·x^b by least squares of the logarithms.
 
     Example:
         >>> round(slope([1, 2, 4], [3e-9, 12e-9, 48e-9]), 6)
@@ -189,7 +221,7 @@ def slope(x: Iterable[float], y: Iterable[float]) -> float:
 
 
 def stays_below(curve: dict[int, float], other: dict[int, float]) -> int | None:
-    """The least N from which on ``curve`` is below ``other`` wherever both were measured.
+    """Return the least N from which ``curve`` stays below ``other``, where both were measured.
 
     Example:
         >>> stays_below({1: 5.0, 2: 1.0, 4: 1.0}, {1: 2.0, 2: 2.0, 4: 2.0})
@@ -201,9 +233,11 @@ def stays_below(curve: dict[int, float], other: dict[int, float]) -> int | None:
 
 
 def in_two_groups(values: Iterable[float]) -> bool:
-    """Whether seeds fall into two groups far apart, so that no seed is near their mean: the gap
-    between them is most of the range, and the range more than half of the mean; or of shares more
-    than half of what they lack of one, and five points.
+    """Return whether seeds fall into two groups far apart, so that the mean describes neither.
+
+    The gap between the groups must be most of the range, and the range must be wide: more than half
+    of the mean, or for shares more than half of (1 - mean) and more than five points. Fewer than
+    four seeds are never two groups.
 
     Example:
         >>> in_two_groups([0.0015, 0.0013, 0.1775, 0.0019]), in_two_groups([0.1, 0.11, 0.083])

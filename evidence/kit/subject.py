@@ -1,6 +1,6 @@
-"""A subject: a paper or a layer of the library, what is timed and what is run of it, and its pages.
+"""Subjects: papers or layers of the library, each with its timings, its runs and its pages.
 
-A module or folder of :mod:`evidence` is a subject by having ``SUBJECT``; nothing else lists it.
+A module or folder of :mod:`evidence` is a subject if it has ``SUBJECT``; nothing else lists it.
 """
 
 from __future__ import annotations
@@ -22,20 +22,22 @@ SMALL = (
     "data.batch_size=16",
     "data.limit=48",
 )
+"""Overrides of every recipe in a trial with ``--small``."""
 
 
 @dataclass
 class Options:
-    """What the command line was told, the same for every part.
+    """Options of the command line, the same for every part.
 
     Attributes:
-        only: sections, variants, families or operators, by name; none: all of them.
-        seeds: of trained runs; None: each section's own.
-        minutes: after which nothing new is begun.
+        only: names of sections, variants, families or operators; empty for all of them.
+        seeds: number of seeds of trained runs; None for the number of each section.
+        minutes: time after which no new work starts.
+        threads: number of threads of PyTorch.
         runs, results: folders of trained runs and of the files of results.
         changes: further overrides of every recipe, for a trial.
-        small: sizes that show that it runs, not how fast, nor how well.
-        primary: the subject's primary claims, which a new file of results keeps.
+        small: whether this is a trial with small sizes; its numbers mean nothing.
+        primary: the subject's primary claims, which are stored in a new file of results.
     """
 
     only: tuple[str, ...] = ()
@@ -50,42 +52,45 @@ class Options:
 
     @property
     def images(self) -> Path:
-        """Where pictures of a part are drawn: the documentation's, or beside a trial's numbers."""
+        """Folder of pictures: the documentation's, or for a trial that of its numbers."""
         return self.results if self.small else IMAGES
 
     @property
     def trial(self) -> tuple[str, ...]:
-        """What every recipe is overridden with last."""
-        return (*(SMALL if self.small else ()), *self.changes)
+        """Overrides that every recipe gets last."""
+        small = SMALL if self.small else ()
+        return (*small, *self.changes)
 
     def chosen(self, known: Iterable[str]) -> list[str]:
-        """Those of ``only``, or all.
+        """Return the known names that ``only`` selects, or all, in their known order.
 
         Raises:
-            SystemExit: a name that is not known.
+            SystemExit: ``only`` has an unknown name.
         """
         names = list(known)
         unknown = [name for name in self.only if name not in names]
         if unknown:
-            raise SystemExit(f"--only {unknown[0]!r}: not known; needs one of {', '.join(names)}")
+            raise SystemExit(f"--only: expected one of {', '.join(names)}, got {unknown[0]!r}")
         return [name for name in names if not self.only or name in self.only]
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What there is of one subject. Functions are named ``module:function``, relative to the
-    subject, and imported when they are first called.
+    """The parts of one subject, as names of functions.
+
+    A name is ``module:function`` relative to the subject. Its module is imported when the function
+    is first called.
 
     Attributes:
         package: the subject's module, ``__name__``.
         times: part to a function of :class:`Options` that measures time or memory.
         runs: part to a function of :class:`Options` that trains or computes evidence.
-        pages: a file of the documentation to the function that gives its whole text.
+        pages: a file of the documentation to the function that returns its text.
         draw: a function that draws the pages' pictures.
-        cases: a function of :class:`Options` that gives the rows of timed cases again,
-        ratios: and one that gives the committed ones, for ``check``.
-        claims: the list of its claims.
-        history: whether ``check`` keeps the ratios.
+        cases: a function of :class:`Options` that times the cases of ``check`` again.
+        ratios: a function that returns the committed rows of these cases.
+        claims: the list of the subject's claims.
+        history: whether ``check`` records the ratios in the history.
     """
 
     package: str
@@ -103,35 +108,39 @@ class Subject:
         return self.package.rpartition(".")[2].replace("_", "-")
 
     def call(self, function: str, *arguments: Any) -> Any:
-        """Call one of the functions."""
+        """Call one of the functions by its name."""
         return self.find(function)(*arguments)
 
     def find(self, function: str) -> Any:
+        """Import the object that ``module:name`` stands for."""
         module, _, name = function.rpartition(":")
-        place = f"{self.package}.{module}" if module else self.package
-        return getattr(importlib.import_module(place), name)
+        path = self.package
+        if module:
+            path += f".{module}"
+        return getattr(importlib.import_module(path), name)
 
 
 def subject_names() -> list[str]:
-    """All subjects, by the names of their files."""
+    """Return the names of all subjects, from the names of their files."""
     import evidence
 
     names = []
     for module in pkgutil.iter_modules(evidence.__path__):
         folder = Path(module.module_finder.path) / module.name  # type: ignore[union-attr]
         file = folder / "__init__.py" if module.ispkg else folder.with_suffix(".py")
+        # The text is searched since importing every subject would take seconds.
         if re.search("^SUBJECT = ", file.read_text(encoding="utf-8"), re.MULTILINE):
             names.append(module.name.replace("_", "-"))
     return names
 
 
 def find_subject(name: str) -> Subject:
-    """A subject by its name.
+    """Return a subject by its name.
 
     Raises:
-        SystemExit: there is none of this name.
+        SystemExit: no subject has this name.
     """
     name = name.replace("_", "-")
     if name not in subject_names():
-        raise SystemExit(f"{name!r}: no subject; needs one of {', '.join(subject_names())}")
+        raise SystemExit(f"subject: expected one of {', '.join(subject_names())}, got {name!r}")
     return importlib.import_module(f"evidence.{name.replace('-', '_')}").SUBJECT

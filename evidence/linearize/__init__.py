@@ -1,4 +1,4 @@
-"""Pretrained models made linear: real conversions, and a converted MiniLM's speed."""
+"""Pretrained models with linear attention: conversions, recall, and speed."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Real conversions.
+"""Conversions of fine-tuned models to linear attention, on real tasks.
 
-Each task's pretrained model is fine-tuned once a seed with its own softmax; then every method is
-put in its place and trained under one recipe: distilled at one learning rate for all, then tuned on
-the task. Scores are those of the test split.
+For each task and seed a pretrained model is fine-tuned with softmax attention: the teacher. Then
+each method replaces the attention and is trained by one recipe: distilled at one learning rate for
+all, then tuned on the task. Scores are those of the test split.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import dataclasses
 import json
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -43,13 +44,15 @@ METHODS: dict[str, dict[str, Any]] = {
     "linear_infsa": {"to": "linear_infsa"},
 }
 COMPARED = ("luna", "hedgehog", "t2r", "performer")
-"""Methods under one recipe. Run by name: longer distilling, the first or the last three layers alone,
-and InfSA's two forms, which are other operators.
+"""Methods with the same recipe, which run by default.
+
+The others run only by name: longer distilling, conversion of three layers, and InfSA's two forms,
+which are other operators than linear attention.
 """
 
 
 def task_named(name: str, small: bool) -> Task:
-    """A task; ``small``: with so few samples and epochs that it only shows whether it runs."""
+    """Return a task; with ``small``, with few samples and epochs, for a trial."""
     task = ALL[name]
     if not small:
         return task
@@ -58,10 +61,11 @@ def task_named(name: str, small: bool) -> Task:
 
 
 def teacher(task: Task, splits: dict[str, Any], folder: Path, seed: int) -> torch.nn.Module:
-    """The task's fine-tuned softmax model: trained, resumed or read."""
+    """Return the task's fine-tuned softmax model, after training, resuming or reading it."""
     torch.manual_seed(seed)
     model = task.teacher(folder.parent)
-    if task.head is not None:  # also of what is resumed, which is told by the weights it began with
+    # A resumed training needs the head too: it is identified by its initial weights.
+    if task.head is not None:
         task.head(model, splits["train"])
     fine_tune(
         model,
@@ -77,31 +81,32 @@ def teacher(task: Task, splits: dict[str, Any], folder: Path, seed: int) -> torc
     return model
 
 
+class Taught(NamedTuple):
+    """A task's teacher, its score on the test split, and the data."""
+
+    model: torch.nn.Module
+    score: float
+    splits: dict[str, Any]
+
+
 @cache
-def taught(
-    name: str, seed: int, runs: Path, small: bool = False
-) -> tuple[torch.nn.Module, float, dict[str, Any]]:
-    """A task's teacher, its score on the test split, and the splits."""
+def taught(name: str, seed: int, runs: Path, small: bool = False) -> Taught:
+    """Return a task's teacher with its score, which is stored beside its weights."""
     task, folder = task_named(name, small), runs / f"{name}-teacher-{seed}"
     splits = task.splits(task.sizes)
-    model, kept = teacher(task, splits, folder, seed), folder / "test.json"
-    if not kept.is_file():
+    model = teacher(task, splits, folder, seed)
+    file = folder / "test.json"
+    if not file.is_file():
         score = evaluate(model, splits["test"], create_task(task.kind).judge_by(task.metric))
-        kept.write_text(json.dumps(score), encoding="utf-8")
-    return model, json.loads(kept.read_text(encoding="utf-8")), splits
+        file.write_text(json.dumps(score), encoding="utf-8")
+    return Taught(model, json.loads(file.read_text(encoding="utf-8")), splits)
 
 
 def convert(
-    name: str,
-    method: str,
-    seed: int,
-    model: torch.nn.Module,
-    score: float,
-    splits: dict[str, Any],
-    folder: Path,
-    small: bool = False,
+    name: str, method: str, seed: int, taught: Taught, folder: Path, small: bool = False
 ) -> dict[str, Any]:
-    """One conversion and its scores on the test split; ``score`` is the teacher's there."""
+    """Convert a teacher by a method and return the fields of its row."""
+    model, score, splits = taught
     task = task_named(name, small)
     judged = create_task(task.kind).judge_by(task.metric)
     conversion = linearize(
@@ -129,7 +134,7 @@ def convert(
     return {
         "samples": task.sizes,
         "scores": scores,
-        "answers": {whose: pack(values) for whose, values in each.items() if values},
+        "answers": {side: pack(values) for side, values in each.items() if values},
         "validation": report.scores,
         "recovered": 100 * scores["tuned"] / scores["teacher"],
         "layers": layers,
@@ -141,31 +146,33 @@ def convert(
 
 
 def work(cell: Cell, report: Report) -> Row:
-    """One conversion, of a teacher that is trained first where it is not there yet."""
-    given, runs, small = cell.settings, cell.place.parent, bool(cell.given)
-    model, score, splits = taught(given["task"], given["seed"], runs, small)
-    row = given["task"], given["method"], given["seed"]
-    return convert(*row, model, score, splits, cell.place, small)
+    """Convert a teacher, which is trained first if it does not exist yet."""
+    settings, runs, small = cell.settings, cell.place.parent, bool(cell.given)
+    task, seed = settings["task"], settings["seed"]
+    return convert(
+        task, settings["method"], seed, taught(task, seed, runs, small), cell.place, small
+    )
 
 
 def run(options: Options) -> None:
-    """The tasks and methods of ``--only``; the compared methods, where none of them is named."""
+    """Run the tasks and methods of ``--only``, by default the compared methods on all tasks."""
     wanted = options.chosen([*ALL, *METHODS]) if options.only else []
     tasks = [name for name in ALL if name in wanted] or list(TASKS)
     methods = [name for name in METHODS if name in wanted] or list(COMPARED)
     rows = [
         {"task": task, "method": method, "seed": seed}
-        for seed in range(options.seeds or 1)
-        for task in tasks
-        for method in methods
+        for seed, task, method in product(range(options.seeds or 1), tasks, methods)
     ]
+
+    # The options of distilling are not JSON.
+    plain_methods = {}
+    for name, method in METHODS.items():
+        plain_methods[name] = {key: value for key, value in method.items() if key != "distil"}
     recipe = {
         "distil": dataclasses.asdict(DISTIL),
         "tune": {key: dataclasses.asdict(task.tune) for key, task in ALL.items()},
         "teacher": {key: dataclasses.asdict(task.learn) for key, task in ALL.items()},
-        "methods": {
-            key: {k: v for k, v in one.items() if k != "distil"} for key, one in METHODS.items()
-        },
+        "methods": plain_methods,
     }
 
     def cell(row: Row) -> Cell:

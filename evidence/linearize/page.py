@@ -1,4 +1,4 @@
-"""docs/results/luna.md."""
+"""Page docs/results/luna.md."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SPEED = "One forward pass of MiniLM (6 layers, 384 features, 12 heads), batch 1;
 
 
 def of(runs: Rows, task: str, method: str | None = None) -> Rows:
-    """The runs of a task, and of a method."""
+    """Return the runs of a task, and of a method if one is given."""
     return [row for row in runs if row["task"] == task and method in (None, row["method"])]
 
 
@@ -46,12 +46,12 @@ def of(runs: Rows, task: str, method: str | None = None) -> Rows:
 
 
 def recovered(task: str) -> Sample:
-    """Percent of the teacher's score, a number per seed."""
+    """Return a sample: LUNA's score in percent of the teacher's, per seed."""
     return lambda runs: [row["recovered"] for row in of(runs, task, "luna")]
 
 
 def ahead(task: str) -> Sample:
-    """LUNA's percent less Hedgehog's."""
+    """Return a sample: LUNA's percent minus Hedgehog's, per seed."""
 
     def sample(runs: Rows) -> list[float]:
         rows = [{**row, "variant": row["method"]} for row in of(runs, task)]
@@ -93,22 +93,20 @@ NOTE = "The primary claims are those of the tasks with several seeds."
 
 
 def conversions(runs: Rows) -> str:
-    """A row a task and method: scores and share recovered."""
+    """Return a table of scores and recovered shares, with one row per task and method."""
     lines = []
-    for task in ALL:
+    for name, task in ALL.items():
         for method in METHODS:
-            if not (rows := of(runs, task, method)):
+            rows = of(runs, name, method)
+            if not rows:
                 continue
-            scores = [row["scores"] for row in rows]
-            parts = [
-                spread((one[key] for one in scores if key in one), digits=2)
-                for key in ("teacher", "distilled", "tuned")
-            ]
-            parts = ["nothing to distil" if part == "not run" else part for part in parts]
-            share, name = spread((r["recovered"] for r in rows), 1, 1), ALL[task]
-            lines.append(
-                (name.title, f"{name.metric} × 100", LABELS[method], *parts, share, len(rows))
-            )
+            cells = [task.title, f"{task.metric} × 100", LABELS[method]]
+            for stage in ("teacher", "distilled", "tuned"):
+                scores = [row["scores"][stage] for row in rows if stage in row["scores"]]
+                # A method without parameters of its own has nothing to distil.
+                cells.append(spread(scores, digits=2) if scores else "nothing to distil")
+            share = spread((row["recovered"] for row in rows), 1, 1)
+            lines.append((*cells, share, len(rows)))
     heads = (
         "task",
         "score",
@@ -123,7 +121,7 @@ def conversions(runs: Rows) -> str:
 
 
 def settings(found: dict[str, Any]) -> str:
-    """How many samples, the recipe of each task, and how far to trust the scores."""
+    """Return a table of samples and recipes, and a text on the precision of the scores."""
     runs, recipe = found["runs"], found["recipe"]
     lines, tests = [], []
     for task in ALL:
@@ -149,7 +147,7 @@ def settings(found: dict[str, Any]) -> str:
 
 
 def divergences(runs: Rows) -> str:
-    """KL(teacher ‖ student) of each layer before and after the maps are distilled, the first seed."""
+    """Return tables of KL(teacher ‖ student) per layer before and after distilling, first seed."""
     parts = []
     for task in TASKS:
         rows = [of(runs, task, method)[0] for method in COMPARED if of(runs, task, method)]
@@ -157,52 +155,68 @@ def divergences(runs: Rows) -> str:
             continue
         lines = []
         for row in rows:
-            cells = [_pair(layer["before"], layer["after"]) for layer in row["layers"]]
-            both = [[layer[key] for layer in row["layers"]] for key in ("before", "after")]
-            means = [None if None in values else statistics.mean(values) for values in both]
-            lines.append((LABELS[row["method"]], *cells, _pair(means[0], means[1])))
+            before = [layer["before"] for layer in row["layers"]]
+            after = [layer["after"] for layer in row["layers"]]
+            cells = [_pair(*pair) for pair in zip(before, after)]
+            lines.append((LABELS[row["method"]], *cells, _pair(_mean(before), _mean(after))))
         heads = ("method", *(f"layer {i + 1}" for i in range(len(rows[0]["layers"]))), "mean")
         parts += [f"**{TASKS[task].title}**", table(heads, lines)]
     return "\n\n".join(parts)
 
 
+def _mean(values: list[float | None]) -> float | None:
+    """Return the mean, or None if a value is missing."""
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return None
+    return statistics.mean(known)
+
+
 def _pair(before: float | None, after: float | None) -> str:
-    return f"{before:.2f}" if after is None else f"{before:.2f} → {after:.2f}"
+    if after is None:
+        return f"{before:.2f}"
+    return f"{before:.2f} → {after:.2f}"
 
 
 def speed(found: dict[str, Any]) -> str:
-    """Time and memory of a converted MiniLM against its teacher, with the crossover."""
+    """Return a table of a converted MiniLM's time and memory, and where it beats its teacher."""
     rows, lines, parts = found["rows"], [], []
     for row in rows:
-        sizes = {way: row[way]["bytes"] for way in WAYS}
-        shown = {way: f"{size / 2**20:.0f}" if size else "–" for way, size in sizes.items()}
-        cells = [f"{row[way]['ms']:.1f} ({shown[way]})" for way in WAYS]
+        cells = []
+        for way in WAYS:
+            size = "–"
+            if row[way]["bytes"]:
+                size = f"{row[way]['bytes'] / 2**20:.0f}"
+            cells.append(f"{row[way]['ms']:.1f} ({size})")
         lines.append((f"{row['length']:,}", *cells))
+
     for key, what in (("ms", "Faster"), ("bytes", "Smaller")):
-        where = {way: crossover(rows, way, key) for way in WAYS[1:]}
-        texts = {
-            way: "at no measured length" if n is None else f"from {n:,} tokens"
-            for way, n in where.items()
-        }
-        words = "; ".join(f"{LABELS[way]} {text}" for way, text in texts.items())
-        parts.append(f"{what} than the teacher: {words}.")
+        texts = []
+        for way in WAYS[1:]:
+            n = crossover(rows, way, key)
+            where = "at no measured length" if n is None else f"from {n:,} tokens"
+            texts.append(f"{LABELS[way]} {where}")
+        parts.append(f"{what} than the teacher: {'; '.join(texts)}.")
     heads = ("tokens", *(f"{LABELS.get(way, way)}, ms (MiB)" for way in WAYS))
     return f"{table(heads, lines)}\n\n" + "\n".join(parts) + f"\n\n{machine_line(found['machine'])}"
 
 
 def missing(runs: Rows) -> str:
-    """Tasks and methods that were not run."""
+    """Return a sentence about the tasks and methods that were not run."""
     parts = []
-    for task in TASKS:
-        absent = [LABELS[method] for method in COMPARED if not of(runs, task, method)]
-        if absent:
-            some = "" if len(absent) == len(COMPARED) else f" with {', '.join(absent)}"
-            parts.append(TASKS[task].title + some)
-    return f"Not run yet: {'; '.join(parts)}." if parts else ""
+    for name, task in TASKS.items():
+        absent = [LABELS[method] for method in COMPARED if not of(runs, name, method)]
+        if len(absent) == len(COMPARED):
+            parts.append(task.title)
+        elif absent:
+            parts.append(f"{task.title} with {', '.join(absent)}")
+    if not parts:
+        return ""
+    return f"Not run yet: {'; '.join(parts)}."
 
 
 def page(found: dict[str, Any] | None = None) -> str:
-    """The whole page; of the committed results, where none are given."""
+    """Return the text of the page, by default from the committed results."""
     found = found or load("linearize.json")
     runs = found["runs"]
     fast = ["Not measured yet: `python -m evidence time linearize`."]

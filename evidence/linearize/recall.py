@@ -1,6 +1,6 @@
-"""What SmolLM2 recalls without any training: docs/results/recall.md.
+"""Needle-in-a-haystack tests of converted SmolLM2, and the page docs/results/recall.md.
 
-The answers to each needle are stored, so that a run goes on where it stopped.
+The answers to each needle are stored, so an interrupted run continues where it stopped.
 """
 
 from __future__ import annotations
@@ -23,23 +23,37 @@ from .smollm2 import REMEMBERING
 
 FILE = "recall.json"
 DISTANCES = (128, 512, 2048)
-DEPTH = 256  # tokens, at most, before a needle
-START = "start"  # needles with nothing before them
+DEPTH = 256
+"""Largest number of tokens before a needle."""
+START = "start"
+"""Kind of needles at the start of the text."""
 NEEDLES = {"needle": 100, "list": 40, START: 8}
-# A long text costs four times as much as a short one: every third needle is asked for at all
-# distances, and of the control at the near ones, the others at the near ones.
+"""Number of needles of each kind."""
+
+# A long text costs four times as much as a short one. Only every third needle is tested at all
+# distances; the others, and the control, are tested at the near distances.
 NEAR, EVERY = 2, 3
+
 TEACHER, ALONE, FULL, STORE = "teacher", "alone", "full", "store"
-STORED = 128  # tokens of each group of heads in the store
-# How many groups of heads keep softmax; the others have the window and the sinks.
+STORED = 128
+"""Tokens of each group of heads in the store."""
+
+# A number is the count of groups of heads that retain softmax. The others have the window and the
+# sinks.
 MAIN = (TEACHER, ALONE, "12")
 FEWER = ("6", "3", "24")
-TRAINED = tuple(REMEMBERING)  # rows of smollm2.py, asked where their training has ended
+TRAINED = tuple(REMEMBERING)
+"""Rows of smollm2.py, which are tested if their training has ended."""
 SECTIONS = ("needle", "costs", START, "list", "fewer", STORE, "trained")
-STORE_NEEDLES = 28  # asked of the store
+STORE_NEEDLES = 28
+"""Number of needles for the store."""
 POSITIONS, SEGMENTS = (256, 768, 1280), 4
-CACHED = 4096  # tokens after which the bytes of a cache are told
-WEIGHED = (256, 512)  # tokens after which caches are weighed: each token adds the same
+CACHED = 4096
+"""Number of tokens for which the size of a cache is reported."""
+WEIGHED = (256, 512)
+"""Numbers of tokens after which caches are measured. Each token adds the same number of bytes, so
+the size at CACHED is extrapolated.
+"""
 LABELS = {
     TEACHER: "teacher",
     ALONE: "window 64 + 4 sinks alone",
@@ -56,8 +70,10 @@ LABELS = {
     "remember": "window 64 + 4 sinks, trained",
     "remember-control": "window 64 + 4 sinks without a state, trained alike",
 }
-GOALS = {512: 0.8, 2048: 0.6}  # of the teacher's digits, with 12 groups
-CACHE_GOAL = 40e6  # bytes at CACHED tokens
+GOALS = {512: 0.8, 2048: 0.6}
+"""Goals for the share of the teacher's digits, with 12 groups, by distance."""
+CACHE_GOAL = 40e6
+"""Goal for the bytes of the cache at CACHED tokens."""
 TITLES = {
     "needle": "One needle",
     START: "One needle with nothing before it",
@@ -73,16 +89,17 @@ observation. A hundred needles are planned, and every third of them is asked for
 how many were asked. [How it works](../linearize.md).
 """
 
-Answered = Mapping[str, Mapping[str, Mapping[str, str]]]  # model, needle, distance: digits
+Answered = Mapping[str, Mapping[str, Mapping[str, str]]]
+"""Right (1) and wrong (0) digits by model, needle and distance."""
 
 # --- the measurement ------------------------------------------------------------------------------
 
 
 def run(options: Options) -> None:
-    """Ask for needles, weigh caches and measure perplexity; what is in the file is left as it is.
+    """Test recall, measure caches and perplexity, and add the missing results to the file.
 
-    ``--only`` chooses among :data:`SECTIONS`; ``--minutes`` ends a run after a needle, and the
-    same command goes on.
+    ``--only`` selects from :data:`SECTIONS`. ``--minutes`` ends a run after a needle; the same
+    command continues it.
     """
     sections = options.chosen(SECTIONS)
     bench = Bench(options)
@@ -107,7 +124,7 @@ def run(options: Options) -> None:
 
 
 class Bench:
-    """The models, made when they are first asked, and the file of results."""
+    """The models, each made when it is first needed, and the file of results."""
 
     def __init__(self, options: Options):
         import torch
@@ -117,7 +134,8 @@ class Bench:
         from fredholm.linearization.transformers_folder import load_gguf
 
         torch.set_num_threads(options.threads)
-        self.options, self.ends = options, time.monotonic() + 60 * options.minutes
+        self.options = options
+        self.ends = time.monotonic() + 60 * options.minutes
         self.teacher, self.tokenizer = load_gguf(fetch("smollm2"))
         self.teacher.eval()
         self.documents = load_texts(TEXTS, "test")
@@ -131,7 +149,7 @@ class Bench:
         self.haystacks = Haystacks(filler, self.tokenizer, distances, depth)
 
     def get(self, *keys: str, compute: Callable[[], Any]) -> Any:
-        """The value under keys of the file, computed and stored where it is missing."""
+        """Return the value under keys of the file; compute and store it if it is missing."""
         found = load(FILE, self.options.results) or {}
         inner = found
         for key in keys[:-1]:
@@ -139,7 +157,8 @@ class Bench:
         if keys[-1] in inner:
             return inner[keys[-1]]
         value = compute()
-        found = load(FILE, self.options.results) or {}  # another process may have written
+        # Another process may have written to the file meanwhile.
+        found = load(FILE, self.options.results) or {}
         inner = found
         for key in keys[:-1]:
             inner = inner.setdefault(key, {})
@@ -148,7 +167,7 @@ class Bench:
         return value
 
     def ranking(self) -> list[dict[str, Any]]:
-        """The probe's, on validation texts."""
+        """Return the probe's ranking of the groups of heads, on validation texts."""
         from fredholm.lab.distill.retrieval import Retrieval, rank_groups
         from fredholm.lab.distill.sources import MAP, PROBED
         from fredholm.linearization import replace_attention
@@ -162,7 +181,7 @@ class Bench:
         return self.get("ranking", compute=compute)
 
     def model(self, name: str) -> Any:
-        """The teacher, or its conversion with so many groups of heads that keep softmax."""
+        """Return the model of a row, which is made or read first if necessary."""
         from fredholm.lab.distill.retrieval import best_groups
         from fredholm.lab.distill.sources import MAP
         from fredholm.linearization import load_linearized, replace_attention
@@ -183,17 +202,20 @@ class Bench:
         return self.models[name]
 
     def folder(self, name: str) -> Path:
-        """Where the trained model of a row lies, once its training has ended."""
+        """Return the folder of a row's trained model, which exists once it is trained."""
         return self.options.runs / "smollm2" / name / "model"
 
     def needles(self, kind: str, names: tuple[str, ...], most: int | None = None) -> None:
-        """The answers of several models to the needles of a kind, needle by needle.
+        """Test several models on the needles of a kind, needle by needle.
 
         Args:
-            most: how many needles; None for all that are planned.
+            kind: of the needles.
+            names: of the models.
+            most: number of needles; None for all that are planned.
         """
         count = NEEDLES[kind] if most is None else most
-        count = 1 if self.options.small else count
+        if self.options.small:
+            count = 1
         haystacks = self.haystacks
         if kind == START:
             haystacks = replace(haystacks, depth=0)
@@ -204,25 +226,31 @@ class Bench:
                     continue
                 if time.monotonic() > self.ends:
                     return
+                distances = self.haystacks.distances
                 far = kind == START or (name != ALONE and index % EVERY == 0)
-                distances = self.haystacks.distances[: None if far else NEAR]
-                asked = partial(self.answer, name, haystack, distances)
-                self.get(kind, name, str(index), compute=asked)
+                if not far:
+                    distances = distances[:NEAR]
+                compute = partial(self.answer, name, haystack, distances)
+                self.get(kind, name, str(index), compute=compute)
 
     def answer(self, name: str, haystack: Any, distances: tuple[int, ...]) -> dict[str, str]:
-        """Right (1) and wrong (0) digits by distance."""
-        found = answers(self.model(name), haystack, distances)
-        return {str(distance): "".join(str(int(x)) for x in row) for distance, row in found.items()}
+        """Return right (1) and wrong (0) digits by distance."""
+        digits = {}
+        for distance, row in answers(self.model(name), haystack, distances).items():
+            digits[str(distance)] = "".join(str(int(right)) for right in row)
+        return digits
 
     def costs(self, names: tuple[str, ...]) -> None:
-        """Perplexity by position, and the bytes of the cache, of each model."""
+        """Measure each model's perplexity by position and the bytes of its cache."""
         for name in names:
             if name != FULL:
                 self.get("bytes", name, compute=partial(self.bytes, name))
             self.get("perplexity", name, compute=partial(self.perplexity, name))
 
     def bytes(self, name: str) -> int:
-        """Of the cache after :data:`CACHED` tokens, carried on from shorter prompts."""
+        """Return the bytes of the cache after :data:`CACHED` tokens, extrapolated from shorter
+        prompts.
+        """
         import torch
         from transformers import DynamicCache
 
@@ -238,11 +266,12 @@ class Bench:
                 model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
             size = cache_size(cache)
             sizes.append(size.linear_bytes + size.softmax_bytes)
-        token = (sizes[1] - sizes[0]) // (lengths[1] - lengths[0])
-        return sizes[1] + token * (CACHED - lengths[1])
+        short, long = sizes
+        per_token = (long - short) // (lengths[1] - lengths[0])
+        return long + per_token * (CACHED - lengths[1])
 
     def perplexity(self, name: str) -> list[dict[str, float]]:
-        """The mean loss in nats in each stretch of positions."""
+        """Return the mean loss in nats in each range of positions."""
         import torch
 
         from fredholm.lab.distill.receipt import losses_of, segments
@@ -263,7 +292,7 @@ class Bench:
 
 
 def page(found: dict[str, Any] | None = None) -> str:
-    """The whole page, from the committed answers."""
+    """Return the text of the page, by default from the committed answers."""
     if found is None:
         found = load(FILE) or {}
     assert found is not None
@@ -284,7 +313,7 @@ def page(found: dict[str, Any] | None = None) -> str:
 
 
 def recall_table(answers_of: Answered) -> str:
-    """Recall by model and distance, over the needles that model and teacher were both asked."""
+    """Return a table of recall by model and distance, over needles that the teacher had too."""
     lines = []
     for name in (name for name in LABELS if name in answers_of):
         for row in recall_rows(answers_of, name):
@@ -296,12 +325,12 @@ def recall_table(answers_of: Answered) -> str:
 
 
 def recall_rows(answers_of: Answered, name: str) -> list[dict[str, Any]]:
-    """A model's recall at each distance at which it and the teacher were asked."""
+    """Return a model's recall at each distance at which it and the teacher were tested."""
     theirs, ours = answers_of.get(TEACHER, {}), answers_of.get(name, {})
-    pairs = [
-        {side: digits_of(answers_of[side][index]) for side in (TEACHER, name)}
-        for index in sorted(theirs.keys() & ours.keys(), key=int)
-    ]
+    pairs = []
+    for index in sorted(theirs.keys() & ours.keys(), key=int):
+        pairs.append({TEACHER: digits_of(theirs[index]), name: digits_of(ours[index])})
+
     found = []
     for distance in DISTANCES:
         rows = [pair for pair in pairs if all(distance in side for side in pair.values())]
@@ -311,9 +340,7 @@ def recall_rows(answers_of: Answered, name: str) -> list[dict[str, Any]]:
 
 
 def goals(found: Mapping[str, Any]) -> str:
-    """Return the goals for 12 groups and whether each is met: open where the interval holds the
-    goal.
-    """
+    """Return a table of the goals for 12 groups: met, missed, or open within the interval."""
     lines = []
     for row in recall_rows(found["needle"], "12"):
         goal, share = GOALS.get(row["distance"]), row["12_share"]
@@ -337,7 +364,7 @@ def goals(found: Mapping[str, Any]) -> str:
 
 
 def digits_of(stored: Mapping[str, str]) -> dict[int, list[bool]]:
-    """Stored answers by distance.
+    """Decode stored answers by distance.
 
     Example:
         >>> digits_of({"128": "110"})
@@ -347,6 +374,7 @@ def digits_of(stored: Mapping[str, str]) -> dict[int, list[bool]]:
 
 
 def _interval(row: Mapping[str, Any], name: str) -> str:
+    """Format a share with its interval."""
     if row[name] is None:
         return "–"
     low, high = row[f"{name}_interval"]
@@ -354,7 +382,7 @@ def _interval(row: Mapping[str, Any], name: str) -> str:
 
 
 def costs(found: Mapping[str, Any]) -> str:
-    """Perplexity over the teacher's by position, and megabytes of the cache."""
+    """Return a table of perplexity over the teacher's by position, and of the cache's size."""
     perplexity, sizes = found["perplexity"], found.get("bytes", {})
     lines = []
     for name in (name for name in LABELS if name in perplexity and TEACHER in perplexity):
@@ -374,7 +402,7 @@ def costs(found: Mapping[str, Any]) -> str:
 
 
 def ranking_text(ranking: list[dict[str, Any]]) -> str:
-    """The best groups with their mass."""
+    """Return a sentence about the best groups and their mass."""
     rows = ", ".join(f"{row['group']} ({row['mass']:.2f})" for row in ranking[:24])
     text = (
         "The attention that a group's best head gives, from the token before a digit of the answer "

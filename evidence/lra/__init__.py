@@ -1,4 +1,4 @@
-"""The Long Range Arena at CPU size: short rows of its tasks, and its Image task with all pictures."""
+"""The Long Range Arena at CPU size: short runs of two tasks, and the whole Image task."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""The Arena's Image task with all pictures at 16 x 16: LUNA beside other attentions, each alone and
-with a depthwise convolution, its sizes and its variants. The claims were named before the first run.
+"""The Arena's Image task with all pictures at 16 x 16.
+
+LUNA and other attentions are compared alone and with a depthwise convolution, LUNA also with other
+sizes and variants. The claims were named before the first run.
 """
 
 from __future__ import annotations
@@ -18,12 +20,12 @@ RATES = tuple(f"optimizer.lr={rate}" for rate in (1e-3, 3e-3))
 
 
 def beside(attention: str) -> tuple[str]:
-    """An attention and a depthwise convolution, added."""
+    """Return the override for the sum of an attention and a depthwise convolution."""
     return (f"operator={{sum: [{attention}, {CONVOLUTION}]}}",)
 
 
 def luna(option: str) -> tuple[str]:
-    """LUNA with an option, beside the convolution."""
+    """Return the override for the sum of LUNA with an option and the convolution."""
     return beside(f"{{name: luna, {option}}}")
 
 
@@ -52,9 +54,9 @@ SECTIONS = {
         choices=dict.fromkeys(ROWS, RATES),
         brief=("training.epochs=1",),
     ),
-    # Named on 28 November 2026 before the first run, with fresh seeds. It is the control that random
-    # features were meant to be: those are sines and cosines, and a quarter of their denominators is
-    # zero or negative.
+    # Named on 28 November 2026 before the first run, with fresh seeds. Random features were meant to
+    # be the control, but they are sines and cosines, and a quarter of their denominators is zero or
+    # negative. Performer's features are positive.
     "control": Section(
         "Learned kernels and Performer's random ones beside the convolution, the rate by validation",
         "lra-image",
@@ -128,25 +130,30 @@ CLAIMS = [
 
 
 def run(options: Options) -> None:
-    """The sections of ``--only``, or both."""
+    """Train the missing runs of the sections of ``--only``, or of all."""
     first = tuple(claim.text for claim in CLAIMS if claim.primary)
     run_sections(SECTIONS, FILE, replace(options, primary=first))
 
 
 def section() -> str:
-    """The part of docs/results/lra.md."""
-    found, command = sections(FILE), "`python -m evidence run lra image`"
+    """Return the part of docs/results/lra.md."""
+    found = sections(FILE)
+    command = "`python -m evidence run lra image`"
     if not found:
         return f"Not measured yet: {command}."
     parts = [command]
     for name, one in SECTIONS.items():
+        heads = ["operator", "test accuracy (%)", "seeds", "parameters"]
+        if one.choices:
+            heads.append("chosen")
         lines = []
-        for variant, mine in one.by_variant(found.get(name, [])).items():
-            score, size = spread(row["accuracy"] for row in mine), f"{mine[0]['parameters']:,}"
-            chosen = (f"`{mine[0]['overrides'][-1]}`",) if one.choices else ()
-            lines.append((variant, score, len(mine), size, *chosen))
+        for variant, rows in one.by_variant(found.get(name, [])).items():
+            score = spread(row["accuracy"] for row in rows)
+            cells = [variant, score, len(rows), f"{rows[0]['parameters']:,}"]
+            # The choice is the last override.
+            if one.choices:
+                cells.append(f"`{rows[0]['overrides'][-1]}`")
+            lines.append(cells)
         if lines:
-            last = ("chosen",) if one.choices else ()
-            heads = "operator", "test accuracy (%)", "seeds", "parameters", *last
             parts.append(f"**{one.title}**, `{' '.join(one.common)}`\n\n{table(heads, lines)}")
     return "\n\n".join([*parts, claims_tables(CLAIMS, found, load(FILE))])

@@ -1,4 +1,4 @@
-"""docs/results/lra.md."""
+"""Page docs/results/lra.md."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from .rows import ATTENTIONS, CLAIMS, PUBLISHED, TABLE, TASKS, rows_of
 
 
 def task_table(runs: Rows, task: str) -> str:
-    """The rows of a task: mean and spread over seeds."""
+    """Return the table of a task: mean ± standard deviation over seeds for each attention."""
     lines = []
     for attention in ATTENTIONS:
-        mine = [run for run in rows_of(runs, task) if run["attention"] == attention]
-        if mine:
-            loss = f"{statistics.mean(run['loss'] for run in mine):.3f}"
-            accuracy = spread(run["accuracy"] for run in mine)
-            lines.append((attention, accuracy, loss, len(mine), f"{mine[0]['parameters']:,}"))
+        rows = [run for run in rows_of(runs, task) if run["attention"] == attention]
+        if rows:
+            loss = f"{statistics.mean(run['loss'] for run in rows):.3f}"
+            accuracy = spread(run["accuracy"] for run in rows)
+            lines.append((attention, accuracy, loss, len(rows), f"{rows[0]['parameters']:,}"))
     return table(("attention", "test accuracy (%)", "test loss", "seeds", "parameters"), lines)
 
 
 def page(found: dict[str, Any] | None = None) -> str:
-    """The results page; of the committed results, where none are given."""
+    """Return the text of the page, from the committed results by default."""
     found = found or load(TABLE.file)
     machine, runs = found["machine"], found["runs"]
     parts = [
@@ -39,11 +39,13 @@ def page(found: dict[str, Any] | None = None) -> str:
         "rate was tuned: these\nrows say that everything runs.",
         claims_tables(CLAIMS, runs, found),
     ]
-    for task, (title, recipe, own) in TASKS.items():
-        changes = " ".join(f'"{change}"' if " " in change else change for change in own)
-        if rows_of(runs, task):
-            command = f"`fredholm train {recipe} operator=… {changes}`"
-            parts += [f"### {title}", command, task_table(runs, task)]
+    for name, task in TASKS.items():
+        if not rows_of(runs, name):
+            continue
+        # A shell would split an override at its spaces.
+        overrides = [f'"{text}"' if " " in text else text for text in task.overrides]
+        command = f"`fredholm train {task.recipe} operator=… {' '.join(overrides)}`"
+        parts += [f"### {task.title}", command, task_table(runs, name)]
     parts += ["## Image, all pictures of CIFAR-10 in grey at 16 x 16", image.section()]
     figures = ", ".join(f"{name} {value}" for name, value in PUBLISHED.items())
     parts.append(

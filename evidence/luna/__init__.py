@@ -1,4 +1,4 @@
-"""LUNA's kernel: theory measured, learned functions, speed beside other linear attentions."""
+"""LUNA's kernel: measured theory, learned functions, and speed beside other linear attentions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LUNA's feature map as the paper writes it, a network per scalar, and checks of ours against it."""
+"""LUNA's feature map evaluated literally, with a network per scalar, and a check of ours by it."""
 
 from __future__ import annotations
 
@@ -16,19 +16,17 @@ DIM, HEADS = 256, 4
 
 
 class Literal(nn.Module):
-    """The bank as the paper's listing evaluates it: one network 1 → hidden → 1 a channel, at a
-    column of scalars.
+    """The bank evaluated as in the paper's listing.
+
+    Each channel has one network 1 → hidden → 1, applied to a column of scalars.
     """
 
     def __init__(self, bank: Bank):
         super().__init__()
         self.networks = nn.ModuleList()
-        for parts in zip(*(x.detach()[0] for x in bank)):
-            weight, bias, readout, shift = parts
-            first, last = (
-                nn.Linear(1, weight.shape[0]),
-                nn.Linear(weight.shape[0], readout.shape[0]),
-            )
+        for weight, bias, readout, shift in zip(*(x.detach()[0] for x in bank)):
+            first = nn.Linear(1, weight.shape[0])
+            last = nn.Linear(weight.shape[0], readout.shape[0])
             with torch.no_grad():
                 first.weight.copy_(weight[:, None])
                 first.bias.copy_(bias)
@@ -40,29 +38,29 @@ class Literal(nn.Module):
         return torch.cat([network(u[:, None]) for network in self.networks], 1)
 
     def parts(self) -> list[nn.Parameter]:
-        """Parameters in the order of a :class:`Bank`'s fields, network by network."""
-        names = [
-            f"{k}.{layer}.{kind}"
-            for layer in (0, 2)
-            for kind in ("weight", "bias")
-            for k in range(len(self.networks))
-        ]
-        return [self.networks.get_parameter(name) for name in names]
+        """Return the parameters in the order of a :class:`Bank`'s fields, network by network."""
+        parameters = []
+        for kind in ("0.weight", "0.bias", "2.weight", "2.bias"):
+            for index in range(len(self.networks)):
+                parameters.append(self.networks.get_parameter(f"{index}.{kind}"))
+        return parameters
 
 
 def gradients(output: Tensor, inputs: list[Tensor], direction: Tensor) -> Tensor:
-    """All gradients along a direction as one tensor."""
+    """Return all gradients along a direction in one vector."""
     return torch.cat([g.flatten() for g in torch.autograd.grad(output, inputs, direction)])
 
 
 def check_map(bank: Bank, u: Tensor) -> None:
-    """In float64 values and gradients are the literal ones, or WrongAnswer: float32 sums of the
-    literal way are off by 1e-4.
+    """Compare values and gradients with the literal ones in float64.
+
+    In float32 the sums of the literal way are off by 1e-4.
+
+    Raises:
+        WrongAnswer: the error is above 1e-9.
     """
-    double, v = (
-        Bank(*(x.detach().double().requires_grad_() for x in bank)),
-        u.detach().double().requires_grad_(),
-    )
+    double = Bank(*(x.detach().double().requires_grad_() for x in bank))
+    v = u.detach().double().requires_grad_()
     literal = Literal(double).double()
     found = with_gradients(scalar_bank(v[None, None], double)[0, 0].mT, [v, *double])
     error = difference(found, with_gradients(literal(v), [v, *literal.parts()]))
@@ -70,8 +68,9 @@ def check_map(bank: Bank, u: Tensor) -> None:
 
 
 def map_cases(scalars: int, repeats: int, channels: int = 8, hidden: int = 64) -> list[Case]:
-    """The map at many scalars, separate networks and one shared network, forward and forward +
-    backward.
+    """Return the cases of the map at many scalars, forward, and forward and backward.
+
+    They have separate networks or one shared network.
     """
     cases = []
     for label, shared in (("separate", False), ("shared", True)):
@@ -79,34 +78,37 @@ def map_cases(scalars: int, repeats: int, channels: int = 8, hidden: int = 64) -
         made = LunaMap(64, channels=channels, hidden=hidden, shared=shared).bank
         bank = Bank(*(x.detach().requires_grad_() for x in made))
         literal, u = Literal(bank), torch.randn(scalars)
-        u = torch.where(
-            torch.isin(u, segments(bank)[0]), u + 1e-3, u
-        ).requires_grad_()  # a kink has no one derivative
+        # The derivative at a kink is not unique, so scalars there are moved.
+        kinks = segments(bank)[0]
+        u = torch.where(torch.isin(u, kinks), u + 1e-3, u).requires_grad_()
         check_map(bank, u[:20_000])
         fast = lambda b=bank, v=u: scalar_bank(v[None, None], b)[0, 0].mT  # noqa: E731
         slow = lambda m=literal, v=u: m(v)  # noqa: E731
         along = torch.randn(scalars, channels)
-        across = along.mT.contiguous().mT  # as the piecewise form lays its channels out
+        # The piecewise form stores its channels apart.
+        across = along.mT.contiguous().mT
         fast_both = lambda f=fast, b=bank, v=u, g=across: gradients(f(), [v, *b], g)  # noqa: E731
         slow_both = lambda f=slow, m=literal, v=u, g=along: gradients(f(), [v, *m.parts()], g)  # noqa: E731
         note = f"{scalars:,} scalars, {channels} channels, hidden {hidden}"
-        for what, new, old in (
-            ("forward", no_grad(fast), no_grad(slow)),
-            ("both", fast_both, slow_both),
-        ):
+        directions = {
+            "forward": (no_grad(fast), no_grad(slow)),
+            "both": (fast_both, slow_both),
+        }
+        for what, (new, old) in directions.items():
             ways = {"piecewise": Entry(new), "literal": Entry(old)}
-            cases.append(
-                Case(f"{label} {what}", old, ways, tolerance=1e-3, note=note, repeats=repeats)
-            )
+            name = f"{label} {what}"
+            cases.append(Case(name, old, ways, tolerance=1e-3, note=note, repeats=repeats))
     return cases
 
 
 def check_layer(operator: IntegralOperator, points: int = 96) -> None:
-    """The layer's values and gradients equal its definition's, or WrongAnswer."""
+    """Compare a layer's values and gradients with its definition's.
+
+    Raises:
+        WrongAnswer: the error is above 1e-4.
+    """
     u = torch.randn(1, points, DIM, requires_grad=True)
     inputs = [u, *operator.parameters()]
-    error = difference(
-        with_gradients(operator(u), inputs),
-        with_gradients(operator.dense(u, Domain.line(points)), inputs),
-    )
-    require(type(operator).__name__, error, 1e-4)
+    found = with_gradients(operator(u), inputs)
+    expected = with_gradients(operator.dense(u, Domain.line(points)), inputs)
+    require(type(operator).__name__, difference(found, expected), 1e-4)

@@ -1,4 +1,4 @@
-"""docs/results/luna-kernel.md and its runtime curves."""
+"""Page docs/results/luna-kernel.md and its runtime curves."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from fredholm.lab.report.style import new_figure
 
-from ..kit.page import IMAGES, head, load, save_picture
+from ..kit.page import IMAGES, head, load, save_picture, table
 from ..kit.statistics import slope
 from .speed import FILE as SPEED
 from .speed import PEERS, exponent
@@ -17,13 +17,13 @@ ABOUT = "Theory measured, what the learned functions look like, and speed. [The 
 
 
 def sampling_slope(rows: list[dict[str, Any]], psi: str) -> float:
-    """Of log error over log M."""
-    mine = [row for row in rows if row["psi"] == psi]
-    return slope((row["m"] for row in mine), (row["rms"] for row in mine))
+    """Return the slope of log error over log M for one ψ."""
+    of_psi = [row for row in rows if row["psi"] == psi]
+    return slope((row["m"] for row in of_psi), (row["rms"] for row in of_psi))
 
 
 def theory(found: dict[str, Any]) -> str:
-    """Gram matrices, sampling error and error against hidden width."""
+    """Return the section on Gram matrices, sampling error and error against hidden width."""
     grams = ", ".join(f"{name} {value:.0e}" for name, value in found["gram"].items())
     lines = [f"\n## Theory\n\n`{COMMANDS['theory']}`\n"]
     lines.append(
@@ -38,17 +38,7 @@ def theory(found: dict[str, Any]) -> str:
         "quantile of the error:\n"
     )
     names = list(dict.fromkeys(row["psi"] for row in found["sampling"]))
-    lines.append("| M | " + " | ".join(f"{name}: RMS | σ/√M | 95%" for name in names) + " |")
-    lines.append("|---|" + "---|---|---|" * len(names))
-    for m in dict.fromkeys(row["m"] for row in found["sampling"]):
-        mine = [
-            next(r for r in found["sampling"] if (r["psi"], r["m"]) == (name, m)) for name in names
-        ]
-        lines.append(
-            f"| {m} | "
-            + " | ".join(f"{r['rms']:.3f} | {r['theory']:.3f} | {r['q95']:.3f}" for r in mine)
-            + " |"
-        )
+    lines.append(sampling_table(found["sampling"], names))
     slopes = ", ".join(f"{sampling_slope(found['sampling'], name):.2f} ({name})" for name in names)
     lines.append(f"\nSlope of log error over log M: {slopes}; the bounds say −0.5.\n")
     lines.append(
@@ -56,14 +46,7 @@ def theory(found: dict[str, Any]) -> str:
         "LUNA draws them and the best readout:\n"
         "relative error against hidden width, median of 20 draws:\n"
     )
-    targets = list(dict.fromkeys(row["target"] for row in found["width"]))
-    lines += ["| hidden width | " + " | ".join(targets) + " |", "|---|" + "---|" * len(targets)]
-    for hidden in dict.fromkeys(row["hidden"] for row in found["width"]):
-        mine = [
-            next(r for r in found["width"] if (r["target"], r["hidden"]) == (name, hidden))
-            for name in targets
-        ]
-        lines.append(f"| {hidden} | " + " | ".join(f"{r['error']:.1e}" for r in mine) + " |")
+    lines.append(width_table(found["width"]))
     lines.append(
         "\n![Sampling error against M, fitting error against hidden "
         "width](../images/luna-theory.png)\n"
@@ -71,8 +54,33 @@ def theory(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def sampling_table(rows: list[dict[str, Any]], names: list[str]) -> str:
+    """Return a table with one row per number of directions, and three columns per ψ."""
+    heads = ["M"]
+    for name in names:
+        heads += [f"{name}: RMS", "σ/√M", "95%"]
+
+    by_m: dict[int, list[str]] = {}
+    for name in names:
+        for row in rows:
+            if row["psi"] == name:
+                cells = by_m.setdefault(row["m"], [str(row["m"])])
+                cells += [f"{row['rms']:.3f}", f"{row['theory']:.3f}", f"{row['q95']:.3f}"]
+    return table(heads, by_m.values())
+
+
+def width_table(rows: list[dict[str, Any]]) -> str:
+    """Return a table of fitting errors with one row per hidden width and one column per target."""
+    targets = list(dict.fromkeys(row["target"] for row in rows))
+    errors = {(row["hidden"], row["target"]): f"{row['error']:.1e}" for row in rows}
+    lines = []
+    for hidden in dict.fromkeys(row["hidden"] for row in rows):
+        lines.append((hidden, *(errors[hidden, target] for target in targets)))
+    return table(("hidden width", *targets), lines)
+
+
 def psi(found: dict[str, Any]) -> str:
-    """Learned channels over their input."""
+    """Return the section on learned channels."""
     facts = found["psi"]
     dead = ", ".join(f"{layer['dead']} in layer {i}" for i, layer in enumerate(facts["layers"], 1))
     return (
@@ -85,26 +93,23 @@ def psi(found: dict[str, Any]) -> str:
 
 
 def maps(found: dict[str, Any]) -> str:
-    """What class tokens read."""
-    rows = [
-        f"| {name} | {100 * row['digits']:.1f} | {100 * row['reviews']:.1f} |"
-        for name, row in found["maps"].items()
-    ]
+    """Return the section on the attention maps of class tokens."""
+    rows = []
+    for name, row in found["maps"].items():
+        rows.append((name, f"{100 * row['digits']:.1f}", f"{100 * row['reviews']:.1f}"))
     return (
         "\n## What a class token reads\n\nLast layer, mean over heads, of three small models "
         "(`itnet_nano`, width 32) that differ in\n"
         "their attention alone, one seed each; a pretrained model's maps before and after "
         "conversion are another matter. Validation\n"
-        "accuracy in percent:\n\n| attention | digits | reviews |\n|---|---|---|\n"
-        + "\n".join(rows)
-        + "\n\n"
+        f"accuracy in percent:\n\n{table(('attention', 'digits', 'reviews'), rows)}\n\n"
         "![Class token to patches and words under softmax, Hedgehog and "
         "LUNA](../images/luna-maps.png)\n"
     )
 
 
 def speed(found: dict[str, Any]) -> str:
-    """Runtime curves, the map, steps and memory."""
+    """Return the section on runtime curves, the map, steps and memory."""
     machine, rows = found["machine"], found["curves"]
     lines = [
         f"\n## Speed and memory\n\n`{COMMANDS['speed']}`, {machine['processor']}, "
@@ -114,91 +119,91 @@ def speed(found: dict[str, Any]) -> str:
         f"torch {machine['torch']}; batch 1, width {found['dim']}, {found['heads']} heads, 64 "
         "features a head. Medians.\n"
     )
-    names, longest = (
-        list(dict.fromkeys(row["layer"] for row in rows)),
-        max(row["n"] for row in rows),
-    )
     for backward, title in ((False, "Forward"), (True, "Forward and backward")):
-        lengths = sorted({row["n"] for row in rows})
-        lines += [
-            f"{title}, ms:\n",
-            "| layer | " + " | ".join(f"N = {n:,}" for n in lengths) + " | exponent |",
-        ]
-        lines.append("|---|" + "---|" * (len(lengths) + 1))
-        for name in names:
-            mine = {
-                row["n"]: row["ms"]
-                for row in rows
-                if (row["layer"], row["backward"]) == (name, backward)
-            }
-            cells = " | ".join(f"{mine[n]:.1f}" if n in mine else "" for n in lengths)
-            lines.append(f"| {name} | {cells} | {exponent(rows, name, backward):.2f} |")
-        lines.append("")
-    at = 16384 if any(row["n"] == 16384 for row in rows) else longest
+        lines += [f"{title}, ms:\n", runtime_table(rows, backward), ""]
+
+    lengths = {row["n"] for row in rows}
+    at = 16384 if 16384 in lengths else max(lengths)
     for backward, title in ((False, "forward"), (True, "forward and backward")):
-        mine = {
-            row["layer"]: row["ms"] for row in rows if (row["n"], row["backward"]) == (at, backward)
-        }
-        ratios = ", ".join(
-            f"{mine['luna'] / mine[name]:.2f} of {name}"
-            for name in mine
-            if not name.startswith("luna")
-        )
+        here = [row for row in rows if (row["n"], row["backward"]) == (at, backward)]
+        times = {row["layer"]: row["ms"] for row in here}
+        others = [name for name in times if not name.startswith("luna")]
+        ratios = ", ".join(f"{times['luna'] / times[name]:.2f} of {name}" for name in others)
         lines.append(f"LUNA's time at N = {at:,}, {title}: {ratios}.")
     lines.append("\n![Time against N](../images/luna-runtime.png)\n")
-    lines += [
-        f"The map at {found['map'][0]['scalars']:,} scalars, 8 channels, ms:\n",
-        "| networks | what | piecewise linear | literal | ratio |",
-        "|---|---|---|---|---|",
-    ]
+
+    lines.append(f"The map at {found['map'][0]['scalars']:,} scalars, 8 channels, ms:\n")
+    cells: list[tuple[str, ...]] = []
     for row in found["map"]:
-        ratio = row["literal"] / row["piecewise"]
-        lines.append(
-            f"| {row['networks']} | {row['what']} | {row['piecewise']:.1f} | {row['literal']:.1f} "
-            f"| {ratio:.1f} |"
-        )
-    lines += ["\nA causal step, µs:\n", "| position | time |", "|---|---|"]
-    lines += [f"| {row['position']:,} | {row['us']:.0f} |" for row in found["steps"]]
-    lines += ["\nWhat is kept for the backward:\n", "| what | bytes |", "|---|---|"]
-    lines += [f"| {row['what']} | {row['bytes']:,.0f} a {row['unit']} |" for row in found["memory"]]
+        fast, slow = row["piecewise"], row["literal"]
+        times = f"{fast:.1f}", f"{slow:.1f}", f"{slow / fast:.1f}"
+        cells.append((row["networks"], row["what"], *times))
+    lines.append(table(("networks", "what", "piecewise linear", "literal", "ratio"), cells))
+
+    cells = [(f"{row['position']:,}", f"{row['us']:.0f}") for row in found["steps"]]
+    lines += ["\nA causal step, µs:\n", table(("position", "time"), cells)]
+    cells = [(row["what"], f"{row['bytes']:,.0f} a {row['unit']}") for row in found["memory"]]
+    lines += ["\nWhat is kept for the backward:\n", table(("what", "bytes"), cells)]
     return "\n".join(lines) + "\n"
 
 
+def runtime_table(rows: list[dict[str, Any]], backward: bool) -> str:
+    """Return a table of milliseconds with one row per layer and one column per length."""
+    lengths = sorted({row["n"] for row in rows})
+    times: dict[str, dict[int, str]] = {}
+    for row in rows:
+        of_layer = times.setdefault(row["layer"], {})
+        if row["backward"] == backward:
+            of_layer[row["n"]] = f"{row['ms']:.1f}"
+
+    lines = []
+    for name, of_layer in times.items():
+        cells = [of_layer.get(n, "") for n in lengths]
+        lines.append((name, *cells, f"{exponent(rows, name, backward):.2f}"))
+    return table(("layer", *(f"N = {n:,}" for n in lengths), "exponent"), lines)
+
+
 def plot_runtime(found: dict[str, Any], theme: Any) -> Any:
-    """Time against N on logarithmic axes."""
+    """Draw time against N on logarithmic axes; lines of peers are dashed."""
     figure = new_figure(10.5, 3.2)
-    for axes, backward in zip(figure.subplots(1, 2), (False, True)):
-        for i, name in enumerate(dict.fromkeys(row["layer"] for row in found["curves"])):
-            mine = [
+    layers = list(dict.fromkeys(row["layer"] for row in found["curves"]))
+    titles = {False: "forward", True: "forward and backward"}
+    for axes, (backward, title) in zip(figure.subplots(1, 2), titles.items()):
+        for i, name in enumerate(layers):
+            rows = [
                 row
                 for row in found["curves"]
-                if (row["layer"], row["backward"]) == (name, backward)
+                if row["layer"] == name and row["backward"] == backward
             ]
+            style = "--" if name in PEERS else "-"
             axes.loglog(
-                [row["n"] for row in mine],
-                [row["ms"] for row in mine],
+                [row["n"] for row in rows],
+                [row["ms"] for row in rows],
                 marker="o",
                 markersize=3,
                 label=name,
                 color=theme.series[i % len(theme.series)],
-                linestyle="--" if name in PEERS else "-",
+                linestyle=style,
             )
-        axes.set(xlabel="N", ylabel="ms", title="forward and backward" if backward else "forward")
+        axes.set(xlabel="N", ylabel="ms", title=title)
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
 
 
 def draw() -> None:
-    """docs/images/luna-runtime.png."""
+    """Draw docs/images/luna-runtime.png, if there are times."""
     if times := load(SPEED):
         picture = IMAGES / "luna-runtime.png"
         save_picture(lambda theme: plot_runtime(times, theme), picture, dpi=110)
 
 
 def page() -> str:
-    """The page from what was measured so far."""
+    """Return the text of the page, with sections for the results so far."""
     found, times = load(THEORY) or {}, load(SPEED)
-    sections = (("gram", theory), ("psi", psi), ("maps", maps))
     parts = [head("Results: LUNA's kernel", "luna", "luna-*.json") + ABOUT]
-    parts += [section(found) for key, section in sections if key in found]
-    return "".join([*parts, *([speed(times)] if times else [])])
+    for key, section in (("gram", theory), ("psi", psi), ("maps", maps)):
+        if key in found:
+            parts.append(section(found))
+    if times:
+        parts.append(speed(times))
+    return "".join(parts)

@@ -1,10 +1,10 @@
-"""LUNA's speed and memory beside other linear attentions: curves in N, the feature map, single
-steps, what the backward keeps.
+"""Speed and memory of LUNA beside other linear attentions: curves in N, the feature map, causal
+steps, and the tensors saved for the backward.
 
-Our layers are checked against their definitions first. `performer-pytorch` and
-`linear-attention-transformer` are timed where they can be imported (``pip install --no-deps
---target DIR performer-pytorch linear-attention-transformer axial-positional-embedding
-local-attention linformer product-key-memory einops`` and ``PYTHONPATH=DIR``).
+Our layers are checked against their definitions first. The peers `performer-pytorch` and
+`linear-attention-transformer` are optional: ``pip install --no-deps --target DIR performer-pytorch
+linear-attention-transformer axial-positional-embedding local-attention linformer product-key-memory
+einops`` and ``PYTHONPATH=DIR`` make them available.
 """
 
 from __future__ import annotations
@@ -33,20 +33,22 @@ from .literal import DIM, HEADS, check_layer, map_cases
 
 FILE = "luna-speed.json"
 LENGTHS = (1024, 2048, 4096, 8192, 16384, 32768, 65536)
-SOFTMAX_LONGEST = 8192  # beyond, a step takes many seconds
+SOFTMAX_LONGEST = 8192
+"""Longest length of softmax attention, whose step takes many seconds beyond it."""
 STEPS = 5000
 
 
 def performer() -> nn.Module:
-    """performer-pytorch's attention with 64 features."""
+    """Make performer-pytorch's attention with 64 features."""
     from performer_pytorch import SelfAttention  # type: ignore[import-not-found]
 
     return SelfAttention(DIM, heads=HEADS, dim_head=DIM // HEADS, nb_features=64, causal=False)
 
 
 def linear_transformer() -> nn.Module:
-    """linear-attention-transformer's attention: softmax of queries over features and of keys over
-    points.
+    """Make linear-attention-transformer's attention.
+
+    It takes the softmax of queries over features and that of keys over points.
     """
     from linear_attention_transformer.linear_attention_transformer import SelfAttention  # type: ignore[import-not-found]
 
@@ -54,7 +56,7 @@ def linear_transformer() -> nn.Module:
 
 
 class ByHand(nn.Module):
-    """Linear attention with elu + 1 (Katharopoulos et al. 2020) as one writes it down in torch."""
+    """Linear attention with elu + 1 (Katharopoulos et al. 2020) in a few lines of torch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +79,7 @@ PEERS = {
 
 
 def layers() -> dict[str, nn.Module]:
-    """Ours, each checked against its definition, and what peers there are."""
+    """Make our layers, each checked against its definition, and the installed peers."""
     torch.manual_seed(0)
     made: dict[str, nn.Module] = {
         "softmax": create_operator("softmax", DIM, HEADS),
@@ -102,7 +104,7 @@ def layers() -> dict[str, nn.Module]:
 
 
 def step(layer: nn.Module, u: Tensor, backward: bool) -> object:
-    """One forward, or one training step's gradients."""
+    """Compute a forward, or the gradients of a training step."""
     if not backward:
         with torch.no_grad():
             return layer(u)
@@ -110,37 +112,41 @@ def step(layer: nn.Module, u: Tensor, backward: bool) -> object:
 
 
 def curves(longest: int, seconds: float) -> list[dict[str, Any]]:
-    """Milliseconds of every layer at every length, forward and forward + backward: median, and the
-    fastest.
+    """Time every layer at every length, forward, and forward and backward.
+
+    A row has the median and the fastest time in milliseconds.
     """
-    made, rows = layers(), []
-    for n in (n for n in LENGTHS if n <= longest):
+    made = layers()
+    rows: list[dict[str, Any]] = []
+    for n in LENGTHS:
+        if n > longest:
+            break
         u = torch.randn(1, n, DIM, requires_grad=True)
-        for backward in (False, True):
-            here = {k: layer for k, layer in made.items() if k != "softmax" or n <= SOFTMAX_LONGEST}
-            ways = {k: partial(step, op, u, backward) for k, op in here.items()}
+        here = dict(made)
+        if n > SOFTMAX_LONGEST:
+            del here["softmax"]
+        for backward, direction in ((False, "forward"), (True, "both")):
+            ways = {name: partial(step, layer, u, backward) for name, layer in here.items()}
             for name, times in in_turn(ways, 15, seconds).items():
-                found = {"layer": name, "n": n, "backward": backward, "rounds": len(times)}
-                rows.append(
-                    {**found, "ms": 1e3 * statistics.median(times), "least": 1e3 * min(times)}
-                )
-                print(
-                    f"N={n} {'both' if backward else 'forward':7} {name:28} {rows[-1]['ms']:9.1f} "
-                    "ms",
-                    flush=True,
-                )
+                row: dict[str, Any] = {"layer": name, "n": n, "backward": backward}
+                row["rounds"] = len(times)
+                row["ms"] = 1e3 * statistics.median(times)
+                row["least"] = 1e3 * min(times)
+                rows.append(row)
+                print(f"N={n} {direction:7} {name:28} {row['ms']:9.1f} ms", flush=True)
     return rows
 
 
 def exponent(rows: list[dict[str, Any]], layer: str, backward: bool) -> float:
-    """Slope of log time over log N by least squares, over all lengths."""
-    mine = [row for row in rows if row["layer"] == layer and row["backward"] == backward]
-    return slope((row["n"] for row in mine), (row["ms"] for row in mine))
+    """Fit the exponent of a layer's time against N over all lengths."""
+    curve = [row for row in rows if row["layer"] == layer and row["backward"] == backward]
+    return slope((row["n"] for row in curve), (row["ms"] for row in curve))
 
 
 def feature_map(scalars: int, seconds: float) -> list[dict[str, Any]]:
-    """The map at many scalars, 8 channels, against the literal networks; answers are checked in
-    float64 first.
+    """Time the map at many scalars, 8 channels, against the literal networks.
+
+    The answers are checked in float64 first.
     """
     kinds = {"separate": "one network a channel", "shared": "one shared network"}
     whats = {"forward": "forward", "both": "forward + backward"}
@@ -157,21 +163,29 @@ def feature_map(scalars: int, seconds: float) -> list[dict[str, Any]]:
 
 @torch.no_grad()
 def steps(count: int) -> list[dict[str, Any]]:
-    """Microseconds of a causal step around some positions: nothing grows but the position."""
-    layer, rows = LunaAttention(DIM, HEADS), []
+    """Measure the microseconds of a causal step around four positions.
+
+    The state has a fixed size, so the time should not grow with the position.
+    """
+    layer = LunaAttention(DIM, HEADS)
     u, state = torch.randn(1, DIM), layer.init_state(1, Domain.line(count, causal=True))
-    marks, times = (count // 100, count // 10, count // 2, count - 1), []
+    marks = (count // 100, count // 10, count // 2, count - 1)
+    rows: list[dict[str, Any]] = []
+    times: list[float] = []
     for t in range(count):
         found: list[Any] = []
         times.append(seconds_of(lambda s=state, f=found: f.append(layer.step(u, s))))
-        state = found[0][1]
+        _, state = found[0]
         if t in marks:
             rows.append({"position": t, "us": 1e6 * statistics.median(times[-count // 100 :])})
     return rows
 
 
-def kept(make: Callable[[], Tensor], known: set[int]) -> int:
-    """Bytes that autograd keeps for the backward, each storage once, those of ``known`` left out."""
+def saved_bytes(make: Callable[[], Tensor], known: set[int]) -> int:
+    """Count the bytes that autograd saves for the backward.
+
+    Each storage counts once; storages at the addresses ``known`` don't count.
+    """
     found: dict[int, int] = {}
 
     def pack(x: Tensor) -> Tensor:
@@ -187,35 +201,37 @@ def kept(make: Callable[[], Tensor], known: set[int]) -> int:
 
 
 def memory(points: int) -> list[dict[str, Any]]:
-    """Bytes a token that a layer keeps for its backward, and that the map keeps a scalar, beside
-    the literal networks.
+    """Measure the bytes saved for the backward: per token by a layer, per scalar by the map.
+
+    The map is compared with the literal networks.
     """
     rows = []
     for name, layer in layers().items():
         u = torch.randn(1, points, DIM, requires_grad=True)
         known = {p.untyped_storage().data_ptr() for p in [u, *layer.parameters()]}
-        size = kept(lambda: layer(u), known)  # noqa: B023
+        size = saved_bytes(lambda: layer(u), known)  # noqa: B023
         rows.append({"what": name, "unit": "token", "bytes": size / points})
     bank = LunaMap(64).bank
     u = torch.randn(1, 1, points, requires_grad=True)
-    for name, make in {
-        "map, piecewise": scalar_bank,
-        "map, literal networks": scalar_bank_naive,
-    }.items():
-        size = kept(lambda: make(u, bank), set())  # noqa: B023
+    ways = {"map, piecewise": scalar_bank, "map, literal networks": scalar_bank_naive}
+    for name, make in ways.items():
+        size = saved_bytes(lambda: make(u, bank), set())  # noqa: B023
         rows.append({"what": name, "unit": "scalar", "bytes": size / points})
     return rows
 
 
 def time(options: Options) -> None:
-    """Curves up to 65,536 points, the map, steps and memory; a few minutes on a quiet machine."""
-    longest, seconds, scalars = (
-        (2048, 0.01, 1000) if options.small else (LENGTHS[-1], 1.5, 1_000_000)
-    )
+    """Measure curves up to 65,536 points, the map, steps and memory.
+
+    It takes a few minutes on a quiet machine.
+    """
+    longest, seconds, scalars, count = LENGTHS[-1], 1.5, 1_000_000, STEPS
+    if options.small:
+        longest, seconds, scalars, count = 2048, 0.01, 1000, 200
     command = "python -m evidence time luna"
     found: dict[str, Any] = {"command": command, "machine": describe(), "dim": DIM, "heads": HEADS}
     found["map"] = feature_map(scalars, seconds)
-    found["steps"] = steps(200 if options.small else STEPS)
+    found["steps"] = steps(count)
     found["memory"] = memory(min(4096, longest))
     found["curves"] = curves(longest, seconds)
     save(found, FILE, options.results)

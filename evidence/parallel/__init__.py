@@ -1,4 +1,4 @@
-"""A domain in shards: memory, messages and time of a training step by the number of processes."""
+"""Distributed domains: memory, messages and time of a training step by the number of processes."""
 
 from __future__ import annotations
 

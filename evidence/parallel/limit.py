@@ -1,5 +1,5 @@
-"""A whole training that a limit of memory stops in one process, and not in four that have a part of
-every sample each.
+"""A training under a limit of memory, which stops one process but not four with a part of every
+sample each.
 """
 
 from __future__ import annotations
@@ -19,27 +19,32 @@ from ..kit.page import load, save
 from ..kit.subject import Options
 from .memory import FILE
 
-LIMIT = 1792  # MB of address space of each process, beyond what it needs for a few points
+LIMIT = 1792
+"""Address space of each process, in MB, beyond its need for a few points."""
 FEW, POINTS = 64, 1 << 20
 COUNTS = (1, 4)
+# Dropout is off because its draws differ between processes.
 COMMAND = (
     *("fredholm", "train", "ckcnn-adding"),
     *("model=ckcnn_small", "model.body.widths=[16,16]", "operator.width=16"),
-    *("model.body.dropout=0", "model.body.input_dropout=0"),  # draws differ by process
+    *("model.body.dropout=0", "model.body.input_dropout=0"),
     *("data.options.train=2", "data.options.val=1", "data.batch_size=1"),
     *("training.epochs=1", "schedule.warmup_epochs=0"),
 )
 
 
 def command(points: int, count: int) -> list[str]:
-    """What is typed; one process has whole samples."""
-    cut = [f"training.devices={count}", f"parallel.domain={count}"] if count > 1 else []
-    return [*COMMAND, f"data.options.length={points}", *cut]
+    """Return the command of a training; several processes divide every sample."""
+    words = [*COMMAND, f"data.options.length={points}"]
+    if count > 1:
+        words += [f"training.devices={count}", f"parallel.domain={count}"]
+    return words
 
 
 def run_limit(options: Options) -> None:
-    """Train on long series by one process and by four, with so much address space for each as it
-    takes to train on short ones, and LIMIT more.
+    """Train on long series with one process and with four.
+
+    Each process has the address space of a training on short series, and LIMIT MB more.
     """
     points, more = (2048, 8) if options.small else (POINTS, LIMIT)
     footing = max(run(command(FEW, count)).megabytes for count in COUNTS)
@@ -56,11 +61,11 @@ def run_limit(options: Options) -> None:
 
 @dataclass
 class Ran:
-    """How a command ended.
+    """The result of a command.
 
     Attributes:
         code: its exit code.
-        line: what it said: the error's line, or the last one before what to do next.
+        line: the line of its error or its result, or the last line.
         megabytes: the largest address space of one of its processes.
     """
 
@@ -70,31 +75,30 @@ class Ran:
 
 
 def run(arguments: list[str], limit: int | None = None) -> Ran:
-    """Run a command of ``fredholm``, each process of which may have ``limit`` MB of address
-    space.
-    """
+    """Run a command of ``fredholm`` with at most ``limit`` MB of address space per process."""
 
     def limited() -> None:
         if limit is not None:
             resource.setrlimit(resource.RLIMIT_AS, (limit << 20, limit << 20))
 
     with tempfile.TemporaryDirectory() as folder:
-        typed = [sys.executable, "-m", *arguments, "--runs", folder]
-        with (Path(folder) / "said.txt").open("w+", encoding="utf-8") as said:
-            pipes: dict[str, Any] = {"stdout": said, "stderr": subprocess.STDOUT}
-            process = subprocess.Popen(typed, preexec_fn=limited, **pipes)
+        words = [sys.executable, "-m", *arguments, "--runs", folder]
+        with (Path(folder) / "output.txt").open("w+", encoding="utf-8") as output:
+            pipes: dict[str, Any] = {"stdout": output, "stderr": subprocess.STDOUT}
+            process = subprocess.Popen(words, preexec_fn=limited, **pipes)
             most = 0
             while process.poll() is None:
                 most = max([most, *(address_space(pid) for pid in family(process.pid))])
                 time.sleep(0.05)
-            said.seek(0)
-            lines = said.read().splitlines()
-    told = [line for line in lines if line.startswith(("error:", f"{arguments[2]}:"))]
-    return Ran(process.returncode, told[-1] if told else lines[-1], most)
+            output.seek(0)
+            lines = output.read().splitlines()
+    results = [line for line in lines if line.startswith(("error:", f"{arguments[2]}:"))]
+    line = results[-1] if results else lines[-1]
+    return Ran(process.returncode, line, most)
 
 
 def family(process: int) -> Iterator[int]:
-    """A process and all that it started."""
+    """Yield a process and all its descendants."""
     yield process
     with suppress(OSError):
         for file in Path(f"/proc/{process}/task").glob("*/children"):
@@ -103,7 +107,7 @@ def family(process: int) -> Iterator[int]:
 
 
 def address_space(process: int) -> int:
-    """The largest that a process had, MB; 0 where it has ended."""
+    """Return the largest address space that a process had, MB; 0 if it has ended."""
     with suppress(OSError):
         for line in Path(f"/proc/{process}/status").read_text().splitlines():
             if line.startswith("VmPeak"):

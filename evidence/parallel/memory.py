@@ -1,8 +1,8 @@
-"""A training step on a domain in shards: peak memory by the number of processes."""
+"""Peak memory of a training step on a distributed domain by the number of processes."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -13,14 +13,23 @@ from ..kit.subject import Options
 
 FILE = "parallel.json"
 COUNTS = (1, 2, 4)
-# name -> (preset, its changes, points)
-CASES: dict[str, tuple[str, dict[str, Any], int]] = {
-    "InfViT, linear": (
+
+
+class Case(NamedTuple):
+    """A model by its preset and changes, and the number of points."""
+
+    preset: str
+    changes: dict[str, Any]
+    points: int
+
+
+CASES = {
+    "InfViT, linear": Case(
         "infvit_linear_pico",
         {"body": {"dim": 64, "depth": 2, "heads": 4}, "head": {"outputs": 4}},
         32768,
     ),
-    "ITNet, low rank": (
+    "ITNet, low rank": Case(
         "itnet_nano",
         {
             "encoder": {"kind": "points", "channels": 3, "neighbours": 0},
@@ -35,12 +44,12 @@ CASES: dict[str, tuple[str, dict[str, Any], int]] = {
         },
         16384,
     ),
-    "CKCNN": (
+    "CKCNN": Case(
         "ckcnn_small",
         {"body": {"widths": [16, 16], "operator_options": {"width": 16}}, "head": {"outputs": 4}},
         65536,
     ),
-    "ITNet, exact": (
+    "ITNet, exact": Case(
         "itnet_nano",
         {
             "encoder": {"kind": "points", "channels": 3, "neighbours": 0},
@@ -58,7 +67,7 @@ CASES: dict[str, tuple[str, dict[str, Any], int]] = {
 
 
 def run_memory(options: Options) -> None:
-    """Peak memory of a training step of each model over 1, 2 and 4 processes."""
+    """Measure the peak memory of each model's training step with 1, 2 and 4 processes."""
     for name in options.chosen(CASES):
         rows = []
         for count in COUNTS:
@@ -70,21 +79,25 @@ def run_memory(options: Options) -> None:
             rows.append(row)
             print(row, flush=True)
         found = load(FILE, options.results) or {}
-        kept = [row for row in found.get("memory", []) if row["case"] != name]
-        save({**found, "machine": describe(), "memory": kept + rows}, FILE, options.results)
+        others = [row for row in found.get("memory", []) if row["case"] != name]
+        save({**found, "machine": describe(), "memory": others + rows}, FILE, options.results)
 
 
 def points(name: str, options: Options) -> int:
-    return 256 if options.small else CASES[name][2]
+    """Return a case's number of points."""
+    if options.small:
+        return 256
+    return CASES[name].points
 
 
 def train(mesh: Any, name: str, n: int) -> dict[str, Any]:
-    """A rank's own points, made here and nowhere else, and one training step on them."""
+    """Measure one training step of a rank, which makes its points locally."""
     from fredholm.distributed import count_traffic
     from fredholm.lab.training.machine import peak_megabytes
 
     model = make(name)
-    step(model, mesh, 64)  # loads what a first step loads
+    # A small step first loads libraries and fills caches.
+    step(model, mesh, 64)
     found: dict[str, Any] = {}
     with count_traffic() as traffic:
         found["megabytes"] = peak_megabytes(lambda: found.update(loss=step(model, mesh, n)))
@@ -92,31 +105,40 @@ def train(mesh: Any, name: str, n: int) -> dict[str, Any]:
 
 
 def make(name: str) -> Any:
-    """One of the models, the same on every rank."""
+    """Make a model of a case, the same on every rank."""
     from fredholm.models import create_model
 
     torch.manual_seed(0)
-    preset, changes, _ = CASES[name]
-    return create_model(preset, **changes).eval()
+    case = CASES[name]
+    return create_model(case.preset, **case.changes).eval()
 
 
 def step(model: Any, mesh: Any, n: int) -> float:
-    """One training step on n points, of which this rank makes its share, without a mesh all; the
-    loss.
+    """Make a training step on n points and return the loss.
+
+    A rank of the mesh has its part of the points; without a mesh this process has all.
     """
     from fredholm.distributed import sum_gradients
     from fredholm.domain import Domain
 
-    rank, count = (0, 1) if mesh is None else (mesh.get_local_rank(), mesh.size())
+    rank, count = 0, 1
+    if mesh is not None:
+        rank, count = mesh.get_local_rank(), mesh.size()
     start, stop = rank * n // count, (rank + 1) * n // count
-    place = torch.arange(start, stop)[:, None] / n
+
+    # Positions in more than one dimension are scattered by different multiples of the number.
+    x = torch.arange(start, stop)[:, None] / n
     dim, width = model.encoder.position_dim, getattr(model.encoder, "dim", 1)
-    positions = place if dim == 1 else torch.cat([place * (7.0 + k) % 1.0 for k in range(dim)], 1)
-    causal = model.config.encoder.causal
-    part = Domain.points(positions, causal=causal)
-    shape = (n,) if dim == 1 else None
-    part = part.replace(shape=shape) if mesh is None else Domain.from_shard(part, mesh, shape=shape)
-    u = torch.sin(place * torch.arange(1.0, width + 1))[None]
+    positions, shape = x, (n,)
+    if dim > 1:
+        positions, shape = torch.cat([x * (7.0 + k) % 1.0 for k in range(dim)], 1), None
+
+    part = Domain.points(positions, causal=model.config.encoder.causal)
+    if mesh is None:
+        part = part.replace(shape=shape)
+    else:
+        part = Domain.from_shard(part, mesh, shape=shape)
+    u = torch.sin(x * torch.arange(1.0, width + 1))[None]
     loss = torch.nn.functional.cross_entropy(model.answer(u, part), torch.tensor([1]))
     model.zero_grad()
     (loss / count).backward()

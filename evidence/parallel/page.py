@@ -1,4 +1,4 @@
-"""The pages of what was measured: docs/results/parallel.md, and tables in docs/scaling.md."""
+"""Page docs/results/parallel.md, and the tables of docs/scaling.md."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .speed import FILE as SPEED
 
 
 def page() -> str:
-    """docs/results/parallel.md."""
+    """Return the text of docs/results/parallel.md."""
     found = load(MEMORY) or {}
     text = head("A domain in shards: memory, messages, time", "parallel", MEMORY, SPEED)
     text += memory_tables(found) + "\n\n"
@@ -24,32 +24,32 @@ def page() -> str:
 
 
 def memory_tables(found: dict[str, Any]) -> str:
-    """The three tables, as far as they were measured."""
+    """Return the tables of memory that were measured."""
     parts = {"memory": memory_table, "limit": limit_table, "weights": weights_table}
     return "\n\n".join(make(found[name]) for name, make in parts.items() if name in found)
 
 
 def limit_table(limit: dict[str, Any]) -> str:
-    """A whole training under a limit."""
+    """Return the table of a training under a limit of memory."""
     rows = []
     for row in limit["rows"]:
         outcome = "fails" if row["failed"] else "trains to the end"
         rows.append((row["processes"], outcome, f"{row['megabytes']:,}", f"`{row['said']}`"))
-    most, alone = limit["footing"] + limit["beyond"], limit["rows"][0]["command"]
-    typed = alone + limit["rows"][1]["command"].removeprefix(alone)
+    most = limit["footing"] + limit["beyond"]
+    command = limit["rows"][1]["command"]
     heads = ("processes", "outcome", "MB of address space", "what it said")
     return (
         f"A whole training of a CKCNN on series of {limit['points']:,} points, each process of "
         f"which may have {most:,} MB of address space (`RLIMIT_AS`): {limit['footing']:,} MB, "
         "which the same command needs at its peak for 64 points, torch and Lightning among it, "
         f"and {limit['beyond']:,} MB. `python -m evidence run parallel limit`, which sets the "
-        f"limit around\n\n    {typed}\n\nand around the same without its last two words.\n\n"
+        f"limit around\n\n    {command}\n\nand around the same without its last two words.\n\n"
         f"{table(heads, rows)}"
     )
 
 
 def weights_table(rows: list[dict[str, Any]]) -> str:
-    """What is kept where weights are split."""
+    """Return the table of memory with sharded weights."""
     shown, parts = [], ("weights", "gradients", "optimizer", "step")
     for row in rows:
         shown.append((row["processes"], *(f"{row[part]:.1f}" for part in parts)))
@@ -63,11 +63,13 @@ def weights_table(rows: list[dict[str, Any]]) -> str:
 
 
 def memory_table(found: list[dict[str, Any]]) -> str:
-    """What a training step needs over 1, 2 and 4 processes."""
-    rows, alone = [], {}
+    """Return the table of a training step's memory with 1, 2 and 4 processes."""
+    rows = []
+    one_process: dict[str, float] = {}
     for row in found:
-        whole = alone.setdefault(row["case"], row["megabytes"])
-        share = row["megabytes"] * row["processes"] / whole
+        # The first row of a case has one process.
+        single = one_process.setdefault(row["case"], row["megabytes"])
+        share = row["megabytes"] * row["processes"] / single
         shown = f"{row['megabytes']:.0f}", f"{share:.2f}", f"{row['numbers']:,}"
         rows.append((row["case"], f"{row['points']:,}", row["processes"], *shown))
     heads = ("model", "points", "processes", "MB", "P · MB / MB of one", "numbers sent")
@@ -81,13 +83,13 @@ def memory_table(found: list[dict[str, Any]]) -> str:
 
 
 def scaling() -> str:
-    """docs/scaling.md with the tables of what was measured."""
+    """Return the text of docs/scaling.md with new tables."""
     text = "\n\n".join([memory_tables(load(MEMORY) or {}), speed_tables(load(SPEED) or {})])
     return with_block(DOCS / "scaling.md", "shards", text)
 
 
 def speed_tables(found: dict[str, Any]) -> str:
-    """The three tables, as far as they were measured."""
+    """Return the tables of messages and times that were measured."""
     parts = {"traffic": _traffic_table, "overlap": _overlap_table, "steps": _steps_table}
     return "\n\n".join(make(found[name]) for name, make in parts.items() if name in found)
 
@@ -111,17 +113,11 @@ def _traffic_table(rows: list[dict[str, Any]]) -> str:
 
 def _overlap_table(rows: list[dict[str, Any]]) -> str:
     heads = ("ring", "processes", "messages", "sent while computing", "ms computing", "ms waiting")
-    shown = [
-        (
-            f"`{row['operator']}`",
-            row["processes"],
-            row["messages"],
-            row["ahead"],
-            f"{row['computed']:.1f}",
-            f"{row['waited']:.1f}",
-        )
-        for row in rows
-    ]
+    shown = []
+    for row in rows:
+        counts = row["processes"], row["messages"], row["ahead"]
+        times = f"{row['computed']:.1f}", f"{row['waited']:.1f}"
+        shown.append((f"`{row['operator']}`", *counts, *times))
     text = (
         "A forward of a ring, from its trace, on the rank that waits longest: messages between "
         "whose beginning and whose wait matrix products ran, the time between the two, and the "

@@ -1,11 +1,11 @@
-"""What a domain in shards sends, whether it is sent while something is computed, and how long a
-step takes: the timed parts.
+"""Measurements of distributed domains: the size of messages, the overlap of messages and
+computation, and the time of a training step.
 """
 
 from __future__ import annotations
 
 import statistics
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -15,23 +15,34 @@ from ..kit.ranks import over
 from ..kit.subject import Options
 
 FILE = "parallel_speed.json"
-COUNTS = (2, 4)  # of the counted messages
+COUNTS = (2, 4)
+"""Numbers of processes whose messages are counted."""
 POINTS = (512, 1024)
-# model -> (points of one process, how its work grows with them): P processes get P times the work
+
+
+class Work(NamedTuple):
+    """Number of points of one process, and the exponent of the work's growth with it."""
+
+    points: int
+    power: float
+
+
+# P processes get P times the work of one.
 WORK = {
-    "InfViT, linear": (32768, 1.0),
-    "ITNet, low rank": (32768, 1.0),
-    "CKCNN": (32768, 1.0),
-    "ITNet, exact": (1024, 2.0),
+    "InfViT, linear": Work(32768, 1.0),
+    "ITNet, low rank": Work(32768, 1.0),
+    "CKCNN": Work(32768, 1.0),
+    "ITNet, exact": Work(1024, 2.0),
 }
 REPEATS, ROUNDS = 6, 2
-WAYS = {"one": 1, "apart": 2, "together": 2}  # and their processes
+WAYS = {"one": 1, "apart": 2, "together": 2}
+"""Ways of a training step, and their numbers of processes."""
 RINGS = {"softmax": {}, "itnet": {"width": 16, "frequencies": 8}}
 DIM, HEADS = 32, 4
 
 
 def time_parts(part: str, options: Options, measure: Any) -> None:
-    """Put what a part measures beside what others did."""
+    """Measure a part and replace it in the file."""
     found = load(FILE, options.results) or {}
     rows = []
     for row in measure(options):
@@ -44,21 +55,23 @@ def time_parts(part: str, options: Options, measure: Any) -> None:
 
 
 def time_traffic(options: Options) -> None:
-    """Numbers that the process group carries in a forward."""
+    """Count the numbers that the process group carries in a forward."""
     time_parts("traffic", options, _traffic)
 
 
 def _traffic(options: Options) -> list[dict[str, Any]]:
-    sizes = (32, 64) if options.small else POINTS
+    sizes, counts = POINTS, COUNTS
+    if options.small:
+        sizes, counts = (32, 64), COUNTS[:1]
     rows = []
-    for count in COUNTS[:1] if options.small else COUNTS:
+    for count in counts:
         ranks = over(count, count_forward, sizes)
         rows += [{**row, "processes": count} for row in ranks[0]["rows"]]
     return rows
 
 
 def count_forward(mesh: Any, sizes: tuple[int, ...]) -> dict[str, Any]:
-    """Every registered operator on a line in shards: what it sends."""
+    """Count the numbers that every registered operator sends on a distributed line."""
     from fredholm.distributed import count_traffic
     from fredholm.domain import Domain
     from fredholm.operators import create_operator, list_operators
@@ -73,7 +86,8 @@ def count_forward(mesh: Any, sizes: tuple[int, ...]) -> dict[str, Any]:
                 with torch.no_grad(), count_traffic() as traffic:
                     operator(torch.randn(1, part.size, DIM), part)
                 row["sent"].append(traffic.numbers)
-                row["causal" if causal else "exchange"] = operator.plan(part).exchange
+                key = "causal" if causal else "exchange"
+                row[key] = operator.plan(part).exchange
         rows.append(row)
     return {"rows": rows}
 
@@ -82,9 +96,7 @@ def count_forward(mesh: Any, sizes: tuple[int, ...]) -> dict[str, Any]:
 
 
 def time_overlap(options: Options) -> None:
-    """From a trace: how long messages of a ring travelled while a block was computed, and how long
-    they were waited for.
-    """
+    """Measure from traces how much of a ring's messages overlaps with computation."""
     time_parts("overlap", options, _overlap)
 
 
@@ -100,7 +112,7 @@ def _overlap(options: Options) -> list[dict[str, Any]]:
 
 
 def trace_rings(mesh: Any, n: int) -> dict[str, Any]:
-    """The trace of a forward of each ring of keys, summed up."""
+    """Trace a forward of each ring of keys and summarise it."""
     import torch.distributed as dist
     from torch.profiler import ProfilerActivity, profile
 
@@ -122,8 +134,12 @@ def trace_rings(mesh: Any, n: int) -> dict[str, Any]:
 
 
 def overlap_of(events: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Milliseconds between the beginning of a message and the wait for it, in which matrix
-    products ran, and of the waits.
+    """Summarise the events of a trace.
+
+    Returns:
+        The number of messages; the number of those during which matrix products ran (``ahead``);
+        milliseconds between the beginning of a message and the wait for it (``computed``); and
+        milliseconds of the waits (``waited``).
     """
     spans = {kind: {} for kind in ("begins", "is awaited")}
     for name, span in events:
@@ -132,9 +148,10 @@ def overlap_of(events: list[tuple[str, Any]]) -> dict[str, Any]:
                 found[name.split()[3]] = span
     products = [s for name, s in events if name in ("aten::bmm", "aten::mm", "aten::addmm")]
     travelled, waited, ahead = 0.0, 0.0, 0
-    for by, wait in spans["is awaited"].items():
-        begun = spans["begins"][by]
+    for message, wait in spans["is awaited"].items():
+        begun = spans["begins"][message]
         between = [s for s in products if begun.end <= s.start and s.end <= wait.start]
+        # The trace is in microseconds.
         travelled += (wait.start - begun.end) / 1e3
         waited += (wait.end - wait.start) / 1e3
         ahead += bool(between)
@@ -146,8 +163,8 @@ def overlap_of(events: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def time_steps(options: Options) -> None:
-    """A training step of one process, of two that share nothing, and of two with twice the work on
-    one domain, one thread each.
+    """Time a training step of one process, of two independent ones, and of two with twice the work
+    on one domain, one thread each.
     """
     time_parts("steps", options, _steps)
 
@@ -155,7 +172,8 @@ def time_steps(options: Options) -> None:
 def _steps(options: Options) -> list[dict[str, Any]]:
     names = options.chosen(WORK)
     times: dict[tuple[str, str], list[float]] = {}
-    for _ in range(1 if options.small else ROUNDS):  # in turn: what drifts, drifts for all
+    # The ways alternate, so that changes of the machine affect all of them.
+    for _ in range(1 if options.small else ROUNDS):
         for way, count in WAYS.items():
             ranks = over(count, step_times, names, options.small, way == "apart")
             for name in names:
@@ -171,15 +189,20 @@ def _steps(options: Options) -> list[dict[str, Any]]:
 
 
 def size_of(name: str, count: int, small: bool) -> int:
-    """Points that are ``count`` times the work of one process."""
+    """Return the number of points with ``count`` times the work of one process.
+
+    It is a multiple of ``count``.
+    """
     n, power = WORK[name]
-    n = 128 if small else n
+    if small:
+        n = 128
     return count * round(n * count ** (1 / power) / count)
 
 
 def step_times(mesh: Any, names: list[str], small: bool, apart: bool) -> dict[str, Any]:
-    """Seconds of each training step of each model; one process, or each that is ``apart`` from the
-    others, has a domain whole.
+    """Measure the seconds of each training step of each model.
+
+    The processes share a domain, unless there is only one or they are ``apart``.
     """
     import torch.distributed as dist
 
@@ -187,11 +210,15 @@ def step_times(mesh: Any, names: list[str], small: bool, apart: bool) -> dict[st
 
     from .memory import make, step
 
-    found, count = {}, 1 if apart else mesh.size()
+    found: dict[str, list[float]] = {}
+    count = 1 if apart else mesh.size()
+    shared = mesh if count > 1 else None
     for name in names:
-        model, n, times = make(name), size_of(name, count, small), []
+        model, n = make(name), size_of(name, count, small)
+        times = []
         for _ in range(2 if small else REPEATS + 1):
             dist.barrier()
-            times.append(seconds_of(lambda: step(model, mesh if count > 1 else None, n)))  # noqa: B023
-        found[name] = times[1:]  # the first loads what a first step loads
+            times.append(seconds_of(lambda: step(model, shared, n)))  # noqa: B023
+        # The first step loads libraries and fills caches.
+        found[name] = times[1:]
     return {"seconds": found}

@@ -1,4 +1,4 @@
-"""What a process keeps of a model and of its optimizer where both are split over the processes."""
+"""Memory of a model and its optimizer when both are sharded over the processes (FSDP2)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from ..kit.ranks import over
 from ..kit.subject import Options
 from .memory import COUNTS, FILE
 
-MODEL = {  # 25 million parameters
+# 25 million parameters.
+MODEL = {
     "encoder": {"kind": "image", "patch": 4},
     "body": {"operator": "softmax", "dim": 512, "depth": 8, "heads": 8},
 }
@@ -20,10 +21,10 @@ MEGABYTE = 1 << 20
 
 
 def run_weights(options: Options) -> None:
-    """Megabytes of weights, gradients and AdamW's state over 1, 2 and 4 processes."""
+    """Measure weights, gradients and AdamW's state in megabytes with 1, 2 and 4 processes."""
     rows = []
     for count in COUNTS:
-        ranks = over(count, kept, options.small)
+        ranks = over(count, memory_of_rank, options.small)
         row = {"processes": count, "parameters": ranks[0]["whole"]}
         parts = ("weights", "gradients", "optimizer", "step")
         row |= {part: max(rank[part] for rank in ranks) for part in parts}
@@ -33,9 +34,10 @@ def run_weights(options: Options) -> None:
     save({**found, "machine": describe(), "weights": rows}, FILE, options.results)
 
 
-def kept(mesh: Any, small: bool) -> dict[str, float]:
-    """What this rank has after two steps of a model that is split as ``training.strategy=fsdp2``
-    splits it, and by how much the second one raises its memory at its peak.
+def memory_of_rank(mesh: Any, small: bool) -> dict[str, float]:
+    """Measure this rank's memory after two steps with ``training.strategy=fsdp2``.
+
+    ``step`` is the peak of the second step above the memory before it.
     """
     from fredholm.lab.training.machine import peak_megabytes
     from fredholm.lab.training.sharding import shard
@@ -58,7 +60,8 @@ def kept(mesh: Any, small: bool) -> dict[str, float]:
 
     step()
     optimizer.zero_grad()
-    peak = peak_megabytes(step) or 0.0  # gradients among it
+    # The peak has the gradients, which the step allocates.
+    peak = peak_megabytes(step) or 0.0
     states = [value for state in optimizer.state.values() for value in state.values()]
     return {
         "whole": whole,
@@ -70,7 +73,7 @@ def kept(mesh: Any, small: bool) -> dict[str, float]:
 
 
 def megabytes(tensors: Any) -> float:
-    """Of this rank's part of each."""
+    """Return the megabytes of this rank's parts of the tensors."""
     from torch.distributed.tensor import DTensor
 
     parts = (x.to_local() if isinstance(x, DTensor) else x for x in tensors)

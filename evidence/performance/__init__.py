@@ -1,5 +1,5 @@
-"""Speed and memory of every operator on a CPU: beside the packages that users would pick instead,
-beside each paper's own algorithm, and beside what the machine could do.
+"""Speed and memory of every operator on a CPU, beside other packages, beside each paper's literal
+algorithm, and beside the limits of the machine.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ SUBJECT = Subject(
     cases=":timed",
     ratios=":committed",
 )
-MEASURED = {"itnet": {"width": 32}, "softmax": {}}  # memory
+MEASURED = {"itnet": {"width": 32}, "softmax": {}}
+"""Operators whose memory is measured, and their options."""
 
 
 def groups() -> dict[str, Maker]:
-    """Groups of cases: those of every operator, of the papers' algorithms, and of the peers."""
+    """Return the groups of cases: every operator, the papers' algorithms, and the peers."""
     from ..ckconv import speed as ckconv
     from ..itnet import literal
     from ..operators import operators
@@ -46,8 +47,10 @@ def groups() -> dict[str, Maker]:
 
 
 def published(points: int = 1024, scalars: int = 16384) -> Iterator[Case]:
-    """InfSA's N × N graph, forward and backward, and LUNA's networks per scalar, beside ours with
-    the same weights. ITNet's and CKConv's own algorithms are groups of their own.
+    """Yield the cases of literal algorithms beside ours with the same weights.
+
+    They are InfSA's N × N graph, forward and backward, and LUNA's networks per scalar. ITNet's and
+    CKConv's algorithms are in separate groups.
     """
     from ..infsa import speed as infsa
     from ..luna import literal as luna
@@ -59,14 +62,14 @@ def published(points: int = 1024, scalars: int = 16384) -> Iterator[Case]:
 
 
 def timed(options: Options) -> Iterator[dict[str, Any]]:
-    """Rows of the groups in ``options.only``."""
+    """Time the groups of ``--only``, or all, and yield their rows."""
     makers = groups()
     for group in options.chosen(makers):
         yield from time_cases(makers[group](), group=group)
 
 
 def time_operators(options: Options) -> None:
-    """Groups that are not timed now stay as they were."""
+    """Time groups and replace their rows in the file."""
     machine, rows = with_rate(), list(timed(options))
     before = load(FILE, options.results) or {"machine": machine, "cases": [], "memory": []}
     again = {row["group"] for row in rows}
@@ -77,7 +80,7 @@ def time_operators(options: Options) -> None:
 
 
 def time_memory(options: Options) -> None:
-    """Peak memory of two operators against N."""
+    """Measure the peak memory of two operators against N."""
     lengths = (128, 256) if options.small else (1024, 2048, 4096, 8192)
     found = [operator_memory(name, lengths, **more) for name, more in MEASURED.items()]
     before = load(FILE, options.results) or {"machine": with_rate(), "cases": []}
@@ -85,5 +88,5 @@ def time_memory(options: Options) -> None:
 
 
 def committed() -> list[dict[str, Any]]:
-    """The rows of ``check``."""
+    """Return the committed rows, for ``check``."""
     return load(FILE)["cases"]

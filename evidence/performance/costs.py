@@ -1,11 +1,11 @@
-"""What an operator must do: FLOPs of its products, evaluations of elementary functions, and bytes
-that pass memory.
+"""Predicted cost of an operator: FLOPs of its products, evaluations of elementary functions, and
+memory traffic in bytes.
 
-Predicted from sizes alone, for one signal of N points on a line without order, width d, H heads of
-e = d / H, forward. The FLOPs are held to what torch's counter sees
-(tests/evidence/test_costs.py). Bytes are those of a machine whose cache holds one tile and no
-whole tensor: every tensor of O(N·d) is written and read once where it is made and used, pairs of
-points never leave the cache.
+The predictions depend only on sizes. They are for the forward of one signal of N points on a line
+without order, width d, H heads of width e = d / H. Tests compare the FLOPs with torch's counter
+(tests/evidence/test_costs.py). The bytes assume a cache that fits one tile but not a complete
+tensor: every tensor of O(N·d) is written once and read once, and pairs of points never leave the
+cache.
 """
 
 from __future__ import annotations
@@ -21,8 +21,12 @@ FLOAT = 4
 
 @dataclass(frozen=True)
 class Cost:
-    """FLOPs of products and transforms, evaluations of exp, GELU and their like, and bytes to and
-    from memory.
+    """The cost of a forward.
+
+    Attributes:
+        flops: of products and transforms.
+        functions: number of evaluations of exp, GELU and similar functions.
+        bytes: read from and written to memory.
     """
 
     flops: float
@@ -30,12 +34,12 @@ class Cost:
     bytes: float
 
     def seconds(self, matrix_rate: float, function_rate: float, bandwidth: float) -> float:
-        """The least time on a machine of these rates a second: products and functions after each
-        other, memory beside them.
+        """Return the least time on a machine with these rates per second.
+
+        Products and functions don't overlap with each other, but with memory traffic.
         """
-        return max(
-            self.flops / matrix_rate + self.functions / function_rate, self.bytes / bandwidth
-        )
+        computing = self.flops / matrix_rate + self.functions / function_rate
+        return max(computing, self.bytes / bandwidth)
 
     @property
     def intensity(self) -> float:
@@ -44,7 +48,10 @@ class Cost:
 
 
 def _linears(n: int, d: int, count: int) -> tuple[float, float]:
-    """FLOPs and bytes of so many maps of width d at every point: input, output and weights."""
+    """Return FLOPs and bytes of ``count`` linear maps of width d at every point.
+
+    The bytes are those of inputs, outputs and weights.
+    """
     return 2.0 * count * n * d * d, FLOAT * count * (2.0 * n * d + d * d)
 
 
@@ -59,19 +66,17 @@ def infsa(n: int, d: int, heads: int, **_: object) -> Cost:
 
 
 def linear_infsa(n: int, d: int, heads: int, **_: object) -> Cost:
-    """Queries at every point; their mean, its edges, and each head's sum of u. Values and
-    projection act on sums only.
+    """Return the cost of queries at every point, their mean, its edges, and each head's sum of u.
+
+    Values and projection are applied to sums only.
     """
     flops, moved = _linears(n, d, 1)
-    return Cost(
-        flops + (2.0 * heads + 4.0) * n * d + 4.0 * d * d,
-        heads * n,
-        moved + FLOAT * (3.0 * n * d + 2.0 * d * d),
-    )
+    flops += (2.0 * heads + 4.0) * n * d + 4.0 * d * d
+    return Cost(flops, heads * n, moved + FLOAT * (3.0 * n * d + 2.0 * d * d))
 
 
 def linear_attention(n: int, d: int, heads: int, **_: object) -> Cost:
-    """Features of width e; their moment with values, made and read, and the denominators."""
+    """Return the cost of features of width e, their moment with values, and the denominators."""
     flops, moved = _linears(n, d, 4)
     e = d // heads
     return Cost(flops + 4.0 * n * d * (e + 0.5), 2.0 * n * d, moved + FLOAT * 5 * n * d)
@@ -80,22 +85,21 @@ def linear_attention(n: int, d: int, heads: int, **_: object) -> Cost:
 def luna(
     n: int, d: int, heads: int, *, directions: int = 8, channels: int = 8, **_: object
 ) -> Cost:
-    """M directions a head, L piecewise linear functions of each for queries and keys, then linear
-    attention of width M·L.
+    """Return the cost of M directions per head, L piecewise linear functions of each for queries
+    and keys, and linear attention of width M·L.
     """
     flops, moved = _linears(n, d, 4)
     e, features = d // heads, channels * directions
     flops += 4.0 * n * d * directions + 4.0 * n * heads * features * (e + 1.5)
-    return Cost(
-        flops,
-        2.0 * n * heads * features,
-        moved + FLOAT * (4.0 * n * d + 4.0 * n * heads * features),
-    )
+    moved += FLOAT * (4.0 * n * d + 4.0 * n * heads * features)
+    return Cost(flops, 2.0 * n * heads * features, moved)
 
 
 def itnet(n: int, d: int, heads: int, *, width: int = 128, **_: object) -> Cost:
-    """Hidden units first: 2·w·e multiply-adds and w functions a pair and head; W2's contraction a
-    query; four maps e → w a point.
+    """Return the cost of the hidden-first form.
+
+    It has 2·w·e multiply-adds and w functions per pair and head, the contraction of W2 per query,
+    and four maps e → w per point.
     """
     flops, moved = _linears(n, d, 2)
     e, pairs = d // heads, heads * n * n
@@ -106,19 +110,19 @@ def itnet(n: int, d: int, heads: int, *, width: int = 128, **_: object) -> Cost:
 def itnet_low_rank(
     n: int, d: int, heads: int, *, width: int = 64, frequencies: int = 64, **_: object
 ) -> Cost:
-    """Two networks a point and head, each hidden unit once with the signal (keys) and once with
-    what the keys gave (queries).
+    """Return the cost of two networks per point and head.
+
+    Each hidden unit is multiplied by the signal (keys) or by the sum over the keys (queries).
     """
     flops, moved = _linears(n, d, 2)
     flops += 8.0 * n * d * width + 4.0 * n * 2 * frequencies * width
-    return Cost(
-        flops, 2.0 * n * heads * width, moved + FLOAT * (4.0 * n * d + 4.0 * n * heads * width)
-    )
+    moved += FLOAT * (4.0 * n * d + 4.0 * n * heads * width)
+    return Cost(flops, 2.0 * n * heads * width, moved)
 
 
 def ckconv(n: int, d: int, heads: int, *, width: int = 32, **_: object) -> Cost:
-    """The sine network at 2N - 1 lags; transforms of hidden units (one of them the bias) and
-    signals; the spectrum, its product.
+    """Return the cost of the sine network at 2N - 1 lags, transforms of hidden units (one of them
+    the bias) and signals, the spectrum, and its product.
     """
     size, units, e = fast_size(2 * n), width + 1, d // heads
     frequencies, lags = size // 2 + 1, 2 * n - 1

@@ -1,9 +1,13 @@
-"""docs/results/performance.md. Ratios are times of the other way over ours: below 1 we lose."""
+"""The page docs/results/performance.md, from the committed measurements.
+
+A ratio is the time of the other way over ours: below 1 the other way is faster.
+"""
 
 from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Iterable
 from typing import Any
 
 from ..kit.history import entries, name
@@ -65,10 +69,10 @@ Command: `python -m evidence time performance roofline`.
 
 
 def duels(cases: Rows, groups: tuple[str, ...]) -> Rows:
-    """Rows of ways that are not ours, each with our time beside its own."""
-    ours: dict[tuple[str, str], dict[str, Any]] = {}  # the first way of a case is ours
+    """Return the rows of other ways, each with our time beside its own."""
+    # The first way of a case is ours. Two groups may time cases of one name at different sizes.
+    ours: dict[tuple[str, str], dict[str, Any]] = {}
     for row in cases:
-        # two groups may time cases of one name at different sizes
         ours.setdefault((row["group"], row["case"]), row)
     rows = []
     for row in cases:
@@ -79,7 +83,7 @@ def duels(cases: Rows, groups: tuple[str, ...]) -> Rows:
 
 
 def duel_table(rows: Rows) -> str:
-    """Ratio first; bold where the other way is faster."""
+    """Return the table of other ways, the ratio first and bold where the other way is faster."""
     heads = (
         "their time / ours",
         "case",
@@ -99,24 +103,31 @@ def duel_table(rows: Rows) -> str:
 
 
 def operator_table(cases: Rows) -> str:
-    """Milliseconds of every operator at one size."""
-    mine = [row for row in cases if row["group"] == "operators"]
-    found = {
-        (row["way"], row["case"].removeprefix(f"{row['way']} ")): row["milliseconds"]
-        for row in mine
-    }
-    softmax, lines = found.get(("softmax", "forward+backward")), []
-    for way in dict.fromkeys(row["way"] for row in mine):
-        one, two = found.get((way, "forward")), found.get((way, "forward+backward"))
-        cells = ["" if x is None else f"{x:.2f}" for x in (one, two)]
-        lines.append((way, *cells, f"{two / softmax:.1f}" if two and softmax else ""))
+    """Return the table of every operator's milliseconds at one size."""
+    rows = [row for row in cases if row["group"] == "operators"]
+    times: dict[str, dict[str, float]] = {}
+    for row in rows:
+        direction = row["case"].removeprefix(f"{row['way']} ")
+        times.setdefault(row["way"], {})[direction] = row["milliseconds"]
+    softmax = times.get("softmax", {}).get("forward+backward")
+
+    lines = []
+    for way, found in times.items():
+        both = found.get("forward+backward")
+        cells = [_milliseconds(found.get("forward")), _milliseconds(both)]
+        ratio = f"{both / softmax:.1f}" if both and softmax else ""
+        lines.append((way, *cells, ratio))
     heads = "operator", "forward (ms)", "forward + backward (ms)", "/ softmax"
-    size = f" {mine[0]['note']}." if mine else ""
+    size = f" {rows[0]['note']}." if rows else ""
     return f"{table(heads, lines)}\n\nSize:{size}"
 
 
+def _milliseconds(time: float | None) -> str:
+    return "" if time is None else f"{time:.2f}"
+
+
 def memory_table(found: Rows) -> str:
-    """Peak memory against N, with the fitted exponent."""
+    """Return the table of peak memory against N, with the fitted exponent."""
     sizes = [row["n"] for row in found[0]["lengths"]]
     lines = []
     for entry in found:
@@ -128,7 +139,7 @@ def memory_table(found: Rows) -> str:
 
 
 def roofline_table(result: dict[str, Any]) -> str:
-    """Measured time beside the least time the cost model allows."""
+    """Return the table of measured times beside the least time that the cost model allows."""
     heads = "operator", "N", "MFLOPs", "FLOPs per byte", "ms", "GFLOP/s", "of the least time"
     lines = [
         (
@@ -146,16 +157,17 @@ def roofline_table(result: dict[str, Any]) -> str:
 
 
 def means(cases: Rows) -> str:
-    """The geometric mean over the rows that were measured first, then and now."""
-    kept = entries("performance")
-    if not kept:
+    """Return the sentence on the mean ratio at the first entry of the history, and now."""
+    history = entries("performance")
+    if not history:
         return ""
-    first, now = kept[0], {name(row): row["ratio"] for row in duels(cases, PEERS + PUBLISHED)}
-    common = [row for row in first["ratios"] if row in now]
-    before, after = (
-        math.exp(statistics.fmean(math.log(ratios[row]) for row in common))
-        for ratios in (first["ratios"], now)
-    )
+    first = history[0]
+    then, now = first["ratios"], {}
+    for row in duels(cases, PEERS + PUBLISHED):
+        now[name(row)] = row["ratio"]
+    common = [row for row in then if row in now]
+    before = _geometric_mean(then[row] for row in common)
+    after = _geometric_mean(now[row] for row in common)
     return MEANS.format(
         rows=len(common),
         commit=first["commit"],
@@ -163,20 +175,22 @@ def means(cases: Rows) -> str:
         before=before,
         after=after,
         times=after / before,
-        losses=sum(first["ratios"][row] < 1 for row in common),
+        losses=sum(then[row] < 1 for row in common),
         left=sum(now[row] < 1 for row in common),
     )
 
 
+def _geometric_mean(ratios: Iterable[float]) -> float:
+    return math.exp(statistics.fmean(math.log(ratio) for ratio in ratios))
+
+
 def lost(cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Ways of others that are faster than ours by 5% or more: docs/log.md says of each what bounds
-    ours.
-    """
+    """Return the other ways that are at least 5% faster; docs/log.md states the reason for each."""
     return [row for row in duels(cases, PEERS + PUBLISHED) if row["ratio"] < 0.95]
 
 
 def page() -> str:
-    """docs/results/performance.md."""
+    """Return the text of docs/results/performance.md."""
     cpu, roof = load("performance.json"), load("roofline.json")
     theirs, rates = duels(cpu["cases"], PEERS), ""
     if roof:

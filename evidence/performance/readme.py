@@ -1,5 +1,7 @@
-"""The README's table of operators, from the committed results: what each is for, its accuracy at equal
-parameters and its time beside attention.
+"""The README's table of operators, from the committed results.
+
+It shows the purpose of each operator, its accuracy at equal parameters and its time beside
+attention.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from ..small import PEER
 README = ROOT / "README.md"
 MARKS = "<!-- operators: python -m evidence page performance -->", "<!-- /operators -->"
 PRICE = re.compile(r"(<!-- price -->).*?(<!-- /price -->)", re.DOTALL)
-# What only this operator can do, in a few words.
+# The purpose that only this operator serves.
 OURS = {
     "itnet": "a matrix per pair of points",
     "itnet_low_rank": "the same in O(N)",
@@ -30,7 +32,8 @@ CLASSICAL = {"softmax": "", "lstm": "", "convolution": ""}
 DIGITS, SCATTERED, COPY = "digits", "scattered", "copy"
 FEW, MANY = 32, 4096
 MISSING = "–"
-KEPT = "12"  # groups of heads that keep softmax, in recall.json
+# The row of recall.json in which 12 groups of heads keep softmax.
+KEPT = "12"
 
 
 def readme() -> str:
@@ -42,8 +45,10 @@ def readme() -> str:
 
 
 def price() -> str:
-    """Return what SmolLM2 recalls untrained, with a few groups of heads kept and with a store, and
-    what it loses on long texts without them.
+    """Return the sentences on SmolLM2's recall and on its loss on long texts.
+
+    Recall is measured untrained, once with 12 groups of heads that keep softmax and once with a
+    store.
     """
     found = load("recall.json")
     receipt = load("smollm2.json")["all"]["receipt"]
@@ -71,9 +76,9 @@ class Recall(NamedTuple):
 
 def _recall(found: dict[str, Any], name: str) -> Recall:
     recall = {row["distance"]: row for row in recall_rows(found["needle"], name)}
-    low, high = (f"{end:.0%}" for end in recall[512][f"{name}_share_interval"])
-    near, far = (f"{recall[distance][f'{name}_share']:.0%}" for distance in (512, 2048))
-    return Recall(f"{near} ({low} to {high})", far)
+    low, high = recall[512][f"{name}_share_interval"]
+    near, far = recall[512][f"{name}_share"], recall[2048][f"{name}_share"]
+    return Recall(f"{near:.0%} ({low:.0%} to {high:.0%})", f"{far:.0%}")
 
 
 def _cache(found: dict[str, Any], name: str) -> str:
@@ -108,7 +113,10 @@ def operators() -> str:
 def _digits() -> dict[str, list[float]]:
     """Return the accuracies of every operator on handwritten digits, by seed."""
     (task,) = [task for task in load("compare.json")["tasks"] if task["name"] == DIGITS]
-    return {row["operator"]: [run["accuracy"] for run in row["runs"]] for row in task["rows"]}
+    found = {}
+    for row in task["rows"]:
+        found[row["operator"]] = [run["accuracy"] for run in row["runs"]]
+    return found
 
 
 def _element(task: str) -> dict[str, list[float]]:
@@ -123,9 +131,12 @@ def _element(task: str) -> dict[str, list[float]]:
 def _few() -> dict[str, float]:
     """Return times of a call on few points as multiples of ``nn.MultiheadAttention``'s."""
     pattern = re.compile(rf"(\w+) N={FEW}")
-    rows = [row for row in load("small.json")["calls"] if row["way"] == PEER]
-    found = [(pattern.fullmatch(row["case"]), row["ratio"]) for row in rows]
-    return {case[1]: 1 / ratio for case, ratio in found if case}
+    found = {}
+    for row in load("small.json")["calls"]:
+        match = pattern.fullmatch(row["case"])
+        if match and row["way"] == PEER:
+            found[match[1]] = 1 / row["ratio"]
+    return found
 
 
 def _many() -> dict[str, float]:
@@ -137,12 +148,11 @@ def _many() -> dict[str, float]:
 
 def _evolution() -> str:
     """Return a sentence on the time of a training step of ``Evolution``."""
-    rows = [row for row in load("splitting.json")["cases"] if row["way"] == "lie"]
-    lengths = {
-        int(re.search(r"N=(\d+)", row["case"])[1]): row["ratio"]
-        for row in rows
-        if "encoder" in row["case"]
-    }  # type: ignore[index]
+    lengths = {}
+    for row in load("splitting.json")["cases"]:
+        length = re.search(r"N=(\d+)", row["case"])
+        if length and row["way"] == "lie" and "encoder" in row["case"]:
+            lengths[int(length[1])] = row["ratio"]
     short, long = min(lengths), max(lengths)
     return (
         f"`Evolution` [splits depth into steps](docs/splitting.md): {lengths[short]:.2f} times "
@@ -157,7 +167,10 @@ def _seeds(found: dict[str, list[float]]) -> int:
 
 
 def _score(scores: Iterable[float] | None) -> str:
-    """Return mean ± deviation in percent; of seeds in two groups too, whose list docs/choosing.md has."""
+    """Return mean ± deviation in percent, also for seeds in two groups.
+
+    The page docs/choosing.md lists the groups.
+    """
     return MISSING if scores is None else spread(scores).partition(" (")[0]
 
 

@@ -1,8 +1,7 @@
-"""Every operator at several lengths against what this machine could do: its matrix products, its
-exponentials, its memory.
+"""Every operator at several lengths against the rates of this machine: matrix products,
+exponentials and memory.
 
-Each operator is checked against its dense
-definition at few points before it is timed.
+Each operator is checked against its dense definition at 48 points before it is timed.
 """
 
 from __future__ import annotations
@@ -30,12 +29,14 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "itnet_low_rank": {"width": 32, "rank": 8},
     "ckconv": {"width": 32, "origin": "centre"},
 }
-LIMIT = 4.0  # seconds of one evaluation
+# A longer length is left out where one evaluation would take more than this many seconds.
+LIMIT = 4.0
 
 
 def rates() -> dict[str, float]:
-    """FLOP/s of a matrix product, exponentials a second, bytes a second of a copy, each the best of
-    a few, measured now.
+    """Measure this machine: FLOP/s of a matrix product, exponentials and copied bytes per second.
+
+    Each is the best of several repeats.
     """
     small, big = torch.randn(1 << 16), torch.randn(1 << 24)
     target, copied = torch.empty_like(small), torch.empty_like(big)
@@ -52,33 +53,37 @@ def rates() -> dict[str, float]:
 
 @torch.no_grad()
 def check(name: str) -> float:
-    """Difference of an operator from its dense definition at 48 points, or WrongAnswer."""
+    """Return the difference of an operator from its dense definition at 48 points.
+
+    Raises:
+        WrongAnswer: the difference is above 1e-4.
+    """
     torch.manual_seed(0)
     operator, domain, u = _make(name), Domain.line(48), torch.randn(1, 48, DIM)
     return require(name, difference(operator(u, domain), operator.dense(u, domain)), 1e-4)
 
 
 def _make(name: str, n: int = 48) -> Any:
-    length = {"length": n} if name == "ckconv" else {}
-    return create_operator(
-        name, DIM, 1 if name == "ckconv" else HEADS, **OPTIONS.get(name, {}), **length
-    )
+    options = OPTIONS.get(name, {})
+    if name == "ckconv":
+        return create_operator(name, DIM, 1, **options, length=n)
+    return create_operator(name, DIM, HEADS, **options)
 
 
 @torch.no_grad()
 def measure(lengths: tuple[int, ...], repeats: int) -> list[dict[str, Any]]:
-    """One row an operator and length: predicted cost and measured time."""
+    """Return one row per operator and length, with predicted cost and measured time."""
     rows: list[dict[str, Any]] = []
     for name in sorted(COSTS):
         error, seconds, before = check(name), 0.0, 0
+        options = dict(OPTIONS.get(name, {}))
+        # The cost model has no origin: both ways cost the same.
+        options.pop("origin", None)
         for n in lengths:
             if before and seconds * (n / before) ** 2 > LIMIT:
                 continue
             operator, u, domain = _make(name, n), torch.randn(1, n, DIM), Domain.line(n)
             heads = 1 if name == "ckconv" else HEADS
-            options = {
-                key: value for key, value in OPTIONS.get(name, {}).items() if key != "origin"
-            }
             cost = COSTS[name](n, DIM, heads, **options)
             once = partial(operator, u, domain)
             once()
@@ -96,13 +101,13 @@ def measure(lengths: tuple[int, ...], repeats: int) -> list[dict[str, Any]]:
 
 
 def share(row: dict[str, Any], rate: dict[str, float]) -> float:
-    """The least time that the cost model allows on this machine over the measured time."""
+    """Return the least time that the cost model allows on this machine over the measured time."""
     products = row["flops"] / rate["matrix_flops"] + row["functions"] / rate["functions"]
     return max(products, row["bytes"] / rate["bytes"]) / row["seconds"]
 
 
 def draw(result: dict[str, Any], path: Path) -> None:
-    """FLOP/s against FLOPs per byte, with the two roofs."""
+    """Draw FLOP/s against FLOPs per byte, with the two roofs."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -113,14 +118,14 @@ def draw(result: dict[str, Any], path: Path) -> None:
         figure, axes = pyplot.subplots(figsize=(8, 4.8), layout="constrained")
         names = list(dict.fromkeys(row["operator"] for row in result["rows"]))
         for index, name in enumerate(names):
-            mine = [row for row in result["rows"] if row["operator"] == name]
-            x = [row["flops"] / row["bytes"] for row in mine]
-            y = [row["flops"] / row["seconds"] / 1e9 for row in mine]
+            rows = [row for row in result["rows"] if row["operator"] == name]
+            x = [row["flops"] / row["bytes"] for row in rows]
+            y = [row["flops"] / row["seconds"] / 1e9 for row in rows]
             axes.plot(x, y, marker="osD^vP*X"[index % 8], markersize=6, linewidth=0.8, label=name)
         low, high = axes.get_xlim()
         corner = rate["matrix_flops"] / rate["bytes"]
-        xs = [min(low, 1.0) if low > 0 else 1.0, corner, max(high, 4 * corner)]
-        xs = [max(xs[0], 0.5), *xs[1:]]
+        left = min(low, 1.0) if low > 0 else 1.0
+        xs = [max(left, 0.5), corner, max(high, 4 * corner)]
         roof = [min(rate["matrix_flops"], rate["bytes"] * x) / 1e9 for x in xs]
         axes.plot(xs, roof, color="black", linewidth=1.2, label="matrix products, memory")
         axes.set(
@@ -136,7 +141,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
 
 
 def time(options: Options) -> None:
-    """A minute on a quiet machine."""
+    """Measure and save every operator; this takes a minute on a quiet machine."""
     result: dict[str, Any] = {
         "machine": describe(),
         "rates": rates(),
@@ -149,5 +154,5 @@ def time(options: Options) -> None:
 
 
 def draw_committed() -> None:
-    """docs/images/roofline.svg."""
+    """Draw docs/images/roofline.svg from the committed result."""
     draw(load(FILE), IMAGES / "roofline.svg")

@@ -1,7 +1,7 @@
-"""The claims about forces between charges. ITNet's paper tries no such task: its kernel of both ends
-is made for one, and these claims ask whether that shows.
+"""The claims about forces between charges.
 
-All were named on 28 November 2026, before the first run.
+ITNet's paper has no such task, but its kernel of both ends should suit it. All claims were named on
+28 November 2026, before the first run.
 """
 
 from __future__ import annotations
@@ -17,23 +17,24 @@ RELATIVE, NETWORK = "softmax, relative", "interaction network"
 
 def results() -> Results:
     """Return the runs of each budget."""
-    runs = (load(FILE) or {}).get("runs", [])
-    return {
-        budget: [row for row in runs if row["budget"] == budget]
-        for budget in (EQUAL_STEPS, EQUAL_TIME)
-    }
+    found: Results = {EQUAL_STEPS: [], EQUAL_TIME: []}
+    for row in (load(FILE) or {}).get("runs", []):
+        found[row["budget"]].append(row)
+    return found
 
 
 def ahead(other: str, points: int, budget: str = EQUAL_STEPS) -> Sample:
-    """By how much ITNet's relative squared error is smaller than another model's."""
+    """Return a sample: another model's relative squared error minus ITNet's, per seed."""
     return lambda found: paired(found[budget], other, "itnet", metric(points))
 
 
 def claim(
     other: str, points: int, budget: str = EQUAL_STEPS, *, primary: bool = False, title: str = ""
 ) -> Claim:
-    """That ITNet's error is smaller than another model's."""
-    where = f"{points} particles" + (", never seen" if points != 8 else "")
+    """Return the claim that ITNet's error is smaller than another model's."""
+    where = f"{points} particles"
+    if points != 8:
+        where += ", never seen"
     text = f"Charges, {where}, {budget}: ITNet is ahead of {title or other}"
     return Claim(text, "no number", ahead(other, points, budget), primary=primary)
 

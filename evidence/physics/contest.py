@@ -1,7 +1,8 @@
-"""Forces between charges: a rate and a bandwidth of each model by validation, then fresh seeds, at
-equal steps and once more at equal time.
+"""The contest on forces between charges.
 
-``physics.json`` grows by tried settings, paces and runs; what is there is not computed again.
+The learning rate and the bandwidth of each model are chosen on validation. Then fresh seeds are
+trained with equal steps, and again with equal time. ``physics.json`` grows by tried settings, paces
+and runs, and none of them is computed twice.
 """
 
 from __future__ import annotations
@@ -31,13 +32,16 @@ RUNS = Table(FILE, ("variant", "budget", "seed"))
 
 PARAMETERS, STEPS, BATCH, CLIP = 17_000, 600, 32, 1.0
 RATES, SIGMAS = (1e-3, 3e-3, 1e-2), (0.5, 2.0)
-TRAINED, TESTED = 8, (8, 12, 20)  # particles
+TRAINED, TESTED = 8, (8, 12, 20)
+"""Numbers of particles."""
 SYSTEMS = {"train": 2_000, "val": 400, "test": 400}
-DATA_SEEDS = {"train": 1_000, "val": 2_000, "test": 3_000}  # of a split, plus the particles
+DATA_SEEDS = {"train": 1_000, "val": 2_000, "test": 3_000}
+"""Seed of each split's systems, to which the number of particles is added."""
 # Named on 28 November 2026 before the first run; seed 0 chooses rates and bandwidths.
 SEEDS = (100, 101, 102, 103, 104)
 EQUAL_STEPS, EQUAL_TIME = "equal steps", "equal time"
-ROUNDS, PACED = 7, 30  # of timing, alternated over the models, and the steps of each
+ROUNDS, PACED = 7, 30
+"""Rounds of timing, which alternate over the models, and steps per round."""
 
 
 @cache
@@ -47,7 +51,7 @@ def systems(split: str, points: int = TRAINED) -> Systems:
 
 
 def scale() -> Tensor:
-    """Return the root mean square of a force in training, by which all models' answers are scaled."""
+    """Return the root mean square of a force in training, which scales all models' outputs."""
     return systems("train").forces.square().mean().sqrt()
 
 
@@ -74,8 +78,9 @@ def fit(model: nn.Module, rate: float, seed: int, steps: int) -> float:
 
 @torch.inference_mode()
 def errors(model: nn.Module, split: str, points: int) -> list[float]:
-    """Return each system's squared error over the mean squared force of the split: their mean is the
-    relative squared error.
+    """Return each system's squared error over the mean squared force of the split.
+
+    Their mean is the relative squared error.
     """
     known = systems(split, points)
     off = model(known.positions, known.charges) * scale() - known.forces
@@ -90,7 +95,7 @@ def built(row: Row, seed: int) -> nn.Module:
 
 
 def run(options: Options) -> None:
-    """The models of ``--only``, or all: settings, then paces, then the seeds of both tables."""
+    """Train the models of ``--only``, or all: settings, paces, then the seeds of both tables."""
     names = options.chosen(NAMES)
     steps = 30 if options.small else STEPS
 
@@ -119,21 +124,21 @@ def run(options: Options) -> None:
 
 
 def validated(cell: Cell, report: Report) -> Row:
-    """Train with seed 0, and validate."""
+    """Train with seed 0 and validate."""
     cell.place.mkdir(parents=True, exist_ok=True)
-    given = cell.settings
-    model = built(given, 0)
-    seconds = fit(model, given["rate"], 0, given["steps"])
+    settings = cell.settings
+    model = built(settings, 0)
+    seconds = fit(model, settings["rate"], 0, settings["steps"])
     error = statistics.fmean(errors(model, "val", TRAINED))
     return {"validation": error, "seconds": round(seconds, 2), "parameters": parameters(model)}
 
 
 def tested(cell: Cell, report: Report) -> Row:
-    """Train, and test with every number of particles."""
+    """Train and test with every number of particles."""
     cell.place.mkdir(parents=True, exist_ok=True)
-    given = cell.settings
-    model = built(given, given["seed"])
-    seconds = fit(model, given["rate"], given["seed"], given["steps"])
+    settings = cell.settings
+    model = built(settings, settings["seed"])
+    seconds = fit(model, settings["rate"], settings["seed"], settings["steps"])
     found: Row = {"seconds": round(seconds, 2), "parameters": parameters(model), "answers": {}}
     for points in TESTED:
         each = errors(model, "test", points)
@@ -153,16 +158,20 @@ def best(tried: list[Row], name: str) -> dict[str, Any]:
     Raises:
         SystemExit: not all of its settings were tried.
     """
-    mine = [row for row in tried if row["variant"] == name]
-    if len(mine) < len(RATES) * len(SIGMAS):
-        raise SystemExit(f"{name}: not all settings were tried; the same command goes on")
-    row = min(mine, key=lambda one: one["validation"])
+    rows = [row for row in tried if row["variant"] == name]
+    planned = len(RATES) * len(SIGMAS)
+    if len(rows) < planned:
+        raise SystemExit(
+            f"{name}: expected {planned} tried settings, got {len(rows)}; run the same command again"
+        )
+    row = min(rows, key=lambda one: one["validation"])
     return {key: row[key] for key in ("variant", "rate", "sigma")}
 
 
 def measure_paces(options: Options) -> None:
-    """CPU seconds of a training step on one thread, medians over rounds alternated over all models;
-    measured once, since the second table rests on them.
+    """Measure the CPU seconds of a training step on one thread, medians over alternating rounds.
+
+    They are measured only once, since they determine the second table.
     """
     if PACES.rows(options.results):
         return

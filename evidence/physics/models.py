@@ -1,16 +1,18 @@
-"""Models of forces between particles: positions (S, N, 2) and charges (S, N, 1) to forces (S, N, 2).
+"""Models of forces between particles, from positions (S, N, 2) and charges (S, N, 1).
+
+The forces have shape (S, N, 2).
 
 All of them have residual blocks of an interaction and a network per particle. They differ in how
 particles interact and in how positions come in:
 
 - ``itnet``, ``softmax``, ``infsa``: the library's operators; positions are Fourier features of each
-  particle, and ITNet's kernel reads those of displacements as well. ITNet integrates by the counting
-  measure: forces are sums, not means.
+  particle, and ITNet's kernel reads those of displacements as well. ITNet integrates by the
+  counting measure: forces are sums, not means.
 - ``softmax, relative``: attention whose keys and values have a network of the displacement added.
 - ``interaction network``: a sum over messages, each a network of both particles and their
   displacement.
-- ``egnn``: a network of both particles and their distance, whose sums of displacements turn with the
-  system.
+- ``egnn``: a network of both particles and their distance, whose sums of displacements turn with
+  the system.
 
 References: Battaglia et al. 2016 (interaction networks); Satorras et al. 2021 (EGNN); Shaw et al.
 2018 (relative positions in keys and values).
@@ -29,7 +31,8 @@ from fredholm.kernels import FourierFeatures
 from fredholm.operators import create_operator
 
 HEADS, FREQUENCIES, BLOCKS = 4, 8, 2
-KERNEL_WIDTH = 12  # hidden units of ITNet's kernel, whose matrices are 7 × 7 at 4 heads of 28
+KERNEL_WIDTH = 12
+"""Hidden units of ITNet's kernel, whose matrices are 7 × 7 with 4 heads at width 28."""
 NAMES = ("itnet", "softmax", "softmax, relative", "interaction network", "egnn", "infsa")
 OPERATORS = ("itnet", "softmax", "infsa")
 
@@ -44,7 +47,7 @@ class Design:
 
 
 def network(d_in: int, hidden: int, d_out: int) -> nn.Sequential:
-    """A network of one hidden layer."""
+    """Return a network with one hidden layer."""
     return nn.Sequential(nn.Linear(d_in, hidden), nn.GELU(), nn.Linear(hidden, d_out))
 
 
@@ -63,7 +66,10 @@ class Pairs(nn.Module):
 
 
 def _distance(displacement: Tensor) -> Tensor:
-    """Return distances (..., 1); of a particle to itself a little above zero, for the gradient."""
+    """Return distances (..., 1).
+
+    That of a particle to itself is a little above zero, where the square root has a gradient.
+    """
     return (displacement.square().sum(-1, keepdim=True) + 1e-12).sqrt()
 
 
@@ -150,12 +156,12 @@ INTERACTIONS: dict[str, Callable[[Design], nn.Module]] = {
 
 
 class ForceModel(nn.Module):
-    """Embed, residual blocks of an interaction and a network per particle, read out."""
+    """An embedding, residual blocks of an interaction and a network per particle, and a readout."""
 
     def __init__(self, design: Design):
         super().__init__()
         dim = design.dim
-        # Where the interaction sees displacements alone, so does the whole model.
+        # Models whose interactions read displacements don't depend on absolute positions.
         self.fourier = None
         d_in = 1
         if design.name in OPERATORS:
@@ -173,9 +179,9 @@ class ForceModel(nn.Module):
         if self.fourier is not None:
             inputs.append(self.fourier(positions))
         h = self.embed(torch.cat(inputs, -1))
-        for place, (interact, per_point) in enumerate(zip(self.interactions, self.networks)):
-            h = h + interact(self.norms[2 * place](h), positions)
-            h = h + per_point(self.norms[2 * place + 1](h))
+        for block, (interact, per_point) in enumerate(zip(self.interactions, self.networks)):
+            h = h + interact(self.norms[2 * block](h), positions)
+            h = h + per_point(self.norms[2 * block + 1](h))
         return self.readout(self.norms[-1](h))
 
 
@@ -216,7 +222,7 @@ def make_model(design: Design) -> nn.Module:
 
 
 def parameters(model: nn.Module) -> int:
-    """Return how many numbers are trained."""
+    """Return the number of trained parameters."""
     return sum(p.numel() for p in model.parameters())
 
 

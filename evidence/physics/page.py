@@ -68,7 +68,7 @@ Springs and gravity with unknown masses, and rollouts of 50 steps, are not run.
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the text of the page."""
     title = head("Results: forces between particles", "physics", FILE)
     found = load(FILE) or {}
     if not found.get("runs"):
@@ -102,11 +102,11 @@ def page() -> str:
 
 def edge(rows: list[dict[str, Any]]) -> str:
     """Say which models chose the largest rate, beyond which nothing was tried."""
-    at_edge = [
-        name
-        for name in NAMES
-        if {row["rate"] for row in rows if row["variant"] == name} == {max(RATES)}
-    ]
+    at_edge = []
+    for name in NAMES:
+        rates = {row["rate"] for row in rows if row["variant"] == name}
+        if rates == {max(RATES)}:
+            at_edge.append(name)
     if not at_edge:
         return ""
     chosen = "All models" if len(at_edge) == len(NAMES) else listed(tuple(at_edge))
@@ -125,16 +125,19 @@ def listed(values: tuple[Any, ...]) -> str:
 
 
 def scores(rows: list[dict[str, Any]]) -> str:
-    """One line per model: its errors in percent, and what they took."""
+    """Return a table with one row per model: errors in percent, cost and settings."""
     lines = []
     for name in NAMES:
-        mine = [row for row in rows if row["variant"] == name]
-        if not mine:
+        runs = [row for row in rows if row["variant"] == name]
+        if not runs:
             continue
-        errors = [spread((row[metric(points)] for row in mine), digits=2) for points in TESTED]
-        seconds = spread((row["seconds"] for row in mine), scale=1.0)
-        facts = mine[0]["steps"], seconds, len(mine), f"{mine[0]['parameters']:,}"
-        lines.append((name, *errors, *facts, mine[0]["rate"], mine[0]["sigma"]))
+        first = runs[0]
+        errors = [spread((run[metric(points)] for run in runs), digits=2) for points in TESTED]
+        seconds = spread((run["seconds"] for run in runs), scale=1.0)
+        facts = first["steps"], seconds, len(runs), f"{first['parameters']:,}"
+        lines.append((name, *errors, *facts, first["rate"], first["sigma"]))
     errors = (f"error at {points} particles (%)" for points in TESTED)
     heads = "steps", "CPU seconds", "seeds", "parameters", "rate", "bandwidth"
-    return table(("model", *errors, *heads), lines) if lines else "Not run yet."
+    if not lines:
+        return "Not run yet."
+    return table(("model", *errors, *heads), lines)

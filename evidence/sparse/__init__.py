@@ -1,6 +1,6 @@
-"""Graphs, clouds and windows where a point sees few others: speed and memory beside the packages
-that users would pick instead. Processor seconds of one thread, ways alternated, answers checked
-first.
+"""Graphs, clouds and windows with few neighbours per point: speed and memory beside other packages.
+
+Times are processor seconds of one thread. The ways alternate, and their answers are checked first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Node classification on Debian's own graph of packages, all nodes in one step."""
+"""Node classification on the graph of Debian's packages, with all nodes in one step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from ..kit.subject import Options
 from . import FILE
 
 STEPS, SEEDS = 100, (0, 1, 2)
-IGNORED = -100  # cross_entropy's own
+IGNORED = -100
+"""The label that cross_entropy ignores by default."""
 
 
 class Packages(NamedTuple):
@@ -40,9 +41,9 @@ class Packages(NamedTuple):
 
 
 def run(options: Options) -> None:
-    """Train on the packages with and without their dependencies; other sections stay as they are.
+    """Train on the packages with and without their dependencies.
 
-    Needs ``fredholm data fetch debian-graph``. Packages of one source are in one split.
+    It needs ``fredholm data fetch debian-graph``. All packages of one source are in the same split.
     """
     steps = 2 if options.small else STEPS
     seeds = SEEDS[:1] if options.small else SEEDS
@@ -70,16 +71,17 @@ def packages() -> Packages:
 
 
 def train(edges: bool, steps: int, seed: int) -> dict[str, Any]:
-    """Train on all nodes at once and answer for those of the test split; without ``edges`` each
-    node sees itself alone.
+    """Train on all nodes at once and test on those of the test split.
+
+    Without ``edges`` each node attends only to itself.
     """
     torch.set_num_threads(1)
     found = packages()
-    kept = found.edges if edges else found.edges[:, :0]
+    visible = found.edges if edges else found.edges[:, :0]
     data = GraphDataset(
         "packages",
         "train",
-        [Graph(found.words, kept)],
+        [Graph(found.words, visible)],
         [found.labels["train"]],
         found.sections,
         eigenvectors=4 if edges else 1,
@@ -105,7 +107,7 @@ def train(edges: bool, steps: int, seed: int) -> dict[str, Any]:
     seconds = (time.process_time() - begin) / steps
 
     test = found.labels["test"]
-    asked = test != IGNORED
+    tested = test != IGNORED
     with torch.no_grad():
         answers = model.eval()(inputs)[0].argmax(-1)
     degrees = torch.bincount(found.edges[0], minlength=len(test))
@@ -116,8 +118,8 @@ def train(edges: bool, steps: int, seed: int) -> dict[str, Any]:
         "nodes": len(test),
         "dependencies": found.edges.shape[1] // 2,
         "longest": int(degrees.max()),
-        "right": float((answers == test)[asked].float().mean()),
-        "commonest": float(torch.bincount(test[asked]).max() / asked.sum()),
+        "right": float((answers == test)[tested].float().mean()),
+        "commonest": float(torch.bincount(test[tested]).max() / tested.sum()),
         "seconds": seconds,
         "process_megabytes": process_megabytes(),
     }

@@ -1,4 +1,4 @@
-"""The layers that are compared: ours with the weights of another package's, and those packages'."""
+"""The compared layers: those of other packages, and ours with the same weights."""
 
 from __future__ import annotations
 
@@ -16,10 +16,17 @@ from fredholm.operators import IntegralOperator
 
 from ..performance.peers import DiagonalKernel, peer
 
-Way = Callable[[], Tensor]
-Ways = dict[str, tuple[Way, list[Tensor]]]
-"""Name to what is called, and the tensors whose gradients its backward computes; the first of them
-is the signal."""
+Call = Callable[[], Tensor]
+
+
+class Way(NamedTuple):
+    """A call, and the tensors whose gradients its backward computes; the first is the signal."""
+
+    call: Call
+    inputs: list[Tensor]
+
+
+Ways = dict[str, Way]
 
 
 class DisplacementNetwork(HiddenKernel):
@@ -41,7 +48,7 @@ class DisplacementNetwork(HiddenKernel):
 
 
 def random_edges(nodes: int, edges: int) -> Tensor:
-    """Edges without repetitions or loops, (2, E)."""
+    """Return random edges without repetitions or loops, (2, E)."""
     generator = torch.Generator().manual_seed(0)
     number = torch.randint(nodes * (nodes - 1), (edges,), generator=generator).unique()
     source = torch.div(number, nodes - 1, rounding_mode="floor")
@@ -50,7 +57,7 @@ def random_edges(nodes: int, edges: int) -> Tensor:
 
 
 def network_per_edge(nodes: int, edges: int, dim: int, width: int) -> Ways:
-    """PyTorch Geometric's NNConv, which writes out a matrix for every edge."""
+    """Return our operator and PyTorch Geometric's NNConv, which stores a matrix for every edge."""
     from torch_geometric.nn import NNConv
 
     torch.manual_seed(0)
@@ -65,19 +72,20 @@ def network_per_edge(nodes: int, edges: int, dim: int, width: int) -> Ways:
     theirs = NNConv(dim, dim, network, aggr="mean", root_weight=False, bias=False)
     network[0] = kernel.first
     with torch.no_grad():
-        # NNConv multiplies rows, x W, so that its last layer holds the transposed matrices.
+        # NNConv multiplies rows, x W, so its last layer has the transposed matrices.
         last.weight.copy_(kernel.last.weight.view(dim, dim, -1).transpose(0, 1).flatten(0, 1))
         last.bias.copy_(kernel.last.bias.view(dim, dim).T.flatten())
     away = points[index[1]] - points[index[0]]
     return {
-        "fredholm": (lambda: operator(u, domain), [u, *operator.parameters()]),
-        "PyG NNConv": (lambda: theirs(u[0], index, away)[None], [u, *theirs.parameters()]),
+        "fredholm": Way(lambda: operator(u, domain), [u, *operator.parameters()]),
+        "PyG NNConv": Way(lambda: theirs(u[0], index, away)[None], [u, *theirs.parameters()]),
     }
 
 
 def kernel_integral(nodes: int, neighbours: int, dim: int, width: int, *, loop: bool) -> Ways:
-    """neuraloperator's IntegralTransform, its sums by a Python loop as installed by pip, or by one
-    ``index_add``.
+    """Return our operator and neuraloperator's IntegralTransform, if it is installed.
+
+    Its sums are a Python ``loop``, as installed by pip, or one ``index_add``.
     """
     module = peer("neuralop.layers.integral_transform")
     torch.manual_seed(0)
@@ -85,7 +93,7 @@ def kernel_integral(nodes: int, neighbours: int, dim: int, width: int, *, loop: 
     kernel = DiagonalKernel(dim, 2, width)
     operator = IntegralOperator(dim, dim, kernel=kernel, residual=False, projection=False)
     domain = Domain.points(points, neighbours=neighbours)
-    ways: Ways = {"fredholm": (lambda: operator(u, domain), [u, *operator.parameters()])}
+    ways: Ways = {"fredholm": Way(lambda: operator(u, domain), [u, *operator.parameters()])}
     if module is None:
         return ways
 
@@ -99,27 +107,27 @@ def kernel_integral(nodes: int, neighbours: int, dim: int, width: int, *, loop: 
             layer.weight.copy_(mine.weight)
             layer.bias.copy_(mine.bias)
     near = {"neighbors_index": edges.source, "neighbors_row_splits": edges.ptr}
-    own = module.segment_csr
+    original = module.segment_csr
 
     def fast(values: Tensor, ptr: Tensor, **options: Any) -> Tensor:
-        """The mean over the rows of ``ptr`` of values (B, E, c)."""
+        """Return the mean of values (B, E, c) over each row of ``ptr``."""
         total = values.new_zeros(values.shape[0], edges.rows, values.shape[2])
         total = total.index_add(1, edges.targets(), values)
         return total / edges.degrees()[:, None]
 
     def call() -> Tensor:
-        module.segment_csr = own if loop else fast
+        module.segment_csr = original if loop else fast
         try:
             return theirs(points, near, f_y=u)
         finally:
-            module.segment_csr = own
+            module.segment_csr = original
 
     name = "neuraloperator, its loop" if loop else "neuraloperator with index_add"
-    return ways | {name: (call, [u, *theirs.parameters()])}
+    return ways | {name: Way(call, [u, *theirs.parameters()])}
 
 
 def dynamic_attention(nodes: int, edges: int, dim: int, heads: int) -> Ways:
-    """PyTorch Geometric's GATv2Conv and what ``as_operator`` makes of it."""
+    """Return PyTorch Geometric's GATv2Conv and its conversion by ``as_operator``."""
     from torch_geometric.nn import GATv2Conv
 
     torch.manual_seed(0)
@@ -129,13 +137,16 @@ def dynamic_attention(nodes: int, edges: int, dim: int, heads: int) -> Ways:
     domain = Domain.graph(index, nodes, self_loops=False, sparse=True)
     inputs = [u, *theirs.parameters()]
     return {
-        "fredholm": (lambda: operator(u, domain), inputs),
-        "PyG GATv2Conv": (lambda: theirs(u[0], index)[None], inputs),
+        "fredholm": Way(lambda: operator(u, domain), inputs),
+        "PyG GATv2Conv": Way(lambda: theirs(u[0], index)[None], inputs),
     }
 
 
 def graph_transformer(nodes: int, edges: int, dim: int, heads: int) -> Ways:
-    """PyTorch Geometric's TransformerConv: attention over neighbours and a map of the node."""
+    """Return our operator and PyTorch Geometric's TransformerConv.
+
+    It is attention over neighbours plus a linear map of the node.
+    """
     from torch_geometric.nn import TransformerConv
 
     torch.manual_seed(0)
@@ -149,20 +160,20 @@ def graph_transformer(nodes: int, edges: int, dim: int, heads: int) -> Ways:
     domain = Domain.graph(index, nodes, self_loops=False, sparse=True)
     inputs = [u, *theirs.parameters()]
     return {
-        "fredholm": (lambda: operator(u, domain) + theirs.lin_skip(u), inputs),
-        "PyG TransformerConv": (lambda: theirs(u[0], index)[None], inputs),
+        "fredholm": Way(lambda: operator(u, domain) + theirs.lin_skip(u), inputs),
+        "PyG TransformerConv": Way(lambda: theirs(u[0], index)[None], inputs),
     }
 
 
 class Windowed(NamedTuple):
-    """A causal window of ours, and the projections that a peer shares with it."""
+    """Our causal window, and a function that computes the projections for a peer."""
 
-    way: tuple[Way, list[Tensor]]
+    way: Way
     projected: Callable[[], list[Tensor]]
 
 
 def our_window(points: int, reach: int, dim: int, heads: int) -> Windowed:
-    """Softmax attention over the keys at most ``reach`` places before a query."""
+    """Return softmax attention over the keys at most ``reach`` positions before a query."""
     torch.manual_seed(0)
     u = torch.randn(1, points, dim, requires_grad=True)
     kernel = SoftmaxKernel(dim, heads)
@@ -173,12 +184,12 @@ def our_window(points: int, reach: int, dim: int, heads: int) -> Windowed:
         layers = (kernel.query, kernel.key, kernel.value)
         return [layer(u).unflatten(-1, (heads, -1)).transpose(1, 2) for layer in layers]
 
-    way = (lambda: operator(u, domain)), [u, *operator.parameters()]
+    way = Way(lambda: operator(u, domain), [u, *operator.parameters()])
     return Windowed(way, projected)
 
 
 def compiled_window(points: int, reach: int, dim: int, heads: int) -> Ways:
-    """torch's flex_attention, compiled for this machine: it has no backward on a CPU."""
+    """Return our window and torch's compiled flex_attention, which has no backward on a CPU."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     ours = our_window(points, reach, dim, heads)
@@ -193,11 +204,11 @@ def compiled_window(points: int, reach: int, dim: int, heads: int) -> Ways:
         query, key, value = ours.projected()
         return attend(query, key, value, block_mask=mask).transpose(1, 2).flatten(2)
 
-    return {"fredholm": ours.way, "flex_attention, compiled": (call, ours.way[1])}
+    return {"fredholm": ours.way, "flex_attention, compiled": Way(call, ours.way.inputs)}
 
 
 def window(points: int, reach: int, dim: int, heads: int) -> Ways:
-    """local-attention's exact window: keys at most ``reach`` places before a query."""
+    """Return our window and local-attention's exact window, if it is installed."""
     module = peer("local_attention")
     ours = our_window(points, reach, dim, heads)
     ways: Ways = {"fredholm": ours.way}
@@ -215,4 +226,4 @@ def window(points: int, reach: int, dim: int, heads: int) -> Ways:
     def call() -> Tensor:
         return theirs(*ours.projected()).transpose(1, 2).flatten(2)
 
-    return ways | {"local-attention": (call, ours.way[1])}
+    return ways | {"local-attention": Way(call, ours.way.inputs)}

@@ -1,4 +1,4 @@
-"""The page of few neighbours."""
+"""Page docs/results/sparse.md."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ over ours: above 1 we are faster. Both ways have the same weights and compute th
 
 
 def page() -> str:
-    """Markdown of ``docs/results/sparse.md``."""
+    """Return the text of the page."""
     found = load(FILE)
     text = head(TITLE, "sparse", FILE) + INTRODUCTION
     if found is None:
@@ -91,7 +91,7 @@ def _sizes(found: dict[str, Any]) -> str:
 
 
 def _debian(rows: list[dict[str, Any]]) -> str:
-    """Accuracy with and without the dependencies, as mean ± sd over the seeds."""
+    """Return the section on accuracy with and without the dependencies, mean ± sd over seeds."""
     first = rows[0]
     text = (
         f"The section of a package from the words of its synopsis, {first['nodes']:,} nodes and "

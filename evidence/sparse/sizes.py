@@ -1,4 +1,4 @@
-"""How far few neighbours go: a million points, a large graph, the search."""
+"""Large cases with few neighbours: a million points, a large graph, the search."""
 
 from __future__ import annotations
 
@@ -27,19 +27,23 @@ NEIGHBOURS = 16
 
 
 def time_sizes(options: Options) -> None:
-    """Everything, each in a process of its own; the timed cases stay as they were."""
-    small = options.small
-    points = (200, 400) if small else POINTS
+    """Measure all cases, each in a fresh process."""
+    points, searched = POINTS, 100_000
+    graph = {"nodes": 100_000, "edges": 1_000_000}
+    packages = {"nodes": 63_436, "edges": 272_121}
+    if options.small:
+        points, searched = (200, 400), 500
+        graph = {"nodes": 500, "edges": 2000}
+        packages = {"nodes": 1500, "edges": 6000}
+
     found: dict[str, Any] = {"points": [alone(f"{__name__}:points_forward", n=n) for n in points]}
     for what in ("seconds", "megabytes"):
         found[f"{what}_exponent"] = exponent(found["points"], what)
-    size = {"nodes": 500, "edges": 2000} if small else {"nodes": 100_000, "edges": 1_000_000}
     found["graphs"] = [
-        alone(f"{__name__}:graph_step", operator=name, **size) for name in ("softmax", "itnet")
+        alone(f"{__name__}:graph_step", operator=name, **graph) for name in ("softmax", "itnet")
     ]
-    found["search"] = alone(f"{__name__}:search", n=500 if small else 100_000)
-    size = {"nodes": 1500, "edges": 6000} if small else {"nodes": 63_436, "edges": 272_121}
-    found["nodes"] = alone(f"{__name__}:node_training", **size)
+    found["search"] = alone(f"{__name__}:search", n=searched)
+    found["nodes"] = alone(f"{__name__}:node_training", **packages)
     for name, value in found.items():
         print(f"{name}: {value}", flush=True)
     before = load(FILE, options.results) or {"cases": []}
@@ -47,7 +51,7 @@ def time_sizes(options: Options) -> None:
 
 
 def points_forward(n: int) -> dict[str, Any]:
-    """One forward over the nearest neighbours of n points: memory beside search and inputs."""
+    """Measure a forward over the nearest neighbours of n points, without search and inputs."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     operator = SoftmaxAttention(32, 2)
@@ -67,7 +71,7 @@ def points_forward(n: int) -> dict[str, Any]:
 
 
 def graph_step(operator: str, nodes: int, edges: int) -> dict[str, Any]:
-    """A forward and backward on a random graph: processor seconds, and the whole process."""
+    """Measure a forward and backward on a random graph: seconds, and memory of the process."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     options = {"width": 32, "frequencies": 8} if operator == "itnet" else {}
@@ -81,7 +85,7 @@ def graph_step(operator: str, nodes: int, edges: int) -> dict[str, Any]:
 
 
 def search(n: int) -> dict[str, Any]:
-    """Sorted rows of all points within a radius, beside scipy's pairs as a CSR matrix."""
+    """Time the search of all pairs within a radius, beside scipy's as a CSR matrix."""
     from scipy.sparse import coo_matrix
     from scipy.spatial import KDTree
 
@@ -97,51 +101,50 @@ def search(n: int) -> dict[str, Any]:
         return pairs.source
 
     def theirs() -> Tensor:
-        place = points.double().numpy()
-        tree = KDTree(place, balanced_tree=False, compact_nodes=False)
-        pairs = tree.query_pairs(radius, output_type="ndarray")
-        own = torch.arange(n).numpy()
-        row = [pairs[:, 0], pairs[:, 1], own]
-        column = [pairs[:, 1], pairs[:, 0], own]
-        both = [torch.cat([torch.from_numpy(x) for x in part]).numpy() for part in (row, column)]
-        ones = torch.ones(len(both[0])).numpy()
-        matrix = coo_matrix((ones, (both[0], both[1])), (n, n)).tocsr()
+        tree = KDTree(points.double().numpy(), balanced_tree=False, compact_nodes=False)
+        pairs = torch.from_numpy(tree.query_pairs(radius, output_type="ndarray"))
+        # Each pair in both orders, and every point with itself.
+        diagonal = torch.arange(n)
+        row = torch.cat([pairs[:, 0], pairs[:, 1], diagonal]).numpy()
+        column = torch.cat([pairs[:, 1], pairs[:, 0], diagonal]).numpy()
+        ones = torch.ones(len(row)).numpy()
+        matrix = coo_matrix((ones, (row, column)), (n, n)).tocsr()
         matrix.sort_indices()
         return torch.from_numpy(matrix.indices).long()
 
     if not ours().equal(theirs()):
-        raise RuntimeError("the search and scipy's pairs differ; refusing to time them")
+        raise RuntimeError("search: expected scipy's pairs, got others; refusing to time it")
     seconds = alternated({"ours": ours, "theirs": theirs})
     ratios = [a / b for a, b in zip(seconds["ours"], seconds["theirs"])]
     return {"n": n, "edges": len(ours()), "ratio": statistics.median(ratios)}
 
 
 def node_training(nodes: int, edges: int, classes: int = 20, steps: int = 20) -> dict[str, Any]:
-    """Node classification on one graph at once: processor seconds of a step, the whole process, and
-    the share of the nodes without a label that are told right after ``steps``.
+    """Measure node classification on one large graph.
 
-    Nodes have edges mostly within their class, and a few of them very many, as packages do that
-    everything depends on.
+    Most edges are within a class. One node has very many edges, like a package that all others
+    depend on. Half of the nodes have labels in the training; ``right`` is the accuracy on the
+    others.
     """
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(0)
     label = torch.randint(classes, (nodes,), generator=generator)
     order = torch.argsort(label)
-    place = torch.empty_like(order)
-    place[order] = torch.arange(nodes)
+    rank = torch.empty_like(order)
+    rank[order] = torch.arange(nodes)
     source = torch.randint(nodes, (edges,), generator=generator)
     near = torch.randint(nodes // (2 * classes), (edges,), generator=generator)
-    target = order[(place[source] + near).clamp(max=nodes - 1)]
+    target = order[(rank[source] + near).clamp(max=nodes - 1)]
     hub = torch.rand(edges, generator=generator) < 0.08
     target = torch.where(hub, 0, target)
     features = torch.nn.functional.one_hot(label, classes)
     features = features + 2.0 * torch.randn(nodes, classes, generator=generator)
-    asked = torch.where(torch.rand(nodes, generator=generator) < 0.5, label, -100)
+    trained = torch.where(torch.rand(nodes, generator=generator) < 0.5, label, -100)
 
     begin = time.process_time()
     graph = Graph(features, torch.stack([source, target]))
     names = [str(i) for i in range(classes)]
-    data = GraphDataset("packages", "train", [graph], [asked], names, eigenvectors=4)
+    data = GraphDataset("packages", "train", [graph], [trained], names, eigenvectors=4)
     inputs, labels = data.batch([0])
     preparation = time.process_time() - begin
 
@@ -163,7 +166,7 @@ def node_training(nodes: int, edges: int, classes: int = 20, steps: int = 20) ->
         optimizer.step()
         seconds.append(time.process_time() - begin)
     with torch.no_grad():
-        right = (model.eval()(inputs)[0].argmax(-1) == label)[asked < 0].float().mean()
+        right = (model.eval()(inputs)[0].argmax(-1) == label)[trained < 0].float().mean()
     degrees = torch.bincount(torch.cat([source, target]))
     return {
         "nodes": nodes,

@@ -1,4 +1,4 @@
-"""Ways of computing one thing on few neighbours, in processor seconds of one thread."""
+"""Times of our layers and those of other packages, in processor seconds of one thread."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,36 +22,43 @@ from . import FILE, layers
 
 ROUNDS = 7
 
-# Name, ways, and the goals of forward, both, and memory: how many times faster or smaller.
-Goal = tuple[float | None, float | None, float | None]
+
+class Goal(NamedTuple):
+    """Goals, as multiples: of the speed of forward and training step, and of the saved memory."""
+
+    forward: float | None = None
+    both: float | None = None
+    memory: float | None = None
+
+
 CASES: dict[str, tuple[Callable[[], layers.Ways], Goal]] = {
     "d × d network on edges, N 1,000, E 16,000, d 64": (
         partial(layers.network_per_edge, 1000, 16_000, 64, 64),
-        (None, 12.0, 40.0),
+        Goal(both=12.0, memory=40.0),
     ),
     "kernel integral, N 10,000, k 32, d 64": (
         partial(layers.kernel_integral, 10_000, 32, 64, 64, loop=False),
-        (2.0, 2.5, 10.0),
+        Goal(forward=2.0, both=2.5, memory=10.0),
     ),
     "kernel integral by the loop of a plain pip, N 10,000, k 32, d 64": (
         partial(layers.kernel_integral, 10_000, 32, 64, 64, loop=True),
-        (None, 30.0, None),
+        Goal(both=30.0),
     ),
     "GATv2Conv, N 12,500, E 200,000, d 64, H 4": (
         partial(layers.dynamic_attention, 12_500, 200_000, 64, 4),
-        (None, 2.5, None),
+        Goal(both=2.5),
     ),
     "TransformerConv, N 12,500, E 200,000, d 64, H 4": (
         partial(layers.graph_transformer, 12_500, 200_000, 64, 4),
-        (None, 1.4, None),
+        Goal(both=1.4),
     ),
     "window 64, N 16,384, d 64, H 4": (
         partial(layers.window, 16_384, 64, 64, 4),
-        (None, 2.0, None),
+        Goal(both=2.0),
     ),
     "window 64, N 16,384, d 64, H 4, forward": (
         partial(layers.compiled_window, 16_384, 64, 64, 4),
-        (1.0, None, None),
+        Goal(forward=1.0),
     ),
 }
 FORWARD_ALONE = ("window 64, N 16,384, d 64, H 4, forward", "window, compiled")
@@ -67,13 +74,13 @@ SMALL: dict[str, Callable[[], layers.Ways]] = {
 
 
 def time_cases(options: Options) -> None:
-    """Time every case of ``--only``, or all; the others stay as they were."""
+    """Time the cases of ``--only``, or all, and replace their rows in the file."""
     # Waiting threads would count as processor seconds.
     torch.set_num_threads(1)
     before: dict[str, Any] = load(FILE, options.results) or {"cases": []}
-    known = dict.fromkeys(SMALL) if options.small else dict.fromkeys(CASES)
-    for name in options.chosen(known):
-        make, goal = (SMALL[name], (None, None, None)) if options.small else CASES[name]
+    cases = {name: (make, Goal()) for name, make in SMALL.items()} if options.small else CASES
+    for name in options.chosen(cases):
+        make, goal = cases[name]
         rows = list(measured(name, make(), goal, memory=not options.small))
         before["cases"] = [row for row in before["cases"] if row["case"] != name] + rows
         before["machine"] = with_rate()
@@ -81,17 +88,14 @@ def time_cases(options: Options) -> None:
 
 
 def measured(name: str, ways: layers.Ways, goal: Goal, *, memory: bool) -> Iterator[dict[str, Any]]:
-    """One row for each direction: the peer's seconds over ours, round by round."""
-    for direction, wanted in zip(("forward", "both"), goal):
+    """Check and time a case; yield one row per direction and peer."""
+    for direction, wanted in (("forward", goal.forward), ("both", goal.both)):
         if direction == "both" and name in FORWARD_ALONE:
             continue
-        runs = {way: step(call, inputs, direction) for way, (call, inputs) in ways.items()}
-        case = clock.Case(
-            f"{name} {direction}",
-            runs["fredholm"],
-            {way: clock.Entry(run) for way, run in runs.items()},
-            tolerance=2e-3,
-        )
+        runs = {way: step(one.call, one.inputs, direction) for way, one in ways.items()}
+        entries = {way: clock.Entry(run) for way, run in runs.items()}
+        title = f"{name} {direction}"
+        case = clock.Case(title, runs["fredholm"], entries, tolerance=2e-3)
         differences = clock.check(case)
         seconds = alternated(runs)
         for way in runs:
@@ -110,13 +114,16 @@ def measured(name: str, ways: layers.Ways, goal: Goal, *, memory: bool) -> Itera
                 "difference": differences[way],
             }
             if memory and direction == "both":
-                row |= memory_of(name, way) | {"memory_goal": goal[2]}
+                row |= memory_of(name, way) | {"memory_goal": goal.memory}
             print(f"{name:66} {direction:8} {way:30} {row['times']:6.2f}", flush=True)
             yield row
 
 
-def step(call: layers.Way, inputs: list[Tensor], direction: str) -> layers.Way:
-    """Values alone, or values and the signal's gradient after a whole backward pass."""
+def step(call: layers.Call, inputs: list[Tensor], direction: str) -> layers.Call:
+    """Return a call that computes values, or values and the signal's gradient.
+
+    The backward pass computes the gradients of all inputs.
+    """
     if direction == "forward":
         return torch.no_grad()(call)
 
@@ -128,8 +135,8 @@ def step(call: layers.Way, inputs: list[Tensor], direction: str) -> layers.Way:
     return both
 
 
-def alternated(runs: dict[str, layers.Way]) -> dict[str, list[float]]:
-    """Processor seconds of each way in turn, after a round that does not count."""
+def alternated(runs: dict[str, layers.Call]) -> dict[str, list[float]]:
+    """Measure the processor seconds of each way in alternation, after a warm-up round."""
     seconds: dict[str, list[float]] = {way: [] for way in runs}
     for run in runs.values():
         run()
@@ -142,19 +149,20 @@ def alternated(runs: dict[str, layers.Way]) -> dict[str, list[float]]:
 
 
 def memory_of(name: str, peer: str) -> dict[str, float | None]:
-    """Peak megabytes of a forward and backward of both, each in a process of its own."""
-    ours, theirs = (
-        alone("evidence.sparse.speed:step_megabytes", case=name, way=way)
-        for way in ("fredholm", peer)
-    )
+    """Measure the peak megabytes of both ways' forward and backward, each in a fresh process."""
+    function = "evidence.sparse.speed:step_megabytes"
+    ours = alone(function, case=name, way="fredholm")
+    theirs = alone(function, case=name, way=peer)
     return {"megabytes": ours, "peer_megabytes": theirs}
 
 
 def step_megabytes(case: str, way: str) -> float | None:
-    """Peak megabytes of one step, after a small one has loaded what every step needs."""
+    """Measure the peak megabytes of one step in this process."""
     torch.set_num_threads(1)
+    # SMALL has the same order as CASES. Its step first loads libraries and fills caches.
     small = list(SMALL.values())[list(CASES).index(case)]
-    for ways in (small(), CASES[case][0]()):
-        call, inputs = ways[way]
-        megabytes = peak_megabytes(step(call, inputs, "both"))
+    full, _ = CASES[case]
+    for make in (small, full):
+        one = make()[way]
+        megabytes = peak_megabytes(step(one.call, one.inputs, "both"))
     return megabytes

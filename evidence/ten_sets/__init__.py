@@ -1,5 +1,5 @@
-"""Ten public data sets through the front door: written as users have them, then compared as
-``fredholm compare PATH`` compares, beside MiniROCKET, a GRU and gradient boosting.
+"""Ten public data sets, written to files like a user's and compared by ``fredholm compare PATH``,
+beside MiniROCKET, a GRU and gradient boosting.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Trainings beside those of a comparison: seeds for which its time was too short, and operators
-that were no finalists.
+"""Trainings in addition to those of a comparison: seeds for which its time was too short, and
+operators that were not finalists.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from fredholm.lab.compare.trials import FINAL
 
 def further(search: Search, labels: Sequence[str], seeds: int) -> list[Row]:
     """Train some finalists with the seeds for which the time was too short."""
-    finals, found = search.finals, []
+    found: list[Row] = []
     steps, rows = search.state["finals"]["steps"], search.state["finals"]["rows"]
     for label in labels:
-        mine = [row for row in rows if row["operator"] == label]
-        lr = mine[0]["lr"]
-        for seed in sorted(set(range(seeds)) - {row["seed"] for row in mine}):
-            cell = finals.cell(label, lr, steps, seed)
+        runs = [row for row in rows if row["operator"] == label]
+        lr = runs[0]["lr"]
+        for seed in sorted(set(range(seeds)) - {row["seed"] for row in runs}):
+            cell = search.finals.cell(label, lr, steps, seed)
             row = {"operator": label, "lr": lr, "seed": seed}
             found.append(row | search.trials.compute(label, cell))
             search.say(f"a further seed, {seed}: {search.halving.line(found[-1])}")
@@ -29,9 +29,9 @@ def further(search: Search, labels: Sequence[str], seeds: int) -> list[Row]:
 
 
 def outsiders(search: Search) -> list[Row]:
-    """Train the operators that are no finalists with one seed and judge them on the test split.
+    """Train the operators that are not finalists with one seed and test them.
 
-    They get as many steps as the finalists, or as fit in twice as long.
+    They have as many steps as the finalists, or as many as fit into twice the time.
     """
     trials, halving, rows = search.trials, search.halving, []
     planned = search.state["finals"]["steps"]

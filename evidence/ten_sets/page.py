@@ -1,8 +1,8 @@
-"""docs/results/ten-sets.md."""
+"""Page docs/results/ten-sets.md."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from scipy.stats import t
 
@@ -61,14 +61,16 @@ whose gaps are filled by straight lines.
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the text of the page."""
     found = load(FILE)
     if found is None:
         return head("Ten public sets", "ten-sets", FILE) + "Not run yet.\n"
     rows = sorted(found["runs"], key=lambda row: list(SETS).index(row["set"]))
     missing = [name for name in SETS if name not in {row["set"] for row in rows}]
     counts = f"Here are {len(rows)} of the ten sets"
-    counts += f"; not run: {', '.join(missing)}." if missing else "."
+    if missing:
+        counts += f"; not run: {', '.join(missing)}"
+    counts += "."
     return TEXT.format(
         head=head("Ten public sets", "ten-sets", FILE),
         counts=counts,
@@ -105,58 +107,88 @@ def _points(value: float, digits: int = 1) -> str:
 
 
 def _score(line: dict[str, Any]) -> str:
-    sd = "" if line["sd"] is None else f" ± {100 * line['sd']:.1f}"
-    return f"{100 * line['test']:.1f}{sd}"
+    """Format a score in percent, with its standard deviation if there are several seeds."""
+    text = f"{100 * line['test']:.1f}"
+    if line["sd"] is not None:
+        text += f" ± {100 * line['sd']:.1f}"
+    return text
 
 
-def _line(row: dict[str, Any], name: str) -> dict[str, Any]:
-    return next(line for line in row["lines"] if line["operator"] == name)
+def _line(row: dict[str, Any], name: str) -> dict[str, Any] | None:
+    """Return a method's line of a set, or None if it was not tested there."""
+    return next((line for line in row["lines"] if line["operator"] == name), None)
 
 
 def _pick(row: dict[str, Any]) -> tuple[str, ...]:
-    own = "" if row["pick"] == row["operator"] else f" ({_points(row['operator_regret'])})"
+    """Return a set's cells in the table of picks."""
     best, pick = _line(row, row["best_operator"]), _line(row, row["pick"])
-    regret = _points(row["regret"]) + own
+    assert best is not None
+    assert pick is not None
+    regret = _points(row["regret"])
+    if row["pick"] != row["operator"]:
+        regret += f" ({_points(row['operator_regret'])})"
     title = SETS[row["set"]].title
     return row["set"], title, row["pick"], _score(pick), row["best_operator"], _score(best), regret
 
 
+class Interval(NamedTuple):
+    """A mean difference and its 95% interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def _interval(numbers: list[float] | None) -> Interval | None:
+    if numbers is None:
+        return None
+    return Interval(*numbers)
+
+
 def _beside(rows: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """Return the lines that compare each pick with each other method."""
     lines = []
     pairs = [(row, found) for row in rows for found in row["beside"]]
-    adjusted = holm([_chance(found, row["samples"]["test"]) for row, found in pairs])
-    for (row, found), chance in zip(pairs, adjusted):
-        spans = []
-        for key in ("over_seeds", "over_samples"):
-            part = found[key]
-            text = (
-                ""
-                if part is None
-                else f"{_points(part[0])} ({_points(part[1])} to {_points(part[2])})"
-            )
-            spans.append(text)
-        majorities, p = ("" if x is None else f"{x:.3f}" for x in (found["p"], chance))
-        word = "open"
-        if chance is not None and chance < LEVEL:
-            word = f"{found['one' if found['over_samples'][0] > 0 else 'other']} wins"
-        seeds = str(found["seeds"])
-        lines.append((row["set"], found["other"], seeds, *spans, majorities, p, word))
+    adjusted = holm([_p_value(found, row["samples"]["test"]) for row, found in pairs])
+    for (row, found), p in zip(pairs, adjusted):
+        over_seeds, over_samples = _interval(found["over_seeds"]), _interval(found["over_samples"])
+        verdict = "open"
+        if p is not None and p < LEVEL:
+            assert over_samples is not None
+            winner = found["one"] if over_samples.mean > 0 else found["other"]
+            verdict = f"{winner} wins"
+        cells = [row["set"], found["other"], str(found["seeds"])]
+        cells += [_span(over_seeds), _span(over_samples), _decimals(found["p"]), _decimals(p)]
+        lines.append((*cells, verdict))
     return lines
 
 
-def _chance(found: dict[str, Any], samples: int) -> float | None:
-    """The larger of the two p-values, over seeds and over samples, which must both be small; None
-    without either, or where they point to different sides.
+def _span(interval: Interval | None) -> str:
+    if interval is None:
+        return ""
+    return f"{_points(interval.mean)} ({_points(interval.low)} to {_points(interval.high)})"
+
+
+def _decimals(p: float | None) -> str:
+    if p is None:
+        return ""
+    return f"{p:.3f}"
+
+
+def _p_value(found: dict[str, Any], samples: int) -> float | None:
+    """Return the larger of the p-values over seeds and over samples, which must both be small.
+
+    It is None if one of them is missing, or if the means have opposite signs.
     """
-    seeds, each = found["over_seeds"], found["over_samples"]
-    if seeds is None or each is None or seeds[0] * each[0] < 0:
+    over_seeds, over_samples = _interval(found["over_seeds"]), _interval(found["over_samples"])
+    if over_seeds is None or over_samples is None or over_seeds.mean * over_samples.mean < 0:
         return None
-    return max(_p(seeds, found["seeds"]), _p(each, samples))
+    return max(_p(over_seeds, found["seeds"]), _p(over_samples, samples))
 
 
-def _p(part: list[float], count: int) -> float:
-    """Of the paired t whose 95% interval this is; zero of differences that are all the same."""
-    mean, low, high = part
+def _p(interval: Interval, count: int) -> float:
+    """Return the p-value of the paired t test with a 95% interval; 0 for equal differences."""
+    mean, low, high = interval
     if high - low < 1e-12:
         return 0.0
     error = (high - low) / 2 / t.ppf(0.975, count - 1)
@@ -164,12 +196,12 @@ def _p(part: list[float], count: int) -> float:
 
 
 def _judged(rows: list[dict[str, Any]]) -> list[str]:
-    """Whatever was judged on any of the sets."""
+    """Return the methods that were tested on any of the sets."""
     return list(dict.fromkeys(line["operator"] for row in rows for line in row["lines"]))
 
 
 def _scores(rows: list[dict[str, Any]]) -> str:
-    """A column a set."""
+    """Return the table of all scores with one column per set."""
     names = _judged(rows)
     models = sorted(name for name in names if name not in (GRU, MINIROCKET, *PLAIN))
     order = [*models, *(name for name in (GRU, MINIROCKET, *PLAIN) if name in names)]
@@ -177,37 +209,38 @@ def _scores(rows: list[dict[str, Any]]) -> str:
     for name in order:
         cells = []
         for row in rows:
-            mine = [line for line in row["lines"] if line["operator"] == name]
-            mark = "**" if name == row["pick"] else ""
-            cells.append(f"{mark}{_score(mine[0])}{mark}" if mine else "–")
+            line = _line(row, name)
+            cell = "–" if line is None else _score(line)
+            if line is not None and name == row["pick"]:
+                cell = f"**{cell}**"
+            cells.append(cell)
         lines.append((name, *cells))
     return table(("", *(row["set"] for row in rows)), lines)
 
 
 def _lost(rows: list[dict[str, Any]]) -> str:
-    lines, kinds = [], []
+    """Return the table of scores with lost samples and at half the rate."""
+    lines: list[tuple[str, ...]] = []
+    kinds: list[str] = []
     for row in rows:
-        for name in (row["pick"], row["operator"], MINIROCKET):
-            found = [line for line in row["lines"] if line["operator"] == name]
-            if (
-                not found
-                or "stress" not in found[0]
-                or (row["set"], name) in [one[:2] for one in lines]
-            ):
+        # The pick may be the operator.
+        for name in dict.fromkeys((row["pick"], row["operator"], MINIROCKET)):
+            line = _line(row, name)
+            if line is None or "stress" not in line:
                 continue
-            kinds = kinds or list(found[0]["stress"])
-            cells = [f"{100 * found[0]['stress'][kind]:.1f}" for kind in kinds]
-            lines.append((row["set"], name, _score(found[0]), *cells))
+            kinds = kinds or list(line["stress"])
+            cells = [f"{100 * line['stress'][kind]:.1f}" for kind in kinds]
+            lines.append((row["set"], name, _score(line), *cells))
     return table(("set", "", "all samples", *kinds), lines)
 
 
 def _time(row: dict[str, Any]) -> tuple[str, ...]:
-    steps = list(row["steps"].values())
-    span = f"{min(steps):,}" if min(steps) == max(steps) else f"{min(steps):,} to {max(steps):,}"
-    used = f"{row['processor_minutes']:.1f}"
+    """Return a set's cells in the table of times."""
+    fewest, most = min(row["steps"].values()), max(row["steps"].values())
+    steps = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
     size = f"{row['samples']['train']:,}, {row['samples']['test']:,}"
-    given = f"{row['minutes']:g}"
-    whole = f"{row['seconds'] / 60:.1f}"
     note = SETS[row["set"]].shown
-    size += f" ({note})" if note else ""
-    return row["set"], size, given, used, whole, span, f"{row['full_steps']:,}"
+    if note:
+        size += f" ({note})"
+    minutes = f"{row['minutes']:g}", f"{row['processor_minutes']:.1f}", f"{row['seconds'] / 60:.1f}"
+    return row["set"], size, *minutes, steps, f"{row['full_steps']:,}"

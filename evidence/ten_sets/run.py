@@ -1,7 +1,6 @@
-"""One set: the search, then what it is judged by.
+"""The run of a set: a search, then the tests of its pick and of the methods beside it.
 
-The minutes of a search are those of its own processor, so that other work on the machine does not
-shorten it.
+The minutes of a search are processor time, so that other work on the machine does not shorten it.
 """
 
 from __future__ import annotations
@@ -35,14 +34,16 @@ from .sets import SETS, written
 
 FILE = "ten-sets.json"
 TABLE = Table(FILE, ("set",))
-MINUTES, SEEDS = 3.0, 5  # of the search of a set
+MINUTES = 3.0
+"""Duration of a search."""
+SEEDS = 5
 # An interpreter with aeon: python -m venv .peers-series; .peers-series/bin/pip install aeon==1.6.0
 PEER = ROOT / ".peers-series" / "bin" / "python"
 MINIROCKET, GRU = "MiniROCKET", "gru"
 
 
 def run(options: Options) -> None:
-    """The sets of ``--only``, or all; ``--minutes`` are those of each set's search."""
+    """Run the sets of ``--only``, or all, with ``--minutes`` for each set's search."""
     minutes = options.minutes if math.isfinite(options.minutes) else MINUTES
     if options.small:
         minutes = min(minutes, 0.3)
@@ -58,16 +59,17 @@ def run(options: Options) -> None:
 
 
 def work(cell: Cell, report: Report) -> Row:
-    """A set's row: what was picked, and how it stands beside the others on the test samples."""
-    given, start = cell.settings, perf_counter()
+    """Search for a set's pick and test it beside the other methods; return the set's row."""
+    settings, start = cell.settings, perf_counter()
+    seeds = settings["seeds"]
     cell.place.mkdir(parents=True, exist_ok=True)
-    files = written(given["set"], cell.place.parent / "files")
+    files = written(settings["set"], cell.place.parent / "files")
     search = open_search(
         files,
-        given["minutes"],
+        settings["minutes"],
         out=cell.place / "compare",
-        changes=given["changes"],
-        seeds=given["seeds"],
+        changes=settings["changes"],
+        seeds=seeds,
         always=[GRU],
         report=say,
         timer=process_time,
@@ -77,13 +79,13 @@ def work(cell: Cell, report: Report) -> Row:
     rows = list(state["finals"]["rows"])
     judged = {state["verdict"]["pick"], state["verdict"]["operator"], GRU, *PLAIN}
     names = dict.fromkeys(row["operator"] for row in rows if row["operator"] in judged)
-    beside = [*further(search, [*names], given["seeds"]), *outsiders(search)]
+    beside = [*further(search, [*names], seeds), *outsiders(search)]
     rows += [row for row in beside if "error" not in row]
     if state["kind"] == "sequences":
-        rows += minirocket(search, given["seeds"])
+        rows += minirocket(search, seeds)
     return {
-        "minutes": given["minutes"],
-        "seeds": given["seeds"],
+        "minutes": settings["minutes"],
+        "seeds": seeds,
         "processor_minutes": round(state["spent"] / 60, 2),
         "searched": round(searched, 1),
         "seconds": round(perf_counter() - start, 1),
@@ -93,16 +95,18 @@ def work(cell: Cell, report: Report) -> Row:
 
 
 def _outcome(state: dict[str, Any], rows: list[Row]) -> Row:
-    """The table of all, and the pick beside each of the others."""
+    """Return the scores of all methods, and the differences of the pick from each other method."""
     higher, verdict = state["higher"], state["verdict"]
     lines = table(rows, higher)
+    finalists = {row["operator"] for row in state["finals"]["rows"]}
     for line in lines:
-        line["finalist"] = line["operator"] in {r["operator"] for r in state["finals"]["rows"]}
+        line["finalist"] = line["operator"] in finalists
+
     sign = 1 if higher else -1
     models = [line for line in lines if line["operator"] not in (*PLAIN, MINIROCKET)]
     best = max(models, key=lambda line: sign * line["test"])
-    pick = next(line for line in lines if line["operator"] == verdict["pick"])
-    operator = next(line for line in lines if line["operator"] == verdict["operator"])
+    by_name = {line["operator"]: line for line in lines}
+    pick, operator = by_name[verdict["pick"]], by_name[verdict["operator"]]
     result: Row = {
         "samples": state["samples"] | {"test": len(rows[0]["test"]["each"])},
         "kind": state["kind"],
@@ -120,15 +124,16 @@ def _outcome(state: dict[str, Any], rows: list[Row]) -> Row:
         "beside": [],
     }
     for other in (MINIROCKET, GRU, *PLAIN):
-        if other != verdict["pick"] and any(line["operator"] == other for line in lines):
+        if other != verdict["pick"] and other in by_name:
             found = compared(rows, verdict["pick"], other, higher, state["each"])
             result["beside"].append(found | {"sure": is_sure(found), "p": mcnemar(rows, found)})
     return result
 
 
 def mcnemar(rows: list[Row], found: dict[str, Any]) -> float | None:
-    """McNemar's exact test of two classifiers on the test samples, each by the majority of its
-    seeds; None of other tasks.
+    """Return the p-value of McNemar's exact test of two classifiers on the test samples.
+
+    A classifier's answer is the majority of its seeds. The value is None for other tasks.
     """
     from scipy.stats import binomtest
 
@@ -138,18 +143,23 @@ def mcnemar(rows: list[Row], found: dict[str, Any]) -> float | None:
         if not all(isinstance(one, str) for one in each):
             return None
         sides.append([statistics.fmean(map(int, votes)) >= 0.5 for votes in zip(*each)])
+
+    # Samples that only the first, or only the second classifier gets right.
     first = sum(a and not b for a, b in zip(*sides))
     second = sum(b and not a for a, b in zip(*sides))
-    return float(binomtest(first, first + second).pvalue) if first + second else 1.0
+    if first + second == 0:
+        return 1.0
+    return float(binomtest(first, first + second).pvalue)
 
 
 def minirocket(search: Search, seeds: int) -> list[Row]:
-    """MiniROCKET's rows on the same samples: all but the test's to train on, without a validation
-    split, which it does not need.
+    """Return MiniROCKET's rows on the same test samples.
+
+    It is trained on the validation samples too, since it does not need a validation split.
     """
     if not PEER.is_file():
         raise SystemExit(
-            f"{PEER}: no such interpreter; make one: python -m venv .peers-series and "
+            f"{PEER}: expected an interpreter, got none; run python -m venv .peers-series and "
             ".peers-series/bin/pip install aeon==1.6.0"
         )
     parts = search.splits.train, search.splits.val
@@ -163,18 +173,18 @@ def minirocket(search: Search, seeds: int) -> list[Row]:
         arrays[f"test{number}"] = _together([change(batch, test.timed) for batch in plain])
     start = perf_counter()
     with tempfile.TemporaryDirectory() as name:
-        given, out = Path(name) / "in.npz", Path(name) / "out.npz"
-        np.savez(given, **arrays)
+        source, target = Path(name) / "in.npz", Path(name) / "out.npz"
+        np.savez(source, **arrays)
         program = Path(__file__).with_name("minirocket.py")
-        subprocess.run([PEER, program, given, out, str(seeds)], check=True)
-        found = dict(np.load(out))
+        subprocess.run([PEER, program, source, target, str(seeds)], check=True)
+        found = dict(np.load(target))
     seconds = (perf_counter() - start) / seeds
     balanced = measure_of(test)[0] == "balanced_accuracy"
     return [_peer_row(found, truth, seed, seconds, balanced) for seed in range(seeds)]
 
 
 def _score(found: np.ndarray, truth: np.ndarray, balanced: bool) -> float:
-    """The share that is right; ``balanced``, its mean over the classes."""
+    """Return the accuracy, or with ``balanced`` its mean over the classes."""
     right = found == truth
     if not balanced:
         return float(right.mean())
@@ -184,10 +194,10 @@ def _score(found: np.ndarray, truth: np.ndarray, balanced: bool) -> float:
 def _peer_row(
     found: dict[str, Any], truth: np.ndarray, seed: int, seconds: float, balanced: bool
 ) -> Row:
-    stress = {
-        name: _score(found[f"test{number}"][seed], truth, balanced)
-        for number, name in enumerate(STRESSES)
-    }
+    """Return the row of one seed of MiniROCKET."""
+    stress: dict[str, float] = {}
+    for number, name in enumerate(STRESSES):
+        stress[name] = _score(found[f"test{number}"][seed], truth, balanced)
     each = "".join(str(int(r)) for r in found["test"][seed] == truth)
     row: Row = {"operator": MINIROCKET, "lr": None, "seed": seed, "seconds": seconds}
     row |= {"val": {"score": 0.0, "loss": 0.0}, "stress": stress}
@@ -195,7 +205,7 @@ def _peer_row(
 
 
 def _together(parts: Any) -> np.ndarray:
-    """Batches of series of different lengths as one array."""
+    """Return batches of series of different lengths as one padded array."""
     from fredholm.lab.data.kinds.sequences import padded
 
     return padded([series for part in parts for series in part]).numpy()

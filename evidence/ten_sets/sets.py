@@ -1,4 +1,4 @@
-"""The ten sets, and how each is written to files as users have them."""
+"""The ten sets, and functions that write them to files like a user's."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ from fredholm.lab.data.kinds.sequences import SEQUENCES
 from fredholm.lab.data.registry import Entry, register_dataset
 from fredholm.lab.data.sources import Package, PinnedFile
 
-PICTURES = {"train": 6000, "test": 2000}  # of Fashion-MNIST, at most
+PICTURES = {"train": 6000, "test": 2000}
+"""Largest numbers of Fashion-MNIST's pictures."""
 
 
 @dataclass(frozen=True)
 class TenSet:
-    """One set.
+    """A set.
 
     Attributes:
-        title: what is asked.
-        write: puts the files into a folder.
-        shown: what of the set is used, where that is not all of it.
+        title: the task.
+        write: writes the files into a folder.
+        shown: the part of the set that is used, if it is not all of it.
     """
 
     title: str
@@ -65,9 +66,9 @@ AEON = {
 
 
 def _entry(name: str) -> str:
-    """The name by which aeon's copy of a set is fetched, made known when it is first asked for."""
-    own = f"aeon-{name.lower()}"
-    if own not in data.list_datasets():
+    """Return the name of aeon's copy of a set, which is registered at the first call."""
+    registered = f"aeon-{name.lower()}"
+    if registered not in data.list_datasets():
         parts = zip(("TRAIN", "TEST"), AEON[name])
         files = tuple(
             PinnedFile(f"{name}_{p}.ts", f"aeon/datasets/data/{name}/{name}_{p}.ts", size, digest)
@@ -83,7 +84,7 @@ def _entry(name: str) -> str:
         )
         register_dataset(
             Entry(
-                name=own,
+                name=registered,
                 title=f"{name}, of the UCR archive",
                 licence_package="BSD-3-Clause",
                 licence_data="the UCR archive's",
@@ -95,10 +96,12 @@ def _entry(name: str) -> str:
                 options=TimeSeriesOptions,
             )
         )
-    return own
+    return registered
 
 
 def _series(name: str, entry: str | None = None) -> Callable[[Path], None]:
+    """Return a function that copies the two .ts files of a set."""
+
     def write(folder: Path) -> None:
         source = data.fetch(entry or _entry(name), progress=False)
         for part in ("TRAIN", "TEST"):
@@ -111,20 +114,21 @@ def _series(name: str, entry: str | None = None) -> Callable[[Path], None]:
 
 
 def _reviews(folder: Path) -> None:
-    """Two tables of texts; a sentence is in the test by a hash of its words, as in the catalogue."""
+    """Write two tables of texts, with the splits of the catalogue (a hash of the words)."""
     reviews = movie_reviews.read(data.fetch("movie-reviews", progress=False) / movie_reviews.FILE)
     rows: dict[str, list[Any]] = {"train": [], "test": []}
     for review in reviews:
         if abs(review.rating) >= movie_reviews.NEUTRAL:
             part = "test" if review.place < movie_reviews.TEST_FRACTION else "train"
-            rows[part].append((review.text, "positive" if review.rating > 0 else "negative"))
+            sentiment = "positive" if review.rating > 0 else "negative"
+            rows[part].append((review.text, sentiment))
     for part, lines in rows.items():
         with (folder / f"{part}.csv").open("w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows([("text", "sentiment"), *lines])
 
 
 def _clothes(folder: Path) -> None:
-    """A folder a class, in it a picture a file."""
+    """Write one folder per class and one file per picture."""
     from PIL import Image
 
     data.fetch("fashion-mnist", progress=False)
@@ -132,13 +136,13 @@ def _clothes(folder: Path) -> None:
         images: Any = data.limit_samples(data.create_dataset("fashion-mnist", part), count)
         pixels, labels = images.raw(torch.arange(len(images)))
         for number, (picture, label) in enumerate(zip(pixels, labels.tolist())):
-            place = folder / part / images.classes[label].replace("/", " or ")
-            place.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(picture[0].numpy()).save(place / f"{number:05}.png")
+            of_class = folder / part / images.classes[label].replace("/", " or ")
+            of_class.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(picture[0].numpy()).save(of_class / f"{number:05}.png")
 
 
 def _darcy(folder: Path) -> None:
-    """Two files of arrays: media and pressures on a 16 × 16 grid."""
+    """Write two files of arrays: media and pressures on a 16 × 16 grid."""
     import numpy as np
 
     source = data.fetch("darcy", progress=False)
@@ -173,12 +177,12 @@ SETS = {
 
 
 def written(name: str, folder: Path) -> Path:
-    """The folder of a set's files, written where they are not there."""
-    place = folder / name
-    done = place.with_name(f".{name}.done")
+    """Return the folder of a set's files, which are written if they are incomplete."""
+    files = folder / name
+    done = files.with_name(f".{name}.done")
     if not done.is_file():
-        shutil.rmtree(place, ignore_errors=True)
-        place.mkdir(parents=True)
-        SETS[name].write(place)
+        shutil.rmtree(files, ignore_errors=True)
+        files.mkdir(parents=True)
+        SETS[name].write(files)
         done.touch()
-    return place
+    return files

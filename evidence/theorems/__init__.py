@@ -1,4 +1,4 @@
-"""Theorems 4 and 5 of ITNet's paper measured, and the witnesses that make Theorems 1 to 3 strict."""
+"""Measurements of Theorems 4 and 5 of ITNet's paper, and witnesses of its strict inclusions."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ SUBJECT = Subject(
 
 
 def run_theorem4(options: Options) -> None:
-    """About three minutes on one thread."""
+    """Measure Theorem 4, in about three minutes on one thread."""
     from . import theorem4
 
     save(rounded(theorem4.measure(tiny=options.small)), "theorem4.json", options.results)
 
 
 def run_theorem5(options: Options) -> None:
-    """About three minutes on one thread."""
+    """Measure Theorem 5, in about three minutes on one thread."""
     from . import theorem5
 
     save(rounded(theorem5.measure(tiny=options.small)), "theorem5.json", options.results)
 
 
 def page() -> str:
-    """The tables in docs/unification.md."""
+    """Return the text of docs/unification.md with new tables."""
     from ..kit.page import insert
     from . import theorem4, theorem5
 
@@ -37,7 +37,7 @@ def page() -> str:
 
 
 def draw() -> None:
-    """docs/images/theorem4.png and theorem5.png."""
+    """Draw docs/images/theorem4.png and theorem5.png."""
     from . import theorem4, theorem5
 
     for name, theorem in (("theorem4", theorem4), ("theorem5", theorem5)):

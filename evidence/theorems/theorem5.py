@@ -1,13 +1,12 @@
-r"""Theorem 5 measured: on translation-invariant data the kernel's gradient outside the
-translation-invariant kernels averages to zero.
+r"""Measurement of Theorem 5: on translation-invariant data, the part of the kernel's gradient
+outside the translation-invariant kernels averages to zero.
 
-A ring of n points carries pairs (u, y) of a process that knows its place: noise under a window,
-answered by a smoothing whose gain depends on the place. *Fixed* data are these pairs; *shifted*
-data are the same pairs turned together by a random angle, fresh at every step, and *all shifts*
-puts every turn of a pair into the batch: the average over the group, exactly. Only the last two are
-translation-invariant distributions. A kernel matrix splits into the mean along its wrapped
-diagonals, :math:`K_{TI}`, and the rest,
-:math:`K_\perp`.
+The data are pairs (u, y) on a ring of n points: u is noise under a window, y a smoothing of it
+whose gain depends on the position. *Fixed* data are these pairs; *shifted* data are the same pairs
+rotated by a random angle, drawn at every step; *all shifts* has every rotation of a pair in the
+batch, which is the exact average over the group. Only the last two distributions are
+translation-invariant. A kernel matrix is the sum of its mean along wrapped diagonals,
+:math:`K_{TI}`, and the rest, :math:`K_\perp`.
 """
 
 from __future__ import annotations
@@ -26,11 +25,12 @@ from ..kit.page import table as as_table
 from ..kit.statistics import mean_sd, slope
 
 DATA = {"fixed": "fixed places", "shifted": "random shifts", "orbit": "all shifts in each batch"}
-STARTS = ("zero", "random")  # translation-invariant, or anywhere
+STARTS = ("zero", "random")
+"""Initial kernels: a translation-invariant one, or a random one."""
 
 
 class TableKernel(MatrixKernel):
-    """A free number for every pair of points of a ring: K_ij = table_ij."""
+    """A free parameter for every pair of points of a ring, K_ij = table_ij."""
 
     reads_query = False
 
@@ -46,13 +46,13 @@ class TableKernel(MatrixKernel):
 
 
 def ring(n: int) -> Domain:
-    """n points of the unit circle in the plane: a rotation is a cyclic shift."""
+    """Return n points of the unit circle in the plane, on which a rotation is a cyclic shift."""
     angle = 2 * math.pi * torch.arange(n, dtype=torch.float64) / n
     return Domain.points(torch.stack([angle.cos(), angle.sin()], -1))
 
 
 def split(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """(K_TI, K_⊥) of (n, n): the mean along each wrapped diagonal, and what is left.
+    """Split a matrix (n, n) into K_TI, its mean along each wrapped diagonal, and the rest, K_⊥.
 
     Example:
         >>> ti, rest = split(torch.tensor([[1.0, 2.0], [4.0, 3.0]]))
@@ -67,13 +67,13 @@ def split(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def ratio(matrix: Tensor) -> float:
-    """|K_⊥| / |K_TI|, Frobenius."""
+    """Return |K_⊥| / |K_TI| in the Frobenius norm."""
     ti, rest = split(matrix)
     return float(rest.norm() / ti.norm().clamp(min=1e-300))
 
 
 def pairs(number: int, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """(u, y) of the process that knows its place, (number, n, 1) each."""
+    """Draw pairs (u, y) of the position-dependent process, (number, n, 1) each."""
     x = 2 * math.pi * torch.arange(n, dtype=torch.float64) / n
     noise = torch.randn(number, n, generator=generator, dtype=torch.float64)
     u = (0.6 + 0.4 * torch.cos(x)) * noise
@@ -82,23 +82,29 @@ def pairs(number: int, n: int, generator: torch.Generator) -> tuple[Tensor, Tens
 
 
 def batch(data: str, number: int, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """One fresh batch of a kind of data; ``orbit`` has all n shifts of number / n pairs (at least
-    one).
+    """Draw a batch of a kind of data.
+
+    ``orbit`` has all n shifts of number / n pairs (at least one).
     """
     if data == "orbit":
         u, y = pairs(max(1, number // n), n, generator)
-        return tuple(torch.cat([t.roll(s, 1) for s in range(n)]) for t in (u, y))  # type: ignore[return-value]
+        return _all_shifts(u), _all_shifts(y)
     u, y = pairs(number, n, generator)
     if data == "shifted":
         turn = torch.randint(n, (number, 1), generator=generator)
         index = (torch.arange(n) - turn) % n
-        u, y = (t[..., 0].gather(1, index)[..., None] for t in (u, y))
+        u, y = u[..., 0].gather(1, index)[..., None], y[..., 0].gather(1, index)[..., None]
     return u, y
 
 
+def _all_shifts(signals: Tensor) -> Tensor:
+    return torch.cat([signals.roll(shift, 1) for shift in range(signals.shape[1])])
+
+
 def make_kernel(kind: str, start: str, n: int, seed: int) -> Kernel:
-    """A free table, or a network of the two absolute positions on the circle, which nothing ties to
-    displacements.
+    """Return a free table, or a network of the two absolute positions on the circle.
+
+    Neither depends by construction on displacements only.
     """
     generator = torch.Generator().manual_seed(100 + seed)
     if kind == "table":
@@ -125,26 +131,29 @@ def make_kernel(kind: str, start: str, n: int, seed: int) -> Kernel:
 
 
 def kernel_of(operator: IntegralOperator, domain: Domain) -> Tensor:
-    """K (n, n) of a scalar operator whose kernel does not read u: one matrix for every signal."""
+    """Return K (n, n) of a scalar operator whose kernel does not read u."""
     probe = torch.zeros(1, domain.size, 1, dtype=torch.float64)
     return operator.kernel_matrix(probe, domain)[0, 0, :, :, 0, 0]
 
 
 def respond(matrix: Tensor, u: Tensor, domain: Domain) -> Tensor:
-    """What the operator answers to u (B, n, 1), by its definition: Σ_j w_ij K_ij u_j."""
+    """Return Σ_j w_ij K_ij u_j, the operator's answer to u (B, n, 1) by its definition."""
     return (matrix * domain.quadrature().weights()[0, 0]) @ u
 
 
 def train(
     kind: str, start: str, data: str, *, n: int, steps: int, every: int, seed: int, size: int = 64
 ) -> dict[str, list[float]]:
-    """Plain gradient descent on the mean square error; |K_⊥|/|K_TI| and the loss at every
-    ``every``-th step.
+    """Train by gradient descent on the mean square error.
+
+    Returns |K_⊥| / |K_TI| and the loss at every ``every``-th step.
     """
     generator = torch.Generator().manual_seed(seed)
     domain, kernel = ring(n), make_kernel(kind, start, n, seed)
     operator = IntegralOperator(1, kernel=kernel, residual=False, projection=False).double()
-    learning = torch.optim.SGD(kernel.parameters(), lr=4.0 * n if kind == "table" else 0.3)
+    # The gradient of a free table is divided by the number of points.
+    rate = 4.0 * n if kind == "table" else 0.3
+    learning = torch.optim.SGD(kernel.parameters(), lr=rate)
     found: dict[str, list[float]] = {"ratio": [], "loss": []}
     for step in range(steps + 1):
         u, y = batch(data, size, n, generator)
@@ -160,7 +169,7 @@ def train(
 
 
 def gradient_ratio(data: str, number: int, *, n: int, seed: int) -> float:
-    """|G_⊥|/|G_TI| of the loss's gradient in the kernel at K = 0, averaged over ``number`` samples."""
+    """Return |G_⊥| / |G_TI| of the loss's gradient at K = 0, averaged over ``number`` samples."""
     generator = torch.Generator().manual_seed(seed)
     kernel = TableKernel(n, 0.0, generator)
     operator = IntegralOperator(1, kernel=kernel, residual=False, projection=False).double()
@@ -172,9 +181,12 @@ def gradient_ratio(data: str, number: int, *, n: int, seed: int) -> float:
 
 
 def measure(*, tiny: bool = False) -> dict[str, Any]:
-    """The gradient against the number of samples, and the kernel during training, over seeds."""
-    n, seeds, steps, every = (8, 2, 40, 20) if tiny else (32, 3, 1000, 25)
-    counts = [64, 256, 1024] if tiny else [32, 128, 512, 2048, 8192, 32768]
+    """Measure the gradient against the number of samples, and the kernel during training."""
+    n, seeds, steps, every = 32, 3, 1000, 25
+    counts = [32, 128, 512, 2048, 8192, 32768]
+    if tiny:
+        n, seeds, steps, every = 8, 2, 40, 20
+        counts = [64, 256, 1024]
     gradient: dict[str, Any] = {"samples": counts, "seeds": 5}
     for data in DATA:
         runs = [[gradient_ratio(data, m, n=n, seed=s) for s in range(5)] for m in counts]
@@ -188,17 +200,16 @@ def measure(*, tiny: bool = False) -> dict[str, Any]:
                     train(kind, start, data, n=n, steps=steps, every=every, seed=s)
                     for s in range(seeds)
                 ]
-                training[f"{kind} {start} {data}"] = {
-                    part: [mean_sd(values) for values in zip(*(run[part] for run in runs))]
-                    for part in ("ratio", "loss")
-                }
+                curves: dict[str, Any] = {}
+                for part in ("ratio", "loss"):
+                    by_step = zip(*(run[part] for run in runs))
+                    curves[part] = [mean_sd(values) for values in by_step]
+                training[f"{kind} {start} {data}"] = curves
     return {"gradient": gradient, "training": training}
 
 
 def table(found: dict[str, Any]) -> str:
-    """Shares outside the translation-invariant kernels, with standard deviations over seeds, for
-    the page.
-    """
+    """Return the page's table of |K_⊥| / |K_TI|, mean ± standard deviation over seeds."""
     gradient, training = found["gradient"], found["training"]
     middle = len(training["steps"]) // 5
     few, many = gradient["samples"][0], gradient["samples"][-1]
@@ -207,18 +218,19 @@ def table(found: dict[str, Any]) -> str:
     rows = []
 
     def cell(point: dict[str, float]) -> str:
-        return "0" if point["mean"] < 1e-12 else f"{point['mean']:.2g} ± {point['sd']:.1g}"
+        if point["mean"] < 1e-12:
+            return "0"
+        return f"{point['mean']:.2g} ± {point['sd']:.1g}"
 
     for kind, title in (("table", "free table"), ("network", "network")):
         for start in STARTS:
             for data, label in DATA.items():
-                ends = (
-                    [gradient[data]["ratio"][i] for i in (0, -1)]
-                    if (kind, start) == ("table", "zero")
-                    else []
-                )
+                # The gradient was measured for the free table at K = 0.
+                cells = ["", ""]
+                if (kind, start) == ("table", "zero"):
+                    ratios = gradient[data]["ratio"]
+                    cells = [cell(ratios[0]), cell(ratios[-1])]
                 run = training[f"{kind} {start} {data}"]["ratio"]
-                cells = [cell(p) for p in ends] or ["", ""]
                 cells += [cell(run[i]) for i in (0, middle, -1)]
                 where = "from K = const" if start == "zero" else "from anywhere"
                 rows.append([f"{title}, {where}: {label}", *cells])
@@ -226,9 +238,7 @@ def table(found: dict[str, Any]) -> str:
 
 
 def draw(theme: Any, found: dict[str, Any]) -> Any:
-    """The gradient at a translation-invariant kernel, then the kernel while it learns: a free
-    table, and a network.
-    """
+    """Draw the gradient at K = 0, and the kernel during training: a free table and a network."""
     from fredholm.lab.report.style import WIDTH, new_figure
 
     figure = new_figure(WIDTH, 3.5)
@@ -236,7 +246,8 @@ def draw(theme: Any, found: dict[str, Any]) -> Any:
     gradient, training = found["gradient"], found["training"]
     for colour, (data, label) in zip(theme.series, DATA.items()):
         shown = gradient[data]["ratio"]
-        if data != "orbit":  # rounding alone: far below the axis
+        # With all shifts only rounding remains, far below the axis.
+        if data != "orbit":
             text = f"{label}: slope {gradient[data]['rate']:.2f}"
             band(panels[0], gradient["samples"], shown, colour, text, marker="o", markersize=3)
     panels[0].set_xscale("log", base=2)
@@ -249,8 +260,9 @@ def draw(theme: Any, found: dict[str, Any]) -> Any:
         for colour, (data, label) in zip(theme.series, DATA.items()):
             for start, line in zip(STARTS, ("-", "--")):
                 x, points = training["steps"][1:], training[f"{kind} {start} {data}"]["ratio"][1:]
+                # Smaller values are rounding errors.
                 if max(p["mean"] for p in points) < 1e-10:
-                    continue  # rounding
+                    continue
                 text = label if start == "zero" or (kind, data) == ("table", "orbit") else ""
                 band(axes, x, points, colour, text, linestyle=line)
         axes.set_xlabel("step (dashed: random start)")

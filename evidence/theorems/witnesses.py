@@ -1,5 +1,6 @@
-"""Operators that convolution or attention provably cannot be, and an integral operator is; those of
-recurrences are in ``evidence.unification.witnesses_recurrence``.
+"""Integral operators that convolution or attention provably cannot express.
+
+Those that recurrences cannot express are in ``evidence.unification.witnesses_recurrence``.
 """
 
 from __future__ import annotations
@@ -17,9 +18,13 @@ DOUBLE = {"dtype": torch.float64}
 
 @dataclass(frozen=True)
 class Similarity:
-    """Of u ↦ σ(⟨u(x), u(x₀)⟩) u(x). All relative: our operator's error; how far the map is from
-    additive and from shift-equivariant, both zero for every convolution; the error of the best
-    convolution with taps as long as the signal, on new signals.
+    """Relative errors for u ↦ σ(⟨u(x), u(x₀)⟩) u(x).
+
+    Attributes:
+        operator: of our operator.
+        additive: deviation of the map from additivity, zero for every convolution.
+        equivariant: deviation from shift equivariance, zero for every convolution.
+        convolution: of the best convolution, with taps as long as the signal, on new signals.
     """
 
     operator: float
@@ -30,8 +35,12 @@ class Similarity:
 
 @dataclass(frozen=True)
 class Smoothing:
-    """Of Gaussian smoothing that is not normalised, on a constant signal: our operator's error, and
-    the relative spread of the output over the points, of the smoothing and of attention.
+    """Results for Gaussian smoothing without normalisation, on a constant signal.
+
+    Attributes:
+        operator: relative error of our operator.
+        spread: relative spread of its output over the points.
+        attention: the same spread of attention.
     """
 
     operator: float
@@ -41,8 +50,12 @@ class Smoothing:
 
 @dataclass(frozen=True)
 class Distance:
-    """Of weighting by distance: our operator's error, and how far exchanging features is from
-    exchanging outputs.
+    """Results for a weight that is the distance.
+
+    Attributes:
+        operator: relative error of our operator.
+        exchange: relative difference between permuting its inputs and permuting its outputs.
+        attention: the same difference of attention.
     """
 
     operator: float
@@ -51,11 +64,10 @@ class Distance:
 
 
 class SimilarityKernel(PairKernel):
-    r"""σ(⟨u(x), u(y)⟩) u(x) u(y)ᵀ / |u(y)|²: under a unit mass at x₀ alone it answers σ(⟨u(x),
-    u(x₀)⟩) u(x).
+    r"""K = σ(⟨u(x), u(y)⟩) u(x) u(y)ᵀ / |u(y)|².
 
-    A function of its four arguments, where the paper's own kernel (Eq. 40) reads u(x₀) beside them
-    and needs a Dirac delta.
+    With a unit mass at x₀ and no other mass, the answer is σ(⟨u(x), u(x₀)⟩) u(x). The kernel is a
+    function of its four arguments; the paper's (Eq. 40) also reads u(x₀) and needs a Dirac delta.
     """
 
     def __init__(self, dim: int):
@@ -67,7 +79,7 @@ class SimilarityKernel(PairKernel):
 
 
 class GaussianKernel(PairKernel):
-    """exp(-|x - y|² / 2 scale²), times the identity."""
+    """K = exp(-|x - y|² / 2 scale²) I."""
 
     reads_query = False
 
@@ -81,7 +93,7 @@ class GaussianKernel(PairKernel):
 
 
 class DistanceKernel(PairKernel):
-    """|x - y|, times the identity."""
+    """K = |x - y| I."""
 
     reads_query = False
 
@@ -89,13 +101,12 @@ class DistanceKernel(PairKernel):
         super().__init__(1, dim)
 
     def forward(self, x: Tensor, y: Tensor, ux: Tensor, uy: Tensor) -> Tensor:
-        return torch.linalg.vector_norm(x - y, dim=-1)[..., None, None] * torch.eye(
-            self.d_in, **DOUBLE
-        )
+        distance = torch.linalg.vector_norm(x - y, dim=-1)[..., None, None]
+        return distance * torch.eye(self.d_in, **DOUBLE)
 
 
 def similarity(n: int = 12, dim: int = 3, place: int = 4) -> Similarity:
-    """ITNet C.4: neither linear nor shift-equivariant, so no convolution.
+    """Measure a map that is neither linear nor shift-equivariant (ITNet, C.4).
 
     Example:
         >>> found = similarity()
@@ -112,10 +123,9 @@ def similarity(n: int = 12, dim: int = 3, place: int = 4) -> Similarity:
     operator = _operator(SimilarityKernel(dim))
     train, test = signals[:300], signals[300:]
     u, v = signals[:50], signals[50:100]
+    answer = operator(test, Domain.line(n, **DOUBLE).with_masses(mass))
     return Similarity(
-        operator=_relative(
-            operator(test, Domain.line(n, **DOUBLE).with_masses(mass)), witness(test)
-        ),
+        operator=_relative(answer, witness(test)),
         additive=_relative(witness(u) + witness(v), witness(u + v)),
         equivariant=_relative(witness(u.roll(1, 1)), witness(u).roll(1, 1)),
         convolution=_best_convolution(train, witness(train), test, witness(test)),
@@ -124,8 +134,9 @@ def similarity(n: int = 12, dim: int = 3, place: int = 4) -> Similarity:
 
 @torch.no_grad()
 def smoothing(n: int = 24, scale: float = 0.3) -> Smoothing:
-    """ITNet D.5: attention averages, so it maps a constant to a constant; a smoothing that is not
-    normalised falls off at the ends.
+    """Measure a smoothing without normalisation, which decreases towards the ends (ITNet, D.5).
+
+    Attention is an average and maps a constant to a constant.
 
     Example:
         >>> found = smoothing()
@@ -137,15 +148,15 @@ def smoothing(n: int = 24, scale: float = 0.3) -> Smoothing:
     x = domain.positions
     expected = torch.exp(-0.5 * (x - x.mT) ** 2 / scale**2) @ u / n
     answer = _operator(GaussianKernel(4, scale))(u, domain)
-    return Smoothing(
-        _relative(answer, expected), _spread(answer), _spread(_attention(4)(u, u, u)[0])
-    )
+    attended, _ = _attention(4)(u, u, u)
+    return Smoothing(_relative(answer, expected), _spread(answer), _spread(attended))
 
 
 @torch.no_grad()
 def distance(n: int = 8) -> Distance:
-    """ITNet D.6: attention without position codes answers exchanged features with exchanged
-    outputs; distances stay where they are.
+    """Measure a weight that is the distance (ITNet, D.6).
+
+    Attention without position codes is permutation-equivariant; distances don't permute.
 
     Example:
         >>> found = distance()
@@ -181,8 +192,9 @@ def _attention(dim: int) -> nn.MultiheadAttention:
 
 
 def _best_convolution(u: Tensor, y: Tensor, new: Tensor, expected: Tensor) -> float:
-    """Least squares over all taps, channels and a bias of a circular convolution as long as the
-    signal.
+    """Fit a circular convolution as long as the signal, with a bias, by least squares.
+
+    Returns its relative error on new signals.
     """
 
     def design(signal: Tensor) -> Tensor:

@@ -1,8 +1,7 @@
-"""Every classical layer as an integral operator: the configurations that are compared, the
-comparison, and the time it takes.
+"""Classical layers as integral operators: configurations, errors and times.
 
-A file ``<family>.py`` here has a list ``CONFIGURATIONS``; the tests hold each to its tolerance, and
-``python -m evidence run unification`` writes the measured errors down for the documentation.
+A file ``<family>.py`` here has a list ``CONFIGURATIONS``. Tests check the errors of each, and
+``python -m evidence run unification`` records them for the documentation.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ SUBJECT = Subject(
 
 
 def errors_of(configuration: Configuration) -> dict[str, Any]:
-    """One row: the errors in both precisions, or the package that is missing."""
+    """Return a row with the errors in both precisions, or with the missing package."""
     row: dict[str, Any] = {"family": configuration.family, "label": configuration.label}
     if configuration.requires and importlib.util.find_spec(configuration.requires) is None:
         return row | {"requires": configuration.requires}
@@ -41,7 +40,7 @@ def errors_of(configuration: Configuration) -> dict[str, Any]:
 
 
 def run_errors(options: Options) -> None:
-    """Every configuration, in float64 and float32."""
+    """Measure every configuration in float64 and float32."""
     from ..kit.machine import describe
     from ..kit.page import rounded, save
 

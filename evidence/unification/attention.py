@@ -1,5 +1,5 @@
-"""Attention as an integral operator: PyTorch's, timm's, Hugging Face's, rotary positions and linear
-attention written out plainly.
+"""Configurations of attention: PyTorch's, timm's, Hugging Face's, and plain implementations of
+rotary positions and linear attention.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def signal(n: int = N, dim: int = DIM) -> tuple[Tensor, ...]:
     return (torch.randn(B, n, dim),)
 
 
-# --- what the domain says, and the same in the module's own arguments -----------------------------
+# --- masks, as fields of a domain and as arguments of a module ------------------------------------
 
 _GENERATOR = torch.Generator().manual_seed(0)
 FUTURE = torch.ones(N, N).triu(1).bool()
@@ -42,18 +42,26 @@ ALIBI = -SLOPES[:, None, None] * (torch.arange(N)[:, None] - torch.arange(N)).ab
 
 
 def line(u: Tensor, **options: Any) -> Domain:
-    """A line of as many points as u, with masks in u's precision."""
-    options = {
-        k: v.to(u.dtype) if isinstance(v, Tensor) and v.is_floating_point() else v
-        for k, v in options.items()
-    }
-    domain = Domain.line(u.shape[1], dtype=u.dtype, causal=options.pop("causal", False))
-    return domain.replace(**options)
+    """Return a line with as many points as u, and masks in u's precision."""
+    causal = options.pop("causal", False)
+    domain = Domain.line(u.shape[1], dtype=u.dtype, causal=causal)
+    return domain.replace(**in_precision(options, u.dtype))
+
+
+def in_precision(options: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
+    """Cast the floating-point tensors among some options."""
+    found = dict(options)
+    for name, value in options.items():
+        if isinstance(value, Tensor) and value.is_floating_point():
+            found[name] = value.to(dtype)
+    return found
 
 
 def real(y: Tensor, valid: Tensor | None) -> Tensor:
-    """Outputs at padded points, which the operator leaves zero and the module does not."""
-    return y if valid is None else torch.where(valid[..., None], y, torch.zeros((), dtype=y.dtype))
+    """Set outputs at padded points to zero, as the operator does and the module does not."""
+    if valid is None:
+        return y
+    return torch.where(valid[..., None], y, torch.zeros((), dtype=y.dtype))
 
 
 # --- plain modules --------------------------------------------------------------------------------
@@ -64,9 +72,7 @@ def _heads(u: Tensor) -> Tensor:
 
 
 class RotaryAttention(nn.Module):
-    """Attention whose queries and keys are rotated pair by pair as complex numbers, Su et al. 2021,
-    Eq. 14.
-    """
+    """Attention with queries and keys rotated as complex numbers (Su et al. 2021, Eq. 14)."""
 
     def __init__(self):
         super().__init__()
@@ -97,7 +103,7 @@ def rotary_attention(module: Any) -> IntegralOperator:
 
 
 class LinearAttention(nn.Module):
-    """Linear attention with a feature map, pair by pair."""
+    """Linear attention with a feature map, which evaluates the weights of all pairs."""
 
     def __init__(self, feature_map: Callable[[Tensor], Tensor], causal: bool = False):
         super().__init__()
@@ -107,8 +113,10 @@ class LinearAttention(nn.Module):
     def forward(self, u: Tensor) -> Tensor:
         q, k, v = (_heads(f(u)) for f in (self.query, self.key, self.value))
         weight = self.feature_map(q) @ self.feature_map(k).mT
-        weight = weight.tril() if self.causal else weight
-        return self.out(((weight / weight.sum(-1, keepdim=True)) @ v).transpose(1, 2).flatten(2))
+        if self.causal:
+            weight = weight.tril()
+        weight = weight / weight.sum(-1, keepdim=True)
+        return self.out((weight @ v).transpose(1, 2).flatten(2))
 
 
 @register_converter(f"{__name__}.LinearAttention", domain=lambda m: Domain.line(6, causal=m.causal))
@@ -119,7 +127,7 @@ def linear_attention(module: Any) -> IntegralOperator:
 
 
 class Exponential(nn.Module):
-    """exp(±Ax): a feature map with weights."""
+    """The feature map exp(±Ax) with a learned A."""
 
     def __init__(self):
         super().__init__()
@@ -143,8 +151,13 @@ def configuration(
     domain: Callable[[Tensor], Domain] | None = None,
     **rest: Any,
 ):
-    """A self attention whose operator is called on ``domain(u)``, or on its default domain."""
-    apply = (lambda call, u: call(u)) if domain is None else (lambda call, u: call(u, domain(u)))
+    """Return a self attention whose operator is called on ``domain(u)`` or the default domain."""
+
+    def apply(call: Callable[..., Tensor], u: Tensor) -> Tensor:
+        if domain is None:
+            return call(u)
+        return call(u, domain(u))
+
     rest = {"inputs": signal, "apply": apply, "reference": lambda m, u: m(u)} | rest
     return Configuration(FAMILY, label, build, **rest)
 
@@ -157,12 +170,12 @@ def torch_attention(
     bias: bool = True,
     **domain: Any,
 ):
-    """``nn.MultiheadAttention`` with its mask arguments, and the domain that says the same."""
+    """Return ``nn.MultiheadAttention`` with its mask arguments, and the equivalent domain."""
     masks, valid = masks or {}, domain.get("valid")
 
     def reference(module: nn.Module, u: Tensor) -> Tensor:
-        given = {k: v.to(u.dtype) if v.is_floating_point() else v for k, v in masks.items()}
-        return real(module(u, u, u, need_weights=False, **given)[0], valid)
+        output, _ = module(u, u, u, need_weights=False, **in_precision(masks, u.dtype))
+        return real(output, valid)
 
     return configuration(
         label,
@@ -178,7 +191,7 @@ def sequence_first(module: nn.Module, u: Tensor) -> Tensor:
 
 
 def across(label: str, valid: Tensor | None = None) -> Configuration:
-    """Cross attention: queries of other points."""
+    """Return a cross attention, with queries at other points."""
     padding = None if valid is None else ~valid
     return configuration(
         label,
@@ -193,8 +206,10 @@ _TIMM: list[torch.library.Library] = []
 
 
 def timm_layers() -> Any:
-    """``timm.layers``; where torchvision has no compiled operators for this torch, two schemas it
-    needs are declared first.
+    """Import ``timm.layers``.
+
+    If torchvision does not have compiled operators for this torch, two schemas that timm needs are
+    declared first.
     """
     try:
         return importlib.import_module("timm.layers")
@@ -207,7 +222,7 @@ def timm_layers() -> Any:
 
 
 def hugging_face(model: str, kind: str, **options: Any) -> Callable[..., nn.Module]:
-    """A builder of one attention layer of a tiny random configuration."""
+    """Return a function that builds an attention layer of a tiny random configuration."""
 
     def build() -> nn.Module:
         package = importlib.import_module(f"transformers.models.{model}")
@@ -223,12 +238,11 @@ def hugging_face(model: str, kind: str, **options: Any) -> Callable[..., nn.Modu
 
 
 def hugging_face_part(model: str, kind: str, *sizes: int, **options: Any) -> nn.Module:
-    """A layer that takes its sizes one by one, with a configuration for its backend."""
+    """Build a layer whose sizes are arguments, with a configuration for its backend."""
     package = importlib.import_module(f"transformers.models.{model}")
     code = importlib.import_module(f"transformers.models.{model}.modeling_{model}")
-    config = next(
-        getattr(package, name) for name in dir(package) if name.lower() == f"{model}config"
-    )
+    name = next(name for name in dir(package) if name.lower() == f"{model}config")
+    config = getattr(package, name)
     return getattr(code, kind)(*sizes, config=config(attn_implementation="sdpa"), **options)
 
 
@@ -237,11 +251,10 @@ def first(module: nn.Module, u: Tensor) -> Tensor:
 
 
 def llama(module: Any, u: Tensor) -> Tensor:
-    """Llama's layer is given cosines, sines and a mask by its model; here in the precision of u."""
+    """Call Llama's layer with cosines, sines and a mask, which its model usually computes."""
     width = module.head_dim
-    angle = torch.arange(u.shape[1], dtype=u.dtype)[:, None] * 1e4 ** -(
-        torch.arange(0, width, 2, dtype=u.dtype) / width
-    )
+    frequency = 1e4 ** -(torch.arange(0, width, 2, dtype=u.dtype) / width)
+    angle = torch.arange(u.shape[1], dtype=u.dtype)[:, None] * frequency
     angle = torch.cat([angle, angle], -1)[None]
     seen = torch.ones(u.shape[1], u.shape[1], dtype=torch.bool).tril()
     window = getattr(module.config, "sliding_window", None)
@@ -395,7 +408,7 @@ def _speed(
     return label, build, lambda: torch.randn(shape), reference, lambda call, u: call(u)
 
 
-# (label, build, make_input, reference, apply), for timing against the layer itself.
+# Rows of :mod:`.speed`, timed against the layer itself.
 SPEED = [
     _speed(
         f"nn.MultiheadAttention {d}, H={heads}, B={batch}, N={n}",

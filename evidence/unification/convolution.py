@@ -1,4 +1,4 @@
-"""Convolutions against their operators."""
+"""Configurations of convolutions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .measure import Configuration
 
 
 def grid(*shape: int, dtype: torch.dtype = torch.float64) -> Domain:
-    """The domain on which an operator of images equals its layer: a mass of one a point."""
+    """Return the domain on which an operator of images equals its layer, with mass 1 per point."""
     return Domain.grid(*shape, measure="counting", dtype=dtype)
 
 
@@ -25,15 +25,18 @@ def on_images(
     shape: tuple[int, ...],
     **options,
 ) -> Configuration:
-    """A layer of (B, C, *shape), whose operator gets the same points on a grid or, with one axis,
-    on its default line.
+    """Return a configuration of a layer of (B, C, *shape).
+
+    Its operator has the same points on a grid or, with one axis, on its default line.
     """
 
     def reference(module: nn.Module, u: Tensor) -> Tensor:
         return module(u.mT.unflatten(-1, shape)).flatten(2).mT
 
     def apply(call, u: Tensor) -> Tensor:
-        return call(u) if len(shape) == 1 else call(u, grid(*shape, dtype=u.dtype))
+        if len(shape) == 1:
+            return call(u)
+        return call(u, grid(*shape, dtype=u.dtype))
 
     def inputs() -> tuple[Tensor, ...]:
         return (torch.randn(2, torch.Size(shape).numel(), channels),)
@@ -48,7 +51,7 @@ def convolution(
 
 
 def chomped(label: str, build: Callable[[], nn.Conv1d], channels: int, n: int) -> Configuration:
-    """A convolution that leaves out its last outputs, on a causal line."""
+    """Return a convolution on a causal line, whose last outputs are left out."""
     return Configuration(
         "convolution",
         label,
@@ -191,17 +194,12 @@ CONFIGURATIONS = [
 
 
 def on_points(label: str, build: Callable[[], nn.Module], batch: int, channels: int, *shape: int):
-    """(label, build, make_input, reference, apply): the module on its own layout, the operator on
-    points.
-    """
+    """Return a row of :mod:`.speed`: the module on images, the operator on points."""
 
     def make_input() -> tuple[Tensor, Tensor, Domain]:
         images = torch.randn(batch, channels, *shape)
-        domain = (
-            Domain.grid(*shape, measure="counting")
-            if len(shape) > 1
-            else Domain.line(*shape, measure="counting")
-        )
+        make = Domain.grid if len(shape) > 1 else Domain.line
+        domain = make(*shape, measure="counting")
         return images, images.flatten(2).mT.contiguous(), domain
 
     return label, build, make_input, lambda module, images, u, domain: module(images), _on_points

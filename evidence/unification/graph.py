@@ -1,4 +1,4 @@
-"""Graph attention and graph convolution against their operators on the graph's domain."""
+"""Configurations of graph attention and graph convolution."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EDGES, NODES, DIM = torch.tensor([[0, 1, 2, 3, 4, 0, 2, 5], [1, 2, 3, 4, 0, 3, 0
 def on_graph(
     name: str, label: str, edges: Tensor = EDGES, loops: bool = True, **options
 ) -> Configuration:
-    """A layer of ``torch_geometric`` on its edges, and its operator on the domain they make."""
+    """Return a layer of ``torch_geometric`` with edges; its operator is on the graph's domain."""
 
     def build() -> nn.Module:
         import torch_geometric.nn
@@ -25,10 +25,9 @@ def on_graph(
         return getattr(torch_geometric.nn, name)(DIM, **options)
 
     def apply(call, u: Tensor) -> Tensor:
-        places = torch.zeros(NODES, 1, dtype=u.dtype)
-        return call(
-            u, Domain.graph(edges, NODES, positions=places, self_loops=loops, measure="counting")
-        )
+        options = {"self_loops": loops, "measure": "counting"}
+        positions = torch.zeros(NODES, 1, dtype=u.dtype)
+        return call(u, Domain.graph(edges, NODES, positions=positions, **options))
 
     return Configuration(
         "graph",
@@ -42,14 +41,17 @@ def on_graph(
 
 
 def weighted(label: str, **options) -> Configuration:
-    """A graph convolution with edge weights, which are the log-density of the domain's pairs."""
+    """Return a graph convolution with edge weights.
+
+    Their logarithms are the domain's pair mask.
+    """
     weights = torch.rand(EDGES.shape[1], dtype=torch.float64) + 0.1
     dense = torch.eye(NODES, dtype=torch.float64)
     dense[EDGES[1], EDGES[0]] = weights
 
     def apply(call, u: Tensor) -> Tensor:
-        places = torch.zeros(NODES, 1, dtype=u.dtype)
-        return call(u, Domain.points(places, pairs=dense.log().to(u.dtype), measure="counting"))
+        positions = torch.zeros(NODES, 1, dtype=u.dtype)
+        return call(u, Domain.points(positions, pairs=dense.log().to(u.dtype), measure="counting"))
 
     plain = on_graph("GCNConv", label, **options)
     return replace(

@@ -1,4 +1,4 @@
-"""How far an operator is from the layer it was made of, in outputs and in every gradient."""
+"""Errors of an operator against the layer that it was converted from, in outputs and gradients."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ FLOAT64, FLOAT32 = 1e-10, 1e-5
 
 @dataclass(frozen=True)
 class Configuration:
-    """One layer with one set of options.
+    """A layer with options.
 
     Attributes:
         family: ``convolution``, ``attention``, ``recurrence``, ``state space``, ...
-        label: what the documentation's table says, ``Conv2d 4→6, 3×3, stride 2``.
+        label: in the documentation's table, for example ``Conv2d 4→6, 3×3, stride 2``.
         build: makes the module, in evaluation mode.
         inputs: makes the inputs, u (B, N, dim) first; floating-point ones are differentiated.
-        reference: the module's output on the inputs, as (B, Nq, out_dim).
-        apply: the same through ``call``, which is the operator's ``forward`` or its ``dense``.
-        options: of :func:`fredholm.as_operator`; a callable is given the module.
-        requires: a package without which the configuration cannot run, or None.
+        reference: returns the module's output on the inputs, (B, Nq, out_dim).
+        apply: returns the output of ``call``, the operator's ``forward`` or its ``dense``.
+        options: of :func:`fredholm.as_operator`, or a function of the module that returns them.
+        requires: a package that the configuration needs, or None.
     """
 
     family: str
@@ -46,8 +46,12 @@ class Configuration:
 
 @dataclass(frozen=True)
 class Errors:
-    """Largest differences relative to the largest value: of the fast path, its gradients, and the
-    explicit kernel's output.
+    """Largest differences, relative to the largest value.
+
+    Attributes:
+        output: of the operator's output.
+        inputs, weights: of its gradients.
+        kernel: of output and gradients through the explicit kernel.
     """
 
     output: float
@@ -63,20 +67,24 @@ class Errors:
 def measure(
     configuration: Configuration, dtype: torch.dtype = torch.float64, *, seed: int = 0
 ) -> Errors:
-    """The operator against its module on one random input, parameters moved off their initial
-    values.
+    """Compare the operator with its module on a random input.
+
+    Raises:
+        AssertionError: their outputs have different shapes.
     """
     torch.manual_seed(seed)
     module = configuration.build().to(dtype).eval()
+    # Initial values may be zero, which would hide errors.
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
-    inputs = tuple(
-        x.to(dtype).requires_grad_() if x.is_floating_point() else x for x in configuration.inputs()
-    )
-    options = (
-        configuration.options(module) if callable(configuration.options) else configuration.options
-    )
+    inputs = []
+    for x in configuration.inputs():
+        inputs.append(x.to(dtype).requires_grad_() if x.is_floating_point() else x)
+
+    options = configuration.options
+    if callable(options):
+        options = options(module)
     operator = as_operator(module, **options)
     leaves = [x for x in inputs if x.requires_grad]
     named = [p for p in module.parameters() if p.requires_grad]
@@ -86,16 +94,19 @@ def measure(
     explicit = configuration.apply(operator.dense, *inputs)
     if actual.shape != expected.shape:
         raise AssertionError(
-            f"{configuration}: operator gives {tuple(actual.shape)}, module {tuple(expected.shape)}"
+            f"{configuration}: expected the module's shape {tuple(expected.shape)}, got "
+            f"{tuple(actual.shape)}"
         )
+
     right = _gradients(expected, leaves + named, weights)
-    wrong = [_gradients(y, leaves + named, weights) for y in (actual, explicit)]
+    fast = _gradients(actual, leaves + named, weights)
+    dense = _gradients(explicit, leaves + named, weights)
     k = len(leaves)
     return Errors(
         output=_relative(actual, expected),
-        inputs=_largest(wrong[0][:k], right[:k]),
-        weights=_largest(wrong[0][k:], right[k:]),
-        kernel=max(_relative(explicit, expected), _largest(wrong[1], right)),
+        inputs=_largest(fast[:k], right[:k]),
+        weights=_largest(fast[k:], right[k:]),
+        kernel=max(_relative(explicit, expected), _largest(dense, right)),
     )
 
 
@@ -105,13 +116,13 @@ def _gradients(output: Tensor, leaves: list[Tensor], weights: Tensor) -> list[Te
 
 
 def _largest(actual: list[Tensor], expected: list[Tensor]) -> float:
-    """Relative to the largest gradient of the group: a gradient that is exactly zero (a key bias)
-    has no scale of its own.
+    """Return the largest difference relative to the largest gradient of the group.
+
+    A gradient that is exactly zero, such as a key bias's, does not have a scale.
     """
     scale = max((x.abs().max().item() for x in expected), default=0.0)
-    return max(((a - b).abs().max().item() for a, b in zip(actual, expected)), default=0.0) / (
-        scale or 1.0
-    )
+    differences = [(a - b).abs().max().item() for a, b in zip(actual, expected)]
+    return max(differences, default=0.0) / (scale or 1.0)
 
 
 def _relative(actual: Tensor, expected: Tensor) -> float:
@@ -119,12 +130,12 @@ def _relative(actual: Tensor, expected: Tensor) -> float:
 
 
 def configurations() -> list[Configuration]:
-    """All configurations, family by family: the lists ``CONFIGURATIONS`` of this package's files."""
+    """Return the lists ``CONFIGURATIONS`` of all files of this package."""
     package = __package__ or "evidence.unification"
+    folders = [str(path) for path in importlib.import_module(package).__path__]
     found: list[Configuration] = []
-    for module in pkgutil.iter_modules([str(p) for p in importlib.import_module(package).__path__]):
-        if module.name != "measure":
-            found += getattr(
-                importlib.import_module(f"{package}.{module.name}"), "CONFIGURATIONS", []
-            )
+    for entry in pkgutil.iter_modules(folders):
+        if entry.name != "measure":
+            module = importlib.import_module(f"{package}.{entry.name}")
+            found += getattr(module, "CONFIGURATIONS", [])
     return found

@@ -1,9 +1,11 @@
-"""Kernels of converted layers side by side: a row is a query, a column a key, random weights from a
-fixed seed.
+"""Pictures of converted layers' kernels, with random weights from a fixed seed.
+
+Rows are queries and columns are keys.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,10 +26,17 @@ N, DIM = 20, 6
 
 @dataclass(frozen=True)
 class Panel:
-    """One kernel: a layer, where it lives (None: its default), its conversion's options.
+    """The picture of a kernel.
 
-    ``signed`` shows the entry of the first channels with its sign, otherwise the weight of a pair,
-    first head.
+    Attributes:
+        title: above the picture.
+        build: makes the layer.
+        dim: number of features.
+        domain: makes the domain; None for the operator's default.
+        size: number of points.
+        signed: whether to show the entry of the first channels with its sign, instead of the
+            weight of a pair in the first head.
+        options: of the conversion.
     """
 
     title: str
@@ -48,14 +57,14 @@ def image(h: int, w: int) -> Callable[[], Domain]:
 
 
 def attention() -> nn.Module:
-    """Random scores of a size that makes attention sharp enough to be seen."""
+    """Make attention with scores large enough for visible differences."""
     layer = nn.MultiheadAttention(DIM, 1, batch_first=True)
     nn.init.normal_(layer.in_proj_weight, std=0.9)
     return layer
 
 
 def recurrent(kind: str, **options: Any) -> Callable[[], nn.Module]:
-    """A recurrence that remembers: forget and update gates open."""
+    """Return a function that makes a recurrence with long memory, by open gates."""
 
     def build() -> nn.Module:
         layer = getattr(nn, kind)(DIM, 8, **options)
@@ -70,7 +79,7 @@ def recurrent(kind: str, **options: Any) -> Callable[[], nn.Module]:
 
 
 def damped_system() -> nn.Module:
-    """h' = A h + B u with every pole on the left, so that its memory fades."""
+    """Make h' = A h + B u with all poles in the left half-plane, so that its memory fades."""
     layer = LoopedSystem(6, 1, 1, "zoh")
     turn = torch.randn(6, 6)
     layer.a.data = 1.5 * (turn - turn.mT) - 0.5 * torch.eye(6)
@@ -78,14 +87,14 @@ def damped_system() -> nn.Module:
 
 
 def slow_diagonal() -> nn.Module:
-    """Steps long enough for the oscillations to be seen on a few points."""
+    """Make S4D with steps long enough to show oscillations on a few points."""
     layer = LoopedDiagonal(1, 8, "zoh")
     nn.init.constant_(layer.kernel.log_step, -1.5)
     return layer
 
 
 def graph_layer(kind: str) -> nn.Module:
-    """A layer of torch_geometric, its scores sharp enough to be seen."""
+    """Make a layer of torch_geometric with scores large enough for visible differences."""
     import torch_geometric.nn
 
     layer = getattr(torch_geometric.nn, kind)(DIM, 4)
@@ -95,12 +104,12 @@ def graph_layer(kind: str) -> nn.Module:
 
 
 def ring(n: int) -> Callable[[], Domain]:
-    """A ring of n nodes with some chords."""
+    """Return a function that makes a ring of n nodes with some chords."""
     nodes = torch.arange(n)
+    following = (nodes + 1) % n
     chords = torch.tensor([[0, 5, 11], [9, 14, 3]])
-    edges = torch.cat(
-        [torch.stack([nodes, (nodes + 1) % n]), torch.stack([(nodes + 1) % n, nodes]), chords], 1
-    )
+    both = [torch.stack([nodes, following]), torch.stack([following, nodes])]
+    edges = torch.cat([*both, chords], 1)
     return lambda: Domain.graph(edges, n, measure="counting")
 
 
@@ -159,7 +168,7 @@ PANELS: dict[str, list[Panel]] = {
 
 
 def kernel_picture(panel: Panel, seed: int = 3) -> Tensor:
-    """(Nq, Nk): what the panel shows."""
+    """Return the numbers of a picture, (Nq, Nk)."""
     torch.manual_seed(seed)
     operator = as_operator(panel.build().eval(), **(panel.options or {}))
     u, domain = torch.randn(1, panel.size, panel.dim), panel.domain()
@@ -170,14 +179,13 @@ def kernel_picture(panel: Panel, seed: int = 3) -> Tensor:
 
 
 def draw(theme: Theme, panels: list[Panel]) -> Any:
-    """Small multiples, each on its own scale; blue positive, orange negative where signed."""
+    """Draw the panels, each with its own scale; signed ones are blue (positive) and orange."""
     from matplotlib.colors import LinearSegmentedColormap
 
-    signed = LinearSegmentedColormap.from_list(
-        "signed", [theme.content, theme.paper, theme.position]
-    )
+    colours = [theme.content, theme.paper, theme.position]
+    signed = LinearSegmentedColormap.from_list("signed", colours)
     columns = min(4, len(panels))
-    rows = -(-len(panels) // columns)
+    rows = math.ceil(len(panels) / columns)
     figure = new_figure(WIDTH * columns / 4, 2.45 * rows)
     for axes, panel in zip(figure.subplots(rows, columns, squeeze=False).ravel(), panels):
         value = kernel_picture(panel).double().numpy()
@@ -197,7 +205,7 @@ def draw(theme: Theme, panels: list[Panel]) -> Any:
 
 
 def draw_all(folder: Path = IMAGES) -> list[Path]:
-    """``unification-<family>.png`` for every family with panels."""
+    """Draw ``unification-<family>.png`` for every family with panels."""
     written = []
     for family, panels in PANELS.items():
         path = folder / f"unification-{family.replace(' ', '-')}.png"

@@ -1,4 +1,4 @@
-"""Pooling and linear layers against their operators."""
+"""Configurations of pooling and linear layers."""
 
 from __future__ import annotations
 

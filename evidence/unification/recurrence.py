@@ -1,6 +1,4 @@
-"""torch's recurrences, every option: RNN with tanh and relu, LSTM, GRU; and the sizes whose speed
-is compared.
-"""
+"""Configurations of torch's recurrences with all options: RNN with tanh and relu, LSTM, GRU."""
 
 from __future__ import annotations
 
@@ -29,13 +27,21 @@ def recurrence(
     width: int = WIDTH,
     **options: Any,
 ) -> Configuration:
-    """One layer. ``initial``: one state for all (``"shared"``) or one for each element of the batch
-    (``"batch"``).
+    """Return a configuration of a recurrence.
+
+    Args:
+        label: in the documentation's table.
+        kind: name of the class in ``torch.nn``.
+        initial: ``"shared"`` for one initial state, ``"batch"`` for one per sequence.
+        padded: whether the sequences have different lengths.
+        dim, width: of the layer.
+        options: of the layer.
     """
 
     def build() -> nn.Module:
         layer = getattr(nn, kind)(dim, width, **options)
-        if initial:  # parameters of the layer, so that their gradients are compared as well
+        # Initial states are parameters of the layer, so that their gradients are compared too.
+        if initial:
             rows = layer.num_layers * (2 if layer.bidirectional else 1)
             batch = () if initial == "shared" else (BATCH,)
             widths = (layer.proj_size or width, width)[: 1 + (kind == "LSTM")]
@@ -47,15 +53,18 @@ def recurrence(
     def reference(layer: Any, u: Tensor) -> Tensor:
         state = None
         if initial:
-            state = tuple(
-                s if s.dim() == 3 else s[:, None].repeat(1, u.shape[0], 1) for s in layer.start
-            )
-            state = state if kind == "LSTM" else state[0]
+            states = []
+            for start in layer.start:
+                states.append(
+                    start if start.dim() == 3 else start[:, None].repeat(1, u.shape[0], 1)
+                )
+            state = tuple(states) if kind == "LSTM" else states[0]
         if padded:
-            packed = pack_padded_sequence(
-                u, torch.tensor(LENGTHS), batch_first=True, enforce_sorted=False
-            )
-            return pad_packed_sequence(layer(packed, state)[0], batch_first=True)[0]
+            lengths = torch.tensor(LENGTHS)
+            packed = pack_padded_sequence(u, lengths, batch_first=True, enforce_sorted=False)
+            output, _ = layer(packed, state)
+            output, _ = pad_packed_sequence(output, batch_first=True)
+            return output
         if layer.batch_first:
             return layer(u, state)[0]
         return layer(u.transpose(0, 1), state)[0].transpose(0, 1)
@@ -67,10 +76,11 @@ def recurrence(
         causal = not options.get("bidirectional", False)
         return call(u, Domain.line(POINTS, causal=causal, measure="counting", valid=valid))
 
-    def given(layer: Any) -> dict[str, Any]:
+    def conversion(layer: Any) -> dict[str, Any]:
         if not initial:
             return {}
-        return {"initial_state": tuple(layer.start) if kind == "LSTM" else layer.start[0]}
+        state = tuple(layer.start) if kind == "LSTM" else layer.start[0]
+        return {"initial_state": state}
 
     return Configuration(
         family="recurrence",
@@ -79,12 +89,12 @@ def recurrence(
         inputs=lambda: (torch.randn(BATCH, POINTS, dim),),
         reference=reference,
         apply=apply,
-        options=given,
+        options=conversion,
     )
 
 
 def _family(name: str, kind: str, **fixed: Any) -> list[Configuration]:
-    """What each of torch's recurrences can be asked to do."""
+    """Return the configurations of a recurrence with each of its options."""
     both = {"bidirectional": True}
     return [
         recurrence(name, kind, **fixed),
@@ -108,7 +118,7 @@ def _family(name: str, kind: str, **fixed: Any) -> list[Configuration]:
 
 
 def cell(kind: str, **options: Any) -> Configuration:
-    """A cell, point after point."""
+    """Return a configuration of a cell, which is applied point after point."""
 
     def reference(layer: Any, u: Tensor) -> Tensor:
         state, out = None, []
@@ -155,7 +165,7 @@ def _speed(label: str, kind: str, shape: tuple[int, int, int], width: int, **opt
     return label, made.build, lambda: torch.randn(shape), made.reference, made.apply
 
 
-# (label, build, make_input, reference, apply), for timing against the layer itself.
+# Rows of :mod:`.speed`, timed against the layer itself.
 SPEED = [
     _speed("LSTM 128→256, B=8, N=256", "LSTM", (8, 256, 128), 256),
     _speed(

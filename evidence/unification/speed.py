@@ -1,9 +1,9 @@
-"""Converted layers against the layers themselves: forward, and forward + backward.
+"""Times of converted layers against the layers themselves: forward, and forward + backward.
 
-The files of this folder have lists ``SPEED``, each row (label, build, make_input,
-reference, apply): ``build()`` makes the layer, ``make_input()`` a tensor or a tuple of them,
-``reference(layer, *inputs)`` and ``apply(operator, *inputs)`` are what is timed. An answer that
-differs is not timed. The aim is a ratio of at most 1.2.
+The files of this folder have lists ``SPEED`` with rows (label, build, make_input, reference,
+apply). ``build()`` makes the layer and ``make_input()`` a tensor or a tuple of tensors;
+``reference(layer, *inputs)`` and ``apply(operator, *inputs)`` are timed. A different answer is not
+timed. The goal is a ratio of at most 1.2.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Row = tuple[
 
 
 def families() -> dict[str, list[Row]]:
-    """The lists ``SPEED`` by the name of their file."""
+    """Return the lists ``SPEED`` by the names of their files."""
     package = importlib.import_module(__package__ or "evidence.unification")
     names = [module.name for module in pkgutil.iter_modules(package.__path__)]
     found = {name: importlib.import_module(f"{package.__name__}.{name}") for name in names}
@@ -43,14 +43,14 @@ def families() -> dict[str, list[Row]]:
 
 
 def on_points(y: Tensor, shape: torch.Size) -> Tensor:
-    """A layer's output as the operator gives it, points on the second dimension: channels move
-    behind the grid.
-    """
-    return y if y.shape == shape else y.flatten(2).mT
+    """Return a layer's output with points in the second dimension and channels in the last."""
+    if y.shape == shape:
+        return y
+    return y.flatten(2).mT
 
 
 def cases(row: Row, repeats: int = 21) -> Iterator[Case]:
-    """The forward without gradients, and the forward with the gradients of all parameters."""
+    """Yield the cases of a row: forward, and forward with the gradients of all parameters."""
     label, build, make_input, reference, apply = row
     torch.manual_seed(0)
     layer = build().eval()
@@ -70,47 +70,49 @@ def cases(row: Row, repeats: int = 21) -> Iterator[Case]:
     ways = {"layer": layer_forward, "operator": operator_forward}
     silent = {name: Entry(no_grad(way)) for name, way in ways.items()}
     yield Case(f"{label}: forward", silent["layer"].run, silent, repeats=repeats)  # type: ignore[arg-type]
-    step = {
-        name: Entry(lambda way=way: with_gradients(way(), parameters)) for name, way in ways.items()
-    }
+    step = {}
+    for name, way in ways.items():
+        step[name] = Entry(lambda way=way: with_gradients(way(), parameters))
     name = f"{label}: forward+backward"
     yield Case(name, step["layer"].run, step, tolerance=1e-3, repeats=repeats)  # type: ignore[arg-type]
 
 
 def table(found: dict[str, Any]) -> str:
-    """The figures as the documentation shows them: one row a layer."""
-    ratio = {row["case"]: row["ratio"] for row in found["cases"] if row["way"] == "operator"}
-    labels = dict.fromkeys(case.rsplit(": ", 1)[0] for case in ratio)
-    rows = [
-        (label, *(f"{ratio[f'{label}: {way}']:.2f}" for way in ("forward", "forward+backward")))
-        for label in labels
-    ]
+    """Return the documentation's table of ratios, with one row per layer."""
+    ratios: dict[str, dict[str, str]] = {}
+    for row in found["cases"]:
+        if row["way"] == "operator":
+            label, way = row["case"].rsplit(": ", 1)
+            ratios.setdefault(label, {})[way] = f"{row['ratio']:.2f}"
+    rows = [(label, one["forward"], one["forward+backward"]) for label, one in ratios.items()]
     machine = machine_line(found["machine"] | {"sgemm_gflops": None})
     return f"{as_table(('layer', 'forward', 'forward and backward'), rows)}\n\n{machine}"
 
 
 def timed(options: Options) -> Iterator[dict[str, Any]]:
-    """Rows of the families in ``options.only``."""
-    known, repeats = families(), 2 if options.small else 21
+    """Time the families of ``--only``, or all, and yield their rows."""
+    known = families()
+    repeats = 2 if options.small else 21
     for family in options.chosen(known):
         for row in known[family]:
             yield from time_cases(cases(row, repeats), family=family)
 
 
 def time(options: Options) -> None:
-    """Every family; families that are not timed now stay as they were."""
+    """Time families and replace their rows in the file."""
     machine, rows = with_rate(), list(timed(options))
     before = load("unification-speed.json", options.results) or {"cases": []}
     again = {row["family"] for row in rows}
-    kept = [row for row in before["cases"] if row["family"] not in again]
-    found = {"machine": machine, "cases": kept + rows}
+    others = [row for row in before["cases"] if row["family"] not in again]
+    found = {"machine": machine, "cases": others + rows}
     save(found, "unification-speed.json", options.results)
 
 
 def cases_again(options: Options) -> list[dict[str, Any]]:
-    """As :func:`evidence.kit.check.fallen` reads them."""
+    """Time the cases again, for ``check``."""
     return theirs_first(list(timed(options)))
 
 
 def committed() -> list[dict[str, Any]]:
+    """Return the committed rows, for ``check``."""
     return theirs_first(load("unification-speed.json")["cases"])

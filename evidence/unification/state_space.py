@@ -1,4 +1,4 @@
-"""State space models against literal recurrences, and Mamba mixers against their own slow forward."""
+"""Configurations of state space models, compared with literal recurrences, and of Mamba mixers."""
 
 from __future__ import annotations
 
@@ -22,23 +22,19 @@ FAMILY = "state space"
 TIMES = torch.tensor([0.0, 0.4, 0.5, 1.3, 2.0], dtype=torch.float64)
 
 
-# --- recurrences as a textbook writes them --------------------------------------------------------
+# --- literal recurrences --------------------------------------------------------------------------
 
 
 class LoopedSystem(nn.Module):
-    """h_t = Ā h_{t-1} + B̄ u_t + b, y_t = C h_t + D u_t, one step after the other; Ā and B̄ by the
-    rule's own formula.
-    """
+    """h_t = Ā h_{t-1} + B̄ u_t + b, y_t = C h_t + D u_t, with Ā and B̄ by the formula of a rule."""
 
     def __init__(
         self, size: int, inputs: int, outputs: int, rule: str | None, *, rnn: bool = False
     ):
         super().__init__()
         self.rule, self.rnn = rule, rnn
-        self.a, self.b = (
-            nn.Parameter(0.3 * torch.randn(size, size)),
-            nn.Parameter(torch.randn(size, inputs)),
-        )
+        self.a = nn.Parameter(0.3 * torch.randn(size, size))
+        self.b = nn.Parameter(torch.randn(size, inputs))
         self.c = nn.Parameter(torch.randn(outputs, size))
         self.initial = nn.Parameter(torch.randn(size))
         self.bias = nn.Parameter(torch.randn(size)) if rnn else None
@@ -46,6 +42,7 @@ class LoopedSystem(nn.Module):
         self.step = None if rule is None else nn.Parameter(torch.tensor(0.3))
 
     def recurrence(self) -> tuple[Tensor, Tensor]:
+        """Return Ā and B̄."""
         if self.rule is None or self.step is None:
             return self.a, self.b
         one, a = torch.eye(len(self.a)).to(self.a), self.a * self.step
@@ -54,21 +51,29 @@ class LoopedSystem(nn.Module):
         if self.rule == "bilinear":
             inverse = torch.linalg.inv(one - a / 2)
             return inverse @ (one + a / 2), inverse @ self.b * self.step
-        return torch.linalg.matrix_exp(a), torch.linalg.inv(self.a) @ (
-            torch.linalg.matrix_exp(a) - one
-        ) @ self.b
+        exponential = torch.linalg.matrix_exp(a)
+        return exponential, torch.linalg.inv(self.a) @ (exponential - one) @ self.b
 
     def forward(self, u: Tensor) -> Tensor:
         a, b = self.recurrence()
         h, out = self.initial.expand(len(u), -1), []
         for u_t in u.unbind(1):
-            h = h @ a.mT + u_t @ b.mT + (0 if self.bias is None else self.bias)
-            out.append(h @ self.c.mT + (0 if self.d is None else u_t @ self.d.mT))
+            h = h @ a.mT + u_t @ b.mT
+            if self.bias is not None:
+                h = h + self.bias
+            out.append(self.output(h, u_t))
         return torch.stack(out, 1)
+
+    def output(self, h: Tensor, u_t: Tensor) -> Tensor:
+        """Return C h_t + D u_t."""
+        y = h @ self.c.mT
+        if self.d is not None:
+            y = y + u_t @ self.d.mT
+        return y
 
 
 class LoopedTimes(LoopedSystem):
-    """h' = A h + B u at irregular times, u an impulse of its point's mass."""
+    """h' = A h + B u at irregular times, where u is a sum of impulses with the points' masses."""
 
     def __init__(self, size: int, inputs: int, outputs: int):
         super().__init__(size, inputs, outputs, None)
@@ -78,25 +83,24 @@ class LoopedTimes(LoopedSystem):
         h, out, before = self.initial.expand(len(u), -1), [], torch.zeros_like(domain.measure[0])
         for t, mass, u_t in zip(domain.positions[:, 0], domain.measure, u.unbind(1)):
             h = h @ torch.linalg.matrix_exp(self.a * (t - before)).mT + mass * u_t @ self.b.mT
-            out.append(h @ self.c.mT + (0 if self.d is None else u_t @ self.d.mT))
+            out.append(self.output(h, u_t))
             before = t
         return torch.stack(out, 1)
 
 
 def times(u: Tensor) -> Domain:
-    """Irregular times in the signal's precision."""
+    """Return irregular times in the signal's precision."""
     return Domain.timestamps(TIMES.to(u.dtype))
 
 
 class LoopedDiagonal(nn.Module):
-    """S4D with one state a conjugate pair and channel, one step after the other."""
+    """S4D as a loop over steps, with one complex state per conjugate pair and channel."""
 
     def __init__(self, channels: int, size: int, rule: str):
         super().__init__()
-        self.kernel, self.rule = (
-            DiagonalStateSpaceKernel(channels, state=size, discretization=rule, initial_state=True),  # type: ignore
-            rule,
-        )
+        options: Any = {"state": size, "discretization": rule, "initial_state": True}
+        self.kernel = DiagonalStateSpaceKernel(channels, **options)
+        self.rule = rule
 
     def forward(self, u: Tensor) -> Tensor:
         k: Any = self.kernel
@@ -116,7 +120,7 @@ class LoopedDiagonal(nn.Module):
 
 
 class LoopedSelective(nn.Module):
-    """The selective scan, one step after the other."""
+    """The selective scan as a loop over steps."""
 
     def __init__(self, channels: int, size: int, rule: str):
         super().__init__()
@@ -175,9 +179,10 @@ def _selective(module: LoopedSelective) -> IntegralOperator:
 
 
 class WithoutCasts(TorchFunctionMode):
-    """``x.float()`` and ``x.to(torch.float32)`` leave x as it is: mixers cast parts of a float64 scan
-    to float32, some norms all of theirs, and an error of 1e-10 cannot be seen through that. In
-    float32 nothing changes.
+    """Ignore ``x.float()`` and ``x.to(torch.float32)``.
+
+    Mixers cast parts of a float64 scan to float32, and so do some norms, which would hide an error
+    of 1e-10.
     """
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
@@ -188,23 +193,24 @@ class WithoutCasts(TorchFunctionMode):
 
 
 def uncast(module: Callable[[Tensor], Tensor], u: Tensor) -> Tensor:
-    """The module's own forward, in the precision of its input throughout."""
+    """Call a module in the precision of its input throughout."""
     with WithoutCasts():
         return module(u)
 
 
 def mixer(dim: int, **options: Any) -> nn.Module:
-    """Hugging Face's MambaMixer with random weights."""
+    """Make Hugging Face's MambaMixer with random weights."""
     from transformers import MambaConfig
     from transformers.models.mamba.modeling_mamba import MambaMixer
     from transformers.utils import logging
 
-    logging.set_verbosity_error()  # that no CUDA kernel is installed is no news here
+    # It would warn that no CUDA kernel is installed.
+    logging.set_verbosity_error()
     return MambaMixer(MambaConfig(hidden_size=dim, num_hidden_layers=1, **options), 0).eval()
 
 
 def block(dim: int, **options: Any) -> nn.Module:
-    """mamba.py's MambaBlock with random weights."""
+    """Make mamba.py's MambaBlock with random weights."""
     from mambapy.mamba import MambaBlock, MambaConfig
 
     return MambaBlock(MambaConfig(d_model=dim, n_layers=1, **options)).eval()

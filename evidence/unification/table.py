@@ -1,4 +1,4 @@
-"""The measured errors as tables: of families in docs/unification.md, of all configurations in
+"""Tables of errors: of families in docs/unification.md, of all configurations in
 docs/results/unification.md.
 """
 
@@ -11,8 +11,7 @@ from ..kit.page import DOCS, head, insert, load, table, with_block
 FILE = "unification.json"
 COLUMNS = ("output", "inputs", "weights", "kernel")
 
-# Family to the formula of its kernel under a mass of one a point (attention: as a density), for the
-# overview.
+# Formulas of the families' kernels, with a mass of 1 per point (for attention as a density).
 FORMULAS = {
     "linear": r"$A\,\delta(x-y)$",
     "convolution": r"$\kappa(x-y)$, the tap at $x-y$; strided: queries on a sub-grid",
@@ -26,22 +25,22 @@ FORMULAS = {
 
 
 def families(rows: list[dict[str, Any]]) -> list[str]:
-    """Families in the order of the formulas, others after them."""
+    """Return the families in the order of the formulas, then others."""
     found = list(dict.fromkeys(row["family"] for row in rows))
     order = list(FORMULAS)
     return sorted(found, key=lambda name: order.index(name) if name in order else len(order))
 
 
 def overview(found: dict[str, Any]) -> str:
-    """A line a family: its formula, its picture, how many configurations were measured, their worst
-    errors.
-    """
+    """Return a table with a family per row: its formula, number of configurations, worst errors."""
     heads = ("family", "kernel", "measured", "output", "gradients", "explicit kernel", "float32")
     lines = []
     for name in families(found["configurations"]):
         rows = [row for row in found["configurations"] if row["family"] == name]
         done = [row for row in rows if "float64" in row]
-        count = f"{len(done)} of {len(rows)}" if len(done) < len(rows) else str(len(rows))
+        count = str(len(rows))
+        if len(done) < len(rows):
+            count = f"{len(done)} of {len(rows)}"
 
         def worst(*names: str, done: list[dict[str, Any]] = done) -> str:
             found = (row["float64"][column] for row in done for column in names)
@@ -54,7 +53,7 @@ def overview(found: dict[str, Any]) -> str:
 
 
 def page() -> str:
-    """docs/results/unification.md: every configuration."""
+    """Return the text of docs/results/unification.md, with every configuration."""
     found = load("unification.json")
     parts = [
         head("Results: every classical layer as an integral operator", "unification", FILE)
@@ -73,7 +72,7 @@ def page() -> str:
 
 
 def blocks() -> str:
-    """docs/unification.md with its overview and its table of speed."""
+    """Return the text of docs/unification.md with new tables of errors and times."""
     from . import speed
 
     text = with_block(DOCS / "unification.md", "unification", overview(load(FILE)))
@@ -87,7 +86,12 @@ def _cells(row: dict[str, Any]) -> list[str]:
 
 
 def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.0e}" if value else "0"
+    """Format an error."""
+    if value is None:
+        return ""
+    if value == 0:
+        return "0"
+    return f"{value:.0e}"
 
 
 def _machine(found: dict[str, Any]) -> str:

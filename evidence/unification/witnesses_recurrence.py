@@ -1,5 +1,5 @@
-"""What recurrences cannot do and an integral operator can: see both sides of a point, and remember
-more than its state.
+"""Integral operators that recurrences provably cannot express: those that read both sides of a
+point, and those that remember more than a recurrence's state.
 """
 
 from __future__ import annotations
@@ -17,8 +17,12 @@ DOUBLE = {"dtype": torch.float64}
 
 @dataclass(frozen=True)
 class Smoothing:
-    """Relative errors (root mean square, white noise): our operator, the best causal operator there
-    is, a fitted state space model.
+    """Relative errors in the root mean square on white noise.
+
+    Attributes:
+        operator: of our operator.
+        causal: of the best causal operator.
+        fitted: of a fitted state space model.
     """
 
     operator: float
@@ -28,9 +32,13 @@ class Smoothing:
 
 @dataclass(frozen=True)
 class Memory:
-    """Relative errors on what the future takes from the past: our operator; by state size, the
-    smallest that any recurrence of that size can have, and that of a fitted one, linear and free to
-    change at every step.
+    """Relative errors of later outputs as functions of earlier inputs.
+
+    Attributes:
+        operator: of our operator.
+        bound: by state size, the smallest error of any recurrence.
+        fitted: by state size, the error of a fitted linear recurrence with free matrices at every
+            step.
     """
 
     operator: float
@@ -39,7 +47,7 @@ class Memory:
 
 
 class TwoSided(PairKernel):
-    """e^{-|x - y| / scale}."""
+    """K = e^{-|x - y| / scale}."""
 
     reads_query = False
 
@@ -52,8 +60,9 @@ class TwoSided(PairKernel):
 
 
 class Expansion(PairKernel):
-    """φ_1(x) φ_1(y) + ... + φ_R(x) φ_R(y) with cosines φ, orthogonal on each half of the unit
-    interval as well.
+    """K = φ_1(x) φ_1(y) + ... + φ_R(x) φ_R(y).
+
+    The φ are cosines, which are orthogonal on each half of the unit interval too.
     """
 
     reads_query = False
@@ -63,7 +72,7 @@ class Expansion(PairKernel):
         self.rank = rank
 
     def features(self, x: Tensor) -> Tensor:
-        """φ(x), (..., R)."""
+        """Return φ(x), (..., R)."""
         k = torch.arange(self.rank, dtype=x.dtype)
         return (2 * torch.pi * k * x).cos() * torch.where(k == 0, 1.0, 2.0).sqrt()
 
@@ -74,11 +83,11 @@ class Expansion(PairKernel):
 def two_sided_smoothing(
     n: int = 48, scale: float = 6.0, *, states: int = 4, steps: int = 40
 ) -> Smoothing:
-    """Exponential smoothing over both sides (ITNet E.9), against causal systems.
+    """Compare exponential smoothing over both sides (ITNet, E.9) with causal systems.
 
-    For white noise the best causal operator of any kind keeps the kernel's causal half: each
-    missing entry is an independent error. The reference is the classical filter of two passes,
-    which needs the whole signal before its first output.
+    For white noise the best causal operator is the kernel's causal half: each missing entry is an
+    independent error. The reference is the classical filter with two passes, which needs the
+    complete signal before its first output.
 
     Example:
         >>> found = two_sided_smoothing(16, steps=2)
@@ -106,23 +115,26 @@ def two_sided_smoothing(
 
 
 def two_passes(u: Tensor, scale: float) -> Tensor:
-    """Smoothing forwards and backwards, (B, N, 1)."""
-    decay, sides = torch.exp(torch.tensor(-1.0 / scale, **DOUBLE)), []
-    for signal in (u, u.flip(1)):
+    """Smooth a signal (B, N, 1) forwards and backwards."""
+    decay = torch.exp(torch.tensor(-1.0 / scale, **DOUBLE))
+
+    def one_pass(signal: Tensor) -> Tensor:
         state, out = torch.zeros_like(u[:, 0]), []
         for u_t in signal.unbind(1):
             state = decay * state + u_t
             out.append(state)
-        sides.append(torch.stack(out, 1))
-    return sides[0] + sides[1].flip(1) - u
+        return torch.stack(out, 1)
+
+    # Both passes have the point itself.
+    return one_pass(u) + one_pass(u.flip(1)).flip(1) - u
 
 
 def state_against_rank(rank: int = 6, n: int = 24, *, steps: int = 200) -> Memory:
-    """A kernel of rank R against recurrences of N < R states (ITNet E.10).
+    """Compare a kernel of rank R with recurrences of N < R states (ITNet, E.10).
 
-    All that the outputs after a point take from the inputs before it passes through the N numbers
-    of the state, so that block of the kernel has rank N at most, whatever the recurrence: its error
-    is at least the block's singular values beyond N.
+    Outputs after a point depend on inputs before it only through the N numbers of the state. That
+    block of a recurrence's kernel therefore has rank N at most, and its error is at least the norm
+    of the block's singular values beyond N.
 
     Example:
         >>> found = state_against_rank(3, 12, steps=3)
@@ -143,8 +155,8 @@ def state_against_rank(rank: int = 6, n: int = 24, *, steps: int = 200) -> Memor
 
 
 def _fit_recurrence(target: Tensor, size: int, steps: int) -> float:
-    """Error of h_t = A_t h_{t-1} + b_t u_t, y_t = c_t h_t on the block of later outputs and earlier
-    inputs, all A, b, c learned.
+    """Fit h_t = A_t h_{t-1} + b_t u_t, y_t = c_t h_t to the block of later outputs and earlier
+    inputs, with all A, b and c learned; return the relative error.
     """
     later, earlier = target.shape
     generator = torch.Generator().manual_seed(size)
@@ -166,7 +178,7 @@ def _fit_recurrence(target: Tensor, size: int, steps: int) -> float:
 
 
 def _fit(misfit, parameters: list[Tensor], steps: int) -> float:
-    """The misfit after L-BFGS."""
+    """Minimise a misfit by L-BFGS and return it."""
     options = {"line_search_fn": "strong_wolfe", "tolerance_grad": 1e-12, "tolerance_change": 0.0}
     optimizer = torch.optim.LBFGS(parameters, max_iter=steps, history_size=50, **options)
 

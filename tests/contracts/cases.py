@@ -1,7 +1,6 @@
-"""What the contract suite needs to know of an operator: two methods, and what it does not serve, by
-name.
+"""The cases of the contract suite: an operator, its domains, and the domains that it refuses.
 
-Operators that are not registered (converted layers) bring their cases as a list ``CASES`` in a file
+Operators that are not registered (converted layers) have their cases in a list ``CASES`` in a file
 of ``families/``.
 """
 
@@ -27,15 +26,22 @@ def positions(dim: int, n: int = POINTS, seed: int = 0) -> torch.Tensor:
 
 
 class OperatorCase:
-    """A registered operator with options. A family with needs of its own overrides :meth:`operator`
-    or :meth:`domains`.
+    """A registered operator with options; a subclass overrides :meth:`operator` or :meth:`domains`.
 
-    ``dim``: width of u. ``invariant``: parameters the output does not depend on, exactly; every
-    other one must receive a gradient. ``plain``: the domain of tests that need only one. ``cross``:
-    queries may live on another domain. ``permutes``: points may come in any order. ``transforms``:
-    a Fourier transform mixes the rounding errors of all points. ``traced``: the operator compiles
-    and exports, in the ``orders`` (causal or not) and with the ``measure`` named; ``any_length``:
-    exported once for any number of points. What is not served must be refused.
+    The operator must refuse domains that it does not accept.
+
+    Attributes:
+        dim: width of u.
+        transforms: a Fourier transform mixes the rounding errors of all points.
+        invariant: parameters that the output does not depend on; every other parameter must receive
+            a gradient.
+        plain: the domain of tests that need only one.
+        cross: queries may have another domain.
+        permutes: points may come in any order.
+        traced: the operator compiles and exports.
+        any_length: one export serves any number of points.
+        orders: the orders that compile and export, causal (True) or not.
+        measure: the measure of the traced domains.
     """
 
     dim: int = DIM
@@ -55,8 +61,9 @@ class OperatorCase:
         self.label = label or name
 
     def operator(self) -> torch.nn.Module:
-        """The operator in float64, with parameters moved off their initial values so that every
-        term counts.
+        """Return the operator in float64, with its parameters moved off their initial values.
+
+        There every term counts.
         """
         torch.manual_seed(1)
         operator = create_operator(self.name, DIM, HEADS, **self.options).double()
@@ -66,22 +73,21 @@ class OperatorCase:
         return operator
 
     def domains(self) -> dict[str, Domain]:
-        """Domains of POINTS points that the operator must serve, by name; batched ones for BATCH
-        elements, or for one that all of these share.
+        """Return the domains of POINTS points that the operator must accept, by name.
+
+        Batched domains have BATCH elements, or one that the batch shares.
         """
         return self.standard_domains() | self.padded_grids()
 
     def refused(self) -> dict[str, Domain]:
-        """Domains that the operator must refuse with a DomainError: the standard ones that it does
-        not serve.
-        """
+        """Return the other standard domains, which the operator must refuse with a DomainError."""
         served = self.domains()
         return {
             name: domain for name, domain in self.standard_domains().items() if name not in served
         }
 
     def padded_grids(self) -> dict[str, Domain]:
-        """Sequences of several lengths on one line, whose regular points a transform may use."""
+        """Return sequences of several lengths on one line with regular points."""
         if self.position_dim > 1:
             return {}
         valid = torch.tensor([[True] * POINTS, [True] * (POINTS - 2) + [False] * 2])
@@ -93,8 +99,9 @@ class OperatorCase:
 
     @staticmethod
     def element(domain: Domain, b: int) -> Domain:
-        """Element b of a batch alone, or of one that shares the domain, without the padding at its
-        end; what lies between its points stays.
+        """Return the domain of a batch's element b, without the padding at its end.
+
+        Padding between its points stays.
         """
 
         def own(x: torch.Tensor) -> torch.Tensor:
@@ -115,8 +122,8 @@ class OperatorCase:
         return alone[:n] if n < domain.size else alone
 
     def standard_domains(self) -> dict[str, Domain]:
-        """One domain of every kind there is: copies, so that no test meets the cache of another."""
-        # Domains of families draw what they add from here, the same numbers at every call.
+        """Return one domain of every kind, as copies, so that tests do not share caches."""
+        # Families draw their further domains after this seed, the same at every call.
         torch.manual_seed(2)
         return {name: replace(domain) for name, domain in standard(self.position_dim).items()}
 
@@ -195,7 +202,7 @@ class SoftmaxCase(OperatorCase):
 
 
 class CKConvCase(OperatorCase):
-    """Of a weight with one input the direction is a sign: its parameter is an exact invariance."""
+    """The direction of a weight with one input is a sign, so the output does not depend on it."""
 
     transforms = True
 
@@ -205,13 +212,13 @@ class CKConvCase(OperatorCase):
 
 
 class GraphCase(OperatorCase):
-    """A token graph: no queries on another domain."""
+    """A token graph, which takes no queries on another domain."""
 
     cross = False
 
 
 class StreamingCase(GraphCase):
-    """Running sums over all points before: no pairs in causal order."""
+    """Running sums over all earlier points, which take no pairs in causal order."""
 
     def domains(self):
         unserved = ("causal window", "causal reach")
@@ -219,20 +226,22 @@ class StreamingCase(GraphCase):
 
 
 class WindowCase(OperatorCase):
-    """Softmax on the last points: domains have an order."""
+    """Softmax on the last points, whose domains have an order."""
 
     plain = "causal"
     permutes = False
     orders = (True,)
-    any_length = False  # blocks of keys overlap, and torch.export takes their number for a fact
+    # Blocks of keys overlap, and torch.export takes their number as a constant.
+    any_length = False
 
     def domains(self):
         return {name: domain for name, domain in super().domains().items() if domain.causal}
 
 
 class DecayCase(WindowCase):
-    """The past fades: domains have an order, and queries are their points. Rates are made large, so
-    that they show on few points.
+    """A decay of the past, whose domains have an order and whose queries are their points.
+
+    The rates are large, so that they matter among 6 points.
     """
 
     cross = False
@@ -251,7 +260,7 @@ class DecayCase(WindowCase):
         return operator
 
     def domains(self):
-        """With a clock of each sample, which has gaps."""
+        """Return the standard domains, and clocks of one or of each sample, which have gaps."""
         generator = torch.Generator().manual_seed(7)
         steps = torch.rand(BATCH, POINTS, generator=generator, dtype=torch.float64) + 0.1
         gaps = torch.tensor([[1, 1, 0, 1, 1, 1], [0, 1, 1, 0, 1, 0]]).bool()
@@ -263,7 +272,7 @@ class DecayCase(WindowCase):
 
 
 def cases(names: list[str] | None = None) -> list[OperatorCase]:
-    """Every registered operator, the ones with variants more than once."""
+    """Return every registered operator; those with variants occur more than once."""
     special: dict[str, list[OperatorCase]] = {
         "softmax": [SoftmaxCase("softmax")],
         "ckconv": [

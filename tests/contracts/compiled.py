@@ -1,6 +1,8 @@
-"""The part of the contract that compiles and exports, as a script: jaxtyping's import hook breaks
-torch.compile, so it runs in a process without the hook. ``python -m tests.contracts.compiled
-BACKEND [--import FILE] [--operator NAME]`` prints one line a check.
+"""The checks of the contract that compile and export, as a script.
+
+jaxtyping's import hook breaks torch.compile, so they run in a process without the hook. The command
+``python -m tests.contracts.compiled BACKEND [--import FILE] [--operator NAME]`` prints one line per
+check.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ def check_compiled(case: OperatorCase, backend: str, causal: bool) -> None:
 
 
 def check_default_domain(case: OperatorCase) -> None:
-    """The operator by itself, compiled and exported before it was ever called."""
+    """Compile and export the operator alone, before its first call."""
     torch._dynamo.reset()
     operator, u = case.operator(), torch.randn(BATCH, POINTS, case.dim, dtype=torch.float64)
     compiled = torch.compile(operator, backend="eager", fullgraph=True)(u)

@@ -1,4 +1,4 @@
-"""What the processes of a :class:`.pool.Pool` do. Each job returns what every rank found."""
+"""Jobs for the processes of a :class:`.pool.Pool`; each returns the result of its rank."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from fredholm.errors import FredholmError
 
 from ..contracts.cases import BATCH, POINTS, OperatorCase, cases
 
-SIZES = {2: (4, 2), 3: (4, 0, 2), 4: (3, 0, 2, 1)}  # of POINTS: uneven, one rank has none
+# Numbers of points on each rank, by the number of ranks: uneven, and one rank may have none.
+SIZES = {2: (4, 2), 3: (4, 0, 2), 4: (3, 0, 2, 1)}
 
 
 def find_case(label: str) -> OperatorCase:
@@ -29,7 +30,7 @@ def features(case: OperatorCase, seed: int, batch: int = BATCH) -> Tensor:
 
 
 def differences(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> dict[str, float]:
-    """Largest differences relative to the largest magnitude."""
+    """Return the largest differences relative to the largest magnitude."""
     out = {}
     for name, want in wanted.items():
         scale = max(float(want.detach().abs().max()) if want.numel() else 0.0, 1e-3)
@@ -39,7 +40,7 @@ def differences(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> dict[str
 
 
 def compare(mesh: Any, label: str, where: str, strategy: Any = None) -> dict[str, float]:
-    """Output and gradients of an operator at this rank's points against the whole's."""
+    """Compare output and gradients at this rank's points with those on one process."""
     case = find_case(label)
     operator, domain = case.operator().eval(), case.domains()[where]
     if strategy is not None:
@@ -71,9 +72,7 @@ def shard(domain: Domain, mesh: Any) -> tuple[Domain, slice]:
 
 
 def contract(mesh: Any, label: str, domains: list[str] | None = None) -> dict[str, Any]:
-    """:func:`compare` and :func:`exchange_of` on domains of a case; what is refused, by the
-    error.
-    """
+    """Return :func:`compare` and :func:`exchange_of` on domains of a case, or the error's text."""
     out: dict[str, Any] = {}
     for where in domains or list(find_case(label).domains()):
         try:
@@ -84,7 +83,7 @@ def contract(mesh: Any, label: str, domains: list[str] | None = None) -> dict[st
 
 
 def hidden_in_reach(mesh: Any, causal: bool) -> dict[str, float]:
-    """A window of two visible points, in which hidden ones lie at the cuts between the ranks."""
+    """Compare a window of two visible points, with hidden points at the cuts between the ranks."""
     from fredholm.operators import create_operator
 
     domain = Domain.line(POINTS, causal=causal, reach=2)
@@ -109,14 +108,14 @@ def hidden_in_reach(mesh: Any, causal: bool) -> dict[str, float]:
 
 
 def exchange_of(mesh: Any, label: str, where: str) -> str:
-    """What passes between the ranks, as ``plan`` says it."""
+    """Return the name that ``plan`` has for the exchange between the ranks."""
     case = find_case(label)
     operator, domain = case.operator().eval(), case.domains()[where]
     return operator.plan(shard(domain, mesh)[0]).exchange
 
 
 def traffic(mesh: Any, name: str, points: int, causal: bool) -> int:
-    """How many numbers a rank sends in a forward of an operator on a line."""
+    """Return the number of values that a rank sends in a forward of an operator on a line."""
     from fredholm.operators import create_operator
 
     operator = create_operator(name, 8, 2).eval()
@@ -127,7 +126,7 @@ def traffic(mesh: Any, name: str, points: int, causal: bool) -> int:
 
 
 def crossed(mesh: Any, label: str, where: str) -> dict[str, float]:
-    """Queries on a domain of their own, sharded over the same ranks."""
+    """Compare an operator with queries on another domain, sharded over the same ranks."""
     case = find_case(label)
     operator, domain = case.operator(), case.domains()[where]
     places = torch.rand(4, case.position_dim, dtype=torch.float64, generator=seeded(9))
@@ -239,7 +238,7 @@ MODELS: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
 
 
 def make_inputs(name: str, shape: tuple[int, ...]) -> Tensor:
-    """With padding, gaps and times where the name says so."""
+    """Return random inputs, with padding, gaps or times as the model's name requires."""
     values = torch.randn(shape, generator=seeded(1), dtype=torch.float64)
     if name == "gaps":
         # An end of the first sample: where the grid ends is read off other samples' positions.
@@ -260,16 +259,15 @@ def make_model(name: str) -> tuple[torch.nn.Module, Tensor]:
     torch.manual_seed(0)
     head = {"outputs": 3, **changes.get("head", {})}
     model = create_model(preset, **{**changes, "head": head}).double().eval()
-    with torch.no_grad():  # off the initial values, at which some gradients vanish
+    # At the initial values some gradients vanish.
+    with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
     return model, make_inputs(name, shape)
 
 
 def model_on_shards(mesh: Any, name: str) -> dict[str, float]:
-    """Loss and all gradients of a model of whose samples this rank reads its part only against the
-    whole's.
-    """
+    """Compare loss and gradients of a model whose samples are sharded with those on one process."""
     from fredholm.lab.data.parts import Stretch
 
     model, inputs = make_model(name)
@@ -283,7 +281,8 @@ def model_on_shards(mesh: Any, name: str) -> dict[str, float]:
     start, stop = Stretch(rank, count, axis, grain=model.encoder.grain)(inputs.shape[axis])
     answer = model(inputs.narrow(axis, start, stop - start), mesh=mesh)
     loss = torch.nn.functional.cross_entropy(answer, target)
-    (loss / count).backward()  # computed alike on every rank
+    # The loss is the same on every rank.
+    (loss / count).backward()
     sum_gradients(model, Shards.over(mesh))
     found = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
     found["loss"] = loss.detach()
@@ -291,7 +290,7 @@ def model_on_shards(mesh: Any, name: str) -> dict[str, float]:
 
 
 def read_outs(mesh: Any) -> dict[str, float]:
-    """Every read-out of sharded points against the whole's, values and gradients."""
+    """Compare every read-out of sharded points with that on one process, and its gradients."""
     from fredholm.models.heads import read_out
 
     valid = torch.tensor([[True] * POINTS, [True] * 3 + [False] * 3, [False] * POINTS])
@@ -313,7 +312,7 @@ def read_outs(mesh: Any) -> dict[str, float]:
 
 
 def refusals(mesh: Any) -> dict[str, str]:
-    """What bad input is answered with, by name."""
+    """Return the errors of invalid inputs by name."""
     from torch.distributed.device_mesh import init_device_mesh
 
     from fredholm.convert import as_operator
@@ -362,7 +361,7 @@ def refusals(mesh: Any) -> dict[str, str]:
 
 
 def own_parts(mesh: Any) -> dict[str, float]:
-    """A domain from each rank's own points, none of which another rank has seen, grid or not."""
+    """Compare a domain that each rank makes from its points alone, as a grid and otherwise."""
     case = find_case("itnet")
     operator, whole = case.operator(), case.domains()["masses"]
     part, rows = shard(whole, mesh)
@@ -383,8 +382,9 @@ def own_parts(mesh: Any) -> dict[str, float]:
 
 
 def traced_ring(mesh: Any) -> dict[str, int]:
-    """Of the messages of a forward of a ring, how many began before the block before was computed:
-    by its matrix products in the trace.
+    """Count the messages of a ring's forward that begin before the previous block is computed.
+
+    The block's matrix products show this in a trace.
     """
     from evidence.parallel.speed import overlap_of
 
@@ -400,7 +400,7 @@ def traced_ring(mesh: Any) -> dict[str, int]:
 
 
 def leave(mesh: Any, how: str) -> str:
-    """Rank 1 dies, or answers too late; what the others are told."""
+    """Let rank 1 die, or answer too late; return the error of the other ranks."""
     from fredholm.integral import create_operator
 
     part = Domain.line(8).shard(mesh)
@@ -417,8 +417,9 @@ def leave(mesh: Any, how: str) -> str:
 
 
 def drawn_in_parts(mesh: Any, where: str, draws: int = 512) -> dict[str, float]:
-    """How far the mean of many draws in training, the samples of a batch, is from the exact
-    integral and its gradient, in standard errors of it.
+    """Compare the mean of many draws in training with the exact integral and its gradient.
+
+    The draws are the samples of a batch, and distances are in standard errors.
     """
     case = find_case("itnet")
     operator, domain = case.operator().requires_grad_(False), case.domains()[where]
@@ -428,7 +429,8 @@ def drawn_in_parts(mesh: Any, where: str, draws: int = 512) -> dict[str, float]:
     assert whole.grad is not None
     part, rows = shard(domain, mesh)
     operator.train().strategy = {"name": "monte_carlo", "samples": 4}
-    torch.manual_seed(mesh.get_local_rank())  # each rank draws for its own queries
+    # Each rank draws for its own queries.
+    torch.manual_seed(mesh.get_local_rank())
     local = whole.detach()[:, rows].repeat(draws, 1, 1).requires_grad_()
     out = operator(local, part)
     out.sum().backward()
@@ -444,8 +446,9 @@ def drawn_in_parts(mesh: Any, where: str, draws: int = 512) -> dict[str, float]:
 
 
 def dropped_branches(mesh: Any, name: str) -> Tensor:
-    """The answer at this rank's first point of samples that are the same at all of their points:
-    other ranks have the same exactly where they drop the same branches.
+    """Return the output at this rank's first point, for samples that are constant over the points.
+
+    Ranks that drop the same branches return the same.
     """
     from fredholm.families.continuous.splitting import Evolution, FeedForwardTerm, OperatorTerm
     from fredholm.integral import create_operator
@@ -468,7 +471,7 @@ def dropped_branches(mesh: Any, name: str) -> Tensor:
 
 
 def dense_system(mesh: Any, padded: bool) -> dict[str, float]:
-    """A system with a matrix of states, a bias and a state before the first point."""
+    """Compare a system with a matrix of states, a bias and a state before the first point."""
     from fredholm.integral import IntegralOperator
     from fredholm.kernels import StateSpaceKernel
 

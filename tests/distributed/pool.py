@@ -15,12 +15,14 @@ PRELOAD = ["torch", "torch.distributed.device_mesh", "fredholm.operators", "test
 
 
 class Pool:
-    """``pool.run(job, *arguments)`` calls ``job(mesh, *arguments)`` on every rank and returns what
-    each returned, or raises the first rank's failure.
+    """A group of processes: ``pool.run(job, *arguments)`` calls a job on every rank.
+
+    It calls ``job(mesh, *arguments)`` and returns the results of all ranks, or raises the failure
+    of the first rank that has one.
     """
 
     def __init__(self, count: int, seconds: float = 1800):
-        # a server of its own, so that nobody inherits this process's threads
+        # Processes of a separate server do not inherit this process's threads.
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOAD)
         self.count, self.pipes, self.processes = count, [], []
@@ -46,7 +48,7 @@ class Pool:
         return [answer for _, answer in answers]
 
     def ask(self, rank: int, job: Callable[..., Any], *arguments: Any) -> Any:
-        """What one rank returned, all others done with."""
+        """Return the result of one rank, after all others are done."""
         for pipe in self.pipes:
             pipe.send((job, arguments))
         assert self.pipes[rank].poll(60), f"rank {rank} did not answer"

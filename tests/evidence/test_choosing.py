@@ -66,14 +66,14 @@ def test_operators_are_picked_on_validation_and_judged_on_the_test_split():
     assert decide.take(worse) == "**gru**"
 
 
-def test_what_chance_explains_is_either():
+def test_a_difference_within_chance_recommends_both():
     found = results({**ALL, "luna": (0.9, 0.5), "gru": (0.9, 0.5)})
     for run in found["runs"]:
         run["score"] += 0.1 * (-1) ** run["seed"] * (run["operator"] == "luna")
     assert decide.take(row_of(found)) == "gru or luna"
 
 
-def test_of_errors_the_smaller_is_better():
+def test_the_smaller_error_wins():
     element = ELEMENTS["long"]
     scores = dict.fromkeys(element.operators, (0.5, 0.5))
     found = results({**scores, "luna": (0.01, 0.01)}, element, refused=())
@@ -138,7 +138,7 @@ def test_the_contest_runs_end_to_end(tmp_path):
     assert "| softmax |" in decide.element_tables(found)
 
 
-def test_names_are_operators():
+def test_every_name_of_the_contest_is_registered():
     from fredholm.models import list_baselines
     from fredholm.operators import list_operators
 

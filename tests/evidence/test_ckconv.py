@@ -1,4 +1,4 @@
-"""The ways that the benchmark of continuous convolutions times are one function."""
+"""The benchmark of continuous convolutions: all timed ways compute one function."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from evidence.kit.clock import check
 from ..tolerances import assert_close
 
 
-def test_three_ways_of_one_convolution():
+def test_all_ways_compute_one_convolution():
     operator, u, domain = speed.make(12)
     expected = operator.dense(u, domain)
     for way in (speed.whole_kernel, speed.direct):
@@ -18,7 +18,7 @@ def test_three_ways_of_one_convolution():
         assert all(error < case.tolerance for error in check(case).values())
 
 
-def test_the_peers_read_real_points_only():
+def test_padding_does_not_change_the_peers():
     torch.manual_seed(0)
     for body, width in ((series.Recurrent(4, 6), 6), (series.Dilated(4, 6), 6)):
         model = series.Prepared(body, width, 3, gaps=True).eval()
@@ -36,7 +36,8 @@ def test_a_resampled_series_is_the_one_of_the_other_rate():
     half = resampled.Resampled(torch.nn.Identity(), 2)(padded)
     assert_close(half, full[:, ::2])
 
-    longer = torch.cat([padded, full.repeat(1, 2, 1)[:, :10]])  # a longer one beside it
+    # With a longer series in the batch.
+    longer = torch.cat([padded, full.repeat(1, 2, 1)[:, :10]])
     back = resampled.Resampled(torch.nn.Identity(), 0.5)(longer)
     assert back.shape[1] == 19
     assert_close(back[0, :13:2], full[0])
@@ -86,7 +87,8 @@ def test_losses_are_compared_seed_by_seed():
         for model, lost in (("ckcnn gaps", 0.1), *zip(series.PEERS, (0.2, 0.3 + seed, 0.4, 0.5)))
         for drop in (0.0, 0.7)
     ]
-    rows.append(row("gru", 2, 0.0, 0.5))  # a seed that has not finished
+    # This seed has not finished.
+    rows.append(row("gru", 2, 0.0, 0.5))
     found = claims.spared("plaid", claims.LOST)({"plaid": rows[:-1]})
     assert [round(x, 6) for x in found] == [0.1, 0.1]
     assert claims.spared("plaid", claims.LOST)({"plaid": rows[:-3]}) == found[:1]

@@ -1,4 +1,4 @@
-"""Every claim of the papers has a verdict and what it takes; every number is a committed one."""
+"""Every claim of the papers has a verdict, a command or hours, and numbers from committed files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from evidence.__main__ import parse
-from evidence.ckconv.equal_time import SECTIONS as TO_COME
+from evidence.ckconv.equal_time import SECTIONS as PLANNED
 from evidence.claims import rows
 from evidence.claims.page import VERDICTS, paper_table
 from evidence.kit.claims import (
@@ -27,7 +27,7 @@ from fredholm.training import list_recipes
 
 ROOT = Path(__file__).parents[2]
 PAPERS = rows.papers()
-GIVEN = [given for paper in PAPERS for given in paper["rows"]]
+ENTRIES = [entry for paper in PAPERS for entry in paper["rows"]]
 ALLOWED = {
     "claim", "where", "paper", "judged", "result", "test", "untestable", "least", "most", "trained",
     "scale", "digits", "command", "hours", "drawn", "refuted",
@@ -35,26 +35,26 @@ ALLOWED = {
 
 
 def test_no_row_lacks_verdict_command_or_hours():
-    assert len(GIVEN) > 100
-    for given in GIVEN:
-        row = rows.answer(given)
-        assert row.verdict in VERDICTS, given["claim"]
-        assert row.here, given["claim"]
-        assert given.get("command") or "hours" in given, given["claim"]
-        assert all(given[key] for key in ("claim", "where", "paper")), given
+    assert len(ENTRIES) > 100
+    for entry in ENTRIES:
+        row = rows.answer(entry)
+        assert row.verdict in VERDICTS, entry["claim"]
+        assert row.here, entry["claim"]
+        assert entry.get("command") or "hours" in entry, entry["claim"]
+        assert all(entry[key] for key in ("claim", "where", "paper")), entry
 
 
-def test_numbers_of_ours_are_read_and_not_typed():
-    for given in GIVEN:
-        assert set(given) <= ALLOWED, f"{given['claim']}: {sorted(set(given) - ALLOWED)}"
-        ways = {"judged", "result", "test", "refuted", "untestable"} & set(given)
-        assert not {"untestable", "refuted"} & ways or len(ways) == 1, given["claim"]
-        bounds = {"least", "most"} & set(given)
-        assert len(bounds) == ("result" in given and not given.get("trained")), given["claim"]
+def test_our_numbers_come_from_result_files():
+    for entry in ENTRIES:
+        assert set(entry) <= ALLOWED, f"{entry['claim']}: {sorted(set(entry) - ALLOWED)}"
+        ways = {"judged", "result", "test", "refuted", "untestable"} & set(entry)
+        assert not {"untestable", "refuted"} & ways or len(ways) == 1, entry["claim"]
+        bounds = {"least", "most"} & set(entry)
+        assert len(bounds) == ("result" in entry and not entry.get("trained")), entry["claim"]
 
 
 def test_every_claim_of_every_page_is_a_row():
-    named = [given["judged"] for given in GIVEN if "judged" in given]
+    named = [entry["judged"] for entry in ENTRIES if "judged" in entry]
     covered = [name for paper in PAPERS for name in paper.get("covered", [])]
     assert sorted(named + covered) == sorted(rows.judged())
 
@@ -71,31 +71,31 @@ def test_primary_claims_of_a_page_are_judged_together(monkeypatch):
     rows.judged.cache_clear()
 
 
-def test_pictures_are_on_the_pages_that_are_said_to_have_them():
-    drawn = [given for given in GIVEN if "drawn" in given]
+def test_every_drawn_claim_has_its_picture_on_its_page():
+    drawn = [entry for entry in ENTRIES if "drawn" in entry]
     assert drawn
-    for given in drawn:
-        assert "![" in (ROOT / "docs" / "results" / given["drawn"]).read_text(), given["claim"]
-        assert rows.answer(given).verdict == NO_TEST, given["claim"]
+    for entry in drawn:
+        assert "![" in (ROOT / "docs" / "results" / entry["drawn"]).read_text(), entry["claim"]
+        assert rows.answer(entry).verdict == NO_TEST, entry["claim"]
 
 
-def test_commands_and_tests_are_there():
-    for given in GIVEN:
-        words = shlex.split(given.get("command", ""))
+def test_commands_and_tests_of_claims_exist():
+    for entry in ENTRIES:
+        words = shlex.split(entry.get("command", ""))
         if words[:3] == ["python", "-m", "evidence"]:
             args = parse(words[3:])
             subject = find_subject(args.name)
             parts = {"run": subject.runs, "time": subject.times, "page": {}}[args.what]
-            assert set(args.parts) <= set(parts), given["command"]
-            assert args.what == "page" or parts, given["command"]
-            assert not args.only or args.parts or len(parts) == 1, given["command"]
+            assert set(args.parts) <= set(parts), entry["command"]
+            assert args.what == "page" or parts, entry["command"]
+            assert not args.only or args.parts or len(parts) == 1, entry["command"]
         elif words[:2] == ["fredholm", "train"]:
-            assert words[2] in list_recipes(), given["command"]
+            assert words[2] in list_recipes(), entry["command"]
         elif words[:1] == ["pytest"]:
-            assert all((ROOT / word).exists() for word in words[1:]), given["command"]
+            assert all((ROOT / word).exists() for word in words[1:]), entry["command"]
         else:
-            assert words[:1] in ([], ["fredholm"]), given["command"]
-        file, _, name = given.get("test", given.get("refuted", "")).partition("::")
+            assert words[:1] in ([], ["fredholm"]), entry["command"]
+        file, _, name = entry.get("test", entry.get("refuted", "")).partition("::")
         assert not name or re.search(rf"^def {name}\(", (ROOT / file).read_text(), re.MULTILINE)
         assert not file or (ROOT / file).is_file()
 
@@ -151,28 +151,28 @@ def test_a_path_to_nothing_is_an_error(monkeypatch):
         ({"trained": True, "digits": 1}, "3.0 ± 1.4", FEW_SEEDS),
     ],
 )
-def test_what_is_computed_is_judged_by_its_bound(more, here, verdict, monkeypatch):
+def test_computed_numbers_are_judged_by_their_bounds(more, here, verdict, monkeypatch):
     monkeypatch.setattr(rows, "load", lambda file: RESULTS)
-    given = {"claim": "c", "where": "w", "paper": "p", "hours": 1}
-    row = rows.answer({**given, "result": {"file": "f", "path": ["a", "y"]}, **more})
+    entry = {"claim": "c", "where": "w", "paper": "p", "hours": 1}
+    row = rows.answer({**entry, "result": {"file": "f", "path": ["a", "y"]}, **more})
     assert (row.here, row.verdict, row.seeds) == (here, verdict, 2 * ("trained" in more))
 
 
-def test_what_is_not_run_is_open_and_what_cannot_be_is_said():
-    given = {"claim": "c | d", "where": "w", "paper": "p", "hours": 1000}
-    row, other = rows.answer(given), rows.answer({**given, "untestable": "no data"})
+def test_claims_without_runs_are_open_or_untestable():
+    entry = {"claim": "c | d", "where": "w", "paper": "p", "hours": 1000}
+    row, other = rows.answer(entry), rows.answer({**entry, "untestable": "no data"})
     assert (row.here, row.verdict) == ("not run", NOT_RUN)
     assert (other.here, other.verdict) == ("no data", UNTESTABLE)
     assert paper_table([row]).endswith(
         "| c \\| d | w | p | not run |  | open: not run |  | 1,000 |"
     )
     with pytest.raises(KeyError):
-        rows.answer({**given, "judged": "itnet: no such claim"})
+        rows.answer({**entry, "judged": "itnet: no such claim"})
 
 
 def test_a_training_that_has_not_ended_is_not_run_and_a_missing_time_is_an_error(monkeypatch):
     path = ["sections", "long", {"variant": "a"}, "loss"]
-    given = {"trained": True, "result": {"file": "some.json", "path": path}}
+    entry = {"trained": True, "result": {"file": "some.json", "path": path}}
     row = {"variant": "a", "loss": 0.5}
     stages = (
         (None, "not run"),
@@ -182,14 +182,14 @@ def test_a_training_that_has_not_ended_is_not_run_and_a_missing_time_is_an_error
     )
     for found, here in stages:
         monkeypatch.setattr(rows, "load", lambda file, found=found: found)
-        assert rows.answer(given).here == here
+        assert rows.answer(entry).here == here
     monkeypatch.setattr(rows, "load", lambda file: {"tuning": {}})
     with pytest.raises(KeyError):
-        rows.answer({"least": 1, "result": given["result"]})
+        rows.answer({"least": 1, "result": entry["result"]})
 
 
-def test_what_is_still_to_be_trained_is_a_variant_of_a_section():
-    for given in GIVEN:
-        if given.get("trained") and rows.answer(given).here == "not run":
-            _, section, row, *_ = given["result"]["path"]
-            assert row["variant"] in TO_COME[section].variants, given["claim"]
+def test_every_claim_without_runs_names_a_variant_of_a_section():
+    for entry in ENTRIES:
+        if entry.get("trained") and rows.answer(entry).here == "not run":
+            _, section, row, *_ = entry["result"]["path"]
+            assert row["variant"] in PLANNED[section].variants, entry["claim"]

@@ -69,7 +69,7 @@ def test_accuracy_counts_samples_over_batches(model):
     assert accuracy(lambda _, x: model(x), parts) == pytest.approx(5 / 12)
 
 
-def test_noise_grows(model, monkeypatch):
+def test_more_noise_changes_more_answers(model, monkeypatch):
     monkeypatch.setattr(continuous, "NOISE", (0.0, 1e-6, 50.0))
     monkeypatch.setattr(continuous, "DROPPED", (0.0, 1.1))
     found = measure_noise(model, parts_of(model))
@@ -80,13 +80,13 @@ def test_noise_grows(model, monkeypatch):
 
 
 @pytest.mark.parametrize(("scheme", "calls"), [("lie", 6), ("parallel", 6), ("strang", 24)])
-def test_cost_counts_attention(model, scheme, calls):
+def test_operator_calls_are_those_of_the_scheme(model, scheme, calls):
     model.body.evolution.scheme = scheme
     assert operator_calls(model, NUMBERS, 6) == calls
 
 
 @pytest.mark.parametrize("control", ["constant", "linear"])
-def test_errors_shrink_and_the_model_comes_back(model, monkeypatch, control):
+def test_errors_shrink_with_steps_and_the_model_stays_unchanged(model, monkeypatch, control):
     monkeypatch.setattr(continuous, "STEPS", (2, 4, 16))
     before, controls = model(NUMBERS), model.body.evolution.controls
     rows = measure_steps(model, parts_of(model), control)

@@ -1,4 +1,4 @@
-"""Corollaries and propositions of the papers that nothing is trained for."""
+"""Corollaries and propositions of the papers that need no training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cost models: their FLOPs are those that are computed, and the roofline is a bound."""
+"""Cost models predict the counted FLOPs, and the roofline is a bound."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def test_cost_models_are_those_of_operators():
 def test_predicted_flops_are_counted_ones(name):
     heads = 1 if name == "ckconv" else 4
     options = OPTIONS.get(name, {})
-    for n, d in ((256, 32), (512, 64)):  # on fewer points other forms run
+    # On fewer points the operators choose other forms.
+    for n, d in ((256, 32), (512, 64)):
         operator = create_operator(name, d, heads, **options)
         with counter() as found, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
             operator(torch.zeros(1, n, d), Domain.line(n))
@@ -43,7 +44,7 @@ def test_bytes_hold_at_least_the_signal_and_the_weights_matrices(name):
     assert cost.functions >= 0
 
 
-def test_the_least_time():
+def test_the_least_time_is_the_larger_of_products_and_memory():
     cost = Cost(flops=10.0, functions=4.0, bytes=100.0)
     assert cost.seconds(matrix_rate=10, function_rate=4, bandwidth=1000) == 2.0
     assert cost.seconds(matrix_rate=10, function_rate=4, bandwidth=10) == 10.0

@@ -1,5 +1,5 @@
-"""Evidence that is still to be run: every section's models are recipes, and its tables and claims
-follow from its rows.
+"""Sections with or without runs: their models are recipes, and their tables and claims follow from
+the rows.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def test_runs_at_the_best_setting_take_the_place_of_those_at_one():
     assert ckconv.rows_of({"activation": old, "activation tuned": new}, "activation") == new
 
 
-def test_shares_of_a_kernel_of_known_rank():
+def test_shares_reach_one_at_the_rank_of_the_kernel():
     torch.manual_seed(0)
     left, right = torch.randn(2, 1, 5 * 3, 2), torch.randn(2, 1, 2, 4 * 3)
     kernel = (left @ right).view(2, 1, 5, 3, 4, 3).permute(0, 1, 2, 4, 3, 5)
@@ -103,13 +103,13 @@ def test_shares_of_a_kernel_of_known_rank():
     assert found[..., 1:] == pytest.approx(1.0)
 
 
-def test_the_page_of_singular_values(monkeypatch):
+def test_the_page_of_singular_values_shows_means_in_percent(monkeypatch):
     layer = {"side": 64, "shares": {str(r): 1 - 0.5 / r for r in spectrum.RANKS}}
     rows = [{"seed": 0, "layers": [layer, layer]}]
     monkeypatch.setattr(spectrum, "found", lambda: rows)
     assert "| 2 | 64 | 50.0 | 75.0 |" in spectrum.section_text()
-    assert spectrum.said({"spectrum": rows}).startswith("of a side of 64: 50.0% at rank 1")
-    assert spectrum.said({}) == "not run"
+    assert spectrum.shown({"spectrum": rows}).startswith("of a side of 64: 50.0% at rank 1")
+    assert spectrum.shown({}) == "not run"
 
 
 def test_models_in_equal_time_have_about_the_same_size_and_see_the_whole_length():

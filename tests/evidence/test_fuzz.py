@@ -1,4 +1,4 @@
-"""A slice of the fuzz: random operators on random domains, and that it would notice a slip."""
+"""The fuzz finds no failure in some cases, and notices a wrong answer, step or refusal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fredholm.integral import IntegralOperator
 
 
 @pytest.mark.slow
-def test_a_slice(tmp_path, capsys):
+def test_120_cases_have_no_failure(tmp_path, capsys):
     out = tmp_path / "fuzz.json"
     assert fuzz.main(["--cases", "120", "--seed", "42", "--out", str(out)]) == 0, (
         capsys.readouterr()
@@ -25,7 +25,7 @@ def test_a_slice(tmp_path, capsys):
         assert checks["forward"]["passed"] >= 5
 
 
-def test_a_case_is_its_number():
+def test_a_case_follows_from_its_number_alone():
     a, b = (fuzz.make_case(11, ["luna"]) for _ in range(2))
     assert str(a) == str(b)
     assert torch.equal(a.u, b.u)
@@ -33,7 +33,7 @@ def test_a_case_is_its_number():
 
 
 def _first(names, wanted):
-    """The first case that is answered and has what is wanted."""
+    """Return the first case that the operator accepts and ``wanted`` holds for."""
     for number in range(100):
         try:
             case = fuzz.make_case(number, names)

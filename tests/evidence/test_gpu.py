@@ -31,7 +31,8 @@ ABSENT = (
 BARE = f"""
 import sys
 for name in {ABSENT!r}:
-    sys.modules[name] = None  # an import of it fails
+    # An import of this module fails.
+    sys.modules[name] = None
 from evidence.__main__ import main
 words = ["--small", "--results", sys.argv[1]]
 sys.exit(main(["time", "gpu", *words]) or main(["run", "gpu", "tune", *words]))
@@ -39,7 +40,7 @@ sys.exit(main(["time", "gpu", *words]) or main(["run", "gpu", "tune", *words]))
 
 
 @pytest.mark.slow
-def test_smoke_run(tmp_path):
+def test_the_smoke_run_needs_no_gpu(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", BARE, str(tmp_path)],
         cwd=ROOT,
@@ -80,7 +81,7 @@ def test_without_a_gpu_the_full_run_refuses(tmp_path):
     assert not (tmp_path / "gpu.json").exists()
 
 
-def test_the_report_of_a_result(tmp_path):
+def test_the_page_shows_targets_failures_and_times(tmp_path):
     """Met and missed targets, failures with their reasons, no time for a failed kernel."""
     machine = {
         "device": "a GPU",

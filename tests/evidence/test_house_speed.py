@@ -1,4 +1,4 @@
-"""Two trees, timed in turn: what is asked of them, and what is said of their answers."""
+"""Two trees are timed in turn, and the slower one is named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clock, memory, statistics, claims, tables of results: what all benchmarks use."""
+"""The kit of all benchmarks: clock, memory, statistics, claims, tables of results."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_rows_carry_ratio_and_difference():
     assert first["group"] == "g"
 
 
-def test_a_way_may_have_a_reference_of_its_own():
+def test_a_way_is_compared_with_its_own_reference():
     ways = {
         "a": Entry(lambda: torch.ones(2)),
         "b": Entry(lambda: torch.zeros(2) + 2, reference=lambda: torch.ones(2) * 2),
@@ -91,7 +91,8 @@ def test_a_reading_of_short_calls_is_of_many_and_of_a_long_call_of_one(monkeypat
         reading = clock.in_a_row(lambda s=seconds: way(s))
         done.clear()
         assert reading() == pytest.approx(seconds)
-        assert len(done) in (most, most + 1)  # 5 calls may round to 6
+        # 5 calls may round to 6.
+        assert len(done) in (most, most + 1)
 
 
 def test_a_ratio_that_fell_by_more_than_15_percent_is_named():
@@ -109,7 +110,7 @@ def test_a_ratio_that_fell_by_more_than_15_percent_is_named():
     assert fallen(rows, other) == [], "groups may have cases of one name"
 
 
-def test_where_the_other_way_comes_first_ours_getting_slower_is_named():
+def test_our_slower_way_is_named_where_the_other_comes_first():
     rows = [
         {"case": "c", "way": "layer", "ratio": 1.0},
         {"case": "c", "way": "operator", "ratio": 1.0},
@@ -125,7 +126,8 @@ def test_where_the_other_way_comes_first_ours_getting_slower_is_named():
 
 
 def test_a_step_that_fits_into_freed_memory_is_measured():
-    kept = [torch.ones(4 << 20) for _ in range(8)]  # 128 MB in pieces, freed
+    # 128 MB in pieces, freed below.
+    kept = [torch.ones(4 << 20) for _ in range(8)]
     del kept
     megabytes = peak_megabytes(lambda: [torch.ones(1000) for _ in range(4000)])
     if megabytes is None:
@@ -133,14 +135,14 @@ def test_a_step_that_fits_into_freed_memory_is_measured():
     assert 10 < megabytes < 40
 
 
-def test_a_measurement_in_a_process_of_its_own():
+def test_a_measurement_runs_in_another_process_and_returns_its_error():
     step = "evidence.kit.memory:operator_step"
     assert alone(step, operator="softmax", n=256)["n"] == 256
     with pytest.raises(RuntimeError, match="no such"):
         alone(step, operator="no such", n=16)
 
 
-def test_exponent_of_a_power_law():
+def test_the_exponent_is_that_of_a_power_law():
     rows = [{"n": n, "megabytes": 3.0 * n**1.5} for n in (16, 64, 256)]
     assert exponent(rows) == pytest.approx(1.5)
     assert exponent([{"n": 8, "megabytes": None}, *rows]) == pytest.approx(1.5)
@@ -167,7 +169,7 @@ def test_differences_are_paired_by_seed():
     assert statistics.summarise([]) is None
 
 
-def test_the_test_is_students():
+def test_p_is_that_of_students_test():
     """t = 0.2 / (0.1 / √3) with 2 degrees of freedom, whose distribution has a closed form."""
     t = 0.2 / (0.1 / math.sqrt(3))
     assert statistics.summarise([0.1, 0.2, 0.3]).p == pytest.approx(1 - t / math.sqrt(2 + t * t))
@@ -193,16 +195,18 @@ def claim(*sample, **more):
         ((0.98, 0.99, 0.985, 0.98, 0.99), {"above": 0.95}, REPRODUCED),
     ],
 )
-def test_one_rule_judges(sample, more, verdict):
+def test_every_sample_gets_its_verdict(sample, more, verdict):
     (judged,) = judge([claim(*sample, **more)], {})
     assert judged.verdict == verdict
     assert (judged.here == "not run") == (not sample)
 
 
 def test_more_claims_need_more_evidence():
-    sample = (0.10, 0.14, 0.12, 0.06, 0.05)  # p = 0.005 alone
+    # Alone this sample has p = 0.005.
+    sample = (0.10, 0.14, 0.12, 0.06, 0.05)
     assert judge([claim(*sample)], {})[0].verdict == REPRODUCED
-    others = [claim(0.1) for _ in range(4)]  # open, and counted
+    # These claims are open, and count.
+    others = [claim(0.1) for _ in range(4)]
     first, *_ = judge([claim(*sample), *others], {})
     assert 0.01 < first.p < 0.05
     six = [claim(*sample) for _ in range(6)]
@@ -224,18 +228,19 @@ def test_exploratory_and_untestable_claims_have_no_p():
             Claim("c", **wrong)
 
 
-def test_claims_that_were_named_late_are_said():
+def test_claims_named_after_the_runs_are_listed():
     claims = [claim(0.1), Claim("d", sample=lambda found: [0.2], primary=True), Claim("e")]
     assert named(claims, ["c", "d"]) == "The primary claims were named before the runs."
     assert named(claims, ["c"]) == "Named after the runs: d."
     assert "named after the runs" in named(claims, None)
     assert "none of their claims is primary" in named([Claim("e", sample=list)], None)
     assert named(claims, ["c"]) in claims_section(claims, {}, {"primary": ["c"]})
-    claims[1] = Claim("d", sample=lambda found: [], primary=True)  # not run: its runs are to come
+    # A claim without runs was named before them.
+    claims[1] = Claim("d", sample=lambda found: [], primary=True)
     assert "named before the runs" in claims_section(claims, {}, {"primary": ["c"]})
 
 
-def test_samples_of_sections():
+def test_better_returns_differences_by_seed():
     found = {"digits": runs(a=[0.5, 0.7], b=[0.4, 0.5])}
     assert better("digits", "a", "b")(found) == pytest.approx([0.1, 0.2])
     assert better("nothing", "a", "b")(found) == []
@@ -286,7 +291,7 @@ def test_runs_are_added_one_by_one_and_not_twice(tmp_path, monkeypatch):
     assert rows[1]["accuracy"] == 0.5
 
 
-def test_a_work_may_give_several_rows(tmp_path):
+def test_one_run_can_add_several_rows(tmp_path):
     table = Table("rows.json", ("x", "y"), ())
     options = Options(runs=tmp_path / "runs", results=tmp_path)
 
@@ -306,7 +311,8 @@ def test_a_work_may_give_several_rows(tmp_path):
 
 def _fill_slowly(place):
     def work(cell, report):
-        cell.place.mkdir(parents=True)  # fails where another process has computed it
+        # This fails where another process has computed the row.
+        cell.place.mkdir(parents=True)
         time.sleep(0.2)
         return {"process": os.getpid()}
 
@@ -320,7 +326,7 @@ def _fill_slowly(place):
     )
 
 
-def test_processes_share_a_table_and_none_calls_another_s_work_a_failure(tmp_path):
+def test_processes_share_a_table_without_failures(tmp_path):
     context = multiprocessing.get_context("fork")
     processes = [context.Process(target=_fill_slowly, args=(tmp_path,)) for _ in range(2)]
     for process in processes:
@@ -336,7 +342,7 @@ def test_processes_share_a_table_and_none_calls_another_s_work_a_failure(tmp_pat
 def test_an_unknown_name_is_refused():
     assert Options().chosen(["a", "b"]) == ["a", "b"]
     assert Options(only=("b",)).chosen(["a", "b"]) == ["b"]
-    with pytest.raises(SystemExit, match="needs one of a, b"):
+    with pytest.raises(SystemExit, match="expected one of a, b"):
         Options(only=("c",)).chosen(["a", "b"])
 
 
@@ -376,7 +382,7 @@ def test_a_choice_is_made_on_validation_and_the_test_split_read_for_it_alone(tmp
     tests.clear()
     run_sections({"tuned": section}, "out.json", options)
     assert not tests
-    with pytest.raises(SystemExit, match="not all choices"):
+    with pytest.raises(SystemExit, match=r"expected runs of [0-9] choices"):
         grid.best_choices(section, [])
     tries = [
         row | {"accuracy": 0.9, "loss": loss}

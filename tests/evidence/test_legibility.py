@@ -23,7 +23,7 @@ def size(path, unit=None):
 '''
 
 
-def test_docstrings_and_comments_are_no_code():
+def test_docstrings_and_comments_do_not_count_as_code():
     counts = count(SOURCE)
     assert counts.lines == 5
     assert counts.comments == 1
@@ -59,7 +59,7 @@ def test_a_circle_is_found_with_all_its_modules(package):
     assert circles(graph) == [["small.base", "small.lab.data", "small.ops", "small.ops.tiles"]]
 
 
-def test_imports_for_type_checkers_and_in_functions_make_no_circle(package):
+def test_only_imports_at_module_level_make_a_circle(package):
     (package / "base.py").write_text(
         "from typing import TYPE_CHECKING\n"
         "if TYPE_CHECKING:\n"

@@ -1,4 +1,4 @@
-"""The page of conversions holds what was measured, and its tables say what their rows say."""
+"""The page of conversions and its tables follow from the measured rows."""
 
 from __future__ import annotations
 
@@ -85,10 +85,11 @@ def test_rows_of_smollm2_are_means_over_seeds_and_decoding_stands_alone():
     assert "| all layers, no window | 0 | not run | not run | not run | not run | ≤ 1.5 |" in page
     assert "from 351 tokens on, and a token faster at no measured length; between 8.0" in page
     assert "| 256 | 512 | 700 | 9.0 | 8.0 | 0.90 | 0.80 |" in page
-    assert "## LUNA" not in page  # a row without a receipt
+    # LUNA's row has no receipt.
+    assert "## LUNA" not in page
 
 
-def test_receipts_of_smollm2_tell_times_only_where_no_idle_machine_did():
+def test_receipts_of_smollm2_show_times_unless_an_idle_machine_measured_them():
     def row(length, softmax):
         bytes_ = {"teacher_bytes": length * 4e4, "student_bytes": 1e7 + softmax}
         times = {f"{side}_prompt_ms": 500.0 for side in ("teacher", "student")}
@@ -131,7 +132,7 @@ ANSWERED = {
 }
 
 
-def test_the_table_of_needles_counts_those_that_both_models_were_asked():
+def test_the_table_of_needles_counts_needles_of_both_models():
     text = recall.recall_table(ANSWERED)
     low, high = (f"{100 * x:.0f}%" for x in wilson(1.0, 3))
     assert f"| teacher | 128 | 100% ({low} to {high}) | 100% ({low} to {high}) |  | 3 |" in text
@@ -176,7 +177,7 @@ def test_the_page_of_needles_says_what_the_file_holds():
     assert "2,048 tokens back | ≥ 60% | 0% (0% to 9%) | missed |" in judged
 
 
-def test_answers_are_stored_and_not_asked_again(tmp_path):
+def test_stored_answers_are_not_computed_again(tmp_path):
     bench = recall.Bench.__new__(recall.Bench)
     bench.options = Options(results=tmp_path)
     assert bench.get("needle", "12", "0", compute=lambda: {"128": "1"}) == {"128": "1"}

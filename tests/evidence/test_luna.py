@@ -1,5 +1,5 @@
-"""LUNA's and the Arena's benchmarks: pages are those of the committed results, and what is measured
-is what is said.
+"""LUNA's and the Arena's pages follow from the committed results, and each measurement is of the
+model that its row names.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from fredholm.training import load_recipe
 
 
 def test_rows_of_the_arena_differ_in_their_attention_alone():
-    for _, recipe, own in lra.TASKS.values():
+    for task in lra.TASKS.values():
         found = [
-            load_recipe(recipe, [f"operator={o}", *own]).model_dump()
+            load_recipe(task.recipe, [f"operator={o}", *task.overrides]).model_dump()
             for o in lra.ATTENTIONS.values()
         ]
         operators = [json.dumps(row.pop("operator"), sort_keys=True) for row in found]
@@ -94,12 +94,11 @@ def test_the_kernels_error_falls_with_the_directions(monkeypatch):
         assert few["rms"] == pytest.approx(few["theory"], rel=0.35)
 
 
-def test_what_is_kept_is_counted_once():
+def test_saved_storages_count_once():
     x = torch.randn(100, requires_grad=True)
-    assert (
-        luna_speed.kept(lambda: (x.exp() * 2.0).sum(), set()) == 400
-    )  # exp keeps its output alone
-    assert luna_speed.kept(lambda: (x * x).sum(), {x.untyped_storage().data_ptr()}) == 0
+    # The exponential saves its output alone.
+    assert luna_speed.saved_bytes(lambda: (x.exp() * 2.0).sum(), set()) == 400
+    assert luna_speed.saved_bytes(lambda: (x * x).sum(), {x.untyped_storage().data_ptr()}) == 0
 
 
 def test_an_exponent_is_that_of_a_power():

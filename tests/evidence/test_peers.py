@@ -1,5 +1,5 @@
-"""Peers are timed only with right answers; ratios that got worse are named; pages are what the
-committed results say.
+"""Peers are timed only with right answers, worse ratios are named, and pages follow from the
+committed results.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def test_the_least_time_is_a_share():
     assert roofline.share(row, {"matrix_flops": 5.0, "functions": 1.0, "bytes": 1.0}) == 0.5
 
 
-def test_what_an_operator_serves_is_asked_of_it():
-    assert choosing_report.served("softmax")["points without a grid"]
-    assert not choosing_report.served("infsa")["output at other points"]
+def test_probes_show_what_an_operator_accepts():
+    assert choosing_report.accepted_probes("softmax")["points without a grid"]
+    assert not choosing_report.accepted_probes("infsa")["output at other points"]
     assert choosing_report.state_growth("softmax") == "grows with N"
     assert choosing_report.state_growth("linear_attention") == "fixed"
 

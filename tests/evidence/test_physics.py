@@ -82,7 +82,7 @@ def test_a_setting_is_chosen_by_validation_when_all_were_tried():
     ]
     found = contest.best(tried, "egnn")
     assert found == {"variant": "egnn", "rate": contest.RATES[0], "sigma": contest.SIGMAS[0]}
-    with pytest.raises(SystemExit, match="not all settings were tried"):
+    with pytest.raises(SystemExit, match=r"expected . tried settings"):
         contest.best(tried[1:], "egnn")
 
 

@@ -1,4 +1,4 @@
-"""The test over seeds and samples: its two limits, its errors, and what it is used for."""
+"""The test over seeds and samples: its two limits, its errors and its uses."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ def drawn(rng, seeds, samples, of_seeds, of_samples, rest, mean=0.0):
     )
 
 
-def test_where_samples_are_alike_it_is_students_over_the_seeds():
+def test_p_is_students_over_the_seeds_where_samples_are_alike():
     seeds = np.array([0.1, 0.3, 0.2, 0.25, -0.1])
     numbers = np.repeat(seeds[:, None], 40, axis=1)
     assert crossed_p(numbers) == pytest.approx(ttest_1samp(seeds, 0).pvalue)
     assert crossed_p(numbers, 0.15) == pytest.approx(ttest_1samp(seeds, 0.15).pvalue)
 
 
-def test_where_seeds_are_alike_it_is_students_over_the_samples():
+def test_p_is_students_over_the_samples_where_seeds_are_alike():
     samples = np.random.default_rng(0).normal(0.2, 1, 60)
     numbers = np.repeat(samples[None], 5, axis=0)
     assert crossed_p(numbers) == pytest.approx(ttest_1samp(samples, 0).pvalue)
 
 
-def test_equal_numbers_have_no_spread():
+def test_equal_numbers_have_p_0_or_1():
     assert crossed_p(np.full((5, 9), 0.1)) == 0.0
     assert crossed_p(np.full((5, 9), 0.1), 0.1) == 1.0
     assert crossed_p(np.zeros((5, 9))) == 1.0
@@ -53,7 +53,9 @@ def test_equal_numbers_have_no_spread():
     ("of_seeds", "of_samples", "rest"),
     [(0.05, 0.3, 0.5), (0.0, 0.3, 0.5), (0.0, 1.0, 0.2), (0.2, 0.0, 0.3)],
 )
-def test_it_is_wrong_in_one_case_of_twenty(of_seeds, of_samples, rest):
+def test_p_is_below_5_percent_in_one_of_twenty_draws_without_a_difference(
+    of_seeds, of_samples, rest
+):
     """On 600 draws without a difference: two standard errors above 5% are 6.8%."""
     rng = np.random.default_rng(1)
     draws = [drawn(rng, 5, 100, of_seeds, of_samples, rest) for _ in range(600)]
@@ -64,7 +66,7 @@ def test_it_is_wrong_in_one_case_of_twenty(of_seeds, of_samples, rest):
         assert seeds_alone > 2 * wrong, "seeds alone do not see that another test set differs"
 
 
-def test_it_finds_a_difference_that_is_there():
+def test_p_finds_a_true_difference_in_nine_of_ten_draws():
     rng = np.random.default_rng(2)
     draws = [drawn(rng, 5, 400, 0.01, 0.1, 0.4, mean=0.05) for _ in range(100)]
     assert np.mean([crossed_p(numbers) < 0.05 for numbers in draws]) > 0.9
@@ -83,7 +85,7 @@ def runs(rng, share, samples, seeds=5, answers=True, **shares):
     return rows
 
 
-def test_six_series_of_370_are_no_difference_however_well_the_seeds_agree():
+def test_six_series_of_370_make_no_significant_difference():
     """All seeds of one model get the same six samples right that all of the other get wrong, and
     one of them differs by a seventh, so that the seeds are not equal.
     """
@@ -145,7 +147,7 @@ def test_an_exploratory_difference_beyond_its_error_is_called_so():
     assert openness(summarise([0.1, -0.1, 0.05, 0.0, -0.02]), primary=False) == UNDECIDED
 
 
-def test_half_of_what_is_above_chance_is_a_collapse():
+def test_losing_half_of_the_accuracy_above_chance_is_a_collapse():
     from evidence.ckconv.claims import HALF, WHOLE, lost_shares
 
     rows = [

@@ -1,5 +1,6 @@
-"""Every subject: its functions exist, its pages are those of the committed results, and a page of
-claims is one more file.
+"""Every subject's functions exist and its pages follow from the committed results.
+
+One more file adds a page of claims.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ PAGES = [(name, path) for name in SUBJECTS for path in find_subject(name).pages]
 NEEDS = {"gpu": "triton"}
 
 
-def test_the_subjects():
+def test_subjects_include_every_paper():
     assert {"itnet", "luna", "ckconv", "infsa", "continuous", "lra", "performance"} <= set(SUBJECTS)
 
 
@@ -61,7 +62,8 @@ def test_a_page_is_what_the_committed_results_say(name, path):
 def test_claims_keep_the_rule(module):
     claims = importlib.import_module(f"evidence.{module}").CLAIMS
     assert all(isinstance(claim, Claim) for claim in claims)
-    explored = {"infsa.claims", "continuous.claims", "lra.rows"}  # each the first round of its page
+    # Each is the first round of its page.
+    explored = {"infsa.claims", "continuous.claims", "lra.rows"}
     assert (module not in explored) <= sum(claim.primary for claim in claims) <= 5
     assert not (module in explored and any(claim.primary for claim in claims))
     assert len({claim.text for claim in claims}) == len(claims)
@@ -86,7 +88,7 @@ def page():
 '''
 
 
-def test_a_page_of_claims_is_one_file(tmp_path, monkeypatch):
+def test_one_file_makes_a_page_of_claims(tmp_path, monkeypatch):
     (tmp_path / "my_claims.py").write_text(PAGE, encoding="utf-8")
     monkeypatch.setattr(evidence, "__path__", [*evidence.__path__, str(tmp_path)])
     monkeypatch.delitem(sys.modules, "evidence.my_claims", raising=False)
@@ -114,14 +116,15 @@ def test_check_fails_where_a_ratio_fell(capsys, monkeypatch):
     assert main(["check", "performance"]) == 0
 
 
-def test_what_is_not_there_is_named(capsys):
-    with pytest.raises(SystemExit, match=r"time lra.*needs another subject"):
+def test_errors_name_unknown_subjects_and_parts(capsys):
+    with pytest.raises(SystemExit, match=r"time lra: expected a subject with parts to time"):
         main(["time", "lra"])
-    with pytest.raises(SystemExit, match=r"run itnet PART --only .*sections, spectrum, start"):
-        main(["run", "itnet", "--only", "measures"])  # would run the other parts as well
-    with pytest.raises(SystemExit, match=r"run lra nothing: needs one of rows, image"):
+    # Without the part, the other parts would run as well.
+    with pytest.raises(SystemExit, match=r"sections, spectrum, start.*: run itnet PART --only"):
+        main(["run", "itnet", "--only", "measures"])
+    with pytest.raises(SystemExit, match=r"run lra: expected one of rows, image, got nothing"):
         main(["run", "lra", "nothing"])
-    with pytest.raises(SystemExit, match="no timed cases"):
+    with pytest.raises(SystemExit, match="expected a subject with timed cases"):
         main(["check", "lra"])
     with pytest.raises(SystemExit):
         main(["time", "no-such-subject"])
@@ -152,8 +155,8 @@ def test_fuzz_is_called_with_its_own_arguments(monkeypatch):
     assert given == [["--cases", "3"]]
 
 
-def test_the_committed_verdicts():
-    """What the rule says of the results today: a change here belongs into the changelog."""
+def test_committed_results_have_these_verdicts():
+    """These are the verdicts of the present results: a change here belongs into the changelog."""
     from evidence.ckconv.page import results
     from evidence.infsa.canvases import FILE
     from evidence.itnet.page import current

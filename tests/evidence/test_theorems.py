@@ -1,6 +1,4 @@
-"""Theorems 4 and 5 in tiny, the witnesses, and the committed pages against the
-committed numbers.
-"""
+"""Theorems 4 and 5 at small sizes, the witnesses, and the committed pages."""
 
 from __future__ import annotations
 
@@ -75,7 +73,7 @@ def test_one_layer_is_additive_over_pieces_and_the_square_is_not():
     assert square > 1.5 * squares.sum()
 
 
-def test_slope():
+def test_slope_is_the_exponent_of_a_power():
     assert slope([1, 2, 4], [3.0, 3.0 / 4, 3.0 / 16]) == pytest.approx(-2)
 
 
@@ -142,7 +140,7 @@ def test_the_commands_run(theorem, tmp_path):
     assert "| " in theorem.table(found)
 
 
-def test_witnesses():
+def test_operators_compute_their_witnesses_and_other_families_do_not():
     found = witnesses.similarity()
     assert found.operator < 1e-12
     assert min(found.additive, found.equivariant, found.convolution) > 0.4
@@ -154,7 +152,7 @@ def test_witnesses():
     assert distance.exchange > 0.5
 
 
-def test_witnesses_of_recurrences():
+def test_no_recurrence_reaches_what_one_operator_computes():
     found = witnesses_recurrence.two_sided_smoothing(12, steps=2)
     assert found.operator < 1e-12 < 0.5 < found.causal <= found.fitted
     memory = witnesses_recurrence.state_against_rank(3, 12, steps=3)

@@ -1,4 +1,4 @@
-"""The weights that come with the package: how they are trained, and what their cards say."""
+"""Recipes train the weights that come with the package, and their cards name the command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The zoo of conversions: a sample of it now, and its committed page."""
+"""A sample of the zoo of conversions is as in its committed page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ COMMITTED = load(FILE)
 ROWS = {(row["library"], row["module"], row["by"]): row for row in COMMITTED["modules"]}
 ALL = modules()
 CHANGED = [s for s in ALL if s.library == "changed layers"]
-SAMPLE = [s for s in CHANGED if "compiled" not in s.name] + [  # torch.compile takes its time
+# Without compiled layers: torch.compile is slow.
+SAMPLE = [s for s in CHANGED if "compiled" not in s.name] + [
     s for s in ALL if s.library in ("torch", "torch_geometric", "mambapy")
 ][::6]
 

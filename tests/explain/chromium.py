@@ -1,4 +1,4 @@
-"""A page in headless Chromium: what it drew and what it complained about."""
+"""A page in headless Chromium: its drawings and its console messages."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ addEventListener("load", () => {
 def open_page(
     page: Path, folder: Path, *, width: int = 1100, dark: bool = False
 ) -> tuple[dict[str, str], list[str]]:
-    """(what the probe found, console messages) of a page. A wrong page must show up here: see
-    test_page.
+    """Open a page; return the probe's findings and the console messages.
+
+    The tests of test_page check that a faulty page has such messages.
     """
     assert BROWSER is not None
     # The probe is a second script, which the page's own policy would not let run.

@@ -1,6 +1,4 @@
-"""Operators whose kernels are known, written against the contract alone: no IntegralOperator, no
-Kernel.
-"""
+"""Operators with known kernels that use the contract alone, without IntegralOperator and Kernel."""
 
 from __future__ import annotations
 
@@ -11,8 +9,9 @@ from fredholm import Domain
 
 
 class KnownOperator:
-    """K_ij = f(x_i, y_j, u_i, u_j) times a fixed 2x2 matrix of Frobenius norm 2, one head; weights
-    are |f| · measure.
+    """One head with kernel K_ij = f(x_i, y_j, u_i, u_j) M, with a 2 × 2 matrix M of Frobenius norm 2.
+
+    Weights are |f| · measure.
     """
 
     has_weights = True

@@ -1,6 +1,4 @@
-"""Models whose layers are explained: a small residual network, and layers called in every layout
-that is read.
-"""
+"""Models whose layers are explained: a small residual network, and layers in every known layout."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    """A residual network as torchvision names its layers, tiny."""
+    """A tiny residual network with torchvision's names of layers."""
 
     def __init__(self):
         super().__init__()
@@ -36,7 +34,7 @@ class ResNet(nn.Module):
 
 
 class Wrapped(nn.Module):
-    """A layer called with whatever the model is called with."""
+    """A model that passes its arguments to one layer."""
 
     def __init__(self, layer: nn.Module):
         super().__init__()
@@ -56,7 +54,7 @@ class Unused(nn.Module):
 
 
 def resnet() -> ResNet:
-    """The same weights every time."""
+    """Return a residual network, with the same weights at every call."""
     torch.manual_seed(0)
     return ResNet()
 

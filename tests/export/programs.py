@@ -1,6 +1,7 @@
-"""Exporting models of every operator, as a script: jaxtyping's import hook breaks tracing, so it
-runs in a process without the hook. ``python -m tests.export.programs FORMAT CASE...`` prints one
-line a case.
+"""Export models of every operator, as a script.
+
+jaxtyping's import hook breaks tracing, so this runs in a process without the hook. The command
+``python -m tests.export.programs FORMAT CASE...`` prints one line per case.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Converted models under torch.compile, run in a process of its own: the hook of jaxtyping breaks
-tracing.
-"""
+"""Converted models under torch.compile, in a separate process: jaxtyping's hook breaks tracing."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ CASES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
 
 
 def check(name: str, to: str) -> None:
-    """The converted model, traced as one graph; its source is known to be."""
+    """Trace the converted model as one graph, as its source can be traced."""
     build, options = CASES[name]
     model = replace_attention(build(), to, **options).model
     expected = model(**models.padded()).logits

@@ -1,4 +1,4 @@
-"""Tiny random models of transformers, one of every kind that `linearize` takes or refuses."""
+"""Tiny random models of transformers, one of every kind that `linearize` converts or refuses."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ DECODERS = {
 
 
 def decoder(name: str):
-    """A language model by its name in DECODERS."""
+    """Return a language model by its name in DECODERS."""
     import transformers
 
     model, config, chosen = DECODERS[name]
@@ -124,7 +124,7 @@ def decoder(name: str):
 
 
 def library(name: str, **options):
-    """A model by its name in MODELS, its weights such that attention is far from uniform."""
+    """Return a model by its name in MODELS, with weights that make attention far from uniform."""
     import transformers
 
     model, config, chosen = MODELS[name]
@@ -139,7 +139,7 @@ def clip():
 
 
 def inputs(name: str) -> dict[str, torch.Tensor]:
-    """Arguments of one call that no small example has."""
+    """Return arguments of one call, for a model without a small example."""
     draw = torch.Generator().manual_seed(1)
     pixels = torch.randn(2, 3, 8, 8, generator=draw)
     ids = torch.randint(3, VOCABULARY, (2, 12), generator=draw)

@@ -27,7 +27,8 @@ import torch
 from fredholm.convert import replace_attention
 from fredholm.linearization.auto import linear_model
 
-SECONDS = 60  # for one test
+# The longest time of one test.
+SECONDS = 60
 TESTS = {
     "llama": "LlamaModelTest",
     "gpt2": "GPT2ModelTest",

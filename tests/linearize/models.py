@@ -1,4 +1,4 @@
-"""Tiny random models of every kind that is converted, and one batch for each."""
+"""Tiny random models of every convertible kind, and one batch for each."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def llama(**options):
 
 
 def spread(model):
-    """The same weights every time, such that attention is far from uniform."""
+    """Return a model with the same weights at every call, which make attention far from uniform."""
     torch.manual_seed(0)
     for name, parameter in model.named_parameters():
         if parameter.dim() > 1 or name.endswith("bias"):

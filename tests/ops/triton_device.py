@@ -1,6 +1,4 @@
-"""What the tests of Triton kernels share: the device they run on, and output buffers
-full of NaN.
-"""
+"""The device of the tests of Triton kernels, and output buffers full of NaN."""
 
 from __future__ import annotations
 
@@ -22,9 +20,7 @@ devices = pytest.mark.parametrize(
 
 @pytest.fixture
 def poisoned():
-    """Every uninitialised buffer is full of NaN, and every op deterministic: PyTorch's
-    deterministic mode does both.
-    """
+    """Fill every uninitialised buffer with NaN, by PyTorch's deterministic mode."""
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True)
     assert torch.utils.deterministic.fill_uninitialized_memory

@@ -1,3 +1,1 @@
-"""Cases of operators that are not registered by name: one file a family, each with a list
-``CASES``.
-"""
+"""Cases of operators that are not registered: one file per family, each with a list ``CASES``."""

@@ -1,6 +1,4 @@
-"""Attention kernels with layers of their own: packed, rotary and normalised softmax attention;
-linear attention with a learned map.
-"""
+"""Attention with other layers: packed, rotary and normalised softmax, and a learned linear map."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from ..cases import DIM, HEADS, OperatorCase
 
 
 class Moved(OperatorCase):
-    """An operator built from a kernel, with its parameters moved off their initial values."""
+    """An operator of a kernel, with its parameters moved off their initial values."""
 
     def kernel(self):
         raise NotImplementedError

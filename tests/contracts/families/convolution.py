@@ -1,5 +1,5 @@
-"""Converted convolutions: on a line with groups, bias and dilation, and on a periodic grid, a
-channel a head.
+"""Converted convolutions: on a line with groups, bias and dilation, and on a periodic grid with one
+channel per head.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ class ConvolutionCase(OperatorCase):
 
 
 class ImageCase(ConvolutionCase):
-    traced = False  # the traced model builds a causal domain, which two axes do not serve
+    # The traced model builds a causal domain, and two axes have no order.
+    traced = False
 
     def operator(self) -> nn.Module:
         torch.manual_seed(1)

@@ -1,4 +1,4 @@
-"""Pure InfSA under the strategies of more than one hop: each is held to its own dense series."""
+"""Pure InfSA under the strategies of more than one hop, each compared with its dense series."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Converted recurrences: causal on a line of mass one a point, or bidirectional on the line without
-order.
-"""
+"""Converted recurrences: causal with mass one per point, or bidirectional without order."""
 
 from __future__ import annotations
 
@@ -18,13 +16,11 @@ DOUBLE = {"measure": "counting", "dtype": torch.float64}
 class CausalCase(OperatorCase):
     """Two layers of an LSTM with a trained initial state."""
 
-    dim, plain, cross, permutes, traced = (
-        3,
-        "causal",
-        False,
-        False,
-        False,
-    )  # torch.compile does not trace torch's LSTM
+    dim = 3
+    plain = "causal"
+    cross = permutes = False
+    # torch.compile does not trace torch's LSTM.
+    traced = False
 
     def operator(self) -> nn.Module:
         torch.manual_seed(1)

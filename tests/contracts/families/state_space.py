@@ -93,7 +93,7 @@ class TimesCase(SequenceCase):
 
 
 class TrajectoryCase(SequenceCase):
-    """A recurrence with coefficients of its own: unit masses."""
+    """A recurrence whose inputs determine its coefficients, on unit masses."""
 
     measure = "counting"
 
@@ -137,7 +137,8 @@ class MambaCase(TrajectoryCase):
 class DenseCase(SequenceCase):
     """A dense state matrix, with a state before the first point and a bias."""
 
-    traced = False  # powers of a matrix by doubling
+    # Powers of a matrix are computed by doubling.
+    traced = False
 
     def build(self) -> IntegralOperator:
         a, b, c = 0.3 * torch.randn(3, 3), torch.randn(3, self.dim), torch.randn(self.dim, 3)

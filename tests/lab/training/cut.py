@@ -1,5 +1,6 @@
-"""Clouds, sequences, fields and steps, small and deterministic; fields and sequences lie on disk.
-Imported by recipes.
+"""Small deterministic data sets of clouds, sequences, fields and steps, which recipes import.
+
+Fields and sequences are on disk.
 """
 
 import os
@@ -28,7 +29,7 @@ def seeded(request):
 
 
 def stored(name, request, values):
-    """As a file that every process finds; the first writes it."""
+    """Return values as a file that every process finds; the first process writes it."""
     path = Path(os.environ["FREDHOLM_TEST_ROWS"]) / f"{name}-{request.split}.npy"
     if not path.exists():
         np.save(path, values.numpy())
@@ -37,7 +38,8 @@ def stored(name, request, values):
 
 def clouds(request):
     points = torch.randn(COUNT, 15, 3, generator=seeded(request))
-    points[::3, 9:] = torch.nan  # fewer points than the others: a part of these has none
+    # Every third cloud has fewer points, so that a shard of it may be empty.
+    points[::3, 9:] = torch.nan
     labels = torch.arange(COUNT) % 2
     points[labels == 1] *= 2.0
     rows = stored("clouds", request, points)
@@ -46,7 +48,8 @@ def clouds(request):
 
 def sequences(request):
     values = torch.randn(COUNT, 11, 2, generator=seeded(request)).cumsum(1)
-    values[1, 8:], values[2, 4] = torch.nan, torch.nan  # an end, and a gap
+    # An early end, and a gap.
+    values[1, 8:], values[2, 4] = torch.nan, torch.nan
     labels = (values[:, 3, 0] > 0).long()
     rows = stored("sequences", request, values)
     return SequenceDataset(
@@ -57,7 +60,8 @@ def sequences(request):
 def steps(request):
     values = torch.randn(COUNT, 7, 1, generator=seeded(request))
     labels = (values[..., 0] > 0).long()
-    labels[torch.arange(7) > torch.arange(COUNT)[:, None] % 5] = -100  # of some, the first only
+    # Some sequences have labels at their first steps alone.
+    labels[torch.arange(7) > torch.arange(COUNT)[:, None] % 5] = -100
     return SequenceDataset(
         "cut-steps",
         request.split,

@@ -1,4 +1,4 @@
-"""Sequences of which some points are asked, not equally many of each: imported by recipes."""
+"""Sequences with different numbers of labelled points, which recipes import."""
 
 import torch
 
@@ -10,7 +10,8 @@ def read(request):
     generator = torch.Generator().manual_seed(len(request.split))
     values = torch.randn(23, 6, 1, generator=generator)
     labels = (values[..., 0] > 0).long()
-    # The last points of most, all of none: of two processes' parts one may ask for far more.
+    # Most samples lack labels at their last points, and each has one at its first point: one of two
+    # shards may have many more labels.
     labels[torch.arange(6) > torch.arange(23)[:, None] % 7] = -100
     return SequenceDataset(
         "ragged", request.split, labels, ("-", "+"), values.__getitem__, shape=(6, 1), task="steps"

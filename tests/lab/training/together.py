@@ -1,5 +1,6 @@
-"""One of several processes that torchrun starts: it trains what its jobs name, and leaves what came
-of each. Arguments: a folder with ``jobs.json``, which lists (name, overrides, resume).
+"""One of several processes that torchrun starts: it trains its jobs and saves the results.
+
+Its argument is a folder with ``jobs.json``, which lists (name, overrides, resume).
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from fredholm.lab.training.module import RecipeLearner
 from fredholm.training import Interrupted, load_recipe, train
 
 original = RecipeLearner.training_step
-LONG = 100  # seconds after which a job hangs, and all threads say where
+# After this many seconds a job counts as hanging, and the stacks of all threads are printed.
+LONG = 100
 
 
 def stopping(self, batch, batch_idx):

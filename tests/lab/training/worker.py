@@ -1,5 +1,7 @@
-"""A training process to be killed: slow steps, each of which leaves a file ``training``
-or ``validation`` beside the run's folder. Arguments: folder, seconds a step, overrides.
+"""A training process to be killed, with slow steps.
+
+Each step writes a file ``training`` or ``validation`` beside the run's folder. The arguments are a
+folder, seconds per step, and overrides.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from fredholm.lab.training.module import RecipeLearner
 
 
 def slow(original, mark: Path, pause: float):
-    """The step, after a pause; it leaves a file behind."""
+    """Return the step with a pause before it, which writes the file ``mark``."""
 
     def step(self, batch, batch_idx):
         time.sleep(pause)
@@ -29,7 +31,8 @@ def slow(original, mark: Path, pause: float):
 if __name__ == "__main__":
     torch.set_num_threads(1)
     folder, pause = Path(sys.argv[1]), float(sys.argv[2])
-    for name, wait in (("training", pause), ("validation", pause / 10)):  # of these there are more
+    # There are more steps of validation.
+    for name, wait in (("training", pause), ("validation", pause / 10)):
         method = f"{name}_step"
         step = slow(getattr(RecipeLearner, method), folder.parent / name, wait)
         setattr(RecipeLearner, method, step)
