@@ -13,7 +13,7 @@ from fredholm.explain import Traced, attention_quality, localisation, patch_targ
 from fredholm.explain.quality import mean_error
 from fredholm.lab import data
 from fredholm.lab.compare.backbones import vit
-from fredholm.lab.report.attention_plots import overlays
+from fredholm.lab.report.attention import draw_overlays
 
 from ..kit.machine import describe, machine_line
 from ..kit.page import PAGES, load, save, save_picture, table
@@ -109,7 +109,7 @@ def draw(model: Traced) -> None:
     maps = {MAPS[name].split(",")[0]: one.numpy() for name, one in quality.maps.items()}
     pictures = [picture.permute(1, 2, 0).numpy() for picture in pixels]
     own = quality.targets["box"].numpy()
-    save_picture(lambda theme: overlays(theme, pictures, maps, own, [""] * 6), PAGES / PICTURE)
+    save_picture(lambda theme: draw_overlays(theme, pictures, maps, own, [""] * 6), PAGES / PICTURE)
 
 
 def section() -> str:

@@ -12,9 +12,10 @@ from fredholm import Domain, create_operator
 from fredholm.errors import DomainError, OptionError, ShapeError
 from fredholm.explain import image_grid, kernel_map, kernel_profile
 from fredholm.explain.kernels import take_samples
-from fredholm.lab.report import map_plots, result_plots
-from fredholm.lab.report.importance import Importance
+from fredholm.lab.report import map_plots
+from fredholm.lab.report.importance import Importance, draw_importance
 from fredholm.lab.report.maps import _in_picture, choose_map_queries
+from fredholm.lab.report.results import draw_confusion
 from fredholm.lab.report.style import LIGHT, NARROW, literal
 
 from .known import CONTENT, GRID, POSITION, KnownOperator
@@ -169,14 +170,14 @@ def test_maps_and_lines_of_negative_weights_are_drawn():
 
 def test_dollars_in_names_are_no_formula():
     assert literal("$5-$10") == r"\$5-\$10"
-    figure = result_plots.confusion(LIGHT, np.eye(2), ["$a_$", "$5-$10"])
+    figure = draw_confusion(LIGHT, np.eye(2), ["$a_$", "$5-$10"])
     figure.canvas.draw()
 
 
 @pytest.mark.parametrize("theme", [LIGHT, NARROW[0]], ids=["wide", "narrow"])
 def test_long_names_leave_room_for_the_confusion_matrix(theme):
     names = ["0.000000000000000000e+00", "a class of a rather long name"]
-    figure = result_plots.confusion(theme, np.eye(2), names)
+    figure = draw_confusion(theme, np.eye(2), names)
     figure.draw_without_rendering()
     (axes,) = figure.axes
     box, width = axes.get_window_extent(), figure.bbox.width
@@ -188,7 +189,7 @@ def test_long_names_leave_room_for_the_confusion_matrix(theme):
 @pytest.mark.parametrize("measure", ["accuracy", "RMSE"])
 def test_the_label_of_importances_fits_a_phone(measure):
     found = [Importance("a column", 0.1, 0.01), Importance("another", 0.0, 0.0)]
-    figure = result_plots.importances(NARROW[0], found, measure)
+    figure = draw_importance(NARROW[0], found, measure)
     figure.draw_without_rendering()
     label = figure.axes[0].xaxis.label.get_window_extent()
     assert label.x0 > -1

@@ -5,7 +5,7 @@ centrality. Captions say what is plotted and from how much.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -19,12 +19,15 @@ from ...explain.quality import AREAS, MEASURES, Quality, attention_quality, mean
 from ...explain.vision import Traced
 from ...integral import IntegralOperator
 from ...progress import working
-from . import attention_plots
 from .given import ReportOptions
 from .layers import Layer, plain
 from .page import Data, Picture, Section, table, words
-from .style import render
+from .panels import UNIT, percent, picture, weights_image
+from .style import Theme, literal, new_figure, panels, panels_abreast, render
 from .subject import Subject, choose_samples
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # Images of the overlays.
 SHOWN = 8
@@ -46,6 +49,15 @@ NAMES = {
 TITLES = NAMES | {
     "attention": "read-out's attention, last layer",
     "rollout": "rollout, all layers",
+}
+
+# Of the axis of alignments: correlations that differ by less look alike.
+LEAST_SPAN = 0.02
+
+ORDERS = {
+    "morf": "most relevant first",
+    "lerf": "least relevant first",
+    "random": "random order",
 }
 
 Numbers = dict[str, Any]
@@ -185,7 +197,7 @@ def _overlay_section(
             seed=subject.seed,
         ),
         render(
-            lambda theme: attention_plots.overlays(
+            lambda theme: draw_overlays(
                 theme,
                 pictures,
                 maps,
@@ -229,7 +241,7 @@ def _removal_section(quality: Quality) -> Section:
         "removal",
         alt,
         words("removal_caption", images=len(first.curves["morf"])),
-        render(lambda theme: attention_plots.removals(theme, fractions, curves)),
+        render(lambda theme: draw_removals(theme, fractions, curves)),
         Data.of(columns),
     )
     after = table(["map", *AREAS.values()], areas)
@@ -260,7 +272,7 @@ def _place_section(quality: Quality) -> Section:
         "rankings",
         f"ROC and precision-recall of {', '.join(maps)}",
         words("place_caption", kind=kind, images=len(inside)),
-        render(lambda theme: attention_plots.rankings(theme, maps, inside)),
+        render(lambda theme: draw_rankings(theme, maps, inside)),
         Data.of({name: values.ravel().tolist() for name, values in columns.items()}),
     )
     after = table(["map", "object as", *MEASURES.values()], rows)
@@ -306,7 +318,7 @@ def _centrality_section(layers: Sequence[Layer]) -> tuple[Section | None, Number
         "alignment",
         alt,
         words("centrality_caption", dots=len(dots), images=len(layers[0].u)),
-        render(lambda theme: attention_plots.alignments(theme, found)),
+        render(lambda theme: draw_alignments(theme, found)),
         Data(["layer", "dot", "cosine", "spearman"], dots),
     )
     head = ["layer", "cosine", "Spearman", "visits of a walk", "heads where γ was lowered"]
@@ -349,3 +361,218 @@ def _score(found: Mapping[str, Any]) -> str:
     if found["error"] is None:
         return mean
     return f"{mean} ± {found['error']:.3f}"
+
+
+# --- pictures -------------------------------------------------------------------------------------
+
+
+def draw_overlays(
+    theme: Theme,
+    images: Sequence[np.ndarray],
+    maps: Mapping[str, np.ndarray],
+    inside: np.ndarray | None,
+    names: Sequence[str],
+) -> Figure:
+    """Draw images as columns; below each image its maps laid over it, and the object's patches as an
+    outline where they are known.
+
+    Args:
+        maps: (images, rows, columns) of each method.
+        inside: the patches of the object, (images, rows, columns).
+        names: of the images, above them.
+    """
+    count, rows = len(images), 1 + len(maps)
+    shape = images[0].shape[0] / images[0].shape[1]
+    across, letters = count, 8
+    if theme.narrow:
+        across, letters = min(count, 4), 7
+    side = min(1.35, (theme.width - 0.9) / across)
+    blocks = -(-count // across)
+    figure = new_figure(theme.width, ((side * shape + 0.12) * rows + 0.4) * blocks)
+    axes_of = figure.subplots(rows * blocks, across, squeeze=False)
+    # (rows, images): blocks that stand below one another, side by side again.
+    every = np.concatenate(np.split(axes_of, blocks), axis=1)
+    for empty in every[:, count:].ravel():
+        empty.set_axis_off()
+
+    for column, image in enumerate(images):
+        laid = [None, *(values[column] for values in maps.values())]
+        for axes, values in zip(every[:, column], laid):
+            picture(axes, image, extent=UNIT)
+            axes.set_aspect(shape)
+            if values is not None:
+                weights_image(axes, values, theme, shape, alpha=0.72)
+            if inside is not None:
+                _edge(axes, inside[column], theme.mark)
+        every[0, column].set_title(literal(names[column]), fontsize=8, loc="center")
+    for row, name in zip(every, ("image", *maps)):
+        # A panel is hardly as tall as a name is long.
+        broken = name.replace(" ", "\n").replace("-", "-\n")
+        for axes in row[:count:across]:
+            axes.set_ylabel(broken, fontsize=letters)
+    return figure
+
+
+def draw_removals(
+    theme: Theme, fractions: np.ndarray, curves: Mapping[str, Mapping[str, np.ndarray]]
+) -> Figure:
+    """Plot mean relative confidence with its standard error: one panel per method, one line per
+    order of removal.
+
+    Args:
+        fractions: of the patches removed.
+        curves: confidence (images, fractions) by method and order.
+    """
+    _, columns = theme.side_by_side(len(curves))
+    width = theme.width
+    if columns == 1:
+        width = min(width, 4.5)
+    figure, every = panels(len(curves), columns, (width, 2.8), sharey=True)
+    colours = theme.series[1], theme.series[0], theme.faint
+    for axes, (method, orders) in zip(every, curves.items()):
+        for colour, (order, values) in zip(colours, orders.items()):
+            mean, error = values.mean(0), np.zeros(len(fractions))
+            if len(values) > 1:
+                error = values.std(0, ddof=1) / np.sqrt(len(values))
+            axes.plot(
+                fractions,
+                mean,
+                color=colour,
+                label=ORDERS[order],
+                marker="o",
+                markersize=2.5,
+            )
+            axes.fill_between(
+                fractions,
+                mean - error,
+                mean + error,
+                color=colour,
+                alpha=0.2,
+                linewidth=0,
+            )
+        axes.set_title(method)
+        axes.tick_params(labelleft=True)
+        axes.set_xlabel("patches removed")
+        axes.grid(axis="y")
+        axes.set_ylim(bottom=0)
+        percent(axes.xaxis)
+    every[0].set_ylabel("confidence, whole image = 1")
+    every[-1].legend()
+    return figure
+
+
+def draw_rankings(
+    theme: Theme,
+    maps: Mapping[str, np.ndarray],
+    inside: np.ndarray,
+) -> Figure:
+    """Plot ROC and precision against recall of all patches of all images together, one line per
+    method; dashed: a map that knows nothing.
+
+    Args:
+        maps: (images, rows, columns) of each method.
+        inside: whether a patch belongs to the object, of the same shape.
+    """
+    from sklearn.metrics import precision_recall_curve, roc_curve
+
+    _, columns = theme.side_by_side(2)
+    width = theme.width
+    if not theme.narrow:
+        width *= 0.8
+    figure, (left, right) = panels(2, columns, (width, 3.2))
+    for colour, (method, values) in zip(theme.series, maps.items()):
+        # Maps of different images are comparable relative to their largest value.
+        scores = (values / np.maximum(values.max((1, 2), keepdims=True), 1e-300)).ravel()
+        false, found, _ = roc_curve(inside.ravel(), scores, drop_intermediate=False)
+        precision, recall, _ = precision_recall_curve(inside.ravel(), scores)
+        left.plot(false, found, color=colour, label=method)
+        # The last point, of no patch at all, has no precision.
+        right.plot(
+            recall[:-1],
+            precision[:-1],
+            color=colour,
+            label=method,
+        )
+    left.plot(
+        [0, 1],
+        [0, 1],
+        color=theme.faint,
+        linestyle="--",
+        linewidth=1,
+    )
+    right.axhline(
+        inside.mean(),
+        color=theme.faint,
+        linestyle="--",
+        linewidth=1,
+    )
+    left.set_title("patches of the object found")
+    left.set_xlabel("patches elsewhere taken")
+    right.set_title("precision")
+    right.set_xlabel("recall")
+    right.set_ylim(0, 1.02)
+    for axes in (left, right):
+        axes.grid(axis="y")
+        percent(axes.xaxis)
+        percent(axes.yaxis)
+    left.legend()
+    return figure
+
+
+def draw_alignments(theme: Theme, found: Mapping[str, Any]) -> Figure:
+    """Plot cosine and rank correlation with the limit, one row per layer: every head of every image
+    is a dot, the mean a bar.
+
+    Args:
+        found: the :class:`fredholm.explain.Alignment` of each layer.
+    """
+    figure, every = panels_abreast(
+        theme,
+        2,
+        0.42 * len(found) + 1.0,
+        sharey=True,
+    )
+    titles = {"cosine": "cosine", "spearman": "Spearman correlation"}
+    for axes, (key, title) in zip(every, titles.items()):
+        for row, one in enumerate(found.values()):
+            values = getattr(one, key).flatten().cpu().numpy()
+            values = values[np.isfinite(values)]
+            spread = np.random.default_rng(0).uniform(-0.22, 0.22, len(values))
+            axes.scatter(
+                values,
+                row + spread,
+                s=5,
+                color=theme.series[0],
+                alpha=0.35,
+                linewidth=0,
+            )
+            if len(values):
+                mean, ends = [values.mean()] * 2, [row - 0.33, row + 0.33]
+                axes.plot(mean, ends, color=theme.mark, linewidth=2)
+        # Values that differ by rounding alone would fill the axis with long numbers.
+        low, high = axes.get_xlim()
+        spare = max(0.0, LEAST_SPAN - (high - low)) / 2
+        axes.set_xlim(low - spare, high + spare)
+        axes.locator_params(axis="x", nbins=5)
+        axes.set_title(title)
+        axes.set_yticks(range(len(found)), list(found))
+        axes.set_ylim(len(found) - 0.5, -0.5)
+        axes.grid(axis="x")
+    return figure
+
+
+def _edge(axes: Any, inside: np.ndarray, colour: str) -> None:
+    """Draw the outline of some patches (rows, columns)."""
+    if not inside.any():
+        return
+    # Eight points per patch, so that corners of the outline are nearly square.
+    fine = np.pad(np.kron(inside.astype(float), np.ones((8, 8))), 1)
+    y, x = (np.clip((np.arange(-1, 8 * n + 1) + 0.5) / (8 * n), 0, 1) for n in inside.shape)
+    axes.contour(
+        x,
+        y,
+        fine,
+        levels=[0.5],
+        colors=[colour],
+        linewidths=1.2,
+    )

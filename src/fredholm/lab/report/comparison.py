@@ -12,7 +12,6 @@ import numpy as np
 
 from .page import Data, Fact, Picture, Section, render_page, table, words
 from .panels import percent, plain_decades, whole_numbers
-from .scores import best_first, score
 from .style import Theme, new_figure, render
 
 if TYPE_CHECKING:
@@ -28,6 +27,8 @@ BUDGETS = {"params": "equal parameters", "flops": "equal FLOPs"}
 COST = "MFLOPs per sample, forward"
 Table = tuple[list[str], list[list[str]]]
 Row = dict[str, Any]
+"""A row of results: metric, direction, mean and standard deviation over seeds, and why it failed."""
+
 State = Mapping[str, Any]
 
 
@@ -398,3 +399,39 @@ def _look(theme: Theme, name: str, names: Sequence[str]) -> dict[str, Any]:
     index = list(names).index(name)
     colour, marker = theme.series[index % len(theme.series)], MARKERS[index % len(MARKERS)]
     return {"color": colour, "marker": marker}
+
+
+# --- scores ---------------------------------------------------------------------------------------
+
+
+def score(row: Row) -> str:
+    """Format the score of a row: accuracy in percent, other metrics as they are; mean ± standard
+    deviation over the seeds.
+
+    Example:
+        >>> score({"metric": "accuracy", "mean": 0.91, "sd": 0.012, "n": 3})
+        '91.0 ± 1.2'
+    """
+    if row["mean"] is None:
+        if row.get("refused"):
+            return "does not serve"
+        if row.get("failed"):
+            return "failed"
+        return "not run"
+
+    # Losses span orders of magnitude: they get two digits, whatever their size.
+    factor, style = 1, ".2g"
+    if row.get("direction") == "max":
+        style = ".3f"
+    if row["metric"] == "accuracy":
+        factor, style = 100, ".1f"
+    values = [row["mean"], row["sd"]]
+    return " ± ".join(f"{factor * value:{style}}" for value in values if value is not None)
+
+
+def best_first(rows: list[Row]) -> list[Row]:
+    """Sort the rows of one task, the best score first; those without a score come last."""
+    scored = [row for row in rows if row["mean"] is not None]
+    others = [row for row in rows if row["mean"] is None]
+    scored.sort(key=lambda row: row["mean"], reverse=bool(rows) and rows[0]["direction"] == "max")
+    return [*scored, *others]

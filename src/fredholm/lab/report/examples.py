@@ -6,17 +6,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 from torch import Tensor
 
-from ..data.kinds.kind import Signal
+from ..data.kinds.kind import Cloud, Signal
 from ..numbers import readable
-from . import result_plots
 from .importance import Word, read_texts, word_support
 from .page import Data, Picture, Section, words
-from .style import render
+from .panels import clip, few_ticks, name_lanes, picture
+from .style import Theme, literal, panels, render
 from .subject import Subject
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # Samples of each list that are drawn.
 SHOWN = 16
@@ -38,6 +43,13 @@ LEVELS = 4
 
 # Words of a text that are shown.
 LONGEST = 120
+
+
+# Channels of a series whose names are written.
+MAX_LANES = 12
+
+# Points of a series below which each is a dot on its line.
+POINTS = 64
 
 
 class Answer(NamedTuple):
@@ -191,7 +203,7 @@ def _picture(
         key,
         f"{len(found)} {kind.many}: {answered}",
         caption,
-        render(lambda theme: result_plots.examples(theme, things, found)),
+        render(lambda theme: draw_examples(theme, things, found)),
         Data(["sample", "truth", "answer", "note"], rows),
     )
 
@@ -269,3 +281,111 @@ def _mark(word: Word, answer: Answer, text: Sequence[Word]) -> Mark:
     if word.support < 0:
         level = -level
     return Mark(word.text, level, f"without it: {style.format(word.without)}")
+
+
+# --- pictures -------------------------------------------------------------------------------------
+
+
+def draw_examples(theme: Theme, things: Sequence[Any], found: Sequence[Any]) -> Figure:
+    """Draw samples below their predictions, with the truth below a wrong class or a number.
+
+    Args:
+        things: pictures, :class:`Signal` or :class:`Cloud`.
+        found: :class:`.examples.Answer` of each.
+    """
+    first = things[0]
+    columns, shape = 4, 0.6
+    if theme.narrow:
+        columns = 2
+    if isinstance(first, np.ndarray):
+        columns, shape = 8, 0.85 * min(first.shape[0] / first.shape[1], 1.6)
+        if theme.narrow:
+            columns = 3
+    size = theme.width, theme.width / columns * shape + 0.42
+    figure, every = panels(len(found), columns, size)
+    if isinstance(first, Signal):
+        things = in_lanes(things)
+    for axes, thing, answer in zip(every, things, found):
+        _sample(axes, thing, theme)
+        _name_sample(axes, theme, answer)
+    if isinstance(first, Signal):
+        figure.supxlabel(literal(first.clock), fontsize=9)
+        _name_channels(every, first.names, columns)
+    return figure
+
+
+def _sample(axes: Axes, thing: np.ndarray | Signal | Cloud, theme: Theme) -> None:
+    """Draw one sample: an image, a series with a line per channel, or a cloud of points."""
+    if isinstance(thing, np.ndarray):
+        picture(axes, thing)
+        return
+    if isinstance(thing, Cloud):
+        axes.scatter(
+            *thing.flat().T,
+            s=1.5,
+            color=theme.series[0],
+            linewidths=0,
+        )
+        axes.set_aspect("equal", adjustable="datalim")
+    else:
+        marker = None
+        if len(thing.x) < POINTS:
+            marker = "."
+        for channel, values in enumerate(thing.values.T):
+            colour = theme.series[channel % len(theme.series)]
+            axes.plot(
+                thing.x,
+                values,
+                color=colour,
+                linewidth=0.8,
+                marker=marker,
+                markersize=2,
+            )
+    axes.spines[:].set_color(theme.faint)
+    axes.spines[:].set_linewidth(0.4)
+    few_ticks(axes)
+
+
+def _name_sample(axes: Axes, theme: Theme, answer: Any) -> None:
+    """Write the prediction above a sample; the truth below it, unless the class is right."""
+    colour, above = theme.ink, clip(answer.answer)
+    if answer.wrong is not None:
+        colour = theme.good
+        above = f"{above} {answer.note}".rstrip()
+    if answer.wrong:
+        colour = theme.bad
+    axes.set_title(
+        above,
+        loc="center",
+        fontsize=8,
+        color=colour,
+        pad=3,
+    )
+    if answer.wrong is not False:
+        axes.set_xlabel(f"true: {clip(answer.truth)}", fontsize=8, labelpad=2)
+
+
+def in_lanes(things: Sequence[Signal]) -> list[Signal]:
+    """Return series of several channels with each channel in a lane of height 1, the first on top,
+    which spans its smallest to its largest value in these series.
+    """
+    values = np.concatenate([thing.values for thing in things])
+    if values.shape[1] < 2:
+        return list(things)
+    low = np.where(np.isnan(values), np.inf, values).min(0)
+    high = np.where(np.isnan(values), -np.inf, values).max(0)
+    # Lanes fill four fifths of their height, so that they do not touch.
+    size = np.where(high > low, high - low, 1.0) / 0.8
+    base = np.arange(values.shape[1])[::-1]
+    return [replace(thing, values=(thing.values - low) / size + base) for thing in things]
+
+
+def _name_channels(every: Sequence[Axes], names: Sequence[str], columns: int) -> None:
+    """Name the lanes of the first panel of each row."""
+    for place, axes in enumerate(every):
+        most = 0
+        if place % columns == 0:
+            most = MAX_LANES
+        # Lanes have no numbers of their own; those of a single channel stay.
+        if most or len(names) > 1:
+            name_lanes(axes, names, most)

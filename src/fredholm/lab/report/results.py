@@ -8,7 +8,7 @@ import csv
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,14 +17,18 @@ from torch import Tensor
 from ...errors import DataError, ShapeError
 from ..numbers import readable
 from ..training.metrics import METRICS, wilson
-from . import result_plots
 from .examples import class_examples, number_examples
 from .fields import field_samples, field_section
 from .given import RunFacts
-from .importance import Score, column_importance
+from .importance import importance_section
 from .page import Data, Fact, Picture, Section, table, words
-from .style import render
+from .panels import clip, percent, whole_numbers
+from .style import Theme, colormap, literal, new_figure, panels_abreast, render
 from .subject import Subject, answers, encoder_config
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # Samples among which the best and the worst field are looked for.
 FIELDS = 64
@@ -35,8 +39,14 @@ MAX_CLASSES = 25
 # Classes up to which the most frequent mistakes stand beside the matrix.
 BESIDE = 10
 
-# Columns of a table whose importance is drawn.
-MAX_COLUMNS = 20
+# Epochs below which each is a dot on its curve.
+DOTTED = 25
+
+# Letters of a class that fit below its column of the confusion matrix, letters at most, and the
+# inches of one.
+SHORT, LONGEST, LETTER = 3, 14, 0.075
+
+PARTS = {"train": "training", "val": "validation"}
 
 Evaluation = Mapping[str, Any]
 
@@ -87,7 +97,7 @@ def _of_classes(
         mistakes = outputs.argmax(-1) != labels[: len(outputs)]
         return float(mistakes.double().mean())
 
-    return evaluation, sections + _importance(subject, wrong, "accuracy")
+    return evaluation, sections + importance_section(subject, wrong, "accuracy")
 
 
 def _of_numbers(subject: Subject, counted: str) -> list[Section]:
@@ -115,7 +125,7 @@ def _of_numbers(subject: Subject, counted: str) -> list[Section]:
         off = in_units(outputs) - truth[: len(outputs)]
         return float(off.square().mean().sqrt())
 
-    return sections + _importance(subject, error, "RMSE")
+    return sections + importance_section(subject, error, "RMSE")
 
 
 def _of_fields(subject: Subject) -> list[Section]:
@@ -134,43 +144,6 @@ def _of_fields(subject: Subject) -> list[Section]:
     )
     name = (subject.classes or ("the field",))[0]
     return [field_section(fields, name)]
-
-
-def _importance(
-    subject: Subject,
-    score: Score,
-    measure: str,
-) -> list[Section]:
-    """Return the section on which columns of a table matter; none for other samples."""
-    columns = subject.terms.columns
-    if not subject.tabular or len(columns) < 2:
-        return []
-    found = column_importance(
-        subject.model,
-        subject.inputs,
-        columns,
-        score,
-        seed=subject.seed,
-    )
-    if not found:
-        return []
-
-    shown = found[:MAX_COLUMNS]
-    picture = Picture(
-        "importance",
-        "; ".join(f"{each.name}: {each.mean:.3g}" for each in shown),
-        words("importance_caption", left_out=len(found) - len(shown)),
-        render(lambda theme: result_plots.importances(theme, shown, measure)),
-        Data(["column", "mean", "sd"], found),
-    )
-    return [
-        Section(
-            "importance",
-            "Which columns matter",
-            words("importance"),
-            [picture],
-        )
-    ]
 
 
 # --- training curves ------------------------------------------------------------------------------
@@ -233,7 +206,7 @@ def curve_section(history: dict[str, list[float]]) -> Section:
             epochs=epochs,
             time=time,
         ),
-        render(lambda theme: result_plots.curves(theme, history)),
+        render(lambda theme: draw_curves(theme, history)),
         Data.of(history),
     )
     return Section("training", "Training", "", [picture])
@@ -309,7 +282,7 @@ def confusion_section(
         "confusion",
         f"Confusion matrix of {len(classes)} classes, {wrong} mistakes of {total}",
         words("confusion_caption", what=counted),
-        render(lambda theme: result_plots.confusion(theme, counts, classes)),
+        render(lambda theme: draw_confusion(theme, counts, classes)),
         Data(["true \\ predicted", *classes], rows),
     )
     beside = len(counts) <= BESIDE
@@ -365,7 +338,7 @@ def agreement_section(
             what=counted,
         ),
         render(
-            lambda theme: result_plots.agreement(
+            lambda theme: draw_agreement(
                 theme,
                 truth.numpy(),
                 predicted.numpy(),
@@ -466,3 +439,145 @@ def _title(name: str) -> str:
     if len(name) < 4:
         return name.upper()
     return name.replace("_", " ").capitalize()
+
+
+# --- pictures -------------------------------------------------------------------------------------
+
+
+def draw_curves(theme: Theme, history: Mapping[str, list[float]]) -> Figure:
+    """Plot loss and, where it is known, accuracy against the epoch: one panel per quantity, one
+    line each for training and validation.
+
+    Args:
+        history: columns of ``metrics.csv``, one number per epoch: ``epoch``, and any of
+            ``train_loss``, ``val_loss``, ``train_accuracy`` and ``val_accuracy``, as shares of 1.
+    """
+    drawn = [
+        what for what in ("loss", "accuracy") if any(f"{part}_{what}" in history for part in PARTS)
+    ]
+    # Without any of these columns the page shows an empty panel.
+    drawn = drawn or ["loss"]
+    figure, every = panels_abreast(theme, len(drawn), 2.7)
+    for axes, what in zip(every, drawn):
+        _curve(axes, theme, history, what)
+        axes.set_title(what)
+        if what == "accuracy":
+            percent(axes.yaxis)
+            # The margins that matplotlib adds may not reach beyond 0% and 100%.
+            low, high = axes.get_ylim()
+            axes.set_ylim(max(low, -0.02), min(high, 1.02))
+    return figure
+
+
+def _curve(
+    axes: Axes,
+    theme: Theme,
+    history: Mapping[str, list[float]],
+    what: str,
+) -> None:
+    """Plot one quantity, ``"loss"`` or ``"accuracy"``, of training and validation."""
+    epoch, marker = history["epoch"], None
+    if len(epoch) < DOTTED:
+        marker = "o"
+    for (part, label), colour in zip(PARTS.items(), theme.series):
+        values = history.get(f"{part}_{what}")
+        if values is not None:
+            axes.plot(
+                epoch,
+                values,
+                color=colour,
+                label=label,
+                marker=marker,
+                markersize=3,
+            )
+    axes.set_xlabel("epoch")
+    axes.grid(axis="y")
+    whole_numbers(axes.xaxis)
+    # The limits of a single epoch would be equal or very near.
+    if len(epoch) == 1:
+        axes.set_xlim(epoch[0] - 1, epoch[0] + 1)
+    if axes.lines:
+        axes.legend()
+
+
+def draw_confusion(theme: Theme, counts: np.ndarray, classes: Sequence[str]) -> Figure:
+    """Draw counts of true (rows) against predicted classes (columns), shaded by the share of the
+    row.
+    """
+    size, names = len(counts), [clip(str(name), LONGEST) for name in classes]
+    # Long names need room of their own, or they would squeeze the matrix.
+    longest = max(map(len, names))
+    spare = LETTER * max(0, longest - SHORT)
+    side = min(theme.width, 8.0, 0.38 * size + 0.9 + spare)
+    # Many classes on a phone need smaller numbers.
+    letters = 8
+    if side - spare < 0.3 * size:
+        letters = 5
+    figure = new_figure(side, side)
+    axes = figure.subplots()
+    share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    axes.imshow(
+        share,
+        cmap=colormap(theme),
+        vmin=0,
+        vmax=1,
+    )
+    for i, j in zip(*np.nonzero(counts)):
+        colour = theme.ink
+        if share[i, j] > 0.45:
+            colour = theme.paper
+        axes.text(
+            j,
+            i,
+            str(counts[i, j]),
+            ha="center",
+            va="center",
+            fontsize=letters,
+            color=colour,
+        )
+
+    # Long names would run into one another.
+    turned: dict[str, Any] = {}
+    if longest > SHORT:
+        turned = {"rotation": 60, "ha": "right", "rotation_mode": "anchor"}
+    axes.set_xticks(range(size), names, **turned)
+    axes.set_yticks(range(size), names)
+    axes.set_xlabel("predicted")
+    axes.set_ylabel("true")
+    axes.tick_params(length=0)
+    return figure
+
+
+def draw_agreement(
+    theme: Theme,
+    truth: np.ndarray,
+    predicted: np.ndarray,
+    label: str,
+) -> Figure:
+    """Plot predicted against true numbers; on the dashed line they agree."""
+    side = min(theme.width, 4.6)
+    figure = new_figure(side, side)
+    axes = figure.subplots()
+    ends = [min(truth.min(), predicted.min()), max(truth.max(), predicted.max())]
+    axes.plot(
+        ends,
+        ends,
+        color=theme.faint,
+        linewidth=1,
+        linestyle="--",
+    )
+    axes.scatter(
+        truth,
+        predicted,
+        s=14,
+        color=theme.series[0],
+        alpha=0.55,
+        linewidth=0,
+    )
+    axes.set_aspect("equal")
+    # Numbers such as prices are wide: a few of them fit below the picture.
+    axes.locator_params(nbins=5)
+    axes.set_xlabel(literal(f"true {label}".rstrip()))
+    axes.set_ylabel(literal(f"predicted {label}".rstrip()))
+    axes.grid(axis="both")
+    return figure
