@@ -21,9 +21,9 @@ from ...integral import IntegralOperator
 from ...progress import working
 from .given import ReportOptions
 from .layers import Layer, plain
-from .page import Data, Picture, Section, table, words
-from .panels import UNIT, percent, picture, weights_image
-from .style import Theme, literal, new_figure, panels, panels_abreast, render
+from .page import Data, Numbered, Numbers, Picture, Section, table, words
+from .panels import DOT, UNIT, outline, percent, picture, weights_image
+from .style import Theme, colour_scale, literal, new_figure, panels, render
 from .subject import Subject, choose_samples
 
 if TYPE_CHECKING:
@@ -60,18 +60,18 @@ ORDERS = {
     "random": "random order",
 }
 
-Numbers = dict[str, Any]
 Value = TypeVar("Value")
 
 
 def quality_sections(
-    subject: Subject, layers: Sequence[Layer], chosen: Sequence[int]
+    subject: Subject, layers: Sequence[Layer], options: ReportOptions
 ) -> tuple[list[Section], Numbers]:
-    """Return all sections for the ``chosen`` images of a model, and their numbers.
+    """Return all sections for some images of a model, and their numbers.
 
     No section if no image is chosen, if the operators do not live on a grid of patches, or if
     complete maps of their kernels would be too large; the numbers then say why.
     """
+    chosen = choose_marked(subject, options)
     if not chosen or not layers:
         return [], {}
     reason = refusal(layers, tuple(subject.inputs.shape[2:]))
@@ -90,11 +90,16 @@ def _sections(
     steps = STEPS
     if isinstance(model, Traced) and not model.classifies(images):
         steps = 0
+    boxes, masks = samples.boxes, samples.masks
+    if boxes is not None:
+        boxes = boxes[chosen]
+    if masks is not None:
+        masks = masks[chosen]
     quality = attention_quality(
         model,
         images,
-        boxes=_taken(samples.boxes, chosen),
-        masks=_taken(samples.masks, chosen),
+        boxes=boxes,
+        masks=masks,
         steps=steps,
         seed=subject.seed,
     )
@@ -110,29 +115,22 @@ def _sections(
     return sections, {**quality.summary(), "centrality": numbers}
 
 
-def _taken(marks: Tensor | None, chosen: Tensor) -> Tensor | None:
-    if marks is None:
-        return None
-    return marks[chosen]
-
-
-def choose_marked(
-    count: int,
-    number: int,
-    options: ReportOptions,
-    marked: Tensor | None,
-) -> list[int]:
-    """Return up to ``number`` of ``count`` images, drawn with the seed of the options; those in
-    which an object is marked, (count, H, W), come first.
+def choose_marked(subject: Subject, options: ReportOptions) -> list[int]:
+    """Return the images that are judged, drawn with the seed of the options; those in which an
+    object is marked come first.
     """
-    if number < 1:
+    if not subject.kind.judged or options.quality < 1:
         return []
+    count, samples = len(subject.inputs), subject.samples
     order = choose_samples(count, count, options.seed, options.picture)
+    marked = samples.boxes
+    if marked is None:
+        marked = samples.masks
     if marked is not None:
         has = marked.flatten(1).any(1)
         # Sorting is stable: the order within both groups stays.
         order = sorted(order, key=lambda image: not has[image])
-    return order[:number]
+    return order[: options.quality]
 
 
 def refusal(layers: Sequence[Layer], size: tuple[int, ...]) -> str | None:
@@ -196,15 +194,7 @@ def _overlay_section(
             images=count,
             seed=subject.seed,
         ),
-        render(
-            lambda theme: draw_overlays(
-                theme,
-                pictures,
-                maps,
-                inside,
-                names,
-            )
-        ),
+        render(draw_overlays, pictures, maps, inside, names),
         Data(["image", "map", "row", "column", "value"], rows),
     )
     return Section(
@@ -241,7 +231,7 @@ def _removal_section(quality: Quality) -> Section:
         "removal",
         alt,
         words("removal_caption", images=len(first.curves["morf"])),
-        render(lambda theme: draw_removals(theme, fractions, curves)),
+        render(draw_removals, fractions, curves),
         Data.of(columns),
     )
     after = table(["map", *AREAS.values()], areas)
@@ -250,7 +240,7 @@ def _removal_section(quality: Quality) -> Section:
         "Removing patches",
         words("removal"),
         [picture],
-        after=after,
+        after,
     )
 
 
@@ -272,7 +262,7 @@ def _place_section(quality: Quality) -> Section:
         "rankings",
         f"ROC and precision-recall of {', '.join(maps)}",
         words("place_caption", kind=kind, images=len(inside)),
-        render(lambda theme: draw_rankings(theme, maps, inside)),
+        render(draw_rankings, maps, inside),
         Data.of({name: values.ravel().tolist() for name, values in columns.items()}),
     )
     after = table(["map", "object as", *MEASURES.values()], rows)
@@ -281,11 +271,11 @@ def _place_section(quality: Quality) -> Section:
         "Finding the object",
         words("place"),
         [picture],
-        after=after,
+        after,
     )
 
 
-def _centrality_section(layers: Sequence[Layer]) -> tuple[Section | None, Numbers]:
+def _centrality_section(layers: Sequence[Layer]) -> Numbered:
     """Return the section on layers as absorbing chains, and its numbers: how near one step comes to
     the limit of many, how long walks are, where γ had to be lowered.
     """
@@ -318,19 +308,19 @@ def _centrality_section(layers: Sequence[Layer]) -> tuple[Section | None, Number
         "alignment",
         alt,
         words("centrality_caption", dots=len(dots), images=len(layers[0].u)),
-        render(lambda theme: draw_alignments(theme, found)),
+        render(draw_alignments, found),
         Data(["layer", "dot", "cosine", "spearman"], dots),
     )
     head = ["layer", "cosine", "Spearman", "visits of a walk", "heads where γ was lowered"]
     after = table(head, rows)
-    text = words("centrality")
-    return Section(
+    section = Section(
         "centrality",
         "Centrality",
-        text,
+        words("centrality"),
         [picture],
-        after=after,
-    ), numbers
+        after,
+    )
+    return section, numbers
 
 
 def _chain_facts(layer: Layer, alignment: Alignment) -> Numbers:
@@ -383,9 +373,7 @@ def draw_overlays(
     """
     count, rows = len(images), 1 + len(maps)
     shape = images[0].shape[0] / images[0].shape[1]
-    across, letters = count, 8
-    if theme.narrow:
-        across, letters = min(count, 4), 7
+    across = theme.pick(count, min(count, 4))
     side = min(1.35, (theme.width - 0.9) / across)
     blocks = -(-count // across)
     figure = new_figure(theme.width, ((side * shape + 0.12) * rows + 0.4) * blocks)
@@ -401,15 +389,23 @@ def draw_overlays(
             picture(axes, image, extent=UNIT)
             axes.set_aspect(shape)
             if values is not None:
-                weights_image(axes, values, theme, shape, alpha=0.72)
+                weights_image(
+                    axes,
+                    values,
+                    shape,
+                    alpha=0.72,
+                    **colour_scale(theme, values),
+                )
             if inside is not None:
-                _edge(axes, inside[column], theme.mark)
+                # Eight cells per patch, so that corners of the outline are nearly square.
+                patches = np.kron(inside[column].astype(float), np.ones((8, 8)))
+                outline(axes, patches, theme.mark, outside="constant")
         every[0, column].set_title(literal(names[column]), fontsize=8, loc="center")
     for row, name in zip(every, ("image", *maps)):
         # A panel is hardly as tall as a name is long.
         broken = name.replace(" ", "\n").replace("-", "-\n")
         for axes in row[:count:across]:
-            axes.set_ylabel(broken, fontsize=letters)
+            axes.set_ylabel(broken, fontsize=theme.pick(8, 7))
     return figure
 
 
@@ -423,11 +419,16 @@ def draw_removals(
         fractions: of the patches removed.
         curves: confidence (images, fractions) by method and order.
     """
-    _, columns = theme.side_by_side(len(curves))
     width = theme.width
-    if columns == 1:
+    if len(curves) == 1:
         width = min(width, 4.5)
-    figure, every = panels(len(curves), columns, (width, 2.8), sharey=True)
+    figure, every = panels(
+        theme,
+        len(curves),
+        2.8,
+        width=width,
+        sharey=True,
+    )
     colours = theme.series[1], theme.series[0], theme.faint
     for axes, (method, orders) in zip(every, curves.items()):
         for colour, (order, values) in zip(colours, orders.items()):
@@ -439,13 +440,13 @@ def draw_removals(
                 mean,
                 color=colour,
                 label=ORDERS[order],
-                marker="o",
-                markersize=2.5,
+                **DOT,
             )
+            low, high = mean - error, mean + error
             axes.fill_between(
                 fractions,
-                mean - error,
-                mean + error,
+                low,
+                high,
                 color=colour,
                 alpha=0.2,
                 linewidth=0,
@@ -475,11 +476,7 @@ def draw_rankings(
     """
     from sklearn.metrics import precision_recall_curve, roc_curve
 
-    _, columns = theme.side_by_side(2)
-    width = theme.width
-    if not theme.narrow:
-        width *= 0.8
-    figure, (left, right) = panels(2, columns, (width, 3.2))
+    figure, (left, right) = panels(theme, 2, 3.2)
     for colour, (method, values) in zip(theme.series, maps.items()):
         # Maps of different images are comparable relative to their largest value.
         scores = (values / np.maximum(values.max((1, 2), keepdims=True), 1e-300)).ravel()
@@ -487,25 +484,10 @@ def draw_rankings(
         precision, recall, _ = precision_recall_curve(inside.ravel(), scores)
         left.plot(false, found, color=colour, label=method)
         # The last point, of no patch at all, has no precision.
-        right.plot(
-            recall[:-1],
-            precision[:-1],
-            color=colour,
-            label=method,
-        )
-    left.plot(
-        [0, 1],
-        [0, 1],
-        color=theme.faint,
-        linestyle="--",
-        linewidth=1,
-    )
-    right.axhline(
-        inside.mean(),
-        color=theme.faint,
-        linestyle="--",
-        linewidth=1,
-    )
+        right.plot(recall[:-1], precision[:-1], color=colour)
+    chance = {"color": theme.faint, "linestyle": "--", "linewidth": 1}
+    left.plot([0, 1], [0, 1], **chance)
+    right.axhline(inside.mean(), **chance)
     left.set_title("patches of the object found")
     left.set_xlabel("patches elsewhere taken")
     right.set_title("precision")
@@ -526,26 +508,20 @@ def draw_alignments(theme: Theme, found: Mapping[str, Any]) -> Figure:
     Args:
         found: the :class:`fredholm.explain.Alignment` of each layer.
     """
-    figure, every = panels_abreast(
+    titles = {"cosine": "cosine", "spearman": "Spearman correlation"}
+    figure, every = panels(
         theme,
-        2,
+        len(titles),
         0.42 * len(found) + 1.0,
         sharey=True,
     )
-    titles = {"cosine": "cosine", "spearman": "Spearman correlation"}
     for axes, (key, title) in zip(every, titles.items()):
         for row, one in enumerate(found.values()):
             values = getattr(one, key).flatten().cpu().numpy()
             values = values[np.isfinite(values)]
             spread = np.random.default_rng(0).uniform(-0.22, 0.22, len(values))
-            axes.scatter(
-                values,
-                row + spread,
-                s=5,
-                color=theme.series[0],
-                alpha=0.35,
-                linewidth=0,
-            )
+            look = {"color": theme.series[0], "alpha": 0.35, "linewidth": 0}
+            axes.scatter(values, row + spread, s=5, **look)
             if len(values):
                 mean, ends = [values.mean()] * 2, [row - 0.33, row + 0.33]
                 axes.plot(mean, ends, color=theme.mark, linewidth=2)
@@ -559,20 +535,3 @@ def draw_alignments(theme: Theme, found: Mapping[str, Any]) -> Figure:
         axes.set_ylim(len(found) - 0.5, -0.5)
         axes.grid(axis="x")
     return figure
-
-
-def _edge(axes: Any, inside: np.ndarray, colour: str) -> None:
-    """Draw the outline of some patches (rows, columns)."""
-    if not inside.any():
-        return
-    # Eight points per patch, so that corners of the outline are nearly square.
-    fine = np.pad(np.kron(inside.astype(float), np.ones((8, 8))), 1)
-    y, x = (np.clip((np.arange(-1, 8 * n + 1) + 0.5) / (8 * n), 0, 1) for n in inside.shape)
-    axes.contour(
-        x,
-        y,
-        fine,
-        levels=[0.5],
-        colors=[colour],
-        linewidths=1.2,
-    )

@@ -15,7 +15,7 @@ from ..data.kinds.kind import Cloud, Signal
 from ..numbers import readable
 from .importance import Word, read_texts, word_support
 from .page import Data, Picture, Section, words
-from .panels import clip, few_ticks, name_lanes, picture
+from .panels import clip, dots, few_ticks, name_lanes, picture
 from .style import Theme, literal, panels, render
 from .subject import Subject
 
@@ -48,15 +48,13 @@ LONGEST = 120
 # Channels of a series whose names are written.
 MAX_LANES = 12
 
-# Points of a series below which each is a dot on its line.
-POINTS = 64
-
 
 class Answer(NamedTuple):
     """The answer of a model for one sample.
 
     Attributes:
         index: of the sample.
+        name: of the sample; "" where it has none.
         truth, answer: in words.
         note: how sure, or how far off.
         wrong: whether a class is wrong; None of numbers.
@@ -64,6 +62,7 @@ class Answer(NamedTuple):
     """
 
     index: int
+    name: str
     truth: str
     answer: str
     note: str
@@ -88,6 +87,7 @@ def class_examples(subject: Subject, labels: Tensor, outputs: Tensor) -> Section
         names, share = subject.classes, f"{float(probability[index]):.0%}"
         return Answer(
             index,
+            subject.name(index),
             names[true],
             names[called],
             share,
@@ -125,7 +125,8 @@ def number_examples(
     for index in error.argsort(descending=True)[:SHOWN].tolist():
         true, answer, off = (float(values[index]) for values in (truth, predicted, error))
         note = f"off by {readable(off, 3)}"
-        found.append(Answer(index, readable(true, 5), readable(answer, 5), note))
+        shown = readable(true, 5), readable(answer, 5)
+        found.append(Answer(index, subject.name(index), *shown, note))
     section = Section("examples", "Largest errors", _legend(subject))
     return _with_list(
         section,
@@ -159,8 +160,8 @@ def _with_list(
     elif isinstance(subject.things[found[0].index], str):
         html = _texts(subject, title, found[:LISTED], scale)
     else:
-        picture = _picture(subject, key, title, found)
-        return replace(section, pictures=[*section.pictures, picture])
+        section.pictures.append(_picture(subject, key, title, found))
+        html = words("example_names", title=title, rows=found)
     return replace(section, after=section.after + html)
 
 
@@ -198,13 +199,14 @@ def _picture(
         count=len(subject.inputs),
         kind=kind,
     )
-    rows = [[each.index, each.truth, each.answer, each.note] for each in found]
+    head = ["sample", "name", "truth", "answer", "note"]
+    rows = [[each.index, each.name, each.truth, each.answer, each.note] for each in found]
     return Picture(
         key,
         f"{len(found)} {kind.many}: {answered}",
         caption,
-        render(lambda theme: draw_examples(theme, things, found)),
-        Data(["sample", "truth", "answer", "note"], rows),
+        render(draw_examples, things, found),
+        Data(head, rows),
     )
 
 
@@ -286,23 +288,20 @@ def _mark(word: Word, answer: Answer, text: Sequence[Word]) -> Mark:
 # --- pictures -------------------------------------------------------------------------------------
 
 
-def draw_examples(theme: Theme, things: Sequence[Any], found: Sequence[Any]) -> Figure:
+def draw_examples(theme: Theme, things: Sequence[Any], found: Sequence[Answer]) -> Figure:
     """Draw samples below their predictions, with the truth below a wrong class or a number.
 
     Args:
         things: pictures, :class:`Signal` or :class:`Cloud`.
-        found: :class:`.examples.Answer` of each.
+        found: the answer to each.
     """
     first = things[0]
-    columns, shape = 4, 0.6
-    if theme.narrow:
-        columns = 2
+    columns, shape = theme.pick(4, 2), 0.6
     if isinstance(first, np.ndarray):
-        columns, shape = 8, 0.85 * min(first.shape[0] / first.shape[1], 1.6)
-        if theme.narrow:
-            columns = 3
-    size = theme.width, theme.width / columns * shape + 0.42
-    figure, every = panels(len(found), columns, size)
+        columns = theme.pick(8, 3)
+        shape = 0.85 * min(first.shape[0] / first.shape[1], 1.6)
+    height = theme.width / columns * shape + 0.42
+    figure, every = panels(theme, len(found), height, columns=columns)
     if isinstance(first, Signal):
         things = in_lanes(things)
     for axes, thing, answer in zip(every, things, found):
@@ -328,25 +327,22 @@ def _sample(axes: Axes, thing: np.ndarray | Signal | Cloud, theme: Theme) -> Non
         )
         axes.set_aspect("equal", adjustable="datalim")
     else:
-        marker = None
-        if len(thing.x) < POINTS:
-            marker = "."
+        look = {"linewidth": 0.8, **dots(len(thing.x))}
+        if "marker" in look:
+            look["markersize"] = 1.2
         for channel, values in enumerate(thing.values.T):
-            colour = theme.series[channel % len(theme.series)]
             axes.plot(
                 thing.x,
                 values,
-                color=colour,
-                linewidth=0.8,
-                marker=marker,
-                markersize=2,
+                color=theme.series[channel % len(theme.series)],
+                **look,
             )
     axes.spines[:].set_color(theme.faint)
     axes.spines[:].set_linewidth(0.4)
     few_ticks(axes)
 
 
-def _name_sample(axes: Axes, theme: Theme, answer: Any) -> None:
+def _name_sample(axes: Axes, theme: Theme, answer: Answer) -> None:
     """Write the prediction above a sample; the truth below it, unless the class is right."""
     colour, above = theme.ink, clip(answer.answer)
     if answer.wrong is not None:

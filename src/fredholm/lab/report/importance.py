@@ -126,7 +126,13 @@ def importance_section(
     score: Score,
     measure: str,
 ) -> list[Section]:
-    """Return the section on which columns of a table matter; none for other samples."""
+    """Return the section on which columns of a table matter, in a list; no section for other
+    samples.
+
+    Args:
+        score: the error of the outputs.
+        measure: ``"accuracy"``, or the name of the error.
+    """
     columns = subject.terms.columns
     if not subject.tabular or len(columns) < 2:
         return []
@@ -145,7 +151,7 @@ def importance_section(
         "importance",
         "; ".join(f"{each.name}: {each.mean:.3g}" for each in shown),
         words("importance_caption", left_out=len(found) - len(shown)),
-        render(lambda theme: draw_importance(theme, shown, measure)),
+        render(draw_importance, shown, measure),
         Data(["column", "mean", "sd"], found),
     )
     return [
@@ -164,7 +170,12 @@ def read_texts(facts: Mapping[str, Any]) -> Callable[[list[str]], Tensor] | None
     if saved is None:
         return None
     vocabulary = Vocabulary.from_dict(saved)
-    return lambda texts: encode_rows(texts, vocabulary, facts["max_length"], "text")[0]
+    return lambda texts: encode_rows(
+        texts,
+        vocabulary,
+        facts["max_length"],
+        "text",
+    )[0]
 
 
 def word_support(
@@ -245,11 +256,10 @@ def _without(written: Sequence[str], tried: Sequence[int], kept: Tensor) -> str:
 # --- pictures -------------------------------------------------------------------------------------
 
 
-def draw_importance(theme: Theme, found: Sequence[Any], measure: str) -> Figure:
+def draw_importance(theme: Theme, found: Sequence[Importance], measure: str) -> Figure:
     """Plot one bar per column, the most important on top, with a line of ± 1 standard deviation.
 
     Args:
-        found: :class:`.importance.Importance` of each column.
         measure: ``"accuracy"``, or the name of an error.
     """
     figure = new_figure(min(theme.width, 6.5), 0.3 * len(found) + 0.8)
@@ -269,9 +279,7 @@ def draw_importance(theme: Theme, found: Sequence[Any], measure: str) -> Figure:
     if measure == "accuracy":
         change = "accuracy lost"
         percent(axes.xaxis)
-    between = " "
-    if theme.narrow:
-        between = "\n"
+    between = theme.pick(" ", "\n")
     axes.set_xlabel(f"{change} when{between}the column is shuffled")
     axes.grid(axis="x")
     return figure

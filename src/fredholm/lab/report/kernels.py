@@ -19,9 +19,9 @@ from ...models.encoders import Inputs
 from ...models.trajectory import trajectory
 from ...progress import steps
 from .layers import View, plain
-from .page import Data, Picture, Section, words
-from .panels import percent
-from .style import Theme, new_figure, panels, panels_abreast, render
+from .page import Data, Numbered, Picture, Section, words
+from .panels import DOT, dots, percent
+from .style import Theme, new_figure, panels, render
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,15 +34,11 @@ QUANTITIES = {
     "growth": "growth of a difference",
 }
 
-# Steps below which each is a dot on its line.
-DOTTED = 25
-
-Numbers = dict[str, Any]
+# Labels of what is plotted against distance.
+LABELS = {"norm": "‖K‖ (Frobenius)", "weight": "weight of a pair"}
 
 
-def profile_section(
-    view: View, *, seed: int, queries: int
-) -> tuple[Section | None, dict[str, Numbers]]:
+def profile_section(view: View, *, seed: int, queries: int) -> Numbered:
     """Return the mean kernel norm against distance, one panel per layer, and its numbers; also the
     weights, unless they are the norm times a constant. No section if all points lie in one place.
     """
@@ -63,69 +59,66 @@ def profile_section(
     # All layers are read at equally many samples and queries.
     first = profiles[0]
     count = f"{first.samples} samples × {first.queries} queries × all keys a layer, seed {seed}."
-    many = len(first.norm) > 1
     caption = words(
         "profile_caption",
-        many=many,
+        many=len(first.norm) > 1,
         count=count,
         kind=view.kind,
     )
     pictures = [
         _profile_picture(
             "profile",
-            view.names,
+            view,
             profiles,
             "norm",
-            "‖K‖ (Frobenius)",
             caption,
         )
     ]
     if not all(_proportional(profile) for profile in profiles):
         caption = words("weights_caption", scalar=view.layers[0].has_weights, count=count)
-        label = "weight of a pair"
         pictures.append(
             _profile_picture(
                 "profile-weights",
-                view.names,
+                view,
                 profiles,
                 "weight",
-                label,
                 caption,
             )
         )
     text = words("profile", point=view.kind.point)
-    return Section("profile", "Kernel and distance", text, pictures), numbers
+    return Section(
+        "profile",
+        "Kernel and distance",
+        text,
+        pictures,
+    ), numbers
 
 
 def _profile_picture(
     key: str,
-    names: Sequence[str],
+    view: View,
     profiles: Sequence[Profile],
     what: str,
-    label: str,
     caption: str,
 ) -> Picture:
     """Return the picture of the ``"norm"`` or the ``"weight"`` of pairs against distance."""
     ends, rows = [], []
-    for name, profile in zip(names, profiles):
+    for name, profile in zip(view.names, profiles):
         mean, sd = (values.tolist() for values in profile.pooled(what))
         ends.append(f"{name}: {mean[0]:.3g} at distance 0, {mean[-1]:.3g} farthest")
         heads = getattr(profile, what).T.tolist()
-        for distance, middle, spread, single in zip(profile.distance.tolist(), mean, sd, heads):
+        for distance, middle, spread, single in zip(
+            profile.distance.tolist(),
+            mean,
+            sd,
+            heads,
+        ):
             rows.append([name, distance, middle, spread, *single])
 
     most = max(len(getattr(profile, what)) for profile in profiles)
     head = ["layer", "distance", "mean", "sd", *(f"head {i + 1}" for i in range(most))]
-    alt = f"{label} against distance. {', '.join(ends)}"
-    drawn = render(
-        lambda theme: draw_profiles(
-            theme,
-            names,
-            profiles,
-            what,
-            label,
-        )
-    )
+    alt = f"{LABELS[what]} against distance. {', '.join(ends)}"
+    drawn = render(draw_profiles, view.names, profiles, what)
     return Picture(key, alt, caption, drawn, Data(head, rows))
 
 
@@ -141,7 +134,7 @@ def _proportional(profile: Profile) -> bool:
     return bool((near | (~there & (weight == 0))).all())
 
 
-def share_section(view: View, *, seed: int) -> tuple[Section | None, Numbers]:
+def share_section(view: View, *, seed: int) -> Numbered:
     """Return the shares of content and position in the kernel's variance, one bar per layer, and
     their numbers. No section if they are undefined; the numbers then say why.
     """
@@ -161,8 +154,7 @@ def share_section(view: View, *, seed: int) -> tuple[Section | None, Numbers]:
     names, first = view.names, shares[0]
     caption = words(
         "shares_caption",
-        samples=first.samples,
-        pairs=first.pairs,
+        first=first,
         seed=seed,
         kind=view.kind,
     )
@@ -177,11 +169,16 @@ def share_section(view: View, *, seed: int) -> tuple[Section | None, Numbers]:
             "varies by": [share.relative for share in shares],
         }
     )
-    drawn = render(lambda theme: draw_shares(theme, names, shares))
+    drawn = render(draw_shares, names, shares)
     picture = Picture("shares", alt, caption, drawn, data)
     text = words("shares", point=view.kind.point)
     numbers = {name: plain(vars(share)) for name, share in zip(names, shares)}
-    return Section("shares", "Content and position", text, [picture]), numbers
+    return Section(
+        "shares",
+        "Content and position",
+        text,
+        [picture],
+    ), numbers
 
 
 def _percent(value: float) -> str:
@@ -191,9 +188,7 @@ def _percent(value: float) -> str:
     return f"{value:.0%}"
 
 
-def evolution_section(
-    model: Any, inputs: Tensor | Inputs, *, seed: int
-) -> tuple[Section | None, dict[str, Numbers]]:
+def evolution_section(model: Any, inputs: Tensor | Inputs, *, seed: int) -> Numbered:
     """Return energy, distance to the constraint and growth of a perturbation after each step of a
     continuous model, at N, 2N and 4N steps, and their numbers; no section for other models.
     """
@@ -207,22 +202,27 @@ def evolution_section(
         # Its weights are of single steps.
         counts = [built]
     inputs = inputs.to(next(model.parameters()).device)
-    paths = {count: trajectory(model, inputs, count, seed) for count in counts}
+    paths = {
+        count: trajectory(
+            model,
+            inputs,
+            count,
+            seed,
+        )
+        for count in counts
+    }
 
     ends, rows = [], []
     for count, path in paths.items():
-        energy, distance, growth = (path[key][-1] for key in QUANTITIES)
-        ends.append(
-            f"{count} steps end at energy {energy:.3g}, distance {distance:.3g}, growth "
-            f"{growth:.3g}"
-        )
+        last = ", ".join(f"{key} {path[key][-1]:.3g}" for key in QUANTITIES)
+        ends.append(f"{count} steps end at {last}")
         columns = [path[key] for key in ("time", *QUANTITIES)]
         rows += [[count, *line] for line in zip(*columns)]
     picture = Picture(
         "steps",
         "; ".join(ends),
         words("evolution_caption", samples=len(inputs), seed=seed),
-        render(lambda theme: draw_steps(theme, paths)),
+        render(draw_steps, paths),
         Data(["steps", "time", *QUANTITIES], rows),
     )
     text = words("evolution", steps=built, horizon=f"{body.evolution.horizon:g}")
@@ -238,24 +238,22 @@ def draw_profiles(
     names: Sequence[str],
     found: Sequence[Profile],
     what: str,
-    label: str,
 ) -> Figure:
     """Plot a mean against distance, one panel per layer: all heads with their band, and each head
     as a thin line.
 
     Args:
         what: ``"norm"`` or ``"weight"``.
-        label: of the vertical axis.
     """
-    columns, width = min(3, len(found)), theme.width
-    if theme.narrow:
-        columns = 1
+    columns, width = theme.pick(min(3, len(found)), 1), theme.width
     if columns == 1:
         width = min(width, 5.0)
     figure, every = panels(
+        theme,
         len(found),
-        columns,
-        (width, 2.5),
+        2.5,
+        columns=columns,
+        width=width,
         margin=0.3,
         sharex=True,
     )
@@ -263,7 +261,7 @@ def draw_profiles(
         _profile(axes, theme, profile, what)
         axes.set_title(name)
     figure.supxlabel("distance |x − y|", fontsize=9)
-    figure.supylabel(label, fontsize=9)
+    figure.supylabel(LABELS[what], fontsize=9)
     return figure
 
 
@@ -279,11 +277,12 @@ def _profile(
 
     # Norms and weights are never negative.
     low = np.maximum(mean - sd, 0)
+    colour = theme.series[0]
     axes.fill_between(
         distance,
         low,
         mean + sd,
-        color=theme.series[0],
+        color=colour,
         alpha=0.18,
         linewidth=0,
     )
@@ -295,13 +294,7 @@ def _profile(
             linewidth=0.8,
             alpha=0.8,
         )
-    axes.plot(
-        distance,
-        mean,
-        color=theme.series[0],
-        marker="o",
-        markersize=3,
-    )
+    axes.plot(distance, mean, color=colour, **DOT)
     axes.tick_params(labelbottom=True)
     top = max(float((mean + sd).max()), float(heads.max()))
     axes.set_ylim(0, 1.08 * top or 1)
@@ -344,13 +337,7 @@ def _share(
 ) -> None:
     if not np.isfinite(share.share):
         text = "constant kernel: no variance to share"
-        axes.text(
-            0.01,
-            row,
-            text,
-            va="center",
-            color=theme.faint,
-        )
+        axes.text(0.01, row, text, va="center", color=theme.faint)
         return
 
     # An estimate from few samples can leave [0, 1].
@@ -383,29 +370,21 @@ def _share(
             linewidth=0.8,
         )
     text = f"{part:.0%} ± {share.error:.1%}"
-    axes.text(
-        1.012,
-        row,
-        text,
-        va="center",
-        color=theme.ink,
-        fontsize=8.5,
-    )
+    axes.text(1.012, row, text, va="center", fontsize=8.5)
 
 
 def draw_steps(theme: Theme, paths: Mapping[int, Mapping[str, list[float]]]) -> Figure:
     """Plot each quantity against time: one panel per quantity, one line per number of steps."""
-    figure, every = panels_abreast(theme, len(QUANTITIES), 2.7)
+    figure, every = panels(theme, len(QUANTITIES), 2.7)
     for axes, (key, label) in zip(every, QUANTITIES.items()):
         for colour, (count, path) in zip(theme.series, paths.items()):
-            size = 3 if count < DOTTED else 0
+            label = f"{count} steps"
             axes.plot(
                 path["time"],
                 path[key],
                 color=colour,
-                marker="o",
-                markersize=size,
-                label=f"{count} steps",
+                label=label,
+                **dots(count),
             )
         axes.set_title(label)
         axes.set_xlabel("time t")

@@ -10,7 +10,14 @@ import numpy as np
 from torch import Tensor
 
 from ...domain import Domain
-from ...explain.kernels import class_token, image_grid, masses, take_samples
+from ...explain.kernels import (
+    class_token,
+    image_grid,
+    kernel_map,
+    masses,
+    output_points,
+    take_samples,
+)
 from ..data.kinds.kind import SAMPLES, Kind
 
 MAX_LAYERS = 8
@@ -105,6 +112,21 @@ def shown_layers(layers: Sequence[Layer]) -> list[Layer]:
 def first_sample(domain: Domain) -> Domain:
     """Return the domain of the first sample."""
     return take_samples(domain, slice(0, 1))
+
+
+def first_map(layer: Layer, queries: list[int]) -> Tensor:
+    """Return the weights (H, queries, N) of some queries of a layer's first sample."""
+    return kernel_map(
+        layer.operator,
+        layer.u[:1],
+        first_sample(layer.domain),
+        queries=queries,
+    )[0]
+
+
+def output_places(layer: Layer) -> Tensor:
+    """Return the positions (n, p) of a layer's output points."""
+    return places_of(output_points(layer.operator, layer.domain))
 
 
 def places_of(domain: Domain) -> Tensor:

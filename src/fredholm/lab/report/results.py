@@ -21,9 +21,9 @@ from .examples import class_examples, number_examples
 from .fields import field_samples, field_section
 from .given import RunFacts
 from .importance import importance_section
-from .page import Data, Fact, Picture, Section, table, words
-from .panels import clip, percent, whole_numbers
-from .style import Theme, colormap, literal, new_figure, panels_abreast, render
+from .page import Data, Fact, Picture, Section, words
+from .panels import clip, dots, percent, whole_numbers, within_percent
+from .style import Theme, colormap, literal, new_figure, panels, render
 from .subject import Subject, answers, encoder_config
 
 if TYPE_CHECKING:
@@ -38,9 +38,6 @@ MAX_CLASSES = 25
 
 # Classes up to which the most frequent mistakes stand beside the matrix.
 BESIDE = 10
-
-# Epochs below which each is a dot on its curve.
-DOTTED = 25
 
 # Letters of a class that fit below its column of the confusion matrix, letters at most, and the
 # inches of one.
@@ -119,7 +116,14 @@ def _of_numbers(subject: Subject, counted: str) -> list[Section]:
         )
     ]
     if subject.things is not None:
-        sections.append(number_examples(subject, truth, predicted, scale))
+        sections.append(
+            number_examples(
+                subject,
+                truth,
+                predicted,
+                scale,
+            )
+        )
 
     def error(outputs: Tensor) -> float:
         off = in_units(outputs) - truth[: len(outputs)]
@@ -142,6 +146,7 @@ def _of_fields(subject: Subject) -> list[Section]:
         subject.facts,
         coordinates,
     )
+    fields = [each._replace(name=subject.name(place)) for place, each in enumerate(fields)]
     name = (subject.classes or ("the field",))[0]
     return [field_section(fields, name)]
 
@@ -196,17 +201,18 @@ def curve_section(history: dict[str, list[float]]) -> Section:
     if history.get("seconds"):
         time = f", {history['seconds'][-1]:.0f} s in all"
     epochs = len(history["epoch"])
+    caption = words(
+        "curves_caption",
+        unit=unit,
+        also=also,
+        epochs=epochs,
+        time=time,
+    )
     picture = Picture(
         "curves",
         alt,
-        words(
-            "curves_caption",
-            unit=unit,
-            also=also,
-            epochs=epochs,
-            time=time,
-        ),
-        render(lambda theme: draw_curves(theme, history)),
+        caption,
+        render(draw_curves, history),
         Data.of(history),
     )
     return Section("training", "Training", "", [picture])
@@ -242,8 +248,8 @@ class _Mistake(NamedTuple):
 
     true: str
     predicted: str
-    times: str
-    share: str
+    times: int
+    share: float
 
 
 def confusion_section(
@@ -262,37 +268,27 @@ def confusion_section(
             "names"
         )
     total, wrong = counts.sum(), counts.sum() - np.trace(counts)
-    text, after = (
-        words(
-            "mistakes",
-            wrong=wrong,
-            count=total,
-            what=counted,
-        ),
-        "",
-    )
-    mistakes = _mistakes(counts, classes)
-    if mistakes:
-        after = words("frequent", table=table(list(_Mistake._fields), mistakes))
-    if len(counts) > MAX_CLASSES:
-        return Section("confusion", "Mistakes", text, after=after)
-
-    rows = [[name, *line] for name, line in zip(classes, counts.tolist())]
-    picture = Picture(
-        "confusion",
-        f"Confusion matrix of {len(classes)} classes, {wrong} mistakes of {total}",
-        words("confusion_caption", what=counted),
-        render(lambda theme: draw_confusion(theme, counts, classes)),
-        Data(["true \\ predicted", *classes], rows),
-    )
+    text = words("mistakes", wrong=wrong, count=total, what=counted)
+    after = words("frequent", mistakes=_mistakes(counts, classes))
+    pictures = []
+    if len(counts) <= MAX_CLASSES:
+        rows = [[name, *line] for name, line in zip(classes, counts.tolist())]
+        picture = Picture(
+            "confusion",
+            f"Confusion matrix of {len(classes)} classes, {wrong} mistakes of {total}",
+            words("confusion_caption", what=counted),
+            render(draw_confusion, counts, classes),
+            Data(["true \\ predicted", *classes], rows),
+        )
+        pictures.append(picture)
     beside = len(counts) <= BESIDE
     return Section(
         "confusion",
         "Mistakes",
         text,
-        [picture],
-        after=after,
-        beside=beside,
+        pictures,
+        after,
+        beside,
     )
 
 
@@ -301,17 +297,21 @@ def _mistakes(counts: np.ndarray, classes: Sequence[str]) -> list[_Mistake]:
     wrong = counts.copy()
     np.fill_diagonal(wrong, 0)
     most = np.argsort(-wrong, axis=None)[:10]
-    true, predicted = np.unravel_index(most, wrong.shape)
-    return [
-        _Mistake(
-            classes[int(i)],
-            classes[int(j)],
-            str(wrong[i, j]),
-            f"{wrong[i, j] / counts[i].sum():.1%}",
-        )
-        for i, j in zip(true.tolist(), predicted.tolist())
-        if wrong[i, j]
-    ]
+    result = []
+    for flat in most.tolist():
+        true, predicted = divmod(flat, len(counts))
+        times = int(wrong[true, predicted])
+        if times:
+            share = times / int(counts[true].sum())
+            result.append(
+                _Mistake(
+                    classes[true],
+                    classes[predicted],
+                    times,
+                    share,
+                )
+            )
+    return result
 
 
 def agreement_section(
@@ -328,6 +328,7 @@ def agreement_section(
     """
     name, count = label or "the number asked for", len(truth)
     r2 = METRICS["r2"](predicted, truth)
+    columns = {"sample": range(count), "true": truth.tolist(), "predicted": predicted.tolist()}
     picture = Picture(
         "agreement",
         f"Predicted against true {name}: R² {r2:.3f}, {count} {counted}",
@@ -338,21 +339,14 @@ def agreement_section(
             what=counted,
         ),
         render(
-            lambda theme: draw_agreement(
-                theme,
-                truth.numpy(),
-                predicted.numpy(),
-                label,
-            )
+            draw_agreement,
+            truth.numpy(),
+            predicted.numpy(),
+            label,
         ),
-        Data.of({"sample": range(count), "true": truth.tolist(), "predicted": predicted.tolist()}),
+        Data.of(columns),
     )
-    return Section(
-        "agreement",
-        "Predicted against true",
-        "",
-        [picture],
-    )
+    return Section("agreement", "Predicted against true", pictures=[picture])
 
 
 # --- scores ---------------------------------------------------------------------------------------
@@ -457,15 +451,13 @@ def draw_curves(theme: Theme, history: Mapping[str, list[float]]) -> Figure:
     ]
     # Without any of these columns the page shows an empty panel.
     drawn = drawn or ["loss"]
-    figure, every = panels_abreast(theme, len(drawn), 2.7)
+    figure, every = panels(theme, len(drawn), 2.7)
     for axes, what in zip(every, drawn):
         _curve(axes, theme, history, what)
         axes.set_title(what)
         if what == "accuracy":
             percent(axes.yaxis)
-            # The margins that matplotlib adds may not reach beyond 0% and 100%.
-            low, high = axes.get_ylim()
-            axes.set_ylim(max(low, -0.02), min(high, 1.02))
+            axes.set_ylim(within_percent(axes.get_ylim()))
     return figure
 
 
@@ -476,9 +468,7 @@ def _curve(
     what: str,
 ) -> None:
     """Plot one quantity, ``"loss"`` or ``"accuracy"``, of training and validation."""
-    epoch, marker = history["epoch"], None
-    if len(epoch) < DOTTED:
-        marker = "o"
+    epoch = history["epoch"]
     for (part, label), colour in zip(PARTS.items(), theme.series):
         values = history.get(f"{part}_{what}")
         if values is not None:
@@ -487,8 +477,7 @@ def _curve(
                 values,
                 color=colour,
                 label=label,
-                marker=marker,
-                markersize=3,
+                **dots(len(epoch)),
             )
     axes.set_xlabel("epoch")
     axes.grid(axis="y")
@@ -516,12 +505,7 @@ def draw_confusion(theme: Theme, counts: np.ndarray, classes: Sequence[str]) -> 
     figure = new_figure(side, side)
     axes = figure.subplots()
     share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    axes.imshow(
-        share,
-        cmap=colormap(theme),
-        vmin=0,
-        vmax=1,
-    )
+    axes.imshow(share, cmap=colormap(theme), vmin=0, vmax=1)
     for i, j in zip(*np.nonzero(counts)):
         colour = theme.ink
         if share[i, j] > 0.45:
