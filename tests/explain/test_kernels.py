@@ -40,6 +40,15 @@ def test_profile_of_a_distance_kernel_is_the_kernel():
     assert profile.count[0, 0] == 3 * 25
 
 
+def test_pairs_of_one_distance_are_in_one_bin():
+    """Distances of seven columns fall halfway between bins, on either side by rounding."""
+    profile = kernel_profile(create_operator("softmax", 4), torch.randn(2, 7, 4), Domain.line(7))
+    assert len(profile.distance) == 7
+    torch.testing.assert_close(
+        profile.count[0], 2.0 * torch.tensor([7, 12, 10, 8, 6, 4, 2]).double()
+    )
+
+
 def test_profile_spread_is_the_standard_deviation():
     u = torch.randn(40, 9, 3)
     profile = kernel_profile(CONTENT, u, Domain.grid(3, 3), bins=2, queries=9)
@@ -188,6 +197,13 @@ def test_a_later_layer_may_have_fewer_output_points(explicit):
         off = (places[1] - places[0][one]).norm(dim=-1)
         assert off[other] == off.min()
     assert explore_section(View(layers)).explorer["layers"] == 1, "the first alone can be picked"
+
+
+def test_a_query_is_counted_among_the_points_that_are_there():
+    domain = Domain.line(9, valid=torch.arange(9)[None] < 4)
+    layer = Layer("layer", create_operator("softmax", 4), torch.randn(1, 9, 4), domain)
+    section, _ = map_section(View([layer]), None)
+    assert "of 4, at 0 (dashed line)." in section.pictures[0].caption
 
 
 def test_dollars_in_names_are_no_formula():

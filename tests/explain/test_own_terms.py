@@ -92,7 +92,8 @@ def test_rows_have_the_names_and_cells_of_their_file(houses, tmp_path):
 def test_the_largest_errors_name_their_rows(houses, tmp_path):
     dataset = open_files(houses).dataset("test")
     text, _ = written(dataset, tmp_path)
-    shown = re.findall(r"<td>houses\.csv, row (\d+)</td><td>([\d.]+)</td>", text)
+    number = r'<td class="number">'
+    shown = re.findall(rf"{number}houses\.csv, row (\d+)</td>{number}([\d.]+)</td>", text)
     lines = houses.read_text().splitlines()
     assert len(shown) == 8
     for row, price in shown:

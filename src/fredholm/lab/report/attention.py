@@ -146,7 +146,7 @@ def refusal(layers: Sequence[Layer], size: tuple[int, ...]) -> str | None:
 
     work = sum(_entries(layer) for layer in layers)
     if work > WORK:
-        return f"{work:,} kernel entries an image are too many"
+        return f"{work:,} kernel entries per image are too many"
     return None
 
 

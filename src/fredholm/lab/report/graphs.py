@@ -23,6 +23,7 @@ from .layers import (
     first_sample,
     places_of,
     plain,
+    plural,
     real_points,
 )
 from .page import Data, Numbered, Picture, Section, words
@@ -111,7 +112,7 @@ def graph_section(view: View, queries: Sequence[int] | None) -> Numbered:
         )
         picture = Picture(
             f"map-{place}",
-            f"The kernel around {label}, {len(kernels)} layers",
+            f"The kernel around {label}, {plural(len(kernels), 'layer')}",
             caption,
             render(draw_graphs, part, view.names, kernels),
             edge_table(part, view.names, kernels),

@@ -14,7 +14,7 @@ from ..data.files.terms import Column
 from ..data.kinds.texts import encode_rows
 from ..data.vocabulary import Vocabulary
 from .page import Data, Picture, Section, words
-from .panels import clip, percent
+from .panels import clip, percent, plain_numbers
 from .style import Theme, new_figure, render
 from .subject import Subject, answers
 
@@ -276,6 +276,7 @@ def draw_importance(theme: Theme, found: Sequence[Importance], measure: str) -> 
     axes.axvline(0, color=theme.ink, linewidth=0.8)
     axes.set_yticks(places, [clip(each.name, 22) for each in found])
     change = f"{measure} added"
+    plain_numbers(axes.xaxis)
     if measure == "accuracy":
         change = "accuracy lost"
         percent(axes.xaxis)

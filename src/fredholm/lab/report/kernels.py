@@ -58,7 +58,7 @@ def profile_section(view: View, *, seed: int, queries: int) -> Numbered:
 
     # All layers are read at equally many samples and queries.
     first = profiles[0]
-    count = f"{first.samples} samples × {first.queries} queries × all keys a layer, seed {seed}."
+    count = f"{first.samples} samples × {first.queries} queries × all keys per layer, seed {seed}."
     caption = words(
         "profile_caption",
         many=len(first.norm) > 1,

@@ -26,6 +26,7 @@ from .layers import (
     output_places,
     places_of,
     plain,
+    plural,
     real_points,
     shown_layers,
 )
@@ -215,7 +216,7 @@ def _picture(
     if layout == "grid":
         drawn = _over_grid(view, query, keys)
         if not float(masses(target)[0, index]):
-            where = " (ring at its place; it is not part of the picture)"
+            where = ", not a part of the picture (ring at its place)"
     elif layout == "points":
         drawn = _among_points(view, query, keys)
     elif layout == "words":
@@ -224,17 +225,17 @@ def _picture(
             label = f"“{names[index]}”"
     else:
         drawn = _along_line(view, query, keys)
-        where = f" at {readable(query.places[0, 0] * view.axis.unit, 3)} (dashed line)"
+        where = f", at {readable(query.places[0, 0] * view.axis.unit, 3)} (dashed line)"
 
     caption = words(
         "map_caption",
         label=label,
         where=where,
         index=index,
-        count=target.size,
+        count=_present(target),
         point=view.kind.point,
     )
-    alt = f"Weights of {label} over the domain, {len(view.layers)} layers"
+    alt = f"Weights of {label} over the domain, {plural(len(view.layers), 'layer')}"
     return Picture(
         name,
         alt,
@@ -242,6 +243,13 @@ def _picture(
         drawn,
         _data(view, query, keys, names),
     )
+
+
+def _present(domain: Domain) -> int:
+    """Return the number of the first sample's points, without padding."""
+    if domain.valid is None:
+        return domain.size
+    return int(domain.valid[0].sum())
 
 
 def _data(

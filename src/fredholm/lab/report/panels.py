@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..numbers import readable
 from .style import Theme, literal
 
 # Letters of a name above a small panel.
@@ -210,6 +211,12 @@ def within_percent(limits: tuple[float, float]) -> tuple[float, float]:
     """Return limits of an axis that reach little beyond 0% and 100%, as margins would."""
     low, high = limits
     return max(low, -0.02), min(high, 1.02)
+
+
+def plain_numbers(axis: Any) -> None:
+    """Write a few numbers on an axis, large ones such as prices in full, with commas."""
+    axis.get_major_locator().set_params(nbins=5)
+    axis.set_major_formatter(lambda value, _: readable(value, 5))
 
 
 def whole_numbers(axis: Any) -> None:

@@ -21,7 +21,7 @@ from .attention import quality_sections
 from .explore import explore_section
 from .given import ReportOptions, RunFacts, Samples
 from .kernels import evolution_section, profile_section, share_section
-from .layers import Layer, View, plain
+from .layers import Layer, View, plain, plural
 from .maps import map_section
 from .page import Fact, Numbers, Section, folded, render_page, words
 from .results import curve_section, read_history, result_sections
@@ -285,7 +285,7 @@ def parameter_fact(model: nn.Module) -> Fact:
 def _lead(model: Any, kind: Kind) -> str:
     """Return a line about the architecture of a model."""
     if isinstance(model, Traced):
-        layers = _counted(len(model.paths), "layer")
+        layers = plural(len(model.paths), "layer")
         return f"{type(model.model).__name__}, {layers} of softmax attention"
     if not isinstance(model, Model):
         return type(model).__name__
@@ -299,15 +299,11 @@ def _lead(model: Any, kind: Kind) -> str:
     if depth is None:
         return name
 
-    layers = _counted(depth, "layer")
+    layers = plural(depth, "layer")
     heads = getattr(body, "heads", None)
     if heads:
         layers += f" of {heads} heads"
     return f"{name}: {layers}, width {body.width}, {kind.made_of(model.config.encoder)}"
-
-
-def _counted(count: int, name: str) -> str:
-    return f"{count} {name}" if count == 1 else f"{count} {name}s"
 
 
 def units(number: int) -> str:

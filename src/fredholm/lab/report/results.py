@@ -22,7 +22,7 @@ from .fields import field_samples, field_section
 from .given import RunFacts
 from .importance import importance_section
 from .page import Data, Fact, Picture, Section, words
-from .panels import clip, dots, percent, whole_numbers, within_percent
+from .panels import clip, dots, percent, plain_numbers, whole_numbers, within_percent
 from .style import Theme, colormap, literal, new_figure, panels, render
 from .subject import Subject, answers, encoder_config
 
@@ -185,7 +185,7 @@ def read_history(metrics: str | Path | Iterable[Mapping[str, Any]]) -> dict[str,
             continue
     if "epoch" not in columns:
         raise DataError(
-            f"{name} has no column 'epoch' of numbers; it needs a row an epoch, as fredholm train "
+            f"{name} has no column 'epoch' of numbers; it needs one row per epoch, as fredholm train "
             "writes them"
         )
     return columns
@@ -298,7 +298,7 @@ def _mistakes(counts: np.ndarray, classes: Sequence[str]) -> list[_Mistake]:
     np.fill_diagonal(wrong, 0)
     most = np.argsort(-wrong, axis=None)[:10]
     result = []
-    for flat in most.tolist():
+    for flat in map(int, most):
         true, predicted = divmod(flat, len(counts))
         times = int(wrong[true, predicted])
         if times:
@@ -398,7 +398,7 @@ def _losses(evaluation: Evaluation, where: str) -> list[Fact]:
         perplexity, shown = evaluation["perplexity"], "beyond numbers"
         if perplexity is not None:
             shown = f"{perplexity:.1f}"
-        return [Fact("Bits", f"{evaluation['bits']:.3f}", f"a token, perplexity {shown}")]
+        return [Fact("Bits", f"{evaluation['bits']:.3f}", f"per token, perplexity {shown}")]
 
     # Fields: the loss is the mean relative error of the samples.
     if "worst" in evaluation:
@@ -559,8 +559,8 @@ def draw_agreement(
         linewidth=0,
     )
     axes.set_aspect("equal")
-    # Numbers such as prices are wide: a few of them fit below the picture.
-    axes.locator_params(nbins=5)
+    plain_numbers(axes.xaxis)
+    plain_numbers(axes.yaxis)
     axes.set_xlabel(literal(f"true {label}".rstrip()))
     axes.set_ylabel(literal(f"predicted {label}".rstrip()))
     axes.grid(axis="both")
