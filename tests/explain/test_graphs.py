@@ -139,9 +139,15 @@ def test_a_model_on_graphs_with_edges(tmp_path):
     )
     inputs, labels = data.batch([0, 1, 2])
     page = report(
-        model, Samples(inputs, labels=labels), out_dir=tmp_path, options=ReportOptions(quality=0)
+        model,
+        Samples(inputs, labels=labels),
+        out_dir=tmp_path,
+        options=ReportOptions(quality=0, picture=0),
     )
-    assert "One node at a time" in page.read_text(encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
+    assert "One node at a time" in text
+    # The first graph has 8 nodes; the batch pads all to 12.
+    assert "; 8 of 8 nodes" in text
 
 
 def test_negative_weights_have_a_colour_of_their_own():

@@ -19,6 +19,7 @@ from .layers import (
     MAX_HEADS,
     Layer,
     View,
+    count_points,
     first_map,
     first_sample,
     places_of,
@@ -108,7 +109,7 @@ def graph_section(view: View, queries: Sequence[int] | None) -> Numbered:
             label=label,
             index=index,
             shown=len(part.nodes),
-            count=domain.size,
+            count=count_points(domain),
         )
         picture = Picture(
             f"map-{place}",

@@ -139,6 +139,13 @@ def real_points(domain: Domain) -> list[int]:
     return (masses(domain)[0] > 0).nonzero()[:, 0].tolist()
 
 
+def count_points(domain: Domain) -> int:
+    """Return the number of the first sample's points, without padding."""
+    if domain.valid is None:
+        return domain.size
+    return int(domain.valid[0].sum())
+
+
 def layout_of(domain: Domain, axis: Axis) -> str:
     """Return how the points of a domain are drawn: ``"grid"``, ``"words"``, ``"line"`` or
     ``"points"``; "" if they have too many coordinates.

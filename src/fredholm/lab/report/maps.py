@@ -21,6 +21,7 @@ from .layers import (
     MAX_HEADS,
     Layer,
     View,
+    count_points,
     first_map,
     layout_of,
     output_places,
@@ -232,7 +233,7 @@ def _picture(
         label=label,
         where=where,
         index=index,
-        count=_present(target),
+        count=count_points(target),
         point=view.kind.point,
     )
     alt = f"Weights of {label} over the domain, {plural(len(view.layers), 'layer')}"
@@ -243,13 +244,6 @@ def _picture(
         drawn,
         _data(view, query, keys, names),
     )
-
-
-def _present(domain: Domain) -> int:
-    """Return the number of the first sample's points, without padding."""
-    if domain.valid is None:
-        return domain.size
-    return int(domain.valid[0].sum())
 
 
 def _data(
