@@ -101,6 +101,16 @@ def test_the_largest_errors_name_their_rows(houses, tmp_path):
         assert float(lines[int(row) - 1].split(",")[-1]) == pytest.approx(float(price), rel=1e-3)
 
 
+def test_a_file_that_is_a_sample_has_the_name_of_its_folder(tmp_path):
+    for number in range(20):
+        path = tmp_path / "notes" / "ab"[number % 2] / f"{number // 2}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"note {number} of {number % 2}")
+    origins = open_files(tmp_path / "notes").dataset("test").origins
+    assert origins
+    assert all(re.fullmatch(r"[ab]/\d\.txt", each) for each in origins)
+
+
 def test_selected_samples_keep_their_origin(houses):
     dataset = open_files(houses).dataset("test")
     few = dataset.select(torch.tensor([3, 1]))

@@ -231,7 +231,12 @@ class Source:
         if collection.ids is not None:
             return f"{collection.reading.id or 'id'} {collection.ids[number]}"
         place = collection.place(number)
-        return in_words(place | {"file": Path(place["file"]).name})
+        file = Path(place["file"])
+        name = file.name
+        # Files that are samples may have the same name in the folders of several classes.
+        if len(place) == 1:
+            name = f"{file.parent.name}/{name}"
+        return in_words(place | {"file": name})
 
     def facts(self) -> dict[str, Any]:
         """Return what is saved with a model: how to read further files, and the splits of these."""
