@@ -9,13 +9,15 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from fredholm.explain import Traced, attention_quality, localisation, patch_targets
 from fredholm.explain.quality import mean_error
 from fredholm.lab import data
 from fredholm.lab.compare.backbones import vit
-from fredholm.lab.report.attention_plots import overlays
+from fredholm.lab.report.attention import draw_overlays
+from fredholm.lab.report.style import Theme
 
 from ..kit.machine import describe, machine_line
 from ..kit.page import PAGES, load, save, save_picture, table
@@ -122,7 +124,11 @@ def draw(model: Traced) -> None:
     maps = {MAPS[name].split(",")[0]: one.numpy() for name, one in quality.maps.items()}
     pictures = [picture.permute(1, 2, 0).numpy() for picture in pixels]
     targets = quality.targets["box"].numpy()
-    save_picture(lambda theme: overlays(theme, pictures, maps, targets, [""] * 6), PAGES / PICTURE)
+
+    def render(theme: Theme) -> Figure:
+        return draw_overlays(theme, pictures, maps, targets, [""] * 6)
+
+    save_picture(render, PAGES / PICTURE)
 
 
 def section() -> str:

@@ -13,6 +13,7 @@ from fredholm.data import Graph, GraphDataset
 from fredholm.explain import ReportOptions, Samples, kernel_map, report
 from fredholm.explain.kernels import take_samples
 from fredholm.lab.report import graphs
+from fredholm.lab.report.layers import Layer
 from fredholm.lab.report.style import LIGHT
 from fredholm.meshes import Mesh
 from fredholm.models import create_model
@@ -77,13 +78,15 @@ def test_colours_are_the_kernel():
     domain = Domain.mesh(mesh.vertices, mesh.cells, adjacent=True)
     u, op = torch.randn(1, domain.size, 8), operator()
     part = graphs.part_around(domain, 5)
-    kernel = graphs.kernel_on_part(op, u, domain, part).numpy()
-    figure = graphs.graphs(LIGHT, part, ["layer"], [kernel])
+    kernel = graphs.kernel_on_part(Layer("layer", op, u, domain), part).numpy()
+    figure = graphs.draw_graphs(LIGHT, part, ["layer"], [kernel])
     every = kernel_map(op, u, domain, queries=list(range(domain.size)))[0]
     for head, axes in enumerate(figure.axes[:2]):
         cells, lines, nodes = axes.collections[:3]
         row = every[head, 5, part.nodes].numpy()
-        np.testing.assert_allclose(nodes.get_array(), row)
+        order = np.argsort(row, kind="stable")
+        np.testing.assert_allclose(nodes.get_array(), row[order])
+        np.testing.assert_allclose(nodes.get_offsets(), part.places[order])
         np.testing.assert_allclose(cells.get_array(), row[part.cells].mean(1))
         source, target = (part.nodes[x] for x in part.edges)
         along = every[head, target, source].numpy()
@@ -136,6 +139,26 @@ def test_a_model_on_graphs_with_edges(tmp_path):
     )
     inputs, labels = data.batch([0, 1, 2])
     page = report(
-        model, Samples(inputs, labels=labels), out_dir=tmp_path, options=ReportOptions(quality=0)
+        model,
+        Samples(inputs, labels=labels),
+        out_dir=tmp_path,
+        options=ReportOptions(quality=0, picture=0),
     )
-    assert "One node at a time" in page.read_text(encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
+    assert "One node at a time" in text
+    # The first graph has 8 nodes; the batch pads all to 12.
+    assert "; 8 of 8 nodes" in text
+
+
+def test_negative_weights_have_a_colour_of_their_own():
+    """A kernel of signs: what is negative must not look like what is zero."""
+    part = graphs.part_around(Domain.graph(ring(6), 6, sparse=True), 0)
+    kernel = np.zeros((1, 6, 6))
+    kernel[0, 0, :3] = 1.0, -2.0, 0.0
+    figure = graphs.draw_graphs(LIGHT, part, ["layer"], [kernel])
+    _, nodes = figure.axes[0].collections[:2]
+    figure.draw_without_rendering()
+    negative, zero, positive = (nodes.to_rgba([value])[0].tolist() for value in (-2.0, 0.0, 1.0))
+    assert negative != zero != positive
+    assert (nodes.norm.vmin, nodes.norm.vmax) == (-2.0, 2.0), "zero is the middle"
+    assert figure.axes[0].get_xlabel() == "-2 – 1"

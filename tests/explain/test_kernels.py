@@ -9,15 +9,21 @@ import pytest
 import torch
 
 from fredholm import Domain, create_operator
+from fredholm.convert import as_operator
 from fredholm.errors import DomainError, OptionError, ShapeError
 from fredholm.explain import image_grid, kernel_map, kernel_profile
-from fredholm.explain.kernels import take_samples
-from fredholm.lab.report import map_plots, result_plots
-from fredholm.lab.report.importance import Importance
-from fredholm.lab.report.maps import _in_picture, choose_map_queries
+from fredholm.explain.kernels import output_points, take_samples
+from fredholm.lab.report import map_plots
+from fredholm.lab.report.explore import explore_section
+from fredholm.lab.report.importance import Importance, draw_importance
+from fredholm.lab.report.layers import Layer, View
+from fredholm.lab.report.maps import _in_picture, choose_map_queries, map_section
+from fredholm.lab.report.results import draw_confusion
 from fredholm.lab.report.style import LIGHT, NARROW, literal
 
 from .known import CONTENT, GRID, POSITION, KnownOperator
+
+STRIDED = {"kernel_size": 3, "padding": 1, "stride": 2}
 
 
 def test_profile_of_a_distance_kernel_is_the_kernel():
@@ -32,6 +38,15 @@ def test_profile_of_a_distance_kernel_is_the_kernel():
     assert profile.count.sum() == 3 * 25 * 25
     assert profile.distance[0] == 0
     assert profile.count[0, 0] == 3 * 25
+
+
+def test_pairs_of_one_distance_are_in_one_bin():
+    """Distances of seven columns fall halfway between bins, on either side by rounding."""
+    profile = kernel_profile(create_operator("softmax", 4), torch.randn(2, 7, 4), Domain.line(7))
+    assert len(profile.distance) == 7
+    torch.testing.assert_close(
+        profile.count[0], 2.0 * torch.tensor([7, 12, 10, 8, 6, 4, 2]).double()
+    )
 
 
 def test_profile_spread_is_the_standard_deviation():
@@ -160,23 +175,47 @@ def test_a_place_in_a_picture_is_that_of_its_point():
 def test_maps_and_lines_of_negative_weights_are_drawn():
     theme = replace(LIGHT)
     values = [-np.ones((1, 4, 4)), np.linspace(-1, 1, 16).reshape(1, 4, 4)]
-    map_plots.maps(theme, np.zeros((4, 4, 1)), ["a", "b"], values, (0.5, 0.5))
-    figure = map_plots.lines(
-        theme, map_plots.Line(np.arange(4.0), 0.0, "t"), ["a"], [-np.ones((1, 4))]
+    at = [(0.5, 0.5)] * 2
+    map_plots.draw_maps(theme, np.zeros((4, 4, 1)), ["a", "b"], values, at)
+    figure = map_plots.draw_lines(
+        theme, map_plots.Line(np.arange(4.0), [0.0], "t"), ["a"], [-np.ones((1, 4))]
     )
     assert figure.axes[0].get_ylim()[0] <= -1
 
 
+@pytest.mark.parametrize("explicit", [None, [24]])
+def test_a_later_layer_may_have_fewer_output_points(explicit):
+    """A query of the first layer is the nearest output point of a strided one."""
+    first = as_operator(torch.nn.Conv2d(2, 2, 3, padding=1))
+    second = as_operator(torch.nn.Conv2d(2, 2, **STRIDED))
+    domain, u = Domain.grid(5, 5, measure="counting"), torch.randn(1, 25, 2)
+    layers = [Layer("first", first, u, domain), Layer("second", second, u, domain)]
+    section, numbers = map_section(View(layers), explicit)
+    assert len(section.pictures) == len(numbers["first"]["queries"])
+    places = [output_points(layer.operator, domain).positions for layer in layers]
+    for one, other in zip(numbers["first"]["queries"], numbers["second"]["queries"]):
+        off = (places[1] - places[0][one]).norm(dim=-1)
+        assert off[other] == off.min()
+    assert explore_section(View(layers)).explorer["layers"] == 1, "the first alone can be picked"
+
+
+def test_a_query_is_counted_among_the_points_that_are_there():
+    domain = Domain.line(9, valid=torch.arange(9)[None] < 4)
+    layer = Layer("layer", create_operator("softmax", 4), torch.randn(1, 9, 4), domain)
+    section, _ = map_section(View([layer]), None)
+    assert "of 4, at 0 (dashed line)." in section.pictures[0].caption
+
+
 def test_dollars_in_names_are_no_formula():
     assert literal("$5-$10") == r"\$5-\$10"
-    figure = result_plots.confusion(LIGHT, np.eye(2), ["$a_$", "$5-$10"])
+    figure = draw_confusion(LIGHT, np.eye(2), ["$a_$", "$5-$10"])
     figure.canvas.draw()
 
 
 @pytest.mark.parametrize("theme", [LIGHT, NARROW[0]], ids=["wide", "narrow"])
 def test_long_names_leave_room_for_the_confusion_matrix(theme):
     names = ["0.000000000000000000e+00", "a class of a rather long name"]
-    figure = result_plots.confusion(theme, np.eye(2), names)
+    figure = draw_confusion(theme, np.eye(2), names)
     figure.draw_without_rendering()
     (axes,) = figure.axes
     box, width = axes.get_window_extent(), figure.bbox.width
@@ -188,7 +227,7 @@ def test_long_names_leave_room_for_the_confusion_matrix(theme):
 @pytest.mark.parametrize("measure", ["accuracy", "RMSE"])
 def test_the_label_of_importances_fits_a_phone(measure):
     found = [Importance("a column", 0.1, 0.01), Importance("another", 0.0, 0.0)]
-    figure = result_plots.importances(NARROW[0], found, measure)
+    figure = draw_importance(NARROW[0], found, measure)
     figure.draw_without_rendering()
     label = figure.axes[0].xaxis.label.get_window_extent()
     assert label.x0 > -1

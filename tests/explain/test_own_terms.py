@@ -15,9 +15,10 @@ from fredholm.explain import ReportOptions, RunFacts, Samples, report
 from fredholm.lab.data.files.source import open_files
 from fredholm.lab.data.files.terms import Column, Terms
 from fredholm.lab.data.kinds.sequences import SEQUENCES, _signal
-from fredholm.lab.report.fields import field_samples
+from fredholm.lab.report.fields import FieldSample, draw_field, field_samples
 from fredholm.lab.report.importance import column_importance
 from fredholm.lab.report.results import score_head
+from fredholm.lab.report.style import LIGHT
 from fredholm.models import create_model
 
 SMALL = ReportOptions(samples=4, quality=0)
@@ -38,6 +39,7 @@ def written(dataset, folder, evaluation=None):
     given = {"labels": dataset.labels[every]}
     if dataset.task != "classification":
         given = {"targets": dataset.in_units(dataset.raw(every)[1])}
+    given["names"] = dataset.origins
     samples = Samples(kind=dataset.kind, **given, **dataset.shown(every))
     run = RunFacts(evaluation=evaluation)
     text = report(model, samples, out_dir=folder, options=SMALL, run=run).read_text("utf-8")
@@ -85,6 +87,34 @@ def test_rows_have_the_names_and_cells_of_their_file(houses, tmp_path):
         "district=north",
         "district=the <south>",
     }
+
+
+def test_the_largest_errors_name_their_rows(houses, tmp_path):
+    dataset = open_files(houses).dataset("test")
+    text, _ = written(dataset, tmp_path)
+    number = r'<td class="number">'
+    shown = re.findall(rf"{number}houses\.csv, row (\d+)</td>{number}([\d.]+)</td>", text)
+    lines = houses.read_text().splitlines()
+    assert len(shown) == 8
+    for row, price in shown:
+        # The first line of the file has the names, and rows count from it.
+        assert float(lines[int(row) - 1].split(",")[-1]) == pytest.approx(float(price), rel=1e-3)
+
+
+def test_a_file_that_is_a_sample_has_the_name_of_its_folder(tmp_path):
+    for number in range(20):
+        path = tmp_path / "notes" / "ab"[number % 2] / f"{number // 2}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"note {number} of {number % 2}")
+    origins = open_files(tmp_path / "notes").dataset("test").origins
+    assert origins
+    assert all(re.fullmatch(r"[ab]/\d\.txt", each) for each in origins)
+
+
+def test_selected_samples_keep_their_origin(houses):
+    dataset = open_files(houses).dataset("test")
+    few = dataset.select(torch.tensor([3, 1]))
+    assert few.origins == (dataset.origins[3], dataset.origins[1])
 
 
 def test_a_class_of_rows_is_a_table_too(houses, tmp_path):
@@ -183,6 +213,15 @@ def test_fields_are_shown_beside_the_truth(tmp_path):
     for row in worst:
         off = float(row["prediction"]) - float(row["truth"])
         assert float(row["error"]) == pytest.approx(off, abs=1e-3)
+
+
+def test_a_field_with_a_hole_is_drawn():
+    """NaN in the truth must not take the colours of the rest."""
+    truth = np.array([[0.0, np.nan], [1.0, 2.0]])
+    sample = FieldSample(truth, truth, truth + 1, None, 0.5)
+    figure = draw_field(LIGHT, sample)
+    limits = [axes.images[0].get_clim() for axes in figure.axes if axes.images]
+    assert np.isfinite(limits).all()
 
 
 def test_fields_on_points_are_in_the_units_of_the_files():

@@ -169,6 +169,8 @@ def test_a_kind_of_file_is_explained_in_its_own_words(name, tmp_path, capsys):
     page = page.replace("class token", "")  # a read-out of pictures may have one
     one = WALKS[name][3]
     assert re.search(rf"\b{one}s?\b", page)
+    if one == "row":
+        assert re.search(r"\.parquet, row \d+", page), "where its samples are"
     foreign = {"image": "image|patch|pixel", "text": "token"}
     for kind, words in foreign.items():
         if kind != one:

@@ -10,8 +10,7 @@ from typing import Any
 
 from ...errors import DataError, OptionError
 from ...files import replacing, write_json, write_text
-from ..report.comparison import comparison_page
-from ..report.scores import best_first, score
+from ..report.comparison import best_first, comparison_page, score
 from ..training.metrics import mean_and_sd
 
 RESULTS = "compare.json"

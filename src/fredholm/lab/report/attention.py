@@ -5,7 +5,7 @@ centrality. Captions say what is plotted and from how much.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -19,12 +19,15 @@ from ...explain.quality import AREAS, MEASURES, Quality, attention_quality, mean
 from ...explain.vision import Traced
 from ...integral import IntegralOperator
 from ...progress import working
-from . import attention_plots
 from .given import ReportOptions
 from .layers import Layer, plain
-from .page import Data, Picture, Section, table, words
-from .style import render
+from .page import Data, Numbered, Numbers, Picture, Section, table, words
+from .panels import DOT, UNIT, outline, percent, picture, weights_image
+from .style import Theme, colour_scale, literal, new_figure, panels, render
 from .subject import Subject, choose_samples
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # Images of the overlays.
 SHOWN = 8
@@ -48,18 +51,27 @@ TITLES = NAMES | {
     "rollout": "rollout, all layers",
 }
 
-Numbers = dict[str, Any]
+# Of the axis of alignments: correlations that differ by less look alike.
+LEAST_SPAN = 0.02
+
+ORDERS = {
+    "morf": "most relevant first",
+    "lerf": "least relevant first",
+    "random": "random order",
+}
+
 Value = TypeVar("Value")
 
 
 def quality_sections(
-    subject: Subject, layers: Sequence[Layer], chosen: Sequence[int]
+    subject: Subject, layers: Sequence[Layer], options: ReportOptions
 ) -> tuple[list[Section], Numbers]:
-    """Return all sections for the ``chosen`` images of a model, and their numbers.
+    """Return all sections for some images of a model, and their numbers.
 
     No section if no image is chosen, if the operators do not live on a grid of patches, or if
     complete maps of their kernels would be too large; the numbers then say why.
     """
+    chosen = choose_marked(subject, options)
     if not chosen or not layers:
         return [], {}
     reason = refusal(layers, tuple(subject.inputs.shape[2:]))
@@ -78,11 +90,16 @@ def _sections(
     steps = STEPS
     if isinstance(model, Traced) and not model.classifies(images):
         steps = 0
+    boxes, masks = samples.boxes, samples.masks
+    if boxes is not None:
+        boxes = boxes[chosen]
+    if masks is not None:
+        masks = masks[chosen]
     quality = attention_quality(
         model,
         images,
-        boxes=_taken(samples.boxes, chosen),
-        masks=_taken(samples.masks, chosen),
+        boxes=boxes,
+        masks=masks,
         steps=steps,
         seed=subject.seed,
     )
@@ -98,29 +115,22 @@ def _sections(
     return sections, {**quality.summary(), "centrality": numbers}
 
 
-def _taken(marks: Tensor | None, chosen: Tensor) -> Tensor | None:
-    if marks is None:
-        return None
-    return marks[chosen]
-
-
-def choose_marked(
-    count: int,
-    number: int,
-    options: ReportOptions,
-    marked: Tensor | None,
-) -> list[int]:
-    """Return up to ``number`` of ``count`` images, drawn with the seed of the options; those in
-    which an object is marked, (count, H, W), come first.
+def choose_marked(subject: Subject, options: ReportOptions) -> list[int]:
+    """Return the images that are judged, drawn with the seed of the options; those in which an
+    object is marked come first.
     """
-    if number < 1:
+    if not subject.kind.judged or options.quality < 1:
         return []
+    count, samples = len(subject.inputs), subject.samples
     order = choose_samples(count, count, options.seed, options.picture)
+    marked = samples.boxes
+    if marked is None:
+        marked = samples.masks
     if marked is not None:
         has = marked.flatten(1).any(1)
         # Sorting is stable: the order within both groups stays.
         order = sorted(order, key=lambda image: not has[image])
-    return order[:number]
+    return order[: options.quality]
 
 
 def refusal(layers: Sequence[Layer], size: tuple[int, ...]) -> str | None:
@@ -136,7 +146,7 @@ def refusal(layers: Sequence[Layer], size: tuple[int, ...]) -> str | None:
 
     work = sum(_entries(layer) for layer in layers)
     if work > WORK:
-        return f"{work:,} kernel entries an image are too many"
+        return f"{work:,} kernel entries per image are too many"
     return None
 
 
@@ -184,15 +194,7 @@ def _overlay_section(
             images=count,
             seed=subject.seed,
         ),
-        render(
-            lambda theme: attention_plots.overlays(
-                theme,
-                pictures,
-                maps,
-                inside,
-                names,
-            )
-        ),
+        render(draw_overlays, pictures, maps, inside, names),
         Data(["image", "map", "row", "column", "value"], rows),
     )
     return Section(
@@ -229,7 +231,7 @@ def _removal_section(quality: Quality) -> Section:
         "removal",
         alt,
         words("removal_caption", images=len(first.curves["morf"])),
-        render(lambda theme: attention_plots.removals(theme, fractions, curves)),
+        render(draw_removals, fractions, curves),
         Data.of(columns),
     )
     after = table(["map", *AREAS.values()], areas)
@@ -238,7 +240,7 @@ def _removal_section(quality: Quality) -> Section:
         "Removing patches",
         words("removal"),
         [picture],
-        after=after,
+        after,
     )
 
 
@@ -260,7 +262,7 @@ def _place_section(quality: Quality) -> Section:
         "rankings",
         f"ROC and precision-recall of {', '.join(maps)}",
         words("place_caption", kind=kind, images=len(inside)),
-        render(lambda theme: attention_plots.rankings(theme, maps, inside)),
+        render(draw_rankings, maps, inside),
         Data.of({name: values.ravel().tolist() for name, values in columns.items()}),
     )
     after = table(["map", "object as", *MEASURES.values()], rows)
@@ -269,11 +271,11 @@ def _place_section(quality: Quality) -> Section:
         "Finding the object",
         words("place"),
         [picture],
-        after=after,
+        after,
     )
 
 
-def _centrality_section(layers: Sequence[Layer]) -> tuple[Section | None, Numbers]:
+def _centrality_section(layers: Sequence[Layer]) -> Numbered:
     """Return the section on layers as absorbing chains, and its numbers: how near one step comes to
     the limit of many, how long walks are, where γ had to be lowered.
     """
@@ -306,19 +308,19 @@ def _centrality_section(layers: Sequence[Layer]) -> tuple[Section | None, Number
         "alignment",
         alt,
         words("centrality_caption", dots=len(dots), images=len(layers[0].u)),
-        render(lambda theme: attention_plots.alignments(theme, found)),
+        render(draw_alignments, found),
         Data(["layer", "dot", "cosine", "spearman"], dots),
     )
     head = ["layer", "cosine", "Spearman", "visits of a walk", "heads where γ was lowered"]
     after = table(head, rows)
-    text = words("centrality")
-    return Section(
+    section = Section(
         "centrality",
         "Centrality",
-        text,
+        words("centrality"),
         [picture],
-        after=after,
-    ), numbers
+        after,
+    )
+    return section, numbers
 
 
 def _chain_facts(layer: Layer, alignment: Alignment) -> Numbers:
@@ -349,3 +351,187 @@ def _score(found: Mapping[str, Any]) -> str:
     if found["error"] is None:
         return mean
     return f"{mean} ± {found['error']:.3f}"
+
+
+# --- pictures -------------------------------------------------------------------------------------
+
+
+def draw_overlays(
+    theme: Theme,
+    images: Sequence[np.ndarray],
+    maps: Mapping[str, np.ndarray],
+    inside: np.ndarray | None,
+    names: Sequence[str],
+) -> Figure:
+    """Draw images as columns; below each image its maps laid over it, and the object's patches as an
+    outline where they are known.
+
+    Args:
+        maps: (images, rows, columns) of each method.
+        inside: the patches of the object, (images, rows, columns).
+        names: of the images, above them.
+    """
+    count, rows = len(images), 1 + len(maps)
+    shape = images[0].shape[0] / images[0].shape[1]
+    across = theme.pick(count, min(count, 4))
+    side = min(1.35, (theme.width - 0.9) / across)
+    blocks = -(-count // across)
+    figure = new_figure(theme.width, ((side * shape + 0.12) * rows + 0.4) * blocks)
+    axes_of = figure.subplots(rows * blocks, across, squeeze=False)
+    # (rows, images): blocks that stand below one another, side by side again.
+    every = np.concatenate(np.split(axes_of, blocks), axis=1)
+    for empty in every[:, count:].ravel():
+        empty.set_axis_off()
+
+    for column, image in enumerate(images):
+        laid = [None, *(values[column] for values in maps.values())]
+        for axes, values in zip(every[:, column], laid):
+            picture(axes, image, extent=UNIT)
+            axes.set_aspect(shape)
+            if values is not None:
+                weights_image(
+                    axes,
+                    values,
+                    shape,
+                    alpha=0.72,
+                    **colour_scale(theme, values),
+                )
+            if inside is not None:
+                # Eight cells per patch, so that corners of the outline are nearly square.
+                patches = np.kron(inside[column].astype(float), np.ones((8, 8)))
+                outline(axes, patches, theme.mark, outside="constant")
+        every[0, column].set_title(literal(names[column]), fontsize=8, loc="center")
+    for row, name in zip(every, ("image", *maps)):
+        # A panel is hardly as tall as a name is long.
+        broken = name.replace(" ", "\n").replace("-", "-\n")
+        for axes in row[:count:across]:
+            axes.set_ylabel(broken, fontsize=theme.pick(8, 7))
+    return figure
+
+
+def draw_removals(
+    theme: Theme, fractions: np.ndarray, curves: Mapping[str, Mapping[str, np.ndarray]]
+) -> Figure:
+    """Plot mean relative confidence with its standard error: one panel per method, one line per
+    order of removal.
+
+    Args:
+        fractions: of the patches removed.
+        curves: confidence (images, fractions) by method and order.
+    """
+    width = theme.width
+    if len(curves) == 1:
+        width = min(width, 4.5)
+    figure, every = panels(
+        theme,
+        len(curves),
+        2.8,
+        width=width,
+        sharey=True,
+    )
+    colours = theme.series[1], theme.series[0], theme.faint
+    for axes, (method, orders) in zip(every, curves.items()):
+        for colour, (order, values) in zip(colours, orders.items()):
+            mean, error = values.mean(0), np.zeros(len(fractions))
+            if len(values) > 1:
+                error = values.std(0, ddof=1) / np.sqrt(len(values))
+            axes.plot(
+                fractions,
+                mean,
+                color=colour,
+                label=ORDERS[order],
+                **DOT,
+            )
+            low, high = mean - error, mean + error
+            axes.fill_between(
+                fractions,
+                low,
+                high,
+                color=colour,
+                alpha=0.2,
+                linewidth=0,
+            )
+        axes.set_title(method)
+        axes.tick_params(labelleft=True)
+        axes.set_xlabel("patches removed")
+        axes.grid(axis="y")
+        axes.set_ylim(bottom=0)
+        percent(axes.xaxis)
+    every[0].set_ylabel("confidence, whole image = 1")
+    every[-1].legend()
+    return figure
+
+
+def draw_rankings(
+    theme: Theme,
+    maps: Mapping[str, np.ndarray],
+    inside: np.ndarray,
+) -> Figure:
+    """Plot ROC and precision against recall of all patches of all images together, one line per
+    method; dashed: a map that knows nothing.
+
+    Args:
+        maps: (images, rows, columns) of each method.
+        inside: whether a patch belongs to the object, of the same shape.
+    """
+    from sklearn.metrics import precision_recall_curve, roc_curve
+
+    figure, (left, right) = panels(theme, 2, 3.2)
+    for colour, (method, values) in zip(theme.series, maps.items()):
+        # Maps of different images are comparable relative to their largest value.
+        scores = (values / np.maximum(values.max((1, 2), keepdims=True), 1e-300)).ravel()
+        false, found, _ = roc_curve(inside.ravel(), scores, drop_intermediate=False)
+        precision, recall, _ = precision_recall_curve(inside.ravel(), scores)
+        left.plot(false, found, color=colour, label=method)
+        # The last point, of no patch at all, has no precision.
+        right.plot(recall[:-1], precision[:-1], color=colour)
+    chance = {"color": theme.faint, "linestyle": "--", "linewidth": 1}
+    left.plot([0, 1], [0, 1], **chance)
+    right.axhline(inside.mean(), **chance)
+    left.set_title("patches of the object found")
+    left.set_xlabel("patches elsewhere taken")
+    right.set_title("precision")
+    right.set_xlabel("recall")
+    right.set_ylim(0, 1.02)
+    for axes in (left, right):
+        axes.grid(axis="y")
+        percent(axes.xaxis)
+        percent(axes.yaxis)
+    left.legend()
+    return figure
+
+
+def draw_alignments(theme: Theme, found: Mapping[str, Any]) -> Figure:
+    """Plot cosine and rank correlation with the limit, one row per layer: every head of every image
+    is a dot, the mean a bar.
+
+    Args:
+        found: the :class:`fredholm.explain.Alignment` of each layer.
+    """
+    titles = {"cosine": "cosine", "spearman": "Spearman correlation"}
+    figure, every = panels(
+        theme,
+        len(titles),
+        0.42 * len(found) + 1.0,
+        sharey=True,
+    )
+    for axes, (key, title) in zip(every, titles.items()):
+        for row, one in enumerate(found.values()):
+            values = getattr(one, key).flatten().cpu().numpy()
+            values = values[np.isfinite(values)]
+            spread = np.random.default_rng(0).uniform(-0.22, 0.22, len(values))
+            look = {"color": theme.series[0], "alpha": 0.35, "linewidth": 0}
+            axes.scatter(values, row + spread, s=5, **look)
+            if len(values):
+                mean, ends = [values.mean()] * 2, [row - 0.33, row + 0.33]
+                axes.plot(mean, ends, color=theme.mark, linewidth=2)
+        # Values that differ by rounding alone would fill the axis with long numbers.
+        low, high = axes.get_xlim()
+        spare = max(0.0, LEAST_SPAN - (high - low)) / 2
+        axes.set_xlim(low - spare, high + spare)
+        axes.locator_params(axis="x", nbins=5)
+        axes.set_title(title)
+        axes.set_yticks(range(len(found)), list(found))
+        axes.set_ylim(len(found) - 0.5, -0.5)
+        axes.grid(axis="x")
+    return figure

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .page import Data, Fact, Picture, Section, render_page, table, words
-from .panels import percent, plain_decades, whole_numbers
-from .scores import best_first, score
+from .panels import percent, plain_decades, whole_numbers, within_percent
 from .style import Theme, new_figure, render
 
 if TYPE_CHECKING:
@@ -28,6 +27,8 @@ BUDGETS = {"params": "equal parameters", "flops": "equal FLOPs"}
 COST = "MFLOPs per sample, forward"
 Table = tuple[list[str], list[list[str]]]
 Row = dict[str, Any]
+"""A row of results: metric, direction, mean and standard deviation over seeds, and why it failed."""
+
 State = Mapping[str, Any]
 
 
@@ -68,7 +69,14 @@ def choice_page(
         sections.append(_class_section(state))
     refused = [{"operator": label, "refused": why} for label, why in left_out.items()]
     after = table(*rungs) + words("refused", rows=refused)
-    sections.append(Section("all", "All contenders", words("choice_rungs"), after=after))
+    sections.append(
+        Section(
+            "all",
+            "All contenders",
+            words("choice_rungs"),
+            after=after,
+        )
+    )
     foot = (
         "Written by fredholm compare. The pick was made on validation samples; the test samples "
         "were read once, for the finalists."
@@ -87,9 +95,10 @@ def _after_name(text: str) -> str:
     return text.partition(": ")[2]
 
 
-def _finished(state: State) -> list[Row]:
-    """Return the runs of the finalists that ended without an error."""
-    return [row for row in state["finals"]["rows"] if "error" not in row]
+def _finished(state: State, method: str | None = None) -> list[Row]:
+    """Return the runs of the finalists, or of one of them, that ended without an error."""
+    rows = [row for row in state["finals"]["rows"] if "error" not in row]
+    return [row for row in rows if method in (None, row["operator"])]
 
 
 def _finalists(state: State, finals: Table) -> Section:
@@ -99,7 +108,7 @@ def _finalists(state: State, finals: Table) -> Section:
         "finalists",
         f"Test {measure} of {len(lines)} finalists, one dot per seed",
         words("choice_caption", measure=measure),
-        render(lambda theme: dots(theme, state)),
+        render(draw_finalists, state),
         Data(["method", "seed", f"test {measure}"], rows),
     )
     text = words("choice_finals", lost=any("stress" in line for line in lines))
@@ -120,7 +129,12 @@ def _class_section(state: State) -> Section:
         shares = [_class_share(state, name, label) for name in names]
         lines.append([label, *shares])
     text = words("choice_classes", names=names)
-    return Section("classes", "Classes", text, after=table(["class", *names], lines))
+    return Section(
+        "classes",
+        "Classes",
+        text,
+        after=table(["class", *names], lines),
+    )
 
 
 def _class_share(state: State, name: str, label: str) -> str:
@@ -131,8 +145,7 @@ def _class_share(state: State, name: str, label: str) -> str:
         name: of the method.
         label: of the class.
     """
-    rows = [row for row in _finished(state) if row["operator"] == name]
-    shares = [row["test"]["per_class"].get(label) for row in rows]
+    shares = [row["test"]["per_class"].get(label) for row in _finished(state, name)]
     known = [share for share in shares if share is not None]
     # Accuracy on a class without test samples is None, not 0.
     if not known:
@@ -194,79 +207,43 @@ def _task_section(task: Row, rows: Sequence[Row], names: Sequence[str]) -> Secti
         rows: of the task, one per operator.
         names: of the operators of all tasks, which keep their colours.
     """
-    ordered, highest = best_first(list(rows)), any(row["direction"] == "max" for row in rows)
+    ordered, name, measure = best_first(list(rows)), task["name"], task["measure"]
     scored = [row for row in ordered if row["mean"] is not None]
     pictures = []
+    # Operators without a score cannot be drawn.
     if scored:
-        pictures.append(_cost_picture(task, scored, names))
-    curves = _curves(task)
-    if curves:
-        pictures.append(_learning_picture(task, curves, names, logarithmic=not highest))
+        cells = [[row[key] for key in ("operator", "flops", "mean", "sd")] for row in scored]
+        picture = Picture(
+            f"cost-{name}",
+            f"{name}: test {measure} of {len(scored)} operators against {COST}",
+            words("cost_caption", cost=COST),
+            render(draw_costs, scored, names, measure),
+            Data(["operator", "FLOPs per sample", f"test {measure}", "sd"], cells),
+        )
+        pictures.append(picture)
 
-    lines = [{**row, "score": score(row)} for row in ordered]
-    after = words("task_table", measure=task["measure"], rows=lines)
-    after += words("refused", rows=[row for row in ordered if row["refused"]])
+    curves, metric = _curves(task), f"validation {task['metric']}"
+    if curves:
+        logarithmic = all(row["direction"] == "min" for row in rows)
+        lines = enumerate(zip_longest(*curves.values()), 1)
+        picture = Picture(
+            f"curves-{name}",
+            f"{name}: {metric} against the epoch for {len(curves)} operators",
+            words("learning_caption", metric=metric.capitalize()),
+            render(draw_learning, curves, names, metric, logarithmic),
+            Data(["epoch", *curves], [[epoch, *values] for epoch, values in lines]),
+        )
+        pictures.append(picture)
+
+    shown = [{**row, "score": score(row)} for row in ordered]
+    after = words("task_table", measure=measure, rows=shown) + words("refused", rows=ordered)
     text = words(
         "task",
         title=task["title"],
         points=task["points"],
         samples=f"{task['samples']:,}",
     )
-    return Section(
-        task["name"],
-        task["name"],
-        text,
-        pictures,
-        after=after,
-    )
-
-
-def _cost_picture(task: Row, rows: Sequence[Row], names: Sequence[str]) -> Picture:
-    """Return the picture of test scores against FLOPs per sample, one mark per operator, with a
-    table of its numbers.
-
-    Args:
-        task: names the task and its measure.
-        rows: of the operators that have a score; the others cannot be drawn.
-        names: of the operators of all tasks. An operator's place among them decides its colour and
-            mark, which are therefore the same on every task.
-    """
-    name, measure = task["name"], task["measure"]
-    cells = [[row[key] for key in ("operator", "flops", "mean", "sd")] for row in rows]
-    return Picture(
-        f"cost-{name}",
-        f"{name}: test {measure} of {len(rows)} operators against {COST}",
-        words("cost_caption", cost=COST),
-        render(lambda theme: scatter(theme, rows, names, measure=measure)),
-        Data(["operator", "FLOPs per sample", f"test {measure}", "sd"], cells),
-    )
-
-
-def _learning_picture(
-    task: Row,
-    curves: Mapping[str, list[float]],
-    names: Sequence[str],
-    *,
-    logarithmic: bool,
-) -> Picture:
-    """Return the picture of validation against the epoch."""
-    metric = f"validation {task['metric']}"
-    lines = enumerate(zip_longest(*curves.values()), 1)
-    return Picture(
-        f"curves-{task['name']}",
-        f"{task['name']}: {metric} against the epoch for {len(curves)} operators",
-        words("learning_caption", metric=metric.capitalize()),
-        render(
-            lambda theme: learning(
-                theme,
-                curves,
-                names,
-                metric,
-                logarithmic=logarithmic,
-            )
-        ),
-        Data(["epoch", *curves], [[epoch, *values] for epoch, values in lines]),
-    )
+    return Section(name, name, text, pictures, after)
 
 
 def _curves(task: Row) -> dict[str, list[float]]:
@@ -283,24 +260,25 @@ def _curves(task: Row) -> dict[str, list[float]]:
 # --- pictures -------------------------------------------------------------------------------------
 
 
-def dots(theme: Theme, state: State) -> Figure:
+def draw_finalists(theme: Theme, state: State) -> Figure:
     """Plot the test score of every seed, a row per finalist."""
     lines = state["verdict"]["table"][::-1]
     figure = new_figure(theme.width, 0.8 + 0.4 * len(lines))
     axes = figure.subplots()
     for place, line in enumerate(lines):
-        rows = [row for row in _finished(state) if row["operator"] == line["operator"]]
-        scores = [row["test"]["score"] for row in rows]
+        scores = [row["test"]["score"] for row in _finished(state, line["operator"])]
+        places = [place] * len(scores)
         axes.plot(
             scores,
-            [place] * len(scores),
+            places,
             "o",
             color=theme.series[0],
             alpha=0.6,
+            markersize=6,
         )
         axes.plot(
-            [line["test"]],
-            [place],
+            line["test"],
+            place,
             "|",
             color=theme.series[1],
             markersize=16,
@@ -310,16 +288,19 @@ def dots(theme: Theme, state: State) -> Figure:
     axes.set_xlabel(f"test {state['measure']}")
     if state["percent"]:
         percent(axes.xaxis)
-        low, high = axes.get_xlim()
-        axes.set_xlim(max(low, -0.02), min(high, 1.02))
+        axes.set_xlim(within_percent(axes.get_xlim()))
     axes.grid(axis="x")
     return figure
 
 
-def scatter(theme: Theme, rows: Sequence[Row], names: Sequence[str], *, measure: str) -> Figure:
+def draw_costs(
+    theme: Theme,
+    rows: Sequence[Row],
+    names: Sequence[str],
+    measure: str,
+) -> Figure:
     """Plot score against cost, one mark per operator."""
-    figure = _figure(theme, 3.6, len(rows))
-    axes = figure.subplots()
+    figure, axes = _figure(theme, 3.6, len(rows))
     for row in rows:
         axes.errorbar(
             row["flops"] / 1e6,
@@ -345,24 +326,23 @@ def scatter(theme: Theme, rows: Sequence[Row], names: Sequence[str], *, measure:
     return figure
 
 
-def learning(
+def draw_learning(
     theme: Theme,
     curves: Mapping[str, Sequence[float]],
     names: Sequence[str],
     metric: str,
-    *,
     logarithmic: bool,
 ) -> Figure:
     """Plot validation against the epoch, one line per operator."""
-    figure = _figure(theme, 3.4, len(curves))
-    axes = figure.subplots()
+    figure, axes = _figure(theme, 3.4, len(curves))
     for name, curve in curves.items():
+        epochs = np.arange(len(curve)) + 1
+        every = max(1, len(curve) // 8)
         axes.plot(
-            np.arange(len(curve)) + 1,
+            epochs,
             curve,
             label=name,
-            markersize=3.5,
-            markevery=max(1, len(curve) // 8),
+            markevery=every,
             **_look(theme, name, names),
         )
     whole_numbers(axes.xaxis)
@@ -378,11 +358,12 @@ def learning(
     return figure
 
 
-def _figure(theme: Theme, height: float, names: int) -> Figure:
-    """Return a figure for one panel; on a phone with room for a legend of so many names below."""
+def _figure(theme: Theme, height: float, names: int) -> tuple[Figure, Any]:
+    """Return a figure of one panel; on a phone with room for a legend of so many names below."""
     if theme.narrow:
         height = 0.75 * height + 0.19 * -(-names // LEGEND_COLUMNS)
-    return new_figure(theme.width, height)
+    figure = new_figure(theme.width, height)
+    return figure, figure.subplots()
 
 
 def _legend(theme: Theme, figure: Figure) -> None:
@@ -396,5 +377,43 @@ def _legend(theme: Theme, figure: Figure) -> None:
 def _look(theme: Theme, name: str, names: Sequence[str]) -> dict[str, Any]:
     """Return colour and marker of an operator, the same in all pictures."""
     index = list(names).index(name)
-    colour, marker = theme.series[index % len(theme.series)], MARKERS[index % len(MARKERS)]
-    return {"color": colour, "marker": marker}
+    return {
+        "color": theme.series[index % len(theme.series)],
+        "marker": MARKERS[index % len(MARKERS)],
+    }
+
+
+# --- scores ---------------------------------------------------------------------------------------
+
+
+def score(row: Row) -> str:
+    """Format the score of a row: accuracy in percent, other metrics as they are; mean ± standard
+    deviation over the seeds.
+
+    Example:
+        >>> score({"metric": "accuracy", "mean": 0.91, "sd": 0.012, "n": 3})
+        '91.0 ± 1.2'
+    """
+    if row["mean"] is None:
+        if row.get("refused"):
+            return "does not serve"
+        if row.get("failed"):
+            return "failed"
+        return "not run"
+
+    # Losses span orders of magnitude: they get two digits, whatever their size.
+    factor, style = 1, ".2g"
+    if row.get("direction") == "max":
+        style = ".3f"
+    if row["metric"] == "accuracy":
+        factor, style = 100, ".1f"
+    values = [row["mean"], row["sd"]]
+    return " ± ".join(f"{factor * value:{style}}" for value in values if value is not None)
+
+
+def best_first(rows: list[Row]) -> list[Row]:
+    """Sort the rows of one task, the best score first; those without a score come last."""
+    scored = [row for row in rows if row["mean"] is not None]
+    others = [row for row in rows if row["mean"] is None]
+    scored.sort(key=lambda row: row["mean"], reverse=bool(rows) and rows[0]["direction"] == "max")
+    return [*scored, *others]

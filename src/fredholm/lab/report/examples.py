@@ -6,17 +6,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 from torch import Tensor
 
-from ..data.kinds.kind import Signal
+from ..data.kinds.kind import Cloud, Signal
 from ..numbers import readable
-from . import result_plots
 from .importance import Word, read_texts, word_support
 from .page import Data, Picture, Section, words
-from .style import render
+from .panels import clip, dots, few_ticks, name_lanes, picture
+from .style import Theme, literal, panels, render
 from .subject import Subject
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # Samples of each list that are drawn.
 SHOWN = 16
@@ -40,11 +45,16 @@ LEVELS = 4
 LONGEST = 120
 
 
+# Channels of a series whose names are written.
+MAX_LANES = 12
+
+
 class Answer(NamedTuple):
     """The answer of a model for one sample.
 
     Attributes:
         index: of the sample.
+        name: of the sample; "" where it has none.
         truth, answer: in words.
         note: how sure, or how far off.
         wrong: whether a class is wrong; None of numbers.
@@ -52,6 +62,7 @@ class Answer(NamedTuple):
     """
 
     index: int
+    name: str
     truth: str
     answer: str
     note: str
@@ -76,6 +87,7 @@ def class_examples(subject: Subject, labels: Tensor, outputs: Tensor) -> Section
         names, share = subject.classes, f"{float(probability[index]):.0%}"
         return Answer(
             index,
+            subject.name(index),
             names[true],
             names[called],
             share,
@@ -113,7 +125,8 @@ def number_examples(
     for index in error.argsort(descending=True)[:SHOWN].tolist():
         true, answer, off = (float(values[index]) for values in (truth, predicted, error))
         note = f"off by {readable(off, 3)}"
-        found.append(Answer(index, readable(true, 5), readable(answer, 5), note))
+        shown = readable(true, 5), readable(answer, 5)
+        found.append(Answer(index, subject.name(index), *shown, note))
     section = Section("examples", "Largest errors", _legend(subject))
     return _with_list(
         section,
@@ -147,8 +160,8 @@ def _with_list(
     elif isinstance(subject.things[found[0].index], str):
         html = _texts(subject, title, found[:LISTED], scale)
     else:
-        picture = _picture(subject, key, title, found)
-        return replace(section, pictures=[*section.pictures, picture])
+        section.pictures.append(_picture(subject, key, title, found))
+        html = words("example_names", title=title, rows=found)
     return replace(section, after=section.after + html)
 
 
@@ -186,13 +199,14 @@ def _picture(
         count=len(subject.inputs),
         kind=kind,
     )
-    rows = [[each.index, each.truth, each.answer, each.note] for each in found]
+    head = ["sample", "name", "truth", "answer", "note"]
+    rows = [[each.index, each.name, each.truth, each.answer, each.note] for each in found]
     return Picture(
         key,
         f"{len(found)} {kind.many}: {answered}",
         caption,
-        render(lambda theme: result_plots.examples(theme, things, found)),
-        Data(["sample", "truth", "answer", "note"], rows),
+        render(draw_examples, things, found),
+        Data(head, rows),
     )
 
 
@@ -269,3 +283,105 @@ def _mark(word: Word, answer: Answer, text: Sequence[Word]) -> Mark:
     if word.support < 0:
         level = -level
     return Mark(word.text, level, f"without it: {style.format(word.without)}")
+
+
+# --- pictures -------------------------------------------------------------------------------------
+
+
+def draw_examples(theme: Theme, things: Sequence[Any], found: Sequence[Answer]) -> Figure:
+    """Draw samples below their predictions, with the truth below a wrong class or a number.
+
+    Args:
+        things: pictures, :class:`Signal` or :class:`Cloud`.
+        found: the answer to each.
+    """
+    first = things[0]
+    columns, shape = theme.pick(4, 2), 0.6
+    if isinstance(first, np.ndarray):
+        columns = theme.pick(8, 3)
+        shape = 0.85 * min(first.shape[0] / first.shape[1], 1.6)
+    height = theme.width / columns * shape + 0.42
+    figure, every = panels(theme, len(found), height, columns=columns)
+    if isinstance(first, Signal):
+        things = in_lanes(things)
+    for axes, thing, answer in zip(every, things, found):
+        _sample(axes, thing, theme)
+        _name_sample(axes, theme, answer)
+    if isinstance(first, Signal):
+        figure.supxlabel(literal(first.clock), fontsize=9)
+        _name_channels(every, first.names, columns)
+    return figure
+
+
+def _sample(axes: Axes, thing: np.ndarray | Signal | Cloud, theme: Theme) -> None:
+    """Draw one sample: an image, a series with a line per channel, or a cloud of points."""
+    if isinstance(thing, np.ndarray):
+        picture(axes, thing)
+        return
+    if isinstance(thing, Cloud):
+        axes.scatter(
+            *thing.flat().T,
+            s=1.5,
+            color=theme.series[0],
+            linewidths=0,
+        )
+        axes.set_aspect("equal", adjustable="datalim")
+    else:
+        look = {"linewidth": 0.8, **dots(len(thing.x))}
+        if "marker" in look:
+            look["markersize"] = 1.2
+        for channel, values in enumerate(thing.values.T):
+            axes.plot(
+                thing.x,
+                values,
+                color=theme.series[channel % len(theme.series)],
+                **look,
+            )
+    axes.spines[:].set_color(theme.faint)
+    axes.spines[:].set_linewidth(0.4)
+    few_ticks(axes)
+
+
+def _name_sample(axes: Axes, theme: Theme, answer: Answer) -> None:
+    """Write the prediction above a sample; the truth below it, unless the class is right."""
+    colour, above = theme.ink, clip(answer.answer)
+    if answer.wrong is not None:
+        colour = theme.good
+        above = f"{above} {answer.note}".rstrip()
+    if answer.wrong:
+        colour = theme.bad
+    axes.set_title(
+        above,
+        loc="center",
+        fontsize=8,
+        color=colour,
+        pad=3,
+    )
+    if answer.wrong is not False:
+        axes.set_xlabel(f"true: {clip(answer.truth)}", fontsize=8, labelpad=2)
+
+
+def in_lanes(things: Sequence[Signal]) -> list[Signal]:
+    """Return series of several channels with each channel in a lane of height 1, the first on top,
+    which spans its smallest to its largest value in these series.
+    """
+    values = np.concatenate([thing.values for thing in things])
+    if values.shape[1] < 2:
+        return list(things)
+    low = np.where(np.isnan(values), np.inf, values).min(0)
+    high = np.where(np.isnan(values), -np.inf, values).max(0)
+    # Lanes fill four fifths of their height, so that they do not touch.
+    size = np.where(high > low, high - low, 1.0) / 0.8
+    base = np.arange(values.shape[1])[::-1]
+    return [replace(thing, values=(thing.values - low) / size + base) for thing in things]
+
+
+def _name_channels(every: Sequence[Axes], names: Sequence[str], columns: int) -> None:
+    """Name the lanes of the first panel of each row."""
+    for place, axes in enumerate(every):
+        most = 0
+        if place % columns == 0:
+            most = MAX_LANES
+        # Lanes have no numbers of their own; those of a single channel stay.
+        if most or len(names) > 1:
+            name_lanes(axes, names, most)

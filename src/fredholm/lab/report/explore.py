@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ...domain import Domain
 from ...errors import OptionError, ShapeError
-from ...explain.kernels import image_grid, kernel_map, output_points
+from ...explain.kernels import image_grid, output_points
 from ...files import write_text
 from ...progress import working
 from ..data.kinds.kind import Cloud
@@ -28,6 +28,7 @@ from .layers import (
     Axis,
     Layer,
     View,
+    first_map,
     first_sample,
     layout_of,
     places_of,
@@ -123,7 +124,15 @@ def explore(
     if names and len(names) != u.shape[1]:
         raise ShapeError(f"expected {u.shape[1]} names, one per point, got {len(names)}")
 
-    layers = [Layer(name, each, u, _domain(each, u, domain)) for name, each in operators.items()]
+    layers = [
+        Layer(
+            name,
+            each,
+            u,
+            _domain(each, u, domain),
+        )
+        for name, each in operators.items()
+    ]
     section = explore_section(View(layers, axis=Axis(tuple(names))))
     if section is None or section.explorer is None:
         raise OptionError(
@@ -151,9 +160,13 @@ def explore_section(view: View) -> Section | None:
     """Return the figure in which the reader picks layer, head and query; None where the points
     cannot be drawn, are too many, or queries live elsewhere than keys.
     """
-    shown = shown_layers(view.layers)
-    first = shown[0]
-    if output_points(first.operator, first.domain) is not first.domain:
+    # A strided convolution answers at other points than those that can be picked.
+    shown = [
+        layer
+        for layer in shown_layers(view.layers)
+        if output_points(layer.operator, layer.domain) is layer.domain
+    ]
+    if not shown:
         return None
     points = _points(replace(view, layers=shown))
     if points is None or not 1 < len(points.indices) <= POINTS:
@@ -298,15 +311,7 @@ def _weights(layers: Sequence[Layer], indices: list[int]) -> Tensor:
     """Return weights (layers, heads, queries, keys) of the first sample; a layer with fewer heads
     repeats its last one.
     """
-    found = [
-        kernel_map(
-            layer.operator,
-            layer.u[:1],
-            first_sample(layer.domain),
-            queries=indices,
-        )[0]
-        for layer in layers
-    ]
+    found = [first_map(layer, indices) for layer in layers]
     # One slider of heads serves all layers.
     heads = torch.arange(min(MAX_HEADS, max(len(each) for each in found)))
     filled = [each[heads.clamp(max=len(each) - 1)] for each in found]

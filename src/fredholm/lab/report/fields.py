@@ -12,10 +12,9 @@ from torch import Tensor
 from ..data.kinds.kind import Cloud
 from .page import Data, Picture, Section, words
 from .panels import no_ticks
-from .style import Theme, colormap, diverging, panels, render
+from .style import Theme, colormap, colour_scale, panels, render
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -27,6 +26,7 @@ class FieldSample(NamedTuple):
             model reads nothing but the coordinates of the points.
         places: (points, 2), the coordinates of points; None on a grid.
         error: relative L2 error of the sample.
+        name: what the sample is called; "" where that is not known.
     """
 
     given: np.ndarray | None
@@ -34,6 +34,7 @@ class FieldSample(NamedTuple):
     answer: np.ndarray
     places: np.ndarray | None
     error: float
+    name: str = ""
 
     def panels(self) -> dict[str, np.ndarray]:
         """Return the fields to draw, each of the shape of ``truth``, by the title of their panel:
@@ -74,9 +75,10 @@ def field_section(samples: Sequence[FieldSample], name: str) -> Section:
             error=f"{sample.error:.2%}",
             count=len(samples),
             name=name,
+            sample=sample.name,
         )
         alt = f"Input, truth, prediction and error of the {label} of {len(samples)} fields"
-        drawn = render(lambda theme, sample=sample: field_panels(theme, sample))
+        drawn = render(draw_field, sample)
         pictures.append(
             Picture(
                 f"field-{label}",
@@ -127,11 +129,11 @@ def field_samples(
         known = ~truth.isnan()
         error = float((answer - truth)[known].norm())
         size = float(truth[known].norm()) or 1.0
+        values = truth.numpy(), answer.numpy()
         result.append(
             FieldSample(
                 given,
-                truth.numpy(),
-                answer.numpy(),
+                *values,
                 places,
                 error / size,
             )
@@ -170,71 +172,42 @@ def _on_points(
 # --- pictures -------------------------------------------------------------------------------------
 
 
-def field_panels(theme: Theme, sample: FieldSample) -> Figure:
+def draw_field(theme: Theme, sample: FieldSample) -> Figure:
     """Draw input, truth, prediction and error of one field; truth and prediction share a scale, and
     zero error has the colour of the paper.
     """
     found, shape = sample.panels(), 0.8
-    columns = len(found)
-    if theme.narrow:
-        columns = 2
+    columns = theme.pick(len(found), 2)
     if sample.places is None:
         shape = sample.truth.shape[0] / sample.truth.shape[1]
     across = (theme.width - 0.3) / columns
     # The bar of colours takes a part of a panel's width.
     height = across * min(max(0.72 * shape, 0.2), 1.5) + 0.45
-    figure, every = panels(len(found), columns, (theme.width, height))
+    figure, every = panels(theme, len(found), height, columns=columns)
     both = np.concatenate([sample.truth.ravel(), sample.answer.ravel()])
+    shared = {"truth": both, "prediction": both}
     for axes, (name, values) in zip(every, found.items()):
-        drawn = _field(
-            axes,
-            sample,
-            values,
-            _colours(theme, name, values, both),
-        )
+        if name == "error":
+            look = colour_scale(theme, values, signed=True)
+        else:
+            spanned = shared.get(name, values)
+            # A grid may have holes, which are NaN.
+            low, high = np.nanmin(spanned), np.nanmax(spanned)
+            look = {"cmap": colormap(theme), "vmin": low, "vmax": high}
+        if sample.places is None:
+            drawn = axes.imshow(values, interpolation="nearest", **look)
+        else:
+            axes.set_aspect("equal", adjustable="datalim")
+            drawn = axes.scatter(
+                *sample.places.T,
+                c=values,
+                s=5,
+                linewidths=0,
+                **look,
+            )
         axes.set_title(name, loc="center")
         no_ticks(axes)
         bar = figure.colorbar(drawn, ax=axes, shrink=0.8, pad=0.03)
         bar.ax.tick_params(labelsize=7, colors=theme.faint)
         bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
     return figure
-
-
-def _colours(
-    theme: Theme,
-    name: str,
-    values: np.ndarray,
-    both: np.ndarray,
-) -> dict[str, Any]:
-    """Return the colour map and its range for one panel of a field, as options of Matplotlib.
-
-    Args:
-        name: the title of the panel, a key of :meth:`FieldSample.panels`.
-        values: of the panel.
-        both: values of truth and prediction, which share their range.
-    """
-    # Zero is the middle of the colours; where there is no error, the range must not be empty.
-    if name == "error":
-        largest = float(np.abs(values).max()) or 1.0
-        return {"cmap": diverging(theme), "vmin": -largest, "vmax": largest}
-    if name in ("truth", "prediction"):
-        values = both
-    return {"cmap": colormap(theme), "vmin": values.min(), "vmax": values.max()}
-
-
-def _field(
-    axes: Axes,
-    sample: FieldSample,
-    values: np.ndarray,
-    look: dict[str, Any],
-) -> Any:
-    if sample.places is None:
-        return axes.imshow(values, interpolation="nearest", **look)
-    axes.set_aspect("equal", adjustable="datalim")
-    return axes.scatter(
-        *sample.places.T,
-        c=values,
-        s=5,
-        linewidths=0,
-        **look,
-    )

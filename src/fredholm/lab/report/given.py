@@ -39,6 +39,7 @@ class Samples:
             the model's encoder.
         targets: in place of labels the numbers (N,) or the fields (N, K, ...) to predict, in the units
             of the files; NaN where a sample has no point.
+        names: what the first samples are called, such as "houses.csv, row 7", to find them again.
     """
 
     inputs: Tensor | Inputs
@@ -51,6 +52,7 @@ class Samples:
     masks: Tensor | None = None
     kind: Kind | None = None
     targets: Tensor | None = None
+    names: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

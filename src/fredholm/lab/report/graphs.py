@@ -5,7 +5,7 @@ and edges coloured by the kernel.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -13,15 +13,25 @@ from torch import Tensor
 
 from ...domain import Domain
 from ...edges import Edges
-from ...explain.kernels import kernel_map
-from ..data.kinds.kind import SAMPLES, Kind
-from .layers import DRAWABLE, MAX_HEADS, View, first_sample, places_of, plain, real_points
-from .page import Data, Picture, Section, words
-from .panels import head_panels, no_ticks
-from .style import Theme, colormap, layer_panels, render
+from ..data.kinds.kind import Kind
+from .layers import (
+    DRAWABLE,
+    MAX_HEADS,
+    Layer,
+    View,
+    count_points,
+    first_map,
+    first_sample,
+    places_of,
+    plain,
+    plural,
+    real_points,
+)
+from .page import Data, Numbered, Picture, Section, words
+from .panels import head_panels, label_range, no_ticks, weighted_points
+from .style import Theme, colour_scale, has_negative, layer_panels, render
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 # The kind of data whose samples are graphs.
@@ -53,7 +63,7 @@ class Part(NamedTuple):
     cells: np.ndarray
 
 
-def draws_graph(domain: Domain, kind: Kind = SAMPLES) -> bool:
+def draws_graph(domain: Domain, kind: Kind) -> bool:
     """Whether a domain is drawn as a graph: its pairs are edges; or a mask, where the samples are
     graphs or points have no coordinates that can be drawn.
     """
@@ -71,49 +81,59 @@ def draws_graph(domain: Domain, kind: Kind = SAMPLES) -> bool:
     return mask and (domain.dim > DRAWABLE or not _apart(domain.positions))
 
 
-def graph_section(
-    view: View, queries: Sequence[int] | None
-) -> tuple[Section, dict[str, dict[str, Any]]]:
+def graph_section(view: View, queries: Sequence[int] | None) -> Numbered:
     """Return the kernel around some nodes of the first sample, in layers that live on one graph,
     and its numbers.
     """
     domain = first_sample(view.layers[0].domain).to("cpu")
-    chosen = choose_nodes(domain)
-    if queries is not None:
+    if queries is None:
+        chosen = choose_nodes(domain)
+    else:
         chosen = [(f"node {query + 1}", query) for query in queries]
 
     # All rows of a layer's kernel, (H, nodes, N), are in memory at once.
     heads = max(layer.operator.heads for layer in view.layers)
     limit = max(2, min(NODES, NUMBERS // max(1, heads * domain.size)))
-    pictures = []
+    pictures, signed = [], False
     weights: dict[str, list[Tensor]] = {name: [] for name in view.names}
     for place, (label, index) in enumerate(chosen, 1):
         part = part_around(domain, index, limit)
         kernels = []
         for layer in view.layers:
-            own = first_sample(layer.domain)
-            kernel = kernel_on_part(layer.operator, layer.u, own, part)[:MAX_HEADS]
-            kernels.append(kernel.numpy())
+            kernel = kernel_on_part(layer, part)[:MAX_HEADS]
             weights[layer.name].append(kernel[:, 0])
-        pictures.append(
-            Picture(
-                f"map-{place}",
-                f"The kernel around {label}, {len(kernels)} layers",
-                words(
-                    "graph_caption",
-                    label=label,
-                    index=index,
-                    shown=len(part.nodes),
-                    count=domain.size,
-                ),
-                render(lambda theme, p=part, k=kernels: graphs(theme, p, view.names, k)),
-                edge_table(part, view.names, kernels),
-            )
+            kernels.append(kernel.numpy())
+        signed = signed or any(map(has_negative, kernels))
+        caption = words(
+            "graph_caption",
+            label=label,
+            index=index,
+            shown=len(part.nodes),
+            count=count_points(domain),
         )
-    text = words("graphs", one=view.kind.one, scalar=view.layers[0].has_weights)
+        picture = Picture(
+            f"map-{place}",
+            f"The kernel around {label}, {plural(len(kernels), 'layer')}",
+            caption,
+            render(draw_graphs, part, view.names, kernels),
+            edge_table(part, view.names, kernels),
+        )
+        pictures.append(picture)
+    scalar = view.layers[0].has_weights
+    text = words(
+        "graphs",
+        one=view.kind.one,
+        scalar=scalar,
+        signed=signed,
+    )
     indices = [index for _, index in chosen]
     numbers = {name: {"queries": indices, "weights": plain(rows)} for name, rows in weights.items()}
-    return Section("maps", "One node at a time", text, pictures), numbers
+    return Section(
+        "maps",
+        "One node at a time",
+        text,
+        pictures,
+    ), numbers
 
 
 def edge_table(
@@ -177,15 +197,10 @@ def part_around(domain: Domain, query: int, limit: int = NODES) -> Part:
     )
 
 
-def kernel_on_part(
-    operator: Any,
-    u: Tensor,
-    domain: Domain,
-    part: Part,
-) -> Tensor:
+def kernel_on_part(layer: Layer, part: Part) -> Tensor:
     """Return the kernel between the nodes of a part, (H, n, n); rows are queries."""
     nodes = part.nodes.tolist()
-    return kernel_map(operator, u[:1], domain, queries=nodes)[0][:, :, nodes]
+    return first_map(layer, nodes)[:, :, nodes]
 
 
 def choose_nodes(domain: Domain) -> list[tuple[str, int]]:
@@ -282,7 +297,7 @@ def _triangles(links: Tensor, count: int) -> Tensor:
 # --- pictures -------------------------------------------------------------------------------------
 
 
-def graphs(
+def draw_graphs(
     theme: Theme,
     part: Part,
     names: Sequence[str],
@@ -293,91 +308,55 @@ def graphs(
     the kernel between their ends, triangles the mean of their corners.
 
     Args:
-        kernels: (H, n, n) of each layer.
-    """
-    figure, every = layer_panels(
-        theme,
-        len(kernels),
-        len(kernels[0]),
-        largest=2.6,
-        title=0.4,
-    )
-    for axes, kernel in head_panels(every, names, kernels):
-        _panel(axes, theme, part, kernel)
-    return figure
-
-
-def _panel(
-    axes: Axes,
-    theme: Theme,
-    part: Part,
-    kernel: np.ndarray,
-) -> None:
-    """Draw one head's kernel over a part of a graph, from back to front: triangles, edges, nodes,
-    and a ring around the query.
-
-    Triangles, edges and nodes share one colour scale from 0 to the largest weight, which is written
-    below the panel. Negative weights have the colour of 0.
-
-    Args:
-        kernel: (n, n) between the part's nodes, whose rows are queries; row 0 is that of the query.
+        kernels: (H, n, n) of each layer, between the part's nodes; rows are queries, of which row 0
+            is the one that is ringed.
     """
     from matplotlib.collections import LineCollection
 
+    figure, every = layer_panels(
+        theme,
+        kernels,
+        largest=2.6,
+        title=0.4,
+    )
     # An edge's target is the query of its pair, its source the key.
     source, target = part.edges
-    along, weights = kernel[target, source], kernel[0]
+    for axes, kernel in head_panels(every, names, kernels):
+        along, weights = kernel[target, source], kernel[0]
+        both = np.concatenate([along, weights])
+        look = colour_scale(theme, both)
 
-    # A kernel that is 0 everywhere still needs a scale of some width.
-    top = max(float(along.max(initial=0.0)), float(weights.max(initial=0.0))) or 1.0
-    colours = {"cmap": colormap(theme), "clim": (0.0, top)}
-    x, y = part.places.T
-    if len(part.cells):
-        corners = weights[part.cells].mean(1)
-        axes.tripcolor(
-            x,
-            y,
-            part.cells,
-            facecolors=corners,
-            alpha=0.6,
-            **colours,
+        # From back to front: triangles, edges, nodes.
+        if len(part.cells):
+            corners = weights[part.cells].mean(1)
+            axes.tripcolor(
+                *part.places.T,
+                part.cells,
+                facecolors=corners,
+                alpha=0.6,
+                **look,
+            )
+        # The strongest edges are drawn last, on top of the others.
+        order = np.argsort(np.abs(along), kind="stable")
+        ends = list(part.places[part.edges.T[order]])
+        axes.add_collection(
+            LineCollection(
+                ends,
+                array=along[order],
+                linewidths=1.1,
+                **look,
+            )
         )
-
-    # The strongest edges are drawn last, on top of the others.
-    order = np.argsort(along, kind="stable")
-    ends = list(part.places[part.edges.T[order]])
-    axes.add_collection(
-        LineCollection(
-            ends,
-            array=along[order],
-            linewidths=1.1,
-            **colours,
+        nodes = {"s": 14, "edgecolors": theme.faint, "linewidths": 0.4}
+        weighted_points(
+            axes,
+            theme,
+            part.places,
+            weights,
+            0,
+            **nodes,
+            **look,
         )
-    )
-    axes.scatter(
-        x,
-        y,
-        s=14,
-        c=weights,
-        edgecolors=theme.faint,
-        linewidths=0.4,
-        zorder=3,
-        **colours,
-    )
-    # The ring marks the query, the first node of the part.
-    axes.scatter(
-        *part.places[0],
-        s=52,
-        facecolor="none",
-        edgecolor=theme.mark,
-        linewidth=1.8,
-        zorder=4,
-    )
-    axes.set_aspect("equal", adjustable="datalim")
-    no_ticks(axes)
-    axes.set_xlabel(
-        f"0 – {top:.2g}",
-        fontsize=7,
-        color=theme.faint,
-        labelpad=2,
-    )
+        no_ticks(axes)
+        label_range(axes, both, theme)
+    return figure

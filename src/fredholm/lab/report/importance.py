@@ -1,10 +1,10 @@
-"""Importance of inputs: of the columns of a table, and of the words of a text."""
+"""Importance of inputs: of the columns of a table, with its section, and of the words of a text."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,13 @@ from ...progress import steps
 from ..data.files.terms import Column
 from ..data.kinds.texts import encode_rows
 from ..data.vocabulary import Vocabulary
-from .subject import answers
+from .page import Data, Picture, Section, words
+from .panels import clip, percent, plain_numbers
+from .style import Theme, new_figure, render
+from .subject import Subject, answers
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # Shuffles of a column, and rows that are shuffled, at most.
 REPEATS, ROWS = 5, 500
@@ -32,6 +38,9 @@ FEW_WORDS = 6
 
 # Subsets tried of a text of more words.
 VARIANTS = 256
+
+# Columns of a table whose importance is drawn.
+MAX_COLUMNS = 20
 
 # The error of the outputs for some rows, the first ones; less is better.
 Score = Callable[[Tensor], float]
@@ -112,13 +121,61 @@ def column_importance(
     return sorted(result, key=lambda each: -each.mean)
 
 
+def importance_section(
+    subject: Subject,
+    score: Score,
+    measure: str,
+) -> list[Section]:
+    """Return the section on which columns of a table matter, in a list; no section for other
+    samples.
+
+    Args:
+        score: the error of the outputs.
+        measure: ``"accuracy"``, or the name of the error.
+    """
+    columns = subject.terms.columns
+    if not subject.tabular or len(columns) < 2:
+        return []
+    found = column_importance(
+        subject.model,
+        subject.inputs,
+        columns,
+        score,
+        seed=subject.seed,
+    )
+    if not found:
+        return []
+
+    shown = found[:MAX_COLUMNS]
+    picture = Picture(
+        "importance",
+        "; ".join(f"{each.name}: {each.mean:.3g}" for each in shown),
+        words("importance_caption", left_out=len(found) - len(shown)),
+        render(draw_importance, shown, measure),
+        Data(["column", "mean", "sd"], found),
+    )
+    return [
+        Section(
+            "importance",
+            "Which columns matter",
+            words("importance"),
+            [picture],
+        )
+    ]
+
+
 def read_texts(facts: Mapping[str, Any]) -> Callable[[list[str]], Tensor] | None:
     """Return how a saved model reads texts; None where it has no vocabulary."""
     saved = facts.get("vocabulary")
     if saved is None:
         return None
     vocabulary = Vocabulary.from_dict(saved)
-    return lambda texts: encode_rows(texts, vocabulary, facts["max_length"], "text")[0]
+    return lambda texts: encode_rows(
+        texts,
+        vocabulary,
+        facts["max_length"],
+        "text",
+    )[0]
 
 
 def word_support(
@@ -144,15 +201,15 @@ def word_support(
     Reference: Ribeiro, Singh and Guestrin, "Why should I trust you?" (2016), without the weighting
     of samples.
     """
-    words = re.findall(r"\S+", text)
-    result = [Word(word) for word in words]
+    written = re.findall(r"\S+", text)
+    result = [Word(word) for word in written]
     # A word without a letter or digit, such as a dash, is not measured.
-    tried = [place for place, word in enumerate(words[:LONGEST]) if re.search(r"\w", word)]
+    tried = [place for place, word in enumerate(written[:LONGEST]) if re.search(r"\w", word)]
     if len(tried) < 2:
         return result
 
     kept = _kept_words(len(tried))
-    texts = [_without(words, tried, each) for each in kept]
+    texts = [_without(written, tried, each) for each in kept]
     outputs = answers(model, read(texts))
     if called is None:
         values = shown = outputs.flatten() * scale
@@ -168,7 +225,7 @@ def word_support(
     for number, place in enumerate(tried):
         # The complete text comes first, and then the text without each of its words.
         without = float(shown[1 + number])
-        result[place] = Word(words[place], float(support[number]), without)
+        result[place] = Word(written[place], float(support[number]), without)
     return result
 
 
@@ -190,7 +247,40 @@ def _kept_words(count: int) -> Tensor:
     return torch.cat([every, single, some])
 
 
-def _without(words: Sequence[str], tried: Sequence[int], kept: Tensor) -> str:
+def _without(written: Sequence[str], tried: Sequence[int], kept: Tensor) -> str:
     """Return a text without the words that are not kept."""
     out = {tried[number] for number in (~kept).nonzero()[:, 0].tolist()}
-    return " ".join(word for place, word in enumerate(words) if place not in out)
+    return " ".join(word for place, word in enumerate(written) if place not in out)
+
+
+# --- pictures -------------------------------------------------------------------------------------
+
+
+def draw_importance(theme: Theme, found: Sequence[Importance], measure: str) -> Figure:
+    """Plot one bar per column, the most important on top, with a line of ± 1 standard deviation.
+
+    Args:
+        measure: ``"accuracy"``, or the name of an error.
+    """
+    figure = new_figure(min(theme.width, 6.5), 0.3 * len(found) + 0.8)
+    axes = figure.subplots()
+    places = range(len(found))[::-1]
+    axes.barh(
+        places,
+        [each.mean for each in found],
+        xerr=[each.sd for each in found],
+        color=theme.series[0],
+        ecolor=theme.ink,
+        height=0.62,
+    )
+    axes.axvline(0, color=theme.ink, linewidth=0.8)
+    axes.set_yticks(places, [clip(each.name, 22) for each in found])
+    change = f"{measure} added"
+    plain_numbers(axes.xaxis)
+    if measure == "accuracy":
+        change = "accuracy lost"
+        percent(axes.xaxis)
+    between = theme.pick(" ", "\n")
+    axes.set_xlabel(f"{change} when{between}the column is shuffled")
+    axes.grid(axis="x")
+    return figure

@@ -4,30 +4,41 @@ content in their variance, and the steps of a continuous model.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ...errors import DomainError, ShapeError
 from ...explain.kernels import Profile, kernel_profile
-from ...explain.variance import variance_share
+from ...explain.variance import VarianceShare, variance_share
 from ...models.bodies.continuous import ContinuousBody
 from ...models.encoders import Inputs
 from ...models.trajectory import trajectory
 from ...progress import steps
-from . import kernel_plots
 from .layers import View, plain
-from .page import Data, Picture, Section, words
-from .style import render
+from .page import Data, Numbered, Picture, Section, words
+from .panels import DOT, dots, percent
+from .style import Theme, new_figure, panels, render
 
-Numbers = dict[str, Any]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Quantities of a trajectory, and the titles of their panels.
+QUANTITIES = {
+    "energy": "energy ½‖u‖²",
+    "distance": "distance to mean 0, sd 1",
+    "growth": "growth of a difference",
+}
+
+# Labels of what is plotted against distance.
+LABELS = {"norm": "‖K‖ (Frobenius)", "weight": "weight of a pair"}
 
 
-def profile_section(
-    view: View, *, seed: int, queries: int
-) -> tuple[Section | None, dict[str, Numbers]]:
+def profile_section(view: View, *, seed: int, queries: int) -> Numbered:
     """Return the mean kernel norm against distance, one panel per layer, and its numbers; also the
     weights, unless they are the norm times a constant. No section if all points lie in one place.
     """
@@ -47,70 +58,67 @@ def profile_section(
 
     # All layers are read at equally many samples and queries.
     first = profiles[0]
-    count = f"{first.samples} samples × {first.queries} queries × all keys a layer, seed {seed}."
-    many = len(first.norm) > 1
+    count = f"{first.samples} samples × {first.queries} queries × all keys per layer, seed {seed}."
     caption = words(
         "profile_caption",
-        many=many,
+        many=len(first.norm) > 1,
         count=count,
         kind=view.kind,
     )
     pictures = [
         _profile_picture(
             "profile",
-            view.names,
+            view,
             profiles,
             "norm",
-            "‖K‖ (Frobenius)",
             caption,
         )
     ]
     if not all(_proportional(profile) for profile in profiles):
         caption = words("weights_caption", scalar=view.layers[0].has_weights, count=count)
-        label = "weight of a pair"
         pictures.append(
             _profile_picture(
                 "profile-weights",
-                view.names,
+                view,
                 profiles,
                 "weight",
-                label,
                 caption,
             )
         )
     text = words("profile", point=view.kind.point)
-    return Section("profile", "Kernel and distance", text, pictures), numbers
+    return Section(
+        "profile",
+        "Kernel and distance",
+        text,
+        pictures,
+    ), numbers
 
 
 def _profile_picture(
     key: str,
-    names: Sequence[str],
+    view: View,
     profiles: Sequence[Profile],
     what: str,
-    label: str,
     caption: str,
 ) -> Picture:
     """Return the picture of the ``"norm"`` or the ``"weight"`` of pairs against distance."""
     ends, rows = [], []
-    for name, profile in zip(names, profiles):
+    for name, profile in zip(view.names, profiles):
         mean, sd = (values.tolist() for values in profile.pooled(what))
         ends.append(f"{name}: {mean[0]:.3g} at distance 0, {mean[-1]:.3g} farthest")
         heads = getattr(profile, what).T.tolist()
-        for distance, middle, spread, single in zip(profile.distance.tolist(), mean, sd, heads):
+        for distance, middle, spread, single in zip(
+            profile.distance.tolist(),
+            mean,
+            sd,
+            heads,
+        ):
             rows.append([name, distance, middle, spread, *single])
 
     most = max(len(getattr(profile, what)) for profile in profiles)
     head = ["layer", "distance", "mean", "sd", *(f"head {i + 1}" for i in range(most))]
-    alt = f"{label} against distance. {', '.join(ends)}"
-    drawn = render(
-        lambda theme: kernel_plots.profiles(
-            theme,
-            names,
-            profiles,
-            what,
-            label,
-        )
-    )
+    alt = f"{LABELS[what]} against distance. {', '.join(ends)}"
+    drawn = render(draw_profiles, view.names, profiles, what)
     return Picture(key, alt, caption, drawn, Data(head, rows))
 
 
@@ -126,7 +134,7 @@ def _proportional(profile: Profile) -> bool:
     return bool((near | (~there & (weight == 0))).all())
 
 
-def share_section(view: View, *, seed: int) -> tuple[Section | None, Numbers]:
+def share_section(view: View, *, seed: int) -> Numbered:
     """Return the shares of content and position in the kernel's variance, one bar per layer, and
     their numbers. No section if they are undefined; the numbers then say why.
     """
@@ -146,8 +154,7 @@ def share_section(view: View, *, seed: int) -> tuple[Section | None, Numbers]:
     names, first = view.names, shares[0]
     caption = words(
         "shares_caption",
-        samples=first.samples,
-        pairs=first.pairs,
+        first=first,
         seed=seed,
         kind=view.kind,
     )
@@ -162,11 +169,16 @@ def share_section(view: View, *, seed: int) -> tuple[Section | None, Numbers]:
             "varies by": [share.relative for share in shares],
         }
     )
-    drawn = render(lambda theme: kernel_plots.shares(theme, names, shares))
+    drawn = render(draw_shares, names, shares)
     picture = Picture("shares", alt, caption, drawn, data)
     text = words("shares", point=view.kind.point)
     numbers = {name: plain(vars(share)) for name, share in zip(names, shares)}
-    return Section("shares", "Content and position", text, [picture]), numbers
+    return Section(
+        "shares",
+        "Content and position",
+        text,
+        [picture],
+    ), numbers
 
 
 def _percent(value: float) -> str:
@@ -176,9 +188,7 @@ def _percent(value: float) -> str:
     return f"{value:.0%}"
 
 
-def evolution_section(
-    model: Any, inputs: Tensor | Inputs, *, seed: int
-) -> tuple[Section | None, dict[str, Numbers]]:
+def evolution_section(model: Any, inputs: Tensor | Inputs, *, seed: int) -> Numbered:
     """Return energy, distance to the constraint and growth of a perturbation after each step of a
     continuous model, at N, 2N and 4N steps, and their numbers; no section for other models.
     """
@@ -192,24 +202,193 @@ def evolution_section(
         # Its weights are of single steps.
         counts = [built]
     inputs = inputs.to(next(model.parameters()).device)
-    paths = {count: trajectory(model, inputs, count, seed) for count in counts}
+    paths = {
+        count: trajectory(
+            model,
+            inputs,
+            count,
+            seed,
+        )
+        for count in counts
+    }
 
     ends, rows = [], []
     for count, path in paths.items():
-        energy, distance, growth = (path[key][-1] for key in kernel_plots.QUANTITIES)
-        ends.append(
-            f"{count} steps end at energy {energy:.3g}, distance {distance:.3g}, growth "
-            f"{growth:.3g}"
-        )
-        columns = [path[key] for key in ("time", *kernel_plots.QUANTITIES)]
+        last = ", ".join(f"{key} {path[key][-1]:.3g}" for key in QUANTITIES)
+        ends.append(f"{count} steps end at {last}")
+        columns = [path[key] for key in ("time", *QUANTITIES)]
         rows += [[count, *line] for line in zip(*columns)]
     picture = Picture(
         "steps",
         "; ".join(ends),
         words("evolution_caption", samples=len(inputs), seed=seed),
-        render(lambda theme: kernel_plots.steps(theme, paths)),
-        Data(["steps", "time", *kernel_plots.QUANTITIES], rows),
+        render(draw_steps, paths),
+        Data(["steps", "time", *QUANTITIES], rows),
     )
     text = words("evolution", steps=built, horizon=f"{body.evolution.horizon:g}")
     numbers = {str(count): path for count, path in paths.items()}
     return Section("steps", "Step by step", text, [picture]), numbers
+
+
+# --- pictures -------------------------------------------------------------------------------------
+
+
+def draw_profiles(
+    theme: Theme,
+    names: Sequence[str],
+    found: Sequence[Profile],
+    what: str,
+) -> Figure:
+    """Plot a mean against distance, one panel per layer: all heads with their band, and each head
+    as a thin line.
+
+    Args:
+        what: ``"norm"`` or ``"weight"``.
+    """
+    columns, width = theme.pick(min(3, len(found)), 1), theme.width
+    if columns == 1:
+        width = min(width, 5.0)
+    figure, every = panels(
+        theme,
+        len(found),
+        2.5,
+        columns=columns,
+        width=width,
+        margin=0.3,
+        sharex=True,
+    )
+    for axes, name, profile in zip(every, names, found):
+        _profile(axes, theme, profile, what)
+        axes.set_title(name)
+    figure.supxlabel("distance |x − y|", fontsize=9)
+    figure.supylabel(LABELS[what], fontsize=9)
+    return figure
+
+
+def _profile(
+    axes: Axes,
+    theme: Theme,
+    profile: Profile,
+    what: str,
+) -> None:
+    distance = profile.distance.numpy()
+    mean, sd = (values.numpy() for values in profile.pooled(what))
+    heads = getattr(profile, what).numpy()
+
+    # Norms and weights are never negative.
+    low = np.maximum(mean - sd, 0)
+    colour = theme.series[0]
+    axes.fill_between(
+        distance,
+        low,
+        mean + sd,
+        color=colour,
+        alpha=0.18,
+        linewidth=0,
+    )
+    if len(heads) > 1:
+        axes.plot(
+            distance,
+            heads.T,
+            color=theme.faint,
+            linewidth=0.8,
+            alpha=0.8,
+        )
+    axes.plot(distance, mean, color=colour, **DOT)
+    axes.tick_params(labelbottom=True)
+    top = max(float((mean + sd).max()), float(heads.max()))
+    axes.set_ylim(0, 1.08 * top or 1)
+    axes.grid(axis="y")
+
+
+def draw_shares(theme: Theme, names: Sequence[str], found: Sequence[VarianceShare]) -> Figure:
+    """Plot stacked bars, position then content, one row per layer; the error at their border, heads
+    as dots.
+    """
+    figure = new_figure(theme.width, 0.46 * len(found) + 1.1)
+    axes = figure.subplots()
+    for row, share in enumerate(found):
+        _share(axes, theme, row, share)
+    labels = [f"{name}\nvaries by {share.relative:.2g}" for name, share in zip(names, found)]
+    axes.set_yticks(range(len(found)), labels)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1)
+    percent(axes.xaxis)
+    axes.set_xlabel("share of the kernel's variance")
+    if axes.containers:
+        axes.legend(
+            axes.patches[:2],
+            ["position", "content"],
+            loc="lower left",
+            bbox_to_anchor=(0, 1),
+            ncols=2,
+            borderaxespad=0.2,
+        )
+    axes.spines["left"].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    return figure
+
+
+def _share(
+    axes: Axes,
+    theme: Theme,
+    row: int,
+    share: VarianceShare,
+) -> None:
+    if not np.isfinite(share.share):
+        text = "constant kernel: no variance to share"
+        axes.text(0.01, row, text, va="center", color=theme.faint)
+        return
+
+    # An estimate from few samples can leave [0, 1].
+    part = min(max(share.share, 0.0), 1.0)
+    axes.barh(row, part, color=theme.position, height=0.62)
+    axes.barh(
+        row,
+        1 - part,
+        left=part,
+        color=theme.content,
+        height=0.62,
+    )
+    axes.errorbar(
+        part,
+        row,
+        xerr=share.error,
+        color=theme.ink,
+        capsize=3,
+        linewidth=1.2,
+    )
+    heads = share.head_share.clamp(0, 1).numpy()
+    if len(heads) > 1:
+        axes.scatter(
+            heads,
+            np.full(len(heads), row),
+            s=14,
+            zorder=3,
+            color=theme.paper,
+            edgecolor=theme.ink,
+            linewidth=0.8,
+        )
+    text = f"{part:.0%} ± {share.error:.1%}"
+    axes.text(1.012, row, text, va="center", fontsize=8.5)
+
+
+def draw_steps(theme: Theme, paths: Mapping[int, Mapping[str, list[float]]]) -> Figure:
+    """Plot each quantity against time: one panel per quantity, one line per number of steps."""
+    figure, every = panels(theme, len(QUANTITIES), 2.7)
+    for axes, (key, label) in zip(every, QUANTITIES.items()):
+        for colour, (count, path) in zip(theme.series, paths.items()):
+            label = f"{count} steps"
+            axes.plot(
+                path["time"],
+                path[key],
+                color=colour,
+                label=label,
+                **dots(count),
+            )
+        axes.set_title(label)
+        axes.set_xlabel("time t")
+        axes.set_ylim(bottom=0)
+        axes.grid(axis="y")
+    every[0].legend()
+    return figure

@@ -10,7 +10,14 @@ import numpy as np
 from torch import Tensor
 
 from ...domain import Domain
-from ...explain.kernels import class_token, image_grid, masses, take_samples
+from ...explain.kernels import (
+    class_token,
+    image_grid,
+    kernel_map,
+    masses,
+    output_points,
+    take_samples,
+)
 from ..data.kinds.kind import SAMPLES, Kind
 
 MAX_LAYERS = 8
@@ -107,6 +114,21 @@ def first_sample(domain: Domain) -> Domain:
     return take_samples(domain, slice(0, 1))
 
 
+def first_map(layer: Layer, queries: list[int]) -> Tensor:
+    """Return the weights (H, queries, N) of some queries of a layer's first sample."""
+    return kernel_map(
+        layer.operator,
+        layer.u[:1],
+        first_sample(layer.domain),
+        queries=queries,
+    )[0]
+
+
+def output_places(layer: Layer) -> Tensor:
+    """Return the positions (n, p) of a layer's output points."""
+    return places_of(output_points(layer.operator, layer.domain))
+
+
 def places_of(domain: Domain) -> Tensor:
     """Return the positions of the first sample's points, (N, p), in float64 on the CPU."""
     return domain.positions.detach().reshape(-1, domain.size, domain.dim)[0].double().cpu()
@@ -115,6 +137,13 @@ def places_of(domain: Domain) -> Tensor:
 def real_points(domain: Domain) -> list[int]:
     """Return the first sample's points that have a mass: no padding and no class token."""
     return (masses(domain)[0] > 0).nonzero()[:, 0].tolist()
+
+
+def count_points(domain: Domain) -> int:
+    """Return the number of the first sample's points, without padding."""
+    if domain.valid is None:
+        return domain.size
+    return int(domain.valid[0].sum())
 
 
 def layout_of(domain: Domain, axis: Axis) -> str:
@@ -130,6 +159,18 @@ def layout_of(domain: Domain, axis: Axis) -> str:
     if domain.dim <= DRAWABLE:
         return "points"
     return ""
+
+
+def plural(count: int, name: str) -> str:
+    """Return a number of things in words.
+
+    Example:
+        >>> plural(1, "layer"), plural(2, "layer")
+        ('1 layer', '2 layers')
+    """
+    if count == 1:
+        return f"1 {name}"
+    return f"{count} {name}s"
 
 
 def plain(value: Any) -> Any:

@@ -5,28 +5,28 @@ Every function takes a theme and numbers and returns a figure; none computes any
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..data.kinds.kind import Cloud
 from .panels import (
+    DOT,
     UNIT,
     clip,
+    dots,
     few_ticks,
     head_panels,
     label_range,
-    largest,
     outline,
     picture,
     ring,
+    weighted_points,
     weights_image,
 )
 from .style import (
     PHONE,
     Theme,
-    colormap,
-    diverging,
+    colour_scale,
     grid_of_panels,
     layer_panels,
     literal,
@@ -42,28 +42,26 @@ if TYPE_CHECKING:
 # Points of a line whose names are written, and the same on a phone.
 MAX_NAMED, NARROW_NAMED = 40, 16
 
-# Points of a line up to which each is a dot.
-DOTTED = 40
+# Place of a query, (row, column) of the unit square.
+Place = tuple[float, float]
 
 
-def maps(
+def draw_maps(
     theme: Theme,
     image: np.ndarray,
     names: Sequence[str],
     found: Sequence[np.ndarray],
-    at: tuple[float, float],
+    at: Sequence[Place],
 ) -> Figure:
     """Draw one query's weights over an image: layers as rows, heads as columns, each panel on its
     own scale.
 
     Args:
         found: (heads, rows, columns) of each layer.
-        at: the place of the query, (row, column) of the unit square.
+        at: the query in each layer.
     """
     columns = 1 + len(found[0])
-    side = min(1.35, (theme.width - 1.6) / columns)
-    if theme.narrow:
-        side = 1.0
+    side = theme.pick(min(1.35, (theme.width - 1.6) / columns), 1.0)
     shape = image.shape[0] / image.shape[1]
     width = min(theme.width, max(PHONE, (side + 0.12) * columns + 0.9))
     rows = len(found) * -(-columns // panels_across(theme, columns))
@@ -71,32 +69,30 @@ def maps(
     every = grid_of_panels(figure, theme, len(found), columns)
 
     # The sample stands in front of the first row; the place below it stays empty.
-    for below in every[1:]:
-        below[0].set_axis_off()
-    _query_panel(every[0][0], theme, image, at)
-    heads = [row[1:] for row in every]
-    for axes, values in head_panels(heads, names, found):
-        weights_image(axes, values, theme, shape)
-        outline(axes, image, theme)
-        label_range(axes, values, theme)
-        ring(axes, theme, at, size=6, width=1.8)
-    return figure
-
-
-def _query_panel(
-    axes: Axes,
-    theme: Theme,
-    image: np.ndarray,
-    at: tuple[float, float],
-) -> None:
-    """Draw the sample itself, with the query."""
-    picture(axes, image, extent=UNIT)
-    axes.set_aspect(image.shape[0] / image.shape[1])
+    sample, *below = (row[0] for row in every)
+    for axes in below:
+        axes.set_axis_off()
+    picture(sample, image, extent=UNIT)
+    sample.set_aspect(shape)
     title = "query"
     if image.any():
         title = "sample and query"
-    axes.set_title(title, fontsize=8)
-    ring(axes, theme, at, size=6, width=1.8)
+    sample.set_title(title, fontsize=8)
+    ring(sample, theme, at[0])
+
+    heads = [row[1:] for row in every]
+    places = [place for place, layer in zip(at, found) for _ in layer]
+    for place, (axes, values) in zip(places, head_panels(heads, names, found)):
+        weights_image(
+            axes,
+            values,
+            shape,
+            **colour_scale(theme, values),
+        )
+        outline(axes, image.mean(-1), theme.content)
+        label_range(axes, values, theme)
+        ring(axes, theme, place)
+    return figure
 
 
 class Line(NamedTuple):
@@ -104,52 +100,56 @@ class Line(NamedTuple):
 
     Attributes:
         x: its points.
-        at: the place of the query; None where it is not on the line.
+        at: the place of the query in each layer; None where it is not on the line.
         label: of the axis.
         names: of the points.
     """
 
     x: np.ndarray
-    at: float | None
+    at: Sequence[float | None]
     label: str
     names: tuple[str, ...] = ()
 
 
-def lines(
+def draw_lines(
     theme: Theme,
     line: Line,
     names: Sequence[str],
     found: Sequence[np.ndarray],
 ) -> Figure:
-    """Draw one query's weights along a line: one panel per layer, one line per head."""
-    most, columns = MAX_NAMED, 4
-    if theme.narrow:
-        most, columns = NARROW_NAMED, 2
-    height = 1.9
-    named = 0 < len(line.names) <= most
-    if named:
+    """Draw one query's weights along a line: one panel per layer, one line per head.
+
+    Args:
+        found: (heads, points) of each layer.
+    """
+    height, ticks = 1.9, []
+    if len(line.names) <= theme.pick(MAX_NAMED, NARROW_NAMED):
+        ticks = [clip(name, 14) for name in line.names]
+    if ticks:
         height = 2.4
     figure, every = panels(
+        theme,
         len(found),
-        1,
-        (theme.width, height),
+        height,
+        columns=1,
         margin=0.4,
         sharex=True,
     )
-    for axes, name, layer in zip(every, names, found):
+    for axes, name, layer, at in zip(every, names, found, line.at):
         _along(axes, theme, line, layer)
+        if at is not None:
+            mark_query(axes, theme, at)
         axes.set_title(name)
-        if named:
-            shown = [clip(each, 14) for each in line.names]
+        if ticks:
             axes.set_xticks(
                 line.x,
-                shown,
+                ticks,
                 rotation=45,
                 ha="right",
                 rotation_mode="anchor",
             )
         if 1 < len(layer) <= len(theme.series):
-            axes.legend(ncols=columns)
+            axes.legend(ncols=theme.pick(4, 2))
     figure.supylabel("weight", fontsize=9)
     figure.supxlabel(literal(line.label), fontsize=9)
     return figure
@@ -161,33 +161,31 @@ def _along(
     line: Line,
     layer: np.ndarray,
 ) -> None:
-    order, marker = np.argsort(line.x), None
+    """Draw the weights of a layer's heads along a line."""
+    order, look = np.argsort(line.x), {}
     if line.names:
-        marker = "o"
+        look = DOT
     for head, values in enumerate(layer):
         axes.plot(
             line.x[order],
             values[order],
             color=theme.series[head % len(theme.series)],
             label=f"head {head + 1}",
-            marker=marker,
-            markersize=3,
-        )
-    if line.at is not None:
-        axes.axvline(
-            line.at,
-            color=theme.mark,
-            linewidth=1.2,
-            linestyle="--",
+            **look,
         )
     axes.tick_params(labelbottom=True)
     axes.grid(axis="y")
     axes.set_ylim(bottom=min(0.0, float(layer.min())))
 
 
-def clouds(
+def mark_query(axes: Any, theme: Theme, at: float) -> None:
+    """Draw a dashed line at the query's place."""
+    axes.axvline(at, color=theme.mark, linewidth=1.2, linestyle="--")
+
+
+def draw_clouds(
     theme: Theme,
-    cloud: Cloud,
+    points: np.ndarray,
     names: Sequence[str],
     found: Sequence[np.ndarray],
     at: int,
@@ -196,109 +194,90 @@ def clouds(
     on its own scale.
 
     Args:
+        points: (n, 2).
+        found: (heads, n) of each layer.
         at: index of the query among the points.
     """
-    points = cloud.flat()
-    figure, every = layer_panels(
-        theme,
-        len(found),
-        len(found[0]),
-        largest=1.8,
-        title=0.35,
-    )
+    figure, every = layer_panels(theme, found, largest=1.8, title=0.35)
     for axes, values in head_panels(every, names, found):
-        # The largest weights are drawn last, on top of the others.
-        order = np.argsort(values, kind="stable")
-        axes.scatter(
-            *points[order].T,
+        look = colour_scale(theme, values)
+        weighted_points(
+            axes,
+            theme,
+            points,
+            values,
+            at,
             s=9,
-            c=values[order],
-            cmap=colormap(theme),
-            vmin=0,
-            vmax=largest(values),
             linewidths=0,
+            **look,
         )
-        axes.scatter(
-            *points[at],
-            s=42,
-            facecolor="none",
-            edgecolor=theme.mark,
-            linewidth=1.8,
-        )
-        axes.set_aspect("equal", adjustable="datalim")
         few_ticks(axes)
         label_range(axes, values, theme)
     return figure
 
 
-def entry_maps(
+def draw_entry_maps(
     theme: Theme,
-    names: Sequence[str],
-    found: Sequence[np.ndarray],
+    found: dict[str, np.ndarray],
     at: np.ndarray,
 ) -> Figure:
-    """Draw signed entries of a kernel's row over a grid, each (rows, columns), all on one scale."""
-    across = 6
-    if theme.narrow:
-        across = 3
-    columns = min(across, len(names))
-    shape = found[0].shape[0] / found[0].shape[1]
+    """Draw signed entries of a kernel's row over a grid, all on one scale.
+
+    Args:
+        found: (rows, columns) by name.
+        at: the query, (row, column) of the unit square.
+    """
+    values = np.stack(list(found.values()))
+    across = theme.pick(6, 3)
+    columns = min(across, len(found))
+    shape = values.shape[1] / values.shape[2]
     side = (theme.width - 0.4) / across
-    size = max(side * columns, 3.0), side * shape + 0.35
-    figure, every = panels(len(names), columns, size)
-    # Zero is the middle of the colours.
-    limit = max(float(np.abs(values).max()) for values in found) or 1.0
-    look = {"cmap": diverging(theme), "vmin": -limit, "vmax": limit}
-    for axes, name, values in zip(every, names, found):
-        weights_image(axes, values, theme, shape, **look)
-        ring(axes, theme, at, size=7, width=1.2)
+    figure, every = panels(
+        theme,
+        len(found),
+        side * shape + 0.35,
+        columns=columns,
+        width=max(side * columns, 3.0),
+    )
+    look = colour_scale(theme, values, signed=True)
+    for axes, (name, entry) in zip(every, found.items()):
+        weights_image(axes, entry, shape, **look)
+        ring(axes, theme, at, width=1.2)
         axes.set_title(name, fontsize=8)
-        label_range(axes, values, theme)
+        label_range(axes, entry, theme)
         # Zero is the colour of the paper, so that only a frame shows where a panel ends.
         axes.spines[:].set_visible(True)
     return figure
 
 
-def entry_lines(
+def draw_entry_lines(
     theme: Theme,
-    names: Sequence[str],
-    found: Sequence[np.ndarray],
+    found: dict[str, np.ndarray],
     x: np.ndarray,
     at: float,
 ) -> Figure:
-    """Draw signed entries of a kernel's row along a line, all on one scale."""
-    most, width, marker = 4, theme.width, None
-    if theme.narrow:
-        most = 2
-    columns = min(most, len(names))
+    """Draw signed entries of a kernel's row along a line, all on one scale.
+
+    Args:
+        found: (points,) by name.
+    """
+    columns, width = min(theme.pick(4, 2), len(found)), theme.width
     if columns == 1:
         width = min(width, 4.5)
-    if len(x) <= DOTTED:
-        marker = "o"
-    size = width, 1.4
     figure, every = panels(
-        len(names),
-        columns,
-        size,
+        theme,
+        len(found),
+        1.4,
+        columns=columns,
+        width=width,
         margin=0.5,
         sharex=True,
         sharey=True,
     )
-    for axes, name, values in zip(every, names, found):
+    for axes, (name, entry) in zip(every, found.items()):
         axes.axhline(0, color=theme.rule, linewidth=0.8)
-        axes.plot(
-            x,
-            values,
-            color=theme.series[0],
-            marker=marker,
-            markersize=2.5,
-        )
-        axes.axvline(
-            at,
-            color=theme.mark,
-            linewidth=1,
-            linestyle="--",
-        )
+        axes.plot(x, entry, color=theme.series[0], **dots(len(x)))
+        mark_query(axes, theme, at)
         axes.tick_params(labelbottom=True, labelleft=True)
         axes.set_title(name, fontsize=8)
     figure.supxlabel("position", fontsize=9)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ...domain import Domain
-from ...explain.kernels import class_token, image_grid, kernel_map, masses, output_points
+from ...explain.kernels import class_token, image_grid, masses, output_points
 from ...progress import working
 from ..data.kinds.kind import Cloud
 from ..numbers import readable
@@ -19,38 +19,57 @@ from . import map_plots
 from .graphs import draws_graph, graph_section
 from .layers import (
     MAX_HEADS,
+    Layer,
     View,
-    first_sample,
+    count_points,
+    first_map,
     layout_of,
+    output_places,
     places_of,
     plain,
+    plural,
     real_points,
     shown_layers,
 )
-from .page import Data, Picture, Section, words
-from .style import Theme, render
+from .page import Data, Numbered, Picture, Section, words
+from .style import has_negative, render
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-Draw = Callable[[Theme], "Figure"]
+# Pictures by theme.
+Drawn = dict[str, bytes]
 
 # Points whose maps are drawn, at most, unless a caller names them.
 QUERIES = 3
 
 
-def map_section(
-    view: View, queries: Sequence[int] | None
-) -> tuple[Section | None, dict[str, dict[str, Any]]]:
+class _Query(NamedTuple):
+    """One query and its row of the kernel in each layer that is drawn.
+
+    Attributes:
+        label: in words.
+        indices: among the output points of each layer.
+        places: of these points, (layers, p).
+        weights: (heads, points) of each layer.
+    """
+
+    label: str
+    indices: list[int]
+    places: np.ndarray
+    weights: list[np.ndarray]
+
+
+def map_section(view: View, queries: Sequence[int] | None) -> Numbered:
     """Return the maps of some queries of the first sample, in the layers that live on the first
-    one's points, and their numbers; no section if the points cannot be drawn.
+    one's points, and their numbers: the queries of each layer, and their weights (H, queries, N).
+    No section if the points cannot be drawn.
+
+    Pictures show up to :data:`MAX_HEADS` heads; the numbers have them all.
 
     Args:
         queries: indices of points; None chooses up to three, see :func:`choose_map_queries`.
     """
     with working("explain: one query at a time"):
         shown = replace(view, layers=shown_layers(view.layers))
-        first = shown.layers[0]
+        first, point = shown.layers[0], view.kind.point
         if draws_graph(first.domain, view.kind):
             return graph_section(shown, queries)
 
@@ -59,62 +78,63 @@ def map_section(
         target = output_points(first.operator, first.domain)
         if not layout or (layout == "points" and target is not first.domain):
             return None, {}
-        return _maps(shown, queries, layout, len(view.layers))
 
+        # Queries are output points. A strided convolution has fewer of them than its input has.
+        if queries is None:
+            chosen = choose_map_queries(target, view.image, point)
+        else:
+            chosen = [(f"{point} {query + 1}", query) for query in queries]
+        indices = [index for _, index in chosen]
+        own, weights = [], []
+        for layer in shown.layers:
+            own.append(_queries_of(layer, target, indices))
+            weights.append(first_map(layer, own[-1]))
 
-def _maps(
-    view: View,
-    queries: Sequence[int] | None,
-    layout: str,
-    count: int,
-) -> tuple[Section, dict[str, dict[str, Any]]]:
-    """Return the section, one picture per query, and its numbers by layer: the queries, and their
-    weights (H, queries, N). Pictures show up to :data:`MAX_HEADS` heads; the numbers have them all.
+        pictures = []
+        for number, (label, _) in enumerate(chosen):
+            at = [each[number] for each in own]
+            every = zip(shown.layers, at)
+            places = np.stack([output_places(layer)[index].numpy() for layer, index in every])
+            rows = [layer[:MAX_HEADS, number].numpy() for layer in weights]
+            query = _Query(label, at, places, rows)
+            pictures.append(
+                _picture(
+                    f"map-{number + 1}",
+                    shown,
+                    query,
+                    layout,
+                )
+            )
 
-    Args:
-        view: the layers that are drawn, all on domains of equally many points.
-        queries: indices among the output points of the first layer; None chooses some.
-        layout: how points are drawn, see :func:`.layers.layout_of`.
-        count: how many layers the model has, for the note on those that are not drawn.
-    """
-    first, point = view.layers[0], view.kind.point
-    # Queries are output points. A strided convolution has fewer of them than its input has points.
-    if queries is None:
-        target = output_points(first.operator, first.domain)
-        chosen = choose_map_queries(target, view.image, point)
-    else:
-        chosen = [(f"{point} {query + 1}", query) for query in queries]
-    indices = [index for _, index in chosen]
-
-    # Weights of the first sample in each layer, (H, queries, N).
-    weights = [
-        kernel_map(
-            layer.operator,
-            layer.u[:1],
-            first_sample(layer.domain),
-            queries=indices,
-        )[0]
-        for layer in view.layers
-    ]
-
-    pictures = []
-    for place, (label, index) in enumerate(chosen):
-        rows = [layer[:MAX_HEADS, place].numpy() for layer in weights]
-        query = _Query(place, label, index, rows, layout)
-        pictures.append(_picture(view, query))
     text = words(
         "maps",
         layout=layout,
         pictured=view.image is not None,
         scalar=first.has_weights,
-        omitted=_omitted(count, len(view.layers), len(weights[0])),
+        signed=any(has_negative(layer.numpy()) for layer in weights),
+        omitted=_omitted(len(view.layers), len(weights), len(weights[0])),
         kind=view.kind,
     )
     numbers = {
-        name: {"queries": indices, "weights": plain(layer)}
-        for name, layer in zip(view.names, weights)
+        name: {"queries": each, "weights": plain(layer)}
+        for name, each, layer in zip(shown.names, own, weights)
     }
-    return Section("maps", "One query at a time", text, pictures), numbers
+    return Section(
+        "maps",
+        "One query at a time",
+        text,
+        pictures,
+    ), numbers
+
+
+def _queries_of(layer: Layer, target: Domain, indices: list[int]) -> list[int]:
+    """Return a layer's output points for some points of ``target``: the same ones, or the nearest
+    where the layer has other output points.
+    """
+    own = output_places(layer)
+    if len(own) == target.size:
+        return indices
+    return torch.cdist(places_of(target)[indices], own).argmin(1).tolist()
 
 
 def _omitted(layers: int, shown: int, heads: int) -> str:
@@ -183,54 +203,46 @@ def _outstanding(image: np.ndarray, grid: Tensor) -> int:
 # --- one picture ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class _Query:
-    """One query, its weights of each layer, (heads, points), and how they are drawn."""
-
-    place: int
-    label: str
-    index: int
-    weights: list[np.ndarray]
-    layout: str
-
-
-def _picture(view: View, query: _Query) -> Picture:
+def _picture(
+    name: str,
+    view: View,
+    query: _Query,
+    layout: str,
+) -> Picture:
+    """Return the picture of a query's weights in all layers, laid out as the points are."""
     first = view.layers[0]
-    target = output_points(first.operator, first.domain)
-    keys, places = places_of(first.domain).numpy(), places_of(target).numpy()
-    names = view.axis.of(first.domain)
+    target, index = output_points(first.operator, first.domain), query.indices[0]
+    keys, names = places_of(first.domain).numpy(), view.axis.of(first.domain)
     label, where = query.label, ""
-    if query.layout == "grid":
-        draw = _over_grid(view, query, keys, places[query.index])
-        if not float(masses(target)[0, query.index]):
-            where = " (ring at its place; it is not part of the picture)"
-    elif query.layout == "points":
-        draw = _among_points(view, query, keys)
-    elif query.layout == "words":
-        draw = _along_words(view, query, names)
-        if names[query.index]:
-            label = f"“{names[query.index]}”"
+    if layout == "grid":
+        drawn = _over_grid(view, query, keys)
+        if not float(masses(target)[0, index]):
+            where = ", not a part of the picture (ring at its place)"
+    elif layout == "points":
+        drawn = _among_points(view, query, keys)
+    elif layout == "words":
+        drawn = _along_words(view, query, names)
+        if names[index]:
+            label = f"“{names[index]}”"
     else:
-        at = float(places[query.index, 0]) * view.axis.unit
-        draw = _along_line(view, query, keys, at)
-        where = f" at {readable(at, 3)} (dashed line)"
+        drawn = _along_line(view, query, keys)
+        where = f", at {readable(query.places[0, 0] * view.axis.unit, 3)} (dashed line)"
 
     caption = words(
         "map_caption",
         label=label,
         where=where,
-        index=query.index,
-        count=len(places),
+        index=index,
+        count=count_points(target),
         point=view.kind.point,
     )
-    alt = f"Weights of {label} over the domain, {len(view.layers)} layers"
-    data = _data(view, query, keys, names)
+    alt = f"Weights of {label} over the domain, {plural(len(view.layers), 'layer')}"
     return Picture(
-        f"map-{query.place + 1}",
+        name,
         alt,
         caption,
-        render(draw),
-        data,
+        drawn,
+        _data(view, query, keys, names),
     )
 
 
@@ -255,72 +267,64 @@ def _data(
     return Data(head, rows)
 
 
-def _over_grid(
-    view: View,
-    query: _Query,
-    keys: np.ndarray,
-    place: np.ndarray,
-) -> Draw:
-    """Return the drawing of a query's weights over the sample's picture, or over a blank one where
-    there is none.
+def _over_grid(view: View, query: _Query, keys: np.ndarray) -> Drawn:
+    """Draw weights over the sample's picture, or over a blank one where there is none.
 
-    Args:
-        keys: positions (N, 2) of the points.
-        place: position (2,) of the query, in the same coordinates.
+    Points outside the picture, such as a class token, are left out.
     """
-    # Points outside the picture, such as a class token, have no index here: their weights are left
-    # out. The layout is "grid" only where the points form one.
+    # The layout is "grid" only where the points form one.
     grid = image_grid(view.layers[0].domain)
     assert grid is not None
-    index, image = grid.numpy(), view.image
+    cells, image = grid.numpy(), view.image
     if image is None:
-        image = np.zeros((*index.shape, 1))
-
+        image = np.zeros((*cells.shape, 1))
     # (heads, N) becomes (heads, rows, columns).
-    weights = [layer[:, index] for layer in query.weights]
-    at = _in_picture(keys, index, place)
-    return lambda theme: map_plots.maps(theme, image, view.names, weights, at)
+    weights = [layer[:, cells] for layer in query.weights]
+    at = [_in_picture(keys, cells, place) for place in query.places]
+    return render(map_plots.draw_maps, image, view.names, weights, at)
 
 
-def _among_points(view: View, query: _Query, keys: np.ndarray) -> Draw:
+def _among_points(view: View, query: _Query, keys: np.ndarray) -> Drawn:
     real = real_points(view.layers[0].domain)
     places = keys[real]
     if view.image is not None:
         # Rows of a picture run down.
         places = np.stack([places[:, 1], -places[:, 0]], 1)
-    cloud, at = Cloud(places), int(np.searchsorted(real, query.index))
     weights = [layer[:, real] for layer in query.weights]
-    return lambda theme: map_plots.clouds(theme, cloud, view.names, weights, at)
+    at = int(np.searchsorted(real, query.indices[0]))
+    return render(
+        map_plots.draw_clouds,
+        Cloud(places).flat(),
+        view.names,
+        weights,
+        at,
+    )
 
 
-def _along_words(view: View, query: _Query, names: list[str]) -> Draw:
+def _along_words(view: View, query: _Query, names: list[str]) -> Drawn:
     points = [point for point, name in enumerate(names) if name]
     # A class token has no place among the words.
     at = None
-    if query.index in points:
-        at = points.index(query.index)
+    if query.indices[0] in points:
+        at = float(points.index(query.indices[0]))
     shown = tuple(names[point] for point in points)
     line = map_plots.Line(
         np.arange(len(points)),
-        at,
+        [at] * len(query.weights),
         view.axis.label,
         shown,
     )
     weights = [layer[:, points] for layer in query.weights]
-    return lambda theme: map_plots.lines(theme, line, view.names, weights)
+    return render(map_plots.draw_lines, line, view.names, weights)
 
 
-def _along_line(
-    view: View,
-    query: _Query,
-    keys: np.ndarray,
-    at: float,
-) -> Draw:
+def _along_line(view: View, query: _Query, keys: np.ndarray) -> Drawn:
     real = real_points(view.layers[0].domain)
-    label = view.axis.label or view.kind.axis
-    line = map_plots.Line(keys[real, 0] * view.axis.unit, at, label)
+    unit, label = view.axis.unit, view.axis.label or view.kind.axis
+    at = (query.places[:, 0] * unit).tolist()
+    line = map_plots.Line(keys[real, 0] * unit, at, label)
     weights = [layer[:, real] for layer in query.weights]
-    return lambda theme: map_plots.lines(theme, line, view.names, weights)
+    return render(map_plots.draw_lines, line, view.names, weights)
 
 
 def _in_picture(

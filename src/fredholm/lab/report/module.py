@@ -25,7 +25,7 @@ from ..data.kinds.kind import SAMPLES
 from . import map_plots
 from .given import ReportOptions
 from .layers import Layer, View, first_sample, places_of, plain
-from .page import Data, Fact, Picture, Section, words
+from .page import Data, Fact, Numbered, Picture, Section, words
 from .report import Content, kernel_sections, parameter_fact, write_report
 from .sources import home_of, load_inputs, load_model
 from .style import render
@@ -352,7 +352,7 @@ def _with_note(section: Section) -> Section:
 # --- entries of the kernel ------------------------------------------------------------------------
 
 
-def entry_section(layer: Layer) -> tuple[Section | None, dict[str, Any]]:
+def entry_section(layer: Layer) -> Numbered:
     """Return the section with the strongest entries K[o, i] of the middle query, each over the
     domain with its sign, for the first sample; and its numbers.
 
@@ -384,26 +384,34 @@ def entry_section(layer: Layer) -> tuple[Section | None, dict[str, Any]]:
         share=f"{share:.0%}",
         grid=grid is not None,
     )
-    points = {"point": range(layer.domain.size)}
+    at = places_of(target)[query].numpy()
+    if grid is None:
+        x = places_of(layer.domain)[:, 0].numpy()
+        lines = {name: line.numpy() for name, line in values.items()}
+        drawn = render(
+            map_plots.draw_entry_lines,
+            lines,
+            x,
+            float(at[0]),
+        )
+    else:
+        maps = {name: line[grid].numpy() for name, line in values.items()}
+        drawn = render(map_plots.draw_entry_maps, maps, at)
+    columns = {"point": range(layer.domain.size)}
     picture = Picture(
         "entries",
         f"Signed entries of one kernel row: {', '.join(values)}",
         caption,
-        _drawn_entries(
-            layer.domain,
-            grid,
-            values,
-            places_of(target)[query],
-        ),
-        Data.of(points | {name: line.tolist() for name, line in values.items()}),
+        drawn,
+        Data.of(columns | {name: line.tolist() for name, line in values.items()}),
     )
-    numbers = {"query": query, "entries": plain(values)}
-    return Section(
+    section = Section(
         "entries",
         "Entries of the kernel",
         words("entries"),
         [picture],
-    ), numbers
+    )
+    return section, {"query": query, "entries": plain(values)}
 
 
 @torch.no_grad()
@@ -415,29 +423,6 @@ def _kernel_row(layer: Layer, target: Domain, query: int) -> Tensor:
     row = layer.operator.kernel_matrix(layer.u[:1], domain, rows=[query])[0, :, 0]
     mass = domain.quadrature(queries).weights([query])[0, :, 0]
     return row.double().cpu() * mass.double().cpu()[..., None, None]
-
-
-def _drawn_entries(
-    domain: Domain,
-    grid: Tensor | None,
-    values: Mapping[str, Tensor],
-    at: Tensor,
-) -> dict[str, bytes]:
-    """Return the picture of entries (N,) by name, with the query's position ``at``."""
-    names = list(values)
-    if grid is None:
-        lines, x = [line.numpy() for line in values.values()], places_of(domain)[:, 0].numpy()
-        return render(
-            lambda theme: map_plots.entry_lines(
-                theme,
-                names,
-                lines,
-                x,
-                float(at[0]),
-            )
-        )
-    maps = [line[grid].numpy() for line in values.values()]
-    return render(lambda theme: map_plots.entry_maps(theme, names, maps, at.numpy()))
 
 
 def _middle(domain: Domain) -> int:

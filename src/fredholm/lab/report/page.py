@@ -122,6 +122,12 @@ class Section:
     explorer: dict[str, Any] | None = None
 
 
+Numbers = dict[str, Any]
+"""The numbers of a section's figures by name, for numbers.json; of no section, why there is none."""
+
+Numbered = tuple[Section | None, Numbers]
+
+
 def render_page(
     title: str,
     lead: str,
@@ -188,15 +194,22 @@ def words(name: str, /, **values: Any) -> str:
     where the macro itself marks one as safe, such as the content of ``folded``.
 
     The macro is looked up in the templates :data:`PROSE`, and the first that has one of this name
-    provides it. The name comes from code, not from users: an unknown one raises StopIteration.
+    provides it.
+
+    Raises:
+        LookupError: no template has such a macro. The name comes from code, not from users.
 
     Example:
         >>> words("mistakes", wrong=1, count=9, what="<b>")
         '<p>1 of 9 &lt;b&gt; were classified wrongly.</p>'
     """
-    modules = [_template(page).module for page in PROSE]
-    macro = next(getattr(module, name) for module in modules if hasattr(module, name))
-    return str(macro(**values))
+    for page in PROSE:
+        macro = getattr(_template(page).module, name, None)
+        if macro is not None:
+            return str(macro(**values))
+    raise LookupError(
+        f"words: expected a macro of {', '.join(PROSE)}, got {name!r}; define it there"
+    )
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -7,10 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from .style import Theme, colormap, literal
+from ..numbers import readable
+from .style import Theme, literal
 
 # Letters of a name above a small panel.
 NAME = 11
+
+# Points of a line up to which each is a dot, and its look.
+DOTTED = 40
+DOT = {"marker": "o", "markersize": 3}
 
 # The extent of pictures in the unit square, first row on top.
 UNIT = (0.0, 1.0, 1.0, 0.0)
@@ -38,69 +43,94 @@ def picture(axes: Any, image: np.ndarray, **options: Any) -> None:
 def weights_image(
     axes: Any,
     values: np.ndarray,
-    theme: Theme,
     shape: float,
     **look: Any,
 ) -> None:
-    """Draw weights over a grid in the unit square, from zero to the panel's largest unless ``look``
-    says otherwise.
+    """Draw weights over a grid in the unit square.
 
     Args:
         shape: height over width of the panel.
+        look: colours, see :func:`.style.colour_scale`.
     """
-    usual = {"cmap": colormap(theme), "vmin": 0, "vmax": largest(values)}
-    axes.imshow(
-        values,
-        extent=UNIT,
-        aspect=shape,
-        **(usual | look),
-    )
+    axes.imshow(values, extent=UNIT, aspect=shape, **look)
     no_ticks(axes)
 
 
-def largest(values: np.ndarray) -> float:
-    """Return the largest of some weights, or 1 where none is positive."""
-    return max(float(values.max()), 0.0) or 1.0
+def weighted_points(
+    axes: Any,
+    theme: Theme,
+    places: np.ndarray,
+    weights: np.ndarray,
+    at: int,
+    **look: Any,
+) -> None:
+    """Draw points in the colours of their weights, the largest on top, and a ring around one.
+
+    Args:
+        places: (n, 2).
+        at: index of the point with the ring, the query.
+        look: colours and size of the points.
+    """
+    order = np.argsort(np.abs(weights), kind="stable")
+    axes.scatter(*places[order].T, c=weights[order], zorder=3, **look)
+    axes.scatter(
+        *places[at],
+        s=48,
+        facecolor="none",
+        edgecolor=theme.mark,
+        linewidth=1.8,
+        zorder=4,
+    )
+    axes.set_aspect("equal", adjustable="datalim")
 
 
 def ring(
     axes: Any,
     theme: Theme,
-    at: Any,
+    at: Sequence[float] | np.ndarray,
     *,
-    size: float,
-    width: float,
+    size: float = 6,
+    width: float = 1.8,
 ) -> None:
     """Draw a ring around the query, at (row, column) of the unit square."""
     row, column = at
-    look = {"marker": "o", "markersize": size, "color": "none"}
     axes.plot(
         column,
         row,
+        marker="o",
+        color="none",
+        markersize=size,
         markeredgecolor=theme.mark,
         markeredgewidth=width,
-        **look,
     )
 
 
-def outline(axes: Any, image: np.ndarray, theme: Theme) -> None:
-    """Draw an image as the line where its brightness crosses the middle of its range, so that the
+def outline(
+    axes: Any,
+    values: np.ndarray,
+    colour: str,
+    *,
+    outside: str = "edge",
+) -> None:
+    """Draw the line where values over the unit square cross the middle of their range, so that the
     map below stays readable.
-    """
-    grey = image.mean(-1)
-    if min(grey.shape) < 2 or grey.max() <= grey.min():
-        return
 
-    # One more pixel on every side, so that lines end at the border of the panel.
-    padded = np.pad(grey, 1, mode="edge")
-    y, x = (np.clip((np.arange(-1, n + 1) + 0.5) / n, 0, 1) for n in grey.shape)
-    level = (float(grey.min()) + float(grey.max())) / 2
+    Args:
+        outside: how values go on beyond the square, a mode of :func:`numpy.pad`: with
+            ``"constant"`` they are 0, and lines close along the border.
+    """
+    # One more cell on every side, so that lines end at the border of the panel.
+    padded = np.pad(values, 1, mode=outside)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    low, high = float(padded.min()), float(padded.max())
+    if min(values.shape) < 2 or high <= low:
+        return
+    y, x = (np.clip((np.arange(-1, n + 1) + 0.5) / n, 0, 1) for n in values.shape)
     axes.contour(
         x,
         y,
         padded,
-        levels=[level],
-        colors=[theme.content],
+        levels=[(low + high) / 2],
+        colors=[colour],
         linewidths=1.3,
     )
 
@@ -110,12 +140,7 @@ def label_range(axes: Any, values: np.ndarray, theme: Theme) -> None:
     colour scale.
     """
     text = f"{short(values.min())} – {short(values.max())}"
-    axes.set_xlabel(
-        text,
-        fontsize=7,
-        color=theme.faint,
-        labelpad=2,
-    )
+    axes.set_xlabel(text, fontsize=7, color=theme.faint, labelpad=2)
 
 
 def head_panels(
@@ -158,6 +183,13 @@ def name_lanes(axes: Any, names: Sequence[str], most: int) -> None:
     axes.tick_params(axis="y", length=0)
 
 
+def dots(count: int) -> dict[str, Any]:
+    """Return the markers of a line of so many points: dots, or none where they would merge."""
+    if count <= DOTTED:
+        return DOT
+    return {}
+
+
 def no_ticks(axes: Any) -> None:
     """Remove the numbers of both axes; pixels need none."""
     axes.set_xticks([])
@@ -173,6 +205,18 @@ def few_ticks(axes: Any) -> None:
 def percent(axis: Any) -> None:
     """Write the numbers of an axis as percentages, with as many digits as they need."""
     axis.set_major_formatter(lambda value, _: f"{100 * value:.4g}%")
+
+
+def within_percent(limits: tuple[float, float]) -> tuple[float, float]:
+    """Return limits of an axis that reach little beyond 0% and 100%, as margins would."""
+    low, high = limits
+    return max(low, -0.02), min(high, 1.02)
+
+
+def plain_numbers(axis: Any) -> None:
+    """Write a few numbers on an axis, large ones such as prices in full, with commas."""
+    axis.get_major_locator().set_params(nbins=5)
+    axis.set_major_formatter(lambda value, _: readable(value, 5))
 
 
 def whole_numbers(axis: Any) -> None:

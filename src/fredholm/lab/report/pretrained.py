@@ -115,7 +115,16 @@ def _of_data_set(
         )
     # Pictures are read at the model's size, in the order of the data set.
     dataset = create_dataset(data, "test", image_size=input_size(model))
-    chosen = torch.tensor(sorted(choose_samples(len(dataset), samples, seed, None)))
+    chosen = torch.tensor(
+        sorted(
+            choose_samples(
+                len(dataset),
+                samples,
+                seed,
+                None,
+            )
+        )
+    )
     shown: dict[str, Any] = dataset.shown(chosen)
     channels = shown["inputs"].shape[1]
     wanted = getattr(getattr(model, "config", None), "num_channels", channels)

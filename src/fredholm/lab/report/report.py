@@ -17,13 +17,13 @@ from ...files import write_text
 from ...models import Model
 from ...modes import evaluating
 from ..data.kinds.kind import Kind
-from .attention import choose_marked, quality_sections
+from .attention import quality_sections
 from .explore import explore_section
 from .given import ReportOptions, RunFacts, Samples
 from .kernels import evolution_section, profile_section, share_section
-from .layers import Layer, View, plain
+from .layers import Layer, View, plain, plural
 from .maps import map_section
-from .page import Fact, Section, folded, render_page, words
+from .page import Fact, Numbers, Section, folded, render_page, words
 from .results import curve_section, read_history, result_sections
 from .subject import Subject, choose_samples, padded_queries, trace_layers
 
@@ -199,9 +199,7 @@ def _of_model(
     return Content(lead, facts, sections, numbers)
 
 
-def _learned(
-    subject: Subject, options: ReportOptions
-) -> tuple[list[Section], dict[str, dict[str, Any]]]:
+def _learned(subject: Subject, options: ReportOptions) -> tuple[list[Section], Numbers]:
     """Return the sections on kernels, attention maps and steps: what a model's operators do with
     some samples; and the numbers of each.
     """
@@ -230,14 +228,7 @@ def _learned(
     elif layers:
         sections, numbers = kernel_sections(view, options)
 
-    marked = subject.samples.boxes
-    if marked is None:
-        marked = subject.samples.masks
-    judged = 0
-    if kind.judged:
-        judged = options.quality
-    pictures = choose_marked(count, judged, options, marked)
-    quality, numbers["attention"] = quality_sections(subject, layers, pictures)
+    quality, numbers["attention"] = quality_sections(subject, layers, options)
     steps, numbers["steps"] = evolution_section(
         subject.model, subject.inputs[chosen], seed=options.seed
     )
@@ -247,9 +238,7 @@ def _learned(
     return [*sections, *quality, *_present(steps)], numbers
 
 
-def kernel_sections(
-    view: View, options: ReportOptions
-) -> tuple[list[Section], dict[str, dict[str, Any]]]:
+def kernel_sections(view: View, options: ReportOptions) -> tuple[list[Section], Numbers]:
     """Return the sections about what the operators of some layers learned, and their numbers."""
     profile, profiles = profile_section(view, seed=options.seed, queries=options.queries)
     share, shares = share_section(view, seed=options.seed)
@@ -296,7 +285,7 @@ def parameter_fact(model: nn.Module) -> Fact:
 def _lead(model: Any, kind: Kind) -> str:
     """Return a line about the architecture of a model."""
     if isinstance(model, Traced):
-        layers = _counted(len(model.paths), "layer")
+        layers = plural(len(model.paths), "layer")
         return f"{type(model.model).__name__}, {layers} of softmax attention"
     if not isinstance(model, Model):
         return type(model).__name__
@@ -310,15 +299,11 @@ def _lead(model: Any, kind: Kind) -> str:
     if depth is None:
         return name
 
-    layers = _counted(depth, "layer")
+    layers = plural(depth, "layer")
     heads = getattr(body, "heads", None)
     if heads:
         layers += f" of {heads} heads"
     return f"{name}: {layers}, width {body.width}, {kind.made_of(model.config.encoder)}"
-
-
-def _counted(count: int, name: str) -> str:
-    return f"{count} {name}" if count == 1 else f"{count} {name}s"
 
 
 def units(number: int) -> str:

@@ -8,7 +8,7 @@ import csv
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,14 +17,18 @@ from torch import Tensor
 from ...errors import DataError, ShapeError
 from ..numbers import readable
 from ..training.metrics import METRICS, wilson
-from . import result_plots
 from .examples import class_examples, number_examples
 from .fields import field_samples, field_section
 from .given import RunFacts
-from .importance import Score, column_importance
-from .page import Data, Fact, Picture, Section, table, words
-from .style import render
+from .importance import importance_section
+from .page import Data, Fact, Picture, Section, words
+from .panels import clip, dots, percent, plain_numbers, whole_numbers, within_percent
+from .style import Theme, colormap, literal, new_figure, panels, render
 from .subject import Subject, answers, encoder_config
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # Samples among which the best and the worst field are looked for.
 FIELDS = 64
@@ -35,8 +39,11 @@ MAX_CLASSES = 25
 # Classes up to which the most frequent mistakes stand beside the matrix.
 BESIDE = 10
 
-# Columns of a table whose importance is drawn.
-MAX_COLUMNS = 20
+# Letters of a class that fit below its column of the confusion matrix, letters at most, and the
+# inches of one.
+SHORT, LONGEST, LETTER = 3, 14, 0.075
+
+PARTS = {"train": "training", "val": "validation"}
 
 Evaluation = Mapping[str, Any]
 
@@ -87,7 +94,7 @@ def _of_classes(
         mistakes = outputs.argmax(-1) != labels[: len(outputs)]
         return float(mistakes.double().mean())
 
-    return evaluation, sections + _importance(subject, wrong, "accuracy")
+    return evaluation, sections + importance_section(subject, wrong, "accuracy")
 
 
 def _of_numbers(subject: Subject, counted: str) -> list[Section]:
@@ -109,13 +116,20 @@ def _of_numbers(subject: Subject, counted: str) -> list[Section]:
         )
     ]
     if subject.things is not None:
-        sections.append(number_examples(subject, truth, predicted, scale))
+        sections.append(
+            number_examples(
+                subject,
+                truth,
+                predicted,
+                scale,
+            )
+        )
 
     def error(outputs: Tensor) -> float:
         off = in_units(outputs) - truth[: len(outputs)]
         return float(off.square().mean().sqrt())
 
-    return sections + _importance(subject, error, "RMSE")
+    return sections + importance_section(subject, error, "RMSE")
 
 
 def _of_fields(subject: Subject) -> list[Section]:
@@ -132,45 +146,9 @@ def _of_fields(subject: Subject) -> list[Section]:
         subject.facts,
         coordinates,
     )
+    fields = [each._replace(name=subject.name(place)) for place, each in enumerate(fields)]
     name = (subject.classes or ("the field",))[0]
     return [field_section(fields, name)]
-
-
-def _importance(
-    subject: Subject,
-    score: Score,
-    measure: str,
-) -> list[Section]:
-    """Return the section on which columns of a table matter; none for other samples."""
-    columns = subject.terms.columns
-    if not subject.tabular or len(columns) < 2:
-        return []
-    found = column_importance(
-        subject.model,
-        subject.inputs,
-        columns,
-        score,
-        seed=subject.seed,
-    )
-    if not found:
-        return []
-
-    shown = found[:MAX_COLUMNS]
-    picture = Picture(
-        "importance",
-        "; ".join(f"{each.name}: {each.mean:.3g}" for each in shown),
-        words("importance_caption", left_out=len(found) - len(shown)),
-        render(lambda theme: result_plots.importances(theme, shown, measure)),
-        Data(["column", "mean", "sd"], found),
-    )
-    return [
-        Section(
-            "importance",
-            "Which columns matter",
-            words("importance"),
-            [picture],
-        )
-    ]
 
 
 # --- training curves ------------------------------------------------------------------------------
@@ -207,7 +185,7 @@ def read_history(metrics: str | Path | Iterable[Mapping[str, Any]]) -> dict[str,
             continue
     if "epoch" not in columns:
         raise DataError(
-            f"{name} has no column 'epoch' of numbers; it needs a row an epoch, as fredholm train "
+            f"{name} has no column 'epoch' of numbers; it needs one row per epoch, as fredholm train "
             "writes them"
         )
     return columns
@@ -223,17 +201,18 @@ def curve_section(history: dict[str, list[float]]) -> Section:
     if history.get("seconds"):
         time = f", {history['seconds'][-1]:.0f} s in all"
     epochs = len(history["epoch"])
+    caption = words(
+        "curves_caption",
+        unit=unit,
+        also=also,
+        epochs=epochs,
+        time=time,
+    )
     picture = Picture(
         "curves",
         alt,
-        words(
-            "curves_caption",
-            unit=unit,
-            also=also,
-            epochs=epochs,
-            time=time,
-        ),
-        render(lambda theme: result_plots.curves(theme, history)),
+        caption,
+        render(draw_curves, history),
         Data.of(history),
     )
     return Section("training", "Training", "", [picture])
@@ -269,8 +248,8 @@ class _Mistake(NamedTuple):
 
     true: str
     predicted: str
-    times: str
-    share: str
+    times: int
+    share: float
 
 
 def confusion_section(
@@ -289,37 +268,27 @@ def confusion_section(
             "names"
         )
     total, wrong = counts.sum(), counts.sum() - np.trace(counts)
-    text, after = (
-        words(
-            "mistakes",
-            wrong=wrong,
-            count=total,
-            what=counted,
-        ),
-        "",
-    )
-    mistakes = _mistakes(counts, classes)
-    if mistakes:
-        after = words("frequent", table=table(list(_Mistake._fields), mistakes))
-    if len(counts) > MAX_CLASSES:
-        return Section("confusion", "Mistakes", text, after=after)
-
-    rows = [[name, *line] for name, line in zip(classes, counts.tolist())]
-    picture = Picture(
-        "confusion",
-        f"Confusion matrix of {len(classes)} classes, {wrong} mistakes of {total}",
-        words("confusion_caption", what=counted),
-        render(lambda theme: result_plots.confusion(theme, counts, classes)),
-        Data(["true \\ predicted", *classes], rows),
-    )
+    text = words("mistakes", wrong=wrong, count=total, what=counted)
+    after = words("frequent", mistakes=_mistakes(counts, classes))
+    pictures = []
+    if len(counts) <= MAX_CLASSES:
+        rows = [[name, *line] for name, line in zip(classes, counts.tolist())]
+        picture = Picture(
+            "confusion",
+            f"Confusion matrix of {len(classes)} classes, {wrong} mistakes of {total}",
+            words("confusion_caption", what=counted),
+            render(draw_confusion, counts, classes),
+            Data(["true \\ predicted", *classes], rows),
+        )
+        pictures.append(picture)
     beside = len(counts) <= BESIDE
     return Section(
         "confusion",
         "Mistakes",
         text,
-        [picture],
-        after=after,
-        beside=beside,
+        pictures,
+        after,
+        beside,
     )
 
 
@@ -328,17 +297,21 @@ def _mistakes(counts: np.ndarray, classes: Sequence[str]) -> list[_Mistake]:
     wrong = counts.copy()
     np.fill_diagonal(wrong, 0)
     most = np.argsort(-wrong, axis=None)[:10]
-    true, predicted = np.unravel_index(most, wrong.shape)
-    return [
-        _Mistake(
-            classes[int(i)],
-            classes[int(j)],
-            str(wrong[i, j]),
-            f"{wrong[i, j] / counts[i].sum():.1%}",
-        )
-        for i, j in zip(true.tolist(), predicted.tolist())
-        if wrong[i, j]
-    ]
+    result = []
+    for flat in map(int, most):
+        true, predicted = divmod(flat, len(counts))
+        times = int(wrong[true, predicted])
+        if times:
+            share = times / int(counts[true].sum())
+            result.append(
+                _Mistake(
+                    classes[true],
+                    classes[predicted],
+                    times,
+                    share,
+                )
+            )
+    return result
 
 
 def agreement_section(
@@ -355,6 +328,7 @@ def agreement_section(
     """
     name, count = label or "the number asked for", len(truth)
     r2 = METRICS["r2"](predicted, truth)
+    columns = {"sample": range(count), "true": truth.tolist(), "predicted": predicted.tolist()}
     picture = Picture(
         "agreement",
         f"Predicted against true {name}: R² {r2:.3f}, {count} {counted}",
@@ -365,21 +339,14 @@ def agreement_section(
             what=counted,
         ),
         render(
-            lambda theme: result_plots.agreement(
-                theme,
-                truth.numpy(),
-                predicted.numpy(),
-                label,
-            )
+            draw_agreement,
+            truth.numpy(),
+            predicted.numpy(),
+            label,
         ),
-        Data.of({"sample": range(count), "true": truth.tolist(), "predicted": predicted.tolist()}),
+        Data.of(columns),
     )
-    return Section(
-        "agreement",
-        "Predicted against true",
-        "",
-        [picture],
-    )
+    return Section("agreement", "Predicted against true", pictures=[picture])
 
 
 # --- scores ---------------------------------------------------------------------------------------
@@ -431,7 +398,7 @@ def _losses(evaluation: Evaluation, where: str) -> list[Fact]:
         perplexity, shown = evaluation["perplexity"], "beyond numbers"
         if perplexity is not None:
             shown = f"{perplexity:.1f}"
-        return [Fact("Bits", f"{evaluation['bits']:.3f}", f"a token, perplexity {shown}")]
+        return [Fact("Bits", f"{evaluation['bits']:.3f}", f"per token, perplexity {shown}")]
 
     # Fields: the loss is the mean relative error of the samples.
     if "worst" in evaluation:
@@ -466,3 +433,135 @@ def _title(name: str) -> str:
     if len(name) < 4:
         return name.upper()
     return name.replace("_", " ").capitalize()
+
+
+# --- pictures -------------------------------------------------------------------------------------
+
+
+def draw_curves(theme: Theme, history: Mapping[str, list[float]]) -> Figure:
+    """Plot loss and, where it is known, accuracy against the epoch: one panel per quantity, one
+    line each for training and validation.
+
+    Args:
+        history: columns of ``metrics.csv``, one number per epoch: ``epoch``, and any of
+            ``train_loss``, ``val_loss``, ``train_accuracy`` and ``val_accuracy``, as shares of 1.
+    """
+    drawn = [
+        what for what in ("loss", "accuracy") if any(f"{part}_{what}" in history for part in PARTS)
+    ]
+    # Without any of these columns the page shows an empty panel.
+    drawn = drawn or ["loss"]
+    figure, every = panels(theme, len(drawn), 2.7)
+    for axes, what in zip(every, drawn):
+        _curve(axes, theme, history, what)
+        axes.set_title(what)
+        if what == "accuracy":
+            percent(axes.yaxis)
+            axes.set_ylim(within_percent(axes.get_ylim()))
+    return figure
+
+
+def _curve(
+    axes: Axes,
+    theme: Theme,
+    history: Mapping[str, list[float]],
+    what: str,
+) -> None:
+    """Plot one quantity, ``"loss"`` or ``"accuracy"``, of training and validation."""
+    epoch = history["epoch"]
+    for (part, label), colour in zip(PARTS.items(), theme.series):
+        values = history.get(f"{part}_{what}")
+        if values is not None:
+            axes.plot(
+                epoch,
+                values,
+                color=colour,
+                label=label,
+                **dots(len(epoch)),
+            )
+    axes.set_xlabel("epoch")
+    axes.grid(axis="y")
+    whole_numbers(axes.xaxis)
+    # The limits of a single epoch would be equal or very near.
+    if len(epoch) == 1:
+        axes.set_xlim(epoch[0] - 1, epoch[0] + 1)
+    if axes.lines:
+        axes.legend()
+
+
+def draw_confusion(theme: Theme, counts: np.ndarray, classes: Sequence[str]) -> Figure:
+    """Draw counts of true (rows) against predicted classes (columns), shaded by the share of the
+    row.
+    """
+    size, names = len(counts), [clip(str(name), LONGEST) for name in classes]
+    # Long names need room of their own, or they would squeeze the matrix.
+    longest = max(map(len, names))
+    spare = LETTER * max(0, longest - SHORT)
+    side = min(theme.width, 8.0, 0.38 * size + 0.9 + spare)
+    # Many classes on a phone need smaller numbers.
+    letters = 8
+    if side - spare < 0.3 * size:
+        letters = 5
+    figure = new_figure(side, side)
+    axes = figure.subplots()
+    share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    axes.imshow(share, cmap=colormap(theme), vmin=0, vmax=1)
+    for i, j in zip(*np.nonzero(counts)):
+        colour = theme.ink
+        if share[i, j] > 0.45:
+            colour = theme.paper
+        axes.text(
+            j,
+            i,
+            str(counts[i, j]),
+            ha="center",
+            va="center",
+            fontsize=letters,
+            color=colour,
+        )
+
+    # Long names would run into one another.
+    turned: dict[str, Any] = {}
+    if longest > SHORT:
+        turned = {"rotation": 60, "ha": "right", "rotation_mode": "anchor"}
+    axes.set_xticks(range(size), names, **turned)
+    axes.set_yticks(range(size), names)
+    axes.set_xlabel("predicted")
+    axes.set_ylabel("true")
+    axes.tick_params(length=0)
+    return figure
+
+
+def draw_agreement(
+    theme: Theme,
+    truth: np.ndarray,
+    predicted: np.ndarray,
+    label: str,
+) -> Figure:
+    """Plot predicted against true numbers; on the dashed line they agree."""
+    side = min(theme.width, 4.6)
+    figure = new_figure(side, side)
+    axes = figure.subplots()
+    ends = [min(truth.min(), predicted.min()), max(truth.max(), predicted.max())]
+    axes.plot(
+        ends,
+        ends,
+        color=theme.faint,
+        linewidth=1,
+        linestyle="--",
+    )
+    axes.scatter(
+        truth,
+        predicted,
+        s=14,
+        color=theme.series[0],
+        alpha=0.55,
+        linewidth=0,
+    )
+    axes.set_aspect("equal")
+    plain_numbers(axes.xaxis)
+    plain_numbers(axes.yaxis)
+    axes.set_xlabel(literal(f"true {label}".rstrip()))
+    axes.set_ylabel(literal(f"predicted {label}".rstrip()))
+    axes.grid(axis="both")
+    return figure

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
 
 from ...errors import require
 from .page import DPI
 
 if TYPE_CHECKING:
+    from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
 
 # Inches of a picture as wide as the page.
@@ -18,6 +21,9 @@ WIDTH = 9.0
 
 # Inches of a picture that a phone shows without shrinking its letters.
 PHONE = 3.6
+
+
+Value = TypeVar("Value")
 
 
 def literal(text: str) -> str:
@@ -57,6 +63,12 @@ class Theme:
     def narrow(self) -> bool:
         """Whether panels stand below one another rather than side by side."""
         return self.width < WIDTH
+
+    def pick(self, page: Value, phone: Value) -> Value:
+        """Return the first value for a wide figure and the second for a phone."""
+        if self.narrow:
+            return phone
+        return page
 
     def side_by_side(self, count: int) -> tuple[int, int]:
         """Return rows and columns of ``count`` panels: one column on a phone, else one row."""
@@ -110,10 +122,12 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def panels(
+    theme: Theme,
     count: int,
-    columns: int,
-    size: tuple[float, float],
+    height: float,
     *,
+    columns: int | None = None,
+    width: float | None = None,
     margin: float = 0.0,
     **options: Any,
 ) -> tuple[Figure, list[Any]]:
@@ -121,33 +135,31 @@ def panels(
     stays empty.
 
     Args:
-        size: width of the figure and height of one row, in inches.
+        height: of one row, in inches.
+        columns: panels of a row; by default all, on a phone one.
+        width: of the figure, in inches; by default that of the page.
         margin: height beside the rows, for what all panels share.
         options: of :meth:`matplotlib.figure.Figure.subplots`.
     """
-    width, height = size
+    columns = columns or theme.side_by_side(count)[1]
     rows = -(-count // columns)
-    figure = new_figure(width, height * rows + margin)
-    axes = list(figure.subplots(rows, columns, squeeze=False, **options).ravel())
+    figure = new_figure(width or theme.width, height * rows + margin)
+    axes = list(
+        figure.subplots(
+            rows,
+            columns,
+            squeeze=False,
+            **options,
+        ).ravel()
+    )
     for empty in axes[count:]:
         empty.set_axis_off()
     return figure, axes[:count]
 
 
-def panels_abreast(
-    theme: Theme, count: int, height: float, **options: Any
-) -> tuple[Figure, list[Any]]:
-    """Return :func:`panels` of the page's width that stand side by side, on a phone below one
-    another.
-    """
-    _, columns = theme.side_by_side(count)
-    return panels(count, columns, (theme.width, height), **options)
-
-
 def layer_panels(
     theme: Theme,
-    layers: int,
-    heads: int,
+    found: Sequence[Any],
     *,
     largest: float,
     title: float,
@@ -155,9 +167,11 @@ def layer_panels(
     """Return a figure of square panels, one row per layer and one column per head, and its axes.
 
     Args:
+        found: what is drawn: of each layer, one value per head.
         largest: side of a panel in inches, where the page is wide enough.
         title: inches above a panel.
     """
+    layers, heads = len(found), len(found[0])
     across = panels_across(theme, heads)
     side = min(largest, theme.width / across)
     rows = layers * -(-heads // across)
@@ -196,22 +210,55 @@ def panels_across(theme: Theme, columns: int) -> int:
     return min((3, 2), key=lambda across: -columns % across)
 
 
-def colormap(theme: Theme):
+def colormap(theme: Theme) -> Colormap:
     """Return sequential colours, from the paper to the strongest ink."""
-    from matplotlib.colors import LinearSegmentedColormap
-
-    return LinearSegmentedColormap.from_list(f"fredholm-{theme.name}", list(theme.sequential))
+    return _blend(theme.sequential)
 
 
-def diverging(theme: Theme):
+def diverging(theme: Theme) -> Colormap:
     """Return colours of signed numbers; the paper is zero."""
+    return _blend((theme.content, theme.paper, theme.position))
+
+
+def _blend(colours: Sequence[str]) -> Colormap:
     from matplotlib.colors import LinearSegmentedColormap
 
-    return LinearSegmentedColormap.from_list("signed", [theme.content, theme.paper, theme.position])
+    return LinearSegmentedColormap.from_list("fredholm", list(colours))
 
 
-def render(draw: Callable[[Theme], Figure]) -> dict[str, bytes]:
-    """Return the PNG of ``draw(theme)`` by the theme's name. The same input gives the same bytes.
+def colour_scale(
+    theme: Theme,
+    values: np.ndarray,
+    *,
+    signed: bool | None = None,
+) -> dict[str, Any]:
+    """Return colours for weights and their range, as options of matplotlib's artists: from zero to
+    the largest weight; of signed weights, zero is the middle and the range is symmetric.
+
+    Args:
+        values: the weights; NaN where there is none.
+        signed: by default, whether a weight is negative beyond rounding.
+    """
+    from matplotlib.colors import Normalize
+
+    known = values[~np.isnan(values)]
+    # Weights that are all 0 still need a range of some width.
+    size = float(np.abs(known).max(initial=0.0)) or 1.0
+    if signed is None:
+        signed = has_negative(known)
+    if signed:
+        return {"cmap": diverging(theme), "norm": Normalize(-size, size)}
+    return {"cmap": colormap(theme), "norm": Normalize(0.0, size)}
+
+
+def has_negative(values: np.ndarray) -> bool:
+    """Whether some weights are negative beyond rounding."""
+    return bool((values < -1e-6 * np.abs(values).max(initial=0.0)).any())
+
+
+def render(draw: Callable[..., Figure], *values: Any) -> dict[str, bytes]:
+    """Return the PNG of ``draw(theme, *values)`` by the theme's name. The same input gives the same
+    bytes.
 
     A narrow version for phones is left out where a drawing ignores the theme's width.
 
@@ -223,7 +270,7 @@ def render(draw: Callable[[Theme], Figure]) -> dict[str, bytes]:
     for theme in THEMES:
         # Settings are local, so that a user's own figures stay as they are.
         with matplotlib.rc_context(settings(theme)):
-            figure = draw(theme)
+            figure = draw(theme, *values)
             if figure.get_figwidth() > theme.width + 0.1:
                 continue
             buffer = io.BytesIO()

@@ -74,10 +74,23 @@ class Subject:
         mean = samples.mean or facts.get("mean")
         std = samples.std or facts.get("std")
         timed = bool(getattr(encoder, "timed", False))
-        inputs, things = kind.prepare(samples.inputs, Page(mean, std, samples.texts, timed))
+        inputs, things = kind.prepare(
+            samples.inputs,
+            Page(
+                mean,
+                std,
+                samples.texts,
+                timed,
+            ),
+        )
 
         named = samples.classes or facts.get("classes")
-        classes = _class_names(named, model, samples.labels, len(inputs))
+        classes = _class_names(
+            named,
+            model,
+            samples.labels,
+            len(inputs),
+        )
         samples = replace(
             samples,
             mean=mean,
@@ -107,6 +120,12 @@ class Subject:
     def tabular(self) -> bool:
         """Whether samples are rows of a table."""
         return self.kind is TABLES
+
+    def name(self, sample: int) -> str:
+        """Return what a sample is called; "" where that is not known."""
+        if sample < len(self.samples.names):
+            return self.samples.names[sample]
+        return ""
 
     @property
     def device(self) -> torch.device:

@@ -444,7 +444,13 @@ def explain(run: str | Path, images: int = 1000, *, trust_code: bool = False) ->
     elif isinstance(task, Field):
         _, targets = dataset.raw(indices[:FIELDS])
 
-    samples = Samples(labels=labels, targets=targets, kind=dataset.kind, **dataset.shown(indices))
+    samples = Samples(
+        labels=labels,
+        targets=targets,
+        kind=dataset.kind,
+        names=dataset.origins,
+        **dataset.shown(indices),
+    )
     with storing(folder.root), working("explain"):
         return report_run(
             folder.root, samples, model=model, counted=dataset.counted or task.counted

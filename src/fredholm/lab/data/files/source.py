@@ -23,6 +23,7 @@ from .parts import divide, divided_groups
 from .reading import Reading
 from .scaling import measure
 from .schema import Entry, marks, schema_of
+from .table import in_words
 
 # Files are described without torch, whose import takes seconds; :mod:`.datasets` needs it.
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from ..kinds.texts import TextOptions
 
 VAL_SHARE = 0.2  # share of the samples outside the test set
+NAMED = 1000  # samples of a split whose place in the files is kept for reports
 LARGEST_SIDE = 64  # pixels per side of pictures, unless the user gives a size
 
 # Largest class over the smallest, from which on accuracy alone misleads.
@@ -218,7 +220,23 @@ class Source:
         result.notes = (*self.collection.remarks, *result.notes)
         result.said = (self.said,)
         result.measures = self._measures()
+        # Reports are of the test split. Row numbers may need the file to be read once more.
+        if split == "test":
+            result.origins = tuple(map(self._origin, chosen[:NAMED].tolist()))
         return result
+
+    def _origin(self, number: int) -> str:
+        """Return the id of a sample, or else its file and row, in words."""
+        collection = self.collection
+        if collection.ids is not None:
+            return f"{collection.reading.id or 'id'} {collection.ids[number]}"
+        place = collection.place(number)
+        file = Path(place["file"])
+        name = file.name
+        # Files that are samples may have the same name in the folders of several classes.
+        if len(place) == 1:
+            name = f"{file.parent.name}/{name}"
+        return in_words(place | {"file": name})
 
     def facts(self) -> dict[str, Any]:
         """Return what is saved with a model: how to read further files, and the splits of these."""

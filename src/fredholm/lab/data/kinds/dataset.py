@@ -7,6 +7,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, ClassVar
 
 import torch
@@ -55,6 +56,8 @@ class LabelledDataset(Dataset):
             read alike; None where samples are read as they are.
         prepared: a preparation of the files' values, in words, that cannot be repeated for further
             files: a model of such samples refuses them.
+        origins: where the first samples lie in a user's files, in words, for reports; empty where
+            that is not known.
         per_sample: names of the attributes that have a row for each sample.
     """
 
@@ -68,6 +71,7 @@ class LabelledDataset(Dataset):
     units: tuple[float, float] = (0.0, 1.0)
     source: Mapping[str, Any] | None = None
     prepared: str | None = None
+    origins: tuple[str, ...] = ()
     per_sample: ClassVar[tuple[str, ...]] = ("labels",)
 
     def __init__(self, name: str, split: str, labels: Tensor | StoredRows, classes: Sequence[str]):
@@ -223,6 +227,9 @@ class LabelledDataset(Dataset):
                 setattr(result, name, value.select(chosen))
             elif value is not None:
                 setattr(result, name, value[chosen])
+        # Only the first samples have an origin, and those of the result must be its first.
+        known = takewhile(lambda sample: sample < len(self.origins), chosen.tolist())
+        result.origins = tuple(self.origins[sample] for sample in known)
         result.raw = _Chosen(self.raw, chosen)  # type: ignore[method-assign]
         result.masks = _Chosen(self.masks, chosen)  # type: ignore[method-assign]
         return result
