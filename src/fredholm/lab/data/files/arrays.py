@@ -43,7 +43,6 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
 
 def collect_arrays(
     files: Sequence[Path],
-    name: str,
     reading: Reading,
     labelled: bool = True,
 ) -> Collection:
@@ -72,7 +71,6 @@ def collect_arrays(
     result = _joined(collected)
     if labelled:
         result.parts = parts_of(files, counts)
-    result.name = name
     return result
 
 

@@ -86,7 +86,6 @@ def look_at(files: list[Path]) -> None:
 
 def collect_folders(
     root: Path,
-    name: str,
     reading: Reading,
     suffixes: frozenset[str],
     labelled: bool = True,
@@ -112,7 +111,7 @@ def collect_folders(
     if not entries:
         raise _no_files(root, suffixes)
 
-    contents, unread = contents_of(kind, [entry.file for entry in entries], reading, labelled)
+    contents, unread = contents_of([entry.file for entry in entries], reading, labelled)
     settled = settled.settled(**contents.pop("found", {}))
     readable = [entry for number, entry in enumerate(entries) if number not in unread]
     lost = {entry.label for entry in entries} - {entry.label for entry in readable}
@@ -125,9 +124,7 @@ def collect_folders(
     files = [entry.file for entry in readable]
     parts = [entry.part for entry in readable]
     result = Collection(
-        name,
         settled,
-        labels=None,
         place=lambda i: {"file": str(files[i])},
         taken={"label": "the folder's name"},
         **contents,
@@ -152,16 +149,17 @@ def _no_files(folder: Path, suffixes: Suffixes[str]) -> DataError:
 
 
 def contents_of(
-    kind: str,
     files: list[Path],
     reading: Reading,
     labelled: bool,
 ) -> tuple[dict[str, Any], set[int]]:
-    """Return the fields of a collection of such files, and the numbers of the unreadable ones.
+    """Return the fields of a collection of files of the reading's kind, and the numbers of the
+    unreadable ones.
 
     Raises:
         DataError: of a strict reading, the first file that cannot be read.
     """
+    kind = reading.kind or ""
     if kind == "images":
         return pictures_of(files, reading.strict, reading.pixels)
     read = _READ[kind]

@@ -19,7 +19,7 @@ from .head import HEAD, WORDS, Head
 from .opening import check_unchanged
 from .parts import named_parts
 from .reading import Reading
-from .row_samples import lists, pictures, rows, sounds, texts, wide
+from .row_samples import lists, paths, rows, texts, wide
 from .settling import settle
 from .table import Table, read_head, read_table
 from .time_rows import long
@@ -27,12 +27,11 @@ from .writing import Writing
 
 # Makers of collections, by the layout of series, else by the kind.
 _MAKERS = {"long": long, "lists": lists, "wide": wide}
-_OF_KINDS = {"series": sounds, "rows": rows, "texts": texts, "images": pictures}
+_OF_KINDS = {"series": paths, "rows": rows, "texts": texts, "images": paths}
 
 
 def collect_tables(
     files: Sequence[Path],
-    name: str,
     reading: Reading,
     labelled: bool = True,
     trained: Trained | None = None,
@@ -68,7 +67,7 @@ def collect_tables(
         make = _MAKERS[columns.layout]
     else:
         make = _OF_KINDS[columns.reading.kind or "rows"]
-    result = make(name, table, columns, labelled)
+    result = make(table, columns)
     result.taken = columns.taken
     result.layout = columns.layout
     result.remarks = [*columns.remarks, *result.remarks]

@@ -155,7 +155,6 @@ def _series(
 
 def collect_ts(
     files: Sequence[Path],
-    name: str,
     reading: Reading,
     labelled: bool = True,
 ) -> Collection:
@@ -199,11 +198,9 @@ def collect_ts(
         if not known and looks_continuous(there):
             task = "regression"
     result = Collection(
-        name,
         reading.settled(kind="series", task=task, label="label", split=reading.split or "random"),
         samples,
-        labels=None,
-        place=places.__getitem__,
+        places.__getitem__,
         channels=numbered("dimension", samples[0].shape[1]),
         taken={"layout": "one line per series", "label": "what stands last in a line"},
     )
