@@ -19,6 +19,16 @@ class PinnedFile:
     sha256: str
 
 
+def files_in(folder: str, *files: tuple[str, int, str]) -> tuple[PinnedFile, ...]:
+    """Return pinned files of one folder of a package: the name, size and checksum of each.
+
+    Example:
+        >>> files_in("package/data", ("a.txt", 3, "ba78..."))[0].member
+        'package/data/a.txt'
+    """
+    return tuple(PinnedFile(name, f"{folder}/{name}", size, digest) for name, size, digest in files)
+
+
 @dataclass(frozen=True)
 class Client:
     """A registry's ordinary client, which downloads one archive. No host is named here: mirrors,

@@ -9,7 +9,7 @@ from ..create import source_folder
 from ..kinds.language import NextTokens
 from ..kinds.texts import TEXTS, TextOptions
 from ..registry import Entry, Request, register_dataset
-from ..sources import Package, PinnedFile
+from ..sources import Package, files_in
 from ..splits import spans
 from .kjv_lzw import KJV_FILE, read_kjv
 
@@ -40,13 +40,9 @@ PACKAGE = Package(
     version="4.38",
     archive_bytes=2445000,
     archive_sha256="d61b6aad4c51ba9e2800b825325fa6a09e99a0d02a9bb6dc4724fcc4995a1b7a",
-    files=(
-        PinnedFile(
-            name=KJV_FILE,
-            member="usr/lib/bible.data",
-            bytes=1740565,
-            sha256="6c746c2acc8a34bfded980883ff1701a5d68934a1c853ebf88a07b978fe0ae0e",
-        ),
+    files=files_in(
+        "usr/lib",
+        (KJV_FILE, 1740565, "6c746c2acc8a34bfded980883ff1701a5d68934a1c853ebf88a07b978fe0ae0e"),
     ),
 )
 ENTRY = Entry(

