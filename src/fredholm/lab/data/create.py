@@ -18,8 +18,8 @@ from .install import has_files, installed_files, source_of, verify_installed
 from .kinds.dataset import LabelledDataset
 from .kinds.images import ArrayDataset, resize
 from .kinds.kind import Kind
-from .kinds.sequences import SequenceDataset, image_sequences
-from .kinds.tokens import TokenDataset, image_tokens
+from .kinds.sequences import image_sequences
+from .kinds.tokens import image_tokens
 from .registry import Entry, Request, data_root, dataset_path, get_entry
 from .sources import PinnedFile
 from .splits import check_fraction, check_split
@@ -234,9 +234,7 @@ class ImageOptions:
             )
 
 
-def create_arrays(
-    request: Request, read: Callable[[str], Arrays]
-) -> ArrayDataset | SequenceDataset | TokenDataset:
+def create_arrays(request: Request, read: Callable[[str], Arrays]) -> LabelledDataset:
     """Return the samples of a request, in memory: its split, at its image size, as images or as
     sequences of their pixels.
 

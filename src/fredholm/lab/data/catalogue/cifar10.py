@@ -18,9 +18,7 @@ from ....errors import DataError
 from ..clients import NPM
 from ..create import ImageOptions, create_arrays, source_folder
 from ..formats import check_pairs, read_cifar_binary, read_json_labels, read_png_rows
-from ..kinds.images import ArrayDataset
-from ..kinds.sequences import SequenceDataset
-from ..kinds.tokens import TokenDataset
+from ..kinds.dataset import LabelledDataset
 from ..registry import Entry, Request, register_dataset
 from ..sources import Package, files_in
 
@@ -112,7 +110,7 @@ def read(
     )
 
 
-def create(request: Request) -> ArrayDataset | SequenceDataset | TokenDataset:
+def create(request: Request) -> LabelledDataset:
     """Return the data set of a request; only the files of its part are read."""
     part = request.official_split
     needed = {f"{name}.png" for name in PARTS[part]} | {LABELS[part]}

@@ -12,9 +12,7 @@ from jaxtyping import UInt8
 
 from ....errors import require
 from ..create import ImageOptions, create_arrays
-from ..kinds.images import ArrayDataset
-from ..kinds.sequences import SequenceDataset
-from ..kinds.tokens import TokenDataset
+from ..kinds.dataset import LabelledDataset
 from ..registry import Entry, Request, register_dataset
 from ..splits import stratified
 
@@ -43,7 +41,7 @@ def read(part: str) -> tuple[UInt8[np.ndarray, "n 1 8 8"], UInt8[np.ndarray, " n
     return images[chosen], labels[chosen].astype(np.uint8)
 
 
-def create(request: Request) -> ArrayDataset | SequenceDataset | TokenDataset:
+def create(request: Request) -> LabelledDataset:
     """Return the data set of a request."""
     return create_arrays(request, read)
 

@@ -10,9 +10,7 @@ from jaxtyping import UInt8
 from ....errors import DataError
 from ..create import create_arrays, source_folder
 from ..formats import check_pairs, read_idx
-from ..kinds.images import ArrayDataset
-from ..kinds.sequences import SequenceDataset
-from ..kinds.tokens import TokenDataset
+from ..kinds.dataset import LabelledDataset
 from ..registry import Request
 
 PREFIX = {"train": "train", "test": "t10k"}
@@ -60,7 +58,7 @@ def read(
     return images[:, None], labels
 
 
-def create(request: Request) -> ArrayDataset | SequenceDataset | TokenDataset:
+def create(request: Request) -> LabelledDataset:
     """Return the data set of a request; only the files of its part are read."""
     prefix = PREFIX[request.official_split]
     folder = source_folder(request, lambda file: file.name.startswith(prefix))
