@@ -93,7 +93,7 @@ def _series(
     if steps is None:
         labels = labels_of(source, chosen)
     else:
-        labels = _padded_steps([steps[i] for i in chosen])
+        labels = padded_steps([steps[i] for i in chosen])
     result = SequenceDataset(
         source.name,
         split,
@@ -274,10 +274,10 @@ def _far_from_zero(mean: Sequence[float], scale: Sequence[float]) -> tuple[str, 
     return ()
 
 
-def _padded_steps(steps: list[np.ndarray]) -> Tensor:
-    """Return classes (N, points), IGNORED where one is missing and behind the end of a series."""
-    result = torch.full((len(steps), max(map(len, steps))), IGNORED)
-    for row, codes in enumerate(steps):
-        values = torch.from_numpy(codes.astype(np.int64))
-        result[row, : len(values)] = torch.where(values < 0, IGNORED, values)
-    return result
+def padded_steps(steps: Sequence[np.ndarray]) -> Tensor:
+    """Return classes (N, points) of codes, IGNORED where one is missing and behind the end of a
+    series.
+    """
+    rows = [torch.from_numpy(codes.astype(np.int64)) for codes in steps]
+    classes = padded(rows, IGNORED)
+    return classes.where(classes >= 0, IGNORED)

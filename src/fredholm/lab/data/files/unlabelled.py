@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from ....errors import DataError, OptionError
 from ....progress import current
@@ -368,7 +367,7 @@ def _chained(parts: Sequence[Unlabelled]) -> Unlabelled:
         padding = 0.0
         if samples[0].is_floating_point():
             padding = torch.nan
-        return pad_sequence(samples, batch_first=True, padding_value=padding)
+        return padded(samples, padding)
 
     def shape(number: int) -> tuple[int, ...]:
         part, i = owners[number]

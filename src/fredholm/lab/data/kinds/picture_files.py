@@ -20,11 +20,10 @@ from torch import Tensor
 
 from ....errors import DataError
 from ....progress import steps
+from ..files.collection import listed
 from ..formats import opened_picture
 from .images import check_picture, of_bytes, read_picture
 
-# How many files a remark names one by one.
-LISTED = 100
 THREADS = 4
 # White in 16 bits.
 WHOLE = 65_535
@@ -127,19 +126,11 @@ def remarks_on(files: Sequence[Path], looks: Sequence[Look], form: str) -> list[
     }
     remarks = []
     for remark, lost in losses.items():
-        some = [file for file, yes in zip(files, lost) if yes]
+        some = [str(file) for file, yes in zip(files, lost) if yes]
         if some:
             counts = f"{len(some):,} of {len(files):,} pictures"
-            remarks.append(f"{counts} {remark}: {listed_files(some)}")
+            remarks.append(f"{counts} {remark}: {listed(some)}")
     return remarks
-
-
-def listed_files(files: Sequence[Path | str]) -> str:
-    """Return the names of files, of more than :data:`LISTED` the first."""
-    shown = [str(file) for file in files[:LISTED]]
-    if len(files) > LISTED:
-        shown.append(f"and {len(files) - LISTED:,} more")
-    return "; ".join(shown)
 
 
 def read_form(file: Path, size: tuple[int, int], form: str) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from ....errors import DataError, ShapeError
@@ -212,14 +212,15 @@ def _signal(row: np.ndarray, timed: bool) -> Signal:
     return Signal(x[:last], values[:last])
 
 
-def padded(rows: Sequence[Tensor]) -> Float[Tensor, "b m c"]:
-    """Return sequences (n, C) of different lengths as one tensor, NaN behind the shorter ones.
+def padded(rows: Sequence[Tensor], padding: float = torch.nan) -> Shaped[Tensor, "b m ..."]:
+    """Return sequences (n, …) of different lengths as one tensor, ``padding`` behind the shorter
+    ones.
 
     Example:
         >>> padded([torch.ones(1, 1), torch.ones(2, 1)])[0].flatten().tolist()
         [1.0, nan]
     """
-    return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_value=torch.nan)
+    return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_value=padding)
 
 
 def image_sequences(images: ImageDataset, order: Tensor | None = None) -> SequenceDataset:
