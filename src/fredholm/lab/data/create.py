@@ -18,6 +18,7 @@ from .install import has_files, installed_files, source_of, verify_installed
 from .kinds.dataset import LabelledDataset
 from .kinds.images import ArrayDataset, resize
 from .kinds.kind import Kind
+from .kinds.language import HiddenTokens
 from .kinds.sequences import image_sequences
 from .kinds.tokens import image_tokens
 from .registry import Entry, Request, data_root, dataset_path, get_entry
@@ -126,7 +127,7 @@ def create_dataset(
         )
     if masked is None:
         return dataset
-    return dataset.hidden(masked)
+    return HiddenTokens(dataset, masked)
 
 
 def find_kind(

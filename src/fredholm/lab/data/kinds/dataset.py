@@ -181,17 +181,6 @@ class LabelledDataset(Dataset):
         """
         return None
 
-    def hidden(self, share: float) -> LabelledDataset:
-        """Return the same samples with a share of their tokens hidden, which become the targets.
-
-        Raises:
-            OptionError: samples without tokens, or whose targets are tokens already.
-        """
-        raise OptionError(
-            f"masked: expected texts with labels, got {self.name}, which holds {self.kind.many} "
-            f"for the task {self.task}; leave it out, or choose a data set of texts"
-        )
-
     def written(self) -> Sequence[str] | None:
         """Return the samples as texts; None of samples that are not texts."""
         return None

@@ -215,8 +215,12 @@ class TokenizedDataset(LabelledDataset):
         return {**super().encoder(), **sizes}
 
     def describe(self) -> dict[str, Any]:
+        facts = super().describe()
+        # Where tokens are predicted, the classes are the vocabulary, which is saved already.
+        if self.task == "tokens":
+            facts["classes"] = []
         words = {"vocabulary": self.vocabulary.to_dict(), "max_length": self.max_length}
-        return {**super().describe(), **words}
+        return facts | words
 
     def example(self) -> Tensor:
         return torch.ones(1, self.max_length, dtype=torch.int64)
@@ -311,11 +315,6 @@ class TextDataset(TokenizedDataset):
 
     def shown(self, indices: Int[Tensor, " b"]) -> dict[str, Any]:
         return {"inputs": self.raw(indices)[0], "texts": [self.texts[i] for i in indices.tolist()]}
-
-    def hidden(self, share: float) -> LabelledDataset:
-        from .language import HiddenTokens
-
-        return HiddenTokens(self, share)
 
     def written(self) -> Sequence[str]:
         return self.texts
