@@ -24,7 +24,8 @@ from torch import Tensor
 
 from fredholm.errors import DataError, OptionError, suggest
 from fredholm.lab.data.catalogue.copy_memory import SPLITS, check_counts
-from fredholm.lab.data.kinds.images import ArrayDataset, decoded
+from fredholm.lab.data.kinds.images import ArrayDataset
+from fredholm.lab.data.kinds.picture_files import decoded
 from fredholm.lab.data.kinds.sequences import SEQUENCES
 from fredholm.lab.data.kinds.tokens import TokenDataset, image_tokens
 from fredholm.lab.data.registry import Entry, Request, register_dataset

@@ -129,10 +129,6 @@ class FloatImages(ImageDataset):
         indices = index_tensor(indices)
         return self.images[indices], self.labels[indices]
 
-    def normalise(self, images: Float[Tensor, "*b c h w"]) -> Float[Tensor, "*b c h w"]:
-        """Return (value − mean) / std."""
-        return standardised(images, self.mean, self.std)
-
 
 def _resized(images: Float[Tensor, "n c h w"], size: tuple[int, int]) -> Float[Tensor, "n c i j"]:
     """Return images at another size; those that have it stay as they are."""

@@ -78,7 +78,7 @@ def look_at(files: list[Path]) -> None:
     Raises:
         DataError: one that cannot be read, or of a single pixel.
     """
-    from ..kinds.images import check_picture  # imports torch, which tables do without
+    from ..kinds.picture_files import check_picture  # imports torch, which tables do without
 
     for file in files[:: max(1, -(-len(files) // LOOKED_AT))]:
         check_picture(file)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ....errors import DataError
 from ....progress import current
-from ..kinds.images import picture_size
+from ..kinds.picture_files import picture_size
 from ..kinds.sequences import padded
 from .casts import Coded
 from .collect import collect

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from ....errors import DataError, OptionError
 from ....progress import current
-from ..kinds.images import read_as_trained, standardised
+from ..kinds.images import standardised
 from ..kinds.kind import saved_kind
+from ..kinds.picture_files import read_as_trained
 from ..kinds.sequences import padded
 from ..kinds.texts import encode_rows, read_lines
 from ..vocabulary import Vocabulary
