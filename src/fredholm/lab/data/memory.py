@@ -16,12 +16,11 @@ from torch.nn import functional
 
 from ...errors import DataError, OptionError, ShapeError
 from .files.collection import TRAIN, VAL, Collection
-from .files.datasets import as_read, labels_of
+from .files.datasets import as_predicted, batches_of, labels_of
 from .files.scaling import channel_scales
 from .files.source import LARGEST_SIDE, Source
 from .kinds.dataset import Indices, LabelledDataset, index_tensor
 from .kinds.images import ImageDataset, standardised
-from .kinds.sequences import padded
 from .kinds.texts import TextOptions, encode_rows
 from .samples import times_word
 from .splits import SPLIT_SEED, stratified
@@ -175,7 +174,12 @@ def read_samples(collection: Collection, facts: Mapping[str, Any], encoder: Any)
         warn_of_cut(int(cut.sum()), len(cut), length)
         return lambda chosen: numbers[list(chosen)]
 
-    _check_channels(collection, encoder)
+    # Of rows, each column is a point; their number is checked with the columns.
+    if kind != "rows" and collection.width != encoder.channels:
+        raise ShapeError(
+            f"X: expected samples of {encoder.channels} channels, on which the estimator was "
+            f"fitted, got {collection.width}; give the same channels"
+        )
     _check_clock(collection, facts)
     if kind == "images":
         _check_scale(collection, facts)
@@ -191,34 +195,11 @@ def read_samples(collection: Collection, facts: Mapping[str, Any], encoder: Any)
         return lambda chosen: standardised(torch.from_numpy(fields[list(chosen)]), shift, scale)
 
     try:
-        rows = as_read(collection, scaling)
+        rows = as_predicted(collection, scaling)
     except DataError as error:
         # Those samples came as an argument, not from a file.
         raise OptionError(str(error)) from error
-    if kind == "clouds":
-        rows = rows[:, : scaling["points"]]
-    if isinstance(rows, Tensor):
-        return lambda chosen: rows[list(chosen)]
-    return lambda chosen: padded([rows[i] for i in chosen])
-
-
-def _check_channels(collection: Collection, encoder: Any) -> None:
-    # Of rows, each column is a point; their number is checked with the columns.
-    if collection.kind == "rows":
-        return
-    sample = collection.samples[0]
-    places = collection.coordinates
-    if collection.kind in ("images", "fields") and places is None:
-        width = sample.shape[0]
-    else:
-        width = sample.shape[1]
-    if places is not None:
-        width += places[0].shape[1]
-    if width != encoder.channels:
-        raise ShapeError(
-            f"X: expected samples of {encoder.channels} channels, on which the estimator was "
-            f"fitted, got {width}; give the same channels"
-        )
+    return batches_of(rows)
 
 
 def _check_clock(collection: Collection, facts: Mapping[str, Any]) -> None:

@@ -117,6 +117,17 @@ class Collection:
         return self.reading.kind or ""
 
     @property
+    def width(self) -> int:
+        """Channels of a sample as a model reads it, with the coordinates of its points."""
+        # Channels are the last axis of a sample, but the first one of an image or a grid.
+        if self.coordinates is not None:
+            return self.samples[0].shape[1] + self.coordinates[0].shape[1]
+        axis = 1
+        if self.kind in ("images", "fields"):
+            axis = 0
+        return self.samples[0].shape[axis]
+
+    @property
     def task(self) -> str:
         return self.reading.task or "classification"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,6 +52,21 @@ def as_read(collection: Collection, scaling: Mapping[str, Any]) -> Any:
     if isinstance(arrays, np.ndarray):
         return torch.from_numpy(arrays)
     return [torch.from_numpy(array) for array in arrays]
+
+
+def as_predicted(collection: Collection, scaling: Mapping[str, Any]) -> Any:
+    """Return the arrays of :func:`as_read`, of clouds only the points that a model reads."""
+    rows = as_read(collection, scaling)
+    if collection.kind == "clouds":
+        return rows[:, : scaling["points"]]
+    return rows
+
+
+def batches_of(rows: Tensor | Sequence[Tensor]) -> Callable[[Sequence[int]], Tensor]:
+    """Return a function from numbers of samples to inputs of a model, padded to one length."""
+    if isinstance(rows, Tensor):
+        return lambda chosen: rows[torch.as_tensor(chosen)]
+    return lambda chosen: padded([rows[i] for i in chosen])
 
 
 def make_dataset(

@@ -20,7 +20,6 @@ from .suffixes import suffix_of
 
 RUNS = frozenset({"recipe.yaml", "choice.json"})  # files that mark a run or a comparison
 COLUMNS = ("label", "time", "id", "text", "channels")  # keys of a reading that name columns
-LOOKED_AT = 1000  # pictures whose headers are read before training: about a second
 
 
 class Entry(NamedTuple):
@@ -69,19 +68,6 @@ def _has_runs_alone(folder: Path) -> bool:
     below = list(folder.rglob("*"))
     marked = any(path.name in RUNS for path in below)
     return marked and not files_below(folder, {suffix_of(path) for path in below})
-
-
-def look_at(files: list[Path]) -> None:
-    """Read the headers of ``LOOKED_AT`` pictures, spread evenly; the others are checked when they
-    are read.
-
-    Raises:
-        DataError: one that cannot be read, or of a single pixel.
-    """
-    from ..kinds.picture_files import check_picture  # imports torch, which tables do without
-
-    for file in files[:: max(1, -(-len(files) // LOOKED_AT))]:
-        check_picture(file)
 
 
 def collect_folders(
