@@ -930,9 +930,15 @@ def test_regular_series_are_asked_at_their_step_at_multiples_and_not_between(tmp
     lost = read(np.delete(even, [2, 5]))
     assert lost.isnan().flatten().nonzero().flatten().tolist() == [2, 5]
     for times, said in (
-        (0.5 * even, r"a point every 0.05; the model was trained on one every 0.1, and needs"),
-        (100 * even, r"a point every 10; .* equal steps of 0.1 or whole multiples of it, 10 at"),
-        (even**2 + even, r"has a point after 0.11 to 0.23; .* or train on irregular times"),
+        (
+            0.5 * even,
+            r"expected equal steps of 0.1 .* trained on one every 0.1, got a point every 0.05",
+        ),
+        (
+            100 * even,
+            r"steps of 0.1 or whole multiples of it, 10 at most, .* got a point every 10;",
+        ),
+        (even**2 + even, r"got a point after 0.11 to 0.23; .* or train on irregular times"),
     ):
         with pytest.raises(DataError, match=said):
             read(times)
@@ -944,7 +950,9 @@ def test_regular_series_are_asked_at_their_step_at_multiples_and_not_between(tmp
     np.savez(tmp_path / "b.npz", **plain)
     bare = open_files(tmp_path / "b.npz").dataset("train").describe()
     assert torch.equal(read(3 * even, bare), same)  # no step is known
-    with pytest.raises(DataError, match="was trained on series without times, and needs equal"):
+    with pytest.raises(
+        DataError, match="expected equal steps, as the model was trained on series without times"
+    ):
         read(even**2 + even, bare)
 
 
