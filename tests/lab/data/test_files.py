@@ -936,7 +936,7 @@ def test_regular_series_are_asked_at_their_step_at_multiples_and_not_between(tmp
         ),
         (
             100 * even,
-            r"steps of 0.1 or whole multiples of it, 10 at most, .* got a point every 10;",
+            r"steps of 0.1 or whole multiples of it, 10 at most, .* got a point every 10",
         ),
         (even**2 + even, r"got a point after 0.11 to 0.23; .* or train on irregular times"),
     ):
