@@ -164,8 +164,8 @@ def opened_picture(path: Path | str, content: bytes | None = None) -> Iterator[A
         ) from error
 
 
-def read_png_rows(path: Path, side: int = 32) -> UInt8[np.ndarray, "n 3 h w"]:
-    """Return images that are stored as the rows of one RGB picture of width ``side``².
+def read_png_rows(path: Path) -> UInt8[np.ndarray, "n 3 32 32"]:
+    """Return images of 32 × 32 that are stored as the rows of one RGB picture of width 1,024.
 
     Raises:
         DataError: the picture is damaged, not RGB, or of another width.
@@ -174,12 +174,12 @@ def read_png_rows(path: Path, side: int = 32) -> UInt8[np.ndarray, "n 3 h w"]:
     with opened_picture(path) as image:
         mode = image.mode
         pixels = np.asarray(image)
-    if mode != "RGB" or pixels.shape[1] != side * side:
+    if mode != "RGB" or pixels.shape[1] != 1024:
         raise DataError(
-            f"{path}: expected RGB of width {side * side}, one image per row, got {mode} of width "
+            f"{path}: expected RGB of width 1024, one image per row, got {mode} of width "
             f"{pixels.shape[1]}; it is another file"
         )
-    return np.ascontiguousarray(pixels.reshape(-1, side, side, 3).transpose(0, 3, 1, 2))
+    return np.ascontiguousarray(pixels.reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2))
 
 
 def read_json_labels(path: Path, classes: int) -> UInt8[np.ndarray, " n"]:

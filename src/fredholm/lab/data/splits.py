@@ -124,7 +124,7 @@ def stratified(
     return torch.from_numpy(rest), torch.from_numpy(held)
 
 
-def held_out(labels: np.ndarray, fraction: float | int, seed: int = SPLIT_SEED) -> np.ndarray:
+def held_out(labels: np.ndarray, fraction: float | int, seed: int) -> np.ndarray:
     """Return the held-out rows of :func:`stratified`, sorted."""
     held = [np.zeros(0, np.int64)]
     for label in np.unique(labels).tolist():

@@ -36,6 +36,12 @@ class Coded:
     codes: np.ndarray
     names: list[str]
 
+    def words(self, missing: str = "") -> list[str]:
+        """Return the word of each row."""
+        # The name behind the last one is that of the code -1.
+        names = [*self.names, missing]
+        return [names[code] for code in self.codes]
+
 
 class _Cast:
     """A column that is read in parts, as many as the table has pieces."""

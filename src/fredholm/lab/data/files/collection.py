@@ -162,18 +162,14 @@ def listed(lines: Sequence[str]) -> str:
     return "; ".join(shown)
 
 
-def numbered(
-    word: str,
-    count: int,
-    first: int = 1,
-) -> tuple[str, ...]:
+def numbered(word: str, count: int) -> tuple[str, ...]:
     """Return names of channels that the files do not name.
 
     Example:
         >>> numbered("channel", 2)
         ('channel 1', 'channel 2')
     """
-    return tuple(f"{word} {number}" for number in range(first, first + count))
+    return tuple(f"{word} {number}" for number in range(1, count + 1))
 
 
 # --- classes --------------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ import numpy as np
 from ....errors import DataError
 from ....progress import steps
 from .casts import Coded
-from .clouds import exchanged, read_cloud
-from .collection import PART_NAMES, TRAIN, Collection, listed, numbered
+from .clouds import exchanged, point_channels, read_cloud
+from .collection import PART_NAMES, TRAIN, Collection, listed
 from .reading import Reading, refuse_columns
 from .sounds import read_whole_sound, sounds_of
 from .suffixes import suffix_of
@@ -74,7 +74,7 @@ def collect_folders(
     root: Path,
     reading: Reading,
     suffixes: frozenset[str],
-    labelled: bool = True,
+    labelled: bool,
 ) -> Collection:
     """Return the files of class folders, of the reading's kind.
 
@@ -192,7 +192,7 @@ _READ: dict[str, Callable[[Path], Any]] = {
 def pictures_of(
     files: list[Path],
     strict: bool,
-    form: str | None = None,
+    form: str | None,
     *,
     single: bool = False,
 ) -> tuple[dict[str, Any], set[int]]:
@@ -400,5 +400,4 @@ def _name_channels(collection: Collection) -> None:
                 f"{collection.where(number)}: expected points of {first} numbers, as "
                 f"{collection.where(0)} has, got {width}; bring all to the same"
             )
-    names = ("x", "y", "z")[:first]
-    collection.channels = names + numbered("channel", first - 3, 4)
+    collection.channels = point_channels(first)

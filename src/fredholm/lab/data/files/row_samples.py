@@ -210,9 +210,7 @@ def _collection(samples: Any, table: Table, columns: Columns) -> Collection:
     result.channels = tuple(reading.channels or ())
     ids = table.columns.get(reading.id)
     if ids is not None:
-        # The name behind the last one is that of the code -1, a missing id.
-        names = [*ids.names, ""]
-        result.ids = [names[code] for code in ids.codes]
+        result.ids = ids.words()
     if reading.time in table.columns:
         result.order = table.columns[reading.time].values
     if not columns.labelled:

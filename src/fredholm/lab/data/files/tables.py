@@ -33,8 +33,8 @@ _OF_KINDS = {"series": paths, "rows": rows, "texts": texts, "images": paths}
 def collect_tables(
     files: Sequence[Path],
     reading: Reading,
-    labelled: bool = True,
-    trained: Trained | None = None,
+    labelled: bool,
+    trained: Trained | None,
 ) -> Collection:
     """Return the samples of one or several tables with the same columns.
 

@@ -156,7 +156,7 @@ def _series(
 def collect_ts(
     files: Sequence[Path],
     reading: Reading,
-    labelled: bool = True,
+    labelled: bool,
 ) -> Collection:
     """Return the series of one or several files; names ending in TRAIN and TEST tell the splits.
 

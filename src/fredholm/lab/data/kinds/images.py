@@ -23,6 +23,7 @@ from .kind import Kind, Page, register_kind
 from .picture_files import COVER, read_picture
 
 CHANGES = ("crop", "flip", "shift", "area", "color", "randaugment", "erase")
+CHUNK = 1024  # images that are resized at a time
 
 
 class Images(Kind):
@@ -312,11 +313,9 @@ def standardised(
     return (images - shift) / scale
 
 
-def resize(
-    images: UInt8[Tensor, "n c h w"], size: tuple[int, int], chunk: int = 1024
-) -> UInt8[Tensor, "n c a b"]:
-    """Return images at another size: antialiased bilinear, rounded, ``chunk`` at a time so that no
-    float copy of all is made.
+def resize(images: UInt8[Tensor, "n c h w"], size: tuple[int, int]) -> UInt8[Tensor, "n c a b"]:
+    """Return images at another size: antialiased bilinear, rounded, :data:`CHUNK` at a time so that
+    no float copy of all is made.
 
     Example:
         >>> resize(torch.full((1, 1, 2, 2), 7, dtype=torch.uint8), (4, 4)).unique().tolist()
@@ -325,11 +324,9 @@ def resize(
     if tuple(images.shape[-2:]) == tuple(size):
         return images
     out = torch.empty((*images.shape[:2], *size), dtype=torch.uint8)
-    for start in range(0, len(images), chunk):
-        part = functional.interpolate(
-            images[start : start + chunk].float(), size=size, mode="bilinear", antialias=True
-        )
-        out[start : start + chunk] = part.round().clamp(0, 255).byte()
+    for part, target in zip(images.split(CHUNK), out.split(CHUNK)):
+        resized = functional.interpolate(part.float(), size, mode="bilinear", antialias=True)
+        target.copy_(resized.round().clamp(0, 255))
     return out
 
 
