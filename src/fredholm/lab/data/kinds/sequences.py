@@ -16,12 +16,12 @@ from ..stored import StoredRows
 from ..summaries import of_series
 from .dataset import Cut, Indices, LabelledDataset, check_labels, index_tensor, stretched
 from .images import ImageDataset
-from .kind import Kind, Page, Signal, register_kind
+from .kind import Line, Page, Signal, register_kind
 
 TASKS = ("classification", "steps", "regression")
 
 
-class Sequences(Kind):
+class Sequences(Line):
     """Sequences of numbers (N, points, C), NaN where nothing was measured."""
 
     name = "sequence"
@@ -42,9 +42,6 @@ class Sequences(Kind):
     def prepare(self, inputs: Any, facts: Page) -> tuple[Any, list[Any] | None]:
         rows = inputs.detach().float().cpu().numpy()
         return inputs, [_signal(row, facts.timed) for row in rows]
-
-    def size(self, inputs: Any) -> str:
-        return f"{inputs.shape[1]} points"
 
 
 SEQUENCES = register_kind(Sequences())
@@ -67,9 +64,6 @@ class Tables(Sequences):
 
     def summarise(self, inputs: Any, *, timed: bool = False) -> np.ndarray:
         return np.asarray(inputs, np.float64)[..., 0]
-
-    def size(self, inputs: Any) -> str:
-        return f"{inputs.shape[1]} columns"
 
 
 TABLES = register_kind(Tables())

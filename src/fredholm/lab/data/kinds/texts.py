@@ -15,7 +15,7 @@ from torch import Tensor
 from ....errors import DataError, OptionError, ShapeError
 from ..vocabulary import PADDING, Vocabulary, check_count, check_tokens
 from .dataset import Indices, LabelledDataset, check_labels, index_tensor
-from .kind import WORDS, Kind, Page, register_kind
+from .kind import WORDS, Line, Page, register_kind
 
 MAX_LENGTH = {"words": 64, "wordpieces": 64, "bytes": 256, "characters": 256}
 
@@ -147,7 +147,7 @@ def trimmed(numbers: Int[Tensor, "b n"]) -> Int[Tensor, "b m"]:
     return numbers[:, :width]
 
 
-class Texts(Kind):
+class Texts(Line):
     """Texts as token numbers (N, length), 0 where padded."""
 
     name = "text"
@@ -180,12 +180,6 @@ class Texts(Kind):
 
     def prepare(self, inputs: Any, facts: Page) -> tuple[Any, list[Any] | None]:
         return inputs, prepare_texts(inputs, facts.texts)
-
-    def size(self, inputs: Any) -> str:
-        return f"{inputs.shape[1]} tokens"
-
-    def made_of(self, encoder: Any) -> str:
-        return "on texts"
 
 
 TEXTS = register_kind(Texts())
