@@ -77,16 +77,17 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_utf8(path: Path) -> str:
-    """Return the text of a file, decompressed if it starts like gzip.
+    """Return the text of a file without a byte order mark, decompressed if it starts like gzip.
 
     Raises:
         DataError: as :func:`read_bytes`, or a text that is not UTF-8.
     """
     try:
-        return read_bytes(path).decode("utf-8")
+        return read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(
-            f"{path}: not UTF-8 at byte {error.start:,}; it is corrupt or another file"
+            f"{path}: expected UTF-8, got other bytes at {error.start:,}; it is corrupt or another "
+            "file"
         ) from error
 
 
