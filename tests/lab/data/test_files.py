@@ -445,7 +445,7 @@ def test_groups_and_times_that_files_do_not_have_are_refused(tmp_path):
     )
     assert open_files(tmp_path / "p", {"split": "random"}).reading.split == "random"
     for rule in ("group", "time"):  # of a run on a table; nothing is divided where it answers
-        run = Reading.from_dict({"kind": "images", "group": "patient", "split": rule})
+        run = Reading(kind="images", group="patient", split=rule)
         asked = collect_folders(tmp_path / "p", run, PICTURES, labelled=False)
         assert len(asked) == 12
     lines = [f"{i},2,3:{'ab'[i % 2]}" for i in range(12)]

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn import functional
 
 from ...errors import DataError, OptionError, ShapeError
 from .files.collection import TRAIN, VAL, Collection
@@ -21,6 +20,7 @@ from .files.scaling import channel_scales
 from .files.source import LARGEST_SIDE, Source
 from .kinds.dataset import Indices, LabelledDataset, index_tensor
 from .kinds.images import ImageDataset, standardised
+from .kinds.picture_files import resized
 from .kinds.texts import TextOptions, encode_rows
 from .samples import times_word
 from .splits import SPLIT_SEED, stratified
@@ -81,7 +81,7 @@ class MemorySource(Source):
         result = FloatImages(
             self.name,
             split,
-            _resized(images, image_size or self.image_size),
+            resized(images, image_size or self.image_size),
             labels_of(self, chosen),
             self.classes,
             trained.mean((0, 2, 3), dtype=np.float64).tolist(),
@@ -127,15 +127,6 @@ class FloatImages(ImageDataset):
     def raw(self, indices: Indices) -> tuple[Float[Tensor, "b c h w"], Tensor]:
         indices = index_tensor(indices)
         return self.images[indices], self.labels[indices]
-
-
-def _resized(images: Float[Tensor, "n c h w"], size: tuple[int, int]) -> Float[Tensor, "n c i j"]:
-    """Return images at another size; those that have it stay as they are."""
-    if tuple(images.shape[-2:]) == tuple(size):
-        return images
-    return functional.interpolate(
-        images, tuple(size), mode="bilinear", antialias=True, align_corners=False
-    )
 
 
 # --- prediction -----------------------------------------------------------------------------------
@@ -187,7 +178,7 @@ def read_samples(collection: Collection, facts: Mapping[str, Any], encoder: Any)
         size = encoder.image_size
         mean = facts["mean"]
         std = facts["std"]
-        return lambda chosen: standardised(_resized(images[list(chosen)], size), mean, std)
+        return lambda chosen: standardised(resized(images[list(chosen)], size), mean, std)
     if kind == "fields" and collection.coordinates is None:
         fields = collection.samples
         shift = facts["shift"]

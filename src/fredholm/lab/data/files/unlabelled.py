@@ -147,7 +147,7 @@ class NewSamples:
                 "your own (.npz, .csv) and train on those"
             )
         if facts.get("source"):
-            reading = Reading.from_dict(facts["source"]["reading"])
+            reading = Reading(**facts["source"]["reading"])
         else:
             reading = _catalogue_reading(facts)
         reading = reading.settled(strict=strict)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -18,8 +17,7 @@ from ....errors import DataError, OptionError
 from ....models.encoders import Inputs, laplacian_positions, sparse_laplacian_positions
 from .dataset import IGNORED, Indices, LabelledDataset, check_labels, index_tensor
 from .kind import Kind, register_kind
-
-_pad = partial(torch.nn.utils.rnn.pad_sequence, batch_first=True)
+from .sequences import padded
 
 
 @dataclass(frozen=True)
@@ -118,11 +116,11 @@ class GraphDataset(LabelledDataset):
         vocabulary: int | None = None,
     ):
         if isinstance(labels, Tensor):
-            padded = labels
+            numbers = labels
         else:
             self.task = "steps"
-            padded = _pad(list(labels), padding_value=IGNORED)
-        super().__init__(name, split, padded.long(), classes)
+            numbers = padded(list(labels), IGNORED)
+        super().__init__(name, split, numbers.long(), classes)
         check_labels(self.labels, classes)
 
         # Features and tokens of the same width are different inputs as well.
@@ -168,11 +166,11 @@ class GraphDataset(LabelledDataset):
     def raw(self, indices: Indices) -> tuple[Inputs, Tensor]:
         indices = index_tensor(indices)
         chosen = indices.tolist()
-        features = _pad([self.graphs[i].features for i in chosen])
+        features = padded([self.graphs[i].features for i in chosen], 0)
         sizes = torch.tensor([len(self.graphs[i].features) for i in chosen])
         n = int(sizes.max())
         fields = self._links(chosen, n)
-        fields["positions"] = _pad([self.positions[i] for i in chosen])
+        fields["positions"] = padded([self.positions[i] for i in chosen], 0)
         fields["valid"] = torch.arange(n) < sizes[:, None]
         fields["tokens" if self.tokens else "features"] = features
 
@@ -189,7 +187,7 @@ class GraphDataset(LabelledDataset):
         if n > DENSE_NODES:
             links = [self.graphs[i].edges for i in chosen]
             both = [torch.cat([each, each.flip(0)], 1).mT for each in links]
-            return {"links": _pad(both, padding_value=-1)}
+            return {"links": padded(both, -1)}
         edges = torch.zeros(len(chosen), n, n, dtype=torch.bool)
         for row, i in enumerate(chosen):
             own = self.graphs[i].edges

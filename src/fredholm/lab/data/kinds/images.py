@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
-from torch.nn import functional
 
 from ....errors import DataError, OptionError, ShapeError, require
 from ..augment import Augment
@@ -20,7 +19,7 @@ from ..boxes import box_mask, read_annotation
 from ..summaries import of_images
 from .dataset import Indices, LabelledDataset, Transform, check_labels, index_tensor
 from .kind import Kind, Page, register_kind
-from .picture_files import COVER, read_picture
+from .picture_files import COVER, read_picture, resized
 
 CHANGES = ("crop", "flip", "shift", "area", "color", "randaugment", "erase")
 CHUNK = 1024  # images that are resized at a time
@@ -325,8 +324,7 @@ def resize(images: UInt8[Tensor, "n c h w"], size: tuple[int, int]) -> UInt8[Ten
         return images
     out = torch.empty((*images.shape[:2], *size), dtype=torch.uint8)
     for part, target in zip(images.split(CHUNK), out.split(CHUNK)):
-        resized = functional.interpolate(part.float(), size, mode="bilinear", antialias=True)
-        target.copy_(resized.round().clamp(0, 255))
+        target.copy_(resized(part.float(), size).round().clamp(0, 255))
     return out
 
 

@@ -312,8 +312,15 @@ def read_plain(path: Path, channels: int, size: tuple[int, int] | None) -> Float
     pixels = torch.from_numpy(np.array(decoded(path, mode))).float().div(255)
     # Pillow's grey pictures have no axis of channels.
     image = pixels[None] if channels == 1 else pixels.permute(2, 0, 1)
-    if size is None or tuple(image.shape[-2:]) == size:
+    if size is None:
         return image
+    return resized(image[None], size)[0]
+
+
+def resized(images: Float[Tensor, "n c h w"], size: tuple[int, int]) -> Float[Tensor, "n c i j"]:
+    """Return images at another size, antialiased bilinear; those that have it stay as they are."""
+    if tuple(images.shape[-2:]) == tuple(size):
+        return images
     return functional.interpolate(
-        image[None], size, mode="bilinear", antialias=True, align_corners=False
-    )[0]
+        images, tuple(size), mode="bilinear", antialias=True, align_corners=False
+    )
