@@ -14,6 +14,7 @@ import torch
 from ...errors import DataError, OptionError, suggest
 from .counter import permutation
 from .fetching import fetch
+from .formats import LabelledImages
 from .install import has_files, installed_files, source_of, verify_installed
 from .kinds.dataset import LabelledDataset
 from .kinds.images import ArrayDataset, resize
@@ -28,7 +29,6 @@ from .splits import check_fraction, check_split
 from .vocabulary import Vocabulary
 
 _EXAMPLES = {"path": "FOLDER", "image_size": "224"}
-Arrays = tuple[np.ndarray, np.ndarray]
 
 
 def create_dataset(
@@ -236,7 +236,7 @@ class ImageOptions:
             )
 
 
-def create_arrays(request: Request, read: Callable[[str], Arrays]) -> LabelledDataset:
+def create_arrays(request: Request, read: Callable[[str], LabelledImages]) -> LabelledDataset:
     """Return the samples of a request, in memory: its split, at its image size, as images or as
     sequences of their pixels.
 

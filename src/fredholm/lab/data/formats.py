@@ -23,6 +23,8 @@ from jaxtyping import UInt8
 
 from ...errors import DataError, require
 
+LabelledImages = tuple[UInt8[np.ndarray, "n c h w"], UInt8[np.ndarray, " n"]]
+"""Images, and the class number of each."""
 CIFAR_RECORD = 1 + 3 * 32 * 32
 # What a file may unpack to: this many bytes, or this many times its own size if that is more.
 UNPACKED_BYTES = 4 * 2**30
@@ -118,9 +120,9 @@ def read_idx(path: Path) -> UInt8[np.ndarray, "..."]:
     return np.frombuffer(content, np.uint8, offset=header).reshape(shape).copy()
 
 
-def read_cifar_binary(path: Path) -> tuple[UInt8[np.ndarray, "n 3 32 32"], UInt8[np.ndarray, " n"]]:
-    """Return images and labels of a ``.bin`` file of CIFAR-10: records of one label byte and
-    3 × 32 × 32 pixel bytes.
+def read_cifar_binary(path: Path) -> LabelledImages:
+    """Return images (N, 3, 32, 32) and labels of a ``.bin`` file of CIFAR-10: records of one label
+    byte and 3 × 32 × 32 pixel bytes.
 
     Raises:
         DataError: an incomplete record, or none.

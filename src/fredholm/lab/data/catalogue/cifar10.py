@@ -12,12 +12,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import UInt8
 
 from ....errors import DataError
 from ..clients import NPM
 from ..create import ImageOptions, create_arrays, source_folder
-from ..formats import check_pairs, read_cifar_binary, read_json_labels, read_png_rows
+from ..formats import (
+    LabelledImages,
+    check_pairs,
+    read_cifar_binary,
+    read_json_labels,
+    read_png_rows,
+)
 from ..kinds.dataset import LabelledDataset
 from ..registry import Entry, Request, register_dataset
 from ..sources import Package, files_in
@@ -72,10 +77,8 @@ FILES = files_in(
 )
 
 
-def read(
-    folder: Path, part: str, classes: int
-) -> tuple[UInt8[np.ndarray, "n 3 32 32"], UInt8[np.ndarray, " n"]]:
-    """Return images and labels of one part, from the binary version (also in
+def read(folder: Path, part: str, classes: int) -> LabelledImages:
+    """Return images (N, 3, 32, 32) and labels of one part, from the binary version (also in
     ``cifar-10-batches-bin/``) or the PNG layout.
 
     Raises:

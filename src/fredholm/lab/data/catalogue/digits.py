@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import UInt8
 
 from ....errors import require
 from ..create import ImageOptions, create_arrays
+from ..formats import LabelledImages
 from ..kinds.dataset import LabelledDataset
 from ..registry import Entry, Request, register_dataset
 from ..splits import stratified
@@ -29,9 +29,9 @@ def folder() -> Path:
     return Path(str(module.__file__)).parent / "data"
 
 
-def read(part: str) -> tuple[UInt8[np.ndarray, "n 1 8 8"], UInt8[np.ndarray, " n"]]:
-    """Return images, their 17 levels scaled to 0 … 255, and labels: 80% of each class for training,
-    20% for the test.
+def read(part: str) -> LabelledImages:
+    """Return images (N, 1, 8, 8), their 17 levels scaled to 0 … 255, and labels: 80% of each class
+    for training, 20% for the test.
     """
     module = require("sklearn.datasets", "train", "the digits data set")
     pixels, labels = module.load_digits(return_X_y=True)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-from jaxtyping import UInt8
-
 from ....errors import DataError
 from ..create import create_arrays, source_folder
-from ..formats import check_pairs, read_idx
+from ..formats import LabelledImages, check_pairs, read_idx
 from ..kinds.dataset import LabelledDataset
 from ..registry import Request
 
@@ -36,9 +33,7 @@ def find(folder: Path, part: str, kind: str) -> Path:
     )
 
 
-def read(
-    folder: Path, part: str, classes: int
-) -> tuple[UInt8[np.ndarray, "n 1 h w"], UInt8[np.ndarray, " n"]]:
+def read(folder: Path, part: str, classes: int) -> LabelledImages:
     """Return images (N, 1, H, W) and labels of one part.
 
     Raises:
