@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ....configuration import check_rates
 from ....errors import DataError, OptionError
 from ..clients import PIP
 from ..counter import uniform
@@ -50,8 +51,7 @@ class TimeSeriesOptions:
 
     def __post_init__(self) -> None:
         check_count("every", self.every)
-        if not isinstance(self.drop, int | float) or not 0 <= self.drop < 1:
-            raise OptionError(f"drop: expected a share in [0, 1), got {self.drop!r}; such as 0.3")
+        check_rates(self, "drop")
         if self.scale not in ("file", "series"):
             raise OptionError(f"scale: expected 'file' or 'series', got {self.scale!r}")
 
