@@ -23,7 +23,7 @@ from .kinds.images import ImageDataset, standardised
 from .kinds.picture_files import resized
 from .kinds.texts import TextOptions, encode_rows
 from .samples import times_word
-from .splits import SPLIT_SEED, stratified
+from .splits import SPLIT_SEED, held_out
 from .vocabulary import Vocabulary
 
 Rows = Callable[[Sequence[int]], Tensor]
@@ -46,12 +46,11 @@ class MemorySource(Source):
         self.path = Path(collection.name)
         self.collection = collection
         self.asked = collection.reading
-        self.parts = np.full(len(collection), TRAIN, np.int8)
-        self.parts[_held(collection, held, SPLIT_SEED + seed)] = VAL
-        self.training = np.flatnonzero(self.parts == TRAIN)
-
         # Samples without classes have one code, so "no sample is left" is found in the same way.
         codes = getattr(collection.labels, "codes", np.zeros(len(collection), np.int64))
+        self.parts = np.full(len(collection), TRAIN, np.int8)
+        self.parts[_held(codes, held, SPLIT_SEED + seed)] = VAL
+        self.training = np.flatnonzero(self.parts == TRAIN)
         lost = np.setdiff1d(codes, codes[self.training])
         if len(lost):
             raise OptionError(
@@ -96,15 +95,12 @@ class MemorySource(Source):
         return result
 
 
-def _held(collection: Collection, share: float, seed: int) -> np.ndarray:
+def _held(codes: np.ndarray, share: float, seed: int) -> np.ndarray:
     """Return the held-out samples: of each class, or, where all classes are too small, of all."""
-    one_class = np.zeros(len(collection))
-    held = one_class
-    for strata in (getattr(collection.labels, "codes", one_class), one_class):
-        held = stratified(torch.as_tensor(strata).long(), share, seed)[1].numpy()
-        if len(held):
-            break
-    return held
+    held = held_out(codes, share, seed)
+    if len(held):
+        return held
+    return held_out(np.zeros_like(codes), share, seed)
 
 
 class FloatImages(ImageDataset):

@@ -7,14 +7,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from ....errors import require
 from ..create import ImageOptions, create_arrays
 from ..formats import LabelledImages
 from ..kinds.dataset import LabelledDataset
 from ..registry import Entry, Request, register_dataset
-from ..splits import stratified
+from ..splits import SPLIT_SEED, held_out
 
 TEST_FRACTION = 0.2
 
@@ -36,8 +35,9 @@ def read(part: str) -> LabelledImages:
     module = require("sklearn.datasets", "train", "the digits data set")
     pixels, labels = module.load_digits(return_X_y=True)
     images = np.rint(pixels.reshape(-1, 1, 8, 8) * (255 / 16)).astype(np.uint8)
-    rest, held = stratified(torch.from_numpy(labels).long(), TEST_FRACTION)
-    chosen = (held if part == "test" else rest).numpy()
+    chosen = held_out(labels, TEST_FRACTION, SPLIT_SEED)
+    if part == "train":
+        chosen = np.setdiff1d(np.arange(len(labels)), chosen)
     return images[chosen], labels[chosen].astype(np.uint8)
 
 
