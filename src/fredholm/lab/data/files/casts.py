@@ -137,11 +137,9 @@ def _as_numbers(array: Any, writing: Writing) -> tuple[np.ndarray, list[Odd]]:
 
 def _cast(array: Any) -> np.ndarray | None:
     """Return an array of text as numbers; None if a cell is not a number."""
-    import pyarrow
-
     try:
         return array.cast("float64").to_numpy(zero_copy_only=False)
-    except pyarrow.ArrowInvalid:
+    except ValueError:
         return None
 
 
