@@ -1,4 +1,4 @@
-"""Picture files: their depth and transparency, and whether they can be read.
+"""Picture files: whether they can be read, their depth and transparency, and their pixels.
 
 A folder is read in one form, a name of :data:`fredholm.lab.data.files.reading.FORMS`. A remark
 names the files of which a form loses something.
@@ -137,6 +137,9 @@ def remarks_on(files: Sequence[Path], looks: Sequence[Look], form: str) -> list[
             counts = f"{len(some):,} of {len(files):,} pictures"
             remarks.append(f"{counts} {remark}: {listed(some)}")
     return remarks
+
+
+# --- pixels ---------------------------------------------------------------------------------------
 
 
 def read_picture(file: Path, size: tuple[int, int], form: str = "rgb") -> Tensor:
