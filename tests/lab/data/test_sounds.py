@@ -14,8 +14,8 @@ import torch
 from scipy.io import wavfile
 
 from fredholm.errors import DataError
-from fredholm.lab.data.audio import read_sound
 from fredholm.lab.data.files import open_files
+from fredholm.lab.data.files.sounds import read_sound
 from fredholm.lab.data.files.unlabelled import read_unlabelled
 
 from ...tolerances import assert_close

@@ -11,10 +11,9 @@ import numpy as np
 
 from ....errors import DataError
 from ..formats import read_bytes
-from ..meshes import sample_surface
+from ..meshes import parse_off, sample_surface
 from ..numpy_files import read_npy
 from .collection import numbered
-from .off import parse_off
 
 SAMPLED = 2048  # points drawn on the surface of a mesh
 SUFFIXES = frozenset({".ply", ".xyz", ".off", ".npy"})
