@@ -75,7 +75,7 @@ def collect_tables(
         header = {True: "yes", False: "no"}[heads[0].named]
         result.written = {"separator": heads[0].delimiter, "header": header}
     if table.unreadable:
-        result = _without_unreadable(result, table, labelled)
+        result = _without_unreadable(result, table)
     if trained is None and columns.reading.kind == "rows":
         result.remarks += _of_many_files(files, heads, reading)
     return result
@@ -183,11 +183,7 @@ def _with_numbers(table: Table, columns: Columns) -> Columns:
 # --- what is said of all of it --------------------------------------------------------------------
 
 
-def _without_unreadable(
-    collection: Collection,
-    table: Table,
-    labelled: bool,
-) -> Collection:
+def _without_unreadable(collection: Collection, table: Table) -> Collection:
     """List the unreadable cells in a remark, and leave out the samples that have one.
 
     An unreadable cell has text where its column has numbers; the table holds NaN in its place.
@@ -204,7 +200,7 @@ def _without_unreadable(
     found = table.unreadable
     cells = listed([f"{table.where(c.row, c.column)}: {c.cell[:SHOWN]!r}" for c in found])
     what = "their samples are left out"
-    gaps = labelled and collection.kind == "series"
+    gaps = collection.labels is not None and collection.kind == "series"
     if gaps:
         what = "count as not measured"
     collection.remarks.append(
