@@ -90,6 +90,10 @@ class StoredRows:
         values = torch.from_numpy(self._native(mapped[rows[order].numpy()]))
         return torch.empty_like(values).index_copy_(0, order, values)
 
+    def __call__(self, indices: Tensor) -> Tensor:
+        """Return ``self[indices]``, as the functions do that data sets take in place of rows."""
+        return self[indices]
+
     def select(self, chosen: Tensor) -> StoredRows:
         """Return some of the rows; nothing is read."""
         return StoredRows(self.path, self._numbers(chosen), self.window)

@@ -119,10 +119,7 @@ class SequenceDataset(LabelledDataset):
         if task != "regression":
             check_labels(labels, classes)
 
-        # Rows on disk are kept beside their function: they can be cut along the points without
-        # being read, see ``stretch``.
-        self.stored = values if isinstance(values, StoredRows) else None
-        self.values = values.__getitem__ if isinstance(values, StoredRows) else values
+        self.values = values
         self.length, self.channels = shape
         self.task = task
         self.timed = timed
@@ -146,13 +143,12 @@ class SequenceDataset(LabelledDataset):
 
     def stretch(self, axis: int, cut: Cut) -> SequenceDataset | None:
         # A selection reads its rows through another data set, which would return whole sequences.
-        if axis != 1 or self.stored is None or "raw" in vars(self):
+        if axis != 1 or not isinstance(self.values, StoredRows) or "raw" in vars(self):
             return None
         result = copy.copy(self)
-        result.stored = stretched(self.stored, 1, cut)
-        result.values = result.stored.__getitem__
+        result.values = stretched(self.values, 1, cut)
         if self.task == "steps":
-            result.labels = stretched(self.labels[:, : self.stored.shape[1]], 1, cut)
+            result.labels = stretched(self.labels[:, : self.values.shape[1]], 1, cut)
         return result
 
     def _check_times(self, times: Tensor, indices: Tensor) -> None:
