@@ -63,8 +63,8 @@ def check_layout(root: Path) -> tuple[str, ...]:
     hours of training, not after.
 
     Raises:
-        DataError: a missing folder, fewer than two classes, a class in one split that another does
-            not have, a class without pictures.
+        DataError: a missing folder, fewer than two classes, or a class in one split that another
+            does not have.
     """
     train = root / "train"
     if not train.is_dir():
@@ -86,12 +86,6 @@ def check_layout(root: Path) -> tuple[str, ...]:
         )
     for part in parts[1:]:
         _check_classes(part, names)
-    for folder in (part / name for part in parts for name in names):
-        if not any(_is_picture(path) for path in folder.rglob("*")):
-            raise DataError(
-                f"{folder}: expected pictures ending in {', '.join(sorted(PICTURES))}, got none; "
-                "add some, or remove the class from all splits"
-            )
     return tuple(names)
 
 
@@ -140,12 +134,17 @@ def scan(folder: Path, classes: tuple[str, ...]) -> tuple[list[Path], list[int]]
     are read.
 
     Raises:
-        DataError: one that cannot be read, or of a single pixel.
+        DataError: a class without pictures, or a picture that cannot be read, or of a single pixel.
     """
     files = []
     labels = []
     for number, name in enumerate(classes):
         mine = files_below(folder / name, PICTURES)
+        if not mine:
+            raise DataError(
+                f"{folder / name}: expected pictures ending in {', '.join(sorted(PICTURES))}, got "
+                "none; add some, or remove the class from all splits"
+            )
         files += mine
         labels += [number] * len(mine)
     for file in files[:: max(1, math.ceil(len(files) / LOOKED_AT))]:
