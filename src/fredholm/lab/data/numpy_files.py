@@ -17,7 +17,6 @@ import numpy as np
 from ...errors import DataError
 from .formats import check_declared
 
-OBJECTS = "holds Python objects, which are not loaded"
 _DAMAGED = (ValueError, OSError, EOFError, SyntaxError, zlib.error, zipfile.BadZipFile)
 
 
@@ -91,8 +90,8 @@ def _check_member(packed: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) 
         header = _header_of(file)
         if header.has_objects:
             raise DataError(
-                f"{path}: {OBJECTS}; save series of unequal length as values (all points, "
-                "channels) and lengths (series), or padded with NaN"
+                f"{path}: holds Python objects, which are not loaded; save series of unequal "
+                "length as values (all points, channels) and lengths (series), or padded with NaN"
             )
         declared = header.nbytes + file.tell()
     if declared > member.file_size:
