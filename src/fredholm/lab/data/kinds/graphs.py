@@ -74,7 +74,23 @@ class Graphs(Kind):
 GRAPHS = register_kind(Graphs())
 
 
-class GraphDataset(LabelledDataset):
+class _OfNodes(LabelledDataset):
+    """Samples whose points are nodes, with tokens of a vocabulary or with channels of features."""
+
+    kind = GRAPHS
+    tokens: bool
+    vocabulary: int
+    channels: int
+    eigenvectors: int
+
+    def encoder(self) -> dict[str, Any]:
+        fields = {**super().encoder(), "eigenvectors": self.eigenvectors}
+        if self.tokens:
+            return fields | {"vocabulary": self.vocabulary}
+        return fields | {"channels": self.channels}
+
+
+class GraphDataset(_OfNodes):
     """Labelled graphs: a batch is :class:`fredholm.encoders.Inputs` of features or tokens, edges,
     positions and valid, padded to the largest graph.
 
@@ -101,8 +117,6 @@ class GraphDataset(LabelledDataset):
         >>> data.batch([0])[0]
         Inputs(edges=(1, 3, 3), positions=(1, 3, 2), valid=(1, 3), features=(1, 3, 2))
     """
-
-    kind = GRAPHS
 
     def __init__(
         self,
@@ -195,9 +209,6 @@ class GraphDataset(LabelledDataset):
             edges[row, :size, :size] = adjacency(own, size)
         return {"edges": edges}
 
-    def encoder(self) -> dict[str, Any]:
-        return {**super().encoder(), **_nodes_of(self)}
-
     def head(self) -> dict[str, Any]:
         return {"pool": "every" if self.task == "steps" else "mean"}
 
@@ -212,14 +223,6 @@ def _positions(graph: Graph, eigenvectors: int) -> Tensor:
     if n > DENSE_NODES:
         return sparse_laplacian_positions(graph.edges, n, eigenvectors)
     return laplacian_positions(adjacency(graph.edges, n), eigenvectors)
-
-
-def _nodes_of(dataset: GraphDataset | NodeDataset) -> dict[str, Any]:
-    """Return the facts about nodes that an encoder needs."""
-    result = {"eigenvectors": dataset.eigenvectors}
-    if dataset.tokens:
-        return result | {"vocabulary": dataset.vocabulary}
-    return result | {"channels": dataset.channels}
 
 
 def adjacency(edges: Int[Tensor, "2 e"], n: int) -> Bool[Tensor, "n n"]:
@@ -295,7 +298,7 @@ class Network:
         return (self.keys[place] == pairs) & real[:, :, None] & real[:, None, :]
 
 
-class NodeDataset(LabelledDataset):
+class NodeDataset(_OfNodes):
     """Nodes of one large graph, each with its neighbourhood: a batch is
     :class:`fredholm.encoders.Inputs` of ``size`` nodes, of which the first is classified.
 
@@ -324,7 +327,6 @@ class NodeDataset(LabelledDataset):
         [[True, True, True], [True, False, False]]
     """
 
-    kind = GRAPHS
     counted = "nodes"
 
     def __init__(
@@ -376,9 +378,6 @@ class NodeDataset(LabelledDataset):
         fields = {"edges": edges, "positions": positions, "valid": valid}
         fields["tokens" if self.tokens else "features"] = features
         return Inputs(**fields), self.labels[indices]
-
-    def encoder(self) -> dict[str, Any]:
-        return {**super().encoder(), **_nodes_of(self)}
 
     def head(self) -> dict[str, Any]:
         return {"pool": "first"}
