@@ -159,17 +159,10 @@ class Address:
     url: str
     files: tuple[PinnedFile, ...]
     published: str
-    derive: None = None
 
-    @property
-    def kind(self) -> str:
-        """The name of this source in manifests."""
-        return "address"
-
-    @property
-    def title(self) -> str:
-        """The name of this source in tables and messages."""
-        return self.url
+    # The name of this source in manifests; its files are not made of an archive.
+    kind = "address"
+    derive = None
 
     @property
     def name(self) -> str:
@@ -180,14 +173,13 @@ class Address:
         return self.published
 
     @property
-    def archive_bytes(self) -> int:
-        """Bytes of the download."""
-        return self.total_bytes
-
-    @property
     def total_bytes(self) -> int:
         """Bytes on disk."""
         return sum(file.bytes for file in self.files)
+
+    # In tables and messages it is called by its name; what is downloaded is what is kept.
+    title = name
+    archive_bytes = total_bytes
 
 
 Source = Package | Packages | Address
