@@ -4,6 +4,7 @@ Range Arena (Tay et al., 2021).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +16,7 @@ from fredholm.errors import DataError
 from fredholm.lab.data.catalogue.copy_memory import check_counts
 from fredholm.lab.data.formats import read_bytes
 from fredholm.lab.data.kinds.sequences import SEQUENCES
-from fredholm.lab.data.kinds.tokens import Rows, TokenDataset, pairs
+from fredholm.lab.data.kinds.tokens import Rows, TokenDataset
 from fredholm.lab.data.registry import Entry, Request, register_dataset
 
 FILES = {
@@ -81,6 +82,24 @@ def read(path: Path, max_length: int) -> Pairs:
         Rows.of_texts(second, max_length),
         torch.tensor(labels),
     )
+
+
+def pairs(first: Rows, second: Rows) -> Callable[[Tensor], Tensor]:
+    """Return a function from indices to two rows per sample: (B, 2, N) token numbers.
+
+    Example:
+        >>> a, b = Rows.of([torch.tensor([7, 8])]), Rows.of([torch.tensor([9])])
+        >>> pairs(a, b)(torch.tensor([0])).tolist()
+        [[[8, 9], [10, 0]]]
+    """
+
+    def numbers(indices: Tensor) -> Tensor:
+        # Both rows of all samples get one width; an empty batch has width 1.
+        lengths = [rows.lengths[indices] for rows in (first, second)]
+        width = max(1, *(int(length) for length in torch.cat(lengths)))
+        return torch.stack([first(indices, width), second(indices, width)], 1)
+
+    return numbers
 
 
 def pair_dataset(

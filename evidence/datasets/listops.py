@@ -22,9 +22,11 @@ from fredholm.errors import DataError, OptionError
 from fredholm.lab.data.catalogue.copy_memory import SPLITS, check_counts
 from fredholm.lab.data.formats import read_bytes
 from fredholm.lab.data.kinds.sequences import SEQUENCES
-from fredholm.lab.data.kinds.tokens import Rows, TokenDataset, generated
+from fredholm.lab.data.kinds.tokens import Rows, TokenDataset
 from fredholm.lab.data.registry import Entry, Request, register_dataset
 from fredholm.lab.data.splits import place_of
+
+from .generated import generated
 
 SYMBOLS = (*"0123456789", "[MIN", "[MAX", "[MED", "[SM", "]")
 END = SYMBOLS.index("]")

@@ -13,11 +13,10 @@ from torch import Tensor
 
 from fredholm.errors import DataError, OptionError
 from fredholm.lab.data.counter import permutation
-from fredholm.lab.data.files.off import parse_off
 from fredholm.lab.data.formats import read_bytes
 from fredholm.lab.data.hdf5 import read_hdf5
 from fredholm.lab.data.kinds.points import POINTS, PointDataset
-from fredholm.lab.data.meshes import sample_surface, unit_ball
+from fredholm.lab.data.meshes import parse_off, sample_surface, unit_ball
 from fredholm.lab.data.registry import Entry, Request, register_dataset
 from fredholm.lab.data.splits import stratified
 

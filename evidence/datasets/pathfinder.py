@@ -23,11 +23,14 @@ from torch import Tensor
 
 from fredholm.errors import DataError, OptionError
 from fredholm.lab.data.catalogue.copy_memory import SPLITS, check_counts
-from fredholm.lab.data.kinds.images import ArrayDataset, decoded
+from fredholm.lab.data.kinds.images import ArrayDataset
+from fredholm.lab.data.kinds.picture_files import decoded
 from fredholm.lab.data.kinds.sequences import SEQUENCES
-from fredholm.lab.data.kinds.tokens import TokenDataset, generated, image_tokens
+from fredholm.lab.data.kinds.tokens import TokenDataset, image_tokens
 from fredholm.lab.data.registry import Entry, Request, register_dataset
 from fredholm.lab.data.splits import stratified
+
+from .generated import generated
 
 SIDE, PADDING, SEED_DISTANCE = 32, 1.0, 7.0
 DASH, GAP, THICKNESS, CLEARANCE = 2.0, 1.0, 0.5, 1.75

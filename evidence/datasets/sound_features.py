@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fredholm.errors import DataError, OptionError
-from fredholm.lab.data.audio import read_sound
+from fredholm.lab.data.files.sounds import read_sound
 
 
 def read_wav(path: Path, rate: int, content: bytes | None = None) -> Float[Tensor, " samples"]:

@@ -22,7 +22,7 @@ from fredholm.lab.data.catalogue.copy_memory import SPLITS
 from fredholm.lab.data.clients import APT, tar_stream
 from fredholm.lab.data.counter import integers, permutation, uniform
 from fredholm.lab.data.create import source_folder
-from fredholm.lab.data.kinds.images import decoded
+from fredholm.lab.data.kinds.picture_files import decoded
 from fredholm.lab.data.registry import Entry, Request, register_dataset
 from fredholm.lab.data.sources import Package
 from fredholm.lab.data.splits import place_of

@@ -14,7 +14,8 @@ from fredholm.errors import DataError, OptionError
 from fredholm.lab.data.boxes import read_annotation
 from fredholm.lab.data.clients import PIP
 from fredholm.lab.data.create import source_folder
-from fredholm.lab.data.kinds.images import ArrayDataset, decoded
+from fredholm.lab.data.kinds.images import ArrayDataset
+from fredholm.lab.data.kinds.picture_files import decoded
 from fredholm.lab.data.registry import Entry, Request, register_dataset
 from fredholm.lab.data.sources import Package, PinnedFile
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fredholm.errors import DataError
 from fredholm.lab.data.formats import read_bytes
-from fredholm.lab.data.kinds.images import read_picture
+from fredholm.lab.data.kinds.picture_files import read_picture
 from fredholm.lab.data.kinds.questions import QUESTIONS, QuestionDataset
 from fredholm.lab.data.registry import Entry, Request, register_dataset
 from fredholm.lab.data.splits import SPLIT_SEED

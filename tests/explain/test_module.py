@@ -359,7 +359,7 @@ def test_an_image_as_the_model_takes_it(tmp_path):
 def test_a_picture_is_read_as_those_of_the_training(tmp_path):
     from PIL import Image
 
-    from fredholm.lab.data.kinds.images import read_picture, read_plain
+    from fredholm.lab.data.kinds.picture_files import read_picture, read_plain
 
     from .conftest import tiny_model
 

@@ -308,11 +308,11 @@ def test_samples_that_do_not_fit_are_named():
         model.fit([(np.arange(10)[::-1], row) for row in X], y)
     with pytest.raises(OptionError, match=r"sample 2: expected finite numbers .*, got inf"):
         model.fit(np.where(np.arange(12)[:, None, None] == 2, np.inf, X), y)
-    with pytest.raises(OptionError, match="one class only"):
+    with pytest.raises(OptionError, match="y: expected two classes or more, got"):
         model.fit(X, np.zeros(12))
     with pytest.raises(OptionError, match="X, sample 2: expected a finite answer"):
         model.fit(X, y).predict(np.where(np.arange(12)[:, None, None] == 2, 3e38, X))
-    with pytest.raises(ShapeError, match="fields go with fields"):
+    with pytest.raises(ShapeError, match="y: expected an array per sample for kind='fields'"):
         FredholmRegressor(kind="series", **TINY).fit(X, X)
     with pytest.raises(OptionError, match="device: expected one of auto, cpu, cuda, got 'tpu'"):
         model.set_params(device="tpu").fit(X, y)
@@ -431,7 +431,7 @@ def test_fields_on_points_have_as_many_finite_values_as_points():
     with pytest.raises(OptionError, match="X, sample 3: expected finite numbers, got NaN"):
         fitted.predict(list(zip(holes(places), values)))
     moved = [*y[:3], np.append(y[3], y[4][0]), y[4][1:], *y[5:]]
-    with pytest.raises(ShapeError, match=r"y, sample 3: received \(6,\); the answer is \(5,\)"):
+    with pytest.raises(ShapeError, match=r"y, sample 3: expected \(5,\), .* got \(6,\)"):
         fitted.score(list(zip(places, values)), moved)
 
 
@@ -439,7 +439,7 @@ def test_fields_on_a_grid_are_answered_on_the_same():
     X = np.random.default_rng(0).normal(size=(8, 4, 6))
     model = FredholmRegressor(**TINY).fit(X, X)
     assert model.score(X, X[:, None]) == model.score(X, X)
-    with pytest.raises(ShapeError, match=r"y, sample 0: received \(6, 4\); the answer is \(4, 6\)"):
+    with pytest.raises(ShapeError, match=r"y, sample 0: expected \(4, 6\), .* got \(6, 4\)"):
         model.score(X, X.swapaxes(1, 2))
     with pytest.raises(ShapeError, match=r"y: .* the grid of X, \(4, 6\), got \(6, 4\)"):
         model.fit(X, X.swapaxes(1, 2))
@@ -490,9 +490,11 @@ def test_times_between_the_steps_of_training_are_refused():
     np.testing.assert_allclose(shares, model.predict_proba(X), atol=1e-6)
     slower = model.predict_proba([(3 * times, row) for row in X])
     assert np.abs(slower - shares).max() > 1e-4
-    with pytest.raises(OptionError, match=r"X, sample 0: has a point every 0\.05; the model"):
+    with pytest.raises(
+        OptionError, match=r"X, sample 0: expected equal steps .* got a point every 0\.05;"
+    ):
         model.predict([(0.5 * times, row) for row in X])
-    with pytest.raises(OptionError, match="X, sample 0: has a point after"):
+    with pytest.raises(OptionError, match=r"X, sample 0: .* got a point after"):
         model.predict([(times + times**2, row) for row in X])
 
 

@@ -15,8 +15,7 @@ from fredholm.data import CloudAugment, PointDataset
 from fredholm.errors import DataError, OptionError, ShapeError
 from fredholm.lab import data
 from fredholm.lab.data import clients
-from fredholm.lab.data.files.off import parse_off
-from fredholm.lab.data.meshes import sample_surface
+from fredholm.lab.data.meshes import parse_off, sample_surface
 
 CUBE = b"""OFF
 8 6 0

@@ -17,7 +17,7 @@ from fredholm.integral.registry import import_file
 from fredholm.lab import data
 from fredholm.lab.data import registry
 from fredholm.lab.data.files import open_files
-from fredholm.lab.data.kinds.images import read_picture, read_plain
+from fredholm.lab.data.kinds.picture_files import read_picture, read_plain
 from tests.lab.data.fixtures import (
     cifar_arrays,
     idx_arrays,

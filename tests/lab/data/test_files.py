@@ -448,8 +448,8 @@ def test_groups_and_times_that_files_do_not_have_are_refused(tmp_path):
     )
     assert open_files(tmp_path / "p", {"split": "random"}).reading.split == "random"
     for rule in ("group", "time"):  # of a run on a table; nothing is divided where it answers
-        run = Reading.from_dict({"kind": "images", "group": "patient", "split": rule})
-        asked = collect_folders(tmp_path / "p", "p", run, PICTURES, labelled=False)
+        run = Reading(kind="images", group="patient", split=rule)
+        asked = collect_folders(tmp_path / "p", run, PICTURES, labelled=False)
         assert len(asked) == 12
     lines = [f"{i},2,3:{'ab'[i % 2]}" for i in range(12)]
     path = write(tmp_path / "a.ts", "@classLabel true a b", "@data", *lines)
@@ -933,9 +933,15 @@ def test_regular_series_are_asked_at_their_step_at_multiples_and_not_between(tmp
     lost = read(np.delete(even, [2, 5]))
     assert lost.isnan().flatten().nonzero().flatten().tolist() == [2, 5]
     for times, said in (
-        (0.5 * even, r"a point every 0.05; the model was trained on one every 0.1, and needs"),
-        (100 * even, r"a point every 10; .* equal steps of 0.1 or whole multiples of it, 10 at"),
-        (even**2 + even, r"has a point after 0.11 to 0.23; .* or train on irregular times"),
+        (
+            0.5 * even,
+            r"expected equal steps of 0.1 .* trained on one every 0.1, got a point every 0.05",
+        ),
+        (
+            100 * even,
+            r"steps of 0.1 or whole multiples of it, 10 at most, .* got a point every 10",
+        ),
+        (even**2 + even, r"got a point after 0.11 to 0.23; .* or train on irregular times"),
     ):
         with pytest.raises(DataError, match=said):
             read(times)
@@ -947,7 +953,9 @@ def test_regular_series_are_asked_at_their_step_at_multiples_and_not_between(tmp
     np.savez(tmp_path / "b.npz", **plain)
     bare = open_files(tmp_path / "b.npz").dataset("train").describe()
     assert torch.equal(read(3 * even, bare), same)  # no step is known
-    with pytest.raises(DataError, match="was trained on series without times, and needs equal"):
+    with pytest.raises(
+        DataError, match="expected equal steps, as the model was trained on series without times"
+    ):
         read(even**2 + even, bare)
 
 

@@ -194,7 +194,7 @@ def test_folders_without_series(tmp_path):
         data.create_dataset("ts-folder", "train")
     refused = (
         ({"every": 0}, "every: expected an integer of 1 or more, got 0"),
-        ({"drop": 1.0}, "drop: expected a share in .*, got 1.0"),
+        ({"drop": 1.0}, "drop: expected a rate in .*, got 1.0"),
         ({"scale": "x"}, "scale: expected 'file' or 'series', got 'x'"),
     )
     for options, message in refused:

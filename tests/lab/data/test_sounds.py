@@ -14,8 +14,8 @@ import torch
 from scipy.io import wavfile
 
 from fredholm.errors import DataError
-from fredholm.lab.data.audio import read_sound
 from fredholm.lab.data.files import open_files
+from fredholm.lab.data.files.sounds import read_sound
 from fredholm.lab.data.files.unlabelled import read_unlabelled
 
 from ...tolerances import assert_close
@@ -143,7 +143,7 @@ def test_a_run_reads_its_rate_and_whole_steps_of_it(folder, tmp_path):
     assert there[0, :, 0].tolist() == [i % 2 == 0 for i in range(half.shape[1])]
     assert_close(half[there], whole.batch([0])[:, ::2].ravel(), dtype=torch.float32)
     write_wav(tmp_path / "twice.wav", tone(0, 0, 2 * RATE), 2 * RATE)
-    with pytest.raises(DataError, match=r"a point every 0.000625; .* one every 0.00125"):
+    with pytest.raises(DataError, match=r"one every 0.00125, got a point every 0.000625;"):
         read_unlabelled([tmp_path / "twice.wav"], facts, encoder)
 
 

@@ -187,7 +187,7 @@ def test_options_that_do_not_fit(tmp_path, options, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"id\tsentiment\ttext\r\n1\t2.5\tfine \xff film", "not UTF-8 at byte 30"),
+        (b"id\tsentiment\ttext\r\n1\t2.5\tfine \xff film", "expected UTF-8, got other bytes at 30"),
         (b"id,sentiment,text\n1,2.5,fine", "expected the header id, .*, got 'id,sentiment,text'"),
         (b"", "expected the header .*, got ''"),
         (b"id\tsentiment\ttext\r\n", "expected at least one review"),

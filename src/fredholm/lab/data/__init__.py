@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .create import create_dataset as create_dataset
     from .fetching import fetch as fetch
     from .kinds.dataset import LabelledDataset as LabelledDataset
+    from .kinds.dataset import limit_samples as limit_samples
     from .kinds.fields import FieldDataset as FieldDataset
     from .kinds.graphs import Graph as Graph
     from .kinds.graphs import GraphDataset as GraphDataset
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
     from .splits import stratified as stratified
     from .stored import StoredRows as StoredRows
     from .stored import rows_of_parquet as rows_of_parquet
-    from .subset import limit_samples as limit_samples
     from .vocabulary import Vocabulary as Vocabulary
 
 # Names are looked up when they are first used, so that reading a file does not wait for torch. The
@@ -94,7 +94,7 @@ _PLACES = {
     "get_entry": "registry",
     "image_sequences": "kinds.sequences",
     "image_tokens": "kinds.tokens",
-    "limit_samples": "subset",
+    "limit_samples": "kinds.dataset",
     "list_datasets": "registry",
     "make_loader": "loader",
     "mixup": "augment",

@@ -98,7 +98,7 @@ def find_annotations(folder: Path) -> dict[str, Path]:
 
 def box_mask(annotation: Annotation, image_size: tuple[int, int]) -> Bool[Tensor, "h w"]:
     """Return the filled boxes of a picture that was resized to just cover ``image_size`` = (H, W)
-    and centre-cropped, as :func:`.images.read_picture` does.
+    and centre-cropped, as :func:`.picture_files.read_picture` does.
 
     Example:
         >>> whole = Annotation((4, 2), (("cat", (0, 0, 2, 2)),))

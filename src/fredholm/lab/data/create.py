@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +14,21 @@ import torch
 from ...errors import DataError, OptionError, suggest
 from .counter import permutation
 from .fetching import fetch
+from .formats import LabelledImages
 from .install import has_files, installed_files, source_of, verify_installed
 from .kinds.dataset import LabelledDataset
 from .kinds.images import ArrayDataset, resize
 from .kinds.kind import Kind
-from .kinds.sequences import SequenceDataset, image_sequences
-from .kinds.tokens import TokenDataset, image_tokens
+from .kinds.language import HiddenTokens, NextTokens
+from .kinds.sequences import image_sequences
+from .kinds.texts import TextOptions
+from .kinds.tokens import image_tokens
 from .registry import Entry, Request, data_root, dataset_path, get_entry
 from .sources import PinnedFile
 from .splits import check_fraction, check_split
 from .vocabulary import Vocabulary
 
 _EXAMPLES = {"path": "FOLDER", "image_size": "224"}
-Arrays = tuple[np.ndarray, np.ndarray]
 
 
 def create_dataset(
@@ -126,7 +128,7 @@ def create_dataset(
         )
     if masked is None:
         return dataset
-    return dataset.hidden(masked)
+    return HiddenTokens(dataset, masked)
 
 
 def find_kind(
@@ -234,9 +236,7 @@ class ImageOptions:
             )
 
 
-def create_arrays(
-    request: Request, read: Callable[[str], Arrays]
-) -> ArrayDataset | SequenceDataset | TokenDataset:
+def create_arrays(request: Request, read: Callable[[str], LabelledImages]) -> LabelledDataset:
     """Return the samples of a request, in memory: its split, at its image size, as images or as
     sequences of their pixels.
 
@@ -271,6 +271,20 @@ def create_arrays(
     if options.sequence == "permuted":
         return image_sequences(result, permutation(images[0, 0].numel(), options.seed))
     return image_sequences(result)
+
+
+def create_next_tokens(request: Request, documents: Mapping[str, Sequence[str]]) -> NextTokens:
+    """Return the documents of a request's split, one after another, by default as characters.
+
+    Args:
+        documents: of each split; those of ``train`` determine the vocabulary.
+    """
+    options = (request.text or TextOptions()).by_characters()
+    own = documents[request.split]
+    vocabulary = options.make_vocabulary(documents["train"])
+    # Half the memory of int64, to which a batch is converted when it is read.
+    numbers = torch.tensor(vocabulary.encode("\n".join(own)), dtype=torch.int32)
+    return NextTokens(request.entry.name, request.split, numbers, vocabulary, options.length, own)
 
 
 def source_folder(

@@ -23,6 +23,8 @@ from jaxtyping import UInt8
 
 from ...errors import DataError, require
 
+LabelledImages = tuple[UInt8[np.ndarray, "n c h w"], UInt8[np.ndarray, " n"]]
+"""Images, and the class number of each."""
 CIFAR_RECORD = 1 + 3 * 32 * 32
 # What a file may unpack to: this many bytes, or this many times its own size if that is more.
 UNPACKED_BYTES = 4 * 2**30
@@ -77,16 +79,17 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_utf8(path: Path) -> str:
-    """Return the text of a file, decompressed if it starts like gzip.
+    """Return the text of a file without a byte order mark, decompressed if it starts like gzip.
 
     Raises:
         DataError: as :func:`read_bytes`, or a text that is not UTF-8.
     """
     try:
-        return read_bytes(path).decode("utf-8")
+        return read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(
-            f"{path}: not UTF-8 at byte {error.start:,}; it is corrupt or another file"
+            f"{path}: expected UTF-8, got other bytes at {error.start:,}; it is corrupt or another "
+            "file"
         ) from error
 
 
@@ -117,9 +120,9 @@ def read_idx(path: Path) -> UInt8[np.ndarray, "..."]:
     return np.frombuffer(content, np.uint8, offset=header).reshape(shape).copy()
 
 
-def read_cifar_binary(path: Path) -> tuple[UInt8[np.ndarray, "n 3 32 32"], UInt8[np.ndarray, " n"]]:
-    """Return images and labels of a ``.bin`` file of CIFAR-10: records of one label byte and
-    3 × 32 × 32 pixel bytes.
+def read_cifar_binary(path: Path) -> LabelledImages:
+    """Return images (N, 3, 32, 32) and labels of a ``.bin`` file of CIFAR-10: records of one label
+    byte and 3 × 32 × 32 pixel bytes.
 
     Raises:
         DataError: an incomplete record, or none.
@@ -164,8 +167,8 @@ def opened_picture(path: Path | str, content: bytes | None = None) -> Iterator[A
         ) from error
 
 
-def read_png_rows(path: Path, side: int = 32) -> UInt8[np.ndarray, "n 3 h w"]:
-    """Return images that are stored as the rows of one RGB picture of width ``side``².
+def read_png_rows(path: Path) -> UInt8[np.ndarray, "n 3 32 32"]:
+    """Return images of 32 × 32 that are stored as the rows of one RGB picture of width 1,024.
 
     Raises:
         DataError: the picture is damaged, not RGB, or of another width.
@@ -174,12 +177,12 @@ def read_png_rows(path: Path, side: int = 32) -> UInt8[np.ndarray, "n 3 h w"]:
     with opened_picture(path) as image:
         mode = image.mode
         pixels = np.asarray(image)
-    if mode != "RGB" or pixels.shape[1] != side * side:
+    if mode != "RGB" or pixels.shape[1] != 1024:
         raise DataError(
-            f"{path}: expected RGB of width {side * side}, one image per row, got {mode} of width "
+            f"{path}: expected RGB of width 1024, one image per row, got {mode} of width "
             f"{pixels.shape[1]}; it is another file"
         )
-    return np.ascontiguousarray(pixels.reshape(-1, side, side, 3).transpose(0, 3, 1, 2))
+    return np.ascontiguousarray(pixels.reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2))
 
 
 def read_json_labels(path: Path, classes: int) -> UInt8[np.ndarray, " n"]:

@@ -49,7 +49,7 @@ def is_frame(data: Any) -> bool:
     return _labels(data) is not None
 
 
-def plain_samples(samples: Any, kind: str, known: Names | None = None) -> Plain:
+def plain_samples(samples: Any, kind: str, known: Names | None) -> Plain:
     """Return samples as arrays, columns in one order: that of ``known``, else of the first sample.
 
     A time index of a series (dates or floats) becomes its times. Rows and texts stay as they are.

@@ -30,8 +30,7 @@ def read_hdf5(path: Path) -> dict[str, np.ndarray]:
     try:
         with h5py.File(path, "r") as file:
             _refuse_links(h5py, file, path)
-            datasets = _datasets_of(h5py, file)
-            _refuse_sources(datasets, path)
+            _refuse_sources(h5py, file, path)
 
             # Sizes come from headers, so that nothing is allocated for a file that declares too
             # much. Data sets in groups are not read: their names could be anything.
@@ -70,28 +69,21 @@ def _refuse_links(h5py: Any, file: Any, path: Path) -> None:
         )
 
 
-def _datasets_of(h5py: Any, file: Any) -> dict[str, Any]:
-    """Return all data sets of a file without links into others, by their paths within it."""
-    found: dict[str, Any] = {}
-
-    def visit(name: str, item: Any) -> None:
-        if isinstance(item, h5py.Dataset):
-            found[name] = item
-
-    file.visititems(visit)
-    return found
-
-
-def _refuse_sources(datasets: dict[str, Any], path: Path) -> None:
-    """Refuse data sets whose values lie in other files.
+def _refuse_sources(h5py: Any, file: Any, path: Path) -> None:
+    """Refuse data sets whose values lie in other files, in a file without links into others.
 
     A virtual data set of the same file is refused as well: what it maps may lie outside.
 
     Raises:
         DataError: naming the first.
     """
-    for name, item in datasets.items():
+    found: list[tuple[str, Any]] = []
+    # The visit goes on as long as the function returns None.
+    file.visititems(lambda name, item: found.append((name, item)))
+    for name, item in found:
         way = None
+        if not isinstance(item, h5py.Dataset):
+            continue
         if item.external:
             way = "external storage"
         elif item.is_virtual:

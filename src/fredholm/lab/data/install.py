@@ -11,11 +11,15 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ...errors import DataError
+from ...files import write_json
 from .formats import sha256
-from .registry import Entry
 from .sources import PinnedFile, Source
+
+if TYPE_CHECKING:
+    from .registry import Entry
 
 MANIFEST = "manifest.json"
 
@@ -146,10 +150,7 @@ def write_manifest(
         "archive_sha256": archive_sha256,
         "files": {file.name: {"bytes": file.bytes, "sha256": file.sha256} for file in files},
     }
-    with (folder / MANIFEST).open("w") as out:
-        json.dump(record, out, indent=2)
-        out.flush()
-        os.fsync(out.fileno())
+    write_json(folder / MANIFEST, record)
 
 
 def swap_in(new: Path, target: Path, trash: Path) -> None:

@@ -12,19 +12,18 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn import functional
 
 from ...errors import DataError, OptionError, ShapeError
 from .files.collection import TRAIN, VAL, Collection
-from .files.datasets import as_read, labels_of
+from .files.datasets import as_predicted, batches_of, labels_of
 from .files.scaling import channel_scales
 from .files.source import LARGEST_SIDE, Source
 from .kinds.dataset import Indices, LabelledDataset, index_tensor
 from .kinds.images import ImageDataset, standardised
-from .kinds.sequences import padded
+from .kinds.picture_files import resized
 from .kinds.texts import TextOptions, encode_rows
 from .samples import times_word
-from .splits import SPLIT_SEED, stratified
+from .splits import SPLIT_SEED, held_out
 from .vocabulary import Vocabulary
 
 Rows = Callable[[Sequence[int]], Tensor]
@@ -47,12 +46,11 @@ class MemorySource(Source):
         self.path = Path(collection.name)
         self.collection = collection
         self.asked = collection.reading
-        self.parts = np.full(len(collection), TRAIN, np.int8)
-        self.parts[_held(collection, held, SPLIT_SEED + seed)] = VAL
-        self.training = np.flatnonzero(self.parts == TRAIN)
-
         # Samples without classes have one code, so "no sample is left" is found in the same way.
         codes = getattr(collection.labels, "codes", np.zeros(len(collection), np.int64))
+        self.parts = np.full(len(collection), TRAIN, np.int8)
+        self.parts[_held(codes, held, SPLIT_SEED + seed)] = VAL
+        self.training = np.flatnonzero(self.parts == TRAIN)
         lost = np.setdiff1d(codes, codes[self.training])
         if len(lost):
             raise OptionError(
@@ -82,7 +80,7 @@ class MemorySource(Source):
         result = FloatImages(
             self.name,
             split,
-            _resized(images, image_size or self.image_size),
+            resized(images, image_size or self.image_size),
             labels_of(self, chosen),
             self.classes,
             trained.mean((0, 2, 3), dtype=np.float64).tolist(),
@@ -97,15 +95,12 @@ class MemorySource(Source):
         return result
 
 
-def _held(collection: Collection, share: float, seed: int) -> np.ndarray:
+def _held(codes: np.ndarray, share: float, seed: int) -> np.ndarray:
     """Return the held-out samples: of each class, or, where all classes are too small, of all."""
-    one_class = np.zeros(len(collection))
-    held = one_class
-    for strata in (getattr(collection.labels, "codes", one_class), one_class):
-        held = stratified(torch.as_tensor(strata).long(), share, seed)[1].numpy()
-        if len(held):
-            break
-    return held
+    held = held_out(codes, share, seed)
+    if len(held):
+        return held
+    return held_out(np.zeros_like(codes), share, seed)
 
 
 class FloatImages(ImageDataset):
@@ -128,19 +123,6 @@ class FloatImages(ImageDataset):
     def raw(self, indices: Indices) -> tuple[Float[Tensor, "b c h w"], Tensor]:
         indices = index_tensor(indices)
         return self.images[indices], self.labels[indices]
-
-    def normalise(self, images: Float[Tensor, "*b c h w"]) -> Float[Tensor, "*b c h w"]:
-        """Return (value − mean) / std."""
-        return standardised(images, self.mean, self.std)
-
-
-def _resized(images: Float[Tensor, "n c h w"], size: tuple[int, int]) -> Float[Tensor, "n c i j"]:
-    """Return images at another size; those that have it stay as they are."""
-    if tuple(images.shape[-2:]) == tuple(size):
-        return images
-    return functional.interpolate(
-        images, tuple(size), mode="bilinear", antialias=True, align_corners=False
-    )
 
 
 # --- prediction -----------------------------------------------------------------------------------
@@ -179,7 +161,12 @@ def read_samples(collection: Collection, facts: Mapping[str, Any], encoder: Any)
         warn_of_cut(int(cut.sum()), len(cut), length)
         return lambda chosen: numbers[list(chosen)]
 
-    _check_channels(collection, encoder)
+    # Of rows, each column is a point; their number is checked with the columns.
+    if kind != "rows" and collection.width != encoder.channels:
+        raise ShapeError(
+            f"X: expected samples of {encoder.channels} channels, on which the estimator was "
+            f"fitted, got {collection.width}; give the same channels"
+        )
     _check_clock(collection, facts)
     if kind == "images":
         _check_scale(collection, facts)
@@ -187,7 +174,7 @@ def read_samples(collection: Collection, facts: Mapping[str, Any], encoder: Any)
         size = encoder.image_size
         mean = facts["mean"]
         std = facts["std"]
-        return lambda chosen: standardised(_resized(images[list(chosen)], size), mean, std)
+        return lambda chosen: standardised(resized(images[list(chosen)], size), mean, std)
     if kind == "fields" and collection.coordinates is None:
         fields = collection.samples
         shift = facts["shift"]
@@ -195,34 +182,11 @@ def read_samples(collection: Collection, facts: Mapping[str, Any], encoder: Any)
         return lambda chosen: standardised(torch.from_numpy(fields[list(chosen)]), shift, scale)
 
     try:
-        rows = as_read(collection, scaling)
+        rows = as_predicted(collection, scaling)
     except DataError as error:
         # Those samples came as an argument, not from a file.
         raise OptionError(str(error)) from error
-    if kind == "clouds":
-        rows = rows[:, : scaling["points"]]
-    if isinstance(rows, Tensor):
-        return lambda chosen: rows[list(chosen)]
-    return lambda chosen: padded([rows[i] for i in chosen])
-
-
-def _check_channels(collection: Collection, encoder: Any) -> None:
-    # Of rows, each column is a point; their number is checked with the columns.
-    if collection.kind == "rows":
-        return
-    sample = collection.samples[0]
-    places = collection.coordinates
-    if collection.kind in ("images", "fields") and places is None:
-        width = sample.shape[0]
-    else:
-        width = sample.shape[1]
-    if places is not None:
-        width += places[0].shape[1]
-    if width != encoder.channels:
-        raise ShapeError(
-            f"X: expected samples of {encoder.channels} channels, on which the estimator was "
-            f"fitted, got {width}; give the same channels"
-        )
+    return batches_of(rows)
 
 
 def _check_clock(collection: Collection, facts: Mapping[str, Any]) -> None:

@@ -10,19 +10,18 @@ import math
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from ...errors import DataError
 from .formats import check_declared
 
-OBJECTS = "holds Python objects, which are not loaded"
 _DAMAGED = (ValueError, OSError, EOFError, SyntaxError, zlib.error, zipfile.BadZipFile)
 
 
-def read_npy(path: Path) -> np.ndarray:
-    """Return the array of a ``.npy`` file.
+def read_npy(path: Path, mapped: Literal["r"] | None = None) -> np.ndarray:
+    """Return the array of a ``.npy`` file, with ``mapped`` "r" as a view of the disk.
 
     Raises:
         DataError: a missing, truncated or damaged file, or one of Python objects.
@@ -34,7 +33,7 @@ def read_npy(path: Path) -> np.ndarray:
         # NumPy would allocate them before it noticed that they are not there.
         if declared > path.stat().st_size:
             raise ValueError(f"its header declares {declared:,} bytes")
-        return np.load(path, allow_pickle=False)
+        return np.load(path, mapped, allow_pickle=False)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file; correct the path") from None
     except _DAMAGED as error:
@@ -91,8 +90,8 @@ def _check_member(packed: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) 
         header = _header_of(file)
         if header.has_objects:
             raise DataError(
-                f"{path}: {OBJECTS}; save series of unequal length as values (all points, "
-                "channels) and lengths (series), or padded with NaN"
+                f"{path}: holds Python objects, which are not loaded; save series of unequal "
+                "length as values (all points, channels) and lengths (series), or padded with NaN"
             )
         declared = header.nbytes + file.tell()
     if declared > member.file_size:
@@ -102,16 +101,11 @@ def _check_member(packed: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) 
         )
 
 
-class _Header:
+class _Header(NamedTuple):
     """The declarations of a ``.npy`` header about its array."""
 
-    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]):
-        # Python's integers do not overflow; NumPy's product could pass for a small array.
-        count = math.prod(int(length) for length in shape)
-        self.has_objects = dtype.hasobject
-        self.nbytes = count * dtype.itemsize
-        if count < 0:
-            raise ValueError(f"its header declares the shape {shape}")
+    nbytes: int
+    has_objects: bool
 
 
 def _header_of(file: Any) -> _Header:
@@ -125,4 +119,8 @@ def _header_of(file: Any) -> _Header:
     if version != (1, 0):
         read = np.lib.format.read_array_header_2_0
     shape, _, dtype = read(file)
-    return _Header(shape, dtype)
+    # Python's integers do not overflow; NumPy's product could pass for a small array.
+    count = math.prod(int(length) for length in shape)
+    if count < 0:
+        raise ValueError(f"its header declares the shape {shape}")
+    return _Header(count * dtype.itemsize, dtype.hasobject)

@@ -15,6 +15,7 @@ from ...errors import DataError, OptionError
 from ...registry import Registry
 from .. import checkout
 from ..checkout import where_to_get
+from .install import source_of, state_of
 from .kinds.dataset import LabelledDataset
 from .kinds.images import IMAGES
 from .kinds.kind import Kind
@@ -243,9 +244,6 @@ def describe(name: str, root: str | os.PathLike[str] | None = None) -> dict[str,
         >>> describe("digits")["state"]
         'embedded'
     """
-    # install.py imports this file.
-    from .install import source_of, state_of
-
     entry = get_entry(name)
     # A data set that is made from another one's files has no sources of its own.
     files = get_entry(entry.base) if entry.base else entry

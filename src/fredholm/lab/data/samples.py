@@ -104,9 +104,7 @@ def collect_samples(samples: Any, kind: str, task: str) -> Collection:
             blank text.
     """
     reading = Reading(kind=kind, task=task, split="random")
-    result = Collection(
-        "samples", reading, None, None, lambda number: {"file": "X", "sample": number}
-    )
+    result = Collection(reading, None, lambda i: {"file": "X", "sample": i}, name="samples")
     _FILL[kind](result, samples)
     return result
 

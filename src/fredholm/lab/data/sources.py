@@ -19,6 +19,16 @@ class PinnedFile:
     sha256: str
 
 
+def files_in(folder: str, *files: tuple[str, int, str]) -> tuple[PinnedFile, ...]:
+    """Return pinned files of one folder of a package: the name, size and checksum of each.
+
+    Example:
+        >>> files_in("package/data", ("a.txt", 3, "ba78..."))[0].member
+        'package/data/a.txt'
+    """
+    return tuple(PinnedFile(name, f"{folder}/{name}", size, digest) for name, size, digest in files)
+
+
 @dataclass(frozen=True)
 class Client:
     """A registry's ordinary client, which downloads one archive. No host is named here: mirrors,
@@ -149,17 +159,10 @@ class Address:
     url: str
     files: tuple[PinnedFile, ...]
     published: str
-    derive: None = None
 
-    @property
-    def kind(self) -> str:
-        """The name of this source in manifests."""
-        return "address"
-
-    @property
-    def title(self) -> str:
-        """The name of this source in tables and messages."""
-        return self.url
+    # The name of this source in manifests; its files are not made of an archive.
+    kind = "address"
+    derive = None
 
     @property
     def name(self) -> str:
@@ -170,14 +173,13 @@ class Address:
         return self.published
 
     @property
-    def archive_bytes(self) -> int:
-        """Bytes of the download."""
-        return self.total_bytes
-
-    @property
     def total_bytes(self) -> int:
         """Bytes on disk."""
         return sum(file.bytes for file in self.files)
+
+    # In tables and messages it is called by its name; what is downloaded is what is kept.
+    title = name
+    archive_bytes = total_bytes
 
 
 Source = Package | Packages | Address

@@ -116,15 +116,14 @@ def stratified(
         >>> len(rest), [i // 4 for i in held.tolist()]
         (6, [0, 1])
     """
-    # A caller with a tensor has imported torch; one that only describes files need not wait for it.
-    import torch
-
     held = held_out(labels.numpy(force=True), fraction, seed)
     rest = np.setdiff1d(np.arange(len(labels)), held)
-    return torch.from_numpy(rest), torch.from_numpy(held)
+    # Made by a tensor: this file doesn't import torch, for which a description of files would wait.
+    places = labels.cpu().long()
+    return places.new_tensor(rest), places.new_tensor(held)
 
 
-def held_out(labels: np.ndarray, fraction: float | int, seed: int = SPLIT_SEED) -> np.ndarray:
+def held_out(labels: np.ndarray, fraction: float | int, seed: int) -> np.ndarray:
     """Return the held-out rows of :func:`stratified`, sorted."""
     held = [np.zeros(0, np.int64)]
     for label in np.unique(labels).tolist():

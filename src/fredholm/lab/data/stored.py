@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ...errors import DataError, ShapeError, require
 from ...files import cache_folder, digest_json, replacing, storing
+from .numpy_files import read_npy
 
 # torch has few operations on unsigned integers, so they are read as the next larger signed ones.
 SIGNED = {"uint16": np.int32, "uint32": np.int64, "uint64": np.int64}
@@ -89,6 +90,10 @@ class StoredRows:
         values = torch.from_numpy(self._native(mapped[rows[order].numpy()]))
         return torch.empty_like(values).index_copy_(0, order, values)
 
+    def __call__(self, indices: Tensor) -> Tensor:
+        """Return ``self[indices]``, as the functions do that data sets take in place of rows."""
+        return self[indices]
+
     def select(self, chosen: Tensor) -> StoredRows:
         """Return some of the rows; nothing is read."""
         return StoredRows(self.path, self._numbers(chosen), self.window)
@@ -124,14 +129,7 @@ class StoredRows:
         return result
 
     def _map(self) -> Any:
-        try:
-            result = np.load(self.path, mmap_mode="r", allow_pickle=False)
-        except FileNotFoundError:
-            raise DataError(f"{self.path}: no such file; correct the path") from None
-        except (OSError, ValueError, EOFError) as error:
-            raise DataError(
-                f"{self.path}: not a valid .npy file ({error}); the file may be damaged"
-            ) from error
+        result = read_npy(self.path, "r")
         if result.dtype.kind not in "biufc":
             raise DataError(
                 f"{self.path}: expected numbers, got {result.dtype}; save them with np.save"

@@ -7,7 +7,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from ...errors import DataError, OptionError, suggest
@@ -75,8 +76,6 @@ class Vocabulary:
 
     kind: str = "words"
     words: tuple[str, ...] = ()
-    _numbers: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _cutter: Any = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_tokens(self.kind)
@@ -84,13 +83,21 @@ class Vocabulary:
             raise OptionError(
                 f"words: expected none for kind 'bytes', got {len(self.words)}; leave them out"
             )
-        self._numbers.update({word: 2 + i for i, word in enumerate(self.words)})
         # A repeated word would have two numbers, of which encode only ever uses one.
         repeated = len(self.words) - len(self._numbers)
         if repeated:
             raise OptionError(
                 f"words: expected each once, got {repeated} repeated; leave those out"
             )
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {word: 2 + i for i, word in enumerate(self.words)}
+
+    # Made at the first use: most vocabularies are only stored, and it needs an optional package.
+    @cached_property
+    def _cutter(self) -> Any:
+        return cutter(self._numbers, UNKNOWN)
 
     @classmethod
     def of_words(cls, texts: Iterable[str], min_count: int = 2) -> Vocabulary:
@@ -128,13 +135,7 @@ class Vocabulary:
         words = split_words(text)
         if not words:
             return []
-        # The tokenizer is made at the first use: most vocabularies are only stored, and it needs
-        # an optional package.
-        pieces = self._cutter
-        if pieces is None:
-            pieces = cutter(self._numbers, UNKNOWN)
-            object.__setattr__(self, "_cutter", pieces)
-        return pieces.encode(words, is_pretokenized=True).ids
+        return self._cutter.encode(words, is_pretokenized=True).ids
 
     @classmethod
     def of_characters(cls, texts: Iterable[str]) -> Vocabulary:

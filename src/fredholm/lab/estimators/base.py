@@ -34,7 +34,7 @@ from ..training.fit import Fit, Goal, Limits, fit
 from ..training.module import RecipeLearner
 from ..training.recipe import Recipe
 from ..training.tasks import Task, task_of
-from ..training.weights import WeightedTask
+from ..training.weights import WeightedSamples, WeightedTask
 from .options import (
     AUTO,
     accelerator_of,
@@ -45,7 +45,6 @@ from .options import (
     set_operator,
 )
 from .saved import from_json, to_json
-from .weights import weighted_split
 
 NAMES_IN = ("feature_names_in_", "coordinate_names_in_", "answer_names_in_")
 """Names of columns that a fit keeps: of channels, of coordinates, of answers."""
@@ -463,10 +462,13 @@ class Splits(NamedTuple):
 
     def weighted(self, source: MemorySource, weights: np.ndarray) -> Splits:
         """Return splits of which each sample counts by its weight; ``weights`` are of all."""
-        train = weighted_split(self.train, source, weights, "train")
-        if self.val is None:
-            return Splits(train, None)
-        return Splits(train, weighted_split(self.val, source, weights, "val"))
+        result: list[Any] = []
+        for split, samples in zip(self._fields, self):
+            chosen = source.parts == SPLITS.index(split)
+            if samples is not None:
+                samples = WeightedSamples(samples, torch.from_numpy(weights[chosen]).float())
+            result.append(samples)
+        return Splits(*result)
 
 
 def _warn_of_cut_texts(splits: Splits, samples: int) -> None:

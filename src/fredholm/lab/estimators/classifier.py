@@ -134,7 +134,8 @@ class FredholmClassifier(ClassifierMixin, Estimator):
             kind = self.kind or recognise(X)
             if kind == "fields":
                 raise OptionError(
-                    "kind: received 'fields'; a classifier needs another, or a regressor"
+                    "kind: expected samples with a class each, got 'fields'; name another kind, or "
+                    "take FredholmRegressor"
                 )
             weights = check_weights(sample_weight, X)
             kept = None if weights is None else np.flatnonzero(weights)
@@ -147,7 +148,8 @@ class FredholmClassifier(ClassifierMixin, Estimator):
             self.classes_, codes = np.unique(labels, return_inverse=True)
             if len(self.classes_) < 2:
                 raise OptionError(
-                    f"y: one class only, {str(self.classes_[0])!r}; needs two or more"
+                    f"y: expected two classes or more, got {str(self.classes_[0])!r} for every "
+                    "sample; add samples of others"
                 )
             collection.labels = Coded(codes, [str(name) for name in self.classes_])
             self._fit(collection, scaled_weights(self._by_class(codes, weights)))
@@ -189,7 +191,7 @@ class FredholmClassifier(ClassifierMixin, Estimator):
         unknown = next((name for name in given if name not in known), None)
         if unknown is not None:
             raise OptionError(
-                f"class_weight: expected classes of y, got {unknown!r}; y has "
+                f"class_weight: expected classes of y, got {unknown!r}; take some of "
                 f"{first_of([repr(name) for name in known])}"
             )
         # A class without a weight has 1.

@@ -60,7 +60,10 @@ class FredholmRegressor(RegressorMixin, Estimator):
             fields = _are_fields(y)
             kind = self.kind or ("fields" if fields else recognise(X))
             if (kind == "fields") != fields:
-                raise ShapeError("y: fields go with fields, numbers (N,) with all other kinds")
+                raise ShapeError(
+                    "y: expected an array per sample for kind='fields', and numbers (N,) for all "
+                    f"other kinds, got the other for kind={kind!r}; change y or kind"
+                )
             weights = check_weights(sample_weight, X)
             kept = None if weights is None else np.flatnonzero(weights)
             collection = self._collect(X, kind, fitting=True, kept=kept)
@@ -148,5 +151,6 @@ def _check_alike(truth: Any, found: Any) -> None:
     for number, (field, answer) in enumerate(zip(truth, found)):
         if np.squeeze(field).shape != np.squeeze(answer).shape:
             raise ShapeError(
-                f"y, sample {number}: received {np.shape(field)}; the answer is {answer.shape}"
+                f"y, sample {number}: expected {answer.shape}, as its points in X have it, got "
+                f"{np.shape(field)}; give the field at these points"
             )

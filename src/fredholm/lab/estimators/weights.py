@@ -6,14 +6,9 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
-import torch
 from sklearn.utils.validation import check_array, check_consistent_length
 
 from ...errors import OptionError, ShapeError
-from ..data.kinds.dataset import LabelledDataset
-from ..data.memory import MemorySource
-from ..data.splits import SPLITS
-from ..training.weights import WeightedSamples
 
 
 def check_weights(sample_weight: Any, X: Any) -> np.ndarray | None:
@@ -61,11 +56,3 @@ def scaled_weights(weights: np.ndarray | None) -> np.ndarray | None:
     if weights is None or (weights == weights[0]).all():
         return None
     return weights / weights.mean()
-
-
-def weighted_split(
-    samples: LabelledDataset, source: MemorySource, weights: np.ndarray, split: str
-) -> WeightedSamples:
-    """Return a split of which each sample counts by its weight; ``weights`` are of all samples."""
-    chosen = source.parts == SPLITS.index(split)
-    return WeightedSamples(samples, torch.from_numpy(weights[chosen]).float())

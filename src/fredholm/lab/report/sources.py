@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from ...errors import CheckpointError, DataError, OptionError, TrustError, require
 from ...linearization.transformers_folder import load_local, picture_scale
-from ..data.kinds.images import IMAGES, read_as_trained
+from ..data.kinds.images import IMAGES
+from ..data.kinds.picture_files import read_as_trained
 from ..data.numpy_files import read_npy, read_npz
 from ..data.vocabulary import Vocabulary
 from .subject import encoder_config, saved_facts

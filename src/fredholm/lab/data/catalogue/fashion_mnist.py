@@ -5,33 +5,27 @@ from __future__ import annotations
 from ..clients import APT
 from ..create import ImageOptions
 from ..registry import Entry, register_dataset
-from ..sources import Address, Package, PinnedFile
+from ..sources import Address, Package, files_in
 from . import idx
 
-
-def _file(name: str, size: int, digest: str) -> PinnedFile:
-    return PinnedFile(
-        name=name, member=f"usr/share/datasets/fashion-mnist/{name}", bytes=size, sha256=digest
-    )
-
-
-FILES = (
-    _file(
+FILES = files_in(
+    "usr/share/datasets/fashion-mnist",
+    (
         "train-images-idx3-ubyte.gz",
         26421856,
         "b0564c3eedabfbf835052cff8503ea422014ce006caf5b757f851416ee8300c7",
     ),
-    _file(
+    (
         "train-labels-idx1-ubyte.gz",
         29491,
         "0ae29f65d86684f32d1b9c85147786c547b9c6aebcaf235f0400a0cce308b056",
     ),
-    _file(
+    (
         "t10k-images-idx3-ubyte.gz",
         4422079,
         "cc1d090a38ace84dfa1aa66e3ada7c336ef481a96936906477e6dd344da56eaa",
     ),
-    _file(
+    (
         "t10k-labels-idx1-ubyte.gz",
         5125,
         "8d3605d196f4be44669e46906da9733c8131fef761fdbfec72c424d5222f1a05",
@@ -39,29 +33,26 @@ FILES = (
 )
 
 
-def _official(name: str, size: int, digest: str) -> PinnedFile:
-    return PinnedFile(name=name, member="", bytes=size, sha256=digest)
-
-
 # Debian's files are these without the name and the time in the headers of gzip: with both put back
 # they have the MD5 sums that the owner publishes.
-OFFICIAL = (
-    _official(
+OFFICIAL = files_in(
+    "data/fashion",
+    (
         "train-images-idx3-ubyte.gz",
         26421880,
         "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
     ),
-    _official(
+    (
         "train-labels-idx1-ubyte.gz",
         29515,
         "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
     ),
-    _official(
+    (
         "t10k-images-idx3-ubyte.gz",
         4422102,
         "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
     ),
-    _official(
+    (
         "t10k-labels-idx1-ubyte.gz",
         5148,
         "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",

@@ -146,7 +146,7 @@ def _columns(path: Path, task: GlueTask, rows: list[tuple[int, list[str]]]) -> l
         return [int(column) for column in columns]
     header: list[str] = []
     if rows:
-        header = [cell.strip("\ufeff") for cell in rows.pop(0)[1]]
+        header = rows.pop(0)[1]
     if not set(columns) <= set(header):
         raise DataError(
             f"{path}: expected the columns {', '.join(map(str, columns))}, got the header "

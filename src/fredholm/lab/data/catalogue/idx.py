@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-from jaxtyping import UInt8
-
 from ....errors import DataError
 from ..create import create_arrays, source_folder
-from ..formats import check_pairs, read_idx
-from ..kinds.images import ArrayDataset
-from ..kinds.sequences import SequenceDataset
-from ..kinds.tokens import TokenDataset
+from ..formats import LabelledImages, check_pairs, read_idx
+from ..kinds.dataset import LabelledDataset
 from ..registry import Request
 
 PREFIX = {"train": "train", "test": "t10k"}
@@ -38,9 +33,7 @@ def find(folder: Path, part: str, kind: str) -> Path:
     )
 
 
-def read(
-    folder: Path, part: str, classes: int
-) -> tuple[UInt8[np.ndarray, "n 1 h w"], UInt8[np.ndarray, " n"]]:
+def read(folder: Path, part: str, classes: int) -> LabelledImages:
     """Return images (N, 1, H, W) and labels of one part.
 
     Raises:
@@ -60,7 +53,7 @@ def read(
     return images[:, None], labels
 
 
-def create(request: Request) -> ArrayDataset | SequenceDataset | TokenDataset:
+def create(request: Request) -> LabelledDataset:
     """Return the data set of a request; only the files of its part are read."""
     prefix = PREFIX[request.official_split]
     folder = source_folder(request, lambda file: file.name.startswith(prefix))

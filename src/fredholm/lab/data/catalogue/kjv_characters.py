@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import torch
-
 from ..clients import APT
-from ..create import source_folder
+from ..create import create_next_tokens, source_folder
 from ..kinds.language import NextTokens
-from ..kinds.texts import TEXTS, TextOptions
+from ..kinds.texts import TEXTS
 from ..registry import Entry, Request, register_dataset
-from ..sources import Package, PinnedFile
+from ..sources import Package, files_in
 from ..splits import spans
 from .kjv_lzw import KJV_FILE, read_kjv
 
@@ -20,18 +18,10 @@ def create(request: Request) -> NextTokens:
     """Return the data set of a request: verses with line breaks between, the first 90% to train on,
     then 5% each for validation and test.
     """
-    entry = request.entry
-    options = (request.text or TextOptions()).by_characters()
     text = "\n".join(read_kjv(source_folder(request) / KJV_FILE).values())
     places = spans(len(text), request.share, TEST_FRACTION)
-    parts = {split: text[start:stop] for split, (start, stop) in places.items()}
-    vocabulary = options.make_vocabulary([parts["train"]])
-    own = parts[request.split]
-    # A quarter of the memory of int64, to which a batch is converted when it is read.
-    numbers = torch.tensor(vocabulary.encode(own), dtype=torch.int16)
-    return NextTokens(
-        entry.name, request.split, numbers, vocabulary, options.length, documents=[own]
-    )
+    parts = {split: [text[start:stop]] for split, (start, stop) in places.items()}
+    return create_next_tokens(request, parts)
 
 
 PACKAGE = Package(
@@ -40,13 +30,9 @@ PACKAGE = Package(
     version="4.38",
     archive_bytes=2445000,
     archive_sha256="d61b6aad4c51ba9e2800b825325fa6a09e99a0d02a9bb6dc4724fcc4995a1b7a",
-    files=(
-        PinnedFile(
-            name=KJV_FILE,
-            member="usr/lib/bible.data",
-            bytes=1740565,
-            sha256="6c746c2acc8a34bfded980883ff1701a5d68934a1c853ebf88a07b978fe0ae0e",
-        ),
+    files=files_in(
+        "usr/lib",
+        (KJV_FILE, 1740565, "6c746c2acc8a34bfded980883ff1701a5d68934a1c853ebf88a07b978fe0ae0e"),
     ),
 )
 ENTRY = Entry(

@@ -67,11 +67,11 @@ def read_kjv(path: Path) -> dict[Place, str]:
     return verses
 
 
-def expand_lzw(data: bytes, bits: int = 16) -> bytes:
+def expand_lzw(data: bytes) -> bytes:
     """Expand data of the Unix program *compress* in block mode, with or without its header of three
     bytes.
 
-    Codes grow from 9 to ``bits`` bits, low bits first; where their width changes, the rest of eight
+    Codes grow from 9 to 16 bits, low bits first; where their width changes, the rest of eight
     codes is padding.
 
     Raises:
@@ -106,11 +106,11 @@ def expand_lzw(data: bytes, bits: int = 16) -> bytes:
         entry = before + before[:1]
         if code < len(table):
             entry = table[code]
-        if before and len(table) < 1 << bits:
+        if before and len(table) < 1 << 16:
             table.append(before + entry[:1])
         out.append(entry)
         before = entry
-        if len(table) >= 1 << width and width < bits:
+        if len(table) >= 1 << width and width < 16:
             position = start = _next_group(start, position, width)
             width += 1
     return b"".join(out)

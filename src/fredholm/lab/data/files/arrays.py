@@ -43,9 +43,8 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
 
 def collect_arrays(
     files: Sequence[Path],
-    name: str,
     reading: Reading,
-    labelled: bool = True,
+    labelled: bool,
 ) -> Collection:
     """Return the samples of files with the same arrays; those called train and test are the splits.
 
@@ -72,7 +71,6 @@ def collect_arrays(
     result = _joined(collected)
     if labelled:
         result.parts = parts_of(files, counts)
-    result.name = name
     return result
 
 
@@ -208,11 +206,7 @@ def _concatenated(values: list[Any]) -> Any:
     if isinstance(values[0], list):
         return [item for part in values for item in part]
     if isinstance(values[0], Coded):
-        words = []
-        for part in values:
-            # The name behind the last one is that of the code -1.
-            names = [*part.names, ""]
-            words += [names[code] for code in part.codes]
+        words = [word for part in values for word in part.words()]
         return coded(words, known_words(words))
     # NumPy would write 1 and 1.0 as different words beside texts.
     if len({value.dtype.kind for value in values}) > 1:

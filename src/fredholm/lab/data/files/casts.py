@@ -39,21 +39,38 @@ class Coded:
     codes: np.ndarray
     names: list[str]
 
+    def words(self, missing: str = "") -> list[str]:
+        """Return the word of each row."""
+        # The name behind the last one is that of the code -1.
+        names = [*self.names, missing]
+        return [names[code] for code in self.codes]
 
-class _Numbers:
-    """One array for all rows, which grows in place: a large table is in memory once."""
+
+class _Cast:
+    """A column that is read in parts, as many as the table has pieces."""
 
     def __init__(self, name: str):
         self.name = name
+        self.parts: list[Any] = []
+
+    def add(self, array: Any, rows: Rows, writing: Writing) -> list[Odd]:
+        """Cast the next cells, and return those that do not fit."""
+        raise NotImplementedError
+
+    def result(self, table: Any) -> Any:
+        """Return the column. ``table`` names places in errors."""
+        return self.parts
+
+
+class _Numbers(_Cast):
+    """One array for all rows, which grows in place: a large table is in memory once."""
+
+    def __init__(self, name: str):
+        super().__init__(name)
         self.count = 0
         self.values = np.empty(0)
 
-    def add(
-        self,
-        array: Any,
-        rows: Rows,
-        writing: Writing,
-    ) -> list[Odd]:
+    def add(self, array: Any, rows: Rows, writing: Writing) -> list[Odd]:
         values, odd = _as_numbers(array, writing)
         beyond = np.abs(values) > LARGEST
         if beyond.any():
@@ -123,25 +140,18 @@ def _as_numbers(array: Any, writing: Writing) -> tuple[np.ndarray, list[Odd]]:
 
 def _cast(array: Any) -> np.ndarray | None:
     """Return an array of text as numbers; None if a cell is not a number."""
-    import pyarrow
-
     try:
         return array.cast("float64").to_numpy(zero_copy_only=False)
-    except pyarrow.ArrowInvalid:
+    except ValueError:
         return None
 
 
-class _Words:
+class _Words(_Cast):
     def __init__(self, name: str):
+        super().__init__(name)
         self.words: dict[str, int] = {}
-        self.parts = [np.zeros(0, np.int32)]
 
-    def add(
-        self,
-        array: Any,
-        rows: Rows,
-        writing: Writing,
-    ) -> list[Odd]:
+    def add(self, array: Any, rows: Rows, writing: Writing) -> list[Odd]:
         # Each array has its own dictionary; only its few words pass through Python.
         coded = array.dictionary_encode()
         codes = []
@@ -157,7 +167,7 @@ class _Words:
         return []
 
     def result(self, table: Any) -> Coded:
-        return Coded(np.concatenate(self.parts), list(self.words))
+        return Coded(np.concatenate([np.zeros(0, np.int32), *self.parts]), list(self.words))
 
 
 def plain_word(word: str) -> str:
@@ -175,36 +185,16 @@ def plain_word(word: str) -> str:
     return repr(number)
 
 
-class _Texts:
-    def __init__(self, name: str):
-        self.parts: list[str] = []
-
-    def add(
-        self,
-        array: Any,
-        rows: Rows,
-        writing: Writing,
-    ) -> list[Odd]:
+class _Texts(_Cast):
+    def add(self, array: Any, rows: Rows, writing: Writing) -> list[Odd]:
         self.parts += parquet.texts(array)
         return []
 
-    def result(self, table: Any) -> list[str]:
-        return self.parts
 
-
-class _Lists:
+class _Lists(_Cast):
     """Lists of numbers, null if one is missing."""
 
-    def __init__(self, name: str):
-        self.name = name
-        self.parts: list[np.ndarray] = []
-
-    def add(
-        self,
-        array: Any,
-        rows: Rows,
-        writing: Writing,
-    ) -> list[Odd]:
+    def add(self, array: Any, rows: Rows, writing: Writing) -> list[Odd]:
         # JSON gives lists of Python, Parquet arrays of Arrow.
         cells = array
         if not isinstance(array, list):
@@ -223,11 +213,8 @@ class _Lists:
             self.parts.append(series)
         return []
 
-    def result(self, table: Any) -> list[np.ndarray]:
-        return self.parts
 
-
-class _Times:
+class _Times(_Cast):
     """Times, kept as they are written until the end: all of them together tell the order of day and
     month.
 
@@ -236,17 +223,11 @@ class _Times:
     """
 
     def __init__(self, name: str, needed: str = ""):
-        self.name = name
+        super().__init__(name)
         self.needed = needed
         self.dates: str | None = None
-        self.parts: list[Any] = []
 
-    def add(
-        self,
-        array: Any,
-        rows: Rows,
-        writing: Writing,
-    ) -> list[Odd]:
+    def add(self, array: Any, rows: Rows, writing: Writing) -> list[Odd]:
         import pyarrow
 
         self.dates = writing.dates

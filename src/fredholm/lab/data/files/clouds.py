@@ -11,9 +11,9 @@ import numpy as np
 
 from ....errors import DataError
 from ..formats import read_bytes
-from ..meshes import sample_surface
+from ..meshes import parse_off, sample_surface
 from ..numpy_files import read_npy
-from .off import parse_off
+from .collection import numbered
 
 SAMPLED = 2048  # points drawn on the surface of a mesh
 SUFFIXES = frozenset({".ply", ".xyz", ".off", ".npy"})
@@ -77,6 +77,16 @@ def exchanged(clouds: Sequence[np.ndarray]) -> list[str]:
         f"clouds are read as {points} points of {width} numbers; if they are (coordinates, "
         "points), transpose them"
     ]
+
+
+def point_channels(width: int) -> tuple[str, ...]:
+    """Return names of the numbers of a point, of which the first are coordinates.
+
+    Example:
+        >>> point_channels(2), point_channels(4)
+        (('x', 'y'), ('x', 'y', 'z', 'channel 4'))
+    """
+    return ("x", "y", "z", *numbered("channel", width)[3:])[:width]
 
 
 def parse_xyz(content: bytes, where: Path | str) -> np.ndarray:

@@ -82,9 +82,6 @@ def collect(
     """
     if not path.exists():
         raise DataError(f"{path}: no such file or folder")
-    name = path.name
-    if path.is_file():
-        name = stem_of(path)
     family, files = files_of(path, reading)
     if labelled:
         _refuse_inapplicable(path, family, reading)
@@ -96,14 +93,17 @@ def collect(
                 f"file{HINTS.get(suffix_of(path), '')}"
             )
         reading = reading.settled(kind=KIND_OF[family])
-        result = collect_folders(path, name, reading, FAMILIES[family], labelled)
+        result = collect_folders(path, reading, FAMILIES[family], labelled)
     elif family == "tables":
-        result = collect_tables(files, name, reading, labelled, trained)
+        result = collect_tables(files, reading, labelled, trained)
     elif family == "arrays":
-        result = collect_arrays(files, name, reading, labelled)
+        result = collect_arrays(files, reading, labelled)
     else:
-        result = collect_ts(files, name, reading, labelled)
+        result = collect_ts(files, reading, labelled)
 
+    result.name = path.name
+    if path.is_file():
+        result.name = stem_of(path)
     if not len(result):
         raise DataError(f"{path}: expected samples, got none; add some")
     check_range(result)

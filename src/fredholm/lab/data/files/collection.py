@@ -38,14 +38,14 @@ class Collection:
     """Samples and their labels, as a reader returns them.
 
     Attributes:
-        name: of the user's file or folder.
         reading: how it was read, settled.
         samples: series as arrays (n, channels), NaN where nothing was measured; rows as one array
             (N, columns); texts; paths of pictures; clouds (points, channels); fields (N, C, …).
+        place: maps a sample's number to its ``file`` and its ``row`` or other number in that file.
         labels: classes as :class:`Coded`, numbers (N,), or the answers of fields; None if there are
             none.
+        name: of the user's file or folder.
         steps: classes at every point of each series, as codes of ``labels.names``.
-        place: maps a sample's number to its ``file`` and its ``row`` or other number in that file.
         times: of series with times, the time of each point since the first one.
         starts: the time of each series' first point, as text.
         rows: rows of each series in a table of one row per time.
@@ -67,11 +67,11 @@ class Collection:
         written: how a table of text is written, by keys of ``--read``.
     """
 
-    name: str
     reading: Reading
     samples: Any
-    labels: Any
     place: Callable[[int], dict[str, Any]]
+    labels: Any = None
+    name: str = ""
     steps: list[np.ndarray] | None = None
     times: list[np.ndarray] | None = None
     starts: list[str] | None = None
@@ -117,6 +117,17 @@ class Collection:
         return self.reading.kind or ""
 
     @property
+    def width(self) -> int:
+        """Channels of a sample as a model reads it, with the coordinates of its points."""
+        # Channels are the last axis of a sample, but the first one of an image or a grid.
+        if self.coordinates is not None:
+            return self.samples[0].shape[1] + self.coordinates[0].shape[1]
+        axis = 1
+        if self.kind in ("images", "fields"):
+            axis = 0
+        return self.samples[0].shape[axis]
+
+    @property
     def task(self) -> str:
         return self.reading.task or "classification"
 
@@ -151,18 +162,14 @@ def listed(lines: Sequence[str]) -> str:
     return "; ".join(shown)
 
 
-def numbered(
-    word: str,
-    count: int,
-    first: int = 1,
-) -> tuple[str, ...]:
+def numbered(word: str, count: int) -> tuple[str, ...]:
     """Return names of channels that the files do not name.
 
     Example:
         >>> numbered("channel", 2)
         ('channel 1', 'channel 2')
     """
-    return tuple(f"{word} {number}" for number in range(first, first + count))
+    return tuple(f"{word} {number}" for number in range(1, count + 1))
 
 
 # --- classes --------------------------------------------------------------------------------------

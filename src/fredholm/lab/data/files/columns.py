@@ -48,6 +48,11 @@ class Columns:
         )
 
     @property
+    def labelled(self) -> bool:
+        """Whether the label is read, as of samples to learn from or to evaluate."""
+        return self.reading.label in self.roles
+
+    @property
     def layout(self) -> str | None:
         """Layout of the series in a table: ``long`` (one row per time), ``lists`` (one row per
         series, each cell a list of numbers), or ``wide`` (one row per series, one column per

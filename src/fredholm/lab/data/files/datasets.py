@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -54,6 +54,21 @@ def as_read(collection: Collection, scaling: Mapping[str, Any]) -> Any:
     return [torch.from_numpy(array) for array in arrays]
 
 
+def as_predicted(collection: Collection, scaling: Mapping[str, Any]) -> Any:
+    """Return the arrays of :func:`as_read`, of clouds only the points that a model reads."""
+    rows = as_read(collection, scaling)
+    if collection.kind == "clouds":
+        return rows[:, : scaling["points"]]
+    return rows
+
+
+def batches_of(rows: Tensor | Sequence[Tensor]) -> Callable[[Sequence[int]], Tensor]:
+    """Return a function from numbers of samples to inputs of a model, padded to one length."""
+    if isinstance(rows, Tensor):
+        return lambda chosen: rows[torch.as_tensor(chosen)]
+    return lambda chosen: padded([rows[i] for i in chosen])
+
+
 def make_dataset(
     source: Source,
     split: str,
@@ -93,7 +108,7 @@ def _series(
     if steps is None:
         labels = labels_of(source, chosen)
     else:
-        labels = _padded_steps([steps[i] for i in chosen])
+        labels = padded_steps([steps[i] for i in chosen])
     result = SequenceDataset(
         source.name,
         split,
@@ -274,10 +289,10 @@ def _far_from_zero(mean: Sequence[float], scale: Sequence[float]) -> tuple[str, 
     return ()
 
 
-def _padded_steps(steps: list[np.ndarray]) -> Tensor:
-    """Return classes (N, points), IGNORED where one is missing and behind the end of a series."""
-    result = torch.full((len(steps), max(map(len, steps))), IGNORED)
-    for row, codes in enumerate(steps):
-        values = torch.from_numpy(codes.astype(np.int64))
-        result[row, : len(values)] = torch.where(values < 0, IGNORED, values)
-    return result
+def padded_steps(steps: Sequence[np.ndarray]) -> Tensor:
+    """Return classes (N, points) of codes, IGNORED where one is missing and behind the end of a
+    series.
+    """
+    rows = [torch.from_numpy(codes.astype(np.int64)) for codes in steps]
+    classes = padded(rows, IGNORED)
+    return classes.where(classes >= 0, IGNORED)

@@ -12,15 +12,14 @@ import numpy as np
 from ....errors import DataError
 from ....progress import steps
 from .casts import Coded
-from .clouds import exchanged, read_cloud
-from .collection import PART_NAMES, TRAIN, Collection, listed, numbered
+from .clouds import exchanged, point_channels, read_cloud
+from .collection import PART_NAMES, TRAIN, Collection, listed
 from .reading import Reading, refuse_columns
 from .sounds import read_whole_sound, sounds_of
 from .suffixes import suffix_of
 
 RUNS = frozenset({"recipe.yaml", "choice.json"})  # files that mark a run or a comparison
 COLUMNS = ("label", "time", "id", "text", "channels")  # keys of a reading that name columns
-LOOKED_AT = 1000  # pictures whose headers are read before training: about a second
 
 
 class Entry(NamedTuple):
@@ -71,25 +70,11 @@ def _has_runs_alone(folder: Path) -> bool:
     return marked and not files_below(folder, {suffix_of(path) for path in below})
 
 
-def look_at(files: list[Path]) -> None:
-    """Read the headers of ``LOOKED_AT`` pictures, spread evenly; the others are checked when they
-    are read.
-
-    Raises:
-        DataError: one that cannot be read, or of a single pixel.
-    """
-    from ..kinds.images import check_picture  # imports torch, which tables do without
-
-    for file in files[:: max(1, -(-len(files) // LOOKED_AT))]:
-        check_picture(file)
-
-
 def collect_folders(
     root: Path,
-    name: str,
     reading: Reading,
     suffixes: frozenset[str],
-    labelled: bool = True,
+    labelled: bool,
 ) -> Collection:
     """Return the files of class folders, of the reading's kind.
 
@@ -112,7 +97,7 @@ def collect_folders(
     if not entries:
         raise _no_files(root, suffixes)
 
-    contents, unread = contents_of(kind, [entry.file for entry in entries], reading, labelled)
+    contents, unread = contents_of([entry.file for entry in entries], reading, labelled)
     settled = settled.settled(**contents.pop("found", {}))
     readable = [entry for number, entry in enumerate(entries) if number not in unread]
     lost = {entry.label for entry in entries} - {entry.label for entry in readable}
@@ -125,9 +110,7 @@ def collect_folders(
     files = [entry.file for entry in readable]
     parts = [entry.part for entry in readable]
     result = Collection(
-        name,
         settled,
-        labels=None,
         place=lambda i: {"file": str(files[i])},
         taken={"label": "the folder's name"},
         **contents,
@@ -152,16 +135,17 @@ def _no_files(folder: Path, suffixes: Suffixes[str]) -> DataError:
 
 
 def contents_of(
-    kind: str,
     files: list[Path],
     reading: Reading,
     labelled: bool,
 ) -> tuple[dict[str, Any], set[int]]:
-    """Return the fields of a collection of such files, and the numbers of the unreadable ones.
+    """Return the fields of a collection of files of the reading's kind, and the numbers of the
+    unreadable ones.
 
     Raises:
         DataError: of a strict reading, the first file that cannot be read.
     """
+    kind = reading.kind or ""
     if kind == "images":
         return pictures_of(files, reading.strict, reading.pixels)
     read = _READ[kind]
@@ -208,7 +192,7 @@ _READ: dict[str, Callable[[Path], Any]] = {
 def pictures_of(
     files: list[Path],
     strict: bool,
-    form: str | None = None,
+    form: str | None,
     *,
     single: bool = False,
 ) -> tuple[dict[str, Any], set[int]]:
@@ -416,5 +400,4 @@ def _name_channels(collection: Collection) -> None:
                 f"{collection.where(number)}: expected points of {first} numbers, as "
                 f"{collection.where(0)} has, got {width}; bring all to the same"
             )
-    names = ("x", "y", "z")[:first]
-    collection.channels = names + numbered("channel", first - 3, 4)
+    collection.channels = point_channels(first)

@@ -13,11 +13,13 @@ from torch import Tensor
 
 from ....errors import DataError
 from ....progress import current
-from ..kinds.dataset import IGNORED
+from ..kinds.picture_files import picture_size
+from ..kinds.sequences import padded
 from .casts import Coded
 from .collect import collect
 from .collection import Collection
 from .columns import Trained
+from .datasets import padded_steps
 from .labels import with_labels
 from .reading import Reading
 from .unlabelled import NewSamples, Unlabelled
@@ -102,12 +104,8 @@ def _labels(collection: Collection, facts: Mapping[str, Any]) -> Callable[[Seque
     if steps is None:
         classes = torch.from_numpy(codes[labels.codes])
         return lambda chosen: classes[torch.as_tensor(chosen)]
-    known = [torch.from_numpy(np.where(part < 0, IGNORED, codes[part])) for part in steps]
-    return lambda chosen: _padded([known[i] for i in chosen], IGNORED)
-
-
-def _padded(parts: list[Tensor], padding: float) -> Tensor:
-    return torch.nn.utils.rnn.pad_sequence(parts, batch_first=True, padding_value=padding)
+    known = [np.where(part < 0, -1, codes[part]) for part in steps]
+    return lambda chosen: padded_steps([known[i] for i in chosen])
 
 
 def _codes(
@@ -141,7 +139,7 @@ def _fields(answers: list[np.ndarray], collection: Collection) -> Tensor:
     parts = [torch.from_numpy(np.asarray(answer, np.float64)) for answer in answers]
     if collection.coordinates is None:
         return torch.stack(parts)
-    return _padded(parts, torch.nan).mT
+    return padded(parts).mT
 
 
 # --- resolutions ----------------------------------------------------------------------------------
@@ -157,9 +155,6 @@ def _resolutions(
     kind = collection.kind
     samples = collection.samples
     if kind == "images":
-        # It imports torchvision's readers, which other kinds do without.
-        from ..kinds.images import picture_size
-
         return [" × ".join(map(str, picture_size(path))) for path in samples]
     if kind == "fields" and collection.coordinates is None:
         return [" × ".join(map(str, samples.shape[2:]))] * count

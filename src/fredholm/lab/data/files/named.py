@@ -159,11 +159,10 @@ class ArrayFile:
         # Samples in arrays have no rows of a spreadsheet: they are counted from 0, as in NumPy.
         place = {"file": str(self.path)}
         return Collection(
-            self.path.name,
             reading,
             samples,
-            labels,
             lambda i: place | {"sample": i},
+            labels,
             taken=taken,
             groups=self.groups(len(samples)),
         )

@@ -48,7 +48,7 @@ class TextBytes(io.RawIOBase):
         gaps: whether an empty line may have been read.
     """
 
-    def __init__(self, path: Path, encoding: str | None = None, skip: int = 0, end: bytes = b""):
+    def __init__(self, path: Path, encoding: str | None, skip: int, end: bytes):
         self.path = path
         self.gaps = False
         self._file = _raw(path)
@@ -118,7 +118,7 @@ def _raw(path: Path) -> Any:
 @contextmanager
 def opened_bytes(
     path: Path,
-    encoding: str | None = None,
+    encoding: str | None,
     skip: int = 0,
     end: bytes = b"",
 ) -> Iterator[TextBytes]:

@@ -30,11 +30,12 @@ def read_head(path: Path, writing: Writing) -> Head:
     nested = {}
     lists = {}
     plain = []
+    numeric = (arrow.types.is_integer, arrow.types.is_floating)
     for field in file.schema_arrow:
         kind = field.type
         if not kind.num_fields:
             plain.append(field.name)
-        elif arrow.types.is_list(kind) and _is_numeric(kind.value_type):
+        elif arrow.types.is_list(kind) and any(test(kind.value_type) for test in numeric):
             lists[field.name] = str(kind)
         else:
             nested[field.name] = str(kind)
@@ -110,9 +111,3 @@ def _damaged(path: Path, error: Exception) -> DataError:
     return DataError(
         f"{path}: expected a Parquet file, got an error ({error}); it may be truncated or corrupt"
     )
-
-
-def _is_numeric(kind: Any) -> bool:
-    import pyarrow as arrow
-
-    return arrow.types.is_integer(kind) or arrow.types.is_floating(kind)

@@ -146,16 +146,11 @@ class Reading:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a dictionary that JSON can store."""
+        """Return a dictionary that JSON can store, the arguments of the same reading."""
         result = dataclasses.asdict(self)
         if self.channels is not None:
             result["channels"] = list(self.channels)
         return result | {"read": self.writing.said}
-
-    @classmethod
-    def from_dict(cls, given: Mapping[str, Any]) -> Reading:
-        """Read the result of :meth:`to_dict`."""
-        return cls(**given)
 
 
 def _check_value(

@@ -20,12 +20,7 @@ from .parts import parts_of
 from .table import Table
 
 
-def wide(
-    name: str,
-    table: Table,
-    columns: Columns,
-    labelled: bool,
-) -> Collection:
+def wide(table: Table, columns: Columns) -> Collection:
     """One row per series: cells missing at its end are padding, elsewhere they are gaps."""
     names = columns.reading.channels or ()
     values = np.stack([table.columns[name] for name in names], 1)
@@ -35,7 +30,7 @@ def wide(
         if not len(known):
             raise _no_number(table, row)
         samples.append(line[: known[-1] + 1, None])
-    result = _collection(name, samples, table, columns, labelled)
+    result = _collection(samples, table, columns)
     result.channels = ("value",)
     return result
 
@@ -44,12 +39,7 @@ def _no_number(table: Table, row: int) -> DataError:
     return DataError(f"{table.where(row)}: expected a series, got no number; remove the row")
 
 
-def lists(
-    name: str,
-    table: Table,
-    columns: Columns,
-    labelled: bool,
-) -> Collection:
+def lists(table: Table, columns: Columns) -> Collection:
     """One row per series, one channel per column of lists."""
     names = columns.reading.channels or ()
     samples = []
@@ -64,15 +54,10 @@ def lists(
         if np.isnan(series).all():
             raise _no_number(table, row)
         samples.append(series)
-    return _collection(name, samples, table, columns, labelled)
+    return _collection(samples, table, columns)
 
 
-def texts(
-    name: str,
-    table: Table,
-    columns: Columns,
-    labelled: bool,
-) -> Collection:
+def texts(table: Table, columns: Columns) -> Collection:
     """One text per row."""
     found = table.columns[columns.reading.text]
     for row, text in enumerate(found):
@@ -81,41 +66,15 @@ def texts(
                 f"{table.where(row, columns.reading.text or '')}: expected a text, got an empty "
                 f"cell; remove the row{columns.otherwise}"
             )
-    return _collection(name, found, table, columns, labelled)
+    return _collection(found, table, columns)
 
 
-def pictures(
-    name: str,
-    table: Table,
-    columns: Columns,
-    labelled: bool,
-) -> Collection:
-    """One path of a picture per row."""
-    return _of_paths("images", name, table, columns, labelled)
-
-
-def sounds(
-    name: str,
-    table: Table,
-    columns: Columns,
-    labelled: bool,
-) -> Collection:
-    """One path of a sound per row."""
-    return _of_paths("series", name, table, columns, labelled)
-
-
-def _of_paths(
-    kind: str,
-    name: str,
-    table: Table,
-    columns: Columns,
-    labelled: bool,
-) -> Collection:
-    """Return the files that a table names, without the rows of unreadable ones."""
-    files = _paths(table, columns, labelled)
-    contents, unread = contents_of(kind, files, columns.reading, labelled)
+def paths(table: Table, columns: Columns) -> Collection:
+    """One path of a picture or of a sound per row, without the rows of unreadable files."""
+    files = _paths(table, columns)
+    contents, unread = contents_of(files, columns.reading, columns.labelled)
     found = contents.pop("found", {})
-    result = _collection(name, files, table, columns, labelled)
+    result = _collection(files, table, columns)
     if unread:
         # From here on sample i is no longer row i of the table.
         result.rows = [[row] for row in range(len(files))]
@@ -123,12 +82,7 @@ def _of_paths(
     return replace(result, reading=result.reading.settled(**found), **contents)
 
 
-def rows(
-    name: str,
-    table: Table,
-    columns: Columns,
-    labelled: bool,
-) -> Collection:
+def rows(table: Table, columns: Columns) -> Collection:
     """Feature columns; each word becomes a column of 0 and 1, by the training's words if known."""
     channels = columns.reading.channels or ()
     words: dict[str, list[str]] = {}
@@ -166,7 +120,7 @@ def rows(
             place += 1
 
     _check_filled(table, samples)
-    result = _collection(name, samples, table, columns, labelled)
+    result = _collection(samples, table, columns)
     result.channels = tuple(names)
     result.words = words
     if columns.words is None:
@@ -223,11 +177,7 @@ def _strangers(
     )
 
 
-def _paths(
-    table: Table,
-    columns: Columns,
-    labelled: bool,
-) -> list[Path]:
+def _paths(table: Table, columns: Columns) -> list[Path]:
     """Return the paths of a table, relative to its folder.
 
     In training each may occur once: a picture in two splits would be tested on what was learned.
@@ -241,7 +191,7 @@ def _paths(
         if not path.is_file():
             raise DataError(f"{table.where(row, column)}: no file {str(path)!r}{columns.otherwise}")
         first = seen.setdefault(path, row)
-        if labelled and first != row:
+        if columns.labelled and first != row:
             raise DataError(
                 f"{table.where(row, column)}: {path.name!r} comes twice, first in "
                 f"{table.where(first)}; keep one row{columns.otherwise}"
@@ -253,25 +203,17 @@ def _paths(
 # --- labels, groups and ids -----------------------------------------------------------------------
 
 
-def _collection(
-    name: str,
-    samples: Any,
-    table: Table,
-    columns: Columns,
-    labelled: bool,
-) -> Collection:
+def _collection(samples: Any, table: Table, columns: Columns) -> Collection:
     """Return samples with the ids, labels, groups and splits of a table of one row per sample."""
     reading = columns.reading
-    result = Collection(name, reading, samples, None, table.place)
+    result = Collection(reading, samples, table.place)
     result.channels = tuple(reading.channels or ())
     ids = table.columns.get(reading.id)
     if ids is not None:
-        # The name behind the last one is that of the code -1, a missing id.
-        names = [*ids.names, ""]
-        result.ids = [names[code] for code in ids.codes]
+        result.ids = ids.words()
     if reading.time in table.columns:
         result.order = table.columns[reading.time].values
-    if not labelled:
+    if not columns.labelled:
         return result
 
     # Samples to evaluate may repeat, and so may the ids of the files that hold them.

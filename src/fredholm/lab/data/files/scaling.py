@@ -238,8 +238,8 @@ def _on_steps(
     if coarser:
         needed += f" or whole multiples of it, {COARSEST} at most"
     raise DataError(
-        f"{collection.where(number)}: has a point {given}; the model was trained on {known}, and "
-        f"needs {needed}: bring the values to these, or train on irregular times"
+        f"{collection.where(number)}: expected {needed}, as the model was trained on {known}, "
+        f"got a point {given}; bring the values to these, or train on irregular times"
     )
 
 

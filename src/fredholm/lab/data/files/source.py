@@ -284,7 +284,7 @@ class Source:
     @cached_property
     def image_size(self) -> tuple[int, int]:
         """Median height and width of about 100 training pictures, at most ``LARGEST_SIDE``."""
-        from ..kinds.images import picture_size
+        from ..kinds.picture_files import picture_size
 
         some = self.training[:: max(1, len(self.training) // 100)]
         sizes = [picture_size(self.collection.samples[i]) for i in some]

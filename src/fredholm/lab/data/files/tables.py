@@ -19,7 +19,7 @@ from .head import HEAD, WORDS, Head
 from .opening import check_unchanged
 from .parts import named_parts
 from .reading import Reading
-from .row_samples import lists, pictures, rows, sounds, texts, wide
+from .row_samples import lists, paths, rows, texts, wide
 from .settling import settle
 from .table import Table, read_head, read_table
 from .time_rows import long
@@ -27,15 +27,14 @@ from .writing import Writing
 
 # Makers of collections, by the layout of series, else by the kind.
 _MAKERS = {"long": long, "lists": lists, "wide": wide}
-_OF_KINDS = {"series": sounds, "rows": rows, "texts": texts, "images": pictures}
+_OF_KINDS = {"series": paths, "rows": rows, "texts": texts, "images": paths}
 
 
 def collect_tables(
     files: Sequence[Path],
-    name: str,
     reading: Reading,
-    labelled: bool = True,
-    trained: Trained | None = None,
+    labelled: bool,
+    trained: Trained | None,
 ) -> Collection:
     """Return the samples of one or several tables with the same columns.
 
@@ -68,7 +67,7 @@ def collect_tables(
         make = _MAKERS[columns.layout]
     else:
         make = _OF_KINDS[columns.reading.kind or "rows"]
-    result = make(name, table, columns, labelled)
+    result = make(table, columns)
     result.taken = columns.taken
     result.layout = columns.layout
     result.remarks = [*columns.remarks, *result.remarks]
@@ -76,7 +75,7 @@ def collect_tables(
         header = {True: "yes", False: "no"}[heads[0].named]
         result.written = {"separator": heads[0].delimiter, "header": header}
     if table.unreadable:
-        result = _without_unreadable(result, table, labelled)
+        result = _without_unreadable(result, table)
     if trained is None and columns.reading.kind == "rows":
         result.remarks += _of_many_files(files, heads, reading)
     return result
@@ -202,11 +201,7 @@ def _with_numbers(table: Table, columns: Columns) -> Columns:
 # --- what is said of all of it --------------------------------------------------------------------
 
 
-def _without_unreadable(
-    collection: Collection,
-    table: Table,
-    labelled: bool,
-) -> Collection:
+def _without_unreadable(collection: Collection, table: Table) -> Collection:
     """List the unreadable cells in a remark, and leave out the samples that have one.
 
     An unreadable cell has text where its column has numbers; the table holds NaN in its place.
@@ -223,7 +218,7 @@ def _without_unreadable(
     found = table.unreadable
     cells = listed([f"{table.where(c.row, c.column)}: {c.cell[:SHOWN]!r}" for c in found])
     what = "their samples are left out"
-    gaps = labelled and collection.kind == "series"
+    gaps = collection.labels is not None and collection.kind == "series"
     if gaps:
         what = "count as not measured"
     collection.remarks.append(

@@ -16,12 +16,7 @@ from .times import clock_of
 FEW = 0.2  # largest share of series with several labels that may be slips
 
 
-def long(
-    name: str,
-    table: Table,
-    columns: Columns,
-    labelled: bool,
-) -> Collection:
+def long(table: Table, columns: Columns) -> Collection:
     """Return one series per id; in several files, one per file and id."""
     reading = columns.reading
     ids = table.columns[reading.id]
@@ -31,11 +26,9 @@ def long(
     channels = reading.channels or ()
     values = np.stack([table.columns[channel] for channel in channels], 1)
     result = Collection(
-        name,
         reading,
         [values[block] for block in rows],
-        labels=None,
-        place=lambda i: table.place(int(firsts[i])),
+        lambda i: table.place(int(firsts[i])),
         rows=rows,
         ids=[ids.names[code] for code in ids.codes[firsts]],
         channels=tuple(channels),
@@ -53,7 +46,7 @@ def long(
             raise DataError(
                 f"{result.where(number)}: expected a series of numbers, got none; remove its rows"
             )
-    if not labelled:
+    if not columns.labelled:
         return result
 
     counts = np.bincount(table.file_of()[firsts], minlength=len(table.files))

@@ -266,7 +266,7 @@ def _year_first(found: re.Match[str], order: str | None) -> str:
     return f"{date}T{hour.zfill(2)}{colon}{rest}"
 
 
-def ticks_of_dates(cells: Sequence[str], order: str | None = None) -> Ticks:
+def ticks_of_dates(cells: Sequence[str], order: str | None) -> Ticks:
     """Return dates as nanoseconds since 1970 (UTC, where they name no zone).
 
     Raises:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ....errors import DataError
-from ..formats import read_bytes
+from ..formats import read_utf8
 from .collection import Collection, coded, looks_continuous, numbered
 from .parts import parts_of
 from .reading import Reading
@@ -38,13 +38,7 @@ def read_ts(
     Raises:
         DataError: a missing file, no @data, a line without a class, or values that are not numbers.
     """
-    try:
-        lines = read_bytes(path).decode("utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path}: expected UTF-8, got other bytes at {error.start:,}; it is corrupt or another "
-            "file"
-        ) from error
+    lines = read_utf8(path).splitlines()
     # The header is case-insensitive in the archives.
     marks = [line.strip().lower() for line in lines]
     if "@data" not in marks:
@@ -155,9 +149,8 @@ def _series(
 
 def collect_ts(
     files: Sequence[Path],
-    name: str,
     reading: Reading,
-    labelled: bool = True,
+    labelled: bool,
 ) -> Collection:
     """Return the series of one or several files; names ending in TRAIN and TEST tell the splits.
 
@@ -199,11 +192,9 @@ def collect_ts(
         if not known and looks_continuous(there):
             task = "regression"
     result = Collection(
-        name,
         reading.settled(kind="series", task=task, label="label", split=reading.split or "random"),
         samples,
-        labels=None,
-        place=places.__getitem__,
+        places.__getitem__,
         channels=numbered("dimension", samples[0].shape[1]),
         taken={"layout": "one line per series", "label": "what stands last in a line"},
     )

@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from ....errors import DataError, OptionError
 from ....progress import current
-from ..kinds.images import read_as_trained, standardised
+from ..kinds.images import standardised
 from ..kinds.kind import saved_kind
+from ..kinds.picture_files import read_as_trained
 from ..kinds.sequences import padded
 from ..kinds.texts import encode_rows, read_lines
 from ..vocabulary import Vocabulary
 from .collect import KIND_OF, TABLES, collect, files_of
 from .collection import Collection
 from .columns import Trained
-from .datasets import as_read
+from .datasets import as_predicted, batches_of
 from .folders import pictures_of, read_text
 from .reading import Reading
 from .standard_input import paths_of, renamed
@@ -104,7 +104,10 @@ def read_unlabelled(
             if str(file) == "-":
                 for place in part.places:
                     place["file"] = renamed(str(place["file"]), path.parent)
-                part = _loaded(part)
+                # Its temporary file will be gone; pictures would be read with their batch.
+                if reader.reading.kind == "images" and len(part):
+                    inputs = part.batch(range(len(part)))
+                    part = replace(part, batch=batches_of(inputs))
             parts.append(part)
     if texts:
         places = [{"file": "input", "row": number} for number, _ in enumerate(texts, 1)]
@@ -158,7 +161,7 @@ class NewSamples:
                 "your own (.npz, .csv) and train on those"
             )
         if facts.get("source"):
-            reading = Reading.from_dict(facts["source"]["reading"])
+            reading = Reading(**facts["source"]["reading"])
         else:
             reading = _catalogue_reading(facts)
         written = {**reading.writing.said, **(read or {})}
@@ -268,37 +271,30 @@ class NewSamples:
     # --- numbers ----------------------------------------------------------------------------------
 
     def _numbers(self, collection: Collection, places: list[dict[str, Any]]) -> Unlabelled:
-        coordinates = collection.coordinates
-        if collection.kind == "fields":
-            # Only fields on a grid are shifted by channel.
-            if (coordinates is None) != ("shift" in self.facts):
-                way = "on points, with coordinates"
-                if "shift" in self.facts:
-                    way = "on a grid, (N, H, W) or (N, C, H, W)"
-                raise DataError(
-                    f"{collection.where(0)}: expected fields {way}, as the run was trained on, got "
-                    "others; give such arrays"
-                )
-            if coordinates is None:
-                return self._fields(collection, places)
+        gridded = collection.kind == "fields" and collection.coordinates is None
+        # Only fields on a grid are shifted by channel.
+        if collection.kind == "fields" and gridded != ("shift" in self.facts):
+            way = "on points, with coordinates"
+            if "shift" in self.facts:
+                way = "on a grid, (N, H, W) or (N, C, H, W)"
+            raise DataError(
+                f"{collection.where(0)}: expected fields {way}, as the run was trained on, got "
+                "others; give such arrays"
+            )
 
         # The columns of rows have been found by their names.
-        if collection.kind != "rows":
-            width = collection.samples[0].shape[1]
-            if coordinates is not None:
-                width += coordinates[0].shape[1]
-            _check_width(collection, width, self.encoder.channels)
+        if collection.kind != "rows" and collection.width != self.encoder.channels:
+            raise DataError(
+                f"{collection.where(0)}: expected {self.encoder.channels} channels, as the run was "
+                f"trained on, got {collection.width}; give such samples"
+            )
+        if gridded:
+            return self._fields(collection, places)
         scaling = self.source.get("scaling") or self._scaling(collection)
-        rows = as_read(collection, scaling)
-        if collection.kind == "clouds":
-            rows = rows[:, : scaling["points"]]
+        rows = as_predicted(collection, scaling)
         if isinstance(rows, Tensor):
-            return Unlabelled(places, lambda chosen: rows[torch.as_tensor(chosen)])
-        return Unlabelled(
-            places,
-            lambda chosen: padded([rows[i] for i in chosen]),
-            lambda i: (len(rows[i]),),
-        )
+            return Unlabelled(places, batches_of(rows))
+        return Unlabelled(places, batches_of(rows), lambda i: (len(rows[i]),))
 
     def _scaling(self, collection: Collection) -> dict[str, Any]:
         """Return a scaling that changes nothing, for data sets of the catalogue without one."""
@@ -318,8 +314,6 @@ class NewSamples:
         shift = self.facts["shift"]
         scale = self.facts["input_scale"]
         fields = torch.from_numpy(np.asarray(collection.samples))
-        # Either may be a single number for all channels.
-        _check_width(collection, fields.shape[1], max(len(shift), len(scale)))
         return Unlabelled(
             places,
             lambda chosen: standardised(fields[torch.as_tensor(chosen)], shift, scale),
@@ -341,29 +335,6 @@ def _catalogue_reading(facts: Mapping[str, Any]) -> Reading:
     return Reading(kind=_CATALOGUE[kind.name], task=task)
 
 
-def _check_width(
-    collection: Collection,
-    width: int,
-    needed: int,
-) -> None:
-    if width != needed:
-        raise DataError(
-            f"{collection.where(0)}: expected {needed} channels, as the run was trained on, got "
-            f"{width}; give such samples"
-        )
-
-
-def _loaded(part: Unlabelled) -> Unlabelled:
-    """Return samples of standard input, whose temporary file will be gone.
-
-    Texts and numbers are in memory already; pictures would be read with their batch.
-    """
-    if part.texts is not None or part.shape is not None or not len(part):
-        return part
-    inputs = part.batch(range(len(part)))
-    return replace(part, batch=lambda chosen: inputs[torch.as_tensor(chosen)])
-
-
 def _chained(parts: Sequence[Unlabelled]) -> Unlabelled:
     """Join the samples of several files.
 
@@ -383,7 +354,7 @@ def _chained(parts: Sequence[Unlabelled]) -> Unlabelled:
         padding = 0.0
         if samples[0].is_floating_point():
             padding = torch.nan
-        return pad_sequence(samples, batch_first=True, padding_value=padding)
+        return padded(samples, padding)
 
     def shape(number: int) -> tuple[int, ...]:
         part, i = owners[number]

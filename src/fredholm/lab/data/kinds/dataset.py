@@ -8,7 +8,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from jaxtyping import Bool, Int
@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from ....errors import DataError, OptionError
+from ..counter import permutation
 from ..stored import StoredRows
 from .kind import SAMPLES, Kind
 
@@ -185,17 +186,6 @@ class LabelledDataset(Dataset):
         """
         return None
 
-    def hidden(self, share: float) -> LabelledDataset:
-        """Return the same samples with a share of their tokens hidden, which become the targets.
-
-        Raises:
-            OptionError: samples without tokens, or whose targets are tokens already.
-        """
-        raise OptionError(
-            f"masked: expected texts with labels, got {self.name}, which holds {self.kind.many} "
-            f"for the task {self.task}; leave it out, or choose a data set of texts"
-        )
-
     def written(self) -> Sequence[str] | None:
         """Return the samples as texts; None of samples that are not texts."""
         return None
@@ -247,6 +237,9 @@ class LabelledDataset(Dataset):
         return None
 
 
+AnyDataset = TypeVar("AnyDataset", bound=LabelledDataset)
+
+
 @dataclass(frozen=True)
 class _Chosen:
     """Calls a method of the full data set with the numbers that samples have there."""
@@ -264,6 +257,28 @@ def stretched(rows: Any, axis: int, cut: Cut) -> Any:
     if isinstance(rows, StoredRows):
         return rows.stretch(axis, start, stop)
     return rows.narrow(axis, start, stop - start)
+
+
+def limit_samples(dataset: AnyDataset, limit: int, seed: int = 0) -> AnyDataset:
+    """Return the same data set with at most ``limit`` of its samples, a random selection fixed by
+    ``seed``; nothing is copied.
+
+    Raises:
+        OptionError: a limit below 1.
+
+    Example:
+        >>> from fredholm.data import create_dataset
+        >>> few = limit_samples(create_dataset("digits", "train"), 100)
+        >>> len(few), few.batch([99])[0].shape
+        (100, torch.Size([1, 1, 8, 8]))
+    """
+    if limit < 1:
+        raise OptionError(f"limit: expected 1 or more, got {limit}; leave it out to read all")
+    if limit >= len(dataset):
+        return dataset
+    chosen = permutation(len(dataset), seed)[:limit]
+    # In the order of the data set, in which a disk is read faster.
+    return dataset.select(chosen.sort().values)
 
 
 def check_labels(labels: Tensor, classes: Sequence[str]) -> None:

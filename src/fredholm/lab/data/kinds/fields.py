@@ -14,7 +14,7 @@ from ....errors import DataError, ShapeError
 from ..stored import StoredRows
 from .dataset import Cut, Indices, LabelledDataset, Transform, index_tensor, stretched
 from .images import prepare_pictures
-from .kind import Cloud, Kind, Page, register_kind
+from .kind import Cloud, Kind, Line, Page, register_kind
 from .sequences import padded
 
 
@@ -161,7 +161,7 @@ class FieldDataset(LabelledDataset):
 # --- on points ------------------------------------------------------------------------------------
 
 
-class PointFields(Kind):
+class PointFields(Line):
     """Fields on points (N, points, d + C), coordinates first, NaN where a sample has fewer."""
 
     name = "field on points"
@@ -174,9 +174,6 @@ class PointFields(Kind):
     def prepare(self, inputs: Any, facts: Page) -> tuple[Any, list[Any] | None]:
         points = inputs.detach().float().cpu().numpy()
         return inputs, [Cloud(cloud) for cloud in points]
-
-    def size(self, inputs: Any) -> str:
-        return f"{inputs.shape[1]} points"
 
 
 POINT_FIELDS = register_kind(PointFields())

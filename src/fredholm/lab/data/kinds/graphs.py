@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -18,8 +17,7 @@ from ....errors import DataError, OptionError
 from ....models.encoders import Inputs, laplacian_positions, sparse_laplacian_positions
 from .dataset import IGNORED, Indices, LabelledDataset, check_labels, index_tensor
 from .kind import Kind, register_kind
-
-_pad = partial(torch.nn.utils.rnn.pad_sequence, batch_first=True)
+from .sequences import padded
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,23 @@ class Graphs(Kind):
 GRAPHS = register_kind(Graphs())
 
 
-class GraphDataset(LabelledDataset):
+class _OfNodes(LabelledDataset):
+    """Samples whose points are nodes, with tokens of a vocabulary or with channels of features."""
+
+    kind = GRAPHS
+    tokens: bool
+    vocabulary: int
+    channels: int
+    eigenvectors: int
+
+    def encoder(self) -> dict[str, Any]:
+        fields = {**super().encoder(), "eigenvectors": self.eigenvectors}
+        if self.tokens:
+            return fields | {"vocabulary": self.vocabulary}
+        return fields | {"channels": self.channels}
+
+
+class GraphDataset(_OfNodes):
     """Labelled graphs: a batch is :class:`fredholm.encoders.Inputs` of features or tokens, edges,
     positions and valid, padded to the largest graph.
 
@@ -104,8 +118,6 @@ class GraphDataset(LabelledDataset):
         Inputs(edges=(1, 3, 3), positions=(1, 3, 2), valid=(1, 3), features=(1, 3, 2))
     """
 
-    kind = GRAPHS
-
     def __init__(
         self,
         name: str,
@@ -118,11 +130,11 @@ class GraphDataset(LabelledDataset):
         vocabulary: int | None = None,
     ):
         if isinstance(labels, Tensor):
-            padded = labels
+            numbers = labels
         else:
             self.task = "steps"
-            padded = _pad(list(labels), padding_value=IGNORED)
-        super().__init__(name, split, padded.long(), classes)
+            numbers = padded(list(labels), IGNORED)
+        super().__init__(name, split, numbers.long(), classes)
         check_labels(self.labels, classes)
 
         # Features and tokens of the same width are different inputs as well.
@@ -168,11 +180,11 @@ class GraphDataset(LabelledDataset):
     def raw(self, indices: Indices) -> tuple[Inputs, Tensor]:
         indices = index_tensor(indices)
         chosen = indices.tolist()
-        features = _pad([self.graphs[i].features for i in chosen])
+        features = padded([self.graphs[i].features for i in chosen], 0)
         sizes = torch.tensor([len(self.graphs[i].features) for i in chosen])
         n = int(sizes.max())
         fields = self._links(chosen, n)
-        fields["positions"] = _pad([self.positions[i] for i in chosen])
+        fields["positions"] = padded([self.positions[i] for i in chosen], 0)
         fields["valid"] = torch.arange(n) < sizes[:, None]
         fields["tokens" if self.tokens else "features"] = features
 
@@ -189,16 +201,13 @@ class GraphDataset(LabelledDataset):
         if n > DENSE_NODES:
             links = [self.graphs[i].edges for i in chosen]
             both = [torch.cat([each, each.flip(0)], 1).mT for each in links]
-            return {"links": _pad(both, padding_value=-1)}
+            return {"links": padded(both, -1)}
         edges = torch.zeros(len(chosen), n, n, dtype=torch.bool)
         for row, i in enumerate(chosen):
             own = self.graphs[i].edges
             size = len(self.graphs[i].features)
             edges[row, :size, :size] = adjacency(own, size)
         return {"edges": edges}
-
-    def encoder(self) -> dict[str, Any]:
-        return {**super().encoder(), **_nodes_of(self)}
 
     def head(self) -> dict[str, Any]:
         return {"pool": "every" if self.task == "steps" else "mean"}
@@ -214,14 +223,6 @@ def _positions(graph: Graph, eigenvectors: int) -> Tensor:
     if n > DENSE_NODES:
         return sparse_laplacian_positions(graph.edges, n, eigenvectors)
     return laplacian_positions(adjacency(graph.edges, n), eigenvectors)
-
-
-def _nodes_of(dataset: GraphDataset | NodeDataset) -> dict[str, Any]:
-    """Return the facts about nodes that an encoder needs."""
-    result = {"eigenvectors": dataset.eigenvectors}
-    if dataset.tokens:
-        return result | {"vocabulary": dataset.vocabulary}
-    return result | {"channels": dataset.channels}
 
 
 def adjacency(edges: Int[Tensor, "2 e"], n: int) -> Bool[Tensor, "n n"]:
@@ -297,7 +298,7 @@ class Network:
         return (self.keys[place] == pairs) & real[:, :, None] & real[:, None, :]
 
 
-class NodeDataset(LabelledDataset):
+class NodeDataset(_OfNodes):
     """Nodes of one large graph, each with its neighbourhood: a batch is
     :class:`fredholm.encoders.Inputs` of ``size`` nodes, of which the first is classified.
 
@@ -326,7 +327,6 @@ class NodeDataset(LabelledDataset):
         [[True, True, True], [True, False, False]]
     """
 
-    kind = GRAPHS
     counted = "nodes"
 
     def __init__(
@@ -378,9 +378,6 @@ class NodeDataset(LabelledDataset):
         fields = {"edges": edges, "positions": positions, "valid": valid}
         fields["tokens" if self.tokens else "features"] = features
         return Inputs(**fields), self.labels[indices]
-
-    def encoder(self) -> dict[str, Any]:
-        return {**super().encoder(), **_nodes_of(self)}
 
     def head(self) -> dict[str, Any]:
         return {"pool": "first"}

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +12,17 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
-from torch.nn import functional
 
 from ....errors import DataError, OptionError, ShapeError, require
 from ..augment import Augment
 from ..boxes import box_mask, read_annotation
-from ..formats import opened_picture
 from ..summaries import of_images
 from .dataset import Indices, LabelledDataset, Transform, check_labels, index_tensor
 from .kind import Kind, Page, register_kind
+from .picture_files import COVER, read_picture, resized
 
-# How a folder's picture becomes a sample, saved with a model: resized until it covers the sample's
-# size, then cut.
-COVER = "cover"
 CHANGES = ("crop", "flip", "shift", "area", "color", "randaugment", "erase")
-# The tag of EXIF that says how the camera was held.
-ORIENTATION = 0x0112
+CHUNK = 1024  # images that are resized at a time
 
 
 class Images(Kind):
@@ -119,8 +113,14 @@ class ImageDataset(LabelledDataset):
     def normalisation(self) -> tuple[Sequence[float], Sequence[float]]:
         return self.mean, self.std
 
-    def normalise(self, images: UInt8[Tensor, "*b c h w"]) -> Float[Tensor, "*b c h w"]:
-        """Return (pixel / 255 − mean) / std, float32, on the images' device."""
+    def normalise(
+        self, images: UInt8[Tensor, "*b c h w"] | Float[Tensor, "*b c h w"]
+    ) -> Float[Tensor, "*b c h w"]:
+        """Return (pixel / 255 − mean) / std, float32, on the images' device; of floats, which are
+        shares of white already, (value − mean) / std.
+        """
+        if images.is_floating_point():
+            return standardised(images, self.mean, self.std)
         # One multiplication and one addition per pixel: pixel · 1 / (255 std) − mean / std.
         scales = [1 / (255 * std) for std in self.std]
         offsets = [mean / std for mean, std in zip(self.mean, self.std)]
@@ -267,29 +267,19 @@ class FolderDataset(ImageDataset):
     def raw(
         self, indices: Indices
     ) -> tuple[UInt8[Tensor, "b c h w"] | Float[Tensor, "b c h w"], Tensor]:
-        from .picture_files import read_form
-
         indices = index_tensor(indices)
         if self._pool is None:
             self._pool = ThreadPoolExecutor(min(8, os.cpu_count() or 1))
         chosen = [self.files[i] for i in indices.tolist()]
         size = self.image_size
         form = self.form
-        images = list(self._pool.map(lambda file: read_form(file, size, form), chosen))
+        images = list(self._pool.map(lambda file: read_picture(file, size, form), chosen))
         if images:
             return torch.stack(images), self.labels[indices]
 
         # An empty batch still needs the type of the others.
         dtype = torch.float32 if form.endswith("16") else torch.uint8
         return torch.empty((0, *self.shape), dtype=dtype), self.labels[indices]
-
-    def normalise(
-        self, images: UInt8[Tensor, "*b c h w"] | Float[Tensor, "*b c h w"]
-    ) -> Float[Tensor, "*b c h w"]:
-        """Return (share of white − mean) / std."""
-        if images.is_floating_point():
-            return standardised(images, self.mean, self.std)
-        return super().normalise(images)
 
     def describe(self) -> dict[str, Any]:
         facts = {**super().describe(), "fit": COVER}
@@ -310,49 +300,7 @@ class FolderDataset(ImageDataset):
         return result
 
 
-# --- pictures in files ----------------------------------------------------------------------------
-
-
-def read_picture(file: Path, image_size: tuple[int, int]) -> UInt8[Tensor, "3 h w"]:
-    """Return one picture as RGB bytes: resized (bicubic) until it just covers ``image_size`` =
-    (H, W), then centre-cropped.
-
-    Raises:
-        DataError: the file is missing, truncated, not a picture or a single pixel.
-    """
-    from PIL import Image, ImageOps
-
-    height, width = image_size
-    with _opened(file) as image:
-        plain = of_bytes(image, file).convert("RGB")
-        fitted = ImageOps.fit(plain, (width, height), Image.Resampling.BICUBIC)
-        pixels = np.array(fitted)
-    return torch.from_numpy(pixels).permute(2, 0, 1)
-
-
-def of_bytes(image: Any, file: Path | str) -> Any:
-    """Return an opened picture with 8 bits per channel, turned as its camera was held (EXIF's
-    orientation).
-
-    Raises:
-        DataError: floating-point pixels, or integers beyond 16 bits, whose range is in no file.
-    """
-    from PIL import Image, ImageOps
-
-    image = ImageOps.exif_transpose(image)
-    if not image.mode.startswith(("I", "F")):
-        return image
-
-    # Pillow's own conversion would cut off all values above 255. Division by 257, rounded to the
-    # nearest, maps 65,535 to 255.
-    pixels = np.asarray(image)
-    if image.mode == "F" or pixels.min() < 0 or pixels.max() > 65_535:
-        raise DataError(
-            f"{file}: expected 8 or 16 bits per channel, got pixels from {pixels.min():g} to "
-            f"{pixels.max():g} (Pillow's mode {image.mode!r}), whose range is not in the file; "
-            "scale them to 0 to 65,535 and save a PNG of 16 bits"
-        )
-    return Image.fromarray(((pixels.astype(np.int64) + 128) // 257).astype(np.uint8))
+# --- pictures in tensors --------------------------------------------------------------------------
 
 
 def standardised(
@@ -364,71 +312,9 @@ def standardised(
     return (images - shift) / scale
 
 
-def picture_size(file: Path) -> tuple[int, int]:
-    """Return (height, width) of a picture, turned as :func:`of_bytes` turns it, from its header.
-
-    Raises:
-        DataError: as :func:`read_picture`, as far as a header tells.
-    """
-    with _opened(file) as image:
-        # Of EXIF's eight orientations, the last four exchange height and width.
-        if image.getexif().get(ORIENTATION, 1) >= 5:
-            return image.width, image.height
-        return image.height, image.width
-
-
-# The last bytes of files that are complete.
-ENDS = {"JPEG": b"\xff\xd9", "PNG": b"IEND\xaeB`\x82"}
-
-
-def check_picture(file: Path) -> None:
-    """Read a picture's header, and all of it where its end is not that of its format.
-
-    Raises:
-        DataError: as :func:`read_picture`, as far as header and end tell.
-    """
-    with _opened(file) as image:
-        end = ENDS.get(image.format)
-        if end is None:
-            return
-        with file.open("rb") as opened:
-            opened.seek(max(0, file.stat().st_size - 12))
-            tail = opened.read()
-        # A truncated file is refused by its decoder; bytes behind the end are harmless.
-        if not tail.endswith(end):
-            image.load()
-
-
-@contextmanager
-def _opened(file: Path) -> Iterator[Any]:
-    with opened_picture(file) as image:
-        # Resized, a single pixel would become a uniform area that passes for a picture.
-        if max(image.size) < 2:
-            raise DataError(
-                f"{file}: expected a picture of 2 pixels or more, got 1 x 1, often the placeholder "
-                "of a failed download; replace or remove it"
-            )
-        yield image
-
-
-def decoded(file: Path | str, mode: str, content: bytes | None = None) -> Any:
-    """Return a picture of Pillow's in a ``mode`` such as RGB.
-
-    Args:
-        content: the bytes of the file, where it lies in an archive.
-
-    Raises:
-        DataError: no such file, or not a picture.
-    """
-    with opened_picture(file, content) as image:
-        return of_bytes(image, file).convert(mode)
-
-
-def resize(
-    images: UInt8[Tensor, "n c h w"], size: tuple[int, int], chunk: int = 1024
-) -> UInt8[Tensor, "n c a b"]:
-    """Return images at another size: antialiased bilinear, rounded, ``chunk`` at a time so that no
-    float copy of all is made.
+def resize(images: UInt8[Tensor, "n c h w"], size: tuple[int, int]) -> UInt8[Tensor, "n c a b"]:
+    """Return images at another size: antialiased bilinear, rounded, :data:`CHUNK` at a time so that
+    no float copy of all is made.
 
     Example:
         >>> resize(torch.full((1, 1, 2, 2), 7, dtype=torch.uint8), (4, 4)).unique().tolist()
@@ -437,11 +323,8 @@ def resize(
     if tuple(images.shape[-2:]) == tuple(size):
         return images
     out = torch.empty((*images.shape[:2], *size), dtype=torch.uint8)
-    for start in range(0, len(images), chunk):
-        part = functional.interpolate(
-            images[start : start + chunk].float(), size=size, mode="bilinear", antialias=True
-        )
-        out[start : start + chunk] = part.round().clamp(0, 255).byte()
+    for part, target in zip(images.split(CHUNK), out.split(CHUNK)):
+        target.copy_(resized(part.float(), size).round().clamp(0, 255))
     return out
 
 
@@ -459,51 +342,6 @@ def image_sides(size: Any) -> tuple[int, int]:
             f"{size!r}; such as 32 or [32, 48]"
         )
     return pair[0], pair[1]
-
-
-# --- pictures without a data set ------------------------------------------------------------------
-
-
-def read_as_trained(
-    file: Path, facts: Mapping[str, Any], channels: int, size: tuple[int, int] | None
-) -> Float[Tensor, "c h w"]:
-    """Return one file in [0, 1] for a model that was saved with ``facts``.
-
-    Pictures are cut if those of its training were. The catalogue's are not, but have one size, to
-    which other pictures are stretched.
-
-    Raises:
-        DataError: no such file, or not a picture.
-    """
-    from .picture_files import read_form
-
-    form = facts.get("form", "rgb")
-    # Models of earlier versions did not save "fit"; those of files have a "source".
-    cut = form != "rgb" or facts.get("fit") == COVER or facts.get("source")
-    if not cut or size is None:
-        return read_plain(file, channels, size)
-    image = read_form(file, size, form)
-    if image.is_floating_point():
-        return image
-    return image.float() / 255
-
-
-def read_plain(path: Path, channels: int, size: tuple[int, int] | None) -> Float[Tensor, "c h w"]:
-    """Return one file as (channels, height, width) in [0, 1], stretched to ``size``; with None it
-    keeps its own.
-
-    Raises:
-        DataError: no such file, or not a picture.
-    """
-    mode = "L" if channels == 1 else "RGB"
-    pixels = torch.from_numpy(np.array(decoded(path, mode))).float().div(255)
-    # Pillow's grey pictures have no axis of channels.
-    image = pixels[None] if channels == 1 else pixels.permute(2, 0, 1)
-    if size is None or tuple(image.shape[-2:]) == size:
-        return image
-    return functional.interpolate(
-        image[None], size, mode="bilinear", antialias=True, align_corners=False
-    )[0]
 
 
 def patches_of(encoder: Any) -> str:

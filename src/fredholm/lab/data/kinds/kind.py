@@ -115,6 +115,13 @@ class Kind:
         return f"on {self.many}"
 
 
+class Line(Kind):
+    """A kind whose samples are points one after the other, (N, points, …)."""
+
+    def size(self, inputs: Any) -> str:
+        return f"{inputs.shape[1]} {self.point}s"
+
+
 @dataclass(frozen=True)
 class Page:
     """Facts that a report has about its samples beside their numbers.

@@ -77,10 +77,6 @@ class NextTokens(TokenizedDataset):
         inputs = self.numbers[: self.labels.numel()].view_as(self.labels)
         return inputs[indices].long(), self.labels[indices].long()
 
-    def describe(self) -> dict[str, Any]:
-        # The classes are the vocabulary, which is saved already.
-        return {**super().describe(), "classes": []}
-
     def __repr__(self) -> str:
         tokens = f"{self.max_length} of {len(self.vocabulary):,} {self.vocabulary.kind}"
         return f"NextTokens({self.name!r}, {self.split!r}, {len(self)} windows of {tokens})"
@@ -95,11 +91,12 @@ class HiddenTokens(TokenizedDataset):
     from the sample alone.
 
     Args:
-        texts: the texts; their labels are not read.
+        texts: a :class:`TextDataset`; its labels are not read.
         share: of the tokens that are targets.
 
     Raises:
-        OptionError: a share outside (0, 1).
+        OptionError: other samples, texts whose targets are tokens already, or a share outside
+            (0, 1).
 
     Reference: ITNet App. K.2; Devlin et al. 2019.
 
@@ -117,8 +114,9 @@ class HiddenTokens(TokenizedDataset):
     def __init__(self, texts: LabelledDataset, share: float):
         if not isinstance(texts, TextDataset):
             raise OptionError(
-                f"masked: expected texts with labels, got {texts.name}, whose task is {texts.task} "
-                "already; leave it out"
+                f"masked: expected texts with labels, got {texts.name}, which holds "
+                f"{texts.kind.many} for the task {texts.task}; leave it out, or choose a data set "
+                "of texts"
             )
         if not 0.0 < share < 1.0:
             raise OptionError(
@@ -146,10 +144,6 @@ class HiddenTokens(TokenizedDataset):
             return transform(numbers)
         # No epoch of a training is -1, so these masks are not among those trained on.
         return self.hide(numbers, torch.as_tensor(indices), seed=0, epoch=-1)
-
-    def describe(self) -> dict[str, Any]:
-        # The classes are the vocabulary, which is saved already.
-        return {**super().describe(), "classes": []}
 
     def select(self, chosen: Int[Tensor, " m"]) -> HiddenTokens:
         return HiddenTokens(self.texts.select(chosen), self.share)

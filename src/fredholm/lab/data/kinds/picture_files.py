@@ -1,4 +1,4 @@
-"""Picture files: their depth and transparency, and whether they can be read.
+"""Picture files: whether they can be read, their depth and transparency, and their pixels.
 
 A folder is read in one form, a name of :data:`fredholm.lab.data.files.reading.FORMS`. A remark
 names the files of which a form loses something.
@@ -7,8 +7,9 @@ names the files of which a form loses something.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,17 +18,21 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn import functional
 
 from ....errors import DataError
 from ....progress import steps
+from ..files.collection import listed
 from ..formats import opened_picture
-from .images import check_picture, of_bytes, read_picture
 
-# How many files a remark names one by one.
-LISTED = 100
 THREADS = 4
 # White in 16 bits.
 WHOLE = 65_535
+# How a folder's picture becomes a sample, saved with a model: resized until it covers the sample's
+# size, then cut.
+COVER = "cover"
+# The tag of EXIF that says how the camera was held.
+ORIENTATION = 0x0112
 
 
 @dataclass(frozen=True)
@@ -127,60 +132,138 @@ def remarks_on(files: Sequence[Path], looks: Sequence[Look], form: str) -> list[
     }
     remarks = []
     for remark, lost in losses.items():
-        some = [file for file, yes in zip(files, lost) if yes]
+        some = [str(file) for file, yes in zip(files, lost) if yes]
         if some:
             counts = f"{len(some):,} of {len(files):,} pictures"
-            remarks.append(f"{counts} {remark}: {listed_files(some)}")
+            remarks.append(f"{counts} {remark}: {listed(some)}")
     return remarks
 
 
-def listed_files(files: Sequence[Path | str]) -> str:
-    """Return the names of files, of more than :data:`LISTED` the first."""
-    shown = [str(file) for file in files[:LISTED]]
-    if len(files) > LISTED:
-        shown.append(f"and {len(files) - LISTED:,} more")
-    return "; ".join(shown)
+# --- pixels ---------------------------------------------------------------------------------------
 
 
-def read_form(file: Path, size: tuple[int, int], form: str) -> Tensor:
-    """Return one picture (C, h, w), cut as :func:`.images.read_picture` cuts: bytes, or of a form
-    of 16 bits shares of white in float32.
+def read_picture(file: Path, size: tuple[int, int], form: str = "rgb") -> Tensor:
+    """Return one picture (C, h, w): resized (bicubic) until it just covers ``size`` = (h, w), then
+    centre-cropped; bytes, or of a form of 16 bits shares of white in float32.
 
     Colours beneath full transparency are black, whatever the file has there.
 
     Raises:
-        DataError: as :func:`.images.read_picture`.
+        DataError: the file is missing, truncated, not a picture or a single pixel.
     """
-    if form == "rgb":
-        return read_picture(file, size)
     from PIL import Image, ImageOps
 
     deep = form.endswith("16")
     height, width = size
-    with opened_picture(file) as image:
+
+    def fitted(picture: Any) -> Tensor:
+        result = ImageOps.fit(picture, (width, height), Image.Resampling.BICUBIC)
+        return torch.from_numpy(np.array(result))
+
+    with _opened(file) as image:
         if deep and image.mode.startswith("I"):
             # Refuses pixels whose range is not in the file.
             of_bytes(image, file)
             upright = ImageOps.exif_transpose(image)
             values = np.asarray(upright).astype(np.float32) / WHOLE
-            fitted = ImageOps.fit(
-                Image.fromarray(values), (width, height), Image.Resampling.BICUBIC
-            )
             # Such pictures are grey and opaque. Bicubic curves may leave the range.
-            grey = torch.from_numpy(np.array(fitted)).clamp(0, 1)
+            grey = fitted(Image.fromarray(values)).clamp(0, 1)
             opacity = torch.ones(form.count("a"), height, width)
             return torch.cat([grey.expand(3, -1, -1), opacity])
 
-        mode = form.removesuffix("16").upper()
-        coloured = of_bytes(image, file).convert(mode)
         # Pillow multiplies colours by their opacity before it resizes.
-        fitted = ImageOps.fit(coloured, (width, height), Image.Resampling.BICUBIC)
-        pixels = torch.from_numpy(np.array(fitted)).permute(2, 0, 1).clone()
+        mode = form.removesuffix("16").upper()
+        pixels = fitted(of_bytes(image, file).convert(mode)).permute(2, 0, 1)
     if mode == "RGBA":
         pixels[:3, pixels[3] == 0] = 0
     if deep:
         return pixels.float() / 255
     return pixels
+
+
+def of_bytes(image: Any, file: Path | str) -> Any:
+    """Return an opened picture with 8 bits per channel, turned as its camera was held (EXIF's
+    orientation).
+
+    Raises:
+        DataError: floating-point pixels, or integers beyond 16 bits, whose range is in no file.
+    """
+    from PIL import Image, ImageOps
+
+    image = ImageOps.exif_transpose(image)
+    if not image.mode.startswith(("I", "F")):
+        return image
+
+    # Pillow's own conversion would cut off all values above 255. Division by 257, rounded to the
+    # nearest, maps 65,535 to 255.
+    pixels = np.asarray(image)
+    if image.mode == "F" or pixels.min() < 0 or pixels.max() > 65_535:
+        raise DataError(
+            f"{file}: expected 8 or 16 bits per channel, got pixels from {pixels.min():g} to "
+            f"{pixels.max():g} (Pillow's mode {image.mode!r}), whose range is not in the file; "
+            "scale them to 0 to 65,535 and save a PNG of 16 bits"
+        )
+    return Image.fromarray(((pixels.astype(np.int64) + 128) // 257).astype(np.uint8))
+
+
+def picture_size(file: Path) -> tuple[int, int]:
+    """Return (height, width) of a picture, turned as :func:`of_bytes` turns it, from its header.
+
+    Raises:
+        DataError: as :func:`read_picture`, as far as a header tells.
+    """
+    with _opened(file) as image:
+        # Of EXIF's eight orientations, the last four exchange height and width.
+        if image.getexif().get(ORIENTATION, 1) >= 5:
+            return image.width, image.height
+        return image.height, image.width
+
+
+# The last bytes of files that are complete.
+ENDS = {"JPEG": b"\xff\xd9", "PNG": b"IEND\xaeB`\x82"}
+
+
+def check_picture(file: Path) -> None:
+    """Read a picture's header, and all of it where its end is not that of its format.
+
+    Raises:
+        DataError: as :func:`read_picture`, as far as header and end tell.
+    """
+    with _opened(file) as image:
+        end = ENDS.get(image.format)
+        if end is None:
+            return
+        with file.open("rb") as opened:
+            opened.seek(max(0, file.stat().st_size - 12))
+            tail = opened.read()
+        # A truncated file is refused by its decoder; bytes behind the end are harmless.
+        if not tail.endswith(end):
+            image.load()
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[Any]:
+    with opened_picture(file) as image:
+        # Resized, a single pixel would become a uniform area that passes for a picture.
+        if max(image.size) < 2:
+            raise DataError(
+                f"{file}: expected a picture of 2 pixels or more, got 1 x 1, often the placeholder "
+                "of a failed download; replace or remove it"
+            )
+        yield image
+
+
+def decoded(file: Path | str, mode: str, content: bytes | None = None) -> Any:
+    """Return a picture of Pillow's in a ``mode`` such as RGB.
+
+    Args:
+        content: the bytes of the file, where it lies in an archive.
+
+    Raises:
+        DataError: no such file, or not a picture.
+    """
+    with opened_picture(file, content) as image:
+        return of_bytes(image, file).convert(mode)
 
 
 def moments(
@@ -189,8 +272,58 @@ def moments(
     """Return mean and standard deviation of each channel, over at most 256 of the files."""
     # Every n-th, so that all classes are among them, whose files follow one another.
     step = max(1, math.ceil(len(files) / 256))
-    pictures = [read_form(file, size, form).flatten(1).double() for file in files[::step]]
+    pictures = [read_picture(file, size, form).flatten(1).double() for file in files[::step]]
     pixels: Float[Tensor, "c m"] = torch.cat(pictures, 1)
     deviation = pixels.std(1, correction=0)
     # A constant channel is only shifted.
     return pixels.mean(1).tolist(), torch.where(deviation > 0, deviation, 1.0).tolist()
+
+
+# --- pictures without a data set ------------------------------------------------------------------
+
+
+def read_as_trained(
+    file: Path, facts: Mapping[str, Any], channels: int, size: tuple[int, int] | None
+) -> Float[Tensor, "c h w"]:
+    """Return one file in [0, 1] for a model that was saved with ``facts``.
+
+    Pictures are cut if those of its training were. The catalogue's are not, but have one size, to
+    which other pictures are stretched.
+
+    Raises:
+        DataError: no such file, or not a picture.
+    """
+    form = facts.get("form", "rgb")
+    # Models of earlier versions did not save "fit"; those of files have a "source".
+    cut = form != "rgb" or facts.get("fit") == COVER or facts.get("source")
+    if not cut or size is None:
+        return read_plain(file, channels, size)
+    image = read_picture(file, size, form)
+    if image.is_floating_point():
+        return image
+    return image.float() / 255
+
+
+def read_plain(path: Path, channels: int, size: tuple[int, int] | None) -> Float[Tensor, "c h w"]:
+    """Return one file as (channels, height, width) in [0, 1], stretched to ``size``; with None it
+    keeps its own.
+
+    Raises:
+        DataError: no such file, or not a picture.
+    """
+    mode = "L" if channels == 1 else "RGB"
+    pixels = torch.from_numpy(np.array(decoded(path, mode))).float().div(255)
+    # Pillow's grey pictures have no axis of channels.
+    image = pixels[None] if channels == 1 else pixels.permute(2, 0, 1)
+    if size is None:
+        return image
+    return resized(image[None], size)[0]
+
+
+def resized(images: Float[Tensor, "n c h w"], size: tuple[int, int]) -> Float[Tensor, "n c i j"]:
+    """Return images at another size, antialiased bilinear; those that have it stay as they are."""
+    if tuple(images.shape[-2:]) == tuple(size):
+        return images
+    return functional.interpolate(
+        images, tuple(size), mode="bilinear", antialias=True, align_corners=False
+    )

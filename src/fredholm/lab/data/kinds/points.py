@@ -17,13 +17,13 @@ from ..counter import hash64, uniform
 from ..stored import StoredRows
 from ..summaries import of_clouds
 from .dataset import Cut, Indices, LabelledDataset, Transform, check_labels, index_tensor, stretched
-from .kind import Cloud, Kind, Page, register_kind
+from .kind import Cloud, Line, Page, register_kind
 
 # One stream of random numbers for each change.
 _SCALE, _TURN, _JITTER, _ORDER = 21, 22, 23, 24
 
 
-class Points(Kind):
+class Points(Line):
     """Point clouds (N, points, p), coordinates first."""
 
     name = "points"
@@ -44,9 +44,6 @@ class Points(Kind):
     def prepare(self, inputs: Any, facts: Page) -> tuple[Any, list[Any] | None]:
         places = inputs[..., :3].detach().float().cpu().numpy()
         return inputs, [Cloud(points) for points in places]
-
-    def size(self, inputs: Any) -> str:
-        return f"{inputs.shape[1]} points"
 
     def made_of(self, encoder: Any) -> str:
         return "on points"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from ....errors import DataError, ShapeError
@@ -16,12 +16,12 @@ from ..stored import StoredRows
 from ..summaries import of_series
 from .dataset import Cut, Indices, LabelledDataset, check_labels, index_tensor, stretched
 from .images import ImageDataset
-from .kind import Kind, Page, Signal, register_kind
+from .kind import Line, Page, Signal, register_kind
 
 TASKS = ("classification", "steps", "regression")
 
 
-class Sequences(Kind):
+class Sequences(Line):
     """Sequences of numbers (N, points, C), NaN where nothing was measured."""
 
     name = "sequence"
@@ -42,9 +42,6 @@ class Sequences(Kind):
     def prepare(self, inputs: Any, facts: Page) -> tuple[Any, list[Any] | None]:
         rows = inputs.detach().float().cpu().numpy()
         return inputs, [_signal(row, facts.timed) for row in rows]
-
-    def size(self, inputs: Any) -> str:
-        return f"{inputs.shape[1]} points"
 
 
 SEQUENCES = register_kind(Sequences())
@@ -67,9 +64,6 @@ class Tables(Sequences):
 
     def summarise(self, inputs: Any, *, timed: bool = False) -> np.ndarray:
         return np.asarray(inputs, np.float64)[..., 0]
-
-    def size(self, inputs: Any) -> str:
-        return f"{inputs.shape[1]} columns"
 
 
 TABLES = register_kind(Tables())
@@ -125,10 +119,7 @@ class SequenceDataset(LabelledDataset):
         if task != "regression":
             check_labels(labels, classes)
 
-        # Rows on disk are kept beside their function: they can be cut along the points without
-        # being read, see ``stretch``.
-        self.stored = values if isinstance(values, StoredRows) else None
-        self.values = values.__getitem__ if isinstance(values, StoredRows) else values
+        self.values = values
         self.length, self.channels = shape
         self.task = task
         self.timed = timed
@@ -152,13 +143,12 @@ class SequenceDataset(LabelledDataset):
 
     def stretch(self, axis: int, cut: Cut) -> SequenceDataset | None:
         # A selection reads its rows through another data set, which would return whole sequences.
-        if axis != 1 or self.stored is None or "raw" in vars(self):
+        if axis != 1 or not isinstance(self.values, StoredRows) or "raw" in vars(self):
             return None
         result = copy.copy(self)
-        result.stored = stretched(self.stored, 1, cut)
-        result.values = result.stored.__getitem__
+        result.values = stretched(self.values, 1, cut)
         if self.task == "steps":
-            result.labels = stretched(self.labels[:, : self.stored.shape[1]], 1, cut)
+            result.labels = stretched(self.labels[:, : self.values.shape[1]], 1, cut)
         return result
 
     def _check_times(self, times: Tensor, indices: Tensor) -> None:
@@ -212,14 +202,15 @@ def _signal(row: np.ndarray, timed: bool) -> Signal:
     return Signal(x[:last], values[:last])
 
 
-def padded(rows: Sequence[Tensor]) -> Float[Tensor, "b m c"]:
-    """Return sequences (n, C) of different lengths as one tensor, NaN behind the shorter ones.
+def padded(rows: Sequence[Tensor], padding: float = torch.nan) -> Shaped[Tensor, "b m ..."]:
+    """Return sequences (n, …) of different lengths as one tensor, ``padding`` behind the shorter
+    ones.
 
     Example:
         >>> padded([torch.ones(1, 1), torch.ones(2, 1)])[0].flatten().tolist()
         [1.0, nan]
     """
-    return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_value=torch.nan)
+    return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_value=padding)
 
 
 def image_sequences(images: ImageDataset, order: Tensor | None = None) -> SequenceDataset:

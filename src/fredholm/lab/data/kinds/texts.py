@@ -15,7 +15,7 @@ from torch import Tensor
 from ....errors import DataError, OptionError, ShapeError
 from ..vocabulary import PADDING, Vocabulary, check_count, check_tokens
 from .dataset import Indices, LabelledDataset, check_labels, index_tensor
-from .kind import WORDS, Kind, Page, register_kind
+from .kind import WORDS, Line, Page, register_kind
 
 MAX_LENGTH = {"words": 64, "wordpieces": 64, "bytes": 256, "characters": 256}
 
@@ -147,7 +147,7 @@ def trimmed(numbers: Int[Tensor, "b n"]) -> Int[Tensor, "b m"]:
     return numbers[:, :width]
 
 
-class Texts(Kind):
+class Texts(Line):
     """Texts as token numbers (N, length), 0 where padded."""
 
     name = "text"
@@ -181,12 +181,6 @@ class Texts(Kind):
     def prepare(self, inputs: Any, facts: Page) -> tuple[Any, list[Any] | None]:
         return inputs, prepare_texts(inputs, facts.texts)
 
-    def size(self, inputs: Any) -> str:
-        return f"{inputs.shape[1]} tokens"
-
-    def made_of(self, encoder: Any) -> str:
-        return "on texts"
-
 
 TEXTS = register_kind(Texts())
 
@@ -215,8 +209,12 @@ class TokenizedDataset(LabelledDataset):
         return {**super().encoder(), **sizes}
 
     def describe(self) -> dict[str, Any]:
+        facts = super().describe()
+        # Where tokens are predicted, the classes are the vocabulary, which is saved already.
+        if self.task == "tokens":
+            facts["classes"] = []
         words = {"vocabulary": self.vocabulary.to_dict(), "max_length": self.max_length}
-        return {**super().describe(), **words}
+        return facts | words
 
     def example(self) -> Tensor:
         return torch.ones(1, self.max_length, dtype=torch.int64)
@@ -311,11 +309,6 @@ class TextDataset(TokenizedDataset):
 
     def shown(self, indices: Int[Tensor, " b"]) -> dict[str, Any]:
         return {"inputs": self.raw(indices)[0], "texts": [self.texts[i] for i in indices.tolist()]}
-
-    def hidden(self, share: float) -> LabelledDataset:
-        from .language import HiddenTokens
-
-        return HiddenTokens(self, share)
 
     def written(self) -> Sequence[str]:
         return self.texts

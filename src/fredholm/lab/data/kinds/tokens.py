@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import tempfile
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Int
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ....errors import DataError, ShapeError
@@ -81,24 +75,6 @@ class Rows:
         for place, row in enumerate(rows):
             out[place, : len(row)] = row
         return out
-
-
-def pairs(first: Rows, second: Rows) -> Callable[[Tensor], Tensor]:
-    """Return a function from indices to two rows per sample: (B, 2, N) token numbers.
-
-    Example:
-        >>> a, b = Rows.of([torch.tensor([7, 8])]), Rows.of([torch.tensor([9])])
-        >>> pairs(a, b)(torch.tensor([0])).tolist()
-        [[[8, 9], [10, 0]]]
-    """
-
-    def numbers(indices: Tensor) -> Tensor:
-        # Both rows of all samples get one width; an empty batch has width 1.
-        lengths = [rows.lengths[indices] for rows in (first, second)]
-        width = max(1, *(int(length) for length in torch.cat(lengths)))
-        return torch.stack([first(indices, width), second(indices, width)], 1)
-
-    return numbers
 
 
 class Symbols(Kind):
@@ -222,37 +198,3 @@ def image_tokens(images: ImageDataset) -> TokenDataset:
         tokens=257,
         max_length=height * width,
     )
-
-
-def generated(
-    folder: Path, options: Any, make: Callable[[], dict[str, Tensor]]
-) -> dict[str, Tensor]:
-    """Return ``make()``, or its result from an earlier call, which is stored in ``folder`` under a
-    name that follows from ``options``.
-
-    Raises:
-        DataError: a stored file that cannot be read, or a folder that cannot be written.
-    """
-    key = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:16]
-    path = folder / f"{key}.safetensors"
-    if path.is_file():
-        try:
-            return load_file(path)
-        except Exception as error:
-            raise DataError(
-                f"{path}: expected a .safetensors file, got another ({error}); delete it, and it "
-                "is made again"
-            ) from error
-    result = make()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        # An interrupted call must not leave a part of the file under its name.
-        with tempfile.TemporaryDirectory(dir=folder) as work:
-            save_file(result, Path(work) / path.name)
-            os.replace(Path(work) / path.name, path)
-    except OSError as error:
-        raise DataError(
-            f"{folder}: expected a folder that can be written, got {error}; choose another by "
-            "FREDHOLM_DATA"
-        ) from error
-    return result
