@@ -289,6 +289,27 @@ def model_on_shards(mesh: Any, name: str) -> dict[str, float]:
     return differences(found, wanted)
 
 
+def left_out_tokens(mesh: Any, kind: str) -> dict[str, float | str]:
+    """Features of an encoder that leaves tokens out in training, and what training says."""
+    from fredholm.models.encoders.text import TextConfig
+    from fredholm.models.encoders.tokens import TokenConfig
+
+    config = {"text": TextConfig, "tokens": TokenConfig}[kind]
+    torch.manual_seed(0)
+    encoder = config(vocabulary=9, max_length=8, embedding_dropout=0.5).build(4).eval()
+    numbers = torch.randint(1, 9, (3, 8), generator=seeded(1))
+    start = 4 * mesh.get_local_rank()
+    part = numbers[:, start : start + 4]
+    found, _ = encoder.part(part, mesh)
+    wanted, _ = encoder(numbers)
+    out: dict[str, Any] = differences({"": found}, {"": wanted[:, start : start + 4]})
+    try:
+        encoder.train().part(part, mesh)
+    except FredholmError as error:
+        out["training"] = str(error)
+    return out
+
+
 def read_outs(mesh: Any) -> dict[str, float]:
     """Compare every read-out of sharded points with that on one process, and its gradients."""
     from fredholm.models.heads import read_out

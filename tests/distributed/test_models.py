@@ -22,6 +22,13 @@ def test_ranks_drop_the_same_branches(two, name):
     assert_close(first, second)
 
 
+@pytest.mark.parametrize("kind", ["text", "tokens"])
+def test_an_encoder_leaves_tokens_out_in_training_only(two, kind):
+    for found in two.run(jobs.left_out_tokens, kind):
+        assert found[""] <= TOLERANCE
+        assert "which tokens are left out in training is drawn for all" in found["training"]
+
+
 def test_read_outs(two):
     for gaps in two.run(jobs.read_outs):
         assert max(gaps.values()) <= TOLERANCE, gaps

@@ -9,7 +9,7 @@ import torch
 
 from fredholm.domain import Domain
 from fredholm.errors import ConvergenceError, DomainError, OptionError
-from fredholm.explain import eigenvector_alignment, token_chain
+from fredholm.explain import alignment, eigenvector_alignment, token_chain
 from fredholm.explain.kernels import pair_weights
 from fredholm.kernels import SoftmaxKernel
 from fredholm.operators import create_operator
@@ -87,12 +87,12 @@ def test_a_kernel_is_asked_what_it_is_and_not_what_its_attributes_are_called():
             return "words"
 
     op, u = make("softmax"), features()
-    chain, alignment = token_chain(op, u), eigenvector_alignment(op, u)
+    chain, aligned = token_chain(op, u), eigenvector_alignment(op, u)
     op.kernel.__class__ = Foreign
     other, again = token_chain(op, u), eigenvector_alignment(op, u)
     assert other.requested == chain.requested == 0.7
     assert_close(other.outgoing, chain.outgoing, "outgoing")
-    assert_close(again.cosine, alignment.cosine, "alignment")
+    assert_close(again.cosine, aligned.cosine, "alignment")
     assert token_chain(make("infsa"), u).requested == 1.0
 
 
@@ -202,6 +202,28 @@ def test_alignment_is_one_for_the_eigenvector_and_measured_otherwise():
         eigenvector_alignment(make("infsa", activation="gelu"), features())
     with pytest.raises(DomainError, match="without order"):
         eigenvector_alignment(make("linear_infsa"), u, Domain.line(30, causal=True))
+
+
+@pytest.mark.parametrize("budget", [1, 2**27])
+def test_alignment_of_several_centres_is_of_all_queries(budget, monkeypatch):
+    monkeypatch.setattr(alignment, "BUDGET", budget)
+    op, masses = make("linear_infsa", centres=3), torch.rand(N, dtype=torch.float64)
+    with torch.no_grad():
+        op.kernel.probes.mul_(20)
+    u = 3 * features().detach()
+    places = Domain.points(torch.rand(N, 1, dtype=torch.float64), measure=masses)
+    rows = op.kernel.weights(op.problem(u, places)).detach()
+    mean = (places.measure[:, None] * rows).sum(2)
+    found = eigenvector_alignment(op, u, places)
+    _, vector = alignment._centred_weights(op, u, places, 200)
+    cosine = torch.nn.functional.cosine_similarity
+    assert_close(found.cosine, cosine(mean, vector, dim=-1))
+    assert (found.cosine - cosine(rows[:, :, 0], vector, dim=-1)).abs().max() > 0.1
+
+    # The order in which points are listed is no fact about them.
+    order = torch.tensor([*range(3, N), *range(3)])
+    turned = Domain.points(places.positions[order], measure=places.measure[order])
+    assert_close(eigenvector_alignment(op, u[:, order], turned).cosine, found.cosine)
 
 
 @pytest.mark.parametrize("dense", [1024, 0])

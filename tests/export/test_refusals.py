@@ -25,11 +25,14 @@ from fredholm.export import (
     export_onnx,
     export_package,
     export_program,
+    largest_error,
     signature_of,
+    trace,
 )
 from fredholm.export.decoder import DecoderErrors, StateNames
 from fredholm.export.onnx import converted
 from fredholm.export.program import check_ops
+from fredholm.export.signature import tensors_of
 from fredholm.lab.training.exporting import export_run, export_run_steps
 from fredholm.models import create_model
 from fredholm.ops.custom_op import custom_op
@@ -222,6 +225,42 @@ def test_an_encoder_that_lists_no_tensors_is_refused_by_name(monkeypatch):
     monkeypatch.setattr(Silent, "one_tensor", True)
     with pytest.raises(OptionError, match="expected Silent to say the shape of an input"):
         _ = Silent().parts
+
+
+class Elsewhere(Exception):
+    """Raised in the place of tracing."""
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_made_up_inputs_are_on_the_models_device(several, monkeypatch):
+    """The meta device stands for an accelerator, and nothing is computed there."""
+    options = {"body": {"operator": "softmax"}}
+    if several:
+        options["encoder"] = {"kind": "graph", "channels": 3}
+    model = create_model("itnet_nano", **options).to("meta")
+    seen = []
+
+    def note(*tensors: torch.Tensor) -> None:
+        seen.extend(tensor.device.type for tensor in tensors)
+        raise Elsewhere
+
+    monkeypatch.setattr("torch.export.export", lambda _, inputs, **__: note(*inputs))
+    with pytest.raises(ExportError, match="got Elsewhere"):
+        trace(model)
+
+    monkeypatch.setattr(
+        type(model), "forward", lambda _, inputs: note(*tensors_of(inputs).values())
+    )
+    with pytest.raises(Elsewhere):
+        largest_error(model, signature_of(model), lambda inputs: torch.zeros(1))
+    assert set(seen) == {"meta"}
+    assert len(seen) == 2 * len(signature_of(model).names)
+
+
+def test_a_decoders_made_up_texts_are_on_its_device():
+    encoder = {"kind": "text", "vocabulary": 9, "max_length": 64, "causal": True}
+    model = create_model("itnet_nano", encoder=encoder, body={"operator": "softmax"})
+    assert decoder._texts(model.to("meta"), 2, 3).device.type == "meta"
 
 
 def never(*_: object, **__: object) -> None:

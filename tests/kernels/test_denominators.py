@@ -12,6 +12,8 @@ from fredholm import Domain, create_operator
 from fredholm.convert import replace_attention
 from fredholm.integral.denominators import denominators
 from fredholm.kernels import FEATURE_MAPS
+from fredholm.linearization import LinearHeads
+from fredholm.linearization.heads import Seen
 
 from ..linearize import models
 from ..tolerances import assert_close
@@ -88,6 +90,38 @@ def test_a_transform_or_a_meta_tensor_is_not_counted():
         warnings.simplefilter("error")
         torch.func.vmap(lambda x: operator(x[None])[0])(u)
         operator.to("meta")(u.to("meta"))
+
+
+@pytest.mark.parametrize("decay", ["head", "token"])
+@pytest.mark.parametrize("seen", ["order", "pairs", "padding"])
+def test_converted_heads_count_what_a_decay_leaves(decay, seen):
+    """As the definition divides by it, in order and where pairs of a mask hold the order."""
+    torch.manual_seed(0)
+    options = {"feature_map": "rff", "options": {"features": 8}, "decay": decay, "groups": 2}
+    heads = LinearHeads(4, 8, **options).double()
+    with torch.no_grad():
+        heads.decay.log_rate.add_(6)
+    query, key, value = (2 * torch.randn(2, h, 30, 8, dtype=torch.float64) for h in (4, 2, 2))
+    valid = torch.arange(30) >= torch.tensor([[0], [5]])
+    order = torch.ones(30, 30).tril().bool()
+    facts = {
+        "order": Seen(causal=True),
+        "pairs": Seen(pairs=order[None, None]),
+        "padding": Seen(causal=True, valid=valid),
+    }[seen]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        heads(query, key, value, facts)
+
+    visible = (order & valid[:, None]) if seen == "padding" else order
+    rates = heads.decay.exponents(value, facts.valid).repeat_interleave(2, 1)
+    sums = rates.cumsum(-1)
+    fading = (sums[..., None, :] - sums[..., :, None]).exp()
+    phi = heads.feature_map(query), heads.feature_map(heads.share(key))
+    pairs = torch.where(visible[..., None, :, :], phi[0] @ phi[1].mT, 0.0)
+    kept = (pairs * fading).sum(-1) <= 0
+    assert counted(caught) == (int(kept.sum()), kept.numel())
+    assert int(kept.sum()) != int((pairs.sum(-1) <= 0).sum()), "the decay makes a difference"
 
 
 def test_a_converted_model_says_so_too():

@@ -19,6 +19,7 @@ from fredholm.linearization import cache as cache_module
 from fredholm.linearization.heads import Seen, clean
 from fredholm.linearization.state import advance
 
+from ..tolerances import assert_close
 from .library import decoder
 from .models import bert, torch_encoder
 
@@ -224,3 +225,24 @@ def test_options_are_checked():
         replace_attention(torch_encoder(), "hedgehog", decay="head")
     with pytest.raises(ConversionError, match="no causal order"):
         replace_attention(bert(), "hedgehog", decay="head")
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("gate", ["head", "token"])
+def test_the_gain_gives_the_faded_state_softmaxs_weight(gate):
+    """The sums over the tokens before the window are softmax's, in the geometric mean."""
+    heads = heads_of("hedgehog", "window", gate)
+    query, key, value = points()
+    seen = Seen(causal=True)
+    heads.calibrate(query, heads.share(key), seen, 8**-0.5, value)
+    before = torch.ones(N, N).tril(-SIZES["window"][0]).bool()
+    query, key = query[:, :, 3:], heads.share(key)
+    softmax = (query @ key.mT * 8**-0.5).masked_fill(~before[3:], -torch.inf).logsumexp(-1)
+    far = heads.far(query, 8**-0.5)
+    features, shift = far.keys(key, None, None)
+    pairs = far.query @ features.mT * heads._fading(value, seen, N)[:, :, 3:]
+    state = torch.where(before[3:], pairs, 0.0).sum(-1).log()
+    for exponent in (far.exponent, None if shift is None else shift[..., None]):
+        if exponent is not None:
+            state = state + exponent
+    assert_close(state.mean((0, 2)), softmax.mean((0, 2)), dtype=torch.float32)

@@ -4,7 +4,10 @@ be converted is named.
 
 from __future__ import annotations
 
+import fnmatch
 import json
+import ntpath
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,6 +23,7 @@ from fredholm.linearization.graph_heads import GraphHeads
 from fredholm.linearization.heads import Seen
 from fredholm.linearization.interface import NAME
 from fredholm.linearization.mask_interface import padding_mask
+from fredholm.models import list_models
 from fredholm.operators import IntegralOperator
 
 from . import models
@@ -210,6 +214,16 @@ def test_some_layers_only(to):
         assert torch.allclose(logits(replaced.model, **inputs), logits(source, **inputs), atol=1e-5)
     with pytest.raises(OptionError, match="fits no attention"):
         replace_attention(source, to, layers=["*.layer.7.*"])
+
+
+def test_patterns_tell_capitals_apart_on_every_system(monkeypatch):
+    """As on Windows, where fnmatch.filter and fnmatch.fnmatch do not."""
+    monkeypatch.setattr(fnmatch, "os", SimpleNamespace(path=ntpath))
+    assert fnmatch.filter(["bert"], "BERT") == ["bert"]
+    with pytest.raises(OptionError, match=r"'\*\.LAYER\.1\.\*' fits no attention"):
+        replace_attention(models.bert(), layers=["*.LAYER.1.*"], probe=False)
+    assert list_models("itnet_s*") == ["itnet_s", "itnet_s_compact"]
+    assert list_models("ITNET_S*") == []
 
 
 def test_new_maps_get_gradients_and_nothing_else_has_to():

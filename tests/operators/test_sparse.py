@@ -496,3 +496,11 @@ def test_what_does_not_fit_an_operator_is_refused():
     sampled = create_operator("itnet", 8, 2, position_dim=2, width=4, strategy="monte_carlo")
     with pytest.raises(StrategyError, match="exact strategy"):
         sampled.double()(u, domain)
+
+
+def test_neighbours_in_an_order_keep_the_precision_of_the_domain():
+    torch.manual_seed(0)
+    domain = Domain.points(torch.rand(5, 2, dtype=torch.float64), neighbours=3, causal=True)
+    operator = create_operator("linear_infsa", 8, heads=2).double()
+    u = torch.randn(2, 5, 8, dtype=torch.float64)
+    assert_close(operator(u, domain), operator.dense(u, domain))

@@ -15,10 +15,11 @@ from ..domain import Domain
 from ..errors import DomainError, OptionError, require
 from ..families.infsa.capabilities import CentredWeights
 from ..families.infsa.graph import edge_product
+from ..integral import Problem
 from ..integral.capabilities import has_trait
 from .attention import operator_inputs
 from .centrality import token_chain
-from .kernels import check
+from .kernels import BUDGET, check
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +45,8 @@ def eigenvector_alignment(
 
     For :class:`fredholm.operators.LinearInfSA` the weights are its own, and the vector is the left
     Perron vector v of :math:`\phi(QK^\top)`: :math:`v^\top \phi(QK^\top) = \lambda v^\top`. With
-    several centres its queries differ in their weights; only those of the first query are compared.
+    several centres its queries differ in their weights, and the mean over all of them is compared:
+    O(N²).
 
     For any other operator the weights are what points receive in one step from everywhere,
     :math:`W^\top\mathbf 1`, and the vector is the direction of :math:`(W^\top)^k\mathbf 1` for large
@@ -98,8 +100,8 @@ def _centred_weights(
     domain: Domain,
     iterations: int,
 ) -> tuple[Tensor, Tensor]:
-    r"""Return the weights of a LinearInfSA, and the left Perron vector of its token graph at length
-    1, each (B, H, N) in float64.
+    r"""Return the mean weights of a LinearInfSA, and the left Perron vector of its token graph at
+    length 1, each (B, H, N) in float64.
 
     Power iteration: :math:`v_j \leftarrow \sum_i \phi(q_i \cdot k_j)\, m_i v_i` with the masses m,
     then normalised, from a vector of ones.
@@ -121,8 +123,25 @@ def _centred_weights(
             **options,
         )
         vector = _normalised(vector)
-    # With one centre, every query of a LinearInfSA has the same weights; the first stands for all.
-    return kernel.weights(problem.rows([0]))[:, :, 0].double(), vector[..., 0]
+    return _mean_weights(kernel, problem), vector[..., 0]
+
+
+def _mean_weights(kernel: CentredWeights, problem: Problem) -> Tensor:
+    """Return the mean of the weights over all queries, by their masses, (B, H, N) in float64."""
+    # With one centre all queries have the same weights; the first stands for all.
+    row = kernel.weights(problem.rows([0])).double()
+    if kernel.centres == 1:
+        return row[:, :, 0]
+
+    # A query takes a row of each centre.
+    size = row.numel() * row.element_size() * kernel.centres
+    tile = max(1, BUDGET // size)
+    mass = problem.quadrature.mass.double()
+    total = torch.zeros_like(row[:, :, 0])
+    for queries in torch.arange(mass.shape[-1]).split(tile):
+        weights = kernel.weights(problem.rows(queries)).double()
+        total += (mass[:, None, queries, None] * weights).sum(2)
+    return total / mass.sum(-1)[:, None, None]
 
 
 def _received_weights(

@@ -23,7 +23,7 @@ from ..integral.contract import Form
 from ..models.model import Model, TextState
 from ..ops.feature_map.bank import sums_of_units
 from .onnx import INPUT, OUTPUT, Runner, converted, onnx_forms, runner_of
-from .program import check_error, check_ops, first_lines
+from .program import check_error, check_ops, device_of, first_lines
 from .signature import LARGEST_BATCH, signature_of
 
 TRACED_BATCH, TRACED_PROMPT = 5, 7
@@ -303,10 +303,10 @@ def decoder_errors(model: Model, prefill: bytes, step: bytes) -> DecoderErrors:
     for batch, wanted_prompt in CHECKED:
         texts = _texts(model, batch, length)
         with torch.no_grad():
-            expected = model(texts).numpy()
+            expected = model(texts).cpu().numpy()
 
         prompt = min(wanted_prompt, longest_prompt)
-        answers = _answers(run_prefill, run_step, texts.numpy(), prompt)
+        answers = _answers(run_prefill, run_step, texts.cpu().numpy(), prompt)
         difference = np.abs(answers - expected) / np.abs(expected).max()
         if not np.isfinite(difference).all():
             raise ExportError(
@@ -353,7 +353,8 @@ def _longest(model: Model) -> int:
 
 
 def _texts(model: Model, batch: int, length: int) -> Tensor:
-    """Return made-up texts without padding."""
+    """Return made-up texts without padding, on the model's device."""
     encoder: Any = model.config.encoder
     generator = torch.Generator().manual_seed(length)
-    return torch.randint(1, encoder.vocabulary, (batch, length), generator=generator)
+    texts = torch.randint(1, encoder.vocabulary, (batch, length), generator=generator)
+    return texts.to(device_of(model))

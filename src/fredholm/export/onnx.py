@@ -103,7 +103,7 @@ def onnx_answers(content: bytes, *, threads: int = 0) -> Answer:
     run = runner_of(content, threads=threads)
 
     def answer(inputs: Tensor | Inputs) -> Tensor:
-        arrays = {name: tensor.numpy() for name, tensor in tensors_of(inputs).items()}
+        arrays = {name: tensor.cpu().numpy() for name, tensor in tensors_of(inputs).items()}
         (outputs,) = run(arrays)
         return torch.from_numpy(outputs)
 

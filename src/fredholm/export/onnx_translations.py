@@ -6,6 +6,7 @@ runtimes do not optimise across loops.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from onnxscript import opset18
@@ -19,7 +20,8 @@ INT32, INT64 = 6, 7
 
 def cdist(x: Any, y: Any, p: float, compute_mode: int | None = None) -> Any:
     """Return the distances between the points ``x`` (…, N, d) and ``y`` (…, M, d), (…, N, M), in
-    the p-norm, (Σ_i |x_i - y_i|^p)^(1/p) with p positive and finite.
+    the p-norm: (Σ_i |x_i - y_i|^p)^(1/p), the largest |x_i - y_i| for p = ∞, and the number of
+    coordinates that differ for p = 0.
 
     All differences are written out, (…, N, M, d), as torch does for few points.
 
@@ -32,23 +34,39 @@ def cdist(x: Any, y: Any, p: float, compute_mode: int | None = None) -> Any:
     # The Euclidean norm needs no general power.
     if p == 2:
         return op.Sqrt(op.ReduceSum(op.Mul(difference, difference), _numbers(-1), keepdims=0))
+
+    # Here the powers and the root of the formula are 1 or infinite, whatever the points.
+    if p == math.inf:
+        return op.ReduceMax(difference, _numbers(-1), keepdims=0)
+    if p == 0:
+        return op.ReduceSum(op.Sign(difference), _numbers(-1), keepdims=0)
+
     powers = op.ReduceSum(op.Pow(difference, _real(p)), _numbers(-1), keepdims=0)
     return op.Pow(powers, _real(1 / p))
 
 
 def searchsorted(
-    boundaries: Any, x: Any, out_int32: bool = False, right: bool = False, **_: Any
+    boundaries: Any,
+    x: Any,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Any = None,
 ) -> Any:
     """Count, for each number of ``x`` (…, N), the ``boundaries`` (…, K) below it, or not above it
     where ``right``.
 
-    Boundaries ascend along the last axis. All pairs are compared, O(N K): the tables of learned
-    curves are short.
+    All pairs are compared, O(N K): the tables of learned curves are short.
+
+    Args:
+        boundaries, x, out_int32, right: as of :func:`torch.searchsorted`.
+        side: ``"right"`` is ``right``, by another name.
+        sorter: the order in which boundaries ascend; ignored, since a count depends on no order.
     """
     columns = op.Unsqueeze(x, _numbers(-1))
     rows = op.Unsqueeze(boundaries, _numbers(-2))
     below = op.Greater(columns, rows)
-    if right:
+    if right or side == "right":
         below = op.GreaterOrEqual(columns, rows)
     counts = op.ReduceSum(op.Cast(below, to=INT64), _numbers(-1), keepdims=0)
     if out_int32:

@@ -90,7 +90,7 @@ def largest_error(model: nn.Module, signature: Signature, answer: Answer) -> flo
     answer.
 
     Args:
-        model: in evaluation mode and on the CPU, where the inputs are made.
+        model: in evaluation mode; the inputs are on its device.
         signature: the model's inputs.
         answer: runs the program on what the model reads.
 
@@ -99,7 +99,7 @@ def largest_error(model: nn.Module, signature: Signature, answer: Answer) -> flo
     """
     errors = []
     for sizes in signature.checked_sizes():
-        inputs = signature.example(sizes)
+        inputs = signature.example(sizes).to(device_of(model))
         with torch.no_grad():
             expected = model(inputs)
         errors.append(_relative_error(answer(inputs), expected, sizes))
@@ -158,11 +158,19 @@ def check_error(error: float, model: nn.Module, signature: Signature, what: str)
         ) from cause
 
 
+def device_of(model: nn.Module) -> torch.device:
+    """Return the device of a model's weights, and the CPU for a model without weights."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        return tensor.device
+    return torch.device("cpu")
+
+
 def trace(model: nn.Module, fixed: Sequence[str] = (), *, forms: Forms | None = None) -> Program:
     """Trace a model into a program of torch's own operations.
 
-    Ops of this library are replaced by their plain form, the same function in torch's operations,
-    so that the program runs where this library is not installed.
+    The program is for the device that the model is on. Ops of this library are replaced by their
+    plain form, the same function in torch's operations, so that the program runs where this library
+    is not installed.
 
     Args:
         model: a :class:`fredholm.models.Model`; it is set to evaluation mode.
@@ -175,7 +183,7 @@ def trace(model: nn.Module, fixed: Sequence[str] = (), *, forms: Forms | None = 
     """
     model = model.eval()
     signature = signature_of(model, fixed)
-    example = signature.example(signature.traced_sizes())
+    example = signature.example(signature.traced_sizes()).to(device_of(model))
     inputs = tuple(tensors_of(example).values())
 
     traced: nn.Module = model
@@ -271,7 +279,9 @@ def plain_forms() -> Forms:
 
 
 def _relative_error(actual: Tensor, expected: Tensor, sizes: Sizes) -> float:
-    actual, expected = actual.detach(), expected.detach()
+    # Other runtimes answer on the CPU, wherever the model is.
+    actual = actual.detach().to(expected.device)
+    expected = expected.detach()
     if actual.shape != expected.shape:
         raise ExportError(
             f"export: expected answers of shape {tuple(expected.shape)} at sizes {tuple(sizes)}, "

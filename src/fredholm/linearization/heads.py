@@ -91,9 +91,9 @@ class Heads(nn.Module):
     ) -> Float[Tensor, "b h q d"]:
         self.check(query, key)
         scale = self.factor(scale)
-        if self.training and self.mode in ("linear", "distil"):
-            self.observe(query, key, seen, scale)
         clean_value = clean(value, seen.valid)
+        if self.training and self.mode in ("linear", "distil"):
+            self.observe(query, key, clean_value, seen, scale)
         if self.mode == "linear":
             return self._respond(query, clean(key, seen.valid), clean_value, seen, scale)
 
@@ -141,8 +141,12 @@ class Heads(nn.Module):
             weights = self.student_weights(query, key, seen, scale, value)
         return weights.expand(-1, -1, query.shape[2], -1)
 
-    def observe(self, query: Tensor, key: Tensor, seen: Seen, scale: float) -> None:
-        """Update running statistics by the points of a call in training; nothing by default."""
+    def observe(self, query: Tensor, key: Tensor, value: Tensor, seen: Seen, scale: float) -> None:
+        """Update running statistics by the points of a call in training; nothing by default.
+
+        Args:
+            value: (B, G, Nk, d), zero at padding.
+        """
 
     def calibrate(
         self, query: Tensor, key: Tensor, seen: Seen, scale: float, value: Tensor | None = None
@@ -363,15 +367,34 @@ class LinearHeads(Heads, FeatureAttention):
 
     # --- what follows from data -------------------------------------------------------------------
 
-    def observe(self, query: Tensor, key: Tensor, seen: Seen, scale: float) -> None:
+    def observe(self, query: Tensor, key: Tensor, value: Tensor, seen: Seen, scale: float) -> None:
         """Show queries and keys that are not padding to their maps."""
         self.observe_points(
             lambda: self._scaled(query, scale),
             lambda: self._scaled(self.share(clean(key, seen.valid)), scale),
             seen.real(query, key),
             seen.valid,
-            lambda: seen.quadrature(query.shape[2], key.shape[2], query),
+            lambda: self._measure(query, key, value, seen),
         )
+
+    def _measure(self, query: Tensor, key: Tensor, value: Tensor, seen: Seen) -> Quadrature:
+        """Return the weights of the sum over keys, which a decay lets fade."""
+        queries = query.shape[2]
+        quadrature = seen.quadrature(queries, key.shape[2], query)
+        if self.decay is None:
+            return quadrature
+        if seen.causal and seen.pairs is None:
+            of_groups = self.decay.exponents(value, seen.valid)
+            of_heads = of_groups.repeat_interleave(self.heads // of_groups.shape[1], 1)
+            return replace(quadrature, decay=of_heads)
+
+        # Elsewhere the fading is a density of all pairs, as in the definition.
+        fading = self._fading(value, seen, queries)
+        assert fading is not None
+        density = fading.to(quadrature.mass.dtype)
+        if quadrature.density is not None:
+            density = quadrature.density * density
+        return replace(quadrature, density=density, log_density=density.log())
 
     @torch.no_grad()
     def quieten(self) -> None:
@@ -396,7 +419,7 @@ class LinearHeads(Heads, FeatureAttention):
         r"""Set the gain beside a window, of each head, so that the sum over the points before the
         window is softmax's, in the geometric mean over queries,
         :math:`g = \operatorname{mean}_i \log \sum_j e^{s q_i\cdot k_j} - \log \sum_j
-        \phi(q_i)\cdot\psi(k_j)`. O(N²).
+        \phi(q_i)\cdot\psi(k_j)`, each key of the second sum times what a decay leaves of it. O(N²).
         """
         if self.gain is None:
             return
@@ -409,7 +432,11 @@ class LinearHeads(Heads, FeatureAttention):
 
         scores = (query.float() @ key.float().mT) * scale
         theirs = scores.masked_fill(~before, -torch.inf).logsumexp(-1)
-        ours = torch.where(before, far.query.float() @ features.float().mT, 0.0).sum(-1)
+        pairs = far.query.float() @ features.float().mT
+        fading = self._fading(value, seen, query.shape[2])
+        if fading is not None:
+            pairs = pairs * fading
+        ours = torch.where(before, pairs, 0.0).sum(-1)
         missing = theirs - ours.log()
         if far.exponent is not None:
             missing = missing - far.exponent.float()
@@ -515,20 +542,16 @@ class LinearHeads(Heads, FeatureAttention):
         if self.window is not None:
             return self.in_window(query, key, value, seen.valid, scale, {})[0]
 
-        sizes = query.shape[2], key.shape[2]
-        quadrature = seen.quadrature(*sizes, query)
-        if not seen.causal and self.pointwise and wants_pieces(query, max(sizes), PIECE):
+        quadrature = self._measure(query, key, value, seen)
+        points = max(query.shape[2], key.shape[2])
+        if not seen.causal and self.pointwise and wants_pieces(query, points, PIECE):
             return self._in_pieces(query, key, value, quadrature, scale)
 
         features = self.query_features(query, scale)
         key_features, shift = self.key_features(self.share(key), scale, seen.valid)
-        decay = self.exponents(value, seen.valid)
-        if decay is not None:
-            decay = decay.repeat_interleave(self.heads // decay.shape[1], 1)
-            quadrature = replace(quadrature, decay=decay)
         if seen.causal and shift is not None:
             # All keys were divided by one number. An early query sees only the small ones of them.
-            largest = largest_seen(key_features.detach().amax(-1), decay)
+            largest = largest_seen(key_features.detach().amax(-1), quadrature.decay)
             features = at_scale(features, largest)
         value = self.share(value)
         out = linear_attention(features, key_features, value, quadrature, floor=self.floor)

@@ -86,8 +86,8 @@ class MixedHeads(Heads):
         order = torch.cat(places).argsort()
         return torch.cat([linear, kept], 1).index_select(1, order)
 
-    def observe(self, query: Tensor, key: Tensor, seen: Seen, scale: float) -> None:
-        self.linear.observe(self.part(query, False), self.part(key, False), seen, scale)
+    def observe(self, query: Tensor, key: Tensor, value: Tensor, seen: Seen, scale: float) -> None:
+        self.linear.observe(*self.points(query, key, value, False), seen, scale)
 
     def calibrate(
         self, query: Tensor, key: Tensor, seen: Seen, scale: float, value: Tensor | None = None

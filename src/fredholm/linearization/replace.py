@@ -289,8 +289,9 @@ def _chooser(patterns: Sequence[str] | None) -> Chooser:
             return names
 
         # A pattern that matches nothing is a mistake of the caller, even beside others that match.
+        # Unlike fnmatch.filter, fnmatchcase tells capitals apart on every operating system.
         for pattern in patterns:
-            if not fnmatch.filter(names, pattern):
+            if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
                 raise OptionError(
                     f"layers: {pattern!r} fits no attention of the model{suggest(pattern, names)}"
                 )

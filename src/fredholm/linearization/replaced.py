@@ -99,6 +99,16 @@ class Replaced:
             part.mode = mode
             part.noted.clear()
 
+    def gains(self) -> list[nn.Parameter]:
+        """Return the gains of layers with a window, which calibration sets."""
+        found = []
+        for part in self.parts.values():
+            for module in part.modules():
+                gain = getattr(module, "gain", None)
+                if isinstance(gain, nn.Parameter):
+                    found.append(gain)
+        return found
+
     @contextmanager
     def mode(self, mode: str) -> Iterator[None]:
         """Switch every layer to a mode inside; they are linear afterwards."""

@@ -33,7 +33,8 @@ def list_models(pattern: str = "*") -> list[str]:
         >>> list_models("itnet_s*")
         ['itnet_s', 'itnet_s_compact']
     """
-    return sorted(fnmatch.filter(PRESETS.names(), pattern))
+    # Unlike fnmatch.filter, fnmatchcase tells capitals apart on every operating system.
+    return sorted(name for name in PRESETS.names() if fnmatch.fnmatchcase(name, pattern))
 
 
 def model_config(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fredholm.errors import DataError, FredholmError
+from fredholm.errors import DataError, FredholmError, OptionError
 from fredholm.estimators import FredholmClassifier
 from fredholm.lab.cli.main import main
 from fredholm.lab.data.files import open_files
@@ -57,8 +57,25 @@ def test_dates_of_the_estimators_are_seconds_whatever_their_unit(unit):
     other = [t.astype(f"M8[{unit}]") for t in clocks]
     assert np.array_equal(model.predict_proba(list(zip(other, values))), expected)
     other[0][0] = np.datetime64("NaT")
-    with pytest.raises(FredholmError, match="expected times that increase"):
+    with pytest.raises(FredholmError, match="sample 0: expected finite times, got NaT as time 0"):
         model.predict(list(zip(other, values)))
+
+
+def test_a_missing_time_is_not_called_unsorted(tmp_path):
+    times = np.arange(12.0)
+    values = RNG.normal(size=(4, 12, 1))
+    for bad in (np.nan, np.inf):
+        broken = np.stack([times] * 4)
+        broken[2, 5] = bad
+        message = f"expected finite times, got {bad} as time 5; leave the point out"
+        with pytest.raises(OptionError, match=f"X, sample 2: {message}"):
+            FredholmClassifier(epochs=1).fit(list(zip(broken, values)), [0, 1, 0, 1])
+        np.savez(tmp_path / "walks.npz", x=values, t=broken, y=[0, 1, 0, 1])
+        with pytest.raises(DataError, match=f"'t' of sample 2: {message}"):
+            open_files(tmp_path / "walks.npz")
+    apart = [(times * 1e30, sample) for sample in values]
+    with pytest.raises(OptionError, match=r"sample 0: expected finite times, .* further apart"):
+        FredholmClassifier(epochs=1).fit(apart, [0, 1, 0, 1])
 
 
 def test_a_run_in_the_datas_own_folder_can_be_evaluated(tmp_path, monkeypatch):

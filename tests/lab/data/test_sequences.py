@@ -203,12 +203,14 @@ def test_folders_without_series(tmp_path):
 
 
 def test_times_that_go_back_are_refused_where_data_enter():
-    times = torch.tensor([[0.0, 1.0, 2.0], [0.0, 2.0, 1.0], [0.0, 1.0, torch.nan]])
-    rows = torch.stack([times, torch.ones(3, 3)], -1)
+    times = torch.tensor(
+        [[0.0, 1.0, 2.0], [0.0, 2.0, 1.0], [0.0, 1.0, torch.nan], [2.0, torch.nan, 1.0]]
+    )
+    rows = torch.stack([times, torch.ones(4, 3)], -1)
     timed = SequenceDataset(
         "walk",
         "train",
-        torch.tensor([0, 1, 0]),
+        torch.tensor([0, 1, 0, 1]),
         ("a", "b"),
         rows.__getitem__,
         shape=(3, 1),
@@ -217,3 +219,5 @@ def test_times_that_go_back_are_refused_where_data_enter():
     assert timed.batch([2, 0])[0].shape == (2, 3, 2)
     with pytest.raises(DataError, match=r"walk: expected times .* in sequence 1; sort"):
         timed.batch([0, 1])
+    with pytest.raises(DataError, match=r"in sequence 3; sort"):
+        timed.batch([3])

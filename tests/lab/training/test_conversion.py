@@ -17,6 +17,8 @@ from fredholm import linearize
 from fredholm.convert import ConversionReport, load_linearized, replace_attention
 from fredholm.encoders import Inputs
 from fredholm.errors import ConversionError, DataError, OptionError, RecipeError
+from fredholm.lab.compare.students import Arguments
+from fredholm.lab.distill.compress import Signals
 from fredholm.lab.distill.data import Part, TokenTexts, TokenWindows, as_dataset, two_splits
 from fredholm.lab.distill.fit import _back_in_place
 from fredholm.lab.distill.lora import Lora
@@ -413,6 +415,33 @@ def test_texts_are_padded_to_the_longest_of_a_batch():
     assert len(pairs) == 2
     with pytest.raises(DataError, match="3 texts and 1 labels"):
         TokenTexts("tiny", "train", ["a", "b", "c"], torch.tensor([0]), tokenizer, 4)
+
+
+def test_a_change_of_samples_is_applied_to_any_data_set():
+    """And a selection reads the samples that it chose."""
+
+    def letters(texts, **_):
+        return {"input_ids": [list(text.encode()) for text in texts]}
+
+    ids = torch.arange(12).view(3, 4)
+    texts = ["abcd", "efgh", "ijkl"]
+    sets = (
+        as_dataset(list(zip(ids, torch.arange(3)))),
+        as_dataset([{"input_ids": row, "label": 1} for row in ids]),
+        TokenTexts("tiny", "train", texts, torch.arange(3), letters, 4),
+        TokenWindows("tiny", "train", texts, letters, 4),
+        Arguments(TokenTexts("tiny", "train", texts, torch.arange(3), letters, 4), dict),
+        Signals([(row, None) for row in ids], 3),
+    )
+    for data in sets:
+        given = []
+        data.batch([0], lambda inputs, given=given: given.append(inputs) or inputs)
+        assert len(given) == 1, type(data).__name__
+    for data in sets[2:4]:
+        inputs, labels = data.select(torch.tensor([2, 0])).batch([0])
+        expected, following = data.batch([2])
+        assert inputs["input_ids"].equal(expected["input_ids"])
+        assert labels.equal(following)
 
 
 def test_a_text_is_padded_as_its_tokenizer_pads_it():

@@ -7,6 +7,7 @@ import json
 import math
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import markupsafe
 import pytest
@@ -36,6 +37,7 @@ from fredholm.lab.distill.receipt import (
     segments,
 )
 from fredholm.lab.distill.sources import DECODER
+from fredholm.lab.distill.stages import Distillation
 from fredholm.lab.training.tasks import Tokens
 from fredholm.lab.training.text_generation import text_after
 from fredholm.training import Interrupted, StageOptions, fine_tune, generate
@@ -244,6 +246,50 @@ def test_the_gain_of_a_window_gives_the_past_softmaxs_share():
             torch.testing.assert_close(part.gain, gains, atol=1e-4, rtol=0)  # it is there already
 
 
+def distillation() -> Distillation:
+    """The first stage of a decoder with a window, in a stand-in for its trainer."""
+    replaced = replace_attention(llama(), "hedgehog", window=4)
+    stage = Distillation(replaced, lambda rank, world_size: None, DISTIL, 0)
+    stage._trainer = SimpleNamespace(global_step=0, current_epoch=0, global_rank=0, world_size=1)
+    return stage
+
+
+def test_gains_are_not_set_by_a_batch_that_is_refused():
+    stage = distillation()
+    before = [gain.clone() for gain in stage.replaced.gains()]
+    ids = torch.tensor([list(TEXTS[0].encode()[:40])] * 2)
+    mask = torch.ones_like(ids)
+    mask[1] = 0
+    with pytest.raises(DataError, match=r"got only padding in samples \[1\]"):
+        stage.on_train_batch_start(({"input_ids": ids, "attention_mask": mask}, ids), 0)
+    assert len(before) == 2
+    for gain, old in zip(stage.replaced.gains(), before):
+        assert gain.equal(old)
+
+
+def test_processes_begin_with_the_same_gains():
+    """Each calibrates by its part of the first batch, and has the mean of both afterwards."""
+    ids = torch.tensor([list(TEXTS[0].encode()[start : start + 40]) for start in (0, 7)])
+    parts = []
+    for part in ids:
+        stage = distillation()
+        stage.on_train_batch_start(({"input_ids": part[None]}, part), 0)
+        parts.append([gain.detach().clone() for gain in stage.replaced.gains()])
+
+    stage, others = distillation(), iter(parts[1])
+
+    def reduce(tensor, reduce_op):
+        assert reduce_op == "mean"
+        return (tensor + next(others)) / 2
+
+    stage._trainer.world_size = 2
+    stage._trainer.strategy = SimpleNamespace(reduce=reduce)
+    stage.on_train_batch_start(({"input_ids": ids[:1]}, ids[:1]), 0)
+    for gain, *both in zip(stage.replaced.gains(), *parts, strict=True):
+        assert not both[0].equal(both[1])
+        torch.testing.assert_close(gain.detach(), torch.stack(both).mean(0))
+
+
 # --- what it reads --------------------------------------------------------------------------------
 
 
@@ -384,6 +430,21 @@ def test_a_receipt_of_the_teacher_itself_shows_no_loss_and_exact_bytes(tmp_path)
     assert f"{row['ratio']:.3f} ({low:.3f} to {high:.3f})" in page
     assert f"<dd>{row_text(receipt)}</dd>" in page, "an example of text, as it was generated"
     assert ConversionReport.from_dict(report.to_dict()) == report
+
+
+def test_a_continuation_keeps_the_space_before_it():
+    class Stripped(Letters):
+        """Decodes as SentencePiece does: no space at the beginning of a text."""
+
+        def decode(self, numbers, skip_special_tokens=True):
+            return super().decode(numbers).lstrip()
+
+    model = llama()
+    model.lm_head.register_forward_hook(
+        lambda _, __, logits: logits.index_fill(-1, torch.tensor(32), 1e9)
+    )
+    documents = replace(DOCUMENTS, tokenizer=Stripped())
+    assert _continued({"teacher": model}, documents, "hello", 64)["teacher"] == 3 * " "
 
 
 def row_text(receipt):

@@ -12,6 +12,7 @@ from scipy.stats import binomtest
 from fredholm import linearize
 from fredholm.convert import replace_attention
 from fredholm.errors import DataError
+from fredholm.lab.distill import receipt
 from fredholm.lab.distill.linearize import window_alone
 from fredholm.lab.distill.needles import (
     Haystack,
@@ -87,6 +88,54 @@ def test_a_space_is_not_a_digit_of_the_answer(kind):
     assert [len(piece) for piece in answer] == [3, 2]
     assert "".join(answer).isdigit()
     assert pieces.pieces[found.question[-found.digits - 1]] == "▁"
+
+
+class Framed(Letters):
+    """Letters with a token before and one after each text, as tokenizers of transformers have."""
+
+    all_special_ids = (1, 2)
+
+    def __call__(self, texts, add_special_tokens=True):
+        rows = super().__call__(texts)["input_ids"]
+        if add_special_tokens:
+            rows = [[1, *row, 2] for row in rows]
+        return {"input_ids": rows}
+
+
+@pytest.mark.parametrize("kind", ["needle", "list"])
+def test_a_text_begins_once_and_does_not_end_in_its_middle(kind):
+    framed = Haystacks(FILLER, Framed(), DISTANCES, depth=20)
+    for index in range(4):
+        plain, found = HAYSTACKS.draw(index, kind), framed.draw(index, kind)
+        assert found.tokens.tolist() == [1, *plain.tokens.tolist()]
+        assert found.told == plain.told + 1
+        assert found.question.equal(plain.question)
+        assert found.digits == plain.digits
+
+
+def test_joined_documents_have_no_beginning_in_their_middle(monkeypatch):
+    documents = replace(DOCUMENTS, tokenizer=Framed())
+    rows = [torch.tensor(row) for row in Framed()(TEXTS)["input_ids"]]
+    seen = []
+
+    def spy(model, row, last):
+        seen.append(row)
+        return 1.0
+
+    def drawn(models, haystacks, *_):
+        seen.append(haystacks.filler)
+        return []
+
+    monkeypatch.setattr(receipt, "_accuracy", spy)
+    monkeypatch.setattr(receipt, "measure_needles", drawn)
+    models = {"teacher": llama()}
+    draw = torch.Generator().manual_seed(0)
+    receipt.copying(models, rows, replace(documents, copies=(256,)), 1024, draw)
+    receipt.recall(models, rows, documents, 512)
+    assert len(seen) == documents.repeats + 1
+    for tokens in seen:
+        assert not torch.isin(tokens, torch.tensor(Framed.all_special_ids)).any()
+    assert text_of(seen[-1]) == "".join(TEXTS)
 
 
 @torch.no_grad()

@@ -20,6 +20,7 @@ from fredholm.linearization import LinearHeads
 from fredholm.training import Interrupted, StageOptions, fine_tune
 
 from .test_decoder_conversion import FAST, MATCH, OFF, TEXTS, VAL, Letters, llama, windows
+from .test_needles import Framed
 
 LENGTH = 256
 PROSE = ("a quick brown fox jumps over one lazy dog and then sleeps under an old oak tree. " * 60,)
@@ -68,6 +69,16 @@ def test_a_share_of_the_windows_are_exercises_the_same_each_time():
     assert labels[:, :-1].equal(inputs["input_ids"][:, 1:])
     assert inputs["input_ids"].equal(again.batch(every)[0]["input_ids"])
     assert not inputs["input_ids"].equal(exercises(0.25, seed=1).batch(every)[0]["input_ids"])
+
+
+def test_an_exercise_begins_as_its_window_does_and_has_no_other_beginning():
+    """Windows are documents with little filler, so that the statement often comes first."""
+    source = TokenWindows("letters", "train", [PROSE[0][:160]] * 60, Framed(), 162)
+    data = Exercises(source, Framed(), 1.0)
+    for index in range(60):
+        tokens = data.exercise(index).tolist()
+        assert tokens[0] == 1
+        assert 1 not in tokens[1:]
 
 
 def test_positions_of_the_windows_stay():

@@ -103,6 +103,22 @@ def test_pictures_come_at_sides_that_patches_divide(monkeypatch, side, channels,
     assert torch.allclose(back.mean((2, 3)), whole.expand(-1, 3, -1, -1).mean((2, 3)), atol=0.02)
 
 
+def test_the_estimate_counts_all_samples_that_are_read(start, monkeypatch):
+    """The training samples up to a limit, and every sample of the other parts."""
+    start, given = start
+    monkeypatch.setattr(starts, "MOST", 30)
+    seconds = iter(range(4))
+    doing, needed = start._needs((said(), said(), said()), lambda: next(seconds))
+    assert doing == "reading 110 texts"
+    assert needed == pytest.approx(110 / starts.TRIED)
+
+    given.clear()
+    model = start.fit(said(), 0)
+    assert len(given) == 30
+    judge(model, start.view(said()), 7)
+    assert len(given) == 40
+
+
 def test_who_serves_what():
     assert serves("minilm", said()) is None
     assert serves("vit-s", pictures()) is None

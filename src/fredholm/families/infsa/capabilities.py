@@ -52,14 +52,17 @@ class DecayingWeights(Capability):
 
 
 class CentredWeights(WeightedValue):
-    """The weights are a key's likeness to a centre of all queries, the same for every query: a few
-    steps towards the leading eigenvector of the token graph of queries and keys.
+    """The weights are a key's likeness to a centre of all queries, a few steps towards the leading
+    eigenvector of the token graph of queries and keys: with one centre the same for every query,
+    with several a mixture by query.
 
     Attributes:
         activation: φ of the graph's edges.
+        centres: how many centres a head has.
     """
 
     activation: str
+    centres: int
 
     @abstractmethod
     def tokens(self, u: Tensor) -> QueryKeyValue:

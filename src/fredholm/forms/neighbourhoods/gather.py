@@ -173,13 +173,16 @@ class Neighbours(NamedTuple):
         """Return ρ and log ρ, (R | 1, 1 | H, b, k), also where the domain has none: kernels may
         weigh hidden pairs by other means than masses.
         """
+        dtype = self.quadrature.mass.dtype
         log_density = self._log_density()
         if log_density is not None:
+            # Edges of an order keep their densities in the default dtype, whatever the domain's is.
+            log_density = log_density.to(dtype)
             return PairDensity(log_density.exp(), log_density)
         mask = self.part.real[:, None, None]
         if self.part.seen is not None:
             mask = self.part.seen[None, None]
-        return PairDensity.of_mask(mask, self.quadrature.mass.dtype)
+        return PairDensity.of_mask(mask, dtype)
 
     def mass(self) -> Tensor:
         """Return m, zero where there is no key, (R, k)."""

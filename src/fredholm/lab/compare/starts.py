@@ -134,8 +134,8 @@ class Start:
         calls, it may forget features that were computed for other samples.
 
         Args:
-            parts: data sets that it will read, the training samples first; each counts with at most
-                :data:`MOST` samples.
+            parts: data sets that it will read, the training samples first. Of these it reads at
+                most :data:`MOST`, of the others all.
             clock: of the search, whose timer measures the estimate.
         """
         doing, needed = self._needs(parts, clock.timer)
@@ -166,7 +166,8 @@ class Start:
             backbone(_select(samples, last))
         per_sample = (timer() - start) / len(last)
 
-        count = sum(min(len(part), MOST) for part in parts)
+        train, *others = parts
+        count = min(len(train), MOST) + sum(map(len, others))
         reading = f"reading {count:,} {few.kind.many}"
         seconds = per_sample * count
         if self.student is None:

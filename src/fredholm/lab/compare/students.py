@@ -15,6 +15,7 @@ from torch import Tensor
 from ...errors import CheckpointError
 from ...linearization import ConversionReport, Replaced, replace_attention
 from ..data import LabelledDataset, limit_samples
+from ..data.kinds.dataset import Indices, Transform, index_tensor
 from ..distill.fit import Run, StageOptions, run_stage
 from ..distill.progress import Progress
 from ..distill.stages import Distillation
@@ -44,10 +45,12 @@ class Arguments(LabelledDataset):
         super().__init__(dataset.name, dataset.split, torch.zeros(len(dataset)), ())
         self.whole, self.arguments = dataset, arguments
 
-    def batch(self, indices: Any, transform: Any = None) -> tuple[dict[str, Tensor], Tensor]:
+    def batch(
+        self, indices: Indices, transform: Transform | None = None
+    ) -> tuple[dict[str, Tensor], Tensor]:
         """Return the arguments of some samples, and zeros in the place of their labels."""
-        indices = torch.as_tensor(indices)
-        inputs, _ = self.whole.batch(indices)
+        indices = index_tensor(indices)
+        inputs, _ = self.whole.batch(indices, transform)
         return self.arguments(inputs), self.labels[indices]
 
 

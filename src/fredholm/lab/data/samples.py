@@ -178,14 +178,10 @@ def _series(result: Collection, samples: Any) -> None:
                 f"{times.shape}; give both the same length"
             )
         if not (np.diff(times) > 0).all():
-            raise _unsorted_times(result, number)
-
-
-def _unsorted_times(result: Collection, number: int) -> OptionError:
-    return OptionError(
-        f"{result.where(number)}: expected times that increase, got times that do not; sort the "
-        "points by time and leave out repeated ones"
-    )
+            raise OptionError(
+                f"{result.where(number)}: expected times that increase, got times that do not; "
+                "sort the points by time and leave out repeated ones"
+            )
 
 
 def _clocks(result: Collection, clocks: Sequence[Any]) -> list[np.ndarray]:
@@ -203,7 +199,8 @@ def _clocks(result: Collection, clocks: Sequence[Any]) -> list[np.ndarray]:
         number of values, and names the shape in its error.
 
     Raises:
-        OptionError: dates in some series and numbers in others; a value that is not a time.
+        OptionError: dates in some series and numbers in others; a value that is not a time, or a
+            missing one.
     """
     seconds = []
     for number, times in enumerate(clocks):
@@ -231,12 +228,19 @@ def _ticks(result: Collection, number: int, values: np.ndarray) -> Ticks:
             return ticks_of_array(values)
         return ticks_of_words([_as_word(value) for value in values.tolist()])
     except NotATime as error:
-        # Numbers and numpy's dates are always times; only NaN or NaT among them fails.
+        cell = values[error.number]
+        # Numbers and numpy's dates are times, unless they are missing, infinite or too far apart.
         if values.dtype.kind in "iufmM":
-            raise _unsorted_times(result, number) from None
+            fix = error.why
+            if not np.isfinite(cell):
+                fix = "leave the point out"
+            raise OptionError(
+                f"{result.where(number)}: expected finite times, got {cell} as time "
+                f"{error.number}; {fix}"
+            ) from None
         raise OptionError(
             f"{result.where(number)}: expected times that are numbers, or dates such as "
-            f"2026-03-01T06:00+01:00, got {str(values[error.number])!r}; mend them"
+            f"2026-03-01T06:00+01:00, got {str(cell)!r}; mend them"
         ) from None
 
 

@@ -18,6 +18,7 @@ from ...families.itnet.compress import Fitting, Plateau, optimizer_of
 from ...families.itnet.operator import LowRankITNetOperator
 from ...files import read_state, write_json
 from ..data import LabelledDataset, make_loader
+from ..data.kinds.dataset import Indices
 from ..training.calibration import calibrate
 from ..training.evaluation import evaluate, load_run, run_dataset
 from ..training.fit import Limits, continuing, fit
@@ -183,7 +184,7 @@ class Signals(LabelledDataset):
         super().__init__("signals", "train", torch.zeros(steps), ())
         self.batches = batches
 
-    def batch(self, indices: Any, transform: Any = None) -> tuple[Any, Tensor]:
+    def raw(self, indices: Indices) -> tuple[Any, Tensor]:
         """Return one batch, and the indices of its samples."""
         u, domain = self.batches[int(indices[0]) % len(self.batches)]
         return (u, domain), torch.arange(len(u))

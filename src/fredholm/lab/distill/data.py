@@ -16,7 +16,7 @@ from torch.utils.data import default_collate
 from ...arguments import describe
 from ...errors import DataError, OptionError
 from ..data import LabelledDataset
-from ..data.kinds.dataset import IGNORED
+from ..data.kinds.dataset import IGNORED, Indices, Transform, index_tensor
 
 # Names of labels in transformers and in datasets.
 LABELS = ("labels", "label")
@@ -50,12 +50,10 @@ class Collated(LabelledDataset):
     def __len__(self) -> int:
         return len(self.whole)
 
-    def batch(self, indices: Tensor | Sequence[int], transform: Any = None) -> tuple[Any, Tensor]:
+    def raw(self, indices: Indices) -> tuple[Any, Tensor]:
         """Return inputs and labels of the samples ``indices``, stacked along a new first axis.
 
-        The inputs have the structure of a sample's, such as a mapping. ``transform`` is not
-        applied: the samples of a foreign data set have no common form that an augmentation could
-        change.
+        The inputs have the structure of a sample's, such as a mapping.
 
         Raises:
             DataError: samples of another form, or of different lengths.
@@ -118,9 +116,9 @@ class Part(LabelledDataset):
     def __len__(self) -> int:
         return len(self.indices)
 
-    def batch(self, indices: Tensor | Sequence[int], transform: Any = None) -> tuple[Any, Tensor]:
+    def batch(self, indices: Indices, transform: Transform | None = None) -> tuple[Any, Tensor]:
         """Return inputs and labels, by indices within the part."""
-        return self.whole.batch(self.indices[torch.as_tensor(indices)], transform)
+        return self.whole.batch(self.indices[index_tensor(indices)], transform)
 
 
 class TokenTexts(LabelledDataset):
@@ -167,11 +165,9 @@ class TokenTexts(LabelledDataset):
             "token_type_ids": getattr(tokenizer, "pad_token_type_id", None) or 0,
         }
 
-    def batch(
-        self, indices: Tensor | Sequence[int], transform: Any = None
-    ) -> tuple[dict[str, Tensor], Tensor]:
+    def raw(self, indices: Indices) -> tuple[dict[str, Tensor], Tensor]:
         """Return a model's arguments (B, N), with padding behind each text, and labels (B,)."""
-        indices = torch.as_tensor(indices, dtype=torch.int64)
+        indices = index_tensor(indices)
         parts = {}
         for key, column in self.columns.items():
             rows = [torch.tensor(column[int(i)]) for i in indices]
@@ -249,11 +245,9 @@ class TokenWindows(LabelledDataset):
             self.starts = torch.randint(reach - length + 1, (len(windows),), generator=draw)
             self.starts[::2] = 0
 
-    def batch(
-        self, indices: Tensor | Sequence[int], transform: Any = None
-    ) -> tuple[dict[str, Tensor], Tensor]:
+    def raw(self, indices: Indices) -> tuple[dict[str, Tensor], Tensor]:
         """Return a model's arguments and the tokens that follow, (B, N) each."""
-        indices = torch.as_tensor(indices, dtype=torch.int64)
+        indices = index_tensor(indices)
         inputs = {"input_ids": self.windows[indices].long()}
         if self.starts is not None:
             order = torch.arange(self.windows.shape[1])

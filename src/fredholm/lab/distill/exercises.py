@@ -7,7 +7,6 @@ rest with the window's own text.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -15,8 +14,9 @@ from torch import Tensor
 
 from ...errors import DataError, OptionError
 from ..data import LabelledDataset
-from ..data.kinds.dataset import IGNORED
+from ..data.kinds.dataset import IGNORED, Indices, index_tensor
 from .data import TokenWindows
+from .frame import Frame, encode_part
 from .needles import (
     PAIRS,
     QUESTION,
@@ -84,6 +84,7 @@ class Exercises(LabelledDataset):
                 "expected a tokenizer that tells digits apart beside exercises, got "
                 f"{type(tokenizer).__name__}; leave exercises out"
             )
+        self.begin = Frame.of(tokenizer).begin
         # Words for the lists, from the first tokens of the text.
         self.words = list_words(tokenizer, source.windows.flatten())
         if len(self.words) < PAIRS:
@@ -98,12 +99,10 @@ class Exercises(LabelledDataset):
     def __len__(self) -> int:
         return len(self.base)
 
-    def batch(
-        self, indices: Tensor | Sequence[int], transform: Any = None
-    ) -> tuple[dict[str, Tensor], Tensor]:
+    def raw(self, indices: Indices) -> tuple[dict[str, Tensor], Tensor]:
         """Return a model's arguments and the tokens that follow, (B, N) each."""
-        indices = torch.as_tensor(indices, dtype=torch.int64)
-        inputs, labels = self.base.batch(indices)
+        indices = index_tensor(indices)
+        inputs, labels = self.base.raw(indices)
         rows = self.chosen[indices].nonzero().flatten().tolist()
         if not rows:
             return inputs, labels
@@ -118,14 +117,22 @@ class Exercises(LabelledDataset):
         # The factor, a prime, keeps the streams of different seeds apart.
         draw = torch.Generator().manual_seed(1_000_003 * self.seed + index)
         window = self.base.windows[index].long()
+        leading = self._leading(window)
         kind = EXERCISES[draw_below(len(EXERCISES), draw)]
         if kind == "needle":
             parts = self._needle(draw)
         elif kind == "list":
             parts = self._list(draw)
         else:
-            parts = _copy(window, draw)
-        return _composed(window, parts, draw)
+            parts = _copy(window[leading:], draw)
+        return _composed(window, parts, leading, draw)
+
+    def _leading(self, window: Tensor) -> int:
+        """Return how many tokens at the start of a window begin a document, such as BOS."""
+        count = len(self.begin)
+        if torch.equal(window[:count], self.begin):
+            return count
+        return 0
 
     def _needle(self, draw: torch.Generator) -> Parts:
         number = draw_number(draw)
@@ -141,7 +148,7 @@ class Exercises(LabelledDataset):
         return Parts(self._encode(f"{lines}\n"), questions)
 
     def _encode(self, text: str) -> Tensor:
-        return torch.tensor(self.tokenizer([text])["input_ids"][0])
+        return encode_part(self.tokenizer, text)
 
 
 def _copy(window: Tensor, draw: torch.Generator) -> Parts:
@@ -155,11 +162,12 @@ def _copy(window: Tensor, draw: torch.Generator) -> Parts:
     return Parts(passage, [passage] * (1 + draw_below(2, draw)))
 
 
-def _composed(window: Tensor, parts: Parts, draw: torch.Generator) -> Tensor:
+def _composed(window: Tensor, parts: Parts, leading: int, draw: torch.Generator) -> Tensor:
     """Return as many tokens as the window has: its text, the statement within its first half, and
     the questions behind it.
 
-    Questions for which there is no room are left out, except for the first.
+    The statement stands behind the ``leading`` tokens of the window. Questions for which there is
+    no room are left out, except for the first.
     """
     questions = list(parts.questions)
     while True:
@@ -173,7 +181,7 @@ def _composed(window: Tensor, parts: Parts, draw: torch.Generator) -> Tensor:
             )
         questions.pop()
 
-    first = draw_below(filler // 2 + 1, draw)
+    first = max(leading, draw_below(filler // 2 + 1, draw))
     places = torch.randint(first, filler + 1, (len(questions),), generator=draw).sort().values
     pieces = [window[:first], parts.said]
     start = first

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ...errors import DataError
 from ..training.metrics import wilson
+from .frame import Frame, encode_part
 
 # transformers is an extra; models of this library are converted without it. Functions that need it
 # import it.
@@ -46,7 +47,7 @@ class Haystacks:
     """Texts in which numbers are hidden, one text per index; the same index gives the same text.
 
     Attributes:
-        filler: (N,) tokens of held-out text.
+        filler: (N,) tokens of held-out text, without BOS and EOS.
         tokenizer: the model's.
         distances: numbers of tokens between a hidden number and the question for it.
         depth: largest number of filler tokens before a hidden number.
@@ -62,8 +63,9 @@ class Haystacks:
     def draw(self, index: int, kind: str = "needle") -> Haystack:
         """Return the text of an index, with the question for its number.
 
-        The text is ``depth`` tokens of filler (drawn up to the largest depth), the statement of the
-        number, and as much filler as the largest distance asks for.
+        The text is what a tokenizer begins texts with, ``depth`` tokens of filler (drawn up to the
+        largest depth), the statement of the number, and as much filler as the largest distance asks
+        for.
 
         Args:
             index: number of the text.
@@ -96,7 +98,8 @@ class Haystacks:
             statement, question, number = list_question(self._words, numbers, draw)
 
         stated = self._encode(statement)
-        tokens = torch.cat([around[:depth], stated, around[depth:]])
+        begin = Frame.of(self.tokenizer).begin
+        tokens = torch.cat([begin, around[:depth], stated, around[depth:]])
 
         # The answer is what the question grows by. A leading space may be a token of its own, which
         # is not part of the number, and a token may hold several digits.
@@ -109,7 +112,8 @@ class Haystacks:
                 f"expected a tokenizer whose tokens hold the digits of {number}, got {pieces}; "
                 "measure without needles"
             )
-        return Haystack(tokens=tokens, told=depth + len(stated), question=answered, digits=digits)
+        told = len(begin) + depth + len(stated)
+        return Haystack(tokens=tokens, told=told, question=answered, digits=digits)
 
     @cached_property
     def _words(self) -> list[str]:
@@ -126,7 +130,7 @@ class Haystacks:
         return words
 
     def _encode(self, text: str) -> Tensor:
-        return torch.tensor(self.tokenizer([text])["input_ids"][0])
+        return encode_part(self.tokenizer, text)
 
     def has_digits(self) -> bool:
         """Return whether the tokenizer tells digits apart: a vocabulary without them reads every

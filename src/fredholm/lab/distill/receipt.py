@@ -20,8 +20,9 @@ from ...errors import DataError
 from ...files import digest_json
 from ...linearization.positions import positions_of
 from ..training.metrics import exponential
-from ..training.text_generation import prompt_ids, special_tokens_only
+from ..training.text_generation import prompt_ids, special_tokens_only, text_after
 from .decoding import STEPS, crossings, measure_decoding
+from .frame import Frame
 from .matching import cross_entropies
 from .needles import ROOM, Haystacks, measure_needles
 
@@ -151,6 +152,12 @@ def _tokens(documents: Documents, kind: str, limit: int) -> list[Tensor]:
     return result
 
 
+def _joined(tokens: list[Tensor], documents: Documents) -> Tensor:
+    """Return texts one after the other, without the tokens that begin and end each of them."""
+    frame = Frame.of(documents.tokenizer)
+    return torch.cat([frame.inside(text) for text in tokens])
+
+
 def segments(tokens: list[Tensor], length: int, count: int) -> Tensor:
     """Return at most ``count`` segments of ``length`` tokens, (n, length): the first of each
     document, then the second of each, and so on.
@@ -243,7 +250,7 @@ def recall(
     Args:
         kind: ``"needle"``, or ``"list"`` for one of several words.
     """
-    text = torch.cat(filler)
+    text = _joined(filler, documents)
     count, distances = documents.needles, documents.distances
     if kind == "list":
         count, distances = documents.lists, documents.list_distances
@@ -270,7 +277,7 @@ def copying(
 
     A model scores the share of the second copy that it predicts, without its first token.
     """
-    text = torch.cat(filler)
+    text = _joined(filler, documents)
     result = []
     for length in documents.copies:
         if 2 * length > min(limit, len(text)):
@@ -319,7 +326,8 @@ def _continued(models: Models, documents: Documents, prompt: str, limit: int) ->
             )
         finally:
             given.generation_config = own
-        result[name] = tokenizer.decode(out[0, ids.shape[1] :].tolist(), skip_special_tokens=True)
+        added = out[0, ids.shape[1] :].tolist()
+        result[name] = text_after(tokenizer, ids[0].tolist(), added)
     return result
 
 

@@ -21,6 +21,7 @@ from ...linearization import Replaced
 from ...linearization.heads import Heads
 from ...linearization.positions import positions_of
 from ...linearization.replace import layer_numbers
+from .frame import encode_part
 from .needles import (
     PAIRS,
     QUESTION,
@@ -194,11 +195,9 @@ class _Reader:
 def _samples(retrieval: Retrieval, draw: torch.Generator) -> list[Sample]:
     """Draw needles and lists in turns; texts with too few words have no lists."""
     tokenizer = retrieval.tokenizer
-    special = set(getattr(tokenizer, "all_special_ids", ()))
 
     def encode(text: str) -> Tensor:
-        found = tokenizer([text])["input_ids"][0]
-        return torch.tensor([x for x in found if x not in special], dtype=torch.long)
+        return encode_part(tokenizer, text)
 
     if not tells_digits_apart(encode):
         raise DataError(

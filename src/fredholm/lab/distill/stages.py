@@ -134,10 +134,21 @@ class Distillation(Stage):
         # the gain in its checkpoint. With accumulated gradients, later batches are at step 0 as
         # well.
         if self.global_step == 0 and batch_idx == 0:
-            self.replaced.switch("calibrate")
-            with torch.no_grad():
-                call(self.model, batch[0])
-            self.replaced.switch("distil")
+            self._calibrate(batch[0])
+
+    @torch.no_grad()
+    def _calibrate(self, inputs: Any) -> None:
+        """Set the gains by a batch: their mean over the processes, each with its part of it."""
+        check_batch(inputs)
+        self.replaced.switch("calibrate")
+        call(self.model, inputs)
+        self.replaced.switch("distil")
+
+        # Each process has set them by its part of the batch, and training never compares them.
+        if self.trainer.world_size > 1:
+            for gain in self.replaced.gains():
+                mean = self.trainer.strategy.reduce(gain.clone(), reduce_op="mean")
+                gain.copy_(mean)
 
     def loss(self, inputs: Any, labels: Tensor) -> Tensor:
         with self.window_of_step():

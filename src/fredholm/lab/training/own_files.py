@@ -52,8 +52,6 @@ def named(raw: dict[str, Any]) -> dict[str, Any]:
 
 def run_name(path: Path) -> str:
     """Return the usual name of a run on the user's files."""
-    from ..data.files.suffixes import stem_of
-
     name = re.sub(r"[^A-Za-z0-9._,=+-]", "-", stem_of(path)).lstrip("._,=+-")
     return name or "run"
 

@@ -250,8 +250,9 @@ class TextEncoder(Encoder):
     def part(self, inputs: Int[Tensor, "b n"], mesh: Any) -> tuple[Tensor, Domain]:
         if self.views > 1:
             self.refuse_part(f"a sample is {self.views} texts")
-        if self.embedding_dropout:
-            self.refuse_part("which tokens are left out is drawn for all of them")
+        # Each rank would draw other tokens of the vocabulary to leave out.
+        if self.embedding_dropout and self.embed.training:
+            self.refuse_part("which tokens are left out in training is drawn for all of them")
         shards = Shards.of_parts(mesh, inputs.shape[1])
         # Padding is known by its number, so that every rank needs all numbers.
         complete = self.domain(concatenated(inputs, shards, 1))

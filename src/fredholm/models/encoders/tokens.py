@@ -133,13 +133,13 @@ class TokenEncoder(Encoder):
             mesh: the device mesh of the ranks, of one dimension.
 
         Raises:
-            OptionError: an encoder with ``embedding_dropout``, in evaluation as in training.
+            OptionError: an encoder in training with ``embedding_dropout``.
             ShapeError: numbers that are not (B, n) integers.
         """
         self._check(inputs)
         # Each rank would draw other tokens of the vocabulary to leave out.
-        if self.embedding_dropout:
-            self.refuse_part("which tokens are left out is drawn for all of them")
+        if self.embedding_dropout and self.embed.training:
+            self.refuse_part("which tokens are left out in training is drawn for all of them")
         shards = Shards.of_parts(mesh, inputs.shape[1])
         whole = self._line(shards.total, device=inputs.device)
         return self.embed(inputs), whole.shard(mesh, sizes=shards.sizes)

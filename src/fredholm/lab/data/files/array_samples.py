@@ -184,10 +184,15 @@ def _times(
     for row, (times, n) in enumerate(zip(parts, lengths)):
         try:
             ticks = ticks_of_array(times)
-            later = len(times) == n and bool((np.diff(ticks.values) > 0).all())
-        except NotATime:
-            later = False
-        if not later:
+        except NotATime as error:
+            fix = error.why
+            if not np.isfinite(times[error.number]):
+                fix = "leave the point out, or the sample"
+            raise DataError(
+                f"{file.path}: {key!r} of sample {row}: expected finite times, got "
+                f"{times[error.number]} as time {error.number}; {fix}"
+            ) from error
+        if len(times) != n or not (np.diff(ticks.values) > 0).all():
             raise DataError(
                 f"{file.path}: {key!r} of sample {row}: expected {n} times, each later than the "
                 f"one before, got {times[:4]}, …; sort them, or leave the sample out"

@@ -157,7 +157,9 @@ class SequenceDataset(LabelledDataset):
         A model relies on their order. The check is here, on the CPU, since a model may run on a
         device, where it would have to wait for the answer.
         """
-        back = (times.diff(dim=1) < 0).any(1)
+        # The latest time so far: gaps, whose time is NaN, may lie between two points.
+        latest = torch.where(times.isnan(), -torch.inf, times).cummax(1).values
+        back = (times[:, 1:] < latest[:, :-1]).any(1)
         if back.any():
             raise DataError(
                 f"{self.name}: expected times that increase, got others in sequence "
