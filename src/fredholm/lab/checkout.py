@@ -20,6 +20,7 @@ DATASETS = (
     "darcy-generated",
     "debian-graph",
     "fashion-canvas",
+    "glue",
     "imdb",
     "kicad",
     "listops",

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from evidence.datasets.glue import TASKS
 
 from fredholm.errors import DataError, OptionError
 from fredholm.lab import data
-from fredholm.lab.data.catalogue.glue import TASKS
 from fredholm.lab.data.catalogue.kjv_lzw import expand_lzw, read_kjv
 from fredholm.lab.data.catalogue.kjv_web import coin, nearest_others, read_pairs, split_of
 

@@ -186,8 +186,7 @@ def plan(
 
 
 @app.command(
-    epilog="fredholm evaluate runs/digits\n\nfredholm evaluate runs/mydata new.csv finer.csv\n\n"
-    "fredholm evaluate runs/glue --all"
+    epilog="fredholm evaluate runs/digits\n\nfredholm evaluate runs/mydata new.csv finer.csv"
 )
 def evaluate(
     run: RunArgument,
@@ -203,10 +202,6 @@ def evaluate(
         str | None,
         typer.Option(help="Split to measure without files: train, val or test (default)."),
     ] = None,
-    every: Annotated[
-        bool,
-        typer.Option("--all", help="RUN is a folder of GLUE runs: measure each, and their mean."),
-    ] = False,
     read: NewRead = None,
     json: JsonFlag = False,
     trust_code: TrustFlag = False,
@@ -214,10 +209,10 @@ def evaluate(
     """Measure a run, or the method a comparison recommends, on its test split or on new files."""
     from .. import training
 
-    # Three uses: new files; all GLUE runs of a folder; one split of the run's own data. Only the
-    # last two have a split, so that its default is filled in after the first.
+    # Two uses: new files, or one split of the run's own data. Only the second has a split, so that
+    # its default is filled in after the first.
     files, overrides = parted(more or [])
-    show.refuse_split(split, bool(files), every)
+    show.refuse_split(split, bool(files))
     written = reading(read=read).get("read")
     if files:
         show.trusted_code(run, trust_code)
@@ -230,13 +225,6 @@ def evaluate(
             "were for its training"
         )
     split = split or "test"
-    if every:
-        # RUN is a folder of runs here.
-        for each in training.glue_runs(run):
-            show.trusted_code(each, trust_code)
-        scores = training.evaluate_glue(run, split, overrides, trust_code=trust_code)
-        show.glue_scores(scores, json)
-        return
     show.trusted_code(run, trust_code)
     result = training.evaluate(run, split, overrides, trust_code=trust_code, report=show.note)
     show.evaluation(result, json)

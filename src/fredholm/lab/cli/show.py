@@ -184,26 +184,20 @@ def _resolutions(result: dict[str, Any]) -> None:
     _table(["resolution", "samples", title], rows)
 
 
-def refuse_split(split: str | None, files: bool, every: bool) -> None:
-    """Refuse ``--split`` and ``--all`` where ``fredholm evaluate`` gets new files.
-
-    New files have no splits, and are judged by one run.
+def refuse_split(split: str | None, files: bool) -> None:
+    """Refuse ``--split`` where ``fredholm evaluate`` gets new files, which have no splits.
 
     Args:
         split: the value of ``--split``; None if it is not given.
         files: whether new files are given.
-        every: whether ``--all`` is given.
 
     Raises:
-        OptionError: one of the two options beside new files.
+        OptionError: ``--split`` beside new files.
     """
-    if files and (split is not None or every):
-        named = f"--split {split}"
-        if every:
-            named = "--all"
+    if files and split is not None:
         raise OptionError(
-            f"{named}: expected to be left out beside new files, which are judged whole; drop one "
-            "of the two"
+            f"--split {split}: expected to be left out beside new files, which are judged whole; "
+            "drop one of the two"
         )
 
 
@@ -229,35 +223,6 @@ def _named(name: str, value: float | None) -> str:
     if value is not None:
         text = f"{value:.4f}"
     return f"{title_of(name)} {text}"
-
-
-def glue_scores(summary: dict[str, Any], as_json: bool) -> None:
-    """Print one line of scores per task of GLUE, and the mean over those tasks.
-
-    ``summary`` is what :func:`fredholm.lab.training.glue.evaluate_glue` returns. The last line also
-    names the tasks that have no run, which the mean leaves out.
-    """
-    if as_json:
-        typer.echo(json_module.dumps(summary))
-        return
-    for task, row in summary["tasks"].items():
-        scores = ", ".join(_named(name, value) for name, value in row["scores"].items())
-        # A task may have several runs, such as one per seed.
-        averaged = ""
-        if len(row["runs"]) > 1:
-            averaged = f" (mean of {len(row['runs'])} runs)"
-        typer.echo(f"{task:<5} {scores}, n {row['n']}{averaged}")
-        for note in row["notes"]:
-            typer.echo(f"      {note}")
-
-    count = len(summary["tasks"])
-    title = f"mean of {count} task"
-    if count > 1:
-        title += "s"
-    missing = ""
-    if summary["missing"]:
-        missing = f"; no run of {', '.join(summary['missing'])}"
-    typer.echo(f"{_named(title, summary['mean'])}{missing}")
 
 
 def predictions(results: list[dict[str, Any]], as_json: bool) -> None:

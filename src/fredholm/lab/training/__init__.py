@@ -25,8 +25,6 @@ _PUBLIC = {
     "RunPlan": (".planning", "lightning"),
     "evaluate": (".evaluation", "lightning"),
     "evaluate_files": (".new_files", "lightning"),
-    "evaluate_glue": (".glue", "lightning"),
-    "glue_runs": (".glue", "lightning"),
     "predict": (".prediction", "lightning"),
     "write_predictions": (".prediction", "lightning"),
     "explain": (".evaluation", "matplotlib"),

@@ -1,4 +1,8 @@
-"""Evaluation of runs on the tasks of GLUE: each task's own measures, and their mean."""
+"""Evaluation of runs on the tasks of GLUE: each task's own measures, and their mean.
+
+``python -m evidence run glue --runs runs/glue`` evaluates the runs below a folder, prints one line
+per task, and writes ``glue.json`` there. Runs whose recipes import a file need ``--import FILE``.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,33 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from ...errors import DataError
-from ..data.catalogue.glue import TASKS, GlueOptions
-from .evaluation import evaluate
-from .recipe_files import read_plain
+from fredholm.errors import DataError, TrustError
+from fredholm.files import write_json
+from fredholm.lab.training.metrics import title_of
+from fredholm.lab.training.recipe_files import read_plain
+from fredholm.training import evaluate
+
+from .datasets.glue import TASKS, GlueOptions
+from .kit.subject import Options, Subject
+
+SUBJECT = Subject(__name__, runs={"mean": ":evaluate_all"})
+
+
+def evaluate_all(options: Options) -> None:
+    """Evaluate all runs below the folder of runs; print their scores and write them there.
+
+    Raises:
+        DataError: no run on GLUE there.
+        TrustError: a run's recipe imports a file that ``--import`` did not name.
+    """
+    try:
+        summary = evaluate_glue(options.runs)
+    except TrustError as error:
+        # The flag that the library's error names is one of `fredholm`, not of this command.
+        raise TrustError(f"{error}; python -m evidence takes --import FILE instead") from error
+
+    print("\n".join(score_lines(summary)), flush=True)
+    write_json(options.runs / "glue.json", summary)
 
 
 def glue_runs(folder: str | Path) -> list[Path]:
@@ -102,3 +129,38 @@ def _mean(scores: Iterable[float | None]) -> float | None:
             return None
         values.append(score)
     return fmean(values)
+
+
+def score_lines(summary: dict[str, Any]) -> list[str]:
+    """Return one line of scores per task of GLUE, and the mean over those tasks.
+
+    ``summary`` is what :func:`evaluate_glue` returns. The last line also names the tasks that have
+    no run, which the mean leaves out.
+    """
+    lines = []
+    for task, row in summary["tasks"].items():
+        scores = ", ".join(_named(name, value) for name, value in row["scores"].items())
+        # A task may have several runs, such as one per seed.
+        averaged = ""
+        if len(row["runs"]) > 1:
+            averaged = f" (mean of {len(row['runs'])} runs)"
+        lines.append(f"{task:<5} {scores}, n {row['n']}{averaged}")
+        lines += [f"      {note}" for note in row["notes"]]
+
+    count = len(summary["tasks"])
+    title = f"mean of {count} task"
+    if count > 1:
+        title += "s"
+    missing = ""
+    if summary["missing"]:
+        missing = f"; no run of {', '.join(summary['missing'])}"
+    lines.append(f"{_named(title, summary['mean'])}{missing}")
+    return lines
+
+
+def _named(name: str, value: float | None) -> str:
+    """Return a score with its title; one that a single class leaves undefined says so."""
+    text = "undefined"
+    if value is not None:
+        text = f"{value:.4f}"
+    return f"{title_of(name)} {text}"

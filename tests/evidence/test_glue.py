@@ -7,14 +7,15 @@ import shutil
 
 import pytest
 import torch
+from evidence.__main__ import main as evidence_main
+from evidence.datasets.glue import TASKS
+from evidence.glue import evaluate_glue
 
-from fredholm.errors import DataError
-from fredholm.lab.cli import show
+from evidence import glue
+from fredholm.errors import DataError, TrustError
 from fredholm.lab.cli.main import main
-from fredholm.lab.data.catalogue.glue import TASKS
-from fredholm.lab.training import glue
 from fredholm.lab.training.metrics import pearson
-from fredholm.training import evaluate, evaluate_glue, load_recipe, train
+from fredholm.training import evaluate, load_recipe, train
 from tests.lab.data.test_language import write_glue
 
 SMALL = [
@@ -91,18 +92,17 @@ def test_the_mean_of_all_tasks(home, capsys):
     assert found["missing"] == ["sst2", "mnli", "qnli", "rte"]
     chief = [row["scores"][TASKS[name].measures[0]] for name, row in found["tasks"].items()]
     assert found["mean"] == pytest.approx(sum(chief) / 4, nan_ok=True)
-    assert main(["evaluate", str(home / "runs"), "--all"]) == 0
+    assert evidence_main(["run", "glue", "--runs", str(home / "runs")]) == 0
     shown = capsys.readouterr().out
     assert "mrpc  F1 " in shown
     assert "(mean of 2 runs)" in shown
     assert "1 of 123 rows break off" in shown
     assert shown.splitlines()[-1].startswith("mean of 4 tasks ")
     assert shown.splitlines()[-1].endswith("; no run of sst2, mnli, qnli, rte")
-    assert main(["evaluate", str(home / "runs"), "--all", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["tasks"]["qqp"]["n"] == 122
+    assert json.loads((home / "runs/glue.json").read_text())["tasks"]["qqp"]["n"] == 122
 
 
-def test_a_mean_with_an_undefined_correlation_is_none(monkeypatch, home, capsys):
+def test_a_mean_with_an_undefined_correlation_is_none(monkeypatch, home):
     def measured(run, *rest, **more):
         measures = TASKS[run.name.partition("-")[0]].measures
         return {"scores": dict.fromkeys(measures, None if run.name == "stsb" else 0.5), "n": 3}
@@ -111,8 +111,7 @@ def test_a_mean_with_an_undefined_correlation_is_none(monkeypatch, home, capsys)
     found = evaluate_glue(home / "runs")
     assert found["mean"] is found["tasks"]["stsb"]["scores"]["spearman"] is None
     assert found["tasks"]["mrpc"]["scores"]["f1"] == 0.5
-    show.glue_scores(found, as_json=False)
-    shown = capsys.readouterr().out
+    shown = "\n".join(glue.score_lines(found))
     assert "stsb  Spearman's correlation undefined, Pearson's correlation undefined, n 3" in shown
     assert "mean of 4 tasks undefined; no run of" in shown
 
@@ -120,8 +119,27 @@ def test_a_mean_with_an_undefined_correlation_is_none(monkeypatch, home, capsys)
 def test_a_folder_without_such_runs_is_refused(home, tmp_path, capsys):
     with pytest.raises(DataError, match="expected finished runs on tasks of GLUE, got none"):
         evaluate_glue(tmp_path)
-    assert main(["evaluate", str(tmp_path), "--all"]) == 2
+    assert evidence_main(["run", "glue", "--runs", str(tmp_path)]) == 2
     assert "expected finished runs on tasks of GLUE, got none" in capsys.readouterr().err
+
+
+def test_code_of_a_run_needs_its_import(home, tmp_path, capsys):
+    run = tmp_path / "runs/mrpc"
+    shutil.copytree(home / "runs/mrpc", run)
+    own = run / "code/own.py"
+    own.parent.mkdir(exist_ok=True)
+    own.write_text(f"OWN = {str(tmp_path)!r}\n")
+    recipe = run / "recipe.yaml"
+    text = recipe.read_text()
+    assert "import: []" in text
+    recipe.write_text(text.replace("import: []", "import: [code/own.py]"))
+
+    command = ["run", "glue", "--runs", str(run.parent)]
+    assert evidence_main(command) == TrustError.exit_code
+    assert "takes --import FILE instead" in capsys.readouterr().err
+    assert not (run.parent / "glue.json").exists()
+    assert evidence_main([*command, "--import", str(own)]) == 0
+    assert (run.parent / "glue.json").is_file()
 
 
 def test_pearson_s_correlation_of_a_column_and_a_row():
