@@ -178,11 +178,18 @@ class Signature(NamedTuple):
 
 @cache
 def _signature(function: Callable[..., Any]) -> Signature:
+    """Return the facts of a function's parameters, ``self`` and ``cls`` left out.
+
+    Each function is read once, because ``inspect.signature`` is slow beside the check of a call.
+    Callers share the result, and must not change its lists.
+    """
     parsed = Signature([], {}, [], [], None, False)
     for parameter in inspect.signature(function).parameters.values():
         name = parameter.name
         if name in ("self", "cls"):
             continue
+
+        # The annotation of ``*rest`` is that of each further value.
         kinds = _kinds(parameter.annotation)
         if kinds:
             parsed.kinds[name] = kinds
@@ -332,7 +339,12 @@ class Checked(ABCMeta):
 
 @cache
 def _constructor(kind: type) -> Signature:
-    """Return the constructor's signature, with the kinds of the options that it passes on."""
+    """Return the constructor's signature, with the kinds of the options that it passes on.
+
+    A constructor with ``**options`` passes them to the constructors of its bases and of its
+    ``kernel_class``. Where two of these annotate the same name, the one that is reached first
+    counts: the class itself before its bases, and these before the kernel.
+    """
     own = _signature(kind.__init__)
     if not own.open:
         return own

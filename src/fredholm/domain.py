@@ -590,12 +590,13 @@ class Domain(NotebookTable):
     def shard(
         self, mesh: Any, *, dimension: str | None = None, sizes: Sequence[int] | None = None
     ) -> Domain:
-        """Return this rank's part of a domain that every rank has whole: the r-th stretch of its
-        points.
+        """Return this rank's part of a domain of which every rank has a copy: a run of consecutive
+        points, in the order of the ranks.
 
-        An operator is called with the part and with the features of its points,
-        ``op(u[:, part], domain.shard(mesh))``, by every rank, and answers at those points as it
-        would on the whole domain. O(1) numbers are sent.
+        Every rank calls this, with the same domain. Then every rank calls the operator with its
+        part and with the features of its points, ``op(u[:, part], domain.shard(mesh))``. The
+        responses are those that the operator has at these points on the complete domain. Sharding
+        itself exchanges a few facts per rank, and no points.
 
         Args:
             mesh: a torch ``DeviceMesh``.
@@ -613,7 +614,10 @@ class Domain(NotebookTable):
         else:
             parts = checked_sizes(sizes, self.size, shards.count)
 
-        # Ranks that hold different domains would answer nonsense without an error.
+        # Ranks with different domains would compute a wrong integral without an error. Sums of the
+        # positions and masses tell most of them apart; which pairs and which points are real is not
+        # compared. NaN counts as zero, since padding may have it, and sums are rounded because
+        # devices add in different orders.
         sums = [
             float(values.detach().double().nansum()) for values in (self.positions, self.measure)
         ]
@@ -626,6 +630,7 @@ class Domain(NotebookTable):
         }
         agreed({"same": facts}, shards)
 
+        # A part of a grid is not a grid, so it has no shape. The shards have the complete extents.
         shards = replace(shards, sizes=parts, extents=self.shape)
         part = slice(shards.start, shards.start + shards.size)
         return replace(
@@ -639,13 +644,16 @@ class Domain(NotebookTable):
         )
 
     def _pairs_of(self, part: slice) -> Tensor | Edges | None:
-        """Return the pairs of some consecutive queries with all keys."""
+        """Return the pairs of the queries in ``part`` with all N keys: rows of the mask or bias,
+        (…, n, N), or the edges of these queries.
+        """
         if self.pairs is None:
             return None
         if isinstance(self.pairs, Tensor):
             return self.pairs[..., part, :]
 
-        # A part no longer knows its places in the whole, so that edges must hold the order.
+        # The queries of a part are numbered from 0 again, so that places no longer tell which keys
+        # come later. In causal order the edges from later points are hidden first, in the domain.
         times = self._times(None, AllKeys(self.size))
         return self._ordered(self.pairs, times).stretch(part.start, part.stop)
 

@@ -274,8 +274,12 @@ def _facets(cells: Int[Tensor, "c k"]) -> tuple[Tensor, Tensor]:
 def latitude_longitude(
     latitudes: int, longitudes: int, *, dtype: torch.dtype | None = None
 ) -> Rule:
-    """Return cell centres of a latitude-longitude grid on the unit sphere in space, with their
-    exact areas; latitudes from south to north, longitudes fastest.
+    """Return the cells of a latitude-longitude grid on the unit sphere: their centres (N, 3), and
+    their exact areas (N,), for N = latitudes · longitudes.
+
+    Cells have equal angles, so their areas shrink towards the poles, and add up to 4π. A centre is
+    at the middle latitude and longitude, which is never a pole. Latitudes go from south to north,
+    and longitudes run fastest.
 
     Example:
         >>> points, areas = latitude_longitude(4, 8)
@@ -287,6 +291,8 @@ def latitude_longitude(
             f"expected at least one latitude and longitude, got {latitudes} and {longitudes}"
         )
     dtype = dtype or torch.get_default_dtype()
+
+    # Angles in radians, in float64 until the end.
     step = torch.pi / latitudes
     edges = torch.arange(latitudes + 1, dtype=torch.float64) * step - torch.pi / 2
     middle = edges[:-1] + step / 2

@@ -377,10 +377,17 @@ def _nearest(keys: _Cloud, queries: _Cloud | None, count: int) -> _Rows:
 
 
 def _sorted_rows(row: np.ndarray, source: np.ndarray, rows: int, keys: int) -> _Rows:
-    """Return distinct pairs sorted by row and then by source."""
+    """Return pairs sorted by row and then by source, each pair once.
+
+    Args:
+        row, source: a query and a key of each pair, (E,), in any order.
+        rows, keys: numbers of queries and keys. A query without pairs has an empty row.
+    """
     # Imported here, because scipy is an extra.
     from scipy.sparse import coo_matrix
 
+    # A sparse matrix in compressed rows has just this order. Its entries are never read, so they
+    # take one byte each.
     one = np.ones(len(row), dtype=np.int8)
     matrix = coo_matrix((one, (row, source)), shape=(rows, keys)).tocsr()
     matrix.sort_indices()

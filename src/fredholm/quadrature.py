@@ -150,8 +150,14 @@ class Quadrature:
         return (mass_in_reach(keys, self.valid, *self.reach) > 0)[:, None]
 
     def weights(self, rows: Rows = None) -> Float[Tensor, "b h q k"]:
-        """Return the weights w of all pairs, (1 | B, 1 | H, Nq, Nk), for definitions, pictures and
-        small domains. O(Nq·Nk).
+        """Return the weights w of all pairs, (1 | B, 1 | H, Nq, Nk), the product of all factors in
+        the class's formula: for definitions, pictures and small domains. O(Nq·Nk).
+
+        The kernel's decay is one of the factors where the quadrature has it, see :meth:`decayed`.
+
+        Args:
+            rows: indices of the queries wanted, or None for all. Edges or a reach are then written
+                out for these queries alone.
         """
         part = self._written_out(rows)
         dense = part.mass[:, None, None, :]

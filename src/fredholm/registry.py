@@ -129,13 +129,19 @@ class Registry(Mapping[str, Entry]):
         return list(self._entries.values())
 
     def _load(self) -> None:
-        """Import the modules that register the library's own entries, once."""
+        """Import the modules that register the library's own entries, once.
+
+        Setting ``home`` to None records that the table is complete, so that later look-ups import
+        nothing.
+        """
         if self.home is None:
             return
-        # Other threads wait here. After a failure, the next look-up imports, and fails, again.
+        # Python's import lock makes other threads wait here. ``home`` is left as it is where the
+        # import fails, so that the next look-up imports, and fails, again.
         home = import_module(self.home)
 
-        # A look-up from inside that import finds an unfinished table, which is filled later.
+        # This look-up may itself come from a module that ``home`` is importing. The table is not
+        # complete then, so it is left to a later look-up to record that it is.
         spec = getattr(home, "__spec__", None)
         if not getattr(spec, "_initializing", False):
             self.home = None

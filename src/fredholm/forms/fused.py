@@ -35,9 +35,16 @@ class Fused(KeyForm):
     def advance(
         self, kernel: SoftmaxScores, x: Tensor, u: Tensor, quadrature: Quadrature, memory: Memory
     ) -> tuple[Tensor, Memory]:
+        """Return the responses at n new points, (B, H, n, d_out), and the memory with them.
+
+        Shape: x (1 | B, n, p), u (B, H, n, d). The quadrature has the n new points as queries, and
+        as keys the points of the memory followed by the new ones.
+        """
+        # The queries come without the scores' scale, which the fused kernels multiply themselves.
         query, key, value = kernel.project(x, u)
 
-        # The keys and values of all points before come from the memory.
+        # The memory is empty before the first point; later it has the keys and values of all
+        # points before, (B, H, t, ·).
         if memory:
             key = torch.cat([memory["key"], key], -2)
             value = torch.cat([memory["value"], value], -2)

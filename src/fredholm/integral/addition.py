@@ -67,8 +67,13 @@ class PartByPart(Form):
     # --- a causal domain, point by point ----------------------------------------------------------
 
     def start(self, kernel: SumKernel, u: Tensor) -> Memory:
+        """Return the memories of all parts before the first point, in one dictionary.
+
+        Shape: u (B, 1, D), the features of one point as the sum reads them: one head of all.
+        """
         memories = []
         for form, part in zip(self.forms, kernel.parts):
+            # A dimension of one point for the split into the part's heads: (B, H_i, d_i) after it.
             point = _by_heads_of(part, u[:, :, None])[:, :, 0]
             memories.append(form.start(part.kernel, point))
         return _joined(memories)
@@ -262,6 +267,11 @@ class SumKernel(Kernel):
         return None
 
     def matrix(self, problem: Problem) -> Float[Tensor, "b h q k o i"]:
+        """Return K at all pairs, (B, H, Nq, Nk, D_out, D): the sum of the parts' matrices.
+
+        A part's kernel maps slices of features per head, and its output layer follows. Both are
+        folded into one matrix from all features to all features, so that parts can be added.
+        """
         total: Tensor | None = None
         for part in self.parts:
             dense = self._folded(part, part.kernel.matrix(seen_by(part, problem)))

@@ -346,8 +346,12 @@ class FeatureAttention(nn.Module):
 
     @property
     def pointwise(self) -> bool:
-        """Whether the features of a point are a function of that point alone; False for functions
-        that are not in FEATURE_MAPS, of which it is unknown.
+        """Whether the features of each point depend on that point alone, in the queries' map and in
+        the keys'.
+
+        Features may then be computed for a few points at a time, such as one step or one rank's
+        part. A :class:`FeatureMap` declares it, and functions of FEATURE_MAPS are pointwise. It is
+        unknown for other functions, so False.
         """
         if self.key_map is not None and not is_pointwise(self.key_map):
             return False
@@ -609,18 +613,33 @@ class FeatureAttentionKernel(AttentionKernel, FeatureAttention, Windowed, Decayi
     # --- the definition ---------------------------------------------------------------------------
 
     def weights(self, problem: Problem) -> Tensor:
+        r"""Return the density p of the attention, (B, H, Nq, Nk): :math:`\phi_i\cdot\psi_j / Z_i`
+        times the decay, where there is one.
+
+        It is a density against the domain's quadrature weights w. With a denominator
+        :math:`\sum_j w_{ij} p_{ij} = 1`, without one p is the numerator.
+        """
         if self.window is not None:
             return self._window_weights(problem, self.window)
 
         query = self.stable_query_features(problem.x, problem.ux)
         key, shift = self.stable_key_features(problem.y, problem.uy, problem.quadrature.valid)
         measure = measure_of(self, problem)
+
+        # All keys of a head were divided by one factor e^shift. The keys that a query sees may be
+        # tiny beside it, so its features are divided by the largest of them. The quotient stays the
+        # same, and the floor does not cut off its denominator.
         if shift is not None:
             query = at_scale_of_seen(query, key, problem.quadrature.weights(), measure.fading())
         return measured_density(query, key, measure, self.floor)
 
     def _window_weights(self, problem: Problem, window: int) -> Tensor:
-        """Return the weights of both parts: softmax's on near pairs, features' on all others."""
+        """Return the density of both parts over one denominator, (B, H, Nq, Nk): exponentials of
+        scores on near pairs, products of features on all others; see :func:`.window_density`.
+
+        The scores' factor 1/√e is in ``near_queries``, and the gain e^g in ``far_queries``. The
+        decay is passed apart from the weights, because it acts on the features' part alone.
+        """
         p, quadrature = problem, problem.quadrature
         keys = self.near_keys(p.y, p.uy)
         near = near_pairs(quadrature.visible(), window, keys.shape[2], keys.device, self.sinks)

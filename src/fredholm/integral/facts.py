@@ -43,7 +43,7 @@ class Layout:
         given: that domain came from the caller, not from the kernel's ``output_domain``.
         causal, pairs, padded: whether there is an order, a pair mask or bias, padding.
         measure: the measure's name, as in :class:`fredholm.Domain`.
-        fixed: positions are shared by the batch and need no gradient.
+        fixed: the keys' positions are shared by the batch and need no gradient.
         stepping: one point at a time.
         sharded: keys and queries are one rank's part of a domain over several processes.
         edges: the pairs are edges, so that a query sees few keys; ``pairs`` is then true as well.
@@ -96,13 +96,17 @@ class Layout:
     def _of(
         cls, domain: Domain, query_domain: Domain | None, given: bool, stepping: bool
     ) -> Layout:
+        """Return :meth:`of` without its cache. ``given`` and ``stepping`` are attributes of the
+        result.
+        """
         target = domain if query_domain is None else query_domain
         fixed = domain.positions.dim() == 2 and not followed(domain.positions)
         edges = domain.pairs if isinstance(domain.pairs, Edges) else None
         return cls(
             keys=grid_of(domain),
             queries=grid_of(target),
-            # A rank's rows of edges meet the keys of all ranks.
+            # Edges of a sharded domain lead from this rank's queries to the keys of all ranks, so
+            # queries and keys are different points.
             cross=query_domain is not None or (domain.shards is not None and edges is not None),
             given=given,
             causal=domain.causal,

@@ -24,7 +24,7 @@ from .contract import MEMOS
 Value = TypeVar("Value")
 
 VERSION = attrgetter("_version")
-# Values that a module caches under one name: those of as many sets of positions.
+# The most values that a module caches under one name, each for another set of positions.
 GRIDS = 4
 # Guards MEMOS. It is reentrant because a collected generator may leave a context while another one
 # is entered, in the same thread.
@@ -142,9 +142,10 @@ class Memo:
         module: the module. Its submodules have memos of their own.
         contexts: number of open :class:`inference` contexts around the module; they may nest.
         was_training: whether the module was in training mode when it entered a context.
-        entries: values by name and autocast dtype, the last used set of positions first.
+        entries: lists of values by name and autocast dtype. A list has one value for each set of
+            positions, the newest first, and at most :data:`GRIDS` of them.
         tables: its modules' tables of parameters, buffers and submodules; None before the first
-            call.
+            call, which sets all attributes that describe the weights.
     """
 
     def __init__(self, module: nn.Module):

@@ -72,7 +72,9 @@ def create_operator(name: str, dim: int, heads: int = 1, **options):
     except UnknownOptionError as slip:
         raise unknown(f"operator {name!r}", slip.name, options_of(factory)) from slip
     except TypeError as error:
-        # A factory that is a plain function is not checked by `Checked`: Python raises.
+        # `Checked` does not check a factory that is a plain function, and Python raises. An error
+        # about an argument that the caller did not give comes from a call inside the factory, and
+        # stays as it is.
         slip = re.search(r"unexpected keyword argument '(\w+)'", str(error))
         if slip is None or slip[1] not in options:
             raise

@@ -138,7 +138,7 @@ def checkable(op: str) -> Callable[[FunctionT], FunctionT]:
             if options.get("backend") != "checked":
                 return function(*args, **options)
 
-            # Inside them tensors have no values that could be compared.
+            # There tensors have no values, or none that may be read, and nothing can be compared.
             if torch.compiler.is_compiling() or transforms():
                 raise BackendError(
                     f"expected a plain call of {op} under backend='checked', got one inside "
@@ -336,14 +336,18 @@ def _has_derivative(x: Tensor) -> bool:
 
 
 def several_gradients(arguments: Sequence[Any]) -> bool:
-    """Return whether the call comes from a backward of several gradients in one.
+    """Return whether the call comes from a backward that takes several gradients at once.
 
-    ``torch.autograd.grad`` makes such calls for ``is_grads_batched=True``. Custom ops have no rule
-    for their tensors.
+    ``torch.autograd.grad(..., is_grads_batched=True)`` runs the backward once, on tensors that each
+    stand for a batch of gradients. Custom ops have no rule for such tensors, so that a caller takes
+    the plain form, or raises.
+
+    Args:
+        arguments: of the op: tensors, lists of tensors, and options.
     """
     if torch.compiler.is_compiling():
         return False
-    # A negative id: no backward is running.
+    # The id is negative where no backward is running: the quick answer for almost every call.
     if torch._C._current_graph_task_id() < 0:
         return False
     tensors = (x for x in flat_arguments(arguments) if isinstance(x, Tensor))
@@ -351,7 +355,7 @@ def several_gradients(arguments: Sequence[Any]) -> bool:
 
 
 def flat_arguments(arguments: Sequence[Any]) -> list[Any]:
-    """Return the arguments with each list replaced by its elements.
+    """Return the arguments with each list or tuple replaced by its elements, one level deep.
 
     Example:
         >>> flat_arguments(["a", ["b", "c"]])

@@ -243,27 +243,40 @@ class PositionNetwork(nn.Module):
 
     @torch.no_grad()
     def _reset_sine(self, omega: float) -> None:
-        """Draw the weights and biases of sine layers."""
+        """Draw the weights and biases of sine layers, by the formulas of ``preset`` in the class.
+
+        Args:
+            omega: ω0. Weights of all layers but the first are divided by it, since the activation
+                multiplies by it.
+        """
         for i, layer in enumerate(self.layers):
+            # The released code leaves torch's default weights, which the layer has drawn itself.
             if self.preset == "released":
                 layer.bias.uniform_(-1.0, 1.0)
                 continue
             fan = layer.direction.shape[1]
             bound = 1.0 / fan if i == 0 else math.sqrt(6.0 / fan) / omega
             layer.set_weight(torch.empty_like(layer.direction).uniform_(-bound, bound))
+
+            # The magnitude of unit i is |W_i|, the norm of its row of the weight just set.
             layer.bias.copy_(
                 torch.empty_like(layer.bias).uniform_(-math.pi, math.pi) / layer.magnitude
             )
 
     @torch.no_grad()
     def _spread_knots(self) -> None:
-        """Place the bend of each unit at a position z drawn uniformly: b = -W h(z).
+        """Set each unit's bias so that its pre-activation W h(z) + b is zero at a position z of its
+        own, drawn uniformly from [-1, 1]^p.
 
-        h(z) is the input of the layer, hence layer by layer.
+        h(z) is the layer's input there, which depends on the layers before, so these get their
+        biases first. The layer norm that follows subtracts the mean over units, and so moves the
+        bend of the activation away from z.
         """
         for i, layer in enumerate(self.layers):
             z = torch.empty(self.width, self.position_dim, device=layer.bias.device)
             z.uniform_(-1.0, 1.0)
+
+            # One position per unit, so that row i of h is the input at unit i's position.
             h = self._run(z, i)
             layer.bias.copy_(-(layer.weight * h).sum(-1))
 

@@ -51,7 +51,12 @@ class HopsAlongEdges(Form):
 
 
 def _respond(kernel: TokenGraphWeights, problem: Problem, hops: int) -> Tensor:
-    """Return walks of up to ``hops`` hops, by y ← M (v + y)."""
+    r"""Return the walks of up to ``hops`` hops, :math:`\sum_{t=1}^{hops} M^t v`, (B, H, N, d),
+    where v are the tokens' values.
+
+    M v is the product with the unnormalised edges, times one factor per row or head. The sum is
+    made by y ← M (v + y) from y = 0, one pass over the edges per hop.
+    """
     if has_no_values(problem):
         return shape_alone(kernel, problem)
     q, rules = problem.quadrature, kernel.rules()
@@ -63,7 +68,9 @@ def _respond(kernel: TokenGraphWeights, problem: Problem, hops: int) -> Tensor:
         scale = cast(scale, dtype)
 
     with full_precision(value):
-        # The first pass has the rows' sizes, of which the norm is made; later hops reuse it.
+        # Every pass returns the product, (B, H, N, d), and in a last column the rows' sizes. These
+        # depend on the edges alone, so the first pass gives the norm for all hops, and later
+        # passes drop them. In causal order a row has the norm of the points up to it.
         sums = _edge_sums(problem, QueryKeyValue(query, key, start), rules)
         norm = total_norm(sums[..., -1], mass, rules["norm"], q.query_time is not None)
         factor = row_factor(norm, scale, decay, rules["eps"])[..., None]

@@ -449,6 +449,7 @@ def _check_sizes(depth: int, rank: int, frequencies: int, epsilon: float) -> Non
 
 
 def _check_names(groups: Sequence[str], output: str, activation: str) -> None:
+    """Raise OptionError for an unknown input group, form of the output, or activation."""
     for group in groups:
         if group not in GROUPS:
             raise OptionError(
@@ -459,4 +460,6 @@ def _check_names(groups: Sequence[str], output: str, activation: str) -> None:
         raise OptionError(
             f"output: expected {' or '.join(OUTPUTS)}, got {output!r}{suggest(output, OUTPUTS)}"
         )
+
+    # Called for its error alone: it knows the names of the activations.
     find_activation(activation)

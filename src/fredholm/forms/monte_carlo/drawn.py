@@ -194,9 +194,16 @@ class DrawnKeys(Form):
     def proposal_loss(
         self, kernel: Kernel, problem: Problem, proposal: Mixture | Table, samples: Samples
     ) -> Tensor:
-        r"""Return :math:`-\sum_s \hat p_s \log q(y_s|x)`, :math:`\hat p_s \propto |K u|\,\mu / q`;
-        mean over heads and some real queries, zero where there are none.
+        r"""Return the loss that draws the proposal towards the best one, a number:
+        :math:`-\sum_s \hat p_s \log q(y_s|x)` with
+        :math:`\hat p_s \propto |K u|\,\mu / q`.
+
+        This is the cross-entropy of q to the distribution of keys with the least variance, which is
+        proportional to ‖K u‖ μ. It is estimated from the keys that were drawn. Mean over heads and
+        at most ``loss_queries`` real queries of the batch; zero where all points are padding. Its
+        gradient reaches the proposal alone, because p̂ is computed without one.
         """
+        # Queries of all samples are numbered through: query i of sample s is number s · n + i.
         b, n = problem.uy.shape[0], problem.ux.shape[2]
         real = torch.arange(b * n, device=problem.uy.device)
         if problem.real is not None:
@@ -205,10 +212,14 @@ class DrawnKeys(Form):
         chosen = real[order[: self.strategy.loss_queries]]
         batch, rows = chosen // n, chosen % n
 
-        # Chosen queries take the place of samples, with one query each.
+        # One problem per chosen query: C of them, each with H heads, one query and S drawn keys,
+        # (C, H, 1, S).
         index, weight = (x[batch, :, rows][:, :, None] for x in samples)
         if not len(real):
             return weight.new_zeros(())
+
+        # The norms |K u| of the drawn keys. One query at a time, so that the kernel's matrices of a
+        # single query are in memory.
         with torch.no_grad():
             sizes = []
             for i, (element, row) in enumerate(zip(batch.tolist(), rows.tolist())):
@@ -235,6 +246,11 @@ class SampledKeys(DrawnKeys):
         return super().refuses(kernel, facts)
 
     def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
+        """Return the estimate from newly drawn keys, (B, H, Nq, d_out).
+
+        Where the kernel has a proposal network and gradients are recorded, the network also keeps
+        the loss of this draw until :func:`.auxiliary_loss` adds it to the training loss.
+        """
         check_count(self.strategy.samples, problem.uy.shape[2])
         proposal = self.proposal(kernel, problem)
         samples = self.draw(problem, proposal)

@@ -192,19 +192,28 @@ class Neighbours(NamedTuple):
         return torch.where(self.real, mass, 0.0)
 
     def weights(self, *, spread: bool = True) -> Tensor:
-        """Return w = s m ρ, (R, 1 | H, b | 1, k); without ``spread`` one number stands for equal
-        weights of all keys, (R, 1 | H, b | 1, k | 1).
+        """Return the weights w = s m ρ of the quadrature, (R, 1 | H, b | 1, k).
+
+        Args:
+            spread: False lets one number stand for equal weights of all keys, (R, 1 | H, b | 1, 1).
+                That needs equal masses, no empty slots and no pair density, and masses without a
+                gradient, which would have to reach each of them.
         """
         mass = self.mass()
         alike = self.full and self.quadrature.equal and not self.rows["mass"].requires_grad
         if alike and not spread:
             mass = mass[:, :1]
         weights = mass[:, None, None]
+
+        # ρ is in the edges, or it is 1 within a reach and 0 beyond it. Either has one number per
+        # key, so the weights have one as well.
         log_density = self._log_density()
         if log_density is not None:
             weights = weights * log_density.exp()
         elif self.part.seen is not None:
             weights = weights * self.part.seen
+
+        # The scale comes as (R, b, 1 | H), one row per query.
         if "scale" in self.rows:
             weights = weights * self.rows["scale"].mT[..., None]
         return weights

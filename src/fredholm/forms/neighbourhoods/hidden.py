@@ -65,11 +65,16 @@ class NeighbourMoments(Form):
         parameters = parameters_of(kernel)
 
         def answer(tile: Neighbours, weights: Weights) -> Pending:
+            """Return the readout of one tile's moments as a step that is still to be computed, so
+            that the backward can compute its inputs again without its results.
+            """
+            # Hidden units (R, 1 | H, b, k, w), and the signal u of the keys, (R, H, k, i).
             hidden = _hidden(kernel, tile, heads)
             dtype = promoted(hidden.dtype, single)
             value = cast(tile.heads("uy", heads), dtype)
 
-            # Equal weights of all keys stay one number instead of one per key.
+            # Equal weights of all keys stay one number instead of one per key:
+            # (R, 1 | H, b | 1, k | 1).
             measure = cast(tile.weights(spread=False), dtype)
             with full_precision(value):
                 return read_moments(
@@ -239,11 +244,20 @@ class Entries(LastStep):
         readout: Tensor,
         bias: Tensor | None,
     ) -> list[Tensor | None]:
+        """Return the gradients of hidden, measure, value, readout and bias, in this order.
+
+        The response is out_h = Σ_k m_hk Σ_i e_khi v_khi with the entries e = R · hidden + bias. So
+        the gradient of a product e v is that of out times m; that of e multiplies it by v, and that
+        of v by e. ``above`` is the gradient of the response, (R, H, b, 1).
+        """
+        # The width is i here, the numbers of a value per head. In the products the values of all
+        # heads lie side by side, (R, 1, k, H · i), and so do the entries, (R, b, k, H · i).
         heads, _, width, _ = readout.shape
         dtype, values = value.dtype, _side_by_side(value)
         weight = readout.to(dtype).flatten(0, 2)
         above = above[..., 0].mT[:, :, None].to(dtype)  # (R, b, 1, H)
 
+        # Only the gradients of measure and value read the entries.
         found: list[Tensor | None] = [None] * 5
         entries = None
         if needs[1] or needs[2]:
@@ -258,10 +272,12 @@ class Entries(LastStep):
         if width > 1:
             of_products = of_products.repeat_interleave(width, -1)
         if entries is not None and needs[2]:
+            # In place: the entries are not read again.
             of_value = entries.mul_(of_products).sum(1)
             found[2] = of_value.unflatten(-1, (heads, width)).transpose(1, 2)
 
         if needs[0] or needs[3] or needs[4]:
+            # A row per pair, (R · b · k, H · i), so that the rest are matrix products.
             of_entries = (values * of_products).flatten(0, 2)
             if needs[0]:
                 found[0] = (of_entries @ weight).view_as(hidden)

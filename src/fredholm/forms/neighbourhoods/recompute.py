@@ -230,7 +230,10 @@ def _tile_gradients(
                 leaves[name] = x.detach().requires_grad_()
 
         def every_tile() -> None:
+            """Gather each tile again and add its gradients to the totals, one tile at a time."""
             for part in work.tiles.groups():
+                # Gathering is not recorded: `_add_gradients` adds the gradients of gathered rows to
+                # the points that the rows came from.
                 with torch.no_grad():
                     rows = work.rows.gather(part, gathered)
                 _add_gradients(work, part, rows, leaves, totals, grad)

@@ -162,6 +162,12 @@ class _Window(NamedTuple):
 
     @classmethod
     def of(cls, quadrature: Quadrature, points: int) -> _Window:
+        """Return the blocks of a line of ``points`` queries whose quadrature has a reach.
+
+        A block of n queries gathers n + before + after keys. It is as long as the reach, so that it
+        gathers at most two keys per query; short reaches take :data:`BLOCK` queries, so that few
+        blocks are needed, and a short line is one block.
+        """
         assert quadrature.reach is not None
         before, after = (min(side, points) for side in quadrature.reach)
         block = min(points, max(BLOCK, before + after))

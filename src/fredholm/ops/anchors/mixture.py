@@ -39,7 +39,11 @@ class Mixture:
     ordered: bool = False
 
     def seen(self) -> Float[Tensor, "b h q a"]:
-        """Return the mass of each component that each query sees: one without an order."""
+        """Return the mass of each component that each query sees, (B, H, Nq, A).
+
+        In causal order that is the component's sum over the keys up to the query's own. Otherwise
+        it is one, (B, H, 1, A), because every query sees every key.
+        """
         if self.ordered:
             return self.parts.cumsum(-1).mT
         return self.parts.new_ones(*self.parts.shape[:2], 1, self.parts.shape[2])

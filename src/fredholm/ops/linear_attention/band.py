@@ -233,8 +233,15 @@ def _blocks(query: Tensor, groups: int) -> Blocks:
 
 
 def _in_blocks(x: Tensor, blocks: Blocks) -> Tensor:
-    """Return (B, H, n, e) as (B·G, blocks, heads of a group, block, e), padded with zeros."""
+    """Return queries (B, H, n, e) cut into blocks, (B·G, blocks, heads of a group, block, e), with
+    zeros after the last query.
+
+    The H / G heads of a group lie side by side, because they meet the same keys.
+    """
     padding = blocks.count * blocks.size - blocks.points
+
+    # Both ways give (B, H, blocks, block, e). Traced code takes the points by index: ``unflatten``
+    # would claim that the traced length is divisible by the size of a block.
     if torch.compiler.is_compiling():
         x = F.pad(x, (0, 0, 0, padding))
         first = blocks.size * torch.arange(blocks.count, device=x.device)[:, None]

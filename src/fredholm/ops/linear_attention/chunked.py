@@ -374,6 +374,8 @@ class Moment:
             nothing was divided.
         sums: Σ m ψ vᵀ (B, H, r, c), and Σ m ψ (B, H, r, 1) where there is a denominator; without
             equal masses' common m. Empty before the first keys.
+        common_mass: m where all keys have the same, (1 | B, 1, 1, 1); else None, also where some
+            are padding and have none.
 
     Example:
         >>> u, moment = torch.ones(1, 1, 3, 2), Moment(Domain.line(3).quadrature(), 1e-6)

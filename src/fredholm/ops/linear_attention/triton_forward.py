@@ -31,11 +31,15 @@ def moments(
     SHARED: tl.constexpr, ACTIVATION: tl.constexpr, NONNEG: tl.constexpr,
     GIVEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Σ φ ⊗ [rate·value, one_rate] over ``tiles`` blocks of points.
+    """Moments of features: Σ φ ⊗ rate·value and Σ φ·one_rate over ``tiles`` blocks of points.
 
-    A program adds up ``tiles`` blocks in a row and writes to a slot of its own. In registers are
-    the sums (r, BLOCK_D) and (r,), and of the current block φ (BLOCK_N, r) and the values
-    (BLOCK_N, BLOCK_D).
+    Of keys both rates are the masses. Program (split, pair) adds up ``tiles`` blocks in a row and
+    writes to a slot of its own: ``state`` (pairs, splits, r, BLOCK_D) and ``ones``
+    (pairs, splits, r), with r = BLOCK_L · BLOCK_M. Without an order torch adds up the slots; in
+    causal order a slot is one block, and :func:`carry` replaces it by the sum of those before it.
+
+    In registers are the sums (r, BLOCK_D) and (r,), and of the current block φ (BLOCK_N, r) and the
+    values (BLOCK_N, BLOCK_D).
     """
     split, pair = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     b, h = pair // heads, pair % heads
@@ -50,7 +54,7 @@ def moments(
             weight, bias, readout, shift,
             L, C, H, M, BLOCK_L, BLOCK_M, SHARED, ACTIVATION, NONNEG, GIVEN,
         )  # fmt: skip
-        # Padding has rates of zero and adds nothing.
+        # Points beyond the last one have rates of zero and add nothing.
         place = b * rate_b + h * rate_h + at * rate_n
         a = tl.load(rate + place, mask=at < count, other=0.0).to(tl.float32)
         c = tl.load(one_rate + place, mask=at < count, other=0.0).to(tl.float32)

@@ -76,17 +76,26 @@ class DirectConvolution(Form):
         return facts.batch * facts.keys * lags <= FEW
 
     def respond(self, kernel: LagFeatures, problem: Problem) -> Tensor:
+        """Return ∫ K u dμ on the grid, (B, H, N, d_out), in float32 or better.
+
+        The masses are multiplied into the signal before the convolution, and the queries' scale
+        into its result.
+        """
         u = problem.uy
         grid, causal = _order(problem)
         dtype = at_least_single(u.dtype)
         lags = _lags(problem, longest_first=True)
 
+        # Several heads are a grouped convolution for torch, which is slow to plan on few points.
+        # There, on a line and without gradients, the windows are copied and multiplied instead. The
+        # two take the taps in different layouts, (H, d_out, L·d_in) and (H·d_out, d_in, *lags).
         if len(grid) == 1 and kernel.heads > 1 and _windows(u, len(lags)):
             layout, make_taps, convolve = "rows", _rows, _by_windows
         else:
             layout, make_taps, convolve = "taps", _taps, _by_convolution
 
-        # A kernel's blur may be changed between calls, and belongs to the name of what is kept.
+        # `prepared` caches the taps under this name while a model only answers. A kernel's blur may
+        # change between calls and changes its taps, so it is part of the name.
         blur = getattr(kernel, "blur", None)
         name = (layout, grid, causal, dtype, blur)
         with full_precision(u):

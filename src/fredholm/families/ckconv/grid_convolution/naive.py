@@ -19,6 +19,9 @@ def grid_convolution_naive(
 ) -> Float[Tensor, "b h n o"]:
     """Return the convolution pair by pair of points: the oracle of :func:`grid_convolution`.
 
+    The arguments are those of the fast form: a signal with its masses multiplied in, and hidden
+    units at all lags of the grid in row-major order.
+
     Cost: O(N²·d_out·d_in).
     """
     lags = tuple(n if causal else 2 * n - 1 for n in grid)

@@ -179,7 +179,10 @@ def _contiguous(x: Inputs) -> Inputs:
 
 
 def forward_op(*arguments: Any) -> tuple[Tensor, Tensor]:
-    """Return :func:`forward` of the op's arguments, outside autocast."""
+    """Return :func:`forward` of the op's arguments, outside autocast.
+
+    Its first five arguments are the tensors of :class:`Inputs`, and the others the options.
+    """
     x = Inputs(*arguments[:5])
     with full_precision(x.value):
         return forward(x, *arguments[5:])

@@ -32,12 +32,21 @@ def _backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
 
 
 def plain(*arguments: Any) -> Tensor:
-    """Compute the op, or its Triton form, with the hidden units of every pair at once."""
+    """Compute the op, or its Triton form, with the hidden units of every pair at once, for the
+    derivatives that neither has: O(B·H·Nq·Nk·w) memory.
+
+    Takes the op's arguments: the tensors, the activation, and the memory of a tile, which has no
+    meaning here. Returns (B, H, Nq, o) in the values' dtype.
+    """
     # Imported here: the definition checks its arguments by the functions of this op's caller.
     from .naive import mlp_kernel_naive
 
     *tensors, activation, _ = arguments
     x = gather(tensors)
+
+    # The tensors of the Triton form may have a half precision; the op's have float32 or better.
+    # Indices and boolean masks stay as they are, and so do times: these are only compared, and
+    # rounding could make two of them equal.
     dtype = torch.promote_types(x.value.dtype, torch.float32)
     parts: dict[str, Any] = {}
     for name, fact in PAIR_TENSORS.items():
@@ -45,6 +54,8 @@ def plain(*arguments: Any) -> Tensor:
         if part is not None and part.is_floating_point() and fact.kind != "time":
             part = part.to(dtype)
         parts[name] = part
+
+    # Pairs of weight and bias from the flat list W, b, W, b, …. The Triton form has none.
     mid = list(zip(x.mid[::2], x.mid[1::2]))
     with full_precision(x.value):
         out = mlp_kernel_naive(**parts, mid=mid, activation=activation)
