@@ -30,10 +30,11 @@ class ContinuousStateSpaceKernel(MatrixKernel, LagTaps, StateScan, CausalTransit
     operator's pointwise term W.
 
     Args:
-        state_matrix, input_matrix, output_matrix: A (S, S), B (S, d_in), C (d_out, S). Parameters
-            are kept as they are.
+        state_matrix, input_matrix, output_matrix: A (S, S) in one over the unit of time,
+            B (S, d_in), C (d_out, S). An ``nn.Parameter`` is used itself, so that the caller and
+            the kernel share it; any other tensor is copied into a new parameter.
         initial_state: h_0 (S,), or None for zero.
-        origin: t_0, where the state is h_0.
+        origin: t_0, the time at which the state is h_0, in the units of the positions.
 
     Shape: positions are times, (N, 1) or (B, N, 1). Queries may live at other times
     (``query_domain``).
@@ -42,8 +43,8 @@ class ContinuousStateSpaceKernel(MatrixKernel, LagTaps, StateScan, CausalTransit
     exponential per step; the dense kernel has one per pair. Step O(S³).
 
     Raises:
-        ShapeError: matrices that do not fit one another.
-        DomainError: positions of more than one coordinate.
+        ShapeError: matrices that do not fit one another, on construction.
+        DomainError: positions of more than one coordinate, when it is applied.
 
     Reference: ITNet Theorem 3 (a), E.2.
 

@@ -47,13 +47,17 @@ AXES = (Axis("a", "m"), Axis("b", "n"), Axis("c", "p"))
 
 
 class Reads(NamedTuple):
-    """Arguments of torch's convolution, read off windows once.
+    """Arguments of torch's convolution, read off the windows of an image once.
+
+    torch's convolution pads both ends of an axis with the same number of zeros. Any other padding
+    is a separate step before it, by :func:`torch.nn.functional.pad`.
 
     Attributes:
-        stride, dilation, padding: of each axis.
-        ends: padding that comes first, from the last axis to the first; torch itself pads both ends
-            alike and with zeros. None where it may.
-        mode: of that padding.
+        stride, dilation, padding: of each axis, in grid points; ``padding`` is 0 where the separate
+            step pads.
+        ends: of the separate step, the numbers of points (before, after) of each axis, the last
+            axis first, as ``pad`` takes them; None if there is no such step.
+        mode: of the separate step, by ``pad``'s name; ``constant`` pads with zeros.
     """
 
     stride: tuple[int, ...]
@@ -64,10 +68,13 @@ class Reads(NamedTuple):
 
     @classmethod
     def of(cls, windows: tuple[Window, ...]) -> Reads:
+        """Return the arguments for an image with one window per axis."""
         stride = tuple(w.stride for w in windows)
         dilation = tuple(w.dilation for w in windows)
         padding = tuple(w.before for w in windows)
         ends = None
+        # All axes of a stencil have one mode. The first window may lack it: a line becomes an image
+        # of one row, and a distributed grid has padded its first axis already.
         mode = windows[-1].mode
         if mode != "zeros" or any(w.before != w.after for w in windows):
             ends = [p for w in reversed(windows) for p in (w.before, w.after)]

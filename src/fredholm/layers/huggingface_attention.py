@@ -22,8 +22,9 @@ from ..registry import qualified_name
 from .multihead_attention import linear, refuse_hooks
 from .parts import bind
 
-# Backends of the same function; a registered one of any other name may be another function.
 PROJECTIONS = ("q_proj", "k_proj", "v_proj")
+# Backends that compute softmax attention. One that is registered under any other name may compute
+# something else, and is refused.
 SOFTMAX_BACKENDS = {
     None,
     "eager",
@@ -162,8 +163,10 @@ def vit_attention(module: Any) -> IntegralOperator:
 
 @register_converter(*sources(CLIP, "Attention"), call=call_first)
 def clip_attention(module: Any) -> IntegralOperator:
-    """Convert CLIP's attention with its output layer. The text model passes it a causal mask: use a
-    domain with ``causal=True``.
+    """Convert CLIP's attention with its output layer.
+
+    The layer itself does not know whether it is causal: CLIP's text model passes it a causal mask,
+    its vision model none. Apply the operator of a text layer on a domain with ``causal=True``.
     """
     options = {"scale": module.scale, "dropout": module.dropout}
     kernel = separate(module, PROJECTIONS, module.num_heads, options)

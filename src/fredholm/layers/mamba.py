@@ -192,8 +192,16 @@ class MambaKernel(TrajectoryKernel):
         return {"window": window, "state": full(u.new_zeros(u.shape[0], *self.log_decay.shape))}
 
     def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Take one step: return the gated output (B, 1, E), without the output projection, and the
+        memory after it.
+
+        ``point.u`` is (B, 1, d_in). Its second axis is that of heads, of which this kernel has one,
+        and serves here as a sequence of one point. The memory holds ``window`` (B, k - 1, E), the
+        projected inputs of the k - 1 points before, and ``state`` (B, E, S) in float32 or better.
+        """
         x, gate = self.in_proj(point.u).chunk(2, -1)
-        # The k - 1 inputs before this one, and it.
+        # The k taps of the convolution read k - 1 earlier inputs and this one. Under autocast the
+        # projection may return another dtype than that of the window before the first point.
         window = torch.cat([memory["window"].to(x.dtype), x], 1)
         inner = F.silu(self.convolve(window))
         terms = self.terms(inner)

@@ -153,8 +153,11 @@ class AffineSystemKernel(MatrixKernel):
     def _solve_on(
         self, times: Tensor, function: Callable[[Tensor, Tensor], Tensor], first: Tensor
     ) -> Tensor:
-        """Return solutions at all points, (B, N, S): one interval at a time, because u may have a
-        kink at each point.
+        """Return the solution of h' = function(t, h) at all ``times`` (N,), as (B, N, S).
+
+        ``first`` (B, S) is the state at the first time. Each interval between two times is solved
+        alone, because u may have a kink at each point, and a solver with adaptive steps would take
+        many small ones across it.
         """
         states = [first]
         for k in range(1, times.shape[0]):

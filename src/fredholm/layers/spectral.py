@@ -98,7 +98,13 @@ class PeriodicKernel(LatticeKernel, OwnForm):
         return not layout.pairs
 
     def evaluate(self, problem: Problem) -> Tensor:
+        """Return the layer's own output at all points of the grid, (B, 1, N, d_out).
+
+        It includes the layer's response to zero, which is the :meth:`offset` of the definition.
+        """
         image = read_grid(problem)
+        # `read_grid` makes a line an image of one row, (B, d_in, 1, N). The layer of a line takes
+        # (B, d_in, N).
         if len(self.windows) == 1:
             image = image.squeeze(2)
         return write_points(self.layer(image), 1)

@@ -225,8 +225,19 @@ def plan(
 ) -> tuple[dict[str, Any], list[Run]]:
     """Return the task's entry in the results, with sizes and no runs yet, and the runs to do.
 
-    Sizes that an earlier call solved in the same setting are read from ``sizes.json``.
+    Sizes that an earlier call solved in the same setting, for the same recipe and files, are read
+    from ``sizes.json``. A contender that cannot serve the task has an entry with the reason, and no
+    runs.
+
+    Args:
+        task: the task.
+        contenders: operators and baselines.
+        place: folder of the comparison; runs go into ``place/<task>/<contender>,seed=<number>``.
+        setting: the budget.
+        seeds: runs of each contender, with seeds 0, 1, …
+        say: receives one line per contender.
     """
+    # The recipe of the reference has what all contenders share: data, encoder, training.
     common = make_recipe(task, REFERENCE, setting.changes)
     dataset = build_dataset(common, "train")
     objective = task_of(dataset)
@@ -247,6 +258,7 @@ def plan(
         label = contender.label
         size = sizes.get(label) or _solve_or_refuse(task, contender, dataset, setting)
         sizes[label] = size
+        # Saved after each contender, since solving one may take minutes.
         saved.parent.mkdir(parents=True, exist_ok=True)
         write_json(saved, {"of": mark, "sizes": sizes})
         rows.append({"operator": label, **size, "runs": []})

@@ -128,7 +128,16 @@ class Halving:
         return order
 
     def _try(self, number: int, entries: list[Entry]) -> list[Row]:
-        """Compute the trials of a rung, as many as there is time for."""
+        """Compute the trials of a rung, as many as there is time for, and return a row for each.
+
+        If time runs out, ``cut`` of the rung's state says how many were done. Trials of an earlier
+        call are read from their folders, which takes no time. Rows enter the state only in the
+        caller; after each trial it is saved for the time that the search has spent.
+
+        Args:
+            number: of the rung, from 0; it has been planned.
+            entries: its trials, in the order in which they are computed.
+        """
         rung = self.state["rungs"][number]
         clock = self.trials.clock
         rows = []
@@ -146,14 +155,29 @@ class Halving:
         return rows
 
     def _plan_rung(self, number: int, alive: Alive) -> dict[str, Any] | None:
-        """Return the ``steps`` of each contender, the ``folds``, and the ``seconds`` of a rung."""
+        """Return the plan of a rung; None if there is no time for one that would tell more than the
+        last.
+
+        Args:
+            number: of the rung, from 0.
+            alive: the contenders left, the best first.
+
+        Returns:
+            ``steps``, the training steps of each contender that takes part; ``folds``, the
+            validation splits on which each of them is tried; ``seconds``, the time planned for all
+            of these trials.
+        """
+        # The time may be up, and `left` negative: the plan is then for a share of one second.
         left = max(self.trials.clock.left, 1.0)
         paces = {label: self.trials.pace(label) for label, _ in alive}
         if number == 0:
             return self._plan_first(FIRST * left, paces)
 
-        # No contender gets fewer steps than in the rung before. Where all of them cannot be tried
-        # on two validation splits, one split comes first, then fewer contenders.
+        # Rungs after the first have two splits each that no rung before has used: 1 and 2, then 3
+        # and 4. After the last split the first one follows, see `Splits.fold`.
+        #
+        # No contender gets fewer steps than in the rung before. Of the plans that allow this, the
+        # first is taken: all contenders on two splits, all on one, the best few on two, on one.
         seconds = LATER * left
         before = self.state["rungs"][number - 1]["steps"]
         folds_in_turn = [[2 * number - 1, 2 * number], [2 * number]]

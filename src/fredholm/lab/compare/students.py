@@ -63,10 +63,16 @@ class Student:
     the distillation of :func:`fredholm.linearization`. The same samples give the same maps.
 
     Args:
-        train: training samples.
-        view: turns a data set into one whose batches ``given`` reads.
-        given: turns a batch's inputs into what a backbone reads.
+        train: training samples, of which at most ``STEPS`` · ``SIZE`` are used.
+        view: turns a data set into one whose batches ``given`` reads: that of texts has the texts
+            as they are written in place of token numbers.
+        given: turns such a data set and the inputs of one of its batches into what a backbone
+            reads, texts or normalised pixels.
         teacher: loads the backbone with softmax, when it is first needed.
+
+    Attributes:
+        dataset: the view of the samples that it learns from.
+        learned: whether the maps have been trained; :meth:`learn` trains them once.
     """
 
     def __init__(
@@ -76,6 +82,7 @@ class Student:
         given: Callable[[Any, Any], Any],
         teacher: Callable[[], Backbone],
     ):
+        # `learns_from` compares this object with the training samples of a later search.
         self._train = train
         self.dataset = view(limit_samples(train, STEPS * SIZE))
         self.given = given

@@ -140,8 +140,10 @@ def code_of(source: str | dict[str, Any]) -> list[Path]:
 def _backbone_overrides(recipe: Recipe) -> tuple[str, ...]:
     """Return overrides that replace a recipe's model by a backbone of the same size.
 
-    Samples that are more than one signal, such as graphs, keep the recipe's own model, which no
-    baseline serves.
+    The backbone has the recipe's width, depth, heads and dropout, the options of its encoder that
+    the backbone's encoder knows, and its read-out. There are no overrides if the recipe's model is
+    a backbone already, or if a sample is more than one signal, such as a graph with its edges: the
+    recipe keeps its own model then, in which only the operators, and no baselines, can be compared.
     """
     preset: Any = models.model_config(recipe.model.name)
     # The kind of a user's files is not known yet; the registered entry stands for all of them.
@@ -149,9 +151,12 @@ def _backbone_overrides(recipe: Recipe) -> tuple[str, ...]:
     if preset.body.kind == "backbone" or not data.single:
         return ()
 
+    # The recipe's own fields come before those of the preset that it names.
     body = {key: getattr(preset.body, key) for key in _SIZES if hasattr(preset.body, key)}
     body |= {key: value for key, value in recipe.model.body.items() if key in _SIZES}
     encoder = _encoder_options(recipe, data.encoder)
+    # A preset for the same kind of data may also set the side of a patch, and with it the number of
+    # points.
     if data.encoder == preset.encoder.data and hasattr(preset.encoder, "patch"):
         reader = ENCODERS[encoder.get("kind", data.encoder)]
         if preset.encoder.patch is not None and "patch" in reader.fields():

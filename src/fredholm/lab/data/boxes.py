@@ -20,8 +20,12 @@ Corners = tuple[float, float, float, float]
 
 @dataclass(frozen=True)
 class Annotation:
-    """The ``size`` (width, height) of the annotated picture, and its objects: class name, corners
-    (left, top, right, bottom).
+    """The boxes of one picture.
+
+    Attributes:
+        size: (width, height) of the annotated picture, in pixels.
+        objects: class name and corners (left, top, right, bottom) of each, in pixels of that
+            picture from its left and upper edge.
     """
 
     size: tuple[int, int]
@@ -107,7 +111,7 @@ def box_mask(annotation: Annotation, image_size: tuple[int, int]) -> Bool[Tensor
     """
     height, width = image_size
     scale = max(width / annotation.size[0], height / annotation.size[1])
-    # What was cut off on each side, in pixels of the result.
+    # The widths cut off at the left and at the top, in pixels of the result. One of them is 0.
     cut = (annotation.size[0] * scale - width) / 2, (annotation.size[1] * scale - height) / 2
     # A pixel is inside a box if its centre is.
     x = torch.arange(width) + 0.5

@@ -109,9 +109,23 @@ class Estimator(BaseEstimator):
     def _collect(
         self, X: Any, kind: str, *, fitting: bool, kept: np.ndarray | None = None
     ) -> Collection:
-        """Return the samples of ``X``; ``kept`` are the rows that are trained on, None for all."""
+        """Return the samples of ``X``, without labels.
+
+        Args:
+            X: the samples as the caller gave them: an array, a data frame or a list.
+            kind: of the samples, such as ``rows`` or ``images``.
+            fitting: True in ``fit``, which stores the names of columns and the number of channels;
+                False for new samples, whose names are compared with the stored ones.
+            kept: indices of the rows that are trained on; None for all. All samples are returned
+                in either case. Only the words that become columns are taken from these rows alone.
+
+        Raises:
+            ShapeError, OptionError: samples that do not fit the kind, or too few: a fit needs two,
+                a prediction one.
+        """
         if kind == "rows":
             return self._collect_rows(X, fitting, kept)
+        # New samples have their columns put in the order of the fit, by name.
         names = None
         if not fitting:
             names = self._names()
@@ -290,7 +304,7 @@ class Estimator(BaseEstimator):
         return fitted
 
     def _say(self) -> Callable[[str], None] | None:
-        """Return the receiver of lines of progress, or None for silence."""
+        """Return the function that receives each line of progress; None unless ``verbose``."""
         if self.verbose:
             return print
         return None

@@ -125,10 +125,19 @@ class FredholmClassifier(ClassifierMixin, Estimator):
         return "classification"
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> FredholmClassifier:
-        """Train on samples ``X`` and their classes ``y``.
+        """Train on samples ``X`` and their classes ``y``, and return the estimator.
 
-        ``sample_weight`` (N,) multiplies the loss of each sample; one of weight zero is left out.
-        Held-out samples count by their weights as well.
+        A fit that fails or is interrupted leaves the estimator as it was before.
+
+        Args:
+            X: N samples of any kind but fields, which have no single class.
+            y: (N,) their classes: numbers, texts or dates, of two classes or more.
+            sample_weight: (N,) factors of the samples' losses, also of those held out for
+                validation. Samples of weight zero are left out, and so is a class that has no
+                others.
+
+        Raises:
+            ShapeError, OptionError: samples, classes, weights or options that do not fit.
         """
         with all_or_nothing(self):
             kind = self.kind or recognise(X)
@@ -137,6 +146,7 @@ class FredholmClassifier(ClassifierMixin, Estimator):
                     "kind: expected samples with a class each, got 'fields'; name another kind, or "
                     "take FredholmRegressor"
                 )
+            # Samples of weight zero leave only after all of them have been checked against y.
             weights = check_weights(sample_weight, X)
             kept = None if weights is None else np.flatnonzero(weights)
             collection = self._collect(X, kind, fitting=True, kept=kept)

@@ -93,6 +93,11 @@ def _check_numbers(estimator: Estimator) -> None:
 
 
 def _check_operator(operator: Any) -> None:
+    """Check the name of the operator; None stands for the usual one of the kind of samples.
+
+    Raises:
+        OptionError: not a name, or one that is neither an operator nor a baseline nor ``auto``.
+    """
     if operator is None:
         return
     if not isinstance(operator, str):

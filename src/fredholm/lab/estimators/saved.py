@@ -55,7 +55,18 @@ def from_json(estimator: Any, state: dict[str, Any]) -> None:
 
 
 def _listed(name: str, values: np.ndarray) -> list[Any]:
-    """Return an array as JSON holds it; dates and spans of time as numbers of their unit."""
+    """Return the values of an array (n,) as JSON holds them.
+
+    Dates and spans of time become integers that count their unit, such as days since 1970; the
+    dtype, which is saved beside them, names the unit.
+
+    Args:
+        name: of the attribute, for the error.
+        values: the array.
+
+    Raises:
+        OptionError: a value that is neither a number nor text.
+    """
     if values.dtype.kind in "mM":
         values = values.astype(np.int64)
     listed = [plain_number(value) for value in values.tolist()]

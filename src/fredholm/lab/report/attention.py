@@ -134,7 +134,14 @@ def choose_marked(subject: Subject, options: ReportOptions) -> list[int]:
 
 
 def refusal(layers: Sequence[Layer], size: tuple[int, ...]) -> str | None:
-    """Return why images of a size have no maps in these layers, or None."""
+    """Return why images of ``size`` (height, width), in pixels, have no maps in these layers; None if
+    they have.
+
+    A map has one value per patch and is laid over the image. The patches must therefore form a grid
+    that divides the image, every layer must be an integral operator with weights between points,
+    and all weights of one image, N² per head and layer, must fit in memory (:data:`WORK`).
+    """
+    # The layers share their points; the last one stands for all.
     grid = image_grid(layers[-1].domain)
     if grid is None:
         return "the operators do not live on a grid of patches"
@@ -367,8 +374,9 @@ def draw_overlays(
     outline where they are known.
 
     Args:
-        maps: (images, rows, columns) of each method.
-        inside: the patches of the object, (images, rows, columns).
+        images: (h, w, channels) in [0, 1], all of one shape.
+        maps: by method, (images, rows, columns) with one value per patch.
+        inside: True at the patches of the object, (images, rows, columns); None if unknown.
         names: of the images, above them.
     """
     count, rows = len(images), 1 + len(maps)
@@ -378,7 +386,8 @@ def draw_overlays(
     blocks = -(-count // across)
     figure = new_figure(theme.width, ((side * shape + 0.12) * rows + 0.4) * blocks)
     axes_of = figure.subplots(rows * blocks, across, squeeze=False)
-    # (rows, images): blocks that stand below one another, side by side again.
+    # On a phone, images that do not fit side by side continue in a block of rows below. `every`
+    # puts the blocks side by side again, as axes (rows, images).
     every = np.concatenate(np.split(axes_of, blocks), axis=1)
     for empty in every[:, count:].ravel():
         empty.set_axis_off()

@@ -412,7 +412,10 @@ def score(row: Row) -> str:
 
 
 def best_first(rows: list[Row]) -> list[Row]:
-    """Sort the rows of one task, the best score first; those without a score come last."""
+    """Sort the rows of one task, the best score first; those without a score come last.
+
+    All rows of a task have the same metric, so the direction of the first one is that of all.
+    """
     scored = [row for row in rows if row["mean"] is not None]
     others = [row for row in rows if row["mean"] is None]
     scored.sort(key=lambda row: row["mean"], reverse=bool(rows) and rows[0]["direction"] == "max")

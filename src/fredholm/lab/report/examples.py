@@ -229,7 +229,9 @@ class Mark(NamedTuple):
 
 
 def _reader(subject: Subject) -> Callable[[list[str]], Tensor] | None:
-    """Return how texts become inputs of the model; None if that is not known."""
+    """Return the function from texts to inputs of the model; None if the report was not given the
+    texts, or the model was saved without what it needs to read them.
+    """
     if subject.samples.texts is None:
         return None
     return read_texts(subject.facts)
@@ -248,7 +250,17 @@ def _texts(
     found: Sequence[Answer],
     scale: float,
 ) -> str:
-    """Return texts with the words marked that speak for the answer or against it."""
+    """Return the HTML of texts with the words marked that speak for the answer or against it.
+
+    A long text ends after :data:`LONGEST` words, and supports are then those in the shortened text.
+    Words stay unmarked if it is not known how texts become inputs of the model.
+
+    Args:
+        subject: the model and its samples, which are texts.
+        title: of the list.
+        found: answers to the samples of the list.
+        scale: of a number, units of the files per unit of the model's answers; 1 for classes.
+    """
     assert subject.things is not None
     read, rows = _reader(subject), []
     for each in found:

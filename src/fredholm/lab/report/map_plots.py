@@ -224,13 +224,14 @@ def draw_entry_maps(
     """Draw signed entries of a kernel's row over a grid, all on one scale.
 
     Args:
-        found: (rows, columns) by name.
-        at: the query, (row, column) of the unit square.
+        found: entries K[o, i] of one query at all keys, (rows, columns) of the grid, by name.
+        at: the query's place (row, column) as fractions of the grid's height and width.
     """
     values = np.stack(list(found.values()))
     across = theme.pick(6, 3)
     columns = min(across, len(found))
     shape = values.shape[1] / values.shape[2]
+    # Few entries have panels as wide as many have, and the figure is narrower.
     side = (theme.width - 0.4) / across
     figure, every = panels(
         theme,

@@ -284,6 +284,13 @@ def _picture(layer: Layer) -> np.ndarray | None:
 
 
 def _facts(converted: _Converted) -> list[Fact]:
+    """Return the numbers at the top of the page: how exactly the operator reproduces the layer, and
+    its points, features and parameters.
+
+    Both errors are the largest difference over the largest output: that of the operator by its
+    usual form, over all samples, and that of the explicit kernel, on the first sample. A layer that
+    changes the grid, such as a convolution with stride, has other points at its output.
+    """
     operator, call, domain = converted.operator, converted.call, converted.domain
     explicit, note = "not formed", "too large to hold at once"
     if converted.kernel_error is not None:

@@ -29,7 +29,9 @@ ASSUMED = 0.5
 
 
 def home_of(source: str) -> Path:
-    """Return the folder of a named model; the working directory for any other source."""
+    """Return the folder that a report on a model is written into: the model's own folder, or the
+    working directory for a model that a function makes.
+    """
     folder = Path(source).expanduser()
     if folder.is_dir():
         return folder

@@ -186,10 +186,13 @@ def grid_of_panels(
     rows: int,
     columns: int,
 ) -> list[list[Any]]:
-    """Return axes in rows and columns; on a narrow figure a row continues below itself, see
-    :func:`panels_across`.
+    """Return the axes of a grid of panels, a list of ``rows`` lists of ``columns`` axes.
+
+    On a narrow figure a row continues below itself, see :func:`panels_across`. Panels that this
+    leaves over at the end of a row are hidden.
     """
     across = panels_across(theme, columns)
+    # Lines of panels that one row takes in the figure.
     lines = -(-columns // across)
     axes = figure.subplots(rows * lines, across, squeeze=False).reshape(rows, lines * across)
     for empty in axes[:, columns:].ravel():

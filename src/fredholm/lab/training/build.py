@@ -162,7 +162,17 @@ def build_loaders(
 
 
 def cut_samples(dataset: Any, encoder: Any, rank: int, count: int) -> Any:
-    """Return the data set of one of ``count`` stretches of every sample's points.
+    """Return the data set in which every sample is cut to one rank's stretch of its points.
+
+    It has as many samples as before. Labels are cut along with the inputs if the task has one at
+    every point; otherwise each rank gets the label of the complete sample.
+
+    Args:
+        dataset: the complete samples.
+        encoder: of the model; it knows the dimension of the inputs along which points run, and how
+            many entries must stay together (its ``grain``, such as the rows of a patch).
+        rank: this process among those that share a sample, from 0.
+        count: number of these processes, and so of stretches.
 
     Raises:
         OptionError: the encoder reads complete samples only.

@@ -141,6 +141,11 @@ class Ema(WeightAveraging):
         checkpoint["state_dict"] = gather_full(checkpoint["state_dict"])
 
     def on_load_checkpoint(self, trainer, pl_module, checkpoint: dict[str, Any]) -> None:
+        """Restore the averaged weights, the trained weights and the number of updates.
+
+        A checkpoint holds complete tensors. Lightning's own method copies them without cutting them
+        to the shards that this process owns.
+        """
         averages = self._average_model
         assert averages is not None
 

@@ -332,6 +332,11 @@ def _part_problems(part: str, fields: dict[str, Any], classes: list[Any]) -> Ite
 
 
 def _operator_problems(recipe: Recipe) -> Iterator[str]:
+    """List unknown names of the operator and of the parts of a ``sum``.
+
+    Each part is a name, or a mapping with a ``name``. Options, and parts that are not a list, are
+    checked when the operator is built.
+    """
     name = recipe.operator.name
     if name is None:
         return

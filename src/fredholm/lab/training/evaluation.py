@@ -321,7 +321,9 @@ class _PerSample:
 
 
 def _sample_loss(task: Task, outputs: Tensor, labels: Tensor) -> float:
-    """Return the loss of one sample; NaN where none of its points has a label."""
+    """Return the loss of one sample, given without the batch axis; NaN if none of its points has a
+    label.
+    """
     outputs, labels = outputs[None], labels[None]
     if not task.weight(labels):
         return math.nan
@@ -345,7 +347,13 @@ class _Predictions(NamedTuple):
 def _predict_by_run(
     folder: RunFolder, split: str, overrides: Sequence[str], trust_code: bool
 ) -> _Predictions:
-    # The checksum is read before the weights, which a training at work may replace at any time.
+    """Predict a split by the trained model of a run.
+
+    Overrides of ``data.options`` change how the split is read, all others the model.
+    """
+    # A training at work may replace the weights at any time. The checksum is read first: if they
+    # are replaced in between, the evaluation names older weights than it used and is repeated
+    # later. In the other order it would seem to belong to the new weights.
     checksum = read_checksum(folder.model / WEIGHTS)
 
     data_overrides = [text for text in overrides if text.startswith("data.options.")]

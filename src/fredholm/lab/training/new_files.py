@@ -105,7 +105,15 @@ def _by_resolution(resolutions: Sequence[str]) -> dict[str, list[int]]:
 def _in_units(
     task: Task, outputs: Tensor, labels: Tensor, facts: Mapping[str, Any]
 ) -> tuple[Tensor, Tensor]:
-    """Convert outputs to the units of the files; return them and the labels."""
+    """Convert the outputs of a batch to the units of the files; return them in float64, and the
+    labels, which are in these units already.
+
+    A model predicts standardised numbers. ``facts`` describe the training data set:
+
+    - regression: ``units`` are (shift, scale), and outputs (B, 1) become (B,);
+    - fields: ``scale`` has one number per answered channel, and outputs stay (B, points, K);
+    - classes have no units, and their logits are returned as they are.
+    """
     if isinstance(task, Regression):
         shift, scale = facts.get("units", (0.0, 1.0))
         return outputs.double().reshape(len(labels)) * scale + shift, labels

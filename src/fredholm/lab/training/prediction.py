@@ -310,7 +310,13 @@ def write_predictions(rows: Sequence[Mapping[str, Any]], path: str | Path) -> Pa
 
 
 def _refuse_overwriting_inputs(out: Path, files: Sequence[str | Path]) -> None:
-    """Refuse to write predictions over the samples that they belong to."""
+    """Refuse to write predictions over the samples that they belong to.
+
+    A new file in a folder of samples is allowed, since it replaces nothing.
+
+    Raises:
+        OptionError: ``out`` is one of the files, or exists already inside one of the folders.
+    """
     for file in map(Path, files):
         if file.is_file() and out.resolve() == file.resolve():
             raise OptionError(

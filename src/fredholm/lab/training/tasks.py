@@ -279,7 +279,13 @@ def joined_pairs(parts: Iterable[Pairs | None]) -> Pairs | None:
 
 
 def _score(name: str, loss: float, pairs: Pairs | None) -> float:
-    """Compute a metric from all outputs and labels, or from the mean loss without them."""
+    """Compute a metric from all outputs and labels, or from the mean loss if these were not stored.
+
+    Args:
+        name: of a metric in :data:`.metrics.METRICS`; without ``pairs`` one that has ``of_loss``.
+        loss: the mean loss, for a cross-entropy in nats.
+        pairs: outputs (n, c) and classes (n,), or numbers (n,) and numbers (n,).
+    """
     metric = METRICS[name]
     if pairs is None:
         assert metric.of_loss is not None

@@ -74,7 +74,18 @@ def to_encoder(evolution: Evolution, *, batch_first: bool = True) -> nn.Transfor
 def _encoder_layer(
     terms: list[Term], relaxed: bool, batch_first: bool
 ) -> nn.TransformerEncoderLayer:
-    """Return one layer with the parameters of a knot."""
+    """Return one PyTorch layer with copies of a knot's parameters, on their device and in their
+    dtype.
+
+    Args:
+        terms: those of a post-norm or a pre-norm layer, see ``POST`` and ``PRE``.
+        relaxed: whether the evolution's scheme is ``Relaxed``, which halves the sum of a point and
+            the network's output.
+        batch_first: whether the layer takes (B, N, dim) rather than (N, B, dim).
+
+    Raises:
+        ConversionError: other terms, or options that PyTorch's layer does not have.
+    """
     knot = _read_knot(terms)
     network = knot.network
     modules = nn.ModuleList(terms)
@@ -93,7 +104,9 @@ def _encoder_layer(
     layer.norm1.eps = parts["norm1"].eps
     layer.norm2.eps = parts["norm2"].eps
     if relaxed:
-        # LN of half a sum with ε/4 is LN of the sum with ε.
+        # In a post-norm layer the second normalisation reads (u + N(u)) / 2, where PyTorch's layer
+        # normalises u + N(u). Doubling its input multiplies the variance by 4, so that the same
+        # output needs 4 ε.
         layer.norm2.eps *= 4
     parameter = next(modules.parameters())
     layer.to(parameter.device, parameter.dtype)
@@ -102,14 +115,18 @@ def _encoder_layer(
 
 
 def _layer_activation(activation: str | nn.Module) -> Any:
-    """Return the activation of a FeedForwardTerm as PyTorch's layer takes it."""
+    """Return the activation of a FeedForwardTerm as PyTorch's layer takes it: the names ``relu``
+    and ``gelu``, or a callable for any other.
+    """
     tanh_module = isinstance(activation, nn.GELU) and activation.approximate == "tanh"
     if activation == "gelu_tanh" or tanh_module:
-        # Under no_grad the layer computes any nn.GELU as the exact one, but no other callable.
+        # Under no_grad PyTorch's fast path computes every nn.GELU by the exact formula, even one
+        # with approximate="tanh". It does not recognise a plain callable, which is then called.
         return functools.partial(F.gelu, approximate="tanh")
     if isinstance(activation, nn.Module):
-        # It may have parameters, which are not shared.
+        # The module may have parameters, and the encoder has copies of all parameters.
         return copy.deepcopy(activation)
+    # PyTorch's layer knows only "relu" and "gelu" by name, which are passed on.
     return {"silu": F.silu, "tanh": torch.tanh}.get(activation, activation)
 
 

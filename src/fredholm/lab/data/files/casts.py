@@ -239,7 +239,15 @@ class _Times(_Cast):
         return []
 
     def result(self, table: Any) -> Ticks:
-        """Return the times. ``table`` names places in errors; the order of dates is noted there."""
+        """Return the times of all rows.
+
+        Args:
+            table: names the places of cells in errors. If the order of day and month follows from
+                these dates, it is stored there, and later files are read with it.
+
+        Raises:
+            DataError: a cell that is not a time, or dates whose order of day and month is unclear.
+        """
         cells = self._together()
         try:
             return self._ticks(cells, table)

@@ -208,6 +208,17 @@ def family_of(path: Path) -> str | None:
 def files_of(path: Path, reading: Reading) -> tuple[str, list[Path]]:
     """Return the family, a name of :data:`FAMILIES`, and the files of a path.
 
+    The files of a folder must be of one family, with two exceptions. Texts beside another family
+    are left out, since they are usually a licence or a description. Tables at the top of a folder
+    of pictures or sounds are taken in place of these, whose paths and labels they hold.
+
+    Tables, arrays and ``.ts`` files may each hold a split, and training files come first. The
+    splits of the other families follow from the names of folders, see :mod:`.folders`.
+
+    Args:
+        path: a file or a folder.
+        reading: how it is to be read; of this only the kind counts, which may be None.
+
     Raises:
         DataError: nothing that can be read, or files of several kinds.
     """
@@ -265,8 +276,8 @@ def readable() -> str:
 
 
 def mark_of(path: Path, reading: Reading) -> str:
-    """Return a mark that changes with the files of a path, without reading their samples; "" where
-    nothing can be read.
+    """Return a mark that changes with the files of a path, without reading their samples; "" if the
+    path holds nothing that can be read. See :func:`fingerprint`.
     """
     try:
         return fingerprint(path, files_of(path, reading)[1])

@@ -222,10 +222,14 @@ class Rows:
     recount: Callable[[], Any] = lambda: None
 
     def number(self, row: int) -> int:
-        """Return the number that a spreadsheet shows for a row."""
+        """Return the number that a spreadsheet shows for a row; ``row`` counts the samples from 0.
+
+        The two differ by the header, and by the empty lines above the row.
+        """
         # An error may need the number of a row before the whole file has been counted.
         if self.numbers is None:
             self.numbers = self.recount()
+        # There are no empty lines: rows follow one another.
         if self.numbers is None:
             return self.first + row
         return int(self.numbers[row])

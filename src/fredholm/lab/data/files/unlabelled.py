@@ -222,7 +222,11 @@ class NewSamples:
     # --- texts and pictures -----------------------------------------------------------------------
 
     def _lines(self, path: Path) -> Unlabelled:
-        """Return one text per line of a file."""
+        """Return one text per line of a file; the ``file`` of each is its ``file:line``.
+
+        Raises:
+            DataError: a JSON file, or one that is missing, empty or not UTF-8.
+        """
         if path.suffix.lower() in _JSON:
             # Its lines are objects, not texts; only a run on a table knows the key of the text.
             raise DataError(

@@ -195,8 +195,16 @@ class GraphDataset(_OfNodes):
         return Inputs(**fields), labels
 
     def _links(self, chosen: list[int], n: int) -> dict[str, Tensor]:
-        """Return the edges of some graphs of up to n nodes, in both directions: a mask of all
-        pairs (B, n, n), or for large graphs lists (B, E, 2), padded with -1.
+        """Return the edges of some graphs in both directions, as a field of the batch.
+
+        Args:
+            chosen: indices of the B graphs.
+            n: nodes of the largest of them, to which the others are padded.
+
+        Returns:
+            ``edges``, a mask of all pairs (B, n, n). If n is above :data:`DENSE_NODES`, where
+            a mask would take too much memory, ``links``: lists of pairs (B, E, 2), padded with -1.
+            A pair may be listed twice; the encoder counts it once.
         """
         if n > DENSE_NODES:
             links = [self.graphs[i].edges for i in chosen]
