@@ -243,6 +243,8 @@ def test_bad_spheres_are_refused_by_name(options, match):
     points, areas = latitude_longitude(3, 6)
     with pytest.raises(DomainError, match=match):
         Domain.sphere(points, areas=areas, **options)
+    with pytest.raises(DomainError, match=r"points \(N, 3\) on the unit sphere, got \(18, 2\)"):
+        Domain.sphere(points[:, :2], areas=areas)
     with pytest.raises(DomainError, match="length 1"):
         Domain.sphere(1.5 * points, areas=areas)
 

@@ -335,12 +335,15 @@ def sphere_areas(points: Tensor) -> Float[Tensor, " n"]:
 
 def check_on_sphere(points: Tensor) -> None:
     """Raise DomainError unless ``points`` are (N, 3) and of length 1, to three digits."""
+    if points.dim() != 2 or points.shape[1] != 3:
+        raise DomainError(f"expected points (N, 3) on the unit sphere, got {tuple(points.shape)}")
     length = torch.linalg.vector_norm(points.detach().double(), dim=-1)
+    # A NaN is off the sphere too.
     off = ~((length - 1).abs() < 1e-3)
-    if points.dim() != 2 or points.shape[1] != 3 or bool(off.any()):
+    if bool(off.any()):
         raise DomainError(
-            f"expected points (N, 3) of length 1, got {int(off.sum())} others of "
-            f"{tuple(points.shape)}; divide each point by its length"
+            f"expected points of length 1, got {int(off.sum())} of {len(points)} with another "
+            "length; divide each point by its length"
         )
 
 

@@ -88,6 +88,17 @@ def spectral():
     return pytest.importorskip("neuralop.layers.spectral_convolution").SpectralConv
 
 
+def test_a_layer_in_half_precision_takes_masses():
+    layer = nn.Conv1d(2, 2, 3, padding="same", padding_mode="circular")
+    kernel = PeriodicKernel(layer, 2, 2, axes=1)
+    operator = IntegralOperator(2, kernel=kernel, residual=False, projection=False)
+    u, domain = torch.randn(1, 6, 2), Domain.grid(6, measure="uniform")
+    exact = operator(u, domain)
+    found = operator.bfloat16()(u.bfloat16(), domain)
+    assert found.dtype == torch.bfloat16
+    assert_close(found, exact.bfloat16())
+
+
 @pytest.mark.parametrize("shape", [(5,), (6,), (4, 5), (6, 4), (4, 2, 3)], ids=str)
 @pytest.mark.parametrize(
     "options", [{}, {"bias": False}, {"factorization": "tucker", "implementation": "factorized"}]

@@ -357,6 +357,16 @@ def test_unknown_option_is_named_with_a_suggestion():
         create_operator("itnet", 8, frequncies=3)
 
 
+def test_an_unknown_option_inside_a_factory_is_not_the_callers(monkeypatch):
+    def wrapper(dim, heads=1):
+        return SoftmaxAttention(dim, heads, bogus=1)
+
+    monkeypatch.setattr("fredholm.integral.registry.operator_factory", lambda name: wrapper)
+    with pytest.raises(OptionError, match="SoftmaxAttention") as caught:
+        create_operator("wrapper", 8)
+    assert "'wrapper'" not in str(caught.value)
+
+
 def test_parts_of_models_know_their_names_by_one_rule():
     for table in (ENCODERS, BODIES, HEADS):
         assert {name: table[name].kind for name in table} == {name: name for name in table}

@@ -70,6 +70,9 @@ def create_operator(name: str, dim: int, heads: int = 1, **options):
     try:
         return factory(dim, heads, **options)
     except UnknownOptionError as slip:
+        # A name that the caller did not give comes from a call inside the factory.
+        if slip.name not in options:
+            raise
         raise unknown(f"operator {name!r}", slip.name, options_of(factory)) from slip
     except TypeError as error:
         # `Checked` does not check a factory that is a plain function, and Python raises. An error

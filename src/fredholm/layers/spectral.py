@@ -102,7 +102,8 @@ class PeriodicKernel(LatticeKernel, OwnForm):
 
         It includes the layer's response to zero, which is the :meth:`offset` of the definition.
         """
-        image = read_grid(problem)
+        # With masses the image is float32, which a layer in half precision does not take.
+        image = read_grid(problem).to(problem.uy.dtype)
         # `read_grid` makes a line an image of one row, (B, d_in, 1, N). The layer of a line takes
         # (B, d_in, N).
         if len(self.windows) == 1:

@@ -308,6 +308,16 @@ def test_evolutions_that_are_no_encoders_are_refused(evolution, match):
         to_encoder(evolution())
 
 
+def test_relaxed_pre_norm_terms_do_not_go_back():
+    """PyTorch's pre-norm layer adds, and has no place for the half of the relaxed scheme."""
+    evolution = from_encoder(
+        nn.TransformerEncoderLayer(D, 2, 16, dropout=0.0, batch_first=True, norm_first=True)
+    )
+    evolution.scheme = "relaxed"
+    with pytest.raises(ConversionError, match="the scheme Lie for pre-norm terms, got Relaxed"):
+        to_encoder(evolution)
+
+
 def test_a_scheme_set_by_name_goes_back():
     evolution, u = Evolution(encoder_terms(D, 2, 16), scheme="strang"), torch.randn(2, N, D)
     evolution.scheme = "relaxed"

@@ -252,7 +252,7 @@ def _texts(
 ) -> str:
     """Return the HTML of texts with the words marked that speak for the answer or against it.
 
-    A long text ends after :data:`LONGEST` words, and supports are then those in the shortened text.
+    A long text ends after :data:`LONGEST` words; its answers are those of the complete text.
     Words stay unmarked if it is not known how texts become inputs of the model.
 
     Args:
@@ -264,9 +264,8 @@ def _texts(
     assert subject.things is not None
     read, rows = _reader(subject), []
     for each in found:
+        # The answer is that of the complete text, and so are the answers without a word.
         text = subject.things[each.index].split()
-        if len(text) > LONGEST:
-            text = [*text[:LONGEST], "…"]
         marks = [Mark(word) for word in text]
         if read is not None:
             support = word_support(
@@ -277,6 +276,8 @@ def _texts(
                 scale,
             )
             marks = [_mark(word, each, support) for word in support]
+        if len(marks) > LONGEST:
+            marks = [*marks[:LONGEST], Mark("…")]
         rows.append((each, marks))
     return words("marked_texts", title=title, rows=rows)
 

@@ -64,7 +64,7 @@ def explain_pictures(
         found = _of_inputs(inner, loaded)
 
     home, name = home_of(source), source
-    if home != Path():
+    if Path(source).expanduser().is_dir():
         name = home.resolve().name
     return report(
         model,

@@ -84,9 +84,17 @@ def _encoder_layer(
         batch_first: whether the layer takes (B, N, dim) rather than (N, B, dim).
 
     Raises:
-        ConversionError: other terms, or options that PyTorch's layer does not have.
+        ConversionError: other terms, pre-norm terms of a relaxed scheme, or options that PyTorch's
+            layer does not have.
     """
     knot = _read_knot(terms)
+    if relaxed and knot.norm == "pre":
+        # Relaxed halves u + N(LN u), and PyTorch's pre-norm layer has nothing behind the sum that
+        # could take the factor.
+        raise ConversionError(
+            "an encoder layer: expected the scheme Lie for pre-norm terms, got Relaxed; convert "
+            "with scheme='lie'"
+        )
     network = knot.network
     modules = nn.ModuleList(terms)
     parts: dict[str, Any] = {
