@@ -10,6 +10,7 @@ from evidence.continuous import claims as continuous_claims
 from evidence.continuous import evidence as continuous
 from evidence.continuous import page as continuous_report
 from evidence.continuous.evidence import (
+    Batch,
     accuracy,
     drop_tokens,
     measure_noise,
@@ -47,7 +48,8 @@ def parts_of(model):
     """All sentences, each labelled as the model itself does, in two batches."""
     with torch.no_grad():
         labels = model(NUMBERS).argmax(-1)
-    return [(index, NUMBERS[index], labels[index]) for index in torch.arange(12).split(7)]
+    pieces = torch.arange(12).split(7)
+    return [Batch(index, NUMBERS[index], labels[index]) for index in pieces]
 
 
 def test_dropped_words_follow_from_sample_and_place():
@@ -65,7 +67,7 @@ def test_dropped_words_follow_from_sample_and_place():
 def test_accuracy_counts_samples_over_batches(model):
     parts = parts_of(model)
     assert accuracy(lambda _, x: model(x), parts) == 1.0
-    parts[0] = (*parts[0][:2], 1 - parts[0][2])
+    parts[0] = parts[0]._replace(labels=1 - parts[0].labels)
     assert accuracy(lambda _, x: model(x), parts) == pytest.approx(5 / 12)
 
 

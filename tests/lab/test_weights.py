@@ -163,7 +163,7 @@ def test_balanced_classes_weigh_alike():
     ("given", "match"),
     [
         ("even", "expected a mapping, 'balanced' or None, got 'even'"),
-        ({2: 1.0}, "expected classes of y, got 2; y has"),
+        ({2: 1.0}, "expected classes of y, got 2; take some of 0, 1"),
         ({0: -1.0}, "expected a number above zero, got -1.0 for 0"),
     ],
 )

@@ -107,8 +107,9 @@ def kernel_profile(
     step = float(known.max()) / (bins - 1)
     index = torch.zeros_like(distance, dtype=torch.long)
     if step > 0:
-        # Halfway between two bins, rounding errors would part pairs of one distance.
-        index = (known / step + 1e-4).round().long()
+        # Halfway between two bins, rounding errors would part pairs of one distance: it counts as
+        # the lower one.
+        index = (known / step - 1e-4).round().long()
     sums: Tensor | None = None
     for samples, part, norm, weight in _norms(operator, u, domain, rows, budget):
         # All of shape (b, H, r, N).

@@ -104,7 +104,7 @@ def test_ptb_is_read_from_the_users_files(tmp_path):
     with pytest.raises(OptionError, match=r"expected path, the folder of ptb\.train\.txt"):
         data.create_dataset("ptb", "train")
     (tmp_path / "ptb.test.txt").write_text(" \n")
-    with pytest.raises(DataError, match="holds no text"):
+    with pytest.raises(DataError, match="expected text, got none"):
         data.create_dataset("ptb", "test", path=tmp_path)
 
 

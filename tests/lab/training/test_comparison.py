@@ -222,7 +222,7 @@ def test_the_rows_of_a_table_are_timed(done, tmp_path, monkeypatch):
     assert len(curves) == 4
     assert curves["gru", "step"]["lengths"] == [16, 64]
     assert curves["softmax", "forward"]["crossover"] is None
-    with pytest.raises(OptionError, match="needs two lengths"):
+    with pytest.raises(OptionError, match="expected two lengths"):
         measure(tmp_path, lengths=(16,))
     with pytest.raises(DataError, match="run fredholm compare first"):
         measure(tmp_path / "nowhere")

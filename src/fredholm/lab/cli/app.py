@@ -903,14 +903,13 @@ def data_describe(
 ) -> None:
     """Show what your file or folder holds and how it would be read, without training."""
     from ..training import own_files
-    from ..training.folder import free_name
 
     # The command repeats what was guessed, so that it reads the files alike wherever it runs.
     facts = own_files.describe(path, said)
     facts["as_read"] = as_read(path, facts["schema"], "strict" in said)
     command = as_command(path, said)
     # Pasted as it is, the command must not stop at a run that is there already.
-    free = free_name(facts["run"])
+    free = own_files.free_name(facts["run"])
     if free != facts["run"]:
         command += f" --name {free}"
     show.description(facts, command, json)

@@ -15,10 +15,10 @@ from ...errors import DataError, OptionError, RecipeError
 from ...files import read_state, write_json
 from ..training.build import build_model
 from ..training.failures import TrainingFailed
-from ..training.folder import free_name
 from ..training.grid import Report, quiet, recipe_mark
 from ..training.leases import hold
 from ..training.metrics import METRICS, title_of
+from ..training.own_files import free_name
 from ..training.tasks import task_of
 from . import report as words
 from .budgets import REFERENCE, make_recipe, width_override

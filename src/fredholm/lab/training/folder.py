@@ -345,18 +345,6 @@ def check_folder(folder: str | Path, resume: bool, overwrite: bool) -> None:
     RunFolder(folder).check_state(resume, overwrite)
 
 
-def free_name(name: str, runs: str | Path = "runs") -> str:
-    """Return a name for a new run: this one, or the first of ``name-2``, ``name-3``, … for which
-    ``runs`` has no folder yet.
-    """
-    free = name
-    number = 2
-    while (Path(runs) / free).exists():
-        free = f"{name}-{number}"
-        number += 1
-    return free
-
-
 def portable(recipe: Recipe) -> list[str]:
     """Return a recipe's imports as paths inside the run folder, so that it can be moved."""
     return [f"code/{Path(source).name}" for source in recipe.imports]

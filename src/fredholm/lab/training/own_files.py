@@ -56,6 +56,18 @@ def run_name(path: Path) -> str:
     return name or "run"
 
 
+def free_name(name: str, runs: str | Path = "runs") -> str:
+    """Return a name for a new run: this one, or the first of ``name-2``, ``name-3``, … for which
+    ``runs`` has no folder yet.
+    """
+    free = name
+    number = 2
+    while (Path(runs) / free).exists():
+        free = f"{name}-{number}"
+        number += 1
+    return free
+
+
 def _files_path(raw: dict[str, Any]) -> Any:
     """Return the path of the user's own files in a raw recipe; None for another data set."""
     data = raw.get("data")
