@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ from fredholm.export import (
 )
 from fredholm.export.decoder import DecoderErrors, StateNames
 from fredholm.export.onnx import converted
-from fredholm.export.program import check_ops
+from fredholm.export.program import check_ops, without_torchs_warning
 from fredholm.export.signature import tensors_of
 from fredholm.lab.training.exporting import export_run, export_run_steps
 from fredholm.models import create_model
@@ -129,6 +130,14 @@ def test_a_model_that_has_no_double_precision_is_held_to_the_tolerance(model):
     program = Program(single, signature_of(model), anything)
     with pytest.raises(ExportError, match="where 1e-05 is allowed"):
         program.check(lambda inputs: single(inputs) * (1 + 2e-5), "program")
+
+
+def test_torchs_warning_about_its_own_code_is_hidden():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)
+        with without_torchs_warning():
+            program = torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),))
+            program.run_decompositions({})
 
 
 def test_programs_are_traced_at_sizes_unlike_the_models(model):

@@ -23,7 +23,7 @@ from ..integral.contract import Form
 from ..models.model import Model, TextState
 from ..ops.feature_map.bank import sums_of_units
 from .onnx import INPUT, OUTPUT, Runner, converted, onnx_forms, runner_of
-from .program import check_error, check_ops, device_of, first_lines
+from .program import check_error, check_ops, device_of, first_lines, without_torchs_warning
 from .signature import LARGEST_BATCH, signature_of
 
 TRACED_BATCH, TRACED_PROMPT = 5, 7
@@ -218,21 +218,22 @@ def _traced(model: Model) -> tuple[ExportedProgram, ExportedProgram, StateNames]
     past_shapes = [{i: free[name] for i, name in named.items()} for named in axes]
     next_tokens = _texts(model, TRACED_BATCH, 1)[:, 0].contiguous()
     try:
-        prefill = torch.export.export(
-            Prefill(model, start, names),
-            (numbers,),
-            dynamic_shapes=(prompt_shape,),
-            strict=False,
-        )
-        step = torch.export.export(
-            Step(model, state, names, axes),
-            # The number of tokens seen is a tensor without dimensions, which has no free size.
-            (next_tokens, torch.tensor(TRACED_PROMPT), past),
-            dynamic_shapes=({0: batch}, None, past_shapes),
-            strict=False,
-        )
-        forms = onnx_forms()
-        prefill, step = prefill.run_decompositions(forms), step.run_decompositions(forms)
+        with without_torchs_warning():
+            prefill = torch.export.export(
+                Prefill(model, start, names),
+                (numbers,),
+                dynamic_shapes=(prompt_shape,),
+                strict=False,
+            )
+            step = torch.export.export(
+                Step(model, state, names, axes),
+                # The number of tokens seen is a tensor without dimensions, which has no free size.
+                (next_tokens, torch.tensor(TRACED_PROMPT), past),
+                dynamic_shapes=({0: batch}, None, past_shapes),
+                strict=False,
+            )
+            forms = onnx_forms()
+            prefill, step = prefill.run_decompositions(forms), step.run_decompositions(forms)
     except Exception as error:
         # Dynamo, the tracer and the decompositions raise errors without a common class.
         raise ExportError(

@@ -13,7 +13,7 @@ from torch import nn
 
 from ..errors import ExportError
 from ..files import check_target, replacing
-from .program import Program, first_lines, in_turn, texts_of, trace
+from .program import Program, first_lines, in_turn, texts_of, trace, without_torchs_warning
 
 
 def export_package(
@@ -62,7 +62,7 @@ def export_package(
 def _compile(program: Program, package: Path, metadata: dict[str, str]) -> None:
     inductor: Any = torch._inductor
     try:
-        with torch.no_grad():
+        with torch.no_grad(), without_torchs_warning():
             inductor.aoti_compile_and_package(
                 program.exported,
                 package_path=str(package),

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -165,6 +167,17 @@ def device_of(model: nn.Module) -> torch.device:
     return torch.device("cpu")
 
 
+@contextmanager
+def without_torchs_warning() -> Iterator[None]:
+    """Hide a warning that torch 2.13 gives about its own code, whose tree specifications it copies
+    by a class that it deprecates. Users can do nothing about it.
+    """
+    with warnings.catch_warnings():
+        message = r"`isinstance\(treespec, LeafSpec\)` is deprecated"
+        warnings.filterwarnings("ignore", message, FutureWarning)
+        yield
+
+
 def trace(model: nn.Module, fixed: Sequence[str] = (), *, forms: Forms | None = None) -> Program:
     """Trace a model into a program of torch's own operations.
 
@@ -195,7 +208,7 @@ def trace(model: nn.Module, fixed: Sequence[str] = (), *, forms: Forms | None = 
 
     try:
         # Gradients are off while tracing: operators take their path for values alone.
-        with torch.no_grad():
+        with torch.no_grad(), without_torchs_warning():
             exported = torch.export.export(traced, inputs, dynamic_shapes=shapes, strict=False)
             exported = exported.run_decompositions(forms or plain_forms())
     except Exception as error:

@@ -27,7 +27,7 @@ from .trees import Trees
 
 BOOSTING, MINIROCKET, WORDS = "boosting", "minirocket", "words"
 
-# Gradient boosting is fitted to at most this many samples.
+# Gradient boosting is fitted to at most this many training samples.
 MOST = 10_000
 ROUNDS, LEAVES = 100, 15
 
