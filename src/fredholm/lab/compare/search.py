@@ -13,6 +13,7 @@ from typing import Any
 
 from ...errors import DataError, OptionError, RecipeError
 from ...files import read_state, write_json
+from ..numbers import readable
 from ..training.build import build_model
 from ..training.failures import TrainingFailed
 from ..training.grid import Report, quiet, recipe_mark
@@ -314,7 +315,7 @@ class Search:
                 self.say(f"{label}: cannot serve this task: {size['refused']}")
             else:
                 parameters = f"{size['parameters']:,} parameters ({size['off']:+.1%})"
-                step = f"{1e3 * size['step']:.1f} ms per step"
+                step = f"{readable(1e3 * size['step'], 3)} ms per step"
                 self.say(f"{label}: width {size['dim']}, {parameters}, {step} ({clock})")
             self._save()
 
