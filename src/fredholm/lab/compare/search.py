@@ -163,8 +163,16 @@ def _read_state(place: Path, setting: dict[str, Any]) -> dict[str, Any]:
             "changed since it was begun; restore them, or choose another --out"
         )
     if before | {"recipe": setting["recipe"]} != setting:
+        # Only what differs: the settings as a whole fill a screen.
+        names = sorted(
+            key
+            for key in setting.keys() | before.keys()
+            if key != "recipe" and setting.get(key) != before.get(key)
+        )
+        wanted = ", ".join(f"{name} {setting.get(name)}" for name in names)
+        found = ", ".join(f"{name} {before.get(name)}" for name in names)
         raise OptionError(
-            f"{place}: expected a comparison with {setting}, got one with {before}; choose another "
+            f"{place}: expected a comparison with {wanted}, got one with {found}; choose another "
             "--out"
         )
     if before["recipe"] != setting["recipe"]:
