@@ -16,6 +16,7 @@ FENCED = re.compile(r"<!-- (run(?: if \S+)?|file(?:: \S+)?) -->\n```\w+\n(.*?)``
 
 
 RECOMMENDED = ("recommended", "runner-up", "how sure", "ten times the length")
+TRAIN = ("train in full", "train best operator")
 OPTIONAL = ("predict",)  # of a method beside the operators, where that is recommended
 UNWRITTEN = ("tie",)  # lines of a recommendation that the page need not have
 
@@ -25,7 +26,9 @@ def alike(line: str) -> str:
     depends on how fast the machine is.
     """
     name = line.partition(":")[0]
-    if name in (*RECOMMENDED, "lost samples", *OPTIONAL, "train in full"):
+    if name in TRAIN:
+        return TRAIN[0]
+    if name in (*RECOMMENDED, "lost samples", *OPTIONAL):
         return name
     line = re.sub(r"\S*/(?=[\w.-]+)", "", line)
     line = re.sub(r"\d (s|min) left$", "0 min left", line)

@@ -18,6 +18,7 @@ from fredholm.errors import OptionError, ShapeError
 from fredholm.explain import ReportOptions, Samples, explore, kernel_map, report
 from fredholm.lab.report.explore import explore_section, quantised
 from fredholm.lab.report.layers import PLAIN, Axis, Layer, View
+from fredholm.lab.report.maps import map_section
 from fredholm.lab.report.page import Section, render_page
 
 from .chromium import BROWSER, open_page
@@ -121,6 +122,24 @@ def test_padding_cannot_be_picked():
     valid = torch.tensor([[True] * 4 + [False] * 3, [True] * 7])
     domain = Domain.line(7).replace(valid=valid)
     assert len(json.loads(section_of(domain).explorer["kernel"])["names"]) == 4
+
+
+def test_the_figure_opens_at_a_point_that_the_sample_has():
+    valid = torch.tensor([[True, True, True, False, False, False, True]])
+    domain = Domain.line(7).replace(valid=valid)
+    section = section_of(domain, Axis(tuple("abcdefg"), "column"))
+    assert json.loads(section.explorer["kernel"])["query"] == 2
+
+
+def test_a_query_is_counted_among_all_points_up_to_the_last():
+    """Gaps count, padding at the end does not: no query is "7 of 4"."""
+    valid = torch.tensor([[True, True, True, False, False, False, True, False]])
+    domain = Domain.line(8).replace(valid=valid)
+    layer = Layer("one", create_operator("softmax", 8, heads=2), torch.randn(1, 8, 8), domain)
+    section, _ = map_section(View([layer], axis=Axis(tuple("abcdefgh"), "column")), None)
+    captions = [picture.caption for picture in section.pictures]
+    assert "1 of 7." in captions[0]
+    assert "7 of 7." in captions[-1] or "3 of 7." in captions[-1]
 
 
 def test_weights_keep_their_sign_and_two_digits():

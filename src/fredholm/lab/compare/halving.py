@@ -210,8 +210,8 @@ class Halving:
             if label not in steps:
                 self.say(
                     f"{label}: left out: {telling} steps take {pace.seconds(telling):.0f} s, its "
-                    f"share is {seconds / len(paces):.0f} s; give more minutes, or name it among "
-                    "fewer --operators"
+                    f"share is {seconds / len(paces):.0f} s; give more minutes, or name fewer "
+                    "--operators"
                 )
         if min(steps.values()) < telling:
             self.say(f"fewer than {telling} steps each tell little: give more minutes")
@@ -271,4 +271,9 @@ class Halving:
         if "error" in row:
             return f"{what}: failed: {row['error']} ({clock})"
         score = f"val {self.state['measure']} {readable(row['val']['score'])}"
-        return f"{what}: {score}, {row['steps']} steps in {row['seconds']:.1f} s ({clock})"
+
+        # A method beside the operators is fitted without training steps.
+        took = f"fitted in {row['seconds']:.1f} s"
+        if row["steps"]:
+            took = f"{row['steps']} steps in {row['seconds']:.1f} s"
+        return f"{what}: {score}, {took} ({clock})"

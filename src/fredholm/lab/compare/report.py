@@ -82,8 +82,8 @@ def recommendation(state: State) -> list[tuple[str, str]]:
         if percent:
             near = "at most one validation sample apart"
         seconds = " and ".join(f"{lines[other]['seconds']:.2g} s" for other in verdict["ties"])
-        faster = f"it trains faster: {pick['seconds']:.2g} s against {seconds}"
-        result.append(("tie", f"{others} and it are {near}; {faster}"))
+        faster = f"the recommended one trains faster: {pick['seconds']:.2g} s against {seconds}"
+        result.append(("tie", f"with {others}: {near}; {faster}"))
 
     # Of a pretrained start with linear attention: how well that imitates softmax attention.
     if name in state.get("learnt", {}):
@@ -113,7 +113,11 @@ def recommendation(state: State) -> list[tuple[str, str]]:
     if "predict" in verdict:
         result.append(("predict", f"{verdict['predict']} (fitted to {verdict['fitted']})"))
     if verdict["train"]:
-        result.append(("train in full", verdict["train"]))
+        # The command trains an operator, which need not be what is recommended.
+        heading = "train in full"
+        if operator != name:
+            heading = "train best operator"
+        result.append((heading, verdict["train"]))
     return result
 
 
@@ -139,7 +143,10 @@ def _certainty(verdict: Row, percent: bool) -> str:
     if not known:
         return "one seed: not known"
     (mean, _, _), _ = known[0]
-    text = f"{_word(verdict)}; difference on the test {_signed(mean, percent)}"
+    unit = ""
+    if percent:
+        unit = " points"
+    text = f"{_word(verdict)}; difference on the test {_signed(mean, percent)}{unit}"
 
     # Equal differences have no spread, which is not certainty.
     alike = [count for (_, low, high), count in known if low == high]
@@ -149,7 +156,10 @@ def _certainty(verdict: Row, percent: bool) -> str:
             f"{_signed(low, percent)} to {_signed(high, percent)} over {count}"
             for low, high, count in varied
         ]
-        text += f", 95% intervals {', '.join(parts)}"
+        interval = "interval"
+        if len(parts) > 1:
+            interval = "intervals"
+        text += f", 95% {interval} {', '.join(parts)}"
     if alike:
         text += f"; the same with all {alike[-1]}"
     return text
@@ -244,7 +254,7 @@ def rungs_table(state: State) -> Table:
         if "refused" in size:
             rows.append([label, "does not serve", *[""] * (len(head) - 2)])
             continue
-        row = [label, str(size["dim"]), f"{size['parameters']:,}", f"{1e3 * size['step']:.1f}"]
+        row = [label, str(size["dim"]), f"{size['parameters']:,}", readable(1e3 * size["step"], 3)]
         for rung in rungs:
             own = [r for r in rung["rows"] if r["operator"] == label and "error" not in r]
             cell = "–"
@@ -280,7 +290,7 @@ def facts(state: State) -> str:
     counts = state["samples"]
     judged = f"{counts['val']:,} to validate"
     if state["folds"] > 1:
-        judged = f"validated on {state['folds']} parts in turn"
+        judged = f"validated on up to {state['folds']} folds"
     time = f"{state['spent'] / 60:.1f} of {state['setting']['minutes']:g} min"
     return f"{state['kind']}, {counts['train']:,} to train, {judged}; {time}"
 

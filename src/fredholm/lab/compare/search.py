@@ -13,6 +13,7 @@ from typing import Any
 
 from ...errors import DataError, OptionError, RecipeError
 from ...files import read_state, write_json
+from ..numbers import readable
 from ..training.build import build_model
 from ..training.failures import TrainingFailed
 from ..training.grid import Report, quiet, recipe_mark
@@ -162,8 +163,16 @@ def _read_state(place: Path, setting: dict[str, Any]) -> dict[str, Any]:
             "changed since it was begun; restore them, or choose another --out"
         )
     if before | {"recipe": setting["recipe"]} != setting:
+        # Only what differs: the settings as a whole fill a screen.
+        names = sorted(
+            key
+            for key in setting.keys() | before.keys()
+            if key != "recipe" and setting.get(key) != before.get(key)
+        )
+        wanted = ", ".join(f"{name} {setting.get(name)}" for name in names)
+        found = ", ".join(f"{name} {before.get(name)}" for name in names)
         raise OptionError(
-            f"{place}: expected a comparison with {setting}, got one with {before}; choose another "
+            f"{place}: expected a comparison with {wanted}, got one with {found}; choose another "
             "--out"
         )
     if before["recipe"] != setting["recipe"]:
@@ -314,7 +323,7 @@ class Search:
                 self.say(f"{label}: cannot serve this task: {size['refused']}")
             else:
                 parameters = f"{size['parameters']:,} parameters ({size['off']:+.1%})"
-                step = f"{1e3 * size['step']:.1f} ms per step"
+                step = f"{readable(1e3 * size['step'], 3)} ms per step"
                 self.say(f"{label}: width {size['dim']}, {parameters}, {step} ({clock})")
             self._save()
 

@@ -101,17 +101,23 @@ def _finished(state: State, method: str | None = None) -> list[Row]:
     return [row for row in rows if method in (None, row["operator"])]
 
 
+def _seeds(state: State) -> int:
+    """Return the largest number of seeds with which a finalist was trained."""
+    return max(line["seeds"] for line in state["verdict"]["table"])
+
+
 def _finalists(state: State, finals: Table) -> Section:
     measure, lines = state["measure"], state["verdict"]["table"]
+    seeds = _seeds(state)
     rows = [[row["operator"], row["seed"], row["test"]["score"]] for row in _finished(state)]
     picture = Picture(
         "finalists",
         f"Test {measure} of {len(lines)} finalists, one dot per seed",
-        words("choice_caption", measure=measure),
+        words("choice_caption", measure=measure, seeds=seeds),
         render(draw_finalists, state),
         Data(["method", "seed", f"test {measure}"], rows),
     )
-    text = words("choice_finals", lost=any("stress" in line for line in lines))
+    text = words("choice_finals", lost=any("stress" in line for line in lines), seeds=seeds)
     return Section(
         "finalists",
         "Finalists",
@@ -128,7 +134,7 @@ def _class_section(state: State) -> Section:
     for label in state["classes"]:
         shares = [_class_share(state, name, label) for name in names]
         lines.append([label, *shares])
-    text = words("choice_classes", names=names)
+    text = words("choice_classes", names=names, seeds=_seeds(state))
     return Section(
         "classes",
         "Classes",

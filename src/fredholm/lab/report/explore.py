@@ -178,6 +178,14 @@ def explore_section(view: View) -> Section | None:
     with working("explain: all queries"):
         weights = _weights(shown, points.indices)
     encoded, scales = quantised(weights)
+
+    # The figure opens at the middle, or at the point nearest to it that the sample has: the columns
+    # of an empty cell have no weights to show.
+    middle = _middle(count, points.columns)
+    present = set(real_points(shown[0].domain))
+    real = [place for place, index in enumerate(points.indices) if index in present]
+    query = min(real, key=lambda place: abs(place - middle), default=middle)
+
     places = None
     if points.places is not None:
         places = points.places.round(4).tolist()
@@ -188,7 +196,7 @@ def explore_section(view: View) -> Section | None:
         "layout": points.layout,
         "columns": points.columns,
         "places": places,
-        "query": _middle(count, points.columns),
+        "query": query,
         "scales": [float(f"{scale:.6g}") for scale in scales.flatten().tolist()],
         "weights": base64.b64encode(encoded.tobytes()).decode("ascii"),
     }

@@ -146,6 +146,17 @@ def count_points(domain: Domain) -> int:
     return int(domain.valid[0].sum())
 
 
+def last_point(domain: Domain) -> int:
+    """Return the number, from 1, of the first sample's last real point.
+
+    Gaps count, such as the columns of an empty cell; padding at the end does not.
+    """
+    if domain.valid is None:
+        return domain.size
+    real = domain.valid[0].nonzero()[:, 0].tolist()
+    return 1 + max(real, default=-1)
+
+
 def layout_of(domain: Domain, axis: Axis) -> str:
     """Return how the points of a domain are drawn: ``"grid"``, ``"words"``, ``"line"`` or
     ``"points"``; "" if they have too many coordinates.

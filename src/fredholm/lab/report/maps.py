@@ -21,8 +21,8 @@ from .layers import (
     MAX_HEADS,
     Layer,
     View,
-    count_points,
     first_map,
+    last_point,
     layout_of,
     output_places,
     places_of,
@@ -233,7 +233,8 @@ def _picture(
         label=label,
         where=where,
         index=index,
-        count=count_points(target),
+        # A point to ask may be padding where a sample has nothing else.
+        count=max(last_point(target), index + 1),
         point=view.kind.point,
     )
     alt = f"Weights of {label} over the domain, {plural(len(view.layers), 'layer')}"
