@@ -370,8 +370,8 @@ def test_short_of_time_the_slowest_are_left_out_by_name_and_the_others_get_steps
     assert min(plan["steps"].values()) >= 100
     assert sum(paces[name].seconds(n) for name, n in plan["steps"].items()) <= 15.0
     assert said == [
-        "slow: left out: 100 steps take 100 s, its share is 3 s; give more minutes, or name it "
-        "among fewer --operators"
+        "slow: left out: 100 steps take 100 s, its share is 3 s; give more minutes, or name "
+        "fewer --operators"
     ]
     trials, state, said = planned(paces, 4 * 160.0)
     plan = _planned_rung(trials, state, said, paces)
