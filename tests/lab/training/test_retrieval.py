@@ -99,7 +99,7 @@ def test_groups_are_ranked_whatever_is_kept(keep):
 
 def test_what_cannot_be_ranked_is_refused_by_name():
     ranking = [{"group": "0.0", "mass": 0.01}]
-    for wrong in (0, 2):
+    for wrong in (0, 2, "1", "proeb"):
         with pytest.raises(OptionError, match="keep: expected 1 to 1 groups"):
             best_groups(ranking, wrong)
     with pytest.raises(OptionError, match="expected groups that retrieve, got none"):

@@ -137,12 +137,15 @@ def rank_groups(replaced: Replaced, retrieval: Retrieval) -> list[dict[str, Any]
     return sorted(rows, key=lambda row: -row["mass"])
 
 
-def best_groups(ranking: Sequence[dict[str, Any]], keep: int | str) -> list[str]:
+def best_groups(
+    ranking: Sequence[dict[str, Any]], keep: int | str | Sequence[str] | None
+) -> list[str]:
     """Return the groups to keep: the first ``keep``, or with ``"probe"`` those with a mass of at
     least :data:`LEAST`.
 
     Raises:
-        OptionError: more groups than there are, or none that retrieves.
+        OptionError: more groups than there are, another value than a number or ``"probe"``, or no
+            group that retrieves.
 
     Example:
         >>> ranking = [{"group": "3.1", "mass": 0.8}, {"group": "0.0", "mass": 0.01}]
@@ -157,12 +160,12 @@ def best_groups(ranking: Sequence[dict[str, Any]], keep: int | str) -> list[str]
                 f"has {ranking[0]['mass']:.3f}); give a number, or leave keep out"
             )
         return found
-    if not 1 <= int(keep) <= len(ranking):
+    if not isinstance(keep, int) or not 1 <= keep <= len(ranking):
         raise OptionError(
             f"keep: expected 1 to {len(ranking)} groups of heads, got {keep!r}; give a number, a "
             "list of names or 'probe'"
         )
-    return [row["group"] for row in ranking[: int(keep)]]
+    return [row["group"] for row in ranking[:keep]]
 
 
 class _Reader:
