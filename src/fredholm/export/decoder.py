@@ -27,10 +27,11 @@ from .program import check_error, check_ops, device_of, first_lines, without_tor
 from .signature import LARGEST_BATCH, signature_of
 
 TRACED_BATCH, TRACED_PROMPT = 5, 7
-CHECKED = ((5, 7), (1, 1), (2, 20))
-"""Batches and prompts that programs are compared with the model at."""
+CHECKED = ((5, 7), (1, 1), (2, 130))
+"""Batches and prompts that programs are compared with the model at; the longest prompt has three
+blocks of 64 tokens, as causal forms compute in."""
 
-LONGEST_CHECKED = 32
+LONGEST_CHECKED = 136
 """Tokens of the texts that are compared."""
 
 FreeAxes = dict[int, str]
