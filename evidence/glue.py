@@ -13,7 +13,7 @@ from typing import Any
 
 from fredholm.errors import DataError, TrustError
 from fredholm.files import write_json
-from fredholm.lab.training.metrics import title_of
+from fredholm.lab.training.metrics import named_score
 from fredholm.lab.training.recipe_files import read_plain
 from fredholm.training import evaluate
 
@@ -139,7 +139,7 @@ def score_lines(summary: dict[str, Any]) -> list[str]:
     """
     lines = []
     for task, row in summary["tasks"].items():
-        scores = ", ".join(_named(name, value) for name, value in row["scores"].items())
+        scores = ", ".join(named_score(name, value) for name, value in row["scores"].items())
         # A task may have several runs, such as one per seed.
         averaged = ""
         if len(row["runs"]) > 1:
@@ -154,13 +154,5 @@ def score_lines(summary: dict[str, Any]) -> list[str]:
     missing = ""
     if summary["missing"]:
         missing = f"; no run of {', '.join(summary['missing'])}"
-    lines.append(f"{_named(title, summary['mean'])}{missing}")
+    lines.append(f"{named_score(title, summary['mean'])}{missing}")
     return lines
-
-
-def _named(name: str, value: float | None) -> str:
-    """Return a score with its title; one that a single class leaves undefined says so."""
-    text = "undefined"
-    if value is not None:
-        text = f"{value:.4f}"
-    return f"{title_of(name)} {text}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fredholm.errors import OptionError
+from fredholm.lab.data.vocabulary import check_count
 
 
 def check_integers(options: Any, least: int, *names: str) -> None:
@@ -14,6 +14,4 @@ def check_integers(options: Any, least: int, *names: str) -> None:
         OptionError: a field is smaller, or not an integer.
     """
     for name in names:
-        value = getattr(options, name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise OptionError(f"{name}: expected an integer of {least} or more, got {value!r}")
+        check_count(name, getattr(options, name), least)

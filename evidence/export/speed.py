@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import statistics
 import time
@@ -17,7 +16,7 @@ from torch import Tensor
 from fredholm.encoders import Inputs
 from fredholm.export import signature_of
 from fredholm.export.onnx import INPUT, onnx_answers, runner_of
-from fredholm.export.program import in_turn
+from fredholm.export.program import in_float64, in_turn
 from fredholm.export.signature import tensors_of
 from fredholm.models import Model
 
@@ -164,12 +163,7 @@ def _rounding(model: Model, inputs: Tensor | Inputs) -> float:
     Sines of large phases round by more than the tolerance on long signals. A program adds up in
     another order, so that its answers may differ from the model's by as much.
     """
-    precise = copy.deepcopy(model).double()
-    exact = inputs
-    # Token numbers stay as they are.
-    if isinstance(inputs, Inputs) or inputs.is_floating_point():
-        exact = inputs.to(torch.float64)
-    return difference(model(inputs), precise(exact))
+    return difference(model(inputs), in_float64(model)(inputs))
 
 
 def _timed(name: str, case: str, ways: dict[str, Way], allowed: float) -> Iterator[dict[str, Any]]:

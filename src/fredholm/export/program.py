@@ -115,6 +115,11 @@ def rounding_error(model: nn.Module, signature: Signature) -> float:
     Args:
         model, signature: see :func:`largest_error`.
     """
+    return largest_error(model, signature, in_float64(model))
+
+
+def in_float64(model: nn.Module) -> Answer:
+    """Return a function from what a model reads to the answer of a copy of it in float64."""
     precise = copy.deepcopy(model).double()
 
     @torch.no_grad()
@@ -124,7 +129,7 @@ def rounding_error(model: nn.Module, signature: Signature) -> float:
             inputs = inputs.to(torch.float64)
         return precise(inputs)
 
-    return largest_error(model, signature, answer)
+    return answer
 
 
 def check_error(error: float, model: nn.Module, signature: Signature, what: str) -> None:

@@ -160,7 +160,10 @@ def evaluation(result: dict[str, Any], as_json: bool) -> None:
 
 def _constant_answer(result: dict[str, Any]) -> str | None:
     """Return the score of the best constant answer, with which a model's has to be compared; None
-    where the line of the model's scores does not have that score."""
+    where the line of the model's scores does not have that score.
+    """
+    from ..training.metrics import named_score
+
     baseline = result.get("baseline")
     if baseline is None:
         return None
@@ -168,7 +171,7 @@ def _constant_answer(result: dict[str, Any]) -> str | None:
         if "accuracy" not in result.get("scores", result):
             return None
         answer = f"{baseline['class']!r}, the most frequent class here"
-        return f"always {answer}: {_named('accuracy', baseline['accuracy'])}"
+        return f"always {answer}: {named_score('accuracy', baseline['accuracy'])}"
     error = f"{OTHER_SCORES['rmse']} {readable(baseline['rmse'])}"
     return f"always their mean: {error}"
 
@@ -203,26 +206,18 @@ def refuse_split(split: str | None, files: bool) -> None:
 
 def _numbers(result: dict[str, Any]) -> str:
     """Return the scores of an evaluation, each with its name."""
+    from ..training.metrics import named_score
+
     # Runs of earlier versions, and tasks of users, may have no table of scores.
     scores = result.get("scores")
     if scores is None:
         scores = {key: result[key] for key in ("accuracy",) if key in result}
-    parts = [_named(name, value) for name, value in scores.items()]
+    parts = [named_score(name, value) for name, value in scores.items()]
     parts.append(f"{result.get('loss_name', 'loss')} {readable(result['loss'])}")
     for key, name in OTHER_SCORES.items():
         if result.get(key) is not None and key not in scores:
             parts.append(f"{name} {readable(result[key])}")
     return ", ".join(parts)
-
-
-def _named(name: str, value: float | None) -> str:
-    """Return a score with its title; one that a single class leaves undefined says so."""
-    from ..training.metrics import title_of
-
-    text = "undefined"
-    if value is not None:
-        text = f"{value:.4f}"
-    return f"{title_of(name)} {text}"
 
 
 def predictions(results: list[dict[str, Any]], as_json: bool) -> None:

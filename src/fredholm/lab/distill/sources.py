@@ -68,7 +68,7 @@ PROCESSOR = (
 
 @dataclass(frozen=True)
 class TextOptions:
-    """What a language model reads and what is measured on it; keywords of
+    """The texts of a language model and its measurements, as keywords of
     :func:`linearize_source`.
 
     Attributes:

@@ -105,6 +105,19 @@ def title_of(name: str) -> str:
     return name.replace("_", " ")
 
 
+def named_score(name: str, value: float | None) -> str:
+    """Return a score with its title; one that a single class leaves undefined says so.
+
+    Example:
+        >>> named_score("auc", 0.91), named_score("auc", None)
+        ('AUC 0.9100', 'AUC undefined')
+    """
+    text = "undefined"
+    if value is not None:
+        text = f"{value:.4f}"
+    return f"{title_of(name)} {text}"
+
+
 @register_metric("accuracy", share=True)
 def accuracy(outputs: Tensor, labels: Tensor) -> float:
     """Return the share of samples whose largest logit is that of their label.

@@ -38,8 +38,9 @@ class Columns:
 
     @property
     def otherwise(self) -> str:
-        """What to do about a wrong guess of the column of texts or paths, at the end of an error;
-        empty if it was declared."""
+        """The remedy of a wrong guess of the column of texts or paths, for the end of an error;
+        empty if the column was declared.
+        """
         if not self.text_is_guessed:
             return ""
         return (
