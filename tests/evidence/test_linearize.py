@@ -177,6 +177,24 @@ def test_the_page_of_needles_says_what_the_file_holds():
     assert "2,048 tokens back | ≥ 60% | 0% (0% to 9%) | missed |" in judged
 
 
+def test_goals_of_trained_rows_are_judged_on_the_last_positions():
+    losses = {
+        "teacher": 2.0,
+        "remember-12": 2.0 + math.log(1.2),
+        "remember-store": 2.0 + math.log(2),
+    }
+    found = {
+        name: [{"from": 0, "to": 256, "loss": 9.0}, {"from": 1024, "to": 4096, "loss": loss}]
+        for name, loss in losses.items()
+    }
+    rows = recall.far_goals(found)
+    assert [row[2:] for row in rows] == [
+        ("1.20 times the teacher's", "met"),
+        ("2.00 times the teacher's", "missed"),
+    ]
+    assert recall.far_goals({"remember-12": found["remember-12"]}) == []
+
+
 def test_stored_answers_are_not_computed_again(tmp_path):
     bench = recall.Bench.__new__(recall.Bench)
     bench.options = Options(results=tmp_path)
