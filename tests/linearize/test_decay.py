@@ -30,8 +30,8 @@ from .test_cache import EXACT, ROUNDED, generated, prompt
 from .test_rollback import recording
 
 N = 23
-# Window and sinks.
-SIZES = {"none": (None, 0), "window": (3, 0), "sinks": (4, 2)}
+# Window, sinks and store.
+SIZES = {"none": (None, 0, 0), "window": (3, 0, 0), "sinks": (4, 2, 0), "store": (3, 1, 2)}
 MAPS = ["hedgehog", "luna", "elu"]
 LONG = torch.arange(3, 29)[None] * 7 % 37
 
@@ -51,8 +51,8 @@ MASKS = {
 
 def heads_of(to: str, size: str, decay: str = "token") -> LinearHeads:
     torch.manual_seed(0)
-    window, sinks = SIZES[size]
-    options = {"window": window, "sinks": sinks, "decay": decay, "groups": 2}
+    window, sinks, store = SIZES[size]
+    options = {"window": window, "sinks": sinks, "store": store, "decay": decay, "groups": 2}
     heads = LinearHeads(4, 8, feature_map=to, **options).double()
     hasten(heads)
     return heads
@@ -77,9 +77,9 @@ def real(valid: Tensor | None) -> Tensor:
 
 
 def converted(size: str, decay: str = "token", name: str = "llama", to: str = "hedgehog", **more):
-    window, sinks = SIZES[size]
+    window, sinks, store = SIZES[size]
     torch.manual_seed(0)
-    options = {"window": window or 0, "sinks": sinks, "decay": decay, **more}
+    options = {"window": window or 0, "sinks": sinks, "store": store, "decay": decay, **more}
     model = replace_attention(decoder(name), to, **options).model.double()
     hasten(model)
     for part in model.modules():  # a state that counts
@@ -138,6 +138,38 @@ def test_what_keeps_softmax_does_not_fade():
     torch.testing.assert_close(last.sum(), torch.ones((), dtype=torch.float64))
 
 
+@torch.no_grad()
+def test_points_of_the_store_fade_only_once_they_join_the_state():
+    """With rates beyond all bounds the window, the sink and the store are what is left."""
+    heads = heads_of("hedgehog", "store", "head")
+    torch.nn.init.constant_(heads.decay.log_rate, 6.0)
+    query, key, value = points()
+    weights = heads.weights(query, key, Seen(causal=True), value=value)
+    window, sinks, store = SIZES["store"]
+    present = (weights[:, :, -1] > 1e-30).sum(-1)
+    assert present.eq(window + sinks + store).all()
+    answer = heads(query, key, value, Seen(causal=True))
+    torch.testing.assert_close(answer, weights @ heads.share(value), **EXACT)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("parts", [[1] * N, [2, *[1] * 12, 9]])
+def test_a_cache_with_a_store_steps_in_place_as_it_fades(parts, mask):
+    heads, tensors, valid = heads_of("hedgehog", "store"), points(), MASKS[mask]()
+    expected, memory = advance(heads, *tensors, valid, {})
+    state, found, start = cache_module.LinearState(), [], 0
+    for size in parts:
+        some = [x[:, :, start : start + size] for x in tensors]
+        given = None if valid is None else valid[:, : start + size].long()
+        found.append(state.advance(heads, *some, given, None))
+        start += size
+    torch.testing.assert_close(torch.cat(found, 2) * real(valid), expected * real(valid), **EXACT)
+    assert "store_age" in memory
+    for name, x in state.memory().items():
+        torch.testing.assert_close(x, memory[name], **EXACT)
+
+
 @pytest.mark.parametrize(
     ("name", "to", "size", "decay", "more"),
     [
@@ -145,6 +177,8 @@ def test_what_keeps_softmax_does_not_fade():
         ("gpt2", "luna", "window", "head", {}),
         ("llama", "elu", "none", "token", {}),
         ("llama", "hedgehog", "sinks", "token", {"keep": "0.1"}),
+        ("llama", "hedgehog", "store", "token", {}),
+        ("gpt2", "luna", "store", "head", {"keep": "0.1"}),
     ],
 )
 def test_generate_is_forward(name, to, size, decay, more):
@@ -190,6 +224,19 @@ def test_bytes_stay_the_same_and_are_counted():
 
 
 @torch.no_grad()
+def test_the_ages_of_a_store_are_counted():
+    model, cache = converted("store").float(), DynamicCache()
+    model(LONG, past_key_values=cache)
+    # Two layers. Of four states 16 features, 8 + 1 values, an exponent and 3 ages; of 3 + 1 tokens
+    # two keys and values and a mass; of 2 tokens of the store two keys, values, numbers and ages;
+    # and how many tokens came.
+    numbers = 4 * (16 * 9 + 1 + 3) + 4 * (2 * 2 * 8 + 1) + 2 * 2 * (2 * 8 + 2) + 1
+    assert cache_size(cache).linear_bytes == 2 * 4 * numbers
+    first = smaller_from(4, 16, 8, groups=2, window=3, sinks=1, store=2, decay=True)
+    assert 2 * 2 * 8 * 4 * (first - 1) <= 4 * numbers < 2 * 2 * 8 * 4 * first
+
+
+@torch.no_grad()
 def test_a_saved_model_fades(tmp_path):
     replaced = replace_attention(decoder("llama"), "luna", window=3, decay="token")
     hasten(replaced.model)
@@ -215,8 +262,6 @@ def test_without_a_decay_nothing_is_stored():
 
 
 def test_options_are_checked():
-    with pytest.raises(OptionError, match="store=0 beside decay"):
-        replace_attention(decoder("llama"), "hedgehog", decay="head", store=4)
     with pytest.raises(OptionError, match="expected decay='head', 'token' or None"):
         replace_attention(decoder("llama"), "hedgehog", decay="heads")
     with pytest.raises(OptionError, match="beside a feature map"):

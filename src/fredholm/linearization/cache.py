@@ -36,9 +36,11 @@ from .state import advance, has_state, step, steps_in_place
 
 # The last tokens of a layer with a window, and the dimension along which they lie.
 NEAR = {"near_key": 2, "near_value": 2, "near_mass": 1}
-# The recurrent states of a layer, by their index.
-AGE = "near_age"
-NAMES = ("moment", "shift", "real", *NEAR, "sinks_filled", *KEPT, *STORE, AGE)
+# The recurrent states of a layer, by their index. Saved caches have these indices, so new names
+# come last.
+AGE, STORE_AGE = "near_age", "store_age"
+_STORED = (name for name in STORE if name != STORE_AGE)
+NAMES = ("moment", "shift", "real", *NEAR, "sinks_filled", *KEPT, *_STORED, AGE, STORE_AGE)
 
 
 class LinearState(CacheLayerMixin):

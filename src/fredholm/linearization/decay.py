@@ -1,5 +1,5 @@
-r"""A decay of converted layers: the state fades; the window, the sinks and kept groups, which have
-softmax, do not.
+r"""A decay of converted layers: the state fades; the window, the sinks, a store and kept groups,
+which have softmax, do not.
 
 A converted attention sees queries, keys and values alone, and keys turn with their position. So a
 token's own rate is read off its value:
@@ -81,16 +81,11 @@ def fading_of(
     return fading.repeat_interleave(heads // fading.shape[1], 1)
 
 
-def check_decay(decay: str | None, store: int) -> None:
+def check_decay(decay: str | None) -> None:
     """Check the option ``decay`` of a conversion.
 
     Raises:
-        OptionError: an unknown decay, or one beside a store.
+        OptionError: an unknown decay.
     """
     if decay not in DECAYS:
         raise OptionError(f"expected decay='head', 'token' or None, got {decay!r}")
-    if decay is not None and store:
-        raise OptionError(
-            f"expected store=0 beside decay={decay!r}, got {store}: tokens that lose their place "
-            "in a store have no age; leave one of them out"
-        )

@@ -266,7 +266,7 @@ class LinearHeads(Heads, FeatureAttention):
         groups: int | None = None,
     ):
         super().__init__(heads, width)
-        check_decay(decay, store)
+        check_decay(decay)
         check_floor(floor)
         options = {**CONVERSION_OPTIONS.get(feature_map, {}), **(options or {})}
         if options.get("cap") == "batch":
@@ -525,7 +525,8 @@ class LinearHeads(Heads, FeatureAttention):
         elif seen.pairs is not None:
             real = padding_of(seen.pairs, keys).expand(batch, -1)
         sizes = {"window": self.window, "sinks": self.sinks, "store": self.store}
-        stored = stored_naive(features, value, real, **sizes)[:, :, keys - queries :]
+        decay = self.exponents(value, real)
+        stored = stored_naive(features, value, real, **sizes, decay=decay)[:, :, keys - queries :]
         return near | stored.repeat_interleave(self.heads // groups, 1)
 
     # --- the response -----------------------------------------------------------------------------

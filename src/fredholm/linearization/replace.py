@@ -114,7 +114,7 @@ def replace_attention(
     choose = _chooser(layers)
     options = dict(options or {})
     softmax = SoftmaxPart.of(window, sinks, to, options, store)._replace(decay=decay)
-    check_decay(decay, store)
+    check_decay(decay)
     if to in GRAPHS and decay is not None:
         raise OptionError(f"expected decay beside a feature map, got to={to!r}; leave decay out")
 

@@ -105,7 +105,7 @@ def smaller_from(
         \;<\; 2\,N\,G\,e\,c
 
     without the last term on the left where there is no store, t = 0. Where the state fades, S w
-    more numbers are ages.
+    more numbers are ages, and t G more beside a store.
 
     Args:
         states: S, heads that keep a state: those of the queries, or of the keys where heads that
@@ -147,4 +147,6 @@ def smaller_from(
     if store:
         # A store also counts the tokens so far.
         fixed += 4 * (store * groups + 1)
+        if decay:
+            fixed += 4 * store * groups
     return fixed // token + near + store + 1

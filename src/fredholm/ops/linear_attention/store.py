@@ -12,6 +12,9 @@ points of the block stay in the window until they leave it, and are then seen in
 of the store that lose their place join the state, as the other points of the block do when they
 leave the window. So each point counts once, and it does not matter how a sequence is cut into
 calls.
+
+Beside a decay the state has faded when it is asked, and points of the store do not fade. Each has
+an *age*, see :mod:`.window_decay`, by which it has faded where it joins the state.
 """
 
 from __future__ import annotations
@@ -26,10 +29,11 @@ from ..backend import full_precision
 from .band import Points, Sinks, taken_by_group
 from .chunked import over_new_factor
 from .running import moment_of
+from .window_decay import AGE
 from .window_stretch import NEAR, Far, Sizes, WindowAdvance, advance_stretch, vanishing
 
-STORE = ("store_key", "store_value", "store_number", "store_count")
-"""The memory's tensors of a store."""
+STORE = ("store_key", "store_value", "store_number", "store_count", "store_age")
+"""The memory's tensors of a store; the last only beside a decay."""
 LARGEST_BLOCK = 64
 """Points that compete at once; fewer where the window is shorter."""
 Number = TypeVar("Number", int, Tensor)
@@ -45,30 +49,36 @@ class Store(NamedTuple):
         number: which points they are, counted from 1 behind the sinks, (B, G, s) in int32;
             :data:`EMPTY` in empty places.
         count: points behind the sinks that came so far, (B,) in int32.
+        age: by how much each point would have faded, (B, G, s); None without a decay.
     """
 
     key: Tensor
     value: Tensor
     number: Tensor
     count: Tensor
+    age: Tensor | None = None
 
     @classmethod
-    def empty(cls, points: Points, size: int) -> Store:
-        """Return a store without points, for such keys and values."""
+    def empty(cls, points: Points, size: int, decay: Tensor | None = None) -> Store:
+        """Return a store without points, for such keys, values and exponents of a decay."""
         key, value, _ = points
         b, groups = key.shape[:2]
         number = torch.full((b, groups, size), EMPTY, dtype=torch.int32, device=key.device)
+        age = None
+        if decay is not None:
+            age = decay.new_zeros(b, groups, size)
         return cls(
             key.new_zeros(b, groups, size, key.shape[-1]),
             value.new_zeros(b, groups, size, value.shape[-1]),
             number,
             number.new_zeros(b),
+            age,
         )
 
     @classmethod
     def of(cls, memory: dict[str, Tensor]) -> Store:
         """Return the store of a memory."""
-        return cls(*(memory[name] for name in STORE))
+        return cls(*(memory.get(name) for name in STORE))  # type: ignore[arg-type]
 
     def like(self, points: Points) -> Store:
         """Return the store in the precision of keys and values."""
@@ -78,7 +88,13 @@ class Store(NamedTuple):
 
     def memory(self) -> dict[str, Tensor]:
         """Return the tensors of a memory."""
-        return dict(zip(STORE, self))
+        return {name: x for name, x in zip(STORE, self) if x is not None}
+
+    def aged(self, decay: Float[Tensor, "#b _g n"] | None) -> Store:
+        """Return the store after the points of some exponents have come."""
+        if self.age is None or decay is None:
+            return self
+        return self._replace(age=self.age + decay.to(self.age.dtype).sum(-1, keepdim=True))
 
     def seen_from(self, left: Int[Tensor, "b n"]) -> Bool[Tensor, "b g n s"]:
         """Return which points are seen in the store, given how many have left the window."""
@@ -121,7 +137,7 @@ def advance_with_store(
     if memory:
         store = Store.of(memory).like(points)
     else:
-        store = Store.empty(points, sizes.store)
+        store = Store.empty(points, sizes.store, far.decay)
     comes = torch.ones(b, n, dtype=torch.bool, device=query.device)
     if valid is not None:
         comes = valid.expand(b, -1)
@@ -137,9 +153,7 @@ def advance_with_store(
         part = slice(start, stop)
         if start in boundaries:
             ring = Points(*(band[name] for name in NEAR))
-            state = decide(
-                store, ring, far, band["moment"], band.get("shift"), begins[:, start], window
-            )
+            state = decide(store, ring, far, band, begins[:, start], window)
             store, band["moment"] = state.store, state.moment
             if state.shift is not None:
                 band["shift"] = state.shift
@@ -147,9 +161,10 @@ def advance_with_store(
         real = None if valid is None else valid[:, part]
         beside = _beside(sinks, part, store, store.seen_from(left[:, part]))
         stored = store.holds(left[:, part])
-        given = query[:, :, part], some, far.part(part), band, sizes, real
+        some_far = far.part(part)
+        given = query[:, :, part], some, some_far, band, sizes, real
         out, band = advance_stretch(*given, beside, stored)
-        store = store._replace(count=rank[:, stop - 1].clone())
+        store = store.aged(some_far.decay)._replace(count=rank[:, stop - 1].clone())
         outs.append(out)
     out = outs[0] if len(outs) == 1 else torch.cat(outs, 2)
     return WindowAdvance(out, band | store.memory())
@@ -201,8 +216,7 @@ def decide(
     store: Store,
     oldest: Points,
     far: Far,
-    moment: Float[Tensor, "b t r _"],
-    shift: Float[Tensor, "b t"] | None,
+    memory: dict[str, Tensor],
     due: Bool[Tensor, " b"],
     window: int,
 ) -> Decision:
@@ -212,11 +226,12 @@ def decide(
         store: the points so far; its ``count`` points have all come.
         oldest: the window's points from the oldest on, the block among them.
         far: ψ.
-        moment, shift: the state before.
+        memory: of the band before, whose moment, shift and ages are read.
         due: rows in which a block begins; others stay as they are.
         window: w.
     """
     size, block = store.number.shape[2], block_of(window)
+    moment, shift = memory["moment"], memory.get("shift")
     first = store.count - window
     numbers = first[:, None] + torch.arange(1, block + 1, device=first.device, dtype=first.dtype)
     real = due[:, None] & (oldest.mass[:, :block] > 0)
@@ -235,13 +250,17 @@ def decide(
         order = error.argsort(dim=-1, descending=True, stable=True)[..., :size]
         stays = torch.zeros_like(error, dtype=torch.bool).scatter(-1, order, True)
 
-        loses = (number < EMPTY) & ~stays & due[:, None, None]
-        moment = moment + _moment_of(features[:, :, :size], store.value, loses[..., :size])
+        # The state has faded up to now, and so have the points that join it.
+        loses = ((number < EMPTY) & ~stays & due[:, None, None])[..., :size].to(features.dtype)
+        if store.age is not None:
+            loses = loses * (-store.age).exp().to(loses.dtype)
+        moment = moment + _moment_of(features[:, :, :size], store.value, loses)
     chosen = Store(
         taken_by_group(key, order),
         taken_by_group(value, order),
         number.gather(2, order),
         store.count,
+        _ages_of(store, memory, block, order),
     )
     return Decision(_in_rows(due, chosen, store), moment, new_shift)
 
@@ -249,12 +268,34 @@ def decide(
 def _in_rows(due: Tensor, chosen: Store, before: Store) -> Store:
     """Return the new store in the rows where it was due, the one before in the others."""
     wide = due[:, None, None]
+    age = None
+    if chosen.age is not None and before.age is not None:
+        age = torch.where(wide, chosen.age, before.age)
     return Store(
         torch.where(wide[..., None], chosen.key, before.key),
         torch.where(wide[..., None], chosen.value, before.value),
         torch.where(wide, chosen.number, before.number),
         before.count,
+        age,
     )
+
+
+def _ages_of(
+    store: Store, memory: dict[str, Tensor], block: int, order: Int[Tensor, "b g s"]
+) -> Tensor | None:
+    """Return the ages of chosen points, (B, G, s); None without a decay.
+
+    Args:
+        store: the points before.
+        memory: of the band, whose oldest points are the block.
+        block: how many compete.
+        order: the chosen ones among the points of the store and the block.
+    """
+    if store.age is None:
+        return None
+    # Heads of a group may have states of their own, which fade alike.
+    near = memory[AGE].unflatten(1, (store.age.shape[1], -1))[:, :, 0, :block]
+    return torch.cat([store.age, near.to(store.age.dtype)], 2).gather(2, order)
 
 
 @torch.no_grad()
@@ -273,10 +314,10 @@ def _errors(features: Tensor, value: Tensor, moment: Tensor) -> Float[Tensor, "b
     return (answer - wanted).norm(dim=-1).unflatten(1, (groups, shared)).mean(2)
 
 
-def _moment_of(features: Tensor, value: Tensor, which: Tensor) -> Tensor:
-    """Return the moment of the points that lose their place, (B, S, r, c + 1)."""
+def _moment_of(features: Tensor, value: Tensor, weight: Tensor) -> Tensor:
+    """Return the moment of points with weights (B, G, s), (B, S, r, c + 1)."""
     shared = features.shape[1] // value.shape[1]
-    mass = which.repeat_interleave(shared, 1)[..., None].to(features.dtype)
+    mass = weight.repeat_interleave(shared, 1)[..., None]
     value = value.to(features.dtype).repeat_interleave(shared, 1)
     ones = torch.ones(value.shape[0], value.shape[2], dtype=features.dtype, device=value.device)
     return moment_of(features * mass, value, ones, 1.0)

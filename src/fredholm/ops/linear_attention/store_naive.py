@@ -19,6 +19,7 @@ def stored_naive(
     window: int,
     sinks: int,
     store: int,
+    decay: Float[Tensor, "b g n"] | None = None,
 ) -> Bool[Tensor, "b g n n"]:
     """Return which points each query sees in its store, see :mod:`.store`.
 
@@ -27,6 +28,7 @@ def stored_naive(
         value: v.
         visible: points that are not hidden.
         window, sinks, store: w, the first points, and how many points the store holds.
+        decay: exponents by which the state fades as each point comes, or None.
 
     Cost: O(N²) for each row and group.
 
@@ -42,12 +44,24 @@ def stored_naive(
         places = visible[row].nonzero().flatten()[sinks:]
         for group in range(groups):
             features = key[row].unflatten(0, (groups, -1))[group]
-            _fill(result[row, group], features, value[row, group], places, window, store)
+            if decay is not None:
+                # Only differences of the exponents' sums count: what all keys share cancels.
+                clock = decay[row, group].cumsum(-1)
+                fading = (clock - clock[-1]).exp()
+            else:
+                fading = torch.ones(n, dtype=key.dtype, device=key.device)
+            _fill(result[row, group], features, value[row, group], fading, places, window, store)
     return result
 
 
 def _fill(
-    seen: Tensor, features: Tensor, value: Tensor, places: Tensor, window: int, store: int
+    seen: Tensor,
+    features: Tensor,
+    value: Tensor,
+    fading: Tensor,
+    places: Tensor,
+    window: int,
+    store: int,
 ) -> None:
     """Write which points the queries of one row and group see in their store.
 
@@ -55,6 +69,7 @@ def _fill(
         seen: (n, n).
         features: (heads of the group, n, r).
         value: (n, c).
+        fading: what is left of each point in the state, up to a common factor, (n,).
         places: where the points behind the sinks are.
     """
     points, n = places.tolist(), value.shape[0]
@@ -70,7 +85,7 @@ def _fill(
         in_state = is_point & (number <= first)
         in_state[chosen] = False
         candidates = [*chosen, *points[first:stop]]
-        error = _error(features, value, in_state, candidates)
+        error = _error(features, value, in_state * fading, candidates)
         order = error.argsort(descending=True, stable=True)[:store]
         chosen = [candidates[i] for i in order.tolist()]
 
@@ -80,11 +95,14 @@ def _fill(
         seen |= during[:, None] & in_store & (number <= left[:, None])
 
 
-def _error(features: Tensor, value: Tensor, in_state: Tensor, candidates: list[int]) -> Tensor:
-    """Return the mean over heads of the distance from the state's answer to a candidate's value."""
+def _error(features: Tensor, value: Tensor, mass: Tensor, candidates: list[int]) -> Tensor:
+    """Return the mean over heads of the distance from the state's answer to a candidate's value.
+
+    ``mass`` is each point's in the state, (n,), zero for the others.
+    """
     asked = features[:, candidates]
-    weight = asked @ features[:, in_state].mT
+    weight = (asked @ features.mT) * mass
     total = weight.sum(-1, keepdim=True)
     least = vanishing(total.dtype)
-    answer = torch.where(total > least, weight @ value[in_state] / total.clamp_min(least), 0.0)
+    answer = torch.where(total > least, weight @ value / total.clamp_min(least), 0.0)
     return (answer - value[candidates]).norm(dim=-1).mean(0)

@@ -77,6 +77,8 @@ def step_window(
         store = Store.of(memory)
         features = without(features, (store.number == left).any(-1, keepdim=True))
         store.count.add_(1)
+        if store.age is not None and far.decay is not None:
+            store.age.add_(far.decay.to(store.age.dtype))
 
     with full_precision(query):
         if shift is not None:

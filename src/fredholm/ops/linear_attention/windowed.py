@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ...errors import StrategyError
 from .band import Points, Sinks, taken_by_row, visible_first
 from .store import advance_with_store
 from .window_stretch import (
@@ -87,11 +86,6 @@ def advance_window(
         >>> out[0, 0, 4].tolist(), tuple(memory["near_key"].shape), memory["moment"][0, 0].tolist()
         ([1.0, 1.0], (1, 1, 3, 2), [[2.0, 2.0, 2.0], [2.0, 2.0, 2.0]])
     """
-    if store and far.decay is not None:
-        raise StrategyError(
-            "expected a store or a decay, got both: points that lose their place in a store have "
-            "no age; leave one of them out"
-        )
     points = Points(key, value, mass)
     sizes = Sizes(window, sinks, chunk, store)
     if sinks:
