@@ -60,6 +60,15 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192)
 """Lengths of the prompts before the tokens that are timed."""
+TIMED = {
+    "decoding": "all layers, a window of 64",
+    "decoding-12": "12 of 90 groups keep softmax",
+    "decoding-store": "a store of 128 per group",
+}
+"""What is timed beside the teacher. The second and third are read at :data:`SOME_LENGTHS`."""
+SOME_LENGTHS = (256, 1024, 2048, 4096)
+STEP_FROM, PROMPT_AT, PROMPT_GOAL = 2048, 1024, 1.1
+"""From which length on a token is no slower than the teacher's, and the goal for a prompt."""
 RECEIPTS = ("all", "half", "twice", "no-window", "longer", "first")
 """Rows with a full receipt, for seed 0. The others have only perplexities."""
 LABELS = {
@@ -132,35 +141,48 @@ def _small(arguments: dict[str, Any]) -> dict[str, Any]:
 def time(options: Options) -> None:
     """Time a token and a prompt against the length, beside the teacher's; medians of three rounds.
 
-    The maps are untrained: neither time nor bytes depend on their values.
+    ``--only`` selects from :data:`TIMED`. The maps are untrained: neither time nor bytes depend on
+    their values.
     """
     import torch
 
     from fredholm.convert import replace_attention
     from fredholm.lab import data
     from fredholm.lab.distill.decoding import crossings, measure_decoding
+    from fredholm.lab.distill.retrieval import best_groups
     from fredholm.lab.distill.sources import MAP
     from fredholm.linearization.transformers_folder import load_gguf
 
     torch.set_num_threads(options.threads)
     teacher, _ = load_gguf(data.fetch("smollm2"))
     teacher.eval()
-    student = replace_attention(teacher, **MAP, window=64, probe=False).model
+    # The groups that the untrained rows of recall.py keep.
+    ranking = (load("recall.json", options.results) or load("recall.json"))["ranking"]
+    kinds: dict[str, dict[str, Any]] = {
+        "decoding": {"window": 64},
+        "decoding-12": {"keep": best_groups(ranking, 12)},
+        "decoding-store": {"store": 128},
+    }
     draw = torch.Generator().manual_seed(0)
     text = torch.randint(100, 40_000, (max(LENGTHS),), generator=draw)
-    lengths = [64, 128] if options.small else list(LENGTHS)
-    rounds = []
-    with torch.inference_mode():
-        for _ in range(1 if options.small else 3):
-            rounds.append(measure_decoding({"teacher": teacher, "student": student}, text, lengths))
-            print(rounds[-1], flush=True)
+    for kind in options.chosen(TIMED):
+        lengths = list(LENGTHS if kind == "decoding" else SOME_LENGTHS)
+        if options.small:
+            lengths = [64, 128]
+        student = replace_attention(teacher, **MAP, **kinds[kind], probe=False).model
+        rounds = []
+        with torch.inference_mode():
+            for _ in range(1 if options.small else 3):
+                models = {"teacher": teacher, "student": student}
+                rounds.append(measure_decoding(models, text, lengths))
+                print(rounds[-1], flush=True)
 
-    rows = []
-    for repeats in zip(*rounds):
-        rows.append({key: statistics.median(row[key] for row in repeats) for key in repeats[0]})
-    found = load(FILE, options.results) or {}
-    found["decoding"] = {"machine": describe(), "rows": rows, **crossings(rows)}
-    save(found, FILE, options.results)
+        rows = []
+        for repeats in zip(*rounds):
+            rows.append({key: statistics.median(row[key] for row in repeats) for key in repeats[0]})
+        found = load(FILE, options.results) or {}
+        found[kind] = {"machine": describe(), "rows": rows, **crossings(rows)}
+        save(found, FILE, options.results)
 
 
 def row_name(name: str, seed: int) -> str:
@@ -188,6 +210,8 @@ def page(found: dict[str, Any] | None = None) -> str:
     parts.append(f"\n## Perplexity\n\n{_perplexities(found)}\n")
     if "decoding" in found:
         parts.append(f"\n{_alone(found['decoding'])}")
+    for kind in (x for x in TIMED if x in found and x != "decoding"):
+        parts.append(f"\n{_beside(kind, found[kind])}")
     quiet = "decoding" in found
     for name in (x for x in RECEIPTS if x in found):
         text = _receipt(found[name], quiet=quiet)
@@ -299,6 +323,33 @@ def _alone(found: dict[str, Any]) -> str:
     text = f"""`python -m evidence time linearize smollm2`: all layers, a window of 64, maps as they start, since neither time nor
 bytes depend on what they learn; on an idle machine, the median of three rounds. {saved(found)}; {even}. {machine_line(found["machine"])}"""
     return f"## Time and bytes\n\n{text}\n\n{_decoding(found['rows'])}\n"
+
+
+def _beside(kind: str, found: dict[str, Any]) -> str:
+    """Return the times of a variant, with the goals for its tokens and prompts."""
+    rows = {row["length"]: row for row in found["rows"]}
+    long = [row for length, row in rows.items() if length >= STEP_FROM]
+    worst = min(row["student_tokens_a_second"] / row["teacher_tokens_a_second"] for row in long)
+    prompt = rows[PROMPT_AT]["student_prompt_ms"] / rows[PROMPT_AT]["teacher_prompt_ms"]
+    goals = [
+        (
+            f"tokens a second over the teacher's, from {STEP_FROM:,} on",
+            "≥ 1",
+            f"{worst:.2f}",
+            "met" if worst >= 1 else "missed",
+        ),
+        (
+            f"time of a prompt of {PROMPT_AT:,} over the teacher's",
+            f"≤ {PROMPT_GOAL}",
+            f"{prompt:.2f}",
+            "met" if prompt <= PROMPT_GOAL else "missed",
+        ),
+    ]
+    text = f"`python -m evidence time linearize smollm2 --only {kind}`. {machine_line(found['machine'])}"
+    return (
+        f"### {TIMED[kind].capitalize()}\n\n{text}\n\n{_decoding(found['rows'])}\n\n"
+        f"{table(('', 'goal', 'measured', ''), goals)}\n"
+    )
 
 
 def _line(text: str) -> str:

@@ -118,6 +118,23 @@ def test_receipts_of_smollm2_show_times_unless_an_idle_machine_measured_them():
     assert "the cache still grows: 15.1 MB after 256 tokens, 91.9 MB after 4,096" in grows
 
 
+def test_times_of_a_variant_are_judged_by_their_goals():
+    def row(length, step, prompt):
+        sides = {"teacher": (10.0, 100.0), "student": (10.0 * step, 100.0 * prompt)}
+        return {"length": length, "student_softmax_bytes": 0.0} | {
+            f"{side}_{what}": x
+            for side, (speed, ms) in sides.items()
+            for what, x in (("tokens_a_second", speed), ("prompt_ms", ms), ("bytes", 1.0))
+        }
+
+    machine = {"processor": "a CPU", "threads": 2, "torch": "2.13"}
+    rows = [row(1024.0, 0.7, 1.2), row(2048.0, 1.1, 1.3), row(4096.0, 1.4, 1.0)]
+    shown = smollm2.page({"decoding-12": {"machine": machine, "rows": rows}})
+    assert "### 12 of 90 groups keep softmax" in shown
+    assert "| tokens a second over the teacher's, from 2,048 on | ≥ 1 | 1.10 | met |" in shown
+    assert "| time of a prompt of 1,024 over the teacher's | ≤ 1.1 | 1.20 | missed |" in shown
+
+
 ANSWERED = {
     "teacher": {
         "0": {"128": "11111", "512": "11110", "2048": "11111"},
