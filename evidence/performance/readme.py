@@ -18,7 +18,7 @@ from ..small import PEER
 README = ROOT / "README.md"
 MARKS = "<!-- operators: python -m evidence page performance -->", "<!-- /operators -->"
 PRICE = re.compile(r"(<!-- price -->).*?(<!-- /price -->)", re.DOTALL)
-# The purpose that only this operator serves.
+# What an operator offers that no other does.
 OURS = {
     "itnet": "a matrix per pair of points",
     "itnet_low_rank": "the same in O(N)",
@@ -45,7 +45,7 @@ def readme() -> str:
 
 
 def price() -> str:
-    """Return the sentences on SmolLM2's recall and on its loss on long texts.
+    """Return the table of SmolLM2's recall, and a sentence on its perplexity on long texts.
 
     Recall is measured untrained, once with 12 groups of heads that keep softmax and once with a
     store.
@@ -56,14 +56,17 @@ def price() -> str:
     groups = LABELS[KEPT].removesuffix(" groups keep softmax")
     teacher = found["bytes"][TEACHER] / 1e6
     kept, store = (_recall(found, name) for name in (KEPT, STORE))
+    cache = f"cache at 4,096 (teacher: {teacher:.0f} MB)"
+    heads = ("SmolLM2, untrained", "digits recalled, 512 tokens back", "2,048", cache)
+    rows = [
+        (f"{groups} head groups keep softmax", *kept, _cache(found, KEPT)),
+        (f"{STORED} stored tokens per group", *store, f"{_cache(found, STORE)}, constant"),
+    ]
     return (
-        "The price: untrained, SmolLM2\n[recalls](docs/results/recall.md) "
-        f"{kept.near} of its teacher's digits 512 tokens back, {kept.far} at 2,048, keeping {groups} head "
-        f"groups\n({_cache(found, KEPT)} of cache at 4,096; teacher {teacher:.0f}); "
-        f"with {STORED} stored tokens per group {store.near} and\n{store.far} "
-        f"({_cache(found, STORE)}, constant). Trained, with a window alone, it has\n"
-        f"[{text['ratio']:.1f} times](docs/results/smollm2.md) the perplexity beyond "
-        f"{text['from']:,} tokens."
+        "\nThe price ([recall](docs/results/recall.md) relative to the teacher's):\n\n"
+        f"{table(heads, rows)}\n\n"
+        f"Trained, with a window alone, its perplexity beyond {text['from']:,} tokens is\n"
+        f"[{text['ratio']:.1f} times](docs/results/smollm2.md) the teacher's.\n"
     )
 
 
@@ -100,7 +103,7 @@ def operators() -> str:
 
     heads = (
         "operator",
-        "only here",
+        "what it adds",
         f"digits ({_seeds(scores[0])} seeds)",
         f"scattered ({_seeds(scores[1])})",
         f"copying ({_seeds(scores[2])})",
@@ -155,8 +158,8 @@ def _evolution() -> str:
             lengths[int(length[1])] = row["ratio"]
     short, long = min(lengths), max(lengths)
     return (
-        f"`Evolution` [splits depth into steps](docs/splitting.md): {lengths[short]:.2f} times "
-        f"`nn.TransformerEncoder`'s\ntraining time at N = {short}, {lengths[long]:.2f} at {long}."
+        "`Evolution` [treats depth as time](docs/splitting.md); training takes "
+        f"{lengths[short]:.2f} times\n`nn.TransformerEncoder`'s at N = {short}, {lengths[long]:.2f} at {long}."
     )
 
 
