@@ -21,10 +21,9 @@ PAGE = """# Recipes
 
 <!-- Written by `python -m evidence page recipes` from the files of recipes/; edit those or the code, not this page. -->
 
-`fredholm train NAME` trains one of these. If its data are missing, the error names the command that fetches them (`fredholm data fetch`).
-*Your files* means official files that cannot be fetched: download them and pass `data.path=FOLDER`. The first lines of `NAME.yaml`, in `recipes/` or
-`evidence/recipes/`, name the recipe's variants. [Training](training.md) explains the keys. Where the table gives no time, `fredholm plan NAME` estimates it for
-your machine.
+`fredholm train NAME` trains one of these recipes; [training](training.md) explains their keys. If the data are missing, the error names the command that fetches
+them (`fredholm data fetch`). *Your files* means official files that cannot be fetched: download them yourself and pass `data.path=FOLDER`. If the table gives no
+time, `fredholm plan NAME` estimates it for your machine. The first lines of `NAME.yaml`, in `recipes/` or `evidence/recipes/`, describe variants of the recipe.
 
 {rows}
 """

@@ -37,13 +37,13 @@ def limit_table(limit: dict[str, Any]) -> str:
         rows.append((row["processes"], outcome, f"{row['megabytes']:,}", f"`{row['said']}`"))
     most = limit["footing"] + limit["beyond"]
     command = limit["rows"][1]["command"]
-    heads = ("processes", "outcome", "MB of address space", "what it said")
+    heads = ("processes", "outcome", "MB of address space", "last message")
     return (
-        f"A whole training of a CKCNN on series of {limit['points']:,} points, each process of "
-        f"which may have {most:,} MB of address space (`RLIMIT_AS`): {limit['footing']:,} MB, "
-        "which the same command needs at its peak for 64 points, torch and Lightning among it, "
-        f"and {limit['beyond']:,} MB. `python -m evidence run parallel limit`, which sets the "
-        f"limit around\n\n    {command}\n\nand around the same without its last two words.\n\n"
+        f"A complete training of a CKCNN on series of {limit['points']:,} points. The address space "
+        f"of each process is limited to {most:,} MB (`RLIMIT_AS`): {limit['footing']:,} MB, which "
+        "the same command needs at its peak for 64 points, torch and Lightning included, plus "
+        f"{limit['beyond']:,} MB. `python -m evidence run parallel limit` applies the limit to\n\n"
+        f"    {command}\n\nand to the same command without its last two arguments.\n\n"
         f"{table(heads, rows)}"
     )
 
@@ -55,10 +55,10 @@ def weights_table(rows: list[dict[str, Any]]) -> str:
         shown.append((row["processes"], *(f"{row[part]:.1f}" for part in parts)))
     heads = ("processes", "weights", "gradients", "AdamW's state", "rise at the peak of a step")
     return (
-        f"`training.strategy=fsdp2`: what a process keeps of a model with "
-        f"{rows[0]['parameters'] / 1e6:.0f} million parameters, and by how much a training step "
-        "raises its memory at its peak, gradients and the layers that are put together among it, "
-        f"MB. `python -m evidence run parallel weights`\n\n{table(heads, shown)}"
+        f"`training.strategy=fsdp2`, a model with {rows[0]['parameters'] / 1e6:.0f} million "
+        "parameters: MB that each process stores between steps, and by how many MB a training step "
+        "raises the memory of the process at its peak, including gradients and gathered layers. "
+        f"`python -m evidence run parallel weights`\n\n{table(heads, shown)}"
     )
 
 
@@ -75,10 +75,10 @@ def memory_table(found: list[dict[str, Any]]) -> str:
     heads = ("model", "points", "processes", "MB", "P · MB / MB of one", "numbers sent")
     return (
         "Peak resident memory of one training step (forward, backward, sum of the gradients, "
-        "update), of the process that needs most, above what the process has when it is idle. The "
-        "fourth column times the number of processes over that of one process is the fifth: 1 "
-        "where memory falls as 1/P. Numbers sent by one process in the step include the "
-        f"gradients. `python -m evidence run parallel memory`\n\n{table(heads, rows)}"
+        "update) above the memory of the idle process, for the process that needs most. The fifth "
+        "column is the fourth times the number of processes P, divided by the memory of one "
+        "process: 1 if memory decreases as 1/P. The numbers that one process sends in the step "
+        f"include the gradients. `python -m evidence run parallel memory`\n\n{table(heads, rows)}"
     )
 
 
@@ -105,8 +105,8 @@ def _traffic_table(rows: list[dict[str, Any]]) -> str:
         sent = (f"{number:,}" for number in row["sent"])
         shown.append((f"`{row['operator']}`", words, row["processes"], *sent))
     text = (
-        f"Numbers that the first rank gives to the process group in a forward of one sample "
-        f"({DIM} features, {HEADS} heads), as counted. `python -m evidence time parallel traffic`"
+        f"Numbers that the first rank sends to the process group in the forward pass of one sample "
+        f"({DIM} features, {HEADS} heads), counted. `python -m evidence time parallel traffic`"
     )
     return f"{text}\n\n{table(heads, shown)}"
 
@@ -119,10 +119,11 @@ def _overlap_table(rows: list[dict[str, Any]]) -> str:
         times = f"{row['computed']:.1f}", f"{row['waited']:.1f}"
         shown.append((f"`{row['operator']}`", *counts, *times))
     text = (
-        "A forward of a ring, from its trace, on the rank that waits longest: messages between "
-        "whose beginning and whose wait matrix products ran, the time between the two, and the "
-        "time in the wait. A backward asks for the same keys, the first of which nothing hides, "
-        "and waits for every gradient that it sends back. "
+        "One forward pass of a ring, from its trace, on the rank that waits longest. A message "
+        "counts as sent while computing if matrix products ran between its start and the wait for "
+        "it. The last columns are the time between the two, and the time spent waiting. A backward "
+        "pass sends the same keys, the first without overlapping computation, and waits for every "
+        "gradient that it sends back. "
         "`python -m evidence time parallel overlap`"
     )
     return f"{text}\n\n{table(heads, shown)}"
@@ -130,7 +131,7 @@ def _overlap_table(rows: list[dict[str, Any]]) -> str:
 
 def _steps_table(rows: list[dict[str, Any]]) -> str:
     heads = ("model", "points: one, two processes", "ms of one", "ms of two apart")
-    heads = (*heads, "ms of two on one domain", "efficiency", "of two apart")
+    heads = (*heads, "ms of two on one domain", "efficiency", "relative to two apart")
     shown = []
     for row in rows:
         points = ", ".join(f"{n:,}" for n in row["points"])
@@ -138,9 +139,11 @@ def _steps_table(rows: list[dict[str, Any]]) -> str:
         ratios = (f"{row[key]:.2f}" for key in ("efficiency", "of_apart"))
         shown.append((row["case"], points, *times, *ratios))
     text = (
-        "A training step of one process with the whole domain, of two processes that share nothing "
-        "but the machine, and of two with twice the work on one domain (an exact ITNet's grows as "
-        "N²), one thread each. The efficiency is the first median over the third; the second over "
-        "the third is what the messages leave of it. `python -m evidence time parallel steps`"
+        "Time of a training step, with one thread per process, in three settings: one process with "
+        "the complete domain; two independent processes on the same machine; and two processes that "
+        "share one domain with twice the work (an exact ITNet's work grows as N²). The efficiency is "
+        "the first median divided by the third. The last column is the second divided by the third, "
+        "the efficiency without the effect of sharing the machine. "
+        "`python -m evidence time parallel steps`"
     )
     return f"{text}\n\n{table(heads, shown)}"
