@@ -174,15 +174,22 @@ def _and(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-ABOUT = f"""One row per question. All models of a task have one backbone of two blocks, one recipe, and the parameters of softmax attention
-to about 5%; each operator's learning rate is the best of {", ".join(f"{rate:g}" for rate in RATES)} on validation, at the first seed. Two
-things besides the rate differ between operators: the sizes of ITNet's and CKConv's networks and ITNet's frequencies, the same on all tasks
-(`small` of their classes), and CKConv's ω0, which is set for each task
-({omegas(element.task for element in ROWS)}). That of *long* is the paper's for 100 numbers; at its value for
-200, 18.19, and with more samples, [CKConv solves the same sum](results/ckconv.md#long-memory).
-The candidates are {", ".join(CLASSICAL)} and, of ours, {", ".join(OURS)}; the best of
-either group on validation, under the condition that the row asks about, stands in it. {left_out()}
-*Take* names the best of both groups on validation; on the test split others may be ahead. The test split of {SEEDS} seeds is read once. *Ahead by* is paired over seeds; p is Student's, adjusted by Holm's method over the six rows. Bold
-means ahead with p below {LEVEL}: where no row is bold, no group is ahead beyond chance on any of them; the tasks are small, and say nothing about scale. Where seeds fall into two groups, because some found the rule of a
-sequence and others did not, brackets list each of them.
+ABOUT = f"""*Take* names the operators with the best validation scores in both groups. On the test split others may be ahead. A name is bold if it is
+ahead with p below {LEVEL}. If no row is bold, no difference between the groups is significant. These tasks are small, and the
+results say nothing about large models.
+
+How the table was made:
+
+- **Models.** All models of a task have the same backbone of two blocks and the same recipe, and the number of parameters of softmax attention to
+  within about 5%.
+- **Settings.** Each operator's learning rate is the best of {", ".join(f"{rate:g}" for rate in RATES)} on validation, at the first seed. Only two other settings
+  differ between operators: the sizes of ITNet's and CKConv's networks and ITNet's frequencies, which are the same on all tasks (`small` of
+  their classes); and CKConv's ω0, which is set for each task ({omegas(element.task for element in ROWS)}).
+- **Candidates.** The classical layers are {_and(CLASSICAL)}; ours are {_and(OURS)}. Each row shows the best of either group on
+  validation, under the condition of the row. {left_out()}
+- **Statistics.** Scores are means ± standard deviations over {SEEDS} seeds, on a test split that is read once. *Ours ahead by* is paired over seeds; p
+  is Student's, adjusted by Holm's method over the six rows. If the seeds fall into two groups, because some learned the rule of a sequence
+  and others did not, brackets list each seed.
+- **CKConv on *long*.** Its ω0 is the paper's for 100 numbers. With the paper's value for 200 numbers, 18.19, and with more samples,
+  [CKConv solves the same sum](results/ckconv.md#long-memory).
 """

@@ -78,7 +78,7 @@ ELEMENTS = {
                 VOWELS,
                 {"ckconv": {"omega": 8.0}},
             ),
-            "The rate is another one at test time",
+            "The sampling rate differs at test time",
             "accuracy (%)",
             under=HALF,
             checked=("val", HALF),
@@ -91,7 +91,7 @@ ELEMENTS = {
                 ("training.epochs=30",),
                 {"ckconv": {"omega": 8.0}},
             ),
-            "Points are scattered, without grid or order",
+            "Points are scattered, without a grid or an order",
             "accuracy (%)",
         ),
         Element(
@@ -127,7 +127,7 @@ ELEMENTS = {
                 ),
                 {"ckconv": {"omega": 19.2}},
             ),
-            "Something is to be repeated much later",
+            "Something must be repeated much later",
             "accuracy of all points (%)",
         ),
         Element(

@@ -42,15 +42,15 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 WHAT = {
     "convolution": "a few neighbours on a grid",
-    "gru": "a state from point to point, in the order of their index",
+    "gru": "a state passed from point to point, in index order",
     "lstm": "the same, with a memory",
     "ckconv": "a learned function of the displacement: one kernel as long as the signal",
-    "infsa": "one hop over a token graph, normalised as a whole",
+    "infsa": "one hop over a token graph, divided by one norm",
     "itnet": "a matrix for every pair of points, a network of positions and features",
-    "itnet_low_rank": "the same, factored: two networks, each read once per point",
-    "linear_attention": "a fixed feature map in the place of the exponential",
+    "itnet_low_rank": "the same, factored: two networks, each evaluated once per point",
+    "linear_attention": "a fixed feature map instead of the exponential",
     "linear_infsa": "one centre per head that every point reads",
-    "luna": "a learned feature map in the place of the exponential",
+    "luna": "a learned feature map instead of the exponential",
     "softmax": "attention",
 }
 
@@ -187,7 +187,7 @@ def winners(results: dict[str, Any]) -> str:
         kind = "classical layer" if second is theirs else "other operator"
         lines.append(
             f"- **{task['name']}** ({task['title']}): {first['operator']} {score(first)}, then "
-            f"{second['operator']} {score(second)} as the best {kind}; "
+            f"{second['operator']} {score(second)}, the best {kind}; "
             f"{gap(task, first['operator'], second['operator'])}."
         )
     return "\n".join(lines)
@@ -210,8 +210,8 @@ def gap(task: dict[str, Any], first: str, second: str) -> str:
         return f"{number:.2g}"
 
     if found.sd is None:
-        return f"apart by {shown(abs(found.mean))}, one seed"
-    return f"apart by {shown(abs(found.mean))} ± {shown(found.sd)} over {found.n} seeds"
+        return f"difference {shown(abs(found.mean))}, one seed"
+    return f"difference {shown(abs(found.mean))} ± {shown(found.sd)} over {found.n} seeds"
 
 
 def flops_table() -> str:
@@ -264,9 +264,10 @@ def speed_text(speed: dict[str, Any] | None) -> str:
         lines.append((curve["operator"], curve["direction"], power, when, times))
     heads = "operator", "direction", "exponent", "faster than softmax from", "milliseconds at N"
     return (
-        f"{step_table(speed)}\n\nMilliseconds of a training step in the comparison, and by how many MB "
-        "it raises the memory of the process.\n\n"
-        f"{table(heads, lines)}\n\nOne operator of width {speed['dim']}, one signal; "
+        "Time of a training step in the comparison, and by how many MB it raises the memory of the "
+        f"process:\n\n{step_table(speed)}\n\n"
+        f"Time of one operator of width {speed['dim']} on one signal, against N. A step is forward and "
+        f"backward. The time grows as N to the exponent:\n\n{table(heads, lines)}\n\n"
         f"{machine_line(speed['machine'])} Command: "
         "`python -m evidence time choosing --runs runs/compare`.\n"
     )
@@ -298,9 +299,9 @@ def _when(curve: dict[str, Any], reference: str) -> str:
     if curve["operator"] == reference:
         return "itself"
     if cross is None:
-        return "not up to the longest"
+        return "not up to the longest N"
     if cross == 0:
-        return "the shortest on"
+        return "the shortest N"
     return f"N ≈ {cross:,.0f}"
 
 
@@ -313,37 +314,40 @@ def page() -> str:
 
 <!-- Written by `python -m evidence page choosing`; edit the code, not this page. -->
 
+Find your kind of data in this table to see which operators to try first. Then compare them on your own data: `fredholm compare mydata/`
+([how it works](training.md#which-operator)), or on your own recipe:
+`fredholm compare --task my-recipe.yaml --operators softmax,luna,convolution --seeds 3`.
+
 {decision_table(elements)}
 
 {ABOUT}
-What follows comes from runs on this library's small tasks, with tens of thousands of parameters
-(a quarter of a million on movie-reviews) and minutes of training: it shows what an operator does with little data and compute, not what it does at scale. The same comparison on your own recipe is one line:
-`fredholm compare --task my-recipe.yaml --operators softmax,luna,convolution --seeds 3`.
+All results on this page come from small models, with tens of thousands of parameters (a quarter of a million on movie-reviews) and minutes of
+training. They show what an operator does with little data and compute, but not at scale.
 
-## One place each
+## Strengths and weaknesses
 
-The best that committed results show for each operator, its price, and where it loses. The differences are in points, from the pages
-of [results](results/index.md), each with the verdict of [the rule](results/claims.md): only *reproduced* and *contradicted* conclude anything.
+This table shows the best result of each operator, its cost, and a task on which it loses. Differences are in percentage points, from the pages of
+[results](results/index.md). Each has a verdict by [the rule for claims](results/claims.md). Only *reproduced* and *contradicted* are
+conclusions.
 
 {places(speed)}
 
-## In their element
+## The tasks of the first table
 
 {element_tables(elements)}
 
 ## By data
 
-The same backbone, data, optimizer, schedule and number of parameters (widths are solved for it); test scores, mean ± standard
-deviation over at most {seeds} seeds, in percent (an error where the table in full says so). No setting differs between operators but the
-sizes and frequencies of `small`, as above, and CKConv's ω0 where the task sets it ({omegas(map(find_task, tasks.split(",")))}); elsewhere
-ω0 is the operator's default.
+Test scores in percent, mean ± standard deviation over at most {seeds} seeds. All operators have the same backbone, data, optimizer, schedule and number
+of parameters (which determines their widths). Only the sizes and frequencies of `small`, as above, differ between operators, and CKConv's ω0
+where the task sets it ({omegas(map(find_task, tasks.split(",")))}); elsewhere ω0 is the default.
 
 {accuracy_table(results)}
 
 {winners(results)}
 
-What the operators here add is in the next two tables: domains that a convolution refuses, masks that a recurrence refuses, and a cost
-that grows more slowly with N than that of softmax attention.
+The next two tables show what the operators of this library add: domains that a convolution cannot use, masks that a recurrence cannot use, and
+costs that grow more slowly with N than that of softmax attention.
 
 ## By domain
 
@@ -351,16 +355,16 @@ that grows more slowly with N than that of softmax attention.
 
 ## By length
 
-Predicted MFLOPs of one operator of width {DIM} with {HEADS} heads, forward (itnet and itnet_low_rank with 32 hidden units); FLOPs are not
-time, see [performance](results/performance.md).
+Predicted MFLOPs of the forward pass of one operator of width {DIM} with {HEADS} heads (itnet and itnet_low_rank with 32 hidden units). For times on
+a CPU, see below and [performance](results/performance.md).
 
 {flops_table()}
 
 {speed_text(speed)}
 ## By hardware
 
-The tables in [performance](results/performance.md) show, on a CPU, where each peer is faster than this library, and how far every
-operator is from what the machine could do.
+The tables in [performance](results/performance.md) show where other libraries are faster than this one on a CPU, and how far every operator is
+from the limit of the machine.
 
 ## The comparison in full
 

@@ -39,25 +39,25 @@ PLATEAU = "plateau: Sentences: trained with 2 to 8 steps"
 PLACES = (
     Place(
         "itnet",
-        "forces between charges: ahead of softmax attention",
+        "forces between charges, relative to softmax attention",
         (f"{CHARGES} softmax attention",),
-        "beside a network made for pairs, and attention that sees displacements",
+        "forces, relative to a network made for pairs and to attention with displacements",
         (f"{CHARGES} an interaction network", f"{CHARGES} attention with relative positions"),
         "itnet",
     ),
     Place(
         "itnet_low_rank",
-        "ITNet's kernel where there are many points",
+        "ITNet's kernel for many points",
         (),
-        "accuracy falls with the rank (digits, the highest less the lowest)",
+        "accuracy decreases with the rank (digits, highest rank minus lowest)",
         ("itnet: Accuracy grows with the rank",),
         "itnet_low_rank",
     ),
     Place(
         "ckconv",
-        "series at a rate that was not trained, by the same weights",
+        "series at a sampling rate that training did not have, with the same weights",
         (f"ckconv: {RATE} (JapaneseVowels)",),
-        "with most samples lost, beside GRUs and TCNs (PLAID), and beside a TCN on permuted pixels",
+        "with most samples lost, relative to GRUs and TCNs (PLAID); permuted pixels, relative to a TCN",
         (
             "ckconv: missing data costs little (PLAID, 70% lost)",
             "ckconv: pMNIST at 14 x 14: the small network is ahead of TCN, LSTM, GRU",
@@ -66,36 +66,36 @@ PLACES = (
     ),
     Place(
         "luna",
-        "pixels as a long sequence, a convolution beside it and beside softmax",
+        "images as long sequences of pixels, relative to softmax, a convolution added to both",
         ("lra-image: Image: LUNA above softmax, a convolution beside both",),
-        "on bytes of text, one seed",
+        "bytes of text, relative to softmax",
         ("lra: Text: LUNA above softmax",),
         "luna",
     ),
     Place(
         "infsa",
-        "pictures of small things on large canvases",
+        "images of small objects on large canvases, relative to softmax",
         ("canvases: All canvases: pure InfSA is more accurate than softmax",),
-        "its maps do not find the thing better than softmax's",
+        "its attention maps do not find the object better than softmax's",
         ("canvases: All canvases: ROC-AUC: pure above softmax",),
         "infsa",
     ),
     Place(
         "linear_infsa",
-        "many tokens in little time; accuracy beside softmax's",
+        "many tokens in little time; accuracy relative to softmax's",
         ("canvases: All canvases: linear InfSA is more accurate than softmax",),
-        "its maps say less than softmax's",
+        "its attention maps are less faithful than softmax's (LeRF)",
         ("canvases: All canvases: LeRF: linear above softmax",),
         "linear_infsa",
     ),
     Place(
         "evolution",
-        "one set of weights for 2 to 16 steps",
+        "one set of weights for 2 to 16 time steps; 2 and 16 relative to 4",
         (
             f"{PLATEAU}, 2 instead of 4 cost the pre-norm model little",
             f"{PLATEAU}, 16 instead of 4 cost the pre-norm model little",
         ),
-        "beside Lie splitting, Strang's costs twice the attention",
+        "Strang splitting costs twice the attention of Lie splitting; accuracy relative to Lie's",
         ("continuous: other schemes make better models: Strang against Lie",),
     ),
 )
@@ -108,8 +108,8 @@ def places(speed: dict[str, Any] | None) -> str:
         best = _with_numbers(place.best, place.shown)
         loses = _with_numbers(place.loses, place.lost)
         lines.append((place.operator, best, _price(place.timed, speed), loses))
-    price = f"price: time of softmax's, forward and backward at N = {N:,}"
-    return table(("operator", "its place here", price, "where it loses"), lines)
+    cost = f"time relative to softmax's, forward and backward at N = {N:,}"
+    return table(("operator", "strength", cost, "weakness"), lines)
 
 
 def _with_numbers(text: str, claims: tuple[str, ...]) -> str:
