@@ -17,7 +17,7 @@ from .walk import OPTIONS, PACKAGE, files_of_one_forward, hops, visits_before_th
 PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
 BEGIN, END = "<!-- measured -->", "<!-- end of measured -->"
 HEADER = """\
-| room | files | tokens of code | tokens a line | comments | conditionals | local imports |
+| room | files | tokens of code | tokens per line | comments | conditionals | local imports |
 |---|---|---|---|---|---|---|"""
 
 
