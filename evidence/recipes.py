@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from fredholm.lab.data.registry import get_entry
-from fredholm.lab.training.recipe_files import find_recipe, list_recipes, load_recipe
+from fredholm.lab.training.recipe_files import load_recipe
+from fredholm.lab.training.recipe_paths import find_recipe, list_recipes
 from fredholm.models import model_config
 
 from .kit.page import DOCS, table

@@ -208,6 +208,20 @@ def test_a_user_s_own_operator_is_checked_too():
         Mine(8, bias="x")
 
 
+def test_a_user_s_own_option_may_take_what_that_of_the_base_refuses():
+    class Mine(SoftmaxAttention):
+        def __init__(self, dim: int, heads: int = 1, *, bias: object = "none", **options):
+            super().__init__(dim, heads, bias=bias != "none", **options)
+
+    class Inherits(Mine):
+        pass
+
+    for kind in (Mine, Inherits):
+        assert kind(8, bias="all").kernel.query.bias is not None
+        with pytest.raises(OptionError, match=r"strategy=....: expected"):
+            kind(8, strategy=3)
+
+
 def test_an_error_inside_a_constructor_stays_what_it_is():
     class Broken(Strategy):
         def __init__(self, n: int):

@@ -8,7 +8,7 @@ import torch
 from fredholm import neighbours
 from fredholm.edges import Edges
 from fredholm.errors import DomainError, ShapeError
-from fredholm.neighbours import morton_order, nearest_edges, radius_edges
+from fredholm.neighbours import nearest_edges, radius_edges
 
 pytest.importorskip("scipy")
 
@@ -100,21 +100,6 @@ def test_a_periodic_box_goes_around():
         assert nearest.square().sum(-1).sqrt().max() <= 0.3 + 1e-9
     far = difference.square().sum(-1).sort(-1).values[:, 4:5]
     assert same(nearest_edges(x, 5, box=box), difference.square().sum(-1) <= far)
-
-
-def test_points_in_morton_order_are_near_one_another():
-    x = cloud(2000)
-    order = morton_order(x)
-    assert order.sort().values.equal(torch.arange(2000))
-
-    def step(points: torch.Tensor) -> float:
-        return float((points[1:] - points[:-1]).square().sum(-1).sqrt().mean())
-
-    assert step(x[order]) < 0.1 * step(x)
-    valid = torch.rand(2000) < 0.5
-    order = morton_order(torch.where(valid[:, None], x, torch.nan), valid)
-    assert valid[order[: int(valid.sum())]].all()
-    assert len(morton_order(cloud(20, p=40))) == 20
 
 
 def test_no_edge_is_lost_in_many_dimensions_or_none():

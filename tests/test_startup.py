@@ -76,6 +76,16 @@ for module in {DESCRIBES}:
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
 
 
+def test_completing_a_recipe_s_name_imports_no_torch():
+    script = """
+import sys
+from fredholm.lab.cli.reading import recipes_and_files
+assert "digits" in recipes_and_files("dig")
+assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+
+
 def test_describing_a_file_imports_no_torch(tmp_path):
     import pyarrow
     from pyarrow import parquet

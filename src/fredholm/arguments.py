@@ -349,8 +349,14 @@ def _constructor(kind: type) -> Signature:
     if not own.open:
         return own
     kinds: dict[str, list[Kind]] = {}
+    claimed: set[str] = set()
     for place in (*_passed_on(kind), *_passed_on(getattr(kind, "kernel_class", None))):
-        kinds = _signature(place).kinds | kinds
+        signature = _signature(place)
+        # An option is that of the first constructor that names it, which may take other kinds.
+        for name, fitting in signature.kinds.items():
+            if name not in claimed:
+                kinds[name] = fitting
+        claimed.update(signature.names)
     return own._replace(kinds=kinds)
 
 

@@ -78,9 +78,9 @@ def known_fields(cls: type[Configuration], fields: dict[str, Any], what: str) ->
     return known
 
 
-def given(config: Configuration, *names: str) -> dict[str, Any]:
-    """Return the named fields that are not None, as options of a class with its own defaults."""
-    values = {name: getattr(config, name) for name in names}
+def options_of(config: Configuration, *without: str) -> dict[str, Any]:
+    """Return the fields that are set, by name, but those ``without``: None leaves a default."""
+    values = {name: getattr(config, name) for name in config.fields() if name not in without}
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -135,10 +135,14 @@ def check_ratio(value: Any) -> None:
 def check_known(config: Any, **known: Iterable[str]) -> None:
     """OptionError unless each field is one of its known names."""
     for name, names in known.items():
-        value = getattr(config, name)
-        if value not in names:
-            hint = suggest(str(value), names)
-            raise OptionError(f"{name}: expected a known name, got {value!r}{hint}")
+        check_name(name, getattr(config, name), names)
+
+
+def check_name(option: str, value: object, known: Iterable[str]) -> None:
+    """OptionError unless an option's value is one of its known names."""
+    if value not in known:
+        hint = suggest(str(value), known)
+        raise OptionError(f"{option}: expected a known name, got {value!r}{hint}")
 
 
 def check_positive(config: Any, *names: str) -> None:

@@ -574,12 +574,6 @@ class Edges:
         source, values = self.source[chosen], self._values(chosen)
         return Edges.of_sorted(row, source, count, self.keys, *values, batch=self.batch)
 
-    def permuted(self, order: Int[Tensor, " n"]) -> Edges:
-        """Return the same graph after its points were taken in another order,
-        ``positions[order]``.
-        """
-        return self.select(order, order)
-
     # --- checks -----------------------------------------------------------------------------------
 
     def check(self) -> Edges:

@@ -17,6 +17,9 @@ from typing import Any
 
 from .errors import CheckpointError, FredholmError, StorageError
 
+CHECKSUM = "sha256"
+"""Key of a checksum, in a weights file's metadata and in config.json."""
+
 MEASURED = "model_sha256"
 """Key of an evaluation for the checksum of the weights that it measured."""
 
@@ -168,6 +171,20 @@ def write_json(path: Path, value: Any) -> Path:
     return write_text(path, json.dumps(value, indent=2) + "\n")
 
 
+def read_json(path: Path, fix: str) -> Any:
+    """Return what a JSON file holds.
+
+    Raises:
+        CheckpointError: something else than JSON; ``fix`` ends the message.
+        StorageError: a file that cannot be read.
+    """
+    with storing(path):
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:  # a JSONDecodeError or a UnicodeDecodeError
+            raise CheckpointError(f"{path}: expected JSON, got {error}; {fix}") from error
+
+
 def read_state(path: Path, fix: str = "delete it and run again") -> dict[str, Any]:
     """Return the state that a command saved as a JSON object, empty where it saved none yet.
 
@@ -195,6 +212,27 @@ def write_text(path: Path, text: str) -> Path:
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
     return path
+
+
+def sealed(content: dict[str, Any]) -> dict[str, Any]:
+    """Return what is to be written as JSON with its checksum, see :func:`unsealed`."""
+    return content | {CHECKSUM: digest_json(content)}
+
+
+def unsealed(path: str | Path, content: dict[str, Any]) -> dict[str, Any]:
+    """Return what was read from a file without its checksum, which it must have if any.
+
+    Raises:
+        CheckpointError: a file that was changed since it was written.
+    """
+    plain = dict(content)
+    expected = plain.pop(CHECKSUM, None)
+    if expected is not None and digest_json(plain) != expected:
+        raise CheckpointError(
+            f"{path}: expected the content that its checksum says, got another; restore it, or "
+            f"remove its line {CHECKSUM!r} if the change was meant"
+        )
+    return plain
 
 
 def digest_json(value: Any) -> str:

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Int
 from torch import Tensor
 
 from .edges import Edges, row_starts
@@ -159,38 +158,6 @@ def nearest_edges(
 
     given = _Given(points, queries, valid, queries_valid, box)
     return _search(given, search)
-
-
-def morton_order(points: Tensor, valid: Tensor | None = None) -> Int[Tensor, " n"]:
-    """Return an order along which points that follow one another are near in space (a Z-curve):
-    gathers of neighbours then stay within the cache. Padding comes last.
-
-    Coordinates are cut into equal cells and the bits of the cells' numbers interleaved.
-
-    Example:
-        >>> morton_order(torch.tensor([[0.9, 0.9], [0.1, 0.1], [0.8, 0.9], [0.1, 0.2]])).tolist()
-        [1, 3, 2, 0]
-    """
-    if points.dim() != 2:
-        raise ShapeError(f"expected points (N, p), got {tuple(points.shape)}")
-    x = points.detach().double()
-    if valid is not None and bool(valid.any()):
-        # Padding may lie anywhere, and must not stretch the cells.
-        x = torch.where(valid[:, None], x, x[valid].mean(0))
-    low = x.amin(0)
-    extent = (x.amax(0) - low).clamp_min(torch.finfo(torch.float64).tiny)
-
-    # A sign bit must stay free: 63 bits are shared by the coordinates.
-    dimensions = points.shape[1]
-    bits = max(1, min(21, 62 // dimensions))
-    cell = ((x - low) / extent * (2**bits - 1)).round().long()
-    code = torch.zeros(len(x), dtype=torch.int64, device=x.device)
-    for bit in range(bits - 1, -1, -1):
-        for d in range(min(dimensions, 62 // bits)):
-            code = code * 2 + ((cell[:, d] >> bit) & 1)
-    if valid is not None:
-        code = torch.where(valid, code, torch.iinfo(torch.int64).max)
-    return torch.sort(code, stable=True).indices
 
 
 # --- one cloud after another ----------------------------------------------------------------------

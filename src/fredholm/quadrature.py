@@ -317,36 +317,32 @@ class Quadrature:
 
         It has no order, because the query sees all of these keys.
         """
-        # Tensors of the domain cover all its points; the cache of a step holds those up to t.
-        keys = t + 1
-        density, log_density, scale = self._of_queries(t, t + 1)
-        return Quadrature(
-            mass=self.mass[:, :keys],
-            scale=scale,
-            density=_first_keys(density, keys),
-            log_density=_first_keys(log_density, keys),
-            valid=_first_keys(self.valid, keys),
-            equal=self.equal,
-            clock=_first_keys(self.clock, keys),
-        )
+        return self._up_to(t, t + 1)
 
     def stretch(self, start: int, stop: int) -> Quadrature:
         """Return the quadrature of several causal steps at once: queries ``start`` to ``stop - 1``
         over the keys before ``stop``, in the order of their indices.
         """
-        density, log_density, scale = self._of_queries(start, stop)
         # Float32 counts up to 2^24 exactly; half precisions only up to 2,048 or 256.
         index = torch.arange(stop, device=self.mass.device, dtype=torch.float32)[None]
+        return replace(
+            self._up_to(start, stop),
+            query_time=index[:, start:],
+            key_time=index,
+            triangular=start == 0,
+        )
+
+    def _up_to(self, start: int, stop: int) -> Quadrature:
+        """Return these queries over the keys before ``stop``, without an order."""
+        # Tensors of the domain cover all its points; the cache of a step holds those up to it.
+        density, log_density, scale = self._of_queries(start, stop)
         return Quadrature(
             mass=self.mass[:, :stop],
             scale=scale,
-            query_time=index[:, start:],
-            key_time=index,
             density=_first_keys(density, stop),
             log_density=_first_keys(log_density, stop),
             valid=_first_keys(self.valid, stop),
             equal=self.equal,
-            triangular=start == 0,
             clock=_first_keys(self.clock, stop),
         )
 

@@ -15,10 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from .errors import CheckpointError, FredholmError
-from .files import replacing, storage_error
-
-CHECKSUM = "sha256"
-"""Key of a checksum, in a weights file's metadata and in config.json."""
+from .files import CHECKSUM, replacing, storage_error
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -93,6 +90,25 @@ def read_tensors(path: Path, fix: str) -> dict[str, Tensor]:
             f"{path} is corrupt (its tensors do not match their SHA-256 checksum); {fix}"
         )
     return tensors
+
+
+def misfits(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> dict[str, list[str]]:
+    """Return which tensors do not fit those of a model, by kind of fault; none where all fit.
+
+    Example:
+        >>> misfits({"a": torch.zeros(1), "b": torch.zeros(2)}, {"b": torch.zeros(3)})
+        {'missing': ['a'], 'of another shape': ['b (3,) for (2,)']}
+    """
+    faults = {
+        "missing": sorted(own.keys() - tensors.keys()),
+        "unknown": sorted(tensors.keys() - own.keys()),
+        "of another shape": [
+            f"{name} {tuple(tensors[name].shape)} for {tuple(own[name].shape)}"
+            for name in sorted(own.keys() & tensors.keys())
+            if tensors[name].shape != own[name].shape
+        ],
+    }
+    return {fault: names for fault, names in faults.items() if names}
 
 
 def read_checksum(path: Path) -> str | None:

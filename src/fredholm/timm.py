@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from .configuration import image_sides
 from .domain import Domain
 from .errors import OptionError, require
 from .models import create_model, list_models, list_pretrained, model_config, read_out
@@ -84,7 +85,7 @@ class VisionModel(nn.Module):
     ):
         super().__init__()
         # What timm's caller leaves out is None, and stays as the preset has it.
-        sizes = {"channels": in_chans, "image_size": _sides(img_size)}
+        sizes = {"channels": in_chans, "image_size": img_size}
         rates = {"dropout": drop_rate, "drop_path": drop_path_rate}
         head = {"outputs": num_classes or None, "pool": POOLS.get(global_pool or "")}
         changes = {
@@ -107,7 +108,7 @@ class VisionModel(nn.Module):
         self.num_classes = model.config.head.outputs
         self.num_prefix_tokens = int(self.pool == "cls")
         encoder: Any = model.config.encoder
-        self.patch = _sides(encoder.patch)
+        self.patch = image_sides(encoder.patch)
         self.feature_info = [
             {"module": f"body.blocks.{i}", "num_chs": self.num_features, "reduction": self.patch[0]}
             for i in range(len(self.body.blocks))
@@ -283,13 +284,6 @@ def _numbers(count: int, indices: int | Sequence[int] | None) -> list[int]:
 
 def _given(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
-
-
-def _sides(size: int | Sequence[int] | None) -> Any:
-    """Return height and width."""
-    if size is None or not isinstance(size, int):
-        return size
-    return (size, size)
 
 
 def _presets() -> list[str]:

@@ -413,7 +413,7 @@ def test_a_picture_for_a_folder_of_transformers(tmp_path):
     (tmp_path / "preprocessor_config.json").write_text('{"do_normalize": false}')
     assert read()[0].unique().tolist() == [1.0]
     (tmp_path / "preprocessor_config.json").write_text("{")
-    with pytest.raises(CheckpointError, match=r"preprocessor_config\.json is no JSON"):
+    with pytest.raises(CheckpointError, match=r"preprocessor_config\.json: expected JSON"):
         read()
 
 

@@ -296,6 +296,23 @@ def test_a_kernel_that_knows_nothing_of_it_is_right():
     assert not torch.allclose(first, second)
 
 
+def test_the_positions_that_were_used_last_are_kept():
+    layer = nn.Linear(1, 1)
+    grids = [torch.full((2,), float(n)) for n in range(6)]
+    made: list[int] = []
+
+    def call(n: int) -> None:
+        prepared(layer, "sum", lambda: made.append(n) or grids[n].sum(), of=[grids[n]])
+
+    with fredholm.inference(layer):
+        for n in (0, 1, 2, 3):
+            call(n)
+        # Used again, the first grid outlives the others when new ones come.
+        for n in (0, 4, 0, 5, 0):
+            call(n)
+    assert made == [0, 1, 2, 3, 4, 5]
+
+
 def test_what_is_prepared_of_a_tensor_follows_its_values():
     layer, x = nn.Linear(1, 1), torch.zeros(3)
     with fredholm.inference(layer):

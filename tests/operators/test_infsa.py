@@ -152,7 +152,7 @@ def test_a_recipe_names_a_strategy_and_its_options(tmp_path):
     )
     for name in ("softmax", "linear_infsa", "linear_attention", "luna", "ckconv", "itnet_low_rank"):
         assert create_operator(name, DIM, HEADS, strategy={"name": "exact"}).strategy == Exact()
-    with pytest.raises(OptionError, match="'neumann' has no option 'hop'; did you mean 'hops'"):
+    with pytest.raises(OptionError, match="Neumann has no option 'hop'; did you mean 'hops'"):
         create_operator("infsa", DIM, HEADS, strategy={"name": "neumann", "hop": 3})
     with pytest.raises(OptionError, match=r"expected a name, .*; did you mean 'neumann'"):
         create_operator("infsa", DIM, HEADS, strategy={"name": "neuman"})

@@ -7,6 +7,7 @@ Only an operator's weight of each pair is read, so that every operator has these
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -61,8 +62,7 @@ def class_attention(
         entries = getattr(kernel, "d_out", 1) * getattr(kernel, "d_in", 1) * heads
         block = max(1, budget // (8 * entries * domain.size * len(u)))
         row = u.new_zeros(len(u), domain.size, dtype=torch.float64)
-        for start in range(0, domain.size, block):
-            rows = list(range(start, min(start + block, domain.size)))
+        for rows in torch.arange(domain.size).split(block):
             part = pair_weights(operator, u, domain, rows=rows).double().mean(1)
             row = row + (part * mass[:, rows, None]).sum(1)
     return _distribution(row.clamp(min=0) * _others(mass, token))
@@ -208,15 +208,10 @@ def operator_inputs(model: nn.Module, inputs: Tensor) -> list[tuple[str, Any, Te
             f"{type(model).__name__} has no operators inside; convert its layers with as_operator "
             "or linearize first"
         )
-    hooks = [
-        module.register_forward_pre_hook(note(name), with_kwargs=True) for name, module in result
-    ]
-    try:
-        with evaluating(model):
-            model(inputs)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with evaluating(model), ExitStack() as hooks:
+        for name, module in result:
+            hooks.enter_context(module.register_forward_pre_hook(note(name), with_kwargs=True))
+        model(inputs)
     return seen
 
 

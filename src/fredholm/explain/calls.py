@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -202,16 +203,10 @@ def noted(model: nn.Module, paths: Sequence[str], inputs: Any) -> list[Noted]:
 
         return note
 
-    hooks = [
-        layer.register_forward_hook(noting(path), with_kwargs=True)
-        for path, layer in layers.items()
-    ]
-    try:
-        with evaluating(model):
-            _run(model, inputs)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with evaluating(model), ExitStack() as hooks:
+        for path, layer in layers.items():
+            hooks.enter_context(layer.register_forward_hook(noting(path), with_kwargs=True))
+        _run(model, inputs)
     return seen
 
 

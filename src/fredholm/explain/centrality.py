@@ -322,9 +322,9 @@ def _row_products(
     # Every row takes as many bytes as this one, (B, H, 1, N); 8 bytes per number in float64.
     probe = pair_weights(operator, u, domain, rows=[0])
     size = max(1, budget // (8 * probe.numel()))
-    blocks = [list(range(i, min(i + size, domain.size))) for i in range(0, domain.size, size)]
+    blocks = torch.arange(domain.size).split(size)
 
-    def rows(block: list[int]) -> Tensor:
+    def rows(block: Tensor) -> Tensor:
         """Return some rows of W, (B, H, r, N), zero where either point is not a state."""
         result = pair_weights(operator, u, domain, rows=block).detach().double() * real.mT
         return result * real[:, :, block]

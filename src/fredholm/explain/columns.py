@@ -125,8 +125,7 @@ def _tiles(
     # The first row tells how many bytes a query takes: heads and precision are the operator's.
     row = pair_weights(operator, u, domain, rows=[0]).double()
     rows = max(1, budget // (row.numel() * row.element_size()))
-    for start in range(0, target.size, rows):
-        queries = list(range(start, min(start + rows, target.size)))
+    for queries in torch.arange(target.size).split(rows):
         weights = pair_weights(operator, u, domain, rows=queries).double()
         if target.valid is not None:
             weights = torch.where(target.valid[:, None, queries, None], weights, 0.0)

@@ -20,6 +20,7 @@ from ..domain import Domain
 from ..edges import Edges
 from ..errors import DomainError, OptionError, ShapeError
 from ..integral import Kernel
+from ..quadrature import Rows
 
 # Bytes of kernel matrix in memory at once.
 BUDGET = 2**27
@@ -145,7 +146,7 @@ def pair_weights(
     u: Tensor,
     domain: Domain | None = None,
     *,
-    rows: list[int] | None = None,
+    rows: Rows = None,
 ) -> Tensor:
     """Return the weights (B, H, Nq, Nk) of which maps and walks are made.
 

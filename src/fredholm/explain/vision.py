@@ -167,11 +167,8 @@ class Traced(nn.Module):
                 changed[..., chosen] += slope * (1 + changed.abs().mean())  # noqa: B023
                 return changed.view_as(output)
 
-            hook = layer.register_forward_hook(change)
-            try:
+            with layer.register_forward_hook(change):
                 other = noted(self.model, self.paths[:1], image)[0]
-            finally:
-                hook.remove()
             if len(size) != 1:
                 continue
             moved = (plain != self._read(other).u).any(-1)[0].nonzero()[:, 0].tolist()

@@ -9,6 +9,7 @@ from .bases import HiddenKernel, MatrixKernel, PairKernel, SeparableKernel, Weig
 from .capabilities import CausalTransition, HiddenReadout, OwnForm, Windowed
 from .checks import check_dropout
 from .contract import (
+    DefaultLine,
     Form,
     Kernel,
     Memory,
@@ -38,6 +39,7 @@ __all__ = [
     "AttentionKernel",
     "CausalState",
     "CausalTransition",
+    "DefaultLine",
     "Exact",
     "Facts",
     "FeatureAttentionKernel",

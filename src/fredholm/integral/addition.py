@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import reduce
 
 import torch
 from jaxtyping import Float
@@ -113,16 +114,14 @@ class PartByPart(Form):
         memory: Memory,
     ) -> tuple[Tensor, Memory]:
         """Advance each part by its form's ``step`` or ``prefill``, and add the outputs."""
-        total: Tensor | None = None
+        outputs = []
         memories = []
         for i, (move, part) in enumerate(zip(moves, kernel.parts)):
             features = _by_heads_of(part, u)
             response, after = move(part.kernel, x, features, quadrature, t, _memory_of(memory, i))
             memories.append(after)
-            out = part._finish(cast(response, u.dtype), u[:, 0], None)
-            total = out if total is None else total + out
-        assert total is not None
-        return total[:, None], _joined(memories)
+            outputs.append(part._finish(cast(response, u.dtype), u[:, 0], None))
+        return reduce(torch.add, outputs)[:, None], _joined(memories)
 
 
 def _joined(memories: list[Memory]) -> Memory:
@@ -272,12 +271,10 @@ class SumKernel(Kernel):
         A part's kernel maps slices of features per head, and its output layer follows. Both are
         folded into one matrix from all features to all features, so that parts can be added.
         """
-        total: Tensor | None = None
-        for part in self.parts:
-            dense = self._folded(part, part.kernel.matrix(seen_by(part, problem)))
-            total = dense if total is None else total + dense
-        assert total is not None
-        return total
+        matrices = (
+            self._folded(part, part.kernel.matrix(seen_by(part, problem))) for part in self.parts
+        )
+        return reduce(torch.add, matrices)
 
     def _folded(self, part: IntegralOperator, dense: Tensor) -> Tensor:
         """Return P_ih K_ih S_h: a part's matrix (B, H_i, Nq, Nk, d_out, d_in) as one of all

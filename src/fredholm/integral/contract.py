@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -46,6 +46,13 @@ DEFINITIONS = {
 }
 
 
+class DefaultLine(NamedTuple):
+    """Options of :meth:`fredholm.Domain.line` for calls without a domain."""
+
+    causal: bool = False
+    measure: str = "uniform"
+
+
 class Kernel(nn.Module, NotebookTable, metaclass=Checked):
     r"""A matrix-valued kernel: heads, widths, where it lives, and the forms that integrate it.
 
@@ -71,6 +78,7 @@ class Kernel(nn.Module, NotebookTable, metaclass=Checked):
         rowwise: a query's response follows from its own view of the keys, also where the problem
             has no other queries.
         sums: each key counts by its mass, and no normaliser of the kernel's own divides it away.
+        line: the line that calls without a domain are over.
         forms: the algorithms that may integrate the kernel, best first; see
             :class:`fredholm.forms.Form`. A subclass inherits its base's.
 
@@ -85,6 +93,7 @@ class Kernel(nn.Module, NotebookTable, metaclass=Checked):
     sums = False
     pairwise = False
     rowwise = False
+    line = DefaultLine()
     forms: ClassVar[tuple[type[Form], ...]] = ()
 
     def __init__(self, heads: int, d_in: int, d_out: int | None = None):
@@ -139,7 +148,7 @@ class Kernel(nn.Module, NotebookTable, metaclass=Checked):
 
     def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
         """Return the domain of n points that an operator assumes when it is called without one."""
-        return default_line(n, device=device, dtype=dtype)
+        return default_line(n, **self.line._asdict(), device=device, dtype=dtype)
 
     def small_domain(self) -> Domain:
         """Return a domain of a few points on which the kernel can be tried."""
@@ -529,7 +538,7 @@ APART = _Apart()
 
 def _memo(module: nn.Module) -> Memo | None:
     """Return the cache of a module inside :class:`.inference`, or None."""
-    if module in APART.modules:
+    if torch.compiler.is_compiling() or not MEMOS or module in APART.modules:
         return None
     return MEMOS.get(module)
 
@@ -555,9 +564,6 @@ def prepared(
         >>> first is second
         True
     """
-    # Traced code computes the value where it is used.
-    if torch.compiler.is_compiling() or not MEMOS:
-        return make()
     memo = _memo(module)
     if memo is None or transforms():
         return make()
@@ -589,14 +595,11 @@ def call_with(module: nn.Module, weights: Mapping[str, Tensor], arguments: tuple
 
 def answering(module: nn.Module) -> bool:
     """Whether a module is inside :class:`.inference`, where :func:`prepared` caches results."""
-    if torch.compiler.is_compiling() or not MEMOS:
-        return False
     return _memo(module) is not None and not transforms()
 
 
 def check_inference(module: nn.Module) -> None:
     """Raise InferenceError where a module inside :class:`.inference` is trained."""
-    if MEMOS and not torch.compiler.is_compiling():
-        memo = _memo(module)
-        if memo is not None:
-            memo.check()
+    memo = _memo(module)
+    if memo is not None:
+        memo.check()

@@ -274,6 +274,22 @@ def refuse_dropout(module: nn.Module, rate: float) -> None:
         )
 
 
+def refuse_unless(
+    module: nn.Module, expected: dict[str, Any], options: object | None = None
+) -> None:
+    """Raise ConversionError where a layer has another value of an option than is understood.
+
+    Args:
+        module: the layer.
+        expected: values by the names of options.
+        options: has them as attributes, where the layer does not.
+    """
+    for name, value in expected.items():
+        got = getattr(options or module, name)
+        if got != value:
+            raise refuse(module, f"{name}={got!r}", f"{name}={value!r}")
+
+
 def refuse(module: nn.Module, option: str, supported: str) -> ConversionError:
     """Return the error of a conversion that does not understand an option of a layer.
 

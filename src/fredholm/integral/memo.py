@@ -143,7 +143,7 @@ class Memo:
         contexts: number of open :class:`inference` contexts around the module; they may nest.
         was_training: whether the module was in training mode when it entered a context.
         entries: lists of values by name and autocast dtype. A list has one value for each set of
-            positions, the newest first, and at most :data:`GRIDS` of them.
+            positions, the last used first, and at most :data:`GRIDS` of them.
         tables: its modules' tables of parameters, buffers and submodules; None before the first
             call, which sets all attributes that describe the weights.
     """
@@ -175,18 +175,22 @@ class Memo:
     def get(self, name: Hashable, make: Callable[[], Value], of: Sequence[Tensor]) -> Value:
         """Return the value of ``make`` at the first call with this name and these tensors."""
         self.check()
-        entries = self.entries.setdefault((name, self.autocast()), [])
-        for sources, value in entries:
-            if all(source.equals(x) for source, x in zip(sources, of)):
-                return value
+        key = (name, self.autocast())
+        # Threads share a memo: a list is replaced, never changed.
+        entries = self.entries.get(key, [])
+        for entry in entries:
+            if all(source.equals(x) for source, x in zip(entry.sources, of)):
+                if entry is not entries[0]:
+                    self.entries[key] = [entry, *(other for other in entries if other is not entry)]
+                return entry.value
 
         # In inference mode the value would be a tensor that autograd refuses later.
         with torch.inference_mode(False), torch.no_grad():
             value = make()
         # Fake tensors and tensors of torch.func are of the present call alone.
         if all(type(x) is Tensor or type(x) is nn.Parameter for x in _parts(value)):
-            entries.insert(0, Entry(tuple(Source(x) for x in of), value))
-            del entries[GRIDS:]
+            entry = Entry(tuple(Source(x) for x in of), value)
+            self.entries[key] = [entry, *entries][:GRIDS]
         return value
 
     def check(self) -> None:

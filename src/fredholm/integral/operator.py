@@ -186,9 +186,7 @@ class IntegralOperator(nn.Module, NotebookTable, metaclass=Checked):
             >>> problem.uy.shape, problem.y.shape
             (torch.Size([3, 1, 5, 8]), torch.Size([1, 5, 1]))
         """
-        if isinstance(domain, Domain):
-            domain.refuse_shards("the definition")
-        return self._problem(u, domain, query, query_domain).dense()
+        return self._rows_of_problem(u, domain, query, query_domain, None)
 
     def _rows_of_problem(self, u, domain, query, query_domain, rows: Rows) -> Problem:
         """Return the problem of some queries with all their pairs written out.

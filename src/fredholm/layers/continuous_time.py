@@ -10,9 +10,16 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..domain import Domain, default_line
 from ..errors import DomainError
-from ..integral import CausalTransition, Layout, MatrixKernel, Point, Problem, with_offset
+from ..integral import (
+    CausalTransition,
+    DefaultLine,
+    Layout,
+    MatrixKernel,
+    Point,
+    Problem,
+    with_offset,
+)
 from ..integral.capabilities import LagTaps, StateScan
 from ..integral.features import weighed
 from ..ops.backend import full_precision
@@ -59,6 +66,7 @@ class ContinuousStateSpaceKernel(MatrixKernel, LagTaps, StateScan, CausalTransit
     """
 
     reads_query = False
+    line = DefaultLine(causal=True, measure="spacing")
     sums = True
     skips_padding = False
 
@@ -86,9 +94,6 @@ class ContinuousStateSpaceKernel(MatrixKernel, LagTaps, StateScan, CausalTransit
         if layout.causal and layout.cross:
             return
         check_sequence(self, layout)
-
-    def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
-        return default_line(n, causal=True, measure="spacing", device=device, dtype=dtype)
 
     def regular(self, layout: Layout) -> bool:
         on_grid = layout.grid is not None and len(layout.grid) == 1

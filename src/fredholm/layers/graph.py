@@ -11,12 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..domain import Domain, default_line
+from ..domain import Domain
 from ..edges import Edges
 from ..errors import ConversionError, DomainError, OptionError, suggest
 from ..forms.neighbourhoods.general import has_no_values, shape_alone
 from ..forms.neighbourhoods.sums import sum_over_neighbours
 from ..integral import (
+    DefaultLine,
     Exact,
     Facts,
     Form,
@@ -27,7 +28,7 @@ from ..integral import (
     WeightedKernel,
     with_offset,
 )
-from ..integral.conversion import refuse, register_converter
+from ..integral.conversion import refuse, refuse_unless, register_converter
 from ..integral.sharing import own_parameter
 from ..ops.backend import at_least_single, cast
 from ..registry import qualified_name
@@ -107,6 +108,7 @@ class AdjacencyKernel(WeightedKernel):
 
     forms = (NeighbourDegrees, *WeightedKernel.forms)
     whole = True
+    line = DefaultLine(measure="counting")
     reads_query = False
     sums = True
 
@@ -134,9 +136,6 @@ class AdjacencyKernel(WeightedKernel):
                 "expected one process for weights by the degrees of both ends, got edges in "
                 "shards: a rank knows the degrees of its own points alone"
             )
-
-    def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
-        return default_line(n, measure="counting", device=device, dtype=dtype)
 
     def value_map(self) -> Tensor:
         return self.value[None]
@@ -216,8 +215,6 @@ def sample_and_aggregate(module: nn.Module) -> IntegralOperator:
     map of the node itself is the pointwise term W.
     """
     layer: Any = module
-    if not isinstance(layer.in_channels, int):
-        raise refuse(layer, f"in_channels={layer.in_channels}", "one width for sources and targets")
     expected = {"normalize": False, "project": False, "flow": "source_to_target"}
     check_layer(layer, expected, aggregations=("MeanAggregation", "SumAggregation"))
     mean = type(layer.aggr_module).__name__ == "MeanAggregation"
@@ -243,9 +240,9 @@ def check_layer(
     layer: Any, expected: dict[str, Any], aggregations: tuple[str, ...] = ("SumAggregation",)
 ) -> None:
     """Raise ConversionError unless the options are as expected."""
-    for option, value in expected.items():
-        if getattr(layer, option) != value:
-            raise refuse(layer, f"{option}={getattr(layer, option)!r}", f"{option}={value!r}")
+    if not isinstance(layer.in_channels, int):
+        raise refuse(layer, f"in_channels={layer.in_channels}", "one width for sources and targets")
+    refuse_unless(layer, expected)
     if type(layer.aggr_module).__name__ not in aggregations:
         known = " or ".join(name.removesuffix("Aggregation").lower() for name in aggregations)
         raise refuse(layer, f"aggr={layer.aggr!r}", f"aggr={known!r}")

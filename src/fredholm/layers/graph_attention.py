@@ -59,8 +59,6 @@ class AdditiveAttentionKernel(AdditiveScoresKernel):
         [1.0, 0.0, 0.0]
     """
 
-    whole = True
-
     def __init__(
         self,
         value: Tensor,
@@ -72,26 +70,17 @@ class AdditiveAttentionKernel(AdditiveScoresKernel):
         slope: float = 0.2,
         dropout: float = 0.0,
     ):
-        width, dim = value.shape
+        width = value.shape[0]
         for name, x in (("query", query), ("key", key)):
             if x.numel() != width or width % heads:
                 raise OptionError(
                     f"{name}: expected {width} numbers for {heads} heads, as many as rows of "
                     f"value and a multiple of the heads, got {x.numel()}"
                 )
-        super().__init__(heads, dim, width // heads)
-        self.slope = slope
-        self.dropout = dropout
-        self.value = own_parameter(value)
+        super().__init__(value, heads, slope, dropout)
         self.query = own_parameter(query)
         self.key = own_parameter(key)
         self.bias = own_bias(bias)
-
-    def value_map(self) -> Tensor:
-        return self.value.unflatten(0, (self.heads, self.d_out))
-
-    def offset(self, problem: Problem) -> Tensor | None:
-        return bias_offset(self.bias, self)
 
     def score_ends(self, problem: Problem) -> ScoreEnds:
         check_dropout(self.training, self.dropout)
@@ -159,8 +148,6 @@ class DynamicAttentionKernel(AdditiveScoresKernel):
         [1.0, 0.0, 0.0]
     """
 
-    whole = True
-
     def __init__(
         self,
         value: Tensor,
@@ -174,28 +161,22 @@ class DynamicAttentionKernel(AdditiveScoresKernel):
         slope: float = 0.2,
         dropout: float = 0.0,
     ):
-        width, dim = value.shape
+        width = value.shape[0]
         if query.shape != value.shape or score.numel() != width or width % heads:
             sizes = f"{tuple(value.shape)}, {tuple(query.shape)} and {tuple(score.shape)}"
             raise OptionError(
                 "expected value and query (H · d_out, dim) and score (H, d_out), got "
                 f"{sizes} for {heads} heads"
             )
-        super().__init__(heads, dim, width // heads)
-        self.slope = slope
-        self.dropout = dropout
-        self.value = own_parameter(value)
+        super().__init__(value, heads, slope, dropout)
         self.query = own_parameter(query)
         self.score = own_parameter(score)
         self.value_bias = own_bias(value_bias)
         self.query_bias = own_bias(query_bias)
         self.bias = own_bias(bias)
 
-    def value_map(self) -> Tensor:
-        return self.value.unflatten(0, (self.heads, self.d_out))
-
     def offset(self, problem: Problem) -> Tensor | None:
-        out = bias_offset(self.bias, self)
+        out = super().offset(problem)
         value = bias_offset(self.value_bias, self)
         if value is None:
             return out
@@ -274,8 +255,6 @@ def dynamic_graph_attention(module: nn.Module) -> IntegralOperator:
 
 
 def _check(layer: Any) -> None:
-    if not isinstance(layer.in_channels, int):
-        raise refuse(layer, f"in_channels={layer.in_channels}", "one width for sources and targets")
     if layer.heads > 1 and not layer.concat:
         raise refuse(layer, "concat=False", "concat=True")
     check_layer(layer, {"edge_dim": None, "residual": False, "flow": "source_to_target"})

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ..domain import Domain
 from ..families.softmax.kernel import SoftmaxKernel
 from ..integral import IntegralOperator
-from ..integral.conversion import refuse, refuse_dropout, register_converter
+from ..integral.conversion import refuse, refuse_dropout, refuse_unless, register_converter
 from ..integral.projections import TransposedLinear
 from ..registry import qualified_name
 from .multihead_attention import linear, refuse_hooks
@@ -186,10 +186,7 @@ def bart_attention(module: Any) -> IntegralOperator:
 @register_converter("transformers.models.gpt2.modeling_gpt2.GPT2Attention", call=call_first)
 def gpt2_attention(module: Any) -> IntegralOperator:
     """Convert GPT-2's causal attention: one packed layer, weights stored as (in, out)."""
-    if module.is_cross_attention:
-        raise refuse(module, "is_cross_attention=True", "is_cross_attention=False")
-    if module.reorder_and_upcast_attn:
-        raise refuse(module, "reorder_and_upcast_attn=True", "reorder_and_upcast_attn=False")
+    refuse_unless(module, {"is_cross_attention": False, "reorder_and_upcast_attn": False})
     _check_backend(module)
     # One rate stands for both: any above zero is refused in training.
     dropout = max(module.attn_dropout.p, module.resid_dropout.p)

@@ -8,10 +8,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..domain import Domain, default_line
 from ..errors import DomainError
 from ..integral import (
     CausalTransition,
+    DefaultLine,
     IntegralOperator,
     Layout,
     MatrixKernel,
@@ -52,6 +52,7 @@ class PointwiseKernel(MatrixKernel, OwnForm, CausalTransition):
     """
 
     reads_query = False
+    line = DefaultLine(measure="counting")
     sums = True
     forms = OWN_FIRST
 
@@ -68,9 +69,6 @@ class PointwiseKernel(MatrixKernel, OwnForm, CausalTransition):
             raise DomainError(
                 "PointwiseKernel takes no pairs in an order; build the domain with causal=False"
             )
-
-    def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
-        return default_line(n, measure="counting", device=device, dtype=dtype)
 
     def matrix(self, problem: Problem) -> Tensor:
         batch, _, n, _ = problem.uy.shape

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..errors import ShapeError
 from ..integral import IntegralOperator, Point, Problem, prepared
-from ..integral.conversion import refuse, register_converter
+from ..integral.conversion import refuse, refuse_unless, register_converter
 from ..ops.backend import full_precision
 from ..ops.scan import reorder, scan
 from .selective import TrajectoryKernel, packed, selective_matrix
@@ -232,11 +232,7 @@ def from_transformers(module: nn.Module) -> IntegralOperator:
 @register_converter("mambapy.mamba.MambaBlock")
 def from_mambapy(module: nn.Module) -> IntegralOperator:
     """Convert mamba.py's block, in either of its scan modes."""
-    options: Any = module.config
-    if options.inner_layernorms:
-        raise refuse(module, "inner_layernorms=True", "inner_layernorms=False")
-    if options.use_cuda:
-        raise refuse(module, "use_cuda=True", "use_cuda=False")
+    refuse_unless(module, {"inner_layernorms": False, "use_cuda": False}, module.config)
     return _operator(module)
 
 

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from ..domain import Domain
 from ..families.softmax.kernel import SoftmaxKernel
 from ..integral import IntegralOperator
-from ..integral.conversion import refuse, refuse_dropout, register_converter
+from ..integral.conversion import refuse, refuse_dropout, refuse_unless, register_converter
 from .parts import bind
 
 
-def _call(layer: nn.MultiheadAttention, u: Tensor, domain: Domain) -> Tensor:
-    """Call self attention on (B, N, dim)."""
+def call_multihead(layer: Any, u: Tensor, domain: Domain | None = None) -> Tensor:
+    """Call self attention on (B, N, dim), whatever the layer's layout."""
     if layer.batch_first:
         return layer(u, u, u, need_weights=False)[0]
     u = u.transpose(0, 1)
     return layer(u, u, u, need_weights=False)[0].transpose(0, 1)
 
 
-@register_converter("torch.nn.modules.activation.MultiheadAttention", call=_call)
+@register_converter("torch.nn.modules.activation.MultiheadAttention", call=call_multihead)
 def multihead_attention(module: nn.MultiheadAttention) -> IntegralOperator:
     r"""Convert multi-head attention, self or cross, on (B, N, dim) whatever the module's
     ``batch_first``.
@@ -37,8 +39,7 @@ def multihead_attention(module: nn.MultiheadAttention) -> IntegralOperator:
     """
     if module.bias_k is not None or module.bias_v is not None:
         raise refuse(module, "add_bias_kv=True", "add_bias_kv=False")
-    if module.add_zero_attn:
-        raise refuse(module, "add_zero_attn=True", "add_zero_attn=False")
+    refuse_unless(module, {"add_zero_attn": False})
     if module.in_proj_weight is None:
         option = f"kdim={module.kdim}, vdim={module.vdim}"
         need = "keys and values of the queries' width, kdim=vdim=None; embed_dim is "

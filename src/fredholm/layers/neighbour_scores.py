@@ -20,6 +20,8 @@ from ..forms.neighbourhoods.attention import (
 )
 from ..forms.neighbourhoods.general import has_no_values, shape_alone
 from ..integral import Exact, Facts, Form, Kernel, Problem, WeightedKernel, with_offset
+from ..integral.sharing import own_parameter
+from .parts import bias_offset
 
 
 class ScoreEnds(NamedTuple):
@@ -120,13 +122,30 @@ class NeighbourScores(Form):
 class AdditiveScoresKernel(WeightedKernel):
     """Base of attention whose scores are activated sums of a query's and a key's projection.
 
-    Attributes:
+    Args:
+        value: V, (H · d_out, dim).
+        heads: H.
         slope: of the leaky ReLU where its argument is negative.
+        dropout: of a converted layer.
     """
 
     forms = (NeighbourScores, *WeightedKernel.forms)
     rowwise = True
-    slope: float
+    whole = True
+    bias: Tensor | None
+
+    def __init__(self, value: Tensor, heads: int, slope: float, dropout: float):
+        width, dim = value.shape
+        super().__init__(heads, dim, width // heads)
+        self.slope = slope
+        self.dropout = dropout
+        self.value = own_parameter(value)
+
+    def value_map(self) -> Tensor:
+        return self.value.unflatten(0, (self.heads, self.d_out))
+
+    def offset(self, problem: Problem) -> Tensor | None:
+        return bias_offset(self.bias, self)
 
     @abstractmethod
     def score_ends(self, problem: Problem) -> ScoreEnds:

@@ -13,9 +13,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..domain import Domain, default_line
 from ..errors import DomainError, OptionError, require
-from ..integral import IntegralOperator, Layout, MatrixKernel, Problem
+from ..integral import DefaultLine, IntegralOperator, Layout, MatrixKernel, Problem
 from .continuous_time import times_of
 from .parts import bind
 from .time_invariant import as_parameter, check_matrices, check_sequence
@@ -60,6 +59,7 @@ class AffineSystemKernel(MatrixKernel):
     """
 
     reads_query = False
+    line = DefaultLine(causal=True, measure="spacing")
     field: Field
 
     def __init__(
@@ -98,9 +98,6 @@ class AffineSystemKernel(MatrixKernel):
                 f"{type(self).__name__}: expected times shared by the batch, without padding or "
                 "gradient, got others"
             )
-
-    def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
-        return default_line(n, causal=True, measure="spacing", device=device, dtype=dtype)
 
     # --- the definition ---------------------------------------------------------------------------
 

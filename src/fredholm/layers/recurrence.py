@@ -8,6 +8,7 @@ on.
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any
 
 import torch
@@ -143,11 +144,8 @@ class RecurrentKernel(MatrixKernel, OwnForm, CausalTransition):
 
         # From the last layer to the first: its rows are the factors of the layer below.
         for lines in reversed(self._unroll(u, problem.quadrature.valid)):
-            first, *others = zip(lines, rows.split(self.width, -1))
-            line, part = first
-            rows = line.pull(part)
-            for line, part in others:
-                rows = rows + line.pull(part)
+            parts = zip(lines, rows.split(self.width, -1))
+            rows = reduce(torch.add, [line.pull(part) for line, part in parts])
         return rows[:, None]
 
     def offset(self, problem: Problem) -> Tensor | None:

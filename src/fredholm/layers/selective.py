@@ -14,9 +14,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..domain import Domain, default_line
 from ..errors import OptionError, suggest
-from ..integral import CausalTransition, Layout, MatrixKernel, Point, Problem, prepared
+from ..integral import CausalTransition, DefaultLine, Layout, MatrixKernel, Point, Problem, prepared
 from ..integral.capabilities import StateScan
 from ..ops.backend import full_precision
 from ..ops.scan import ranks, reorder, scan
@@ -34,12 +33,10 @@ class TrajectoryKernel(MatrixKernel, StateScan, CausalTransition):
     """
 
     whole = True
+    line = DefaultLine(causal=True, measure="counting")
 
     def check(self, layout: Layout) -> None:
         check_sequence(self, layout, measures=("counting",))
-
-    def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
-        return default_line(n, causal=True, measure="counting", device=device, dtype=dtype)
 
     def scans(self, layout: Layout) -> bool:
         hides_pairs = layout.pairs or layout.cross

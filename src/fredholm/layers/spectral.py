@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..domain import Domain
 from ..errors import DomainError
 from ..integral import IntegralOperator, LatticeKernel, Layout, OwnForm, Problem
-from ..integral.conversion import refuse, register_converter
+from ..integral.conversion import refuse_unless, register_converter
 from ..integral.lattice import call_on_grid, read_grid, write_points
 from ..integral.window import Window
 from .parts import at_queries, bind
@@ -143,9 +143,7 @@ def spectral_convolution(module: nn.Module) -> IntegralOperator:
         "resolution_scaling_factor": None,
         "fno_block_precision": "full",
     }
-    for option, value in expected.items():
-        if getattr(layer, option) != value:
-            raise refuse(module, f"{option}={getattr(layer, option)!r}", f"{option}={value!r}")
+    refuse_unless(module, expected)
     even = tuple(range(layer.order - 1))
     kernel = PeriodicKernel(
         module, layer.in_channels, layer.out_channels, axes=layer.order, even=even

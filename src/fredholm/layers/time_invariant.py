@@ -14,10 +14,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..domain import Domain, default_line
 from ..errors import DomainError, OptionError, ShapeError, suggest
 from ..integral import (
     CausalTransition,
+    DefaultLine,
     IntegralOperator,
     Kernel,
     Layout,
@@ -69,6 +69,7 @@ class TimeInvariantKernel(MatrixKernel, LagTaps, StateScan, CausalTransition):
     """
 
     reads_query = False
+    line = DefaultLine(causal=True, measure="counting")
     sums = True
     skips_padding = True
 
@@ -104,9 +105,6 @@ class TimeInvariantKernel(MatrixKernel, LagTaps, StateScan, CausalTransition):
 
     def check(self, layout: Layout) -> None:
         check_sequence(self, layout)
-
-    def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
-        return default_line(n, causal=True, measure="counting", device=device, dtype=dtype)
 
     def regular(self, layout: Layout) -> bool:
         return layout.causal and not (layout.pairs or layout.cross)

@@ -27,12 +27,18 @@ from transformers.models.auto import modeling_auto
 from transformers.utils.hub import cached_file
 
 from ..errors import CheckpointError, ConversionError, OptionError
-from ..files import digest_json, write_json, write_text
+from ..files import digest_json, read_json, write_text
 from ..integral import inference
 from ..registry import qualified_name
 from ..tensor_files import read_tensors, write_tensors
 from .card import CODE, code_file, model_card
-from .description import ADAPTER, FIX, check_classes, describe, read_json, sealed
+from .description import (
+    ADAPTER,
+    FIX,
+    check_classes,
+    describe,
+    write_description,
+)
 from .hub import push_folder
 from .interface import MIXED, NAME, SLOT
 from .replace import restore
@@ -355,8 +361,8 @@ class LinearModel:
         write_card(this, folder, lines)
         kind, facts = this.source_class, this.config.linear_attention
         described = {"ecosystem": "transformers", "class": qualified_name(kind)}
-        described |= facts | {"configuration": digest_json(read_json(folder / "config.json"))}
-        write_json(folder / ADAPTER, sealed(described))
+        described |= facts | {"configuration": digest_json(read_json(folder / "config.json", FIX))}
+        write_description(folder, described)
         if push_to_hub:
             push_folder(folder, pushed.pop("repo_id", folder.name), **pushed)
 
@@ -510,8 +516,11 @@ def check_configuration(folder: Path) -> None:
     """
     if not (folder / ADAPTER).is_file():
         return
-    saved = read_json(folder / ADAPTER)
-    if saved.get("configuration") not in (None, digest_json(read_json(folder / "config.json"))):
+    saved = read_json(folder / ADAPTER, FIX)
+    if saved.get("configuration") not in (
+        None,
+        digest_json(read_json(folder / "config.json", FIX)),
+    ):
         raise CheckpointError(
             f"{folder / 'config.json'} is not as it was saved (it does not match its checksum in "
             f"{ADAPTER}); {FIX}"

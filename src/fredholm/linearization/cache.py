@@ -199,12 +199,12 @@ class LinearState(CacheLayerMixin):
             self._watch(mask, valid, query.shape[2])
         self.length += query.shape[2]
         if isinstance(heads, LinearHeads):
-            return self._advance(heads, query, key, value, valid, scale)
+            return self._advance(heads, query, Tokens(key, value, valid), scale)
         heads.check(query, key)
 
         # Some groups keep softmax: their keys and values of all tokens lie beside the state.
-        points = heads.points(query, key, value, False)
-        out = self._advance(heads.linear, *points, valid, scale)
+        q, k, v = heads.points(query, key, value, False)
+        out = self._advance(heads.linear, q, Tokens(k, v, valid), scale)
         past = {name: x for name, x in self._tensors().items() if name in KEPT}
         points = heads.points(query, clean(key, valid), clean(value, valid), True)
         beside, past = heads.advance_kept(*points, valid, past, heads.factor(scale))
@@ -212,13 +212,7 @@ class LinearState(CacheLayerMixin):
         return heads.joined(out, beside)
 
     def _advance(
-        self,
-        heads: LinearHeads,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        valid: Tensor | None,
-        scale: float | None,
+        self, heads: LinearHeads, query: Tensor, new: Tokens, scale: float | None
     ) -> Tensor:
         """Return the linear groups' part of :meth:`advance`. Where the past is recorded, note the
         last tokens.
@@ -230,21 +224,20 @@ class LinearState(CacheLayerMixin):
         self.replays = False
         if not self.record_past:
             self.past = None
-            return self._advance_plainly(heads, query, key, value, valid, scale)
+            return self._advance_plainly(heads, query, new, scale)
 
         # Of a long stretch only the last ``limit`` tokens can be removed: those before go into the
         # state for good, and the past begins behind them.
         limit = max(heads.window or 0, PENDING)
-        new = Tokens(key, value, valid)
         outs = []
         before = max(0, new.count - limit)
         if before:
             first = new.part(slice(0, before))
-            outs.append(self._advance_plainly(heads, query[:, :, :before], *first, scale))
+            outs.append(self._advance_plainly(heads, query[:, :, :before], first, scale))
         if before or self.past is None:
             self.past = Past(self._linear_memory(), limit)
         new = new.part(slice(before, None))
-        outs.append(self._advance_plainly(heads, query[:, :, before:], *new, scale))
+        outs.append(self._advance_plainly(heads, query[:, :, before:], new, scale))
         self.past.add(heads, new, scale)
         if len(outs) == 1:
             return outs[0]
@@ -255,33 +248,27 @@ class LinearState(CacheLayerMixin):
         return {name: x.clone() for name, x in self.memory().items() if name not in KEPT}
 
     def _advance_plainly(
-        self,
-        heads: LinearHeads,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        valid: Tensor | None,
-        scale: float | None,
+        self, heads: LinearHeads, query: Tensor, new: Tokens, scale: float | None
     ) -> Tensor:
         """Add tokens to the state without noting them; a single token in place, where it can be."""
         memory = {name: x for name, x in self._tensors().items() if name not in KEPT}
-        stays = not heads.store or self._stays_in_store(heads, valid)
-        if stays and steps_in_place(heads, query, key, memory):
+        stays = not heads.store or self._stays_in_store(heads, new.valid)
+        if stays and steps_in_place(heads, query, new.key, memory):
             slot = self.first + self.oldest
             left = None
             if heads.store and heads.window is not None and self.behind_sinks is not None:
                 self.behind_sinks += 1
                 left = self.behind_sinks - heads.window
-            out = step(heads, query, key, value, valid, memory, slot, scale=scale, left=left)
+            out = step(heads, query, *new, memory, slot, scale=scale, left=left)
             # A hidden token takes no place in the window, whose oldest one then stays.
             moved: int | Tensor = 1
-            if valid is not None and heads.window is not None:
-                moved = valid[:, 0].long()
+            if new.valid is not None and heads.window is not None:
+                moved = new.valid[:, 0].long()
             self.oldest = (self.oldest + moved) % (heads.window or 1)
             return out
 
         memory = {name: x for name, x in self.memory().items() if name not in KEPT}
-        out, memory = advance(heads, query, key, value, valid, memory, scale=scale)
+        out, memory = advance(heads, query, *new, memory, scale=scale)
         self.device = query.device
         self.dtype = memory["moment"].dtype
         # Clones: a view of a tensor of the whole stretch would keep all of that in memory.

@@ -9,9 +9,8 @@ from typing import Any
 from torch import nn
 
 from ..errors import CheckpointError, ConversionError
-from ..files import check_format, digest_json, storing
+from ..files import check_format, sealed, unsealed, write_json
 from ..integral.code_path import LIBRARIES
-from ..tensor_files import CHECKSUM
 from .interface import SLOT
 from .replaced import Layer
 
@@ -31,10 +30,9 @@ def describe(layer: Layer) -> dict[str, Any]:
     return {name: getattr(layer, name) for name in FIELDS}
 
 
-def sealed(description: dict[str, Any]) -> dict[str, Any]:
-    """Return a description with its format and its own checksum."""
-    whole = {"format": FORMAT, **description}
-    return whole | {CHECKSUM: digest_json(whole)}
+def write_description(folder: Path, description: dict[str, Any]) -> None:
+    """Write a description into a folder, with its format and checksum."""
+    write_json(folder / ADAPTER, sealed({"format": FORMAT, **description}))
 
 
 def read_description(folder: Path) -> dict[str, Any]:
@@ -73,13 +71,7 @@ def read_description(folder: Path) -> dict[str, Any]:
             f"what is written there; {FIX}"
         )
     # A user who changed the file on purpose removed its checksum, as the error below suggests.
-    expected = result.pop(CHECKSUM, None)
-    if expected is not None and digest_json(result) != expected:
-        raise CheckpointError(
-            f"{path} is not as it was saved (its content does not match its checksum); {FIX}, or "
-            f"remove its line {CHECKSUM!r} if the change was meant"
-        )
-    return result
+    return unsealed(path, result)
 
 
 def check_classes(model: nn.Module, source: type) -> None:
@@ -101,17 +93,3 @@ def check_classes(model: nn.Module, source: type) -> None:
                 f"torch or transformers (an adapter?), and loading {source.__name__} from its "
                 "folder would not bring it back; merge it into the weights first"
             )
-
-
-def read_json(path: Path) -> Any:
-    """Return the content of a JSON file.
-
-    Raises:
-        CheckpointError: the file is not valid JSON in UTF-8.
-        StorageError: the file is missing or cannot be read.
-    """
-    with storing(path):
-        try:
-            return json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:  # a JSONDecodeError or a UnicodeDecodeError
-            raise CheckpointError(f"{path} is no JSON ({error}); {FIX}") from error

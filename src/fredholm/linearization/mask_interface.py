@@ -15,26 +15,20 @@ from transformers import masking_utils
 from ..errors import ConversionError
 
 
-def padding_mask(
-    batch_size: int,
-    q_length: int,
-    kv_length: int,
-    q_offset: Any = 0,
-    kv_offset: Any = 0,
-    mask_function: Callable[..., Any] | None = None,
-    attention_mask: Tensor | None = None,
-    **options: Any,
-) -> Tensor | None:
+def padding_mask(*sizes: Any, **options: Any) -> Tensor | None:
     """Return the mask of an attention that the library asks for: padding alone, (B, Nk), or None,
     where order and padding decide everything; else pairs, (B, 1, Nq, Nk).
+
+    Args:
+        sizes, options: of :func:`any_mask`; the library names all of them.
 
     Raises:
         ConversionError: a mask of another kind than causal or none: windows, packed sequences,
             blocks.
     """
-    if _plain(mask_function) is None:
+    if _plain(options.get("mask_function")) is None:
         advice = "Give it padded sequences, or keep its softmax"
-        if torch.compiler.is_compiling() and attention_mask is None:
+        if torch.compiler.is_compiling() and options.get("attention_mask") is None:
             # transformers cannot read the values of positions while it is traced.
             advice = (
                 "While it is traced, a call without attention_mask counts as packed: pass one, "
@@ -44,8 +38,7 @@ def padding_mask(
             "this model asks for a mask that is neither causal nor none (a sliding window, chunks, "
             f"packed sequences); linear attention keeps no pairs to mask. {advice}"
         )
-    sizes = (batch_size, q_length, kv_length, q_offset, kv_offset)
-    return any_mask(*sizes, mask_function, attention_mask, **options)
+    return any_mask(*sizes, **options)
 
 
 def any_mask(

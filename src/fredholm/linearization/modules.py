@@ -20,6 +20,7 @@ from ..integral.code_path import check_path
 from ..integral.conversion import as_operator
 from ..integral.multihead import MultiheadAdapter
 from ..integral.probe import probe as compare
+from ..layers.multihead_attention import call_multihead
 from ..models import Model
 from .graph_heads import GRAPHS, graph_options
 from .heads import CONVERSION_OPTIONS
@@ -153,17 +154,12 @@ def _verify(source: nn.Module, holder: nn.Module, part: LinearizedOperator) -> N
     Raises:
         ConversionError: outputs or input gradients differ.
     """
-    is_multihead = isinstance(source, nn.MultiheadAttention)
 
     def call(module: nn.Module, u: Tensor) -> Tensor:
         """Return the self-attention of ``module`` on u, (B, N, d)."""
-        if not is_multihead:
-            return module(u)
-        if source.batch_first:
-            return module(u, u, u, need_weights=False)[0]
-
-        u = u.transpose(0, 1)
-        return module(u, u, u, need_weights=False)[0].transpose(0, 1)
+        if isinstance(source, nn.MultiheadAttention):
+            return call_multihead(module, u)
+        return module(u)
 
     part.mode = "softmax"
     try:

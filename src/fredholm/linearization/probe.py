@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ..errors import ConversionError
 from ..integral.code_path import LIBRARIES, check_path
 from ..integral.probe import probe as compare
+from ..modes import evaluating
 from .interface import (
     MIXED,
     SLOT,
@@ -85,14 +86,14 @@ def probe(model: Any, inputs: dict[str, Any] | None = None, *, keep_refused: boo
         inputs = small_call(model)
     names = {id(module): name for name, module in model.named_modules()}
     before = implementations(model)
-    modes = {m: m.training for m in model.modules()}
     shapes: list[tuple[int, ...]] = []
-    try:
-        with implementation(model, MIXED), recorded() as calls, _embedded(model, None, shapes):
-            _call(model.eval(), inputs, given)
-    finally:
-        for module, training in modes.items():
-            module.training = training
+    with (
+        evaluating(model),
+        implementation(model, MIXED),
+        recorded() as calls,
+        _embedded(model, None, shapes),
+    ):
+        _call(model, inputs, given)
 
     # One call per module, under the module's name, in the order of the first calls.
     result: dict[str, Call] = {}
@@ -289,7 +290,6 @@ def verify(model: Any, probed: Probe) -> None:
     Raises:
         ConversionError: they differ.
     """
-    modes = {module: module.training for module in model.modules()}
     real = _real_input(model, probed.inputs) is not None
 
     def run(u: Tensor) -> Tensor:
@@ -311,11 +311,8 @@ def verify(model: Any, probed: Probe) -> None:
         "a model that does something else with its attention cannot be converted; give other "
         "inputs={...}, or probe=False"
     )
-    try:
-        compare(model.eval(), original, run, probed.shape or (1,), advice=advice)
-    finally:
-        for module, training in modes.items():
-            module.training = training
+    with evaluating(model):
+        compare(model, original, run, probed.shape or (1,), advice=advice)
 
 
 @contextmanager
@@ -350,11 +347,8 @@ def _embedded(model: Any, u: Tensor | None, shapes: list[tuple[int, ...]]) -> It
     if not isinstance(embedding, nn.Module):
         yield
         return
-    handle = embedding.register_forward_hook(replaced)
-    try:
+    with embedding.register_forward_hook(replaced):
         yield
-    finally:
-        handle.remove()
 
 
 def _numbers(output: Any) -> Tensor:

@@ -142,26 +142,15 @@ def replace_attention(
                 keep=keep,
             )
             return _transformers(model, request)
-        if keep is not None:
-            raise ConversionError(
-                f"expected keep={keep!r} with causal layers of transformers, got "
-                f"{type(model).__name__}; leave keep out"
-            )
+        causal: dict[str, Any] = {"keep": keep, "decay": decay, "store": store or None}
         if sinks not in (AUTO, 0):
-            raise ConversionError(
-                f"expected sinks={sinks} with causal layers of transformers, got "
-                f"{type(model).__name__}; leave sinks out"
-            )
-        if store:
-            raise ConversionError(
-                f"expected store={store} with causal layers of transformers, got "
-                f"{type(model).__name__}; leave store out"
-            )
-        if decay is not None:
-            raise ConversionError(
-                f"expected decay={decay!r} with causal layers of transformers, got "
-                f"{type(model).__name__}; leave decay out"
-            )
+            causal["sinks"] = sinks
+        for name, value in causal.items():
+            if value is not None:
+                raise ConversionError(
+                    f"expected {name}={value!r} with causal layers of transformers, got "
+                    f"{type(model).__name__}; leave {name} out"
+                )
         if softmax.window is not None and window != AUTO:
             raise ConversionError(
                 f"window={window} is of causal layers of transformers, got {type(model).__name__}; "

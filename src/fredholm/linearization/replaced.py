@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 from torch import Tensor, nn
 
 from ..errors import CheckpointError, ConversionError, OptionError
+from ..tensor_files import misfits
 from .divergence import ExactDivergence, Noted
 from .graph_heads import GRAPHS
 
@@ -196,29 +197,19 @@ class Replaced:
         Raises:
             CheckpointError: tensors that are missing, unknown or of other shapes.
         """
-        state = self.model.state_dict()
         maps_only = self.ecosystem == "transformers"
         if maps_only:
             expected = self.new_tensors()
         else:
-            expected = state
+            expected = self.model.state_dict()
             tensors = dict(tensors)
             for alias, first in self.repeated().items():
                 if first in tensors:
                     tensors[alias] = tensors[first]
 
-        missing = sorted(expected.keys() - tensors.keys())
-        unknown = sorted(tensors.keys() - expected.keys())
-        wrong = [
-            f"{name} {tuple(tensors[name].shape)} for {tuple(state[name].shape)}"
-            for name in expected.keys() & tensors.keys()
-            if tensors[name].shape != state[name].shape
-        ]
-        if missing or unknown or wrong:
-            raise CheckpointError(
-                f"{folder}: the maps do not fit: missing {missing}, unknown {unknown}, shapes "
-                f"{wrong}"
-            )
+        faults = misfits(expected, tensors)
+        if faults:
+            raise CheckpointError(f"{folder}: the maps do not fit: {faults}")
         self.model.load_state_dict(tensors, strict=not maps_only)
 
     @property

@@ -12,11 +12,11 @@ from safetensors import SafetensorError
 from torch import nn
 
 from ..errors import CheckpointError, ConversionError, FredholmError, require
-from ..files import storing, write_json
+from ..files import read_json, storing
 from ..models.pretrained import from_pretrained, save_pretrained
 from ..registry import qualified_name
 from ..tensor_files import read_tensors, write_tensors
-from .description import ADAPTER, FIX, describe, read_description, read_json, sealed
+from .description import FIX, describe, read_description, write_description
 from .replace import replace_attention
 from .replaced import Replaced
 from .transformers_folder import load_local
@@ -74,7 +74,7 @@ def save_linearized(
         "refused": replaced.refused,
         **replaced.extra,
     }
-    write_json(folder / ADAPTER, sealed(description))
+    write_description(folder, description)
     return folder
 
 
@@ -125,7 +125,7 @@ def _load_transformers(folder: Path, kind: Any, given: Any) -> Any:
     config = None
     if given is not None:
         # A user's own class, which may have a configuration of its own.
-        saved = read_json(folder / "config.json")
+        saved = read_json(folder / "config.json", FIX)
         facts = {"linear_attention": saved["linear_attention"]}
         config = linear_config(type(given.config)).from_dict(saved["source"] | facts)
     with _reading(folder):

@@ -132,12 +132,9 @@ def smaller_from(
     sizes = (states, features, width, groups, state_bytes, cache_bytes)
     if min(sizes) < 1:
         raise OptionError(f"heads, features, widths and bytes are at least 1, got {sizes}")
-    if window < 0:
-        raise OptionError(f"a window is a number of tokens or 0, got {window}")
-    if sinks < 0:
-        raise OptionError(f"expected sinks as a number of tokens or 0, got {sinks}")
-    if store < 0:
-        raise OptionError(f"expected store as a number of tokens or 0, got {store}")
+    for name, tokens in (("window", window), ("sinks", sinks), ("store", store)):
+        if tokens < 0:
+            raise OptionError(f"expected {name} as a number of tokens or 0, got {tokens}")
     near = window + sinks
     numbers = states * (features * (width + 1) + int(exponential)) + near
     if decay:

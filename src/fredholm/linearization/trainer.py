@@ -11,7 +11,7 @@ from typing import Any
 import transformers
 
 from ..errors import CheckpointError
-from ..tensor_files import read_tensors
+from ..tensor_files import misfits, read_tensors
 from .auto import WEIGHTS
 from .description import FIX
 
@@ -53,16 +53,12 @@ def read_into(model: Any, path: Path) -> None:
     """
     tensors = read_tensors(path, FIX)
     own = model.state_dict(keep_vars=True)
-    common = tensors.keys() & own.keys()
 
     # A tied weight has several names in the model, one of which is in the file.
-    given = {id(own[name]) for name in common}
-    faults = {
-        "missing": sorted(name for name, x in own.items() if id(x) not in given),
-        "unknown": sorted(tensors.keys() - own.keys()),
-        "of another shape": sorted(x for x in common if tensors[x].shape != own[x].shape),
-    }
-    if any(faults.values()):
+    given = {id(x) for name, x in own.items() if name in tensors}
+    wanted = {name: x for name, x in own.items() if name in tensors or id(x) not in given}
+    faults = misfits(wanted, tensors)
+    if faults:
         raise CheckpointError(
             f"{path}: the weights do not fit {type(model).__name__}: {faults}; the checkpoint is "
             "of another model"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError, TrustError, require
+from ..files import read_json
 
 
 def load_local(kind: Any, folder: str | Path, **options: Any) -> Any:
@@ -79,10 +79,7 @@ def refuse_pointers(folder: Path) -> None:
 
 
 def _json_of(file: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{file}: expected JSON, got {error}; copy it again") from error
+    found = read_json(file, "copy it again")
     if isinstance(found, dict):
         return found
     return {}
@@ -95,7 +92,7 @@ def picture_scale(folder: str | Path) -> dict[str, Any]:
     which they are cut.
 
     Raises:
-        CheckpointError: a file that is no JSON.
+        CheckpointError: a file that is not JSON.
     """
     facts: dict[str, Any] = {}
     # Where both files exist, the values of the second hold.
@@ -103,10 +100,7 @@ def picture_scale(folder: str | Path) -> dict[str, Any]:
         file = Path(folder) / name
         if not file.is_file():
             continue
-        try:
-            found = json.loads(file.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise CheckpointError(f"{file} is no JSON ({error})") from error
+        found = _json_of(file)
         # The processor of a model of texts and pictures has one for each.
         found = found.get("image_processor", found)
         crops = found.get("do_center_crop", "crop_size" in found)

@@ -15,6 +15,7 @@ from .encoders import ENCODERS, EncoderConfig, ImageConfig
 from .heads import HEADS, HeadConfig, LinearConfig
 
 Given = Mapping[str, Any] | Configuration | None
+PARTS: dict[str, Registry[Any]] = {"encoder": ENCODERS, "body": BODIES, "head": HEADS}
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ class ModelConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Return each part with its kind, as values that JSON can hold."""
-        return {name: getattr(self, name).to_dict() for name in ("encoder", "body", "head")}
+        return {name: getattr(self, name).to_dict() for name in PARTS}
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> ModelConfig:
@@ -111,12 +112,11 @@ class ModelConfig:
         Raises:
             OptionError: parts, kinds or fields that are unknown.
         """
-        tables: dict[str, Registry[Any]] = {"encoder": ENCODERS, "body": BODIES, "head": HEADS}
         for name in given:
-            if name not in tables:
-                known = ", ".join(tables)
-                raise OptionError(f"model: expected {known}, got {name!r}{suggest(name, tables)}")
-        return cls(**{name: from_dict(table, given[name]) for name, table in tables.items()})
+            if name not in PARTS:
+                known = ", ".join(PARTS)
+                raise OptionError(f"model: expected {known}, got {name!r}{suggest(name, PARTS)}")
+        return cls(**{name: from_dict(table, given[name]) for name, table in PARTS.items()})
 
 
 def suggest_field(name: str, prefix: str = "") -> str:
@@ -130,15 +130,15 @@ def suggest_field(name: str, prefix: str = "") -> str:
         '; known: body, data, encoder, head'
     """
     places: dict[str, str] = {}
-    tables: dict[str, Registry[Any]] = {"body": BODIES, "encoder": ENCODERS, "head": HEADS}
-    for part, table in tables.items():
-        for kind in table.names():
-            for field_name in table[kind].fields():
+    # A name that several parts have is the body's.
+    for part in sorted(PARTS):
+        for kind in PARTS[part].values():
+            for field_name in kind.fields():
                 places.setdefault(field_name, f"{part}.{field_name}")
 
     near = closest(name, places)
     if near is None:
-        return suggest("", ["data", *tables])
+        return suggest("", ["data", *PARTS])
     return f"; did you mean {prefix}{places[near]}?"
 
 

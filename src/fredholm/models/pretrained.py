@@ -15,14 +15,13 @@ from torch import nn
 
 from ..configuration import Configuration, known_fields
 from ..errors import CheckpointError, FredholmError, OptionError
-from ..files import check_format, digest_json, replacing, storing
+from ..files import check_format, sealed, storing, unsealed, write_json
 from ..registry import Registry
-from ..tensor_files import CHECKSUM, read_tensors, write_tensors
-from .config import ModelConfig, suggest_field
+from ..tensor_files import misfits, read_tensors, write_tensors
+from .config import PARTS, ModelConfig, suggest_field
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 FORMAT = 2
-PARTS = ("encoder", "body", "head")
 
 # Other classes than Model that can be saved, by the kind of their configuration.
 SAVED: Registry[tuple[type[Any], type[Any]]] = Registry("saved model", home="fredholm.layers")
@@ -49,12 +48,10 @@ def save_pretrained(model: nn.Module, folder: str | Path, **extra: Any) -> Path:
     extra = {**(getattr(model, "extra", None) or {}), **extra}
     if extra:
         config["extra"] = extra
-    config[CHECKSUM] = digest_json(config)
     # Before anything is written: extra may hold what JSON cannot.
-    text = json.dumps(config, indent=2) + "\n"
+    content = sealed(config)
     write_tensors(folder / WEIGHTS, model.state_dict())
-    with replacing(folder / CONFIG) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_json(folder / CONFIG, content)
     return folder
 
 
@@ -199,13 +196,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
         ) from error
     check_format(path, found, FORMAT)
     # A user who changed the file on purpose removed its checksum, as the error below suggests.
-    expected = saved.pop(CHECKSUM, None)
-    if expected is not None and digest_json(saved) != expected:
-        raise CheckpointError(
-            f"{path}: expected the content that its checksum says, got another; restore it, or "
-            f"remove its line {CHECKSUM!r} if the change was meant"
-        )
-    return saved
+    return unsealed(path, saved)
 
 
 def _same_kind(a: torch.dtype, b: torch.dtype) -> bool:
@@ -233,19 +224,18 @@ def load_weights(model: nn.Module, path: Path, fresh: tuple[str, ...] = ()) -> N
     if fresh:
         tensors = {name: x for name, x in tensors.items() if not name.startswith(fresh)}
         tensors |= {name: x for name, x in own.items() if name.startswith(fresh)}
-    missing = sorted(own.keys() - tensors.keys())
-    unknown = sorted(tensors.keys() - own.keys())
-    wrong = []
-    for name in sorted(own.keys() & tensors.keys()):
-        saved, mine = tensors[name], own[name]
-        if saved.shape != mine.shape:
-            wrong.append(f"{name} {tuple(saved.shape)} for {tuple(mine.shape)}")
-        if not _same_kind(saved.dtype, mine.dtype):
-            wrong.append(f"{name} {saved.dtype} for {mine.dtype}")
-    if missing or unknown or wrong:
+    faults = misfits(own, tensors)
+    kinds = [
+        f"{name} {x.dtype} for {own[name].dtype}"
+        for name, x in tensors.items()
+        if name in own and not _same_kind(x.dtype, own[name].dtype)
+    ]
+    if kinds:
+        faults["of another dtype"] = kinds
+    if faults:
         raise CheckpointError(
-            f"{path}: expected the weights of its configuration, got missing {missing}, unknown "
-            f"{unknown}, shapes and dtypes {wrong}; restore the folder as it was saved"
+            f"{path}: expected the weights of its configuration, got {faults}; restore the folder "
+            "as it was saved"
         )
 
     # A model that was saved in another precision comes back in it, bit for bit.

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ..errors import OptionError, suggest
-from ..files import storing
+from ..files import read_json
 from .config import ModelConfig
 from .model import Model
 from .pretrained import WEIGHTS, from_pretrained, load_weights, read_config
@@ -57,9 +56,7 @@ def pretrained_card(name: str) -> dict[str, Any]:
         >>> pretrained_card("digits")["preset"]
         'itnet_nano'
     """
-    path = pretrained_folder(name) / CARD
-    with storing(path):
-        return json.loads(path.read_text(encoding="utf-8"))
+    return read_json(pretrained_folder(name) / CARD, "install fredholm again")
 
 
 def pretrained_model(preset: str, name: str, parts: Mapping[str, Any]) -> Model:

@@ -13,9 +13,9 @@ from fredholm.lab.training.build import build_dataset, build_model
 from fredholm.lab.training.recipe_files import (
     apply_overrides,
     differences,
-    find_recipe,
     imported_code,
 )
+from fredholm.lab.training.recipe_paths import find_recipe
 from fredholm.training import list_recipes, load_recipe, save_recipe
 
 MISTAKES = [

@@ -22,7 +22,8 @@ from ..checkout import where_to_get
 from ..data.registry import get_entry
 from ..training.own_files import names_files
 from ..training.recipe import Recipe
-from ..training.recipe_files import imported_code, list_recipes, load_recipe
+from ..training.recipe_files import imported_code, load_recipe
+from ..training.recipe_paths import list_recipes
 from ..training.recipe_text import parse, plain
 from ..training.sweeps import split_values
 

@@ -15,7 +15,7 @@ _PUBLIC = {
     "load_recipe": (".recipe_files", "pydantic"),
     "imported_code": (".recipe_files", "pydantic"),
     "save_recipe": (".recipe_files", "pydantic"),
-    "list_recipes": (".recipe_files", "yaml"),
+    "list_recipes": (".recipe_paths", "yaml"),
     "RunResult": (".folder", "pydantic"),
     "check_folder": (".folder", "pydantic"),
     "train": (".run", "lightning"),

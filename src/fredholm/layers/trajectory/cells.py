@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -202,14 +203,10 @@ def gru(weights: Weights, x: Tensor, state: State, linearization: str) -> Trajec
     )
 
 
-def _rnn_relu(weights: Weights, x: Tensor, state: State, linearization: str) -> Trajectory:
-    return rnn(weights, x, state, linearization, "relu")
-
-
 # By torch's names, ``torch.nn.RNNBase.mode``.
 CELLS: dict[str, Callable[[Weights, Tensor, State, str], Trajectory]] = {
     "RNN_TANH": rnn,
-    "RNN_RELU": _rnn_relu,
+    "RNN_RELU": partial(rnn, activation="relu"),
     "LSTM": lstm,
     "GRU": gru,
 }

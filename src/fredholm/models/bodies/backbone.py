@@ -8,20 +8,19 @@ from typing import Any
 
 from torch import nn
 
-from ...configuration import check_counts, check_heads, check_rates, check_ratio
 from ...domain import Domain
 from ...integral import operator_options
 from ...integral.registry import operator_factory
 from ..baselines import list_baselines, make_baseline
 from ..encoders import Encoder, EncoderConfig
 from ..operators import make_operator, of_block, suited
-from .body import BodyConfig, register_body
+from .body import StackConfig, register_body
 from .residual import ResidualBody
 
 
 @register_body("backbone")
 @dataclass(frozen=True)
-class BackboneConfig(BodyConfig):
+class BackboneConfig(StackConfig):
     """Residual blocks around any registered operator or baseline; see :class:`BackboneBody`.
 
     Attributes:
@@ -41,17 +40,6 @@ class BackboneConfig(BodyConfig):
     operator_options: dict[str, Any] = field(default_factory=dict)
     mlp_ratio: float = 2.0
     dropout: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_counts(self, "dim", "depth", "heads")
-        check_heads(self.dim, self.heads)
-        check_rates(self, "dropout")
-        check_ratio(self.mlp_ratio)
-
-    @property
-    def width(self) -> int:
-        return self.dim
 
     def build(self, encoder: Encoder, config: EncoderConfig) -> BackboneBody:
         layers = (make_layer(self, encoder.position_dim, config, i) for i in range(self.depth))

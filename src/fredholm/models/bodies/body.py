@@ -5,13 +5,20 @@ configurations.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from ...configuration import Configuration
+from ...configuration import (
+    Configuration,
+    check_counts,
+    check_heads,
+    check_rates,
+    check_ratio,
+)
 from ...domain import Domain
 from ...errors import OptionError
 from ...integral import IntegralOperator
@@ -52,15 +59,10 @@ class Body(nn.Module):
         def note(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
             seen.append((module, *signal_of(module, given, named)))
 
-        hooks = [
-            operator.register_forward_pre_hook(note, with_kwargs=True)
-            for operator in self.operators
-        ]
-        try:
+        with ExitStack() as hooks:
+            for operator in self.operators:
+                hooks.enter_context(operator.register_forward_pre_hook(note, with_kwargs=True))
             self(u, domain)
-        finally:
-            for hook in hooks:
-                hook.remove()
         return seen
 
     def init_state(self, batch: int, domain: Domain) -> tuple[Any, ...]:
@@ -78,10 +80,16 @@ class Body(nn.Module):
         """Return the features that are read out at the next n points (B, n, D), and the states
         after the last.
         """
-        raise NotImplementedError
+        return self.advance(u, states, "prefill")
 
     def step(self, u: Tensor, states: tuple[Any, ...]) -> tuple[Tensor, tuple[Any, ...]]:
         """Return the same for one point, (B, D)."""
+        return self.advance(u, states, "step")
+
+    def advance(
+        self, u: Tensor, states: tuple[Any, ...], move: str
+    ) -> tuple[Tensor, tuple[Any, ...]]:
+        """Advance all layers by their operators' ``move``: ``prefill`` or ``step``."""
         raise NotImplementedError
 
 
@@ -99,6 +107,16 @@ def signal_of(
     if isinstance(operator, IntegralOperator):
         return u, operator.default_domain(u)
     return u, Domain.line(u.shape[1], device=u.device)
+
+
+def rising_rates(last: float, count: int) -> list[float]:
+    """Return rates of stochastic depth that rise linearly from 0 to ``last`` over ``count`` blocks.
+
+    Example:
+        >>> rising_rates(0.5, 3)
+        [0.0, 0.25, 0.5]
+    """
+    return [last * i / max(1, count - 1) for i in range(count)]
 
 
 @dataclass(frozen=True)
@@ -131,6 +149,27 @@ class BodyConfig(Configuration):
     def build(self, encoder: Encoder, config: EncoderConfig) -> Body:
         """Return the body for an encoder, whose configuration describes the data."""
         raise NotImplementedError
+
+
+class StackConfig(BodyConfig):
+    """Base of configurations of bodies of equal blocks: an operator and a feed-forward network."""
+
+    dim: int
+    depth: int
+    heads: int
+    mlp_ratio: float
+    dropout: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_counts(self, "dim", "depth", "heads")
+        check_heads(self.dim, self.heads)
+        check_rates(self, "dropout")
+        check_ratio(self.mlp_ratio)
+
+    @property
+    def width(self) -> int:
+        return self.dim
 
 
 BODIES: Registry[type[BodyConfig]] = Registry(

@@ -228,17 +228,7 @@ class CKCNNBody(Body):
             states.append([operator.init_state(batch, domain) for operator in block.operators])
         return tuple(states)
 
-    def prefill(
-        self, u: Tensor, states: tuple[list[CausalState], ...]
-    ) -> tuple[Tensor, tuple[list[CausalState], ...]]:
-        return self._advance(u, states, "prefill")
-
-    def step(
-        self, u: Tensor, states: tuple[list[CausalState], ...]
-    ) -> tuple[Tensor, tuple[list[CausalState], ...]]:
-        return self._advance(u, states, "step")
-
-    def _advance(
+    def advance(
         self, u: Tensor, states: tuple[list[CausalState], ...], move: str
     ) -> tuple[Tensor, tuple[list[CausalState], ...]]:
         u = self.input_dropout(u)

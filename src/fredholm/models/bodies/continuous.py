@@ -24,7 +24,7 @@ from ...families.continuous.splitting import (
 from ..depth import output_layers
 from ..encoders import Encoder, EncoderConfig
 from ..operators import position_options
-from .body import Body, register_body
+from .body import Body, register_body, rising_rates
 from .continuous_config import PENALTY, EvolutionConfig
 
 
@@ -186,7 +186,7 @@ def make_evolution(
     if c.control == "shared":
         count = 1
     # Stochastic depth grows linearly, from 0 at the first knot.
-    rates = [c.drop_path * k / max(1, count - 1) for k in range(count)]
+    rates = rising_rates(c.drop_path, count)
     knots = [constrained(c, terms(rate), dim) for rate in rates]
     norm = None
     if c.norm != "post":

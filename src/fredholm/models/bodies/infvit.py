@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...configuration import check_counts, check_heads, check_known, check_rates, check_ratio
+from ...configuration import check_known, check_rates
 from ...domain import Domain
 from ...errors import OptionError
 from ...integral import operator_options
 from ..depth import Accumulation, FeedForward, output_layers
 from ..encoders import Encoder, EncoderConfig
 from ..operators import make_operator
-from .body import Body, BodyConfig, register_body
+from .body import Body, StackConfig, register_body, rising_rates
 from .residual import ResidualBody
 
 DEPTH_RULES = ("power", "constant", "accumulated")
@@ -27,7 +27,7 @@ DECAY = 0.7
 
 @register_body("infvit")
 @dataclass(frozen=True)
-class InfViTConfig(BodyConfig):
+class InfViTConfig(StackConfig):
     r"""A pre-norm vision transformer around any registered operator.
 
     Attributes:
@@ -71,10 +71,7 @@ class InfViTConfig(BodyConfig):
     def __post_init__(self) -> None:
         check_known(self, depth_rule=DEPTH_RULES)
         super().__post_init__()
-        check_counts(self, "dim", "depth", "heads")
-        check_rates(self, "dropout", "drop_path")
-        check_ratio(self.mlp_ratio)
-        check_heads(self.dim, self.heads)
+        check_rates(self, "drop_path")
         if self.decay is not None and (
             not isinstance(self.decay, int | float) or not 0 < self.decay < 1
         ):
@@ -99,10 +96,6 @@ class InfViTConfig(BodyConfig):
             return {}
         return dict.fromkeys(("decay", "learned_decay"), f"operator={operator!r}, which has no γ")
 
-    @property
-    def width(self) -> int:
-        return self.dim
-
     def build(self, encoder: Encoder, config: EncoderConfig) -> Body:
         """Return the body for an encoder, whose positions the operators read; ``config`` is not
         used.
@@ -122,7 +115,7 @@ class InfViTConfig(BodyConfig):
             return AccumulatedBody(stack, self.dim)
 
         # From 0 at the first block to ``drop_path`` at the last; a single block has none.
-        rates = [self.drop_path * i / max(1, self.depth - 1) for i in range(self.depth)]
+        rates = rising_rates(self.drop_path, self.depth)
         return ResidualBody(operators, self.dim, drop_path=rates, **shared)
 
     def _operator(self, layer: int, encoder: Encoder) -> nn.Module:

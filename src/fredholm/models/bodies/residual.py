@@ -8,19 +8,19 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ...configuration import check_counts, check_heads, check_rates, check_ratio
+from ...configuration import check_rates
 from ...domain import Domain
 from ...errors import OptionError
 from ...integral import CausalState
 from ..depth import ResidualBlock
 from ..encoders import Encoder, EncoderConfig
 from ..operators import OperatorSum, make_operator, of_block, suited
-from .body import Body, BodyConfig, register_body
+from .body import Body, StackConfig, register_body, rising_rates
 
 
 @register_body("residual")
 @dataclass(frozen=True)
-class ResidualConfig(BodyConfig):
+class ResidualConfig(StackConfig):
     """L pre-norm residual blocks around one kind of operator; see :class:`ResidualBody`.
 
     Attributes:
@@ -46,14 +46,7 @@ class ResidualConfig(BodyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_counts(self, "dim", "depth", "heads")
-        check_rates(self, "dropout", "drop_path")
-        check_ratio(self.mlp_ratio)
-        check_heads(self.dim, self.heads)
-
-    @property
-    def width(self) -> int:
-        return self.dim
+        check_rates(self, "drop_path")
 
     def build(self, encoder: Encoder, config: EncoderConfig) -> Body:
         return ResidualBody(
@@ -79,7 +72,7 @@ class ResidualConfig(BodyConfig):
     @property
     def drop_paths(self) -> list[float]:
         """Rates of stochastic depth, one per block: linear from 0 to ``drop_path``."""
-        return [self.drop_path * i / max(1, self.depth - 1) for i in range(self.depth)]
+        return rising_rates(self.drop_path, self.depth)
 
 
 class ResidualBody(Body):
@@ -164,20 +157,11 @@ class ResidualBody(Body):
         domain = self.suited(domain)
         return tuple(block.operator.init_state(batch, domain) for block in self.blocks)
 
-    def prefill(
-        self, u: Tensor, states: tuple[CausalState, ...]
+    def advance(
+        self, u: Tensor, states: tuple[CausalState, ...], move: str
     ) -> tuple[Tensor, tuple[CausalState, ...]]:
         after = []
         for block, state in zip(self.blocks, states):
-            u, new = block.prefill(u, state)
-            after.append(new)
-        return self.norm(u), tuple(after)
-
-    def step(
-        self, u: Tensor, states: tuple[CausalState, ...]
-    ) -> tuple[Tensor, tuple[CausalState, ...]]:
-        after = []
-        for block, state in zip(self.blocks, states):
-            u, new = block.step(u, state)
+            u, new = block.advance(u, state, move)
             after.append(new)
         return self.norm(u), tuple(after)

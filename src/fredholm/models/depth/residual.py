@@ -156,19 +156,12 @@ class ResidualBlock(nn.Module):
             u = u + self.drop_path(self.feed_forward(self.norm2(u)), shards)
         return u
 
-    def step(
-        self, u: Float[Tensor, "b d"], state: CausalState
-    ) -> tuple[Float[Tensor, "b d"], CausalState]:
-        """Return the output at one more point of a causal domain, and the state after it."""
-        return self._advance(u, state, "step")
-
-    def prefill(
-        self, u: Float[Tensor, "b n d"], state: CausalState
-    ) -> tuple[Float[Tensor, "b n d"], CausalState]:
-        """Return the outputs at the next n points, and the state after them."""
-        return self._advance(u, state, "prefill")
-
-    def _advance(self, u: Tensor, state: CausalState, move: str) -> tuple[Tensor, CausalState]:
+    def advance(
+        self, u: Float[Tensor, "b ... d"], state: CausalState, move: str
+    ) -> tuple[Float[Tensor, "b ... d"], CausalState]:
+        """Return the outputs at the next points of a causal domain, by the operator's ``step`` or
+        ``prefill``, and the state after them.
+        """
         out, after = getattr(self.operator, move)(self.norm1(u), state)
         return self._added(u, out), after
 

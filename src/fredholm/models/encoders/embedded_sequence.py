@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ...configuration import check_counts, check_positive, given
+from ...configuration import check_counts, check_positive, options_of
 from ...domain import Domain
 from ...errors import OptionError
 from ...integral import FourierFeatures
@@ -57,18 +57,7 @@ class SequenceConfig(SequenceInputs):
         self, dim: int | None, *, dropout: float = 0.0, class_token: bool = False
     ) -> EmbeddedSequence:
         assert dim is not None
-        return EmbeddedSequence(
-            channels=self.channels,
-            length=self.length,
-            timed=self.timed,
-            spacing=self.spacing,
-            causal=self.causal,
-            patch=self.patch,
-            standard=self.standard,
-            dim=dim,
-            dropout=dropout,
-            **given(self, "frequencies", "sigma"),
-        )
+        return EmbeddedSequence(dim=dim, dropout=dropout, **options_of(self))
 
     @property
     def pools(self) -> tuple[str, ...]:
@@ -205,6 +194,5 @@ class EmbeddedSequence(Encoder):
         return self._embedded(*self.samples.part(inputs, mesh))
 
     def _embedded(self, samples: Tensor, domain: Domain) -> tuple[Tensor, Domain]:
-        # Positions may be in float32 beside weights in half precision.
-        gamma = self.fourier(domain.positions).to(self.position.weight.dtype)
-        return self.dropout(self.embed(samples) + self.position(gamma)), domain
+        features = self.with_positions(self.embed(samples), domain.positions)
+        return self.dropout(features), domain

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from ...configuration import Configuration
 from ...distributed import Shards
 from ...domain import Domain
-from ...errors import OptionError, ShapeError, suggest
+from ...errors import OptionError, ShapeError
+from ...integral import FourierFeatures
 from ...registry import Registered, Registry
 from ...validation import cheap_to_read
 from .inputs import Inputs
@@ -31,15 +32,6 @@ def with_token(token: Domain, domain: Domain, kind: str) -> Domain:
     if kind == "reader":
         return Domain.join(token, domain, balance=(0.0, 1.0))
     return Domain.join(token, domain)
-
-
-def check_options(known: Mapping[str, Sequence[str]], **options: str) -> None:
-    """Raise OptionError for an option that is not among its known values."""
-    for name, value in options.items():
-        # Users build encoders without a configuration, which would have checked this.
-        if value not in known[name]:
-            hint = suggest(str(value), known[name])
-            raise OptionError(f"{name}: expected a known name, got {value!r}{hint}")
 
 
 def first_row(domain: Domain, has_token: bool) -> int:
@@ -74,6 +66,36 @@ def embedded(embed: nn.Embedding, numbers: Tensor, dropout: float) -> Tensor:
     return vectors * (kept[numbers].to(vectors.dtype) / (1 - dropout))[..., None]
 
 
+def check_tokens(numbers: Tensor) -> None:
+    """Refuse tensors that are not rows of token numbers.
+
+    Raises:
+        ShapeError: another number of dimensions or dtype, or no token.
+    """
+    if numbers.dim() != 2 or numbers.is_floating_point() or numbers.shape[1] < 1:
+        raise ShapeError(
+            f"tokens: expected integers (B, N), got {tuple(numbers.shape)} of {numbers.dtype}; "
+            "convert them"
+        )
+
+
+def check_length(length: int, most: int, causal: bool) -> None:
+    """Refuse texts that a model cannot go through token by token.
+
+    Raises:
+        OptionError: a model without order, or more tokens than it was built for.
+    """
+    if not causal:
+        raise OptionError(
+            "init_state: expected encoder.causal=True, got False; build the model with it"
+        )
+    if length > most:
+        raise OptionError(
+            f"length: expected at most {most} tokens, for which the model was built, got {length}; "
+            "shorten the text"
+        )
+
+
 def check_numbers(numbers: Tensor, embed: nn.Embedding) -> None:
     """Refuse token numbers without a row in a table of vectors, where reading them is cheap.
 
@@ -104,6 +126,8 @@ class Encoder(nn.Module):
     """
 
     position_dim: int
+    fourier: FourierFeatures | None
+    position: nn.Linear | None
     axis: ClassVar[int | None] = None
     grain = 1
 
@@ -118,6 +142,16 @@ class Encoder(nn.Module):
             OptionError: an encoder that needs all points of a sample in one process.
         """
         self.refuse_part("it reads a sample as a whole")
+
+    def with_positions(self, features: Tensor, positions: Tensor) -> Tensor:
+        """Return features plus a linear map of Fourier features γ of their positions, where the
+        encoder has these.
+        """
+        if self.fourier is None or self.position is None:
+            return features
+        # Positions may be in float32 beside weights in half precision.
+        gamma = self.fourier(positions).to(self.position.weight.dtype)
+        return features + self.position(gamma)
 
     def refuse_part(self, why: str) -> NoReturn:
         """Raise an OptionError that says why samples cannot be cut for this encoder."""
@@ -242,7 +276,11 @@ class EncoderConfig(Configuration):
 
     @property
     def default_pool(self) -> str:
-        """The read-out if none is named."""
+        """The read-out if none is named: the last point of a causal sequence, which alone reads
+        all others, else the first of ``pools``.
+        """
+        if self.causal and "last" in self.pools:
+            return "last"
         return self.pools[0]
 
     @property

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ...configuration import check_counts, check_positive, given
+from ...configuration import check_counts, check_positive, options_of
 from ...domain import Domain
 from ...errors import ShapeError
 from ...integral import FourierFeatures
@@ -42,9 +42,7 @@ class FieldConfig(EncoderConfig):
         self, dim: int | None, *, dropout: float = 0.0, class_token: bool = False
     ) -> FieldEncoder:
         assert dim is not None
-        return FieldEncoder(
-            channels=self.channels, dim=dim, dropout=dropout, **given(self, "frequencies", "sigma")
-        )
+        return FieldEncoder(dim=dim, dropout=dropout, **options_of(self))
 
     @property
     def points(self) -> int:
@@ -143,5 +141,4 @@ class FieldEncoder(Encoder):
 
     def _features(self, fields: Tensor, domain: Domain) -> Tensor:
         features = self.embed(fields.flatten(2).mT)
-        position = self.position(self.fourier(domain.positions).to(features.dtype))
-        return self.dropout(features + position)
+        return self.dropout(self.with_positions(features, domain.positions))

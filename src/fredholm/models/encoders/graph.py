@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ...configuration import check_counts, check_known, given
+from ...configuration import check_counts, check_known, check_name, options_of
 from ...domain import Domain
 from ...edges import Edges
 from ...errors import OptionError, ShapeError
@@ -20,7 +20,6 @@ from .encoder import (
     EncoderConfig,
     Part,
     check_numbers,
-    check_options,
     register_encoder,
 )
 from .inputs import Inputs
@@ -69,14 +68,7 @@ class GraphConfig(EncoderConfig):
         self, dim: int | None, *, dropout: float = 0.0, class_token: bool = False
     ) -> GraphEncoder:
         assert dim is not None
-        return GraphEncoder(
-            eigenvectors=self.eigenvectors,
-            off_edges=self.off_edges,
-            measure=self.measure,
-            dim=dim,
-            dropout=dropout,
-            **given(self, "channels", "vocabulary"),
-        )
+        return GraphEncoder(dim=dim, dropout=dropout, **options_of(self))
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -179,8 +171,8 @@ class GraphEncoder(Encoder):
         dropout: float = 0.0,
     ):
         super().__init__()
-        known = {"off_edges": OFF_EDGES, "measure": GRAPH_MEASURES}
-        check_options(known, off_edges=off_edges, measure=measure)
+        check_name("off_edges", off_edges, OFF_EDGES)
+        check_name("measure", measure, GRAPH_MEASURES)
         if bool(channels) == bool(vocabulary) or eigenvectors < 1:
             got = f"channels={channels}, vocabulary={vocabulary}, eigenvectors={eigenvectors}"
             raise OptionError(

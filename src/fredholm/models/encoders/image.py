@@ -14,10 +14,11 @@ from torch.nn import functional
 from ...configuration import (
     check_counts,
     check_known,
+    check_name,
     check_patch,
     check_positive,
-    given,
     image_sides,
+    options_of,
 )
 from ...distributed import Shards
 from ...domain import Domain
@@ -28,7 +29,6 @@ from .encoder import (
     Axis,
     Encoder,
     EncoderConfig,
-    check_options,
     first_row,
     register_encoder,
     with_token,
@@ -37,9 +37,39 @@ from .encoder import (
 POSITIONS = ("fourier", "learned")
 
 
+@dataclass(frozen=True)
+class PictureConfig(EncoderConfig):
+    """Base of configurations of encoders of pictures.
+
+    Attributes:
+        image_size: height and width that the model is built for, or one number for both.
+        channels: of a picture.
+    """
+
+    of_data = ("image_size", "channels")
+
+    image_size: tuple[int, int] | int = (28, 28)
+    channels: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "image_size", image_sides(self.image_size))
+        super().__post_init__()
+        check_counts(self, "image_size", "channels")
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        """Height and width of a picture."""
+        height, width = image_sides(self.image_size)
+        return height, width
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return (self.channels, *self.sides)
+
+
 @register_encoder("image")
 @dataclass(frozen=True)
-class ImageConfig(EncoderConfig):
+class ImageConfig(PictureConfig):
     """Pictures as patches; see :class:`ImageEncoder`.
 
     Attributes:
@@ -54,11 +84,8 @@ class ImageConfig(EncoderConfig):
             ``ordinary`` (that of a patch, as of a vision transformer).
     """
 
-    of_data = ("image_size", "channels")
     pools = ("mean", "points", "cls", "every")
 
-    image_size: tuple[int, int] | int = (28, 28)
-    channels: int = 1
     patch: int | tuple[int, int] = 4
     positions: str = "fourier"
     frequencies: int | None = None
@@ -66,10 +93,9 @@ class ImageConfig(EncoderConfig):
     token: str = "reader"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "image_size", image_sides(self.image_size))
         check_known(self, positions=POSITIONS, token=TOKENS)
         super().__post_init__()
-        check_counts(self, "image_size", "channels", "patch", "frequencies")
+        check_counts(self, "patch", "frequencies")
         check_positive(self, "sigma")
         check_patch(self.sides, self.patch)
 
@@ -84,22 +110,12 @@ class ImageConfig(EncoderConfig):
     ) -> ImageEncoder:
         assert dim is not None
         return ImageEncoder(
-            patch=self.patch,
-            channels=self.channels,
             dim=dim,
             class_token=class_token,
             dropout=dropout,
-            positions=self.positions,
             grid=self.grid,
-            token=self.token,
-            **given(self, "frequencies", "sigma"),
+            **options_of(self, "image_size"),
         )
-
-    @property
-    def sides(self) -> tuple[int, int]:
-        """Height and width of a picture."""
-        height, width = image_sides(self.image_size)
-        return height, width
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -110,10 +126,6 @@ class ImageConfig(EncoderConfig):
     @property
     def points(self) -> int:
         return self.grid[0] * self.grid[1]
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        return (self.channels, *self.sides)
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -173,7 +185,8 @@ class ImageEncoder(Encoder):
         token: str = "reader",
     ):
         super().__init__()
-        check_options({"positions": POSITIONS, "token": TOKENS}, positions=positions, token=token)
+        check_name("positions", positions, POSITIONS)
+        check_name("token", token, TOKENS)
         if positions == "learned" and grid is None:
             raise OptionError(
                 "grid: expected (rows, columns) of patches beside learned positions, got None; "
@@ -247,10 +260,7 @@ class ImageEncoder(Encoder):
         if self.token is not None:
             token = self.token.to(features.dtype).expand(images.shape[0], tokens, -1)
             features = torch.cat([token, features], 1)
-        if self.fourier is not None and self.position is not None:
-            gamma = self.fourier(domain.positions).to(self.position.weight.dtype)
-            features = features + self.position(gamma)
-        return self.dropout(features)
+        return self.dropout(self.with_positions(features, domain.positions))
 
     def _interpolated(self, grid: tuple[int, int]) -> Tensor:
         """Return the table's rows for a grid of patches, (N, D)."""

@@ -12,20 +12,22 @@ from torch import Tensor, nn
 from ...configuration import (
     check_counts,
     check_known,
+    check_name,
     check_patch,
     check_positive,
-    given,
-    image_sides,
+    options_of,
 )
 from ...domain import Domain
 from ...errors import OptionError
-from .encoder import Axis, Encoder, EncoderConfig, register_encoder
-from .image import ImageEncoder
+from .encoder import Axis, Encoder, register_encoder
+from .image import ImageEncoder, PictureConfig
+
+MEASURES = ("uniform", "balanced")
 
 
 @register_encoder("scales")
 @dataclass(frozen=True)
-class MultiScaleImageConfig(EncoderConfig):
+class MultiScaleImageConfig(PictureConfig):
     """Pictures as patches of several sizes; see :class:`MultiScaleImageEncoder`.
 
     Attributes:
@@ -36,45 +38,30 @@ class MultiScaleImageConfig(EncoderConfig):
     """
 
     data = "image"
-    of_data = ("image_size", "channels")
 
-    image_size: tuple[int, int] | int = (28, 28)
-    channels: int = 1
     scales: tuple[int, ...] = (4, 7)
     measure: str = "uniform"
     frequencies: int | None = None
     sigma: float | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "image_size", image_sides(self.image_size))
         super().__post_init__()
-        check_known(self, measure=("uniform", "balanced"))
-        check_counts(self, "image_size", "channels", "scales", "frequencies")
+        check_known(self, measure=MEASURES)
+        check_counts(self, "scales", "frequencies")
         check_positive(self, "sigma")
         for patch in self.scales:
-            check_patch(image_sides(self.image_size), patch)
+            check_patch(self.sides, patch)
 
     def build(
         self, dim: int | None, *, dropout: float = 0.0, class_token: bool = False
     ) -> MultiScaleImageEncoder:
         assert dim is not None
-        return MultiScaleImageEncoder(
-            scales=self.scales,
-            channels=self.channels,
-            dim=dim,
-            measure=self.measure,
-            dropout=dropout,
-            **given(self, "frequencies", "sigma"),
-        )
+        return MultiScaleImageEncoder(dim=dim, dropout=dropout, **options_of(self, "image_size"))
 
     @property
     def points(self) -> int:
-        height, width = image_sides(self.image_size)
+        height, width = self.sides
         return sum((height // patch) * (width // patch) for patch in self.scales)
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        return (self.channels, *image_sides(self.image_size))
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -130,11 +117,7 @@ class MultiScaleImageEncoder(Encoder):
             raise OptionError(
                 f"scales: expected two or more different patch sizes, got {tuple(scales)}; add one"
             )
-        if measure not in ("uniform", "balanced"):
-            raise OptionError(
-                f"measure: expected uniform or balanced for several scales, got {measure!r}; "
-                "choose one"
-            )
+        check_name("measure", measure, MEASURES)
         self.measure = measure
         self.dim = dim
         options = {"channels": channels, "dim": dim, "frequencies": frequencies, "sigma": sigma}

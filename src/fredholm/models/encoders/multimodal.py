@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ...configuration import check_counts, check_patch, check_positive, given, image_sides
+from ...configuration import check_counts, check_patch, check_positive, image_sides, options_of
 from ...domain import Domain
 from ...errors import OptionError, ShapeError
 from ...integral import FourierFeatures
@@ -23,7 +23,7 @@ from .encoder import (
     register_encoder,
     with_token,
 )
-from .image import ImageEncoder
+from .image import ImageEncoder, PictureConfig
 from .inputs import Inputs
 
 # First coordinate of the text: below the picture, which lies in [0, 1]².
@@ -32,7 +32,7 @@ ROW = 1.5
 
 @register_encoder("multimodal")
 @dataclass(frozen=True)
-class MultimodalConfig(EncoderConfig):
+class MultimodalConfig(PictureConfig):
     """A picture and a text; see :class:`MultimodalEncoder`.
 
     Attributes:
@@ -44,12 +44,11 @@ class MultimodalConfig(EncoderConfig):
         frequencies, sigma: of the positions.
     """
 
-    of_data = ("image_size", "channels", "vocabulary", "max_length", "views")
+    of_data = (*PictureConfig.of_data, "vocabulary", "max_length", "views")
     pools = ("mean", "points", "cls")
     one_tensor = False
+    input_shape = EncoderConfig.input_shape
 
-    image_size: tuple[int, int] | int = (28, 28)
-    channels: int = 1
     vocabulary: int = 257
     max_length: int = 256
     views: int = 1
@@ -59,17 +58,10 @@ class MultimodalConfig(EncoderConfig):
     sigma: float | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "image_size", image_sides(self.image_size))
         super().__post_init__()
-        check_counts(self, "image_size", "channels", "vocabulary", "max_length", "views", "patch")
-        check_counts(self, "frequencies")
+        check_counts(self, "vocabulary", "max_length", "views", "patch", "frequencies")
         check_positive(self, "sigma")
         check_patch(self.sides, self.patch)
-
-    @property
-    def sides(self) -> tuple[int, ...]:
-        """Height and width of a picture."""
-        return image_sides(self.image_size)
 
     @property
     def patches(self) -> int:
@@ -81,16 +73,10 @@ class MultimodalConfig(EncoderConfig):
     ) -> MultimodalEncoder:
         assert dim is not None
         return MultimodalEncoder(
-            patch=self.patch,
-            channels=self.channels,
-            vocabulary=self.vocabulary,
-            max_length=self.max_length,
             dim=dim,
-            measure=self.measure,
-            views=self.views,
             class_token=class_token,
             dropout=dropout,
-            **given(self, "frequencies", "sigma"),
+            **options_of(self, "image_size"),
         )
 
     @property
@@ -233,8 +219,7 @@ class MultimodalEncoder(Encoder):
         patches, picture = self.image(image)
         line = self._line(tokens, picture.positions)
         check_numbers(tokens, self.words)
-        gamma = self.fourier(line.positions).to(patches.dtype)
-        words = self.words(tokens) + self.position(gamma)
+        words = self.with_positions(self.words(tokens), line.positions)
         # A learned vector per modality tells patches from tokens.
         features = torch.cat([patches + self.modality[0], words + self.modality[1]], 1)
         domain = self._join(picture, line)

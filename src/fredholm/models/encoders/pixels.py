@@ -9,15 +9,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...configuration import check_counts, image_sides
 from ...domain import Domain
 from ...errors import ShapeError
-from .encoder import Axis, Encoder, EncoderConfig, part_of_grid, register_encoder
+from .encoder import Axis, Encoder, part_of_grid, register_encoder
+from .image import PictureConfig
 
 
 @register_encoder("pixels")
 @dataclass(frozen=True)
-class PixelConfig(EncoderConfig):
+class PixelConfig(PictureConfig):
     """Pictures as they are; see :class:`PixelEncoder`.
 
     Attributes:
@@ -26,15 +26,6 @@ class PixelConfig(EncoderConfig):
 
     data = "image"
     own_width = True
-    of_data = ("image_size", "channels")
-
-    image_size: tuple[int, int] | int = (28, 28)
-    channels: int = 1
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "image_size", image_sides(self.image_size))
-        super().__post_init__()
-        check_counts(self, "image_size", "channels")
 
     def build(
         self, dim: int | None, *, dropout: float = 0.0, class_token: bool = False
@@ -43,12 +34,8 @@ class PixelConfig(EncoderConfig):
 
     @property
     def points(self) -> int:
-        height, width = image_sides(self.image_size)
+        height, width = self.sides
         return height * width
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        return (self.channels, *image_sides(self.image_size))
 
     @property
     def axes(self) -> tuple[Axis, ...]:

@@ -10,12 +10,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ...configuration import check_counts, check_known, check_positive, given
+from ...configuration import check_counts, check_known, check_name, check_positive, options_of
 from ...domain import Domain
 from ...errors import OptionError, ShapeError
 from ...integral import FourierFeatures
 from ...ops.anchors import distances
-from .encoder import Axis, Encoder, EncoderConfig, check_options, register_encoder
+from .encoder import Axis, Encoder, EncoderConfig, register_encoder
 
 FEATURES = ("raw", "fourier")
 
@@ -61,15 +61,7 @@ class PointConfig(EncoderConfig):
         self, dim: int | None, *, dropout: float = 0.0, class_token: bool = False
     ) -> PointEncoder:
         assert dim is not None
-        return PointEncoder(
-            channels=self.channels,
-            dim=dim,
-            position_dim=self.position_dim,
-            features=self.features,
-            neighbours=self.neighbours,
-            dropout=dropout,
-            **given(self, "frequencies", "sigma"),
-        )
+        return PointEncoder(dim=dim, dropout=dropout, **options_of(self))
 
     @property
     def points(self) -> int:
@@ -147,7 +139,7 @@ class PointEncoder(Encoder):
         self.position_dim = channels
         if position_dim is not None:
             self.position_dim = position_dim
-        check_options({"features": FEATURES}, features=features)
+        check_name("features", features, FEATURES)
         if not 1 <= self.position_dim <= channels or neighbours < 0:
             got = f"position_dim={position_dim}, channels={channels}, neighbours={neighbours}"
             raise OptionError(
@@ -189,8 +181,7 @@ class PointEncoder(Encoder):
         dtype = torch.promote_types(clouds.dtype, torch.float32)
         domain = Domain.points(clouds[..., : self.position_dim].to(dtype), valid=valid)
         features = self.embed(self._as_weights(clouds))
-        if self.fourier is not None and self.position is not None:
-            features = features + self.position(self.fourier(domain.positions).to(features.dtype))
+        features = self.with_positions(features, domain.positions)
         if self.local is not None:
             features = features + self._local(clouds, valid)
         return self.dropout(features), domain

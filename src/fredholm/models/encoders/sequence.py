@@ -12,11 +12,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...configuration import check_counts, check_known, check_positive, given
+from ...configuration import check_counts, check_known, check_name, check_positive, options_of
 from ...distributed import Shards, concatenated
 from ...domain import Domain
 from ...errors import OptionError, ShapeError
-from .encoder import Axis, Encoder, EncoderConfig, check_options, register_encoder
+from .encoder import Axis, Encoder, EncoderConfig, register_encoder
 
 MASKS = ("none", "point", "channel")
 
@@ -31,13 +31,6 @@ class SequenceInputs(EncoderConfig):
     length: int
     timed: bool
     causal: bool
-
-    @property
-    def default_pool(self) -> str:
-        # Only the last point of a causal sequence has read all others.
-        if self.causal:
-            return "last"
-        return "mean"
 
     @property
     def points(self) -> int:
@@ -101,15 +94,7 @@ class SampleConfig(SequenceInputs):
     def build(
         self, dim: int | None, *, dropout: float = 0.0, class_token: bool = False
     ) -> SequenceEncoder:
-        return SequenceEncoder(
-            channels=self.channels,
-            length=self.length,
-            spacing=self.spacing,
-            timed=self.timed,
-            causal=self.causal,
-            mask=self.mask,
-            **given(self, "step"),
-        )
+        return SequenceEncoder(**options_of(self))
 
 
 class SequenceEncoder(Encoder):
@@ -168,7 +153,7 @@ class SequenceEncoder(Encoder):
         mask: str = "none",
     ):
         super().__init__()
-        check_options({"mask": MASKS}, mask=mask)
+        check_name("mask", mask, MASKS)
         sizes = {"channels": channels, "length": length, "spacing": spacing, "step": step}
         for name, value in sizes.items():
             # NaN is not positive either.

@@ -10,7 +10,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ...configuration import check_counts, check_known, check_positive, check_rates, given
+from ...configuration import (
+    check_counts,
+    check_known,
+    check_name,
+    check_positive,
+    check_rates,
+    options_of,
+)
 from ...distributed import Shards, concatenated
 from ...domain import Domain
 from ...errors import OptionError, ShapeError
@@ -21,7 +28,8 @@ from .encoder import (
     Axis,
     Encoder,
     EncoderConfig,
-    check_options,
+    check_length,
+    check_tokens,
     embedded,
     first_row,
     register_encoder,
@@ -91,26 +99,7 @@ class TextConfig(EncoderConfig):
         self, dim: int | None, *, dropout: float = 0.0, class_token: bool = False
     ) -> TextEncoder:
         assert dim is not None
-        return TextEncoder(
-            vocabulary=self.vocabulary,
-            dim=dim,
-            max_length=self.max_length,
-            positions=self.positions,
-            class_token=class_token,
-            causal=self.causal,
-            views=self.views,
-            dropout=dropout,
-            token=self.token,
-            embedding_dropout=self.embedding_dropout,
-            **given(self, "frequencies", "sigma", "initial"),
-        )
-
-    @property
-    def default_pool(self) -> str:
-        # Only the last token of a causal text has read all others.
-        if self.causal:
-            return "last"
-        return "mean"
+        return TextEncoder(dim=dim, class_token=class_token, dropout=dropout, **options_of(self))
 
     @property
     def points(self) -> int:
@@ -200,7 +189,8 @@ class TextEncoder(Encoder):
         embedding_dropout: float = 0.0,
     ):
         super().__init__()
-        check_options({"positions": POSITIONS, "token": TOKENS}, positions=positions, token=token)
+        check_name("positions", positions, POSITIONS)
+        check_name("token", token, TOKENS)
         if causal and class_token:
             raise OptionError(
                 "pool: expected no class token beside causal=True, got one, which would read "
@@ -272,14 +262,7 @@ class TextEncoder(Encoder):
             tokens = domain.size - numbers.shape[1]
             token = self.token.to(features.dtype).expand(numbers.shape[0], tokens, -1)
             features = torch.cat([token, features], 1)
-        return self.dropout(self._with_position(features, domain.positions))
-
-    def _with_position(self, features: Tensor, positions: Tensor) -> Tensor:
-        """Return features plus P γ(x), where positions are a function of x."""
-        if self.fourier is None or self.position is None:
-            return features
-        gamma = self.fourier(positions).to(self.position.weight.dtype)
-        return features + self.position(gamma)
+        return self.dropout(self.with_positions(features, domain.positions))
 
     def _rows(self, numbers: Tensor) -> Tensor:
         """Return each text of a sample by itself, (V · B, N)."""
@@ -293,15 +276,7 @@ class TextEncoder(Encoder):
         return numbers.flatten(0, 1)
 
     def line(self, length: int, **place: Any) -> Domain:
-        if not self.causal:
-            raise OptionError(
-                "init_state: expected encoder.causal=True, got False; build the model with it"
-            )
-        if length > self.max_length:
-            raise OptionError(
-                f"length: expected at most {self.max_length} tokens, for which the model was "
-                f"built, got {length}; shorten the text"
-            )
+        check_length(length, self.max_length, self.causal)
         return self._line(length, self.embed.weight.device)
 
     def _line(self, length: int, device: torch.device) -> Domain:
@@ -334,7 +309,7 @@ class TextEncoder(Encoder):
                 "numbers: expected tokens of the texts, got 0, which is padding; go through texts "
                 "of one length together, and through others one by one"
             )
-        return self.dropout(self._with_position(self.embed(numbers), position))
+        return self.dropout(self.with_positions(self.embed(numbers), position))
 
     def domain(self, numbers: Tensor) -> Domain:
         """Return the line of token numbers (B, N), with padding marked. A class token's point, if
@@ -343,11 +318,7 @@ class TextEncoder(Encoder):
         Raises:
             ShapeError: numbers that are not integers (B, N), or that exceed a learned table.
         """
-        if numbers.dim() != 2 or numbers.is_floating_point() or numbers.shape[1] < 1:
-            raise ShapeError(
-                f"tokens: expected integers (B, N), got {tuple(numbers.shape)} of "
-                f"{numbers.dtype}; convert them"
-            )
+        check_tokens(numbers)
         if self.table is not None and numbers.shape[1] > self.max_length:
             raise ShapeError(
                 f"tokens: expected at most {self.max_length}, where learned positions end, got "

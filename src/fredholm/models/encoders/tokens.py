@@ -13,8 +13,15 @@ from torch import Tensor, nn
 from ...configuration import check_counts, check_rates
 from ...distributed import Shards
 from ...domain import Domain
-from ...errors import OptionError, ShapeError
-from .encoder import Axis, Encoder, EncoderConfig, embedded, register_encoder
+from .encoder import (
+    Axis,
+    Encoder,
+    EncoderConfig,
+    check_length,
+    check_tokens,
+    embedded,
+    register_encoder,
+)
 
 
 @register_encoder("tokens")
@@ -57,13 +64,6 @@ class TokenConfig(EncoderConfig):
             causal=self.causal,
             embedding_dropout=self.embedding_dropout,
         )
-
-    @property
-    def default_pool(self) -> str:
-        # Only the last token of a causal text has read all others.
-        if self.causal:
-            return "last"
-        return "mean"
 
     @property
     def points(self) -> int:
@@ -117,7 +117,7 @@ class TokenEncoder(Encoder):
         self.causal = causal
 
     def forward(self, numbers: Int[Tensor, "b n"]) -> tuple[Float[Tensor, "b n d"], Domain]:
-        self._check(numbers)
+        check_tokens(numbers)
         vectors = embedded(self.embed, numbers, self.embedding_dropout)
         return vectors, self._line(numbers.shape[1], device=numbers.device)
 
@@ -136,7 +136,7 @@ class TokenEncoder(Encoder):
             OptionError: an encoder in training with ``embedding_dropout``.
             ShapeError: numbers that are not (B, n) integers.
         """
-        self._check(inputs)
+        check_tokens(inputs)
         # Each rank would draw other tokens of the vocabulary to leave out.
         if self.embedding_dropout and self.embed.training:
             self.refuse_part("which tokens are left out in training is drawn for all of them")
@@ -144,23 +144,8 @@ class TokenEncoder(Encoder):
         whole = self._line(shards.total, device=inputs.device)
         return self.embed(inputs), whole.shard(mesh, sizes=shards.sizes)
 
-    def _check(self, numbers: Tensor) -> None:
-        if numbers.dim() != 2 or numbers.is_floating_point() or numbers.shape[1] < 1:
-            raise ShapeError(
-                f"tokens: expected integers (B, N), got {tuple(numbers.shape)} of "
-                f"{numbers.dtype}; convert them"
-            )
-
     def line(self, length: int, **place: Any) -> Domain:
-        if not self.causal:
-            raise OptionError(
-                "init_state: expected encoder.causal=True, got False; build the model with it"
-            )
-        if length > self.length:
-            raise OptionError(
-                f"length: expected at most {self.length} tokens, for which the model was built, "
-                f"got {length}; shorten the text"
-            )
+        check_length(length, self.length, self.causal)
         return self._line(length, device=self.embed.weight.device)
 
     def _line(self, length: int, device: torch.device) -> Domain:
