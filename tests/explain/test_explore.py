@@ -16,9 +16,9 @@ import torch
 from fredholm import Domain, as_operator, create_operator
 from fredholm.errors import OptionError, ShapeError
 from fredholm.explain import ReportOptions, Samples, explore, kernel_map, report
-from fredholm.lab.report.explore import explore_section, quantised
 from fredholm.lab.report.layers import PLAIN, Axis, Layer, View
-from fredholm.lab.report.maps import map_section
+from fredholm.lab.report.maps.explore import explore_section, quantised
+from fredholm.lab.report.maps.queries import map_section
 from fredholm.lab.report.page import Section, render_page
 
 from .chromium import BROWSER, open_page

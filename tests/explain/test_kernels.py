@@ -13,12 +13,12 @@ from fredholm.convert import as_operator
 from fredholm.errors import DomainError, OptionError, ShapeError
 from fredholm.explain import image_grid, kernel_map, kernel_profile
 from fredholm.explain.kernels import output_points, take_samples
-from fredholm.lab.report import map_plots
-from fredholm.lab.report.explore import explore_section
 from fredholm.lab.report.importance import Importance, draw_importance
 from fredholm.lab.report.layers import Layer, View
-from fredholm.lab.report.maps import _in_picture, choose_map_queries, map_section
-from fredholm.lab.report.results import draw_confusion
+from fredholm.lab.report.maps import draw
+from fredholm.lab.report.maps.explore import explore_section
+from fredholm.lab.report.maps.queries import _in_picture, choose_map_queries, map_section
+from fredholm.lab.report.results.agreement import draw_confusion
 from fredholm.lab.report.style import LIGHT, NARROW, literal
 
 from .known import CONTENT, GRID, POSITION, KnownOperator
@@ -177,9 +177,9 @@ def test_maps_and_lines_of_negative_weights_are_drawn():
     theme = replace(LIGHT)
     values = [-np.ones((1, 4, 4)), np.linspace(-1, 1, 16).reshape(1, 4, 4)]
     at = [(0.5, 0.5)] * 2
-    map_plots.draw_maps(theme, np.zeros((4, 4, 1)), ["a", "b"], values, at)
-    figure = map_plots.draw_lines(
-        theme, map_plots.Line(np.arange(4.0), [0.0], "t"), ["a"], [-np.ones((1, 4))]
+    draw.draw_maps(theme, np.zeros((4, 4, 1)), ["a", "b"], values, at)
+    figure = draw.draw_lines(
+        theme, draw.Line(np.arange(4.0), [0.0], "t"), ["a"], [-np.ones((1, 4))]
     )
     assert figure.axes[0].get_ylim()[0] <= -1
 

@@ -15,9 +15,9 @@ from fredholm.explain import ReportOptions, RunFacts, Samples, report
 from fredholm.lab.data.files.source import open_files
 from fredholm.lab.data.files.terms import Column, Terms
 from fredholm.lab.data.kinds.sequences import SEQUENCES, _signal
-from fredholm.lab.report.fields import FieldSample, draw_field, field_samples
+from fredholm.lab.report.examples.fields import FieldSample, draw_field, field_samples
 from fredholm.lab.report.importance import column_importance
-from fredholm.lab.report.results import score_head
+from fredholm.lab.report.results.scores import score_head
 from fredholm.lab.report.style import LIGHT
 from fredholm.models import create_model
 

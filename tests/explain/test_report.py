@@ -32,8 +32,9 @@ from fredholm.errors import (
 from fredholm.explain import ReportOptions, RunFacts, Samples, kernel_map, report, report_run
 from fredholm.lab.data.kinds.images import prepare_pictures
 from fredholm.lab.data.kinds.kind import SAMPLES
-from fredholm.lab.report import map_plots
-from fredholm.lab.report.examples import Answer, draw_examples
+from fredholm.lab.report.examples.samples import draw_examples
+from fredholm.lab.report.examples.texts import Answer
+from fredholm.lab.report.maps import draw
 from fredholm.lab.report.report import _size_facts
 from fredholm.lab.report.style import LIGHT, NARROW
 from fredholm.models import create_model
@@ -411,10 +412,10 @@ def test_panels_have_ticks_of_their_own(theme):
     from fredholm.lab.data.kinds.kind import Signal
 
     x, rng = np.linspace(0, 1, 9), np.random.default_rng(0)
-    line = map_plots.Line(x, [0.5, 0.5], "time")
-    line = map_plots.draw_lines(theme, line, ["a", "b"], [rng.random((2, 9))] * 2)
+    line = draw.Line(x, [0.5, 0.5], "time")
+    line = draw.draw_lines(theme, line, ["a", "b"], [rng.random((2, 9))] * 2)
     points = rng.random((9, 2))
-    scattered = map_plots.draw_clouds(theme, points, ["a"], [rng.random((4, 9))], 2)
+    scattered = draw.draw_clouds(theme, points, ["a"], [rng.random((4, 9))], 2)
     said = Answer(0, "", "p", "p", "50%", False)
     signals = draw_examples(theme, [Signal(x, rng.random((9, 2)))] * 3, [said] * 3)
     for figure in (line, scattered, signals):

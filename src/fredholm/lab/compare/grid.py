@@ -11,7 +11,7 @@ from filelock import FileLock
 
 from ...errors import OptionError
 from ...files import digest_json, read_state, write_json
-from ..report.results import read_history
+from ..report.results.curves import read_history
 from ..training.build import build_dataset, build_model
 from ..training.folder import RunFolder
 from ..training.grid import Cell, Grid, quiet, recipe_cell, recipe_mark, safe_name, scores_of

@@ -116,12 +116,7 @@ def first_sample(domain: Domain) -> Domain:
 
 def first_map(layer: Layer, queries: list[int]) -> Tensor:
     """Return the weights (H, queries, N) of some queries of a layer's first sample."""
-    return kernel_map(
-        layer.operator,
-        layer.u[:1],
-        first_sample(layer.domain),
-        queries=queries,
-    )[0]
+    return kernel_map(layer.operator, layer.u[:1], first_sample(layer.domain), queries=queries)[0]
 
 
 def output_places(layer: Layer) -> Tensor:

@@ -54,12 +54,7 @@ def explain_pictures(
         found, phrase = _of_data_set(inner, data, samples, seed)
     else:
         loaded, phrase = load_inputs(
-            inner,
-            inputs=inputs,
-            data=data,
-            shape=shape,
-            samples=samples,
-            seed=seed,
+            inner, inputs=inputs, data=data, shape=shape, samples=samples, seed=seed
         )
         found = _of_inputs(inner, loaded)
 
@@ -95,12 +90,7 @@ def _of_inputs(model: nn.Module, inputs: Any) -> Samples:
     return Samples(inputs, mean=mean, std=std)
 
 
-def _of_data_set(
-    model: nn.Module,
-    data: str,
-    samples: int,
-    seed: int,
-) -> tuple[Samples, str]:
+def _of_data_set(model: nn.Module, data: str, samples: int, seed: int) -> tuple[Samples, str]:
     """Return pictures of a data set with what it knows of their objects, and a phrase about them.
 
     Raises:
@@ -115,16 +105,7 @@ def _of_data_set(
         )
     # Pictures are read at the model's size, in the order of the data set.
     dataset = create_dataset(data, "test", image_size=input_size(model))
-    chosen = torch.tensor(
-        sorted(
-            choose_samples(
-                len(dataset),
-                samples,
-                seed,
-                None,
-            )
-        )
-    )
+    chosen = torch.tensor(sorted(choose_samples(len(dataset), samples, seed, None)))
     shown: dict[str, Any] = dataset.shown(chosen)
     channels = shown["inputs"].shape[1]
     wanted = getattr(getattr(model, "config", None), "num_channels", channels)

@@ -17,14 +17,15 @@ from ...files import write_text
 from ...models import Model
 from ...modes import evaluating
 from ..data.kinds.kind import Kind
-from .attention import quality_sections
-from .explore import explore_section
+from .attention.sections import quality_sections
 from .given import ReportOptions, RunFacts, Samples
 from .kernels import evolution_section, profile_section, share_section
 from .layers import Layer, View, plain, plural
-from .maps import map_section
+from .maps.explore import explore_section
+from .maps.queries import map_section
 from .page import Fact, Numbers, Section, folded, render_page, words
-from .results import curve_section, read_history, result_sections
+from .results.curves import curve_section, read_history
+from .results.sections import result_sections
 from .subject import Subject, choose_samples, padded_queries, trace_layers
 
 PAGE, NUMBERS = "index.html", "numbers.json"
@@ -152,32 +153,15 @@ class Content:
 
 
 def _of_operator(
-    operator: Any,
-    inputs: Tensor,
-    domain: Domain | None,
-    options: ReportOptions,
+    operator: Any, inputs: Tensor, domain: Domain | None, options: ReportOptions
 ) -> Content:
     place = domain or Domain.line(inputs.shape[1], device=inputs.device)
-    layer = Layer(
-        type(operator).__name__,
-        operator,
-        inputs[: options.samples],
-        place,
-    )
+    layer = Layer(type(operator).__name__, operator, inputs[: options.samples], place)
     sections, numbers = kernel_sections(View([layer]), options)
-    return Content(
-        f"One operator on {inputs.shape[1]} points",
-        [],
-        sections,
-        numbers,
-    )
+    return Content(f"One operator on {inputs.shape[1]} points", [], sections, numbers)
 
 
-def _of_model(
-    subject: Subject,
-    options: ReportOptions,
-    run: RunFacts,
-) -> Content:
+def _of_model(subject: Subject, options: ReportOptions, run: RunFacts) -> Content:
     model = subject.model
     sections = []
     if run.metrics is not None:
@@ -204,12 +188,7 @@ def _learned(subject: Subject, options: ReportOptions) -> tuple[list[Section], N
     some samples; and the numbers of each.
     """
     count, kind = len(subject.inputs), subject.kind
-    chosen = choose_samples(
-        count,
-        options.samples,
-        options.seed,
-        options.picture,
-    )
+    chosen = choose_samples(count, options.samples, options.seed, options.picture)
     layers = trace_layers(subject, chosen)
     image = None
     if subject.things is not None and kind.pictured:
@@ -323,12 +302,7 @@ def units(number: int) -> str:
     return f"{rounded / factor:.3g} {prefix}"
 
 
-def write_report(
-    folder: Path,
-    heading: str,
-    content: Content,
-    seed: int,
-) -> Path:
+def write_report(folder: Path, heading: str, content: Content, seed: int) -> Path:
     """Write pictures and numbers first, and the page last and in one step, so that a page that
     exists is complete. Return its path.
     """
@@ -336,13 +310,7 @@ def write_report(
         f"Written by fredholm explain; {NUMBERS} beside this page has the numbers of all figures. "
         f"Seed {seed}."
     )
-    page = render_page(
-        heading,
-        content.lead,
-        content.facts,
-        content.sections,
-        foot,
-    )
+    page = render_page(heading, content.lead, content.facts, content.sections, foot)
     folder.mkdir(parents=True, exist_ok=True)
     for section in content.sections:
         for picture in section.pictures:

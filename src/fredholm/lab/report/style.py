@@ -144,25 +144,14 @@ def panels(
     columns = columns or theme.side_by_side(count)[1]
     rows = -(-count // columns)
     figure = new_figure(width or theme.width, height * rows + margin)
-    axes = list(
-        figure.subplots(
-            rows,
-            columns,
-            squeeze=False,
-            **options,
-        ).ravel()
-    )
+    axes = list(figure.subplots(rows, columns, squeeze=False, **options).ravel())
     for empty in axes[count:]:
         empty.set_axis_off()
     return figure, axes[:count]
 
 
 def layer_panels(
-    theme: Theme,
-    found: Sequence[Any],
-    *,
-    largest: float,
-    title: float,
+    theme: Theme, found: Sequence[Any], *, largest: float, title: float
 ) -> tuple[Figure, list[list[Any]]]:
     """Return a figure of square panels, one row per layer and one column per head, and its axes.
 
@@ -180,12 +169,7 @@ def layer_panels(
     return figure, grid_of_panels(figure, theme, layers, heads)
 
 
-def grid_of_panels(
-    figure: Figure,
-    theme: Theme,
-    rows: int,
-    columns: int,
-) -> list[list[Any]]:
+def grid_of_panels(figure: Figure, theme: Theme, rows: int, columns: int) -> list[list[Any]]:
     """Return the axes of a grid of panels, a list of ``rows`` lists of ``columns`` axes.
 
     On a narrow figure a row continues below itself, see :func:`panels_across`. Panels that this
@@ -229,12 +213,7 @@ def _blend(colours: Sequence[str]) -> Colormap:
     return LinearSegmentedColormap.from_list("fredholm", list(colours))
 
 
-def colour_scale(
-    theme: Theme,
-    values: np.ndarray,
-    *,
-    signed: bool | None = None,
-) -> dict[str, Any]:
+def colour_scale(theme: Theme, values: np.ndarray, *, signed: bool | None = None) -> dict[str, Any]:
     """Return colours for weights and their range, as options of matplotlib's artists: from zero to
     the largest weight; of signed weights, zero is the middle and the range is symmetric.
 
@@ -278,11 +257,6 @@ def render(draw: Callable[..., Figure], *values: Any) -> dict[str, bytes]:
                 continue
             buffer = io.BytesIO()
             # The version of matplotlib in the file would change the bytes.
-            figure.savefig(
-                buffer,
-                format="png",
-                dpi=DPI,
-                metadata={"Software": None},
-            )
+            figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
         pictures[theme.name] = buffer.getvalue()
     return pictures

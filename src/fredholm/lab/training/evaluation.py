@@ -429,7 +429,7 @@ def explain(run: str | Path, images: int = 1000, *, trust_code: bool = False) ->
         StorageError: the folder cannot be written.
     """
     from ...explain import Samples, report_run
-    from ..report.results import FIELDS
+    from ..report.results.sections import FIELDS
 
     # The folder is made before the work, which would be lost if there were nowhere to write to.
     model, folder = load_run(run, trust_code=trust_code)

@@ -10,14 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...domain import Domain
-from ...explain.kernels import class_token, image_grid, masses, output_points
-from ...progress import working
-from ..data.kinds.kind import Cloud
-from ..numbers import readable
-from . import map_plots
-from .graphs import draws_graph, graph_section
-from .layers import (
+from ....domain import Domain
+from ....explain.kernels import class_token, image_grid, masses, output_points
+from ....progress import working
+from ...data.kinds.kind import Cloud
+from ...numbers import readable
+from ..layers import (
     MAX_HEADS,
     Layer,
     View,
@@ -31,8 +29,10 @@ from .layers import (
     real_points,
     shown_layers,
 )
-from .page import Data, Numbered, Picture, Section, words
-from .style import has_negative, render
+from ..page import Data, Numbered, Picture, Section, words
+from ..style import has_negative, render
+from . import draw
+from .graphs import draws_graph, graph_section
 
 # Pictures by theme.
 Drawn = dict[str, bytes]
@@ -97,14 +97,7 @@ def map_section(view: View, queries: Sequence[int] | None) -> Numbered:
             places = np.stack([output_places(layer)[index].numpy() for layer, index in every])
             rows = [layer[:MAX_HEADS, number].numpy() for layer in weights]
             query = _Query(label, at, places, rows)
-            pictures.append(
-                _picture(
-                    f"map-{number + 1}",
-                    shown,
-                    query,
-                    layout,
-                )
-            )
+            pictures.append(_picture(f"map-{number + 1}", shown, query, layout))
 
     text = words(
         "maps",
@@ -119,12 +112,7 @@ def map_section(view: View, queries: Sequence[int] | None) -> Numbered:
         name: {"queries": each, "weights": plain(layer)}
         for name, each, layer in zip(shown.names, own, weights)
     }
-    return Section(
-        "maps",
-        "One query at a time",
-        text,
-        pictures,
-    ), numbers
+    return Section("maps", "One query at a time", text, pictures), numbers
 
 
 def _queries_of(layer: Layer, target: Domain, indices: list[int]) -> list[int]:
@@ -203,12 +191,7 @@ def _outstanding(image: np.ndarray, grid: Tensor) -> int:
 # --- one picture ----------------------------------------------------------------------------------
 
 
-def _picture(
-    name: str,
-    view: View,
-    query: _Query,
-    layout: str,
-) -> Picture:
+def _picture(name: str, view: View, query: _Query, layout: str) -> Picture:
     """Return the picture of a query's weights in all layers, laid out as the points are."""
     first = view.layers[0]
     target, index = output_points(first.operator, first.domain), query.indices[0]
@@ -238,21 +221,10 @@ def _picture(
         point=view.kind.point,
     )
     alt = f"Weights of {label} over the domain, {plural(len(view.layers), 'layer')}"
-    return Picture(
-        name,
-        alt,
-        caption,
-        drawn,
-        _data(view, query, keys, names),
-    )
+    return Picture(name, alt, caption, drawn, _data(view, query, keys, names))
 
 
-def _data(
-    view: View,
-    query: _Query,
-    keys: np.ndarray,
-    names: list[str],
-) -> Data:
+def _data(view: View, query: _Query, keys: np.ndarray, names: list[str]) -> Data:
     """Return the weights as a table: one row per layer, head and point."""
     coordinates = [f"position {axis + 1}" for axis in range(keys.shape[1])]
     points = [[number, *place] for number, place in enumerate(keys.tolist())]
@@ -282,7 +254,7 @@ def _over_grid(view: View, query: _Query, keys: np.ndarray) -> Drawn:
     # (heads, N) becomes (heads, rows, columns).
     weights = [layer[:, cells] for layer in query.weights]
     at = [_in_picture(keys, cells, place) for place in query.places]
-    return render(map_plots.draw_maps, image, view.names, weights, at)
+    return render(draw.draw_maps, image, view.names, weights, at)
 
 
 def _among_points(view: View, query: _Query, keys: np.ndarray) -> Drawn:
@@ -293,13 +265,7 @@ def _among_points(view: View, query: _Query, keys: np.ndarray) -> Drawn:
         places = np.stack([places[:, 1], -places[:, 0]], 1)
     weights = [layer[:, real] for layer in query.weights]
     at = int(np.searchsorted(real, query.indices[0]))
-    return render(
-        map_plots.draw_clouds,
-        Cloud(places).flat(),
-        view.names,
-        weights,
-        at,
-    )
+    return render(draw.draw_clouds, Cloud(places).flat(), view.names, weights, at)
 
 
 def _along_words(view: View, query: _Query, names: list[str]) -> Drawn:
@@ -309,30 +275,21 @@ def _along_words(view: View, query: _Query, names: list[str]) -> Drawn:
     if query.indices[0] in points:
         at = float(points.index(query.indices[0]))
     shown = tuple(names[point] for point in points)
-    line = map_plots.Line(
-        np.arange(len(points)),
-        [at] * len(query.weights),
-        view.axis.label,
-        shown,
-    )
+    line = draw.Line(np.arange(len(points)), [at] * len(query.weights), view.axis.label, shown)
     weights = [layer[:, points] for layer in query.weights]
-    return render(map_plots.draw_lines, line, view.names, weights)
+    return render(draw.draw_lines, line, view.names, weights)
 
 
 def _along_line(view: View, query: _Query, keys: np.ndarray) -> Drawn:
     real = real_points(view.layers[0].domain)
     unit, label = view.axis.unit, view.axis.label or view.kind.axis
     at = (query.places[:, 0] * unit).tolist()
-    line = map_plots.Line(keys[real, 0] * unit, at, label)
+    line = draw.Line(keys[real, 0] * unit, at, label)
     weights = [layer[:, real] for layer in query.weights]
-    return render(map_plots.draw_lines, line, view.names, weights)
+    return render(draw.draw_lines, line, view.names, weights)
 
 
-def _in_picture(
-    keys: np.ndarray,
-    grid: np.ndarray,
-    place: np.ndarray,
-) -> tuple[float, float]:
+def _in_picture(keys: np.ndarray, grid: np.ndarray, place: np.ndarray) -> tuple[float, float]:
     """Return a place as (row, column), in units of the picture whose points (N, 2) form a grid."""
     found = []
     for axis, line in enumerate((grid[:, 0], grid[0])):
