@@ -178,11 +178,9 @@ def draw_profiles(
     Args:
         what: ``"norm"`` or ``"weight"``.
     """
-    columns, width = theme.pick(min(3, len(found)), 1), theme.width
-    if columns == 1:
-        width = min(width, 5.0)
+    columns = theme.pick(min(3, len(found)), 1)
     figure, every = panels(
-        theme, len(found), 2.5, columns=columns, width=width, margin=0.3, sharex=True
+        theme, len(found), 2.5, columns=columns, margin=0.3, sharex=True
     )
     for axes, name, profile in zip(every, names, found):
         _profile(axes, theme, profile, what)

@@ -167,18 +167,6 @@ def layout_of(domain: Domain, axis: Axis) -> str:
     return ""
 
 
-def plural(count: int, name: str) -> str:
-    """Return a number of things in words.
-
-    Example:
-        >>> plural(1, "layer"), plural(2, "layer")
-        ('1 layer', '2 layers')
-    """
-    if count == 1:
-        return f"1 {name}"
-    return f"{count} {name}s"
-
-
 def plain(value: Any) -> Any:
     """Return tensors, and dictionaries and lists of them, as JSON can hold them: NaN becomes None,
     real numbers have six digits.

@@ -17,10 +17,11 @@ from ...files import write_text
 from ...models import Model
 from ...modes import evaluating
 from ..data.kinds.kind import Kind
+from ..numbers import plural
 from .attention.sections import quality_sections
 from .given import ReportOptions, RunFacts, Samples
 from .kernels import evolution_section, profile_section, share_section
-from .layers import Layer, View, plain, plural
+from .layers import Layer, View, plain
 from .maps.explore import explore_section
 from .maps.queries import map_section
 from .page import Fact, Numbers, Section, folded, render_page, words

@@ -22,6 +22,9 @@ WIDTH = 9.0
 # Inches of a picture that a phone shows without shrinking its letters.
 PHONE = 3.6
 
+# Inches of a panel that stands alone: across the page it would be a strip.
+ALONE = 5.0
+
 
 Value = TypeVar("Value")
 
@@ -69,12 +72,6 @@ class Theme:
         if self.narrow:
             return phone
         return page
-
-    def side_by_side(self, count: int) -> tuple[int, int]:
-        """Return rows and columns of ``count`` panels: one column on a phone, else one row."""
-        if self.narrow:
-            return count, 1
-        return 1, count
 
 
 LIGHT = Theme(
@@ -137,13 +134,16 @@ def panels(
     Args:
         height: of one row, in inches.
         columns: panels of a row; by default all, on a phone one.
-        width: of the figure, in inches; by default that of the page.
+        width: of the figure, in inches; by default that of the page, of a panel without others
+            beside it at most :data:`ALONE`.
         margin: height beside the rows, for what all panels share.
         options: of :meth:`matplotlib.figure.Figure.subplots`.
     """
-    columns = columns or theme.side_by_side(count)[1]
+    columns = columns or theme.pick(count, 1)
     rows = -(-count // columns)
-    figure = new_figure(width or theme.width, height * rows + margin)
+    if width is None:
+        width = min(theme.width, ALONE * columns)
+    figure = new_figure(width, height * rows + margin)
     axes = list(figure.subplots(rows, columns, squeeze=False, **options).ravel())
     for empty in axes[count:]:
         empty.set_axis_off()

@@ -403,7 +403,8 @@ def _scores_and_notes(dataset: Any, summary: dict[str, Any]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     if scores:
         result["scores"] = scores
-    if dataset.notes:
+    # Training has noted how it read the user's own files, and they are unchanged.
+    if dataset.notes and dataset.source is None:
         result["notes"] = list(dataset.notes)
     return result
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import groupby
@@ -233,9 +234,14 @@ def _class_row(output: Tensor, predictor: Predictor, shape: tuple[int, ...]) -> 
 
 
 def _value_row(output: Tensor, predictor: Predictor, shape: tuple[int, ...]) -> dict[str, Any]:
-    # The model predicts standardised numbers.
-    shift, scale = predictor.facts.get("units", (0.0, 1.0))
-    return {"value": float(_finite(output.double() * scale + shift))}
+    units = predictor.facts.get("units")
+    if units is None:
+        return {"value": float(_finite(output))}
+    # The model predicts standardised numbers in float32: what is below a millionth of the
+    # deviation is rounding.
+    shift, scale = units
+    value = float(_finite(output.double() * scale + shift))
+    return {"value": round(value, 6 - math.floor(math.log10(scale)))}
 
 
 def _steps_row(output: Tensor, predictor: Predictor, shape: tuple[int, ...]) -> dict[str, Any]:
@@ -297,7 +303,8 @@ def write_predictions(rows: Sequence[Mapping[str, Any]], path: str | Path) -> Pa
     suffix = path.suffix.lower()
     with storing(path), replacing(path) as temporary:
         if suffix == ".json":
-            temporary.write_text(json.dumps(list(rows), indent=1) + "\n", encoding="utf-8")
+            text = json.dumps([_shortest(row) for row in rows], indent=1)
+            temporary.write_text(text + "\n", encoding="utf-8")
         elif suffix == ".csv":
             with temporary.open("w", encoding="utf-8", newline="") as file:
                 file.write(as_table(rows))
@@ -362,8 +369,24 @@ def as_table(rows: Sequence[Mapping[str, Any]]) -> str:
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, list(names) or ["file"])
     writer.writeheader()
-    writer.writerows(table)
+    writer.writerows(map(_shortest, table))
     return text.getvalue()
+
+
+def _shortest(value: Any) -> Any:
+    """Return rows with the numbers of float32 in as few digits as tell them from their neighbours.
+
+    Example:
+        >>> _shortest({"class": "a", "probability": float(np.float32(0.1))})
+        {'class': 'a', 'probability': 0.1}
+    """
+    if isinstance(value, Mapping):
+        return {key: _shortest(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_shortest(part) for part in value]
+    if not isinstance(value, float) or float(np.float32(value)) != value:
+        return value
+    return float(str(np.float32(value)))
 
 
 def _flatten(row: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -78,10 +78,7 @@ def draw_removals(
         fractions: of the patches removed.
         curves: confidence (images, fractions) by method and order.
     """
-    width = theme.width
-    if len(curves) == 1:
-        width = min(width, 4.5)
-    figure, every = panels(theme, len(curves), 2.8, width=width, sharey=True)
+    figure, every = panels(theme, len(curves), 2.8, sharey=True)
     colours = theme.series[1], theme.series[0], theme.faint
     for axes, (method, orders) in zip(every, curves.items()):
         for colour, (order, values) in zip(colours, orders.items()):

@@ -122,6 +122,7 @@ def _row_table(subject: Subject, title: str, found: Sequence[Answer]) -> str:
         "example_table",
         title=title,
         label=terms.label or "truth",
+        note=found[0].noted,
         names=names[:WIDEST],
         rows=list(zip(found, cells)),
         left_out=max(0, len(names) - WIDEST),
@@ -142,7 +143,7 @@ def _picture(subject: Subject, key: str, title: str, found: Sequence[Answer]) ->
         count=len(subject.inputs),
         kind=kind,
     )
-    head = ["sample", "name", "truth", "answer", "note"]
+    head = ["sample", "name", "truth", "answer", found[0].noted]
     rows = [[each.index, each.name, each.truth, each.answer, each.note] for each in found]
     return Picture(
         key,

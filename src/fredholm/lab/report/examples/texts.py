@@ -44,6 +44,13 @@ class Answer(NamedTuple):
     wrong: bool | None = None
     called: int | None = None
 
+    @property
+    def noted(self) -> str:
+        """What the note is, for the head of a table."""
+        if self.called is None:
+            return "error"
+        return "confidence"
+
 
 class Mark(NamedTuple):
     """A word of a text as the page shows it.

@@ -119,7 +119,7 @@ def draw_lines(
         ticks = [clip(name, 14) for name in line.names]
     if ticks:
         height = 2.4
-    figure, every = panels(theme, len(found), height, columns=1, margin=0.4, sharex=True)
+    figure, every = panels(theme, len(found), height, columns=1, width=theme.width, margin=0.4, sharex=True)
     for axes, name, layer, at in zip(every, names, found, line.at):
         _along(axes, theme, line, layer)
         if at is not None:
@@ -212,11 +212,9 @@ def draw_entry_lines(
     Args:
         found: (points,) by name.
     """
-    columns, width = min(theme.pick(4, 2), len(found)), theme.width
-    if columns == 1:
-        width = min(width, 4.5)
+    columns = min(theme.pick(4, 2), len(found))
     figure, every = panels(
-        theme, len(found), 1.4, columns=columns, width=width, margin=0.5, sharex=True, sharey=True
+        theme, len(found), 1.4, columns=columns, margin=0.5, sharex=True, sharey=True
     )
     for axes, (name, entry) in zip(every, found.items()):
         axes.axhline(0, color=theme.rule, linewidth=0.8)

@@ -14,6 +14,7 @@ from torch import Tensor
 from ....domain import Domain
 from ....edges import Edges
 from ...data.kinds.kind import Kind
+from ...numbers import plural
 from ..layers import (
     DRAWABLE,
     MAX_HEADS,
@@ -24,7 +25,6 @@ from ..layers import (
     first_sample,
     places_of,
     plain,
-    plural,
     real_points,
 )
 from ..page import Data, Numbered, Picture, Section, words

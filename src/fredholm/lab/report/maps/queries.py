@@ -14,7 +14,7 @@ from ....domain import Domain
 from ....explain.kernels import class_token, image_grid, masses, output_points
 from ....progress import working
 from ...data.kinds.kind import Cloud
-from ...numbers import readable
+from ...numbers import plural, readable
 from ..layers import (
     MAX_HEADS,
     Layer,
@@ -25,7 +25,6 @@ from ..layers import (
     output_places,
     places_of,
     plain,
-    plural,
     real_points,
     shown_layers,
 )

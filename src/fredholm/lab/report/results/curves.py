@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ....errors import DataError
+from ...numbers import duration
 from ..page import Data, Picture, Section, words
 from ..panels import dots, percent, whole_numbers, within_percent
 from ..style import Theme, panels, render
@@ -65,7 +66,7 @@ def curve_section(history: dict[str, list[float]]) -> Section:
         final = history["val_accuracy"][-1]
         alt = f"Loss and accuracy against the epoch; validation accuracy ends at {final:.1%}"
     if history.get("seconds"):
-        time = f", {history['seconds'][-1]:.0f} s in all"
+        time = f", {duration(history['seconds'][-1])} in all"
     epochs = len(history["epoch"])
     caption = words("curves_caption", unit=unit, also=also, epochs=epochs, time=time)
     picture = Picture("curves", alt, caption, render(draw_curves, history), Data.of(history))
