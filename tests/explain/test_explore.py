@@ -136,7 +136,7 @@ def test_a_query_is_counted_among_all_points_up_to_the_last():
     valid = torch.tensor([[True, True, True, False, False, False, True, False]])
     domain = Domain.line(8).replace(valid=valid)
     layer = Layer("one", create_operator("softmax", 8, heads=2), torch.randn(1, 8, 8), domain)
-    section, _ = map_section(View([layer], axis=Axis(tuple("abcdefgh"), "column")), None)
+    section, _ = map_section(View([layer], axis=Axis(tuple("abcdefgh"), "column")))
     captions = [picture.caption for picture in section.pictures]
     assert "1 of 7." in captions[0]
     assert "7 of 7." in captions[-1] or "3 of 7." in captions[-1]

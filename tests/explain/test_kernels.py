@@ -160,7 +160,8 @@ def test_errors_name_what_is_needed():
 def test_queries_of_a_padded_sample_are_points_that_it_has():
     valid = torch.arange(16) < torch.tensor([[3], [16]])
     domain = Domain.line(16, valid=valid)
-    assert choose_map_queries(domain, None) == [("the first point", 0), ("the centre", 1)]
+    labels = ["the first point", "the middle", "the last point"]
+    assert choose_map_queries(domain, None) == [(label, i) for i, label in enumerate(labels)]
     empty = domain.replace(valid=valid & torch.tensor([[False], [True]]))
     assert choose_map_queries(empty, None)[0] == ("the first point", 0)
 
@@ -184,14 +185,13 @@ def test_maps_and_lines_of_negative_weights_are_drawn():
     assert figure.axes[0].get_ylim()[0] <= -1
 
 
-@pytest.mark.parametrize("explicit", [None, [24]])
-def test_a_later_layer_may_have_fewer_output_points(explicit):
+def test_a_later_layer_may_have_fewer_output_points():
     """A query of the first layer is the nearest output point of a strided one."""
     first = as_operator(torch.nn.Conv2d(2, 2, 3, padding=1))
     second = as_operator(torch.nn.Conv2d(2, 2, **STRIDED))
     domain, u = Domain.grid(5, 5, measure="counting"), torch.randn(1, 25, 2)
     layers = [Layer("first", first, u, domain), Layer("second", second, u, domain)]
-    section, numbers = map_section(View(layers), explicit)
+    section, numbers = map_section(View(layers))
     assert len(section.pictures) == len(numbers["first"]["queries"])
     places = [output_points(layer.operator, domain).positions for layer in layers]
     for one, other in zip(numbers["first"]["queries"], numbers["second"]["queries"]):
@@ -203,7 +203,7 @@ def test_a_later_layer_may_have_fewer_output_points(explicit):
 def test_a_query_is_counted_among_the_points_that_are_there():
     domain = Domain.line(9, valid=torch.arange(9)[None] < 4)
     layer = Layer("layer", create_operator("softmax", 4), torch.randn(1, 9, 4), domain)
-    section, _ = map_section(View([layer]), None)
+    section, _ = map_section(View([layer]))
     assert "of 4, at 0 (dashed line)." in section.pictures[0].caption
 
 

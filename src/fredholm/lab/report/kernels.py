@@ -179,9 +179,7 @@ def draw_profiles(
         what: ``"norm"`` or ``"weight"``.
     """
     columns = theme.pick(min(3, len(found)), 1)
-    figure, every = panels(
-        theme, len(found), 2.5, columns=columns, margin=0.3, sharex=True
-    )
+    figure, every = panels(theme, len(found), 2.5, columns=columns, margin=0.3, sharex=True)
     for axes, name, profile in zip(every, names, found):
         _profile(axes, theme, profile, what)
         axes.set_title(name)

@@ -22,7 +22,6 @@ from ...integral import IntegralOperator
 from ...modes import evaluating
 from ..data.kinds.images import IMAGES
 from ..data.kinds.kind import SAMPLES
-from .given import ReportOptions
 from .layers import Layer, View, first_sample
 from .maps.entries import entry_section
 from .page import Fact, Section, words
@@ -31,6 +30,9 @@ from .sources import home_of, load_inputs, load_model
 
 # Kernel entries read for one picture.
 WORK = 2**29
+
+# Query points from which the profile is read, at most.
+QUERIES = 16
 
 # Signals that the share of content needs.
 FEWEST = 3
@@ -43,8 +45,6 @@ def report_module(
     out_dir: str | Path,
     *,
     samples: int = 8,
-    queries: int = 16,
-    map_queries: list[int] | None = None,
     seed: int = 0,
     title: str | None = None,
     source: str = "",
@@ -66,8 +66,6 @@ def report_module(
         samples: signals that are read, at most, the first of the batch; the share of content needs
             three. All are compared, and where the kernel is large fewer (at least three) are drawn,
             from fewer queries.
-        queries: query points from which the profile is read.
-        map_queries: indices of the points whose maps are drawn.
         title, source: heading of the page, and where the model came from.
         options: of :func:`fredholm.as_operator`.
 
@@ -86,11 +84,8 @@ def report_module(
         'index.html'
     """
     require("matplotlib", "train", "a report")
-    if samples < 1 or queries < 1:
-        raise OptionError(
-            f"a report needs at least one sample and query, got samples={samples} and "
-            f"queries={queries}"
-        )
+    if samples < 1:
+        raise OptionError(f"a report needs at least one sample, got samples={samples}")
     if isinstance(find_layer(model, path), IntegralOperator):
         raise OptionError(
             f"{path} is an operator already; fredholm.explain.report shows it, or fredholm explain "
@@ -100,9 +95,8 @@ def report_module(
         converted = _convert(model, path, inputs, samples, options)
         view = converted.view()
         layer = view.layers[0]
-        count = max(1, min(queries, WORK // (converted.row * len(layer.u))))
-        look = ReportOptions(samples, count, map_queries, seed=seed)
-        sections, numbers = kernel_sections(view, look)
+        count = max(1, min(QUERIES, WORK // (converted.row * len(layer.u))))
+        sections, numbers = kernel_sections(view, seed, count)
         entries, numbers["entries"] = entry_section(layer)
         sections = [_identity(converted, options), *sections]
         facts = _facts(converted)

@@ -13,7 +13,7 @@ from ...errors import OptionError
 from ...explain.vision import Traced, traced
 from .given import ReportOptions, Samples
 from .report import report
-from .sources import ASSUMED, home_of, input_size, load_inputs, load_model
+from .sources import ASSUMED, home_of, load_inputs, load_model, open_data_set
 from .subject import choose_samples, saved_facts
 
 # Pictures whose maps of single queries are read, at most.
@@ -96,7 +96,7 @@ def _of_data_set(model: nn.Module, data: str, samples: int, seed: int) -> tuple[
     Raises:
         OptionError: a data set without pictures, or of other channels than the model's.
     """
-    from ..data import create_dataset, get_entry
+    from ..data import get_entry
 
     if len(get_entry(data).shape or ()) != 3:
         raise OptionError(
@@ -104,7 +104,7 @@ def _of_data_set(model: nn.Module, data: str, samples: int, seed: int) -> tuple[
             "by --inputs"
         )
     # Pictures are read at the model's size, in the order of the data set.
-    dataset = create_dataset(data, "test", image_size=input_size(model))
+    dataset = open_data_set(data, model)
     chosen = torch.tensor(sorted(choose_samples(len(dataset), samples, seed, None)))
     shown: dict[str, Any] = dataset.shown(chosen)
     channels = shown["inputs"].shape[1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,7 +27,7 @@ from .maps.queries import map_section
 from .page import Fact, Numbers, Section, folded, render_page, words
 from .results.curves import curve_section, read_history
 from .results.sections import result_sections
-from .subject import Subject, choose_samples, padded_queries, trace_layers
+from .subject import Subject, choose_samples, trace_layers
 
 PAGE, NUMBERS = "index.html", "numbers.json"
 USUAL, UNKNOWN = ReportOptions(), RunFacts()
@@ -158,7 +158,7 @@ def _of_operator(
 ) -> Content:
     place = domain or Domain.line(inputs.shape[1], device=inputs.device)
     layer = Layer(type(operator).__name__, operator, inputs[: options.samples], place)
-    sections, numbers = kernel_sections(View([layer]), options)
+    sections, numbers = kernel_sections(View([layer]), options.seed)
     return Content(f"One operator on {inputs.shape[1]} points", [], sections, numbers)
 
 
@@ -194,8 +194,6 @@ def _learned(subject: Subject, options: ReportOptions) -> tuple[list[Section], N
     image = None
     if subject.things is not None and kind.pictured:
         image = subject.things[chosen[0]]
-    if image is None and options.map_queries is None:
-        options = replace(options, map_queries=padded_queries(layers))
 
     view = View(layers, image, kind, subject.axis(chosen[0]))
     pretrained = isinstance(subject.model, Traced)
@@ -203,10 +201,10 @@ def _learned(subject: Subject, options: ReportOptions) -> tuple[list[Section], N
     numbers: dict[str, dict[str, Any]] = {}
     if layers and pretrained:
         # Its value matrices are large; report_module makes a page of each of its layers.
-        maps, numbers["maps"] = map_section(view, options.map_queries)
+        maps, numbers["maps"] = map_section(view)
         sections = _present(maps)
     elif layers:
-        sections, numbers = kernel_sections(view, options)
+        sections, numbers = kernel_sections(view, options.seed)
 
     quality, numbers["attention"] = quality_sections(subject, layers, options)
     steps, numbers["steps"] = evolution_section(
@@ -218,11 +216,16 @@ def _learned(subject: Subject, options: ReportOptions) -> tuple[list[Section], N
     return [*sections, *quality, *_present(steps)], numbers
 
 
-def kernel_sections(view: View, options: ReportOptions) -> tuple[list[Section], Numbers]:
-    """Return the sections about what the operators of some layers learned, and their numbers."""
-    profile, profiles = profile_section(view, seed=options.seed, queries=options.queries)
-    share, shares = share_section(view, seed=options.seed)
-    maps, weights = map_section(view, options.map_queries)
+def kernel_sections(view: View, seed: int, queries: int = 32) -> tuple[list[Section], Numbers]:
+    """Return the sections about what the operators of some layers learned, and their numbers.
+
+    Args:
+        seed: of all that is drawn at random.
+        queries: query points of a signal from which the profile is read.
+    """
+    profile, profiles = profile_section(view, seed=seed, queries=queries)
+    share, shares = share_section(view, seed=seed)
+    maps, weights = map_section(view)
     explorer = explore_section(view)
     numbers = {"profile": profiles, "variance": shares, "maps": weights}
     return _present(explorer, maps, profile, share), numbers

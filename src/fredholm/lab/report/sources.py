@@ -201,7 +201,10 @@ def load_inputs(
         path = Path(inputs).expanduser()
         return _from_file(path, model), f"inputs from {path.name}{_assumed(path, model)}"
     if data is not None:
-        return _from_data_set(data, model, samples)
+        dataset = open_data_set(data, model)
+        count = min(samples, len(dataset))
+        found, _ = dataset.batch(torch.arange(count))
+        return found, f"the first {count} test samples of {data}"
     generator = torch.Generator().manual_seed(seed)
     if shape is not None:
         numbers = torch.randn(shape, generator=generator)
@@ -275,8 +278,8 @@ def _assumed(path: Path, model: nn.Module) -> str:
     return ", normalised by a mean and a deviation of 0.5, which are assumed: the model has none"
 
 
-def _from_data_set(data: str, model: nn.Module, samples: int) -> tuple[Any, str]:
-    """Return the first test samples of a data set, read as the model needs them."""
+def open_data_set(data: str, model: nn.Module) -> Any:
+    """Return the test split of a data set, read as a model needs it."""
     from ..data import create_dataset, get_entry
 
     entry, facts = get_entry(data), saved_facts(model)
@@ -291,10 +294,7 @@ def _from_data_set(data: str, model: nn.Module, samples: int) -> tuple[Any, str]
         for name, value in options.items()
         if value is not None and (name in entry.needs or name in entry.kind.takes)
     }
-    dataset = create_dataset(data, "test", **taken)
-    count = min(samples, len(dataset))
-    inputs, _ = dataset.batch(torch.arange(count))
-    return inputs, f"the first {count} test samples of {data}"
+    return create_dataset(data, "test", **taken)
 
 
 def _random(model: nn.Module, samples: int, generator: torch.Generator) -> Any:

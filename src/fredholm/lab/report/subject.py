@@ -146,14 +146,6 @@ def trace_layers(subject: Subject, chosen: list[int]) -> list[Layer]:
     ]
 
 
-def padded_queries(layers: Sequence[Layer]) -> list[int] | None:
-    """Return the first sample's first, middle and last real point; None without padding."""
-    if not layers or layers[0].domain.valid is None:
-        return None
-    real = layers[0].domain.valid[0].nonzero()[:, 0].tolist()
-    return sorted({real[0], real[len(real) // 2], real[-1]})
-
-
 @torch.no_grad()
 def answers(model: nn.Module, inputs: Any, *, batch: int = 128) -> Tensor:
     """Return a model's outputs on all inputs, in float32 on the CPU."""

@@ -119,7 +119,9 @@ def draw_lines(
         ticks = [clip(name, 14) for name in line.names]
     if ticks:
         height = 2.4
-    figure, every = panels(theme, len(found), height, columns=1, width=theme.width, margin=0.4, sharex=True)
+    figure, every = panels(
+        theme, len(found), height, columns=1, width=theme.width, margin=0.4, sharex=True
+    )
     for axes, name, layer, at in zip(every, names, found, line.at):
         _along(axes, theme, line, layer)
         if at is not None:

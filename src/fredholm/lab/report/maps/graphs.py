@@ -81,15 +81,12 @@ def draws_graph(domain: Domain, kind: Kind) -> bool:
     return mask and (domain.dim > DRAWABLE or not _apart(domain.positions))
 
 
-def graph_section(view: View, queries: Sequence[int] | None) -> Numbered:
+def graph_section(view: View) -> Numbered:
     """Return the kernel around some nodes of the first sample, in layers that live on one graph,
     and its numbers.
     """
     domain = first_sample(view.layers[0].domain).to("cpu")
-    if queries is None:
-        chosen = choose_nodes(domain)
-    else:
-        chosen = [(f"node {query + 1}", query) for query in queries]
+    chosen = choose_nodes(domain)
 
     # All rows of a layer's kernel, (H, nodes, N), are in memory at once.
     heads = max(layer.operator.heads for layer in view.layers)
