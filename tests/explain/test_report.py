@@ -32,11 +32,13 @@ from fredholm.errors import (
 from fredholm.explain import ReportOptions, RunFacts, Samples, kernel_map, report, report_run
 from fredholm.lab.data.kinds.images import prepare_pictures
 from fredholm.lab.data.kinds.kind import SAMPLES
+from fredholm.lab.report.attention.draw import draw_removals
 from fredholm.lab.report.examples.samples import draw_examples
 from fredholm.lab.report.examples.texts import Answer
 from fredholm.lab.report.maps import draw
 from fredholm.lab.report.report import _size_facts
-from fredholm.lab.report.style import LIGHT, NARROW
+from fredholm.lab.report.results.curves import draw_curves
+from fredholm.lab.report.style import ALONE, LIGHT, NARROW
 from fredholm.models import create_model
 from tests.parts import parts
 
@@ -429,6 +431,15 @@ def test_panels_have_ticks_of_their_own(theme):
                 t.label1.get_visible() and t.label1.get_text() for t in axes.yaxis.majorTicks
             )
         assert figure.get_figwidth() <= theme.width + 0.01
+
+
+@pytest.mark.parametrize("theme", [LIGHT, NARROW[0]], ids=["wide", "narrow"])
+def test_a_panel_alone_is_no_wider_than_beside_another(theme):
+    entry = {"1 → 1": np.zeros(5)}
+    alone = draw.draw_entry_lines(theme, entry, np.arange(5.0), 2.0)
+    removal = draw_removals(theme, np.linspace(0, 1, 3), {"map": {"morf": np.ones((1, 3))}})
+    curve = draw_curves(theme, {"epoch": [1.0, 2.0], "val_loss": [2.0, 1.0]})
+    assert {each.get_figwidth() for each in (alone, removal, curve)} == {min(theme.width, ALONE)}
 
 
 def test_graphs_of_a_batch(tmp_path):

@@ -214,12 +214,28 @@ def _row(
 ) -> dict[str, Any]:
     """Make the row of one sample; ``place`` is where it was read, for errors."""
     try:
-        return to_row(output, predictor, shape)
+        return _shortest(to_row(output, predictor, shape))
     except _NotFiniteError as error:
         raise DataError(
             f"{in_words(place)}: expected a finite prediction, got NaN or infinity; give values "
             "like those of the training files, and a run that did not diverge"
         ) from error
+
+
+def _shortest(value: Any) -> Any:
+    """Return a row with its numbers of float32 in as few digits as tell them from their neighbours.
+
+    Example:
+        >>> _shortest({"class": "a", "probability": float(np.float32(0.1))})
+        {'class': 'a', 'probability': 0.1}
+    """
+    if isinstance(value, Mapping):
+        return {key: _shortest(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_shortest(part) for part in value]
+    if not isinstance(value, float) or float(np.float32(value)) != value:
+        return value
+    return float(str(np.float32(value)))
 
 
 def _class_row(output: Tensor, predictor: Predictor, shape: tuple[int, ...]) -> dict[str, Any]:
@@ -303,8 +319,7 @@ def write_predictions(rows: Sequence[Mapping[str, Any]], path: str | Path) -> Pa
     suffix = path.suffix.lower()
     with storing(path), replacing(path) as temporary:
         if suffix == ".json":
-            text = json.dumps([_shortest(row) for row in rows], indent=1)
-            temporary.write_text(text + "\n", encoding="utf-8")
+            temporary.write_text(json.dumps(list(rows), indent=1) + "\n", encoding="utf-8")
         elif suffix == ".csv":
             with temporary.open("w", encoding="utf-8", newline="") as file:
                 file.write(as_table(rows))
@@ -369,24 +384,8 @@ def as_table(rows: Sequence[Mapping[str, Any]]) -> str:
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, list(names) or ["file"])
     writer.writeheader()
-    writer.writerows(map(_shortest, table))
+    writer.writerows(table)
     return text.getvalue()
-
-
-def _shortest(value: Any) -> Any:
-    """Return rows with the numbers of float32 in as few digits as tell them from their neighbours.
-
-    Example:
-        >>> _shortest({"class": "a", "probability": float(np.float32(0.1))})
-        {'class': 'a', 'probability': 0.1}
-    """
-    if isinstance(value, Mapping):
-        return {key: _shortest(part) for key, part in value.items()}
-    if isinstance(value, list):
-        return [_shortest(part) for part in value]
-    if not isinstance(value, float) or float(np.float32(value)) != value:
-        return value
-    return float(str(np.float32(value)))
 
 
 def _flatten(row: Mapping[str, Any]) -> list[dict[str, Any]]:
