@@ -101,7 +101,11 @@ def report_module(
         sections = [_identity(converted, options), *sections]
         facts = _facts(converted)
     if converted.call.grid is not None:
-        sections = [_with_note(section) for section in sections]
+        # The maps are laid on a picture that needs a word.
+        for place, section in enumerate(sections):
+            if section.key == "maps":
+                text = section.text + words("layer_note")
+                sections[place] = replace(section, text=text)
     if entries is not None:
         sections.append(entries)
 
@@ -300,10 +304,3 @@ def _has_offset(converted: _Converted) -> bool:
     if operator.projection is not None and operator.projection.bias is not None:
         answer = answer - operator.projection.bias
     return bool(answer.abs().max() > 1e-12)
-
-
-def _with_note(section: Section) -> Section:
-    """Say of the maps what the picture is on which they are laid."""
-    if section.key != "maps":
-        return section
-    return replace(section, text=section.text + words("layer_note"))

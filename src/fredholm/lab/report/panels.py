@@ -65,7 +65,6 @@ def ring(
     theme: Theme,
     at: Sequence[float] | np.ndarray,
     *,
-    size: float = 6,
     width: float = 1.8,
 ) -> None:
     """Draw a ring around the query, at (row, column) of the unit square."""
@@ -75,7 +74,7 @@ def ring(
         row,
         marker="o",
         color="none",
-        markersize=size,
+        markersize=6,
         markeredgecolor=theme.mark,
         markeredgewidth=width,
     )

@@ -202,11 +202,6 @@ def colormap(theme: Theme) -> Colormap:
     return _blend(theme.sequential)
 
 
-def diverging(theme: Theme) -> Colormap:
-    """Return colours of signed numbers; the paper is zero."""
-    return _blend((theme.content, theme.paper, theme.position))
-
-
 def _blend(colours: Sequence[str]) -> Colormap:
     from matplotlib.colors import LinearSegmentedColormap
 
@@ -229,7 +224,9 @@ def colour_scale(theme: Theme, values: np.ndarray, *, signed: bool | None = None
     if signed is None:
         signed = has_negative(known)
     if signed:
-        return {"cmap": diverging(theme), "norm": Normalize(-size, size)}
+        # The paper is zero.
+        both = _blend((theme.content, theme.paper, theme.position))
+        return {"cmap": both, "norm": Normalize(-size, size)}
     return {"cmap": colormap(theme), "norm": Normalize(0.0, size)}
 
 
