@@ -16,7 +16,7 @@ from fredholm.explain import Traced, attention_quality, localisation, patch_targ
 from fredholm.explain.quality import mean_error
 from fredholm.lab import data
 from fredholm.lab.compare.backbones import vit
-from fredholm.lab.report.attention import draw_overlays
+from fredholm.lab.report.attention.draw import draw_overlays
 from fredholm.lab.report.style import Theme
 
 from ..kit.machine import describe, machine_line

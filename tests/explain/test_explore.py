@@ -16,9 +16,9 @@ import torch
 from fredholm import Domain, as_operator, create_operator
 from fredholm.errors import OptionError, ShapeError
 from fredholm.explain import ReportOptions, Samples, explore, kernel_map, report
-from fredholm.lab.report.explore import explore_section, quantised
 from fredholm.lab.report.layers import PLAIN, Axis, Layer, View
-from fredholm.lab.report.maps import map_section
+from fredholm.lab.report.maps.explore import explore_section, quantised
+from fredholm.lab.report.maps.queries import map_section
 from fredholm.lab.report.page import Section, render_page
 
 from .chromium import BROWSER, open_page
@@ -136,7 +136,7 @@ def test_a_query_is_counted_among_all_points_up_to_the_last():
     valid = torch.tensor([[True, True, True, False, False, False, True, False]])
     domain = Domain.line(8).replace(valid=valid)
     layer = Layer("one", create_operator("softmax", 8, heads=2), torch.randn(1, 8, 8), domain)
-    section, _ = map_section(View([layer], axis=Axis(tuple("abcdefgh"), "column")), None)
+    section, _ = map_section(View([layer], axis=Axis(tuple("abcdefgh"), "column")))
     captions = [picture.caption for picture in section.pictures]
     assert "1 of 7." in captions[0]
     assert "7 of 7." in captions[-1] or "3 of 7." in captions[-1]

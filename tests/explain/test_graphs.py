@@ -12,8 +12,8 @@ from fredholm import Domain, create_operator
 from fredholm.data import Graph, GraphDataset
 from fredholm.explain import ReportOptions, Samples, kernel_map, report
 from fredholm.explain.kernels import take_samples
-from fredholm.lab.report import graphs
 from fredholm.lab.report.layers import Layer
+from fredholm.lab.report.maps import graphs
 from fredholm.lab.report.style import LIGHT
 from fredholm.meshes import Mesh
 from fredholm.models import create_model

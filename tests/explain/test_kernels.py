@@ -13,12 +13,12 @@ from fredholm.convert import as_operator
 from fredholm.errors import DomainError, OptionError, ShapeError
 from fredholm.explain import image_grid, kernel_map, kernel_profile
 from fredholm.explain.kernels import output_points, take_samples
-from fredholm.lab.report import map_plots
-from fredholm.lab.report.explore import explore_section
 from fredholm.lab.report.importance import Importance, draw_importance
 from fredholm.lab.report.layers import Layer, View
-from fredholm.lab.report.maps import _in_picture, choose_map_queries, map_section
-from fredholm.lab.report.results import draw_confusion
+from fredholm.lab.report.maps import draw
+from fredholm.lab.report.maps.explore import explore_section
+from fredholm.lab.report.maps.queries import _in_picture, choose_map_queries, map_section
+from fredholm.lab.report.results.agreement import draw_confusion
 from fredholm.lab.report.style import LIGHT, NARROW, literal
 
 from .known import CONTENT, GRID, POSITION, KnownOperator
@@ -160,7 +160,8 @@ def test_errors_name_what_is_needed():
 def test_queries_of_a_padded_sample_are_points_that_it_has():
     valid = torch.arange(16) < torch.tensor([[3], [16]])
     domain = Domain.line(16, valid=valid)
-    assert choose_map_queries(domain, None) == [("the first point", 0), ("the centre", 1)]
+    labels = ["the first point", "the middle", "the last point"]
+    assert choose_map_queries(domain, None) == [(label, i) for i, label in enumerate(labels)]
     empty = domain.replace(valid=valid & torch.tensor([[False], [True]]))
     assert choose_map_queries(empty, None)[0] == ("the first point", 0)
 
@@ -177,21 +178,20 @@ def test_maps_and_lines_of_negative_weights_are_drawn():
     theme = replace(LIGHT)
     values = [-np.ones((1, 4, 4)), np.linspace(-1, 1, 16).reshape(1, 4, 4)]
     at = [(0.5, 0.5)] * 2
-    map_plots.draw_maps(theme, np.zeros((4, 4, 1)), ["a", "b"], values, at)
-    figure = map_plots.draw_lines(
-        theme, map_plots.Line(np.arange(4.0), [0.0], "t"), ["a"], [-np.ones((1, 4))]
+    draw.draw_maps(theme, np.zeros((4, 4, 1)), ["a", "b"], values, at)
+    figure = draw.draw_lines(
+        theme, draw.Line(np.arange(4.0), [0.0], "t"), ["a"], [-np.ones((1, 4))]
     )
     assert figure.axes[0].get_ylim()[0] <= -1
 
 
-@pytest.mark.parametrize("explicit", [None, [24]])
-def test_a_later_layer_may_have_fewer_output_points(explicit):
+def test_a_later_layer_may_have_fewer_output_points():
     """A query of the first layer is the nearest output point of a strided one."""
     first = as_operator(torch.nn.Conv2d(2, 2, 3, padding=1))
     second = as_operator(torch.nn.Conv2d(2, 2, **STRIDED))
     domain, u = Domain.grid(5, 5, measure="counting"), torch.randn(1, 25, 2)
     layers = [Layer("first", first, u, domain), Layer("second", second, u, domain)]
-    section, numbers = map_section(View(layers), explicit)
+    section, numbers = map_section(View(layers))
     assert len(section.pictures) == len(numbers["first"]["queries"])
     places = [output_points(layer.operator, domain).positions for layer in layers]
     for one, other in zip(numbers["first"]["queries"], numbers["second"]["queries"]):
@@ -203,7 +203,7 @@ def test_a_later_layer_may_have_fewer_output_points(explicit):
 def test_a_query_is_counted_among_the_points_that_are_there():
     domain = Domain.line(9, valid=torch.arange(9)[None] < 4)
     layer = Layer("layer", create_operator("softmax", 4), torch.randn(1, 9, 4), domain)
-    section, _ = map_section(View([layer]), None)
+    section, _ = map_section(View([layer]))
     assert "of 4, at 0 (dashed line)." in section.pictures[0].caption
 
 

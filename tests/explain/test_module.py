@@ -130,7 +130,7 @@ def test_pictures_of_a_strided_layer_are_of_its_own_queries():
 
 def test_the_page(tmp_path):
     model = resnet()
-    page = report_module(model, "layer1.0.conv1", IMAGES, tmp_path, samples=3, queries=4)
+    page = report_module(model, "layer1.0.conv1", IMAGES, tmp_path, samples=3)
     text, numbers = page.read_text(), json.loads((tmp_path / "numbers.json").read_text())
     assert re.findall(r'<section id="(\w+)"', text) == [
         "identity",
@@ -169,7 +169,7 @@ def test_the_page_of_a_recurrence_names_what_is_left_out(tmp_path):
 @pytest.mark.chromium
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine: apt-get install chromium")
 def test_the_page_in_a_browser(tmp_path):
-    page = report_module(resnet(), "layer1.1.conv1", IMAGES, tmp_path, samples=3, queries=2)
+    page = report_module(resnet(), "layer1.1.conv1", IMAGES, tmp_path, samples=3)
     found, console = open_page(page, tmp_path, width=500)
     assert console == []
     assert found["drawn"] == found["pictures"] == str(len(list(tmp_path.glob("*.png"))))

@@ -15,9 +15,9 @@ from fredholm.explain import ReportOptions, RunFacts, Samples, report
 from fredholm.lab.data.files.source import open_files
 from fredholm.lab.data.files.terms import Column, Terms
 from fredholm.lab.data.kinds.sequences import SEQUENCES, _signal
-from fredholm.lab.report.fields import FieldSample, draw_field, field_samples
+from fredholm.lab.report.examples.fields import FieldSample, draw_field, field_samples
 from fredholm.lab.report.importance import column_importance
-from fredholm.lab.report.results import score_head
+from fredholm.lab.report.results.scores import score_head
 from fredholm.lab.report.style import LIGHT
 from fredholm.models import create_model
 
@@ -66,7 +66,7 @@ def test_rows_have_the_names_and_cells_of_their_file(houses, tmp_path):
     text, tables = written(dataset, tmp_path)
     sections = re.findall(r'<section id="(\w+)"', text)
     assert sections[:3] == ["agreement", "examples", "importance"]
-    assert "<th>area</th><th>district</th>" in text
+    assert "<th>error</th><th>area</th><th>district</th>" in text
     assert "<td>the &lt;south&gt;</td>" in text
     assert "<the " not in text
     assert "<south" not in text
@@ -125,7 +125,7 @@ def test_a_class_of_rows_is_a_table_too(houses, tmp_path):
     path = tmp_path / "sizes.csv"
     path.write_text("\n".join(["area,district,size", *rows[1:]]) + "\n")
     text, _ = written(open_files(path).dataset("test"), tmp_path / "report")
-    assert "<th>size</th><th>predicted</th>" in text
+    assert "<th>size</th><th>predicted</th><th>confidence</th>" in text
     assert {"confusion", "examples", "importance"} <= set(re.findall(r'<section id="(\w+)"', text))
 
 

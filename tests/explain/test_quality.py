@@ -30,7 +30,7 @@ from fredholm.explain import (
 )
 from fredholm.explain.kernels import pair_weights
 from fredholm.explain.targets import pr_auc, roc_auc
-from fredholm.lab.report.attention import refusal
+from fredholm.lab.report.attention.sections import refusal
 from fredholm.lab.report.layers import Layer
 from fredholm.models import create_model
 from fredholm.operators import create_operator
@@ -337,7 +337,7 @@ def test_what_has_no_maps_says_why(monkeypatch):
     assert refusal([layer], size) is None
     assert refusal([line], size).startswith("the operators do not live on a grid")
     assert "does not divide" in refusal([layer], (13, 12))
-    monkeypatch.setattr("fredholm.lab.report.attention.WORK", 10)
+    monkeypatch.setattr("fredholm.lab.report.attention.sections.WORK", 10)
     assert "too many" in refusal([layer], size)
 
 

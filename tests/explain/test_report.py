@@ -32,10 +32,13 @@ from fredholm.errors import (
 from fredholm.explain import ReportOptions, RunFacts, Samples, kernel_map, report, report_run
 from fredholm.lab.data.kinds.images import prepare_pictures
 from fredholm.lab.data.kinds.kind import SAMPLES
-from fredholm.lab.report import map_plots
-from fredholm.lab.report.examples import Answer, draw_examples
+from fredholm.lab.report.attention.draw import draw_removals
+from fredholm.lab.report.examples.samples import draw_examples
+from fredholm.lab.report.examples.texts import Answer
+from fredholm.lab.report.maps import draw
 from fredholm.lab.report.report import _size_facts
-from fredholm.lab.report.style import LIGHT, NARROW
+from fredholm.lab.report.results.curves import draw_curves
+from fredholm.lab.report.style import ALONE, LIGHT, NARROW
 from fredholm.models import create_model
 from tests.parts import parts
 
@@ -230,7 +233,7 @@ def test_images_alone_give_the_kernels_alone(tmp_path):
         tiny_model("softmax"),
         Samples(tiny_images()[0]),
         out_dir=tmp_path,
-        options=ReportOptions(samples=4, map_queries=[3], picture=5, quality=0),
+        options=ReportOptions(samples=4, picture=5, quality=0),
     )
     text = page.read_text()
     assert re.findall(r'<section id="(\w+)"', text) == [
@@ -239,7 +242,6 @@ def test_images_alone_give_the_kernels_alone(tmp_path):
         "profile",
         "shares",
     ]
-    assert json.loads((tmp_path / "numbers.json").read_text())["maps"]["layer 1"]["queries"] == [3]
 
 
 def test_operator_on_a_line(tmp_path):
@@ -258,6 +260,7 @@ def test_operator_on_a_line(tmp_path):
         "shares",
         "map-1",
         "map-2",
+        "map-3",
     }
     assert "A &lt;line&gt;" in page.read_text()
 
@@ -411,10 +414,10 @@ def test_panels_have_ticks_of_their_own(theme):
     from fredholm.lab.data.kinds.kind import Signal
 
     x, rng = np.linspace(0, 1, 9), np.random.default_rng(0)
-    line = map_plots.Line(x, [0.5, 0.5], "time")
-    line = map_plots.draw_lines(theme, line, ["a", "b"], [rng.random((2, 9))] * 2)
+    line = draw.Line(x, [0.5, 0.5], "time")
+    line = draw.draw_lines(theme, line, ["a", "b"], [rng.random((2, 9))] * 2)
     points = rng.random((9, 2))
-    scattered = map_plots.draw_clouds(theme, points, ["a"], [rng.random((4, 9))], 2)
+    scattered = draw.draw_clouds(theme, points, ["a"], [rng.random((4, 9))], 2)
     said = Answer(0, "", "p", "p", "50%", False)
     signals = draw_examples(theme, [Signal(x, rng.random((9, 2)))] * 3, [said] * 3)
     for figure in (line, scattered, signals):
@@ -428,6 +431,15 @@ def test_panels_have_ticks_of_their_own(theme):
                 t.label1.get_visible() and t.label1.get_text() for t in axes.yaxis.majorTicks
             )
         assert figure.get_figwidth() <= theme.width + 0.01
+
+
+@pytest.mark.parametrize("theme", [LIGHT, NARROW[0]], ids=["wide", "narrow"])
+def test_a_panel_alone_is_no_wider_than_beside_another(theme):
+    entry = {"1 → 1": np.zeros(5)}
+    alone = draw.draw_entry_lines(theme, entry, np.arange(5.0), 2.0)
+    removal = draw_removals(theme, np.linspace(0, 1, 3), {"map": {"morf": np.ones((1, 3))}})
+    curve = draw_curves(theme, {"epoch": [1.0, 2.0], "val_loss": [2.0, 1.0]})
+    assert {each.get_figwidth() for each in (alone, removal, curve)} == {min(theme.width, ALONE)}
 
 
 def test_graphs_of_a_batch(tmp_path):

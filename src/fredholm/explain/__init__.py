@@ -19,11 +19,11 @@ from .variance import VarianceShare, variance_share
 from .vision import Traced, traced
 
 if TYPE_CHECKING:
-    from ..lab.report.explore import Explorer as Explorer
-    from ..lab.report.explore import explore as explore
     from ..lab.report.given import ReportOptions as ReportOptions
     from ..lab.report.given import RunFacts as RunFacts
     from ..lab.report.given import Samples as Samples
+    from ..lab.report.maps.explore import Explorer as Explorer
+    from ..lab.report.maps.explore import explore as explore
     from ..lab.report.module import explain_module as explain_module
     from ..lab.report.module import report_module as report_module
     from ..lab.report.pretrained import explain_pictures as explain_pictures
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from ..lab.report.report import report_run as report_run
 
 _REPORTS = {
-    "Explorer": "explore",
+    "Explorer": "maps.explore",
     "ReportOptions": "given",
     "RunFacts": "given",
     "Samples": "given",
     "explain_module": "module",
-    "explore": "explore",
+    "explore": "maps.explore",
     "explain_pictures": "pretrained",
     "report": "report",
     "report_module": "module",

@@ -69,6 +69,7 @@ FAILURES = [
     ),
     (["evaluate", "nowhere"], 2, "no run here"),
     (["evaluate", "nowhere", "--read", "decimal=,"], 2, "--read: expected new files beside it"),
+    (["evaluate", "nowhere", "--strict"], 2, "--strict: expected new files beside it"),
     (["data", "path", "mnits"], 2, "did you mean 'mnist'?"),
 ]
 
@@ -261,7 +262,7 @@ def test_a_score_stands_beside_that_of_the_best_constant_answer(capsys):
     show.evaluation(result | summary | {"baseline": baseline}, as_json=False)
     scores, constant = capsys.readouterr().out.splitlines()
     assert "root mean squared error 100,000" in scores
-    assert constant == "always their mean: root mean squared error 883,176"
+    assert constant == "always 1,000,000, the mean here: root mean squared error 883,176"
 
     found = {"dataset": "cola", "split": "test", "n": 4, "loss_name": "cross-entropy", "loss": 0.5}
     found |= {"baseline": {"class": "yes", "accuracy": 0.75}}

@@ -369,10 +369,12 @@ def test_short_of_time_the_slowest_are_left_out_by_name_and_the_others_get_steps
     assert set(plan["steps"]) == set("abcd")
     assert min(plan["steps"].values()) >= 100
     assert sum(paces[name].seconds(n) for name, n in plan["steps"].items()) <= 15.0
-    assert said == [
-        "slow: left out: 100 steps take 100 s, its share is 3 s; give more minutes, or name "
-        "fewer --operators"
-    ]
+    why = (
+        "100 steps take 100 s, its share is 3 s; compare again with more --minutes and another "
+        "--out, or with fewer --operators"
+    )
+    assert said == [f"slow: left out: {why}"]
+    assert state["left_out"] == {"slow": why}, "for the page"
     trials, state, said = planned(paces, 4 * 160.0)
     plan = _planned_rung(trials, state, said, paces)
     assert (set(plan["steps"]), said) == (set(paces), [])

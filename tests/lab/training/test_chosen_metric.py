@@ -19,7 +19,7 @@ from fredholm.lab.compare.trial import measure_of
 from fredholm.lab.compare.verdict import compared, is_sure
 from fredholm.lab.data.kinds.dataset import IGNORED
 from fredholm.lab.distill.linearize import judged_task
-from fredholm.lab.report.results import score_head
+from fredholm.lab.report.results.scores import score_head
 from fredholm.lab.training.evaluation import load_run, run_dataset
 from fredholm.lab.training.grid import recipe_cell
 from fredholm.lab.training.metrics import METRICS, direction, register_metric

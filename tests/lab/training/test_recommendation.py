@@ -56,6 +56,23 @@ def test_the_page_speaks_of_seeds_only_where_there_are_several(state, tmp_path):
     assert "means over seeds" in page
 
 
+def test_the_page_says_why_a_contender_has_no_score(state, tmp_path):
+    state["left_out"]["slow"] = "100 steps take 100 s"
+    failed = {"operator": "luna", "lr": 0.004, "fold": 0, "error": "the loss is <NaN>"}
+    state["rungs"][0]["rows"] += [failed, failed | {"operator": "softmax"}]
+    report.write(tmp_path, state)
+    page = (tmp_path / "index.html").read_text("utf-8")
+    assert "slow: 100 steps take 100 s" in page
+    assert "luna: failed: the loss is &lt;NaN&gt;" in page
+    assert "softmax: failed" not in page, "another trial has a score"
+
+
+def test_a_short_training_is_made_longer_by_another_comparison(state):
+    state["full_steps"] = 1000
+    short = dict(report.recommendation(state))["trained for"]
+    assert short.endswith("another comparison with more --minutes may order them otherwise")
+
+
 def test_the_page_shows_the_command_that_predicts_as_code(state, tmp_path):
     report.write(tmp_path, state)
     page = (tmp_path / "index.html").read_text("utf-8")

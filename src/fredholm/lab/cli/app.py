@@ -68,6 +68,9 @@ NewRead = Annotated[
         metavar="KEY=VALUE",
     ),
 ]
+NewStrict = Annotated[
+    bool, typer.Option("--strict", help="Refuse new tables with words in columns of numbers.")
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(help="Changes to the recipe: key=value.", metavar="[KEY=VALUE]..."),
@@ -203,6 +206,7 @@ def evaluate(
         typer.Option(help="Split to measure without files: train, val or test (default)."),
     ] = None,
     read: NewRead = None,
+    strict: NewStrict = False,
     json: JsonFlag = False,
     trust_code: TrustFlag = False,
 ) -> None:
@@ -216,12 +220,15 @@ def evaluate(
     written = reading(read=read).get("read")
     if files:
         show.trusted_code(run, trust_code)
-        result = training.evaluate_files(run, files, overrides, trust_code=trust_code, read=written)
+        result = training.evaluate_files(
+            run, files, overrides, trust_code=trust_code, strict=strict, read=written
+        )
         show.evaluation(result, json)
         return
-    if written is not None:
+    if written is not None or strict:
+        flag = "--strict" if written is None else "--read"
         raise OptionError(
-            "--read: expected new files beside it, got none; the run's own files are read as they "
+            f"{flag}: expected new files beside it, got none; the run's own files are read as they "
             "were for its training"
         )
     split = split or "test"
@@ -256,10 +263,7 @@ def predict(
     ] = None,
     batch_size: Annotated[int, typer.Option(help="Samples per batch.", min=1)] = 64,
     read: NewRead = None,
-    strict: Annotated[
-        bool,
-        typer.Option("--strict", help="Refuse tables with words in columns of numbers."),
-    ] = False,
+    strict: NewStrict = False,
     json: JsonFlag = False,
     trust_code: TrustFlag = False,
 ) -> None:

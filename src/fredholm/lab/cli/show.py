@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...errors import OptionError
-from ..numbers import readable
+from ..numbers import duration, plural, readable
 
 # Imports inside functions load torch and the training room only for the commands that need them.
 
@@ -101,7 +101,7 @@ def run_plan(plan: Any, as_json: bool) -> None:
     if plan.limited:
         end = ", ended by training.max_minutes"
     typer.echo(
-        f"time: {plan.minutes:.1f} min for {total_steps}{plan.epochs} epochs of {epoch}, "
+        f"time: {duration(60 * plan.minutes)} for {total_steps}{plan.epochs} epochs of {epoch}, "
         f"{cost}{end}"
     )
 
@@ -120,7 +120,8 @@ def run_result(result: Any) -> None:
     """Print the last line of a training run, and what to do next."""
     score = f"{result.metric.replace('_', ' ')} {readable(result.metrics[result.metric])}"
     typer.echo(
-        f"{result.name}: {result.stopped}, {result.epochs} epochs in {result.minutes:.2f} min; "
+        f"{result.name}: {result.stopped}, {plural(result.epochs, 'epoch')} in "
+        f"{duration(60 * result.minutes)}; "
         f"weights of epoch {result.best_epoch}, {score}, {result.parameters:,} parameters"
     )
     folder = shlex.quote(str(result.folder))
@@ -173,7 +174,7 @@ def _constant_answer(result: dict[str, Any]) -> str | None:
         answer = f"{baseline['class']!r}, the most frequent class here"
         return f"always {answer}: {named_score('accuracy', baseline['accuracy'])}"
     error = f"{OTHER_SCORES['rmse']} {readable(baseline['rmse'])}"
-    return f"always their mean: {error}"
+    return f"always {readable(baseline['value'])}, the mean here: {error}"
 
 
 def _resolutions(result: dict[str, Any]) -> None:

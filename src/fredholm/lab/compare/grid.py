@@ -11,7 +11,8 @@ from filelock import FileLock
 
 from ...errors import OptionError
 from ...files import digest_json, read_state, write_json
-from ..report.results import read_history
+from ..numbers import duration
+from ..report.results.curves import read_history
 from ..training.build import build_dataset, build_model
 from ..training.folder import RunFolder
 from ..training.grid import Cell, Grid, quiet, recipe_cell, recipe_mark, safe_name, scores_of
@@ -326,4 +327,4 @@ def _score(run: Run, row: Row) -> str:
     style = ".4g"
     if run.metric == "accuracy":
         style = ".4f"
-    return f"{run.metric} {row[run.metric]:{style}} in {row['minutes']:.2f} min"
+    return f"{run.metric} {row[run.metric]:{style}} in {duration(60 * row['minutes'])}"

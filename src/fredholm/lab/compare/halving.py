@@ -27,6 +27,9 @@ TUNING = 0.2
 # Share of all the time that no rung may use.
 RESERVE = 0.1
 
+# A comparison goes on with the minutes that it was begun with alone.
+AGAIN = "compare again with more --minutes and another --out"
+
 Row = dict[str, Any]
 Alive = list[tuple[str, float | None]]
 """Contenders with their learning rates, None for one without."""
@@ -203,18 +206,19 @@ class Halving:
         if not steps:
             raise OptionError(
                 f"minutes: expected time for {FEWEST} steps of an operator, got "
-                f"{self.trials.clock.minutes:g}; give more"
+                f"{self.trials.clock.minutes:g}; {AGAIN}"
             )
 
+        left_out = self.state.setdefault("left_out", {})
         for label, pace in paces.items():
             if label not in steps:
-                self.say(
-                    f"{label}: left out: {telling} steps take {pace.seconds(telling):.0f} s, its "
-                    f"share is {seconds / len(paces):.0f} s; give more minutes, or name fewer "
-                    "--operators"
+                left_out[label] = (
+                    f"{telling} steps take {pace.seconds(telling):.0f} s, its share is "
+                    f"{seconds / len(paces):.0f} s; {AGAIN}, or with fewer --operators"
                 )
+                self.say(f"{label}: left out: {left_out[label]}")
         if min(steps.values()) < telling:
-            self.say(f"fewer than {telling} steps each tell little: give more minutes")
+            self.say(f"fewer than {telling} steps each tell little: {AGAIN}")
         return {"steps": steps, "folds": [0], "seconds": seconds}
 
     def _order(self, rows: Iterable[Row]) -> Alive:
@@ -236,8 +240,7 @@ class Halving:
             raise TrainingFailed(f"{self.trials.task.name}: every trial failed: {errors[0]}")
         if not groups:
             raise OptionError(
-                "minutes: expected time for one trial, got "
-                f"{self.trials.clock.minutes:g}; give more"
+                f"minutes: expected time for one trial, got {self.trials.clock.minutes:g}; {AGAIN}"
             )
 
         # Sorting is stable: of equal rates and of equal contenders the first one stays first.

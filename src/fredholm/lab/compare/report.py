@@ -187,7 +187,10 @@ def _shortage(state: State) -> str | None:
     if not steps or min(steps) >= full / 2:
         return None
     span = " to ".join(f"{count:,}" for count in sorted({min(steps), max(steps)}))
-    return f"{span} of the {full:,} steps of a whole training; more minutes may change the order"
+    return (
+        f"{span} of the {full:,} steps of a whole training; another comparison "
+        "with more --minutes may order them otherwise"
+    )
 
 
 def _signed(value: float, percent: bool) -> str:
@@ -280,9 +283,15 @@ def _markdown(table: Table) -> str:
 
 
 def left_out(state: Mapping[str, Any]) -> dict[str, str]:
-    """Return which contenders were not tried, and why."""
+    """Return which contenders were not tried, or failed in every trial, and why."""
     refused = {k: v["refused"] for k, v in state["sizes"].items() if "refused" in v}
-    return refused | {title(name): why for name, why in state.get("left_out", {}).items()}
+    left = {title(name): why for name, why in state.get("left_out", {}).items()}
+    tried = [row for rung in state["rungs"] for row in rung.get("rows", ())]
+    done = {row["operator"] for row in tried if "error" not in row}
+    failed = {
+        row["operator"]: f"failed: {row['error']}" for row in tried if row["operator"] not in done
+    }
+    return refused | left | failed
 
 
 def facts(state: State) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ...files import write_text
 from ...linearization import ConversionReport
+from ..numbers import duration, plural
 from ..report.page import Data, Picture, Section, folded, render_page, table, words
 from ..report.style import Theme, new_figure, render
 from .receipt_page import MIB, lines_by_length, receipt_facts, receipt_sections
@@ -54,17 +55,11 @@ def write_page(report: ConversionReport, path: str | Path) -> Path:
         sections.append(_refused(report))
 
     title = f"{report.source} with {report.to} attention"
-    layers = _counted(len(report.layers), "attention layer")
+    layers = plural(len(report.layers), "attention layer")
     lead = f"{layers} of {report.source} made linear, and how it compares with the original."
     foot = "Written by fredholm linearize; conversion.json beside this page has all numbers."
     page = render_page(title, lead, _facts(report), sections, foot)
     return write_text(Path(path), page)
-
-
-def _counted(count: int, name: str) -> str:
-    if count == 1:
-        return f"1 {name}"
-    return f"{count:,} {name}s"
 
 
 def _facts(report: ConversionReport) -> list[Fact]:
@@ -84,7 +79,7 @@ def _facts(report: ConversionReport) -> list[Fact]:
 
 def _replaced(report: ConversionReport) -> Section:
     """Return the section about the layers that were replaced, and the softmax that they keep."""
-    layers = _counted(len(report.layers), "attention layer")
+    layers = plural(len(report.layers), "attention layer")
     rows = [
         ("Replaced", f"softmax attention in {layers} of {report.source}"),
         ("Feature map", _map(report)),
@@ -95,17 +90,16 @@ def _replaced(report: ConversionReport) -> Section:
             tokens += f" and on the first {report.sinks}"
         rows.append(("Softmax stays", tokens))
     if report.keep:
-        groups = _counted(sum(map(len, report.keep.values())), "group")
+        groups = plural(sum(map(len, report.keep.values())), "group")
         where = "; ".join(f"{name}: {', '.join(map(str, x))}" for name, x in report.keep.items())
         rows.append(("Kept as they were", f"{groups} of heads, on all tokens ({where})"))
     if report.refused:
-        left = _counted(len(report.refused), "module")
+        left = plural(len(report.refused), "module")
         rows.append(("Not converted", f"{left}; the reasons are below"))
     if report.data:
         rows.append(("Trained on", report.data))
     if report.minutes:
-        minutes = sum(report.minutes.values())
-        rows.append(("Training took", f"{minutes:,.0f} minutes"))
+        rows.append(("Training took", duration(60 * sum(report.minutes.values()))))
     return Section("replaced", "What was replaced", words("replaced", rows=rows))
 
 
@@ -160,7 +154,7 @@ def _speed(report: ConversionReport) -> Section:
         crossover = f"{report.crossover:,}"
     picture = Picture(
         "speed",
-        f"Time and memory of both models at {_counted(len(rows), 'length')}",
+        f"Time and memory of both models at {plural(len(rows), 'length')}",
         words("passes_caption"),
         render(lambda theme: lines_by_length(theme, report.speed, PASSES, "tokens")),
         Data(head, rows),

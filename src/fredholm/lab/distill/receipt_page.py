@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..report.page import Data, Picture, Section, table, words
-from ..report.style import Theme, new_figure, render
+from ..report.style import Theme, new_figure, panels, render
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -247,9 +247,7 @@ def _recall_lines(theme: Theme, receipt: Row) -> Figure:
         parts.append(("copying", "length", "copy: tokens of the passage"))
     if not parts:
         parts.append(("lists", "distance", "list: tokens back"))
-    panels, columns = theme.side_by_side(len(parts))
-    figure = new_figure(theme.width, 2.7 * panels)
-    grid = figure.subplots(panels, columns, sharey=True, squeeze=False).ravel()
+    figure, grid = panels(theme, len(parts), 2.7, sharey=True)
     for axes, (key, place, label) in zip(grid, parts):
         _recall_panel(axes, theme, receipt[key], place, _has_control(receipt))
         label_lengths(axes, theme, [row[place] for row in receipt[key]])
@@ -294,10 +292,8 @@ def lines_by_length(
         parts: key, name and unit of each quantity.
         label: of the lengths.
     """
-    panels, columns = theme.side_by_side(len(parts))
-    figure = new_figure(theme.width, 2.8 * panels)
+    figure, grid = panels(theme, len(parts), 2.8)
     lengths = [row["length"] for row in rows]
-    grid = figure.subplots(panels, columns)
     for axes, (key, quantity, unit) in zip(grid, parts):
         for i, (side, name) in enumerate(SIDES):
             # A logarithmic axis has no place for zero.

@@ -69,25 +69,12 @@ def choice_page(
         sections.append(_class_section(state))
     refused = [{"operator": label, "refused": why} for label, why in left_out.items()]
     after = table(*rungs) + words("refused", rows=refused)
-    sections.append(
-        Section(
-            "all",
-            "All contenders",
-            words("choice_rungs"),
-            after=after,
-        )
-    )
+    sections.append(Section("all", "All contenders", words("choice_rungs"), after=after))
     foot = (
         "Written by fredholm compare. The pick was made on validation samples; the test samples "
         "were read once, for the finalists."
     )
-    return render_page(
-        f"{state['name']}: which operator?",
-        facts,
-        cards,
-        sections,
-        foot,
-    )
+    return render_page(f"{state['name']}: which operator?", facts, cards, sections, foot)
 
 
 def _after_name(text: str) -> str:
@@ -118,13 +105,7 @@ def _finalists(state: State, finals: Table) -> Section:
         Data(["method", "seed", f"test {measure}"], rows),
     )
     text = words("choice_finals", lost=any("stress" in line for line in lines), seeds=seeds)
-    return Section(
-        "finalists",
-        "Finalists",
-        text,
-        [picture],
-        table(*finals),
-    )
+    return Section("finalists", "Finalists", text, [picture], table(*finals))
 
 
 def _class_section(state: State) -> Section:
@@ -135,12 +116,7 @@ def _class_section(state: State) -> Section:
         shares = [_class_share(state, name, label) for name in names]
         lines.append([label, *shares])
     text = words("choice_classes", names=names, seeds=_seeds(state))
-    return Section(
-        "classes",
-        "Classes",
-        text,
-        after=table(["class", *names], lines),
-    )
+    return Section("classes", "Classes", text, after=table(["class", *names], lines))
 
 
 def _class_share(state: State, name: str, label: str) -> str:
@@ -197,13 +173,7 @@ def comparison_page(results: Row, rows: Sequence[Row]) -> str:
         "Written by fredholm compare. Scores are of the test sets; the weights kept are those "
         "with the best validation."
     )
-    return render_page(
-        "Operators compared",
-        lead,
-        facts,
-        sections,
-        foot,
-    )
+    return render_page("Operators compared", lead, facts, sections, foot)
 
 
 def _task_section(task: Row, rows: Sequence[Row], names: Sequence[str]) -> Section:
@@ -243,12 +213,7 @@ def _task_section(task: Row, rows: Sequence[Row], names: Sequence[str]) -> Secti
 
     shown = [{**row, "score": score(row)} for row in ordered]
     after = words("task_table", measure=measure, rows=shown) + words("refused", rows=ordered)
-    text = words(
-        "task",
-        title=task["title"],
-        points=task["points"],
-        samples=f"{task['samples']:,}",
-    )
+    text = words("task", title=task["title"], points=task["points"], samples=f"{task['samples']:,}")
     return Section(name, name, text, pictures, after)
 
 
@@ -274,21 +239,8 @@ def draw_finalists(theme: Theme, state: State) -> Figure:
     for place, line in enumerate(lines):
         scores = [row["test"]["score"] for row in _finished(state, line["operator"])]
         places = [place] * len(scores)
-        axes.plot(
-            scores,
-            places,
-            "o",
-            color=theme.series[0],
-            alpha=0.6,
-            markersize=6,
-        )
-        axes.plot(
-            line["test"],
-            place,
-            "|",
-            color=theme.series[1],
-            markersize=16,
-        )
+        axes.plot(scores, places, "o", color=theme.series[0], alpha=0.6, markersize=6)
+        axes.plot(line["test"], place, "|", color=theme.series[1], markersize=16)
     axes.set_yticks(range(len(lines)), [line["operator"] for line in lines])
     axes.set_ylim(-0.6, len(lines) - 0.4)
     axes.set_xlabel(f"test {state['measure']}")
@@ -299,12 +251,7 @@ def draw_finalists(theme: Theme, state: State) -> Figure:
     return figure
 
 
-def draw_costs(
-    theme: Theme,
-    rows: Sequence[Row],
-    names: Sequence[str],
-    measure: str,
-) -> Figure:
+def draw_costs(theme: Theme, rows: Sequence[Row], names: Sequence[str], measure: str) -> Figure:
     """Plot score against cost, one mark per operator."""
     figure, axes = _figure(theme, 3.6, len(rows))
     for row in rows:
@@ -344,13 +291,7 @@ def draw_learning(
     for name, curve in curves.items():
         epochs = np.arange(len(curve)) + 1
         every = max(1, len(curve) // 8)
-        axes.plot(
-            epochs,
-            curve,
-            label=name,
-            markevery=every,
-            **_look(theme, name, names),
-        )
+        axes.plot(epochs, curve, label=name, markevery=every, **_look(theme, name, names))
     whole_numbers(axes.xaxis)
     axes.set_xlabel("epoch")
     axes.set_ylabel(metric)

@@ -61,9 +61,6 @@ class ReportOptions:
 
     Attributes:
         samples: signals from which kernels are read, drawn with ``seed``.
-        queries: query points of a signal from which the profile is read.
-        map_queries: indices of the points whose maps are drawn; by default chosen by contrast and
-            place.
         picture: index of the sample whose maps are drawn, by default the first of those drawn.
         quality: images whose attention maps are judged
             (:func:`fredholm.explain.attention_quality`), 0 for none.
@@ -74,8 +71,6 @@ class ReportOptions:
     """
 
     samples: int = 24
-    queries: int = 32
-    map_queries: Sequence[int] | None = None
     picture: int | None = None
     quality: int = 64
     seed: int = 0

@@ -70,12 +70,7 @@ class Word(NamedTuple):
 
 
 def column_importance(
-    model: nn.Module,
-    inputs: Tensor,
-    columns: Sequence[Column],
-    score: Score,
-    *,
-    seed: int,
+    model: nn.Module, inputs: Tensor, columns: Sequence[Column], score: Score, *, seed: int
 ) -> list[Importance]:
     """Return permutation importance, the most important column first: how much the error grows
     when a column's cells are shuffled among the rows.
@@ -121,11 +116,7 @@ def column_importance(
     return sorted(result, key=lambda each: -each.mean)
 
 
-def importance_section(
-    subject: Subject,
-    score: Score,
-    measure: str,
-) -> list[Section]:
+def importance_section(subject: Subject, score: Score, measure: str) -> list[Section]:
     """Return the section on which columns of a table matter, in a list; no section for other
     samples.
 
@@ -136,13 +127,7 @@ def importance_section(
     columns = subject.terms.columns
     if not subject.tabular or len(columns) < 2:
         return []
-    found = column_importance(
-        subject.model,
-        subject.inputs,
-        columns,
-        score,
-        seed=subject.seed,
-    )
+    found = column_importance(subject.model, subject.inputs, columns, score, seed=subject.seed)
     if not found:
         return []
 
@@ -154,14 +139,7 @@ def importance_section(
         render(draw_importance, shown, measure),
         Data(["column", "mean", "sd"], found),
     )
-    return [
-        Section(
-            "importance",
-            "Which columns matter",
-            words("importance"),
-            [picture],
-        )
-    ]
+    return [Section("importance", "Which columns matter", words("importance"), [picture])]
 
 
 def read_texts(facts: Mapping[str, Any]) -> Callable[[list[str]], Tensor] | None:
@@ -170,12 +148,7 @@ def read_texts(facts: Mapping[str, Any]) -> Callable[[list[str]], Tensor] | None
     if saved is None:
         return None
     vocabulary = Vocabulary.from_dict(saved)
-    return lambda texts: encode_rows(
-        texts,
-        vocabulary,
-        facts["max_length"],
-        "text",
-    )[0]
+    return lambda texts: encode_rows(texts, vocabulary, facts["max_length"], "text")[0]
 
 
 def word_support(

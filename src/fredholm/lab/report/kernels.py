@@ -43,13 +43,7 @@ def profile_section(view: View, *, seed: int, queries: int) -> Numbered:
     weights, unless they are the norm times a constant. No section if all points lie in one place.
     """
     profiles = [
-        kernel_profile(
-            layer.operator,
-            layer.u,
-            layer.domain,
-            queries=queries,
-            seed=seed,
-        )
+        kernel_profile(layer.operator, layer.u, layer.domain, queries=queries, seed=seed)
         for layer in steps("explain: kernels and distance", view.layers, unit="layers")
     ]
     numbers = {name: plain(vars(profile)) for name, profile in zip(view.names, profiles)}
@@ -59,47 +53,17 @@ def profile_section(view: View, *, seed: int, queries: int) -> Numbered:
     # All layers are read at equally many samples and queries.
     first = profiles[0]
     count = f"{first.samples} samples × {first.queries} queries × all keys per layer, seed {seed}."
-    caption = words(
-        "profile_caption",
-        many=len(first.norm) > 1,
-        count=count,
-        kind=view.kind,
-    )
-    pictures = [
-        _profile_picture(
-            "profile",
-            view,
-            profiles,
-            "norm",
-            caption,
-        )
-    ]
+    caption = words("profile_caption", many=len(first.norm) > 1, count=count, kind=view.kind)
+    pictures = [_profile_picture("profile", view, profiles, "norm", caption)]
     if not all(_proportional(profile) for profile in profiles):
         caption = words("weights_caption", scalar=view.layers[0].has_weights, count=count)
-        pictures.append(
-            _profile_picture(
-                "profile-weights",
-                view,
-                profiles,
-                "weight",
-                caption,
-            )
-        )
+        pictures.append(_profile_picture("profile-weights", view, profiles, "weight", caption))
     text = words("profile", point=view.kind.point)
-    return Section(
-        "profile",
-        "Kernel and distance",
-        text,
-        pictures,
-    ), numbers
+    return Section("profile", "Kernel and distance", text, pictures), numbers
 
 
 def _profile_picture(
-    key: str,
-    view: View,
-    profiles: Sequence[Profile],
-    what: str,
-    caption: str,
+    key: str, view: View, profiles: Sequence[Profile], what: str, caption: str
 ) -> Picture:
     """Return the picture of the ``"norm"`` or the ``"weight"`` of pairs against distance."""
     ends, rows = [], []
@@ -107,12 +71,7 @@ def _profile_picture(
         mean, sd = (values.tolist() for values in profile.pooled(what))
         ends.append(f"{name}: {mean[0]:.3g} at distance 0, {mean[-1]:.3g} farthest")
         heads = getattr(profile, what).T.tolist()
-        for distance, middle, spread, single in zip(
-            profile.distance.tolist(),
-            mean,
-            sd,
-            heads,
-        ):
+        for distance, middle, spread, single in zip(profile.distance.tolist(), mean, sd, heads):
             rows.append([name, distance, middle, spread, *single])
 
     most = max(len(getattr(profile, what)) for profile in profiles)
@@ -140,24 +99,14 @@ def share_section(view: View, *, seed: int) -> Numbered:
     """
     try:
         shares = [
-            variance_share(
-                layer.operator,
-                layer.u,
-                layer.domain,
-                seed=seed,
-            )
+            variance_share(layer.operator, layer.u, layer.domain, seed=seed)
             for layer in steps("explain: content and position", view.layers, unit="layers")
         ]
     except (DomainError, ShapeError) as error:
         return None, {"skipped": str(error)}
 
     names, first = view.names, shares[0]
-    caption = words(
-        "shares_caption",
-        first=first,
-        seed=seed,
-        kind=view.kind,
-    )
+    caption = words("shares_caption", first=first, seed=seed, kind=view.kind)
     alt = "; ".join(
         f"{name}: {_percent(share.share)} position" for name, share in zip(names, shares)
     )
@@ -173,12 +122,7 @@ def share_section(view: View, *, seed: int) -> Numbered:
     picture = Picture("shares", alt, caption, drawn, data)
     text = words("shares", point=view.kind.point)
     numbers = {name: plain(vars(share)) for name, share in zip(names, shares)}
-    return Section(
-        "shares",
-        "Content and position",
-        text,
-        [picture],
-    ), numbers
+    return Section("shares", "Content and position", text, [picture]), numbers
 
 
 def _percent(value: float) -> str:
@@ -202,15 +146,7 @@ def evolution_section(model: Any, inputs: Tensor | Inputs, *, seed: int) -> Numb
         # Its weights are of single steps.
         counts = [built]
     inputs = inputs.to(next(model.parameters()).device)
-    paths = {
-        count: trajectory(
-            model,
-            inputs,
-            count,
-            seed,
-        )
-        for count in counts
-    }
+    paths = {count: trajectory(model, inputs, count, seed) for count in counts}
 
     ends, rows = [], []
     for count, path in paths.items():
@@ -234,10 +170,7 @@ def evolution_section(model: Any, inputs: Tensor | Inputs, *, seed: int) -> Numb
 
 
 def draw_profiles(
-    theme: Theme,
-    names: Sequence[str],
-    found: Sequence[Profile],
-    what: str,
+    theme: Theme, names: Sequence[str], found: Sequence[Profile], what: str
 ) -> Figure:
     """Plot a mean against distance, one panel per layer: all heads with their band, and each head
     as a thin line.
@@ -245,18 +178,8 @@ def draw_profiles(
     Args:
         what: ``"norm"`` or ``"weight"``.
     """
-    columns, width = theme.pick(min(3, len(found)), 1), theme.width
-    if columns == 1:
-        width = min(width, 5.0)
-    figure, every = panels(
-        theme,
-        len(found),
-        2.5,
-        columns=columns,
-        width=width,
-        margin=0.3,
-        sharex=True,
-    )
+    columns = theme.pick(min(3, len(found)), 1)
+    figure, every = panels(theme, len(found), 2.5, columns=columns, margin=0.3, sharex=True)
     for axes, name, profile in zip(every, names, found):
         _profile(axes, theme, profile, what)
         axes.set_title(name)
@@ -265,12 +188,7 @@ def draw_profiles(
     return figure
 
 
-def _profile(
-    axes: Axes,
-    theme: Theme,
-    profile: Profile,
-    what: str,
-) -> None:
+def _profile(axes: Axes, theme: Theme, profile: Profile, what: str) -> None:
     distance = profile.distance.numpy()
     mean, sd = (values.numpy() for values in profile.pooled(what))
     heads = getattr(profile, what).numpy()
@@ -278,22 +196,9 @@ def _profile(
     # Norms and weights are never negative.
     low = np.maximum(mean - sd, 0)
     colour = theme.series[0]
-    axes.fill_between(
-        distance,
-        low,
-        mean + sd,
-        color=colour,
-        alpha=0.18,
-        linewidth=0,
-    )
+    axes.fill_between(distance, low, mean + sd, color=colour, alpha=0.18, linewidth=0)
     if len(heads) > 1:
-        axes.plot(
-            distance,
-            heads.T,
-            color=theme.faint,
-            linewidth=0.8,
-            alpha=0.8,
-        )
+        axes.plot(distance, heads.T, color=theme.faint, linewidth=0.8, alpha=0.8)
     axes.plot(distance, mean, color=colour, **DOT)
     axes.tick_params(labelbottom=True)
     top = max(float((mean + sd).max()), float(heads.max()))
@@ -329,12 +234,7 @@ def draw_shares(theme: Theme, names: Sequence[str], found: Sequence[VarianceShar
     return figure
 
 
-def _share(
-    axes: Axes,
-    theme: Theme,
-    row: int,
-    share: VarianceShare,
-) -> None:
+def _share(axes: Axes, theme: Theme, row: int, share: VarianceShare) -> None:
     if not np.isfinite(share.share):
         text = "constant kernel: no variance to share"
         axes.text(0.01, row, text, va="center", color=theme.faint)
@@ -343,21 +243,8 @@ def _share(
     # An estimate from few samples can leave [0, 1].
     part = min(max(share.share, 0.0), 1.0)
     axes.barh(row, part, color=theme.position, height=0.62)
-    axes.barh(
-        row,
-        1 - part,
-        left=part,
-        color=theme.content,
-        height=0.62,
-    )
-    axes.errorbar(
-        part,
-        row,
-        xerr=share.error,
-        color=theme.ink,
-        capsize=3,
-        linewidth=1.2,
-    )
+    axes.barh(row, 1 - part, left=part, color=theme.content, height=0.62)
+    axes.errorbar(part, row, xerr=share.error, color=theme.ink, capsize=3, linewidth=1.2)
     heads = share.head_share.clamp(0, 1).numpy()
     if len(heads) > 1:
         axes.scatter(
@@ -379,13 +266,7 @@ def draw_steps(theme: Theme, paths: Mapping[int, Mapping[str, list[float]]]) -> 
     for axes, (key, label) in zip(every, QUANTITIES.items()):
         for colour, (count, path) in zip(theme.series, paths.items()):
             label = f"{count} steps"
-            axes.plot(
-                path["time"],
-                path[key],
-                color=colour,
-                label=label,
-                **dots(count),
-            )
+            axes.plot(path["time"], path[key], color=colour, label=label, **dots(count))
         axes.set_title(label)
         axes.set_xlabel("time t")
         axes.set_ylim(bottom=0)

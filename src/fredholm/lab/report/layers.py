@@ -116,12 +116,7 @@ def first_sample(domain: Domain) -> Domain:
 
 def first_map(layer: Layer, queries: list[int]) -> Tensor:
     """Return the weights (H, queries, N) of some queries of a layer's first sample."""
-    return kernel_map(
-        layer.operator,
-        layer.u[:1],
-        first_sample(layer.domain),
-        queries=queries,
-    )[0]
+    return kernel_map(layer.operator, layer.u[:1], first_sample(layer.domain), queries=queries)[0]
 
 
 def output_places(layer: Layer) -> Tensor:
@@ -170,18 +165,6 @@ def layout_of(domain: Domain, axis: Axis) -> str:
     if domain.dim <= DRAWABLE:
         return "points"
     return ""
-
-
-def plural(count: int, name: str) -> str:
-    """Return a number of things in words.
-
-    Example:
-        >>> plural(1, "layer"), plural(2, "layer")
-        ('1 layer', '2 layers')
-    """
-    if count == 1:
-        return f"1 {name}"
-    return f"{count} {name}s"
 
 
 def plain(value: Any) -> Any:

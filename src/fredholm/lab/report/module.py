@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ...convert import as_operator
 from ...domain import Domain
@@ -22,22 +22,20 @@ from ...integral import IntegralOperator
 from ...modes import evaluating
 from ..data.kinds.images import IMAGES
 from ..data.kinds.kind import SAMPLES
-from . import map_plots
-from .given import ReportOptions
-from .layers import Layer, View, first_sample, places_of, plain
-from .page import Data, Fact, Numbered, Picture, Section, words
+from .layers import Layer, View, first_sample
+from .maps.entries import entry_section
+from .page import Fact, Section, words
 from .report import Content, kernel_sections, parameter_fact, write_report
 from .sources import home_of, load_inputs, load_model
-from .style import render
 
 # Kernel entries read for one picture.
 WORK = 2**29
 
+# Query points from which the profile is read, at most.
+QUERIES = 16
+
 # Signals that the share of content needs.
 FEWEST = 3
-
-# Entries of a kernel's row that are drawn.
-SHOWN = 12
 
 
 def report_module(
@@ -47,8 +45,6 @@ def report_module(
     out_dir: str | Path,
     *,
     samples: int = 8,
-    queries: int = 16,
-    map_queries: list[int] | None = None,
     seed: int = 0,
     title: str | None = None,
     source: str = "",
@@ -70,8 +66,6 @@ def report_module(
         samples: signals that are read, at most, the first of the batch; the share of content needs
             three. All are compared, and where the kernel is large fewer (at least three) are drawn,
             from fewer queries.
-        queries: query points from which the profile is read.
-        map_queries: indices of the points whose maps are drawn.
         title, source: heading of the page, and where the model came from.
         options: of :func:`fredholm.as_operator`.
 
@@ -90,11 +84,8 @@ def report_module(
         'index.html'
     """
     require("matplotlib", "train", "a report")
-    if samples < 1 or queries < 1:
-        raise OptionError(
-            f"a report needs at least one sample and query, got samples={samples} and "
-            f"queries={queries}"
-        )
+    if samples < 1:
+        raise OptionError(f"a report needs at least one sample, got samples={samples}")
     if isinstance(find_layer(model, path), IntegralOperator):
         raise OptionError(
             f"{path} is an operator already; fredholm.explain.report shows it, or fredholm explain "
@@ -104,14 +95,17 @@ def report_module(
         converted = _convert(model, path, inputs, samples, options)
         view = converted.view()
         layer = view.layers[0]
-        count = max(1, min(queries, WORK // (converted.row * len(layer.u))))
-        look = ReportOptions(samples, count, map_queries, seed=seed)
-        sections, numbers = kernel_sections(view, look)
+        count = max(1, min(QUERIES, WORK // (converted.row * len(layer.u))))
+        sections, numbers = kernel_sections(view, seed, count)
         entries, numbers["entries"] = entry_section(layer)
         sections = [_identity(converted, options), *sections]
         facts = _facts(converted)
     if converted.call.grid is not None:
-        sections = [_with_note(section) for section in sections]
+        # The maps are laid on a picture that needs a word.
+        for place, section in enumerate(sections):
+            if section.key == "maps":
+                text = section.text + words("layer_note")
+                sections[place] = replace(section, text=text)
     if entries is not None:
         sections.append(entries)
 
@@ -125,12 +119,7 @@ def report_module(
         "error": converted.error,
         "kernel error": converted.kernel_error,
     }
-    content = Content(
-        f"{lead}, as an integral operator",
-        facts,
-        sections,
-        known | numbers,
-    )
+    content = Content(f"{lead}, as an integral operator", facts, sections, known | numbers)
     return write_report(Path(out_dir), title or path, content, seed)
 
 
@@ -159,12 +148,7 @@ def explain_module(
     """
     model = load_model(source, state)
     given, phrase = load_inputs(
-        model,
-        inputs=inputs,
-        data=data,
-        shape=shape,
-        samples=samples,
-        seed=seed,
+        model, inputs=inputs, data=data, shape=shape, samples=samples, seed=seed
     )
     return report_module(
         model,
@@ -175,9 +159,6 @@ def explain_module(
         seed=seed,
         source=f"{source}; {phrase}",
     )
-
-
-# --- the layer as an operator ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,12 +190,7 @@ class _Converted:
         """Return the layer with as many signals as fit the work, on a grid with its input."""
         samples = slice(0, max(FEWEST, WORK // (8 * self.row)))
         u = self.call.u[samples]
-        layer = Layer(
-            self.path,
-            self.operator,
-            u,
-            take_samples(self.domain, samples),
-        )
+        layer = Layer(self.path, self.operator, u, take_samples(self.domain, samples))
         image, kind = _picture(layer), SAMPLES
         if image is not None:
             kind = IMAGES
@@ -222,11 +198,7 @@ class _Converted:
 
 
 def _convert(
-    model: nn.Module,
-    path: str,
-    inputs: Any,
-    samples: int,
-    options: Mapping[str, Any],
+    model: nn.Module, path: str, inputs: Any, samples: int, options: Mapping[str, Any]
 ) -> _Converted:
     """Convert a layer of a model and compare the operator with it."""
     layer, operator = find_layer(model, path), None
@@ -241,23 +213,11 @@ def _convert(
     domain = call.domain(operator.kernel)
     error = check_output(operator, call, domain, path)
     kernel_error = check_kernel(operator, call, domain)
-    return _Converted(
-        path,
-        layer,
-        operator,
-        call,
-        domain,
-        error,
-        kernel_error,
-    )
+    return _Converted(path, layer, operator, call, domain, error, kernel_error)
 
 
 @torch.no_grad()
-def check_kernel(
-    operator: IntegralOperator,
-    call: Call,
-    domain: Domain,
-) -> float | None:
+def check_kernel(operator: IntegralOperator, call: Call, domain: Domain) -> float | None:
     """Return the difference between a layer and the explicit kernel, K and offset, on one sample,
     over the largest output; None where the kernel does not fit in memory.
     """
@@ -278,9 +238,6 @@ def _picture(layer: Layer) -> np.ndarray | None:
     size = layer.u[0].detach().double().cpu().norm(dim=-1)[grid]
     low, high = size.min(), size.max()
     return ((size - low) / (high - low).clamp(min=1e-12))[..., None].numpy()
-
-
-# --- the top of the page --------------------------------------------------------------------------
 
 
 def _facts(converted: _Converted) -> list[Fact]:
@@ -347,94 +304,3 @@ def _has_offset(converted: _Converted) -> bool:
     if operator.projection is not None and operator.projection.bias is not None:
         answer = answer - operator.projection.bias
     return bool(answer.abs().max() > 1e-12)
-
-
-def _with_note(section: Section) -> Section:
-    """Say of the maps what the picture is on which they are laid."""
-    if section.key != "maps":
-        return section
-    return replace(section, text=section.text + words("layer_note"))
-
-
-# --- entries of the kernel ------------------------------------------------------------------------
-
-
-def entry_section(layer: Layer) -> Numbered:
-    """Return the section with the strongest entries K[o, i] of the middle query, each over the
-    domain with its sign, for the first sample; and its numbers.
-
-    No section where the domain is neither a line nor a grid.
-    """
-    grid = image_grid(layer.domain)
-    if grid is None and layer.domain.dim > 1:
-        return None, {}
-    target = output_points(layer.operator, layer.domain)
-    query = _middle(target)
-    entries = _kernel_row(layer, target, query)
-    size = entries.square().sum(1).flatten()
-    # Entries of zero are not drawn, unless all are.
-    count = min(SHOWN, len(size), max(1, int((size > 0).sum())))
-    chosen = size.topk(count).indices
-    values = {}
-    for head, o, i in zip(*np.unravel_index(chosen.numpy(), entries[:, 0].shape)):
-        name = f"{i + 1} → {o + 1}"
-        if len(entries) > 1:
-            name += f", head {head + 1}"
-        values[name] = entries[head, :, o, i]
-
-    share = float(size[chosen].sum() / size.sum().clamp(min=1e-300))
-    caption = words(
-        "entries_caption",
-        chosen=count,
-        count=f"{len(size):,}",
-        query=query,
-        share=f"{share:.0%}",
-        grid=grid is not None,
-    )
-    at = places_of(target)[query].numpy()
-    if grid is None:
-        x = places_of(layer.domain)[:, 0].numpy()
-        lines = {name: line.numpy() for name, line in values.items()}
-        drawn = render(
-            map_plots.draw_entry_lines,
-            lines,
-            x,
-            float(at[0]),
-        )
-    else:
-        maps = {name: line[grid].numpy() for name, line in values.items()}
-        drawn = render(map_plots.draw_entry_maps, maps, at)
-    columns = {"point": range(layer.domain.size)}
-    picture = Picture(
-        "entries",
-        f"Signed entries of one kernel row: {', '.join(values)}",
-        caption,
-        drawn,
-        Data.of(columns | {name: line.tolist() for name, line in values.items()}),
-    )
-    section = Section(
-        "entries",
-        "Entries of the kernel",
-        words("entries"),
-        [picture],
-    )
-    return section, {"query": query, "entries": plain(values)}
-
-
-@torch.no_grad()
-def _kernel_row(layer: Layer, target: Domain, query: int) -> Tensor:
-    """Return what a unit of u_i at y adds to output o at the query, (H, N, o, i)."""
-    domain, queries = first_sample(layer.domain), None
-    if target is not layer.domain:
-        queries = first_sample(target)
-    row = layer.operator.kernel_matrix(layer.u[:1], domain, rows=[query])[0, :, 0]
-    mass = domain.quadrature(queries).weights([query])[0, :, 0]
-    return row.double().cpu() * mass.double().cpu()[..., None, None]
-
-
-def _middle(domain: Domain) -> int:
-    """Return the point nearest to the centre; of a causal line the last one, which sees all."""
-    if domain.dim == 1 and domain.causal:
-        return domain.size - 1
-    x = places_of(domain)
-    return int((x - (x.amin(0) + x.amax(0)) / 2).norm(dim=-1).argmin())

@@ -28,24 +28,12 @@ def picture(axes: Any, image: np.ndarray, **options: Any) -> None:
     shown = image
     if image.shape[-1] != 3:
         shown = image.mean(-1)
-    axes.imshow(
-        shown,
-        cmap="gray",
-        vmin=0,
-        vmax=1,
-        interpolation="nearest",
-        **options,
-    )
+    axes.imshow(shown, cmap="gray", vmin=0, vmax=1, interpolation="nearest", **options)
     axes.spines[:].set_visible(False)
     no_ticks(axes)
 
 
-def weights_image(
-    axes: Any,
-    values: np.ndarray,
-    shape: float,
-    **look: Any,
-) -> None:
+def weights_image(axes: Any, values: np.ndarray, shape: float, **look: Any) -> None:
     """Draw weights over a grid in the unit square.
 
     Args:
@@ -57,12 +45,7 @@ def weights_image(
 
 
 def weighted_points(
-    axes: Any,
-    theme: Theme,
-    places: np.ndarray,
-    weights: np.ndarray,
-    at: int,
-    **look: Any,
+    axes: Any, theme: Theme, places: np.ndarray, weights: np.ndarray, at: int, **look: Any
 ) -> None:
     """Draw points in the colours of their weights, the largest on top, and a ring around one.
 
@@ -73,14 +56,7 @@ def weighted_points(
     """
     order = np.argsort(np.abs(weights), kind="stable")
     axes.scatter(*places[order].T, c=weights[order], zorder=3, **look)
-    axes.scatter(
-        *places[at],
-        s=48,
-        facecolor="none",
-        edgecolor=theme.mark,
-        linewidth=1.8,
-        zorder=4,
-    )
+    axes.scatter(*places[at], s=48, facecolor="none", edgecolor=theme.mark, linewidth=1.8, zorder=4)
     axes.set_aspect("equal", adjustable="datalim")
 
 
@@ -89,7 +65,6 @@ def ring(
     theme: Theme,
     at: Sequence[float] | np.ndarray,
     *,
-    size: float = 6,
     width: float = 1.8,
 ) -> None:
     """Draw a ring around the query, at (row, column) of the unit square."""
@@ -99,19 +74,13 @@ def ring(
         row,
         marker="o",
         color="none",
-        markersize=size,
+        markersize=6,
         markeredgecolor=theme.mark,
         markeredgewidth=width,
     )
 
 
-def outline(
-    axes: Any,
-    values: np.ndarray,
-    colour: str,
-    *,
-    outside: str = "edge",
-) -> None:
+def outline(axes: Any, values: np.ndarray, colour: str, *, outside: str = "edge") -> None:
     """Draw the line where values over the unit square cross the middle of their range, so that the
     map below stays readable.
 
@@ -125,14 +94,7 @@ def outline(
     if min(values.shape) < 2 or high <= low:
         return
     y, x = (np.clip((np.arange(-1, n + 1) + 0.5) / n, 0, 1) for n in values.shape)
-    axes.contour(
-        x,
-        y,
-        padded,
-        levels=[(low + high) / 2],
-        colors=[colour],
-        linewidths=1.3,
-    )
+    axes.contour(x, y, padded, levels=[(low + high) / 2], colors=[colour], linewidths=1.3)
 
 
 def label_range(axes: Any, values: np.ndarray, theme: Theme) -> None:
@@ -144,9 +106,7 @@ def label_range(axes: Any, values: np.ndarray, theme: Theme) -> None:
 
 
 def head_panels(
-    every: Sequence[Sequence[Any]],
-    names: Sequence[str],
-    found: Sequence[np.ndarray],
+    every: Sequence[Sequence[Any]], names: Sequence[str], found: Sequence[np.ndarray]
 ) -> Iterator[tuple[Any, np.ndarray]]:
     """Yield the axes and the values of each head of each layer; heads are named above the first
     row, layers beside the first head.

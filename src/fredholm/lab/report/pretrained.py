@@ -13,7 +13,7 @@ from ...errors import OptionError
 from ...explain.vision import Traced, traced
 from .given import ReportOptions, Samples
 from .report import report
-from .sources import ASSUMED, home_of, input_size, load_inputs, load_model
+from .sources import ASSUMED, home_of, load_inputs, load_model, open_data_set
 from .subject import choose_samples, saved_facts
 
 # Pictures whose maps of single queries are read, at most.
@@ -54,12 +54,7 @@ def explain_pictures(
         found, phrase = _of_data_set(inner, data, samples, seed)
     else:
         loaded, phrase = load_inputs(
-            inner,
-            inputs=inputs,
-            data=data,
-            shape=shape,
-            samples=samples,
-            seed=seed,
+            inner, inputs=inputs, data=data, shape=shape, samples=samples, seed=seed
         )
         found = _of_inputs(inner, loaded)
 
@@ -95,18 +90,13 @@ def _of_inputs(model: nn.Module, inputs: Any) -> Samples:
     return Samples(inputs, mean=mean, std=std)
 
 
-def _of_data_set(
-    model: nn.Module,
-    data: str,
-    samples: int,
-    seed: int,
-) -> tuple[Samples, str]:
+def _of_data_set(model: nn.Module, data: str, samples: int, seed: int) -> tuple[Samples, str]:
     """Return pictures of a data set with what it knows of their objects, and a phrase about them.
 
     Raises:
         OptionError: a data set without pictures, or of other channels than the model's.
     """
-    from ..data import create_dataset, get_entry
+    from ..data import get_entry
 
     if len(get_entry(data).shape or ()) != 3:
         raise OptionError(
@@ -114,17 +104,8 @@ def _of_data_set(
             "by --inputs"
         )
     # Pictures are read at the model's size, in the order of the data set.
-    dataset = create_dataset(data, "test", image_size=input_size(model))
-    chosen = torch.tensor(
-        sorted(
-            choose_samples(
-                len(dataset),
-                samples,
-                seed,
-                None,
-            )
-        )
-    )
+    dataset = open_data_set(data, model)
+    chosen = torch.tensor(sorted(choose_samples(len(dataset), samples, seed, None)))
     shown: dict[str, Any] = dataset.shown(chosen)
     channels = shown["inputs"].shape[1]
     wanted = getattr(getattr(model, "config", None), "num_channels", channels)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,15 +17,17 @@ from ...files import write_text
 from ...models import Model
 from ...modes import evaluating
 from ..data.kinds.kind import Kind
-from .attention import quality_sections
-from .explore import explore_section
+from ..numbers import plural
+from .attention.sections import quality_sections
 from .given import ReportOptions, RunFacts, Samples
 from .kernels import evolution_section, profile_section, share_section
-from .layers import Layer, View, plain, plural
-from .maps import map_section
+from .layers import Layer, View, plain
+from .maps.explore import explore_section
+from .maps.queries import map_section
 from .page import Fact, Numbers, Section, folded, render_page, words
-from .results import curve_section, read_history, result_sections
-from .subject import Subject, choose_samples, padded_queries, trace_layers
+from .results.curves import curve_section, read_history
+from .results.sections import result_sections
+from .subject import Subject, choose_samples, trace_layers
 
 PAGE, NUMBERS = "index.html", "numbers.json"
 USUAL, UNKNOWN = ReportOptions(), RunFacts()
@@ -152,32 +154,15 @@ class Content:
 
 
 def _of_operator(
-    operator: Any,
-    inputs: Tensor,
-    domain: Domain | None,
-    options: ReportOptions,
+    operator: Any, inputs: Tensor, domain: Domain | None, options: ReportOptions
 ) -> Content:
     place = domain or Domain.line(inputs.shape[1], device=inputs.device)
-    layer = Layer(
-        type(operator).__name__,
-        operator,
-        inputs[: options.samples],
-        place,
-    )
-    sections, numbers = kernel_sections(View([layer]), options)
-    return Content(
-        f"One operator on {inputs.shape[1]} points",
-        [],
-        sections,
-        numbers,
-    )
+    layer = Layer(type(operator).__name__, operator, inputs[: options.samples], place)
+    sections, numbers = kernel_sections(View([layer]), options.seed)
+    return Content(f"One operator on {inputs.shape[1]} points", [], sections, numbers)
 
 
-def _of_model(
-    subject: Subject,
-    options: ReportOptions,
-    run: RunFacts,
-) -> Content:
+def _of_model(subject: Subject, options: ReportOptions, run: RunFacts) -> Content:
     model = subject.model
     sections = []
     if run.metrics is not None:
@@ -204,18 +189,11 @@ def _learned(subject: Subject, options: ReportOptions) -> tuple[list[Section], N
     some samples; and the numbers of each.
     """
     count, kind = len(subject.inputs), subject.kind
-    chosen = choose_samples(
-        count,
-        options.samples,
-        options.seed,
-        options.picture,
-    )
+    chosen = choose_samples(count, options.samples, options.seed, options.picture)
     layers = trace_layers(subject, chosen)
     image = None
     if subject.things is not None and kind.pictured:
         image = subject.things[chosen[0]]
-    if image is None and options.map_queries is None:
-        options = replace(options, map_queries=padded_queries(layers))
 
     view = View(layers, image, kind, subject.axis(chosen[0]))
     pretrained = isinstance(subject.model, Traced)
@@ -223,10 +201,10 @@ def _learned(subject: Subject, options: ReportOptions) -> tuple[list[Section], N
     numbers: dict[str, dict[str, Any]] = {}
     if layers and pretrained:
         # Its value matrices are large; report_module makes a page of each of its layers.
-        maps, numbers["maps"] = map_section(view, options.map_queries)
+        maps, numbers["maps"] = map_section(view)
         sections = _present(maps)
     elif layers:
-        sections, numbers = kernel_sections(view, options)
+        sections, numbers = kernel_sections(view, options.seed)
 
     quality, numbers["attention"] = quality_sections(subject, layers, options)
     steps, numbers["steps"] = evolution_section(
@@ -238,11 +216,16 @@ def _learned(subject: Subject, options: ReportOptions) -> tuple[list[Section], N
     return [*sections, *quality, *_present(steps)], numbers
 
 
-def kernel_sections(view: View, options: ReportOptions) -> tuple[list[Section], Numbers]:
-    """Return the sections about what the operators of some layers learned, and their numbers."""
-    profile, profiles = profile_section(view, seed=options.seed, queries=options.queries)
-    share, shares = share_section(view, seed=options.seed)
-    maps, weights = map_section(view, options.map_queries)
+def kernel_sections(view: View, seed: int, queries: int = 32) -> tuple[list[Section], Numbers]:
+    """Return the sections about what the operators of some layers learned, and their numbers.
+
+    Args:
+        seed: of all that is drawn at random.
+        queries: query points of a signal from which the profile is read.
+    """
+    profile, profiles = profile_section(view, seed=seed, queries=queries)
+    share, shares = share_section(view, seed=seed)
+    maps, weights = map_section(view)
     explorer = explore_section(view)
     numbers = {"profile": profiles, "variance": shares, "maps": weights}
     return _present(explorer, maps, profile, share), numbers
@@ -323,12 +306,7 @@ def units(number: int) -> str:
     return f"{rounded / factor:.3g} {prefix}"
 
 
-def write_report(
-    folder: Path,
-    heading: str,
-    content: Content,
-    seed: int,
-) -> Path:
+def write_report(folder: Path, heading: str, content: Content, seed: int) -> Path:
     """Write pictures and numbers first, and the page last and in one step, so that a page that
     exists is complete. Return its path.
     """
@@ -336,13 +314,7 @@ def write_report(
         f"Written by fredholm explain; {NUMBERS} beside this page has the numbers of all figures. "
         f"Seed {seed}."
     )
-    page = render_page(
-        heading,
-        content.lead,
-        content.facts,
-        content.sections,
-        foot,
-    )
+    page = render_page(heading, content.lead, content.facts, content.sections, foot)
     folder.mkdir(parents=True, exist_ok=True)
     for section in content.sections:
         for picture in section.pictures:

@@ -117,11 +117,7 @@ def _from_folder(folder: Path, classifier: bool) -> nn.Module:
     return from_pretrained(folder)
 
 
-def _from_transformers(
-    folder: Path,
-    config: dict[str, Any],
-    classifier: bool,
-) -> nn.Module:
+def _from_transformers(folder: Path, config: dict[str, Any], classifier: bool) -> nn.Module:
     transformers = require("transformers", "hf", "a Hugging Face folder")
     architecture = (config.get("architectures") or [""])[0]
     try:
@@ -205,7 +201,10 @@ def load_inputs(
         path = Path(inputs).expanduser()
         return _from_file(path, model), f"inputs from {path.name}{_assumed(path, model)}"
     if data is not None:
-        return _from_data_set(data, model, samples)
+        dataset = open_data_set(data, model)
+        count = min(samples, len(dataset))
+        found, _ = dataset.batch(torch.arange(count))
+        return found, f"the first {count} test samples of {data}"
     generator = torch.Generator().manual_seed(seed)
     if shape is not None:
         numbers = torch.randn(shape, generator=generator)
@@ -279,12 +278,8 @@ def _assumed(path: Path, model: nn.Module) -> str:
     return ", normalised by a mean and a deviation of 0.5, which are assumed: the model has none"
 
 
-def _from_data_set(
-    data: str,
-    model: nn.Module,
-    samples: int,
-) -> tuple[Any, str]:
-    """Return the first test samples of a data set, read as the model needs them."""
+def open_data_set(data: str, model: nn.Module) -> Any:
+    """Return the test split of a data set, read as a model needs it."""
     from ..data import create_dataset, get_entry
 
     entry, facts = get_entry(data), saved_facts(model)
@@ -299,17 +294,10 @@ def _from_data_set(
         for name, value in options.items()
         if value is not None and (name in entry.needs or name in entry.kind.takes)
     }
-    dataset = create_dataset(data, "test", **taken)
-    count = min(samples, len(dataset))
-    inputs, _ = dataset.batch(torch.arange(count))
-    return inputs, f"the first {count} test samples of {data}"
+    return create_dataset(data, "test", **taken)
 
 
-def _random(
-    model: nn.Module,
-    samples: int,
-    generator: torch.Generator,
-) -> Any:
+def _random(model: nn.Module, samples: int, generator: torch.Generator) -> Any:
     """Return random tokens or pictures of the size that the model's configuration names."""
     encoder, config, size = encoder_config(model), getattr(model, "config", None), input_size(model)
     vocabulary = getattr(config, "vocab_size", None)
@@ -318,12 +306,7 @@ def _random(
         length = min(TOKENS, getattr(config, "max_position_embeddings", None) or TOKENS)
         return {"input_ids": torch.randint(vocabulary, (samples, length), generator=generator)}
     if size is not None and (encoder is None or encoder.data == IMAGES.encoder):
-        return torch.randn(
-            samples,
-            _channels(model),
-            *size,
-            generator=generator,
-        )
+        return torch.randn(samples, _channels(model), *size, generator=generator)
     raise OptionError(
         f"{type(model).__name__} does not say what it takes; give inputs (--inputs FILE), data "
         "(--data NAME) or shape (--shape 4,3,32,32)"

@@ -22,6 +22,9 @@ WIDTH = 9.0
 # Inches of a picture that a phone shows without shrinking its letters.
 PHONE = 3.6
 
+# Inches of a panel that stands alone: across the page it would be a strip.
+ALONE = 5.0
+
 
 Value = TypeVar("Value")
 
@@ -69,12 +72,6 @@ class Theme:
         if self.narrow:
             return phone
         return page
-
-    def side_by_side(self, count: int) -> tuple[int, int]:
-        """Return rows and columns of ``count`` panels: one column on a phone, else one row."""
-        if self.narrow:
-            return count, 1
-        return 1, count
 
 
 LIGHT = Theme(
@@ -137,32 +134,24 @@ def panels(
     Args:
         height: of one row, in inches.
         columns: panels of a row; by default all, on a phone one.
-        width: of the figure, in inches; by default that of the page.
+        width: of the figure, in inches; by default that of the page, of a panel without others
+            beside it at most :data:`ALONE`.
         margin: height beside the rows, for what all panels share.
         options: of :meth:`matplotlib.figure.Figure.subplots`.
     """
-    columns = columns or theme.side_by_side(count)[1]
+    columns = columns or theme.pick(count, 1)
     rows = -(-count // columns)
-    figure = new_figure(width or theme.width, height * rows + margin)
-    axes = list(
-        figure.subplots(
-            rows,
-            columns,
-            squeeze=False,
-            **options,
-        ).ravel()
-    )
+    if width is None:
+        width = min(theme.width, ALONE * columns)
+    figure = new_figure(width, height * rows + margin)
+    axes = list(figure.subplots(rows, columns, squeeze=False, **options).ravel())
     for empty in axes[count:]:
         empty.set_axis_off()
     return figure, axes[:count]
 
 
 def layer_panels(
-    theme: Theme,
-    found: Sequence[Any],
-    *,
-    largest: float,
-    title: float,
+    theme: Theme, found: Sequence[Any], *, largest: float, title: float
 ) -> tuple[Figure, list[list[Any]]]:
     """Return a figure of square panels, one row per layer and one column per head, and its axes.
 
@@ -180,12 +169,7 @@ def layer_panels(
     return figure, grid_of_panels(figure, theme, layers, heads)
 
 
-def grid_of_panels(
-    figure: Figure,
-    theme: Theme,
-    rows: int,
-    columns: int,
-) -> list[list[Any]]:
+def grid_of_panels(figure: Figure, theme: Theme, rows: int, columns: int) -> list[list[Any]]:
     """Return the axes of a grid of panels, a list of ``rows`` lists of ``columns`` axes.
 
     On a narrow figure a row continues below itself, see :func:`panels_across`. Panels that this
@@ -218,23 +202,13 @@ def colormap(theme: Theme) -> Colormap:
     return _blend(theme.sequential)
 
 
-def diverging(theme: Theme) -> Colormap:
-    """Return colours of signed numbers; the paper is zero."""
-    return _blend((theme.content, theme.paper, theme.position))
-
-
 def _blend(colours: Sequence[str]) -> Colormap:
     from matplotlib.colors import LinearSegmentedColormap
 
     return LinearSegmentedColormap.from_list("fredholm", list(colours))
 
 
-def colour_scale(
-    theme: Theme,
-    values: np.ndarray,
-    *,
-    signed: bool | None = None,
-) -> dict[str, Any]:
+def colour_scale(theme: Theme, values: np.ndarray, *, signed: bool | None = None) -> dict[str, Any]:
     """Return colours for weights and their range, as options of matplotlib's artists: from zero to
     the largest weight; of signed weights, zero is the middle and the range is symmetric.
 
@@ -250,7 +224,9 @@ def colour_scale(
     if signed is None:
         signed = has_negative(known)
     if signed:
-        return {"cmap": diverging(theme), "norm": Normalize(-size, size)}
+        # The paper is zero.
+        both = _blend((theme.content, theme.paper, theme.position))
+        return {"cmap": both, "norm": Normalize(-size, size)}
     return {"cmap": colormap(theme), "norm": Normalize(0.0, size)}
 
 
@@ -278,11 +254,6 @@ def render(draw: Callable[..., Figure], *values: Any) -> dict[str, bytes]:
                 continue
             buffer = io.BytesIO()
             # The version of matplotlib in the file would change the bytes.
-            figure.savefig(
-                buffer,
-                format="png",
-                dpi=DPI,
-                metadata={"Software": None},
-            )
+            figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
         pictures[theme.name] = buffer.getvalue()
     return pictures

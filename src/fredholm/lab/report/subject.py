@@ -54,12 +54,7 @@ class Subject:
     seed: int
 
     @classmethod
-    def of(
-        cls,
-        model: Any,
-        samples: Samples,
-        seed: int,
-    ) -> Subject:
+    def of(cls, model: Any, samples: Samples, seed: int) -> Subject:
         """Complete samples with the facts of a model, and prepare its inputs.
 
         Raises:
@@ -74,39 +69,12 @@ class Subject:
         mean = samples.mean or facts.get("mean")
         std = samples.std or facts.get("std")
         timed = bool(getattr(encoder, "timed", False))
-        inputs, things = kind.prepare(
-            samples.inputs,
-            Page(
-                mean,
-                std,
-                samples.texts,
-                timed,
-            ),
-        )
+        inputs, things = kind.prepare(samples.inputs, Page(mean, std, samples.texts, timed))
 
         named = samples.classes or facts.get("classes")
-        classes = _class_names(
-            named,
-            model,
-            samples.labels,
-            len(inputs),
-        )
-        samples = replace(
-            samples,
-            mean=mean,
-            std=std,
-            kind=kind,
-            classes=classes,
-        )
-        return cls(
-            model,
-            samples,
-            kind,
-            classes,
-            inputs,
-            things,
-            seed,
-        )
+        classes = _class_names(named, model, samples.labels, len(inputs))
+        samples = replace(samples, mean=mean, std=std, kind=kind, classes=classes)
+        return cls(model, samples, kind, classes, inputs, things, seed)
 
     @property
     def facts(self) -> Mapping[str, Any]:
@@ -150,12 +118,7 @@ class Subject:
         return Axis(tuple(vocabulary.decode(numbers)), "the text, word by word")
 
 
-def choose_samples(
-    count: int,
-    samples: int,
-    seed: int,
-    picture: int | None,
-) -> list[int]:
+def choose_samples(count: int, samples: int, seed: int, picture: int | None) -> list[int]:
     """Return indices of some samples, drawn with ``seed``; ``picture``, if given, comes first."""
     if picture is not None and not 0 <= picture < count:
         raise OptionError(f"picture {picture} is not among the {count} samples")
@@ -183,14 +146,6 @@ def trace_layers(subject: Subject, chosen: list[int]) -> list[Layer]:
     ]
 
 
-def padded_queries(layers: Sequence[Layer]) -> list[int] | None:
-    """Return the first sample's first, middle and last real point; None without padding."""
-    if not layers or layers[0].domain.valid is None:
-        return None
-    real = layers[0].domain.valid[0].nonzero()[:, 0].tolist()
-    return sorted({real[0], real[len(real) // 2], real[-1]})
-
-
 @torch.no_grad()
 def answers(model: nn.Module, inputs: Any, *, batch: int = 128) -> Tensor:
     """Return a model's outputs on all inputs, in float32 on the CPU."""
@@ -203,10 +158,7 @@ def answers(model: nn.Module, inputs: Any, *, batch: int = 128) -> Tensor:
 
 
 def _class_names(
-    classes: Sequence[str] | None,
-    model: Any,
-    labels: Tensor | None,
-    size: int,
+    classes: Sequence[str] | None, model: Any, labels: Tensor | None, size: int
 ) -> list[str]:
     """Return the names of all classes: those given, else their numbers.
 

@@ -19,7 +19,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ...files import replacing
 from ...progress import current
-from ..numbers import readable
+from ..numbers import duration, readable
 from .sharding import gather_full, is_sharded, load_full, shard
 
 
@@ -232,18 +232,6 @@ class Pace:
         seconds = (self.clock() - self.start) / done * (self.last - step)
         seconds = seconds if most is None else min(seconds, most)
         return f", about {duration(seconds)} left"
-
-
-def duration(seconds: float) -> str:
-    """Return a rough time in words.
-
-    Example:
-        >>> [duration(t) for t in (4.2, 75, 3600 * 2.4)]
-        ['5 s', '2 min', '2.4 h']
-    """
-    if seconds < 60:
-        return f"{math.ceil(seconds)} s"
-    return f"{math.ceil(seconds / 60)} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
 
 
 def last_step(trainer: Any, module: Any) -> float | None:

@@ -403,7 +403,8 @@ def _scores_and_notes(dataset: Any, summary: dict[str, Any]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     if scores:
         result["scores"] = scores
-    if dataset.notes:
+    # Training has noted how it read the user's own files, and they are unchanged.
+    if dataset.notes and dataset.source is None:
         result["notes"] = list(dataset.notes)
     return result
 
@@ -429,7 +430,7 @@ def explain(run: str | Path, images: int = 1000, *, trust_code: bool = False) ->
         StorageError: the folder cannot be written.
     """
     from ...explain import Samples, report_run
-    from ..report.results import FIELDS
+    from ..report.results.sections import FIELDS
 
     # The folder is made before the work, which would be lost if there were nowhere to write to.
     model, folder = load_run(run, trust_code=trust_code)

@@ -51,6 +51,7 @@ METRICS: Registry[Metric] = Registry("metric", home=None)
 RESERVED = (
     {"n", "loss", "loss_name", "error", "metric", "scores", "variance", "worst", "curve", "seed"}
     | {"run", "dataset", "split", "overrides", "notes", "cell", "folder", "baseline"}
+    | {"label_mean"}
     | {"classes", "per_class", "confusion", "wrong", "right", "epochs", "minutes", "parameters"}
 )
 
@@ -395,8 +396,8 @@ def baseline_of(summary: Mapping[str, Any]) -> dict[str, Any] | None:
     Example:
         >>> baseline_of({"n": 4, "classes": ["a", "b"], "confusion": [[1, 0], [1, 2]]})
         {'class': 'b', 'accuracy': 0.75}
-        >>> baseline_of({"n": 4, "variance": 9.0})
-        {'rmse': 3.0}
+        >>> baseline_of({"n": 4, "label_mean": 2.0, "variance": 9.0})
+        {'value': 2.0, 'rmse': 3.0}
     """
     if "confusion" in summary:
         # Rows of the matrix are the true classes.
@@ -404,7 +405,7 @@ def baseline_of(summary: Mapping[str, Any]) -> dict[str, Any] | None:
         most = max(range(len(counts)), key=counts.__getitem__)
         return {"class": summary["classes"][most], "accuracy": counts[most] / sum(counts)}
     if "variance" in summary:
-        return {"rmse": math.sqrt(summary["variance"])}
+        return {"value": summary["label_mean"], "rmse": math.sqrt(summary["variance"])}
     return None
 
 

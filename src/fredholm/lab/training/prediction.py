@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import groupby
@@ -213,12 +214,28 @@ def _row(
 ) -> dict[str, Any]:
     """Make the row of one sample; ``place`` is where it was read, for errors."""
     try:
-        return to_row(output, predictor, shape)
+        return _shortest(to_row(output, predictor, shape))
     except _NotFiniteError as error:
         raise DataError(
             f"{in_words(place)}: expected a finite prediction, got NaN or infinity; give values "
             "like those of the training files, and a run that did not diverge"
         ) from error
+
+
+def _shortest(value: Any) -> Any:
+    """Return a row with its numbers of float32 in as few digits as tell them from their neighbours.
+
+    Example:
+        >>> _shortest({"class": "a", "probability": float(np.float32(0.1))})
+        {'class': 'a', 'probability': 0.1}
+    """
+    if isinstance(value, Mapping):
+        return {key: _shortest(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_shortest(part) for part in value]
+    if not isinstance(value, float) or float(np.float32(value)) != value:
+        return value
+    return float(str(np.float32(value)))
 
 
 def _class_row(output: Tensor, predictor: Predictor, shape: tuple[int, ...]) -> dict[str, Any]:
@@ -233,9 +250,14 @@ def _class_row(output: Tensor, predictor: Predictor, shape: tuple[int, ...]) -> 
 
 
 def _value_row(output: Tensor, predictor: Predictor, shape: tuple[int, ...]) -> dict[str, Any]:
-    # The model predicts standardised numbers.
-    shift, scale = predictor.facts.get("units", (0.0, 1.0))
-    return {"value": float(_finite(output.double() * scale + shift))}
+    units = predictor.facts.get("units")
+    if units is None:
+        return {"value": float(_finite(output))}
+    # The model predicts standardised numbers in float32: what is below a millionth of the
+    # deviation is rounding.
+    shift, scale = units
+    value = float(_finite(output.double() * scale + shift))
+    return {"value": round(value, 6 - math.floor(math.log10(scale)))}
 
 
 def _steps_row(output: Tensor, predictor: Predictor, shape: tuple[int, ...]) -> dict[str, Any]:

@@ -545,6 +545,7 @@ class Regression(Numbers):
             "rmse": rmse(outputs, labels),
             "r2": defined(r2(outputs, labels)),
             "absolute_error": absolute_error(outputs, labels),
+            "label_mean": float(labels.double().mean()),
             "variance": float((labels.double() - labels.double().mean()).square().mean()),
             "pearson": defined(pearson(outputs, labels)),
             "spearman": defined(spearman(outputs, labels)),

@@ -1,33 +1,30 @@
-"""Sections on the quality of attention maps: overlays, removal of patches, finding the object,
+"""The sections on the quality of attention maps: overlays, removal of patches, finding the object,
 centrality. Captions say what is plotted and from how much.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ...errors import DomainError, OptionError
-from ...explain.alignment import Alignment, eigenvector_alignment
-from ...explain.centrality import token_chain
-from ...explain.kernels import image_grid
-from ...explain.quality import AREAS, MEASURES, Quality, attention_quality, mean_error
-from ...explain.vision import Traced
-from ...integral import IntegralOperator
-from ...progress import working
-from .given import ReportOptions
-from .layers import Layer, plain
-from .page import Data, Numbered, Numbers, Picture, Section, table, words
-from .panels import DOT, UNIT, outline, percent, picture, weights_image
-from .style import Theme, colour_scale, literal, new_figure, panels, render
-from .subject import Subject, choose_samples
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from ....errors import DomainError, OptionError
+from ....explain.alignment import Alignment, eigenvector_alignment
+from ....explain.centrality import token_chain
+from ....explain.kernels import image_grid
+from ....explain.quality import AREAS, MEASURES, Quality, attention_quality, mean_error
+from ....explain.vision import Traced
+from ....integral import IntegralOperator
+from ....progress import working
+from ..given import ReportOptions
+from ..layers import Layer, plain
+from ..page import Data, Numbered, Numbers, Picture, Section, table, words
+from ..style import render
+from ..subject import Subject, choose_samples
+from .draw import draw_alignments, draw_overlays, draw_rankings, draw_removals
 
 # Images of the overlays.
 SHOWN = 8
@@ -46,19 +43,7 @@ NAMES = {
 }
 
 # Names of maps in tables.
-TITLES = NAMES | {
-    "attention": "read-out's attention, last layer",
-    "rollout": "rollout, all layers",
-}
-
-# Of the axis of alignments: correlations that differ by less look alike.
-LEAST_SPAN = 0.02
-
-ORDERS = {
-    "morf": "most relevant first",
-    "lerf": "least relevant first",
-    "random": "random order",
-}
+TITLES = NAMES | {"attention": "read-out's attention, last layer", "rollout": "rollout, all layers"}
 
 Value = TypeVar("Value")
 
@@ -96,12 +81,7 @@ def _sections(
     if masks is not None:
         masks = masks[chosen]
     quality = attention_quality(
-        model,
-        images,
-        boxes=boxes,
-        masks=masks,
-        steps=steps,
-        seed=subject.seed,
+        model, images, boxes=boxes, masks=masks, steps=steps, seed=subject.seed
     )
 
     sections = [_overlay_section(subject, quality, chosen[:SHOWN].tolist())]
@@ -167,14 +147,7 @@ def _entries(layer: Layer) -> int:
     return entries * operator.heads * layer.domain.size**2
 
 
-# --- sections -------------------------------------------------------------------------------------
-
-
-def _overlay_section(
-    subject: Subject,
-    quality: Quality,
-    chosen: Sequence[int],
-) -> Section:
+def _overlay_section(subject: Subject, quality: Quality, chosen: Sequence[int]) -> Section:
     """Return the section with maps laid over ``chosen``, the first images of ``quality``."""
     assert subject.things is not None
     count, kind = len(chosen), next(iter(quality.targets), None)
@@ -195,21 +168,11 @@ def _overlay_section(
     picture = Picture(
         "overlays",
         f"Attention maps over {count} images: {', '.join(maps)}",
-        words(
-            "attention_caption",
-            kind=kind,
-            images=count,
-            seed=subject.seed,
-        ),
+        words("attention_caption", kind=kind, images=count, seed=subject.seed),
         render(draw_overlays, pictures, maps, inside, names),
         Data(["image", "map", "row", "column", "value"], rows),
     )
-    return Section(
-        "attention",
-        "Attention maps",
-        words("attention"),
-        [picture],
-    )
+    return Section("attention", "Attention maps", words("attention"), [picture])
 
 
 def _removal_section(quality: Quality) -> Section:
@@ -242,13 +205,7 @@ def _removal_section(quality: Quality) -> Section:
         Data.of(columns),
     )
     after = table(["map", *AREAS.values()], areas)
-    return Section(
-        "removal",
-        "Removing patches",
-        words("removal"),
-        [picture],
-        after,
-    )
+    return Section("removal", "Removing patches", words("removal"), [picture], after)
 
 
 def _place_section(quality: Quality) -> Section:
@@ -273,13 +230,7 @@ def _place_section(quality: Quality) -> Section:
         Data.of({name: values.ravel().tolist() for name, values in columns.items()}),
     )
     after = table(["map", "object as", *MEASURES.values()], rows)
-    return Section(
-        "localisation",
-        "Finding the object",
-        words("place"),
-        [picture],
-        after,
-    )
+    return Section("localisation", "Finding the object", words("place"), [picture], after)
 
 
 def _centrality_section(layers: Sequence[Layer]) -> Numbered:
@@ -320,13 +271,7 @@ def _centrality_section(layers: Sequence[Layer]) -> Numbered:
     )
     head = ["layer", "cosine", "Spearman", "visits of a walk", "heads where γ was lowered"]
     after = table(head, rows)
-    section = Section(
-        "centrality",
-        "Centrality",
-        words("centrality"),
-        [picture],
-        after,
-    )
+    section = Section("centrality", "Centrality", words("centrality"), [picture], after)
     return section, numbers
 
 
@@ -358,189 +303,3 @@ def _score(found: Mapping[str, Any]) -> str:
     if found["error"] is None:
         return mean
     return f"{mean} ± {found['error']:.3f}"
-
-
-# --- pictures -------------------------------------------------------------------------------------
-
-
-def draw_overlays(
-    theme: Theme,
-    images: Sequence[np.ndarray],
-    maps: Mapping[str, np.ndarray],
-    inside: np.ndarray | None,
-    names: Sequence[str],
-) -> Figure:
-    """Draw images as columns; below each image its maps laid over it, and the object's patches as an
-    outline where they are known.
-
-    Args:
-        images: (h, w, channels) in [0, 1], all of one shape.
-        maps: by method, (images, rows, columns) with one value per patch.
-        inside: True at the patches of the object, (images, rows, columns); None if unknown.
-        names: of the images, above them.
-    """
-    count, rows = len(images), 1 + len(maps)
-    shape = images[0].shape[0] / images[0].shape[1]
-    across = theme.pick(count, min(count, 4))
-    side = min(1.35, (theme.width - 0.9) / across)
-    blocks = -(-count // across)
-    figure = new_figure(theme.width, ((side * shape + 0.12) * rows + 0.4) * blocks)
-    axes_of = figure.subplots(rows * blocks, across, squeeze=False)
-    # On a phone, images that do not fit side by side continue in a block of rows below. `every`
-    # puts the blocks side by side again, as axes (rows, images).
-    every = np.concatenate(np.split(axes_of, blocks), axis=1)
-    for empty in every[:, count:].ravel():
-        empty.set_axis_off()
-
-    for column, image in enumerate(images):
-        laid = [None, *(values[column] for values in maps.values())]
-        for axes, values in zip(every[:, column], laid):
-            picture(axes, image, extent=UNIT)
-            axes.set_aspect(shape)
-            if values is not None:
-                weights_image(
-                    axes,
-                    values,
-                    shape,
-                    alpha=0.72,
-                    **colour_scale(theme, values),
-                )
-            if inside is not None:
-                # Eight cells per patch, so that corners of the outline are nearly square.
-                patches = np.kron(inside[column].astype(float), np.ones((8, 8)))
-                outline(axes, patches, theme.mark, outside="constant")
-        every[0, column].set_title(literal(names[column]), fontsize=8, loc="center")
-    for row, name in zip(every, ("image", *maps)):
-        # A panel is hardly as tall as a name is long.
-        broken = name.replace(" ", "\n").replace("-", "-\n")
-        for axes in row[:count:across]:
-            axes.set_ylabel(broken, fontsize=theme.pick(8, 7))
-    return figure
-
-
-def draw_removals(
-    theme: Theme, fractions: np.ndarray, curves: Mapping[str, Mapping[str, np.ndarray]]
-) -> Figure:
-    """Plot mean relative confidence with its standard error: one panel per method, one line per
-    order of removal.
-
-    Args:
-        fractions: of the patches removed.
-        curves: confidence (images, fractions) by method and order.
-    """
-    width = theme.width
-    if len(curves) == 1:
-        width = min(width, 4.5)
-    figure, every = panels(
-        theme,
-        len(curves),
-        2.8,
-        width=width,
-        sharey=True,
-    )
-    colours = theme.series[1], theme.series[0], theme.faint
-    for axes, (method, orders) in zip(every, curves.items()):
-        for colour, (order, values) in zip(colours, orders.items()):
-            mean, error = values.mean(0), np.zeros(len(fractions))
-            if len(values) > 1:
-                error = values.std(0, ddof=1) / np.sqrt(len(values))
-            axes.plot(
-                fractions,
-                mean,
-                color=colour,
-                label=ORDERS[order],
-                **DOT,
-            )
-            low, high = mean - error, mean + error
-            axes.fill_between(
-                fractions,
-                low,
-                high,
-                color=colour,
-                alpha=0.2,
-                linewidth=0,
-            )
-        axes.set_title(method)
-        axes.tick_params(labelleft=True)
-        axes.set_xlabel("patches removed")
-        axes.grid(axis="y")
-        axes.set_ylim(bottom=0)
-        percent(axes.xaxis)
-    every[0].set_ylabel("confidence, whole image = 1")
-    every[-1].legend()
-    return figure
-
-
-def draw_rankings(
-    theme: Theme,
-    maps: Mapping[str, np.ndarray],
-    inside: np.ndarray,
-) -> Figure:
-    """Plot ROC and precision against recall of all patches of all images together, one line per
-    method; dashed: a map that knows nothing.
-
-    Args:
-        maps: (images, rows, columns) of each method.
-        inside: whether a patch belongs to the object, of the same shape.
-    """
-    from sklearn.metrics import precision_recall_curve, roc_curve
-
-    figure, (left, right) = panels(theme, 2, 3.2)
-    for colour, (method, values) in zip(theme.series, maps.items()):
-        # Maps of different images are comparable relative to their largest value.
-        scores = (values / np.maximum(values.max((1, 2), keepdims=True), 1e-300)).ravel()
-        false, found, _ = roc_curve(inside.ravel(), scores, drop_intermediate=False)
-        precision, recall, _ = precision_recall_curve(inside.ravel(), scores)
-        left.plot(false, found, color=colour, label=method)
-        # The last point, of no patch at all, has no precision.
-        right.plot(recall[:-1], precision[:-1], color=colour)
-    chance = {"color": theme.faint, "linestyle": "--", "linewidth": 1}
-    left.plot([0, 1], [0, 1], **chance)
-    right.axhline(inside.mean(), **chance)
-    left.set_title("patches of the object found")
-    left.set_xlabel("patches elsewhere taken")
-    right.set_title("precision")
-    right.set_xlabel("recall")
-    right.set_ylim(0, 1.02)
-    for axes in (left, right):
-        axes.grid(axis="y")
-        percent(axes.xaxis)
-        percent(axes.yaxis)
-    left.legend()
-    return figure
-
-
-def draw_alignments(theme: Theme, found: Mapping[str, Any]) -> Figure:
-    """Plot cosine and rank correlation with the limit, one row per layer: every head of every image
-    is a dot, the mean a bar.
-
-    Args:
-        found: the :class:`fredholm.explain.Alignment` of each layer.
-    """
-    titles = {"cosine": "cosine", "spearman": "Spearman correlation"}
-    figure, every = panels(
-        theme,
-        len(titles),
-        0.42 * len(found) + 1.0,
-        sharey=True,
-    )
-    for axes, (key, title) in zip(every, titles.items()):
-        for row, one in enumerate(found.values()):
-            values = getattr(one, key).flatten().cpu().numpy()
-            values = values[np.isfinite(values)]
-            spread = np.random.default_rng(0).uniform(-0.22, 0.22, len(values))
-            look = {"color": theme.series[0], "alpha": 0.35, "linewidth": 0}
-            axes.scatter(values, row + spread, s=5, **look)
-            if len(values):
-                mean, ends = [values.mean()] * 2, [row - 0.33, row + 0.33]
-                axes.plot(mean, ends, color=theme.mark, linewidth=2)
-        # Values that differ by rounding alone would fill the axis with long numbers.
-        low, high = axes.get_xlim()
-        spare = max(0.0, LEAST_SPAN - (high - low)) / 2
-        axes.set_xlim(low - spare, high + spare)
-        axes.locator_params(axis="x", nbins=5)
-        axes.set_title(title)
-        axes.set_yticks(range(len(found)), list(found))
-        axes.set_ylim(len(found) - 0.5, -0.5)
-        axes.grid(axis="x")
-    return figure

@@ -15,15 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...domain import Domain
-from ...errors import OptionError, ShapeError
-from ...explain.kernels import image_grid, output_points
-from ...files import write_text
-from ...progress import working
-from ..data.kinds.kind import Cloud
-from ..numbers import readable
-from .graphs import node_places
-from .layers import (
+from ....domain import Domain
+from ....errors import OptionError, ShapeError
+from ....explain.kernels import image_grid, output_points
+from ....files import write_text
+from ....progress import working
+from ...data.kinds.kind import Cloud
+from ...numbers import readable
+from ..layers import (
     MAX_HEADS,
     Axis,
     Layer,
@@ -35,7 +34,8 @@ from .layers import (
     real_points,
     shown_layers,
 )
-from .page import Section, render_figure, words
+from ..page import Section, render_figure, words
+from .graphs import node_places
 
 # Weights of a page, a byte each.
 MOST = 1_500_000
@@ -77,11 +77,7 @@ class Explorer:
 
 
 def explore(
-    operators: object,
-    u: Tensor,
-    domain: Domain | None = None,
-    *,
-    names: Sequence[str] = (),
+    operators: object, u: Tensor, domain: Domain | None = None, *, names: Sequence[str] = ()
 ) -> Explorer:
     """Return an interactive figure of the kernels of one or several operators on one signal.
 
@@ -124,15 +120,7 @@ def explore(
     if names and len(names) != u.shape[1]:
         raise ShapeError(f"expected {u.shape[1]} names, one per point, got {len(names)}")
 
-    layers = [
-        Layer(
-            name,
-            each,
-            u,
-            _domain(each, u, domain),
-        )
-        for name, each in operators.items()
-    ]
+    layers = [Layer(name, each, u, _domain(each, u, domain)) for name, each in operators.items()]
     section = explore_section(View(layers, axis=Axis(tuple(names))))
     if section is None or section.explorer is None:
         raise OptionError(
@@ -216,12 +204,7 @@ def explore_section(view: View) -> Section | None:
         "axis": view.axis.label or view.kind.axis,
     }
     text = words("explore", kind=view.kind)
-    return Section(
-        "explore",
-        "Explore the kernel",
-        text,
-        explorer=figure,
-    )
+    return Section("explore", "Explore the kernel", text, explorer=figure)
 
 
 @dataclass(frozen=True, eq=False)
@@ -265,12 +248,7 @@ def _points(view: View) -> _Points | None:
         return _Points(real, layout, names)
     if layout == "points":
         names = [f"{point} {index + 1}" for index in real]
-        return _Points(
-            real,
-            layout,
-            names,
-            _in_square(Cloud(x[real]).flat()),
-        )
+        return _Points(real, layout, names, _in_square(Cloud(x[real]).flat()))
     return None
 
 
@@ -283,13 +261,7 @@ def _grid_points(domain: Domain, point: str) -> _Points:
     names = [
         f"{point} in row {r + 1}, column {c + 1}" for r, c in zip(row.tolist(), column.tolist())
     ]
-    return _Points(
-        grid.flatten().tolist(),
-        "grid",
-        names,
-        centres,
-        columns,
-    )
+    return _Points(grid.flatten().tolist(), "grid", names, centres, columns)
 
 
 def _in_square(places: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .panels import (
+from ..panels import (
     DOT,
     UNIT,
     clip,
@@ -23,7 +23,7 @@ from .panels import (
     weighted_points,
     weights_image,
 )
-from .style import (
+from ..style import (
     PHONE,
     Theme,
     colour_scale,
@@ -83,12 +83,7 @@ def draw_maps(
     heads = [row[1:] for row in every]
     places = [place for place, layer in zip(at, found) for _ in layer]
     for place, (axes, values) in zip(places, head_panels(heads, names, found)):
-        weights_image(
-            axes,
-            values,
-            shape,
-            **colour_scale(theme, values),
-        )
+        weights_image(axes, values, shape, **colour_scale(theme, values))
         outline(axes, image.mean(-1), theme.content)
         label_range(axes, values, theme)
         ring(axes, theme, place)
@@ -112,10 +107,7 @@ class Line(NamedTuple):
 
 
 def draw_lines(
-    theme: Theme,
-    line: Line,
-    names: Sequence[str],
-    found: Sequence[np.ndarray],
+    theme: Theme, line: Line, names: Sequence[str], found: Sequence[np.ndarray]
 ) -> Figure:
     """Draw one query's weights along a line: one panel per layer, one line per head.
 
@@ -128,12 +120,7 @@ def draw_lines(
     if ticks:
         height = 2.4
     figure, every = panels(
-        theme,
-        len(found),
-        height,
-        columns=1,
-        margin=0.4,
-        sharex=True,
+        theme, len(found), height, columns=1, width=theme.width, margin=0.4, sharex=True
     )
     for axes, name, layer, at in zip(every, names, found, line.at):
         _along(axes, theme, line, layer)
@@ -141,13 +128,7 @@ def draw_lines(
             mark_query(axes, theme, at)
         axes.set_title(name)
         if ticks:
-            axes.set_xticks(
-                line.x,
-                ticks,
-                rotation=45,
-                ha="right",
-                rotation_mode="anchor",
-            )
+            axes.set_xticks(line.x, ticks, rotation=45, ha="right", rotation_mode="anchor")
         if 1 < len(layer) <= len(theme.series):
             axes.legend(ncols=theme.pick(4, 2))
     figure.supylabel("weight", fontsize=9)
@@ -155,12 +136,7 @@ def draw_lines(
     return figure
 
 
-def _along(
-    axes: Axes,
-    theme: Theme,
-    line: Line,
-    layer: np.ndarray,
-) -> None:
+def _along(axes: Axes, theme: Theme, line: Line, layer: np.ndarray) -> None:
     """Draw the weights of a layer's heads along a line."""
     order, look = np.argsort(line.x), {}
     if line.names:
@@ -184,11 +160,7 @@ def mark_query(axes: Any, theme: Theme, at: float) -> None:
 
 
 def draw_clouds(
-    theme: Theme,
-    points: np.ndarray,
-    names: Sequence[str],
-    found: Sequence[np.ndarray],
-    at: int,
+    theme: Theme, points: np.ndarray, names: Sequence[str], found: Sequence[np.ndarray], at: int
 ) -> Figure:
     """Draw one query's weights over scattered points: layers as rows, heads as columns, each panel
     on its own scale.
@@ -201,26 +173,13 @@ def draw_clouds(
     figure, every = layer_panels(theme, found, largest=1.8, title=0.35)
     for axes, values in head_panels(every, names, found):
         look = colour_scale(theme, values)
-        weighted_points(
-            axes,
-            theme,
-            points,
-            values,
-            at,
-            s=9,
-            linewidths=0,
-            **look,
-        )
+        weighted_points(axes, theme, points, values, at, s=9, linewidths=0, **look)
         few_ticks(axes)
         label_range(axes, values, theme)
     return figure
 
 
-def draw_entry_maps(
-    theme: Theme,
-    found: dict[str, np.ndarray],
-    at: np.ndarray,
-) -> Figure:
+def draw_entry_maps(theme: Theme, found: dict[str, np.ndarray], at: np.ndarray) -> Figure:
     """Draw signed entries of a kernel's row over a grid, all on one scale.
 
     Args:
@@ -234,11 +193,7 @@ def draw_entry_maps(
     # Few entries have panels as wide as many have, and the figure is narrower.
     side = (theme.width - 0.4) / across
     figure, every = panels(
-        theme,
-        len(found),
-        side * shape + 0.35,
-        columns=columns,
-        width=max(side * columns, 3.0),
+        theme, len(found), side * shape + 0.35, columns=columns, width=max(side * columns, 3.0)
     )
     look = colour_scale(theme, values, signed=True)
     for axes, (name, entry) in zip(every, found.items()):
@@ -252,28 +207,16 @@ def draw_entry_maps(
 
 
 def draw_entry_lines(
-    theme: Theme,
-    found: dict[str, np.ndarray],
-    x: np.ndarray,
-    at: float,
+    theme: Theme, found: dict[str, np.ndarray], x: np.ndarray, at: float
 ) -> Figure:
     """Draw signed entries of a kernel's row along a line, all on one scale.
 
     Args:
         found: (points,) by name.
     """
-    columns, width = min(theme.pick(4, 2), len(found)), theme.width
-    if columns == 1:
-        width = min(width, 4.5)
+    columns = min(theme.pick(4, 2), len(found))
     figure, every = panels(
-        theme,
-        len(found),
-        1.4,
-        columns=columns,
-        width=width,
-        margin=0.5,
-        sharex=True,
-        sharey=True,
+        theme, len(found), 1.4, columns=columns, margin=0.5, sharex=True, sharey=True
     )
     for axes, (name, entry) in zip(every, found.items()):
         axes.axhline(0, color=theme.rule, linewidth=0.8)

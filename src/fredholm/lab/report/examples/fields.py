@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..data.kinds.kind import Cloud
-from .page import Data, Picture, Section, words
-from .panels import no_ticks
-from .style import Theme, colormap, colour_scale, panels, render
+from ...data.kinds.kind import Cloud
+from ..page import Data, Picture, Section, words
+from ..panels import no_ticks
+from ..style import Theme, colormap, colour_scale, panels, render
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,11 +41,7 @@ class FieldSample(NamedTuple):
         ``input`` if there is one, ``truth``, ``prediction``, and ``error``, the signed difference
         (prediction − truth) at each point.
         """
-        found = {
-            "truth": self.truth,
-            "prediction": self.answer,
-            "error": self.answer - self.truth,
-        }
+        found = {"truth": self.truth, "prediction": self.answer, "error": self.answer - self.truth}
         if self.given is None:
             return found
         return {"input": self.given, **found}
@@ -79,29 +75,12 @@ def field_section(samples: Sequence[FieldSample], name: str) -> Section:
         )
         alt = f"Input, truth, prediction and error of the {label} of {len(samples)} fields"
         drawn = render(draw_field, sample)
-        pictures.append(
-            Picture(
-                f"field-{label}",
-                alt,
-                caption,
-                drawn,
-                sample.data(),
-            )
-        )
-    return Section(
-        "fields",
-        "Truth and prediction",
-        words("fields"),
-        pictures,
-    )
+        pictures.append(Picture(f"field-{label}", alt, caption, drawn, sample.data()))
+    return Section("fields", "Truth and prediction", words("fields"), pictures)
 
 
 def field_samples(
-    inputs: Tensor,
-    outputs: Tensor,
-    targets: Tensor,
-    facts: Mapping[str, Any],
-    coordinates: int,
+    inputs: Tensor, outputs: Tensor, targets: Tensor, facts: Mapping[str, Any], coordinates: int
 ) -> list[FieldSample]:
     """Return samples in the units of the files, the first channel of each.
 
@@ -130,14 +109,7 @@ def field_samples(
         error = float((answer - truth)[known].norm())
         size = float(truth[known].norm()) or 1.0
         values = truth.numpy(), answer.numpy()
-        result.append(
-            FieldSample(
-                given,
-                *values,
-                places,
-                error / size,
-            )
-        )
+        result.append(FieldSample(given, *values, places, error / size))
     return result
 
 
@@ -198,13 +170,7 @@ def draw_field(theme: Theme, sample: FieldSample) -> Figure:
             drawn = axes.imshow(values, interpolation="nearest", **look)
         else:
             axes.set_aspect("equal", adjustable="datalim")
-            drawn = axes.scatter(
-                *sample.places.T,
-                c=values,
-                s=5,
-                linewidths=0,
-                **look,
-            )
+            drawn = axes.scatter(*sample.places.T, c=values, s=5, linewidths=0, **look)
         axes.set_title(name, loc="center")
         no_ticks(axes)
         bar = figure.colorbar(drawn, ax=axes, shrink=0.8, pad=0.03)

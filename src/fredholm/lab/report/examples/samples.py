@@ -4,20 +4,20 @@ of their columns, texts with words marked, pictures and series as drawings.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
 
-from ..data.kinds.kind import Cloud, Signal
-from ..numbers import readable
-from .importance import Word, read_texts, word_support
-from .page import Data, Picture, Section, words
-from .panels import clip, dots, few_ticks, name_lanes, picture
-from .style import Theme, literal, panels, render
-from .subject import Subject
+from ...data.kinds.kind import Cloud, Signal
+from ...numbers import readable
+from ..page import Data, Picture, Section, words
+from ..panels import clip, dots, few_ticks, name_lanes, picture
+from ..style import Theme, literal, panels, render
+from ..subject import Subject
+from .texts import Answer, legend, marked_texts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,42 +32,8 @@ LISTED = 8
 # Columns of a table that are listed.
 WIDEST = 12
 
-# Share of a text's strongest word from which another word is marked.
-SUPPORTS = 0.15
-
-# Change of the log-odds from which a word is marked.
-FAINTEST = 0.05
-
-# Shades of a marked word.
-LEVELS = 4
-
-# Words of a text that are shown.
-LONGEST = 120
-
-
 # Channels of a series whose names are written.
 MAX_LANES = 12
-
-
-class Answer(NamedTuple):
-    """The answer of a model for one sample.
-
-    Attributes:
-        index: of the sample.
-        name: of the sample; "" where it has none.
-        truth, answer: in words.
-        note: how sure, or how far off.
-        wrong: whether a class is wrong; None of numbers.
-        called: index of the answered class; None of numbers.
-    """
-
-    index: int
-    name: str
-    truth: str
-    answer: str
-    note: str
-    wrong: bool | None = None
-    called: int | None = None
 
 
 def class_examples(subject: Subject, labels: Tensor, outputs: Tensor) -> Section:
@@ -86,16 +52,10 @@ def class_examples(subject: Subject, labels: Tensor, outputs: Tensor) -> Section
         true, called = int(labels[index]), int(predicted[index])
         names, share = subject.classes, f"{float(probability[index]):.0%}"
         return Answer(
-            index,
-            subject.name(index),
-            names[true],
-            names[called],
-            share,
-            true != called,
-            called,
+            index, subject.name(index), names[true], names[called], share, true != called, called
         )
 
-    section = Section("examples", "Examples", _legend(subject))
+    section = Section("examples", "Examples", legend(subject))
     lists = {
         "wrong": ("Wrong, most confident first", wrong),
         "right": ("Right, in the data's order", right),
@@ -107,12 +67,7 @@ def class_examples(subject: Subject, labels: Tensor, outputs: Tensor) -> Section
     return section
 
 
-def number_examples(
-    subject: Subject,
-    truth: Tensor,
-    predicted: Tensor,
-    scale: float,
-) -> Section:
+def number_examples(subject: Subject, truth: Tensor, predicted: Tensor, scale: float) -> Section:
     """Return the section with the samples whose numbers are farthest off.
 
     Args:
@@ -127,15 +82,8 @@ def number_examples(
         note = f"off by {readable(off, 3)}"
         shown = readable(true, 5), readable(answer, 5)
         found.append(Answer(index, subject.name(index), *shown, note))
-    section = Section("examples", "Largest errors", _legend(subject))
-    return _with_list(
-        section,
-        subject,
-        "largest",
-        "Farthest off first",
-        found,
-        scale,
-    )
+    section = Section("examples", "Largest errors", legend(subject))
+    return _with_list(section, subject, "largest", "Farthest off first", found, scale)
 
 
 def _with_list(
@@ -158,7 +106,7 @@ def _with_list(
     if subject.tabular and subject.terms.columns:
         html = _row_table(subject, title, found[:LISTED])
     elif isinstance(subject.things[found[0].index], str):
-        html = _texts(subject, title, found[:LISTED], scale)
+        html = marked_texts(subject, title, found[:LISTED], scale)
     else:
         section.pictures.append(_picture(subject, key, title, found))
         html = words("example_names", title=title, rows=found)
@@ -174,18 +122,14 @@ def _row_table(subject: Subject, title: str, found: Sequence[Answer]) -> str:
         "example_table",
         title=title,
         label=terms.label or "truth",
+        note=found[0].noted,
         names=names[:WIDEST],
         rows=list(zip(found, cells)),
         left_out=max(0, len(names) - WIDEST),
     )
 
 
-def _picture(
-    subject: Subject,
-    key: str,
-    title: str,
-    found: Sequence[Answer],
-) -> Picture:
+def _picture(subject: Subject, key: str, title: str, found: Sequence[Answer]) -> Picture:
     assert subject.things is not None
     kind, things = subject.kind, [subject.things[each.index] for each in found]
     if isinstance(things[0], Signal):
@@ -199,7 +143,7 @@ def _picture(
         count=len(subject.inputs),
         kind=kind,
     )
-    head = ["sample", "name", "truth", "answer", "note"]
+    head = ["sample", "name", "truth", "answer", found[0].noted]
     rows = [[each.index, each.name, each.truth, each.answer, each.note] for each in found]
     return Picture(
         key,
@@ -208,97 +152,6 @@ def _picture(
         render(draw_examples, things, found),
         Data(head, rows),
     )
-
-
-# --- texts ----------------------------------------------------------------------------------------
-
-
-class Mark(NamedTuple):
-    """A word of a text as the page shows it.
-
-    Attributes:
-        word: as it is written.
-        level: shade, positive if the word speaks for the answer, negative if against it; 0 for
-            none.
-        note: the answer to the text without the word.
-    """
-
-    word: str
-    level: int = 0
-    note: str = ""
-
-
-def _reader(subject: Subject) -> Callable[[list[str]], Tensor] | None:
-    """Return the function from texts to inputs of the model; None if the report was not given the
-    texts, or the model was saved without what it needs to read them.
-    """
-    if subject.samples.texts is None:
-        return None
-    return read_texts(subject.facts)
-
-
-def _legend(subject: Subject) -> str:
-    """Return the legend of the marks of words, where words are marked."""
-    if _reader(subject) is None:
-        return ""
-    return words("marks")
-
-
-def _texts(
-    subject: Subject,
-    title: str,
-    found: Sequence[Answer],
-    scale: float,
-) -> str:
-    """Return the HTML of texts with the words marked that speak for the answer or against it.
-
-    A long text ends after :data:`LONGEST` words; its answers are those of the complete text.
-    Words stay unmarked if it is not known how texts become inputs of the model.
-
-    Args:
-        subject: the model and its samples, which are texts.
-        title: of the list.
-        found: answers to the samples of the list.
-        scale: of a number, units of the files per unit of the model's answers; 1 for classes.
-    """
-    assert subject.things is not None
-    read, rows = _reader(subject), []
-    for each in found:
-        # The answer is that of the complete text, and so are the answers without a word.
-        text = subject.things[each.index].split()
-        marks = [Mark(word) for word in text]
-        if read is not None:
-            support = word_support(
-                subject.model,
-                " ".join(text),
-                read,
-                each.called,
-                scale,
-            )
-            marks = [_mark(word, each, support) for word in support]
-        if len(marks) > LONGEST:
-            marks = [*marks[:LONGEST], Mark("…")]
-        rows.append((each, marks))
-    return words("marked_texts", title=title, rows=rows)
-
-
-def _mark(word: Word, answer: Answer, text: Sequence[Word]) -> Mark:
-    """Return a word of a text with its shade, relative to the text's strongest word."""
-    largest = max((abs(each.support) for each in text if each.support is not None), default=0.0)
-    least, style = SUPPORTS * largest, "{:.5g}"
-    if answer.called is not None:
-        # Log-odds that hardly change are noise, even if no word of the text changes them more.
-        least, style = max(least, FAINTEST), f"{answer.answer} {{:.0%}}"
-    if word.support is None or abs(word.support) <= least:
-        return Mark(word.text)
-
-    level = max(1, round(LEVELS * abs(word.support) / largest))
-    if word.support < 0:
-        level = -level
-    return Mark(word.text, level, f"without it: {style.format(word.without)}")
-
-
-# --- pictures -------------------------------------------------------------------------------------
 
 
 def draw_examples(theme: Theme, things: Sequence[Any], found: Sequence[Answer]) -> Figure:
@@ -332,24 +185,14 @@ def _sample(axes: Axes, thing: np.ndarray | Signal | Cloud, theme: Theme) -> Non
         picture(axes, thing)
         return
     if isinstance(thing, Cloud):
-        axes.scatter(
-            *thing.flat().T,
-            s=1.5,
-            color=theme.series[0],
-            linewidths=0,
-        )
+        axes.scatter(*thing.flat().T, s=1.5, color=theme.series[0], linewidths=0)
         axes.set_aspect("equal", adjustable="datalim")
     else:
         look = {"linewidth": 0.8, **dots(len(thing.x))}
         if "marker" in look:
             look["markersize"] = 1.2
         for channel, values in enumerate(thing.values.T):
-            axes.plot(
-                thing.x,
-                values,
-                color=theme.series[channel % len(theme.series)],
-                **look,
-            )
+            axes.plot(thing.x, values, color=theme.series[channel % len(theme.series)], **look)
     axes.spines[:].set_color(theme.faint)
     axes.spines[:].set_linewidth(0.4)
     few_ticks(axes)
@@ -363,13 +206,7 @@ def _name_sample(axes: Axes, theme: Theme, answer: Answer) -> None:
         above = f"{above} {answer.note}".rstrip()
     if answer.wrong:
         colour = theme.bad
-    axes.set_title(
-        above,
-        loc="center",
-        fontsize=8,
-        color=colour,
-        pad=3,
-    )
+    axes.set_title(above, loc="center", fontsize=8, color=colour, pad=3)
     if answer.wrong is not False:
         axes.set_xlabel(f"true: {clip(answer.truth)}", fontsize=8, labelpad=2)
 

@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...domain import Domain
-from ...edges import Edges
-from ..data.kinds.kind import Kind
-from .layers import (
+from ....domain import Domain
+from ....edges import Edges
+from ...data.kinds.kind import Kind
+from ...numbers import plural
+from ..layers import (
     DRAWABLE,
     MAX_HEADS,
     Layer,
@@ -24,12 +25,11 @@ from .layers import (
     first_sample,
     places_of,
     plain,
-    plural,
     real_points,
 )
-from .page import Data, Numbered, Picture, Section, words
-from .panels import head_panels, label_range, no_ticks, weighted_points
-from .style import Theme, colour_scale, has_negative, layer_panels, render
+from ..page import Data, Numbered, Picture, Section, words
+from ..panels import head_panels, label_range, no_ticks, weighted_points
+from ..style import Theme, colour_scale, has_negative, layer_panels, render
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -81,15 +81,12 @@ def draws_graph(domain: Domain, kind: Kind) -> bool:
     return mask and (domain.dim > DRAWABLE or not _apart(domain.positions))
 
 
-def graph_section(view: View, queries: Sequence[int] | None) -> Numbered:
+def graph_section(view: View) -> Numbered:
     """Return the kernel around some nodes of the first sample, in layers that live on one graph,
     and its numbers.
     """
     domain = first_sample(view.layers[0].domain).to("cpu")
-    if queries is None:
-        chosen = choose_nodes(domain)
-    else:
-        chosen = [(f"node {query + 1}", query) for query in queries]
+    chosen = choose_nodes(domain)
 
     # All rows of a layer's kernel, (H, nodes, N), are in memory at once.
     heads = max(layer.operator.heads for layer in view.layers)
@@ -120,27 +117,13 @@ def graph_section(view: View, queries: Sequence[int] | None) -> Numbered:
         )
         pictures.append(picture)
     scalar = view.layers[0].has_weights
-    text = words(
-        "graphs",
-        one=view.kind.one,
-        scalar=scalar,
-        signed=signed,
-    )
+    text = words("graphs", one=view.kind.one, scalar=scalar, signed=signed)
     indices = [index for _, index in chosen]
     numbers = {name: {"queries": indices, "weights": plain(rows)} for name, rows in weights.items()}
-    return Section(
-        "maps",
-        "One node at a time",
-        text,
-        pictures,
-    ), numbers
+    return Section("maps", "One node at a time", text, pictures), numbers
 
 
-def edge_table(
-    part: Part,
-    names: Sequence[str],
-    kernels: Sequence[np.ndarray],
-) -> Data:
+def edge_table(part: Part, names: Sequence[str], kernels: Sequence[np.ndarray]) -> Data:
     """Return the kernel along every edge that is drawn, one row per edge; nodes count from 1."""
     source, target = part.edges
     columns = {
@@ -189,12 +172,7 @@ def part_around(domain: Domain, query: int, limit: int = NODES) -> Part:
         places, cells = _layout(nodes, links), links.new_zeros(0, 3)
     if len(cells) > CELLS_PER_NODE * len(nodes):
         cells = cells[:0]
-    return Part(
-        nodes.numpy(),
-        places.numpy(),
-        links.numpy(),
-        cells.numpy(),
-    )
+    return Part(nodes.numpy(), places.numpy(), links.numpy(), cells.numpy())
 
 
 def kernel_on_part(layer: Layer, part: Part) -> Tensor:
@@ -298,10 +276,7 @@ def _triangles(links: Tensor, count: int) -> Tensor:
 
 
 def draw_graphs(
-    theme: Theme,
-    part: Part,
-    names: Sequence[str],
-    kernels: Sequence[np.ndarray],
+    theme: Theme, part: Part, names: Sequence[str], kernels: Sequence[np.ndarray]
 ) -> Figure:
     """Draw one node's row of the kernel over a part of a graph: layers as rows, heads as columns,
     each panel on its own scale. Nodes have the colour of the query's weight on them, edges that of
@@ -313,12 +288,7 @@ def draw_graphs(
     """
     from matplotlib.collections import LineCollection
 
-    figure, every = layer_panels(
-        theme,
-        kernels,
-        largest=2.6,
-        title=0.4,
-    )
+    figure, every = layer_panels(theme, kernels, largest=2.6, title=0.4)
     # An edge's target is the query of its pair, its source the key.
     source, target = part.edges
     for axes, kernel in head_panels(every, names, kernels):
@@ -329,34 +299,13 @@ def draw_graphs(
         # From back to front: triangles, edges, nodes.
         if len(part.cells):
             corners = weights[part.cells].mean(1)
-            axes.tripcolor(
-                *part.places.T,
-                part.cells,
-                facecolors=corners,
-                alpha=0.6,
-                **look,
-            )
+            axes.tripcolor(*part.places.T, part.cells, facecolors=corners, alpha=0.6, **look)
         # The strongest edges are drawn last, on top of the others.
         order = np.argsort(np.abs(along), kind="stable")
         ends = list(part.places[part.edges.T[order]])
-        axes.add_collection(
-            LineCollection(
-                ends,
-                array=along[order],
-                linewidths=1.1,
-                **look,
-            )
-        )
+        axes.add_collection(LineCollection(ends, array=along[order], linewidths=1.1, **look))
         nodes = {"s": 14, "edgecolors": theme.faint, "linewidths": 0.4}
-        weighted_points(
-            axes,
-            theme,
-            part.places,
-            weights,
-            0,
-            **nodes,
-            **look,
-        )
+        weighted_points(axes, theme, part.places, weights, 0, **nodes, **look)
         no_ticks(axes)
         label_range(axes, both, theme)
     return figure

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -10,14 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...domain import Domain
-from ...explain.kernels import class_token, image_grid, masses, output_points
-from ...progress import working
-from ..data.kinds.kind import Cloud
-from ..numbers import readable
-from . import map_plots
-from .graphs import draws_graph, graph_section
-from .layers import (
+from ....domain import Domain
+from ....explain.kernels import class_token, image_grid, masses, output_points
+from ....progress import working
+from ...data.kinds.kind import Cloud
+from ...numbers import plural, readable
+from ..layers import (
     MAX_HEADS,
     Layer,
     View,
@@ -27,17 +24,18 @@ from .layers import (
     output_places,
     places_of,
     plain,
-    plural,
     real_points,
     shown_layers,
 )
-from .page import Data, Numbered, Picture, Section, words
-from .style import has_negative, render
+from ..page import Data, Numbered, Picture, Section, words
+from ..style import has_negative, render
+from . import draw
+from .graphs import draws_graph, graph_section
 
 # Pictures by theme.
 Drawn = dict[str, bytes]
 
-# Points whose maps are drawn, at most, unless a caller names them.
+# Points whose maps are drawn, at most.
 QUERIES = 3
 
 
@@ -57,21 +55,18 @@ class _Query(NamedTuple):
     weights: list[np.ndarray]
 
 
-def map_section(view: View, queries: Sequence[int] | None) -> Numbered:
+def map_section(view: View) -> Numbered:
     """Return the maps of some queries of the first sample, in the layers that live on the first
     one's points, and their numbers: the queries of each layer, and their weights (H, queries, N).
     No section if the points cannot be drawn.
 
     Pictures show up to :data:`MAX_HEADS` heads; the numbers have them all.
-
-    Args:
-        queries: indices of points; None chooses up to three, see :func:`choose_map_queries`.
     """
     with working("explain: one query at a time"):
         shown = replace(view, layers=shown_layers(view.layers))
-        first, point = shown.layers[0], view.kind.point
+        first = shown.layers[0]
         if draws_graph(first.domain, view.kind):
-            return graph_section(shown, queries)
+            return graph_section(shown)
 
         # Queries that live elsewhere than the keys are drawn over pictures and lines alone.
         layout = layout_of(first.domain, view.axis)
@@ -80,10 +75,7 @@ def map_section(view: View, queries: Sequence[int] | None) -> Numbered:
             return None, {}
 
         # Queries are output points. A strided convolution has fewer of them than its input has.
-        if queries is None:
-            chosen = choose_map_queries(target, view.image, point)
-        else:
-            chosen = [(f"{point} {query + 1}", query) for query in queries]
+        chosen = choose_map_queries(target, view.image, view.kind.point)
         indices = [index for _, index in chosen]
         own, weights = [], []
         for layer in shown.layers:
@@ -97,14 +89,7 @@ def map_section(view: View, queries: Sequence[int] | None) -> Numbered:
             places = np.stack([output_places(layer)[index].numpy() for layer, index in every])
             rows = [layer[:MAX_HEADS, number].numpy() for layer in weights]
             query = _Query(label, at, places, rows)
-            pictures.append(
-                _picture(
-                    f"map-{number + 1}",
-                    shown,
-                    query,
-                    layout,
-                )
-            )
+            pictures.append(_picture(f"map-{number + 1}", shown, query, layout))
 
     text = words(
         "maps",
@@ -119,12 +104,7 @@ def map_section(view: View, queries: Sequence[int] | None) -> Numbered:
         name: {"queries": each, "weights": plain(layer)}
         for name, each, layer in zip(shown.names, own, weights)
     }
-    return Section(
-        "maps",
-        "One query at a time",
-        text,
-        pictures,
-    ), numbers
+    return Section("maps", "One query at a time", text, pictures), numbers
 
 
 def _queries_of(layer: Layer, target: Domain, indices: list[int]) -> list[int]:
@@ -156,7 +136,8 @@ def choose_map_queries(
     domain: Domain, image: np.ndarray | None, point: str = "patch"
 ) -> list[tuple[str, int]]:
     """Return up to three queries of the first sample, (label, index), that are worth a picture: of
-    a class token, the patch least like the background, a corner, the centre.
+    a class token, the patch least like the background, a corner, the centre; on a line the first
+    point, the middle and the last.
 
     Example:
         >>> choose_map_queries(Domain.grid(5, 5), None)
@@ -178,13 +159,14 @@ def choose_map_queries(
         if image is not None:
             result.append((f"the {point} that stands out most", _outstanding(image, grid)))
 
-    edge = "the first point"
-    if domain.dim > 1:
-        edge = "a corner"
-    low, high = x[real].amin(0), x[real].amax(0)
-    for label, place in ((edge, low), ("the centre", (low + high) / 2)):
-        nearest = (x[real] - place).norm(dim=-1).argmin()
-        result.append((label, int(real[nearest])))
+    if domain.dim == 1:
+        middle = len(real) // 2
+        places = {"the first point": 0, "the middle": middle, "the last point": -1}
+    else:
+        low, high = x[real].amin(0), x[real].amax(0)
+        wanted = {"a corner": low, "the centre": (low + high) / 2}
+        places = {label: (x[real] - place).norm(dim=-1).argmin() for label, place in wanted.items()}
+    result += [(label, int(real[place])) for label, place in places.items()]
 
     # A point may be chosen twice; its first label stays.
     labels = {index: label for label, index in reversed(result)}
@@ -203,12 +185,7 @@ def _outstanding(image: np.ndarray, grid: Tensor) -> int:
 # --- one picture ----------------------------------------------------------------------------------
 
 
-def _picture(
-    name: str,
-    view: View,
-    query: _Query,
-    layout: str,
-) -> Picture:
+def _picture(name: str, view: View, query: _Query, layout: str) -> Picture:
     """Return the picture of a query's weights in all layers, laid out as the points are."""
     first = view.layers[0]
     target, index = output_points(first.operator, first.domain), query.indices[0]
@@ -221,11 +198,11 @@ def _picture(
     elif layout == "points":
         drawn = _among_points(view, query, keys)
     elif layout == "words":
-        drawn = _along_words(view, query, names)
+        drawn = _along_line(view, query, keys, names)
         if names[index]:
             label = f"“{names[index]}”"
     else:
-        drawn = _along_line(view, query, keys)
+        drawn = _along_line(view, query, keys, names)
         where = f", at {readable(query.places[0, 0] * view.axis.unit, 3)} (dashed line)"
 
     caption = words(
@@ -238,21 +215,10 @@ def _picture(
         point=view.kind.point,
     )
     alt = f"Weights of {label} over the domain, {plural(len(view.layers), 'layer')}"
-    return Picture(
-        name,
-        alt,
-        caption,
-        drawn,
-        _data(view, query, keys, names),
-    )
+    return Picture(name, alt, caption, drawn, _data(view, query, keys, names))
 
 
-def _data(
-    view: View,
-    query: _Query,
-    keys: np.ndarray,
-    names: list[str],
-) -> Data:
+def _data(view: View, query: _Query, keys: np.ndarray, names: list[str]) -> Data:
     """Return the weights as a table: one row per layer, head and point."""
     coordinates = [f"position {axis + 1}" for axis in range(keys.shape[1])]
     points = [[number, *place] for number, place in enumerate(keys.tolist())]
@@ -282,7 +248,7 @@ def _over_grid(view: View, query: _Query, keys: np.ndarray) -> Drawn:
     # (heads, N) becomes (heads, rows, columns).
     weights = [layer[:, cells] for layer in query.weights]
     at = [_in_picture(keys, cells, place) for place in query.places]
-    return render(map_plots.draw_maps, image, view.names, weights, at)
+    return render(draw.draw_maps, image, view.names, weights, at)
 
 
 def _among_points(view: View, query: _Query, keys: np.ndarray) -> Drawn:
@@ -293,46 +259,27 @@ def _among_points(view: View, query: _Query, keys: np.ndarray) -> Drawn:
         places = np.stack([places[:, 1], -places[:, 0]], 1)
     weights = [layer[:, real] for layer in query.weights]
     at = int(np.searchsorted(real, query.indices[0]))
-    return render(
-        map_plots.draw_clouds,
-        Cloud(places).flat(),
-        view.names,
-        weights,
-        at,
-    )
+    return render(draw.draw_clouds, Cloud(places).flat(), view.names, weights, at)
 
 
-def _along_words(view: View, query: _Query, names: list[str]) -> Drawn:
-    points = [point for point, name in enumerate(names) if name]
-    # A class token has no place among the words.
-    at = None
-    if query.indices[0] in points:
-        at = float(points.index(query.indices[0]))
-    shown = tuple(names[point] for point in points)
-    line = map_plots.Line(
-        np.arange(len(points)),
-        [at] * len(query.weights),
-        view.axis.label,
-        shown,
-    )
+def _along_line(view: View, query: _Query, keys: np.ndarray, names: list[str]) -> Drawn:
+    """Draw weights along an axis, or along the names of the points where they have some."""
+    points, shown = real_points(view.layers[0].domain), ()
+    x, at = keys[points, 0] * view.axis.unit, query.places[:, 0] * view.axis.unit
+    if any(names):
+        points = [point for point, name in enumerate(names) if name]
+        shown = tuple(names[point] for point in points)
+        x = np.arange(len(points))
+        # A class token has no place among the words.
+        at = [None] * len(query.weights)
+        if query.indices[0] in points:
+            at = [points.index(query.indices[0])] * len(query.weights)
+    line = draw.Line(x, list(at), view.axis.label or view.kind.axis, shown)
     weights = [layer[:, points] for layer in query.weights]
-    return render(map_plots.draw_lines, line, view.names, weights)
+    return render(draw.draw_lines, line, view.names, weights)
 
 
-def _along_line(view: View, query: _Query, keys: np.ndarray) -> Drawn:
-    real = real_points(view.layers[0].domain)
-    unit, label = view.axis.unit, view.axis.label or view.kind.axis
-    at = (query.places[:, 0] * unit).tolist()
-    line = map_plots.Line(keys[real, 0] * unit, at, label)
-    weights = [layer[:, real] for layer in query.weights]
-    return render(map_plots.draw_lines, line, view.names, weights)
-
-
-def _in_picture(
-    keys: np.ndarray,
-    grid: np.ndarray,
-    place: np.ndarray,
-) -> tuple[float, float]:
+def _in_picture(keys: np.ndarray, grid: np.ndarray, place: np.ndarray) -> tuple[float, float]:
     """Return a place as (row, column), in units of the picture whose points (N, 2) form a grid."""
     found = []
     for axis, line in enumerate((grid[:, 0], grid[0])):

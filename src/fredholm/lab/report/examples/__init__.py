@@ -1,0 +1,1 @@
+"""Samples beside a model's answers: rows, texts, pictures, series, and fields."""

@@ -1,0 +1,1 @@
+"""How well a model answers: scores, training curves, mistakes, predicted against true."""
