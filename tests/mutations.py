@@ -115,7 +115,7 @@ BUGS = [
         "ops/feature_map/bank.py",
         "            total.bias[s].add_(delta.sum(-1))",
         "            total.bias[s].add_(0 * delta.sum(-1))",
-        ("tests/ops/test_feature_map.py::test_it_is_the_literal_bank",),
+        ("tests/ops/test_feature_map.py::test_the_piecewise_form_equals_the_literal_bank",),
     ),
     Bug(
         "sampling",
