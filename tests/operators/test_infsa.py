@@ -105,18 +105,21 @@ def test_kernels_without_a_graph_are_refused(strategy):
 
 
 @pytest.mark.parametrize(
-    "make",
+    ("make", "message"),
     [
-        lambda: Neumann(hops=0),
-        lambda: Resolvent(tol=0.0),
-        lambda: Resolvent(max_iterations=1),
-        lambda: Resolvent(method="cg"),
-        lambda: create_operator("linear_infsa", DIM, HEADS, causal="stream"),
-        lambda: create_operator("infsa", DIM, HEADS, decays=0.5),
+        (lambda: Neumann(hops=0), "one hop or more, got hops=0"),
+        (lambda: Resolvent(tol=0.0), r"expected tol in \(0, 1\) .*, got 0.0 and 500"),
+        (lambda: Resolvent(max_iterations=1), "max_iterations of 2 or more, got 1e-05 and 1"),
+        (lambda: Resolvent(method="cg"), "unknown method 'cg'"),
+        (
+            lambda: create_operator("linear_infsa", DIM, HEADS, causal="stream"),
+            "did you mean 'streaming'",
+        ),
+        (lambda: create_operator("infsa", DIM, HEADS, decays=0.5), "did you mean 'decay'"),
     ],
 )
-def test_wrong_options_are_refused(make):
-    with pytest.raises(OptionError):
+def test_wrong_options_are_refused(make, message):
+    with pytest.raises(OptionError, match=message):
         make()
 
 
