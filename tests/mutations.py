@@ -91,7 +91,7 @@ BUGS = [
         "integral/rotary.py",
         "turned = torch.cat([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2)",
         "turned = torch.cat([a * cos - b * sin, b * cos], -1).flatten(-2)",
-        ("tests/layers/test_huggingface.py::test_llama_turns_as_its_model_does",),
+        ("tests/layers/test_huggingface.py::test_llama_rotates_as_its_model_does",),
     ),
     Bug(
         "window",
