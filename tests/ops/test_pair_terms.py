@@ -102,12 +102,17 @@ ADDITIVE = (
 
 def mentions(path, name):
     """Return whether a file uses the name: as a string, attribute, argument or variable."""
-    fields = ((ast.Constant, "value"), (ast.Attribute, "attr"), (ast.Name, "id"))
-    fields += ((ast.arg, "arg"), (ast.keyword, "arg"))
+    text = path.read_text()
+    # Most files need no parsing.
+    if name not in text:
+        return False
+
+    fields = {ast.Constant: "value", ast.Attribute: "attr", ast.Name: "id"}
+    fields |= {ast.arg: "arg", ast.keyword: "arg"}
     return any(
-        isinstance(node, kind) and getattr(node, field) == name
-        for node in ast.walk(ast.parse(path.read_text()))
-        for kind, field in fields
+        getattr(node, fields[type(node)]) == name
+        for node in ast.walk(ast.parse(text))
+        if type(node) in fields
     )
 
 
