@@ -91,7 +91,7 @@ BUGS = [
         "integral/rotary.py",
         "turned = torch.cat([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2)",
         "turned = torch.cat([a * cos - b * sin, b * cos], -1).flatten(-2)",
-        ("tests/layers/test_huggingface.py::test_llama_turns_as_its_model_does",),
+        ("tests/layers/test_huggingface.py::test_llama_rotates_as_its_model_does",),
     ),
     Bug(
         "window",
@@ -115,7 +115,7 @@ BUGS = [
         "ops/feature_map/bank.py",
         "            total.bias[s].add_(delta.sum(-1))",
         "            total.bias[s].add_(0 * delta.sum(-1))",
-        ("tests/ops/test_feature_map.py::test_it_is_the_literal_bank",),
+        ("tests/ops/test_feature_map.py::test_the_piecewise_form_equals_the_literal_bank",),
     ),
     Bug(
         "sampling",

@@ -81,9 +81,9 @@ class OperatorCase:
 
     def refused(self) -> dict[str, Domain]:
         """Return the other standard domains, which the operator must refuse with a DomainError."""
-        served = self.domains()
+        accepted = self.domains()
         return {
-            name: domain for name, domain in self.standard_domains().items() if name not in served
+            name: domain for name, domain in self.standard_domains().items() if name not in accepted
         }
 
     def padded_grids(self) -> dict[str, Domain]:
@@ -104,18 +104,19 @@ class OperatorCase:
         Padding between its points stays.
         """
 
-        def own(x: torch.Tensor) -> torch.Tensor:
+        def of_element(x: torch.Tensor) -> torch.Tensor:
             return x[b if len(x) > 1 else 0]
 
-        alone = replace(
-            domain,
-            positions=own(domain.positions) if domain.positions.dim() == 3 else domain.positions,
-            measure=own(domain.measure) if domain.measure.dim() == 2 else domain.measure,
-            valid=None,
-        )
+        positions, measure = domain.positions, domain.measure
+        if positions.dim() == 3:
+            positions = of_element(positions)
+        if measure.dim() == 2:
+            measure = of_element(measure)
+        alone = replace(domain, positions=positions, measure=measure, valid=None)
         if domain.valid is None:
             return alone
-        valid = own(domain.valid)
+
+        valid = of_element(domain.valid)
         n = int(valid.nonzero().max()) + 1
         if not bool(valid[:n].all()):
             alone = replace(alone, valid=valid[None])
@@ -131,20 +132,19 @@ class OperatorCase:
 @cache
 def standard(p: int) -> dict[str, Domain]:
     """Return one domain of every kind, at positions in p dimensions."""
-    n, generator = POINTS, torch.Generator().manual_seed(2)
+    n = POINTS
+    generator = torch.Generator().manual_seed(2)
 
     def masses(*shape: int) -> torch.Tensor:
         return torch.rand(*shape, generator=generator, dtype=torch.float64) + 0.1
 
     double = {"dtype": torch.float64}
-    lattice = (
-        Domain.line(n, **double) if p == 1 else Domain.grid(2, n // 2, *[1] * (p - 2), **double)
-    )
-    line = (
-        Domain.line(n, causal=True, **double)
-        if p == 1
-        else Domain.points(positions(p), causal=True)
-    )
+    if p == 1:
+        lattice = Domain.line(n, **double)
+        line = Domain.line(n, causal=True, **double)
+    else:
+        lattice = Domain.grid(2, n // 2, *[1] * (p - 2), **double)
+        line = Domain.points(positions(p), causal=True)
     valid = torch.tensor([[True] * n, [True] * (n - 2) + [False] * 2])
     gaps = torch.tensor([[1, 0, 1, 1, 0, 1], [0, 1, 1, 0, 0, 1]]).bool()
     edges = torch.tensor([[0, 1, 2, 3, 4, 5, 0], [1, 2, 3, 4, 5, 0, 3]])
@@ -173,7 +173,8 @@ def standard(p: int) -> dict[str, Domain]:
 
 def sparse(p: int, line: Domain) -> dict[str, Domain]:
     """Return domains where a point sees few others; ``line`` has an order and gaps."""
-    n, generator = POINTS, torch.Generator().manual_seed(6)
+    n = POINTS
+    generator = torch.Generator().manual_seed(6)
     # One node is isolated, one edge comes twice, one has weight zero.
     edge_index = torch.tensor([[0, 1, 2, 3, 0, 0, 4, 2], [1, 2, 3, 0, 3, 3, 1, 0]])
     weight = torch.rand(8, generator=generator, dtype=torch.float64) + 0.1

@@ -23,7 +23,9 @@ class OnALine(torch.nn.Module):
 
     def __init__(self, case: OperatorCase, causal: bool):
         super().__init__()
-        self.operator, self.position_dim, self.causal = case.operator(), case.position_dim, causal
+        self.operator = case.operator()
+        self.position_dim = case.position_dim
+        self.causal = causal
         self.measure = case.measure
 
     def forward(self, u: torch.Tensor) -> torch.Tensor:
@@ -48,7 +50,8 @@ def check_compiled(case: OperatorCase, backend: str, causal: bool) -> None:
     )
     for n in (POINTS, POINTS + 3):
         u = torch.randn(BATCH, n, case.dim, dtype=torch.float64, requires_grad=True)
-        expected, actual = model(u), compiled(u)
+        expected = model(u)
+        actual = compiled(u)
         assert_close(actual, expected, f"{case.label} compiled with {backend}, N={n}")
         parameters = list(model.parameters())
         of = [
@@ -63,7 +66,8 @@ def check_compiled(case: OperatorCase, backend: str, causal: bool) -> None:
 def check_default_domain(case: OperatorCase) -> None:
     """Compile and export the operator alone, before its first call."""
     torch._dynamo.reset()
-    operator, u = case.operator(), torch.randn(BATCH, POINTS, case.dim, dtype=torch.float64)
+    operator = case.operator()
+    u = torch.randn(BATCH, POINTS, case.dim, dtype=torch.float64)
     compiled = torch.compile(operator, backend="eager", fullgraph=True)(u)
     exported = torch.export.export(operator, (u,)).module()(u)
     expected = operator(u)
@@ -77,7 +81,8 @@ def check_exported(case: OperatorCase, causal: bool) -> None:
     free = {0: torch.export.Dim("batch", min=1, max=64)}
     if case.any_length:
         free[1] = torch.export.Dim("points", min=2, max=4096)
-    shapes, more = {"u": free}, 5 if case.any_length else 0
+    shapes = {"u": free}
+    more = 5 if case.any_length else 0
     exported = torch.export.export(model, (u,), dynamic_shapes=shapes).module()
     for b, n in ((BATCH, POINTS), (3, POINTS + more)):
         u = torch.randn(b, n, case.dim, dtype=torch.float64)

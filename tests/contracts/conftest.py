@@ -1,6 +1,6 @@
-"""One run of the suite for every case (registered operators, families, files given with --import)
-and, for tests with a ``where``, for every domain the case serves. ``@pytest.mark.on("causal*",
-of="domains")`` names domains and the method that lists them.
+"""Parametrise the suite over cases (registered operators, families, files of --import) and, for
+tests with a ``where``, over the domains that a case accepts. ``@pytest.mark.on("causal*",
+of="domains")`` selects domains and names the method that lists them.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-SHARDS = 3  # of the cases, so that the workers of a parallel run share the wait
+# Shards of the cases, so that the workers of a parallel run share the wait.
+SHARDS = 3
 ROOT = Path(__file__).parents[2]
 
 
@@ -20,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("shard", range(SHARDS))
 @pytest.mark.parametrize("backend", ["aot_eager", "export", "inductor"])
-def test_compiled_and_exported(backend, shard, request):
+def test_compiled_and_exported_operators_agree_with_eager_ones(backend, shard, request):
     if request.config.getoption("operator") and shard:
         pytest.skip("one family is one shard")
     shards = 1 if request.config.getoption("operator") else SHARDS

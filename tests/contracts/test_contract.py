@@ -1,4 +1,4 @@
-"""The contract every registered operator keeps: definition = fast path = causal step, in values and
+"""The contract of every registered operator: definition = fast path = causal step, in values and
 gradients.
 """
 
@@ -34,7 +34,8 @@ def gradients(output: torch.Tensor, inputs: list[torch.Tensor]) -> list[torch.Te
 
 
 def assert_same_function(fast, definition, inputs: list[torch.Tensor], names: list[str]) -> None:
-    a, b = fast(), definition()
+    a = fast()
+    b = definition()
     assert_close(a, b, "output")
     for name, g, h in zip(names, gradients(a, inputs), gradients(b, inputs)):
         assert_close(g, h, f"gradient of {name}")
@@ -50,8 +51,8 @@ def operator(case):
     return case.operator()
 
 
-def test_an_empty_batch_has_an_empty_answer(case, operator):
-    """On every domain without samples of its own, where gradients are recorded and where not."""
+def test_an_empty_batch_gives_an_empty_output_and_zero_gradients(case, operator):
+    """On every domain that is not batched, with and without recording gradients."""
     operator.eval()
     empty = signal(case)[:0].detach().requires_grad_()
     leaves = [empty, *operator.parameters()]
@@ -69,8 +70,9 @@ def test_an_empty_batch_has_an_empty_answer(case, operator):
             assert not found.any(), where
 
 
-def test_forward_is_the_definition(case, operator, where, side):
-    domain, u = case.domains()[where], signal(case)
+def test_forward_equals_the_definition(case, operator, where, side):
+    domain = case.domains()[where]
+    u = signal(case)
     assert_same_function(
         lambda: operator(u, domain),
         lambda: operator.dense(u, domain),
@@ -82,11 +84,12 @@ def test_forward_is_the_definition(case, operator, where, side):
     *("lattice", "causal", "points", "padded", "causal padded", "padded line"),
     *("causal padded line", "masses"),
 )
-def test_what_needs_no_gradient_of_u_is_the_definition(case, operator, where, side):
-    """Where nothing is recorded, and where u is data, forms of their own are taken."""
-    domain, u = case.domains()[where], signal(case).detach()
+def test_forward_without_gradients_of_u_equals_the_definition(case, operator, where, side):
+    """Special forms run under ``no_grad`` and where u needs no gradient."""
+    domain = case.domains()[where]
+    u = signal(case).detach()
     with torch.no_grad():
-        assert_close(operator(u, domain), operator.dense(u, domain), "nothing recorded")
+        assert_close(operator(u, domain), operator.dense(u, domain), "no_grad")
     named = dict(operator.named_parameters())
     if named:
         assert_same_function(
@@ -98,7 +101,7 @@ def test_what_needs_no_gradient_of_u_is_the_definition(case, operator, where, si
 
 
 @pytest.mark.on("*", of="refused")
-def test_other_domains_are_refused(case, operator, where):
+def test_unsupported_domains_are_refused(case, operator, where):
     with pytest.raises(DomainError):
         operator(signal(case), case.refused()[where])
     with pytest.raises(DomainError):
@@ -106,8 +109,10 @@ def test_other_domains_are_refused(case, operator, where):
 
 
 @pytest.mark.on("padded", "causal padded", "bias", "counting")
-def test_cross_domain_is_the_definition(case, operator, where, side):
-    u, query, domain = signal(case), signal(case, 5, 4), case.domains()[where]
+def test_queries_on_another_domain_equal_the_definition(case, operator, where, side):
+    u = signal(case)
+    query = signal(case, 5, 4)
+    domain = case.domains()[where]
     if domain.pairs is not None:
         domain = domain.replace(pairs=domain.pairs[..., :4, :])
     call = {"query": query, "query_domain": Domain.points(positions(case.position_dim, 4, seed=9))}
@@ -125,13 +130,14 @@ def test_cross_domain_is_the_definition(case, operator, where, side):
 
 
 @pytest.mark.parametrize("what", ["positions", "measure", "pairs"])
-def test_domain_gradients(case, operator, what, side):
+def test_gradients_of_the_domain_equal_the_definition(case, operator, what, side):
     where = "bias" if what == "pairs" else "masses"
     if where in case.refused():
         with pytest.raises(DomainError):
             operator(signal(case), case.refused()[where])
         return
-    domain, u = case.domains()[where], signal(case)
+    domain = case.domains()[where]
+    u = signal(case)
     leaf = getattr(domain, what).clone().requires_grad_()
     domain = domain.replace(**{what: leaf})
     assert_same_function(
@@ -139,16 +145,17 @@ def test_domain_gradients(case, operator, what, side):
     )
 
 
-# Splits of POINTS points: a number is a stretch of that length (``prefill``), None one ``step``.
-# States after stretches are compared with those after steps, so that splits not listed follow.
+# Splits of POINTS points: a number is a ``prefill`` of that length, None one ``step``. States after
+# prefills are compared with those after steps, which covers the splits not listed.
 STEPS: tuple[int | None, ...] = (None,) * POINTS
-STRETCHES = (1, 2, 3)
+PREFILLS = (1, 2, 3)
 MIXED = ((6,), (4, None, 1), (2, None, 3))
 
 
 def advance(operator, u, domain, split):
-    """The outputs of a split, and the states after each of its parts by how much they have seen."""
-    state, outputs = operator.init_state(BATCH, domain), []
+    """Return the outputs of a split, and the state after each number of points."""
+    state = operator.init_state(BATCH, domain)
+    outputs = []
     states = {0: state}
     for part in split:
         t = state.seen
@@ -167,14 +174,16 @@ def as_real(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.on("causal*")
-def test_any_split_into_steps_and_stretches_is_forward(case, operator, where):
-    """Steps, stretches, and one split of both kinds for each domain in turn. One backward serves
-    them all: each output meets a direction of its own.
+def test_any_split_into_steps_and_prefills_equals_forward(case, operator, where):
+    """Steps, prefills, and one mixed split per domain in turn. One backward covers them all: each
+    output is multiplied by its own direction.
     """
-    domain, u = case.domains()[where], signal(case)
+    domain = case.domains()[where]
+    u = signal(case)
     turn = [name for name in case.domains() if name.startswith("causal")].index(where)
-    expected, outputs = operator(u, domain), []
-    for split in (STEPS, STRETCHES, MIXED[turn % len(MIXED)]):
+    expected = operator(u, domain)
+    outputs = []
+    for split in (STEPS, PREFILLS, MIXED[turn % len(MIXED)]):
         out, states = advance(operator, u, domain, split)
         assert_close(out, expected, f"output of {split}")
         outputs.append(out)
@@ -194,22 +203,25 @@ def test_any_split_into_steps_and_stretches_is_forward(case, operator, where):
 
 
 @pytest.mark.on("causal")
-def test_a_state_is_not_changed_by_what_follows_it(case, operator, where):
-    """Two continuations of one prefix do not see each other."""
-    domain, u, other = case.domains()[where], signal(case), signal(case, 8)
+def test_continuing_from_a_state_leaves_it_unchanged(case, operator, where):
+    """Two continuations of one prefix are independent."""
+    domain = case.domains()[where]
+    u = signal(case)
+    other = signal(case, 8)
     with torch.no_grad():
         _, prefix = operator.prefill(u[:, :2], operator.init_state(BATCH, domain))
         _, first = operator.step(u[:, 2], prefix)
-        kept = copy.deepcopy((prefix.keys, first.keys))
+        copies = copy.deepcopy((prefix.keys, first.keys))
         operator.step(other[:, 2], prefix)
-    for state, before in zip((prefix, first), kept):
+    for state, before in zip((prefix, first), copies):
         for name, memory in state.keys.items():
             assert torch.equal(memory, before[name]), f"{name} was written to"
 
 
 @pytest.mark.on("causal*")
-def test_no_future_leaks(case, operator, where):
-    domain, u = case.domains()[where], signal(case)
+def test_outputs_do_not_depend_on_later_points(case, operator, where):
+    domain = case.domains()[where]
+    u = signal(case)
     expected = operator(u, domain)
     for t in range(POINTS - 1):
         (g,) = torch.autograd.grad(expected[:, t].sum(), u, retain_graph=True)
@@ -224,8 +236,9 @@ def test_no_future_leaks(case, operator, where):
         )
 
 
-def test_every_parameter_gets_a_gradient(case, operator):
-    u, domain = signal(case), case.domains()[case.plain]
+def test_every_parameter_receives_a_gradient(case, operator):
+    u = signal(case)
+    domain = case.domains()[case.plain]
     named = dict(operator.named_parameters())
     for name, g in zip(named, gradients(operator(u, domain), list(named.values()))):
         size, scale = g.abs().max().item(), named[name].abs().max().item()
@@ -238,8 +251,9 @@ def test_every_parameter_gets_a_gradient(case, operator):
 
 
 @pytest.mark.on("padded", "causal padded")
-def test_padding_is_harmless(case, operator, where, side):
-    domain, u = case.domains()[where], signal(case)
+def test_padding_changes_no_output_and_no_gradient(case, operator, where, side):
+    domain = case.domains()[where]
+    u = signal(case)
     real = domain.valid[..., None]
     expected = operator(u, domain)
     assert expected.isfinite().all()
@@ -261,19 +275,22 @@ def test_padding_is_harmless(case, operator, where, side):
 def test_permuting_points_permutes_outputs(case, operator):
     if not case.permutes:
         pytest.skip("points in another order are another domain")
-    domain, u, order = case.domains()["masses"], signal(case), torch.randperm(POINTS)
+    domain = case.domains()["masses"]
+    u = signal(case)
+    order = torch.randperm(POINTS)
     shuffled = domain.replace(positions=domain.positions[order], measure=domain.measure[order])
     assert_close(operator(u[:, order], shuffled), operator(u, domain)[:, order])
 
 
 def test_batching_is_invariant(case, operator):
-    domain, u = case.domains()[case.plain], signal(case)
+    domain = case.domains()[case.plain]
+    u = signal(case)
     together = operator(u, domain)
     for b in range(BATCH):
         assert_close(operator(u[b : b + 1], case.element(domain, b)), together[b : b + 1])
 
 
-def test_two_lengths_and_default_domain(case, operator):
+def test_every_length_equals_the_definition_on_the_default_domain(case, operator):
     if case.position_dim != 1:
         pytest.skip("the default domain is a line")
     for n in (POINTS, 3, 1):
@@ -282,8 +299,9 @@ def test_two_lengths_and_default_domain(case, operator):
         assert_close(operator(u), operator.dense(u, domain), f"{n} points")
 
 
-def test_rows_weights_and_influence(case, operator):
-    domains, u = case.domains(), signal(case)
+def test_rows_weights_and_influence_agree_with_the_kernel_matrix(case, operator):
+    domains = case.domains()
+    u = signal(case)
     domain = domains.get("causal padded", domains[case.plain])
     matrix, influence = operator.kernel_matrix(u, domain), operator.influence(u, domain)
     kernel = operator.kernel
@@ -309,7 +327,7 @@ def test_rows_weights_and_influence(case, operator):
     assert_close(operator.weights(u, domain, rows=rows), weights[:, :, rows], "rows of the weights")
 
 
-def test_gradcheck(case, operator):
+def test_gradients_pass_gradcheck(case, operator):
     domains = case.domains()
     domain = domains.get("causal padded", domains[case.plain])
     u = signal(case).detach().requires_grad_()
@@ -322,8 +340,9 @@ def test_gradcheck(case, operator):
     assert torch.autograd.gradcheck(call, (u, *parameters), fast_mode=True)
 
 
-def test_float32_and_bf16(case, operator):
-    domain, u = case.domains()[case.plain], signal(case).detach()
+def test_float32_and_bf16_autocast_agree_with_float64(case, operator):
+    domain = case.domains()[case.plain]
+    u = signal(case).detach()
     expected = operator(u, domain)
     single = copy.deepcopy(operator).float()
     assert_close(
@@ -334,8 +353,9 @@ def test_float32_and_bf16(case, operator):
     assert_close(half.double(), expected, "bf16 autocast", torch.bfloat16)
 
 
-def test_copies_and_state_dict(case, operator):
-    domain, u = case.domains()[case.plain], signal(case)
+def test_copies_pickles_and_state_dicts_give_the_same_output(case, operator):
+    domain = case.domains()[case.plain]
+    u = signal(case)
     expected = operator(u, domain)
     other = case.operator()
     for parameter in other.parameters():
@@ -346,7 +366,8 @@ def test_copies_and_state_dict(case, operator):
 
 
 def test_memory_format_changes_no_value(case, operator):
-    u, domain = signal(case), case.domains()[case.plain]
+    u = signal(case)
+    domain = case.domains()[case.plain]
     moved = copy.deepcopy(operator).to(memory_format=torch.channels_last)
     out = moved(u, domain)
     assert_close(out, operator(u, domain))
@@ -356,7 +377,7 @@ def test_memory_format_changes_no_value(case, operator):
     assert_close(moved.dense(u, domain), out)
 
 
-def test_plan_names_strategy_and_reason(case, operator):
+def test_the_plan_names_its_path_and_its_reason(case, operator):
     plan = operator.plan(case.domains()[case.plain])
     assert plan.path
     assert plan.reason
@@ -364,7 +385,8 @@ def test_plan_names_strategy_and_reason(case, operator):
 
 
 def test_shape_errors_name_the_shape(case, operator):
-    domain, u = case.domains()[case.plain], signal(case)
+    domain = case.domains()[case.plain]
+    u = signal(case)
     with pytest.raises(ShapeError, match=rf"\(B, N, {case.dim}\)"):
         operator(u[..., :-1], domain)
     with pytest.raises(ShapeError, match="points"):

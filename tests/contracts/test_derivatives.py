@@ -1,5 +1,5 @@
-"""All derivatives but the first: forward mode, second derivatives, ``torch.func`` and ``vmap``, of
-the fast forms against the definition and against differences in float64.
+"""Forward mode, second derivatives, ``torch.func`` and ``vmap`` of the fast forms, against the
+definition and against finite differences in float64.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def directions(inputs):
     return [torch.randn(x.shape, generator=generator, dtype=x.dtype) for x in inputs]
 
 
-def test_forward_mode(case, operator):
+def test_forward_mode_equals_the_definition_and_differences(case, operator):
     """A product with the Jacobian, by torch.func and by dual numbers."""
     domain = case.domains()[case.plain]
     fast, definition = (Called(operator, domain, dense=d) for d in (False, True))
@@ -61,7 +61,7 @@ def test_forward_mode(case, operator):
     assert (difference - expected).abs().max() < 1e-6 * expected.abs().max()
 
 
-def test_second_derivatives(case, operator):
+def test_second_derivatives_equal_the_definition_and_differences(case, operator):
     """A product with the Hessian, by two backward passes."""
     domains = case.domains()
     domain = domains.get("causal padded", domains[case.plain])
@@ -93,36 +93,40 @@ def test_second_derivatives(case, operator):
         assert (g - (high - low) / (2 * step)).abs().max() < 1e-6 * scale
 
 
-def test_several_gradients_at_once(case, operator):
-    """What ``is_grads_batched=True`` gives, and with it vectorized Jacobians, is a loop."""
-    called, u = Called(operator, case.domains()[case.plain]), signal(case).detach()
+def test_batched_gradients_equal_a_loop(case, operator):
+    """``is_grads_batched=True``, which vectorized Jacobians use, equals a loop."""
+    called = Called(operator, case.domains()[case.plain])
+    u = signal(case).detach()
     inputs = [x.requires_grad_() for x in (u, *called.values)]
     out = called.of(*inputs)
     above = torch.stack([torch.randn_like(out) for _ in range(2)])
 
     def gradients(above, **options):
-        given = {"retain_graph": True, "materialize_grads": True, **options}
-        return torch.autograd.grad(out, inputs, above, **given)
+        arguments = {"retain_graph": True, "materialize_grads": True, **options}
+        return torch.autograd.grad(out, inputs, above, **arguments)
 
     if "resolvent" in case.label:
         with pytest.raises(DerivativeError, match="take the gradients one by one"):
             gradients(above, is_grads_batched=True)
         return
-    together, alone = gradients(above, is_grads_batched=True), [gradients(g) for g in above]
+    together = gradients(above, is_grads_batched=True)
+    alone = [gradients(g) for g in above]
     for name, g, *each in zip(("u", *called.names), together, *alone):
         assert_close(g, torch.stack(each), f"gradients of {name}")
 
 
-def test_gradients_of_each_sample(case, operator):
-    """``vmap(grad(...))`` over a batch, and ``vmap`` alone, are a loop over its elements."""
+def test_vmap_over_samples_equals_a_loop(case, operator):
+    """``vmap(grad(...))`` over a batch, and ``vmap`` alone, equal a loop over its elements."""
     domain = next(d for d in case.domains().values() if d.batch is None)
-    called, u = Called(operator, domain), signal(case).detach()
+    called = Called(operator, domain)
+    u = signal(case).detach()
 
     def loss(values, x):
         return called.of(x[None], *values).square().sum()
 
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # of a rule that is missing
+        # A missing batching rule warns.
+        warnings.simplefilter("error")
         together = vmap(grad(loss), in_dims=(None, 0))(tuple(called.values), u)
         outputs = vmap(lambda x: operator(x[None], domain)[0])(u)
     assert_close(outputs, operator(u, domain), "vmap")

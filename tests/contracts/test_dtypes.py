@@ -1,5 +1,5 @@
-"""One rule of dtypes for all operators: features have the parameters' dtype, outputs the features';
-autocast decides for both. Tensors without values are tensors too.
+"""The rule of dtypes for all operators: features have the parameters' dtype, outputs the features';
+autocast overrides both. Operators also run on the meta device.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ def operator(case):
 
 
 @pytest.mark.parametrize("dtype", HALF)
-def test_half_precision(case, operator, dtype):
-    """Parameters, features and outputs in half precision, positions and masses in float32: what the
-    same numbers give in float64, but for rounding.
+def test_half_precision_agrees_with_float64(case, operator, dtype):
+    """Parameters, features and outputs in half precision, positions and masses in float32: the same
+    numbers in float64 agree up to rounding.
     """
     low = copy.deepcopy(operator).to(dtype)
-    same, u = copy.deepcopy(low).double(), signal(case).detach().to(dtype)
+    same = copy.deepcopy(low).double()
+    u = signal(case).detach().to(dtype)
     domain = case.domains()[case.plain]
     out = low(u, domain.to(torch.float32))
     assert out.dtype == dtype
@@ -46,12 +47,13 @@ def test_half_precision(case, operator, dtype):
     assert_close(steps.double(), same(u.double(), line)[:, :4], "steps", dtype)
 
 
-def test_masses_that_half_precision_does_not_hold(case, operator):
-    """A mass of 100,000 a point, of features that are as small as it is large: whole, and a step
-    after a stretch.
+def test_masses_beyond_half_precision_agree_with_float64(case, operator):
+    """A mass of 100,000 per point and correspondingly small features: one forward, and a step after
+    a prefill.
     """
     low = copy.deepcopy(operator).half()
-    same, u = copy.deepcopy(low).double(), (1e-2 * signal(case).detach()).half()
+    same = copy.deepcopy(low).double()
+    u = (1e-2 * signal(case).detach()).half()
     for where in {case.plain, "causal"} & set(case.domains()):
         domain = case.domains()[where]
         domain = domain.with_masses(torch.full((domain.size,), 1e5, dtype=torch.float64))
@@ -68,9 +70,11 @@ def test_masses_that_half_precision_does_not_hold(case, operator):
             assert_close(steps, expected[:, :4], "steps", torch.float16)
 
 
-def test_other_dtypes_are_refused(case, operator):
-    domain, u = case.domains()[case.plain], signal(case).detach()
-    single, floats = copy.deepcopy(operator).float(), domain.to(torch.float32)
+def test_features_of_another_dtype_are_refused(case, operator):
+    domain = case.domains()[case.plain]
+    u = signal(case).detach()
+    single = copy.deepcopy(operator).float()
+    floats = domain.to(torch.float32)
     for wrong in (torch.int64, torch.bool, torch.complex64):
         with pytest.raises(ShapeError, match=rf"floating-point numbers, got {wrong}"):
             single(u.to(wrong), floats)
@@ -86,17 +90,18 @@ def test_other_dtypes_are_refused(case, operator):
         single(u, floats)
 
 
-def test_autocast_decides(case, operator):
+def test_autocast_sets_the_dtype_of_the_output(case, operator):
     domain = case.domains()[case.plain].to(torch.float32)
-    single, u = copy.deepcopy(operator).float(), signal(case).detach()
+    single = copy.deepcopy(operator).float()
+    u = signal(case).detach()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert single(u.float(), domain).dtype == torch.bfloat16
         assert single(u.bfloat16(), domain).dtype == torch.bfloat16
         assert operator(u, case.domains()[case.plain]).dtype == torch.float64
 
 
-def test_tensors_without_values(case):
-    """Built and called on the meta device."""
+def test_operators_run_on_the_meta_device(case):
+    """Build the operator there and call it on every domain."""
     with torch.device("meta"):
         operator = case.operator().float()
     u = torch.empty(BATCH, POINTS, case.dim, device="meta")

@@ -1,4 +1,4 @@
-"""Pools of two and of three processes, each started when a test first wants it."""
+"""Pools of two and of three processes, each started by the first test that uses it."""
 
 from __future__ import annotations
 

@@ -42,7 +42,8 @@ def differences(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> dict[str
 def compare(mesh: Any, label: str, where: str, strategy: Any = None) -> dict[str, float]:
     """Compare output and gradients at this rank's points with those on one process."""
     case = find_case(label)
-    operator, domain = case.operator().eval(), case.domains()[where]
+    operator = case.operator().eval()
+    domain = case.domains()[where]
     if strategy is not None:
         operator.strategy = strategy
     u = features(case, 3).requires_grad_()
@@ -110,7 +111,8 @@ def hidden_in_reach(mesh: Any, causal: bool) -> dict[str, float]:
 def exchange_of(mesh: Any, label: str, where: str) -> str:
     """Return the name that ``plan`` has for the exchange between the ranks."""
     case = find_case(label)
-    operator, domain = case.operator().eval(), case.domains()[where]
+    operator = case.operator().eval()
+    domain = case.domains()[where]
     return operator.plan(shard(domain, mesh)[0]).exchange
 
 
@@ -128,7 +130,8 @@ def traffic(mesh: Any, name: str, points: int, causal: bool) -> int:
 def crossed(mesh: Any, label: str, where: str) -> dict[str, float]:
     """Compare an operator with queries on another domain, sharded over the same ranks."""
     case = find_case(label)
-    operator, domain = case.operator(), case.domains()[where]
+    operator = case.operator()
+    domain = case.domains()[where]
     places = torch.rand(4, case.position_dim, dtype=torch.float64, generator=seeded(9))
     target = Domain.points(places)
     batch = domain.batch or 1
@@ -141,7 +144,8 @@ def crossed(mesh: Any, label: str, where: str) -> dict[str, float]:
     there = slice(here.shards.start, here.shards.start + here.size)
     if domain.pairs is not None:
         part = part.replace(pairs=domain.pairs[..., there, :])
-    u, signals = features(case, 3, batch), {}
+    u = features(case, 3, batch)
+    signals = {}
     for name, x, index, places in (
         ("whole", u, slice(None), slice(None)),
         ("part", u, rows, there),
@@ -241,7 +245,7 @@ def make_inputs(name: str, shape: tuple[int, ...]) -> Tensor:
     """Return random inputs, with padding, gaps or times as the model's name requires."""
     values = torch.randn(shape, generator=seeded(1), dtype=torch.float64)
     if name == "gaps":
-        # An end of the first sample: where the grid ends is read off other samples' positions.
+        # Padding at the end of the first sample: the end of the grid is read from other samples.
         values[0, 8:], values[2, 4:6] = torch.nan, torch.nan
     if name == "times":
         values[..., 0] = torch.rand(shape[:2], generator=seeded(2)).double().cumsum(1)
@@ -277,7 +281,9 @@ def model_on_shards(mesh: Any, name: str) -> dict[str, float]:
     wanted = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
     wanted["loss"] = whole.detach()
     model.zero_grad()
-    rank, count, axis = mesh.get_local_rank(), mesh.size(), model.encoder.axis
+    rank = mesh.get_local_rank()
+    count = mesh.size()
+    axis = model.encoder.axis
     start, stop = Stretch(rank, count, axis, grain=model.encoder.grain)(inputs.shape[axis])
     answer = model(inputs.narrow(axis, start, stop - start), mesh=mesh)
     loss = torch.nn.functional.cross_entropy(answer, target)
@@ -290,7 +296,7 @@ def model_on_shards(mesh: Any, name: str) -> dict[str, float]:
 
 
 def left_out_tokens(mesh: Any, kind: str) -> dict[str, float | str]:
-    """Features of an encoder that leaves tokens out in training, and what training says."""
+    """Return features of an encoder that drops tokens in training, and the message of training."""
     from fredholm.models.encoders.text import TextConfig
     from fredholm.models.encoders.tokens import TokenConfig
 
@@ -339,7 +345,8 @@ def refusals(mesh: Any) -> dict[str, str]:
     from fredholm.convert import as_operator
     from fredholm.integral import create_operator
 
-    line, count = Domain.line(8, dtype=torch.float64), mesh.size()
+    line = Domain.line(8, dtype=torch.float64)
+    count = mesh.size()
     part = line.shard(mesh)
     size, rank = part.size, part.shards.rank
     softmax = create_operator("softmax", 8, 2).double()
@@ -384,7 +391,8 @@ def refusals(mesh: Any) -> dict[str, str]:
 def own_parts(mesh: Any) -> dict[str, float]:
     """Compare a domain that each rank makes from its points alone, as a grid and otherwise."""
     case = find_case("itnet")
-    operator, whole = case.operator(), case.domains()["masses"]
+    operator = case.operator()
+    whole = case.domains()["masses"]
     part, rows = shard(whole, mesh)
     alone = part.replace(shards=None, shape=None)
     built = Domain.from_shard(alone, mesh)
@@ -398,7 +406,8 @@ def own_parts(mesh: Any) -> dict[str, float]:
     part, rows = shard(whole, mesh)
     built = Domain.from_shard(part.replace(shards=None), mesh, shape=(POINTS,))
     assert operator.plan(built).path == operator.plan(part).path
-    wanted["grid"], found["grid"] = operator(u, whole)[:, rows], operator(u[:, rows], built)
+    wanted["grid"] = operator(u, whole)[:, rows]
+    found["grid"] = operator(u[:, rows], built)
     return differences(found, wanted)
 
 
@@ -443,7 +452,8 @@ def drawn_in_parts(mesh: Any, where: str, draws: int = 512) -> dict[str, float]:
     The draws are the samples of a batch, and distances are in standard errors.
     """
     case = find_case("itnet")
-    operator, domain = case.operator().requires_grad_(False), case.domains()[where]
+    operator = case.operator().requires_grad_(False)
+    domain = case.domains()[where]
     whole = features(case, 3, 1).requires_grad_()
     exact = operator(whole, domain)
     exact.sum().backward()

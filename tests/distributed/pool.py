@@ -25,7 +25,9 @@ class Pool:
         # Processes of a separate server do not inherit this process's threads.
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOAD)
-        self.count, self.pipes, self.processes = count, [], []
+        self.count = count
+        self.pipes = []
+        self.processes = []
         folder = tempfile.mkdtemp()
         for rank in range(count):
             ours, theirs = context.Pipe()

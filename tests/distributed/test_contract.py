@@ -1,5 +1,5 @@
-"""Sharded = whole: every registered operator on a domain over several processes, with shards of
-different sizes, answers as on the whole domain, in values and in all gradients.
+"""Every registered operator on a domain sharded over several processes, with shards of different
+sizes, equals one process in values and in all gradients.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ TOLERANCE = RELATIVE[jobs.torch.float64]
 ONE_EACH = [next(case.label for case in cases([name])) for name in (*list_operators(), "sum")]
 FEW = ["padded", "bias", "causal masses"]
 
-# Layers and options whose algorithm needs all points in one process: a list that may only get
-# shorter. Each is refused by name, on the domains named.
+# Layers and options whose algorithm needs all points in one process, and the domains on which each
+# is refused. The list may only get shorter.
 PAIRS = {"graph", "bias", "causal window"}
-# Edges have shards where queries may lie on another domain, a reach where answers are local.
+# Edges can be sharded where queries may lie on another domain, a reach where outputs are local.
 REACH = {"reach", "causal reach"}
 EDGES = {"edges", "radius", "mesh"}
 REFUSED: dict[str, set[str] | str] = {
@@ -40,7 +40,7 @@ REGISTERED = [
 
 
 def refused_sparse(label: str) -> set[str]:
-    """Domains of few neighbours that have no shards for an operator."""
+    """Return the domains of few neighbours that an operator cannot shard."""
     case = jobs.find_case(label)
     refused = set() if case.cross else set(EDGES)
     if not case.operator().kernel.local:
@@ -49,8 +49,8 @@ def refused_sparse(label: str) -> set[str]:
 
 
 def check(label: str, answers: list[dict]) -> set[str]:
-    """Every answer within tolerance, by an exchange that the plan names; the domains that were
-    refused.
+    """Check that every output is within tolerance, by an exchange that the plan names. Return the
+    refused domains.
     """
     refused = set()
     for rank, answer in enumerate(answers):
@@ -67,24 +67,24 @@ def check(label: str, answers: list[dict]) -> set[str]:
 
 
 @pytest.mark.parametrize("label", ONE_EACH)
-def test_two_shards_are_the_whole(two, label):
+def test_two_shards_equal_one_process(two, label):
     served = [where for where in FEW if where in jobs.find_case(label).domains()]
     assert served
     assert not check(label, two.run(jobs.contract, label, served))
 
 
 @pytest.mark.parametrize("label", ["linear_attention-decay", "linear_attention-decay-exponential"])
-def test_a_past_that_fades_reaches_over_shards(two, label):
-    """Each rank's moment fades over all points of the ranks between, and over time on a clock."""
+def test_a_decay_reaches_across_shards(two, label):
+    """The moment of a rank decays over all points of the ranks between, and over timestamps."""
     assert not check(
         label, two.run(jobs.contract, label, ["causal masses", "causal clocks with gaps"])
     )
 
 
 @pytest.mark.parametrize("label", ["softmax", "itnet", "luna"])
-def test_targets_owned_by_a_rank_are_the_whole(three, label):
-    """A rank has the rows of its points, one of them none; edges carry densities and order, and a
-    reach takes points of other ranks in.
+def test_sharded_edges_and_reach_equal_one_process(three, label):
+    """Each rank has the rows of its points, one rank none. Edges have densities and order, and a
+    reach includes points of other ranks.
     """
     served = sorted((EDGES | REACH) & set(jobs.find_case(label).domains()))
     assert served
@@ -93,21 +93,21 @@ def test_targets_owned_by_a_rank_are_the_whole(three, label):
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_reach_counts_visible_points_across_ranks(three, causal):
-    """Two hidden points at a cut: the window goes on behind them, into another rank."""
+    """With two hidden points at a cut, the window continues on another rank."""
     for gaps in three.run(jobs.hidden_in_reach, causal):
         assert max(gaps.values()) <= TOLERANCE, gaps
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("label", REGISTERED)
-def test_three_shards_one_empty_are_the_whole_on_every_domain(three, label):
+def test_three_shards_with_an_empty_one_equal_one_process(three, label):
     domains = set(jobs.find_case(label).domains())
     assert check(label, three.run(jobs.contract, label)) == domains & refused_sparse(label)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("label", [c.label for c in cases() if c.label not in REGISTERED])
-def test_converted_layers_are_the_whole_or_refused_by_name(two, label):
+def test_converted_layers_equal_one_process_or_are_refused(two, label):
     domains = set(jobs.find_case(label).domains())
     listed = REFUSED.get(label, set())
     expected = domains if listed == "everywhere" else domains & {*listed, *refused_sparse(label)}
@@ -122,13 +122,13 @@ STRATEGIES = {
 
 @pytest.mark.parametrize("label", STRATEGIES)
 @pytest.mark.parametrize("where", ["points", "causal padded"])
-def test_strategies(two, label, where):
+def test_every_strategy_equals_one_process(two, label, where):
     strategy = STRATEGIES[label]
     for gaps in two.run(jobs.compare, label, where, strategy):
         assert max(gaps.values()) <= TOLERANCE, gaps
 
 
-# Operators whose exchange is a moment of their keys: of a fixed size, whatever the points.
+# Operators that exchange a moment of their keys, whose size does not depend on the points.
 MOMENTS = ["linear_attention", "luna", "itnet_low_rank"]
 RINGS = ["softmax", "itnet", "infsa"]
 
@@ -137,14 +137,14 @@ RINGS = ["softmax", "itnet", "infsa"]
     ("name", "causal"),
     [*((name, causal) for name in MOMENTS for causal in (False, True)), ("linear_infsa", False)],
 )
-def test_a_moment_is_of_the_same_size_for_any_number_of_points(two, name, causal):
+def test_the_traffic_of_moments_does_not_grow_with_the_points(two, name, causal):
     few = two.run(jobs.traffic, name, 24, causal)
     assert min(few) > 0
     assert two.run(jobs.traffic, name, 48, causal) == few
 
 
 @pytest.mark.parametrize("name", RINGS)
-def test_a_ring_sends_in_proportion_to_the_keys(two, name):
+def test_the_traffic_of_a_ring_is_linear_in_the_keys(two, name):
     sent = [two.run(jobs.traffic, name, points, False) for points in (24, 48, 72)]
     for few, more, most in zip(*sent):
         assert more > few
@@ -155,7 +155,7 @@ def test_a_ring_sends_in_proportion_to_the_keys(two, name):
     ("label", "where"),
     [("softmax", "causal padded"), ("itnet", "bias"), ("linear_attention", "causal padded")],
 )
-def test_queries_on_a_domain_of_their_own(two, label, where):
+def test_queries_on_another_domain_equal_one_process(two, label, where):
     for gaps in two.run(jobs.crossed, label, where):
         assert max(gaps.values()) <= TOLERANCE, gaps
 
@@ -163,37 +163,37 @@ def test_queries_on_a_domain_of_their_own(two, label, where):
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["bias", "padded", "causal padded"])
 @pytest.mark.parametrize("label", ["softmax", "itnet", "itnet_low_rank", "luna", "ckconv"])
-def test_queries_on_a_domain_of_their_own_with_empty_shards(three, label, where):
+def test_queries_on_another_domain_with_empty_shards_equal_one_process(three, label, where):
     for gaps in three.run(jobs.crossed, label, where):
         assert max(gaps.values()) <= TOLERANCE, gaps
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("padded", [False, True])
-def test_states_of_a_matrix_are_passed_on(three, padded):
+def test_states_of_a_dense_system_cross_ranks(three, padded):
     for gaps in three.run(jobs.dense_system, padded):
         assert max(gaps.values()) <= TOLERANCE, gaps
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["masses", "causal"])
-def test_keys_drawn_by_shard_are_unbiased(three, where):
+def test_keys_sampled_by_shard_are_unbiased(three, where):
     for gaps in three.run(jobs.drawn_in_parts, where):
         assert gaps.pop("spread") > 0, "nothing was drawn"
         assert max(gaps.values(), default=0.0) < 5, gaps
 
 
-def test_each_rank_may_bring_its_own_points(two):
+def test_each_rank_may_build_its_own_shard(two):
     for gaps in two.run(jobs.own_parts):
         assert max(gaps.values()) <= TOLERANCE, gaps
 
 
-def test_a_ring_travels_while_a_block_is_computed(two):
+def test_a_ring_sends_while_it_computes(two):
     assert two.run(jobs.traced_ring) == [{"messages": 1, "ahead": 1}] * 2
 
 
 @pytest.mark.slow
-def test_every_message_of_a_longer_ring_travels_ahead(three):
+def test_every_message_of_a_longer_ring_is_sent_ahead(three):
     messages = three.count - 1
     found = three.run(jobs.traced_ring)
     assert found == [{"messages": messages, "ahead": messages}] * three.count

@@ -1,4 +1,4 @@
-"""Bad input is refused by name, by every rank alike, and nothing hangs."""
+"""Wrong input is refused by every rank, and nothing hangs."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ EXPECTED = {
 }
 
 
-def test_bad_input_is_refused_by_name(two):
+def test_wrong_input_is_refused_on_every_rank(two):
     for answer in two.run(jobs.refusals):
         assert answer.keys() == EXPECTED.keys()
         for what, words in EXPECTED.items():
             assert words in answer[what], (what, answer[what])
 
 
-def test_without_a_process_group():
+def test_a_missing_process_group_is_named():
     with pytest.raises(DomainError, match="torchrun"):
         Domain.line(4).shard(None)
 
@@ -52,6 +52,6 @@ def test_without_a_process_group():
     ("how", "seconds", "cause"),
     [("sum", 60, "died"), ("ring", 60, "died"), ("late", 4, "did not answer in time")],
 )
-def test_a_rank_that_is_gone_is_named(how, seconds, cause):
+def test_a_dead_or_late_rank_is_named(how, seconds, cause):
     said = Pool(3, seconds).ask(0, jobs.leave, how)
     assert said.startswith(f"PeerError: rank 1 of the 3 ranks of a sharded domain {cause}"), said

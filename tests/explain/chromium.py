@@ -21,8 +21,7 @@ FLAGS = [
     "--v=0",
     "--virtual-time-budget=5000",
 ]
-# Written into a copy of the page: what the browser knows of each picture, and whether anything
-# failed.
+# Written into a copy of the page: the browser's facts on each picture, and any failure.
 PROBE = """<script>
 addEventListener("load", () => {
   const pictures = [...document.images];
@@ -42,7 +41,7 @@ def open_page(
     The tests of test_page check that a faulty page has such messages.
     """
     assert BROWSER is not None
-    # The probe is a second script, which the page's own policy would not let run.
+    # The probe is a second script, which the policy of the page would block.
     text = re.sub(r"; script-src 'sha256-[^']*'", "", page.read_text(encoding="utf-8"))
     copy = folder / f"probed-{page.name}"
     copy.write_text(

@@ -57,7 +57,7 @@ HISTORY = [
 
 @pytest.fixture
 def every_theme():
-    """For a test whose report is drawn in all themes."""
+    """Draw the reports of a test in all themes."""
     from fredholm.lab.report import style
 
     return style.THEMES
@@ -65,8 +65,8 @@ def every_theme():
 
 @pytest.fixture(autouse=True)
 def light_theme_alone(request, monkeypatch):
-    """A test's own reports are drawn once, where it does not ask for ``every_theme``; those that
-    are written once for several tests are not changed.
+    """Draw the reports of a test in one theme, unless it uses ``every_theme``. Reports shared by
+    several tests do not change.
     """
     from fredholm.lab.report import style
 
@@ -76,7 +76,7 @@ def light_theme_alone(request, monkeypatch):
 
 @pytest.fixture(scope="session", params=["itnet", "softmax", "softmax-cls"])
 def written(request, tmp_path_factory):
-    """(model, its run folder's report)."""
+    """Return a model and the report of its run."""
     from fredholm.explain import ReportOptions, Samples, report_run
     from fredholm.lab.report import style
 
@@ -95,7 +95,7 @@ def written(request, tmp_path_factory):
     (run / "recipe.yaml").write_text("name: tiny  # <not a tag>\n")
     model.extra = {"mean": MEAN, "std": STD, "classes": CLASSES}  # as a loaded model has it
     with pytest.MonkeyPatch.context() as patch:
-        if name != "itnet":  # the look of one is enough
+        if name != "itnet":  # one theme is enough
             patch.setattr(style, "THEMES", (style.LIGHT,))
         page = report_run(
             run, Samples(*tiny_images()), model=model, options=ReportOptions(samples=6)

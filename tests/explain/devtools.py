@@ -1,4 +1,4 @@
-"""Chromium by its DevTools protocol: a page as a user has it, with keys and a mouse."""
+"""Chromium by its DevTools protocol: an unchanged page, with keyboard and mouse."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ KEYS |= {"ArrowDown": 40}
 
 
 class Tab:
-    """One page: what it logs, and how it is driven."""
+    """A page, its log, and commands that drive it."""
 
     def __init__(self, commands: Any, answers: Any):
         self.commands, self.answers = commands, answers
-        self.number, self.session, self.log = 0, None, []
+        self.number = 0
+        self.session = None
+        self.log = []
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Send a command and return its result; what is logged meanwhile is kept."""
+        """Send a command and return its result; log messages that arrive meanwhile are stored."""
         self.number += 1
         message = {"id": self.number, "method": method, "params": parameters}
         message |= {} if self.session is None else {"sessionId": self.session}
@@ -46,7 +48,7 @@ class Tab:
         return b"".join(parts)
 
     def value(self, expression: str) -> Any:
-        """Return the value of an expression in the page, whatever its policy allows the page."""
+        """Return the value of an expression in the page, regardless of its policy."""
         found = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")

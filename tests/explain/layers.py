@@ -9,10 +9,8 @@ from torch import Tensor, nn
 class Block(nn.Module):
     def __init__(self, channels: int, out: int, stride: int):
         super().__init__()
-        self.conv1, self.bn1 = (
-            nn.Conv2d(channels, out, 3, stride, 1, bias=False),
-            nn.BatchNorm2d(out),
-        )
+        self.conv1 = nn.Conv2d(channels, out, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(out)
         self.conv2 = nn.Conv2d(out, out, 3, 1, 1, bias=False)
         self.downsample = nn.Conv2d(channels, out, 1, stride)
 
@@ -25,7 +23,8 @@ class ResNet(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.conv1, self.maxpool = nn.Conv2d(3, 4, 3, padding=1), nn.MaxPool2d(2)
+        self.conv1 = nn.Conv2d(3, 4, 3, padding=1)
+        self.maxpool = nn.MaxPool2d(2)
         self.layer1 = nn.Sequential(Block(4, 4, 1), Block(4, 6, 2))
         self.fc = nn.Linear(6, 3)
 

@@ -1,6 +1,4 @@
-"""Token chains: closed forms, dense against matrix-free for any operator, and chains that are not
-one.
-"""
+"""Token chains: closed forms, dense against matrix-free for any operator, and broken chains."""
 
 from __future__ import annotations
 
@@ -45,13 +43,16 @@ def domains():
 
 @pytest.mark.parametrize("where", list(domains()))
 @pytest.mark.parametrize("name", list(OPTIONS))
-def test_every_quantity_is_the_chains_and_matrix_free_is_dense(name, where):
-    op, u, domain = make(name), features(), domains()[where]
+def test_every_quantity_equals_the_chains_dense_and_matrix_free(name, where):
+    op = make(name)
+    u = features()
+    domain = domains()[where]
     chain = token_chain(op, u, domain)
     real = torch.ones(1, N, dtype=torch.bool) if domain.valid is None else domain.valid
     seen = (real[:, None, :, None] & real[:, None, None, :]).double()
     walk = chain.decay[..., None, None] * pair_weights(op, u, domain).detach() * seen
-    visits, power = torch.eye(N).double() + walk, walk
+    visits = torch.eye(N).double() + walk
+    power = walk
     for _ in range(10):  # the sum of 2048 powers
         power = power @ power
         visits = visits + power @ visits
@@ -77,26 +78,31 @@ def test_every_quantity_is_the_chains_and_matrix_free_is_dense(name, where):
     assert_close(chain.fundamental([3, 0]), chain.fundamental()[:, :, [3, 0]], "dense rows")
 
 
-def test_a_kernel_is_asked_what_it_is_and_not_what_its_attributes_are_called():
+def test_chains_depend_on_the_kernels_class_and_not_on_attribute_names():
     class Foreign(SoftmaxKernel):
-        """Its attributes have names that InfSA's kernels have too, and mean something else."""
+        """A kernel whose attributes have names of InfSA's kernels but other meanings."""
 
-        decay, steps, activation = 0.3, 7, "relu"
+        decay = 0.3
+        steps = 7
+        activation = "relu"
 
         def tokens(self):
             return "words"
 
-    op, u = make("softmax"), features()
-    chain, aligned = token_chain(op, u), eigenvector_alignment(op, u)
+    op = make("softmax")
+    u = features()
+    chain = token_chain(op, u)
+    aligned = eigenvector_alignment(op, u)
     op.kernel.__class__ = Foreign
-    other, again = token_chain(op, u), eigenvector_alignment(op, u)
+    other = token_chain(op, u)
+    again = eigenvector_alignment(op, u)
     assert other.requested == chain.requested == 0.7
     assert_close(other.outgoing, chain.outgoing, "outgoing")
     assert_close(again.cosine, aligned.cosine, "alignment")
     assert token_chain(make("infsa"), u).requested == 1.0
 
 
-def test_softmax_walks_last_as_long_as_the_decay_lets_them():
+def test_the_length_of_softmax_walks_follows_the_decay():
     chain = token_chain(make("softmax"), features())
     assert chain.requested == 0.7
     assert not chain.limited.any()
@@ -106,7 +112,7 @@ def test_softmax_walks_last_as_long_as_the_decay_lets_them():
     assert_close(near.outgoing, torch.full_like(near.outgoing, 100.0), "γ lowered to 0.99")
 
 
-def test_row_sums_that_break_the_chain_lower_the_decay_and_say_so():
+def test_row_sums_above_one_lower_the_decay_and_warn():
     u = torch.zeros(1, 196, DIM, dtype=torch.float64)
     u[..., 0], u[0, 0, 1] = 1.0, 1e3
     operators = {
@@ -130,7 +136,8 @@ def test_row_sums_that_break_the_chain_lower_the_decay_and_say_so():
 
 @pytest.mark.parametrize("dense", [1024, 0])
 def test_stationary_distribution_is_a_left_eigenvector(dense):
-    u, op = features(), make("softmax")
+    u = features()
+    op = make("softmax")
     chain = token_chain(op, u, dense=dense)
     state = chain.stationary()
     moved = (state[:, :, None] @ op.weights(u).detach())[:, :, 0]
@@ -142,7 +149,7 @@ def test_stationary_distribution_is_a_left_eigenvector(dense):
     assert_close(uniform, torch.full((1, HEADS, N), 1 / N, dtype=torch.float64), "constant tokens")
 
 
-def test_a_causal_walk_ends_at_the_first_token_and_empty_rows_jump_anywhere():
+def test_causal_walks_end_at_the_first_token_and_empty_rows_jump_uniformly():
     causal = token_chain(make("softmax"), features(), domains()["causal"], tol=1e-6).stationary()
     assert_close(
         causal[..., 0],
@@ -162,7 +169,7 @@ def test_a_causal_walk_ends_at_the_first_token_and_empty_rows_jump_anywhere():
     assert_close(empty.outgoing, torch.ones(2, HEADS, N).double(), "every walk stops at once")
 
 
-def test_what_does_not_converge_is_an_error_with_a_radius():
+def test_divergence_is_an_error_that_names_the_radius():
     chain = token_chain(make("softmax"), features(), dense=0, tol=1e-12, max_iterations=2)
     with pytest.raises(ConvergenceError, match="spectral radius"):
         _ = chain.incoming
@@ -171,7 +178,7 @@ def test_what_does_not_converge_is_an_error_with_a_radius():
     assert 0 < failure.value.radius < 1
 
 
-def test_bad_input_is_refused():
+def test_wrong_input_is_refused():
     u = features()
     with pytest.raises(OptionError, match="non-negative weights"):
         token_chain(make("infsa", activation="gelu"), u)
@@ -186,7 +193,7 @@ def test_bad_input_is_refused():
         token_chain(make("softmax"), u).stationary(damping=0.0)
 
 
-def test_alignment_is_one_for_the_eigenvector_and_measured_otherwise():
+def test_alignment_is_one_for_the_eigenvector_and_below_otherwise():
     u = torch.rand(3, 30, DIM, dtype=torch.float64)  # positive similarities: power steps converge
     found = {}
     for steps in (1, 50):
@@ -205,9 +212,10 @@ def test_alignment_is_one_for_the_eigenvector_and_measured_otherwise():
 
 
 @pytest.mark.parametrize("budget", [1, 2**27])
-def test_alignment_of_several_centres_is_of_all_queries(budget, monkeypatch):
+def test_alignment_of_several_centres_covers_all_queries(budget, monkeypatch):
     monkeypatch.setattr(alignment, "BUDGET", budget)
-    op, masses = make("linear_infsa", centres=3), torch.rand(N, dtype=torch.float64)
+    op = make("linear_infsa", centres=3)
+    masses = torch.rand(N, dtype=torch.float64)
     with torch.no_grad():
         op.kernel.probes.mul_(20)
     u = 3 * features().detach()
@@ -220,7 +228,7 @@ def test_alignment_of_several_centres_is_of_all_queries(budget, monkeypatch):
     assert_close(found.cosine, cosine(mean, vector, dim=-1))
     assert (found.cosine - cosine(rows[:, :, 0], vector, dim=-1)).abs().max() > 0.1
 
-    # The order in which points are listed is no fact about them.
+    # The order of points does not matter.
     order = torch.tensor([*range(3, N), *range(3)])
     turned = Domain.points(places.positions[order], measure=places.measure[order])
     assert_close(eigenvector_alignment(op, u[:, order], turned).cosine, found.cosine)
@@ -228,11 +236,12 @@ def test_alignment_of_several_centres_is_of_all_queries(budget, monkeypatch):
 
 @pytest.mark.parametrize("dense", [1024, 0])
 @pytest.mark.parametrize("name", list(OPTIONS))
-def test_a_point_without_mass_is_no_state(name, dense):
+def test_a_point_without_mass_is_not_a_state_of_the_chain(name, dense):
     measure = torch.tensor([0.0, *[1.0] * (N - 1)], dtype=torch.float64)
     both = Domain.points(torch.rand(N, 1, dtype=torch.float64), measure=measure)
     rest = Domain.points(both.positions[1:], measure=measure[1:])
-    op, u = make(name), features().detach()
+    op = make(name)
+    u = features().detach()
     whole, part = (
         token_chain(op, u, both, dense=dense),
         token_chain(op, u[:, 1:], rest, dense=dense),
@@ -246,9 +255,10 @@ def test_a_point_without_mass_is_no_state(name, dense):
 
 @pytest.mark.parametrize("power", [0, 3])
 @pytest.mark.parametrize("name", ["infsa", "linear_infsa"])
-def test_one_decay_is_in_the_chain_of_every_block(name, power):
-    """The weights of block l hold the l-th power, or none; M = γ Â in each (Eq. 13)."""
-    op, u = make(name), features()
+def test_the_chain_of_every_block_has_one_decay(name, power):
+    """The weights of block l contain the l-th power or none; M = γ Â in each (Eq. 13)."""
+    op = make(name)
+    u = features()
     plain = token_chain(op, u)
     op.kernel.power = power
     chain = token_chain(op, u)

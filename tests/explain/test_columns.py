@@ -1,4 +1,4 @@
-"""Column sums and largest keys, against the weights written out."""
+"""Column sums and largest keys, against the full weights."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ CASES.remove(("infsa", True))  # its walks have no order
 
 
 @pytest.mark.parametrize(("name", "causal"), CASES)
-def test_tiles_give_the_sums_and_keys_of_all_weights(name, causal):
-    operator, u = create_operator(name, 8, heads=2), torch.randn(3, 11, 8)
+def test_tiles_give_the_column_sums_and_largest_keys_of_all_weights(name, causal):
+    operator = create_operator(name, 8, heads=2)
+    u = torch.randn(3, 11, 8)
     valid = torch.arange(11) < torch.tensor([11, 7, 10])[:, None]
     domain = Domain.line(11, causal=causal, valid=valid)
     weights = pair_weights(operator, u, domain).double() * valid[:, None, :, None]
@@ -39,16 +40,18 @@ def test_tiles_give_the_sums_and_keys_of_all_weights(name, causal):
 
 
 def test_padded_keys_receive_nothing():
-    operator, u = create_operator("softmax", 8, heads=2), torch.randn(2, 6, 8)
+    operator = create_operator("softmax", 8, heads=2)
+    u = torch.randn(2, 6, 8)
     valid = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
     sums = column_sums(operator, u, Domain.line(6, valid=valid))
     assert (sums[1, :, 4:] == 0).all()
     torch.testing.assert_close(sums.sum(-1), torch.tensor([[6.0, 6.0], [4.0, 4.0]]).double())
 
 
-def test_a_strided_convolution_has_fewer_queries_than_keys():
+def test_a_strided_convolution_with_fewer_queries_than_keys_works():
     operator = as_operator(nn.Conv1d(8, 8, 3, stride=2, padding=1))
-    u, domain = torch.randn(1, 9, 8), Domain.line(9, measure="counting")
+    u = torch.randn(1, 9, 8)
+    domain = Domain.line(9, measure="counting")
     weights = pair_weights(operator, u, domain).detach().double()
     assert weights.shape[2:] == (5, 9)
     torch.testing.assert_close(column_sums(operator, u, domain, budget=200), weights.sum(2))

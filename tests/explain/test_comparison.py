@@ -56,7 +56,7 @@ def page(tmp_path):
     return path
 
 
-def test_what_the_page_says(page):
+def test_the_page_has_the_results_of_the_comparison(page):
     text = page.read_text()
     assert "&lt;luna&gt;" in text
     assert "<luna>" not in text
@@ -71,7 +71,7 @@ def test_what_the_page_says(page):
 @pytest.mark.chromium
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine: apt-get install chromium")
 @pytest.mark.parametrize("view", [{}, {"width": 500, "dark": True}], ids=["wide", "narrow-dark"])
-def test_in_a_browser(page, tmp_path, view):
+def test_the_page_renders_in_a_browser(page, tmp_path, view):
     found, console = open_page(page, tmp_path, **view)
     assert console == []
     assert found["drawn"] == found["pictures"] == "4"

@@ -1,4 +1,4 @@
-"""The interactive figure: its numbers, its policy, and its use with keys and a mouse."""
+"""The interactive figure: its numbers, its policy, and its use with keyboard and mouse."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ browser = pytest.mark.skipif(
 
 
 def kernel_of(text):
-    """What the figure of a page reads."""
+    """Return the data of a page's figure."""
     found = re.search(r'data-kernel="([^"]*)"', text)
     assert found
     kernel = json.loads(html.unescape(found[1]))
@@ -45,10 +45,11 @@ def kernel_of(text):
 
 @pytest.fixture(scope="module")
 def explored(tmp_path_factory):
-    """A page of pictures, and what the first layer saw of the sample that is shown."""
+    """Return a page of pictures, and the input of the first layer for its sample."""
     from fredholm.lab.report import style
 
-    model, folder = tiny_model("softmax"), tmp_path_factory.mktemp("explored")
+    model = tiny_model("softmax")
+    folder = tmp_path_factory.mktemp("explored")
     images, _ = tiny_images()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(style, "THEMES", (style.LIGHT,))
@@ -62,7 +63,7 @@ def explored(tmp_path_factory):
     return page, model.trace(normal)
 
 
-def test_the_figure_has_every_row_of_the_kernel(explored):
+def test_the_figure_contains_every_row_of_the_kernel(explored):
     page, layers = explored
     kernel, weights = kernel_of(page.read_text("utf-8"))
     assert kernel["layers"] == ["layer 1", "layer 2"]
@@ -89,7 +90,7 @@ def test_the_policy_allows_this_script_and_nothing_else(explored):
     assert "script-src" not in plain
 
 
-def test_the_page_about_security_says_so():
+def test_the_documentation_of_security_names_the_policy():
     said = " ".join((Path(__file__).parents[2] / "docs" / "security.md").read_text().split())
     for part in ("`default-src 'none'`", "`script-src 'sha256-…'`", "`templates/explore.js`"):
         assert part in said
@@ -102,7 +103,7 @@ def section_of(domain, axis=PLAIN, dim=8):
     return explore_section(View([layer], axis=axis))
 
 
-def test_points_are_laid_out_as_they_lie():
+def test_points_are_laid_out_at_their_positions():
     words = section_of(Domain.line(5), Axis(("<a>", "b", "c", "d", "e"), "text"))
     line = section_of(Domain.line(6), Axis((), "seconds", 12.0))
     cloud = section_of(Domain.points(torch.rand(1, 9, 3)))
@@ -118,20 +119,20 @@ def test_points_are_laid_out_as_they_lie():
     assert section_of(Domain.line(2000)) is None, "too many to point at"
 
 
-def test_padding_cannot_be_picked():
+def test_padding_cannot_be_selected():
     valid = torch.tensor([[True] * 4 + [False] * 3, [True] * 7])
     domain = Domain.line(7).replace(valid=valid)
     assert len(json.loads(section_of(domain).explorer["kernel"])["names"]) == 4
 
 
-def test_the_figure_opens_at_a_point_that_the_sample_has():
+def test_the_figure_opens_at_a_real_point():
     valid = torch.tensor([[True, True, True, False, False, False, True]])
     domain = Domain.line(7).replace(valid=valid)
     section = section_of(domain, Axis(tuple("abcdefg"), "column"))
     assert json.loads(section.explorer["kernel"])["query"] == 2
 
 
-def test_a_query_is_counted_among_all_points_up_to_the_last():
+def test_queries_are_counted_up_to_the_last_real_point():
     """Gaps count, padding at the end does not: no query is "7 of 4"."""
     valid = torch.tensor([[True, True, True, False, False, False, True, False]])
     domain = Domain.line(8).replace(valid=valid)
@@ -142,7 +143,7 @@ def test_a_query_is_counted_among_all_points_up_to_the_last():
     assert "7 of 7." in captions[-1] or "3 of 7." in captions[-1]
 
 
-def test_weights_keep_their_sign_and_two_digits():
+def test_weights_are_rounded_to_two_digits_with_sign():
     weights = torch.randn(3, 4, 50, dtype=torch.float64)
     encoded, scales = quantised(weights)
     again = torch.from_numpy(encoded).double() / 127 * scales[..., None]
@@ -153,7 +154,7 @@ def test_weights_keep_their_sign_and_two_digits():
 @browser
 @pytest.mark.slow
 @pytest.mark.chromium
-def test_a_keyboard_and_a_mouse_pick_queries_layers_and_heads(explored, tmp_path):
+def test_keyboard_and_mouse_select_queries_layers_and_heads(explored, tmp_path):
     page, _ = explored
     kernel, weights = kernel_of(page.read_text("utf-8"))
     read = "[...document.querySelectorAll('.point')].map(p => +p.style.getPropertyValue('--w'))"
@@ -192,7 +193,7 @@ def test_a_keyboard_and_a_mouse_pick_queries_layers_and_heads(explored, tmp_path
         shows(tab, 1, 1, 15)
         tab.point_at(".point", 6)
         shows(tab, 1, 1, 6)
-        # No other script runs: the policy stops one that is put into the page.
+        # The policy blocks a script that is added to the page.
         tab.value(
             "{ const s = document.createElement('script'); s.textContent = 'window.ran = 1';"
             " document.body.append(s); }"
@@ -212,7 +213,7 @@ def test_the_figure_fits_its_page(explored, tmp_path, width):
     assert found["overflow"] == "false"
 
 
-def test_nodes_without_places_are_laid_out_as_a_graph():
+def test_nodes_without_positions_are_laid_out_as_a_graph():
     nodes = torch.arange(12)
     ring = torch.stack([nodes, (nodes + 1) % 12])
     section = section_of(Domain.graph(torch.cat([ring, ring.flip(0)], 1), 12, sparse=True))
@@ -225,8 +226,8 @@ def test_nodes_without_places_are_laid_out_as_a_graph():
     assert float(along.max()) < float(apart.median())
 
 
-def test_a_figure_of_layers_stands_in_another_page(tmp_path):
-    """In a frame of its own, with its own policy: of layers with different domains."""
+def test_a_figure_can_be_embedded_in_another_page(tmp_path):
+    """In its own frame, with its own policy and layers on different domains."""
     layers = {"conv": torch.nn.Conv1d(4, 4, 3, padding=1), "gru": torch.nn.GRU(4, 4)}
     operators = {name: as_operator(layer) for name, layer in layers.items()}
     u = torch.randn(1, 6, 4)
@@ -256,8 +257,9 @@ def test_a_figure_of_points_that_cannot_be_drawn_is_refused():
         explore({}, torch.randn(1, 5, 4))
 
 
-def test_what_is_not_an_operator_is_refused_by_name():
-    operator, u = create_operator("softmax", 4), torch.randn(1, 5, 4)
+def test_objects_other_than_operators_are_refused():
+    operator = create_operator("softmax", 4)
+    u = torch.randn(1, 5, 4)
     with pytest.raises(OptionError, match=r"dictionary of operators by name, got list; name each"):
         explore([operator], u)
     with pytest.raises(OptionError, match=r"operator for 'gru', got GRU; fredholm\.as_operator"):
@@ -266,7 +268,7 @@ def test_what_is_not_an_operator_is_refused_by_name():
         explore(torch.nn.Linear(4, 4), u)
 
 
-def test_an_operator_that_obeys_the_contract_alone_is_explored():
+def test_any_operator_with_the_contract_can_be_explored():
     u = torch.randn(1, 25, 1)
     kernel, weights = kernel_of(explore(POSITION, u, GRID).page)
     assert (kernel["layers"], kernel["layout"]) == (["KnownOperator"], "grid")
@@ -275,7 +277,7 @@ def test_an_operator_that_obeys_the_contract_alone_is_explored():
 
 
 @browser
-def test_a_figure_in_a_frame_answers_keys(tmp_path):
+def test_a_figure_in_a_frame_responds_to_keys(tmp_path):
     figure = explore(create_operator("softmax", 4), torch.randn(1, 5, 4), names=list("abcde"))
     page = tmp_path / "outer.html"
     page.write_text(f"<!doctype html><meta charset=utf-8><body>{figure._repr_html_()}")

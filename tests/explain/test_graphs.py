@@ -1,4 +1,4 @@
-"""Kernels over graphs and meshes: what is drawn is the kernel of the part that is drawn."""
+"""Drawings of kernels over graphs and meshes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def ring(n: int) -> torch.Tensor:
 
 
 def lattice(n: int) -> Mesh:
-    """A square of 2 n² triangles."""
+    """Return a square of 2 n² triangles."""
     axis = torch.linspace(0, 1, n + 1)
     index = torch.arange((n + 1) ** 2).view(n + 1, n + 1)
     a, b, c, d = index[:-1, :-1], index[1:, :-1], index[1:, 1:], index[:-1, 1:]
@@ -40,7 +40,7 @@ def operator():
     return create_operator("softmax", 8, heads=2)
 
 
-def test_the_part_around_a_node_has_its_own_edges():
+def test_a_neighbourhood_of_a_node_has_its_edges():
     part = graphs.part_around(Domain.graph(ring(12), 12, sparse=True), 3, limit=5)
     assert part.nodes[0] == 3
     assert sorted(part.nodes.tolist()) == [1, 2, 3, 4, 5]
@@ -49,7 +49,7 @@ def test_the_part_around_a_node_has_its_own_edges():
     assert len(part.cells) == 0
 
 
-def test_a_graph_without_places_is_laid_out_in_the_plane():
+def test_a_graph_without_positions_is_laid_out_in_the_plane():
     part = graphs.part_around(Domain.graph(ring(12), 12, sparse=True), 0)
     apart = torch.cdist(*[torch.tensor(part.places)] * 2) + 9 * torch.eye(12)
     assert float(apart.min()) > 0.01
@@ -72,11 +72,12 @@ def test_a_cloud_of_many_neighbours_has_no_cells():
     assert len(graphs.part_around(domain, 0).cells) == 0
 
 
-def test_colours_are_the_kernel():
-    """Lines, nodes and triangles of a panel hold the numbers of the operator."""
+def test_colours_are_the_values_of_the_kernel():
+    """Lines, nodes and triangles of a panel have the values of the operator."""
     mesh = lattice(3)
     domain = Domain.mesh(mesh.vertices, mesh.cells, adjacent=True)
-    u, op = torch.randn(1, domain.size, 8), operator()
+    u = torch.randn(1, domain.size, 8)
+    op = operator()
     part = graphs.part_around(domain, 5)
     kernel = graphs.kernel_on_part(Layer("layer", op, u, domain), part).numpy()
     figure = graphs.draw_graphs(LIGHT, part, ["layer"], [kernel])
@@ -93,10 +94,11 @@ def test_colours_are_the_kernel():
         np.testing.assert_allclose(lines.get_array(), sorted(along))
 
 
-def test_one_graph_of_a_batch():
+def test_one_graph_of_a_batch_is_drawn_alone():
     sizes = (3, 5, 4)
     batch = Domain.collate([Domain.graph(ring(n), n, sparse=True) for n in sizes])
-    u, op = torch.randn(3, 5, 8), operator()
+    u = torch.randn(3, 5, 8)
+    op = operator()
     every = op.weights(u, batch)
     for b, n in enumerate(sizes):
         own = take_samples(batch, slice(b, b + 1))
@@ -105,7 +107,7 @@ def test_one_graph_of_a_batch():
 
 
 @pytest.mark.parametrize("kind", ["graph", "cloud", "mesh"])
-def test_an_operator_on_a_graph(kind, tmp_path):
+def test_an_operator_on_a_graph_has_a_report(kind, tmp_path):
     pytest.importorskip("scipy")
     mesh = lattice(5)
     domain = {
@@ -127,7 +129,7 @@ def test_an_operator_on_a_graph(kind, tmp_path):
     assert len(layer["weights"]) == len(layer["queries"])
 
 
-def test_a_model_on_graphs_with_edges(tmp_path):
+def test_a_model_on_graphs_has_a_report(tmp_path):
     torch.manual_seed(0)
     known = [Graph(torch.randn(n, 3), ring(n)) for n in (8, 10, 12)]
     data = GraphDataset("rings", "test", known, torch.tensor([0, 1, 0]), ["a", "b"], eigenvectors=2)
@@ -150,8 +152,8 @@ def test_a_model_on_graphs_with_edges(tmp_path):
     assert "; 8 of 8 nodes" in text
 
 
-def test_negative_weights_have_a_colour_of_their_own():
-    """A kernel of signs: what is negative must not look like what is zero."""
+def test_negative_weights_have_a_different_colour():
+    """For a kernel of signs, negative values must not look like zero."""
     part = graphs.part_around(Domain.graph(ring(6), 6, sparse=True), 0)
     kernel = np.zeros((1, 6, 6))
     kernel[0, 0, :3] = 1.0, -2.0, 0.0

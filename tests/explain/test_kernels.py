@@ -1,4 +1,4 @@
-"""Profiles and maps against kernels whose numbers are known."""
+"""Profiles and maps against known kernels."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .known import CONTENT, GRID, POSITION, KnownOperator
 STRIDED = {"kernel_size": 3, "padding": 1, "stride": 2}
 
 
-def test_profile_of_a_distance_kernel_is_the_kernel():
+def test_the_profile_of_a_distance_kernel_equals_the_kernel():
     profile = kernel_profile(POSITION, torch.zeros(3, 25, 1), GRID, bins=200)
     torch.testing.assert_close(
         profile.norm[0], 2 * torch.exp(-3 * profile.distance), atol=1e-6, rtol=1e-6
@@ -41,7 +41,7 @@ def test_profile_of_a_distance_kernel_is_the_kernel():
 
 
 def test_pairs_of_one_distance_are_in_one_bin():
-    """Distances of seven columns fall halfway between bins, on either side by rounding."""
+    """Distances of seven columns lie halfway between bins, up to rounding."""
     profile = kernel_profile(create_operator("softmax", 4), torch.randn(2, 7, 4), Domain.line(7))
     assert len(profile.distance) == 7
     torch.testing.assert_close(
@@ -49,7 +49,7 @@ def test_pairs_of_one_distance_are_in_one_bin():
     )
 
 
-def test_profile_spread_is_the_standard_deviation():
+def test_the_spread_of_a_profile_is_the_standard_deviation():
     u = torch.randn(40, 9, 3)
     profile = kernel_profile(CONTENT, u, Domain.grid(3, 3), bins=2, queries=9)
     dense = 2 * CONTENT.scalar(u, Domain.grid(3, 3), None).abs().double()
@@ -63,7 +63,7 @@ def test_profile_spread_is_the_standard_deviation():
 
 
 @pytest.mark.parametrize("name", ["itnet", "softmax"])
-def test_profile_does_not_depend_on_the_memory_budget(name):
+def test_the_profile_does_not_depend_on_the_memory_budget(name):
     op = create_operator(name, 8, heads=2, **({"position_dim": 2} if name == "itnet" else {}))
     u = torch.randn(5, 12, 8)
     whole, pieces = (
@@ -81,7 +81,7 @@ def test_profile_does_not_depend_on_the_memory_budget(name):
     )
 
 
-def test_pairs_that_do_not_interact_do_not_count():
+def test_invisible_pairs_do_not_count():
     u = torch.randn(2, 6, 4)
     causal = kernel_profile(create_operator("softmax", 4), u, Domain.line(6, causal=True))
     assert causal.count.sum() == 2 * 21
@@ -98,7 +98,7 @@ def test_pairs_that_do_not_interact_do_not_count():
     )
 
 
-def test_class_token_is_left_out_of_profile_and_picture():
+def test_the_class_token_is_left_out_of_profile_and_picture():
     centre = Domain.points(torch.full((1, 2), 0.5))
     domain = Domain.join(centre, Domain.grid(3, 3), balance=(0.0, 1.0))
     assert (
@@ -108,7 +108,7 @@ def test_class_token_is_left_out_of_profile_and_picture():
     assert image_grid(domain).tolist() == [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
 
 
-def test_pooled_profile_is_that_of_all_heads_together():
+def test_the_pooled_profile_averages_all_heads():
     op = create_operator("softmax", 8, heads=4)
     profile = kernel_profile(op, torch.randn(6, 9, 8), Domain.grid(3, 3), bins=2)
     mean, sd = profile.pooled("weight")
@@ -117,7 +117,7 @@ def test_pooled_profile_is_that_of_all_heads_together():
     torch.testing.assert_close(sd, spread.sqrt())
 
 
-def test_map_of_softmax_is_its_attention_probability():
+def test_the_map_of_softmax_is_its_attention_probability():
     op = create_operator("softmax", 8, heads=2)
     u = torch.randn(2, 9, 8)
     maps = kernel_map(op, u, Domain.grid(3, 3), queries=[0, 7])
@@ -127,7 +127,7 @@ def test_map_of_softmax_is_its_attention_probability():
     torch.testing.assert_close(maps.float(), expected)
 
 
-def test_picture_of_scattered_points():
+def test_scattered_points_are_drawn():
     assert image_grid(Domain.points(torch.rand(9, 2))) is None
     assert image_grid(Domain.line(9)) is None
     shuffled = GRID.positions[torch.randperm(25)]
@@ -135,7 +135,7 @@ def test_picture_of_scattered_points():
     torch.testing.assert_close(shuffled[picture.flatten()], GRID.positions)
 
 
-def test_samples_of_a_batched_domain():
+def test_samples_of_a_batched_domain_are_selected():
     domain = Domain.points(torch.rand(4, 5, 2), valid=torch.rand(4, 5) > 0.3)
     part = take_samples(domain, slice(1, 3))
     torch.testing.assert_close(part.positions, domain.positions[1:3])
@@ -143,7 +143,7 @@ def test_samples_of_a_batched_domain():
     assert part.measure.shape == (5,)
 
 
-def test_errors_name_what_is_needed():
+def test_errors_name_the_requirement():
     u = torch.zeros(1, 25, 1)
     with pytest.raises(OptionError, match="points 0 to 24"):
         kernel_map(POSITION, u, GRID, queries=[25])
@@ -157,7 +157,7 @@ def test_errors_name_what_is_needed():
         kernel_profile(KnownOperator(None), u, GRID.with_masses(torch.zeros(25)))
 
 
-def test_queries_of_a_padded_sample_are_points_that_it_has():
+def test_queries_of_a_padded_sample_are_real_points():
     valid = torch.arange(16) < torch.tensor([[3], [16]])
     domain = Domain.line(16, valid=valid)
     labels = ["the first point", "the middle", "the last point"]
@@ -166,7 +166,7 @@ def test_queries_of_a_padded_sample_are_points_that_it_has():
     assert choose_map_queries(empty, None)[0] == ("the first point", 0)
 
 
-def test_a_place_in_a_picture_is_that_of_its_point():
+def test_positions_in_a_picture_match_the_points():
     for low, high in ((0.125, 0.875), (-1.0, 1.0)):
         side = np.linspace(low, high, 4)
         y = np.stack(np.meshgrid(side, side, indexing="ij"), -1).reshape(-1, 2)
@@ -185,11 +185,12 @@ def test_maps_and_lines_of_negative_weights_are_drawn():
     assert figure.axes[0].get_ylim()[0] <= -1
 
 
-def test_a_later_layer_may_have_fewer_output_points():
-    """A query of the first layer is the nearest output point of a strided one."""
+def test_later_layers_may_have_fewer_output_points():
+    """A query of the first layer maps to the nearest output point of a strided one."""
     first = as_operator(torch.nn.Conv2d(2, 2, 3, padding=1))
     second = as_operator(torch.nn.Conv2d(2, 2, **STRIDED))
-    domain, u = Domain.grid(5, 5, measure="counting"), torch.randn(1, 25, 2)
+    domain = Domain.grid(5, 5, measure="counting")
+    u = torch.randn(1, 25, 2)
     layers = [Layer("first", first, u, domain), Layer("second", second, u, domain)]
     section, numbers = map_section(View(layers))
     assert len(section.pictures) == len(numbers["first"]["queries"])
@@ -200,14 +201,14 @@ def test_a_later_layer_may_have_fewer_output_points():
     assert explore_section(View(layers)).explorer["layers"] == 1, "the first alone can be picked"
 
 
-def test_a_query_is_counted_among_the_points_that_are_there():
+def test_queries_are_counted_among_real_points():
     domain = Domain.line(9, valid=torch.arange(9)[None] < 4)
     layer = Layer("layer", create_operator("softmax", 4), torch.randn(1, 9, 4), domain)
     section, _ = map_section(View([layer]))
     assert "of 4, at 0 (dashed line)." in section.pictures[0].caption
 
 
-def test_dollars_in_names_are_no_formula():
+def test_dollars_in_names_are_not_rendered_as_formulas():
     assert literal("$5-$10") == r"\$5-\$10"
     figure = draw_confusion(LIGHT, np.eye(2), ["$a_$", "$5-$10"])
     figure.canvas.draw()
@@ -219,7 +220,8 @@ def test_long_names_leave_room_for_the_confusion_matrix(theme):
     figure = draw_confusion(theme, np.eye(2), names)
     figure.draw_without_rendering()
     (axes,) = figure.axes
-    box, width = axes.get_window_extent(), figure.bbox.width
+    box = axes.get_window_extent()
+    width = figure.bbox.width
     assert 0.25 * width < box.width < width
     labels = [*axes.get_yticklabels(), *axes.get_xticklabels()]
     assert all(label.get_window_extent().x0 > -1 for label in labels)

@@ -1,6 +1,4 @@
-"""One layer of any model: the captured call, the operator's error on the page, and errors that
-help.
-"""
+"""One layer of any model: the captured call, the operator's error on the page, and refusals."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ BIAS = torch.randn(7, 7, generator=torch.Generator().manual_seed(2))
 
 
 def compare(model, path, inputs, **options):
-    """(call, operator, domain, error of the operator, error of its kernel)."""
+    """Return the call, the operator, its domain, and the errors of the operator and its kernel."""
     layer = model.get_submodule(path)
     call = capture(model, path, inputs)
     operator = as_operator(layer.eval(), **options)
@@ -81,7 +79,7 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize(("make", "path", "inputs", "options"), LAYOUTS.values(), ids=LAYOUTS)
-def test_a_call_in_the_operator_s_terms(make, path, inputs, options):
+def test_the_operator_reproduces_the_captured_call(make, path, inputs, options):
     call, operator, domain, error, kernel_error = compare(make(), path, inputs, **options)
     assert error <= 1e-5
     assert kernel_error is not None
@@ -91,7 +89,7 @@ def test_a_call_in_the_operator_s_terms(make, path, inputs, options):
     assert call.u.shape[1] == domain.size
 
 
-def test_an_encoder_layer_with_padding_keeps_its_speed_path():
+def test_capturing_a_padded_encoder_layer_keeps_its_fast_path():
     layer = nn.TransformerEncoderLayer(6, 2, 8, batch_first=True)
     model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=True)
     _, _, domain, error, _ = compare(model, "layers.1.self_attn", (SIGNAL, None, PADDED))
@@ -101,7 +99,7 @@ def test_an_encoder_layer_with_padding_keeps_its_speed_path():
     assert torch.backends.mha.get_fastpath_enabled()
 
 
-def test_modes_and_hooks_are_as_before():
+def test_modes_and_hooks_are_restored():
     model = resnet()
     model.layer1[0].bn1.eval()
     before = [m.training for m in model.modules()]
@@ -114,7 +112,7 @@ def test_modes_and_hooks_are_as_before():
     assert not any(m._forward_hooks for m in model.modules())
 
 
-def test_pictures_of_a_strided_layer_are_of_its_own_queries():
+def test_pictures_of_a_strided_layer_show_its_queries():
     call, operator, domain, _, _ = compare(resnet(), "layer1.1.conv1", IMAGES)
     assert (domain.size, output_points(operator, domain).size) == (16, 4)
     row = kernel_map(operator, call.u, domain, queries=[3])[0, 0, 0].reshape(4, 4)
@@ -128,10 +126,11 @@ def test_pictures_of_a_strided_layer_are_of_its_own_queries():
         kernel_map(operator, call.u, domain, queries=[4])
 
 
-def test_the_page(tmp_path):
+def test_the_page_has_figures_numbers_and_errors(tmp_path):
     model = resnet()
     page = report_module(model, "layer1.0.conv1", IMAGES, tmp_path, samples=3)
-    text, numbers = page.read_text(), json.loads((tmp_path / "numbers.json").read_text())
+    text = page.read_text()
+    numbers = json.loads((tmp_path / "numbers.json").read_text())
     assert re.findall(r'<section id="(\w+)"', text) == [
         "identity",
         "explore",
@@ -145,7 +144,8 @@ def test_the_page(tmp_path):
     assert numbers["error"] <= 1e-6
     assert numbers["kernel error"] <= 1e-6
     assert numbers["variance"]["layer1.0.conv1"]["share"] == pytest.approx(1, abs=1e-6)
-    weight, found = model.layer1[0].conv1.weight, numbers["entries"]["entries"]
+    weight = model.layer1[0].conv1.weight
+    found = numbers["entries"]["entries"]
     name, values = next(iter(found.items()))
     i, o = (int(part) - 1 for part in name.split(" → "))
     assert weight[o, i].pow(2).sum() == weight.pow(2).sum((2, 3)).max()
@@ -168,7 +168,7 @@ def test_the_page_of_a_recurrence_names_what_is_left_out(tmp_path):
 
 @pytest.mark.chromium
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine: apt-get install chromium")
-def test_the_page_in_a_browser(tmp_path):
+def test_the_page_renders_in_a_browser(tmp_path):
     page = report_module(resnet(), "layer1.1.conv1", IMAGES, tmp_path, samples=3)
     found, console = open_page(page, tmp_path, width=500)
     assert console == []
@@ -203,7 +203,7 @@ MODELS = {
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
-def test_attention_of_transformers(name, padded):
+def test_attention_of_transformers_is_captured(name, padded):
     kind, path, sizes = MODELS[name]
     inputs = {"input_ids": torch.randint(20, (3, 7), generator=torch.Generator().manual_seed(3))}
     if padded:
@@ -211,7 +211,7 @@ def test_attention_of_transformers(name, padded):
     assert compare(hugging_face(kind, **sizes), path, inputs)[3] <= 1e-5
 
 
-def test_a_hugging_face_folder(tmp_path):
+def test_a_folder_of_hugging_face_is_explained(tmp_path):
     kind, path, sizes = MODELS["bert"]
     hugging_face(kind, **sizes).save_pretrained(tmp_path / "bert")
     page = explain_module(str(tmp_path / "bert"), path, samples=3)
@@ -225,7 +225,7 @@ def test_a_hugging_face_folder(tmp_path):
 # --- refusals -------------------------------------------------------------------------------------
 
 
-def test_unknown_layers_are_answered_with_a_list():
+def test_unknown_layers_are_refused_with_a_list():
     with pytest.raises(
         OptionError, match=r"did you mean 'layer1.0.conv[12]'\?\n(.|\n)*layer1.1.conv2 \(Conv2d\)"
     ):
@@ -235,7 +235,7 @@ def test_unknown_layers_are_answered_with_a_list():
         capture(nn.Sequential(nn.ReLU()), "1", IMAGES)
 
 
-def test_refusals(tmp_path):
+def test_wrong_arguments_are_refused(tmp_path):
     with pytest.raises(ConversionError, match="BatchNorm2d is not understood"):
         report_module(resnet(), "layer1.0.bn1", IMAGES, tmp_path)
     with pytest.raises(ConversionError, match="was not called"):
@@ -256,11 +256,10 @@ class Silent(nn.Module):
         return None
 
 
-def test_an_operator_that_answers_otherwise_is_no_report(tmp_path):
-    """An argument that changes the answer and is not read: the output size of a transposed
-    convolution.
-    """
-    model, image = Wrapped(nn.ConvTranspose2d(3, 2, 3, stride=2)), IMAGES
+def test_an_operator_with_another_output_is_refused(tmp_path):
+    """The output size of a transposed convolution changes the output, and the operator ignores it."""
+    model = Wrapped(nn.ConvTranspose2d(3, 2, 3, stride=2))
+    image = IMAGES
     with pytest.raises(ConversionError, match="answers"):
         report_module(model, "layer", (image, [18, 18]), tmp_path)
     call, operator, domain, _, _ = compare(Wrapped(nn.Conv1d(6, 2, 1)), "layer", SIGNAL.mT)
@@ -272,7 +271,7 @@ def test_an_operator_that_answers_otherwise_is_no_report(tmp_path):
 # --- sources --------------------------------------------------------------------------------------
 
 
-def test_models_by_name(tmp_path):
+def test_models_load_by_name(tmp_path):
     model = load_model("tests.explain.layers:resnet")
     assert not model.training
     assert isinstance(load_model("tests.explain.layers:module_object"), nn.Sequential)
@@ -288,7 +287,7 @@ def test_models_by_name(tmp_path):
         load_model(str(tmp_path))
 
 
-def test_weights_are_all_accounted_for(tmp_path):
+def test_missing_and_unsafe_weights_are_refused(tmp_path):
     model, other = resnet(), resnet()
     nn.init.ones_(other.fc.weight)
     save_file(other.state_dict(), tmp_path / "weights.safetensors")
@@ -307,7 +306,7 @@ def test_weights_are_all_accounted_for(tmp_path):
             load_state(model, tmp_path / name)
 
 
-def test_inputs_from_files_data_and_chance(tmp_path):
+def test_inputs_come_from_files_data_sets_or_random_numbers(tmp_path):
     model = resnet()
     np.save(tmp_path / "x.npy", IMAGES.double().numpy())
     save_file(
@@ -341,7 +340,7 @@ def test_inputs_from_files_data_and_chance(tmp_path):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("PIL") is None, reason="pillow is not installed")
-def test_an_image_as_the_model_takes_it(tmp_path):
+def test_an_image_is_preprocessed_for_the_model(tmp_path):
     from PIL import Image
 
     from .conftest import MEAN, STD, tiny_model
@@ -356,7 +355,7 @@ def test_an_image_as_the_model_takes_it(tmp_path):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("PIL") is None, reason="pillow is not installed")
-def test_a_picture_is_read_as_those_of_the_training(tmp_path):
+def test_a_picture_is_preprocessed_as_in_training(tmp_path):
     from PIL import Image
 
     from fredholm.lab.data.kinds.picture_files import read_picture, read_plain
@@ -386,7 +385,7 @@ def test_a_picture_is_read_as_those_of_the_training(tmp_path):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("PIL") is None, reason="pillow is not installed")
-def test_a_picture_for_a_folder_of_transformers(tmp_path):
+def test_a_picture_is_preprocessed_by_the_folders_processor(tmp_path):
     from PIL import Image
 
     transformers = pytest.importorskip("transformers")
@@ -417,7 +416,7 @@ def test_a_picture_for_a_folder_of_transformers(tmp_path):
         read()
 
 
-def test_a_folder_of_ours(tmp_path):
+def test_a_folder_of_this_library_is_explained(tmp_path):
     from .conftest import tiny_model
 
     tiny_model("softmax").save_pretrained(tmp_path / "run" / "model")
@@ -430,7 +429,7 @@ def test_a_folder_of_ours(tmp_path):
         explain_module(str(tmp_path / "run"), "body.blocks.0.operator")
 
 
-def test_a_data_set_is_read_at_the_size_of_the_model():
+def test_a_data_set_is_read_at_the_models_size():
     from fredholm import models
     from fredholm.lab import data
 
@@ -440,8 +439,8 @@ def test_a_data_set_is_read_at_the_size_of_the_model():
     assert torch.equal(got, small.batch([0, 1])[0])
 
 
-def test_the_first_call_is_looked_at_whatever_the_next_ones_are(tmp_path):
-    """A layer that goes on from its own state: only its first call begins from nothing."""
+def test_a_layer_that_runs_twice_is_explained_by_its_first_call(tmp_path):
+    """A layer that continues from its own state starts without one only in its first call."""
 
     class Twice(nn.Module):
         def __init__(self):

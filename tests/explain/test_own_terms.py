@@ -1,4 +1,4 @@
-"""Reports of a user's own files: names of columns, units, clocks, truth beside the prediction."""
+"""Reports on a user's files: names of columns, units, timestamps, truth beside the prediction."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SMALL = ReportOptions(samples=4, quality=0)
 
 
 def written(dataset, folder, evaluation=None):
-    """The page of an untrained model of a data set, and the tables that its figures link."""
+    """Return the page of an untrained model on a data set, and the tables that its figures link."""
     torch.manual_seed(0)
     outputs = len(dataset.classes) if dataset.task == "classification" else 1
     model = create_model(
@@ -50,7 +50,7 @@ def written(dataset, folder, evaluation=None):
 
 @pytest.fixture(scope="module")
 def houses(tmp_path_factory):
-    """Rows of numbers and words, and a price."""
+    """Return rows of numbers and words, and a price."""
     draw = np.random.default_rng(0)
     lines = ["area,district,price"]
     for i in range(60):
@@ -89,7 +89,7 @@ def test_rows_have_the_names_and_cells_of_their_file(houses, tmp_path):
     }
 
 
-def test_the_largest_errors_name_their_rows(houses, tmp_path):
+def test_the_largest_errors_are_listed_with_their_rows(houses, tmp_path):
     dataset = open_files(houses).dataset("test")
     text, _ = written(dataset, tmp_path)
     number = r'<td class="number">'
@@ -101,7 +101,7 @@ def test_the_largest_errors_name_their_rows(houses, tmp_path):
         assert float(lines[int(row) - 1].split(",")[-1]) == pytest.approx(float(price), rel=1e-3)
 
 
-def test_a_file_that_is_a_sample_has_the_name_of_its_folder(tmp_path):
+def test_samples_in_files_are_named_with_their_folder(tmp_path):
     for number in range(20):
         path = tmp_path / "notes" / "ab"[number % 2] / f"{number // 2}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -117,7 +117,7 @@ def test_selected_samples_keep_their_origin(houses):
     assert few.origins == (dataset.origins[3], dataset.origins[1])
 
 
-def test_a_class_of_rows_is_a_table_too(houses, tmp_path):
+def test_classified_rows_are_shown_as_a_table(houses, tmp_path):
     lines = houses.read_text().splitlines()
     rows = [
         line.rpartition(",")[0] + (",big" if i % 3 else ",small") for i, line in enumerate(lines)
@@ -129,7 +129,7 @@ def test_a_class_of_rows_is_a_table_too(houses, tmp_path):
     assert {"confusion", "examples", "importance"} <= set(re.findall(r'<section id="(\w+)"', text))
 
 
-def test_the_column_that_decides_is_the_most_important():
+def test_the_decisive_column_has_the_largest_importance():
     class First(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -138,7 +138,8 @@ def test_the_column_that_decides_is_the_most_important():
         def forward(self, rows):
             return self.weight * rows[:, 0] + 0.1 * (rows[:, 1] + rows[:, 2])
 
-    rows, model = torch.randn(50, 4, 1), First()
+    rows = torch.randn(50, 4, 1)
+    model = First()
     truth = model(rows).detach()[:, 0]
     columns = [Column("none", (3,)), Column("words", (1, 2), ("a", "b")), Column("all", (0,))]
 
@@ -215,8 +216,8 @@ def test_fields_are_shown_beside_the_truth(tmp_path):
         assert float(row["error"]) == pytest.approx(off, abs=1e-3)
 
 
-def test_a_field_with_a_hole_is_drawn():
-    """NaN in the truth must not take the colours of the rest."""
+def test_a_field_with_nan_is_drawn():
+    """NaN in the truth must not change the colours of the rest."""
     truth = np.array([[0.0, np.nan], [1.0, 2.0]])
     sample = FieldSample(truth, truth, truth + 1, None, 0.5)
     figure = draw_field(LIGHT, sample)
@@ -224,7 +225,7 @@ def test_a_field_with_a_hole_is_drawn():
     assert np.isfinite(limits).all()
 
 
-def test_fields_on_points_are_in_the_units_of_the_files():
+def test_fields_on_points_have_the_units_of_the_files():
     inputs = torch.tensor([[[0.0, 0.5, 1.0], [1.0, 0.0, -1.0], [torch.nan] * 3]])
     scaling = {"low": [10.0, 20.0], "extent": 4.0, "mean": [7.0], "std": [2.0]}
     facts = {"scale": [3.0], "source": {"scaling": scaling}}
@@ -238,7 +239,7 @@ def test_fields_on_points_are_in_the_units_of_the_files():
     assert list(bare.panels()) == ["truth", "prediction", "error"]
 
 
-def test_certainty_has_an_interval():
+def test_a_certainty_has_an_interval():
     ((_, value, note), *_) = score_head({"n": 60, "accuracy": 1.0}, "test rows")
     assert (value, note) == ("100.00%", "on 60 test rows; 95% interval 94.0% to 100.0%")
     ((_, _, note), *_) = score_head({"n": 60, "accuracy": 1.0}, "tokens", independent=False)

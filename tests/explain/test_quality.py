@@ -1,6 +1,4 @@
-"""Attention quality: maps that are known, measures against other implementations, any operator, and
-the page.
-"""
+"""Attention quality: known maps, measures against other implementations, any operator, the page."""
 
 from __future__ import annotations
 
@@ -63,8 +61,9 @@ def pictures(count=5):
 
 @pytest.mark.parametrize("pool", ["cls", "mean"])
 @pytest.mark.parametrize("operator", OPERATORS)
-def test_the_class_tokens_map_is_its_row_and_any_operator_has_one(operator, pool):
-    model, images = tiny(operator, pool=pool), pictures()
+def test_the_map_of_the_class_token_is_its_row(operator, pool):
+    model = tiny(operator, pool=pool)
+    images = pictures()
     seen = model.trace(images)[-1]
     weights = pair_weights(*seen).double().mean(1)
     row = weights[:, 0, 1:] if pool == "cls" else weights.mean(1)
@@ -76,8 +75,9 @@ def test_the_class_tokens_map_is_its_row_and_any_operator_has_one(operator, pool
     assert_close(small.view(5, 4, 4), found, dtype=torch.float32)
 
 
-def test_maps_of_a_model_in_training_are_those_in_evaluation_and_every_mode_stays():
-    model, images = tiny("softmax", dropout=0.3), pictures()
+def test_maps_are_computed_in_evaluation_and_modes_are_restored():
+    model = tiny("softmax", dropout=0.3)
+    images = pictures()
     expected = image_maps(model, images)
     model.train().body.blocks[0].eval()
     modes = [module.training for module in model.modules()]
@@ -87,8 +87,9 @@ def test_maps_of_a_model_in_training_are_those_in_evaluation_and_every_mode_stay
     assert [module.training for module in model.modules()] == modes
 
 
-def test_rollout_is_the_product_of_the_layers():
-    model, images = tiny("softmax"), pictures()
+def test_rollout_equals_the_product_of_the_layers():
+    model = tiny("softmax")
+    images = pictures()
     seen = model.trace(images)
     product = torch.eye(17).double()
     for operator, u, domain in seen:
@@ -103,7 +104,7 @@ def test_rollout_is_the_product_of_the_layers():
         rollout([*seen, (seen[0][0], seen[0][1][:, :9], Domain.line(9))])
 
 
-def test_inputs_of_operators_inside_any_model():
+def test_operators_inside_any_model_are_captured():
     inner = create_operator("softmax", 6, heads=2)
 
     class Wrapped(nn.Module):
@@ -125,7 +126,7 @@ def test_inputs_of_operators_inside_any_model():
         operator_inputs(nn.Linear(6, 6), u)
 
 
-def test_maps_that_cannot_be_are_refused():
+def test_unsupported_maps_are_refused():
     model = tiny()
     with pytest.raises(OptionError, match="did you mean 'rollout'"):
         image_maps(model, pictures(), method="rolout")
@@ -154,7 +155,7 @@ def test_areas_agree_with_scikit_learn():
     assert roc_auc(scores[:1], ~none).isnan().all()
 
 
-def test_measures_of_perfect_blind_and_wrong_maps():
+def test_measures_rank_perfect_uniform_and_wrong_maps():
     inside = torch.zeros(1, 4, 4, dtype=torch.bool)
     inside[0, 1:3, 1:3] = True
     perfect, flat, wrong = (
@@ -172,7 +173,7 @@ def test_measures_of_perfect_blind_and_wrong_maps():
     assert localisation(torch.zeros(1, 4, 4), inside)["mass"].isnan().all()
 
 
-def test_patches_of_an_object():
+def test_patches_of_an_object_follow_its_mask():
     masks = torch.zeros(3, 4, 4, dtype=torch.bool)
     masks[0, :2, :3] = True  # one whole patch, half of the next
     masks[1, 3, 3] = True  # a quarter of one
@@ -185,15 +186,16 @@ def test_patches_of_an_object():
 
 
 class Corner(nn.Module):
-    """Sure of class 0 by the brightness of the first patch alone."""
+    """A model whose class 0 depends only on the brightness of the first patch."""
 
     def forward(self, x):
         return torch.stack([x[:, 0, :3, :3].mean((1, 2)), torch.zeros(len(x))], 1)
 
 
-def test_removal_finds_what_a_model_uses():
+def test_removal_curves_reveal_the_decisive_patch():
     images = torch.full((2, 1, 12, 12), 8.0)
-    right, wrong = torch.zeros(2, 4, 4), torch.ones(2, 4, 4)
+    right = torch.zeros(2, 4, 4)
+    wrong = torch.ones(2, 4, 4)
     right[:, 0, 0], wrong[:, 0, 0] = 1.0, 0.0
     best = degradation(Corner(), images, right, steps=16)
     worst = degradation(Corner(), images, wrong, steps=16)
@@ -214,7 +216,7 @@ def test_removal_finds_what_a_model_uses():
     assert best.fractions.tolist() == [i / 16 for i in range(17)]
 
 
-def test_removal_refuses_what_does_not_fit():
+def test_removal_refuses_mismatched_arguments():
     with pytest.raises(ShapeError, match="do not fit images"):
         degradation(Corner(), torch.zeros(2, 1, 12, 12), torch.zeros(2, 5, 5))
     with pytest.raises(OptionError, match="1 or more"):
@@ -224,7 +226,7 @@ def test_removal_refuses_what_does_not_fit():
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
-def test_the_suite_serves_any_operator(operator):
+def test_the_suite_runs_for_any_operator(operator):
     boxes = torch.zeros(5, 12, 12, dtype=torch.bool)
     boxes[:4, 3:9, 3:9] = True
     found = attention_quality(tiny(operator), pictures(), boxes=boxes, masks=boxes, steps=4)
@@ -236,7 +238,7 @@ def test_the_suite_serves_any_operator(operator):
     assert json.loads(json.dumps(summary)) == summary
 
 
-def test_a_chain_of_negative_weights_is_left_out_by_name():
+def test_chains_of_negative_weights_are_skipped_by_name():
     model = tiny(operator_options={"activation": "gelu"})
     found = attention_quality(model, pictures(), steps=2)
     assert set(found.maps) == {"attention", "rollout"}
@@ -246,9 +248,10 @@ def test_a_chain_of_negative_weights_is_left_out_by_name():
 # --- alignment ------------------------------------------------------------------------------------
 
 
-def test_alignment_of_any_operator_is_against_its_own_limit():
+def test_alignment_is_measured_against_the_operators_limit():
     torch.manual_seed(2)
-    op, u = create_operator("infsa", 8, heads=2).double(), torch.rand(2, 9, 8, dtype=torch.float64)
+    op = create_operator("infsa", 8, heads=2).double()
+    u = torch.rand(2, 9, 8, dtype=torch.float64)
     weights = op.weights(u).detach()
     values, vectors = torch.linalg.eig(weights.mT)
     lead = vectors.gather(-1, values.abs().argmax(-1)[..., None, None].expand(2, 2, 9, 1))[
@@ -259,9 +262,10 @@ def test_alignment_of_any_operator_is_against_its_own_limit():
 
 
 @pytest.mark.parametrize("name", ["infsa", "linear_infsa"])
-def test_a_class_token_takes_no_part(name):
+def test_a_class_token_is_left_out_of_alignment(name):
     torch.manual_seed(3)
-    op, u = create_operator(name, 8, heads=2).double(), torch.rand(2, 9, 8, dtype=torch.float64)
+    op = create_operator(name, 8, heads=2).double()
+    u = torch.rand(2, 9, 8, dtype=torch.float64)
     patches = Domain.points(torch.rand(9, 2, dtype=torch.float64))
     both = Domain.join(
         Domain.points(torch.rand(1, 2, dtype=torch.float64)), patches, balance=(0.0, 1.0)
@@ -274,7 +278,7 @@ def test_a_class_token_takes_no_part(name):
     assert joined.cosine.min() > 0.9
 
 
-def test_alignment_of_a_whole_model():
+def test_alignment_of_a_model_covers_every_layer():
     model = tiny("linear_infsa")
     found = model_alignment(model, pictures())
     assert list(found) == ["body.blocks.0.operator", "body.blocks.1.operator"]
@@ -322,7 +326,7 @@ def test_the_report_shows_maps_curves_and_centrality(page):
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no chromium")
-def test_a_browser_draws_it(page, tmp_path):
+def test_the_page_renders_in_a_browser(page, tmp_path):
     found, console = open_page(page, tmp_path)
     assert found["pictures"] == found["drawn"] != "0"
     assert found["requests"] == "0"
@@ -330,7 +334,7 @@ def test_a_browser_draws_it(page, tmp_path):
     assert console == []
 
 
-def test_what_has_no_maps_says_why(monkeypatch):
+def test_the_report_says_why_maps_are_missing(monkeypatch):
     layer = Layer("layer 1", *tiny().trace(pictures())[0])
     line = Layer("layer 1", layer.operator, layer.u[:, 1:], Domain.line(16))
     size = pictures().shape[2:]
@@ -349,8 +353,8 @@ def test_without_quality_images_there_are_no_maps(tmp_path):
 
 
 @pytest.mark.parametrize("size", [56, 49], ids=["8 x 8", "7 x 7, the token on a patch"])
-def test_an_ordinary_class_token_is_told_from_the_patches(size):
-    """What it takes from the patches is the map; what it takes from itself is none of it."""
+def test_the_map_of_an_ordinary_class_token_excludes_itself(size):
+    """The map contains its weights on the patches, not the weight on itself."""
     torch.manual_seed(0)
     model = create_model("infvit_softmax_pico", encoder={"image_size": (size, size)}).eval()
     images = torch.rand(2, 1, size, size)
@@ -363,8 +367,8 @@ def test_an_ordinary_class_token_is_told_from_the_patches(size):
     assert image_maps(model, images, method="rollout").sum((1, 2)) == pytest.approx(1.0)
 
 
-def test_a_class_token_is_the_same_in_a_padded_batch():
-    """Of measure 0 and in every sample: whoever comes with it, its row is what is read."""
+def test_the_row_of_a_class_token_does_not_depend_on_padding():
+    """It has measure 0 and is part of every sample, whatever the batch."""
     torch.manual_seed(0)
     encoder = {"kind": "text", "vocabulary": 20, "max_length": 16}
     body = {"operator": "softmax", "dim": 8, "depth": 2, "heads": 2}

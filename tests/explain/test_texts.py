@@ -1,4 +1,4 @@
-"""The report of a model of texts: its steps, its maps over tokens, and its mistakes as tables."""
+"""Reports on models of texts: steps, maps over tokens, and tables of mistakes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def text_model(**options):
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    model, folder = text_model(), tmp_path_factory.mktemp("report")
+    model = text_model()
+    folder = tmp_path_factory.mktemp("report")
     with torch.no_grad():
         labels = 1 - model(NUMBERS).argmax(-1)
     labels[:2] = 1 - labels[:2]
@@ -56,7 +57,7 @@ def written(tmp_path_factory):
     return model, folder
 
 
-def test_examples_are_texts_beside_their_answers(written):
+def test_examples_are_texts_beside_their_predictions(written):
     _, folder = written
     page = (folder / "index.html").read_text(encoding="utf-8")
     assert "&lt;b&gt;one&lt;/b&gt;" in page
@@ -71,7 +72,7 @@ def test_examples_are_texts_beside_their_answers(written):
     )
 
 
-def test_maps_ask_real_tokens(written):
+def test_maps_have_queries_at_real_tokens(written):
     _, folder = written
     numbers = json.loads((folder / "numbers.json").read_text())
     queries = numbers["maps"]["layer 1"]["queries"]
@@ -80,7 +81,7 @@ def test_maps_ask_real_tokens(written):
     assert queries == sorted({0, length // 2, length - 1})
 
 
-def test_steps_are_those_of_the_trajectory(written):
+def test_steps_equal_the_trajectory(written):
     model, folder = written
     numbers = json.loads((folder / "numbers.json").read_text())["steps"]
     assert set(numbers) == {"2", "4", "8"}
@@ -96,7 +97,7 @@ def test_other_models_have_no_steps():
     assert evolution_section(tiny_model(), images, seed=0) == (None, {})
 
 
-def test_exact_recovery_is_shown_at_its_own_steps_only():
+def test_exact_recovery_is_shown_only_at_its_number_of_steps():
     section, numbers = evolution_section(text_model(norm="post", scheme="relaxed"), NUMBERS, seed=0)
     assert section is not None
     assert set(numbers) == {"2"}
@@ -128,7 +129,7 @@ def test_convolutional_stages_show_steps_without_kernels(tmp_path):
         (NUMBERS[:0], None, "at least one text"),
     ],
 )
-def test_texts_that_do_not_fit(numbers, texts, message, tmp_path):
+def test_mismatched_texts_are_refused(numbers, texts, message, tmp_path):
     with pytest.raises(ShapeError, match=message):
         report(text_model(), Samples(numbers, texts=texts), out_dir=tmp_path)
 
@@ -144,13 +145,13 @@ def test_without_texts_their_numbers_are_shown(tmp_path):
 
 
 def read_digits(texts):
-    """Words that are numbers, as they are."""
+    """Return token numbers from words that are numbers."""
     rows = [torch.tensor([int(word) for word in text.split()]) for text in texts]
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
 
 
 class Sees(torch.nn.Module):
-    """Says class 1 where a text has the word 7 or 8, and class 0 where it has neither."""
+    """A model that predicts class 1 for texts with the word 7 or 8, and class 0 otherwise."""
 
     def __init__(self):
         super().__init__()
@@ -165,14 +166,14 @@ class Sees(torch.nn.Module):
     ("text", "decisive"),
     [("1 2 7 3", {2}), ("1 7 8 2 3", {1, 2}), ("1 2 3 4 5 6 7 8 1 2 3 4", {6, 7})],
 )
-def test_a_word_that_decides_is_marked_even_beside_another_that_says_the_same(text, decisive):
+def test_decisive_words_are_marked_even_beside_another_one(text, decisive):
     found = word_support(Sees(), text, read_digits, called=1)
     largest = max(word.support for word in found)
     assert {i for i, word in enumerate(found) if abs(word.support) > 0.15 * largest} == decisive
     assert [word.text for word in found] == text.split()
 
 
-def test_supports_are_changes_of_the_log_odds():
+def test_the_support_of_a_word_is_its_change_of_the_log_odds():
     once = word_support(Sees(), "1 7 2", read_digits, called=1)[1]
     assert once.support == pytest.approx(6.0)  # from -3 without the word to 3
     assert once.without == pytest.approx(torch.sigmoid(torch.tensor(-3.0)).item())

@@ -1,4 +1,4 @@
-"""Position and content shares of kernels whose shares are known."""
+"""Position and content shares of kernels with known shares."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_a_position_kernel_has_share_one():
     assert result.pairs == 8 * 25
 
 
-def test_relative_size_of_the_variance():
+def test_the_relative_size_is_deviation_over_root_mean_square():
     """K = 3 + v, v standard normal: sd 1, root mean square √10."""
     op = KnownOperator(lambda x, y, u, v: 3 + v[..., 0])
     result = variance_share(op, torch.randn(400, 25, 1), GRID)
@@ -57,7 +57,7 @@ def test_a_mixed_kernel_has_the_share_of_its_parts(mix):
 
 
 def test_few_signals_do_not_bias_the_share():
-    """Mean over many draws of three signals; a plug-in variance would give the content kernel 1/3."""
+    """Averaged over draws of three signals; a plug-in variance would give the content kernel 1/3."""
     op = KnownOperator(lambda x, y, u, v: v[..., 0])
     draws = [variance_share(op, torch.randn(3, 25, 1), GRID, queries=2) for _ in range(200)]
     position = torch.stack([d.position[0] for d in draws]).mean()
@@ -65,7 +65,7 @@ def test_few_signals_do_not_bias_the_share():
     assert abs(float(position)) < 0.05 * float(content)
 
 
-def test_jackknife_error_is_the_spread_over_repetitions():
+def test_the_jackknife_error_matches_the_spread_over_repetitions():
     op = KnownOperator(lambda x, y, u, v: 2 * (x - y)[..., 0] + v[..., 0] * u[..., 0])
     draws = [variance_share(op, torch.randn(20, 25, 1), GRID, queries=5) for _ in range(60)]
     spread = torch.tensor([d.share for d in draws]).std()
@@ -73,10 +73,11 @@ def test_jackknife_error_is_the_spread_over_repetitions():
     assert 0.6 < typical / float(spread) < 1.7
 
 
-def test_agrees_with_the_law_of_total_variance_on_all_pairs():
-    """Plug-in variances with the same correction, from the dense kernel."""
+def test_shares_satisfy_the_law_of_total_variance():
+    """The reference has plug-in variances of the dense kernel, with the same correction."""
     op = create_operator("itnet", 8, heads=2, position_dim=2, width=8)
-    domain, u = Domain.grid(3, 3), torch.randn(50, 9, 8)
+    domain = Domain.grid(3, 3)
+    u = torch.randn(50, 9, 8)
     dense = (
         op.kernel_matrix(u, domain).detach().double().flatten(4).transpose(0, 1).flatten(2, 3)
     )  # (H, S, P, E)
@@ -91,7 +92,7 @@ def test_agrees_with_the_law_of_total_variance_on_all_pairs():
 
 
 @pytest.mark.parametrize("groups", [["query_position", "key_position"], ["query", "key"]])
-def test_itnet_ablations(groups):
+def test_shares_follow_the_groups_of_itnet(groups):
     op = create_operator("itnet", 8, heads=2, position_dim=2, width=16, groups=groups)
     share = variance_share(op, torch.randn(64, 16, 8), Domain.grid(4, 4), queries=16).share
     assert share == pytest.approx(1, abs=1e-6) if "key_position" in groups else abs(share) < 0.1
@@ -105,9 +106,9 @@ def test_a_constant_kernel_has_no_share():
     assert bool(result.head_share.isnan().all())
 
 
-def test_hidden_pairs_are_not_drawn():
-    """A causal domain: a kernel that differs only between past and future is constant on what is
-    seen.
+def test_hidden_pairs_are_not_sampled():
+    """On a causal domain, a kernel that differs only between past and future is constant on the
+    visible pairs.
     """
     op = KnownOperator(lambda x, y, u, v: (y[..., 0] > x[..., 0]).float() + 1)
     line = Domain.line(10, causal=True)
@@ -117,7 +118,7 @@ def test_hidden_pairs_are_not_drawn():
     ).share == pytest.approx(1)
 
 
-def test_errors():
+def test_wrong_arguments_are_refused():
     with pytest.raises(ShapeError, match="at least 3"):
         variance_share(CONTENT, torch.randn(2, 25, 1), GRID)
     with pytest.raises(DomainError, match="share"):

@@ -1,4 +1,4 @@
-"""Maps of pretrained vision transformers: against the attentions that transformers itself gives."""
+"""Maps of pretrained vision transformers, against the attention weights of transformers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..tolerances import assert_close
 SIZES = {"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 16}
 SIZES |= {"intermediate_size": 24, "image_size": (28, 42), "patch_size": 7}
 ROWS, COLUMNS = 4, 6
-KINDS = {"Dinov2": 1, "ViT": 1, "DeiT": 2, "Dinov2WithRegisters": 5}  # points before the patches
+KINDS = {"Dinov2": 1, "ViT": 1, "DeiT": 2, "Dinov2WithRegisters": 5}  # tokens before the patches
 SQUARE = "Dinov2", "Dinov2WithRegisters"  # of transformers, at the size that they are built for
 
 
@@ -44,8 +44,8 @@ def pictures(count: int = 3, columns: int = COLUMNS) -> Tensor:
 
 
 class Plain(nn.Module):
-    """A vision transformer of torch's layers. It may read half of the patches, or one more point
-    behind them, or hide some; another convolution with a stride comes first, and is not its own.
+    """A vision transformer of torch's layers. It may read half of the patches, have one more token
+    behind them, or mask some. Another strided convolution precedes its patch embedding.
     """
 
     def __init__(self, windows: bool = False, after: bool = False, masked: bool = False):
@@ -70,9 +70,11 @@ class Plain(nn.Module):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_maps_are_made_of_the_model_s_own_attention(kind):
+def test_maps_equal_the_attention_of_transformers(kind):
     columns = ROWS if kind in SQUARE else COLUMNS
-    model, images, before = classifier(kind), pictures(columns=columns), KINDS[kind]
+    model = classifier(kind)
+    images = pictures(columns=columns)
+    before = KINDS[kind]
     with torch.no_grad():
         attentions = model(images, output_attentions=True).attentions
     means = [one.double().mean(1) for one in attentions]
@@ -90,8 +92,9 @@ def test_maps_are_made_of_the_model_s_own_attention(kind):
     assert image_maps(model, images, method="incoming").shape == (3, ROWS, columns)
 
 
-def test_a_layer_s_operator_answers_what_the_layer_does():
-    model, images = classifier("Dinov2WithRegisters"), pictures(columns=ROWS)
+def test_the_operator_of_a_layer_equals_the_layer():
+    model = classifier("Dinov2WithRegisters")
+    images = pictures(columns=ROWS)
     seen = Traced(model).trace(images)
     assert len(seen) == 2
     for operator, u, domain in seen:
@@ -104,8 +107,9 @@ def test_a_layer_s_operator_answers_what_the_layer_does():
         assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
 
 
-def test_quality_is_that_of_the_maps():
-    model, images = classifier("ViT"), pictures(5)
+def test_quality_is_measured_on_the_maps():
+    model = classifier("ViT")
+    images = pictures(5)
     masks = torch.zeros(5, 28, 42, dtype=torch.bool)
     masks[:, 7:21, 7:28] = True
     found = attention_quality(model, images, masks=masks, steps=3)
@@ -121,9 +125,10 @@ def test_quality_is_that_of_the_maps():
     assert_close(curve[:, -1:].float(), expected)
 
 
-def test_torch_s_own_layers_and_what_stays_as_it_was():
+def test_torchs_layers_have_maps_and_are_not_changed():
     torch.manual_seed(0)
-    model, images = Plain().train(), pictures()
+    model = Plain().train()
+    images = pictures()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     assert image_maps(model, images).shape == (3, ROWS, COLUMNS)
     assert model.training
@@ -133,7 +138,7 @@ def test_torch_s_own_layers_and_what_stays_as_it_was():
 
 @pytest.mark.skipif(importlib.util.find_spec("timm") is None, reason="timm is not installed")
 @pytest.mark.parametrize("registers", [0, 4])
-def test_maps_of_timm_are_made_of_its_own_attention(registers):
+def test_maps_equal_the_attention_of_timm(registers):
     from evidence.unification.attention import timm_layers
 
     timm_layers()
@@ -142,10 +147,12 @@ def test_maps_of_timm_are_made_of_its_own_attention(registers):
     torch.manual_seed(0)
     sizes = {"embed_dim": 16, "depth": 2, "num_heads": 2, "num_classes": 3, "init_values": 1.0}
     size = {"img_size": (7 * ROWS, 7 * COLUMNS), "patch_size": 7, "reg_tokens": registers}
-    model, images = VisionTransformer(**sizes, **size).eval(), pictures()
+    model = VisionTransformer(**sizes, **size).eval()
+    images = pictures()
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.3)
-    found, seen = image_maps(model, images), []
+    found = image_maps(model, images)
+    seen = []
     attention = model.blocks[-1].attn
     attention.fused_attn = False  # its weights are then what dropout reads
     attention.attn_drop.register_forward_hook(lambda _, given, __: seen.append(given[0]))
@@ -156,7 +163,7 @@ def test_maps_of_timm_are_made_of_its_own_attention(registers):
     assert_close(found, expected, dtype=torch.float32)
 
 
-def test_a_backbone_has_maps_but_nothing_to_remove(tmp_path):
+def test_a_backbone_has_maps_but_no_removal_curves(tmp_path):
     library = pytest.importorskip("transformers")
     model = library.CLIPVisionModel(library.CLIPVisionConfig(**SIZES | {"image_size": 28})).eval()
     images = pictures(columns=ROWS)
@@ -171,7 +178,7 @@ def test_a_backbone_has_maps_but_nothing_to_remove(tmp_path):
     assert "Removing patches" not in text
 
 
-def test_of_pictures_with_texts_the_vision_tower_is_looked_at(tmp_path, capsys):
+def test_models_of_pictures_and_texts_are_explained_by_their_vision_tower(tmp_path, capsys):
     library = pytest.importorskip("transformers")
     vision = SIZES | {"image_size": 28}
     texts = {k: v for k, v in SIZES.items() if k not in ("image_size", "patch_size")}
@@ -186,7 +193,7 @@ def test_of_pictures_with_texts_the_vision_tower_is_looked_at(tmp_path, capsys):
     assert numbers["attention"]["skipped"] == {}
 
 
-def test_what_has_no_maps_is_refused():
+def test_models_without_maps_are_refused():
     with pytest.raises(OptionError, match="Linear has no layer of attention that as_operator"):
         image_maps(nn.Linear(2, 2), torch.zeros(1, 2))
     for model, message in (
@@ -206,8 +213,8 @@ def test_what_has_no_maps_is_refused():
         image_maps(model, pictures())
 
 
-def test_a_converted_model_is_not_taken_for_what_it_was():
-    """Its layers attend linearly: maps of their softmax would be of another model."""
+def test_a_converted_model_is_refused():
+    """Maps of softmax would belong to another model."""
     from fredholm import linearize
 
     model = linearize(classifier("ViT"), "luna").model
@@ -215,8 +222,9 @@ def test_a_converted_model_is_not_taken_for_what_it_was():
         image_maps(model, pictures())
 
 
-def test_points_before_a_picture():
-    grid, middle = Domain.grid(2, 3), torch.full((1, 2), 0.5)
+def test_tokens_before_the_patches_are_counted():
+    grid = Domain.grid(2, 3)
+    middle = torch.full((1, 2), 0.5)
     for count in (1, 2, 5):
         domain = Domain.join(Domain.points(middle.expand(count, 2)), grid)
         found = image_grid(domain)
@@ -228,7 +236,7 @@ def test_points_before_a_picture():
     assert class_token(apart) is None
 
 
-def test_a_folder_of_transformers_from_the_command_line(tmp_path, capsys):
+def test_the_command_line_explains_a_folder_of_transformers(tmp_path, capsys):
     folder, page = tmp_path / "vit", tmp_path / "page"
     classifier("ViT", image_size=28).save_pretrained(folder)
     facts = {"do_normalize": True, "image_mean": [0.5] * 3, "image_std": [0.25] * 3}
@@ -244,11 +252,11 @@ def test_a_folder_of_transformers_from_the_command_line(tmp_path, capsys):
     assert "Removing patches" in text
     numbers = json.loads((page / "numbers.json").read_text())
     assert numbers["attention"]["degradation"]["rollout"]["morf"]["n"] == 4
-    # Without --module a run's flags stay a run's.
+    # Without --module, flags of runs are refused.
     assert main(["explain", str(tmp_path), "--shape", "4,3,28,28"]) == 2
 
 
-def test_folders_of_other_models_are_sent_elsewhere(tmp_path, capsys):
+def test_folders_of_other_models_are_refused_with_advice(tmp_path, capsys):
     library = pytest.importorskip("transformers")
     sizes = {key: SIZES[key] for key in ("num_hidden_layers", "num_attention_heads", "hidden_size")}
     library.BertModel(library.BertConfig(vocab_size=9, **sizes)).save_pretrained(tmp_path / "bert")
@@ -275,7 +283,7 @@ def test_folders_of_other_models_are_sent_elsewhere(tmp_path, capsys):
         ({"size": 30, "crop_size": 24}, (24, 24)),
     ],
 )
-def test_the_size_that_pictures_are_cut_to(said, size, tmp_path):
+def test_the_crop_size_is_read_from_the_processor(said, size, tmp_path):
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(said))
     facts = picture_scale(tmp_path)
     assert facts.get("picture_size") == size
@@ -292,7 +300,7 @@ def test_both_files_of_a_processor_are_read(tmp_path):
     assert picture_scale(tmp_path) == {"picture_size": (24, 24), "mean": [0.1], "std": [0.2]}
 
 
-def test_attention_inside_attention_is_taken_once():
+def test_nested_attention_is_captured_once():
     model = classifier("Dinov2")
     assert Traced(model).paths == [f"dinov2.encoder.layer.{i}.attention" for i in (0, 1)]
     assert as_operator(model.dinov2.encoder.layer[0].attention).has_weights

@@ -7,6 +7,6 @@ import pytest
 from fredholm.lab.report.page import words
 
 
-def test_a_macro_that_no_template_has_is_named():
+def test_an_unknown_macro_is_named():
     with pytest.raises(LookupError, match=r"expected a macro of run\.html, .* got 'no_such_text'"):
         words("no_such_text", count=1)

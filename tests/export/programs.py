@@ -166,7 +166,9 @@ def drawn(logits: Any, number: int) -> int:
 def generated_by_model(model: Any, prompt: torch.Tensor) -> tuple[list[int], list[torch.Tensor]]:
     """Return tokens drawn one after the other, and the logits that each was drawn by."""
     logits, state = model.prefill(prompt, model.init_state(PROMPT + NEW))
-    last, tokens, answers = logits[:, -1], [], []
+    last = logits[:, -1]
+    tokens = []
+    answers = []
     for _ in range(NEW):
         tokens.append(drawn(last, len(tokens)))
         answers.append(last)
@@ -179,7 +181,9 @@ def generated_by_programs(
 ) -> tuple[list[int], list[torch.Tensor]]:
     """Return the same of the two ONNX programs, whose states go from call to call."""
     logits, *state = first({INPUT: prompt.numpy()})
-    last, tokens, answers = logits[:, -1], [], []
+    last = logits[:, -1]
+    tokens = []
+    answers = []
     for seen in range(PROMPT, PROMPT + NEW):
         tokens.append(drawn(last, len(tokens)))
         answers.append(torch.from_numpy(last))

@@ -31,7 +31,7 @@ def scripts_of_the_page() -> list[str]:
 
 
 def script_of_the_page(word: str) -> str:
-    """Return the script of the page that runs a program and has the word in it."""
+    """Return the script of the page that runs a program and contains the word."""
     scripts = [text for text in scripts_of_the_page() if "InferenceSession" in text]
     (script,) = [text for text in scripts if word in text]
     assert "fredholm" not in script
@@ -40,7 +40,7 @@ def script_of_the_page(word: str) -> str:
 
 @pytest.fixture(scope="module")
 def workshop(tmp_path_factory):
-    """A folder with one small run."""
+    """Create a folder with one small run."""
     folder = tmp_path_factory.mktemp("export")
     run("-m", "fredholm", "train", "digits", *SMALL, "--name", "first", cwd=folder)
     return folder
@@ -48,7 +48,7 @@ def workshop(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.compile
-def test_the_script_of_the_page_classifies_as_the_run_does(workshop):
+def test_the_documented_script_classifies_as_the_run(workshop):
     pytest.importorskip("onnxruntime")
     from PIL import Image
 
@@ -72,7 +72,7 @@ def test_the_script_of_the_page_classifies_as_the_run_does(workshop):
 @pytest.mark.slow
 @pytest.mark.compile
 @pytest.mark.parametrize("label", ["price", "sold"])
-def test_the_script_for_tables_answers_as_the_run_does(label, workshop):
+def test_the_documented_script_for_tables_predicts_as_the_run(label, workshop):
     pytest.importorskip("onnxruntime")
     write_flats(workshop / "flats.csv", rows=60)
     short = ["training.epochs=2", "schedule.warmup_epochs=1"]
@@ -92,7 +92,7 @@ def test_the_script_for_tables_answers_as_the_run_does(label, workshop):
             assert float(line) == pytest.approx(answer["value"], rel=1e-4)
 
 
-def test_the_tokenizer_of_the_page_is_that_of_every_vocabulary():
+def test_the_documented_tokenizer_equals_every_vocabulary():
     pytest.importorskip("tokenizers")
     texts = ["The king said, walk.", "He walked and she WALKS in Émile's walk way"] * 3
     vocabularies = [
@@ -107,7 +107,7 @@ def test_the_tokenizer_of_the_page_is_that_of_every_vocabulary():
     # Known, unknown and foreign words, and one that is too long to be cut.
     for text in (*texts, "the walker talks: «ж» 🙂", "walk" * 25, "walk" * 26, ""):
         for vocabulary in vocabularies:
-            # As a program carries it.
+            # As stored in a program.
             facts = json.loads(json.dumps(vocabulary.to_dict()))
             assert names["encode"](text, **facts) == vocabulary.encode(text), (text, facts)
 
@@ -115,7 +115,7 @@ def test_the_tokenizer_of_the_page_is_that_of_every_vocabulary():
 @pytest.mark.slow
 @pytest.mark.compile
 @pytest.mark.timeout(600)
-def test_the_script_for_texts_writes_as_the_run_does(tmp_path):
+def test_the_documented_script_for_texts_generates_as_the_run(tmp_path):
     pytest.importorskip("onnxruntime")
     run("-m", "fredholm", "export", "pretrained:kjv-characters", "--steps", cwd=tmp_path)
     folder, prompt = "runs/pretrained-kjv-characters", "And God said"
@@ -132,7 +132,8 @@ def write_flats(path: Path, rows: int) -> None:
     draw = np.random.default_rng(rows)
     lines = ["city,area,price,sold"]
     for row in range(rows):
-        city, area = draw.choice(["Oslo", "Porto"]), f"{draw.normal(60, 20):.1f}"
+        city = draw.choice(["Oslo", "Porto"])
+        area = f"{draw.normal(60, 20):.1f}"
         if row % 5 == 0:
             area = ""
         if row % 5 == 1:
@@ -142,7 +143,7 @@ def write_flats(path: Path, rows: int) -> None:
 
 
 @pytest.mark.slow
-def test_an_unknown_format_is_one_line(workshop):
+def test_an_unknown_format_is_refused_in_one_line(workshop):
     command = [sys.executable, "-m", "fredholm", "export", "runs/first", "--to", "onxx"]
     done = subprocess.run(command, cwd=workshop, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2

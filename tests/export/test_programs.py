@@ -1,4 +1,4 @@
-"""Programs answer as their models do, at sizes that they were not traced at."""
+"""Exported programs equal their models, also at sizes that they were not traced at."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run(*arguments: str) -> str:
 
 @pytest.mark.compile
 @pytest.mark.parametrize("name", QUICK)
-def test_an_onnx_program_is_its_model(name):
+def test_an_onnx_program_equals_its_model(name):
     pytest.importorskip("onnxruntime")
     assert f"{name} (" in run("onnx", name)
 
@@ -35,7 +35,7 @@ def test_an_onnx_program_is_its_model(name):
 @pytest.mark.compile
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("half", [0, 1])
-def test_onnx_programs_of_all_operators_are_their_models(half):
+def test_onnx_programs_of_all_operators_equal_their_models(half):
     pytest.importorskip("onnxruntime")
     names = THOROUGH[half::2]
     assert run("onnx", *names).count(": ok") == len(names)
@@ -43,7 +43,7 @@ def test_onnx_programs_of_all_operators_are_their_models(half):
 
 @pytest.mark.compile
 @pytest.mark.parametrize("name", ["image-softmax", "graph-softmax"])
-def test_a_program_of_pytorch_is_its_model(name):
+def test_a_program_of_pytorch_equals_its_model(name):
     assert f"{name} (" in run("program", name)
 
 
@@ -53,14 +53,14 @@ def test_a_program_of_pytorch_is_its_model(name):
 @pytest.mark.parametrize(
     "name", ["image-softmax", "graph-softmax", "ckcnn-image", "text-itnet_low_rank-causal"]
 )
-def test_a_package_of_native_code_is_its_model(name):
+def test_a_package_of_native_code_equals_its_model(name):
     assert f"{name} (" in run("aoti", name)
 
 
 @pytest.mark.slow
 @pytest.mark.compile
 @pytest.mark.timeout(900)
-def test_prefill_and_steps_are_the_whole_text():
+def test_exported_prefill_and_steps_equal_the_forward():
     pytest.importorskip("onnxruntime")
     assert run("steps", *DECODERS).count(": ok") == len(DECODERS)
 

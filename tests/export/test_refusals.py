@@ -1,4 +1,4 @@
-"""What has no program is refused by name, and leaves no file."""
+"""Unsupported exports are refused by name and leave no file."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def test_a_module_without_a_configuration_is_refused():
         signature_of(torch.nn.Linear(2, 2))
 
 
-def test_an_axis_that_the_inputs_lack_is_refused(model):
+def test_an_axis_beyond_the_inputs_is_refused(model):
     with pytest.raises(OptionError, match="expected names among height, width, got length"):
         signature_of(model, fixed=["length"])
 
 
-def test_a_missing_runtime_is_named_before_anything_is_traced(model, tmp_path, monkeypatch):
+def test_a_missing_runtime_is_named_before_tracing(model, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(MissingExtraError, match=r"fredholm\[onnx\]"):
         export_onnx(model, tmp_path / "model.onnx")
@@ -66,7 +66,7 @@ def test_an_unknown_format_is_named_with_the_known_ones(tmp_path):
         export_run(tmp_path, "onxx")
 
 
-def test_another_answer_is_refused(model):
+def test_a_program_with_another_output_is_refused(model):
     anything = torch.export.export(torch.nn.Identity(), (torch.zeros(1),))
     program = Program(model, signature_of(model), anything)
     for weight in model.head.parameters():
@@ -81,7 +81,7 @@ def test_another_answer_is_refused(model):
 
 
 class Rounded(torch.nn.Module):
-    """A model whose float32 answers are off by a known share, with the configuration of another."""
+    """A model whose float32 outputs have a known relative error, with another's configuration."""
 
     def __init__(self, model: torch.nn.Module, share: float):
         super().__init__()
@@ -99,16 +99,15 @@ class Rounded(torch.nn.Module):
 @pytest.mark.parametrize(
     ("rounding", "error", "allowed"),
     [
-        # Exact models are held to the tolerance, inexact ones to their own rounding up to a limit.
+        # The tolerance of exact models is fixed; that of others is their rounding error,
+        # up to a limit.
         (0.0, 2e-5, "1e-05"),
         (1e-4, 2e-5, None),
         (1e-4, 2e-4, "1e-04"),
         (1e-2, 2e-3, "1e-03"),
     ],
 )
-def test_a_program_is_as_near_to_its_model_as_the_model_to_exact_numbers(
-    model, rounding, error, allowed
-):
+def test_the_tolerance_follows_the_models_own_rounding(model, rounding, error, allowed):
     anything = torch.export.export(torch.nn.Identity(), (torch.zeros(1),))
     rounded = Rounded(model, rounding)
     program = Program(rounded, signature_of(model), anything)
@@ -119,7 +118,7 @@ def test_a_program_is_as_near_to_its_model_as_the_model_to_exact_numbers(
         program.check(lambda inputs: rounded(inputs) * (1 + error), "program")
 
 
-def test_a_model_that_has_no_double_precision_is_held_to_the_tolerance(model):
+def test_models_without_float64_use_the_fixed_tolerance(model):
     class Single(Rounded):
         def forward(self, inputs):
             assert self.weight.dtype == torch.float32
@@ -132,7 +131,7 @@ def test_a_model_that_has_no_double_precision_is_held_to_the_tolerance(model):
         program.check(lambda inputs: single(inputs) * (1 + 2e-5), "program")
 
 
-def test_torchs_warning_about_its_own_code_is_hidden():
+def test_deprecation_warnings_inside_torch_are_hidden():
     with warnings.catch_warnings():
         warnings.simplefilter("error", FutureWarning)
         with without_torchs_warning():
@@ -140,7 +139,7 @@ def test_torchs_warning_about_its_own_code_is_hidden():
             program.run_decompositions({})
 
 
-def test_programs_are_traced_at_sizes_unlike_the_models(model):
+def test_tracing_uses_sizes_that_differ_from_the_models(model):
     signature = signature_of(model)
     traced = signature.traced_sizes()
     counts = [traced.batch, *(size // 4 for size in traced.extents)]
@@ -150,8 +149,8 @@ def test_programs_are_traced_at_sizes_unlike_the_models(model):
     assert all(size % 4 == 0 for sizes in signature.checked_sizes() for size in sizes.extents)
 
 
-def test_texts_are_traced_and_checked_beyond_one_block_of_points():
-    """A compiler takes the block of a point for a constant where the traced text has one block."""
+def test_texts_are_traced_and_checked_over_several_blocks():
+    """A compiler would treat the block of a point as constant if the traced text had one block."""
     text = {"kind": "text", "vocabulary": 9, "max_length": 64}
     signature = signature_of(create_model("itnet_nano", encoder=text))
     lengths = [sizes.extents[0] for sizes in signature.checked_sizes()]
@@ -160,7 +159,7 @@ def test_texts_are_traced_and_checked_beyond_one_block_of_points():
     assert lengths[2] > 2 * 64
 
 
-def test_sizes_stay_below_the_longest_text():
+def test_traced_sizes_stay_below_the_longest_text():
     text = {"kind": "text", "vocabulary": 9, "max_length": 12, "positions": "learned"}
     signature = signature_of(create_model("itnet_nano", encoder=text))
     assert [sizes.extents for sizes in signature.checked_sizes()][-1] == (12,)
@@ -168,7 +167,7 @@ def test_sizes_stay_below_the_longest_text():
 
 
 @pytest.mark.parametrize("kind", ["text", "sequence"])
-def test_made_up_inputs_have_padding(kind):
+def test_generated_inputs_have_padding(kind):
     options = {"text": {"vocabulary": 9}, "sequence": {"channels": 2}}
     signature = signature_of(create_model("itnet_nano", encoder={"kind": kind} | options[kind]))
     inputs = signature.example(signature.traced_sizes())
@@ -176,7 +175,7 @@ def test_made_up_inputs_have_padding(kind):
     assert padded.nonzero().tolist() == [[inputs.shape[0] - 1, inputs.shape[1] - 1]]
 
 
-def test_signatures_are_values(model):
+def test_signatures_compare_by_value(model):
     assert signature_of(model) == signature_of(model)
     assert isinstance(signature_of(model), Signature)
 
@@ -192,7 +191,7 @@ GRAPH = {"kind": "graph", "channels": 3, "eigenvectors": 4}
 PAIR = {"kind": "multimodal", "vocabulary": 9, "max_length": 16}
 
 
-def test_the_edges_and_places_of_a_graph_are_inputs():
+def test_edges_and_positions_of_a_graph_are_inputs():
     signature = signature_of(create_model("itnet_nano", encoder=GRAPH))
     assert signature.shape == {
         "edges": ("batch", "nodes", "nodes"),
@@ -209,7 +208,7 @@ def test_the_edges_and_places_of_a_graph_are_inputs():
     assert (~tensors["valid"]).nonzero().tolist() == [[n - 1 for n in tensors["valid"].shape]]
 
 
-def test_a_picture_and_its_text_are_inputs_of_their_own():
+def test_a_picture_and_its_text_are_separate_inputs():
     joint = signature_of(create_model("itnet_nano", encoder=PAIR))
     assert joint.shape == {
         "image": ("batch", 1, "height", "width"),
@@ -217,14 +216,14 @@ def test_a_picture_and_its_text_are_inputs_of_their_own():
     }
     views = signature_of(create_model("itnet_nano", encoder=PAIR | {"views": 2}))
     assert views.shape["image"] == ("batch", 2, 1, "height", "width")
-    # Two streams are cut where the picture ends, so that its size is that of training.
+    # Two streams are cut at the end of the picture, so its size is that of training.
     body = {"kind": "two_streams", "operator": "softmax"}
     streams = signature_of(create_model("itnet_nano", encoder=PAIR, body=body))
     assert streams.shape["image"] == ("batch", 1, 28, 28)
     assert streams.shape["tokens"] == ("batch", "length")
 
 
-def test_an_encoder_that_lists_no_tensors_is_refused_by_name(monkeypatch):
+def test_an_encoder_without_listed_tensors_is_refused(monkeypatch):
     class Silent(EncoderConfig):
         kind = "silent"
         one_tensor = False
@@ -237,11 +236,11 @@ def test_an_encoder_that_lists_no_tensors_is_refused_by_name(monkeypatch):
 
 
 class Elsewhere(Exception):
-    """Raised in the place of tracing."""
+    """Raised instead of tracing."""
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_made_up_inputs_are_on_the_models_device(several, monkeypatch):
+def test_generated_inputs_are_on_the_models_device(several, monkeypatch):
     """The meta device stands for an accelerator, and nothing is computed there."""
     options = {"body": {"operator": "softmax"}}
     if several:
@@ -266,7 +265,7 @@ def test_made_up_inputs_are_on_the_models_device(several, monkeypatch):
     assert len(seen) == 2 * len(signature_of(model).names)
 
 
-def test_a_decoders_made_up_texts_are_on_its_device():
+def test_generated_texts_are_on_the_decoders_device():
     encoder = {"kind": "text", "vocabulary": 9, "max_length": 64, "causal": True}
     model = create_model("itnet_nano", encoder=encoder, body={"operator": "softmax"})
     assert decoder._texts(model.to("meta"), 2, 3).device.type == "meta"
@@ -277,9 +276,7 @@ def never(*_: object, **__: object) -> None:
 
 
 @pytest.mark.parametrize("export", [export_onnx, export_package, export_program])
-def test_a_file_that_cannot_be_written_is_named_before_anything_is_traced(
-    export, model, tmp_path, monkeypatch
-):
+def test_an_unwritable_file_is_named_before_tracing(export, model, tmp_path, monkeypatch):
     pytest.importorskip("onnxruntime")
     monkeypatch.setattr("torch.export.export", never)
     with pytest.raises(StorageError, match=r"missing: No such file or directory; make the folder"):
@@ -291,7 +288,7 @@ def test_a_file_that_cannot_be_written_is_named_before_anything_is_traced(
         export(model, tmp_path)
 
 
-def test_old_operators_of_onnx_are_refused_before_anything_is_traced(model, tmp_path, monkeypatch):
+def test_old_operator_sets_of_onnx_are_refused_before_tracing(model, tmp_path, monkeypatch):
     pytest.importorskip("onnxruntime")
     monkeypatch.setattr("torch.export.export", never)
     with pytest.raises(OptionError, match="opset: expected 18 or more, got 11"):
@@ -322,7 +319,7 @@ def test_an_op_without_a_plain_form_is_named():
 
 @pytest.fixture
 def traced(model, monkeypatch):
-    """Every export of a model is that of another, small program, which is not compared."""
+    """Replace every export by that of a small program, without comparison."""
     program = torch.export.export(torch.nn.Identity(), (torch.zeros(1),))
     found = Program(model, signature_of(model), program)
     monkeypatch.setattr("fredholm.export.program.trace", lambda *_, **__: found)
@@ -330,7 +327,7 @@ def traced(model, monkeypatch):
     return found
 
 
-def test_a_full_disk_leaves_the_old_file(traced, tmp_path, monkeypatch):
+def test_a_full_disk_keeps_the_old_file(traced, tmp_path, monkeypatch):
     path = tmp_path / "model.pt2"
     path.write_text("old")
 
@@ -379,14 +376,14 @@ def test_a_compiler_that_fails_is_named_and_leaves_no_file(traced, tmp_path, mon
     assert list(tmp_path.iterdir()) == []
 
 
-def test_operators_of_onnx_that_nobody_writes_are_refused():
+def test_unsupported_operator_sets_of_onnx_are_refused():
     pytest.importorskip("onnxruntime")
     exported = torch.export.export(torch.nn.ReLU(), (torch.zeros(3),))
     with pytest.raises(ExportError, match=r"ONNX's operators of version 99, got \d+, beyond which"):
         converted(exported, ["inputs"], ["outputs"], {}, 99)
 
 
-def test_code_of_a_runs_own_is_not_executed(tmp_path):
+def test_untrusted_code_of_a_run_is_not_executed(tmp_path):
     recipe = tmp_path / "run" / "recipe.yaml"
     recipe.parent.mkdir()
     (tmp_path / "own.py").write_text("raise AssertionError('executed')")
@@ -399,7 +396,7 @@ def test_code_of_a_runs_own_is_not_executed(tmp_path):
             export(tmp_path / "run", "onnx")
 
 
-def test_the_last_of_two_exports_to_one_file_is_whole(traced, tmp_path):
+def test_two_exports_to_one_file_leave_a_complete_program(traced, tmp_path):
     path = tmp_path / "model.pt2"
     for name in ("first", "second"):
         export_program(traced.model, path, metadata={"name": name})
@@ -409,7 +406,7 @@ def test_the_last_of_two_exports_to_one_file_is_whole(traced, tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_clouds_and_stages_are_traced_at_sizes_that_leave_enough():
+def test_clouds_and_stages_are_traced_at_sufficient_sizes():
     cloud = {"kind": "points", "neighbours": 16}
     signature = signature_of(create_model("itnet_nano", encoder=cloud))
     assert min(size for sizes in signature.checked_sizes() for size in sizes.extents) == 16

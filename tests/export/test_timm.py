@@ -1,4 +1,4 @@
-"""The library's models of pictures in timm's registry."""
+"""Image models of the library in timm's registry."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_every_preset_of_pictures_is_registered():
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_the_parts_are_the_whole(name):
+def test_features_and_head_equal_the_model(name):
     channels, side = SMALL[name]
     model = make(name)
     torch.manual_seed(0)
@@ -52,7 +52,7 @@ def test_the_parts_are_the_whole(name):
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_intermediate_features_are_those_of_the_blocks(name):
+def test_intermediate_features_equal_the_blocks(name):
     channels, side = SMALL[name]
     model = make(name)
     x = torch.rand(2, channels, side, side)
@@ -73,7 +73,7 @@ def test_intermediate_features_are_those_of_the_blocks(name):
         model.forward_intermediates(x, output_fmt="NHWC")
 
 
-def test_features_only_gives_maps():
+def test_features_only_returns_maps():
     model = timm.create_model("infvit_linear_pico", features_only=True, out_indices=(0, 3))
     maps = model(torch.rand(1, 1, 56, 56))
     assert model.feature_info.channels() == [64, 64]
@@ -93,7 +93,7 @@ def test_options_of_timm_change_the_model():
     assert points(torch.rand(2, 1, 28, 28)).shape == (2, 49, points.num_features)
 
 
-def test_a_classifier_is_reset():
+def test_the_classifier_can_be_reset():
     model = make("infvit_softmax_pico")
     x = torch.rand(2, 1, 56, 56)
     model.reset_classifier(3)
@@ -108,7 +108,7 @@ def test_a_classifier_is_reset():
 
 
 @pytest.mark.parametrize("name", ["itnet_nano", "itnet_nano.digits"])
-def test_weights_that_come_with_the_package(name):
+def test_weights_of_the_package_load(name):
     model = timm.create_model(name, pretrained=True).eval()
     expected = create_model("itnet_nano", pretrained="digits")
     x = torch.rand(2, 1, 8, 8)

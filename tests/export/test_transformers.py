@@ -1,4 +1,4 @@
-"""Models of the library under transformers' Auto classes and pipelines."""
+"""Models of the library in transformers' Auto classes and pipelines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TEXT = {"kind": "text", "vocabulary": 9, "max_length": 12}
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory):
-    """A folder of transformers with the digits' weights."""
+    """Write a folder of transformers with the weights for digits."""
     folder = tmp_path_factory.mktemp("digits")
     model = create_model("itnet_nano", pretrained="digits")
     FredholmForImageClassification.from_fredholm(model).save_pretrained(folder)
@@ -40,7 +40,7 @@ def random_head(model):
     return model.eval()
 
 
-def test_a_saved_model_answers_as_it_did(digits):
+def test_a_saved_model_gives_the_same_output(digits):
     model = create_model("itnet_nano", pretrained="digits")
     loaded = AutoModelForImageClassification.from_pretrained(digits)
     assert isinstance(loaded, FredholmForImageClassification)
@@ -59,7 +59,7 @@ def test_a_saved_model_answers_as_it_did(digits):
         {"head": {"outputs": 2, "offset": [1.0, -3.0]}},
     ],
 )
-def test_nothing_is_lost_on_the_way_through_a_folder(parts, tmp_path):
+def test_configuration_and_weights_survive_a_folder(parts, tmp_path):
     model = random_head(create_model("itnet_nano", **parts))
     FredholmForImageClassification.from_fredholm(model).save_pretrained(tmp_path)
     loaded = AutoModelForImageClassification.from_pretrained(tmp_path)
@@ -81,7 +81,7 @@ def test_a_pipeline_classifies_a_grey_picture(digits):
         assert best["score"] > 0.5
 
 
-def test_a_processor_reads_as_the_run_does(digits):
+def test_a_processor_preprocesses_as_the_run(digits):
     processor = AutoImageProcessor.from_pretrained(digits)
     assert isinstance(processor, FredholmImageProcessor)
     pixels = np.arange(64, dtype=np.uint8).reshape(8, 8)
@@ -93,11 +93,11 @@ def test_a_processor_reads_as_the_run_does(digits):
     assert processor([np.zeros((5, 9, 3), np.uint8)] * 2)["pixel_values"].shape == (2, 1, 8, 8)
 
 
-def test_another_number_of_labels_makes_another_head(digits):
+def test_another_number_of_labels_initialises_another_head(digits):
     loaded = AutoModelForImageClassification.from_pretrained(
         digits, num_labels=3, ignore_mismatched_sizes=True
     )
-    # The new head begins as a new model's does, with zeros; all else is as it was learned.
+    # The new head starts with zeros, as in a new model; all other weights are loaded.
     assert not loaded.model.head.weight.any()
     assert not loaded.model.head.bias.any()
     learned = AutoModelForImageClassification.from_pretrained(digits).model
@@ -105,13 +105,14 @@ def test_another_number_of_labels_makes_another_head(digits):
         if not name.startswith("head."):
             assert parameter.equal(learned.get_parameter(name)), name
 
-    pictures, labels = torch.rand(2, 1, 8, 8), torch.tensor([0, 2])
+    pictures = torch.rand(2, 1, 8, 8)
+    labels = torch.tensor([0, 2])
     result = loaded(pictures, labels=labels)
     assert result.logits.shape == (2, 3)
     result.loss.backward()
 
 
-def test_a_text_pipeline_takes_any_tokenizer_whose_padding_is_0(tmp_path):
+def test_a_text_pipeline_accepts_tokenizers_with_padding_0(tmp_path):
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     words = {"[PAD]": 0, "[UNK]": 1, "good": 2, "bad": 3}
@@ -135,7 +136,7 @@ def test_a_text_pipeline_takes_any_tokenizer_whose_padding_is_0(tmp_path):
         assert found["LABEL_1"] == pytest.approx(float(expected[1]), abs=1e-5)
 
 
-def test_padding_of_a_mask_is_hidden():
+def test_an_attention_mask_hides_padding():
     model = random_head(create_model("itnet_nano", encoder=TEXT, head={"outputs": 2}))
     wrapped = FredholmForSequenceClassification.from_fredholm(model)
     numbers = torch.tensor([[3, 4, 5, 6]])

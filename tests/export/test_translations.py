@@ -1,4 +1,4 @@
-"""Operations that torch's exporter does not know, against torch, by ONNX Runtime."""
+"""Operations that torch's exporter lacks: ONNX Runtime against torch."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def in_onnx(function: Callable[..., Tensor], x: Tensor, y: Tensor) -> Tensor:
 
 @pytest.mark.compile
 @pytest.mark.parametrize("p", [0.0, 0.5, 1.0, 2.0, 3.0, math.inf])
-def test_distances_in_every_norm(p):
+def test_distances_of_every_norm_equal_torch(p):
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(2, 5, 3, generator=draw)
     y = torch.randn(2, 4, 3, generator=draw)
@@ -54,7 +54,7 @@ def test_distances_in_every_norm(p):
 @pytest.mark.parametrize(
     "options", [{}, {"right": True}, {"side": "right"}, {"side": "left", "out_int32": True}]
 )
-def test_places_among_boundaries(options):
+def test_searchsorted_equals_torch(options):
     boundaries = torch.tensor([[0.0, 1.0, 1.0, 3.0], [-1.0, 0.0, 2.0, 5.0]])
     x = torch.tensor([[1.0, -2.0, 9.0], [2.0, 0.5, 0.0]])
     expected = torch.searchsorted(boundaries, x, **options)

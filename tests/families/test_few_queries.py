@@ -1,4 +1,4 @@
-"""ITNet's kernel a few queries at a time, and at all pairs at once: what the definition gives."""
+"""ITNet's kernel for a few queries at a time, and for all pairs at once, equals the definition."""
 
 from __future__ import annotations
 
@@ -33,14 +33,16 @@ def operator(heads: int = 2, dim: int = 6, **options) -> ITNetOperator:
 
 
 def assert_definition(op: ITNetOperator, domain: Domain, batch: int, monkeypatch) -> None:
-    u, calls, pairs = torch.randn(batch, domain.size, op.dim, **DOUBLE), [], []
+    u = torch.randn(batch, domain.size, op.dim, **DOUBLE)
+    calls = []
+    pairs = []
     monkeypatch.setattr(form.Layers, "hidden", counted(form.Layers.hidden, calls))
     monkeypatch.setattr(few_points, "_hidden", counted(few_points._hidden, pairs))
     expected = op.dense(u, domain).detach()
     for largest, taken in ((0, calls), (1 << 30, pairs)):
         monkeypatch.setattr(columns, "LARGEST", largest)
         with torch.no_grad():
-            again = op(u, domain), op(u, domain)  # the second has what the domain keeps
+            again = op(u, domain), op(u, domain)  # the second reads the domain's cache
         assert len(taken) >= 2
         assert_close(again[0], expected)
         assert torch.equal(*again)
@@ -63,11 +65,11 @@ def blocks(request, monkeypatch):
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("batch", [1, 3])
-def test_on_a_line(batch, causal, blocks, monkeypatch):
+def test_lines_equal_the_definition(batch, causal, blocks, monkeypatch):
     assert_definition(operator(), Domain.line(9, causal=causal, **DOUBLE), batch, monkeypatch)
 
 
-def test_on_a_grid_with_padding(blocks, monkeypatch):
+def test_padded_grids_equal_the_definition(blocks, monkeypatch):
     valid = torch.ones(2, 12, dtype=torch.bool)
     valid[1, 7:] = False
     domain = Domain.grid(3, 4, **DOUBLE).replace(valid=valid)
@@ -75,7 +77,7 @@ def test_on_a_grid_with_padding(blocks, monkeypatch):
 
 
 @pytest.mark.parametrize("name", list(ablations()))
-def test_every_choice_of_groups(name, monkeypatch):
+def test_every_choice_of_groups_equals_the_definition(name, monkeypatch):
     op = operator(groups=ablations()[name])
     assert_definition(op, Domain.line(6, **DOUBLE), 2, monkeypatch)
 
@@ -85,33 +87,36 @@ def test_every_choice_of_groups(name, monkeypatch):
     [{"depth": 3}, {"output": "compact"}, {"activation": "tanh"}, {"heads": 1}],
     ids=lambda options: next(iter(options)),
 )
-def test_options(options, blocks, monkeypatch):
+def test_every_option_equals_the_definition(options, blocks, monkeypatch):
     assert_definition(operator(**options), Domain.line(7, **DOUBLE), 2, monkeypatch)
 
 
-def test_raw_coordinates(monkeypatch):
+def test_raw_coordinates_equal_the_definition(monkeypatch):
     torch.manual_seed(0)
     op = ITNetOperator(6, 2, width=5, frequencies=0).double()
     assert_definition(op, Domain.line(7, **DOUBLE), 1, monkeypatch)
 
 
 @pytest.mark.parametrize("largest", [0, 1 << 30])
-def test_half_precision_sums_in_single(largest, monkeypatch):
+def test_half_precision_accumulates_in_float32(largest, monkeypatch):
     monkeypatch.setattr(columns, "LARGEST", largest)
-    op, domain = operator().float(), Domain.line(9)
+    op = operator().float()
+    domain = Domain.line(9)
     u = torch.randn(2, 9, 6)
     with torch.no_grad():
-        expected, half = op(u, domain), op.bfloat16()(u.bfloat16(), domain)
+        expected = op(u, domain)
+        half = op.bfloat16()(u.bfloat16(), domain)
     assert half.dtype == torch.bfloat16
     assert_close(half.float(), expected, dtype=torch.bfloat16)
 
 
 @pytest.mark.parametrize("largest", [0, 1 << 30])
-def test_one_tensor_that_needs_a_gradient_is_enough(largest, monkeypatch):
+def test_each_leaf_alone_receives_its_gradient(largest, monkeypatch):
     """Each parameter of the kernel, masses or positions alone: two calls, then their gradient."""
     monkeypatch.setattr(columns, "LARGEST", largest)
     options = {"depth": 3, "learned_frequencies": True}
-    op, u = operator(**options).requires_grad_(False), torch.randn(2, 6, 6, **DOUBLE)
+    op = operator(**options).requires_grad_(False)
+    u = torch.randn(2, 6, 6, **DOUBLE)
     masses = torch.linspace(0.3, 1.2, 6, **DOUBLE)
     line = Domain.line(6, **DOUBLE).with_masses(masses)
     leaves = dict(op.kernel.named_parameters(), masses=masses, positions=line.positions)
@@ -125,8 +130,10 @@ def test_one_tensor_that_needs_a_gradient_is_enough(largest, monkeypatch):
         leaf.requires_grad_(False)
 
 
-def test_only_where_values_alone_are_wanted(monkeypatch):
-    op, domain, u = operator(), Domain.line(5, **DOUBLE), torch.randn(1, 5, 6, **DOUBLE)
+def test_the_form_for_few_queries_runs_only_without_gradients(monkeypatch):
+    op = operator()
+    domain = Domain.line(5, **DOUBLE)
+    u = torch.randn(1, 5, 6, **DOUBLE)
     monkeypatch.setattr(few_points, "_hidden", None)  # would be called
     assert op(u, domain).requires_grad
     with torch.no_grad(), FlopCounterMode(display=False):

@@ -1,4 +1,4 @@
-"""Every family's page to open first, the paper's formulas in plain einsums: the operators and the
+"""Each family's ``naive`` page has the paper's formulas in plain einsums; the operators and the
 evolution equal it in values and gradients.
 """
 
@@ -26,7 +26,7 @@ BATCH, N = 2, 6
 
 
 def spread(module: nn.Module) -> Any:
-    """Parameters far from where they start: no bias is zero, no matrix the identity."""
+    """Move parameters off their initial values: no bias is zero, no matrix the identity."""
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
@@ -38,8 +38,9 @@ def signal(dim: int) -> Tensor:
 
 
 def agree(module: nn.Module, page: Callable[[], Tensor], fast: Callable[[], Tensor], u: Tensor):
-    """Both in values, and in gradients of u and of every parameter; returns the values."""
-    actual, expected = fast(), page()
+    """Compare values, and gradients of u and of every parameter."""
+    actual = fast()
+    expected = page()
     assert_close(actual, expected)
     direction = torch.randn_like(expected)
     named = dict(module.named_parameters()) | {"u": u}
@@ -58,20 +59,20 @@ def uniform() -> Tensor:
 
 
 def past_mean() -> Tensor:
-    """Query i averages the points 0 to i."""
+    """Return weights by which query i averages the points 0 to i."""
     past = torch.ones(N, N, dtype=torch.float64).tril()
     return past / past.sum(1, keepdim=True)
 
 
 def weighted() -> tuple[Domain, Tensor]:
-    """A cloud in the plane whose points have different masses, and these."""
+    """Return a cloud in the plane, and the different masses of its points."""
     mass = torch.rand(N, dtype=torch.float64) + 0.2
     mass = mass / mass.sum()
     return Domain.points(torch.rand(N, 2, dtype=torch.float64), measure=mass), mass[None]
 
 
 def domains() -> dict[str, tuple[Domain, Tensor]]:
-    """With the measure each query integrates against, worked out by hand."""
+    """Return domains, each with the measure of its queries computed by hand."""
     line = Domain.line(N, causal=True, dtype=torch.float64)
     return {
         "grid": (Domain.grid(2, 3, dtype=torch.float64), uniform()),
@@ -81,14 +82,15 @@ def domains() -> dict[str, tuple[Domain, Tensor]]:
 
 
 @pytest.mark.parametrize("kind", ["grid", "cloud", "past"])
-def test_itnet(kind):
+def test_itnet_equals_its_page(kind):
     domain, measure = domains()[kind]
     op = spread(
         itnet.ITNetOperator(
             6, 2, position_dim=domain.dim, width=5, frequencies=3, sigma=1.0, out_dim=4
         )
     )
-    kernel, u = op.kernel, signal(6)
+    kernel = op.kernel
+    u = signal(6)
     page = lambda: itnet_page.itnet_naive(  # noqa: E731
         u,
         domain.positions,
@@ -104,14 +106,15 @@ def test_itnet(kind):
 
 
 @pytest.mark.parametrize("kind", ["grid", "cloud", "past"])
-def test_itnet_low_rank(kind):
+def test_low_rank_itnet_equals_its_page(kind):
     domain, measure = domains()[kind]
     op = spread(
         itnet.LowRankITNetOperator(
             6, 2, position_dim=domain.dim, rank=2, width=5, frequencies=3, sigma=1.0
         )
     )
-    kernel, u = op.kernel, signal(6)
+    kernel = op.kernel
+    u = signal(6)
 
     def factor(network) -> itnet_page.Network:
         return itnet_page.Network(network.weight1, network.bias1, network.weight2, network.bias2)
@@ -131,7 +134,7 @@ def test_itnet_low_rank(kind):
 
 
 @pytest.mark.parametrize("kind", ["training grid", "finer grid", "timestamps", "plane"])
-def test_ckconv(kind):
+def test_ckconv_equals_its_page(kind):
     past = torch.ones(N, N, dtype=torch.float64).tril()
     line = Domain.line(N, length=16, causal=True, measure="counting", dtype=torch.float64)
     times = torch.tensor([0.0, 0.03, 0.1, 0.4, 0.45, 0.9], dtype=torch.float64)
@@ -152,7 +155,8 @@ def test_ckconv(kind):
     )
     with torch.no_grad():
         op.kernel.network.omega.fill_(3.0)
-    kernel, u = op.kernel, signal(3)
+    kernel = op.kernel
+    u = signal(3)
 
     def page():
         return ckconv_page.ckconv_naive(
@@ -179,9 +183,10 @@ def projections(op) -> softmax_page.Projections:
 
 
 @pytest.mark.parametrize("kind", ["grid", "cloud", "past"])
-def test_softmax(kind):
+def test_softmax_attention_equals_its_page(kind):
     domain, measure = domains()[kind]
-    op, u = spread(SoftmaxAttention(6, 2)), signal(6)
+    op = spread(SoftmaxAttention(6, 2))
+    u = signal(6)
 
     def page():
         return softmax_page.softmax_attention_naive(
@@ -193,9 +198,10 @@ def test_softmax(kind):
 
 @pytest.mark.parametrize("kind", ["grid", "cloud", "past"])
 @pytest.mark.parametrize("name", ["elu", "softplus"])
-def test_linear_attention(kind, name):
+def test_linear_attention_equals_its_page(kind, name):
     domain, measure = domains()[kind]
-    op, u = spread(softmax.LinearAttention(6, 2, feature_map=name)), signal(6)
+    op = spread(softmax.LinearAttention(6, 2, feature_map=name))
+    u = signal(6)
 
     def page():
         return softmax_page.linear_attention_naive(
@@ -210,8 +216,8 @@ def test_linear_attention(kind, name):
 
 
 @pytest.mark.parametrize(("scheme", "steps"), [("relaxed", 2), ("lie", 2), ("lie", 5)])
-def test_continuous(scheme, steps):
-    """Two knots over T = 2: the paper's own step, and the sequential scheme at any Δt."""
+def test_the_continuous_transformer_equals_its_page(scheme, steps):
+    """Two knots over T = 2: the paper's step, and the sequential scheme at any Δt."""
     evolution = spread(Evolution([encoder_terms(6, 2, 7) for _ in range(2)], scheme=scheme))
     domain, mass = weighted()
     u = signal(6)
@@ -235,7 +241,8 @@ def test_continuous(scheme, steps):
         }
 
     def page():
-        v, dt = u, 2 / steps
+        v = u
+        dt = 2 / steps
         for n in range(steps):
             # A control is constant around its knot and read at the middle of the step.
             knot = evolution.knots[int((n + 0.5) * dt)]

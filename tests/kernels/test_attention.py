@@ -1,4 +1,4 @@
-"""Projections of attention kernels, rotary positions, and what softmax attention refuses."""
+"""Projections of attention kernels, rotary positions, and refusals of softmax attention."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def signal(n: int = N) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", [SoftmaxKernel, LinearAttentionKernel])
-def test_one_layer_or_three_are_the_same(kind):
+def test_a_packed_projection_equals_three_layers(kind):
     three = layers()
     packed = nn.Linear(DIM, 3 * DIM).double()
     with torch.no_grad():
@@ -52,8 +52,9 @@ def test_one_layer_or_three_are_the_same(kind):
         assert_close(one.dense(u, **call), many.dense(u, **call))
 
 
-def test_packed_projections_take_one_matrix_product(monkeypatch):
-    operator, calls = bind(SoftmaxKernel(DIM, HEADS, projections=nn.Linear(DIM, 3 * DIM))), []
+def test_packed_projections_need_one_matrix_product(monkeypatch):
+    operator = bind(SoftmaxKernel(DIM, HEADS, projections=nn.Linear(DIM, 3 * DIM)))
+    calls = []
 
     linear = nn.functional.linear
 
@@ -71,7 +72,7 @@ def test_packed_projections_take_one_matrix_product(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", [SoftmaxKernel, LinearAttentionKernel])
-def test_shared_keys_and_values_are_repeated_ones(kind):
+def test_shared_keys_and_values_equal_repeated_ones(kind):
     few = layers(key=4, value=6)
     many = layers(value=12)
     with torch.no_grad():
@@ -87,7 +88,7 @@ def test_shared_keys_and_values_are_repeated_ones(kind):
     assert_close(shared.kernel_matrix(u), whole.kernel_matrix(u))
 
 
-def test_transposed_linear_is_linear():
+def test_a_transposed_linear_layer_is_linear():
     layer, bias = nn.Parameter(torch.randn(DIM, 3)), nn.Parameter(torch.randn(3))
     u = torch.randn(2, DIM)
     assert_close(TransposedLinear(layer, bias)(u), u @ layer + bias)
@@ -98,7 +99,7 @@ def test_transposed_linear_is_linear():
     ]
 
 
-def test_each_packed_map_is_initialised_by_itself():
+def test_each_packed_map_is_initialised_separately():
     kernel = SoftmaxKernel(64, 2, projections=nn.Linear(64, 192))
     kernel.reset_parameters()
     bound = (6 / 128) ** 0.5
@@ -117,7 +118,7 @@ def test_each_packed_map_is_initialised_by_itself():
         (layers(key=4, value=5), "got keys of 4 features and values of 5"),
     ],
 )
-def test_widths_that_do_not_fit(projections, message):
+def test_projections_of_mismatched_widths_are_refused(projections, message):
     with pytest.raises(OptionError, match=message):
         SoftmaxKernel(DIM, HEADS, projections=projections)
 
@@ -126,7 +127,7 @@ def test_widths_that_do_not_fit(projections, message):
 
 
 @pytest.mark.parametrize(("p", "interleaved"), [(1, False), (1, True), (2, False), (2, True)])
-def test_rotary_sees_displacements_only(p, interleaved):
+def test_rotary_scores_depend_on_displacements_only(p, interleaved):
     turn = Rotary(8, position_dim=p, interleaved=interleaved, base=10.0)
     q, k = (torch.randn(2, HEADS, N, 10, dtype=torch.float64) for _ in range(2))
     x, y, shift = (torch.rand(n, N, p, dtype=torch.float64) * 9 for n in (1, 2, 2))
@@ -139,11 +140,9 @@ def test_rotary_sees_displacements_only(p, interleaved):
     assert_close(turn(torch.zeros_like(x), q), q)
 
 
-def test_rotary_turns_pairs_as_complex_numbers():
-    u, x = (
-        torch.randn(1, 1, 3, 6, dtype=torch.float64),
-        torch.rand(1, 3, 1, dtype=torch.float64) * 5,
-    )
+def test_rotary_rotates_pairs_as_complex_numbers():
+    u = torch.randn(1, 1, 3, 6, dtype=torch.float64)
+    x = torch.rand(1, 3, 1, dtype=torch.float64) * 5
     rate = torch.tensor([1.0, 100.0 ** (-1 / 3), 100.0 ** (-2 / 3)], dtype=torch.float64)
     spin = torch.polar(torch.ones(3, 3, dtype=torch.float64), x[0] * rate)
     neighbours = torch.view_as_complex(u.unflatten(-1, (3, 2)).contiguous()) * spin
@@ -154,8 +153,9 @@ def test_rotary_turns_pairs_as_complex_numbers():
     assert_close(Rotary(6, base=100.0)(x, u), torch.cat([halves.real, halves.imag], -1))
 
 
-def test_axes_of_a_grid_turn_their_own_features():
-    turn, u = Rotary(8, position_dim=2), torch.randn(1, 1, 1, 8)
+def test_each_axis_of_a_grid_rotates_its_own_features():
+    turn = Rotary(8, position_dim=2)
+    u = torch.randn(1, 1, 1, 8)
     moved = turn(torch.tensor([[[0.0, 2.0]]]), u)
     assert_close(moved[..., :4], u[..., :4])
     assert_close(moved[..., 4:], Rotary(4)(torch.tensor([[[2.0]]]), u[..., 4:]))
@@ -173,13 +173,14 @@ def test_axes_of_a_grid_turn_their_own_features():
         ),
     ],
 )
-def test_rotary_widths(make, message):
+def test_wrong_rotary_widths_are_refused(make, message):
     with pytest.raises(OptionError, match=message):
         make()
 
 
-def test_positions_of_rotary_get_gradients_and_default_to_indices():
-    operator, u = bind(SoftmaxKernel(DIM, HEADS, rotary=Rotary(2), causal=True)), signal()
+def test_rotary_positions_receive_gradients_and_default_to_indices():
+    operator = bind(SoftmaxKernel(DIM, HEADS, rotary=Rotary(2), causal=True))
+    u = signal()
     index = torch.arange(N, dtype=torch.float64)[:, None].requires_grad_()
     out = operator(u, Domain.points(index, causal=True))
     assert_close(operator(u), out)
@@ -194,8 +195,9 @@ def test_positions_of_rotary_get_gradients_and_default_to_indices():
 # --- what is refused ------------------------------------------------------------------------------
 
 
-def test_attention_that_looks_back_refuses_other_domains():
-    operator, u = bind(SoftmaxKernel(DIM, HEADS, causal=True)), signal()
+def test_causal_attention_refuses_domains_without_order():
+    operator = bind(SoftmaxKernel(DIM, HEADS, causal=True))
+    u = signal()
     assert operator.kernel.default_domain(N, device=u.device, dtype=u.dtype).causal
     for call in (lambda: operator(u, Domain.line(N)), lambda: operator.plan(Domain.line(N))):
         with pytest.raises(DomainError, match="causal=True"):
@@ -203,11 +205,9 @@ def test_attention_that_looks_back_refuses_other_domains():
 
 
 def test_active_dropout_is_refused_at_every_call():
-    operator, u, domain = (
-        bind(SoftmaxKernel(DIM, HEADS, dropout=0.1)),
-        signal(),
-        Domain.line(N, causal=True),
-    )
+    operator = bind(SoftmaxKernel(DIM, HEADS, dropout=0.1))
+    u = signal()
+    domain = Domain.line(N, causal=True)
     operator.train()
     for call in (
         lambda: operator(u),
@@ -251,7 +251,7 @@ CHANGES = [moved, replaced, another_layer, written, loaded, lambda kernel: kerne
 
 @pytest.mark.parametrize("change", [lambda kernel: None, *CHANGES])
 @pytest.mark.parametrize("name", ["softmax", "linear_attention"])
-def test_one_product_is_the_three_maps(name, change):
+def test_one_product_equals_the_three_maps(name, change):
     operator = create_operator(name, 8, heads=2)
     change(operator.kernel)
     operator.to(operator.kernel.query.weight.dtype)
@@ -263,7 +263,7 @@ def test_one_product_is_the_three_maps(name, change):
             assert_close(op(u), recorded)
 
 
-def test_parameters_side_by_side_are_each_its_own():
+def test_adjacent_parameters_are_read_together_only_under_no_grad():
     kernel = SoftmaxKernel(8, 2)
     assert read_together(kernel._aligned, kernel._modules) is None  # gradients are recorded
     with torch.no_grad():
@@ -280,7 +280,7 @@ def test_parameters_side_by_side_are_each_its_own():
 
 
 class Added(nn.Module):
-    """A layer around another, as PEFT puts it."""
+    """A layer that wraps another, as PEFT's do."""
 
     def __init__(self, base_layer):
         super().__init__()
@@ -312,8 +312,9 @@ OTHERS = {
 
 @pytest.mark.parametrize("other", OTHERS)
 @pytest.mark.parametrize("name", ["softmax", "luna", "linear_infsa"])
-def test_layers_that_would_not_run_in_the_place_of_a_map_are_refused(name, other):
-    operator, u = create_operator(name, DIM, 2), torch.randn(1, N, DIM)
+def test_replacing_a_map_by_a_layer_that_would_not_run_is_refused(name, other):
+    operator = create_operator(name, DIM, 2)
+    u = torch.randn(1, N, DIM)
     operator.kernel.query = OTHERS[other](operator.kernel.query)
     for context in (torch.enable_grad, torch.no_grad):
         with context(), pytest.raises(OptionError, match=r"query: .*whose forward would not"):
@@ -321,16 +322,19 @@ def test_layers_that_would_not_run_in_the_place_of_a_map_are_refused(name, other
 
 
 @pytest.mark.parametrize("other", ["around", "quantised"])
-def test_layers_in_the_place_of_the_projection_run(other):
-    operator, u = create_operator("softmax", DIM, 2), torch.randn(1, N, DIM)
-    before, operator.projection = operator(u), OTHERS[other](operator.projection)
+def test_layers_that_replace_the_projection_run(other):
+    operator = create_operator("softmax", DIM, 2)
+    u = torch.randn(1, N, DIM)
+    before = operator(u)
+    operator.projection = OTHERS[other](operator.projection)
     operator.projection.forward = torch.zeros_like
     assert before.any()
     assert not operator(u).any()
 
 
-def test_pruned_and_parametrised_maps_are_what_their_layers_give():
-    operator, u = create_operator("softmax", DIM, 2), torch.randn(1, N, DIM)
+def test_pruned_and_parametrised_maps_equal_their_layers():
+    operator = create_operator("softmax", DIM, 2)
+    u = torch.randn(1, N, DIM)
     prune.random_unstructured(operator.kernel.query, "weight", 0.5)
     parametrizations.weight_norm(operator.kernel.key)
     descent = torch.optim.SGD(operator.parameters(), lr=0.1)
@@ -353,8 +357,8 @@ SIDE_BY_SIDE = {"softmax": {}, "luna": {}, "itnet_low_rank": {"width": 5, "frequ
 
 
 @pytest.mark.parametrize("name", SIDE_BY_SIDE)
-def test_parameters_side_by_side_have_storages_of_their_own(name, tmp_path):
-    """What writes checkpoints takes tensors of one storage for duplicates, and keeps one."""
+def test_adjacent_parameters_have_separate_storages(name, tmp_path):
+    """Writers of checkpoints take tensors of one storage for duplicates and save only one."""
     operator, other = (create_operator(name, 8, 2, **SIDE_BY_SIDE[name]) for _ in range(2))
     state = operator.state_dict()
     sizes = [(x.untyped_storage().nbytes(), x.storage_offset()) for x in state.values()]
@@ -372,14 +376,15 @@ def test_parameters_side_by_side_have_storages_of_their_own(name, tmp_path):
 
 @pytest.mark.parametrize("name", SIDE_BY_SIDE)
 def test_shared_parameters_stay_shared(name):
-    operator, u = create_operator(name, 8, 2, **SIDE_BY_SIDE[name]), torch.randn(1, 5, 8)
+    operator = create_operator(name, 8, 2, **SIDE_BY_SIDE[name])
+    u = torch.randn(1, 5, 8)
     expected = operator(u)
     assert all(x.is_shared() for x in operator.share_memory().state_dict().values())
     with torch.no_grad():
         assert_close(operator(u), expected)
 
 
-def test_layers_that_came_from_elsewhere_stay_where_they_are():
+def test_external_layers_are_not_moved_in_memory():
     layers = [torch.nn.Linear(8, 8) for _ in range(3)]
     places = [layer.weight.data_ptr() for layer in layers]
     kernel = SoftmaxKernel(8, 2, projections=tuple(layers))
@@ -387,15 +392,16 @@ def test_layers_that_came_from_elsewhere_stay_where_they_are():
     assert kernel._aligned is None
 
 
-def test_scores_are_in_float32_where_autocast_meets_a_transform():
-    op, u = SoftmaxAttention(8, 2), 4 * torch.randn(3, 5, 8)
+def test_scores_are_float32_under_autocast_inside_a_transform():
+    op = SoftmaxAttention(8, 2)
+    u = 4 * torch.randn(3, 5, 8)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         expected = op(u)
         found = torch.func.vmap(lambda x: op(x[None])[0])(u)
     torch.testing.assert_close(found.float(), expected.float(), rtol=0.02, atol=0.02)
 
 
-def test_masses_near_one_another_keep_their_weights_in_half_precision():
+def test_similar_masses_keep_different_weights_in_bfloat16():
     """Their logarithms are far from zero, where bfloat16 has steps of a sixteenth."""
     masses = torch.full((4096,), 1 / 4096)
     masses[::2] *= 1.05

@@ -1,4 +1,4 @@
-"""Features that may be negative are watched in training: how many denominators vanish is said."""
+"""Training warns how many denominators of features that may be negative are not positive."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def counted(caught) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_the_warning_counts_what_the_definition_divides_by(causal):
+def test_the_warning_counts_non_positive_denominators_of_the_definition(causal):
     operator = rff().double()
     domain = Domain.line(40, causal=causal)
     u = 3 * torch.randn(2, 40, 16, dtype=torch.float64)
@@ -54,7 +54,7 @@ def test_the_warning_counts_what_the_definition_divides_by(causal):
     assert_close(found, expected)
 
 
-def test_padding_and_pairs_take_part_as_they_do_in_the_sum():
+def test_denominators_respect_padding_and_pairs():
     query, key = torch.randn(2, 1, 2, 6, 4, dtype=torch.float64)
     valid = torch.ones(1, 6, dtype=torch.bool)
     valid[:, 4:] = False
@@ -67,14 +67,14 @@ def test_padding_and_pairs_take_part_as_they_do_in_the_sum():
 
 
 @pytest.mark.parametrize("name", sorted(FEATURE_MAPS))
-def test_no_other_map_of_ours_is_watched(name):
+def test_only_maps_that_may_be_negative_are_watched(name):
     positive = getattr(FEATURE_MAPS[name], "positive", True)
     operator = create_operator("linear_attention", 16, heads=2, feature_map=name)
     assert (operator.kernel.watch is None) == positive
     assert positive == (name != "rff")
 
 
-def test_evaluation_and_sums_without_a_quotient_are_silent():
+def test_evaluation_and_unnormalised_sums_do_not_warn():
     u = 3 * torch.randn(2, 40, 16)
     plain = rff(normalised=False, bias=False)
     with warnings.catch_warnings():
@@ -83,7 +83,7 @@ def test_evaluation_and_sums_without_a_quotient_are_silent():
         plain(u)
 
 
-def test_a_transform_or_a_meta_tensor_is_not_counted():
+def test_transforms_and_meta_tensors_do_not_warn():
     u = 3 * torch.randn(2, 40, 16)
     operator = rff()
     with warnings.catch_warnings():
@@ -94,8 +94,8 @@ def test_a_transform_or_a_meta_tensor_is_not_counted():
 
 @pytest.mark.parametrize("decay", ["head", "token"])
 @pytest.mark.parametrize("seen", ["order", "pairs", "padding"])
-def test_converted_heads_count_what_a_decay_leaves(decay, seen):
-    """As the definition divides by it, in order and where pairs of a mask hold the order."""
+def test_converted_heads_count_decayed_denominators(decay, seen):
+    """They equal the definition's, with a causal order and where a mask of pairs has the order."""
     torch.manual_seed(0)
     options = {"feature_map": "rff", "options": {"features": 8}, "decay": decay, "groups": 2}
     heads = LinearHeads(4, 8, **options).double()
@@ -124,7 +124,7 @@ def test_converted_heads_count_what_a_decay_leaves(decay, seen):
     assert int(kept.sum()) != int((pairs.sum(-1) <= 0).sum()), "the decay makes a difference"
 
 
-def test_a_converted_model_says_so_too():
+def test_a_converted_model_warns():
     pytest.importorskip("transformers")
     replaced = replace_attention(models.bert(), "rff", options={"features": 8}, probe=False)
     model = replaced.model.train()

@@ -54,7 +54,7 @@ def luna(**options):
 
 
 def literal(layer: LunaMap, x: torch.Tensor) -> torch.Tensor:
-    """Eq. 11, head by head; no cap. Columns as the layer's: all directions of the first channel."""
+    """Return Eq. 11 head by head, without cap. Columns as the layer orders them."""
     columns = []
     for h in range(x.shape[1]):
         s = h if layer.weight.shape[0] > 1 else 0
@@ -81,7 +81,7 @@ def literal(layer: LunaMap, x: torch.Tensor) -> torch.Tensor:
 
 
 def envelope(layer: LunaMap, x: torch.Tensor, s: int) -> torch.Tensor | None:
-    """h(x): a softplus (one number) or a sigmoid (one per channel) of a linear map."""
+    """Return h(x): a softplus (one number) or a sigmoid (one per channel) of a linear map."""
     if layer.envelope is None:
         return None
     gate = x @ layer.gate[s].T + layer.gate_bias[s]
@@ -90,11 +90,13 @@ def envelope(layer: LunaMap, x: torch.Tensor, s: int) -> torch.Tensor | None:
 
 @pytest.mark.parametrize("variant", [v for v in VARIANTS if "cap" not in v])
 def test_luna_is_equation_11(variant):
-    layer, x = luna(**VARIANTS[variant]), points().requires_grad_()
+    layer = luna(**VARIANTS[variant])
+    x = points().requires_grad_()
     with torch.no_grad():
         for value in layer.state_dict().values():
             value.add_(0.3 * torch.randn_like(value))
-    found, expected = layer(x), literal(layer, x)
+    found = layer(x)
+    expected = literal(layer, x)
     assert_close(found, expected)
     leaves = [x, *layer.parameters()]
     direction = torch.randn_like(expected)
@@ -115,8 +117,8 @@ def test_gram_matrices_are_positive_semidefinite(name):
         assert features.shape[-1] == phi.features
 
 
-def test_elu_plus_one_keeps_its_digits_where_it_is_small():
-    """In every precision: e^-30 is no half precision's e^-30 - 1 + 1."""
+def test_elu_plus_one_is_accurate_for_very_negative_inputs():
+    """In every precision, whereas e^-30 - 1 + 1 is zero in half precision."""
     x = torch.tensor([-80.0, -30.0, -8.0, -0.5, 0.0, 0.5, 8.0], requires_grad=True)
     phi = build_feature_map("elu", WIDTH, HEADS)
     features = phi(x)
@@ -154,7 +156,7 @@ def test_draws_are_orthogonal_in_blocks_with_gaussian_norms():
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
-def test_no_channel_is_dead_at_first(activation):
+def test_no_channel_is_dead_at_initialisation(activation):
     torch.manual_seed(0)
     layer = LunaMap(16, channels=64, activation=activation)
     y = layer(torch.randn(1, 1, 500, 16)).unflatten(-1, (64, -1))
@@ -165,7 +167,7 @@ def test_no_channel_is_dead_at_first(activation):
     assert (plain.amax((0, 1, 2, 4)) == 0).any(), "torch's default leaves some dead"
 
 
-def test_presets_are_what_the_paper_says_in_each_place():
+def test_presets_match_the_sections_of_the_paper():
     made = {name: luna(preset=name) for name in PRESETS}
     rows = {name: (layer.bank.weight.shape[1], layer.envelope) for name, layer in made.items()}
     assert rows == {
@@ -181,11 +183,9 @@ def test_presets_are_what_the_paper_says_in_each_place():
     )
 
 
-def test_an_exponential_start_is_hedgehogs():
-    layer, x = (
-        LunaMap(WIDTH, HEADS, preset="exponential", per_head=True).double(),
-        points().clamp(-6, 6),
-    )
+def test_the_exponential_preset_starts_as_hedgehog():
+    layer = LunaMap(WIDTH, HEADS, preset="exponential", per_head=True).double()
+    x = points().clamp(-6, 6)
     assert layer.features == 2 * WIDTH
     expected = HedgehogFeatures(WIDTH, HEADS).double()(x)
     assert ((layer(x) * math.sqrt(WIDTH) / expected).log().abs() < 1e-2).all(), (
@@ -195,7 +195,7 @@ def test_an_exponential_start_is_hedgehogs():
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_further_channels_of_an_exponential_start_are_slower(shared):
+def test_further_channels_of_the_exponential_preset_start_slower(shared):
     layer = LunaMap(
         WIDTH, directions=6, channels=5, hidden=200, preset="exponential", shared=shared
     ).double()
@@ -211,8 +211,9 @@ def test_further_channels_of_an_exponential_start_are_slower(shared):
         assert ((found[:, channel] / (rate * u).exp()).log().abs() < 1e-3).all()
 
 
-def test_the_running_cap_is_a_constant_and_follows_the_data():
-    layer, x = luna(cap="running", target=0.05), 3 * points()
+def test_the_running_cap_follows_the_data_and_mixes_no_samples():
+    layer = luna(cap="running", target=0.05)
+    x = 3 * points()
     layer.eval()
     before = layer.mean_square.clone()
     assert_close(layer(x)[:1], layer(x[:1]), "no sample sees another")
@@ -226,7 +227,8 @@ def test_the_running_cap_is_a_constant_and_follows_the_data():
 
 
 def test_the_batch_cap_bounds_every_channel():
-    layer, x = luna(cap="batch", target=0.1), 3 * points()
+    layer = luna(cap="batch", target=0.1)
+    x = 3 * points()
     y = layer(x).unflatten(-1, (layer.channels, -1)) * math.sqrt(layer.directions)
     free = luna()
     free.load_state_dict(layer.state_dict())
@@ -254,12 +256,12 @@ def test_features_are_float32_under_autocast():
         ({"init": "exponential", "hidden": 1}, "at least 2 hidden units, got 1"),
     ],
 )
-def test_unknown_options_of_luna(options, message):
+def test_wrong_options_of_luna_are_refused(options, message):
     with pytest.raises(OptionError, match=message):
         luna(**options)
 
 
-def test_maps_by_name():
+def test_maps_are_built_by_name():
     with pytest.raises(OptionError, match="has no options, got features"):
         build_feature_map("elu", WIDTH, HEADS, features=3)
     for name, option in (("hedgehog", "channels"), ("performer", "feature"), ("luna", "chanels")):
@@ -300,7 +302,7 @@ def test_untied_maps_differ():
     assert given.key_map.weight is not given.feature_map.weight
 
 
-def test_numbers_of_features_that_do_not_fit_are_said():
+def test_mismatched_numbers_of_features_are_named():
     with pytest.raises(OptionError, match="got 5, the width of a head; give features=6"):
         build_feature_map("rff", 5, 2)
     for name in ("rff", "performer", "t2r"):

@@ -38,14 +38,14 @@ def test_the_matrix_of_all_pairs_has_rank_r(rank):
 
 
 @pytest.mark.parametrize("rank", [4, 6])
-def test_it_starts_as_the_mean(rank):
+def test_the_operator_starts_as_the_mean(rank):
     built = create_operator("itnet_low_rank", DIM, HEADS, rank=rank, width=64)
     u = torch.randn(1, N, DIM)
     mean = built.projection(u.mean(1, keepdim=True).expand_as(u)) + u
     assert (built(u) - mean).abs().max() < 0.1 * mean.abs().max()
 
 
-def test_a_small_rank_starts_as_the_mean_in_its_own_directions():
+def test_a_small_rank_starts_as_the_mean_of_its_directions():
     kernel = LowRankKernel(HEADS, 4, rank=2, width=8, frequencies=2)
     for bias in kernel.query.bias2:
         assert_close(bias.mT @ bias, torch.eye(2))
@@ -57,8 +57,10 @@ def test_a_small_rank_starts_as_the_mean_in_its_own_directions():
     [(False, "hidden units pooled"), (True, "causal chunks")],
     ids=["pooled", "chunks"],
 )
-def test_auto_takes_the_linear_forms(causal, path):
-    built, domain, u = operator(), Domain.line(N, causal=causal, dtype=torch.float64), signal()
+def test_auto_selects_the_linear_forms(causal, path):
+    built = operator()
+    domain = Domain.line(N, causal=causal, dtype=torch.float64)
+    u = signal()
     assert built.plan(domain).path == path
     expected = built.dense(u, domain)
     for strategy in ("auto", Linear(chunk=3), "exact"):
@@ -66,9 +68,11 @@ def test_auto_takes_the_linear_forms(causal, path):
         assert_close(built(u, domain), expected, str(strategy))
 
 
-def test_the_state_is_r_numbers_a_head():
-    built, domain = operator(rank=3), Domain.line(N, causal=True, dtype=torch.float64)
-    state, u = built.init_state(2, domain), signal()
+def test_the_state_has_r_numbers_per_head():
+    built = operator(rank=3)
+    domain = Domain.line(N, causal=True, dtype=torch.float64)
+    state = built.init_state(2, domain)
+    u = signal()
     for t in range(N):
         _, state = built.step(u[:, t], state)
         assert {name: tuple(x.shape) for name, x in state.keys.items()} == {
@@ -76,13 +80,16 @@ def test_the_state_is_r_numbers_a_head():
         }
 
 
-def test_a_rank_beyond_the_points_is_served():
-    built, u = operator(rank=20), signal()[:, :1]
+def test_a_rank_above_the_number_of_points_works():
+    built = operator(rank=20)
+    u = signal()[:, :1]
     assert_close(built(u), built.dense(u))
 
 
-def test_other_queries_are_super_resolution():
-    built, u, domain = operator(), signal(), Domain.line(N, dtype=torch.float64)
+def test_queries_at_other_points_equal_the_definition():
+    built = operator()
+    u = signal()
+    domain = Domain.line(N, dtype=torch.float64)
     fine = Domain.points(torch.rand(11, 1, dtype=torch.float64))
     query = torch.randn(2, 11, DIM, dtype=torch.float64)
     assert_close(
@@ -101,6 +108,6 @@ def test_other_queries_are_super_resolution():
         ({"depth": 3}, "no option 'depth'"),
     ],
 )
-def test_bad_options(options, message):
+def test_wrong_options_are_refused(options, message):
     with pytest.raises(OptionError, match=message):
         operator(**options)

@@ -21,7 +21,7 @@ DOUBLE = {"dtype": torch.float64}
 
 
 def shaken(operator: torch.nn.Module, scale: float = 0.3) -> torch.nn.Module:
-    """In float64, with parameters moved off their initial values so that every term counts."""
+    """Return it in float64, its parameters moved off their initial values: every term counts."""
     operator = operator.double()
     with torch.no_grad():
         for parameter in operator.parameters():
@@ -31,7 +31,8 @@ def shaken(operator: torch.nn.Module, scale: float = 0.3) -> torch.nn.Module:
 
 def assert_is_the_definition(operator, u, domain):
     inputs = [u.requires_grad_(), *operator.parameters()]
-    fast, dense = operator(u, domain), operator.dense(u, domain)
+    fast = operator(u, domain)
+    dense = operator.dense(u, domain)
     assert_close(fast, dense)
     direction = torch.randn_like(fast)
     found = [torch.autograd.grad(y, inputs, direction, allow_unused=True) for y in (fast, dense)]
@@ -45,7 +46,7 @@ def assert_is_the_definition(operator, u, domain):
 
 @pytest.mark.parametrize("name", list(ablations()))
 @pytest.mark.parametrize("where", ["grid", "causal points"])
-def test_every_ablation_is_the_definition(name, where):
+def test_every_ablation_equals_the_definition(name, where):
     groups = ablations()[name]
     operator = shaken(
         ITNetOperator(6, 2, position_dim=2, width=4, frequencies=3, sigma=1.0, groups=groups)
@@ -55,7 +56,7 @@ def test_every_ablation_is_the_definition(name, where):
     assert_is_the_definition(operator, torch.randn(2, 6, 6, **DOUBLE), domain)
 
 
-def test_thirteen_different_ablations():
+def test_the_thirteen_ablations_are_different():
     chosen = list(ablations().values())
     assert len(chosen) == len(set(chosen)) == 13
     assert all(set(groups) <= set(GROUPS) for groups in chosen)
@@ -73,14 +74,14 @@ def test_thirteen_different_ablations():
         ((), 0),
     ],
 )
-def test_input_width(groups, inputs):
+def test_the_input_width_follows_the_groups(groups, inputs):
     kernel = MLPKernel(2, 64, groups=groups)
     assert kernel.weight1.shape == (1, 128, inputs)
     assert kernel.weight2.shape == (2, 64, 64, 128)
     assert MLPKernel(2, 8, width=5, groups=groups, per_head_hidden=True).weight1.shape[0] == 2
 
 
-def test_hidden_is_the_network_of_the_concatenated_groups():
+def test_hidden_units_equal_the_network_of_the_concatenated_groups():
     kernel = shaken(MLPKernel(1, 3, position_dim=2, width=5, frequencies=2, sigma=1.0))
     x, y, ux, uy = (torch.randn(d, **DOUBLE) for d in (2, 2, 3, 3))
     gamma = kernel.fourier
@@ -91,7 +92,7 @@ def test_hidden_is_the_network_of_the_concatenated_groups():
     assert_close(found[0, 0, 0, 0], expected)
 
 
-def test_group_order_given_by_the_user_does_not_matter():
+def test_the_order_of_groups_does_not_matter():
     assert MLPKernel(1, 2, groups=["key", "query"]).groups == ("query", "key")
 
 
@@ -132,7 +133,8 @@ def test_compact_output_is_diagonal_plus_low_rank():
         }
         | {"weight2": weight, "bias2": bias}
     )
-    u, domain = torch.randn(2, 5, 8, **DOUBLE), Domain.line(5, **DOUBLE)
+    u = torch.randn(2, 5, 8, **DOUBLE)
+    domain = Domain.line(5, **DOUBLE)
     operators = [
         IntegralOperator(8, 2, kernel=k, projection=False, residual=False).double()
         for k in (kernel, full)
@@ -141,11 +143,12 @@ def test_compact_output_is_diagonal_plus_low_rank():
     assert_is_the_definition(operators[0], u, domain)
 
 
-def test_depth_three_is_the_definition_and_really_has_a_layer_more():
+def test_depth_three_equals_the_definition_and_has_one_more_layer():
     operator = shaken(ITNetOperator(4, 2, width=3, depth=3, frequencies=2, sigma=1.0))
     kernel = operator.kernel
     assert [tuple(w.shape) for w in kernel.mid_weights] == [(3, 3)]
-    u, domain = torch.randn(2, 4, 4, **DOUBLE), Domain.line(4, **DOUBLE)
+    u = torch.randn(2, 4, 4, **DOUBLE)
+    domain = Domain.line(4, **DOUBLE)
     before = operator(u, domain)
     assert_is_the_definition(operator, u, domain)
     with torch.no_grad():
@@ -154,7 +157,7 @@ def test_depth_three_is_the_definition_and_really_has_a_layer_more():
 
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu", "silu", "tanh", "sin"])
-def test_activations_are_the_definition(activation):
+def test_every_activation_equals_the_definition(activation):
     operator = shaken(ITNetOperator(4, 2, width=3, frequencies=2, sigma=1.0, activation=activation))
     assert_is_the_definition(operator, torch.randn(1, 4, 4, **DOUBLE), Domain.line(4, **DOUBLE))
 
@@ -174,7 +177,7 @@ def test_activations_are_the_definition(activation):
         ({"position_dim": 0}, "position_dim=....: expected 1 or more, got 0"),
     ],
 )
-def test_options_are_refused(options, message):
+def test_wrong_options_are_refused(options, message):
     with pytest.raises(OptionError, match=message):
         MLPKernel(2, 4, **options)
 
@@ -183,7 +186,7 @@ def test_options_are_refused(options, message):
 
 
 @pytest.mark.parametrize("output", ["full", "compact"])
-def test_initial_values(output):
+def test_initial_weights_have_their_documented_scales(output):
     torch.manual_seed(0)
     operator = ITNetOperator(128, 2, output=output, rank=4)
     kernel = operator.kernel
@@ -218,7 +221,7 @@ def test_operator_starts_near_the_mean_plus_identity(output):
 # --- Fourier features -----------------------------------------------------------------------------
 
 
-def test_fourier_features_formula():
+def test_fourier_features_equal_their_formula():
     features = FourierFeatures(2, frequencies=3, sigma=2.0)
     x = torch.rand(5, 2)
     angle = 2 * torch.pi * x @ features.matrix.T
@@ -243,7 +246,7 @@ def test_frequencies_are_the_same_in_every_layer_and_follow_the_global_seed():
     assert FourierFeatures(1, seed=1).matrix.equal(first)
 
 
-def test_learned_frequencies_get_a_gradient():
+def test_learned_frequencies_receive_a_gradient():
     operator = ITNetOperator(
         4, 2, width=4, frequencies=2, sigma=1.0, learned_frequencies=True
     ).double()
@@ -263,20 +266,22 @@ def test_positions_of_another_dimension_are_refused():
 
 @pytest.mark.parametrize("offset", [1e5, 1.7e9])
 @pytest.mark.parametrize("points", [12, 200])
-def test_positions_far_from_the_origin(offset, points):
+def test_distant_positions_keep_their_differences_in_float32(offset, points):
     """Seconds since 1970 in float64: a float32 operator reads their differences, few points or
     many.
     """
     torch.manual_seed(0)
     operator = ITNetOperator(8, 2, width=6, frequencies=4, sigma=1.0)
     domain = Domain.points(offset + 3 * torch.rand(points, 1, **DOUBLE))
-    u, whole = torch.randn(1, points, 8), copy.deepcopy(operator).double()
+    u = torch.randn(1, points, 8)
+    whole = copy.deepcopy(operator).double()
     assert_close(operator(u, domain), whole.dense(u.double(), domain).float())
 
 
-def test_turns_far_from_the_origin():
+def test_distant_positions_keep_their_phase():
     """Only the fraction of a turn counts; positions themselves are exact in float32 here."""
-    features, x = FourierFeatures(1, frequencies=16, sigma=1.0), torch.tensor([[1e5], [1e6 + 0.25]])
+    features = FourierFeatures(1, frequencies=16, sigma=1.0)
+    x = torch.tensor([[1e5], [1e6 + 0.25]])
     turns = x.double() @ features.matrix.double().mT
     expected = torch.cat([(turns % 1 * 2 * math.pi).cos(), (turns % 1 * 2 * math.pi).sin()], -1)
     assert features(x).dtype == torch.float32

@@ -17,8 +17,9 @@ from fredholm.families.ckconv.position_network import ACTIVATIONS, PositionNetwo
 from ..tolerances import assert_close
 
 
-def test_weight_norm_is_a_weight():
-    layer, weight = WeightNormLinear(3, 4).double(), torch.randn(4, 3, dtype=torch.float64)
+def test_weight_norm_equals_a_linear_layer():
+    layer = WeightNormLinear(3, 4).double()
+    weight = torch.randn(4, 3, dtype=torch.float64)
     layer.set_weight(weight)
     assert_close(layer.weight, weight)
     x = torch.randn(5, 3, dtype=torch.float64)
@@ -41,7 +42,7 @@ def test_paper_weights_follow_the_bound_of_omega(omega):
 
 
 @pytest.mark.parametrize("omega", [3.0, 300.0])
-def test_released_weights_are_torch_s_for_every_omega(omega):
+def test_released_weights_follow_torchs_bound_for_every_omega(omega):
     network = PositionNetwork(1, width=256, depth=2, omega=omega, preset="released")
     bound = 1 / math.sqrt(256)  # of torch.nn.Linear
     assert 0.95 * bound < float(network.layers[1].weight.detach().abs().max()) <= bound * (1 + 1e-5)
@@ -49,11 +50,9 @@ def test_released_weights_are_torch_s_for_every_omega(omega):
         assert 0.9 < float(layer.bias.detach().abs().max()) <= 1.0
 
 
-def test_the_sine_network_is_its_formula():
-    network, z = (
-        PositionNetwork(2, width=5, depth=2, omega=4.0).double(),
-        torch.randn(6, 2, dtype=torch.float64),
-    )
+def test_the_sine_network_equals_its_formula():
+    network = PositionNetwork(2, width=5, depth=2, omega=4.0).double()
+    z = torch.randn(6, 2, dtype=torch.float64)
     h = z
     for layer in network.layers:
         h = torch.sin(4.0 * (h @ layer.weight.mT + layer.bias))
@@ -71,7 +70,7 @@ def test_knots_are_spread(activation):
     assert (PositionNetwork(1, activation=activation, knots="zero").layers[0].bias == 0).all()
 
 
-def test_random_features_see_the_scale():
+def test_random_features_depend_on_the_scale():
     network = PositionNetwork(2, width=8, activation="rff", omega=2.0)
     assert network.omega is None
     assert network.fourier.matrix.shape == (4, 2)
@@ -92,8 +91,9 @@ def test_omega_is_a_buffer_or_learned():
 @pytest.mark.parametrize(
     "options", [{}, {"learned_omega": True}, {"activation": "silu"}, {"activation": "rff"}]
 )
-def test_copies_are_the_same_function(options):
-    network, z = PositionNetwork(2, width=6, **options), torch.randn(4, 2)
+def test_copies_compute_the_same_function(options):
+    network = PositionNetwork(2, width=6, **options)
+    z = torch.randn(4, 2)
     network(z).sum().backward()  # also after a backward
     for twin in (copy.deepcopy(network), pickle.loads(pickle.dumps(network))):
         assert_close(twin(z), network(z))
@@ -103,7 +103,8 @@ def test_copies_are_the_same_function(options):
 
 
 def test_phases_are_not_rounded_under_autocast():
-    network, z = PositionNetwork(1, width=8, omega=60.0), torch.rand(9, 1)
+    network = PositionNetwork(1, width=8, omega=60.0)
+    z = torch.rand(9, 1)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         under = network(z)
     assert under.dtype == torch.float32
@@ -113,8 +114,9 @@ def test_phases_are_not_rounded_under_autocast():
 @pytest.mark.parametrize(
     "options", [{"omega": 3.0}, {"activation": "relu"}, {"activation": "rff", "omega": 1.0}]
 )
-def test_precisions_mix(options):
-    network, z = PositionNetwork(1, width=8, **options), torch.rand(9, 1)
+def test_inputs_of_another_precision_are_accepted(options):
+    network = PositionNetwork(1, width=8, **options)
+    z = torch.rand(9, 1)
     expected = network(z)
     assert_close(network(z.double()), expected, "positions finer than the parameters")
     low = copy.deepcopy(network).bfloat16()
@@ -124,7 +126,8 @@ def test_precisions_mix(options):
 @pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("options", [{}, {"learned_omega": True}, {"activation": "rff"}])
 def test_parameters_of_phases_are_not_rounded(options, half):
-    network, z = PositionNetwork(1, width=8, omega=60.0, **options), torch.rand(9, 1)
+    network = PositionNetwork(1, width=8, omega=60.0, **options)
+    z = torch.rand(9, 1)
     expected = network(z)
     low = copy.deepcopy(network).to(half)
     assert torch.equal(low(z), expected)
@@ -145,7 +148,7 @@ def test_parameters_of_phases_are_not_rounded(options, half):
         ({"knots": "even"}, "unknown knots 'even'"),
     ],
 )
-def test_refusals(options, message):
+def test_wrong_options_are_refused(options, message):
     with pytest.raises(OptionError, match=message):
         PositionNetwork(**options)
     with pytest.raises(ShapeError, match="dimension 1, for which this network was built, got 3"):
@@ -161,6 +164,6 @@ def test_omega_is_not_rounded_to_the_default_dtype():
     assert float(network.omega) == pytest.approx(31.09)
 
 
-def test_an_omega_that_there_is_not_is_not_learned():
+def test_learning_omega_without_a_sine_is_refused():
     with pytest.raises(OptionError, match="got 'gelu', which has no ω0 to learn"):
         PositionNetwork(1, width=4, activation="gelu", learned_omega=True)

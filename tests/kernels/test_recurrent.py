@@ -38,10 +38,10 @@ def operator_of(layer: nn.RNNBase, **options) -> IntegralOperator:
 
 
 def line(mode: str, linearization: str = "secant", projected: bool = False, n: int = 5):
-    """A trajectory of one layer, with what it was made of: (trajectory, x, (s, y) before it,
-    leaves).
-    """
-    gates, d, width = LAYERS[mode], 2, 3
+    """Return one layer's trajectory and its inputs: (trajectory, x, (s, y) before it, leaves)."""
+    gates = LAYERS[mode]
+    d = 2
+    width = 3
     m = 2 if projected else width
     shapes = [(gates * width, d), (gates * width, m), (gates * width,), (gates * width,)] + [
         (m, width)
@@ -99,11 +99,12 @@ def test_secant_is_twice_differentiable_and_finite():
 @pytest.mark.parametrize(
     ("mode", "projected"), [*((mode, False) for mode in CELLS), ("LSTM", True)]
 )
-def test_pull_is_the_product_of_transitions(mode, linearization, projected):
+def test_pull_equals_the_product_of_transitions(mode, linearization, projected):
     made, x, _, leaves = line(mode, linearization, projected)
     n, m = x.shape[1], made.output.shape[-1]
     every = torch.eye(n, **DOUBLE)[:, :, None, None] * torch.eye(m, **DOUBLE)
-    fast, naive = pull(made, every.expand(2, -1, -1, -1, -1)), kernel_naive(made)
+    fast = pull(made, every.expand(2, -1, -1, -1, -1))
+    naive = kernel_naive(made)
     assert_close(fast, naive)
     direction = torch.randn(naive.shape, **DOUBLE)
     found = [
@@ -117,13 +118,14 @@ def test_pull_is_the_product_of_transitions(mode, linearization, projected):
 
 
 @pytest.mark.parametrize("mode", list(CELLS))
-def test_the_secant_response_is_the_recurrence(mode):
+def test_the_secant_response_equals_the_recurrence(mode):
     made, x, start, leaves = line(mode)
     response, (s, y) = push(made, x, start)
     assert_close(response, made.output)
     assert_close(y, made.state[0])
     assert_close(s, made.state[-1])
-    kernel, (offset, _) = kernel_naive(made), push(made, None, start)
+    kernel = kernel_naive(made)
+    (offset, _) = push(made, None, start)
     assert_close(torch.einsum("btsod,bsd->bto", kernel, x) + offset, made.output)
     direction = torch.randn(response.shape, **DOUBLE)
     found = [
@@ -135,7 +137,7 @@ def test_the_secant_response_is_the_recurrence(mode):
 
 
 class Largest(TorchDispatchMode):
-    """Remembers the largest tensor that any operation makes."""
+    """Record the largest tensor that any operation returns."""
 
     numel = 0
 
@@ -147,9 +149,11 @@ class Largest(TorchDispatchMode):
         return out
 
 
-def test_rows_never_make_a_tensor_of_all_pairs():
-    op, n = operator_of(nn.GRU(2, 3, num_layers=2).double()), 200
-    u, rows = torch.randn(1, n, 2, **DOUBLE), [n - 1, 7]
+def test_rows_allocate_no_tensor_of_all_pairs():
+    op = operator_of(nn.GRU(2, 3, num_layers=2).double())
+    n = 200
+    u = torch.randn(1, n, 2, **DOUBLE)
+    rows = [n - 1, 7]
     with Largest() as largest:
         part = op.kernel_matrix(u, rows=rows)
     assert part.shape == (1, 1, 2, n, 3, 2)
@@ -157,7 +161,7 @@ def test_rows_never_make_a_tensor_of_all_pairs():
     assert_close(part, op.kernel_matrix(u)[:, :, rows])
 
 
-def test_a_signal_of_zeros_keeps_its_gradients():
+def test_a_zero_signal_has_correct_gradients():
     # Without biases every argument of tanh is 0, where the secant is a limit, and relu is not
     # differentiable.
     for mode in ("tanh", "relu"):
@@ -185,7 +189,8 @@ def test_how_far_the_papers_forms_are_off():
     """A random LSTM, torch's own initialisation: tangents are a quarter off, gates alone a third;
     the secant is exact.
     """
-    layer, u = nn.LSTM(8, 32).double(), torch.randn(4, 32, 8, **DOUBLE)
+    layer = nn.LSTM(8, 32).double()
+    u = torch.randn(4, 32, 8, **DOUBLE)
 
     def errors(u):
         kernels = {name: RecurrentKernel(layer, linearization=name) for name in LINEARIZATIONS}
@@ -212,16 +217,20 @@ def test_a_tangent_of_relu_is_its_secant():
 @pytest.mark.parametrize(
     "layer", [nn.LSTM(2, 4, num_layers=2, proj_size=3), nn.GRU(2, 3, num_layers=2)]
 )
-def test_an_inexact_kernel_is_what_its_operator_evaluates(layer, linearization):
+def test_an_inexact_kernel_equals_its_operator(layer, linearization):
     op = operator_of(layer.double(), linearization=linearization)
     valid = torch.tensor([[True] * 5, [False, True, True, True, False]])
     domain = Domain.line(5, causal=True, measure="counting", valid=valid)
     u = torch.randn(2, 5, 2, **DOUBLE, requires_grad=True)
-    fast, dense, state, steps = op(u, domain), op.dense(u, domain), op.init_state(2, domain), []
+    fast = op(u, domain)
+    dense = op.dense(u, domain)
+    state = op.init_state(2, domain)
+    steps = []
     for t in range(5):
         y, state = op.step(u[:, t], state)
         steps.append(y)
-    direction, inputs = torch.randn(fast.shape, **DOUBLE), [u, *op.parameters()]
+    direction = torch.randn(fast.shape, **DOUBLE)
+    inputs = [u, *op.parameters()]
     # Only the gates know h, so that gradients to some weights may pass a linearization by.
     wanted = torch.autograd.grad(dense, inputs, direction, allow_unused=True)
     for name, out in {"forward": fast, "step": torch.stack(steps, 1)}.items():
@@ -237,7 +246,7 @@ def test_an_inexact_kernel_is_what_its_operator_evaluates(layer, linearization):
     assert abs(error - op.kernel.linearization_error(u, valid).item()) < 1e-12
 
 
-def test_an_inexact_kernel_both_ways():
+def test_an_inexact_bidirectional_kernel_equals_its_operator():
     op = operator_of(nn.GRU(2, 3, bidirectional=True).double(), linearization="tangent")
     u = torch.randn(2, 5, 2, **DOUBLE)
     assert_close(op(u), op.dense(u))
@@ -270,7 +279,7 @@ def test_other_domains_are_refused_by_name(domain, message):
         assert "Domain.line(n, causal=True, measure='counting')" in str(error.value)
 
 
-def test_two_directions_know_no_order_and_no_steps():
+def test_bidirectional_layers_refuse_causal_domains_and_steps():
     op = operator_of(nn.GRU(2, 3, bidirectional=True))
     domain = Domain.line(4, **LINE)
     for call in (lambda: op(torch.zeros(1, 4, 2), domain), lambda: op.init_state(1, domain)):
@@ -311,21 +320,20 @@ def test_two_directions_know_no_order_and_no_steps():
         (nn.Linear(2, 3), {}, "got Linear"),
     ],
 )
-def test_options_that_do_not_fit(layer, options, message):
+def test_wrong_options_are_refused(layer, options, message):
     with pytest.raises(OptionError, match=message):
         RecurrentKernel(layer, **options)
 
 
 def test_gradients_reach_the_initial_state():
-    layer, source = (
-        nn.LSTM(2, 3, num_layers=2).double(),
-        torch.randn(3, **DOUBLE, requires_grad=True),
-    )
+    layer = nn.LSTM(2, 3, num_layers=2).double()
+    source = torch.randn(3, **DOUBLE, requires_grad=True)
     state = (
         source.expand(2, 3).cos(),
         source.expand(2, 4, 3).sin(),
-    )  # made from something else, one of them for each element
-    op, u = operator_of(layer, initial_state=state), torch.randn(4, 5, 2, **DOUBLE)
+    )  # computed from another tensor, one of them per element
+    op = operator_of(layer, initial_state=state)
+    u = torch.randn(4, 5, 2, **DOUBLE)
     given = (state[0][:, None].repeat(1, 4, 1), state[1].contiguous())
     outputs = op(u), op.dense(u), layer(u.transpose(0, 1), given)[0].transpose(0, 1)
     found = [torch.autograd.grad(y.square().sum(), source, retain_graph=True)[0] for y in outputs]
@@ -336,9 +344,10 @@ def test_gradients_reach_the_initial_state():
         op(u[:3])
 
 
-def test_a_step_remembers_as_much_late_as_early():
+def test_the_state_does_not_grow():
     op = operator_of(nn.LSTM(2, 3, num_layers=2))
-    state, sizes = op.init_state(1, Domain.line(5, **LINE)), []
+    state = op.init_state(1, Domain.line(5, **LINE))
+    sizes = []
     for _ in range(5):
         _, state = op.step(torch.randn(1, 2), state)
         sizes.append({name: x.shape for name, x in state.keys.items()})
@@ -346,9 +355,10 @@ def test_a_step_remembers_as_much_late_as_early():
     assert set(sizes[0]) == {"h0", "c0", "h1", "c1"}
 
 
-def test_a_sequence_of_nothing_but_padding():
+def test_a_sequence_of_padding_alone_gives_zeros():
     for layer in (nn.GRU(2, 3, bidirectional=True), nn.GRU(2, 3)):
-        op, both = operator_of(layer.double()), layer.bidirectional
+        op = operator_of(layer.double())
+        both = layer.bidirectional
         valid = torch.tensor([[True, False, True], [False] * 3])
         domain = Domain.line(3, causal=not both, measure="counting", valid=valid)
         u = torch.randn(2, 3, 2, **DOUBLE)

@@ -1,5 +1,5 @@
-"""State space kernels: rules of discretisation, forms, refusals. That they equal their recurrences
-is in the contract suite and in tests/layers/test_equality.py.
+"""State space kernels: rules of discretisation, forms, refusals. The contract suite and
+tests/layers/test_equality.py compare them with their recurrences.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def kernel(request):
 
 
 def test_refusals_name_what_is_needed(kernel):
-    op, u = operator(kernel).double(), torch.randn(2, 5, 4, **DOUBLE)
+    op = operator(kernel).double()
+    u = torch.randn(2, 5, 4, **DOUBLE)
     with pytest.raises(DomainError, match="causal=True"):
         op(u, Domain.line(5, measure="counting", **DOUBLE))
     hidden = Domain.line(5, causal=True, measure="counting", **DOUBLE).replace(
@@ -62,12 +63,13 @@ def test_refusals_name_what_is_needed(kernel):
 
 
 def test_selective_coefficients_are_per_step_so_only_unit_masses_mean_something():
-    op, u = operator(SelectiveKernel(4, 3)), torch.randn(2, 5, 4)
+    op = operator(SelectiveKernel(4, 3))
+    u = torch.randn(2, 5, 4)
     with pytest.raises(DomainError, match="'counting', got 'spacing'"):
         op(u, Domain.line(5, causal=True, measure="spacing"))
 
 
-def test_bad_options():
+def test_wrong_options_are_refused():
     with pytest.raises(OptionError, match="did you mean 'bilinear'"):
         DiagonalStateSpaceKernel(2, discretization="bilinar")
     with pytest.raises(OptionError, match="simplified"):
@@ -82,8 +84,9 @@ def test_bad_options():
         operator(KERNELS["continuous"]())(torch.randn(1, 4, 4), Domain.grid(2, 2, causal=True))
 
 
-def test_strategies_agree_and_say_why():
-    op, u = operator(KERNELS["dense"]()).double(), torch.randn(2, 9, 4, **DOUBLE)
+def test_strategies_agree_and_name_their_path():
+    op = operator(KERNELS["dense"]()).double()
+    u = torch.randn(2, 9, 4, **DOUBLE)
     domain = op.kernel.default_domain(9, device=u.device, dtype=u.dtype)
     expected = op.dense(u)
     for strategy, path in (
@@ -110,7 +113,7 @@ def test_auto_convolves_small_taps_and_scans_large_ones():
     assert "dense" in continuous.plan(irregular, Domain.timestamps(torch.tensor([2.0]))).path
 
 
-def test_a_strategy_refuses_what_it_cannot_serve():
+def test_strategies_refuse_unsupported_kernels():
     domain = Domain.line(5, causal=True, measure="counting")
     with pytest.raises(StrategyError, match=r"FFT cannot integrate MLPKernel.*LagTaps"):
         IntegralOperator(4, kernel=MLPKernel(1, 4), strategy="fft").plan(domain)
@@ -122,8 +125,8 @@ def test_a_strategy_refuses_what_it_cannot_serve():
 
 @pytest.mark.parametrize("rule", ["zoh", "bilinear", "euler"])
 def test_rules_converge_to_real_time_at_their_order(rule):
-    """A smooth signal held, averaged or sampled: bilinear gains two orders a halving of the step,
-    the others one.
+    """For a smooth signal that is held, averaged or sampled, the bilinear rule is of order two, the
+    others of order one.
     """
     a = torch.tensor([[0.0, 1.0], [-2.0, -0.5]], **DOUBLE)
     b, c = torch.tensor([[0.0], [1.0]], **DOUBLE), torch.tensor([[1.0, 0.0]], **DOUBLE)
@@ -131,7 +134,8 @@ def test_rules_converge_to_real_time_at_their_order(rule):
     for n in (40, 80):
         step = 2.0 / n
         # y' + ... for u = e^{-t}: h = (A + 1)^{-1} (e^{At} - e^{-t}) ... B, from rest
-        one, end = torch.eye(2, **DOUBLE), torch.tensor(2.0, **DOUBLE)
+        one = torch.eye(2, **DOUBLE)
+        end = torch.tensor(2.0, **DOUBLE)
         exact = (
             c
             @ torch.linalg.solve(a + one, torch.linalg.matrix_exp(a * end) - torch.exp(-end) * one)
@@ -165,8 +169,9 @@ def test_a_pole_at_zero_forgets_everything():
     assert gradient.isfinite().all()
 
 
-def test_parameters_are_the_objects_that_were_given():
-    a, b = torch.nn.Parameter(torch.randn(2, 2)), torch.randn(2, 1)
+def test_parameters_are_the_passed_objects():
+    a = torch.nn.Parameter(torch.randn(2, 2))
+    b = torch.randn(2, 1)
     step = torch.nn.Parameter(torch.tensor(0.1))
     kernel = StateSpaceKernel(a, b, discretization="euler", step=step)
     assert kernel.state_matrix is a
@@ -174,7 +179,7 @@ def test_parameters_are_the_objects_that_were_given():
     assert isinstance(kernel.input_matrix, torch.nn.Parameter)
 
 
-def test_other_times_see_the_points_before_them():
+def test_queries_at_other_times_integrate_earlier_points():
     """A decaying system at times between the samples, against the formula."""
     one = torch.ones(1, 1, **DOUBLE)
     op = operator(ContinuousStateSpaceKernel(-one, one, one), residual=False, projection=False)
@@ -185,22 +190,21 @@ def test_other_times_see_the_points_before_them():
     assert_close(out, (seen * torch.exp(times - other[:, None])) @ u[0, :, 0])
 
 
-def test_an_unstable_system_stays_finite_where_nothing_is_read():
+def test_an_unstable_system_is_finite_where_it_reads_nothing():
     kernel = ContinuousStateSpaceKernel(torch.eye(1) * -800.0, torch.ones(1, 1), torch.ones(1, 1))
-    op, u = operator(kernel, residual=False, projection=False), torch.randn(1, 4, 1)
+    op = operator(kernel, residual=False, projection=False)
+    u = torch.randn(1, 4, 1)
     domain = Domain.timestamps(torch.arange(4.0))
     assert op.dense(u, domain).isfinite().all()
     assert_close(op(u, domain), op.dense(u, domain))
 
 
-def test_a_long_horizon_in_single_precision():
-    """Both forms hold single precision over a thousand steps, though one takes powers and the other
+def test_a_long_horizon_is_accurate_in_float32():
+    """Both forms keep single precision over a thousand steps: the one with powers, and the one that
     multiplies step by step.
     """
-    op, u = (
-        operator(DiagonalStateSpaceKernel(4, state=8), residual=False, projection=False),
-        torch.randn(1, 1000, 4),
-    )
+    op = operator(DiagonalStateSpaceKernel(4, state=8), residual=False, projection=False)
+    u = torch.randn(1, 1000, 4)
     with torch.no_grad():
         single = {}
         for form in ("fft", "scan"):
@@ -215,7 +219,8 @@ def test_a_long_horizon_in_single_precision():
 
 
 def steps(layer, u, domain):
-    state, outs = layer.init_state(len(u), domain), []
+    state = layer.init_state(len(u), domain)
+    outs = []
     for t in range(u.shape[1]):
         out, state = layer.step(u[:, t], state)
         outs.append(out)
@@ -227,9 +232,10 @@ def growing() -> IntegralOperator:
     return operator(ContinuousStateSpaceKernel(a, torch.randn(2, 3), torch.randn(2, 2)), out_dim=2)
 
 
-def test_a_system_in_time_reads_times_in_their_own_precision():
+def test_times_keep_float64_precision_beside_float32_features():
     """float32 features, seconds since 1970 in float64."""
-    layer, u = growing(), torch.randn(2, 6, 3)
+    layer = growing()
+    u = torch.randn(2, 6, 3)
     domain = Domain.timestamps(1.7e9 + torch.arange(6, **DOUBLE))
     near = Domain.timestamps(torch.arange(6.0))
     for out in (layer(u, domain), layer.dense(u, domain), steps(layer, u, domain)):
@@ -238,7 +244,8 @@ def test_a_system_in_time_reads_times_in_their_own_precision():
 
 
 def test_no_time_passes_before_the_first_point():
-    layer, u = growing(), torch.randn(2, 6, 3)
+    layer = growing()
+    u = torch.randn(2, 6, 3)
     domain = Domain.timestamps(1000 + torch.arange(6.0))
     assert_close(steps(layer, u, domain), layer(u, domain))
 
@@ -247,7 +254,8 @@ def test_padding_between_points_leaves_gradients_finite():
     """A padded point stands at time 0; a system that decays would grow on the way back there."""
     a = torch.tensor([[-1.0, 0.3], [0.0, -2.0]])
     kernel = ContinuousStateSpaceKernel(a, torch.randn(2, 3), torch.randn(2, 2))
-    layer, u = operator(kernel, out_dim=2), torch.randn(1, 10, 3)
+    layer = operator(kernel, out_dim=2)
+    u = torch.randn(1, 10, 3)
     valid = (torch.arange(10) != 4)[None]
     domain = Domain.timestamps(torch.linspace(0, 200, 10)[None], valid=valid)
     weights = list(kernel.parameters())
@@ -258,7 +266,8 @@ def test_padding_between_points_leaves_gradients_finite():
 
 
 def test_no_time_passes_before_the_first_point_behind_padding():
-    layer, u = growing(), torch.randn(2, 6, 3)
+    layer = growing()
+    u = torch.randn(2, 6, 3)
     valid = torch.stack([torch.arange(6) > 1, torch.arange(6) > -1])
     for start in (1e5, -1e5):
         domain = Domain.timestamps((start + torch.arange(6.0)).expand(2, -1), valid=valid)

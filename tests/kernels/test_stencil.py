@@ -37,11 +37,9 @@ def operator(kernel, **options) -> IntegralOperator:
 
 def stencil(channels=(2, 4), taps=(3,), bias=True, heads=1, **options) -> IntegralOperator:
     c_in, c_out = channels
-    shape = (
-        (c_in, c_out // heads, *taps)
-        if options.get("transposed")
-        else (c_out, c_in // heads, *taps)
-    )
+    shape = (c_out, c_in // heads, *taps)
+    if options.get("transposed"):
+        shape = (c_in, c_out // heads, *taps)
     return operator(
         StencilKernel(
             torch.randn(shape, **DOUBLE),
@@ -54,7 +52,8 @@ def stencil(channels=(2, 4), taps=(3,), bias=True, heads=1, **options) -> Integr
 
 def assert_is_the_definition(op, u, domain=None):
     inputs = [u.requires_grad_(), *op.parameters()]
-    fast, dense = op(u, domain), op.dense(u, domain)
+    fast = op(u, domain)
+    dense = op.dense(u, domain)
     assert_close(fast, dense)
     direction = torch.randn_like(fast)
     for g, h in zip(*(torch.autograd.grad(y, inputs, direction) for y in (fast, dense))):
@@ -77,8 +76,9 @@ def test_the_kernel_is_the_weight_at_the_centre_minus_the_displacement():
 
 
 @pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
-def test_windows_read_what_padding_repeats(mode):
-    n, ends = 5, (3, 4)
+def test_windows_read_the_padded_values(mode):
+    n = 5
+    ends = (3, 4)
     padded = F.pad(torch.arange(n, **DOUBLE)[None, None], ends, mode)[0, 0]
     window = Window(3, before=3, after=4, mode=mode)
     outputs = torch.arange(window.size(n))
@@ -87,13 +87,14 @@ def test_windows_read_what_padding_repeats(mode):
 
 @pytest.mark.parametrize("measure", ["uniform", "spacing", "counting"])
 def test_masses_multiply_the_signal(measure):
-    op, u = stencil(padding=1), torch.randn(2, 5, 2, **DOUBLE)
+    op = stencil(padding=1)
+    u = torch.randn(2, 5, 2, **DOUBLE)
     mass = 1.0 if measure == "counting" else 0.2
     counted = F.conv1d(mass * u.mT, op.kernel.weight, op.kernel.bias, padding=1).mT
     assert_close(op(u, Domain.line(5, measure=measure, **DOUBLE)), counted)
 
 
-def test_with_a_residual_it_is_a_convolution_and_a_map_of_every_point():
+def test_with_a_residual_the_operator_adds_a_map_of_every_point():
     op = stencil((3, 3), padding=1)
     op = operator(op.kernel, residual=True).double()
     nn.init.normal_(op.residual.weight)
@@ -110,7 +111,8 @@ def test_with_a_residual_it_is_a_convolution_and_a_map_of_every_point():
 
 
 def test_outputs_of_a_stride_are_a_sub_grid():
-    op, domain = stencil(taps=(3, 1), stride=(2, 3), padding=(1, 0)), Domain.grid(5, 7, **COUNTING)
+    op = stencil(taps=(3, 1), stride=(2, 3), padding=(1, 0))
+    domain = Domain.grid(5, 7, **COUNTING)
     target = op.kernel.output_domain(domain)
     assert target is not None
     assert target.shape == (3, 3)
@@ -121,10 +123,8 @@ def test_outputs_of_a_stride_are_a_sub_grid():
 
 
 def test_outputs_of_a_transposed_stride_are_a_finer_grid():
-    op, domain = (
-        stencil(taps=(2,), stride=2, transposed=True),
-        Domain.line(4, measure="spacing", **DOUBLE),
-    )
+    op = stencil(taps=(2,), stride=2, transposed=True)
+    domain = Domain.line(4, measure="spacing", **DOUBLE)
     target = op.kernel.output_domain(domain)
     assert target is not None
     assert_close(target.positions.diff(dim=0), torch.full((7, 1), 0.125, **DOUBLE))
@@ -133,7 +133,7 @@ def test_outputs_of_a_transposed_stride_are_a_finer_grid():
     assert_is_the_definition(op, torch.randn(2, 4, 2, **DOUBLE), domain)
 
 
-def test_outputs_of_an_adaptive_average_cover_the_line():
+def test_an_adaptive_average_covers_the_line():
     kernel = AdaptivePoolKernel(2, (3,))
     target = kernel.output_domain(Domain.grid(6, **COUNTING))
     assert target is not None
@@ -141,7 +141,7 @@ def test_outputs_of_an_adaptive_average_cover_the_line():
     assert_is_the_definition(operator(kernel), torch.randn(1, 6, 2, **DOUBLE))
 
 
-def test_one_point_and_masses_of_their_own():
+def test_outputs_of_one_weighted_point_form_a_uniform_grid():
     op = stencil(taps=(1,), padding=1)
     target = op.kernel.output_domain(Domain.line(1, **DOUBLE).with_masses(torch.ones(1, **DOUBLE)))
     assert target is not None
@@ -149,7 +149,7 @@ def test_one_point_and_masses_of_their_own():
     assert target.positions.flatten().tolist() == [-1.0, 0.0, 1.0]
 
 
-def test_a_stencil_that_keeps_the_grid_keeps_the_domain():
+def test_a_stencil_of_stride_one_returns_the_same_domain():
     assert stencil(padding=1).kernel.output_domain(Domain.line(4)) is None
 
 
@@ -163,10 +163,12 @@ def test_a_stencil_that_keeps_the_grid_keeps_the_domain():
     ],
     ids=["stride 2", "stride 3", "transposed", "average"],
 )
-def test_padded_lines_give_each_element_its_own_outputs(op):
-    lengths, n = (8, 5), 8
+def test_padded_lines_give_each_sample_its_own_outputs(op):
+    lengths = (8, 5)
+    n = 8
     valid = torch.arange(n) < torch.tensor(lengths)[:, None]
-    u, domain = torch.randn(2, n, 2, **DOUBLE), replace(Domain.line(n, **COUNTING), valid=valid)
+    u = torch.randn(2, n, 2, **DOUBLE)
+    domain = replace(Domain.line(n, **COUNTING), valid=valid)
     dirty = torch.where(valid[..., None], u, torch.nan)
     out = op(dirty, domain)
     assert_is_the_definition(op, dirty.clone(), domain)
@@ -176,8 +178,9 @@ def test_padded_lines_give_each_element_its_own_outputs(op):
         assert out[b, alone.shape[1] :].abs().sum() == 0
 
 
-def test_pairs_between_a_grid_and_its_sub_grid_use_the_definition():
-    op, u = stencil(stride=2, padding=1), torch.randn(2, 5, 2, **DOUBLE)
+def test_pairs_between_a_grid_and_its_sub_grid_equal_the_definition():
+    op = stencil(stride=2, padding=1)
+    u = torch.randn(2, 5, 2, **DOUBLE)
     pairs = torch.rand(3, 5) > 0.5
     domain = replace(Domain.line(5, **COUNTING), pairs=pairs)
     weights = pairs.double()[:, :, None, None] * op.kernel_matrix(u, domain)[0, 0]
@@ -203,10 +206,12 @@ CAUSAL = {
 @pytest.mark.parametrize("options", CAUSAL.values(), ids=CAUSAL)
 @pytest.mark.parametrize("measure", ["counting", "uniform"])
 def test_causal_forms_agree(options, measure):
-    op, u = stencil((2, 4), heads=2, **options), torch.randn(2, 7, 2, **DOUBLE)
+    op = stencil((2, 4), heads=2, **options)
+    u = torch.randn(2, 7, 2, **DOUBLE)
     domain = Domain.line(7, causal=True, measure=measure, **DOUBLE)
     assert_is_the_definition(op, u, domain)
-    state, outputs = op.init_state(2, domain), []
+    state = op.init_state(2, domain)
+    outputs = []
     for t in range(7):
         y, state = op.step(u[:, t], state)
         outputs.append(y)
@@ -218,8 +223,9 @@ def test_causal_forms_agree(options, measure):
     assert g[:, 4:].abs().max() == 0
 
 
-def test_a_layer_with_all_taps_in_the_past_loses_nothing_on_a_causal_line():
-    op, u = stencil(taps=(4,), padding=6, dilation=2), torch.randn(2, 9, 2, **DOUBLE)
+def test_a_layer_of_past_taps_is_unchanged_on_a_causal_line():
+    op = stencil(taps=(4,), padding=6, dilation=2)
+    u = torch.randn(2, 9, 2, **DOUBLE)
     full = F.conv1d(u.mT, op.kernel.weight, op.kernel.bias, padding=6, dilation=2).mT
     assert_close(op(u, Domain.line(9, causal=True, **COUNTING)), full[:, :9])
 
@@ -234,7 +240,7 @@ def test_a_layer_with_all_taps_in_the_past_loses_nothing_on_a_causal_line():
         ({"taps": (3, 3), "padding": 1}, "one axis"),
     ],
 )
-def test_orders_that_mean_nothing_are_refused(options, named):
+def test_unsupported_causal_domains_are_refused(options, named):
     op = stencil(**options)
     domain = Domain.grid(2, 3, causal=True) if "taps" in options else Domain.line(6, causal=True)
     with pytest.raises(DomainError, match=named):
@@ -256,13 +262,13 @@ def test_orders_that_mean_nothing_are_refused(options, named):
         {"padding": [(2, 0), (0, 1)], "transposed": True, "stride": (3, 1), "taps": (3, 2)},
     ],
 )
-def test_uneven_padding_is_the_definition(options):
+def test_uneven_padding_equals_the_definition(options):
     op = stencil(**options)
     domain = Domain.grid(3, 4, **COUNTING) if "taps" in options else Domain.line(6, **COUNTING)
     assert_is_the_definition(op, torch.randn(2, domain.size, 2, **DOUBLE), domain)
 
 
-def test_an_own_parameter_is_used_as_it_is():
+def test_a_passed_parameter_is_used_without_a_copy():
     weight = nn.Parameter(torch.ones(1, 1, 3))
     assert StencilKernel(weight).weight is weight
 
@@ -280,17 +286,17 @@ def test_an_own_parameter_is_used_as_it_is():
         ({"bias": torch.zeros(3)}, r"\(4,\)"),
     ],
 )
-def test_options_that_do_not_fit_are_named(options, named):
+def test_wrong_options_are_named(options, named):
     with pytest.raises(OptionError, match=named):
         StencilKernel(torch.zeros(4, 4, 3), **options)
 
 
-def test_four_axes_are_too_many():
+def test_more_than_three_axes_are_refused():
     with pytest.raises(OptionError, match="1, 2 or 3 axes, got 4"):
         StencilKernel(torch.zeros(1, 1, 1, 1, 1, 1))
 
 
-def test_rows_of_a_large_layer_are_cheap():
+def test_rows_of_a_large_layer_do_not_allocate_the_kernel():
     kernel = StencilKernel(torch.randn(16, 16, 3, 3), padding=1)
     op, domain = (
         operator(kernel),

@@ -1,6 +1,4 @@
-"""Token graphs' kernels against the paper's formulas, written out; presets, options and input on
-which others break.
-"""
+"""Kernels of token graphs against the paper's formulas; presets, options and degenerate input."""
 
 from __future__ import annotations
 
@@ -16,7 +14,11 @@ from fredholm.operators import InfSA, LinearInfSA, Neumann, Resolvent
 
 from ..tolerances import assert_close
 
-DIM, HEADS, WIDTH, N, EPS = 8, 2, 4, 9, 1e-6
+DIM = 8
+HEADS = 2
+WIDTH = 4
+N = 9
+EPS = 1e-6
 
 
 def features(n=N, seed=0):
@@ -48,12 +50,15 @@ def matrices(operator):
 
 
 def assert_defined(operator, domain, definition, **options):
-    """The operator is W_O after the paper's definition: values, and gradients of u and weights."""
+    """Compare the operator with W_O after the paper's definition: values, and gradients of u and
+    weights.
+    """
     u = [features().requires_grad_() for _ in range(2)]
     layers = matrices(operator)
     scale = operator.kernel.scale  # of the inner products, which the paper does not have
     response = definition(u[1], scale * layers[0], *layers[1:], **options)
-    found, expected = operator(u[0], domain), merged(response, operator)
+    found = operator(u[0], domain)
+    expected = merged(response, operator)
     assert_close(found, expected)
     direction = torch.randn_like(expected)
     kernel = operator.kernel
@@ -72,7 +77,8 @@ def test_pure_form_is_equation_12(preset, power):
     op = InfSA(DIM, HEADS, preset=preset, power=power).double()
     gamma = {"paper": 0.7, "released": 0.95}[preset]
     assert_defined(op, masses(), naive.hop, decay=gamma, layer=power)
-    exact, u = InfSA(DIM, HEADS, preset=preset, power=power, eps=0.0).double(), features()
+    exact = InfSA(DIM, HEADS, preset=preset, power=power, eps=0.0).double()
+    u = features()
     exact.load_state_dict(op.state_dict())
     assert_close(exact(u), exact(u, masses()), "without ε the measure's scale cancels")
 
@@ -89,7 +95,7 @@ def test_pure_form_is_equation_12(preset, power):
         (Resolvent(1e-13, method="gmres"), naive.resolvent, {}),
     ],
 )
-def test_hops_are_the_papers_series(strategy, definition, options, causal, activation):
+def test_hops_equal_the_papers_series(strategy, definition, options, causal, activation):
     torch.manual_seed(0)
     op = InfSA(DIM, HEADS, strategy=strategy, activation=activation, tied=causal).double()
     domain = masses().replace(causal=causal)
@@ -107,7 +113,8 @@ def test_linear_form_is_equations_16_to_21(preset, tied, activation):
 
 
 def test_power_steps_reach_the_perron_vector_of_positive_similarities():
-    u, found = features(40).abs(), []
+    u = features(40).abs()
+    found = []
     for steps in (1, 3, 40):
         op = LinearInfSA(DIM, HEADS, steps=steps).double()
         with torch.no_grad():
@@ -152,7 +159,7 @@ def test_several_centres_give_responses_of_their_rank():
     )
 
 
-def test_streaming_scores_each_key_at_its_own_time():
+def test_streaming_scores_a_key_with_the_statistics_of_its_time():
     op = LinearInfSA(DIM, HEADS, causal="streaming", eps=0.0).double()
     u = features()
     q, v = heads(op.kernel.query, u), heads(op.kernel.value, u)
@@ -175,13 +182,14 @@ def test_streaming_scores_each_key_at_its_own_time():
 
 
 @pytest.mark.parametrize("kind", [InfSA, LinearInfSA])
-def test_a_learned_decay_gets_its_gradient_and_starts_where_told(kind):
+def test_a_learned_decay_receives_a_gradient_and_starts_at_its_option(kind):
     op = kind(DIM, HEADS, learned_decay=True, decay=0.3).double()
     u = features()
     assert_close(op.kernel.decay(), torch.full((HEADS,), 0.3).double(), "γ", torch.float32)
     loss = op(u).square().sum()
     loss.backward()
-    found, step = op.kernel.decay_logit.grad, 1e-6
+    found = op.kernel.decay_logit.grad
+    step = 1e-6
     for h in range(HEADS):
         values = []
         for sign in (1, -1):
@@ -230,7 +238,7 @@ def test_a_decay_outside_its_interval_is_refused(decay):
         ),
     ],
 )
-def test_bad_options_are_named(options, message):
+def test_wrong_options_are_named(options, message):
     with pytest.raises(OptionError, match=message):
         HopKernel(DIM, HEADS, **options)
     for bad in ({"steps": 0}, {"centres": 0}):
@@ -258,7 +266,7 @@ OPERATORS = {
 
 
 def checked(operator, u, domain):
-    """Finite output and gradients."""
+    """Return the output after checking that it and its gradients are finite."""
     u = u.clone().requires_grad_()
     out = operator(u, domain)
     grads = torch.autograd.grad(out.square().sum(), [u, *operator.parameters()], allow_unused=True)
@@ -270,7 +278,7 @@ def checked(operator, u, domain):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", list(OPERATORS))
 @pytest.mark.parametrize("eps", [1e-6, 0.0])
-def test_degenerate_tokens(name, causal, eps):
+def test_degenerate_tokens_give_finite_values_and_gradients(name, causal, eps):
     op = OPERATORS[name](eps=eps).double()
     domain = Domain.line(N, causal=causal, dtype=torch.float64)
     bias = op.projection.bias.detach()
@@ -301,7 +309,7 @@ def test_degenerate_tokens(name, causal, eps):
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", [name for name in OPERATORS if name != "streaming"])
-def test_a_mask_that_empties_a_row(name, causal):
+def test_a_row_without_visible_tokens_gives_the_bias(name, causal):
     op = OPERATORS[name]().double()
     mask = torch.ones(N, N, dtype=torch.bool)
     mask[3] = False
@@ -329,7 +337,8 @@ def test_frobenius_row_sums_break_the_chain_and_the_row_norm_does_not():
 def test_streaming_state_does_not_grow():
     op = LinearInfSA(DIM, HEADS, causal="streaming").double()
     assert isinstance(op.kernel, StreamingCentreKernel)
-    state, sizes = op.init_state(1, Domain.line(N, causal=True)), set()
+    state = op.init_state(1, Domain.line(N, causal=True))
+    sizes = set()
     for t in range(N):
         _, state = op.step(features()[:, t], state)
         sizes.add(sum(x.numel() for x in state.keys.values()))
@@ -338,15 +347,17 @@ def test_streaming_state_does_not_grow():
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("strategy", ["auto", {"name": "neumann", "hops": 3}])
-def test_few_pairs_are_multiplied_in_full_under_autocast(causal, strategy):
-    """A pair of 300 has a square that float16 does not; and a walk feeds its rounding back."""
+def test_few_pairs_are_multiplied_in_float32_under_autocast(causal, strategy):
+    """A score of 300 has a square beyond float16, and a walk feeds its rounding back."""
     torch.manual_seed(0)
-    op, u = InfSA(8, strategy=strategy), 30 * torch.randn(1, 16, 8)
+    op = InfSA(8, strategy=strategy)
+    u = 30 * torch.randn(1, 16, 8)
     domain = Domain.line(16, causal=causal)
     expected = op(u, domain)
     with torch.autocast("cpu", dtype=torch.float16):
         found = op(u, domain)
-        state, outs = op.init_state(1, domain) if causal else None, []
+        state = op.init_state(1, domain) if causal else None
+        outs = []
         for t in range(16 if causal else 0):
             out, state = op.step(u[:, t], state)
             outs.append(out)

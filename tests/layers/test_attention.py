@@ -1,6 +1,4 @@
-"""``nn.MultiheadAttention`` as an operator: its weights, its masks in time, and what is refused by
-name.
-"""
+"""``nn.MultiheadAttention`` as an operator: weights, causal steps, and refusals."""
 
 from __future__ import annotations
 
@@ -39,7 +37,7 @@ def signal(n: int = N) -> torch.Tensor:
         ({"vdim": 6}, r"kdim=8, vdim=6"),
     ],
 )
-def test_options_that_are_refused(options, message):
+def test_unsupported_options_are_refused(options, message):
     with pytest.raises(ConversionError, match=message):
         as_operator(module(**options))
 
@@ -53,20 +51,21 @@ class Named(nn.MultiheadAttention):
     """A subclass that computes the same."""
 
 
-def test_classes_that_are_refused():
+def test_unsupported_classes_are_refused():
     with pytest.raises(ConversionError, match="Softer overrides forward of MultiheadAttention"):
         as_operator(Softer(DIM, HEADS))
     with pytest.raises(ConversionError, match="quantised"):
         as_operator(torch.ao.nn.quantizable.MultiheadAttention(DIM, HEADS))
     with pytest.raises(ConversionError, match="TransformerEncoderLayer is not understood"):
         as_operator(nn.TransformerEncoderLayer(DIM, HEADS, 4))
-    u, same = signal(), Named(DIM, HEADS, batch_first=True).double()
+    u = signal()
+    same = Named(DIM, HEADS, batch_first=True).double()
     assert_close(as_operator(same)(u), same(u, u, u)[0])
     with pytest.raises(OptionError, match="no option 'causal'"):
         as_operator(module(), causal=True)
 
 
-def test_output_layers_that_are_refused():
+def test_unsupported_output_layers_are_refused():
     hooked, adapted = module(), module()
     hooked.out_proj.register_forward_hook(lambda *_: None)
     with pytest.raises(ConversionError, match="at 'out_proj' has hooks"):
@@ -78,9 +77,10 @@ def test_output_layers_that_are_refused():
         as_operator(adapted)
 
 
-def test_dropout_is_refused_where_it_is_active():
+def test_active_dropout_is_refused():
     layer = module(dropout=0.1)
-    operator, u = as_operator(layer), signal()
+    operator = as_operator(layer)
+    u = signal()
     assert_close(operator(u), layer(u, u, u)[0])
     with pytest.raises(ConversionError, match=r"dropout=0.1 in training mode.*eval"):
         as_operator(layer.train())
@@ -89,7 +89,7 @@ def test_dropout_is_refused_where_it_is_active():
     assert as_operator(module().train()).training
 
 
-def test_shapes_that_do_not_fit():
+def test_mismatched_shapes_are_refused():
     operator = as_operator(module())
     with pytest.raises(ShapeError, match=r"\(B, N, 8\), got \(2, 5, 7\)"):
         operator(signal()[..., :-1])
@@ -100,7 +100,9 @@ def test_shapes_that_do_not_fit():
 
 
 def test_weights_are_the_modules_attention_weights():
-    layer, u, query = module(), signal(), signal(3)
+    layer = module()
+    u = signal()
+    query = signal(3)
     operator = as_operator(layer)
     weights = layer(query, u, u, average_attn_weights=False)[1]
     assert_close(operator.weights(u, query=query), weights)
@@ -115,7 +117,8 @@ def test_weights_are_the_modules_attention_weights():
 
 
 def test_parameters_are_shared_or_copied():
-    layer, u = module(), signal()
+    layer = module()
+    u = signal()
     shared, copied = as_operator(layer), as_operator(layer, parameters="copied")
     assert {id(p) for p in shared.parameters()} == {id(p) for p in layer.parameters()}
     assert not {id(p) for p in copied.parameters()} & {id(p) for p in layer.parameters()}
@@ -129,10 +132,13 @@ def test_parameters_are_shared_or_copied():
     assert_close(copy.deepcopy(shared)(u), shared(u))
 
 
-def test_steps_are_the_masked_module():
-    layer, u = module(), signal()
-    operator, domain = as_operator(layer), Domain.line(N, causal=True, dtype=torch.float64)
-    state, outputs = operator.init_state(2, domain), []
+def test_steps_equal_the_masked_module():
+    layer = module()
+    u = signal()
+    operator = as_operator(layer)
+    domain = Domain.line(N, causal=True, dtype=torch.float64)
+    state = operator.init_state(2, domain)
+    outputs = []
     for t in range(N):
         y, state = operator.step(u[:, t], state)
         outputs.append(y)
@@ -140,13 +146,14 @@ def test_steps_are_the_masked_module():
     assert_close(torch.stack(outputs, 1), layer(u, u, u, attn_mask=mask, is_causal=True)[0])
 
 
-def test_the_plan_says_fused_attention():
+def test_the_plan_names_fused_attention():
     plan = as_operator(module()).plan(Domain.line(N))
     assert (plan.strategy, plan.path) == ("Exact(memory=None, backend='auto')", "fused attention")
 
 
-def test_a_measure_counts_keys_by_their_mass():
-    layer, u = module(), signal()
+def test_masses_weight_the_keys():
+    layer = module()
+    u = signal()
     twice = torch.tensor([0, 0, 1, 2, 3, 4])
     masses = torch.tensor([2.0, 1.0, 1.0, 1.0, 1.0], dtype=torch.float64)
     domain = Domain.line(N, dtype=torch.float64).with_masses(masses)

@@ -38,7 +38,7 @@ def doubling(module):
 
 @pytest.fixture
 def new_file(tmp_path, monkeypatch):
-    """``doubling.py`` in the folder, and everything as it was afterwards."""
+    """Add ``doubling.py`` to the folder, and remove every trace of it afterwards."""
     (tmp_path / "doubling.py").write_text(FILE)
     monkeypatch.setattr(classical, "__path__", [*classical.__path__, str(tmp_path)])
     yield "fredholm.layers.doubling"
@@ -63,7 +63,7 @@ def test_every_file_is_imported():
     assert all(f"{classical.__name__}.{name}" in sys.modules for name in names)
 
 
-def test_every_converter_lies_beside_its_kernel():
+def test_converters_are_defined_beside_their_kernels():
     """Converters of torch's layers are in the module that defines the kernel they build."""
     for layer in (nn.Linear(2, 2), nn.Conv1d(2, 2, 3), nn.GRU(2, 2)):
         operator = as_operator(layer)

@@ -1,4 +1,4 @@
-"""What is converted is the code that was read: every way of computing something else is refused."""
+"""Conversion refuses layers whose forward differs from the code that the converter supports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def attention() -> nn.MultiheadAttention:
 
 
 class LoRA(nn.Linear):
-    """A low-rank update beside the weight, as PEFT adds one."""
+    """A linear map with a low-rank update of its weight, as in PEFT."""
 
     def __init__(self, *sizes):
         super().__init__(*sizes)
@@ -30,7 +30,7 @@ class LoRA(nn.Linear):
 
 
 class Shifted(nn.Conv1d):
-    """Overrides the method that torch's own forward calls."""
+    """A convolution that overrides a method called by torch's forward."""
 
     def _conv_forward(self, u, weight, bias):
         return super()._conv_forward(u, weight, bias) + 1.0
@@ -41,14 +41,14 @@ class Called(nn.Conv1d):
         return 2 * super().__call__(u)
 
 
-def test_a_forward_replaced_on_the_instance():
+def test_a_replaced_forward_is_refused():
     layer = nn.Conv1d(2, 3, 3)
     layer.forward = lambda u: 2 * nn.Conv1d.forward(layer, u)  # what accelerate's hooks do
     with pytest.raises(ConversionError, match=r"Conv1d has its forward replaced.*unwrap"):
         as_operator(layer)
 
 
-def test_a_forward_replaced_inside():
+def test_a_replaced_forward_of_a_submodule_is_refused():
     layer = attention()
     layer.out_proj.forward = lambda u: u
     with pytest.raises(ConversionError, match=r"at 'out_proj' has its forward replaced"):
@@ -58,12 +58,12 @@ def test_a_forward_replaced_inside():
 @pytest.mark.parametrize(
     ("kind", "name"), [(Shifted, "_conv_forward"), (Called, "__call__")], ids=lambda x: str(x)
 )
-def test_a_subclass_that_overrides_what_forward_calls(kind, name):
+def test_overriding_what_forward_calls_is_refused(kind, name):
     with pytest.raises(ConversionError, match=f"overrides {name} of Conv1d"):
         as_operator(kind(2, 3, 3))
 
 
-def test_a_subclass_that_changes_nothing_is_its_base():
+def test_a_subclass_that_computes_the_same_is_converted():
     class Mine(nn.Conv1d):
         def extra_repr(self):
             return "mine"
@@ -83,14 +83,14 @@ def test_a_subclass_that_changes_nothing_is_its_base():
     ids=["forward", "pre-forward", "backward", "pre-backward"],
 )
 @pytest.mark.parametrize("inside", [False, True])
-def test_hooks_anywhere(register, inside):
+def test_hooks_are_refused(register, inside):
     layer = attention()
     register(layer.out_proj if inside else layer)
     with pytest.raises(ConversionError, match="has hooks"):
         as_operator(layer)
 
 
-def test_low_rank_updates_and_parametrisations_inside():
+def test_parametrised_and_pruned_weights_are_refused():
     layer = nn.RNN(3, 4, batch_first=True)
     parametrizations.weight_norm(layer, "weight_hh_l0")
     with pytest.raises(ConversionError, match="parametrised"):
@@ -104,7 +104,7 @@ def test_low_rank_updates_and_parametrisations_inside():
         as_operator(pruned)
 
 
-def test_a_linear_layer_of_another_class_inside():
+def test_a_low_rank_update_of_a_map_is_refused():
     bert = pytest.importorskip("transformers.models.bert.modeling_bert")
     from transformers import BertConfig
 
@@ -115,7 +115,7 @@ def test_a_linear_layer_of_another_class_inside():
         as_operator(layer)
 
 
-def test_graph_layers_that_override_a_message():
+def test_graph_layers_with_overridden_messages_are_refused():
     geometric = pytest.importorskip("torch_geometric.nn")
 
     class Louder(geometric.GCNConv):
@@ -139,7 +139,7 @@ def test_graph_layers_that_override_a_message():
     as_operator(Same(3, 2))
 
 
-def test_a_graph_layer_with_another_map_inside():
+def test_graph_layers_with_replaced_or_hooked_maps_are_refused():
     geometric = pytest.importorskip("torch_geometric.nn")
     layer = geometric.GATv2Conv(3, 2)
     layer.lin_l = nn.Sequential(layer.lin_l)
@@ -151,7 +151,7 @@ def test_a_graph_layer_with_another_map_inside():
         as_operator(layer)
 
 
-def test_layers_without_weights_yet():
+def test_uninitialised_lazy_layers_are_refused():
     with pytest.raises(ConversionError, match="LazyConv1d has seen no input yet"):
         as_operator(nn.LazyConv1d(3, 2))
 
@@ -173,9 +173,10 @@ def test_layers_without_weights_yet():
     ],
     ids=["convolution", "image", "volume", "transposed", "pooling", "parts", "maximum", "linear"],
 )
-def test_a_sum_refuses_a_measure_that_divides_it(layer, domain):
+def test_sums_refuse_normalised_measures(layer, domain):
     options = {"dim": 2} if "Pool" in type(layer).__name__ else {}
-    operator, u = as_operator(layer, **options), torch.randn(1, 6, 2)
+    operator = as_operator(layer, **options)
+    u = torch.randn(1, 6, 2)
     for call in (lambda: operator(u, domain), lambda: operator.plan(domain)):
         with pytest.raises(DomainError, match=r"mass of one each.*measure='counting'"):
             call()
@@ -186,9 +187,10 @@ def test_a_sum_refuses_a_measure_that_divides_it(layer, domain):
 EDGES = torch.tensor([[0, 0, 1, 2, 2, 3, 3], [1, 1, 2, 3, 0, 3, 3]])
 
 
-def test_a_sum_over_neighbours_refuses_a_measure_that_divides_it():
+def test_sums_over_neighbours_refuse_normalised_measures():
     geometric = pytest.importorskip("torch_geometric.nn")
-    u, graph = torch.randn(1, 4, 3), Domain.graph(EDGES, 4)
+    u = torch.randn(1, 4, 3)
+    graph = Domain.graph(EDGES, 4)
     for layer in (
         geometric.GCNConv(3, 2),
         geometric.GCNConv(3, 2, normalize=False),
@@ -198,13 +200,15 @@ def test_a_sum_over_neighbours_refuses_a_measure_that_divides_it():
             as_operator(layer)(u, graph)
     for layer in (geometric.SAGEConv(3, 2), geometric.GATConv(3, 2), geometric.GATv2Conv(3, 2)):
         loops = not isinstance(layer, geometric.SAGEConv)
-        given = Domain.graph(EDGES, 4, self_loops=loops)  # means do not mind
-        assert_close(as_operator(layer)(u, given)[0], layer(u[0], EDGES), str(layer))
+        # Means accept every measure.
+        domain = Domain.graph(EDGES, 4, self_loops=loops)
+        assert_close(as_operator(layer)(u, domain)[0], layer(u[0], EDGES), str(layer))
 
 
-def test_edges_that_come_twice_count_twice():
+def test_repeated_edges_count_twice():
     geometric = pytest.importorskip("torch_geometric.nn")
-    edges, u = EDGES, torch.randn(4, 3).double()
+    edges = EDGES
+    u = torch.randn(4, 3).double()
     for layer in (
         geometric.GCNConv(3, 2),
         geometric.GATConv(3, 2, heads=2),

@@ -27,8 +27,8 @@ def cubic(h: torch.Tensor) -> torch.Tensor:
 
 
 def gauss_legendre(n: int) -> Domain:
-    """Gauss's points and weights in time, and both ends without mass: the end is where the output
-    is read.
+    """Return Gauss's points and weights in time, and both ends with mass zero: the output is read
+    at the end.
     """
     nodes, weights = np.polynomial.legendre.leggauss(n)
     times = torch.tensor([0.0, *(END * (nodes + 1) / 2), END], **DOUBLE)
@@ -37,7 +37,7 @@ def gauss_legendre(n: int) -> Domain:
 
 
 def driven(signal, initial: float) -> torch.Tensor:
-    """The output at the end by a direct solve with fine fixed steps."""
+    """Return the output at the end, by a direct solve with small fixed steps."""
     first, times = torch.tensor([initial], **DOUBLE), torch.tensor([0.0, END], **DOUBLE)
     options = {"step_size": END / 2000}
     return torchdiffeq.odeint(
@@ -46,15 +46,17 @@ def driven(signal, initial: float) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("initial", "paper"), [(0.0, 0.4), (1.0, 0.2)])
-def test_unforced_sensitivities_are_exact_and_driven_ones_are_not(initial, paper):
-    domain, signal = gauss_legendre(14), torch.cos
+def test_unforced_sensitivities_are_exact_unlike_driven_ones(initial, paper):
+    domain = gauss_legendre(14)
+    signal = torch.cos
     u = signal(domain.positions)[None]
     options = {
         "path": lambda times, u: lambda t: signal(t).reshape(1, 1),
         "method": "rk4",
         "options": {"step_size": 0.02},
     }
-    expected, errors = driven(signal, initial), {}
+    expected = driven(signal, initial)
+    errors = {}
     for sensitivity in ("unforced", "driven"):
         first = torch.tensor([initial], **DOUBLE)
         op = affine_system(cubic, ONE, ONE, first, sensitivity=sensitivity, **options)
@@ -63,10 +65,8 @@ def test_unforced_sensitivities_are_exact_and_driven_ones_are_not(initial, paper
     assert errors["driven"] > paper, errors
 
 
-def test_input_matrix_and_several_channels_against_a_driven_solve():
-    """A Lotka-Volterra-like pair with B(h), and first-order convergence in the
-    samples' distance.
-    """
+def test_an_input_matrix_with_several_channels_converges_to_a_driven_solve():
+    """A Lotka-Volterra-like pair with B(h) converges with second order in the samples' spacing."""
 
     def field(h):
         x, y = h.unbind(-1)
@@ -78,7 +78,8 @@ def test_input_matrix_and_several_channels_against_a_driven_solve():
             [torch.stack([1 + y / 2, x], -1), torch.stack([x * y, torch.cos(x)], -1)], -2
         )
 
-    first, c = torch.tensor([0.3, -0.2], **DOUBLE), torch.randn(2, 2, **DOUBLE)
+    first = torch.tensor([0.3, -0.2], **DOUBLE)
+    c = torch.randn(2, 2, **DOUBLE)
     solver = {"method": "rk4", "options": {"step_size": 0.05}}
     errors = []
     for n in (11, 21):
@@ -108,7 +109,7 @@ def test_a_linear_field_gives_the_linear_kernel():
     assert_close(op.kernel_matrix(u, domain, rows=[2]), op.kernel_matrix(u, domain)[:, :, [2]])
 
 
-def test_gradients_reach_everything():
+def test_gradients_reach_every_parameter():
     rate = torch.nn.Linear(2, 2).double()
     op = affine_system(
         lambda h: torch.tanh(rate(h)),
@@ -127,8 +128,9 @@ def test_gradients_reach_everything():
         assert parameter.grad.abs().max() > 0
 
 
-def test_refusals():
-    op, u = affine_system(cubic, ONE, ONE, ONE[0]), torch.randn(2, 3, 1, **DOUBLE)
+def test_unsupported_domains_and_options_are_refused():
+    op = affine_system(cubic, ONE, ONE, ONE[0])
+    u = torch.randn(2, 3, 1, **DOUBLE)
     line = Domain.line(3, causal=True, measure="spacing", **DOUBLE)
     with pytest.raises(DomainError, match="'spacing' or 'weighted'"):
         op(u, line.replace(kind="counting"))

@@ -1,4 +1,4 @@
-"""What a converted convolution refuses, by name, and what it shares with its layer."""
+"""Converted convolutions: refusals, and parameters shared with the layer."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from ..tolerances import assert_close
 COUNTING = {"measure": "counting"}
 
 
-def test_it_uses_the_parameters_of_the_layer():
+def test_the_operator_shares_the_parameters_of_the_layer():
     conv = nn.Conv1d(2, 3, 3, padding=1)
-    op, u = as_operator(conv), torch.randn(1, 4, 2)
+    op = as_operator(conv)
+    u = torch.randn(1, 4, 2)
     assert [p is q for p, q in zip(op.parameters(), conv.parameters())] == [True, True]
     op(u).sum().backward()
     assert conv.weight.grad is not None
@@ -27,16 +28,17 @@ def test_it_uses_the_parameters_of_the_layer():
     assert_close(op(u), conv(u.mT).mT)
 
 
-def test_a_copy_is_trained_alone():
+def test_copied_parameters_are_independent():
     conv = nn.Conv1d(2, 3, 3, padding=1)
-    op, u = as_operator(conv, parameters="copied"), torch.randn(1, 4, 2)
+    op = as_operator(conv, parameters="copied")
+    u = torch.randn(1, 4, 2)
     before = op(u)
     with torch.no_grad():
         conv.weight.mul_(2)
     assert_close(op(u), before)
 
 
-def test_a_frozen_layer_stays_frozen_and_its_mode_is_kept():
+def test_frozen_parameters_and_the_mode_are_kept():
     conv = nn.Conv1d(2, 3, 3).requires_grad_(False).eval()
     op = as_operator(conv)
     assert not op.training
@@ -48,31 +50,22 @@ def test_heads_are_groups():
     assert (op.heads, op.kernel.d_in, op.kernel.d_out, op.dim, op.out_dim) == (4, 2, 1, 8, 4)
 
 
-def test_a_subclass_with_the_same_forward_is_a_convolution():
-    class Named(nn.Conv1d):
-        pass
-
-    conv, u = Named(2, 2, 3, padding=1), torch.randn(1, 4, 2)
-    assert_close(as_operator(conv)(u), conv(u.mT).mT)
-
-
 @pytest.mark.parametrize(
     ("layer", "named"),
     [
         (nn.Conv1d(2, 2, 3, dtype=torch.complex64), "dtype=torch.complex64"),
         (nn.ConvTranspose2d(2, 2, 3, dtype=torch.complex64), "dtype=torch.complex64"),
-        (nn.LazyConv1d(2, 3), "seen no input yet"),
         (nn.utils.parametrizations.weight_norm(nn.Conv1d(2, 2, 3)), "parametrised"),
         (nn.Unfold(3), "Unfold is not understood"),
     ],
 )
-def test_what_is_not_understood_is_named(layer, named):
+def test_unsupported_layers_are_named(layer, named):
     with pytest.raises(ConversionError, match=named):
         as_operator(layer)
 
 
-def test_parts_to_convert_are_those_that_can_be():
-    """Another library's class of the same short name is none of them."""
+def test_suggested_parts_are_convertible():
+    """A class of another library with the same short name is not suggested."""
     other = type("Linear", (nn.Linear,), {"__module__": "elsewhere", "forward": lambda self, u: u})
     holder = nn.ModuleDict({"theirs": other(2, 2), "ours": nn.Conv1d(2, 2, 3)})
     holder.__class__ = type("Holder", (nn.ModuleDict,), {})
@@ -119,7 +112,7 @@ def test_options_of_other_families_are_refused():
         ),
     ],
 )
-def test_domains_without_meaning_are_refused(layer, domain, named):
+def test_unsupported_domains_are_refused(layer, domain, named):
     op = as_operator(layer)
     with pytest.raises(DomainError, match=named):
         op(torch.zeros(1, domain.size, 2), domain)
@@ -127,13 +120,14 @@ def test_domains_without_meaning_are_refused(layer, domain, named):
         op.plan(domain)
 
 
-def test_the_extents_of_an_image_are_not_guessed():
+def test_an_image_without_its_extents_is_refused():
     with pytest.raises(DomainError, match="16 points do not tell"):
         as_operator(nn.Conv2d(2, 2, 3))(torch.zeros(1, 16, 2))
 
 
-def test_queries_elsewhere_are_refused():
-    op, u = as_operator(nn.Conv1d(2, 2, 3, stride=2)), torch.zeros(1, 6, 2)
+def test_queries_on_another_domain_are_refused():
+    op = as_operator(nn.Conv1d(2, 2, 3, stride=2))
+    u = torch.zeros(1, 6, 2)
     target = op.kernel.output_domain(Domain.line(6))
     assert target is not None
     for call in (
@@ -152,7 +146,8 @@ def test_wrong_widths_are_named():
 
 def test_images_padded_at_their_ends_keep_their_outputs():
     conv = nn.Conv2d(2, 3, 3, padding=1).double()
-    images, valid = torch.randn(2, 2, 4, 5).double(), torch.ones(2, 4, 5, dtype=torch.bool)
+    images = torch.randn(2, 2, 4, 5).double()
+    valid = torch.ones(2, 4, 5, dtype=torch.bool)
     valid[1, :, 3:] = False
     domain = Domain.grid(4, 5, dtype=torch.float64, valid=valid.flatten(1), **COUNTING)
     out = as_operator(conv)(images.flatten(2).mT, domain).mT.unflatten(-1, (4, 5))
@@ -160,19 +155,17 @@ def test_images_padded_at_their_ends_keep_their_outputs():
     assert_close(out[0], conv(images[:1])[0])
 
 
-def test_two_layers_follow_one_another_on_their_grids():
+def test_two_layers_compose_on_their_grids():
     first, second = nn.Conv2d(2, 4, 3, stride=2, padding=1).double(), nn.Conv2d(4, 3, 2).double()
     a, b = as_operator(first), as_operator(second)
-    images, domain = (
-        torch.randn(2, 2, 6, 7).double(),
-        Domain.grid(6, 7, dtype=torch.float64, **COUNTING),
-    )
+    images = torch.randn(2, 2, 6, 7).double()
+    domain = Domain.grid(6, 7, dtype=torch.float64, **COUNTING)
     middle = a.kernel.output_domain(domain)
     out = b(a(images.flatten(2).mT, domain), middle)
     assert_close(out, second(first(images)).flatten(2).mT)
 
 
-def test_what_is_not_understood_names_what_may_be_converted():
+def test_errors_name_convertible_layers_and_parts():
     with pytest.raises(ConversionError, match=r"Upsample is .*; fredholm.convert.convertible\(\)"):
         as_operator(nn.Upsample(2))
     block = nn.TransformerEncoderLayer(4, 2)
@@ -180,8 +173,9 @@ def test_what_is_not_understood_names_what_may_be_converted():
         as_operator(block)
 
 
-def test_padding_before_the_end_of_a_line_is_refused_where_the_output_is_another_grid():
-    operator, u = as_operator(nn.Conv1d(2, 3, 3, stride=2)), torch.randn(1, 7, 2)
+def test_left_padding_is_refused_with_a_stride():
+    operator = as_operator(nn.Conv1d(2, 3, 3, stride=2))
+    u = torch.randn(1, 7, 2)
     valid = torch.tensor([[0, 0, 1, 1, 1, 1, 1]]).bool()
     with pytest.raises(DomainError, match="pad on the right"):
         operator(u, Domain.line(7, measure="counting", valid=valid))

@@ -14,7 +14,7 @@ ALL = configurations()
 
 
 @pytest.mark.parametrize("configuration", ALL, ids=str)
-def test_the_operator_is_the_layer(configuration):
+def test_every_layer_equals_its_operator(configuration):
     if configuration.requires and importlib.util.find_spec(configuration.requires) is None:
         pytest.skip(f"{configuration.requires} is not installed")
     double, single = measure(configuration), measure(configuration, torch.float32)

@@ -1,4 +1,4 @@
-"""Gated linear attention of transformers is linear attention against a measure that fades:
+"""Gated linear attention of transformers equals linear attention with a decay:
 lightning attention of MiniMax (one rate per head, as in RetNet) and Mamba-2's mixer (one rate per
 token and head).
 """
@@ -21,7 +21,7 @@ N = 37
 
 
 def selection(columns: Tensor, width: int) -> nn.Linear:
-    """A layer that picks columns of its input."""
+    """Return a linear map that selects columns of its input."""
     layer = nn.Linear(width, len(columns), bias=False)
     layer.weight.data = F.one_hot(columns, width).to(layer.weight.dtype)
     return layer
@@ -30,7 +30,7 @@ def selection(columns: Tensor, width: int) -> nn.Linear:
 def gated(
     width: int, heads: int, columns: tuple[Tensor, Tensor, Tensor], decay: str
 ) -> LinearAttention:
-    """An operator that reads queries, keys and values off its input, without a normaliser."""
+    """Return an unnormalised operator whose input contains queries, keys and values."""
     operator = LinearAttention(
         width,
         heads,
@@ -46,12 +46,12 @@ def gated(
 
 
 def sums(n: int) -> Domain:
-    """A causal line whose integrals are sums."""
+    """Return a causal line whose integrals are sums."""
     return Domain.line(n, causal=True, measure="counting")
 
 
 def stepped(operator: LinearAttention, u: Tensor) -> Tensor:
-    """The outputs of a prefill of half the points, and single steps for the rest."""
+    """Return the outputs of a prefill of half the points and of single steps for the rest."""
     half = u.shape[1] // 2
     out, state = operator.prefill(u[:, :half], operator.init_state(len(u), sums(u.shape[1])))
     outs = [out]
@@ -63,7 +63,7 @@ def stepped(operator: LinearAttention, u: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("form", ["forward", "steps"])
 @torch.no_grad()
-def test_lightning_attention_of_minimax(form):
+def test_lightning_attention_of_minimax_equals_decayed_attention(form):
     from transformers.models.minimax.modeling_minimax import MiniMaxLightningAttention
 
     heads, width = 4, 6
@@ -81,7 +81,7 @@ def test_lightning_attention_of_minimax(form):
     u = torch.randn(2, N, heads * width)
     theirs = layer(u, None, None)[0]
 
-    # Each head's queries, keys and values lie side by side in what the layer projects.
+    # The layer's projection has the queries, keys and values of each head side by side.
     columns = torch.arange(3 * heads * width).view(heads, 3, width)
     parts = tuple(columns[:, i].flatten() for i in range(3))
     operator = gated(3 * heads * width, heads, parts, "head")
@@ -95,7 +95,7 @@ def test_lightning_attention_of_minimax(form):
 
 @pytest.mark.parametrize("form", ["forward", "steps"])
 @torch.no_grad()
-def test_mamba_2(form):
+def test_mamba_2_equals_decayed_attention(form):
     from transformers.models.mamba2.modeling_mamba2 import Mamba2Mixer
 
     heads, width, states, dim = 4, 6, 5, 12
@@ -115,14 +115,14 @@ def test_mamba_2(form):
     u = torch.randn(2, N, dim)
     theirs = mixer(u)
 
-    # The mixer's own projections, convolution and step sizes.
+    # The projections, convolution and step sizes of the mixer.
     inner = heads * width
     gate, convolved, raw_step = mixer.in_proj(u).split([inner, inner + 2 * states, heads], -1)
     convolved = mixer.act(mixer.conv1d(convolved.mT)[..., :N].mT)
     x, into, out_of = convolved.split([inner, states, states], -1)
     step = F.softplus(raw_step + mixer.dt_bias)
 
-    # One key per head: what enters is B times the head's step.
+    # The key of each head is B times the head's step.
     key = (step[..., None] * into[:, :, None]).flatten(2)
     signal = torch.cat([out_of, key, x, raw_step], -1)
     query_at = torch.arange(states).repeat(heads)

@@ -1,4 +1,4 @@
-"""Graph attention: the normaliser runs over neighbours, and what is refused by name."""
+"""Graph attention: normalisation over neighbours, and refusals."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ def kernel(**options) -> AdditiveAttentionKernel:
     return AdditiveAttentionKernel(value, query, key, heads=2, **options)
 
 
-def test_it_is_the_softmax_over_neighbours_edge_by_edge():
-    k, u = kernel(slope=0.3), torch.randn(1, 4, 3).double()
+def test_graph_attention_equals_a_softmax_over_neighbours():
+    k = kernel(slope=0.3)
+    u = torch.randn(1, 4, 3).double()
     op = IntegralOperator(3, 2, kernel=k, out_dim=4, residual=False, projection=False)
     graph = Domain.graph(EDGES, 4)
     values = (u[0] @ k.value.T).view(4, 2, 2)
@@ -37,7 +38,7 @@ def test_it_is_the_softmax_over_neighbours_edge_by_edge():
     assert_close(op(u, graph)[0], expected.flatten(1))
 
 
-def test_a_node_without_neighbours_gets_the_bias():
+def test_a_node_without_neighbours_gives_the_bias():
     bias = nn.Parameter(torch.randn(4).double())
     op = IntegralOperator(
         3, 2, kernel=kernel(bias=bias), out_dim=4, residual=False, projection=False
@@ -57,7 +58,7 @@ def test_a_graph_convolution_divides_by_the_roots_of_degrees():
     for s, t in [*EDGES.T.tolist(), *((i, i) for i in range(4))]:
         expected[t] += value @ u[0, s] / (degree[s] * degree[t]) ** 0.5
     assert_close(op(u, graph)[0], expected)
-    op.strategy = Exact(memory=1)  # a query at a time
+    op.strategy = Exact(memory=1)  # one query at a time
     assert_close(op(u, graph)[0], expected)
     rows = op.kernel_matrix(u, graph, rows=[3, 1])
     assert_close(rows, op.kernel_matrix(u, graph)[:, :, [3, 1]])
@@ -75,12 +76,10 @@ def test_a_graph_convolution_without_edges_gives_its_bias():
     assert g.isfinite().all()
 
 
-def test_degrees_belong_to_one_graph():
+def test_a_graph_convolution_refuses_other_domains_and_order():
     kernel = AdjacencyKernel(torch.randn(2, 3))
-    op, u = (
-        IntegralOperator(3, kernel=kernel, out_dim=2, residual=False, projection=False),
-        torch.zeros(1, 4, 3),
-    )
+    op = IntegralOperator(3, kernel=kernel, out_dim=2, residual=False, projection=False)
+    u = torch.zeros(1, 4, 3)
     graph = Domain.graph(EDGES, 4)
     with pytest.raises(DomainError, match="another domain"):
         op(u, graph, query_domain=graph)
@@ -88,7 +87,7 @@ def test_degrees_belong_to_one_graph():
         op(u, graph.replace(causal=True))
 
 
-def test_sizes_that_do_not_fit_are_named():
+def test_mismatched_sizes_are_named():
     with pytest.raises(OptionError, match=r"expected 4 numbers.*got 3"):
         AdditiveAttentionKernel(torch.zeros(4, 3), torch.zeros(4), torch.zeros(3), heads=2)
 
@@ -117,7 +116,7 @@ def test_dropout_in_training_mode_is_refused():
         ({"dropout": 0.5}, "dropout=0.5 in training mode"),
     ],
 )
-def test_options_that_are_not_understood_are_named(options, named):
+def test_unsupported_options_are_named(options, named):
     library = pytest.importorskip("torch_geometric.nn")
     with pytest.raises(ConversionError, match=named):
         as_operator(library.GATConv(**{"in_channels": 3, "out_channels": 2} | options))
@@ -126,7 +125,7 @@ def test_options_that_are_not_understood_are_named(options, named):
 @pytest.mark.parametrize(
     ("option", "value"), [("improved", True), ("cached", True), ("aggr", "max")]
 )
-def test_options_of_a_graph_convolution_are_named(option, value):
+def test_unsupported_options_of_a_graph_convolution_are_named(option, value):
     library = pytest.importorskip("torch_geometric.nn")
     with pytest.raises(ConversionError, match=option):
         as_operator(library.GCNConv(3, 2, **{option: value}))
@@ -141,9 +140,10 @@ def test_hooks_of_messages_are_refused():
 
 @pytest.mark.parametrize("name", ["GCNConv", "SAGEConv", "GATConv", "GATv2Conv"])
 def test_a_lazily_built_layer_is_converted_after_its_first_call(name):
-    """Its ``in_channels`` stays -1; its weights tell the width."""
+    """Its ``in_channels`` stays -1, so the width is read from its weights."""
     library = pytest.importorskip("torch_geometric.nn")
-    layer, u = getattr(library, name)(-1, 5).eval(), torch.randn(1, 4, 3)
+    layer = getattr(library, name)(-1, 5).eval()
+    u = torch.randn(1, 4, 3)
     with pytest.raises(ConversionError, match="has seen no input yet"):
         as_operator(layer)
     expected = layer(u[0], EDGES)

@@ -38,7 +38,7 @@ def dynamic() -> DynamicAttentionKernel:
 
 
 def turned() -> DynamicAttentionKernel:
-    """Of a negative slope, for which the activation's sign is not that of its argument."""
+    """Return a kernel of negative slope, whose activation has not the sign of its argument."""
     return DynamicAttentionKernel(
         parameter(6, 8), parameter(6, 8), parameter(2, 3), heads=2, slope=-0.3
     )
@@ -80,22 +80,25 @@ def domains() -> dict[str, Domain]:
 
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("where", domains())
-def test_edges_are_the_definition(name, where):
-    operator, domain = operator_of(name), domains()[where]
+def test_edges_equal_dense_domains(name, where):
+    operator = operator_of(name)
+    domain = domains()[where]
     assert "over neighbours" in operator.plan(domain).path
     assert_equal(operator, signal(2, 12), domain, domain.dense())
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_rows_longer_than_a_tile_come_in_pieces(name, monkeypatch):
+def test_rows_longer_than_a_tile_equal_dense_domains(name, monkeypatch):
     monkeypatch.setattr("fredholm.forms.neighbourhoods.tiles.WORKING_SET", 1 << 10)
     domain = star(40)
     assert_equal(operator_of(name), signal(2, 40), domain, domain.dense())
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_gradients_are_those_of_differences(name):
-    operator, domain, u = operator_of(name), star(5), signal(1, 5)
+def test_first_and_second_gradients_pass_gradcheck(name):
+    operator = operator_of(name)
+    domain = star(5)
+    u = signal(1, 5)
     names = [n for n, _ in operator.named_parameters()]
     values = [p.detach().clone().requires_grad_() for p in operator.parameters()]
 
@@ -107,7 +110,7 @@ def test_gradients_are_those_of_differences(name):
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_edge_weights_get_a_gradient(name):
+def test_edge_weights_receive_a_gradient(name):
     weight = (torch.rand(6, dtype=torch.float64) + 0.1).requires_grad_()
     sparse, dense = (
         Domain.graph(
@@ -123,8 +126,8 @@ def test_edge_weights_get_a_gradient(name):
     assert_equal(operator_of(name), signal(2, 6), sparse, dense, {"weight": weight}.items())
 
 
-def test_other_forms_are_still_there_by_name():
-    """An operator asked for Triton has no form on edges, and says so."""
+def test_the_triton_backend_is_refused_on_edges():
+    """No form on edges has a Triton kernel."""
     operator = operator_of("additive")
     operator.strategy = Exact(backend="triton")
     with pytest.raises(StrategyError, match="no Triton kernel"):
@@ -132,8 +135,8 @@ def test_other_forms_are_still_there_by_name():
 
 
 @pytest.mark.parametrize("layer", ["GCNConv", "SAGEConv", "GATConv", "GATv2Conv"])
-def test_layers_of_pytorch_geometric_on_edges(layer, monkeypatch):
-    """No matrix of all pairs is made, and every gradient is the layer's."""
+def test_layers_of_pytorch_geometric_agree_on_sparse_graphs(layer, monkeypatch):
+    """No matrix of all pairs is built, and every gradient equals the layer's."""
     geometric = pytest.importorskip("torch_geometric.nn")
     torch.manual_seed(0)
     options = {"heads": 2} if "GAT" in layer else {}
@@ -147,7 +150,8 @@ def test_layers_of_pytorch_geometric_on_edges(layer, monkeypatch):
     domain = Domain.graph(index, 60, self_loops=loops, measure=measure, sparse=True)
     monkeypatch.setattr("fredholm.edges.DENSE_PAIRS", 0)
     u = signal(1, 60)
-    out, expected = operator(u, domain)[0], source(u[0], index)
+    out = operator(u, domain)[0]
+    expected = source(u[0], index)
     assert_close(out, expected, "output")
     direction = torch.randn_like(out)
     parameters = [u, *source.parameters()]
@@ -158,8 +162,8 @@ def test_layers_of_pytorch_geometric_on_edges(layer, monkeypatch):
         assert_close(g, h, "gradient")
 
 
-def test_degrees_of_both_ends_have_no_shards():
-    """A rank has the rows of its own points, and with them their degrees alone."""
+def test_degrees_of_both_ends_refuse_sharded_domains():
+    """A rank has only the rows, and so the degrees, of its own points."""
     layout = Layout(sharded=True, edges=True, pairs=True, cross=True)
     with pytest.raises(DomainError, match="degrees of both ends"):
         KERNELS["both"]().check(layout)

@@ -1,6 +1,4 @@
-"""Attention of Hugging Face: what is refused by name, the angles of Llama, layers inside a whole
-model.
-"""
+"""Attention of Hugging Face: refusals, rotary angles of Llama, layers inside a complete model."""
 
 from __future__ import annotations
 
@@ -53,7 +51,7 @@ def signal() -> torch.Tensor:
         ),
     ],
 )
-def test_options_that_are_refused(source, options, message):
+def test_unsupported_options_are_refused(source, options, message):
     extra = {"layer_idx": 0} if source is LLAMA else {}
     layer = hugging_face(
         *source, **extra, **{k: v for k, v in options.items() if k != "attn_implementation"}
@@ -82,7 +80,7 @@ def test_gpt2_cross_attention_is_refused():
         (*LLAMA, "attention_dropout"),
     ],
 )
-def test_dropout_is_refused_where_it_is_active(source):
+def test_active_dropout_is_refused(source):
     options = dict.fromkeys(source[2:], 0.1) | ({"layer_idx": 0} if source[0] == "llama" else {})
     layer = hugging_face(*source[:2], **options)()
     with pytest.raises(ConversionError, match=r"dropout=0.1 in training mode"):
@@ -92,7 +90,7 @@ def test_dropout_is_refused_where_it_is_active(source):
         operator.train()(signal())
 
 
-def test_layers_that_are_refused():
+def test_unsupported_layers_are_refused():
     adapted, quantised, hooked = (hugging_face(*BERT)().eval() for _ in range(3))
     adapted.query = nn.Sequential(adapted.query)
     with pytest.raises(ConversionError, match=r"query=torch.nn.modules.container.Sequential"):
@@ -120,15 +118,16 @@ def test_layers_that_are_refused():
         as_operator(whole)
 
 
-def test_gpt2_looks_back_only():
+def test_gpt2_requires_a_causal_domain():
     layer = hugging_face(*GPT2)().eval()
-    operator, u = as_operator(layer), signal()
+    operator = as_operator(layer)
+    u = signal()
     with pytest.raises(DomainError, match="causal=True"):
         operator(u, Domain.line(N))
     assert {id(p) for p in operator.parameters()} == {id(p) for p in layer.parameters()}
 
 
-def test_llama_turns_as_its_model_does():
+def test_llama_rotates_as_its_model_does():
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
     layer = hugging_face(*LLAMA, num_key_value_heads=1, layer_idx=0)().eval()
@@ -144,10 +143,11 @@ def test_llama_turns_as_its_model_does():
     )
 
 
-def test_mistral_sees_its_window_only():
+def test_mistral_attends_within_its_window():
     source = ("mistral", "MistralAttention")
     layer = hugging_face(*source, num_key_value_heads=1, layer_idx=0, head_dim=4, sliding_window=2)
-    operator, u = as_operator(layer().eval()), signal()
+    operator = as_operator(layer().eval())
+    u = signal()
     weights = operator.weights(u)[0, 0]
     assert torch.equal(weights > 0, torch.ones(N, N).tril().triu(-1) > 0)
     with pytest.raises(DomainError, match="hide all but 2 points"):
@@ -156,7 +156,7 @@ def test_mistral_sees_its_window_only():
     assert_close(operator(short, Domain.line(2, length=1.0, causal=True)), operator(short))
 
 
-def test_attention_that_its_class_says_more_about():
+def test_attention_with_further_terms_is_refused():
     with pytest.raises(ConversionError, match="Gemma2Attention is not understood; did you mean"):
         as_operator(hugging_face("gemma2", "Gemma2Attention", layer_idx=0, head_dim=4)().eval())
     layer = hugging_face("qwen3", "Qwen3Attention", layer_idx=0, head_dim=4)().eval()
@@ -165,8 +165,8 @@ def test_attention_that_its_class_says_more_about():
         as_operator(layer)
 
 
-def test_the_probe_sees_a_patched_library(monkeypatch):
-    """What transformers' kernels and others do: the function of the module is another one."""
+def test_the_probe_detects_a_patched_library(monkeypatch):
+    """Kernels for transformers replace functions of its modules in this way."""
     from transformers.models.llama import modeling_llama
 
     layer = hugging_face(*LLAMA, num_key_value_heads=1, layer_idx=0)().eval()
@@ -176,7 +176,7 @@ def test_the_probe_sees_a_patched_library(monkeypatch):
         as_operator(layer)
 
 
-def test_bert_layer_inside_its_model():
+def test_a_bert_layer_agrees_inside_its_model():
     from transformers import BertConfig, BertModel
 
     sizes = {
@@ -188,8 +188,10 @@ def test_bert_layer_inside_its_model():
     model = (
         BertModel(BertConfig(vocab_size=11, attn_implementation="sdpa", **sizes)).double().eval()
     )
-    layer, seen = model.encoder.layer[1].attention.self, {}
-    words, mask = torch.randint(11, (2, N)), torch.tensor([[1] * N, [1, 1, 1, 0, 0]])
+    layer = model.encoder.layer[1].attention.self
+    seen = {}
+    words = torch.randint(11, (2, N))
+    mask = torch.tensor([[1] * N, [1, 1, 1, 0, 0]])
     operator = as_operator(layer)
     layer.register_forward_hook(
         lambda m, args, kwargs, out: seen.update(u=(args or list(kwargs.values()))[0], y=out[0]),

@@ -1,5 +1,5 @@
-"""Mamba mixers: refusals, their own casts, padding, steps. Equality itself is in
-test_equality.py.
+"""Mamba mixers: refusals, internal casts, padding, steps. test_equality.py compares layer and
+operator.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def mamba():
     return mixer(6, state_size=3, conv_kernel=3, time_step_rank=2, use_bias=True)
 
 
-def test_other_options_are_refused_by_name():
+def test_unsupported_options_are_refused_by_name():
     pytest.importorskip("transformers")
     with pytest.raises(ConversionError, match=r"MambaMixer\(hidden_act='gelu'\)"):
         as_operator(mixer(4, hidden_act="gelu"))
@@ -31,7 +31,7 @@ def test_other_options_are_refused_by_name():
         as_operator(block(4, inner_layernorms=True))
 
 
-def test_other_mixers_are_refused():
+def test_unsupported_mixers_are_refused():
     models = pytest.importorskip("transformers")
     from transformers.models.falcon_mamba.modeling_falcon_mamba import FalconMambaMixer
 
@@ -40,26 +40,27 @@ def test_other_mixers_are_refused():
         as_operator(other)
 
 
-def test_its_own_casts_are_the_only_difference(mamba):
-    """In float64 the mixer itself casts parts of its scan to float32; without these casts the two
-    are equal.
-    """
+def test_only_the_mixers_casts_differ_in_float64(mamba):
+    """In float64 the mixer casts parts of its scan to float32; without the casts both are equal."""
     module = mamba.double()
-    op, u = as_operator(module), torch.randn(2, 9, 6, dtype=torch.float64)
+    op = as_operator(module)
+    u = torch.randn(2, 9, 6, dtype=torch.float64)
     with torch.no_grad():
-        cast, exact, ours = module(u), uncast(module, u), op(u)
+        cast = module(u)
+        exact = uncast(module, u)
+        ours = op(u)
     assert_close(ours, exact)
     assert 1e-12 < float((cast - exact).abs().max() / exact.abs().max()) < 1e-5
 
 
-def test_in_training_mode_as_well(mamba):
+def test_the_mixer_agrees_in_training_mode(mamba):
     u = torch.randn(2, 7, 6)
     op = as_operator(mamba.train())
     assert op.training
     assert_close(op(u), mamba(u), dtype=torch.float32)
 
 
-def test_half_precision_weights(mamba):
+def test_bfloat16_weights_agree_with_float32(mamba):
     u = torch.randn(2, 7, 6)
     expected = as_operator(mamba)(u)
     half = as_operator(mamba.bfloat16())(u.bfloat16())
@@ -67,11 +68,12 @@ def test_half_precision_weights(mamba):
     assert_close(half.float(), expected, dtype=torch.bfloat16)
 
 
-def test_padding_anywhere_is_no_point(mamba):
-    """Left padding as batches of texts have it, a gap, and right padding: each sequence as if
-    alone.
+def test_padding_anywhere_changes_no_output(mamba):
+    """With left padding, as in batches of texts, a gap, or right padding, each sequence equals
+    itself alone.
     """
-    op, n = as_operator(mamba.double()), 8
+    op = as_operator(mamba.double())
+    n = 8
     valid = torch.ones(3, n).bool()
     valid[0, :3], valid[1, 2:5], valid[2, 6:] = False, False, False
     domain = Domain.line(n, causal=True, measure="counting", dtype=torch.float64).replace(
@@ -84,8 +86,9 @@ def test_padding_anywhere_is_no_point(mamba):
     assert_close(op.dense(u, domain), out)
 
 
-def test_the_default_domain_and_others(mamba):
-    op, u = as_operator(mamba), torch.randn(1, 5, 6)
+def test_the_default_domain_is_causal_with_counting_measure(mamba):
+    op = as_operator(mamba)
+    u = torch.randn(1, 5, 6)
     domain = op.kernel.default_domain(5, device=u.device, dtype=u.dtype)
     assert domain.causal
     assert domain.kind == "counting"
@@ -96,10 +99,12 @@ def test_the_default_domain_and_others(mamba):
         op(torch.randn(1, 5, 12))
 
 
-def test_steps_hold_a_state_of_fixed_size(mamba):
-    op, u = as_operator(mamba.double()), torch.randn(2, 9, 6, dtype=torch.float64)
+def test_steps_have_a_state_of_fixed_size(mamba):
+    op = as_operator(mamba.double())
+    u = torch.randn(2, 9, 6, dtype=torch.float64)
     state = op.init_state(2, op.kernel.default_domain(9, device=u.device, dtype=u.dtype))
-    sizes, outs = set(), []
+    sizes = set()
+    outs = []
     for t in range(9):
         y, state = op.step(u[:, t], state)
         outs.append(y)
@@ -108,16 +113,17 @@ def test_steps_hold_a_state_of_fixed_size(mamba):
     assert len(sizes) == 1
 
 
-def test_the_kernel_is_not_linear_in_its_coefficients(mamba):
-    """K depends on u, and its explicit form sees the past only."""
-    op, u = as_operator(mamba.double()), torch.randn(1, 5, 6, dtype=torch.float64)
+def test_the_kernel_depends_on_its_input_and_is_causal(mamba):
+    """K depends on u, and no pair lies in the future."""
+    op = as_operator(mamba.double())
+    u = torch.randn(1, 5, 6, dtype=torch.float64)
     first, second = op.kernel_matrix(u), op.kernel_matrix(2 * u)
     assert float((first - second).abs().max()) > 1e-3 * float(first.abs().max())
     future = torch.ones(5, 5).triu(1).bool()
     assert first[:, :, future].abs().max() == 0
 
 
-def test_layers_that_do_not_fit_are_refused(mamba):
+def test_mismatched_layers_are_refused(mamba):
     m = mamba
     with pytest.raises(ShapeError, match="width 12 and state 3"):
         MambaKernel(m.x_proj, m.conv1d, m.x_proj, m.dt_proj, m.A_log, m.D)

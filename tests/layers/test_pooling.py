@@ -1,4 +1,4 @@
-"""Pooling and linear layers: what they refuse, by name, and what their kernels say."""
+"""Pooling and linear layers: refusals and kernels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VALID = torch.tensor([[True, True, True, True, False, False]])
 
 @pytest.mark.parametrize("layer", [nn.AvgPool1d(2), nn.AdaptiveAvgPool2d(1), nn.MaxPool3d(2)])
 @pytest.mark.parametrize("options", [{}, {"dim": 0}])
-def test_the_number_of_channels_is_asked_for(layer, options):
+def test_the_number_of_channels_is_required(layer, options):
     with pytest.raises(OptionError, match="dim=channels"):
         as_operator(layer, **options)
 
@@ -32,7 +32,7 @@ def test_the_number_of_channels_is_asked_for(layer, options):
         (nn.Linear(2, 2, dtype=torch.complex64), "dtype=torch.complex64"),
     ],
 )
-def test_what_is_not_understood_is_named(layer, named):
+def test_unsupported_layers_are_named(layer, named):
     with pytest.raises(ConversionError, match=named):
         as_operator(layer)
 
@@ -53,7 +53,7 @@ def test_what_is_not_understood_is_named(layer, named):
         (nn.AvgPool1d(4, ceil_mode=True), Domain.line(6, valid=VALID), "other divisors"),
     ],
 )
-def test_domains_without_meaning_are_refused(layer, domain, named):
+def test_unsupported_domains_are_refused(layer, domain, named):
     with pytest.raises(DomainError, match=named):
         as_operator(layer, dim=2)(torch.zeros(1, 6, 2), domain)
 
@@ -62,31 +62,35 @@ def test_domains_without_meaning_are_refused(layer, domain, named):
     "layer", [nn.AvgPool1d(3, 2, 1), nn.AdaptiveAvgPool1d(2), nn.MaxPool1d(3, 2, 1)]
 )
 @pytest.mark.parametrize("pairs", [False, True])
-def test_other_measures_and_pairs_are_the_definition(layer, pairs):
-    op, u = as_operator(layer, dim=2), torch.randn(2, 6, 2).double().requires_grad_()
+def test_other_measures_and_pairs_equal_the_definition(layer, pairs):
+    op = as_operator(layer, dim=2)
+    u = torch.randn(2, 6, 2).double().requires_grad_()
     masses = (torch.rand(6).double() + 0.1).requires_grad_()
     domain = LINE.with_masses(masses)
     m = layer(u.mT).shape[-1]
     if pairs:
         domain = domain.replace(pairs=torch.randn(m, 6).double())
-    fast, dense = op(u, domain), op.dense(u, domain)
+    fast = op(u, domain)
+    dense = op.dense(u, domain)
     assert_close(fast, dense)
     direction = torch.randn_like(fast)
     for g, h in zip(*(torch.autograd.grad(y, [u, masses], direction) for y in (fast, dense))):
         assert_close(g, h, "gradient")
 
 
-def test_the_kernel_of_a_maximum_picks_one_point():
-    op, u = as_operator(nn.MaxPool1d(3, 1, 1), dim=2), torch.randn(2, 6, 2).double()
+def test_the_kernel_of_a_maximum_selects_one_point():
+    op = as_operator(nn.MaxPool1d(3, 1, 1), dim=2)
+    u = torch.randn(2, 6, 2).double()
     matrix = op.kernel_matrix(u, LINE)
     assert matrix.shape == (2, 2, 6, 6, 1, 1)
     assert_close(matrix.sum(3), torch.ones(2, 2, 6, 1, 1).double())
     assert_close(op.kernel_matrix(u, LINE, rows=[4, 0]), matrix[:, :, [4, 0]])
 
 
-def test_a_linear_layer_on_points_a_graph_and_one_point_at_a_time():
+def test_a_linear_layer_agrees_on_points_graphs_and_in_steps():
     layer = nn.Linear(3, 2).double()
-    op, u = as_operator(layer), torch.randn(2, 5, 3).double()
+    op = as_operator(layer)
+    u = torch.randn(2, 5, 3).double()
     points = Domain.points(torch.rand(5, 2).double(), measure="counting")
     graph = Domain.graph(torch.tensor([[0, 1], [1, 2]]), 5, measure="counting")
     assert_close(op(u, points), layer(u))

@@ -16,11 +16,13 @@ from ..tolerances import assert_close
 
 
 class Counted(nn.Module):
-    """A map that keeps running statistics, draws numbers, and has an option its class hides."""
+    """A map with running statistics, random numbers, and a factor that the converter ignores."""
 
     def __init__(self, factor: float = 1.0, dropout: float = 0.0):
         super().__init__()
-        self.linear, self.factor, self.dropout = nn.Linear(3, 3), factor, dropout
+        self.linear = nn.Linear(3, 3)
+        self.factor = factor
+        self.dropout = dropout
         self.register_buffer("calls", torch.zeros((), dtype=torch.long))
         self.register_buffer("mean", torch.zeros(3))
 
@@ -37,7 +39,7 @@ def pointwise(layer: nn.Linear) -> IntegralOperator:
 
 @pytest.fixture
 def counted():
-    """A converter that does not know of the factor."""
+    """Register a converter that ignores the factor."""
     name = f"{__name__}.Counted"
     register_converter(name)(lambda module: pointwise(module.linear))
     yield Counted
@@ -50,7 +52,7 @@ def test_an_unknown_difference_is_an_error_with_its_size(counted):
     as_operator(counted(2.0), probe=False)
 
 
-def test_the_gradient_is_compared_too(counted):
+def test_a_different_gradient_is_an_error(counted):
     class Detached(counted):
         def forward(self, u):
             return self.linear(u.detach()) + 0.0 * u
@@ -61,8 +63,8 @@ def test_the_gradient_is_compared_too(counted):
     CONVERTERS._entries.pop(f"{__name__}.{Detached.__qualname__}")
 
 
-def test_a_class_that_was_patched(monkeypatch):
-    """Nothing on the instance shows it: only the probe does."""
+def test_a_patched_class_is_refused(monkeypatch):
+    """The instance shows no difference; only the probe detects it."""
     forward = nn.MultiheadAttention.forward
 
     def louder(self, *args, **kwargs):
@@ -74,7 +76,7 @@ def test_a_class_that_was_patched(monkeypatch):
         as_operator(nn.MultiheadAttention(8, 2))
 
 
-def test_nothing_is_left_behind(counted):
+def test_the_probe_changes_no_state_of_the_layer(counted):
     layer = counted().train()
     (layer(torch.ones(1, 2, 3)).sum()).backward()
     grads = {name: p.grad.clone() for name, p in layer.named_parameters()}
@@ -112,7 +114,7 @@ def test_batch_norm_inside_keeps_its_statistics():
     assert layer[1].num_batches_tracked == 0
 
 
-def test_dropout_that_is_active_is_a_difference(counted):
+def test_active_dropout_is_refused(counted):
     with pytest.raises(ConversionError, match="off by"):
         as_operator(counted(dropout=0.9).train())
     as_operator(counted(dropout=0.9).eval())
@@ -129,11 +131,11 @@ def test_dropout_that_is_active_is_a_difference(counted):
     ],
     ids=["convolution", "attention", "recurrence", "linear"],
 )
-def test_every_precision(layer, dtype):
+def test_layers_of_every_precision_pass_the_probe(layer, dtype):
     as_operator(layer().to(dtype))
 
 
-def test_without_gradients_under_autocast_and_in_inference_mode():
+def test_the_probe_runs_under_autocast_and_inference_mode():
     with torch.no_grad(), torch.autocast("cpu"):
         as_operator(nn.GRU(3, 4))
     with torch.inference_mode():
@@ -142,19 +144,19 @@ def test_without_gradients_under_autocast_and_in_inference_mode():
     as_operator(layer)
 
 
-def test_layers_without_values_are_not_compared():
+def test_meta_layers_are_not_probed():
     operator = as_operator(nn.Linear(3, 3, device="meta"))
     assert operator(torch.zeros(1, 2, 3, device="meta")).shape == (1, 2, 3)
 
 
-def test_weights_that_are_not_finite():
+def test_non_finite_weights_are_refused():
     layer = nn.Linear(3, 3)
     nn.init.constant_(layer.weight, float("nan"))
     with pytest.raises(ConversionError, match=r"not finite.*probe=False"):
         as_operator(layer)
 
 
-def test_a_layer_that_is_called_in_another_way():
+def test_a_registered_call_runs_layers_with_other_arguments():
     class Pair(nn.Module):
         def __init__(self):
             super().__init__()
@@ -177,8 +179,9 @@ def test_a_layer_that_is_called_in_another_way():
     CONVERTERS._entries.pop(name)
 
 
-def test_a_linearization_is_another_function_on_purpose():
-    layer, u = nn.LSTM(3, 4, batch_first=True), torch.randn(1, 9, 3)
+def test_linearizations_and_initial_states_are_not_probed():
+    layer = nn.LSTM(3, 4, batch_first=True)
+    u = torch.randn(1, 9, 3)
     tangent = as_operator(layer, linearization="tangent")
     assert (tangent(u) - layer(u)[0]).abs().max() > 1e-4
     state = torch.randn(1, 4), torch.randn(1, 4)
@@ -186,8 +189,8 @@ def test_a_linearization_is_another_function_on_purpose():
     assert_close(operator(u), layer(u, tuple(x[:, None] for x in state))[0])
 
 
-def test_the_probe_is_small(counted):
-    """However wide the layer, a dozen points are enough."""
+def test_the_probe_has_a_dozen_points(counted):
+    """A dozen points are enough at every width of the layer."""
     sizes = []
 
     class Seen(counted):

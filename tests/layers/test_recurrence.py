@@ -1,6 +1,4 @@
-"""What the conversion of recurrences accepts, refuses, shares; and the memory of a
-converted LSTM.
-"""
+"""Conversion of recurrences: refusals and shared parameters; the memory of a converted LSTM."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from fredholm.layers import memory_profile
 from ..tolerances import assert_close
 
 
-def test_layers_are_listed():
+def test_recurrences_are_listed_as_convertible():
     assert {f"torch.nn.modules.rnn.{name}" for name in ("RNN", "LSTM", "GRU")} <= set(convertible())
 
 
@@ -37,7 +35,7 @@ class Doubled(nn.LSTM):
         ),
     ],
 )
-def test_refusals_by_name(layer, message):
+def test_unsupported_layers_are_refused_by_name(layer, message):
     with pytest.raises(ConversionError, match=message):
         as_operator(layer)
 
@@ -48,7 +46,7 @@ def test_a_quantised_layer_is_refused():
         as_operator(torch.ao.nn.quantized.dynamic.LSTM(2, 3))
 
 
-def test_dropout_without_a_second_layer_or_training_is_no_dropout():
+def test_inactive_dropout_is_accepted():
     with pytest.warns(UserWarning, match="num_layers"):
         single = nn.GRU(2, 3, dropout=0.5)
     u = torch.randn(1, 4, 2)
@@ -59,15 +57,16 @@ def test_dropout_without_a_second_layer_or_training_is_no_dropout():
         op.train()(u)
 
 
-def test_unknown_options():
+def test_unknown_options_are_refused_with_a_suggestion():
     with pytest.raises(OptionError, match="did you mean 'initial_state'"):
         as_operator(nn.GRU(2, 3), initial_states=None)
     with pytest.raises(OptionError, match="did you mean 'tangent'"):
         as_operator(nn.GRU(2, 3), linearization="tangents")
 
 
-def test_shared_parameters_train_together_and_copies_alone():
-    layer, u = nn.LSTM(2, 3), torch.randn(1, 4, 2)
+def test_shared_parameters_train_with_the_layer_and_copies_do_not():
+    layer = nn.LSTM(2, 3)
+    u = torch.randn(1, 4, 2)
     shared, copied = as_operator(layer), as_operator(layer, parameters="copied")
     before = copied(u)
     assert shared.kernel.layer is layer
@@ -82,7 +81,7 @@ def test_shared_parameters_train_together_and_copies_alone():
     assert_close(copied(u), before)
 
 
-def test_a_frozen_layer_stays_frozen():
+def test_frozen_parameters_stay_frozen():
     layer = nn.GRU(2, 3).requires_grad_(False)
     u = torch.randn(1, 4, 2, requires_grad=True)
     op = as_operator(layer)
@@ -91,7 +90,7 @@ def test_a_frozen_layer_stays_frozen():
     assert not any(p.requires_grad for p in op.parameters())
 
 
-def test_plan_and_default_domains():
+def test_the_default_domain_follows_the_direction():
     op, both = as_operator(nn.RNN(2, 3)), as_operator(nn.RNN(2, 3, bidirectional=True))
     domain = op.kernel.default_domain(4, device=torch.device("cpu"), dtype=torch.float32)
     assert (domain.causal, domain.kind, domain.measure.tolist()) == (True, "counting", [1.0] * 4)
@@ -100,8 +99,9 @@ def test_plan_and_default_domains():
     assert both.out_dim == 6
 
 
-def test_rows_of_a_long_signal():
-    op, u = as_operator(nn.LSTM(2, 3).double()), torch.randn(1, 300, 2, dtype=torch.float64)
+def test_rows_of_a_long_signal_do_not_depend_on_later_points():
+    op = as_operator(nn.LSTM(2, 3).double())
+    u = torch.randn(1, 300, 2, dtype=torch.float64)
     row = op.kernel_matrix(u, rows=[150])[0, 0, 0]
     assert row[151:].abs().max() == 0
     domain = Domain.line(300, causal=True, measure="counting")
@@ -109,11 +109,13 @@ def test_rows_of_a_long_signal():
     assert_close(row[:151], short, "the future changes no row")
 
 
-def test_memory_profile():
-    """A forget gate held open remembers, one held shut forgets."""
+def test_the_memory_profile_follows_the_forget_gate():
+    """An open forget gate remembers, a closed one forgets."""
     torch.manual_seed(0)
-    layer, u = nn.LSTM(2, 4).double(), torch.randn(3, 30, 2, dtype=torch.float64)
-    op, profiles = as_operator(layer), {}
+    layer = nn.LSTM(2, 4).double()
+    u = torch.randn(3, 30, 2, dtype=torch.float64)
+    op = as_operator(layer)
+    profiles = {}
     for bias in (3.0, -3.0):
         with torch.no_grad():
             layer.bias_ih_l0[4:8] = bias

@@ -1,4 +1,4 @@
-"""Layers in turn: a Sequential of convertible layers is one operator."""
+"""A Sequential of convertible layers as one operator."""
 
 from __future__ import annotations
 
@@ -47,14 +47,15 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_outputs_gradients_and_kernel(name):
+def test_outputs_gradients_and_kernel_equal_the_layers(name):
     build, shape = CASES[name]
     layers = build().double()
     operator = as_operator(layers)
     n = 6 if shape is None else torch.Size(shape).numel()
     u = torch.randn(2, n, 3).double().requires_grad_()
     if shape is None:
-        expected, arguments = layers(u), (u,)
+        expected = layers(u)
+        arguments = (u,)
         expected = expected if isinstance(expected, torch.Tensor) else expected[0]
     else:
         expected = layers(u.mT.unflatten(-1, shape)).flatten(2).mT
@@ -72,7 +73,7 @@ def test_outputs_gradients_and_kernel(name):
     assert_close(rows, operator.kernel_matrix(*arguments)[:, :, [1]])
 
 
-def test_pooling_first_needs_its_channels():
+def test_pooling_as_first_layer_requires_its_channels():
     layers = nn.Sequential(nn.AvgPool1d(2), nn.Conv1d(3, 2, 1)).double()
     with pytest.raises(OptionError, match="dim=channels"):
         as_operator(layers)
@@ -80,9 +81,10 @@ def test_pooling_first_needs_its_channels():
     assert_close(as_operator(layers, dim=3)(u), layers(u.mT).mT)
 
 
-def test_padding_is_passed_on():
+def test_padding_reaches_every_layer():
     layers = nn.Sequential(nn.Linear(3, 8), LinearAttention(elu_features)).double()
-    u, valid = torch.randn(1, 6, 3).double(), torch.tensor([[True] * 4 + [False] * 2])
+    u = torch.randn(1, 6, 3).double()
+    valid = torch.tensor([[True] * 4 + [False] * 2])
     domain = Domain.line(6, measure="counting", valid=valid, dtype=torch.float64)
     operator = as_operator(layers)
     assert_close(operator(u, domain)[:, :4], layers(u[:, :4]))
@@ -104,13 +106,14 @@ def test_padding_is_passed_on():
         (nn.Sequential(nn.Identity()), "no layers"),
     ],
 )
-def test_what_is_refused(layers, message):
+def test_unsupported_layers_are_refused(layers, message):
     with pytest.raises(ConversionError, match=message):
         as_operator(layers)
 
 
-def test_domains_that_are_refused():
-    operator, u = as_operator(nn.Sequential(nn.Linear(3, 3))), torch.randn(1, 4, 3)
+def test_unsupported_domains_are_refused():
+    operator = as_operator(nn.Sequential(nn.Linear(3, 3)))
+    u = torch.randn(1, 4, 3)
     for domain in (
         Domain.line(4),
         Domain.line(4, measure="counting").replace(pairs=torch.eye(4) > 0),
@@ -123,15 +126,16 @@ def test_domains_that_are_refused():
         operator(u, query_domain=Domain.line(4, measure="counting"))
 
 
-def test_a_layer_that_was_changed_inside_is_refused():
+def test_a_changed_inner_layer_is_refused():
     layers = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     layers[1].forward = lambda u: u
     with pytest.raises(ConversionError, match="Linear at '1' has its forward replaced"):
         as_operator(layers)
 
 
-def test_what_the_layers_replace_is_followed():
-    layers, u = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)), torch.randn(1, 4, 3)
+def test_replaced_parameters_are_followed_and_replaced_layers_refused():
+    layers = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    u = torch.randn(1, 4, 3)
     operator = as_operator(layers)
     layers.load_state_dict(
         {k: torch.randn_like(v) for k, v in layers.state_dict().items()}, assign=True

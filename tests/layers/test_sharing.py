@@ -1,4 +1,4 @@
-"""Parameters are shared: what the layer replaces, its operator takes over or refuses."""
+"""Shared parameters: the operator follows or refuses replacements by the layer."""
 
 from __future__ import annotations
 
@@ -40,16 +40,18 @@ def layer(request):
     return LAYERS[request.param]()
 
 
-def test_loading_by_assignment_is_followed(layer):
-    operator, u = as_operator(layer), torch.randn(2, 5, 8)
+def test_parameters_loaded_by_assignment_are_followed(layer):
+    operator = as_operator(layer)
+    u = torch.randn(2, 5, 8)
     other = {k: torch.randn_like(v) for k, v in layer.state_dict().items()}
     layer.load_state_dict(other, assign=True)
     assert_close(operator(u), respond(layer, u))
     assert {id(p) for p in operator.parameters()} == {id(p) for p in layer.parameters()}
 
 
-def test_a_precision_is_followed(layer):
-    operator, u = as_operator(layer), torch.randn(2, 5, 8)
+def test_changes_of_precision_are_followed(layer):
+    operator = as_operator(layer)
+    u = torch.randn(2, 5, 8)
     layer.double()
     assert_close(operator(u.double()), respond(layer, u.double()))
     operator.float()
@@ -57,7 +59,8 @@ def test_a_precision_is_followed(layer):
 
 
 def test_replaced_parameters_are_followed(layer):
-    operator, u = as_operator(layer), torch.randn(2, 5, 8)
+    operator = as_operator(layer)
+    u = torch.randn(2, 5, 8)
     for part in layer.modules():
         for name, parameter in list(part.named_parameters(recurse=False)):
             setattr(part, name, nn.Parameter(torch.randn_like(parameter)))
@@ -67,13 +70,14 @@ def test_replaced_parameters_are_followed(layer):
     assert all(g is not None for g in gradients)
 
 
-def test_steps_follow_too():
+def test_steps_follow_replaced_parameters():
     layer = nn.Conv1d(4, 4, 3, padding=2)
     operator = as_operator(layer)
     from fredholm.domain import Domain
 
     domain = Domain.line(5, causal=True, measure="counting")
-    state, u = operator.init_state(1, domain), torch.randn(1, 5, 4)
+    state = operator.init_state(1, domain)
+    u = torch.randn(1, 5, 4)
     layer.weight = nn.Parameter(torch.randn(4, 4, 3))
     out, _ = operator.step(u[:, 0], state)
     assert_close(out, layer(u.mT).mT[:, 0])
@@ -98,7 +102,7 @@ def test_other_replacements_are_refused(change, message):
         operator(torch.randn(1, 3, 8))
 
 
-def test_a_parametrisation_that_comes_later_is_refused():
+def test_a_later_parametrisation_is_refused():
     layer = nn.Conv1d(2, 2, 3)
     operator = as_operator(layer)
     torch.nn.utils.parametrizations.weight_norm(layer)
@@ -106,8 +110,9 @@ def test_a_parametrisation_that_comes_later_is_refused():
         operator(torch.randn(1, 5, 2))
 
 
-def test_copies_share_nothing():
-    layer, u = nn.Conv1d(8, 8, 3, padding=1), torch.randn(2, 5, 8)
+def test_copies_share_no_parameter():
+    layer = nn.Conv1d(8, 8, 3, padding=1)
+    u = torch.randn(2, 5, 8)
     expected = respond(layer, u)
     operator = as_operator(layer)
     others = [as_operator(layer, parameters="copied"), copy.deepcopy(operator)]
@@ -120,22 +125,24 @@ def test_copies_share_nothing():
         assert_close(other(u), expected)
 
 
-def test_functional_calls_are_left_alone():
-    """Parameters given for one call are neither taken for a change nor kept."""
-    layer, u = nn.Conv1d(8, 8, 3, padding=1), torch.randn(2, 5, 8)
+def test_functional_calls_do_not_change_the_parameters():
+    """Parameters of one call are neither a change nor stored."""
+    layer = nn.Conv1d(8, 8, 3, padding=1)
+    u = torch.randn(2, 5, 8)
     operator = as_operator(layer)
-    given = {k: torch.randn_like(v) for k, v in operator.named_parameters()}
-    out = torch.func.functional_call(operator, given, (u,))
+    other = {k: torch.randn_like(v) for k, v in operator.named_parameters()}
+    out = torch.func.functional_call(operator, other, (u,))
     expected = torch.func.functional_call(
-        layer, {k.removeprefix("kernel."): v for k, v in given.items()}, (u.mT,)
+        layer, {k.removeprefix("kernel."): v for k, v in other.items()}, (u.mT,)
     )
     assert_close(out, expected.mT)
     assert_close(operator(u), respond(layer, u))
 
 
-def test_the_operator_may_leave():
-    """A parameter that the operator has replaced by itself is its own."""
-    layer, u = nn.Conv1d(8, 8, 3, padding=1), torch.randn(2, 5, 8)
+def test_parameters_replaced_on_the_operator_are_independent():
+    """A parameter that was replaced on the operator no longer follows the layer."""
+    layer = nn.Conv1d(8, 8, 3, padding=1)
+    u = torch.randn(2, 5, 8)
     operator = as_operator(layer)
     operator.kernel.weight = nn.Parameter(torch.zeros(8, 8, 3))
     layer.weight = nn.Parameter(torch.randn(8, 8, 3))

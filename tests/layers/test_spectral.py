@@ -24,7 +24,7 @@ def grid(*shape: int, dtype: torch.dtype = torch.float64) -> Domain:
 
 
 def assert_same(operator, layer, u, domain):
-    """Output and gradients of layer, fast form and explicit kernel."""
+    """Compare outputs and gradients of layer, fast form and explicit kernel."""
     u = u.requires_grad_()
     outputs = [
         layer(u.mT.unflatten(-1, domain.shape)).flatten(2).mT,
@@ -50,10 +50,11 @@ def test_the_impulse_response_is_the_kernel(shape):
     ).double()
     kernel = PeriodicKernel(layer, 2, 3, axes=len(shape))
     operator = IntegralOperator(2, kernel=kernel, out_dim=3, residual=False, projection=False)
-    u, domain = torch.randn(2, torch.Size(shape).numel(), 2).double(), grid(*shape)
+    u = torch.randn(2, torch.Size(shape).numel(), 2).double()
+    domain = grid(*shape)
     assert_same(operator, layer, u, domain)
     stencil = as_operator(layer)
-    stencil.layer = None  # an integral against any measure, not the layer
+    stencil.layer = None  # an integral with any measure, not the layer
     matrix = operator.kernel_matrix(u, domain)
     assert_close(matrix, stencil.kernel_matrix(u, domain))
     assert_close(operator.kernel_matrix(u, domain, rows=[3, 1]), matrix[:, :, [3, 1]])
@@ -71,7 +72,7 @@ def test_the_impulse_response_is_the_kernel(shape):
         (Domain.line(5, valid=torch.ones(1, 5, dtype=torch.bool)), "padding is circular"),
     ],
 )
-def test_other_domains_are_refused(domain, named):
+def test_unsupported_domains_are_refused(domain, named):
     layer = nn.Conv1d(1, 1, 3, padding=1, padding_mode="circular")
     kernel = PeriodicKernel(layer, 1, 1, axes=1)
     with pytest.raises(DomainError, match=named):
@@ -88,11 +89,12 @@ def spectral():
     return pytest.importorskip("neuralop.layers.spectral_convolution").SpectralConv
 
 
-def test_a_layer_in_half_precision_takes_masses():
+def test_a_half_precision_layer_accepts_float32_masses():
     layer = nn.Conv1d(2, 2, 3, padding="same", padding_mode="circular")
     kernel = PeriodicKernel(layer, 2, 2, axes=1)
     operator = IntegralOperator(2, kernel=kernel, residual=False, projection=False)
-    u, domain = torch.randn(1, 6, 2), Domain.grid(6, measure="uniform")
+    u = torch.randn(1, 6, 2)
+    domain = Domain.grid(6, measure="uniform")
     exact = operator(u, domain)
     found = operator.bfloat16()(u.bfloat16(), domain)
     assert found.dtype == torch.bfloat16
@@ -103,9 +105,10 @@ def test_a_layer_in_half_precision_takes_masses():
 @pytest.mark.parametrize(
     "options", [{}, {"bias": False}, {"factorization": "tucker", "implementation": "factorized"}]
 )
-def test_a_spectral_convolution_is_its_operator(spectral, shape, options):
+def test_a_spectral_convolution_equals_its_operator(spectral, shape, options):
     layer = spectral(2, 3, (4,) * len(shape), **options)
-    u, domain = torch.randn(2, torch.Size(shape).numel(), 2), grid(*shape, dtype=torch.float32)
+    u = torch.randn(2, torch.Size(shape).numel(), 2)
+    domain = grid(*shape, dtype=torch.float32)
     assert_same(as_operator(layer), layer, u, domain)
 
 
@@ -113,13 +116,14 @@ def test_a_spectral_convolution_is_its_operator(spectral, shape, options):
     "options",
     [{"complex_data": True}, {"resolution_scaling_factor": 2}, {"fno_block_precision": "mixed"}],
 )
-def test_options_that_are_not_understood_are_named(spectral, options):
+def test_unsupported_options_are_named(spectral, options):
     with pytest.raises(ConversionError, match=next(iter(options))):
         as_operator(spectral(2, 2, (4, 4), **options))
 
 
-def test_an_odd_axis_is_refused_because_the_layer_is_no_convolution_there(spectral):
-    layer, images = spectral(1, 1, (4, 4)), torch.randn(1, 1, 5, 6)
+def test_an_odd_axis_is_refused_as_the_layer_is_not_a_convolution(spectral):
+    layer = spectral(1, 1, (4, 4))
+    images = torch.randn(1, 1, 5, 6)
     shifted = layer(images.roll(1, 2)).roll(-1, 2)
     assert (shifted - layer(images)).abs().max() > 1e-2
     with pytest.raises(DomainError, match=r"odd number of points: it moves modes along axes \[0\]"):

@@ -1,4 +1,4 @@
-"""Linear systems given by their matrices, and the witnesses against them."""
+"""Linear systems by their matrices, and witnesses of what they cannot represent."""
 
 from __future__ import annotations
 
@@ -17,16 +17,14 @@ from ..tolerances import assert_close
 DOUBLE = {"dtype": torch.float64}
 
 
-def test_against_scipy():
+def test_a_linear_system_agrees_with_scipy():
     """scipy's simulation reads u one step later and outputs before the update: x_{k+1} = A x_k + B
     u_k, y_k = C x_k.
     """
     signal = pytest.importorskip("scipy.signal")
-    a, b, c = (
-        torch.randn(3, 3, **DOUBLE) / 2,
-        torch.randn(3, 2, **DOUBLE),
-        torch.randn(1, 3, **DOUBLE),
-    )
+    a = torch.randn(3, 3, **DOUBLE) / 2
+    b = torch.randn(3, 2, **DOUBLE)
+    c = torch.randn(1, 3, **DOUBLE)
     u = torch.randn(9, 2, **DOUBLE)
     _, y, _ = signal.dlsim(
         (a.numpy(), b.numpy(), c.numpy(), torch.zeros(1, 2).numpy(), 1.0), u.numpy()
@@ -36,11 +34,9 @@ def test_against_scipy():
 
 @pytest.mark.parametrize("rule", ["zoh", "bilinear", "euler"])
 def test_diagonal_and_dense_are_one_system(rule):
-    pole, b, c = (
-        torch.tensor([-0.4 + 2j, -1.0 + 0.5j]).to(torch.complex128),
-        torch.randn(2, 3) + 0j,
-        torch.randn(2, 2) + 1j,
-    )
+    pole = torch.tensor([-0.4 + 2j, -1.0 + 0.5j]).to(torch.complex128)
+    b = torch.randn(2, 3) + 0j
+    c = torch.randn(2, 2) + 1j
     d = torch.randn(2, 3, **DOUBLE)
     diagonal = diagonal_system(pole, b, c, d, discretization=rule, step=0.3)
     # a conjugate pair α ± iβ is the real block [[α, -β], [β, α]], read by (Re, -Im) of twice C B
@@ -54,8 +50,9 @@ def test_diagonal_and_dense_are_one_system(rule):
     assert_close(diagonal(u), dense(u))
 
 
-def test_refusals():
-    a, one = torch.randn(2, 2), torch.ones(1, 1)
+def test_wrong_options_and_shapes_are_refused():
+    a = torch.randn(2, 2)
+    one = torch.ones(1, 1)
     with pytest.raises(OptionError, match="real time is not discretised"):
         linear_system(a, a, a, continuous=True, discretization="zoh")
     with pytest.raises(ShapeError, match="feedthrough"):
@@ -66,7 +63,7 @@ def test_refusals():
         diagonal_system(torch.tensor([-1 + 1j]), a + 0j, one + 0j)
 
 
-def test_shared_and_copied_parameters():
+def test_shared_parameters_follow_the_module_and_copies_do_not():
     module = LoopedSystem(3, 2, 2, "zoh")
     shared, copied = as_operator(module), as_operator(module, parameters="copied")
     u = torch.randn(1, 5, 2)
@@ -79,9 +76,10 @@ def test_shared_and_copied_parameters():
     assert not torch.allclose(shared(u), before)
 
 
-def test_rows_are_rows():
+def test_rows_equal_those_of_the_kernel_matrix():
     module = LoopedDiagonal(3, 2, "bilinear").double()
-    op, u = as_operator(module), torch.randn(2, 6, 3, **DOUBLE)
+    op = as_operator(module)
+    u = torch.randn(2, 6, 3, **DOUBLE)
     assert_close(op.kernel_matrix(u, rows=[5, 1]), op.kernel_matrix(u)[:, :, [5, 1]])
 
 
@@ -96,7 +94,7 @@ def test_the_kernel_is_a_function_of_the_lag():
     assert matrix[0, 0][torch.ones(5, 5).triu(1).bool()].abs().max() == 0
 
 
-def test_real_time_equals_steps_where_steps_are_equal():
+def test_real_time_equals_steps_at_equal_spacing():
     a, b, c = torch.randn(3, 3, **DOUBLE), torch.randn(3, 2, **DOUBLE), torch.randn(2, 3, **DOUBLE)
     u = torch.randn(2, 6, 2, **DOUBLE)
     domain = Domain.line(6, length=5.0, causal=True, measure="counting", **DOUBLE)
@@ -104,13 +102,13 @@ def test_real_time_equals_steps_where_steps_are_equal():
     assert_close(linear_system(a, b, c, continuous=True)(u, domain), steps(u))
 
 
-def test_no_causal_operator_smooths_both_sides():
+def test_causal_operators_cannot_smooth_both_sides():
     found = two_sided_smoothing(steps=15)
     assert found.operator < 1e-12
     assert 0.6 < found.causal <= found.fitted < found.causal + 0.05
 
 
-def test_no_recurrence_remembers_more_than_its_state():
+def test_recurrences_remember_at_most_their_state():
     found = state_against_rank(4, 16, steps=25)
     assert found.operator < 1e-12
     assert found.bound[4] < 1e-12

@@ -31,12 +31,12 @@ DIM, HEADS = 8, 2
         ),
     ],
 )
-def test_options_that_are_refused(options, message):
+def test_unsupported_options_are_refused(options, message):
     with pytest.raises(ConversionError, match=message):
         as_operator(layers.Attention(DIM, HEADS, **options).eval())
 
 
-def test_scale_and_dropout_are_checked():
+def test_another_scale_and_active_dropout_are_refused():
     layer = layers.Attention(DIM, HEADS, attn_drop=0.1).eval()
     operator = as_operator(layer)
     with pytest.raises(ConversionError, match=r"dropout=0.1 in training mode"):
@@ -48,15 +48,16 @@ def test_scale_and_dropout_are_checked():
         as_operator(layer)
 
 
-def test_a_layer_of_a_vision_transformer():
+def test_a_layer_of_a_vision_transformer_equals_its_operator():
     import timm
 
     model = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=1).double().eval()
-    layer, u = model.blocks[0].attn, torch.randn(1, 5, 192, dtype=torch.float64)
+    layer = model.blocks[0].attn
+    u = torch.randn(1, 5, 192, dtype=torch.float64)
     assert_close(as_operator(layer)(u), layer(u))
 
 
-def test_other_attentions_are_unknown():
+def test_other_attentions_are_refused():
     with pytest.raises(
         ConversionError, match="AttentionRope is not understood; did you mean 'Attention'"
     ):

@@ -1,4 +1,4 @@
-"""Tests of transformers' mixins that a converted model does not pass, and why."""
+"""Tests of transformers' mixins that converted models fail, with reasons."""
 
 from __future__ import annotations
 

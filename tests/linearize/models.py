@@ -1,4 +1,4 @@
-"""Tiny random models of every convertible kind, and one batch for each."""
+"""Tiny random models of every convertible kind, and a batch for each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def tokens(batch: int = 3, n: int = N) -> Tensor:
 
 
 def padded(batch: int = 3, n: int = N) -> dict[str, Tensor]:
-    """Token numbers, the last of the batch four tokens shorter."""
+    """Return token numbers, with four tokens of padding in the last row."""
     mask = torch.ones(batch, n, dtype=torch.long)
     mask[-1, n - 4 :] = 0
     return {"input_ids": tokens(batch, n), "attention_mask": mask}
@@ -83,7 +83,7 @@ def llama(**options):
 
 
 def spread(model):
-    """Return a model with the same weights at every call, which make attention far from uniform."""
+    """Return the model with reproducible weights that make attention far from uniform."""
     torch.manual_seed(0)
     for name, parameter in model.named_parameters():
         if parameter.dim() > 1 or name.endswith("bias"):
@@ -94,17 +94,20 @@ def spread(model):
 
 
 class Attention(nn.Module):
-    """timm's ``Attention`` by its parts and names."""
+    """The submodules and names of timm's ``Attention``."""
 
     def __init__(self, dim: int, num_heads: int = 2, qk_norm: bool = False):
         super().__init__()
-        self.num_heads, self.head_dim = num_heads, dim // num_heads
+        self.num_heads = num_heads
+        self.head_dim = dim // num_heads
         self.scale = self.head_dim**-0.5
         self.qkv = nn.Linear(dim, 3 * dim)
         self.q_norm = nn.LayerNorm(self.head_dim) if qk_norm else nn.Identity()
         self.k_norm = nn.LayerNorm(self.head_dim) if qk_norm else nn.Identity()
-        self.attn_drop, self.norm = nn.Dropout(0.0), nn.Identity()
-        self.proj, self.proj_drop = nn.Linear(dim, dim), nn.Dropout(0.0)
+        self.attn_drop = nn.Dropout(0.0)
+        self.norm = nn.Identity()
+        self.proj = nn.Linear(dim, dim)
+        self.proj_drop = nn.Dropout(0.0)
 
     def forward(self, x, attn_mask=None, is_causal=False):
         b, n, c = x.shape
@@ -123,14 +126,15 @@ class Attention(nn.Module):
 class Block(nn.Module):
     def __init__(self, dim: int, **options):
         super().__init__()
-        self.norm1, self.attn = nn.LayerNorm(dim), Attention(dim, **options)
+        self.norm1 = nn.LayerNorm(dim)
+        self.attn = Attention(dim, **options)
 
     def forward(self, x):
         return x + self.attn(self.norm1(x))
 
 
 def timm_like(**options) -> nn.Module:
-    """A stack of timm's blocks without their networks."""
+    """Return a stack of timm's blocks without their networks."""
     return spread(nn.Sequential(Block(16, **options), Block(16, **options)))
 
 

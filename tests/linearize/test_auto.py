@@ -1,5 +1,5 @@
-"""A folder of a converted model through transformers' own doors: the Auto classes give the
-converted model, and a library without fredholm refuses it.
+"""Converted models by transformers' Auto classes, which load the converted model; without fredholm
+the library refuses the folder.
 """
 
 from __future__ import annotations
@@ -89,26 +89,26 @@ def test_auto_classes_and_pipelines_in_a_fresh_process(llama, folder):
 
 @pytest.fixture
 def forgotten(monkeypatch, tmp_path):
-    """transformers as it is before ``import fredholm.hf``."""
+    """Put transformers into its state before ``import fredholm.hf``."""
     monkeypatch.delitem(transformers.CONFIG_MAPPING._extra_content, "fredholm_linear", False)
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path))
     monkeypatch.setattr("sys.path", [str(tmp_path), *sys.path])
 
 
-def test_transformers_alone_refuses(forgotten, folder):
+def test_transformers_without_fredholm_refuses_the_folder(forgotten, folder):
     with pytest.raises(ValueError, match="custom code"):
         transformers.AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=False)
     with pytest.raises(OSError, match=r"no file named model\.safetensors"):
         transformers.LlamaForCausalLM.from_pretrained(folder)
 
 
-def test_remote_code_that_is_trusted(forgotten, llama, folder):
+def test_trusted_remote_code_loads_the_converted_model(forgotten, llama, folder):
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
     assert logits(model).equal(logits(llama.model))
     assert len((folder / "fredholm_linear.py").read_text().splitlines()) <= 30
 
 
-def test_what_lies_in_the_folder(folder):
+def test_a_folder_has_weights_card_and_configuration(folder):
     names = {path.name for path in folder.iterdir()}
     assert {"README.md", "config.json", "generation_config.json", "tokenizer.json"} < names
     assert [name for name in names if name.endswith("safetensors")] == [
@@ -131,7 +131,7 @@ def known():
     return fredholm.hf
 
 
-def test_the_model_is_saved_again_copied_and_pickled(known, llama, folder, tmp_path):
+def test_a_loaded_model_can_be_saved_copied_and_pickled(known, llama, folder, tmp_path):
     model = transformers.AutoModelForCausalLM.from_pretrained(folder)
     assert isinstance(model, transformers.LlamaForCausalLM)
     assert type(model) is known.FredholmLinearLlamaForCausalLM
@@ -140,7 +140,7 @@ def test_the_model_is_saved_again_copied_and_pickled(known, llama, folder, tmp_p
     assert all(logits(other).equal(logits(llama.model)) for other in others)
 
 
-def test_a_base_model_leaves_the_head_out(known, llama, folder):
+def test_a_base_model_loads_without_the_head(known, llama, folder):
     base = transformers.AutoModel.from_pretrained(folder)
     inputs = models.padded()
     with torch.no_grad():
@@ -148,12 +148,12 @@ def test_a_base_model_leaves_the_head_out(known, llama, folder):
         assert base(**inputs).last_hidden_state.equal(expected)
 
 
-def test_nothing_starts_at_random(known, folder):
+def test_loading_with_an_uninitialised_head_is_refused(known, folder):
     with pytest.raises(CheckpointError, match=r"score\.weight.*holds a converted LlamaForCausalLM"):
         transformers.AutoModelForTokenClassification.from_pretrained(folder)
 
 
-def test_a_model_inside_a_model_is_converted_once(known, tmp_path):
+def test_a_nested_model_is_converted_once(known, tmp_path):
     config = transformers.LlamaConfig(**models.llama(pad_token_id=0).config.to_dict())
     model = models.spread(transformers.LlamaForSequenceClassification(config))
     replaced = replace_attention(model, "performer")
@@ -164,15 +164,15 @@ def test_a_model_inside_a_model_is_converted_once(known, tmp_path):
     assert len([m for m in built.modules() if hasattr(m, "linear_heads")]) == 2
 
 
-def test_softmax_is_not_chosen_behind_the_conversion(known, llama, folder):
+def test_attn_implementation_cannot_switch_to_softmax(known, llama, folder):
     kept = transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
     torch.testing.assert_close(logits(kept), logits(llama.model))
     with pytest.raises(ConversionError, match="would run softmax"):
         kept.set_attn_implementation("sdpa")
 
 
-def test_classes_by_name_are_the_converted_model(known, llama, folder):
-    """Built of a configuration; arguments that it has change it, as of any class."""
+def test_classes_by_name_build_and_load_the_converted_model(known, llama, folder):
+    """A model is built from a configuration, whose fields are accepted as arguments."""
     config = known.FredholmLinearLlamaConfig.from_pretrained(folder)
     assert type(config) is known.FredholmLinearLlamaConfig
     assert "linear_attention" in config.to_json_string()
@@ -181,8 +181,8 @@ def test_classes_by_name_are_the_converted_model(known, llama, folder):
     assert names == llama.model.state_dict().keys()
     built.load_state_dict(llama.model.state_dict())
     assert logits(built.eval()).equal(logits(llama.model))
-    given = {"use_cache": False, "dtype": torch.float64, "output_loading_info": True}
-    loaded, info = known.FredholmLinearLlamaForCausalLM.from_pretrained(folder, **given)
+    options = {"use_cache": False, "dtype": torch.float64, "output_loading_info": True}
+    loaded, info = known.FredholmLinearLlamaForCausalLM.from_pretrained(folder, **options)
     assert not loaded.config.use_cache
     assert loaded.dtype == torch.float64
     assert not info["missing_keys"]
@@ -195,8 +195,8 @@ def test_classes_by_name_are_the_converted_model(known, llama, folder):
 
 @pytest.mark.parametrize("seen", [False, True])
 @torch.no_grad()
-def test_a_model_of_two_models(known, tmp_path, seen):
-    """Whose configuration holds both, and which compares its class with the one it knows."""
+def test_encoder_decoder_models_load_by_their_auto_classes(known, tmp_path, seen):
+    """Their configuration contains both, and transformers compares its class with a known one."""
     texts = models.bert().config
     parts = models.vit().config if seen else texts, copy.deepcopy(texts)
     parts[1].is_decoder = parts[1].add_cross_attention = True
@@ -205,8 +205,7 @@ def test_a_model_of_two_models(known, tmp_path, seen):
     source = models.spread(getattr(transformers, f"{kind}Model")(config=config))
     first = {"pixel_values": torch.randn(3, 3, 8, 8)} if seen else models.padded()
     inputs = first | {"decoder_input_ids": models.tokens(n=4)}
-    given = {"inputs": inputs, "keep_refused": True}
-    replaced = replace_attention(source, "hedgehog", **given)
+    replaced = replace_attention(source, "hedgehog", inputs=inputs, keep_refused=True)
     assert len(replaced.layers) == 4
     save_linearized(replaced, tmp_path)
     expected = replaced.model(**inputs).logits
@@ -217,7 +216,7 @@ def test_a_model_of_two_models(known, tmp_path, seen):
 
 
 @pytest.mark.parametrize("build", [models.vit, models.bert])
-def test_images_and_texts(known, build, tmp_path):
+def test_classifiers_of_images_and_texts_load_by_their_auto_classes(known, build, tmp_path):
     replaced = replace_attention(build(), "luna")
     save_linearized(replaced, tmp_path)
     image = build is models.vit
@@ -228,7 +227,7 @@ def test_images_and_texts(known, build, tmp_path):
         assert loaded(**inputs).logits.equal(replaced.model(**inputs).logits)
 
 
-def test_a_tokenizer_that_does_not_name_its_class(known, tmp_path):
+def test_a_tokenizer_without_class_name_loads(known, tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a"]))
     plain = transformers.BertTokenizer(str(tmp_path / "vocab.txt"))
     replaced = replace_attention(models.bert(), "elu")
@@ -242,7 +241,7 @@ def test_a_tokenizer_that_does_not_name_its_class(known, tmp_path):
     assert found("a").input_ids == plain("a").input_ids
 
 
-def test_a_configuration_that_is_not_understood(known, folder, tmp_path):
+def test_unsupported_configurations_are_refused(known, folder, tmp_path):
     saved = json.loads((folder / "config.json").read_text())
     for change, error, message in (
         ({"linear_attention": None}, CheckpointError, "not what was converted"),
@@ -253,11 +252,12 @@ def test_a_configuration_that_is_not_understood(known, folder, tmp_path):
             transformers.AutoConfig.from_pretrained(tmp_path)
 
 
-def test_a_trainer_ends_with_the_best_weights_and_goes_on(known, tmp_path):
+def test_a_trainer_loads_its_best_weights_and_resumes(known, tmp_path):
     pytest.importorskip("accelerate")
     ids = models.tokens(8)
     rows = [{"input_ids": row, "labels": row[0] % 2} for row in ids]
-    source, places = models.bert(), {"train_dataset": rows, "eval_dataset": rows}
+    source = models.bert()
+    places = {"train_dataset": rows, "eval_dataset": rows}
     options = {"save_strategy": "steps", "eval_strategy": "steps", "report_to": []}
     options |= {"metric_for_best_model": "score", "load_best_model_at_end": True}
     options |= {"eval_steps": 1, "save_steps": 1, "use_cpu": True, "learning_rate": 0.1}
@@ -283,7 +283,7 @@ def test_a_trainer_ends_with_the_best_weights_and_goes_on(known, tmp_path):
         trainer._load_from_checkpoint(str(tmp_path / "checkpoint-1"), models.llama())
 
 
-def test_pushed_to_the_hub(known, llama, folder, monkeypatch, tmp_path):
+def test_pushing_to_the_hub_uploads_the_folder(known, llama, folder, monkeypatch, tmp_path):
     sent, branches = {}, []
 
     class Api:
@@ -317,14 +317,14 @@ def test_pushed_to_the_hub(known, llama, folder, monkeypatch, tmp_path):
         known.push_folder(tmp_path, "linear")
 
 
-def test_a_variant_is_another_folder(known, llama, tmp_path):
+def test_saving_a_variant_is_refused(known, llama, tmp_path):
     with pytest.raises(ConversionError, match="variant='fp16': a folder holds one converted"):
         llama.model.save_pretrained(tmp_path, variant="fp16")
 
 
 @pytest.fixture
 def no_network(monkeypatch):
-    """Names are looked up and sockets opened by nobody."""
+    """Fail when a name is resolved or a socket opened."""
     asked = []
 
     def refuse(*arguments, **_):
@@ -338,7 +338,7 @@ def no_network(monkeypatch):
 
 
 @pytest.mark.parametrize("make", [models.llama, models.gpt2, models.bert])
-def test_a_model_of_weights_and_no_folder_asks_no_network(make, no_network):
+def test_loading_from_a_state_dict_needs_no_network(make, no_network):
     model = replace_attention(make(), "hedgehog").model
     state = model.state_dict()
     twin = type(model).from_pretrained(None, config=model.config, state_dict=state)
@@ -358,15 +358,15 @@ def test_a_model_of_weights_and_no_folder_asks_no_network(make, no_network):
         type(model).from_pretrained(
             None, config=model.config, state_dict=state | {"other": torch.zeros(1)}
         )
-    for given in ({}, {"config": model.config}, {"state_dict": state}):
+    for options in ({}, {"config": model.config}, {"state_dict": state}):
         with pytest.raises(OptionError, match="expected a folder or a repository, got None"):
-            type(model).from_pretrained(None, **given)
+            type(model).from_pretrained(None, **options)
     with pytest.raises(OptionError, match="expected a folder or a repository, got None"):
         type(model.config).from_pretrained(None)
 
 
 def parts_of(model) -> dict[str, torch.nn.Module]:
-    """Every model of the library inside a converted one that holds linear attention."""
+    """Return the library's models inside a converted one that have linear attention."""
     return {
         name: part
         for name, part in model.named_modules()
@@ -378,11 +378,12 @@ def parts_of(model) -> dict[str, torch.nn.Module]:
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["llama", "gpt2", "bert", "bart", "whisper"])
-def test_a_part_is_saved_as_what_it_is_or_not_at_all(name, tmp_path):
-    """Its plain weights would load as softmax."""
+def test_parts_are_saved_as_converted_models_or_refused(name, tmp_path):
+    """Plain weights of a part would load as softmax attention."""
     make = getattr(models, name, lambda: library(name))
     model = replace_attention(make(), "hedgehog", keep_refused=True).model.eval()
-    parts, saved = parts_of(model), []
+    parts = parts_of(model)
+    saved = []
     for number, (place, part) in enumerate(parts.items()):
         folder = tmp_path / str(number)
         if part is not model.base_model:
@@ -404,7 +405,8 @@ def test_a_part_is_saved_as_what_it_is_or_not_at_all(name, tmp_path):
             torch.testing.assert_close(found, expected, rtol=0, atol=0)
     assert parts
     assert saved or name not in ("llama", "gpt2", "bert")
-    model.save_pretrained(tmp_path / "whole")  # as before, the parts' saving left no trace
+    # Saving the parts does not change the model.
+    model.save_pretrained(tmp_path / "whole")
     whole = json.loads((tmp_path / "whole" / "config.json").read_text())
     assert whole["source"]["architectures"] == [model.source_class.__name__]
     twin = pickle.loads(pickle.dumps(copy.deepcopy(model)))

@@ -1,6 +1,4 @@
-"""A converted decoder's state of fixed size: the same as without a cache, in the same bytes after
-any number of tokens.
-"""
+"""A converted decoder's state: equal to running without a cache, and of fixed size."""
 
 from __future__ import annotations
 
@@ -32,14 +30,14 @@ ROUNDED = {"atol": 1e-6, "rtol": 1e-6}  # generate gives logits in float32
 
 @cache
 def converted(name: str, to: str = "hedgehog", window: int | None = None):
-    """A decoder in float64, all of it converted; tests leave it as it is."""
+    """Return a fully converted decoder in float64, shared by tests, which must not change it."""
     torch.manual_seed(0)
     return replace_attention(decoder(name), to, window=window).model.double()
 
 
 @cache
 def mixed():
-    """A decoder that keeps softmax in its second layer."""
+    """Return a decoder with softmax in its second layer."""
     layers = ["model.layers.0.self_attn"]
     return replace_attention(
         decoder("llama"), "hedgehog", layers=layers, window=None
@@ -48,35 +46,35 @@ def mixed():
 
 @cache
 def prompt() -> dict[str, Tensor]:
-    """Two sequences, the second padded on the left."""
+    """Return two sequences, the second padded on the left."""
     ids = torch.randint(3, 40, (2, N), generator=torch.Generator().manual_seed(2))
     mask = torch.ones_like(ids)
     mask[1, :PAD] = 0
     return {"input_ids": ids * mask, "attention_mask": mask}
 
 
-def generated(model, given: dict[str, Tensor] | None = None, *, new: int = 4, **options):
-    """New tokens and the logits of each."""
+def generated(model, arguments: dict[str, Tensor] | None = None, *, new: int = 4, **options):
+    """Return the output of ``generate``, and the logits of each new token."""
     kept = {"do_sample": False, "return_dict_in_generate": True, "output_logits": True}
     kept |= {"max_new_tokens": new, "min_new_tokens": new}
     with torch.no_grad():
-        out = model.generate(**(given or prompt()), **kept | options)
+        out = model.generate(**(arguments or prompt()), **kept | options)
     return out, torch.stack(out.logits, 1)
 
 
 @torch.no_grad()
 def whole(model, ids: Tensor, mask: Tensor) -> Tensor:
-    """Logits of one forward pass without a cache."""
+    """Return the logits of one forward pass without a cache."""
     positions = (mask.cumsum(-1) - 1).clamp(min=0)
     options = {"attention_mask": mask, "position_ids": positions, "use_cache": False}
     return model(input_ids=ids, **options).logits
 
 
-# --- the same as without it -----------------------------------------------------------------------
+# --- with and without a cache ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_generate_is_forward(name):
+def test_generate_equals_the_forward(name):
     model = converted(name)
     out, logits = generated(model)
     assert all(isinstance(layer, LinearState) for layer in out.past_key_values.layers)
@@ -86,12 +84,14 @@ def test_generate_is_forward(name):
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_steps_and_stretches_are_forward(name):
-    model, ids = converted(name), prompt()["input_ids"][:1]
+def test_steps_and_prefills_equal_the_forward(name):
+    model = converted(name)
+    ids = prompt()["input_ids"][:1]
     with torch.no_grad():
         expected = model(ids, use_cache=False).logits
         for sizes in ([1] * N, [4, 1, 4]):
-            kept, found = DynamicCache(), []
+            kept = DynamicCache()
+            found = []
             for part in ids.split(sizes, 1):
                 found.append(model(part, past_key_values=kept, use_cache=True).logits)
             torch.testing.assert_close(torch.cat(found, 1), expected, **EXACT)
@@ -99,14 +99,14 @@ def test_steps_and_stretches_are_forward(name):
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_a_row_padded_on_the_left_is_the_row_alone(name):
+def test_a_left_padded_row_equals_the_row_alone(name):
     _, together = generated(converted(name))
     alone = {key: x[1:, PAD:] for key, x in prompt().items()}
     torch.testing.assert_close(together[1:], generated(converted(name), alone)[1], **ROUNDED)
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_beams_are_those_without_a_cache(name):
+def test_beam_search_with_and_without_a_cache_agree(name):
     options = {"num_beams": 3, "output_scores": True}
     found, _ = generated(converted(name), **options)
     expected, _ = generated(converted(name), use_cache=False, **options)
@@ -114,15 +114,17 @@ def test_beams_are_those_without_a_cache(name):
     torch.testing.assert_close(found.sequences_scores, expected.sequences_scores)
 
 
-@pytest.mark.parametrize("size", [2, 5])  # of the second row, two chunks are padding alone
+# Two chunks of the second row are only padding.
+@pytest.mark.parametrize("size", [2, 5])
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
-def test_a_prompt_in_chunks(name, size):
+def test_a_chunked_prompt_equals_one_prefill(name, size):
     found, expected = (generated(converted(name), prefill_chunk_size=x)[1] for x in (size, None))
     torch.testing.assert_close(found, expected, **ROUNDED)
 
 
-def test_sampling_and_several_sequences_of_one_prompt():
-    model, found = converted("llama"), []
+def test_sampling_with_and_without_a_cache_agrees():
+    model = converted("llama")
+    found = []
     for kept in (True, False):
         torch.manual_seed(3)
         options = {"do_sample": True, "num_return_sequences": 2, "use_cache": kept}
@@ -132,32 +134,35 @@ def test_sampling_and_several_sequences_of_one_prompt():
 
 
 @pytest.mark.parametrize("to", ["luna", "elu", "performer", "t2r", "rff"])
-def test_every_map(to):
+def test_every_feature_map_agrees_with_and_without_a_cache(to):
     model = converted("llama", to)
     found, expected = (generated(model, use_cache=kept)[1] for kept in (True, False))
     torch.testing.assert_close(found, expected, **ROUNDED)
 
 
-def test_another_turn_goes_on_with_the_cache():
-    model, first = converted("llama"), prompt()["input_ids"][:1]
+def test_a_second_turn_continues_with_the_cache():
+    model = converted("llama")
+    first = prompt()["input_ids"][:1]
     out, _ = generated(model, {"input_ids": first, "attention_mask": torch.ones_like(first)})
     ids = torch.cat([out.sequences, first], 1)
-    given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    _, found = generated(model, given, past_key_values=out.past_key_values)
-    torch.testing.assert_close(found, generated(model, given, use_cache=False)[1], **ROUNDED)
+    arguments = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    _, found = generated(model, arguments, past_key_values=out.past_key_values)
+    torch.testing.assert_close(found, generated(model, arguments, use_cache=False)[1], **ROUNDED)
 
 
 @torch.no_grad()
-def test_a_session_forks():
-    model, ids = converted("gpt2"), prompt()["input_ids"][:1]
+def test_a_copied_cache_is_independent():
+    model = converted("gpt2")
+    ids = prompt()["input_ids"][:1]
     kept = model(ids).past_key_values
-    fork, token = copy.deepcopy(kept), ids[:, :1]
+    fork = copy.deepcopy(kept)
+    token = ids[:, :1]
     expected = model(token, past_key_values=kept).logits
     model(token + 1, past_key_values=kept)
     assert model(token, past_key_values=fork).logits.equal(expected)
 
 
-def test_half_precision_keeps_its_state_in_float32():
+def test_the_state_of_a_bfloat16_model_is_float32():
     model = replace_attention(decoder("llama"), "hedgehog", window=None).model.bfloat16()
     out, logits = generated(model, new=3)
     layer = out.past_key_values.layers[0]
@@ -168,8 +173,9 @@ def test_half_precision_keeps_its_state_in_float32():
 
 
 @torch.no_grad()
-def test_a_state_goes_on_in_another_precision():
-    model, ids = replace_attention(decoder("gpt2"), "hedgehog").model, prompt()["input_ids"][:1]
+def test_a_state_continues_in_another_precision():
+    model = replace_attention(decoder("gpt2"), "hedgehog").model
+    ids = prompt()["input_ids"][:1]
     expected = model(ids, use_cache=False).logits[:, 5:]
     for first, then in [(torch.float32, torch.float64), (torch.float64, torch.float32)]:
         kept = model.to(first)(ids[:, :5]).past_key_values
@@ -178,17 +184,17 @@ def test_a_state_goes_on_in_another_precision():
         torch.testing.assert_close(found.float(), expected, atol=1e-4, rtol=1e-4)
 
 
-def test_training_leaves_the_cache_of_keys():
+def test_training_caches_keys_instead_of_states():
     model = replace_attention(decoder("llama"), "hedgehog", window=None).model.train()
     out = model(prompt()["input_ids"], use_cache=True)
     assert cache_size(out.past_key_values).linear_layers == 0
 
 
-# --- layers that keep softmax ---------------------------------------------------------------------
+# --- beside layers with softmax -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [None, 2])
-def test_beside_softmax(size):
+def test_layers_with_state_and_with_keys_agree_without_a_cache(size):
     out, found = generated(mixed(), prefill_chunk_size=size)
     torch.testing.assert_close(found, generated(mixed(), use_cache=False)[1], **ROUNDED)
     kinds = [type(layer) is LinearState for layer in out.past_key_values.layers]
@@ -196,32 +202,35 @@ def test_beside_softmax(size):
 
 
 @pytest.mark.parametrize("size", [None, 5])
-def test_beside_windows(size):
+def test_layers_with_state_and_with_windows_agree_without_a_cache(size):
     model = replace_attention(library("gemma3"), "hedgehog", keep_refused=True).model.double()
     mask = torch.ones_like(inputs("gemma3")["input_ids"])
     mask[1, :3] = 0
-    given = {"input_ids": inputs("gemma3")["input_ids"] * mask, "attention_mask": mask}
-    _, found = generated(model, given, new=6, prefill_chunk_size=size)
-    torch.testing.assert_close(found, generated(model, given, new=6, use_cache=False)[1], **ROUNDED)
+    arguments = {"input_ids": inputs("gemma3")["input_ids"] * mask, "attention_mask": mask}
+    _, found = generated(model, arguments, new=6, prefill_chunk_size=size)
+    torch.testing.assert_close(
+        found, generated(model, arguments, new=6, use_cache=False)[1], **ROUNDED
+    )
 
 
 @pytest.mark.parametrize("beams", [1, 3])
-def test_the_decoder_of_an_encoder_decoder(beams):
-    model, given = library("bart"), inputs("bart")
+def test_a_decoder_with_cross_attention_agrees_without_a_cache(beams):
+    model = library("bart")
+    arguments = inputs("bart")
     replaced = replace_attention(model.get_decoder(), "hedgehog", keep_refused=True)
     model.model.decoder = replaced.model
-    out, found = generated(model.double(), given, num_beams=beams)
+    out, found = generated(model.double(), arguments, num_beams=beams)
     kept = cache_size(out.past_key_values.self_attention_cache)
     assert (kept.linear_layers, kept.softmax_layers) == (2, 0)
     whole = cache_size(out.past_key_values)
     assert (whole.linear_bytes, whole.softmax_layers) == (kept.linear_bytes, 2)
     assert whole.softmax_bytes > 0, "of cross attention"
     torch.testing.assert_close(
-        found, generated(model, given, num_beams=beams, use_cache=False)[1], **ROUNDED
+        found, generated(model, arguments, num_beams=beams, use_cache=False)[1], **ROUNDED
     )
 
 
-# --- its size -------------------------------------------------------------------------------------
+# --- size -----------------------------------------------------------------------------------------
 
 
 @torch.no_grad()
@@ -232,13 +241,13 @@ def size_after(model, tokens: int):
     return cache_size(kept)
 
 
-def test_the_same_bytes_after_any_number_of_tokens():
+def test_the_cache_size_does_not_grow_with_the_tokens():
     short, long = (size_after(converted("llama"), n) for n in (16, 512))
     assert short.linear_bytes == long.linear_bytes > 0
     assert (long.softmax_layers, long.softmax_bytes, long.tokens) == (0, 0, 512)
 
 
-def test_layers_that_keep_softmax_are_counted_apart():
+def test_layers_with_softmax_are_counted_separately():
     short, long = (size_after(mixed(), n) for n in (16, 512))
     assert short.linear_bytes == long.linear_bytes
     assert long.softmax_bytes == 32 * short.softmax_bytes == 512 * 2 * 2 * 8 * 8
@@ -246,18 +255,18 @@ def test_layers_that_keep_softmax_are_counted_apart():
 
 
 @pytest.mark.parametrize(("to", "states"), [("hedgehog", 4), ("elu", 2), ("performer", 2)])
-def test_heads_that_share_keys_and_a_map_share_a_state(to, states):
+def test_heads_with_shared_keys_and_map_share_a_state(to, states):
     layer = generated(converted("llama", to))[0].past_key_values.layers[0]
     assert layer.memory()["moment"].shape[:2] == (2, states)
 
 
-def test_from_which_length_on_a_state_is_smaller():
+def test_smaller_from_counts_numbers_of_state_and_keys():
     # 9 heads, 128 features, width 64, keys of 3 heads: 9·128·65 numbers are 195 · 2·3·64.
     assert smaller_from(9, 128, 64, groups=3, exponential=False) == 196
     assert smaller_from(9, 128, 64, groups=3) == 196
     assert smaller_from(3, 128, 64, groups=3, exponential=False) == 66
     assert smaller_from(9, 128, 64, groups=3, exponential=False, cache_bytes=2) == 391
-    # a window's keys and values are tokens of a cache, and 64 masses less than one
+    # The keys and values of a window equal 64 tokens of a cache; 64 masses are less than one.
     assert smaller_from(9, 128, 64, groups=3, exponential=False, window=64) == 196 + 64
     with pytest.raises(OptionError, match="at least 1"):
         smaller_from(0, 128, 64, groups=3)
@@ -265,18 +274,18 @@ def test_from_which_length_on_a_state_is_smaller():
         smaller_from(9, 128, 64, groups=3, window=-1)
 
 
-def test_the_length_is_that_of_a_real_cache():
+def test_smaller_from_matches_a_real_cache():
     model = converted("llama")  # hedgehog: 16 features of width 8
     n = smaller_from(4, 16, 8, groups=2, state_bytes=8, cache_bytes=8)
-    state = size_after(model, 16).linear_bytes - 2 * 8  # the number of tokens, of each layer
+    state = size_after(model, 16).linear_bytes - 2 * 8  # without each layer's number of tokens
     softmax = [2 * 2 * 2 * 8 * 8 * tokens for tokens in (n - 1, n)]
     assert softmax[0] <= state < softmax[1]
 
 
-# --- the state by itself --------------------------------------------------------------------------
+# --- states without a model -----------------------------------------------------------------------
 
 
-def test_any_split_gives_the_values_and_gradients_of_the_whole():
+def test_any_split_gives_the_values_and_gradients_of_one_forward():
     torch.manual_seed(0)
     heads = LinearHeads(4, 8, feature_map="hedgehog").double()
     query, key, value = (torch.randn(2, h, 7, 8, dtype=torch.float64) for h in (4, 2, 2))
@@ -294,7 +303,7 @@ def test_any_split_gives_the_values_and_gradients_of_the_whole():
 
 
 @pytest.mark.parametrize("to", ["hedgehog", "performer"])
-def test_a_later_key_that_is_larger_changes_nothing_before_it(to):
+def test_a_later_larger_key_changes_no_earlier_output(to):
     torch.manual_seed(0)
     heads = LinearHeads(2, 4, feature_map=to).double()
     query, key, value = (torch.randn(1, 2, 6, 4, dtype=torch.float64) for _ in range(3))
@@ -311,7 +320,7 @@ def test_a_later_key_that_is_larger_changes_nothing_before_it(to):
     torch.testing.assert_close(torch.cat([first, last], 2), found, **EXACT)
 
 
-def test_padding_before_keys_of_vanishing_features():
+def test_padding_before_keys_of_tiny_features_changes_no_output():
     torch.manual_seed(0)
     heads = LinearHeads(1, 4, feature_map="performer")
     query, key, value = (torch.randn(1, 1, 5, 4) for _ in range(3))
@@ -327,12 +336,13 @@ def test_padding_before_keys_of_vanishing_features():
     torch.testing.assert_close(torch.cat(found, 2), expected)
 
 
-# --- what it refuses ------------------------------------------------------------------------------
+# --- refusals -------------------------------------------------------------------------------------
 
 
 @torch.no_grad()
-def test_caches_that_hold_no_state_are_named():
-    model, ids = converted("llama"), prompt()["input_ids"][:1]
+def test_caches_without_states_are_refused():
+    model = converted("llama")
+    ids = prompt()["input_ids"][:1]
     filled = decoder("llama").double()(ids, use_cache=True).past_key_values
     with pytest.raises(ConversionError, match="DynamicCache holds the keys of 9 tokens"):
         model(ids, past_key_values=filled)
@@ -345,25 +355,27 @@ def test_caches_that_hold_no_state_are_named():
 
 
 @torch.no_grad()
-def test_a_hybrid_s_own_cache_and_keys_that_somebody_reads():
+def test_hybrid_caches_and_models_that_read_keys_are_refused():
     from transformers import FalconH1Config, FalconH1ForCausalLM
 
     mamba = {"mamba_d_ssm": 64, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8}
     source = spread(FalconH1ForCausalLM(FalconH1Config(**GROUPED, **mamba, mamba_chunk_size=4)))
-    model, ids = replace_attention(source, "hedgehog").model, prompt()["input_ids"]
+    model = replace_attention(source, "hedgehog").model
+    ids = prompt()["input_ids"]
     with pytest.raises(ConversionError, match=r"cannot hold it\. Pass use_cache=False"):
         model(ids)
     assert model(ids, use_cache=False).logits.shape == (2, N, 40)
     model = replace_attention(library("whisper"), "hedgehog", keep_refused=True).model
-    given = inputs("whisper") | {"max_new_tokens": 3, "return_dict_in_generate": True}
+    arguments = inputs("whisper") | {"max_new_tokens": 3, "return_dict_in_generate": True}
     with pytest.raises(ConversionError, match="keys and values were asked of a layer with linear"):
-        model.generate(**given)
-    assert model.generate(**given, use_cache=False).sequences.shape[0] == 2
+        model.generate(**arguments)
+    assert model.generate(**arguments, use_cache=False).sequences.shape[0] == 2
 
 
 @torch.no_grad()
-def test_no_pairs_reach_back():
-    model, ids = converted("llama"), prompt()["input_ids"][:1]
+def test_masks_of_pairs_over_the_past_are_refused():
+    model = converted("llama")
+    ids = prompt()["input_ids"][:1]
     kept = model(ids).past_key_values
     pairs = torch.ones(1, 1, 2, N + 2, dtype=torch.bool)
     with pytest.raises(ConversionError, match=r"a mask of pairs, \(1, 1, 2, 11\), reaches back"):
@@ -373,16 +385,17 @@ def test_no_pairs_reach_back():
 
 
 def step(model, kept, mask):
-    """The next token of each sequence, at the position after its real ones."""
+    """Process the next token of each sequence, at the position after its real tokens."""
     mask = torch.cat([mask, torch.ones(len(mask), 1, dtype=torch.long)], 1)
     options = {"attention_mask": mask, "position_ids": mask.sum(1, keepdim=True) - 1}
     return model(mask[:, -1:] + 6, past_key_values=kept, **options)
 
 
 @torch.no_grad()
-def test_tokens_that_a_later_mask_hides_are_in_the_state():
-    """Padding on the right that the first call was not told of, and a turn that lifts padding."""
-    model, ids = converted("llama", window=3), prompt()["input_ids"]
+def test_masks_that_hide_tokens_of_the_state_are_refused():
+    """Right padding that the first call did not mask, and a turn that unmasks padding."""
+    model = converted("llama", window=3)
+    ids = prompt()["input_ids"]
     right = prompt()["attention_mask"].flip(1)
     with pytest.raises(ConversionError, match=r"hides \[0, 4\] tokens of the past.* hid 0 when"):
         step(model, model(ids).past_key_values, right)
@@ -396,14 +409,16 @@ def test_tokens_that_a_later_mask_hides_are_in_the_state():
             model(tokens, past_key_values=kept)
     step(model, kept, prompt()["attention_mask"].flip(0))
     padding = torch.cat([prompt()["attention_mask"].flip(0), torch.tensor([[1, 0], [1, 1]])], 1)
-    model(ids[:, :1], attention_mask=padding, past_key_values=kept)  # counted one by one as well
+    # Single tokens are counted too.
+    model(ids[:, :1], attention_mask=padding, past_key_values=kept)
     whole = torch.cat([padding, torch.ones(2, 2)], 1)
     model(ids[:, :2], attention_mask=whole, past_key_values=kept)
 
 
 @torch.no_grad()
-def test_a_batch_padded_on_the_right_that_is_told_of():
-    model, ids = converted("llama"), prompt()["input_ids"]  # a window has places of padding
+def test_a_right_padded_batch_with_its_mask_equals_each_row_alone():
+    model = converted("llama")
+    ids = prompt()["input_ids"]
     right = prompt()["attention_mask"].flip(1)
     found = step(model, model(ids, attention_mask=right).past_key_values, right).logits[1]
     alone = torch.cat([ids[1:, : N - PAD], torch.tensor([[7]])], 1)
@@ -411,36 +426,38 @@ def test_a_batch_padded_on_the_right_that_is_told_of():
 
 
 @torch.no_grad()
-def test_an_attention_that_is_asked_twice_a_pass():
+def test_attention_that_runs_twice_per_pass_is_refused():
     from transformers import DiffLlamaConfig, DiffLlamaForCausalLM
 
     source = spread(DiffLlamaForCausalLM(DiffLlamaConfig(**GROUPED)))
-    model, ids = replace_attention(source, "hedgehog").model, prompt()["input_ids"]
+    model = replace_attention(source, "hedgehog").model
+    ids = prompt()["input_ids"]
     with pytest.raises(ConversionError, match=r"DiffLlamaAttention asks .* more than once a pass"):
         model(ids)
     assert model(ids, use_cache=False).logits.isfinite().all()
 
 
 @torch.no_grad()
-def test_a_decoder_whose_cache_has_layers_to_spare():
-    """A decoder alone of an encoder-decoder: the library makes as many layers as an encoder has."""
+def test_a_cache_with_surplus_layers_works():
+    """For a decoder of an encoder-decoder, the library creates a layer per layer of the encoder."""
     from transformers import BartConfig, BartForCausalLM
 
     chosen = MODELS["bart"][2] | {"encoder_layers": 4}
-    source, layers = spread(BartForCausalLM(BartConfig(**chosen))), ["*.self_attn"]
+    source = spread(BartForCausalLM(BartConfig(**chosen)))
+    layers = ["*.self_attn"]
     model = replace_attention(source, "hedgehog", layers=layers).model
     found, expected = (generated(model.double(), use_cache=x)[1] for x in (True, False))
     torch.testing.assert_close(found, expected, **ROUNDED)
 
 
-def test_prompts_beyond_the_positions():
+def test_prompts_beyond_learned_positions_are_refused():
     ids = torch.ones(1, 70, dtype=torch.long)
-    given = {"input_ids": ids[:, :60], "attention_mask": ids[:, :60]}
+    arguments = {"input_ids": ids[:, :60], "attention_mask": ids[:, :60]}
     with pytest.raises(DomainError, match="70 tokens, and the model has learned 64 positions"):
         converted("gpt2")(ids)
     with pytest.raises(DomainError, match="65 tokens, and the model has learned 64 positions"):
-        generated(converted("gpt2"), given, new=8)
-    out, found = generated(converted("llama"), given | {"attention_mask": None})  # rotary
+        generated(converted("gpt2"), arguments, new=8)
+    out, found = generated(converted("llama"), arguments | {"attention_mask": None})  # rotary
     mask = torch.ones_like(out.sequences)
     torch.testing.assert_close(
         found, whole(converted("llama"), out.sequences, mask)[:, 59:-1].float(), **ROUNDED
@@ -448,8 +465,8 @@ def test_prompts_beyond_the_positions():
 
 
 @torch.no_grad()
-def test_positions_of_tables_that_make_them_themselves():
-    """OPT's and BART's, two rows of which are for something else."""
+def test_reserved_rows_of_position_tables_are_respected():
+    """OPT's and BART's tables reserve two rows."""
     from transformers import OPTConfig, OPTForCausalLM
 
     ids = torch.ones(1, 40, dtype=torch.long)
@@ -460,16 +477,17 @@ def test_positions_of_tables_that_make_them_themselves():
     for model, names in ((opt, ["input_ids"]), (bart, ["input_ids", "decoder_input_ids"])):
         assert model(**dict.fromkeys(names, ids[:, :32])).logits.shape[1] == 32
         for name in names:
-            given = dict.fromkeys(names, ids[:, :3]) | {name: ids[:, :33]}
+            arguments = dict.fromkeys(names, ids[:, :3]) | {name: ids[:, :33]}
             with pytest.raises(DomainError, match="33 tokens, and the model has learned 32"):
-                model(**given)
+                model(**arguments)
     with pytest.raises(DomainError, match="33 tokens, and the model has learned 32"):
         opt.generate(ids[:, :30] + 3, max_new_tokens=5, min_new_tokens=5)
 
 
 @torch.no_grad()
-def test_the_teacher_inside_needs_keys():
-    replaced, ids = replace_attention(decoder("llama"), "elu"), prompt()["input_ids"]
+def test_the_softmax_mode_needs_a_cache_of_keys():
+    replaced = replace_attention(decoder("llama"), "elu")
+    ids = prompt()["input_ids"]
     kept = replaced.model(ids).past_key_values
     with replaced.mode("softmax"):
         with pytest.raises(ConversionError, match="the mode is 'softmax', which needs keys"):
@@ -479,8 +497,9 @@ def test_the_teacher_inside_needs_keys():
 
 
 @torch.no_grad()
-def test_sequences_repeated_chosen_and_forgotten():
-    model, ids = converted("llama"), prompt()["input_ids"]
+def test_a_cache_can_be_repeated_selected_and_reset():
+    model = converted("llama")
+    ids = prompt()["input_ids"]
     kept = model(ids).past_key_values
     before = kept.layers[1].memory()
     kept.batch_repeat_interleave(2)

@@ -1,4 +1,4 @@
-"""Models that compile as a whole still do after their conversion."""
+"""Models that compile as one graph still do so after their conversion."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.compile
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_compiled_after_conversion():
+def test_converted_models_compile():
     command = [sys.executable, "-m", "tests.linearize.compiled", "luna"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""A decay of converted decoders: the state fades, and what keeps softmax does not."""
+"""A decay of converted decoders: the state decays, and softmax's part does not."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LONG = torch.arange(3, 29)[None] * 7 % 37
 
 
 def points() -> list[Tensor]:
-    """Queries of four heads, keys and values of two."""
+    """Return queries of four heads, keys and values of two."""
     draw = torch.Generator().manual_seed(1)
     return [torch.randn(2, h, N, 8, generator=draw, dtype=torch.float64) for h in (4, 2, 2)]
 
@@ -59,7 +59,7 @@ def heads_of(to: str, size: str, decay: str = "token") -> LinearHeads:
 
 
 def hasten(model: torch.nn.Module) -> None:
-    """Rates that show on few tokens, another one in each group."""
+    """Set rates that matter within few tokens, with a different one per group."""
     for name, p in model.named_parameters():
         with torch.no_grad():
             if name.endswith("decay.log_rate"):
@@ -82,7 +82,7 @@ def converted(size: str, decay: str = "token", name: str = "llama", to: str = "h
     options = {"window": window or 0, "sinks": sinks, "store": store, "decay": decay, **more}
     model = replace_attention(decoder(name), to, **options).model.double()
     hasten(model)
-    for part in model.modules():  # a state that counts
+    for part in model.modules():  # makes the state matter
         if getattr(part, "gain", None) is not None:
             part.gain.data += 6.0
     return model.eval()
@@ -91,11 +91,14 @@ def converted(size: str, decay: str = "token", name: str = "llama", to: str = "h
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("to", MAPS)
-def test_a_layer_is_its_definition_in_values_and_gradients(to, size, mask):
-    heads, valid = heads_of(to, size), MASKS[mask]()
+def test_a_layer_equals_its_definition_in_values_and_gradients(to, size, mask):
+    heads = heads_of(to, size)
+    valid = MASKS[mask]()
     inputs = [x.requires_grad_() for x in points()]
     found = heads(*inputs, Seen(valid, causal=True)) * real(valid)
-    query, key, value = inputs[0], clean(inputs[1], valid), clean(inputs[2], valid)
+    query = inputs[0]
+    key = clean(inputs[1], valid)
+    value = clean(inputs[2], valid)
     weights = heads.weights(query, key, Seen(valid, causal=True), value=value)
     expected = (weights @ heads.share(value)) * real(valid)
     torch.testing.assert_close(found, expected, **EXACT)
@@ -113,22 +116,26 @@ def test_a_layer_is_its_definition_in_values_and_gradients(to, size, mask):
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("to", MAPS)
 @torch.no_grad()
-def test_any_split_of_a_sequence_gives_the_same(to, size, mask, split):
-    heads, valid, (query, key, value) = heads_of(to, size), MASKS[mask](), points()
+def test_any_split_of_a_sequence_equals_one_forward(to, size, mask, split):
+    heads = heads_of(to, size)
+    valid = MASKS[mask]()
+    (query, key, value) = points()
     whole = heads(query, key, value, Seen(valid, causal=True)) * real(valid)
-    outs, memory, start = [], {}, 0
+    outs = []
+    memory = {}
+    start = 0
     for count in split:
         part = slice(start, start + count)
-        given = (x[:, :, part] for x in (query, key, value))
+        points_of_part = (x[:, :, part] for x in (query, key, value))
         seen = None if valid is None else valid[:, part]
-        out, memory = advance(heads, *given, seen, memory)
+        out, memory = advance(heads, *points_of_part, seen, memory)
         outs.append(out)
         start += count
     torch.testing.assert_close(torch.cat(outs, 2) * real(valid), whole, **EXACT)
 
 
-def test_what_keeps_softmax_does_not_fade():
-    """With rates beyond all bounds the window and the sinks are what is left."""
+def test_softmax_weights_do_not_decay():
+    """With very large rates only the window and the sinks keep weight."""
     heads = heads_of("hedgehog", "sinks", "head")
     torch.nn.init.constant_(heads.decay.log_rate, 6.0)
     weights = heads.weights(*points()[:2], Seen(causal=True), value=points()[2])
@@ -181,8 +188,9 @@ def test_a_cache_with_a_store_steps_in_place_as_it_fades(parts, mask):
         ("gpt2", "luna", "store", "head", {"keep": "0.1"}),
     ],
 )
-def test_generate_is_forward(name, to, size, decay, more):
-    model, new = converted(size, decay, name, to, **more), 9
+def test_generate_equals_the_forward(name, to, size, decay, more):
+    model = converted(size, decay, name, to, **more)
+    new = 9
     out, logits = generated(model, new=new)
     mask = torch.cat([prompt()["attention_mask"], torch.ones(2, new, dtype=torch.long)], 1)
     positions = (mask.cumsum(-1) - 1).clamp(min=0)
@@ -193,7 +201,7 @@ def test_generate_is_forward(name, to, size, decay, more):
 
 @torch.no_grad()
 @pytest.mark.parametrize("size", SIZES)
-def test_tokens_are_taken_back(monkeypatch, size):
+def test_removed_tokens_leave_no_trace(monkeypatch, size):
     monkeypatch.setattr(cache_module, "PENDING", 3)
     model = converted(size)
     expected = model(LONG, use_cache=False).logits
@@ -208,15 +216,16 @@ def test_tokens_are_taken_back(monkeypatch, size):
 
 
 @torch.no_grad()
-def test_bytes_stay_the_same_and_are_counted():
-    model, sizes = converted("sinks").float(), []
+def test_the_cache_size_is_fixed_and_counted():
+    model = converted("sinks").float()
+    sizes = []
     for tokens in (8, 26):
         cache = DynamicCache()
         model(LONG[:, :tokens], past_key_values=cache)
         sizes.append(cache_size(cache).linear_bytes)
     assert sizes[0] == sizes[1]
-    # Two layers. Of four states 16 features, 8 + 1 values, an exponent and 4 ages; of 4 + 2 tokens
-    # two keys and values and a mass.
+    # Two layers, each with four states of 16 features, 8 + 1 values, an exponent and 4 ages, and
+    # 4 + 2 tokens of two keys and values and a mass.
     numbers = 4 * (16 * 9 + 1 + 4) + 6 * (2 * 2 * 8 + 1)
     assert sizes[0] == 2 * 4 * numbers
     first = smaller_from(4, 16, 8, groups=2, window=4, sinks=2, decay=True)
@@ -237,7 +246,7 @@ def test_the_ages_of_a_store_are_counted():
 
 
 @torch.no_grad()
-def test_a_saved_model_fades(tmp_path):
+def test_a_saved_model_keeps_its_decay(tmp_path):
     replaced = replace_attention(decoder("llama"), "luna", window=3, decay="token")
     hasten(replaced.model)
     save_linearized(replaced, tmp_path)
@@ -246,7 +255,7 @@ def test_a_saved_model_fades(tmp_path):
     assert "whose state fades" in (tmp_path / "README.md").read_text()
 
 
-def test_stage_one_trains_rates():
+def test_distillation_trains_the_rates():
     replaced = replace_attention(decoder("llama"), "hedgehog", window=3, decay="token")
     with replaced.mode("distil"):
         replaced.model(LONG)
@@ -256,12 +265,12 @@ def test_stage_one_trains_rates():
     assert all(p.grad is not None and p.grad.abs().max() > 0 for p in rates)
 
 
-def test_without_a_decay_nothing_is_stored():
+def test_only_a_decay_adds_parameters():
     model = replace_attention(decoder("llama"), "hedgehog").model
     assert not [name for name in model.state_dict() if "decay" in name]
 
 
-def test_options_are_checked():
+def test_wrong_options_are_refused():
     with pytest.raises(OptionError, match="expected decay='head', 'token' or None"):
         replace_attention(decoder("llama"), "hedgehog", decay="heads")
     with pytest.raises(OptionError, match="beside a feature map"):
@@ -274,14 +283,15 @@ def test_options_are_checked():
 
 @torch.no_grad()
 @pytest.mark.parametrize("gate", ["head", "token"])
-def test_the_gain_gives_the_faded_state_softmaxs_weight(gate):
-    """The sums over the tokens before the window are softmax's, in the geometric mean."""
+def test_calibration_gives_the_decayed_state_the_weight_of_softmax(gate):
+    """Sums over the tokens before the window equal those of softmax in the geometric mean."""
     heads = heads_of("hedgehog", "window", gate)
     query, key, value = points()
     seen = Seen(causal=True)
     heads.calibrate(query, heads.share(key), seen, 8**-0.5, value)
     before = torch.ones(N, N).tril(-SIZES["window"][0]).bool()
-    query, key = query[:, :, 3:], heads.share(key)
+    query = query[:, :, 3:]
+    key = heads.share(key)
     softmax = (query @ key.mT * 8**-0.5).masked_fill(~before[3:], -torch.inf).logsumexp(-1)
     far = heads.far(query, 8**-0.5)
     features, shift = far.keys(key, None, None)

@@ -1,4 +1,4 @@
-"""Groups of heads that keep full softmax beside linear ones in the same layer."""
+"""Groups of heads with full softmax beside linear ones in the same layer."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def converted(name: str, to: str = "hedgehog", **options):
 
 
 def by_group(heads: MixedHeads, query, key, value, seen: Seen) -> Tensor:
-    """Each group alone, by the definitions of softmax and of linear attention."""
+    """Return the outputs group by group, by the definitions of softmax and of linear attention."""
     outs = []
     for group in range(2):
         q, k, v = query[:, 2 * group : 2 * group + 2], key[:, [group]], value[:, [group]]
@@ -63,12 +63,14 @@ def _real(seen: Seen, like: Tensor) -> Tensor:
 @pytest.mark.parametrize("valid", [None, HOLES], ids=["all", "holes"])
 @pytest.mark.parametrize("window", [3, None])
 @pytest.mark.parametrize("kept", [(0,), (1,)])
-def test_a_layer_is_its_definition_in_values_and_gradients(kept, window, valid):
-    heads, inputs = heads_of(window, 1 if window else 0, kept), points()
+def test_a_layer_equals_its_definition_in_values_and_gradients(kept, window, valid):
+    heads = heads_of(window, 1 if window else 0, kept)
+    inputs = points()
     inputs = [x.requires_grad_() for x in inputs]
     seen = Seen(valid, causal=True)
     real = _real(seen, inputs[0])
-    expected, found = by_group(heads, *inputs, seen), heads(*inputs, seen)
+    expected = by_group(heads, *inputs, seen)
+    found = heads(*inputs, seen)
     torch.testing.assert_close(found * real, expected * real, **ROUNDED)
     leaves = [*inputs, *heads.parameters()]
     grads = [torch.autograd.grad((x * real).square().sum(), leaves) for x in (found, expected)]
@@ -79,8 +81,9 @@ def test_a_layer_is_its_definition_in_values_and_gradients(kept, window, valid):
 @torch.no_grad()
 @pytest.mark.parametrize("valid", [None, HOLES], ids=["all", "holes"])
 @pytest.mark.parametrize("sizes", [[1] * 11, [2, 1, 8], [5, 6]])
-def test_any_split_gives_values_and_state_of_the_whole(sizes, valid):
-    heads, tensors = heads_of(), points()
+def test_any_split_gives_the_values_and_state_of_one_prefill(sizes, valid):
+    heads = heads_of()
+    tensors = points()
     mask = torch.ones(2, 11).long() if valid is None else valid.long()
     whole = LinearState()
     expected = whole.advance(heads, *tensors, None if valid is None else mask, None)
@@ -88,11 +91,13 @@ def test_any_split_gives_values_and_state_of_the_whole(sizes, valid):
     torch.testing.assert_close(
         expected, heads(*tensors, Seen(valid, causal=True)), equal_nan=True, **ROUNDED
     )
-    cache, found, start = LinearState(), [], 0
+    cache = LinearState()
+    found = []
+    start = 0
     for size in sizes:
         part = [x[:, :, start : start + size] for x in tensors]
-        given = None if valid is None else mask[:, : start + size]
-        found.append(cache.advance(heads, *part, given, None))
+        past = None if valid is None else mask[:, : start + size]
+        found.append(cache.advance(heads, *part, past, None))
         start += size
     torch.testing.assert_close(torch.cat(found, 2), expected, **EXACT)
     for name, x in cache.memory().items():
@@ -102,8 +107,8 @@ def test_any_split_gives_values_and_state_of_the_whole(sizes, valid):
 @pytest.mark.parametrize(
     ("name", "to"), [("llama", "hedgehog"), ("gpt2", "hedgehog"), ("llama", "elu")]
 )
-def test_generate_is_forward(name, to):
-    """Also of a map that the heads of a group share, whose state they share."""
+def test_generate_equals_the_forward(name, to):
+    """Heads of a group may share a feature map and its state."""
     model = converted(name, to)
     out, logits = generated(model)
     mask = torch.cat([prompt()["attention_mask"], torch.ones(2, 4, dtype=torch.long)], 1)
@@ -114,8 +119,9 @@ def test_generate_is_forward(name, to):
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_beams_and_chunks_are_those_without_a_cache(name):
-    model, options = converted(name), {"num_beams": 3, "output_scores": True}
+def test_beams_and_chunks_agree_without_a_cache(name):
+    model = converted(name)
+    options = {"num_beams": 3, "output_scores": True}
     found, _ = generated(model, **options)
     expected, _ = generated(model, use_cache=False, **options)
     assert found.sequences.equal(expected.sequences)
@@ -126,7 +132,7 @@ def test_beams_and_chunks_are_those_without_a_cache(name):
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", DECODERS)
-def test_the_teacher_is_still_inside_and_all_groups_kept_are_softmax(name):
+def test_the_softmax_mode_equals_the_source(name):
     source = decoder(name).double().eval()
     replaced = replace_attention(source, "hedgehog", window=3, keep=KEEP)
     ids = prompt()["input_ids"]
@@ -141,14 +147,15 @@ def test_the_teacher_is_still_inside_and_all_groups_kept_are_softmax(name):
 
 
 @torch.no_grad()
-def test_one_cache_holds_both_and_its_bytes_are_told_apart():
-    model, sizes = converted("llama"), []
+def test_the_bytes_of_states_and_keys_are_counted_separately():
+    model = converted("llama")
+    sizes = []
     for tokens in (8, 16):
         kept = DynamicCache()
         model(torch.ones(1, tokens, dtype=torch.long), past_key_values=kept)
         sizes.append(cache_size(kept))
     assert sizes[0].linear_bytes == sizes[1].linear_bytes
-    # in each of two layers one group keeps a key and a value of width 8, in float64
+    # In each of two layers one group caches a key and a value of width 8 in float64.
     assert [x.softmax_bytes for x in sizes] == [2 * n * 2 * 8 * 8 for n in (8, 16)]
     fork = copy.deepcopy(kept)
     again = [model(torch.ones(1, 1, dtype=torch.long), past_key_values=x) for x in (kept, fork)]
@@ -156,7 +163,7 @@ def test_one_cache_holds_both_and_its_bytes_are_told_apart():
 
 
 @torch.no_grad()
-def test_a_saved_model_keeps_its_groups(tmp_path):
+def test_a_saved_model_keeps_its_softmax_groups(tmp_path):
     replaced = replace_attention(decoder("llama"), "luna", window=3, keep=["0.1"])
     save_linearized(replaced, tmp_path)
     loaded = load_linearized(tmp_path)
@@ -167,7 +174,7 @@ def test_a_saved_model_keeps_its_groups(tmp_path):
     assert "1 groups of heads keep softmax" in (tmp_path / "README.md").read_text()
 
 
-def test_stage_one_trains_the_maps_of_the_other_groups():
+def test_distillation_trains_the_maps_of_the_linear_groups():
     replaced = replace_attention(decoder("llama"), "hedgehog", window=3, keep=KEEP)
     with replaced.mode("calibrate"):
         replaced.model(prompt()["input_ids"])
@@ -179,7 +186,7 @@ def test_stage_one_trains_the_maps_of_the_other_groups():
         assert p.grad.abs().max() > 0, name
 
 
-def test_groups_that_cannot_be_kept_are_refused_by_name():
+def test_wrong_groups_are_refused():
     for wrong in ("0.2", "5.0", "0", "x", ["0.1", "0.9"], ""):
         with pytest.raises(OptionError, match=r"expected keep as layer\.group among 0\.0 … 1\.1"):
             replace_attention(decoder("llama"), "hedgehog", keep=wrong)

@@ -1,5 +1,5 @@
-"""Which models of transformers are converted, which are refused and by what name, and that a
-conversion says what it did.
+"""Models of transformers: which are converted, which are refused and why, and attention weights of
+converted models.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ pytest.importorskip("transformers")
 
 @cache
 def source(name: str):
-    """Conversions copy, so that one of each does for all tests."""
+    """Return a model shared by tests: conversions copy it."""
     builders = {"clip": clip, "bert": models.bert, "gpt2": models.gpt2, "llama": models.llama}
     return builders[name]() if name in builders else library(name)
 
@@ -33,58 +33,58 @@ def first(model, arguments):
 
 
 def check_teacher_inside(replaced, model, arguments):
-    """The softmax inside gives what the source gives; the linear layers give something else."""
+    """Check that the softmax mode equals the source and the linear mode does not."""
     expected = first(model, arguments)
     with replaced.mode("softmax"):
         torch.testing.assert_close(first(replaced.model, arguments), expected, atol=1e-4, rtol=1e-4)
     assert not torch.allclose(first(replaced.model, arguments), expected, atol=1e-3)
 
 
-# --- refused, by name ---------------------------------------------------------------------------
+# --- refusals -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["swin", "beit", "beit shared"])
-def test_a_relative_position_bias_that_is_added_as_a_mask(name):
+def test_relative_position_biases_are_refused(name):
     with pytest.raises(ConversionError, match=r"layers\.0\.\S*attention: asks for a relative pos"):
         replace_attention(source(name))
     with pytest.raises(ConversionError, match="none of its attention can be converted"):
         replace_attention(source(name), keep_refused=True)
 
 
-def test_the_same_model_without_the_bias():
+def test_a_model_without_its_position_bias_is_converted():
     replaced = replace_attention(source("beit plain"), "hedgehog")
     assert len(replaced.layers) == 2
     check_teacher_inside(replaced, source("beit plain"), inputs("beit plain"))
 
 
-def test_a_model_of_which_no_small_example_is_known():
+def test_models_without_a_known_example_need_inputs():
     with pytest.raises(ConversionError, match=r"reads pixel_values, .* inputs={'pixel_values'"):
         replace_attention(source("videomae"))
     replaced = replace_attention(source("videomae"), "elu", inputs=inputs("videomae"))
     assert len(replaced.layers) == 2
 
 
-def test_inputs_that_do_not_fit():
+def test_wrong_example_inputs_are_refused():
     with pytest.raises(ConversionError, match=r"cannot be called on the inputs given, pixels"):
         replace_attention(source("bert"), inputs={"pixels": torch.zeros(1)})
 
 
-def test_a_model_that_was_converted_already():
+def test_a_converted_model_is_not_converted_again():
     with pytest.raises(ConversionError, match="was converted already; convert its source"):
         replace_attention(replace_attention(source("bert"), "elu").model)
 
 
-# --- that needed more than tokens -----------------------------------------------------------------
+# --- special inputs -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("name", "layers"), [("albert", 1), ("clip", 4), ("wav2vec2", 2)])
-def test_models_that_failed_in_their_dummy_inputs(name, layers):
+def test_models_with_special_inputs_are_converted(name, layers):
     replaced = replace_attention(source(name), "hedgehog")
     assert len(replaced.layers) == layers
     check_teacher_inside(replaced, source(name), inputs(name))
 
 
-def test_shared_layers_learn_from_all_their_calls():
+def test_losses_of_shared_layers_average_their_calls():
     replaced = replace_attention(source("albert"), "luna")
     with torch.no_grad(), replaced.mode("distil"):
         replaced.model(**inputs("albert"))
@@ -102,7 +102,7 @@ def test_shared_layers_learn_from_all_their_calls():
 
 
 @pytest.mark.parametrize("name", ["whisper", "bart"])
-def test_an_encoder_alone(name, tmp_path):
+def test_the_encoder_of_an_encoder_decoder_is_converted_alone(name, tmp_path):
     model = source(name)
     with pytest.raises(ConversionError, match=r"layers=\['\*encoder\.\*'\] beside it its encoder"):
         replace_attention(model)
@@ -115,11 +115,12 @@ def test_an_encoder_alone(name, tmp_path):
 
 @pytest.mark.parametrize("base", [False, True])
 @pytest.mark.parametrize("name", ["whisper", "bart"])
-def test_the_encoder_of_a_whole_model(name, base, tmp_path):
-    """What is saved of it has the conversion."""
+def test_converting_only_the_encoder_is_saved_with_the_model(name, base, tmp_path):
+    """The saved model contains the conversion."""
     whole = library(name)
     model = whole.base_model if base else whole
-    prefix, options = "" if base else "model.", {"layers": ["*encoder.*"], "keep_refused": True}
+    prefix = "" if base else "model."
+    options = {"layers": ["*encoder.*"], "keep_refused": True}
     replaced = replace_attention(model, "hedgehog", **options)
     found = [f"{prefix}encoder.layers.{i}.self_attn" for i in range(2)]
     assert [x.name for x in replaced.layers] == found
@@ -131,15 +132,16 @@ def test_the_encoder_of_a_whole_model(name, base, tmp_path):
 
 
 @pytest.mark.parametrize("copied", [True, False])
-def test_a_converted_encoder_in_its_place(copied):
-    model, arguments = library("bart"), inputs("bart")
+def test_a_converted_encoder_runs_inside_its_model(copied):
+    model = library("bart")
+    arguments = inputs("bart")
     replaced = replace_attention(model.get_encoder(), "hedgehog", copied=copied)
     if copied:
         model.model.encoder = replaced.model
-    given = {**arguments, "decoder_input_ids": arguments["input_ids"][:, :5]}
-    assert not torch.allclose(first(model, given), first(source("bart"), given), atol=1e-3)
+    both = {**arguments, "decoder_input_ids": arguments["input_ids"][:, :5]}
+    assert not torch.allclose(first(model, both), first(source("bart"), both), atol=1e-3)
     with replaced.mode("softmax"):
-        torch.testing.assert_close(first(model, given), first(source("bart"), given))
+        torch.testing.assert_close(first(model, both), first(source("bart"), both))
     kept = {"max_new_tokens": 4, "do_sample": False}
     with torch.no_grad():
         assert model.generate(**arguments, **kept).equal(
@@ -148,9 +150,10 @@ def test_a_converted_encoder_in_its_place(copied):
 
 
 @pytest.mark.parametrize("name", ["whisper", "bart"])
-def test_encoder_and_decoder_at_once(name, tmp_path):
-    """Cross attention stays; the decoder looks back along its window and keeps a state."""
-    arguments, kept = inputs(name), {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False}
+def test_encoder_and_decoder_are_converted_together(name, tmp_path):
+    """Cross attention stays softmax; the decoder has a window and a state."""
+    arguments = inputs(name)
+    kept = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False}
     arguments.pop("decoder_input_ids", None)
     replaced = replace_attention(library(name), "hedgehog", keep_refused=True, window=3)
     side = ("encoder", "decoder")
@@ -169,7 +172,7 @@ def test_encoder_and_decoder_at_once(name, tmp_path):
         assert loaded.generate(**arguments, **kept).equal(out)
 
 
-def test_attention_that_the_small_call_did_not_reach_is_named():
+def test_attention_that_the_example_does_not_reach_is_named():
     decoder = source("bart").get_decoder()
     with pytest.raises(ConversionError, match=r"layers\.0\.encoder_attn: was not reached"):
         replace_attention(decoder)
@@ -179,7 +182,7 @@ def test_attention_that_the_small_call_did_not_reach_is_named():
     check_teacher_inside(replaced, decoder, inputs("bart") | {"encoder_hidden_states": states})
 
 
-# --- masks that no linear attention has -----------------------------------------------------------
+# --- windows --------------------------------------------------------------------------------------
 
 WINDOWED = {
     "modernbert": ("layers.1.attn", "layers.0.attn"),
@@ -190,7 +193,7 @@ WINDOWED = {
 
 
 @pytest.mark.parametrize("name", WINDOWED)
-def test_windows_beside_layers_that_can_be_linear(name):
+def test_sliding_windows_are_refused_beside_convertible_layers(name):
     window, full = WINDOWED[name]
     with pytest.raises(ConversionError, match=rf"\({window}: asks for a sliding window\)"):
         replace_attention(source(name))
@@ -203,7 +206,7 @@ def test_windows_beside_layers_that_can_be_linear(name):
 
 
 @pytest.mark.parametrize("name", ["gemma3", "qwen2"])
-def test_windows_are_kept_on_disk_and_in_generation(name, tmp_path):
+def test_sliding_windows_survive_saving_and_generation(name, tmp_path):
     replaced = replace_attention(source(name), "hedgehog", keep_refused=True)
     loaded = load_linearized(save_linearized(replaced, tmp_path))
     arguments = inputs(name)
@@ -216,7 +219,7 @@ def test_windows_are_kept_on_disk_and_in_generation(name, tmp_path):
         )
 
 
-def test_capped_logits_and_windows_everywhere_are_named():
+def test_capped_logits_and_sliding_windows_are_named():
     with pytest.raises(ConversionError, match=r"layers\.1\.self_attn: asks for capped logits"):
         replace_attention(source("gemma2"), keep_refused=True)
     with pytest.raises(ConversionError, match=r"sliding window.*Loaded with sliding_window=None"):
@@ -228,18 +231,18 @@ def test_capped_logits_and_windows_everywhere_are_named():
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 @pytest.mark.parametrize("before", ["eager", "sdpa"])
-def test_layers_left_out_keep_the_softmax_they_had(name, before):
+def test_layers_left_out_keep_their_softmax(name, before):
     model = {"gpt2": models.gpt2, "llama": models.llama}[name]()
     model.set_attn_implementation(before)
     replaced = replace_attention(model, "hedgehog", layers=["*.1.*attn"], window=None)
     check_teacher_inside(replaced, model, inputs(name))
     with torch.no_grad(), replaced.mode("softmax"):
-        told = replaced.model(**inputs(name), output_hidden_states=True).hidden_states[1]
-        asked = model(**inputs(name), output_hidden_states=True).hidden_states[1]
-    torch.testing.assert_close(told, asked)
+        found = replaced.model(**inputs(name), output_hidden_states=True).hidden_states[1]
+        expected = model(**inputs(name), output_hidden_states=True).hidden_states[1]
+    torch.testing.assert_close(found, expected)
 
 
-# --- what is converted is what is there -----------------------------------------------------------
+# --- modified models ------------------------------------------------------------------------------
 
 
 def patched(module):
@@ -251,7 +254,8 @@ def wrapped(module):
     class LoRA(nn.Module):
         def __init__(self, base):
             super().__init__()
-            self.base, self.down = base, nn.Linear(base.in_features, 2)
+            self.base = base
+            self.down = nn.Linear(base.in_features, 2)
 
         def forward(self, x):
             return self.base(x) + self.down(x).sum(-1, keepdim=True)
@@ -271,11 +275,12 @@ STRANGE = {
         "at 'key' has parametrised weights",
     ),
     "adapter": (wrapped, "LoRA at 'query' is not a layer of torch or transformers"),
+    "attention": (patched, r"layer\\.1\\.\\S+: BertSelfAttention has its forward"),
 }
 
 
 @pytest.mark.parametrize("name", STRANGE)
-def test_attention_that_is_more_than_its_class(name):
+def test_modified_attention_is_refused(name):
     change, message = STRANGE[name]
     model = models.bert()
     change(model.bert.encoder.layer[1].attention.self)
@@ -285,15 +290,8 @@ def test_attention_that_is_more_than_its_class(name):
     assert list(replaced.refused) == ["bert.encoder.layer.1.attention.self"]
 
 
-def test_a_patch_that_leads_to_another_models_layers():
-    model = models.bert()
-    patched(model.bert.encoder.layer[1].attention.self)
-    with pytest.raises(ConversionError, match=r"layer\.1\.\S+: BertSelfAttention has its forward"):
-        replace_attention(model)
-
-
 @pytest.mark.parametrize("change", ["forward", "hook", "parametrised"])
-def test_modules_of_timm_and_of_fredholm_that_are_more_than_their_class(change):
+def test_modified_modules_of_timm_and_fredholm_are_refused(change):
     change, message = {
         "forward": (patched, "has its forward replaced"),
         "hook": (lambda m: m.register_forward_hook(lambda *a: None), "has hooks"),
@@ -307,9 +305,9 @@ def test_modules_of_timm_and_of_fredholm_that_are_more_than_their_class(change):
             replace_attention(model)
 
 
-def test_the_probe_finds_what_no_name_shows():
+def test_the_probe_detects_other_mathematics():
     class Cosine(models.Attention):
-        """timm's parts and call, and other mathematics."""
+        """timm's submodules and call, but other mathematics."""
 
         def forward(self, x, attn_mask=None, is_causal=False):
             return super().forward(nn.functional.normalize(x, dim=-1), attn_mask, is_causal)
@@ -320,7 +318,7 @@ def test_the_probe_finds_what_no_name_shows():
     assert replace_attention(model, probe=False).layers
 
 
-def test_the_probe_of_a_library_model_finds_it_too(monkeypatch):
+def test_the_probe_detects_a_patched_function_of_the_library(monkeypatch):
     from transformers.models.bert import modeling_bert
 
     def colder(module, query, key, value, mask, scaling=None, **options):
@@ -335,8 +333,8 @@ def test_the_probe_of_a_library_model_finds_it_too(monkeypatch):
     assert replace_attention(model, probe=False).layers
 
 
-def test_a_model_that_draws_is_compared_on_the_same_draw():
-    """Which patches are hidden is random in every call."""
+def test_stochastic_models_are_compared_with_equal_random_numbers():
+    """ViT-MAE masks random patches in every call."""
     from transformers import ViTMAEConfig, ViTMAEForPreTraining
 
     sizes = {"decoder_hidden_size": 16, "decoder_num_hidden_layers": 1}
@@ -348,9 +346,10 @@ def test_a_model_that_draws_is_compared_on_the_same_draw():
     assert len(replaced.layers) == 2
 
 
-def test_a_conversion_leaves_no_trace_in_its_source():
+def test_a_conversion_does_not_change_its_source():
     model = models.bert().train()
-    state, random = {k: v.clone() for k, v in model.state_dict().items()}, torch.get_rng_state()
+    state = {k: v.clone() for k, v in model.state_dict().items()}
+    random = torch.get_rng_state()
     replace_attention(model, "performer", options={"features": 4})
     assert model.training
     assert all(v.equal(model.state_dict()[k]) for k, v in state.items())
@@ -361,10 +360,11 @@ def test_a_conversion_leaves_no_trace_in_its_source():
     assert replaced.model.training
 
 
-def test_a_conversion_in_place_that_fails_leaves_the_model_as_it_was(monkeypatch):
-    """The comparison comes last, when everything is in its place."""
+def test_a_failed_conversion_in_place_restores_the_model(monkeypatch):
+    """The comparison runs last, after every replacement."""
     model, inputs = models.bert(), models.padded()
-    parts, config = [set(vars(m)) for m in model.modules()], model.config
+    parts = [set(vars(m)) for m in model.modules()]
+    config = model.config
     expected = model(**inputs).logits
 
     def fails(*args):
@@ -381,18 +381,19 @@ def test_a_conversion_in_place_that_fails_leaves_the_model_as_it_was(monkeypatch
     assert replace_attention(model, "elu", copied=False).model is model
 
 
-# --- what is said ---------------------------------------------------------------------------------
+# --- attention weights ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("to", ["luna", "hedgehog", "infsa", "linear_infsa"])
-def test_attentions_and_hidden_states_are_given_as_the_source_gives_them(to):
-    """The shares of the values: with them a layer's output comes out again."""
+def test_attentions_and_hidden_states_have_the_format_of_the_source(to):
+    """The returned weights reproduce the output of a layer from its values."""
     teacher = models.bert().bert.eval()
-    teacher(**models.padded(), output_hidden_states=True)  # the library's own hooks stay behind
+    # The library's hooks stay installed.
+    teacher(**models.padded(), output_hidden_states=True)
     model = replace_attention(teacher, to).model
     calls = []
     heads = model.encoder.layer[0].attention.self.linear_heads
-    heads.register_forward_hook(lambda module, given, out: calls.append((given[2], out)))
+    heads.register_forward_hook(lambda module, inputs, out: calls.append((inputs[2], out)))
     found = model(**models.padded(), output_attentions=True, output_hidden_states=True)
     layers = model.config.num_hidden_layers
     assert len(found.attentions) == layers
@@ -400,7 +401,7 @@ def test_attentions_and_hidden_states_are_given_as_the_source_gives_them(to):
     (value, out), shares = calls[0], found.attentions[0]
     assert shares.shape == (3, 2, models.N, models.N)
     sums = shares.sum(-1)
-    linked = sums > 0.5  # a graph's row may have no positive link
+    linked = sums > 0.5  # a row of a graph may have no positive edge
     assert linked.float().mean() > 0.9
     torch.testing.assert_close(sums, linked.float())
     padding = models.padded()["attention_mask"] == 0
@@ -409,7 +410,7 @@ def test_attentions_and_hidden_states_are_given_as_the_source_gives_them(to):
     again = shares @ value.nan_to_num()
     if to in ("luna", "hedgehog"):
         torch.testing.assert_close(out, again, rtol=1e-4, atol=1e-6)
-    else:  # up to γ and the length of a row
+    else:  # up to γ and the norm of a row
         some = linked & ~padding[:, None]
         factor = out.norm(dim=-1) / again.norm(dim=-1)
         torch.testing.assert_close(
@@ -417,7 +418,7 @@ def test_attentions_and_hidden_states_are_given_as_the_source_gives_them(to):
         )
 
 
-def test_attentions_by_the_configuration_are_given_as_by_the_call():
+def test_output_attentions_by_configuration_equals_the_argument():
     source = models.bert(attn_implementation="eager")
     source.config.output_attentions = True
     assert len(source(**models.padded()).attentions) == 2
@@ -430,8 +431,8 @@ def test_attentions_by_the_configuration_are_given_as_by_the_call():
 
 @pytest.mark.parametrize("window", [None, 3])
 @torch.no_grad()
-def test_attentions_come_with_the_first_stretch_of_a_cache(window):
-    """The default call of a decoder makes a cache; what a state replaced has no weights left."""
+def test_attentions_are_returned_only_for_the_prefill_of_a_cache(window):
+    """A decoder creates a cache by default; tokens inside a state have no weights."""
     from transformers import DynamicCache
 
     options = {"options": {"softmax": True}, "window": window}
@@ -447,13 +448,16 @@ def test_attentions_come_with_the_first_stretch_of_a_cache(window):
     torch.testing.assert_close(found.logits, expected.logits, rtol=1e-4, atol=1e-5)
     with pytest.raises(ConversionError, match=r"got it after .* tokens.* use_cache=False"):
         model(models.tokens(), output_attentions=True, past_key_values=kept)
-    again = model(models.tokens(), past_key_values=kept).logits  # the cache is as it was
+    # The refusal did not change the cache.
+    again = model(models.tokens(), past_key_values=kept).logits
     twice = model(torch.cat([models.tokens()] * 2, 1), use_cache=False).logits
     torch.testing.assert_close(again, twice[:, again.shape[1] :], rtol=1e-4, atol=1e-5)
 
 
-def test_a_converted_configuration_takes_output_attentions(tmp_path):
-    """The library's own refuses it, and advises an implementation that a conversion refuses."""
+def test_a_converted_configuration_accepts_output_attentions(tmp_path):
+    """The library's configuration would refuse it and advise an implementation that a conversion
+    refuses.
+    """
     model = replace_attention(models.llama(), "hedgehog").model.eval()
     model.config.output_attentions = True
     found = model(models.tokens())
@@ -465,8 +469,8 @@ def test_a_converted_configuration_takes_output_attentions(tmp_path):
 
 @pytest.mark.parametrize("name", ["bert", "vit", "gpt2", "llama"])
 @torch.no_grad()
-def test_every_kind_of_model_gives_attentions_that_are_asked_for(name):
-    """GPT-2 keeps the argument of the call from its layers."""
+def test_every_kind_of_model_returns_requested_attentions(name):
+    """GPT-2 does not pass the argument to its layers."""
     model = replace_attention(getattr(models, name)(), "hedgehog").model.eval()
     inputs = (torch.rand(2, 3, 8, 8),) if name == "vit" else (models.tokens(),)
     for kept in (model, model.base_model):
@@ -477,7 +481,7 @@ def test_every_kind_of_model_gives_attentions_that_are_asked_for(name):
 
 
 @torch.no_grad()
-def test_layers_that_keep_softmax_give_their_attentions_too():
+def test_layers_with_softmax_return_their_attentions():
     layers = ["model.layers.0.self_attn"]
     model = replace_attention(models.llama(), "hedgehog", layers=layers).model.eval()
     found = model(models.tokens(), output_attentions=True).attentions

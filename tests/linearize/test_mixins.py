@@ -21,7 +21,7 @@ SCRIPT = Path(__file__).parent / "mixins.py"
 MINUTES = 30
 
 
-def test_every_expected_failure_has_a_reason_and_comes_once():
+def test_every_expected_failure_has_one_reason():
     for architecture in ARCHITECTURES:
         found = expected(architecture)
         assert all(reason.strip() for reason in found.values())
@@ -48,7 +48,7 @@ def test_a_converted_model_passes_the_librarys_own_tests(architecture, tmp_path)
     assert sum(state == "passed" for state, _ in results.values()) > 30
     unexpected = {name: why for name, why in failed.items() if name not in known}
     assert not unexpected, json.dumps(unexpected, indent=1)
-    # What has no reason any more leaves the list.
+    # Tests that pass must leave the list.
     mended = [name for name in known if results.get(name, [""])[0] == "passed"]
     assert not mended
     assert not [name for name in late if name not in known]

@@ -1,5 +1,5 @@
-"""Attention replaced: the teacher inside stays exact, padding and order are honoured, what cannot
-be converted is named.
+"""Replaced attention: the softmax mode is exact, padding and order are respected, unsupported
+attention is named.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ def logits(model, **inputs):
 
 
 @pytest.mark.parametrize("build", [models.bert, models.gpt2, models.llama])
-def test_the_teacher_inside_a_converted_model_is_the_source(build):
-    source, inputs = build(), models.padded()
+def test_the_softmax_mode_equals_the_source(build):
+    source = build()
+    inputs = models.padded()
     seen = inputs["attention_mask"].bool()
     replaced = replace_attention(source, window=None)
     shape = (slice(None),) if build is models.bert else seen
@@ -56,8 +57,9 @@ def test_the_teacher_inside_a_converted_model_is_the_source(build):
 
 
 @pytest.mark.parametrize("build", [models.vit, models.dinov2])
-def test_images_of_transformers(build):
-    source, pixels = build(), torch.randn(2, 3, 8, 8)
+def test_converted_image_models_equal_the_source_in_softmax_mode(build):
+    source = build()
+    pixels = torch.randn(2, 3, 8, 8)
     replaced = replace_attention(source, "hedgehog")
     with replaced.mode("softmax"):
         assert torch.allclose(
@@ -70,16 +72,18 @@ def test_images_of_transformers(build):
 
 
 @pytest.mark.parametrize("to", MAPS)
-def test_padding_changes_nothing(to):
-    replaced, inputs = replace_attention(models.bert(), to), models.padded()
+def test_padding_changes_no_output(to):
+    replaced = replace_attention(models.bert(), to)
+    inputs = models.padded()
     together = logits(replaced.model, **inputs)
     alone = logits(replaced.model, input_ids=inputs["input_ids"][-1:, : models.N - 4])
     assert torch.allclose(together[-1:], alone, atol=1e-4)
 
 
 @pytest.mark.parametrize("build", [models.gpt2, models.llama])
-def test_a_decoder_sees_no_future_and_steps_through_its_cache(build):
-    replaced, ids = replace_attention(build(), "luna"), models.tokens(2)
+def test_a_decoder_is_causal_and_generates_with_its_cache(build):
+    replaced = replace_attention(build(), "luna")
+    ids = models.tokens(2)
     changed = ids.clone()
     changed[:, 6:] = 1
     assert torch.allclose(
@@ -103,8 +107,9 @@ def test_a_decoder_sees_no_future_and_steps_through_its_cache(build):
         )
 
 
-def test_left_padding_of_a_decoder():
-    replaced, ids = replace_attention(models.llama(), "luna"), models.tokens(1)
+def test_left_padding_of_a_decoder_changes_no_output():
+    replaced = replace_attention(models.llama(), "luna")
+    ids = models.tokens(1)
     mask = torch.ones_like(ids)
     mask[:, :3] = 0
     positions = (mask.cumsum(-1) - 1).clamp(min=0)
@@ -114,9 +119,10 @@ def test_left_padding_of_a_decoder():
 
 @pytest.mark.parametrize("to", ["luna", "infsa", "linear_infsa"])
 @pytest.mark.parametrize("name", OURS)
-def test_modules_of_torch_and_timm(name, to):
+def test_modules_of_torch_and_timm_are_converted(name, to):
     build, dim = OURS[name]
-    source, x = build(), torch.randn(2, 7, dim)
+    source = build()
+    x = torch.randn(2, 7, dim)
     replaced = replace_attention(source, to)
     with torch.no_grad():
         expected = source(x)
@@ -136,17 +142,20 @@ def test_modules_of_torch_and_timm(name, to):
 
 
 @torch.no_grad()
-def test_weights_of_torchs_attention_in_the_modes_of_the_teacher():
-    source, x = nn.MultiheadAttention(16, 2, batch_first=True).eval(), torch.randn(2, 6, 16)
-    replaced, expected = replace_attention(source, "hedgehog"), source(x, x, x)[1]
+def test_attention_weights_follow_the_mode():
+    source = nn.MultiheadAttention(16, 2, batch_first=True).eval()
+    x = torch.randn(2, 6, 16)
+    replaced = replace_attention(source, "hedgehog")
+    expected = source(x, x, x)[1]
     for mode in ("softmax", "distil"):
         with replaced.mode(mode):
             torch.testing.assert_close(replaced.model(x, x, x)[1], expected)
     assert (replaced.model(x, x, x)[1] - expected).abs().max() > 1e-3
 
 
-def test_padding_of_torchs_encoder():
-    replaced, x = replace_attention(models.torch_encoder(), "luna"), torch.randn(2, 7, 16)
+def test_padding_of_torchs_encoder_changes_no_output():
+    replaced = replace_attention(models.torch_encoder(), "luna")
+    x = torch.randn(2, 7, 16)
     mask = torch.zeros(2, 7, dtype=torch.bool)
     mask[1, 4:] = True
     with torch.no_grad():
@@ -154,8 +163,9 @@ def test_padding_of_torchs_encoder():
     assert torch.allclose(together[1:, :4], alone, atol=1e-5)
 
 
-def test_models_of_fredholm_get_a_configuration():
-    source, x = models.own(), torch.randn(2, 1, 8, 8)
+def test_models_of_fredholm_receive_a_configuration():
+    source = models.own()
+    x = torch.randn(2, 1, 8, 8)
     replaced = replace_attention(source, "hedgehog", tied=False)
     assert replaced.model.config.body.operator == "linear_attention"
     with torch.no_grad(), replaced.mode("softmax"):
@@ -169,14 +179,13 @@ def test_models_of_fredholm_get_a_configuration():
 
 
 @pytest.mark.parametrize("to", ["infsa", "linear_infsa"])
-def test_infsa_on_heads_is_the_operator(to):
-    """The same queries, keys and values, once as the heads of BERT and once as
-    torch's attention.
-    """
+def test_infsa_on_heads_equals_the_converted_attention(to):
+    """Equal queries, keys and values, once as heads of BERT and once in torch's attention."""
     from fredholm.linearization.graph_heads import GraphHeads
 
     attention = nn.MultiheadAttention(16, 2, batch_first=True).eval()
-    replaced, x = replace_attention(nn.ModuleList([attention]), to), torch.randn(2, 6, 16)
+    replaced = replace_attention(nn.ModuleList([attention]), to)
+    x = torch.randn(2, 6, 16)
     q, k, v = (
         part.unflatten(-1, (2, 8)).transpose(1, 2)
         for part in (x @ attention.in_proj_weight.T + attention.in_proj_bias).chunk(3, -1)
@@ -196,17 +205,18 @@ def test_infsa_on_heads_is_the_operator(to):
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("to", ["infsa", "linear_infsa"])
-def test_infsa_of_heads_that_share_keys(to, causal):
+def test_infsa_on_shared_keys_equals_repeated_keys(to, causal):
     from fredholm.linearization.graph_heads import GraphHeads
 
     query, key, value = (torch.randn(2, h, 5, 8) for h in (4, 2, 2))
-    heads, seen = GraphHeads(4, 8, to), Seen(causal=causal)
+    heads = GraphHeads(4, 8, to)
+    seen = Seen(causal=causal)
     expected = heads(query, heads.share(key), heads.share(value), seen)
     torch.testing.assert_close(heads(query, key, value, seen), expected)
 
 
 @pytest.mark.parametrize("to", ["luna", "performer"])
-def test_some_layers_only(to):
+def test_selected_layers_are_converted(to):
     source, inputs = models.bert(), models.padded()
     replaced = replace_attention(source, to, layers=["*.layer.1.*"])
     assert [layer.name for layer in replaced.layers] == ["bert.encoder.layer.1.attention.self"]
@@ -216,8 +226,8 @@ def test_some_layers_only(to):
         replace_attention(source, to, layers=["*.layer.7.*"])
 
 
-def test_patterns_tell_capitals_apart_on_every_system(monkeypatch):
-    """As on Windows, where fnmatch.filter and fnmatch.fnmatch do not."""
+def test_patterns_are_case_sensitive_on_every_system(monkeypatch):
+    """On Windows, fnmatch.filter and fnmatch.fnmatch ignore case."""
     monkeypatch.setattr(fnmatch, "os", SimpleNamespace(path=ntpath))
     assert fnmatch.filter(["bert"], "BERT") == ["bert"]
     with pytest.raises(OptionError, match=r"'\*\.LAYER\.1\.\*' fits no attention"):
@@ -226,8 +236,9 @@ def test_patterns_tell_capitals_apart_on_every_system(monkeypatch):
     assert list_models("ITNET_S*") == []
 
 
-def test_new_maps_get_gradients_and_nothing_else_has_to():
-    replaced, inputs = replace_attention(models.bert(), "luna"), models.padded()
+def test_new_maps_receive_gradients_beside_frozen_weights():
+    replaced = replace_attention(models.bert(), "luna")
+    inputs = models.padded()
     replaced.model.requires_grad_(False)
     for parameter in replaced.new_parameters().values():
         parameter.requires_grad_(True)
@@ -239,7 +250,7 @@ def test_new_maps_get_gradients_and_nothing_else_has_to():
     )
 
 
-def test_divergence_counts_real_queries_only():
+def test_the_divergence_counts_only_real_queries():
     p = torch.rand(2, 3, 4, 5).softmax(-1)
     s = torch.rand(2, 3, 4, 5).softmax(-1)
     real = torch.tensor([[True, True, False, False], [True, True, True, True]])
@@ -249,9 +260,9 @@ def test_divergence_counts_real_queries_only():
 
 
 @pytest.mark.parametrize("keys", [5, 5000])
-def test_the_training_divergence_is_one_of_distributions(keys):
-    """Of ε alone it is that from the uniform distribution, at any number of keys; of a student
-    that agrees it is zero, and never below.
+def test_the_training_divergence_compares_normalised_distributions(keys):
+    """ε mixes in the uniform distribution for any number of keys, so the divergence is never
+    negative.
     """
     visible = torch.arange(keys) < keys - 2
     p = torch.rand(1, 2, 3, keys, dtype=torch.float64).masked_fill(~visible, -torch.inf)
@@ -264,7 +275,7 @@ def test_the_training_divergence_is_one_of_distributions(keys):
 
 
 def test_the_exact_divergence_has_no_floor_and_counts_infinite_rows():
-    """With 1e-6 in the logarithm, 5,000 keys took 0.005 off it."""
+    """An ε of 1e-6 in the logarithm would subtract 0.005 at 5,000 keys."""
     keys = 5000
     p = torch.rand(1, 2, 3, keys).softmax(-1)
     s = torch.rand(1, 2, 3, keys).softmax(-1)
@@ -280,8 +291,8 @@ def test_the_exact_divergence_has_no_floor_and_counts_infinite_rows():
 
 
 @torch.no_grad()
-def test_layers_are_measured_exactly():
-    """Of a map whose features may all vanish, rows are infinite, and the report says so."""
+def test_the_report_has_exact_divergences_and_infinite_rows():
+    """Rows are infinite for a map whose features may all be zero, and the report counts them."""
     replaced = replace_attention(models.bert(), "relu")
     with replaced.mode("measure"):
         replaced.model(**models.padded())
@@ -294,12 +305,13 @@ def test_layers_are_measured_exactly():
         assert row.zeros_before == found[row.name].zero_rows
         assert abs(row.before - found[row.name].mean) < 1e-12
     assert "rows infinite" in str(again)
-    report.measured("after", {row.name: 0.5 for row in report.layers})  # of an earlier folder
+    report.measured("after", {row.name: 0.5 for row in report.layers})  # as an older folder has it
     assert [(row.after, row.zeros_after) for row in report.layers] == [(0.5, None)] * 2
 
 
-def test_rows_without_a_key_give_zero_and_never_nan():
-    heads, x = LinearHeads(2, 4), torch.randn(2, 2, 3, 4, requires_grad=True)
+def test_rows_without_keys_give_zero_and_finite_gradients():
+    heads = LinearHeads(2, 4)
+    x = torch.randn(2, 2, 3, 4, requires_grad=True)
     seen = Seen(valid=torch.tensor([[True, True, False], [False, False, False]]))
     for mode in ("linear", "distil"):
         heads.mode = mode
@@ -312,7 +324,7 @@ def test_rows_without_a_key_give_zero_and_never_nan():
     assert x.grad.isfinite().all()
 
 
-def test_padding_may_hold_anything():
+def test_padding_may_contain_nan():
     heads = LinearHeads(2, 4, feature_map="performer")
     x = torch.randn(1, 2, 5, 4)
     poisoned = x.clone()
@@ -321,11 +333,12 @@ def test_padding_may_hold_anything():
     assert heads(x, poisoned, poisoned, seen).equal(heads(x, x, x, seen))
 
 
-# --- what cannot be converted ---------------------------------------------------------------------
+# --- refusals -------------------------------------------------------------------------------------
 
 
-def test_heads_that_do_not_divide():
-    heads, x = LinearHeads(4, 8), torch.randn(1, 4, 5, 8)
+def test_mismatched_numbers_of_heads_are_refused():
+    heads = LinearHeads(4, 8)
+    x = torch.randn(1, 4, 5, 8)
     with pytest.raises(
         ConversionError, match="3 heads of keys and values do not divide 4 heads of queries"
     ):
@@ -338,7 +351,7 @@ def test_heads_that_do_not_divide():
         replace_attention(wrong)
 
 
-def test_nothing_to_convert():
+def test_models_without_attention_and_wrong_maps_are_refused():
     with pytest.raises(ConversionError, match="nothing to convert, it has no attention"):
         replace_attention(nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
     with pytest.raises(OptionError, match="did you mean 'hedgehog'"):
@@ -387,7 +400,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_attention_that_cannot_be_linear_is_named(name):
+def test_unsupported_attention_is_named(name):
     build, message = REFUSED[name]
     with pytest.raises(ConversionError, match=message):
         replace_attention(build())
@@ -419,8 +432,9 @@ def test_models_outside_the_interface_are_refused():
         )
 
 
-def test_masks_of_pairs_take_the_quadratic_form():
-    heads, x = LinearHeads(2, 4), torch.randn(2, 2, 5, 4)
+def test_masks_of_pairs_equal_the_causal_form():
+    heads = LinearHeads(2, 4)
+    x = torch.randn(2, 2, 5, 4)
     causal = torch.ones(5, 5, dtype=torch.bool).tril()[None, None]
     assert torch.allclose(
         heads(x, x, x, Seen(pairs=causal)), heads(x, x, x, Seen(causal=True)), atol=1e-5
@@ -429,8 +443,9 @@ def test_masks_of_pairs_take_the_quadratic_form():
         padding_mask(1, 4, 4, mask_function=lambda *_: True)
 
 
-def test_autocast_keeps_statistics_in_float32():
-    replaced, inputs = replace_attention(models.bert(), "luna"), models.padded()
+def test_bfloat16_autocast_stays_near_float32():
+    replaced = replace_attention(models.bert(), "luna")
+    inputs = models.padded()
     exact = logits(replaced.model, **inputs)
     with torch.autocast("cpu", torch.bfloat16):
         half = logits(replaced.model, **inputs)
@@ -439,12 +454,13 @@ def test_autocast_keeps_statistics_in_float32():
 
 @torch.no_grad()
 @pytest.mark.parametrize("norm_first", [False, True])
-def test_a_converted_encoder_of_torch_takes_padding_in_evaluation(norm_first):
-    """Where torch itself would go on with nested tensors, which are for its own attention."""
+def test_a_converted_torch_encoder_ignores_padding_in_evaluation(norm_first):
+    """torch would switch to nested tensors, which only its own attention supports."""
     layer = torch.nn.TransformerEncoderLayer(16, 2, 24, batch_first=True, norm_first=norm_first)
     model = models.spread(torch.nn.TransformerEncoder(layer, 2)).eval()
     replaced = replace_attention(model, "hedgehog")
-    u, empty = torch.randn(2, 9, 16), torch.arange(9) >= torch.tensor([9, 5])[:, None]
+    u = torch.randn(2, 9, 16)
+    empty = torch.arange(9) >= torch.tensor([9, 5])[:, None]
     out = replaced.model(u, src_key_padding_mask=empty)
     alone = replaced.model(u[1:, :5])
     torch.testing.assert_close(out[1:, :5], alone, atol=1e-5, rtol=1e-5)
@@ -456,18 +472,19 @@ def test_a_converted_encoder_of_torch_takes_padding_in_evaluation(norm_first):
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("to", ["infsa", "linear_infsa"])
-def test_infsa_on_heads_is_the_definition(to, causal, padded):
-    """Values, and gradients of features, maps and γ, in an order and behind padding."""
-    packed, heads = nn.Linear(16, 48), GraphHeads(2, 8, to)
+def test_infsa_on_heads_equals_the_definition(to, causal, padded):
+    """Values, and gradients of features, maps and γ, with causal order and with padding."""
+    packed = nn.Linear(16, 48)
+    heads = GraphHeads(2, 8, to)
     kind = HopKernel if to == "infsa" else CentreKernel
     kernel = kind(16, 2, projections=packed, decay=0.95, learned_decay=True, tied=False)
     operator = IntegralOperator(16, 2, kernel=kernel, residual=False, projection=False)
     x = torch.randn(2, 6, 16, requires_grad=True)
     valid = torch.arange(6) < torch.tensor([[6], [4]])
-    given = valid if padded else None
+    mask = valid if padded else None
     parts = (y.unflatten(-1, (2, 8)).transpose(1, 2) for y in packed(x).chunk(3, -1))
-    found = heads(*parts, Seen(given, causal=causal)).transpose(1, 2).flatten(2)
-    expected = operator.dense(x, Domain.line(6, causal=causal, valid=given))
+    found = heads(*parts, Seen(mask, causal=causal)).transpose(1, 2).flatten(2)
+    expected = operator.dense(x, Domain.line(6, causal=causal, valid=mask))
     real = valid if padded else torch.ones_like(valid)
     torch.testing.assert_close(found[real], expected[real], rtol=1e-4, atol=1e-5)
     direction = torch.randn(2, 6, 16) * real[..., None]

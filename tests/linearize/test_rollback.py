@@ -1,4 +1,4 @@
-"""Removing the last tokens of a state, and generation that proposes tokens and takes some back."""
+"""Removing the last tokens of a state, as speculative generation does with rejected tokens."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ LONG = torch.arange(3, 23)[None] % 37
 
 @pytest.fixture
 def narrow(monkeypatch):
-    """As many tokens can be removed as the window has, so that a test need not be long."""
+    """Allow removing only as many tokens as the window has, so that tests are short."""
     monkeypatch.setattr(cache_module, "PENDING", WINDOW)
 
 
 def converted(variant: str, name: str = "llama"):
     torch.manual_seed(0)
     model = replace_attention(decoder(name), "hedgehog", **VARIANTS[variant]).model.double()
-    for part in model.modules():  # a state that counts
+    for part in model.modules():  # makes the state matter
         if getattr(part, "gain", None) is not None:
             part.gain.data += 6.0
     return model.eval()
 
 
 def recording(model, ids, **options):
-    """A cache after a prompt, which records from then on."""
+    """Return a cache after a prompt, which records from then on."""
     cache = DynamicCache()
     model(ids, past_key_values=cache, **options)
     cache.activate_past_recording()
@@ -54,17 +54,18 @@ def recording(model, ids, **options):
 @torch.no_grad()
 @pytest.mark.parametrize("sizes", [[2], [1, 1, 1], [1, 4], [5, 2], [1] * 11])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_rolled_back_cache_goes_on_as_if_the_tokens_had_never_come(narrow, variant, sizes):
+def test_a_cropped_cache_equals_one_without_the_tokens(narrow, variant, sizes):
     model = converted(variant)
     for removed in (1, 2, 3):
         if removed > sum(sizes):
             continue
-        cache, start = recording(model, LONG[:, :6]), 6
+        cache = recording(model, LONG[:, :6])
+        start = 6
         for size in sizes:
             other = (LONG[:, start : start + size] + 11) % 37
             wrong = start + size > 6 + sum(sizes) - removed
             tokens = LONG[:, start : start + size].clone()
-            if wrong:  # what is removed is other text
+            if wrong:  # the removed tokens are other text
                 keep = max(0, 6 + sum(sizes) - removed - start)
                 tokens[:, keep:] = other[:, keep:]
             model(tokens, past_key_values=cache)
@@ -80,7 +81,7 @@ def test_a_rolled_back_cache_goes_on_as_if_the_tokens_had_never_come(narrow, var
 
 @torch.no_grad()
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_tokens_are_removed_twice_and_after_a_long_stretch(narrow, variant):
+def test_tokens_are_removed_twice_and_after_a_long_prefill(narrow, variant):
     model = converted(variant)
     cache = recording(model, LONG[:, :2])
     model(LONG[:, 2:15], past_key_values=cache)  # longer than the window
@@ -94,9 +95,10 @@ def test_tokens_are_removed_twice_and_after_a_long_stretch(narrow, variant):
 
 @torch.no_grad()
 @pytest.mark.parametrize("variant", ["window", "kept"])
-def test_padding_that_is_removed_is_forgotten(narrow, variant):
+def test_removed_padding_leaves_no_trace(narrow, variant):
     model = converted(variant)
-    ids, mask = torch.cat([LONG, LONG + 1]) % 37, torch.ones(2, 20, dtype=torch.long)
+    ids = torch.cat([LONG, LONG + 1]) % 37
+    mask = torch.ones(2, 20, dtype=torch.long)
     mask[1, :3] = 0
     mask[0, 9] = 0
     cache = recording(model, ids[:, :6], attention_mask=mask[:, :6])
@@ -111,7 +113,7 @@ def test_padding_that_is_removed_is_forgotten(narrow, variant):
 
 
 @torch.no_grad()
-def test_a_fork_is_a_snapshot_and_bytes_of_the_past_are_counted():
+def test_a_copied_cache_is_a_snapshot_and_recorded_bytes_are_counted():
     model = converted("window")
     plain = DynamicCache()
     model(LONG[:, :8], past_key_values=plain)
@@ -145,7 +147,7 @@ def test_tokens_that_cannot_be_removed_are_refused_by_name(narrow):
         cache.crop(-12)
     with pytest.raises(ConversionError, match="expected a negative number of tokens to crop"):
         cache.crop(2)
-    cache.crop(-WINDOW)  # a refusal leaves the cache as it was
+    cache.crop(-WINDOW)  # a refusal does not change the cache
     found = model(LONG[:, 13:], past_key_values=cache).logits
     torch.testing.assert_close(found, model(LONG, use_cache=False).logits[:, 13:], **ROUNDED)
 
@@ -153,7 +155,7 @@ def test_tokens_that_cannot_be_removed_are_refused_by_name(narrow):
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_tokens_proposed_by_the_prompt_change_nothing(variant, name):
+def test_prompt_lookup_decoding_changes_no_token(variant, name):
     model = converted(variant, name)
     ids = {"input_ids": torch.tensor([[5, 6, 7, 5, 6, 7, 5, 6]])}
     options = {"max_new_tokens": 12, "min_new_tokens": 12}
@@ -164,8 +166,9 @@ def test_tokens_proposed_by_the_prompt_change_nothing(variant, name):
 
 
 @torch.no_grad()
-def test_an_assistant_changes_nothing_whichever_of_both_is_converted():
-    model, source = converted("window"), decoder("llama").double().eval()
+def test_assisted_decoding_changes_no_token():
+    model = converted("window")
+    source = decoder("llama").double().eval()
     ids = prompt()["input_ids"][:1]
     options = {"max_new_tokens": 10, "min_new_tokens": 10, "do_sample": False, "pad_token_id": 0}
     for one, other in ((model, source), (source, model), (model, converted("no window"))):

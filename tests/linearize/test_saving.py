@@ -1,5 +1,5 @@
-"""Saved in the source's own format, loaded in one call, strictly, with identical logits in a fresh
-process.
+"""Converted models are saved in the source's format and load strictly with identical logits in a
+fresh process.
 """
 
 from __future__ import annotations
@@ -29,11 +29,9 @@ with torch.no_grad():
 """
 
 
-def test_identical_logits_in_a_fresh_process(tmp_path):
-    replaced, inputs = (
-        replace_attention(models.bert(), "performer", options={"features": 12}),
-        models.padded(),
-    )
+def test_a_fresh_process_gives_identical_logits(tmp_path):
+    replaced = replace_attention(models.bert(), "performer", options={"features": 12})
+    inputs = models.padded()
     save_linearized(replaced, tmp_path)
     torch.save(inputs, tmp_path / "inputs.pt")
     done = subprocess.run(
@@ -45,7 +43,7 @@ def test_identical_logits_in_a_fresh_process(tmp_path):
 
 
 @pytest.mark.parametrize("build", [models.gpt2, models.llama, models.vit])
-def test_other_models_of_the_library(build, tmp_path):
+def test_image_and_text_models_load_with_identical_logits(build, tmp_path):
     replaced = replace_attention(build(), "luna", tied=False)
     inputs = {"pixel_values": torch.randn(2, 3, 8, 8)} if build is models.vit else models.padded()
     loaded = load_linearized(save_linearized(replaced, tmp_path))
@@ -54,8 +52,9 @@ def test_other_models_of_the_library(build, tmp_path):
 
 
 @pytest.mark.parametrize("build", [models.torch_encoder, models.timm_like])
-def test_modules_need_a_fresh_one_of_their_class(build, tmp_path):
-    replaced, x = replace_attention(build(), "t2r"), torch.randn(2, 5, 16)
+def test_modules_load_into_a_new_one_of_their_class(build, tmp_path):
+    replaced = replace_attention(build(), "t2r")
+    x = torch.randn(2, 5, 16)
     save_linearized(replaced, tmp_path)
     with pytest.raises(ConversionError, match=r"model=\.\.\.\), a fresh one"):
         load_linearized(tmp_path)
@@ -67,25 +66,26 @@ def test_modules_need_a_fresh_one_of_their_class(build, tmp_path):
 
 
 @pytest.mark.parametrize("to", ["luna", "hedgehog", "infsa", "linear_infsa"])
-def test_models_of_fredholm_are_ordinary_ones(to, tmp_path):
+def test_models_of_fredholm_load_as_ordinary_ones(to, tmp_path):
     from fredholm.models import from_pretrained
 
-    replaced, x = replace_attention(models.own(), to), torch.randn(2, 1, 8, 8)
+    replaced = replace_attention(models.own(), to)
+    x = torch.randn(2, 1, 8, 8)
     save_linearized(replaced, tmp_path)
     with torch.no_grad():
         expected = replaced.model(x)
         for loaded in (load_linearized(tmp_path), from_pretrained(tmp_path)):
             torch.testing.assert_close(
                 loaded(x), expected
-            )  # where a file's weights lie moves the rounding
+            )  # the alignment of a file's weights changes the rounding
             assert all(
                 torch.equal(weight, replaced.model.state_dict()[name])
                 for name, weight in loaded.state_dict().items()
             )
 
 
-def test_class_names_means_and_words_come_along(tmp_path):
-    """Without them pictures would be answered as they are and not as they were normalised."""
+def test_class_names_means_and_vocabulary_are_saved(tmp_path):
+    """Without them pictures would not be normalised."""
     from fredholm.models import from_pretrained, save_pretrained
 
     facts = {"classes": ["a", "b", "c"], "mean": [0.13], "std": [0.31], "vocabulary": {"x": 1}}
@@ -96,12 +96,13 @@ def test_class_names_means_and_words_come_along(tmp_path):
     assert load_linearized(save_linearized(replaced, tmp_path / "converted")).extra == facts
 
 
-def test_no_weight_is_left_random(tmp_path):
+def test_missing_and_unknown_weights_are_refused(tmp_path):
     save_linearized(replace_attention(models.bert()), tmp_path)
     weights, adapter = (
         tmp_path / n for n in ("fredholm_linear.safetensors", "linear_attention.json")
     )
-    whole, text = load_file(weights), adapter.read_text()
+    whole = load_file(weights)
+    text = adapter.read_text()
     mapped = next(name for name in whole if ".linear_heads." in name)
     kept = next(name for name in whole if name.endswith("layer.0.attention.self.query.weight"))
 
@@ -145,7 +146,7 @@ def test_a_damaged_file_is_refused(name, tmp_path):
     if name == "config.json":
         place = content.index(b'"layer_norm_eps": 1') + len('"layer_norm_eps": ')
     else:
-        place = len(content) - 2  # of the last weight
+        place = len(content) - 2  # within the last weight
     content[place] ^= 2
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match="checksum"):
@@ -153,7 +154,7 @@ def test_a_damaged_file_is_refused(name, tmp_path):
 
 
 def test_a_folder_of_the_first_format_is_refused_by_name(tmp_path):
-    """It held a softmax model of transformers and the maps beside it."""
+    """It had a softmax model of transformers and the feature maps beside it."""
     save_linearized(replace_attention(models.bert()), tmp_path)
     path = tmp_path / "linear_attention.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 1}))
@@ -161,21 +162,21 @@ def test_a_folder_of_the_first_format_is_refused_by_name(tmp_path):
         load_linearized(tmp_path)
 
 
-def test_a_damaged_description_is_refused_and_one_without_checksums_is_read(tmp_path):
+def test_a_damaged_description_is_refused(tmp_path):
     save_linearized(replace_attention(models.bert()), tmp_path)
     path = tmp_path / "linear_attention.json"
     saved = json.loads(path.read_text())
     path.write_text(json.dumps(saved | {"tied": not saved["tied"]}))
     with pytest.raises(CheckpointError, match="expected the content that its checksum says"):
         load_linearized(tmp_path)
-    for key in ("sha256", "configuration"):  # as a user who means a change, see the error
+    for key in ("sha256", "configuration"):  # as the error message advises
         del saved[key]
     path.write_text(json.dumps(saved))
     assert load_linearized(tmp_path) is not None
 
 
 class Shared(torch.nn.Module):
-    """One attention at two places, and one beside it."""
+    """A module with one attention at two places, and another one."""
 
     def __init__(self):
         super().__init__()
@@ -188,9 +189,10 @@ class Shared(torch.nn.Module):
         return x
 
 
-def test_one_attention_at_two_places(tmp_path):
+def test_one_attention_at_two_places_stays_shared(tmp_path):
     torch.manual_seed(0)
-    source, x = Shared().eval(), torch.randn(2, 5, 8)
+    source = Shared().eval()
+    x = torch.randn(2, 5, 8)
     replaced = replace_attention(source, "hedgehog", tied=False)
     model = replaced.model
     assert model.a is model.b
@@ -209,8 +211,9 @@ def test_one_attention_at_two_places(tmp_path):
         load_linearized(tmp_path, separate)
 
 
-def test_a_lone_attention(tmp_path):
-    source, x = torch.nn.MultiheadAttention(16, 2).eval(), torch.randn(5, 2, 16)
+def test_a_single_attention_can_be_saved(tmp_path):
+    source = torch.nn.MultiheadAttention(16, 2).eval()
+    x = torch.randn(5, 2, 16)
     replaced = replace_attention(source, "t2r")
     assert [layer.name for layer in replaced.layers] == [""]
     save_linearized(replaced, tmp_path)

@@ -1,6 +1,4 @@
-"""One token of a converted decoder, its state changed in place: the same as a stretch, in few
-calls.
-"""
+"""One token of a converted decoder updates the state in place: equal to a prefill, in few calls."""
 
 from __future__ import annotations
 
@@ -48,14 +46,17 @@ def points(n: int = N) -> list[torch.Tensor]:
 @pytest.mark.parametrize("answers", [False, True])
 @pytest.mark.parametrize("window", [None, 3])
 @pytest.mark.parametrize("name", MAPS)
-def test_tokens_one_by_one_and_stretches_between_are_the_whole(name, window, answers):
-    heads, tensors = heads_of(name, window), points()
+def test_single_tokens_and_prefills_equal_one_prefill(name, window, answers):
+    heads = heads_of(name, window)
+    tensors = points()
     mask = torch.ones(2, N, dtype=torch.long)
-    mask[1, :4] = 0  # a row padded on the left
+    mask[1, :4] = 0  # left padding
     expected, memory = advance(heads, *tensors, mask.bool(), {})
-    state, found, start = LinearState(), [], 0
+    state = LinearState()
+    found = []
+    start = 0
     with fredholm.inference(heads) if answers else torch.no_grad():
-        for size in [1, 2, *[1] * 8, 2, *[1] * 3]:  # past the end of the window, twice
+        for size in [1, 2, *[1] * 8, 2, *[1] * 3]:  # wraps around the window twice
             part = [x[:, :, start : start + size] for x in tensors]
             found.append(state.advance(heads, *part, mask[:, : start + size], None))
             start += size
@@ -68,7 +69,8 @@ def test_tokens_one_by_one_and_stretches_between_are_the_whole(name, window, ans
 @torch.no_grad()
 @pytest.mark.parametrize("window", [None, 3])
 def test_a_token_allocates_no_state(window):
-    heads, (query, key, value) = heads_of("shares", window), points()
+    heads = heads_of("shares", window)
+    (query, key, value) = points()
     state = LinearState()
     state.advance(heads, query[:, :, :8], key[:, :, :8], value[:, :, :8], None, None)
     places = {name: x.data_ptr() for name, x in state._tensors().items()}
@@ -80,8 +82,9 @@ def test_a_token_allocates_no_state(window):
 
 @torch.no_grad()
 @pytest.mark.parametrize("window", [None, 3])
-def test_a_state_keeps_nothing_of_the_stretch_that_made_it(window):
-    heads, tensors = heads_of("shares", window), points(200)
+def test_a_state_does_not_keep_the_memory_of_its_prefill(window):
+    heads = heads_of("shares", window)
+    tensors = points(200)
     state = LinearState()
     state.advance(heads, *tensors, None, None)
     for x in state._tensors().values():
@@ -89,7 +92,7 @@ def test_a_state_keeps_nothing_of_the_stretch_that_made_it(window):
 
 
 class Calls(TorchDispatchMode):
-    """Counts what torch computes; views are free."""
+    """Count the operations of torch, without views."""
 
     def __init__(self):
         super().__init__()
@@ -101,10 +104,11 @@ class Calls(TorchDispatchMode):
 
 
 @torch.no_grad()
-def test_a_token_takes_few_calls():
-    """Softmax needs about 10; the step once took 140."""
+def test_a_token_needs_few_calls_of_torch():
+    """Softmax needs about 10; an earlier version of the step needed 140."""
     heads = LinearHeads(4, 8, feature_map="hedgehog", options={"softmax": True}, window=3)
-    tensors, state = [x[:1].float() for x in points()], LinearState()
+    tensors = [x[:1].float() for x in points()]
+    state = LinearState()
     state.advance(heads, *(x[:, :, :8] for x in tensors), None, None)
     with fredholm.inference(heads):
         for at in (8, 9):
@@ -113,9 +117,10 @@ def test_a_token_takes_few_calls():
     assert 10 < calls.count <= 35
 
 
-def test_a_gradient_goes_through_tokens_one_by_one():
-    """Where gradients are recorded nothing is written over."""
-    heads, tensors = heads_of("hedgehog", 3), points(6)
+def test_gradients_flow_through_single_tokens():
+    """Nothing is updated in place while gradients are recorded."""
+    heads = heads_of("hedgehog", 3)
+    tensors = points(6)
     tensors[1].requires_grad_()
     expected = advance(heads, *tensors, None, {})[0].square().sum()
     state = LinearState()
@@ -130,7 +135,7 @@ def test_a_gradient_goes_through_tokens_one_by_one():
     torch.testing.assert_close(*grads, **EXACT)
 
 
-def test_generate_is_inside_inference_and_leaves_it():
+def test_generate_runs_inside_inference_and_leaves_it():
     model = replace_attention(decoder("llama"), "hedgehog", window=3).model.train()
     seen = []
     part = next(m for m in model.modules() if isinstance(m, LinearHeads))
@@ -140,14 +145,16 @@ def test_generate_is_inside_inference_and_leaves_it():
     assert seen == [True, True]
     assert model.training
     assert not answering(part)
-    out = model(**prompt(), use_cache=False)  # and goes on learning
+    out = model(**prompt(), use_cache=False)  # and can be trained further
     out.logits.sum().backward()
 
 
 @torch.inference_mode()
-def test_a_cache_made_in_inference_mode_goes_on_outside():
-    model, ids = replace_attention(decoder("llama"), "hedgehog", window=3).model, prompt()
-    kept, ids = DynamicCache(), ids["input_ids"]
+def test_a_cache_of_inference_mode_continues_outside():
+    model = replace_attention(decoder("llama"), "hedgehog", window=3).model
+    ids = prompt()
+    kept = DynamicCache()
+    ids = ids["input_ids"]
     model(ids[:, :6], past_key_values=kept)
     with torch.inference_mode(False), torch.no_grad():
         found = model(ids[:, 6:7].clone(), past_key_values=kept).logits

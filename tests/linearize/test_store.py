@@ -1,4 +1,4 @@
-"""A store beside the window: tokens behind it that the state answers worst, seen by softmax."""
+"""A store beside the window: earlier tokens with the state's largest errors, read by softmax."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ N = 23
 
 
 def points(n: int = N) -> list[Tensor]:
-    """Queries of four heads, keys and values of two."""
+    """Return queries of four heads, keys and values of two."""
     draw = torch.Generator().manual_seed(1)
     return [torch.randn(2, h, n, 8, generator=draw, dtype=torch.float64) for h in (4, 2, 2)]
 
@@ -63,7 +63,7 @@ def heads_of(to: str = "hedgehog", sizes: tuple[int, int, int] = (3, 1, 2)) -> L
 
 
 def dense(heads: LinearHeads, query, key, value, valid: Tensor | None) -> Tensor:
-    """The definition: weights of all pairs."""
+    """Return the output by the weights of all pairs."""
     key, value = clean(key, valid), clean(value, valid)
     seen = Seen(valid, causal=True)
     weights = heads.student_weights(query, heads.share(key), seen, 8**-0.5, value)
@@ -81,10 +81,11 @@ MASKS = {"all": lambda: None, "left": padded, "holes": holes}
 # --- one layer ------------------------------------------------------------------------------------
 
 
-def test_the_store_holds_what_the_state_answers_worst():
-    """Written out: a window of one, a store of one, features that are all alike.
+def test_the_store_keeps_the_tokens_with_the_largest_error():
+    """A window of one, a store of one, and equal features.
 
-    The state's answer is then the mean of its values. Each token is decided on as it leaves.
+    The state's output is then the mean of its values. Each token is decided when it leaves the
+    window.
     """
     value = torch.tensor([1.0, 1.0, 9.0, 2.0, -30.0, 3.0, 0.0]).view(1, 1, 7, 1)
     key, visible = torch.ones(1, 1, 7, 1), torch.ones(1, 7, dtype=torch.bool)
@@ -96,8 +97,9 @@ def test_the_store_holds_what_the_state_answers_worst():
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("to", MAPS)
-def test_a_layer_is_its_definition_in_values_and_gradients(to, sizes, mask):
-    heads, valid = heads_of(to, sizes), MASKS[mask]()
+def test_a_layer_equals_its_definition_in_values_and_gradients(to, sizes, mask):
+    heads = heads_of(to, sizes)
+    valid = MASKS[mask]()
     inputs = [x.requires_grad_() for x in points()]
     found = heads(*inputs, Seen(valid, causal=True)) * real(valid)
     expected = dense(heads, *inputs, valid) * real(valid)
@@ -108,10 +110,11 @@ def test_a_layer_is_its_definition_in_values_and_gradients(to, sizes, mask):
 
 
 def test_a_store_changes_the_answer_and_each_token_counts_once():
-    heads, (query, key, value) = heads_of(), points()
+    heads = heads_of()
+    (query, key, value) = points()
     weights = heads.student_weights(query, heads.share(key), Seen(causal=True), 8**-0.5, value)
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, 4, N).double(), **EXACT)
-    # Of equal values every answer is that value, whichever part a token is in.
+    # With equal values every output equals that value, wherever a token is kept.
     out = heads(query, key, torch.ones_like(value), Seen(causal=True))
     torch.testing.assert_close(out, torch.ones_like(out), **EXACT)
     without = LinearHeads(4, 8, feature_map="hedgehog", window=3, sinks=1).double()
@@ -121,7 +124,8 @@ def test_a_store_changes_the_answer_and_each_token_counts_once():
 
 
 def test_a_store_of_all_tokens_is_softmax():
-    heads, inputs = heads_of(sizes=(3, 1, N)), points()
+    heads = heads_of(sizes=(3, 1, N))
+    inputs = points()
     found = heads(*inputs, Seen(causal=True))
     heads.mode = "softmax"
     torch.testing.assert_close(found, heads(*inputs, Seen(causal=True)), **EXACT)
@@ -130,11 +134,15 @@ def test_a_store_of_all_tokens_is_softmax():
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("parts", [[1] * N, [2, 1, 20], [9, 14]], ids=["ones", "mixed", "two"])
 @pytest.mark.parametrize("sizes", SIZES)
-def test_any_split_gives_values_gradients_and_state_of_the_whole(sizes, parts, mask):
-    heads, (query, key, value), valid = heads_of(sizes=sizes), points(), MASKS[mask]()
+def test_any_split_gives_values_gradients_and_state_of_one_prefill(sizes, parts, mask):
+    heads = heads_of(sizes=sizes)
+    (query, key, value) = points()
+    valid = MASKS[mask]()
     key.requires_grad_()
     expected, state = advance(heads, query, key, value, valid, {})
-    memory, found, start = {}, [], 0
+    memory = {}
+    found = []
+    start = 0
     for size in parts:
         span = slice(start, start + size)
         some = None if valid is None else valid[:, span]
@@ -153,10 +161,14 @@ def test_any_split_gives_values_gradients_and_state_of_the_whole(sizes, parts, m
 @torch.no_grad()
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("parts", [[1] * N, [2, *[1] * 12, 9], [8, *[1] * 15]])
-def test_a_cache_steps_in_place_and_gives_the_whole(parts, mask):
-    heads, tensors, valid = heads_of(), points(), MASKS[mask]()
+def test_in_place_steps_of_a_cache_equal_one_prefill(parts, mask):
+    heads = heads_of()
+    tensors = points()
+    valid = MASKS[mask]()
     expected, memory = advance(heads, *tensors, valid, {})
-    state, found, start = LinearState(), [], 0
+    state = LinearState()
+    found = []
+    start = 0
     for size in parts:
         some = [x[:, :, start : start + size] for x in tensors]
         given = None if valid is None else valid[:, : start + size].long()
@@ -169,25 +181,29 @@ def test_a_cache_steps_in_place_and_gives_the_whole(parts, mask):
 
 @torch.no_grad()
 def test_a_token_within_a_block_allocates_no_state():
-    heads, tensors, state = heads_of(sizes=(8, 1, 3)), points(), LinearState()
+    heads = heads_of(sizes=(8, 1, 3))
+    tensors = points()
+    state = LinearState()
     state.advance(heads, *(x[:, :, :12] for x in tensors), None, None)
     places = {name: x.data_ptr() for name, x in state._tensors().items()}
-    for at in range(12, 17):  # behind one sink the next block begins with token 18
+    for at in range(12, 17):  # with one sink the next block begins at token 18
         state.advance(heads, *(x[:, :, at : at + 1] for x in tensors), None, None)
         assert {name: x.data_ptr() for name, x in state._tensors().items()} == places
     state.advance(heads, *(x[:, :, 17:18] for x in tensors), None, None)
     assert {name: x.data_ptr() for name, x in state._tensors().items()} != places
 
 
-def test_blocks_of_64_tokens_decide_at_once():
-    """A window longer than a block, in one call and in two."""
-    heads, tensors = heads_of(sizes=(70, 2, 5)), points(150)
+def test_blocks_of_64_tokens_are_decided_together():
+    """The window is longer than a block; one call and two give the same."""
+    heads = heads_of(sizes=(70, 2, 5))
+    tensors = points(150)
     found = heads(*tensors, Seen(causal=True))
     torch.testing.assert_close(found, dense(heads, *tensors, None), **EXACT)
 
 
-def test_nothing_later_is_seen():
-    heads, (query, key, value) = heads_of(), points()
+def test_outputs_do_not_depend_on_later_tokens():
+    heads = heads_of()
+    (query, key, value) = points()
     for later in (5, 8, 12):
         changed = [x.clone() for x in (key, value)]
         for x in changed:
@@ -196,8 +212,9 @@ def test_nothing_later_is_seen():
         torch.testing.assert_close(found[:, :, :later], expected[:, :, :later], **EXACT)
 
 
-def test_masks_of_pairs_that_say_order_and_padding_are_the_same():
-    heads, (query, key, value) = heads_of(), points()
+def test_masks_of_pairs_equal_order_and_padding():
+    heads = heads_of()
+    (query, key, value) = points()
     expected = heads(query, key, value, Seen(causal=True))
     order = torch.ones(N, N, dtype=torch.bool).tril()
     found = heads(query, key, value, Seen(pairs=order[None, None]))
@@ -221,7 +238,7 @@ VARIANTS = {
 def converted(variant: str = "store", name: str = "llama", to: str = "hedgehog"):
     torch.manual_seed(0)
     model = replace_attention(decoder(name), to, **VARIANTS[variant]).model.double()
-    for part in model.modules():  # a state that counts
+    for part in model.modules():  # makes the state matter
         if getattr(part, "gain", None) is not None:
             part.gain.data += 6.0
     return model.eval()
@@ -231,8 +248,9 @@ def converted(variant: str = "store", name: str = "llama", to: str = "hedgehog")
     ("name", "to", "variant"),
     [("llama", "hedgehog", "store"), ("gpt2", "luna", "no sinks"), ("llama", "elu", "kept")],
 )
-def test_generate_is_forward(name, to, variant):
-    model, new = converted(variant, name, to), 9
+def test_generate_equals_the_forward(name, to, variant):
+    model = converted(variant, name, to)
+    new = 9
     out, logits = generated(model, new=new)
     mask = torch.cat([prompt()["attention_mask"], torch.ones(2, new, dtype=torch.long)], 1)
     positions = (mask.cumsum(-1) - 1).clamp(min=0)
@@ -243,8 +261,9 @@ def test_generate_is_forward(name, to, variant):
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
-def test_beams_and_chunks_are_those_without_a_cache(name):
-    model, options = converted(name=name), {"num_beams": 3, "output_scores": True, "new": 8}
+def test_beams_and_chunks_agree_without_a_cache(name):
+    model = converted(name=name)
+    options = {"num_beams": 3, "output_scores": True, "new": 8}
     found, _ = generated(model, **options)
     expected, _ = generated(model, use_cache=False, **options)
     assert found.sequences.equal(expected.sequences)
@@ -255,7 +274,7 @@ def test_beams_and_chunks_are_those_without_a_cache(name):
 
 @torch.no_grad()
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_tokens_are_taken_back_and_a_fork_goes_its_own_way(monkeypatch, variant):
+def test_removed_tokens_leave_no_trace_and_copies_are_independent(monkeypatch, variant):
     monkeypatch.setattr(cache_module, "PENDING", 3)
     model = converted(variant)
     expected = model(LONG, use_cache=False).logits
@@ -272,8 +291,9 @@ def test_tokens_are_taken_back_and_a_fork_goes_its_own_way(monkeypatch, variant)
 
 
 @torch.no_grad()
-def test_bytes_stay_the_same_and_are_counted():
-    model, sizes = converted().float(), []
+def test_the_cache_size_is_fixed_and_counted():
+    model = converted().float()
+    sizes = []
     for tokens in (8, 26):
         cache = DynamicCache()
         model(LONG[:, :tokens], past_key_values=cache)
@@ -288,7 +308,7 @@ def test_bytes_stay_the_same_and_are_counted():
 
 
 @torch.no_grad()
-def test_a_saved_model_has_its_store(tmp_path):
+def test_a_saved_model_keeps_its_store(tmp_path):
     replaced = replace_attention(decoder("llama"), "luna", window=3, sinks=1, store=5)
     save_linearized(replaced, tmp_path)
     loaded = load_linearized(tmp_path)
@@ -298,7 +318,7 @@ def test_a_saved_model_has_its_store(tmp_path):
 
 
 @torch.no_grad()
-def test_weights_are_shown_with_the_store():
+def test_attention_weights_include_the_store():
     model = converted()
     model.config.get_text_config()._attn_implementation_internal = "fredholm_linear"
     out = model(LONG, output_attentions=True, use_cache=False)
@@ -306,7 +326,7 @@ def test_weights_are_shown_with_the_store():
     torch.testing.assert_close(out.attentions[0].sum(-1), torch.ones(1, 4, 26).double(), **EXACT)
 
 
-def test_stage_one_trains_maps_beside_a_store():
+def test_distillation_trains_maps_beside_a_store():
     replaced = replace_attention(decoder("llama"), "hedgehog", window=3, store=2)
     with replaced.mode("calibrate"):
         replaced.model(LONG)
@@ -319,7 +339,8 @@ def test_stage_one_trains_maps_beside_a_store():
 
 
 def test_an_exported_program_has_no_store():
-    heads, inputs = heads_of(), tuple(points())
+    heads = heads_of()
+    inputs = tuple(points())
 
     class Layer(torch.nn.Module):
         def __init__(self):
@@ -333,7 +354,7 @@ def test_an_exported_program_has_no_store():
         torch.export.export(Layer(), inputs)
 
 
-def test_stores_that_cannot_be_are_refused_by_name(monkeypatch):
+def test_wrong_stores_are_refused(monkeypatch):
     for wrong in (-1, True):
         with pytest.raises(OptionError, match="expected store as a number of tokens, at least 0"):
             replace_attention(decoder("llama"), store=wrong)
@@ -349,6 +370,7 @@ def test_stores_that_cannot_be_are_refused_by_name(monkeypatch):
     with pytest.raises(OptionError, match="features of a key depend on that key alone"):
         LinearHeads(4, 8, feature_map="hedgehog", window=3, store=2)
     monkeypatch.undo()
-    heads, (query, key, _) = heads_of(), points()
+    heads = heads_of()
+    (query, key, _) = points()
     with pytest.raises(ConversionError, match="expected values beside store=2"):
         heads.weights(query, key, Seen(causal=True))

@@ -1,4 +1,4 @@
-"""Masks of timm's attention mean to a converted layer what they mean to torch."""
+"""Converted layers interpret masks of timm's attention as torch does."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fredholm.linearization.linearized import TimmAdapter
 from fredholm.operators import create_operator
 
 
-def test_three_dimensions_of_a_mask_are_heads_and_pairs():
+def test_masks_of_three_dimensions_are_per_head():
     """With as many samples as heads, a mask per sample would have the same shape."""
     torch.manual_seed(0)
     layer = TimmAdapter(create_operator("softmax", 8, heads=2).double())

@@ -1,5 +1,5 @@
-"""A window of exact softmax beside linear attention: decoders that keep their last tokens and a
-state of all before, under one normaliser.
+"""A window of exact softmax beside linear attention: decoders with their last tokens and a state of
+all earlier ones, under one normaliser.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MAPS = ["hedgehog", "luna", "elu", "performer", "t2r"]
 
 
 def points(n: int = 11, width: int = 8, spread: float = 1.0) -> list[Tensor]:
-    """Queries of four heads, keys and values of two."""
+    """Return queries of four heads, keys and values of two."""
     generator = torch.Generator().manual_seed(1)
     options = {"generator": generator, "dtype": torch.float64}
     return [spread * torch.randn(2, h, n, width, **options) for h in (4, 2, 2)]
@@ -47,7 +47,7 @@ def heads_of(to: str, window: int | None = WINDOW, **options) -> LinearHeads:
 
 
 def naive(heads: LinearHeads, query, key, value, valid: Tensor) -> Tensor:
-    """The definition, nothing stabilised."""
+    """Return the output by the definition, without stabilisation."""
     key, value = (x.repeat_interleave(2, 1) for x in (key, value))
     n = query.shape[2]
     distance = torch.arange(n)[:, None] - torch.arange(n)
@@ -65,9 +65,10 @@ def naive(heads: LinearHeads, query, key, value, valid: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("to", MAPS)
-def test_a_layer_is_its_definition_in_values_and_gradients(to):
-    """Padding on the left, and a length that the window does not divide."""
-    heads, inputs = heads_of(to, tied=to != "hedgehog"), points()
+def test_a_layer_equals_its_definition_in_values_and_gradients(to):
+    """With left padding, and a length that the window does not divide."""
+    heads = heads_of(to, tied=to != "hedgehog")
+    inputs = points()
     inputs = [x.requires_grad_() for x in inputs]
     valid = torch.arange(11) >= torch.tensor([[0], [4]])
     real = valid[:, None, :, None]
@@ -81,8 +82,9 @@ def test_a_layer_is_its_definition_in_values_and_gradients(to):
 
 @pytest.mark.parametrize("to", MAPS)
 @pytest.mark.parametrize("sizes", [[1] * 11, [2, 1, 8], [5, 6]])
-def test_any_split_gives_values_gradients_and_state_of_the_whole(to, sizes):
-    heads, (query, key, value) = heads_of(to), points()
+def test_any_split_gives_values_gradients_and_state_of_one_prefill(to, sizes):
+    heads = heads_of(to)
+    (query, key, value) = points()
     key.requires_grad_()
     valid = torch.arange(11) >= torch.tensor([[0], [4]])
     expected, state = advance(heads, query, key, value, valid, {})
@@ -103,8 +105,9 @@ def test_any_split_gives_values_gradients_and_state_of_the_whole(to, sizes):
 
 
 @pytest.mark.parametrize("to", ["hedgehog", "luna"])
-def test_a_window_as_long_as_the_text_is_softmax(to):
-    heads, inputs = heads_of(to, 11), points()
+def test_a_window_as_long_as_the_text_equals_softmax(to):
+    heads = heads_of(to, 11)
+    inputs = points()
     found = heads(*inputs, Seen(causal=True))
     heads.mode = "softmax"
     torch.testing.assert_close(found, heads(*inputs, Seen(causal=True)), **EXACT)
@@ -113,7 +116,7 @@ def test_a_window_as_long_as_the_text_is_softmax(to):
 @pytest.mark.parametrize("size", [30.0, 1e-3])
 @pytest.mark.parametrize("to", ["hedgehog", "performer"])
 def test_large_and_small_exponents_stay_finite(to, size):
-    """In float32, where neither part's exponentials can be formed as they are."""
+    """In float32, plain exponentials of both parts would overflow or underflow."""
     heads = heads_of(to).float()
     inputs = [x.float() * size for x in points()]
     inputs[0].requires_grad_()
@@ -125,8 +128,9 @@ def test_large_and_small_exponents_stay_finite(to, size):
     assert grad.isfinite().all()
 
 
-def test_nothing_later_is_seen():
-    heads, (query, key, value) = heads_of("hedgehog"), points()
+def test_outputs_do_not_depend_on_later_tokens():
+    heads = heads_of("hedgehog")
+    (query, key, value) = points()
     for later in (5, 8):
         changed = [x.clone() for x in (key, value)]
         for x in changed:
@@ -135,9 +139,10 @@ def test_nothing_later_is_seen():
         torch.testing.assert_close(found[:, :, :later], expected[:, :, :later], **EXACT)
 
 
-def test_masks_of_pairs_split_the_same_way():
-    """The dense form: of pairs, and of a step over keys that a cache holds."""
-    heads, (query, key, value) = heads_of("luna"), points()
+def test_masks_of_pairs_equal_the_causal_form():
+    """The dense form with pairs, and for a step over cached keys."""
+    heads = heads_of("luna")
+    (query, key, value) = points()
     expected = heads(query, key, value, Seen(causal=True))
     order = torch.ones(11, 11, dtype=torch.bool).tril()
     found = heads(query, key, value, Seen(pairs=order[None, None]))
@@ -148,9 +153,10 @@ def test_masks_of_pairs_split_the_same_way():
 
 @torch.no_grad()
 @pytest.mark.parametrize("least", [torch.finfo(torch.float64).min, -1e9, -torch.inf])
-def test_a_pair_hidden_by_a_number_is_hidden(least):
-    """Libraries write different numbers; the window lies along the pairs that are seen."""
-    model, ids = converted("llama", window=WINDOW), prompt()["input_ids"]
+def test_large_negative_additive_masks_hide_pairs(least):
+    """Libraries use different numbers; the window follows the visible pairs."""
+    model = converted("llama", window=WINDOW)
+    ids = prompt()["input_ids"]
     pairs = torch.ones(2, 1, N, N, dtype=torch.bool).tril()
     pairs[1, :, PAD:, :PAD] = False
     added = torch.zeros(pairs.shape, dtype=torch.float64).masked_fill(~pairs, least)
@@ -163,9 +169,9 @@ def test_a_pair_hidden_by_a_number_is_hidden(least):
 
 
 @pytest.mark.parametrize("to", ["hedgehog", "luna", "t2r", "performer"])
-def test_what_lies_before_the_window_starts_at_softmax_s_scale(to):
-    """Of 60 tokens of which 8 are near, maps as they begin give those before about what softmax
-    gives them; without a gain Hedgehog gives them nearly all.
+def test_initial_weights_before_the_window_match_softmax(to):
+    """Of 60 tokens, 8 are in the window. Initial maps give the earlier ones about as much weight as
+    softmax; without a gain Hedgehog gives them nearly all.
     """
     torch.manual_seed(0)
     heads = LinearHeads(2, 32, feature_map=to, window=8)
@@ -181,9 +187,10 @@ def test_what_lies_before_the_window_starts_at_softmax_s_scale(to):
         assert heads.student_weights(query, key, seen, 32**-0.5)[0, :, -1, -8:].sum(-1).max() < 0.02
 
 
-def test_a_conversion_begins_with_the_window_alone_and_is_calibrated_to_softmaxs_scale():
-    """The state of maps that have learned nothing has a thousandth of its weight."""
-    source, ids = decoder("llama").eval(), prompt()["input_ids"]
+def test_a_conversion_starts_with_the_window_and_is_calibrated():
+    """The state of untrained maps has a thousandth of its weight."""
+    source = decoder("llama").eval()
+    ids = prompt()["input_ids"]
     replaced = replace_attention(source, "hedgehog", window=3, sinks=1)
     fresh = LinearHeads(4, 8, feature_map="hedgehog", window=3, sinks=1)
     for part in replaced.parts.values():
@@ -200,10 +207,11 @@ def test_a_conversion_begins_with_the_window_alone_and_is_calibrated_to_softmaxs
             assert (part.gain - gain).min() > 2.0
 
 
-def test_the_layer_is_nearer_to_its_teacher_with_a_window():
+def test_a_longer_window_lowers_the_divergence_from_the_teacher():
     torch.manual_seed(0)
     query, key = torch.randn(2, 1, 2, 40, 16)
-    seen, distances = Seen(causal=True), []
+    seen = Seen(causal=True)
+    distances = []
     for window in (None, 8, 24, 40):
         heads = LinearHeads(2, 16, feature_map="hedgehog", window=window)
         teacher = heads.teacher_weights(query, key, seen, 0.25)
@@ -217,8 +225,8 @@ def test_the_layer_is_nearer_to_its_teacher_with_a_window():
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_generate_is_forward(name):
-    """A row padded on the left, and the row alone."""
+def test_generate_equals_the_forward(name):
+    """With left padding, and for the row alone."""
     model = converted(name, window=WINDOW)
     out, logits = generated(model)
     mask = torch.cat([prompt()["attention_mask"], torch.ones(2, 4, dtype=torch.long)], 1)
@@ -229,20 +237,23 @@ def test_generate_is_forward(name):
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_steps_and_stretches_are_forward(name):
-    model, ids = converted(name, window=WINDOW), prompt()["input_ids"][:1]
+def test_steps_and_prefills_equal_the_forward(name):
+    model = converted(name, window=WINDOW)
+    ids = prompt()["input_ids"][:1]
     with torch.no_grad():
         expected = model(ids, use_cache=False).logits
         for sizes in ([1] * N, [4, 1, 4]):
-            kept, found = DynamicCache(), []
+            kept = DynamicCache()
+            found = []
             for part in ids.split(sizes, 1):
                 found.append(model(part, past_key_values=kept, use_cache=True).logits)
             torch.testing.assert_close(torch.cat(found, 1), expected, **EXACT)
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_beams_are_those_without_a_cache(name):
-    model, options = converted(name, window=WINDOW), {"num_beams": 3, "output_scores": True}
+def test_beam_search_with_and_without_a_cache_agree(name):
+    model = converted(name, window=WINDOW)
+    options = {"num_beams": 3, "output_scores": True}
     found, _ = generated(model, **options)
     expected, _ = generated(model, use_cache=False, **options)
     assert found.sequences.equal(expected.sequences)
@@ -250,14 +261,15 @@ def test_beams_are_those_without_a_cache(name):
 
 
 @pytest.mark.parametrize("size", [2, 5])
-def test_a_prompt_in_chunks(size):
+def test_a_chunked_prompt_equals_one_prefill(size):
     model = converted("llama", window=WINDOW)
     found, expected = (generated(model, prefill_chunk_size=x)[1] for x in (size, None))
     torch.testing.assert_close(found, expected, **ROUNDED)
 
 
-def test_sampling():
-    model, found = converted("llama", "luna", WINDOW), []
+def test_sampling_with_and_without_a_cache_agrees():
+    model = converted("llama", "luna", WINDOW)
+    found = []
     for kept in (True, False):
         torch.manual_seed(3)
         options = {"do_sample": True, "num_return_sequences": 2, "use_cache": kept}
@@ -265,7 +277,7 @@ def test_sampling():
     assert found[0].equal(found[1])
 
 
-def test_half_precision_keeps_its_state_in_float32_and_its_keys_as_they_are():
+def test_bfloat16_keys_stay_beside_a_float32_state():
     model = replace_attention(decoder("llama"), "hedgehog", window=WINDOW).model.bfloat16()
     out, logits = generated(model, new=3)
     memory = out.past_key_values.layers[0].memory()
@@ -277,8 +289,9 @@ def test_half_precision_keeps_its_state_in_float32_and_its_keys_as_they_are():
 
 
 @torch.no_grad()
-def test_the_same_bytes_after_256_and_8192_tokens():
-    model, found = converted("llama", window=64), {}
+def test_the_cache_size_is_equal_after_256_and_8192_tokens():
+    model = converted("llama", window=64)
+    found = {}
     kept = DynamicCache()
     for stop in (256, 8192):
         while (seen := kept.get_seq_length()) < stop:
@@ -287,21 +300,21 @@ def test_the_same_bytes_after_256_and_8192_tokens():
         found[stop] = cache_size(kept)
     assert found[8192].tokens == 8192
     assert found[256].linear_bytes == found[8192].linear_bytes
-    # of four states 16 features, 8 + 1 values and an exponent; of 64 tokens and 4 sinks two keys
-    # and values
+    # Four states of 16 features, 8 + 1 values and an exponent; 64 tokens and 4 sinks of two keys
+    # and values.
     numbers = 4 * (16 * 9 + 1) + (64 + 4) * (2 * 2 * 8 + 1)
     assert found[256].linear_bytes == 2 * 8 * numbers
     assert found[256].softmax_layers == 0
 
 
-# --- choosing it ----------------------------------------------------------------------------------
+# --- options --------------------------------------------------------------------------------------
 
 
 def windows(replaced) -> list[int | None]:
     return [part.window for part in replaced.parts.values()]
 
 
-def test_causal_layers_have_one_unless_told_otherwise():
+def test_causal_layers_have_a_window_by_default():
     assert windows(replace_attention(decoder("llama"))) == [64, 64]
     for none in (None, 0):
         assert windows(replace_attention(decoder("llama"), window=none)) == [None, None]
@@ -315,7 +328,7 @@ def test_causal_layers_have_one_unless_told_otherwise():
         replace_attention(torch_encoder(), window=8)
 
 
-def test_decoders_have_sinks_unless_told_otherwise():
+def test_decoders_have_sinks_by_default():
     def sinks(replaced) -> list[int]:
         return [part.sinks for part in replaced.parts.values()]
 
@@ -335,25 +348,25 @@ def test_decoders_have_sinks_unless_told_otherwise():
 
 
 @pytest.mark.parametrize("window", [-1, True, "all"])
-def test_windows_that_are_none(window):
+def test_wrong_windows_are_refused(window):
     with pytest.raises(OptionError, match="a number of tokens, 0 or 'auto', got"):
         replace_attention(decoder("llama"), window=window)
 
 
-def test_maps_that_share_no_normaliser_are_named():
+def test_maps_without_a_shared_normaliser_are_refused():
     with pytest.raises(OptionError, match="features that may be negative"):
         replace_attention(decoder("llama"), "rff", window=8)
     with pytest.raises(OptionError, match="no feature map beside which a window could stand"):
         replace_attention(decoder("llama"), "infsa", window=8)
 
 
-def test_windows_of_the_model_s_own_are_still_refused():
+def test_sliding_windows_of_the_model_are_refused():
     with pytest.raises(ConversionError, match="a sliding window"):
         replace_attention(library("gemma3"), "hedgehog", window=8)
 
 
 @torch.no_grad()
-def test_some_layers_keep_softmax():
+def test_layers_with_softmax_agree_without_a_cache():
     layers = ["model.layers.0.self_attn"]
     replaced = replace_attention(decoder("llama"), "hedgehog", layers=layers, window=WINDOW)
     model = replaced.model.double()
@@ -364,7 +377,7 @@ def test_some_layers_keep_softmax():
 
 
 @torch.no_grad()
-def test_a_saved_model_has_its_window(tmp_path):
+def test_a_saved_model_keeps_its_window(tmp_path):
     replaced = replace_attention(decoder("llama"), "luna", window=WINDOW, sinks=2)
     for part in replaced.parts.values():
         part.gain += 1.0
@@ -377,7 +390,7 @@ def test_a_saved_model_has_its_window(tmp_path):
     assert "softmax on the last 3 tokens and the first 2" in (tmp_path / "README.md").read_text()
 
 
-def test_stage_one_trains_gain_and_maps():
+def test_distillation_trains_gain_and_maps():
     replaced = replace_attention(decoder("llama"), "hedgehog", window=WINDOW)
     learned = list(replaced.new_parameters().values())
     optimizer = torch.optim.Adam(learned, lr=0.02)
@@ -409,11 +422,11 @@ def test_functions_as_maps_decode_in_bfloat16(name, window):
 
 
 def last_visible(valid: Tensor, window: int, sinks: int) -> Tensor:
-    """Pairs in softmax's part, written as loops over rows and queries."""
+    """Return the pairs of softmax's part, by loops over rows and queries."""
     near = torch.zeros(*valid.shape, valid.shape[1], dtype=torch.bool)
-    for row, hidden_or_not in enumerate(valid.tolist()):
-        for query in range(len(hidden_or_not)):
-            seen = [j for j in range(query + 1) if hidden_or_not[j]]
+    for row, visible in enumerate(valid.tolist()):
+        for query in range(len(visible)):
+            seen = [j for j in range(query + 1) if visible[j]]
             near[row, query, [*seen[:sinks], *seen[-window:]]] = True
     return near
 
@@ -426,8 +439,9 @@ HOLES = torch.tensor(
 @pytest.mark.parametrize("sinks", [0, 2])
 @pytest.mark.parametrize("to", MAPS)
 def test_a_window_is_of_visible_tokens(to, sinks):
-    """Of hidden tokens inside the window none takes a place in it."""
-    heads, (query, key, value) = heads_of(to, sinks=sinks), points()
+    """Hidden tokens do not count toward the window."""
+    heads = heads_of(to, sinks=sinks)
+    (query, key, value) = points()
     near = last_visible(HOLES, WINDOW, sinks)[:, None]
     maps = heads.feature_map, heads.feature_map if heads.key_map is None else heads.key_map
     shared = [x.repeat_interleave(2, 1) for x in (key, value)]
@@ -446,12 +460,15 @@ def test_a_window_is_of_visible_tokens(to, sinks):
 @torch.no_grad()
 @pytest.mark.parametrize("sinks", [0, 2])
 @pytest.mark.parametrize("to", ["hedgehog", "performer"])
-def test_hidden_tokens_one_by_one_are_the_whole(to, sinks):
-    """Each row has an oldest token of its own, once one hides a token that the other does not."""
-    heads, tensors = heads_of(to, sinks=sinks), points()
+def test_hidden_tokens_in_steps_equal_one_prefill(to, sinks):
+    """Rows have different oldest tokens once only one of them hides a token."""
+    heads = heads_of(to, sinks=sinks)
+    tensors = points()
     expected, memory = advance(heads, *tensors, HOLES, {})
     for sizes in ([1] * 11, [3, 1, 1, 1, 1, 2, 1, 1], [2, 9]):
-        state, found, start = LinearState(), [], 0
+        state = LinearState()
+        found = []
+        start = 0
         for size in sizes:
             part = [x[:, :, start : start + size] for x in tensors]
             found.append(state.advance(heads, *part, HOLES[:, : start + size].long(), None))
@@ -462,8 +479,10 @@ def test_hidden_tokens_one_by_one_are_the_whole(to, sinks):
 
 
 @torch.no_grad()
-def test_rows_with_oldest_tokens_of_their_own_are_reordered_and_repeated():
-    heads, tensors, state = heads_of("hedgehog"), points(), LinearState()
+def test_rows_with_different_oldest_tokens_can_be_reordered_and_repeated():
+    heads = heads_of("hedgehog")
+    tensors = points()
+    state = LinearState()
     for at in range(7):
         part = [x[:, :, at : at + 1] for x in tensors]
         state.advance(heads, *part, HOLES[:, : at + 1].long(), None)
@@ -479,16 +498,19 @@ def test_rows_with_oldest_tokens_of_their_own_are_reordered_and_repeated():
 @torch.no_grad()
 @pytest.mark.parametrize("sinks", [0, 2])
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
-def test_a_hidden_token_within_the_past_of_a_decoder(name, sinks):
-    """A second turn behind padding on the right: the mask has a hole."""
+def test_hidden_tokens_in_the_past_of_a_decoder_are_ignored(name, sinks):
+    """A second turn after right padding, so that the mask has a hole."""
     replaced = replace_attention(decoder(name), "hedgehog", window=WINDOW, sinks=sinks)
-    model, ids = replaced.model.double(), prompt()["input_ids"][:1].clamp_min(3)
+    model = replaced.model.double()
+    ids = prompt()["input_ids"][:1].clamp_min(3)
     mask = torch.tensor([[1, 1, 1, 1, 0, 0, 1, 1, 1]])
     kept = mask[0].bool()
     positions = (mask.cumsum(-1) - 1).clamp(min=0)
     expected = model(ids[:, kept], use_cache=False).logits
     for sizes in ([N], [4, 1, 1, 3], [1] * N):
-        cache, found, start = DynamicCache(), [], 0
+        cache = DynamicCache()
+        found = []
+        start = 0
         for part in ids.split(sizes, 1):
             stop = start + part.shape[1]
             found.append(

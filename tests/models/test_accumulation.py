@@ -1,6 +1,4 @@
-"""Decayed accumulation: the formulas written out, the resolvent it tends to, any
-operator inside.
-"""
+"""Decayed accumulation: its formulas, its limit, the resolvent, and any operator inside."""
 
 from __future__ import annotations
 
@@ -34,7 +32,9 @@ class Fixed(nn.Module):
 
 
 def test_the_series_of_one_operator_is_its_truncated_resolvent():
-    operator, u, gamma = Fixed(), features(), 0.7
+    operator = Fixed()
+    u = features()
+    gamma = 0.7
     series = Accumulation([operator] * 3, DIM, decay=gamma, residual=False)
     walk = gamma * operator.matrix
     assert_close(series(u, Domain.line(N)), (walk + walk @ walk + walk @ walk @ walk) @ u)
@@ -42,8 +42,9 @@ def test_the_series_of_one_operator_is_its_truncated_resolvent():
     assert_close(long(u, Domain.line(N)), torch.linalg.solve(torch.eye(N).double() - walk, u) - u)
 
 
-def test_series_of_different_operators_is_equation_9():
-    operators, u = [Fixed() for _ in range(3)], features()
+def test_the_series_of_different_operators_equals_equation_9():
+    operators = [Fixed() for _ in range(3)]
+    u = features()
     a, b, c = (o.matrix for o in operators)
     expected = 0.5 * a @ u + 0.25 * b @ a @ u + 0.125 * c @ b @ a @ u
     assert_close(
@@ -53,13 +54,15 @@ def test_series_of_different_operators_is_equation_9():
 
 @pytest.mark.parametrize("ratio", [4.0, 0.0])
 @pytest.mark.parametrize("name", ["softmax", "itnet", "infsa", "linear_infsa"])
-def test_residual_stack_is_its_formula_for_any_operator(name, ratio):
+def test_a_residual_stack_equals_its_formula_for_any_operator(name, ratio):
     options = {"width": 4} if name == "itnet" else {"power": 0} if "infsa" in name else {}
     stack = Accumulation(
         [create_operator(name, DIM, 2, **options) for _ in range(3)], DIM, decay=0.6, ratio=ratio
     ).double()
-    u, domain = features(), Domain.line(N, causal=True, dtype=torch.float64)
-    h, total = u, torch.zeros_like(u)
+    u = features()
+    domain = Domain.line(N, causal=True, dtype=torch.float64)
+    h = u
+    total = torch.zeros_like(u)
     for layer in range(3):
         part = 0.6 ** (layer + 1) * stack.operators[layer](stack.norms[layer](h), domain)
         total, h = total + part, h + part
@@ -72,13 +75,14 @@ def test_residual_stack_is_its_formula_for_any_operator(name, ratio):
 
 
 @pytest.mark.parametrize("residual", [True, False])
-def test_a_learned_decay_gets_its_gradient(residual):
+def test_a_learned_decay_receives_a_gradient(residual):
     stack = Accumulation(
         [Fixed(), Fixed()], DIM, decay=0.4, learned_decay=True, residual=residual
     ).double()
     fixed = Accumulation(stack.operators, DIM, decay=0.4, residual=residual).double()
     fixed.load_state_dict({k: v for k, v in stack.state_dict().items() if k != "decay_logit"})
-    u, domain = features(), Domain.line(N)
+    u = features()
+    domain = Domain.line(N)
     assert_close(stack(u, domain), fixed(u, domain), "start", torch.float32)
     logit = stack.decay_logit.detach().clone().requires_grad_()
     call = lambda x: torch.func.functional_call(stack, {"decay_logit": x}, (u, domain))  # noqa: E731
@@ -87,7 +91,7 @@ def test_a_learned_decay_gets_its_gradient(residual):
 
 
 @pytest.mark.parametrize("decay", [0.0, 1.0, -0.5, 2.0])
-def test_bad_decays_and_empty_stacks_are_refused(decay):
+def test_wrong_decays_and_empty_stacks_are_refused(decay):
     with pytest.raises(OptionError, match=rf"\(0, 1\), got {decay}"):
         Accumulation([Fixed()], DIM, decay=decay)
     with pytest.raises(OptionError, match="operators: expected one or more, got none"):

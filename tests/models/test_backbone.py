@@ -40,7 +40,7 @@ def make(name: str, **fields):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_padding_changes_nothing(name):
+def test_padding_changes_no_output(name):
     text = make(name, encoder="text", vocabulary=9, max_length=6)
     alone, padded = (
         torch.tensor([[3, 1, 4, 1]]),
@@ -54,7 +54,7 @@ def test_padding_changes_nothing(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_point_sees_the_future(name):
+def test_outputs_do_not_depend_on_later_points(name):
     model = make(name, encoder="sequence", length=7, channels=2, causal=True, head="every")
     x = torch.randn(1, 7, 2)
     changed = x.clone()
@@ -66,7 +66,7 @@ def test_no_point_sees_the_future(name):
 
 
 @pytest.mark.parametrize("name", ["ckconv", "softmax", *list_baselines()])
-def test_images_every_parameter_learns_and_the_model_is_saved(name, tmp_path):
+def test_image_models_train_every_parameter_and_can_be_saved(name, tmp_path):
     model = make(name, image_size=(8, 8), patch=2)
     images = torch.randn(4, 1, 8, 8)
     model(images).square().sum().backward()
@@ -86,7 +86,7 @@ def test_images_every_parameter_learns_and_the_model_is_saved(name, tmp_path):
     assert all(operator.plan(domain).path for operator, _, domain in trace)
 
 
-def test_baselines_are_torchs_layers():
+def test_baselines_equal_torchs_layers():
     torch.manual_seed(0)
     u = torch.randn(2, 6, 8)
     recurrence = Recurrence("lstm", 8)
@@ -109,10 +109,11 @@ def test_baselines_are_torchs_layers():
 
 
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
-def test_recurrences_go_point_by_point_where_they_answer(cell):
-    """Whatever the measure and the places, padding between points among them."""
+def test_steps_of_recurrences_equal_the_forward(cell):
+    """For any measure and positions, and with padding between points."""
     layer = Recurrence(cell, 8, causal=True).double()
-    u, places = torch.randn(2, 6, 8, dtype=torch.float64), torch.rand(6, 2, dtype=torch.float64)
+    u = torch.randn(2, 6, 8, dtype=torch.float64)
+    places = torch.rand(6, 2, dtype=torch.float64)
     valid = torch.tensor([[True, False, True, True, False, True]])
     for domain in (
         Domain.line(6, causal=True),
@@ -146,7 +147,7 @@ def test_dilations_double_from_block_to_block(causal, tmp_path):
         plain = nn.functional.conv1d(padded, kernel.weight, kernel.bias, dilation=dilation).mT
         assert_close(layer(u, line), plain, "torch")
         assert_close(layer.dense(u, line), plain, "definition")
-    # what a point sees: 2 (1 + 2 + 4 + 1) points before it, and as many after it half of either
+    # The receptive field: 2 (1 + 2 + 4 + 1) points before a point, or half as many on both sides.
     x = torch.randn(1, 32, 2, dtype=torch.float64, requires_grad=True)
     (reach,) = torch.autograd.grad(model(x)[0, 20].sum(), x)
     seen = reach[0].abs().sum(1).nonzero().flatten()
@@ -155,9 +156,11 @@ def test_dilations_double_from_block_to_block(causal, tmp_path):
     assert_close(again.double()(x), model(x), "saved")
 
 
-def test_dilated_convolutions_go_point_by_point():
-    layer, u = Convolution(8, causal=True, taps=3, dilation=2).double(), torch.randn(2, 12, 8)
-    line, u = Domain.line(12, causal=True, measure="counting", dtype=u.dtype), u.double()
+def test_steps_of_dilated_convolutions_equal_the_forward():
+    layer = Convolution(8, causal=True, taps=3, dilation=2).double()
+    u = torch.randn(2, 12, 8)
+    line = Domain.line(12, causal=True, measure="counting", dtype=u.dtype)
+    u = u.double()
     out, state = layer.prefill(u[:, :5], layer.init_state(2, line))
     rest = []
     for point in range(5, 12):
@@ -169,7 +172,7 @@ def test_dilated_convolutions_go_point_by_point():
 
 
 @pytest.mark.parametrize("values", [[], 3, "ab"])
-def test_options_of_blocks_are_a_list(values):
+def test_options_per_block_must_be_a_list(values):
     options = {"dilation": {"blocks": values}}
     with pytest.raises(
         OptionError, match=r"dilation.blocks: expected a list of a value for each block"
@@ -177,7 +180,7 @@ def test_options_of_blocks_are_a_list(values):
         create_model("backbone_nano", body={"operator": "convolution", "operator_options": options})
 
 
-def test_operators_live_on_the_measure_they_are_defined_for():
+def test_operators_run_with_their_default_measure():
     line, times = (
         Domain.line(5, measure="counting"),
         Domain.timestamps(torch.tensor([0.0, 1.0, 3.0]), causal=False),
@@ -192,8 +195,9 @@ def test_operators_live_on_the_measure_they_are_defined_for():
         kinds[name] = [suited(layer, d).kind for d in (line, Domain.line(5), times)]
     assert kinds["softmax"] == kinds["itnet"] == ["uniform", "uniform", "probability"]
     assert kinds["ckconv"] == kinds["convolution"] == ["counting", "counting", "spacing"]
-    mean, total = (suited(nn.Identity(), line), line)
-    assert mean is total  # a module of unknown kind is left alone
+    mean = suited(nn.Identity(), line)
+    total = line
+    assert mean is total  # unknown modules keep the domain
 
 
 @pytest.mark.parametrize(
@@ -221,7 +225,7 @@ def test_operators_live_on_the_measure_they_are_defined_for():
         ({"operator": "softmaks"}, OptionError, "did you mean 'softmax'"),
     ],
 )
-def test_refusals(fields, error, message):
+def test_wrong_options_are_refused(fields, error, message):
     with pytest.raises(error, match=message):
         create_model("backbone_nano", **parts(**fields))
 

@@ -49,14 +49,14 @@ def small(**changes) -> Model:
         ("ckcnn_ptb", 1804438),
     ],
 )
-def test_sizes_are_those_of_the_paper(name, parameters):
+def test_sizes_match_the_paper(name, parameters):
     with FakeTensorMode():
         model = create_model(name)
     assert sum(p.numel() for p in model.parameters()) == parameters
 
 
 def test_the_sepsis_model_has_more_weights_than_its_table():
-    """178,857 with 39 measurements and a mask of each; Table 9 has 175.71 thousand, the count of 75
+    """178,857 with 39 measurements and their masks; Table 9 has 175.71 thousand, the count for 75
     inputs.
     """
 
@@ -74,7 +74,7 @@ def test_the_sepsis_model_has_more_weights_than_its_table():
 
 
 def test_kernels_as_long_as_the_signal_would_have_so_many_weights():
-    """2.14 and 43.68 millions; the paper has 46.68, and 445.71 times, which is that of 43.68."""
+    """2.14 and 43.68 million; the paper has 46.68 and a ratio of 445.71, which belongs to 43.68."""
     with FakeTensorMode():
         small, raw = create_model("ckcnn_small"), create_model("ckcnn_speech_raw")
     weights = []
@@ -90,32 +90,35 @@ def test_kernels_as_long_as_the_signal_would_have_so_many_weights():
 
 
 @pytest.mark.parametrize("name", ["ckcnn_small", "ckcnn_ptb", "ckcnn_image"])
-def test_counting_needs_no_data(name):
+def test_counting_parameters_needs_no_data(name):
     model = create_model(name)
     parameters, _ = count(model, (1, *model.config.input_shape))
     assert parameters == sum(p.numel() for p in model.parameters())
 
 
-def test_no_point_sees_the_future():
-    model, inputs = small(head="every"), torch.randn(2, 12, 2, dtype=torch.float64)
-    out, later = model(inputs), inputs.clone()
+def test_outputs_do_not_depend_on_later_points():
+    model = small(head="every")
+    inputs = torch.randn(2, 12, 2, dtype=torch.float64)
+    out = model(inputs)
+    later = inputs.clone()
     assert out.shape == (2, 12, 3)
     later[:, 7:] += 1.0
     assert_close(model(later)[:, :7], out[:, :7])
     assert_close(model(inputs[:, :7]), out[:, :7], "prefix")
 
 
-def test_padding_and_batching_change_nothing():
+def test_padding_and_batching_change_no_output():
     model = small()
     sequence = torch.randn(1, 6, 2, dtype=torch.float64)
     both = torch.full((2, 9, 2), torch.nan, dtype=torch.float64)
-    both[0, :6], both[1] = sequence[0], torch.randn(9, 2)
+    both[0, :6] = sequence[0]
+    both[1] = torch.randn(9, 2)
     out = model(both)
     assert out.isfinite().all()
     assert_close(out[:1], model(sequence))
 
 
-def test_every_parameter_learns():
+def test_every_parameter_receives_a_gradient():
     model = small(input_dropout=0.2).train()
     model(torch.randn(4, 12, 2, dtype=torch.float64)).square().sum().backward()
     silent = [
@@ -126,9 +129,9 @@ def test_every_parameter_learns():
     )
 
 
-def test_a_smooth_signal_at_other_rates():
-    """The response at a finer rate converges: masses count steps of training, positions are never
-    stretched.
+def test_outputs_converge_with_the_sampling_rate():
+    """The response at finer rates converges: masses count training steps, and positions are not
+    rescaled.
     """
     model = small(length=64, operator_options={"omega": 2.0, "width": 8})
 
@@ -155,7 +158,7 @@ def test_a_smooth_signal_at_other_rates():
     assert errors[2] < 0.4 * errors[1], errors
 
 
-def test_timestamps_of_a_regular_grid_are_the_grid():
+def test_timestamps_of_a_regular_grid_equal_the_grid():
     grid = small()
     timed = small(timed=True, step=0.25)
     timed.load_state_dict(grid.state_dict())
@@ -164,8 +167,8 @@ def test_timestamps_of_a_regular_grid_are_the_grid():
     assert_close(timed(torch.cat([times, values], -1)), grid(values))
 
 
-def test_samples_lost_from_a_grid_are_those_that_are_left_with_their_times():
-    """By FFT with gaps, and directly with times: the same answer and the same gradients."""
+def test_a_grid_with_gaps_equals_timestamps():
+    """Outputs and gradients by FFT with gaps, and by direct sums with timestamps."""
     grid, timed = small(), small(timed=True)
     timed.load_state_dict(grid.state_dict())
     values = torch.randn(2, 12, 2, dtype=torch.float64)
@@ -207,8 +210,8 @@ def test_the_released_norm_is_refused_in_causal_order():
     )
 
 
-def test_the_released_norm_is_over_real_points():
-    """A sample among padding, behind and between its points, is the sample alone."""
+def test_the_released_norm_ignores_padding():
+    """A sample with padding behind and between its points equals the sample alone."""
     body = small(norm="released", causal=False, head="mean").body
     with torch.no_grad():
         for parameter in body.parameters():
@@ -261,8 +264,9 @@ def test_a_language_model_ties_head_and_embedding():
         create_model("ckcnn_ptb", **parts(**{**options, "num_classes": 8}))
 
 
-def test_save_load_copy_and_trace(tmp_path):
-    model, inputs = small(), torch.randn(2, 12, 2, dtype=torch.float64)
+def test_a_model_can_be_saved_copied_and_traced(tmp_path):
+    model = small()
+    inputs = torch.randn(2, 12, 2, dtype=torch.float64)
     model.save_pretrained(tmp_path, classes=["a", "b", "c"])
     assert_close(from_pretrained(tmp_path)(inputs), model(inputs))
     assert_close(
@@ -287,20 +291,21 @@ def test_save_load_copy_and_trace(tmp_path):
         ({"head": "first"}, "head.pool: expected one of .*, got 'first'"),
     ],
 )
-def test_configurations_that_cannot_be(changes, message):
+def test_wrong_configurations_are_refused(changes, message):
     with pytest.raises(OptionError, match=message):
         model_config("ckcnn_small", **parts(**changes))
 
 
-def test_only_convolutions_fit():
+def test_operators_other_than_convolutions_are_refused():
     with pytest.raises(
         OptionError, match=r"expected a convolution with out_dim and length, got 'softmax'"
     ):
         create_model("ckcnn_small", **parts(operator="softmax"))
 
 
-def test_states_sum_as_a_forward_does():
-    body, u = small().body, torch.randn(2, 9, 2, dtype=torch.float64)
+def test_a_prefill_equals_the_forward():
+    body = small().body
+    u = torch.randn(2, 9, 2, dtype=torch.float64)
     line = Domain.line(9, causal=True, dtype=torch.float64)
     expected, _ = body(u, line)
     assert_close(body.prefill(u, body.init_state(2, line))[0], expected)

@@ -1,5 +1,5 @@
-"""The continuous transformer: an ordinary encoder at its own steps, and another number of steps
-with the same weights.
+"""The continuous transformer: an ordinary encoder at its depth, and other numbers of steps with the
+same weights.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TEXT = torch.tensor([[3, 5, 2, 4, 1], [6, 2, 7, 0, 0]])
 
 
 def text_model(**options) -> Model:
-    """A small double-precision model of texts, every parameter away from its initial value."""
+    """Return a small float64 model of texts, with parameters moved off their initial values."""
     base = {
         "vocabulary": 9,
         "max_length": 8,
@@ -48,7 +48,7 @@ def text_model(**options) -> Model:
 
 
 def torch_encoder(model: Model) -> nn.TransformerEncoder:
-    """torch's own encoder with the weights of the model's evolution."""
+    """Return torch's encoder with the weights of the model's evolution."""
     c = model.config.body
     layer = nn.TransformerEncoderLayer(
         c.dim,
@@ -86,7 +86,7 @@ def torch_encoder(model: Model) -> nn.TransformerEncoder:
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
-def test_at_its_own_steps_it_is_torchs_encoder(norm, activation):
+def test_a_model_equals_torchs_encoder_at_its_depth(norm, activation):
     model = text_model(norm=norm, activation=activation)
     u, domain = model.encoder(TEXT)
     expected = torch_encoder(model)(u, src_key_padding_mask=~domain.valid)
@@ -116,7 +116,7 @@ def test_smooth_models_converge_in_their_steps(options):
     assert errors[2] < errors[1] / 2
 
 
-def test_the_number_of_steps_is_no_parameter(tmp_path):
+def test_steps_and_scheme_may_change_without_retraining(tmp_path):
     model = text_model(scheme="parallel")
     folder = save_pretrained(model, tmp_path / "model")
     twice = from_pretrained(folder, overrides={"body": {"steps": 6}})
@@ -133,10 +133,11 @@ def test_the_number_of_steps_is_no_parameter(tmp_path):
 
 def test_training_may_draw_its_number_of_steps():
     model = text_model(steps=3, train_steps=[2, 5])
-    tokens, taken = torch.tensor([[4, 2, 3]]), []
+    tokens = torch.tensor([[4, 2, 3]])
+    taken = []
     evolution = model.body.evolution
     evolution.register_forward_pre_hook(
-        lambda module, given, named: taken.append(named["steps"]), with_kwargs=True
+        lambda module, arguments, options: taken.append(options["steps"]), with_kwargs=True
     )
     torch.manual_seed(0)
     for _ in range(60):
@@ -162,7 +163,7 @@ def test_shared_controls_have_one_set_of_parameters():
 
 @pytest.mark.parametrize("scheme", ["lie", "strang", "parallel", ((0, 1),), ((1,), (0,))])
 @pytest.mark.parametrize("pool", ["mean", "cls", "last"])
-def test_padding_and_batching_change_nothing(scheme, pool):
+def test_padding_and_batching_change_no_output(scheme, pool):
     model = text_model(scheme=scheme, pool=pool)
     together = model(TEXT)
     assert_close(model(nn.functional.pad(TEXT, (0, 2))), together)
@@ -170,7 +171,7 @@ def test_padding_and_batching_change_nothing(scheme, pool):
 
 
 @pytest.mark.parametrize("name", list_operators())
-def test_any_operator_is_the_attention_term(name):
+def test_any_operator_can_be_the_attention_term(name):
     options = {"width": 4, "frequencies": 2} if name == "itnet" else {}
     model = text_model(operator=name, operator_options=options).train()
     model(TEXT, steps=4).square().sum().backward()
@@ -180,7 +181,7 @@ def test_any_operator_is_the_attention_term(name):
     assert missing == []
 
 
-def test_trace_shows_what_attention_saw():
+def test_a_trace_has_the_inputs_of_attention():
     for scheme in ("lie", "strang"):
         model = text_model(scheme=scheme)
         found = model.trace(TEXT)
@@ -194,14 +195,14 @@ def test_trace_shows_what_attention_saw():
     assert len(text_model(steps=7).trace(TEXT)) == 7
 
 
-def test_gradients_in_double_precision():
+def test_gradients_pass_gradcheck():
     model = text_model(depth=2, scheme="strang", control="linear", dim=4, heads=1)
     u, domain = model.encoder(TEXT)
     u = u.detach().requires_grad_()
     assert torch.autograd.gradcheck(lambda v: model.body.evolution(v, domain, steps=1).sum(), (u,))
 
 
-def test_images():
+def test_image_models_run_at_any_size_and_depth():
     model = create_model(
         "continuous_vit_micro", **parts(num_classes=3, image_size=(8, 12), depth=2)
     ).double()
@@ -215,7 +216,7 @@ def test_images():
 
 
 @pytest.mark.parametrize("operator", ["softmax", "itnet"])
-def test_stages_have_fewer_tokens(operator, tmp_path):
+def test_stages_reduce_the_number_of_tokens(operator, tmp_path):
     options = {"width": 4, "frequencies": 2} if operator == "itnet" else {}
     stages = ((4, 1, 1, 2), (8, 3, 2, 2))
     model = create_model(
@@ -240,7 +241,7 @@ def test_stages_have_fewer_tokens(operator, tmp_path):
         model.features(images.expand(-1, 3, -1, -1))
 
 
-def test_no_decay_for_biases_norms_and_frequencies():
+def test_biases_norms_and_frequencies_have_no_weight_decay():
     groups = text_model(norm="soft").weight_decay_groups(0.1)
     assert [group["weight_decay"] for group in groups] == [0.1, 0.0]
     assert all(p.dim() >= 2 for p in groups[0]["params"])
@@ -269,7 +270,7 @@ def test_no_decay_for_biases_norms_and_frequencies():
         ({"stages": ((64, 4, 4, 2),), "dim": 8}, "'stages' has no option 'dim'"),
     ],
 )
-def test_refusals(options, message):
+def test_wrong_options_are_refused(options, message):
     name = "cvt" if "stages" in options else "vit"
     with pytest.raises(OptionError, match=message):
         create_model(f"continuous_{name}_micro", **parts(**options))
@@ -284,18 +285,18 @@ def test_refusals(options, message):
         ({"operator": "sofmax"}, "did you mean 'softmax'"),
     ],
 )
-def test_refusals_of_parts(options, message):
+def test_wrong_options_of_parts_are_refused(options, message):
     with pytest.raises(OptionError, match=message):
         create_model("continuous_vit_micro", **parts(**options))
 
 
-def test_configuration_is_json():
+def test_configurations_survive_json():
     for name in ("continuous_text_base", "continuous_cvt_13"):
         config = model_config(name, **parts(scheme=((0,), (1,))))
         assert ModelConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
 
-def test_weights_of_another_kind_of_number_are_refused(tmp_path):
+def test_weights_of_another_kind_of_dtype_are_refused(tmp_path):
     folder = save_pretrained(text_model(), tmp_path / "model")
     tensors = load_file(folder / "model.safetensors")
     name = next(name for name, tensor in tensors.items() if tensor.is_floating_point())

@@ -1,6 +1,4 @@
-"""A text model that goes token by token gives what it gives for the whole text, with a state that
-does not grow.
-"""
+"""A text model in single steps equals its forward on the full text, with a state of fixed size."""
 
 from __future__ import annotations
 
@@ -41,9 +39,11 @@ def text_model(operator: str, **changes):
 
 
 @pytest.mark.parametrize("operator", OPTIONS)
-def test_token_by_token_is_the_whole_text(operator):
-    model, numbers = text_model(operator), torch.randint(1, 9, (3, 10))
-    whole, state = model(numbers), model.init_state(12, batch=3)
+def test_steps_equal_the_forward(operator):
+    model = text_model(operator)
+    numbers = torch.randint(1, 9, (3, 10))
+    whole = model(numbers)
+    state = model.init_state(12, batch=3)
     assert whole.shape == (3, 10, 9)
     for t in range(10):
         logits, state = model.step(numbers[:, t], state)
@@ -55,7 +55,7 @@ def test_token_by_token_is_the_whole_text(operator):
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_convolutions_go_token_by_token_as_well(tied):
+def test_steps_of_convolutions_equal_the_forward(tied):
     options = {
         "vocabulary": 9,
         "num_classes": 9,
@@ -63,10 +63,11 @@ def test_convolutions_go_token_by_token_as_well(tied):
         "embedding": 4,
         "widths": (5, 4),
     }
-    given = parts(**options)
-    given["head"]["kind"] = "tied" if tied else "linear"
-    model = create_model("ckcnn_ptb", **given).double().eval()
-    numbers, state = torch.randint(1, 9, (2, 10)), model.init_state(12, batch=2)
+    configuration = parts(**options)
+    configuration["head"]["kind"] = "tied" if tied else "linear"
+    model = create_model("ckcnn_ptb", **configuration).double().eval()
+    numbers = torch.randint(1, 9, (2, 10))
+    state = model.init_state(12, batch=2)
     whole = model(numbers)
     for t in range(10):
         logits, state = model.step(numbers[:, t], state)
@@ -82,7 +83,8 @@ def test_convolutions_go_token_by_token_as_well(tied):
 
 def test_the_state_of_a_separable_kernel_does_not_grow():
     model = text_model("itnet_low_rank")
-    sizes, state = [], model.init_state(12)
+    sizes = []
+    state = model.init_state(12)
     for _step in range(12):
         _, state = model.step(torch.tensor([3]), state)
         sizes.append(sum(tensor.numel() for one in state.layers for tensor in one.keys.values()))
@@ -90,13 +92,14 @@ def test_the_state_of_a_separable_kernel_does_not_grow():
     assert sizes[0] == 2 * 2 * 3, "rank numbers a head and block"
 
 
-def test_what_cannot_go_token_by_token_is_refused():
+def test_models_without_a_causal_state_are_refused():
     for changes in ({"causal": False}, {"pool": "mean"}):
         with pytest.raises(OptionError, match="a model of the next token"):
             text_model("itnet_low_rank", **changes).init_state(4)
     with pytest.raises(OptionError, match=r"length: expected at most 12 tokens, .* got 13"):
         text_model("itnet_low_rank").init_state(13)
-    model, texts = text_model("itnet_low_rank"), torch.tensor([[0, 0, 5], [3, 4, 5]])
+    model = text_model("itnet_low_rank")
+    texts = torch.tensor([[0, 0, 5], [3, 4, 5]])
     state = model.init_state(12, batch=2)
     for call, numbers in ((model.prefill, texts), (model.step, texts[:, 0])):
         with pytest.raises(OptionError, match="got 0, which is padding"):

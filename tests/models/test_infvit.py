@@ -1,6 +1,4 @@
-"""InfViT: the paper's sizes, what its depth rules add, any resolution, and memory that a chunk
-bounds.
-"""
+"""InfViT: the paper's sizes, depth rules, resolutions, and memory with chunks."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ PUBLISHED = {
 
 
 def small(kind="linear", **options):
-    """A model of two layers with a head that answers, on 28x28 images."""
+    """Return a model of two layers for 28x28 images, with an initialised head."""
     torch.manual_seed(0)
     sizes = {"image_size": (28, 28), "dim": 16, "depth": 2, "heads": 4, "num_classes": 3}
     model = create_model(f"infvit_{kind}_pico", **parts(**{**sizes, **options}))
@@ -40,14 +38,14 @@ def images(*size):
     return torch.randn(2, 1, *(size or (28, 28)), dtype=torch.float64)
 
 
-def test_names():
+def test_presets_are_listed_by_name():
     sizes = [f"infvit_{kind}_{size}" for kind in NAMES for size in ("4", "24", "pico")]
     published = [f"infvit_{name}" for name in PUBLISHED]
     assert set(list_models("infvit_*")) == {*sizes, *published}
 
 
-# Table 2's millions of parameters fit a width of 1024 and one more square layer with bias a block
-# and one in all.
+# Table 2's millions of parameters match a width of 1024 and one more square layer with bias per
+# block and one in total.
 @pytest.mark.parametrize(
     ("name", "millions"),
     [
@@ -55,7 +53,7 @@ def test_names():
         ("infvit_linear_24", 305.4), ("infvit_pure_24", 330.6), ("infvit_softmax_24", 330.6),
     ],
 )  # fmt: skip
-def test_the_papers_counts(name, millions):
+def test_parameter_counts_match_the_paper(name, millions):
     with torch.device("meta"):
         model = create_model(name, **parts(dim=1024))
         text = create_model(name)
@@ -75,7 +73,7 @@ def test_the_texts_width_has_fewer_parameters_than_the_table(name, millions):
 
 
 def test_no_reading_of_the_sizes_costs_the_published_operations():
-    """59 GFLOPs at 224 x 224: neither the text's width nor the one that Table 2's counts fit."""
+    """59 GFLOPs at 224 x 224 match neither the text's width nor that of Table 2's counts."""
     for width, billions in ((768, 8.7), (1024, 15.3)):
         with torch.device("meta"):
             model = create_model("infvit_linear_4", **parts(dim=width))
@@ -85,8 +83,8 @@ def test_no_reading_of_the_sizes_costs_the_published_operations():
 def test_the_published_operations_cross_those_of_vit_b_far_above_512_pixels():
     """At 224 x 224 the paper has 59 GFLOPs for its linear model and 17.5 for ViT-B/16.
 
-    It says that the order reverses beyond about 512. Growth in proportion to the tokens reaches
-    ViT-B/16's own beyond 1,700.
+    It states that the order reverses beyond about 512. Growth in proportion to the tokens reaches
+    ViT-B/16 only beyond 1,700.
     """
 
     def vit_b(size: int) -> float:
@@ -114,7 +112,7 @@ def test_our_linear_model_has_fewer_operations_than_softmax_from_the_start():
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_presets_at_the_published_counts(name):
+def test_presets_have_the_published_parameter_counts(name):
     with torch.device("meta"):
         model = create_model(f"infvit_{name}")
     assert round(sum(p.numel() for p in model.parameters()) / 1e6, 1) == PUBLISHED[name]
@@ -125,7 +123,7 @@ def test_every_preset_has_the_biases_of_softmax_and_an_ordinary_class_token(name
     with torch.device("meta"):
         model: Any = create_model(name)
     kernel = model.body.blocks[0].operator.kernel
-    parts = ("query", "value") if "linear" in name else ("query", "key", "value")  # keys are tied
+    parts = ("query", "value") if "linear" in name else ("query", "key", "value")  # tied keys
     assert all(getattr(kernel, part).bias is not None for part in parts)
     assert model.encoder.token_kind == "ordinary"
     domain = model.encoder.domain(torch.empty(1, *model.config.input_shape))
@@ -153,7 +151,8 @@ def test_the_accumulated_rule_reads_the_class_from_the_decayed_sum(kind):
     model = small(kind, depth_rule="accumulated", decay=0.6).eval()
     x = images()
     tokens, domain = model.encoder(x)
-    stream, total = tokens, 0
+    stream = tokens
+    total = 0
     stack = model.body.stack
     assert isinstance(stack, Accumulation)
     for layer, operator in enumerate(stack.operators):
@@ -170,7 +169,7 @@ def test_the_accumulated_rule_reads_the_class_from_the_decayed_sum(kind):
 
 @pytest.mark.parametrize("kind", NAMES)
 @pytest.mark.parametrize("positions", ["learned", "fourier"])
-def test_any_resolution_whose_sides_the_patch_divides(kind, positions):
+def test_every_resolution_divisible_by_the_patch_works(kind, positions):
     model = small(kind, positions=positions)
     for size in ((28, 28), (42, 14), (7, 7)):
         assert model(images(*size)).isfinite().all()
@@ -181,7 +180,7 @@ def test_any_resolution_whose_sides_the_patch_divides(kind, positions):
 
 
 @pytest.mark.parametrize("rule", ["power", "accumulated"])
-def test_a_chunk_changes_nothing_but_memory(rule):
+def test_chunks_change_no_output_and_no_gradient(rule):
     x = images()
     answers = []
     for chunk in (None, 5):
@@ -197,7 +196,7 @@ def test_a_chunk_changes_nothing_but_memory(rule):
         assert_close(one, other)
 
 
-def test_a_chunk_bounds_what_the_hidden_units_keep():
+def test_chunks_bound_the_saved_hidden_units():
     def kept(chunk):
         network = small(chunk=chunk, mlp_ratio=8.0).body.blocks[0].feed_forward
         sizes = []
@@ -211,7 +210,7 @@ def test_a_chunk_bounds_what_the_hidden_units_keep():
     assert kept(20) <= 16 * 16 * 8, "the weights themselves"
 
 
-def test_kept_and_read_again(tmp_path):
+def test_a_saved_model_loads_with_overrides(tmp_path):
     model = small("pure", operator_options={"activation": "abs"}, positions="fourier").eval()
     model.save_pretrained(tmp_path)
     x = images()
@@ -220,7 +219,7 @@ def test_kept_and_read_again(tmp_path):
     assert_close(again(x), model(x))
 
 
-def test_decay_groups():
+def test_biases_norms_and_tokens_have_no_weight_decay():
     model = small()
     decayed = {id(p) for p in model.weight_decay_groups(0.1)[0]["params"]}
     free = [n for n, p in model.named_parameters() if id(p) not in decayed]
@@ -246,6 +245,6 @@ def test_decay_groups():
         ({"mlp_ratio": -1}, "mlp_ratio: expected a number.*, got -1"),
     ],
 )
-def test_refusals(options, message):
+def test_wrong_options_are_refused(options, message):
     with pytest.raises(OptionError, match=message):
         small(**options)

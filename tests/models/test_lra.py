@@ -1,5 +1,5 @@
-"""The Long Range Arena's models: what padding and pairs mean, presets, and that recipes train one
-step on the official layouts.
+"""Models of the Long Range Arena: padding, pairs, presets, and recipes that train on the official
+layouts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def build(name: str = "softmax", **overrides):
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_padding_changes_nothing_and_pairs_are_read_by_one_encoder(name):
+def test_padding_changes_no_output_and_pairs_share_one_encoder(name):
     model = build(name).eval()
     numbers = torch.randint(1, 257, (3, 7))
     padded = torch.cat([numbers, numbers.new_zeros(3, 5)], 1)
@@ -46,7 +46,8 @@ def test_padding_changes_nothing_and_pairs_are_read_by_one_encoder(name):
     alone = model.features(numbers)[0]
     assert torch.allclose(features[0::2], alone, atol=1e-5)
     assert torch.allclose(features[1::2].flip(0), alone, atol=1e-5)
-    a, b = alone.mean(1), alone.mean(1).flip(0)
+    a = alone.mean(1)
+    b = alone.mean(1).flip(0)
     expected = torch.nn.Sequential.forward(twins.head, torch.cat([a, b, a * b, a - b], -1))
     assert torch.allclose(twins(pairs), expected, atol=1e-5)
     for wrong in (numbers, pairs[:, :1], pairs[None]):
@@ -54,7 +55,7 @@ def test_padding_changes_nothing_and_pairs_are_read_by_one_encoder(name):
             twins(wrong)
 
 
-def test_presets_are_the_published_sizes():
+def test_presets_have_the_published_sizes():
     assert len(list_models("lra_*")) == 6
     found = {
         name.split("_")[-1]: create_model(name, **parts(max_length=8)).config
@@ -75,15 +76,15 @@ def test_presets_are_the_published_sizes():
     assert round(b.mlp_ratio * b.dim) == c.head.hidden
 
 
-def test_configurations_that_cannot_be_are_refused():
-    for wrong in (
-        {"heads": 3},
-        {"pool": "max"},
-        {"views": 3},
-        {"dropout": 1.0},
-        {"depth": 0},
+def test_wrong_configurations_are_refused():
+    for wrong, message in (
+        ({"heads": 3}, "heads that divide dim=64, got heads=3"),
+        ({"pool": "max"}, "head.pool: expected one of .*, got 'max'"),
+        ({"views": 3}, "one view or two for 'mlp', got 3"),
+        ({"dropout": 1.0}, "dropout: expected a rate .*, got 1.0"),
+        ({"depth": 0}, "depth: expected a positive integer, got 0"),
     ):
-        with pytest.raises(OptionError):
+        with pytest.raises(OptionError, match=message):
             build(**wrong)
 
 
@@ -151,7 +152,7 @@ def test_the_retrieval_stand_in_trains(tmp_path, monkeypatch):
     )
 
 
-def test_recipes_of_the_arena_change_the_operator_alone():
+def test_recipes_of_the_arena_differ_only_in_the_operator():
     names = [name for name in list_recipes() if name.startswith("lra-")]
     assert len(names) == 15
     for name in names:

@@ -1,6 +1,4 @@
-"""Named models: their sizes, their optimiser groups, what they show of themselves,
-and true counts.
-"""
+"""Named models: sizes, optimiser groups, traces, and counts of parameters and FLOPs."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ from tests.parts import parts
 from ..tolerances import assert_close
 
 
-def test_names():
+def test_models_are_listed_by_name():
     sizes = [f"itnet_{size}{kind}" for size in ("pc", "s", "b", "l") for kind in ("", "_compact")]
     assert set(sizes) | {"itnet_nano", "itnet_micro"} == set(list_models("itnet_*"))
     assert list_models() == sorted(list_models())
@@ -106,16 +104,16 @@ def test_names():
         ),
     ],
 )
-def test_refusals(call, message):
+def test_wrong_options_are_refused(call, message):
     with pytest.raises(OptionError, match=message) as caught:
         call()
     assert isinstance(caught.value, FredholmError)
 
 
-def test_an_encoder_of_ones_own_is_taken_where_it_is_named(monkeypatch):
-    """Whatever its name; of data that another one reads it is not the usual one."""
+def test_a_user_defined_encoder_is_used_only_by_name(monkeypatch):
+    """Its name does not make it the default encoder of any data."""
     entries = dict(ENCODERS) | {"aaa": type("Mine", (ENCODERS["pixels"],), {"kind": "aaa"})}
-    order = sorted(entries, key="aaa".__eq__)  # the latest registered
+    order = sorted(entries, key="aaa".__eq__)  # registered last
     monkeypatch.setattr(ENCODERS, "_entries", {name: entries[name] for name in order})
     images = {"kind": "image", "image_size": (8, 8), "channels": 1}
     assert model_config("ckcnn_small", data=images).encoder.kind == "pixels"
@@ -124,7 +122,7 @@ def test_an_encoder_of_ones_own_is_taken_where_it_is_named(monkeypatch):
 
 
 @pytest.mark.parametrize("value", ["false", None, 2])
-def test_a_flag_is_true_or_false(value):
+def test_flags_accept_only_booleans(value):
     @dataclass(frozen=True)
     class Part(Configuration):
         causal: bool = False
@@ -134,14 +132,14 @@ def test_a_flag_is_true_or_false(value):
     assert Part(causal=True).causal
 
 
-def test_configuration_is_json():
+def test_configurations_survive_json():
     for name in list_models():
         config = model_config(name)
         assert ModelConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
 
-# Millions of parameters before embeddings and head: compact as the paper states, full as its Table
-# 11 adds up (L: 459 with them).
+# Millions of parameters without embeddings and head: compact as the paper states, full as the sum
+# of its Table 11 (L: 459 with them).
 @pytest.mark.parametrize(
     ("name", "millions"),
     [
@@ -189,7 +187,7 @@ def test_weight_decay_groups(options):
     torch.optim.AdamW(groups)
 
 
-def test_a_decay_of_weights_that_have_a_direction_shrinks_them():
+def test_weight_decay_shrinks_weight_normalised_layers():
     model = create_model("ckcnn_small", **parts(channels=1, num_classes=3))
     layers = [m for m in model.modules() if isinstance(m, WeightNormLinear)]
     before = [layer.weight.detach().clone() for layer in layers]
@@ -202,7 +200,7 @@ def test_a_decay_of_weights_that_have_a_direction_shrinks_them():
         torch.testing.assert_close(layer.weight, 0.95 * weight)
 
 
-def test_initialisation_of_the_stack():
+def test_residual_projections_are_scaled_by_depth_at_initialisation():
     model = create_model("itnet_micro", **parts(depth=4, dim=64, drop_path=0.3))
     assert model.head.weight.abs().sum() == 0
     assert [round(b.drop_path.rate, 6) for b in model.body.blocks] == [0.0, 0.1, 0.2, 0.3]
@@ -222,15 +220,17 @@ def test_an_unknown_read_out_is_refused(pool):
 
 
 @pytest.mark.parametrize("pool", ["mean", "cls"])
-def test_trace_is_what_each_operator_saw(pool):
+def test_a_trace_has_the_inputs_of_every_operator(pool):
     model = create_model("itnet_nano", **parts(pool=pool)).eval()
     images = torch.rand(2, 1, 28, 28)
     seen = []
     for block in model.body.blocks:
         block.operator.register_forward_pre_hook(lambda module, args: seen.append((module, *args)))
-    with torch.no_grad():  # as a trace runs: values alone may take another form
+    # A trace runs under no_grad, where another form may run.
+    with torch.no_grad():
         logits = model(images)
-    expected, seen[:] = list(seen), []
+    expected = list(seen)
+    seen[:] = []
     found = model.trace(images)
     assert len(found) == len(expected) == 2
     for (module, u, domain), (module_, u_, domain_) in zip(found, expected):
@@ -243,7 +243,7 @@ def test_trace_is_what_each_operator_saw(pool):
     assert_close(model.head(read_out(tokens, domain, pool)), logits)
 
 
-def test_every_parameter_learns_and_other_sizes_work():
+def test_every_parameter_receives_a_gradient_and_other_sizes_work():
     model = create_model("itnet_nano", **parts(pool="cls"))
     torch.nn.init.normal_(model.head.weight)
     assert model(torch.rand(1, 1, 20, 36)).shape == (1, 10)
@@ -254,7 +254,7 @@ def test_every_parameter_learns_and_other_sizes_work():
 
 
 @pytest.mark.parametrize("name", ["softmax", "itnet"])
-def test_count_is_the_hand_count(name):
+def test_counts_equal_those_by_hand(name):
     b, n, d, heads, layers, width, m = 2, 16, 32, 2, 2, 16, 16
     groups = ["query", "key", "product"]
     options = {"width": width, "groups": groups} if name == "itnet" else {}
@@ -266,8 +266,8 @@ def test_count_is_the_hand_count(name):
         operator = 4 * tokens * d * d + 2 * pairs * c
         weights = 4 * (d * d + d)
     else:
-        # W and W_O, a and b of the first layer, the product and the moment a pair, W2 a query, b2 a
-        # head.
+        # W and W_O, a and b of the first layer, the product and the moment per pair, W2 per query,
+        # b2 per head.
         operator = 2 * tokens * d * d + 2 * tokens * heads * c * width + 2 * pairs * width * c
         operator += b * heads * n * width * c * c + b * heads * c * c
         weights = 2 * d * d + d + width * 3 * c + width + heads * c * c * (width + 1)
@@ -285,7 +285,7 @@ def test_count_is_the_hand_count(name):
     assert count(model, (b, 1, 28, 28)) == (weights, flops)
 
 
-def test_count_leaves_the_mode_alone_and_scales_with_the_batch():
+def test_counting_keeps_the_mode_and_scales_with_the_batch():
     model = create_model("itnet_nano").train()
     model.body.eval()
     one, two = count(model, (1, 1, 28, 28)), count(model, (2, 1, 28, 28))
@@ -295,7 +295,7 @@ def test_count_leaves_the_mode_alone_and_scales_with_the_batch():
     assert one[1] < two[1] <= 2 * one[1]
 
 
-def test_the_counter_knows_transforms_and_fused_recurrences():
+def test_the_counter_counts_transforms_and_fused_recurrences():
     from fredholm.models import counter
 
     with counter() as found:
@@ -310,7 +310,7 @@ def test_the_counter_knows_transforms_and_fused_recurrences():
     assert found.get_total_flops() == 2 * 2 * 7 * 2 * (4 * 5 * 3 + 4 * 5 * 5)
 
 
-# --- a mask that hides nothing --------------------------------------------------------------------
+# --- batches without padding ----------------------------------------------------------------------
 
 SERIES = {"kind": "sequence", "channels": 2, "length": 12}
 WORDS = {"kind": "text", "vocabulary": 9, "max_length": 12}
@@ -324,10 +324,11 @@ def whole_batch(encoder):
 
 @pytest.mark.parametrize("encoder", [SERIES, WORDS], ids=["series", "words"])
 @pytest.mark.parametrize("operator", ["softmax", "luna", "itnet", "infsa", "linear_infsa"])
-def test_a_batch_without_padding_has_no_mask_and_the_same_answer(encoder, operator, monkeypatch):
+def test_a_batch_without_padding_has_no_mask_and_equal_outputs(encoder, operator, monkeypatch):
     body = {"operator": operator, "dim": 8, "heads": 2, "depth": 2}
     model = create_model("backbone_nano", encoder=encoder, body=body, head={"outputs": 3}).eval()
-    inputs, seen = whole_batch(encoder), []
+    inputs = whole_batch(encoder)
+    seen = []
     answer = type(model).answer
     monkeypatch.setattr(
         type(model),
@@ -351,7 +352,7 @@ def test_a_batch_without_padding_has_no_mask_and_the_same_answer(encoder, operat
 
 
 @pytest.mark.parametrize("tracer", ["export", "make_fx", "vmap"])
-def test_a_traced_model_keeps_the_mask_of_padding_to_come(tracer):
+def test_a_traced_model_keeps_its_mask_for_padded_inputs(tracer):
     body = {"operator": "softmax", "dim": 8}
     model = create_model("backbone_nano", encoder=SERIES, body=body, head={"outputs": 3}).eval()
     whole = whole_batch(SERIES)
@@ -366,7 +367,7 @@ def test_a_traced_model_keeps_the_mask_of_padding_to_come(tracer):
     assert_close(traced(padded), model(padded), dtype=torch.float32)
 
 
-def test_an_offset_is_added_in_float32_saved_and_of_the_outputs_number(tmp_path):
+def test_an_offset_is_added_in_float32_and_saved(tmp_path):
     head = {"outputs": 2, "pool": "every", "offset": [300.0, -1.0]}
     body = {"operator": "softmax", "dim": 8}
     torch.manual_seed(0)
@@ -407,14 +408,14 @@ print("same")
 
 @pytest.mark.slow
 @pytest.mark.compile
-def test_clouds_and_timed_sequences_are_exported_for_any_batch():
+def test_clouds_and_timed_sequences_export_for_any_batch():
     done = subprocess.run(
         [sys.executable, "-c", EXPORTED], capture_output=True, text=True, timeout=240
     )
     assert done.stdout.strip() == "same", done.stderr[-3000:]
 
 
-def test_an_operators_own_order_is_an_option_of_a_body():
+def test_operator_options_reach_the_kernel_of_a_body():
     text = {"kind": "text", "causal": True, "vocabulary": 11, "max_length": 40}
     body = {"operator": "linear_infsa", "operator_options": {"causal": "streaming"}}
     model = create_model(
@@ -423,7 +424,7 @@ def test_an_operators_own_order_is_an_option_of_a_body():
     assert type(model.body.blocks[0].operator.kernel).__name__ == "StreamingCentreKernel"
 
 
-def test_another_kind_takes_over_what_both_have_and_the_data_do_not_say():
+def test_changing_the_data_keeps_shared_options_of_the_encoder():
     base = create_model("itnet_nano").config
     text = base.replace(data={"kind": "text", "vocabulary": 9, "max_length": 5})
     assert (text.encoder.kind, text.encoder.frequencies, text.encoder.sigma) == ("text", 16, 3.0)

@@ -1,4 +1,4 @@
-"""Saving and loading: the same bits back, and no file that is wrong gets through."""
+"""Saving and loading: bitwise exact, and damaged or wrong files are refused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def folder(tmp_path):
     ],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_round_trip_is_bitwise(tmp_path, options, dtype):
+def test_saving_and_loading_is_bitwise_exact(tmp_path, options, dtype):
     model = create_model("itnet_nano", **parts(**{**NANO, **options})).to(dtype)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter)
@@ -46,7 +46,7 @@ def test_round_trip_is_bitwise(tmp_path, options, dtype):
     assert not twin.training
     assert twin.extra == {"note": {"accuracy": 0.5}}
     for name, tensor in model.state_dict().items():
-        kept = name.endswith("fourier.matrix")  # frequencies are not rounded
+        kept = name.endswith("fourier.matrix")  # frequencies stay float32
         assert tensor.dtype == (torch.promote_types(dtype, torch.float32) if kept else dtype)
         assert twin.state_dict()[name].dtype == tensor.dtype
         assert twin.state_dict()[name].equal(tensor), name
@@ -58,7 +58,7 @@ def test_round_trip_is_bitwise(tmp_path, options, dtype):
 
 
 def edited(folder, **changes):
-    """Change the configuration as its error says: without the checksum."""
+    """Change the configuration as its error message advises: without the checksum."""
     path = folder / "config.json"
     saved = json.loads(path.read_text())
     saved.pop("sha256", None)
@@ -70,7 +70,7 @@ def edited(folder, **changes):
     path.write_text(json.dumps(saved))
 
 
-def test_a_missing_folder_or_file(folder, tmp_path):
+def test_missing_folders_and_files_are_named(folder, tmp_path):
     with pytest.raises(
         CheckpointError, match=r"expected a folder with config.json, .*save_pretrained"
     ):
@@ -81,7 +81,7 @@ def test_a_missing_folder_or_file(folder, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1, 2]", "3", "null", '"family"', "{}"])
-def test_a_file_that_is_no_configuration(folder, text):
+def test_invalid_configuration_files_are_refused(folder, text):
     (folder / "config.json").write_text(text)
     with pytest.raises(
         CheckpointError, match=r"expected the configuration of a model with 'format' and 'config'"
@@ -111,7 +111,7 @@ def test_a_file_that_is_no_configuration(folder, text):
         ({"config": [1]}, "expected a model that can be built here"),
     ],
 )
-def test_configurations_that_are_wrong(folder, changes, message):
+def test_wrong_configurations_are_refused(folder, changes, message):
     config = json.loads((folder / "config.json").read_text())["config"]
     for part in changes.keys() & {"body", "tail"}:
         changed = config.get(part, {}) | changes[part]
@@ -122,7 +122,7 @@ def test_configurations_that_are_wrong(folder, changes, message):
 
 
 def test_a_model_of_the_first_format_is_refused_by_name(folder):
-    """It named a family and no format."""
+    """It had a family instead of a format."""
     (folder / "config.json").write_text(json.dumps({"family": "itnet", "config": {"dim": 8}}))
     with pytest.raises(CheckpointError, match="expected format 2, got format 1; read"):
         from_pretrained(folder)
@@ -134,14 +134,14 @@ def test_a_newer_format_is_named_even_where_its_keys_are_unknown(folder):
         from_pretrained(folder)
 
 
-def test_weights_of_another_shape(folder):
+def test_weights_of_another_shape_are_refused(folder):
     saved = json.loads((folder / "config.json").read_text())
     edited(folder, config=saved["config"] | {"head": {"kind": "linear", "outputs": 7}})
     with pytest.raises(CheckpointError, match=r"head.weight \(10, 8\) for \(7, 8\)"):
         from_pretrained(folder)
 
 
-def test_missing_and_unknown_weights(folder):
+def test_missing_and_unknown_weights_are_refused(folder):
     tensors = load_file(folder / "model.safetensors")
     tensors["stray"] = tensors.pop("head.bias")
     save_file(tensors, folder / "model.safetensors")
@@ -152,7 +152,7 @@ def test_missing_and_unknown_weights(folder):
 
 
 @pytest.mark.parametrize("kept", [0, 4, 100, -1])
-def test_truncated_weights(folder, kept):
+def test_truncated_weights_are_refused(folder, kept):
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:kept])
     with pytest.raises(CheckpointError, match=r"model.safetensors is corrupt or truncated"):
@@ -178,7 +178,7 @@ def test_a_flipped_bit_is_refused(folder):
     assert from_pretrained(folder).extra == {"classes": ["a", "b"]}
 
 
-def test_models_saved_without_checksums_are_read(folder):
+def test_models_without_checksums_load(folder):
     tensors = load_file(folder / "model.safetensors")
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     edited(folder)
@@ -187,7 +187,7 @@ def test_models_saved_without_checksums_are_read(folder):
 
 
 class Trap:
-    """Unpickling this writes a file."""
+    """An object whose unpickling writes a file."""
 
     def __init__(self, path):
         self.path = path
@@ -197,7 +197,7 @@ class Trap:
 
 
 @pytest.mark.parametrize("save", [lambda x, path: path.write_bytes(pickle.dumps(x)), torch.save])
-def test_no_pickle_is_run(folder, tmp_path, save):
+def test_no_pickle_is_executed(folder, tmp_path, save):
     sprung = tmp_path / "sprung"
     save(Trap(sprung), folder / "model.safetensors")
     with pytest.raises(CheckpointError, match="corrupt"):
@@ -207,14 +207,14 @@ def test_no_pickle_is_run(folder, tmp_path, save):
     assert sprung.exists(), "the trap works where it is unpickled"
 
 
-def test_what_json_cannot_hold_leaves_the_folder_as_it_was(folder):
+def test_a_failed_save_leaves_the_folder_unchanged(folder):
     before = {p.name: p.read_bytes() for p in folder.iterdir()}
     with pytest.raises(TypeError, match="JSON"):
         save_pretrained(create_model("itnet_nano", **parts(**NANO)), folder, tensor=torch.zeros(1))
     assert {p.name: p.read_bytes() for p in folder.iterdir()} == before
 
 
-def test_a_folder_of_another_class(folder):
+def test_a_folder_of_another_class_is_refused(folder):
     class Other(Model):
         pass
 
@@ -222,7 +222,7 @@ def test_a_folder_of_another_class(folder):
         Other.from_pretrained(folder)
 
 
-def test_what_a_model_was_saved_with_is_saved_again(tmp_path):
+def test_metadata_survives_loading_and_saving(tmp_path):
     model = create_model("itnet_nano", body={"depth": 1})
     save_pretrained(model, tmp_path / "a", classes=["x", "y"], mean=[0.5])
     from_pretrained(tmp_path / "a").save_pretrained(tmp_path / "b", mean=[0.1])

@@ -17,7 +17,8 @@ from ..tolerances import assert_close
 
 
 def test_stochastic_depth_keeps_the_mean_and_drops_whole_samples():
-    layer, branch = StochasticDepth(0.3), torch.ones(20_000, 2, 3)
+    layer = StochasticDepth(0.3)
+    branch = torch.ones(20_000, 2, 3)
     out = layer(branch)
     per_sample = out.flatten(1)
     assert (per_sample == per_sample[:, :1]).all()
@@ -33,25 +34,26 @@ def test_stochastic_depth_is_the_identity_in_evaluation_and_at_rate_zero():
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1.0, 1.5])
-def test_drop_rates_are_checked(rate):
+def test_wrong_drop_rates_are_refused(rate):
     with pytest.raises(OptionError, match=rf"\[0, 1\), got {rate}"):
         StochasticDepth(rate)
 
 
 @pytest.mark.parametrize("rates", [[0.0], [0.0, 0.1, 0.2]])
-def test_a_body_has_a_drop_rate_for_each_operator(rates):
+def test_a_body_needs_one_drop_rate_per_operator(rates):
     operators = [create_operator("softmax", 4) for _ in range(2)]
     with pytest.raises(OptionError, match=rf"drop_path: .* {len(rates)} rates"):
         ResidualBody(operators, 4, ratio=0.0, drop_path=rates)
 
 
 @pytest.mark.parametrize("ratio", [4.0, 0.0])
-def test_block_formula(ratio):
+def test_a_block_equals_its_formula(ratio):
     operator = create_operator("itnet", 8, 2, width=4)
     block = ResidualBlock(operator, 8, ratio=ratio, dropout=0.5, drop_path=0.5).eval()
     for norm in (block.norm1, block.norm2) if ratio else (block.norm1,):
         nn.init.normal_(norm.weight)
-    u, domain = torch.randn(2, 5, 8), Domain.line(5)
+    u = torch.randn(2, 5, 8)
+    domain = Domain.line(5)
     v = u + operator(block.norm1(u), domain)
     if ratio:
         inner = torch.nn.functional.gelu(block.feed_forward.expand(block.norm2(v)))
@@ -61,7 +63,7 @@ def test_block_formula(ratio):
     assert (block.feed_forward is None) == (ratio == 0.0)
 
 
-def test_dropping_every_path_leaves_the_input():
+def test_dropping_every_path_gives_the_input():
     block = ResidualBlock(create_operator("softmax", 8, 2), 8, drop_path=0.5)
     block.drop_path.rate = 1 - 1e-9
     u = torch.randn(2, 5, 8)
@@ -91,7 +93,7 @@ def test_feed_forward_starts_xavier_uniform_with_zero_biases():
         assert layer.bias.abs().sum() == 0
 
 
-def test_a_chunked_network_is_the_network():
+def test_a_chunked_network_equals_the_network():
     whole, part = FeedForward(6, ratio=3), FeedForward(6, ratio=3, chunk=4)
     part.load_state_dict(whole.state_dict())
     u = torch.randn(2, 10, 6, requires_grad=True)

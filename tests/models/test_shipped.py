@@ -1,4 +1,4 @@
-"""Weights that come with the package: which there are, and models made with them."""
+"""Weights of the package: the list, their cards, and models built with them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NAMES = list_pretrained()
 EACH, TOGETHER = 1_000_000, 4_000_000
 
 
-def test_the_digits_are_there():
+def test_weights_for_digits_are_listed():
     assert "digits" in NAMES
     assert "digits" in list_pretrained("itnet_nano")
     assert list_pretrained("itnet_s") == []
@@ -37,7 +37,7 @@ def test_weights_are_small():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_model_is_that_of_the_saved_run(name):
+def test_a_shipped_model_equals_the_saved_run(name):
     card = pretrained_card(name)
     model = create_model(card["preset"], pretrained=name)
     saved = from_pretrained(SHIPPED / name / "model")
@@ -58,7 +58,7 @@ def test_a_real_digit_is_recognised():
     assert (answers == torch.tensor(digits.target[:100])).float().mean() > 0.95
 
 
-def test_another_head_starts_afresh_on_the_same_features():
+def test_another_head_is_initialised_on_the_same_features():
     whole = create_model("itnet_nano", pretrained="digits")
     other = create_model("itnet_nano", pretrained="digits", head={"outputs": 3})
     pictures = torch.rand(2, 1, 8, 8)
@@ -78,6 +78,6 @@ def test_unknown_weights_are_refused_by_name():
         create_model("itnet_s", pretrained="digits")
 
 
-def test_parts_that_the_weights_do_not_fit_are_refused():
+def test_parts_that_mismatch_the_weights_are_refused():
     with pytest.raises(CheckpointError, match="expected the weights of its configuration"):
         create_model("itnet_nano", pretrained="digits", body={"dim": 64})

@@ -1,4 +1,4 @@
-"""Sums of operators: exact, by name in recipes, saved and read again, refused by name."""
+"""Sums of operators: values, recipes, saving, refusals."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ def moved(operator: torch.nn.Module) -> torch.nn.Module:
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_a_sum_is_the_sum_of_its_parts_in_values_gradients_and_steps(causal):
+def test_a_sum_equals_its_parts_in_values_gradients_and_steps(causal):
     torch.manual_seed(0)
     operator = moved(OperatorSum(8, 2, parts=["itnet", *PARTS], causal=causal))
     u = torch.randn(2, 6, 8, dtype=torch.float64, requires_grad=True)
     line = Domain.line(6, causal=causal, measure="counting", dtype=torch.float64)
-    added, alone = operator(u, line), sum(part(u, line) for part in operator.parts)
+    added = operator(u, line)
+    alone = sum(part(u, line) for part in operator.parts)
     assert_close(added, alone)
     inputs = [u, *operator.parameters()]
     for g, h in zip(*(torch.autograd.grad(y.square().sum(), inputs) for y in (added, alone))):
@@ -53,21 +54,25 @@ def test_a_sum_is_the_sum_of_its_parts_in_values_gradients_and_steps(causal):
 
 def test_parts_keep_their_strategies_unless_the_sum_has_one():
     parts = [{"name": "luna", "strategy": "exact"}, "linear_attention"]
-    operator, line = create_operator("sum", 8, 2, parts=parts), Domain.line(5)
+    operator = create_operator("sum", 8, 2, parts=parts)
+    line = Domain.line(5)
     assert operator.plan(line).path == "weights by query block + two sums"
     operator.strategy = "exact"
     assert operator.plan(line).path == "weights by query block + weights by query block"
 
 
-def test_parts_follow_their_data_as_they_do_alone():
-    """A running cap in training, also of a sum within a sum; not of a part out of training."""
+def test_parts_update_their_statistics_as_alone():
+    """A running cap updates in training, also within nested sums, but not for parts in evaluation
+    mode.
+    """
     torch.manual_seed(0)
     capped = {"name": "luna", "cap": "running"}
     inner = {"name": "sum", "parts": [capped, "linear_attention"]}
     operator = create_operator("sum", 8, 2, parts=["softmax", capped, inner]).train()
     alone = copy.deepcopy([operator.parts[1], operator.parts[2].parts[0]])
     valid = torch.tensor([[True] * 16, [True] * 9 + [False] * 7])
-    u, line = 100 * torch.randn(2, 16, 8), Domain.line(16, valid=valid)
+    u = 100 * torch.randn(2, 16, 8)
+    line = Domain.line(16, valid=valid)
     size = "kernel.feature_map.mean_square"
     for _ in range(2):
         operator(u, line)
@@ -82,10 +87,11 @@ def test_parts_follow_their_data_as_they_do_alone():
     assert torch.equal(operator.parts[1].get_buffer(size), before)
 
 
-def test_a_depthwise_convolution_is_torchs():
+def test_a_depthwise_convolution_equals_torchs():
     torch.manual_seed(0)
     operator = make_baseline("convolution", 6, 2, position_dim=2, causal=False, depthwise=True)
-    u, grid = torch.randn(2, 12, 6), Domain.grid(3, 4, measure="counting")
+    u = torch.randn(2, 12, 6)
+    grid = Domain.grid(3, 4, measure="counting")
     kernel = operator.kernel
     image = u.mT.unflatten(-1, (3, 4))
     expected = torch.conv2d(image, kernel.weight, kernel.bias, padding=1, groups=6)
@@ -93,7 +99,7 @@ def test_a_depthwise_convolution_is_torchs():
     assert_close(operator(u, grid), expected.flatten(2).mT)
 
 
-def test_what_cannot_be_added_is_refused_by_name():
+def test_unsupported_sums_are_refused():
     with pytest.raises(OptionError, match="order of its own"):
         OperatorSum(8, parts=["softmax", "gru"])
     with pytest.raises(OptionError, match="at least one operator, got none"):
@@ -107,7 +113,7 @@ def test_what_cannot_be_added_is_refused_by_name():
         OperatorSum(8, 2, parts=PARTS)(torch.zeros(1, 4, 8), masked)
 
 
-def test_a_recipe_names_a_sum_and_its_model_is_read_again(tmp_path):
+def test_a_model_of_a_recipes_sum_can_be_saved(tmp_path):
     text = "operator={sum: [luna, {name: convolution, depthwise: true}]}"
     recipe = load_recipe("digits", ["model=backbone_nano", text])
     assert recipe.operator.name == "sum"
@@ -130,7 +136,7 @@ def test_parts_of_a_sum_may_differ_from_block_to_block(name):
     assert [part.kernel.windows[0].dilation for part in parts] == [1, 4, 1]
 
 
-def test_residual_blocks_count_points_for_a_sum_that_does_and_scale_all_its_outputs():
+def test_residual_blocks_scale_all_projections_of_a_sum():
     torch.manual_seed(0)
     options = {"operator": "sum", "operator_options": {"parts": ["softmax", *PARTS]}}
     model = create_model("itnet_nano", body=options, head={"outputs": 3})
@@ -144,7 +150,7 @@ def test_residual_blocks_count_points_for_a_sum_that_does_and_scale_all_its_outp
     assert seen.shape[-1] == 32
 
 
-def test_a_projection_of_ones_own_is_that_of_the_operator():
+def test_a_replaced_projection_is_used():
     class Doubled(torch.nn.Linear):
         def forward(self, x):
             return 2 * super().forward(x)
@@ -163,17 +169,18 @@ def test_a_projection_of_ones_own_is_that_of_the_operator():
         total.dense(u, Domain.line(5))
 
 
-def test_a_sum_follows_what_its_layers_replace():
+def test_a_sum_follows_replaced_parameters():
     conv = torch.nn.Conv1d(4, 4, 3, padding=1)
     part = as_operator(conv)
     total = IntegralOperator(4, kernel=SumKernel([part]), residual=False, projection=False)
-    u, line = torch.randn(1, 5, 4), Domain.line(5, measure="counting")
+    u = torch.randn(1, 5, 4)
+    line = Domain.line(5, measure="counting")
     conv.weight = torch.nn.Parameter(torch.zeros_like(conv.weight))
     assert_close(total(u, line), part(u, line))
     assert_close(total(u, line), conv.bias.expand(1, 5, 4))
 
 
-def test_the_domain_that_is_looked_at_is_that_of_the_call():
+def test_inspection_uses_the_domain_of_the_call():
     summed = OperatorSum(8, 2, parts=["softmax", {"name": "convolution"}])
     local = create_operator("linear_attention", 8, window=3)
     u = torch.randn(1, 5, 8)

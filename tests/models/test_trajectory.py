@@ -1,4 +1,4 @@
-"""What the steps of a continuous model do, against the evolution walked by hand."""
+"""Trajectories of continuous models against single steps of the evolution."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .test_continuous import TEXT, text_model
 
 
 @pytest.mark.parametrize("steps", [None, 6])
-def test_against_single_steps(steps):
+def test_a_trajectory_equals_single_steps(steps):
     model = text_model(dropout=0.3).train()
     found = trajectory(model, TEXT, steps)
     assert model.training
@@ -45,7 +45,7 @@ def test_a_hard_projection_ends_on_its_set():
     assert max(trajectory(text_model(norm="pre"), TEXT)["distance"]) > 1e-2
 
 
-def test_padding_changes_nothing_but_the_noise():
+def test_padding_changes_only_the_noise():
     model = text_model()
     padded = torch.nn.functional.pad(TEXT, (0, 2))
     for key in ("time", "energy", "distance"):

@@ -1,4 +1,4 @@
-"""A picture and a text in streams of their own, by either fusion."""
+"""A picture and a text in separate streams, with either fusion."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def make(pool: str = "mean", operator: str = "itnet", **body) -> Model:
 
 
 @pytest.mark.parametrize("fusion", ["cross", "concatenation"])
-def test_a_layer_is_its_formula(fusion):
-    """Against the operators' dense forms on each side's own domain, put together by hand."""
+def test_a_layer_equals_its_formula(fusion):
+    """The reference combines the operators' dense forms on the domain of each stream."""
     torch.manual_seed(0)
     body = TwoStreamsBody(
         lambda block: create_operator("itnet", 8, 2, width=4, position_dim=2),
@@ -89,7 +89,7 @@ def test_a_layer_is_its_formula(fusion):
     assert domain is whole
 
 
-def test_a_cross_block_reads_the_other_and_its_gradients_are_right():
+def test_gradients_of_a_cross_block_pass_gradcheck():
     torch.manual_seed(0)
     block = CrossBlock(create_operator("softmax", 4, 2), 4, ratio=2.0).double()
     here, there = Domain.line(3), Domain.line(2)
@@ -99,7 +99,7 @@ def test_a_cross_block_reads_the_other_and_its_gradients_are_right():
     )
 
 
-def test_concatenation_keeps_the_streams_apart_until_the_read_out():
+def test_concatenation_mixes_the_streams_only_in_the_read_out():
     model = make(fusion="concatenation")
     features, domain = model.features(pair())
     other, _ = model.features(pair(tokens=torch.tensor([[1, 1, 0], [2, 2, 2]])))
@@ -107,7 +107,7 @@ def test_concatenation_keeps_the_streams_apart_until_the_read_out():
     assert (other[:, 4:] - features[:, 4:]).abs().max() > 1e-3
     dark, _ = model.features(pair(image=torch.zeros(2, 1, 8, 8)))
     assert dark[:, 4:].equal(features[:, 4:])
-    # The balanced mean of both is half the sum of their means: a layer of the two side by side.
+    # The balanced mean of both is half the sum of their means.
     valid = TOKENS != 0
     p = features[:, :4].mean(1)
     t = (features[:, 4:] * valid[..., None]).sum(1) / valid.sum(1, keepdim=True)
@@ -120,8 +120,8 @@ def test_concatenation_keeps_the_streams_apart_until_the_read_out():
 @pytest.mark.parametrize("pool", ["cls", "mean"])
 @pytest.mark.parametrize("operator", ["itnet", "softmax", "luna"])
 @pytest.mark.parametrize("joint", [True, False])
-def test_a_model_of_both_reads_both_and_no_padding(joint, operator, pool):
-    """One stream of a joint domain, and two that read one another."""
+def test_outputs_depend_on_both_modalities_and_not_on_padding(joint, operator, pool):
+    """One stream on a joint domain, and two streams with cross attention."""
     body: dict = {"kind": "residual"} if joint else {"fusion": "cross"}
     model = make(pool, operator, **body)
     logits = model(pair())
@@ -135,7 +135,7 @@ def test_a_model_of_both_reads_both_and_no_padding(joint, operator, pool):
     assert (model(pair(image=dark))[1] - logits[1]).abs().max() > 1e-4
 
 
-def test_the_streams_have_weights_of_their_own():
+def test_the_streams_share_no_weights():
     joint = create_model("itnet_nano", encoder=ENCODER, body={**BODY, "kind": "residual"}).body
     sizes = [
         sum(p.numel() for p in body.parameters())
@@ -147,7 +147,7 @@ def test_the_streams_have_weights_of_their_own():
     assert len({id(p) for p in body.parameters()}) == len(list(body.parameters()))
 
 
-def test_what_it_refuses():
+def test_unsupported_options_and_inputs_are_refused():
     with pytest.raises(OptionError, match=r"would read the picture only; choose head\.pool=mean"):
         make("cls", fusion="concatenation")
     with pytest.raises(OptionError, match="did you mean 'cross'"):
@@ -162,7 +162,7 @@ def test_what_it_refuses():
 
 
 @pytest.mark.parametrize("fusion", ["cross", "concatenation"])
-def test_it_is_saved_trained_in_bfloat16_and_traced(fusion, tmp_path):
+def test_a_model_can_be_saved_trained_in_bfloat16_and_traced(fusion, tmp_path):
     model = make(fusion=fusion)
     again = from_pretrained(save_pretrained(model, tmp_path / "model")).eval()
     assert again(pair()).equal(model(pair()))
@@ -178,7 +178,7 @@ def test_it_is_saved_trained_in_bfloat16_and_traced(fusion, tmp_path):
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.body.parameters())
 
 
-def test_blocks_have_options_of_their_own_and_dropped_paths():
+def test_blocks_accept_separate_options_and_drop_rates():
     model = make(fusion="cross", operator_options={"width": {"blocks": [4, 6]}}, drop_path=0.4)
     stream = model.body.text
     assert [block.operator.kernel.width for block in stream.own] == [4, 6]

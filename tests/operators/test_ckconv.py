@@ -1,4 +1,4 @@
-"""CKConv: scale at initialisation, lengths, rates, timestamps, bad input, memory."""
+"""CKConv: scale at initialisation, lengths, rates, timestamps, wrong input, memory."""
 
 from __future__ import annotations
 
@@ -52,8 +52,9 @@ def test_white_noise_keeps_its_variance(activation):
     )
 
 
-def test_lengths_may_follow_one_another():
-    operator, u = layer(), torch.randn(2, 16, 2, **DOUBLE)
+def test_calls_of_different_lengths_are_independent():
+    operator = layer()
+    u = torch.randn(2, 16, 2, **DOUBLE)
     whole = operator(u)
     for n in (5, 16, 1, 9):
         assert_close(operator(u[:, :n]), whole[:, :n], f"prefix of {n}")
@@ -61,8 +62,9 @@ def test_lengths_may_follow_one_another():
     assert_close(copy.deepcopy(operator)(u), whole, "a copy after a call")
 
 
-def test_one_sample():
-    operator, u = layer(), torch.randn(2, 1, 2, **DOUBLE)
+def test_one_sample_equals_its_formula():
+    operator = layer()
+    u = torch.randn(2, 1, 2, **DOUBLE)
     weight, bias = operator.kernel.readout()
     h = operator.kernel.lag_features(torch.zeros(1, 1, **DOUBLE))[0]
     assert_close(operator(u)[:, 0], u[:, 0] @ (weight[0] @ h + bias[0]).mT + operator.kernel.bias)
@@ -75,7 +77,8 @@ def test_the_scale_of_positions_is_saved():
     assert "kernel.extent" in operator.state_dict()
     other = layer()
     other.load_state_dict(operator.state_dict(), strict=True)
-    domain, u = line(16), torch.randn(1, 16, 2, **DOUBLE)
+    domain = line(16)
+    u = torch.randn(1, 16, 2, **DOUBLE)
     assert_close(other(u, domain), operator(u, domain))
     with pytest.raises(RuntimeError, match=r"kernel\.extent"):
         other.load_state_dict(
@@ -83,8 +86,9 @@ def test_the_scale_of_positions_is_saved():
         )
 
 
-def test_longer_than_built_for_is_said_once():
-    operator, u = layer(length=8), torch.randn(1, 12, 2, **DOUBLE)
+def test_signals_longer_than_the_kernels_length_warn_once():
+    operator = layer(length=8)
+    u = torch.randn(1, 12, 2, **DOUBLE)
     with pytest.warns(
         UserWarning, match=r"displacements of 1\.375 are longer than the 1 the kernel was built for"
     ):
@@ -93,15 +97,16 @@ def test_longer_than_built_for_is_said_once():
         warnings.simplefilter("error")
         operator(u)
         layer(length=8)(u[:, :8])
-        layer(length=8)(u, line(12, 12)), "a finer rate is not a longer signal"
+        # A finer rate is not a longer signal.
+        layer(length=8)(u, line(12, 12))
     with pytest.warns(UserWarning, match="longer than"):
         layer(length=8)(u, Domain.timestamps(torch.arange(12, **DOUBLE) / 8, step=1 / 8))
 
 
 @pytest.mark.parametrize("ratio", [2.0, 0.5, 2 / 3, 1.3])
 def test_other_rates_converge_to_the_same_integral(ratio):
-    """A smooth signal that begins at zero, sampled `ratio` times as often: the difference is that
-    of a Riemann sum.
+    """Sample a smooth signal that begins at zero `ratio` times as often: the error is that of a
+    Riemann sum.
     """
     operator = layer(omega=2.0, length=64)
 
@@ -120,7 +125,8 @@ def test_other_rates_converge_to_the_same_integral(ratio):
 
 def test_a_coarser_sequence_is_not_stretched():
     """seq[::8] of length 182 ends at 177, not at 182."""
-    operator, t = layer(length=182, omega=3.0), torch.arange(182, **DOUBLE)
+    operator = layer(length=182, omega=3.0)
+    t = torch.arange(182, **DOUBLE)
     coarse = t[::8]
     assert int(coarse[-1]) == 176
     regular = Domain.line(len(coarse), length=182 / 8, causal=True, measure="counting", **DOUBLE)
@@ -131,8 +137,9 @@ def test_a_coarser_sequence_is_not_stretched():
     assert_close(operator(u, regular.with_masses(masses)), operator(u, stamped))
 
 
-def test_timestamps_in_ragged_batches():
-    operator, u = layer(), torch.randn(2, 7, 2, **DOUBLE)
+def test_timestamps_in_ragged_batches_equal_the_definition():
+    operator = layer()
+    u = torch.randn(2, 7, 2, **DOUBLE)
     times = torch.rand(2, 7, **DOUBLE).cumsum(1) / 16
     valid = torch.ones(2, 7, dtype=torch.bool)
     valid[0, 4:] = False
@@ -153,13 +160,14 @@ def test_unsorted_or_repeated_timestamps_are_refused():
         Domain.timestamps(torch.tensor([0.0, 1.0, 1.0])).validate()
 
 
-def test_positions_finer_than_the_signal():
-    operator, u = layer().float(), torch.randn(1, 6, 2)
+def test_float64_positions_beside_float32_features_agree():
+    operator = layer().float()
+    u = torch.randn(1, 6, 2)
     for domain in (line(6), Domain.timestamps(torch.arange(6, **DOUBLE) / 16, step=1 / 16)):
         assert_close(operator(u, domain).float(), operator(u))
 
 
-def test_rates_and_lengths_that_mean_nothing():
+def test_invalid_rates_and_lengths_are_refused():
     for length in (0.0, -1.0):
         with pytest.raises(DomainError, match="expected a positive length"):
             Domain.line(4, length=length)
@@ -175,8 +183,8 @@ def test_rates_and_lengths_that_mean_nothing():
 @pytest.mark.parametrize(
     "make", [layer, lambda origin: ITNetOperator(2, width=4, frequencies=2).double()]
 )
-def test_padding_on_a_shared_grid(causal, make):
-    """Positions of a grid stay the grid's where elements of the batch are padded."""
+def test_padding_on_a_shared_grid_equals_the_definition(causal, make):
+    """Positions stay those of the grid where samples of the batch are padded."""
     operator = make(origin="start" if causal else "centre")
     domain = Domain.line(6, length=16, causal=causal, measure="counting", **DOUBLE)
     valid = torch.tensor([[True] * 4 + [False] * 2, [True] * 6, [False] * 6])
@@ -193,7 +201,8 @@ def test_a_linear_recurrence_is_a_convolution_with_powers():
     from fredholm.convert import as_operator
 
     torch.manual_seed(0)
-    w, u_matrix = 0.4 * torch.randn(3, 3, **DOUBLE), torch.randn(3, 2, **DOUBLE)
+    w = 0.4 * torch.randn(3, 3, **DOUBLE)
+    u_matrix = torch.randn(3, 2, **DOUBLE)
     x = torch.rand(2, 6, 2, **DOUBLE)
     kernel = StateSpaceKernel(w, u_matrix)
     operator = IntegralOperator(
@@ -215,7 +224,7 @@ def test_a_linear_recurrence_is_a_convolution_with_powers():
         )
 
 
-def test_the_direct_form_keeps_no_pairs_for_the_backward():
+def test_the_direct_form_saves_no_pairs_for_the_backward():
     operator = CKConv(2, width=8)
     saved = []
 
@@ -236,7 +245,8 @@ def test_the_direct_form_keeps_no_pairs_for_the_backward():
 
 
 def steps(operator: CKConv, u: torch.Tensor, domain: Domain) -> torch.Tensor:
-    state, outs = operator.init_state(len(u), domain), []
+    state = operator.init_state(len(u), domain)
+    outs = []
     for t in range(u.shape[1]):
         y, state = operator.step(u[:, t], state)
         outs.append(y)
@@ -246,7 +256,8 @@ def steps(operator: CKConv, u: torch.Tensor, domain: Domain) -> torch.Tensor:
 
 @pytest.mark.parametrize("horizon", [1, 3, 20])
 def test_a_horizon_ends_the_kernel(horizon):
-    operator, u = layer(horizon=horizon), torch.randn(2, 12, 2, **DOUBLE)
+    operator = layer(horizon=horizon)
+    u = torch.randn(2, 12, 2, **DOUBLE)
     whole = layer()
     whole.load_state_dict(operator.state_dict(), strict=True)
     out = operator(u)
@@ -258,8 +269,9 @@ def test_a_horizon_ends_the_kernel(horizon):
     assert_close(steps(operator, u, line(12)), out)
 
 
-def test_steps_through_padding_timestamps_and_renormalised_masses():
-    operator, u = layer(horizon=4), torch.randn(2, 9, 2, **DOUBLE)
+def test_steps_with_padding_timestamps_and_masses_equal_the_forward():
+    operator = layer(horizon=4)
+    u = torch.randn(2, 9, 2, **DOUBLE)
     valid = torch.ones(2, 9, dtype=torch.bool)
     valid[1, [2, 3, 8]] = False
     times = torch.cat([torch.zeros(2, 1), (1 + torch.rand(2, 8)).cumsum(1)], 1).double() / 16
@@ -271,9 +283,9 @@ def test_steps_through_padding_timestamps_and_renormalised_masses():
         assert_close(steps(operator, u, domain), operator(u, domain))
 
 
-def test_steps_of_a_horizon_read_times_in_their_own_precision():
-    """float32 features, seconds since 1970 in float64; slots of the memory without a point are no
-    points at time 0.
+def test_steps_of_a_horizon_keep_float64_times():
+    """float32 features and seconds since 1970 in float64; empty slots of the memory are not points
+    at time 0.
     """
     torch.manual_seed(0)
     u = torch.randn(2, 12, 3)
@@ -287,10 +299,11 @@ def test_steps_of_a_horizon_read_times_in_their_own_precision():
         assert_close(found, operator(u, domain))
 
 
-def test_steps_of_a_horizon_sum_half_precision_in_single():
+def test_steps_of_a_horizon_accumulate_float16_in_float32():
     torch.manual_seed(0)
     operator, u = CKConv(3, length=300, horizon=300).half(), (400 + torch.randn(1, 300, 3)).half()
-    domain, expected = line(300, 300), copy.deepcopy(operator).float()(u.float(), line(300, 300))
+    domain = line(300, 300)
+    expected = copy.deepcopy(operator).float()(u.float(), line(300, 300))
     assert_close(steps(operator, u, domain).float(), expected, dtype=torch.float16)
 
 
@@ -300,8 +313,9 @@ def test_a_network_of_one_unit_is_finite(activation):
     assert operator(torch.randn(1, 20, 2)).isfinite().all()
 
 
-def test_more_points_than_memory_within_the_horizon():
-    u, fine = torch.randn(1, 12, 2, **DOUBLE), line(12, 32)
+def test_more_points_than_memory_within_the_horizon_are_refused():
+    u = torch.randn(1, 12, 2, **DOUBLE)
+    fine = line(12, 32)
     with pytest.raises(
         DomainError, match="at most 4 points within the horizon of 4 training steps"
     ):
@@ -315,7 +329,8 @@ def test_more_points_than_memory_within_the_horizon():
 
 def test_blur_is_a_gaussian_over_the_samples():
     operator = layer(length=16, omega=8.0)
-    kernel, lags = operator.kernel, torch.arange(12, **DOUBLE)[:, None] / 32
+    kernel = operator.kernel
+    lags = torch.arange(12, **DOUBLE)[:, None] / 32
     plain = kernel.lag_features
     kernel.blur = 0.5
     weights = torch.exp(-2.0 * torch.arange(-2, 3, **DOUBLE).square())
@@ -330,19 +345,20 @@ def test_blur_is_a_gaussian_over_the_samples():
 
 
 @pytest.mark.parametrize(("points", "windows"), [(12, True), (12, False), (256, True)])
-def test_a_blur_may_be_changed_while_a_model_only_answers(points, windows, monkeypatch):
+def test_the_blur_may_change_under_inference(points, windows, monkeypatch):
     monkeypatch.setattr(fft, "WINDOWS", fft.WINDOWS if windows else 0)
     operator = layer(2, 2, heads=2, extent=points / 16)
-    u, domain = torch.randn(2, points, operator.dim, **DOUBLE), line(points)
+    u = torch.randn(2, points, operator.dim, **DOUBLE)
+    domain = line(points)
     with inference(operator), torch.no_grad():
         for blur in (None, 0.5, 0.25, None):
             operator.kernel.blur = blur
             assert_close(operator(u, domain), operator.dense(u, domain), f"blur {blur}")
 
 
-def test_blur_takes_out_what_is_finer_than_the_training_grid():
-    """A kernel that alternates between samples of the finer grid is not seen by training, and not
-    by the blurred kernel.
+def test_blur_removes_frequencies_above_the_training_grid():
+    """A component that alternates between samples of the finer grid vanishes on the training grid;
+    the blurred kernel suppresses it.
     """
     operator = layer(dim=1, out_dim=1, length=32)
     kernel = operator.kernel
@@ -353,8 +369,9 @@ def test_blur_takes_out_what_is_finer_than_the_training_grid():
     assert float(kernel.lag_features(fine).abs().max()) < 0.6
 
 
-def test_separable():
-    operator, u = layer(dim=4, out_dim=6, separable=True), torch.randn(2, 9, 4, **DOUBLE)
+def test_a_separable_convolution_equals_the_definition():
+    operator = layer(dim=4, out_dim=6, separable=True)
+    u = torch.randn(2, 9, 4, **DOUBLE)
     assert operator.heads == 4
     assert operator.kernel.readout_layer.direction.shape == (4, 8)
     assert_close(operator(u), operator.dense(u))
@@ -367,7 +384,7 @@ def test_separable():
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("heads", [2, 4])
-def test_windows_side_by_side_are_the_convolution(heads, causal, monkeypatch):
+def test_the_form_by_windows_equals_the_convolution(heads, causal, monkeypatch):
     operator = layer(8, 12, heads=heads, origin="start" if causal else "centre")
     domain = line(11).replace(causal=causal)
     u = torch.randn(3, 11, 8, **DOUBLE)
@@ -397,7 +414,8 @@ def test_windows_side_by_side_are_the_convolution(heads, causal, monkeypatch):
 def test_half_precision_keeps_the_frequencies(make):
     """A whole operator in bfloat16 differs from float32 by bfloat16's own rounding."""
     torch.manual_seed(0)
-    operator, u = make(), torch.randn(2, 64, 8)
+    operator = make()
+    u = torch.randn(2, 64, 8)
     expected = operator(u)
     found = copy.deepcopy(operator).to(torch.bfloat16)(u.bfloat16())
     assert found.dtype == torch.bfloat16
@@ -409,7 +427,7 @@ def test_half_precision_keeps_the_frequencies(make):
 
 @pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
 def test_half_precision_keeps_the_extent(half):
-    """The scale of displacements: with it lags and the horizon are those of float32."""
+    """The extent scales displacements; in float32, lags and the horizon stay exact."""
     torch.manual_seed(0)
     whole = CKConv(4, length=512, extent=1.3, horizon=500, omega=5.0)
     low = copy.deepcopy(whole).to(half)
@@ -422,16 +440,19 @@ def test_half_precision_keeps_the_extent(half):
     assert low.to(half).kernel.extent.dtype == torch.float32
     assert CKConv(4).to("meta").to_empty(device="cpu").kernel.extent.device.type == "cpu"
     u = torch.randn(2, 512, 4)
-    expected, found = whole(u), copy.deepcopy(whole).to(half)(u.to(half))
+    expected = whole(u)
+    found = copy.deepcopy(whole).to(half)(u.to(half))
     assert found.dtype == half
     assert_close(found.float(), expected, dtype=half)
 
 
-def test_sums_of_steps_may_be_beyond_float16():
+def test_sums_of_steps_beyond_float16_are_accurate():
     torch.manual_seed(0)
-    single, u = CKConv(4, length=40, width=4), 3000 + torch.randn(1, 40, 4)
+    single = CKConv(4, length=40, width=4)
+    u = 3000 + torch.randn(1, 40, 4)
     line = Domain.line(40, length=40, causal=True, measure="counting")
-    low, double = copy.deepcopy(single).half(), copy.deepcopy(single).half().double()
+    low = copy.deepcopy(single).half()
+    double = copy.deepcopy(single).half().double()
     expected = double(u.half().double(), line.to(torch.float64))[:, -1]
 
     def last(operator: CKConv, u: torch.Tensor) -> torch.Tensor:
@@ -447,15 +468,17 @@ def test_sums_of_steps_may_be_beyond_float16():
 def test_large_masses_in_causal_order_keep_half_precision_finite(strategy):
     """The queries' scale divides them again, after the sum."""
     torch.manual_seed(0)
-    single, u = CKConv(4, length=24, width=4, strategy=strategy), torch.randn(1, 24, 4)
+    single = CKConv(4, length=24, width=4, strategy=strategy)
+    u = torch.randn(1, 24, 4)
     line = Domain.line(24, causal=True).with_masses(torch.full((24,), 1e5), normalised=True)
     op = copy.deepcopy(single).half()
     found = op(u.half(), line)
     torch.testing.assert_close(found.float(), single(u, line), rtol=0.02, atol=0.01)
 
 
-def test_a_backward_inside_autocast_is_that_outside():
-    op, u = CKConv(4, length=64, width=4, strategy="fft"), torch.randn(2, 64, 4)
+def test_a_backward_under_autocast_equals_one_outside():
+    op = CKConv(4, length=64, width=4, strategy="fft")
+    u = torch.randn(2, 64, 4)
     outside, inside = gradients_in_and_outside(op, u)
     readout = [name for name in outside if "readout" in name]
     assert readout
@@ -463,9 +486,10 @@ def test_a_backward_inside_autocast_is_that_outside():
         assert_close(inside[name], outside[name], name)
 
 
-def test_a_step_of_a_finite_horizon_under_autocast_and_transforms():
+def test_a_step_of_a_finite_horizon_agrees_under_autocast_and_vmap():
     torch.manual_seed(0)
-    op, u = CKConv(4, length=40, width=4, horizon=40), 3000 + torch.randn(1, 40, 4)
+    op = CKConv(4, length=40, width=4, horizon=40)
+    u = 3000 + torch.randn(1, 40, 4)
     state = op.init_state(1, Domain.line(40, causal=True))
     _, half = op.prefill(u[:, :39], state)
     expected, _ = op.step(u[:, 39], half)
@@ -491,7 +515,7 @@ def test_a_step_of_a_finite_horizon_under_autocast_and_transforms():
         {"activation": "rff"},
     ],
 )
-def test_a_kernel_drawn_anew_is_one_just_built(options):
+def test_reset_parameters_draws_the_values_of_construction(options):
     torch.manual_seed(7)
     kernel = ContinuousConvolutionKernel(2, 3, 2, length=16, extent=2.0, **options)
     built = {name: x.clone() for name, x in kernel.state_dict().items()}

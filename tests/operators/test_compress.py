@@ -1,5 +1,5 @@
-"""Compression: a matrix of low rank is found again, the report's numbers are the definitions', and
-a run repeats itself.
+"""Compression: a low-rank matrix is recovered, the report's numbers equal their definitions, and a
+run is reproducible.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def signals(seed: int, count: int = 2, **options):
 
 
 def whole(operator, u, domain):
-    """The matrix (B, H, N·d, N·d) of a uniform measure, by loops."""
+    """Return the matrix (B, H, N·d, N·d) of a uniform measure, by loops."""
     blocks = operator.kernel_matrix(u, domain)
     b, h, n, _, d, _ = blocks.shape
     out = torch.zeros(b, h, n * d, n * d, dtype=blocks.dtype)
@@ -46,7 +46,7 @@ def whole(operator, u, domain):
     return out
 
 
-def test_a_constant_kernel_is_found_exactly():
+def test_a_constant_kernel_is_recovered():
     low, report = compress(
         teacher(groups=()), 4, signals(0), held_out=signals(1), steps=5, width=4, lr=1e-9
     )
@@ -56,7 +56,8 @@ def test_a_constant_kernel_is_found_exactly():
 
 
 def test_fitting_lowers_both_errors():
-    exact, fitted = teacher(), signals(0, 6)
+    exact = teacher()
+    fitted = signals(0, 6)
     short, long = (
         compress(exact, 4, fitted, held_out=fitted, steps=steps, width=16)[1] for steps in (1, 150)
     )
@@ -67,7 +68,8 @@ def test_fitting_lowers_both_errors():
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_report_is_the_definition(causal):
-    exact, unseen = teacher(), signals(1, causal=causal)
+    exact = teacher()
+    unseen = signals(1, causal=causal)
     low, report = compress(exact, 3, signals(0, causal=causal), held_out=unseen, steps=2, width=4)
     error = power = tail = bound = response = total = 0.0
     for u, domain in unseen:
@@ -80,9 +82,8 @@ def test_the_report_is_the_definition(causal):
             bound += values.sum() ** 2 / 4
         bare = exact.dense(u, domain) - exact.residual(u) - exact.projection.bias
         wrong = low.dense(u, domain) - exact.dense(u, domain)
-        inverse = torch.linalg.inv(
-            exact.projection.weight.mT
-        )  # responses are measured before the projection
+        # Responses are measured before the projection.
+        inverse = torch.linalg.inv(exact.projection.weight.mT)
         response += (wrong @ inverse).square().sum()
         total += (bare @ inverse).square().sum()
     expected = [
@@ -96,9 +97,10 @@ def test_the_report_is_the_definition(causal):
     assert f"{report.matrix_error:.3f}" in str(report)
 
 
-def test_a_run_repeats_itself_and_leaves_the_rest_alone():
+def test_a_run_is_reproducible_and_changes_only_the_kernel():
     exact = teacher()
-    before, state = {k: v.clone() for k, v in exact.state_dict().items()}, torch.get_rng_state()
+    before = {k: v.clone() for k, v in exact.state_dict().items()}
+    state = torch.get_rng_state()
     runs = [
         compress(exact, 2, signals(0), held_out=signals(1), steps=4, width=4, seed=s)
         for s in (0, 0, 1)
@@ -114,7 +116,7 @@ def test_a_run_repeats_itself_and_leaves_the_rest_alone():
         assert torch.equal(a.state_dict()[part], before[part]), f"{part} is copied, not trained"
 
 
-def test_progress_and_early_stop():
+def test_progress_is_reported_and_training_stops_early():
     seen = []
     _, report = compress(
         teacher(groups=()),
@@ -132,7 +134,7 @@ def test_progress_and_early_stop():
     assert all(loss > 0 for _, loss in seen)
 
 
-def test_padding_plays_no_role():
+def test_padding_changes_no_report():
     exact = teacher()
     valid = torch.tensor([[True] * N, [True] * 4 + [False] * 2])
     domain = Domain.points(torch.rand(2, N, 1, dtype=torch.float64), valid=valid)
@@ -159,29 +161,29 @@ def test_padding_plays_no_role():
         ),
     ],
 )
-def test_bad_input(rank, batches, error, message):
+def test_wrong_input_is_refused(rank, batches, error, message):
     with pytest.raises(error, match=message):
         compress(teacher(), rank, batches, held_out=batches)
 
 
-def test_kernels_that_cannot_be_compressed():
+def test_unsupported_kernels_are_refused():
     affine = IntegralOperator(DIM, HEADS, kernel=LinearAttentionKernel(DIM, HEADS))
     for operator in (affine, create_operator("ckconv", DIM, 2)):
         with pytest.raises(ConversionError, match="cannot be compressed"):
             compress(operator.double(), 2, signals(0), held_out=signals(1))
 
 
-def test_the_report_of_a_half_precision_operator():
+def test_a_half_precision_operator_has_a_finite_report():
     exact = teacher().to(torch.bfloat16)
-    given, held_out = (
+    fitted, held_out = (
         [(u.bfloat16(), domain.to(torch.float32)) for u, domain in signals(seed)] for seed in (0, 1)
     )
-    low, report = compress(exact, 4, given, held_out=held_out, steps=2, width=4)
+    low, report = compress(exact, 4, fitted, held_out=held_out, steps=2, width=4)
     assert next(low.parameters()).dtype == torch.bfloat16
     assert 0 < report.optimum < report.matrix_error < 2
 
 
-def test_the_report_is_of_the_positions_as_they_are_and_leaves_each_mode():
+def test_fitting_keeps_float64_positions_and_training_modes():
     torch.manual_seed(0)
     exact = ITNetOperator(8, 2, width=8)
     exact.kernel.eval()

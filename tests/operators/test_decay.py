@@ -1,4 +1,4 @@
-"""Operators whose past fades: where rates begin, what time is, and what is refused by name."""
+"""Operators with a decay of the past: initial rates, time, and errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAMES = ["luna", "linear_attention"]
 
 
 def flat(decay: str, half_life: float, **options) -> LinearAttention:
-    """An operator whose features are all one, so that its weights are the decays alone."""
+    """Return an operator whose features are all one, so that its weights are the decays alone."""
     return LinearAttention(
         DIM, HEADS, feature_map=torch.ones_like, decay=decay, half_life=half_life, **options
     ).double()
@@ -30,7 +30,7 @@ def signal(n: int = N) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("decay", ["head", "token"])
-def test_half_is_left_after_the_half_life(decay):
+def test_weights_halve_after_the_half_life(decay):
     weights = flat(decay, 2.0).weights(signal(), Domain.line(N, causal=True, dtype=torch.float64))
     single = {"dtype": torch.float32}  # that of the parameters as they were drawn
     assert_close(weights[..., 5, 3], weights[..., 5, 5] / 2, **single)
@@ -44,7 +44,7 @@ def test_the_default_half_life_is_700_tokens(decay):
     assert_close(rates, torch.full_like(rates, math.log(2) / 700), dtype=torch.float32)
 
 
-def test_on_a_clock_the_rate_integrates_over_time():
+def test_rates_integrate_over_timestamps():
     times = torch.tensor([0.0, 0.5, 3.0, 3.0, 4.0, 9.0], dtype=torch.float64)
     clock = Domain.timestamps(times)
     weights = flat("head", 1.0).weights(signal(), clock)
@@ -53,17 +53,19 @@ def test_on_a_clock_the_rate_integrates_over_time():
     assert_close(weights[0, 0], wanted / wanted.sum(-1, keepdim=True), dtype=torch.float32)
 
 
-def test_padding_is_not_a_step():
+def test_padding_does_not_decay():
     valid = torch.tensor([[True, False, True, True, False, True]] * 2)
     line = Domain.line(N, causal=True, dtype=torch.float64)
-    operator, u = flat("token", 1.0), signal()
+    operator = flat("token", 1.0)
+    u = signal()
     torch.nn.init.normal_(operator.kernel.decay.weight)
     alone = operator(u[:, valid[0]], Domain.line(4, causal=True, dtype=torch.float64))
     assert_close(operator(u, line.replace(valid=valid))[:, valid[0]], alone)
 
 
-def test_a_state_is_saved_and_goes_on(tmp_path):
-    operator, u = flat("token", 2.0), signal()
+def test_a_saved_state_continues_the_forward(tmp_path):
+    operator = flat("token", 2.0)
+    u = signal()
     clock = Domain.timestamps(torch.rand(N, dtype=torch.float64).cumsum(0))
     _, state = operator.prefill(u[:, :4], operator.init_state(2, clock))
     loaded = operator.load_state(state.save(tmp_path / "state.pt"))
@@ -72,7 +74,7 @@ def test_a_state_is_saved_and_goes_on(tmp_path):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_without_a_decay_nothing_is_stored(name):
+def test_only_a_decay_adds_parameters(name):
     plain = create_operator(name, DIM, HEADS).state_dict()
     assert not [key for key in plain if "decay" in key]
     fading = create_operator(name, DIM, HEADS, decay="head").state_dict()
@@ -80,7 +82,7 @@ def test_without_a_decay_nothing_is_stored(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_seed_draws_the_same_weights_beside_a_decay(name):
+def test_a_decay_does_not_change_the_other_initial_weights(name):
     torch.manual_seed(0)
     plain = create_operator(name, DIM, HEADS).state_dict()
     torch.manual_seed(0)
@@ -90,8 +92,9 @@ def test_a_seed_draws_the_same_weights_beside_a_decay(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_domains_that_mean_nothing_are_refused(name):
-    operator, u = create_operator(name, DIM, HEADS, decay="head"), torch.randn(2, N, DIM)
+def test_domains_without_order_and_other_queries_are_refused(name):
+    operator = create_operator(name, DIM, HEADS, decay="head")
+    u = torch.randn(2, N, DIM)
     with pytest.raises(DomainError, match="causal domain beside decay"):
         operator(u, Domain.line(N))
     with pytest.raises(DomainError, match="own points beside decay"):
@@ -99,7 +102,7 @@ def test_domains_that_mean_nothing_are_refused(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_triton_kernels_are_refused(name):
+def test_the_triton_backend_is_refused(name):
     operator = create_operator(name, DIM, HEADS, decay="head", strategy=Linear(backend="triton"))
     with pytest.raises(BackendError, match="beside a decay"):
         operator(torch.randn(2, N, DIM), Domain.line(N, causal=True))
@@ -114,6 +117,6 @@ def test_triton_kernels_are_refused(name):
         ({"decay": "head", "half_life": math.inf}, "expected a positive number"),
     ],
 )
-def test_options_are_checked(options, message):
+def test_wrong_options_are_refused(options, message):
     with pytest.raises(OptionError, match=message):
         LunaAttention(DIM, HEADS, **options)

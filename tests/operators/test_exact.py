@@ -58,7 +58,7 @@ class OnlyHidden(HiddenKernel):
 
 
 class HiddenAndForward(OnlyHidden):
-    """The same, with a ``forward`` of its own, written out."""
+    """The same kernel with an explicit ``forward``."""
 
     def forward(self, x, y, ux, uy):
         dense = torch.einsum("bhqkw,hoiw->bhqkoi", self.hidden(x, y, ux, uy), self.out)
@@ -70,8 +70,8 @@ class WithoutBias(OnlyHidden):
 
 
 class OnlyWeights(WeightedKernel):
-    """Only ``weights`` and ``value_map``: a decay in distance, one rate a head, the same for every
-    batch element.
+    """Only ``weights`` and ``value_map``: a decay in distance with one rate per head, the same for
+    every sample.
     """
 
     reads_query = False
@@ -90,7 +90,7 @@ class OnlyWeights(WeightedKernel):
 
 
 class WeightsAndMatrix(OnlyWeights):
-    """The same, with a ``matrix`` of its own, written out."""
+    """The same kernel with an explicit ``matrix``."""
 
     def matrix(self, problem):
         dense = torch.einsum("bhqk,hoi->bhqkoi", self.weights(problem), self.value)
@@ -155,8 +155,10 @@ def assert_same(actual, expected, inputs):
 @pytest.mark.parametrize("memory", [None, 1, 1500])
 @pytest.mark.parametrize("where", list(domains()))
 @pytest.mark.parametrize("name", list(KERNELS))
-def test_blocks_are_the_definition(name, where, memory, monkeypatch):
-    operator, u, domain = build(name, memory), signal(), domains()[where]
+def test_blocks_equal_the_definition(name, where, memory, monkeypatch):
+    operator = build(name, memory)
+    u = signal()
+    domain = domains()[where]
     assert operator.plan(domain).path == KERNELS[name][1]
     sizes = []
     module = sys.modules[
@@ -176,12 +178,12 @@ def test_blocks_are_the_definition(name, where, memory, monkeypatch):
 
 
 @pytest.mark.parametrize("name", list(KERNELS))
-def test_blocks_across_domains(name):
-    operator, u, query = build(name, 1), signal(), signal(4)
-    domain, target = (
-        domains()["causal padded"],
-        Domain.points(torch.rand(4, 1, dtype=torch.float64)),
-    )
+def test_blocks_across_domains_equal_the_definition(name):
+    operator = build(name, 1)
+    u = signal()
+    query = signal(4)
+    domain = domains()["causal padded"]
+    target = Domain.points(torch.rand(4, 1, dtype=torch.float64))
     call = {"query": query, "query_domain": target}
     assert_same(
         operator(u, domain, **call),
@@ -192,18 +194,22 @@ def test_blocks_across_domains(name):
 
 @pytest.mark.parametrize("where", ["causal", "causal padded"])
 @pytest.mark.parametrize("name", list(KERNELS))
-def test_steps_of_untiled_kernels(name, where):
-    operator, u, domain = build(name, None), signal(), domains()[where]
-    state, outputs = operator.init_state(2, domain), []
+def test_steps_of_untiled_kernels_equal_the_forward(name, where):
+    operator = build(name, None)
+    u = signal()
+    domain = domains()[where]
+    state = operator.init_state(2, domain)
+    outputs = []
     for t in range(N):
         y, state = operator.step(u[:, t], state)
         outputs.append(y)
     assert_same(torch.stack(outputs, 1), operator(u, domain), [u, *operator.parameters()])
 
 
-def test_memory_of_the_tiled_form_does_not_change_the_answer():
+def test_the_memory_budget_does_not_change_the_result():
     operator = ITNetOperator(6, HEADS, width=4, frequencies=2, sigma=1.0).double()
-    u, domain = signal(), domains()["causal padded"]
+    u = signal()
+    domain = domains()["causal padded"]
     expected = operator(u, domain)
     operator.strategy = Exact(memory=1)
     assert_same(operator(u, domain), expected, [u, *operator.parameters()])
@@ -211,14 +217,16 @@ def test_memory_of_the_tiled_form_does_not_change_the_answer():
 
 @pytest.mark.parametrize("recorded", [False, True])
 @pytest.mark.parametrize("strategy", [Exact(), Exact(memory=1)])
-def test_itnets_sums_over_keys_may_be_beyond_float16(strategy, recorded):
-    """Masses of 100,000 each, whose sum the queries' scale divides again."""
+def test_itnets_sums_over_keys_beyond_float16_are_accurate(strategy, recorded):
+    """The sum of masses of 100,000 is divided by the queries' scale only afterwards."""
     single = ITNetOperator(4, HEADS, width=4, frequencies=2, sigma=1.0, strategy=strategy)
-    u, masses = torch.randn(1, 24, 4), torch.full((24,), 1e5)
+    u = torch.randn(1, 24, 4)
+    masses = torch.full((24,), 1e5)
     line = Domain.line(24, causal=True).with_masses(masses, normalised=True)
     pairs = Domain.points(torch.rand(24, 1), pairs=torch.rand(24, 24) < 0.8)
     pairs = pairs.with_masses(masses, normalised=True)
-    low, double = copy.deepcopy(single).half(), copy.deepcopy(single).half().double()
+    low = copy.deepcopy(single).half()
+    double = copy.deepcopy(single).half().double()
     for domain in (line, pairs):
         with torch.set_grad_enabled(recorded):
             expected = double(u.half().double(), domain.to(torch.float64))
@@ -232,7 +240,7 @@ def test_itnets_sums_over_keys_may_be_beyond_float16(strategy, recorded):
     assert_close(torch.cat([first, last[:, None]], 1).double(), expected, dtype=torch.float16)
 
 
-def test_a_kernel_without_a_definition_says_what_to_define():
+def test_a_kernel_without_a_definition_names_the_methods_to_define():
     class Empty(Kernel):
         pass
 
@@ -249,7 +257,7 @@ def test_a_kernel_without_a_definition_says_what_to_define():
         Scalar(HEADS, 3)
 
 
-def test_methods_of_a_capability_without_the_capability_are_an_error():
+def test_methods_of_a_capability_require_its_base_class():
     with pytest.raises(OptionError, match=r"write class Slip\(Plain, OwnForm\)"):
 
         class Slip(Plain):
@@ -260,7 +268,7 @@ def test_methods_of_a_capability_without_the_capability_are_an_error():
                 raise NotImplementedError
 
 
-def test_weights_that_follow_from_positions_alone_are_those_of_every_sample():
+def test_weights_of_positions_alone_are_expanded_over_the_batch():
     class ByPlace(WeightedKernel):
         def weights(self, problem):
             p = problem
@@ -270,13 +278,14 @@ def test_weights_that_follow_from_positions_alone_are_those_of_every_sample():
             return torch.eye(WIDTH).expand(HEADS, -1, -1)
 
     operator = IntegralOperator(HEADS * WIDTH, HEADS, kernel=ByPlace(HEADS, WIDTH))
-    u, domain = torch.randn(3, N, HEADS * WIDTH), Domain.line(N)
+    u = torch.randn(3, N, HEADS * WIDTH)
+    domain = Domain.line(N)
     for read in (operator.weights, operator.influence):
         assert read(u, domain).shape == (3, HEADS, N, N)
         assert read(u, domain, rows=[2]).shape == (3, HEADS, 1, N)
 
 
-def test_a_budget_of_no_byte_is_refused():
+def test_a_memory_budget_below_one_byte_is_refused():
     for memory in (0, -1):
         with pytest.raises(OptionError, match=f"at least 1 byte, or None, got {memory}"):
             Exact(memory=memory)

@@ -1,5 +1,5 @@
-"""Inside ``fredholm.inference`` every operator gives what it gives outside, training is refused by
-name, and leaving it leaves nothing.
+"""Inside ``fredholm.inference`` every operator gives the same result as outside, training is
+refused, and leaving clears all caches.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def change(operator) -> None:
 
 @pytest.mark.parametrize("label", VARIANTS)
 @torch.no_grad()
-def test_values_are_those_outside(label):
-    """At two lengths, twice each, in causal order and without, stepped, and with other weights."""
+def test_values_equal_those_outside_the_context(label):
+    """At two lengths, twice each, with and without causal order, in steps, and with new weights."""
     name, options = VARIANTS[label]
     operator = made(name, **options)
     for _weights in range(2):
@@ -89,8 +89,9 @@ def test_values_are_those_outside(label):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 @torch.no_grad()
-def test_other_precisions_and_autocast_have_values_of_their_own(dtype):
-    operator, u = made("luna"), torch.randn(1, 5, 8)
+def test_cached_values_depend_on_precision_and_autocast(dtype):
+    operator = made("luna")
+    u = torch.randn(1, 5, 8)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         cast = operator(u)
     plain = operator(u)
@@ -107,9 +108,11 @@ def test_other_precisions_and_autocast_have_values_of_their_own(dtype):
 def test_work_on_weights_is_done_once(monkeypatch):
     from fredholm.families.luna import kernel
 
-    count, segments = [], kernel.segments
+    count = []
+    segments = kernel.segments
     monkeypatch.setattr(kernel, "segments", lambda bank: count.append(1) or segments(bank))
-    operator, u = made("luna"), torch.randn(1, 5, 8)
+    operator = made("luna")
+    u = torch.randn(1, 5, 8)
     with fredholm.inference(operator):
         for _call in range(3):
             operator(u)
@@ -119,11 +122,12 @@ def test_work_on_weights_is_done_once(monkeypatch):
     assert len(count) == 2
 
 
-def test_controls_between_knots_are_not_kept():
-    """An evolution reads weights that change along its way."""
+def test_interpolated_controls_are_not_cached():
+    """An evolution interpolates its weights between knots."""
     torch.manual_seed(0)
     knots = [[OperatorTerm.of("luna", 8, 2), FeedForwardTerm(8, 6)] for _ in range(2)]
-    evolution, u = Evolution(knots, controls="linear", steps=5), torch.randn(2, 5, 8)
+    evolution = Evolution(knots, controls="linear", steps=5)
+    u = torch.randn(2, 5, 8)
     with torch.no_grad():
         expected = evolution(u)
         at_knots = evolution(u, steps=2)
@@ -137,7 +141,8 @@ def test_controls_between_knots_are_not_kept():
 
 
 def test_contexts_nest_overlap_and_end_after_errors():
-    operator, u = made("luna"), torch.randn(1, 5, 8)
+    operator = made("luna")
+    u = torch.randn(1, 5, 8)
     model = nn.Sequential(operator).train()
     switch = fredholm.inference(model)
     with pytest.raises(ZeroDivisionError), switch:  # noqa: PT012
@@ -155,8 +160,9 @@ def test_contexts_nest_overlap_and_end_after_errors():
         fredholm.inference("luna")
 
 
-def test_contexts_that_overlap_bring_back_the_modes_with_the_last():
-    operator, u = made("luna").train(), torch.randn(1, 5, 8)
+def test_the_last_of_overlapping_contexts_restores_the_modes():
+    operator = made("luna").train()
+    u = torch.randn(1, 5, 8)
     first, second = fredholm.inference(operator), fredholm.inference(nn.Sequential(operator))
     first.__enter__()
     second.__enter__()
@@ -172,8 +178,9 @@ def test_contexts_that_overlap_bring_back_the_modes_with_the_last():
 
 
 def in_threads(work, count=4):
-    """The errors of ``work`` in threads that begin together."""
-    errors, begin = [], threading.Barrier(count)
+    """Return the errors of ``work`` in threads that start together."""
+    errors = []
+    begin = threading.Barrier(count)
 
     def run():
         try:
@@ -190,9 +197,10 @@ def in_threads(work, count=4):
     return errors
 
 
-def test_threads_enter_and_call_at_once():
-    """Also where they take turns after every few instructions."""
-    interval, u = sys.getswitchinterval(), torch.randn(1, 5, 8)
+def test_threads_may_enter_and_call_concurrently():
+    """The switch interval is so short that threads alternate after a few instructions."""
+    interval = sys.getswitchinterval()
+    u = torch.randn(1, 5, 8)
     sys.setswitchinterval(1e-6)
     try:
         for _trial in range(10):
@@ -217,7 +225,7 @@ def test_threads_enter_and_call_at_once():
     assert torch.is_grad_enabled()
 
 
-def test_a_context_that_another_thread_leaves_changes_no_mode_there():
+def test_leaving_in_another_thread_keeps_that_threads_modes():
     operator = made("luna").train()
     switch = fredholm.inference(operator)
     assert not in_threads(switch.__enter__, count=1)
@@ -226,7 +234,7 @@ def test_a_context_that_another_thread_leaves_changes_no_mode_there():
     assert torch.is_grad_enabled()
 
 
-def test_training_inside_is_refused_by_name():
+def test_training_inside_the_context_is_refused():
     u = torch.randn(1, 5, 8)
     for name in ("luna", "softmax", "infsa"):
         operator = made(name)
@@ -242,8 +250,9 @@ def test_training_inside_is_refused_by_name():
 
 
 @pytest.mark.parametrize("how", ["step", "assign", "move"])
-def test_weights_that_change_inside_are_refused_by_name(how):
-    operator, u = made("luna"), torch.randn(1, 5, 8)
+def test_changing_weights_inside_the_context_is_refused(how):
+    operator = made("luna")
+    u = torch.randn(1, 5, 8)
     with fredholm.inference(operator):
         operator(u)
         with torch.no_grad():
@@ -258,8 +267,9 @@ def test_weights_that_change_inside_are_refused_by_name(how):
             operator(u)
 
 
-def test_copies_pickles_and_weights_know_nothing_of_it():
-    operator, u = made("ckconv"), torch.randn(1, 5, 8)
+def test_copies_pickles_and_state_dicts_are_outside_the_context():
+    operator = made("ckconv")
+    u = torch.randn(1, 5, 8)
     names = list(operator.state_dict())
     with fredholm.inference(operator):
         expected = operator(u)
@@ -272,11 +282,12 @@ def test_copies_pickles_and_weights_know_nothing_of_it():
 
 
 class Moody(WeightedKernel):
-    """A kernel that knows nothing of the context, and has an option that changes."""
+    """A kernel that does not use the context, with an option that changes."""
 
     def __init__(self):
         super().__init__(1, 8)
-        self.power, self.value = 1.0, nn.Parameter(torch.eye(8)[None])
+        self.power = 1.0
+        self.value = nn.Parameter(torch.eye(8)[None])
 
     def weights(self, problem):
         return torch.ones(1, 1, problem.ux.shape[2], problem.uy.shape[2]) * self.power
@@ -286,8 +297,9 @@ class Moody(WeightedKernel):
 
 
 @torch.no_grad()
-def test_a_kernel_that_knows_nothing_of_it_is_right():
-    operator, u = IntegralOperator(8, kernel=Moody()), torch.randn(1, 5, 8)
+def test_a_kernel_without_caching_is_correct():
+    operator = IntegralOperator(8, kernel=Moody())
+    u = torch.randn(1, 5, 8)
     with fredholm.inference(operator):
         first = operator(u)
         operator.kernel.power = 2.0
@@ -313,8 +325,9 @@ def test_the_positions_that_were_used_last_are_kept():
     assert made == [0, 1, 2, 3, 4, 5]
 
 
-def test_what_is_prepared_of_a_tensor_follows_its_values():
-    layer, x = nn.Linear(1, 1), torch.zeros(3)
+def test_prepared_results_follow_the_values_of_their_tensors():
+    layer = nn.Linear(1, 1)
+    x = torch.zeros(3)
     with fredholm.inference(layer):
         double = lambda x: prepared(layer, "double", lambda: 2 * x, of=(x,))  # noqa: E731
         first = double(x)
@@ -338,22 +351,23 @@ for name in ("luna", "ckconv"):
     expected = operator(u, line).detach()
     compiled = torch.compile(operator, backend="eager", fullgraph=True)
     with fredholm.inference(operator):
-        given = [compiled(u, line), operator(u, line), compiled(u, line)]
-    for out in (*given, compiled(u, line)):
+        inside = [compiled(u, line), operator(u, line), compiled(u, line)]
+    for out in (*inside, compiled(u, line)):
         torch.testing.assert_close(out.detach(), expected, rtol=1e-5, atol=1e-5)
 print("compiled")
 """
 
 
-@pytest.mark.slow  # the type checks of the tests cannot be traced: a process without them
-def test_compiled_code_is_right_inside_and_outside():
-    given = [sys.executable, "-c", COMPILED]
-    done = subprocess.run(given, capture_output=True, text=True, check=False)
+# The tests' type checks cannot be traced, so this runs in a process without them.
+@pytest.mark.slow
+def test_compiled_code_is_correct_inside_and_outside():
+    command = [sys.executable, "-c", COMPILED]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "compiled" in done.stdout, done.stderr
 
 
-# Calls of torch's dispatcher by one causal step inside the context, which a change of the code may
-# lower: a machine's load moves a timing, and not these.
+# Dispatcher calls of one causal step inside the context. A change of the code may lower them. They
+# do not depend on the machine's load, as a timing would.
 STEP_CALLS = {
     "ckconv": 38,
     "infsa": 45,
@@ -377,7 +391,7 @@ class Calls(torch.utils._python_dispatch.TorchDispatchMode):
 
 
 @pytest.mark.parametrize("name", STEP_CALLS)
-def test_a_step_calls_torch_no_more_often(name):
+def test_a_step_makes_at_most_its_recorded_number_of_calls(name):
     operator = made(name)
     line = operator.kernel.default_domain(6, device=torch.device("cpu"), dtype=torch.float32)
     u = torch.randn(1, 4, 8)
@@ -390,7 +404,7 @@ def test_a_step_calls_torch_no_more_often(name):
     assert calls.count <= STEP_CALLS[name]
 
 
-def test_a_context_may_begin_or_end_while_weights_are_others():
+def test_a_context_may_begin_or_end_inside_a_functional_call():
     class Entering(nn.Module):
         def forward(self, x):
             late.__enter__()

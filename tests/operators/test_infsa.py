@@ -1,6 +1,4 @@
-"""Strategies of InfSA: what they plan, refuse, report, and that more hops come nearer to all of
-them.
-"""
+"""Strategies of InfSA: plans, refusals, reports, and convergence in the number of hops."""
 
 from __future__ import annotations
 
@@ -44,16 +42,18 @@ def features(scale=1.0):
         (Resolvent(), True, "forward substitution by blocks"),
     ],
 )
-def test_plans_say_what_runs(strategy, causal, path):
+def test_plans_name_the_form_that_runs(strategy, causal, path):
     plan = InfSA(DIM, HEADS, strategy=strategy).plan(Domain.line(N, causal=causal))
     assert plan.path == path
     assert plan.reason
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_more_hops_come_nearer_to_all_of_them_at_the_rate_of_the_decay(causal):
-    op, u = InfSA(DIM, HEADS, strategy=Resolvent(tol=1e-12)).double(), features()
-    domain, errors = Domain.line(N, causal=causal, dtype=torch.float64), []
+def test_more_hops_converge_at_the_rate_of_the_decay(causal):
+    op = InfSA(DIM, HEADS, strategy=Resolvent(tol=1e-12)).double()
+    u = features()
+    domain = Domain.line(N, causal=causal, dtype=torch.float64)
+    errors = []
     with torch.no_grad():
         limit = op(u, domain)
         for hops in (1, 4, 16):
@@ -65,7 +65,8 @@ def test_more_hops_come_nearer_to_all_of_them_at_the_rate_of_the_decay(causal):
 
 
 def test_convergence_is_reported():
-    op, u = InfSA(DIM, HEADS, strategy=Resolvent(tol=1e-8)).double(), features()
+    op = InfSA(DIM, HEADS, strategy=Resolvent(tol=1e-8)).double()
+    u = features()
     report = op.convergence(u)
     matrix = op.weights(u)
     assert report.residual <= 1e-8
@@ -77,7 +78,7 @@ def test_convergence_is_reported():
         InfSA(DIM, HEADS).convergence(u.float())
 
 
-def test_non_convergence_is_an_error_in_the_forward_and_in_the_backward():
+def test_non_convergence_is_an_error_with_both_methods():
     op = InfSA(
         DIM, HEADS, decay=0.99, tied=True, strategy=Resolvent(tol=1e-12, max_iterations=3)
     ).double()
@@ -104,18 +105,21 @@ def test_kernels_without_a_graph_are_refused(strategy):
 
 
 @pytest.mark.parametrize(
-    "make",
+    ("make", "message"),
     [
-        lambda: Neumann(hops=0),
-        lambda: Resolvent(tol=0.0),
-        lambda: Resolvent(max_iterations=1),
-        lambda: Resolvent(method="cg"),
-        lambda: create_operator("linear_infsa", DIM, HEADS, causal="stream"),
-        lambda: create_operator("infsa", DIM, HEADS, decays=0.5),
+        (lambda: Neumann(hops=0), "one hop or more, got hops=0"),
+        (lambda: Resolvent(tol=0.0), r"expected tol in \(0, 1\) .*, got 0.0 and 500"),
+        (lambda: Resolvent(max_iterations=1), "max_iterations of 2 or more, got 1e-05 and 1"),
+        (lambda: Resolvent(method="cg"), "unknown method 'cg'"),
+        (
+            lambda: create_operator("linear_infsa", DIM, HEADS, causal="stream"),
+            "did you mean 'streaming'",
+        ),
+        (lambda: create_operator("infsa", DIM, HEADS, decays=0.5), "did you mean 'decay'"),
     ],
 )
-def test_bad_options_are_refused(make):
-    with pytest.raises(OptionError):
+def test_wrong_options_are_refused(make, message):
+    with pytest.raises(OptionError, match=message):
         make()
 
 
@@ -125,7 +129,7 @@ def test_the_resolvent_refuses_traced_code(monkeypatch):
         InfSA(DIM, HEADS, strategy="resolvent").double()(features())
 
 
-def test_the_linear_response_is_one_row_given_to_all_and_may_be_written_to():
+def test_the_linear_response_is_equal_for_all_queries_and_writable():
     op = LinearInfSA(DIM, HEADS).double()
     out = op(features())
     assert out.is_contiguous()
@@ -134,8 +138,9 @@ def test_the_linear_response_is_one_row_given_to_all_and_may_be_written_to():
         op(features()).add_(1.0)
 
 
-def test_what_the_benchmark_compares_with_is_the_operator():
-    op, u = InfSA(DIM, HEADS).double(), features()
+def test_the_benchmarks_references_equal_the_operator():
+    op = InfSA(DIM, HEADS).double()
+    u = features()
     assert_close(quadratic(op, u), op(u, Domain.line(N, measure="counting", dtype=torch.float64)))
     linear = LinearInfSA(DIM, HEADS).double()
     assert_close(definition(linear, u), linear(u))
@@ -164,10 +169,11 @@ def test_a_recipe_names_a_strategy_and_its_options(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["infsa", "linear_infsa"])
-def test_steps_of_small_features_under_autocast(name):
-    """Scores of them are too small for float16."""
+def test_steps_of_small_features_are_accurate_under_autocast(name):
+    """Their scores underflow in float16."""
     torch.manual_seed(0)
-    op, u = create_operator(name, 8), 1e-4 * torch.randn(1, 24, 8)
+    op = create_operator(name, 8)
+    u = 1e-4 * torch.randn(1, 24, 8)
     line = Domain.line(24, causal=True).with_masses(torch.full((24,), 1e5))
     state = op.init_state(1, line)
     with torch.autocast("cpu", dtype=torch.float16):

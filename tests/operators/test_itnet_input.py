@@ -1,6 +1,4 @@
-"""What ITNet's three modes do with input that does not fit, and with settings as a recipe writes
-them.
-"""
+"""ITNet's three modes: unusual input, and options as a recipe writes them."""
 
 from __future__ import annotations
 
@@ -29,9 +27,9 @@ def test_more_samples_than_points_are_refused(training):
         operator(torch.randn(1, 2, 8))
 
 
-def test_a_rank_above_the_width_or_the_points_is_allowed_and_exact():
-    """It bounds the rank of the matrix over a domain: above d_h it adds directions, above N·d_h it
-    adds nothing.
+def test_a_rank_above_the_width_or_the_points_equals_the_definition():
+    """The rank bounds that of the matrix over a domain: above d_h it adds directions, above N·d_h
+    nothing.
     """
     operator = create_operator("itnet_low_rank", 8, 2, rank=20, **SMALL).double()
     u = torch.randn(1, 3, 8, dtype=torch.float64)
@@ -45,7 +43,7 @@ def test_a_rank_above_the_width_or_the_points_is_allowed_and_exact():
     "options", [{}, {"strategy": SAMPLED}, {"strategy": SAMPLED, "proposal": True}]
 )
 @pytest.mark.parametrize("training", [True, False])
-def test_nan_features_are_never_swallowed(options, training):
+def test_nan_features_reach_their_own_sample_only(options, training):
     operator = create_operator("itnet", 8, 2, **SMALL, **options).train(training)
     u = torch.randn(2, 5, 8)
     u[0, 3, 1] = torch.nan
@@ -58,13 +56,14 @@ def test_nan_features_are_never_swallowed(options, training):
     assert not operator(u, padded).isnan().any(), "padding may hold anything"
 
 
-def test_nan_features_pass_through_low_rank():
-    operator, u = create_operator("itnet_low_rank", 8, 2, **SMALL), torch.randn(1, 5, 8)
+def test_nan_features_reach_every_point_of_low_rank():
+    operator = create_operator("itnet_low_rank", 8, 2, **SMALL)
+    u = torch.randn(1, 5, 8)
     u[0, 3, 1] = torch.nan
     assert operator(u)[0].isnan().any(-1).all(), "every point reads every other"
 
 
-def test_a_strategy_comes_with_its_options():
+def test_strategies_are_read_with_their_options():
     assert read_strategy(SAMPLED) == MonteCarlo(samples=3, loss_queries=2)
     assert read_strategy(SAMPLED | {"anchors": True}).anchors is True
     assert read_strategy("auto") == "auto"
@@ -96,9 +95,7 @@ def test_a_proposal_is_an_option_of_the_operator():
 
 
 def test_the_proposal_learns_at_real_queries_only(monkeypatch):
-    """Padded queries have no features to learn from: whatever is drawn, they are not
-    in the loss.
-    """
+    """Padded queries have no features to learn from and are not in the loss, whatever is drawn."""
     operator = create_operator(
         "itnet", 8, 2, **SMALL, strategy={**SAMPLED, "loss_queries": 50}, proposal=True
     )
@@ -116,7 +113,7 @@ def test_the_proposal_learns_at_real_queries_only(monkeypatch):
     assert sorted(chosen) == [tuple(pair) for pair in valid.nonzero().tolist()]
 
 
-def test_padding_alone_leaves_no_loss():
+def test_padding_alone_gives_zero_loss():
     operator = create_operator("itnet", 8, 2, **SMALL, strategy=SAMPLED, proposal=True)
     operator(
         torch.randn(1, 5, 8), Domain.line(5).replace(valid=torch.zeros(1, 5, dtype=torch.bool))
@@ -124,9 +121,10 @@ def test_padding_alone_leaves_no_loss():
     assert auxiliary_loss(operator) == 0
 
 
-def test_a_sample_of_padding_alone_leaves_the_proposal_gradients():
+def test_a_sample_of_padding_alone_keeps_the_proposals_gradients_finite():
     operator = create_operator("itnet", 8, 2, **SMALL, strategy=SAMPLED, proposal=True)
-    u, valid = torch.randn(2, 5, 8), torch.tensor([[True] * 5, [False] * 5])
+    u = torch.randn(2, 5, 8)
+    valid = torch.tensor([[True] * 5, [False] * 5])
     operator(u, Domain.line(5, valid=valid)).sum().backward(retain_graph=True)
     auxiliary_loss(operator).backward()
     gradients = [p.grad for p in operator.kernel.proposal.parameters() if p.grad is not None]
@@ -134,13 +132,15 @@ def test_a_sample_of_padding_alone_leaves_the_proposal_gradients():
     assert all(g.isfinite().all() for g in gradients)
 
 
-def test_raw_coordinates_are_read_as_they_are():
+def test_raw_coordinates_enter_the_network_unchanged():
     torch.manual_seed(0)
     operator = create_operator("itnet", 8, 2, position_dim=2, width=3, frequencies=0)
     kernel = operator.kernel
     assert kernel.sizes["relative"] == 2
     assert not any("fourier" in name for name in operator.state_dict())
-    x, y, u = torch.rand(1, 1, 2, 1, 2), torch.rand(1, 1, 1, 3, 2), torch.zeros(1, 2, 1, 1, 4)
+    x = torch.rand(1, 1, 2, 1, 2)
+    y = torch.rand(1, 1, 1, 3, 2)
+    u = torch.zeros(1, 2, 1, 1, 4)
     z = torch.cat([*torch.broadcast_tensors(x, y, x - y), (x - y).norm(dim=-1, keepdim=True)], -1)
     first = kernel.weight1[0, :, :7]
     expected = torch.nn.functional.gelu(z @ first.mT)
@@ -164,8 +164,8 @@ def test_epsilon_scales_the_second_layer_alone():
     assert torch.equal(kernel.bias2[0], torch.eye(16))
 
 
-def test_a_start_of_zero_keeps_the_stream_near_one():
-    """Twelve blocks of the paper's formula multiply the stream's size, as each adds W u = u."""
+def test_a_start_of_zero_keeps_the_size_of_the_stream():
+    """Twelve blocks of the paper's formula multiply the stream's size, since each adds W u = u."""
 
     def growth(start: float) -> float:
         torch.manual_seed(0)

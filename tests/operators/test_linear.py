@@ -1,5 +1,5 @@
-"""The strategy Linear: which form serves which domain, equal to the definition; kernels of low rank
-through ``expand``.
+"""The strategy Linear: its form for each domain equals the definition; low-rank kernels through
+``expand``.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class LowRank(PairKernel, Expanded):
 
 
 class OwnFeatures(SeparableKernel):
-    """What CONTRIBUTING.md shows: features and a value map, and no more."""
+    """The kernel of CONTRIBUTING.md: features and a value map."""
 
     def __init__(self, heads, width):
         super().__init__(heads, width)
@@ -144,8 +144,10 @@ def assert_same(actual, expected, leaves):
 
 @pytest.mark.parametrize("where", list(domains()))
 @pytest.mark.parametrize("name", list(OPERATORS))
-def test_forms_are_the_definition(name, where):
-    operator, u, (domain, path) = OPERATORS[name](), signal(), domains()[where]
+def test_forms_equal_the_definition(name, where):
+    operator = OPERATORS[name]()
+    u = signal()
+    (domain, path) = domains()[where]
     assert operator.plan(domain).path == path
     assert path in str(operator.plan(domain))
     assert_same(operator(u, domain), operator.dense(u, domain), [u, *operator.parameters()])
@@ -153,9 +155,13 @@ def test_forms_are_the_definition(name, where):
 
 @pytest.mark.parametrize("where", ["causal", "causal padded", "causal window"])
 @pytest.mark.parametrize("name", list(OPERATORS))
-def test_steps_are_the_forward(name, where):
-    operator, u, (domain, path) = OPERATORS[name](), signal(), domains()[where]
-    state, outputs, sizes = operator.init_state(2, domain), [], []
+def test_steps_equal_the_forward(name, where):
+    operator = OPERATORS[name]()
+    u = signal()
+    (domain, path) = domains()[where]
+    state = operator.init_state(2, domain)
+    outputs = []
+    sizes = []
     for t in range(N):
         y, state = operator.step(u[:, t], state)
         outputs.append(y)
@@ -170,8 +176,11 @@ def test_steps_are_the_forward(name, where):
     ("where", "path"), [("padded", "two sums"), ("causal padded", "quadratic form")]
 )
 @pytest.mark.parametrize("name", list(OPERATORS))
-def test_other_queries(name, where, path):
-    operator, u, query, domain = OPERATORS[name](), signal(), signal(4), domains()[where][0]
+def test_queries_on_another_domain_equal_the_definition(name, where, path):
+    operator = OPERATORS[name]()
+    u = signal()
+    query = signal(4)
+    domain = domains()[where][0]
     call = {"query": query, "query_domain": Domain.points(torch.rand(4, 1, dtype=torch.float64))}
     assert operator.plan(domain, call["query_domain"]).path == path
     assert_same(
@@ -181,8 +190,9 @@ def test_other_queries(name, where, path):
     )
 
 
-def test_auto_asks_for_capabilities():
-    separable, whole = LinearAttentionKernel(DIM, HEADS), SoftmaxAttention(DIM, HEADS).kernel
+def test_auto_selects_by_capabilities():
+    separable = LinearAttentionKernel(DIM, HEADS)
+    whole = SoftmaxAttention(DIM, HEADS).kernel
     for layout in (
         Layout(),
         Layout(causal=True),
@@ -197,8 +207,9 @@ def test_auto_asks_for_capabilities():
         assert choose("auto", whole, facts).strategy == Exact()
 
 
-def test_exact_serves_separable_kernels_too():
-    operator, u = linear_attention(), signal()
+def test_exact_integrates_separable_kernels():
+    operator = linear_attention()
+    u = signal()
     domain = domains()["causal padded"][0]
     expected = operator(u, domain)
     operator.strategy = "exact"
@@ -206,7 +217,7 @@ def test_exact_serves_separable_kernels_too():
     assert_close(operator(u, domain), expected)
 
 
-def test_refusals_name_what_is_needed():
+def test_refusals_name_the_missing_capability():
     operator = SoftmaxAttention(DIM, HEADS, strategy="linear")
     with pytest.raises(
         StrategyError, match=r"Linear cannot integrate SoftmaxKernel.*separable.*Exact"
@@ -226,12 +237,12 @@ def test_refusals_name_what_is_needed():
         ({"normalised": False}, "without bias"),
     ],
 )
-def test_options_of_the_kernel(options, message):
+def test_wrong_options_of_the_kernel_are_refused(options, message):
     with pytest.raises(OptionError, match=message):
         LinearAttentionKernel(DIM, HEADS, **options)
 
 
-def test_features_that_vanish_give_the_offset():
+def test_zero_features_give_the_offset():
     kernel = LinearAttentionKernel(DIM, HEADS, feature_map="relu")
     with torch.no_grad():
         kernel.query.weight.zero_()
@@ -245,8 +256,8 @@ def test_features_that_vanish_give_the_offset():
         assert torch.autograd.grad(out.sum(), u)[0].isfinite().all()
 
 
-def test_sums_over_ranks_have_the_floor_of_the_keys_that_a_query_sees():
-    """Keys e^20 apart, of which a query sees the smaller alone; and padding above all of them."""
+def test_sums_over_ranks_use_the_floor_of_visible_keys():
+    """Keys are e^20 apart, and a query sees only the smaller; padding is above all of them."""
     op = LinearAttention(4, 1, feature_map="performer", bias=False)
     op.kernel.key.weight.data.copy_(torch.eye(4))
     op.kernel.query.weight.data.copy_(torch.eye(4))
@@ -265,7 +276,7 @@ def test_sums_over_ranks_have_the_floor_of_the_keys_that_a_query_sees():
         assert_close(found[:, :, real], op.kernel.values(problem.y, problem.uy)[:, :, real])
 
 
-def test_a_gain_is_made_where_the_layer_is():
+def test_the_gain_has_the_device_and_dtype_of_the_layer():
     for name in ("elu", "performer"):
         with torch.device("meta"):
             op = LinearAttention(8, 2, window=3, feature_map=name)

@@ -1,6 +1,4 @@
-"""A strategy's backend changes how LUNA, linear attention, InfSA and CKConv are computed, and
-nothing else.
-"""
+"""The backend of a strategy changes no result of LUNA, linear attention, InfSA and CKConv."""
 
 from __future__ import annotations
 
@@ -57,9 +55,10 @@ CASES = {
 
 @devices
 @pytest.mark.parametrize("name", list(CASES))
-def test_it_is_the_same_operator(name, device):
+def test_triton_and_torch_backends_agree(name, device):
     make, strategy, options = CASES[name]
-    op, u = make().to(device), torch.randn(2, N, DIM, device=device)
+    op = make().to(device)
+    u = torch.randn(2, N, DIM, device=device)
     domain = Domain.line(N, causal=True, measure="spacing" if name == "ckconv" else "uniform").to(
         device
     )
@@ -77,10 +76,8 @@ def test_it_is_the_same_operator(name, device):
 def test_half_precision_tokens_are_widened_only_in_the_kernel(device):
     if device == "cpu":
         pytest.skip("the interpreter's bfloat16 is wrong")
-    op, u = (
-        InfSA(DIM, HEADS, strategy=Neumann(1, backend="triton")).to(device),
-        torch.randn(2, 300, DIM, device=device),
-    )
+    op = InfSA(DIM, HEADS, strategy=Neumann(1, backend="triton")).to(device)
+    u = torch.randn(2, 300, DIM, device=device)
     expected = op(u)
     with torch.autocast("cuda", dtype=torch.bfloat16):
         assert_close(op(u).float(), expected, dtype=torch.bfloat16)
@@ -88,7 +85,8 @@ def test_half_precision_tokens_are_widened_only_in_the_kernel(device):
 
 @devices
 def test_forms_without_a_kernel_are_refused(device):
-    u, line = torch.randn(1, N, DIM, device=device), Domain.line(N, causal=True).to(device)
+    u = torch.randn(1, N, DIM, device=device)
+    line = Domain.line(N, causal=True).to(device)
     luna = LunaAttention(DIM, HEADS, strategy=Linear(backend="triton"), **LUNA).to(device)
     with pytest.raises(StrategyError, match="quadratic form, which has no Triton kernel"):
         luna(u, line.replace(pairs=torch.ones(N, N, device=device).bool()))

@@ -1,5 +1,5 @@
-"""LUNA as an operator: equal forms, bad input, precision, and the adapter for MultiheadAttention
-call sites.
+"""LUNA as an operator: equal forms, wrong input, precision, and the adapter for call sites of
+MultiheadAttention.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def signal(n: int = N) -> torch.Tensor:
 @pytest.mark.parametrize("strategy", ["auto", "exact"])
 @pytest.mark.parametrize("options", [{}, {"nonneg": False, "activation": "gelu"}])
 @pytest.mark.parametrize("equal", [False, True])
-def test_it_is_equations_9_to_11(strategy, options, equal):
-    """Values, and gradients of u and every weight, with keys that are queries and that are not."""
+def test_the_operator_equals_equations_9_to_11(strategy, options, equal):
+    """Values, and gradients of u and every weight, with tied and untied feature maps."""
     torch.manual_seed(2)
     operator = luna(bias=False, floor=1e-12, strategy=strategy, **options)
     kernel, phi = operator.kernel, operator.kernel.feature_map
@@ -71,7 +71,8 @@ def test_it_is_equations_9_to_11(strategy, options, equal):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", list(FEATURE_MAPS))
 def test_any_map_runs_in_the_linear_operator(name, causal):
-    operator, u = LinearAttention(DIM, HEADS, feature_map=name).double(), signal()
+    operator = LinearAttention(DIM, HEADS, feature_map=name).double()
+    u = signal()
     domain = Domain.line(N, causal=causal, dtype=torch.float64)
     assert operator.plan(domain).path == ("causal chunks" if causal else "two sums")
     expected = operator.dense(u, domain)
@@ -81,8 +82,9 @@ def test_any_map_runs_in_the_linear_operator(name, causal):
 
 
 @pytest.mark.parametrize("cap", ["running", "batch"])
-def test_caps_are_the_same_in_every_form(cap):
-    operator, u = luna(cap=cap).eval(), 3 * signal()
+def test_caps_are_equal_in_every_form(cap):
+    operator = luna(cap=cap).eval()
+    u = 3 * signal()
     domain = Domain.line(N, dtype=torch.float64)
     expected = operator(u, domain)
     assert_close(operator.dense(u, domain), expected)
@@ -94,8 +96,8 @@ def test_caps_are_the_same_in_every_form(cap):
 
 @pytest.mark.parametrize("strategy", ["linear", "exact"])
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_running_cap_sees_real_points_alone(strategy, tied):
-    """Padding, however much of it, is none of what a training averages over."""
+def test_the_running_cap_ignores_padding(strategy, tied):
+    """No amount of padding enters the running average."""
     u = 3 * signal()
     alone = luna(cap="running", tied=tied, strategy=strategy)
     padded = copy.deepcopy(alone)
@@ -120,10 +122,11 @@ def test_a_running_cap_sees_real_points_alone(strategy, tied):
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e2, 1e4])
-def test_a_running_cap_holds_its_target_at_any_scale(scale):
+def test_the_running_cap_reaches_its_target_at_any_scale(scale):
     torch.manual_seed(0)
     operator = luna(cap="running")
-    feature_map, domain = operator.kernel.feature_map, Domain.line(N, dtype=torch.float64)
+    feature_map = operator.kernel.feature_map
+    domain = Domain.line(N, dtype=torch.float64)
     for _ in range(300):
         operator(scale * signal(), domain)
     size = feature_map(scale * torch.randn(2, HEADS, 99, DIM // HEADS, dtype=torch.float64))
@@ -131,7 +134,7 @@ def test_a_running_cap_holds_its_target_at_any_scale(scale):
     assert root.max() < 1.5 * feature_map.target
 
 
-def test_a_map_in_evaluation_mode_keeps_its_running_cap():
+def test_a_map_in_evaluation_mode_does_not_update_its_running_cap():
     operator = luna(cap="running").train()
     feature_map = operator.kernel.feature_map.eval()
     before = feature_map.mean_square.clone()
@@ -143,11 +146,12 @@ def test_a_map_in_evaluation_mode_keeps_its_running_cap():
     assert torch.equal(heads.feature_map.mean_square, before)
 
 
-def test_a_running_cap_of_converted_heads_sees_real_points_alone():
+def test_the_running_cap_of_converted_heads_ignores_padding():
     torch.manual_seed(0)
     options = {"feature_map": "luna", "options": {"cap": "running"}}
     heads = LinearHeads(4, 8, **options)
-    twin, (q, k, v) = copy.deepcopy(heads), torch.randn(3, 2, 4, 5, 8)
+    twin = copy.deepcopy(heads)
+    (q, k, v) = torch.randn(3, 2, 4, 5, 8)
     start = heads.feature_map.mean_square.clone()
     more = [torch.cat([x, torch.full((2, 4, 3, 8), 50.0)], 2) for x in (q, k, v)]
     valid = (torch.arange(8) < 5).expand(2, -1)
@@ -159,34 +163,37 @@ def test_a_running_cap_of_converted_heads_sees_real_points_alone():
     assert not torch.equal(heads.feature_map.mean_square, start)
 
 
-def test_a_statistic_of_the_batch_is_refused_where_it_means_nothing():
-    operator, u = luna(cap="batch"), signal()
+def test_the_batch_cap_refuses_order_padding_and_pairs():
+    operator = luna(cap="batch")
+    u = signal()
     domain = Domain.line(N, dtype=torch.float64)
-    for what, given in (
+    for what, wrong in (
         ("an order", domain.replace(causal=True)),
         ("padding", domain.replace(valid=torch.ones(2, N, dtype=torch.bool))),
         ("pairs", domain.replace(pairs=torch.ones(N, N, dtype=torch.bool))),
     ):
         with pytest.raises(DomainError, match=f"{what}; use cap="):
-            operator(u, given)
+            operator(u, wrong)
     with pytest.raises(DomainError, match="an order"):
         operator.init_state(2, domain.replace(causal=True))
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_features_that_are_all_zero_give_the_offset(causal):
+def test_zero_features_give_the_offset(causal):
     operator = luna()
     with torch.no_grad():
         operator.kernel.feature_map.bank.shift.fill_(-1e3)
         operator.kernel.value.bias.fill_(2.0)
-    u, domain = signal().requires_grad_(), Domain.line(N, causal=causal, dtype=torch.float64)
+    u = signal().requires_grad_()
+    domain = Domain.line(N, causal=causal, dtype=torch.float64)
     out = operator(u, domain)
     assert_close(out, operator.projection(torch.full_like(out, 2.0)))
     assert torch.autograd.grad(out.square().sum(), u)[0].isfinite().all()
 
 
 def test_fully_padded_rows_are_zero_and_finite():
-    operator, u = luna(), signal().requires_grad_()
+    operator = luna()
+    u = signal().requires_grad_()
     valid = torch.tensor([[True] * N, [False] * N])
     for causal in (False, True):
         domain = Domain.line(N, causal=causal, dtype=torch.float64).replace(valid=valid)
@@ -195,7 +202,7 @@ def test_fully_padded_rows_are_zero_and_finite():
         assert torch.autograd.grad(out.sum(), u)[0].isfinite().all()
 
 
-def test_options_are_checked():
+def test_wrong_options_are_refused():
     with pytest.raises(OptionError, match="expected a divisor of the width 8, got 3"):
         LunaAttention(DIM, 3)
     with pytest.raises(OptionError, match="no option 'chanels'; did you mean 'channels'"):
@@ -206,14 +213,17 @@ def test_options_are_checked():
 
 def test_statistics_stay_in_float32_under_autocast():
     operator = LunaAttention(DIM, HEADS)
-    domain, u = Domain.line(3000), torch.randn(1, 3000, DIM)
+    domain = Domain.line(3000)
+    u = torch.randn(1, 3000, DIM)
     expected = operator(u, domain)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert_close(operator(u, domain).float(), expected, dtype=torch.bfloat16)
 
 
-def test_the_adapter_is_the_operator():
-    operator, u, query = luna(channels=8), signal(), signal(4)
+def test_the_adapter_equals_the_operator():
+    operator = luna(channels=8)
+    u = signal()
+    query = signal(4)
     layer = MultiheadAdapter(operator)
     padding = torch.zeros(2, N, dtype=torch.bool)
     padding[1, 5:] = True
@@ -232,12 +242,11 @@ def test_the_adapter_is_the_operator():
     assert_close(turned(v, v, v)[0].transpose(0, 1), operator(u, domain))
 
 
-def test_the_adapter_takes_causal_masks_and_no_others():
-    operator, u = luna(), signal()
-    layer, domain = (
-        MultiheadAdapter(operator),
-        Domain.line(N, length=1.0, causal=True, dtype=torch.float64),
-    )
+def test_the_adapter_accepts_only_causal_masks():
+    operator = luna()
+    u = signal()
+    layer = MultiheadAdapter(operator)
+    domain = Domain.line(N, length=1.0, causal=True, dtype=torch.float64)
     mask = nn.Transformer.generate_square_subsequent_mask(N)
     for call in (
         {"attn_mask": mask},
@@ -261,7 +270,7 @@ def test_the_adapter_takes_causal_masks_and_no_others():
             layer(u, u, u, wrong)
 
 
-def test_the_adapter_in_torchs_own_layers():
+def test_the_adapter_runs_in_torchs_transformer_layers():
     encoder = nn.TransformerEncoderLayer(DIM, HEADS, 16, batch_first=True, dropout=0.0).double()
     decoder = nn.TransformerDecoderLayer(DIM, HEADS, 16, batch_first=True, dropout=0.0).double()
     encoder.self_attn = MultiheadAdapter(luna())
@@ -269,18 +278,15 @@ def test_the_adapter_in_torchs_own_layers():
     u, target = signal(), signal(4)
     mask = nn.Transformer.generate_square_subsequent_mask(4, dtype=torch.float64)
     for layer in (encoder, decoder):
-        outs = []
-        for training in (True, False):  # in eval torch would take a fused path of its own weights
-            layer.train(training)
-            outs.append(
-                layer(u)
-                if layer is encoder
-                else layer(target, u, tgt_mask=mask, tgt_is_causal=True)
-            )
-        assert_close(*outs)
+        arguments, options = (u,), {}
+        if layer is decoder:
+            arguments, options = (target, u), {"tgt_mask": mask, "tgt_is_causal": True}
+        training = layer.train()(*arguments, **options)
+        # In evaluation mode, torch would run a fused path with its own weights.
+        assert_close(layer.eval()(*arguments, **options), training)
 
 
-def test_the_adapter_agrees_with_torch_where_both_are_softmax():
+def test_the_adapter_of_softmax_attention_agrees_with_torch():
     theirs = nn.MultiheadAttention(DIM, HEADS, batch_first=True).double()
     ours = SoftmaxAttention(DIM, HEADS).double()
     with torch.no_grad():
@@ -295,8 +301,9 @@ def test_the_adapter_agrees_with_torch_where_both_are_softmax():
         assert_close(a, b)
 
 
-def test_a_backward_inside_autocast_is_that_outside():
-    operator, u = LunaAttention(8, 2), torch.randn(1, 5, 8)
+def test_a_backward_under_autocast_equals_one_outside():
+    operator = LunaAttention(8, 2)
+    u = torch.randn(1, 5, 8)
     outside, inside = gradients_in_and_outside(operator, u)
     assert outside.keys() == inside.keys() == dict(operator.named_parameters()).keys()
     for name, expected in outside.items():

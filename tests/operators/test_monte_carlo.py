@@ -1,5 +1,5 @@
-"""Monte Carlo: the estimator is unbiased in values and gradients, its variance is the formula's,
-and anchors become exact.
+"""Monte Carlo: the estimator is unbiased in values and gradients, its variance equals the formula,
+and N anchors are exact.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def signal(n: int = N):
 
 
 def repeated(domain, u, times):
-    """The same problem many times in one batch: as many independent estimates."""
+    """Repeat the problem within the batch, for as many independent estimates."""
     parts = {
         name: getattr(domain, name).repeat(times, *[1] * (getattr(domain, name).dim() - 1))
         for name, dims in (("positions", 3), ("measure", 2), ("valid", 2), ("pairs", 4))
@@ -84,8 +84,11 @@ def test_a_domain_with_few_neighbours_is_refused(where):
 
 @pytest.mark.parametrize("where", list(DOMAINS))
 def test_values_and_gradients_are_unbiased(where):
-    op, domain, u = operator(samples=3), DOMAINS[where], signal().detach()
-    direction, times = torch.randn(2, N, DIM, dtype=torch.float64), 400
+    op = operator(samples=3)
+    domain = DOMAINS[where]
+    u = signal().detach()
+    direction = torch.randn(2, N, DIM, dtype=torch.float64)
+    times = 400
     many, v = repeated(domain, u, times)
     v.requires_grad_()
     out = op(v, many)
@@ -103,25 +106,28 @@ def test_values_and_gradients_are_unbiased(where):
 
 
 def test_gradients_of_the_kernel_are_unbiased():
-    op, domain, u = operator(samples=3), DOMAINS["lattice"], signal().detach()
+    op = operator(samples=3)
+    domain = DOMAINS["lattice"]
+    u = signal().detach()
     names, parameters = zip(*[(n, p) for n, p in op.named_parameters() if "proposal" not in n])
     found = [
         torch.cat([g.flatten() for g in torch.autograd.grad(op(u, domain).sum(), parameters)])
         for _ in range(300)
     ]
-    found, truth = torch.stack(found), torch.autograd.grad(op.dense(u, domain).sum(), parameters)
+    found = torch.stack(found)
+    truth = torch.autograd.grad(op.dense(u, domain).sum(), parameters)
     truth = torch.cat([g.flatten() for g in truth])
     error = (found.mean(0) - truth).abs()
     assert (error > 4 * found.std(0) / 150**0.5 + 1e-9).double().mean() < 0.002, names
 
 
 def drawn(op):
-    """The form of the operator's strategy that draws keys."""
+    """Return the form that samples keys, with the operator's strategy."""
     return SampledKeys(op.strategy)
 
 
 def probabilities(op, domain, u):
-    """q (B, H, Nq, Nk) in full, and the messages' sizes against it."""
+    """Return the problem, q (B, H, Nq, Nk) and the messages of all pairs."""
     problem = op.problem(u, domain)
     proposal = drawn(op).proposal(op.kernel, problem)
     every = torch.arange(domain.size).expand(u.shape[0], HEADS, domain.size, -1)
@@ -133,7 +139,8 @@ def probabilities(op, domain, u):
 
 @pytest.mark.parametrize("where", list(DOMAINS))
 def test_the_proposal_is_a_distribution_above_its_floor(where):
-    op, domain = operator(), DOMAINS[where]
+    op = operator()
+    domain = DOMAINS[where]
     problem, q, _ = probabilities(op, domain, signal().detach())
     weights = problem.quadrature.weights().expand_as(q)
     some = (weights > 0).any(-1)
@@ -148,7 +155,7 @@ def test_the_proposal_is_a_distribution_above_its_floor(where):
 
 
 def variance_formula(problem, q, messages, samples):
-    """Equation 208: (Σ_y |μ K u|² / q - |∫ K u|²) / S, a query and head."""
+    """Return Eq. 208 per query and head: (Σ_y |μ K u|² / q - |∫ K u|²) / S."""
     terms = problem.quadrature.weights()[..., None] * messages
     second = (terms.square().sum(-1) / q).sum(-1)
     return (second - terms.sum(3).square().sum(-1)) / samples, terms
@@ -156,7 +163,8 @@ def variance_formula(problem, q, messages, samples):
 
 @torch.no_grad()
 def test_the_variance_is_the_formula():
-    op, u = operator(samples=3), signal().detach()
+    op = operator(samples=3)
+    u = signal().detach()
     problem, q, messages = probabilities(op, DOMAINS["masses"], u)
     formula, terms = variance_formula(problem, q, messages, 3)
     times = 4000
@@ -165,7 +173,7 @@ def test_the_variance_is_the_formula():
         op.kernel, many, drawn(op).draw(many, drawn(op).proposal(op.kernel, many))
     )
     assert abs(found.unflatten(0, (times, 2)).var(0).sum() / formula.sum() - 1) < 0.05
-    # 209, 210: q* is proportional to the terms' sizes, reaches (Σ|μ K u|)² and nothing is below
+    # Eq. 209, 210: q* is proportional to the terms' sizes and reaches the lower bound (Σ|μ K u|)².
     size = torch.linalg.vector_norm(terms, dim=-1)
     optimal = size / size.sum(-1, keepdim=True)
     best, _ = variance_formula(problem, optimal, messages, 3)
@@ -182,9 +190,12 @@ def test_the_variance_is_the_formula():
 
 @torch.no_grad()
 def test_the_error_falls_as_one_over_the_root_of_samples():
-    op, n = operator(proposal=False), 64
-    u, domain = signal(n), Domain.line(n, dtype=torch.float64)
-    exact, errors = op.dense(u, domain), []
+    op = operator(proposal=False)
+    n = 64
+    u = signal(n)
+    domain = Domain.line(n, dtype=torch.float64)
+    exact = op.dense(u, domain)
+    errors = []
     counts = (4, 16, 64)
     for samples in counts:
         op.strategy = MonteCarlo(samples=samples)
@@ -199,8 +210,10 @@ def test_the_error_falls_as_one_over_the_root_of_samples():
 
 
 @pytest.mark.parametrize("where", ["causal padded", "masses"])
-def test_gradcheck_with_the_samples_held_fixed(where):
-    op, u, domain = operator(), signal(), DOMAINS[where]
+def test_gradients_of_fixed_samples_pass_gradcheck(where):
+    op = operator()
+    u = signal()
+    domain = DOMAINS[where]
     op.strategy = MonteCarlo(samples=3)
     problem = op.problem(u.detach(), domain)
     samples = drawn(op).draw(problem, drawn(op).proposal(op.kernel, problem))
@@ -240,8 +253,9 @@ class Estimate(torch.nn.Module):
     ids=str,
 )
 @pytest.mark.parametrize("where", ["lattice", "causal padded"], ids=["table", "columns"])
-def test_the_split_form_is_the_pairs_form(options, where):
-    op, u = operator(proposal=False, **options), signal()
+def test_the_split_form_equals_the_pair_form(options, where):
+    op = operator(proposal=False, **options)
+    u = signal()
     problem = op.problem(u, DOMAINS[where])
     assert (problem.layout.grid is None) == (where == "causal padded"), (
         "a regular grid reads a table of displacements"
@@ -262,8 +276,10 @@ def test_the_split_form_is_the_pairs_form(options, where):
         assert_close(g, e, "gradient")
 
 
-def test_blocks_of_queries_change_nothing(monkeypatch):
-    op, u, domain = operator(), signal(), DOMAINS["causal"]
+def test_blocks_of_queries_do_not_change_the_result(monkeypatch):
+    op = operator()
+    u = signal()
+    domain = DOMAINS["causal"]
     problem = op.problem(u, domain)
     samples = drawn(op).draw(problem, drawn(op).proposal(op.kernel, problem))
     whole = drawn(op).estimate(op.kernel, problem, samples)
@@ -277,8 +293,10 @@ def test_blocks_of_queries_change_nothing(monkeypatch):
 
 
 @pytest.mark.parametrize("what", ["positions", "measure"])
-def test_positions_and_measure_get_gradients(what):
-    op, domain, u = operator(samples=3), DOMAINS["masses"], signal().detach()
+def test_gradients_of_positions_and_measure_are_unbiased(what):
+    op = operator(samples=3)
+    domain = DOMAINS["masses"]
+    u = signal().detach()
     leaf = getattr(domain, what).clone().requires_grad_()
     torch.manual_seed(1)
     times = 150
@@ -295,8 +313,10 @@ def test_positions_and_measure_get_gradients(what):
 # --- the proposal ---------------------------------------------------------------------------------
 
 
-def test_the_auxiliary_loss_trains_the_proposal_and_nothing_else():
-    op, u, domain = operator(samples=5), signal(), DOMAINS["causal"]
+def test_the_auxiliary_loss_trains_only_the_proposal():
+    op = operator(samples=5)
+    u = signal()
+    domain = DOMAINS["causal"]
     assert auxiliary_loss(op) is None
     out = op(u, domain)
     of_task = torch.autograd.grad(
@@ -314,12 +334,11 @@ def test_the_auxiliary_loss_trains_the_proposal_and_nothing_else():
 
 
 def test_the_auxiliary_loss_lowers_the_variance():
-    op, u = operator(samples=16, name="itnet"), signal(24).detach()
+    op = operator(samples=16, name="itnet")
+    u = signal(24).detach()
     u[:, :3] *= 6  # few keys matter
-    op.strategy, domain = (
-        MonteCarlo(samples=16, loss_queries=12),
-        Domain.line(24, dtype=torch.float64),
-    )
+    op.strategy = MonteCarlo(samples=16, loss_queries=12)
+    domain = Domain.line(24, dtype=torch.float64)
     optimizer = torch.optim.Adam(op.kernel.proposal.parameters(), lr=0.03)
 
     def variance():
@@ -336,7 +355,7 @@ def test_the_auxiliary_loss_lowers_the_variance():
     assert variance() < 0.7 * before
 
 
-def test_layers_are_averaged_and_evaluation_leaves_no_loss():
+def test_the_auxiliary_loss_averages_layers_and_is_absent_in_evaluation():
     layers = torch.nn.ModuleList([operator(samples=3), operator(samples=3)])
     u = signal()
     for layer in layers:
@@ -361,8 +380,10 @@ def test_copies_carry_no_graph():
 
 
 @pytest.mark.parametrize("where", list(DOMAINS))
-def test_evaluation_is_one_answer_for_every_element(where):
-    op, u, domain = operator(samples=3).eval(), signal().detach(), DOMAINS[where]
+def test_evaluation_is_deterministic_and_independent_of_the_batch(where):
+    op = operator(samples=3).eval()
+    u = signal().detach()
+    domain = DOMAINS[where]
     assert op.plan(domain).path == "evenly spread keys"
     found = op(u, domain)
     assert torch.equal(found, op(u, domain))
@@ -376,24 +397,25 @@ def test_evaluation_is_one_answer_for_every_element(where):
     assert auxiliary_loss(op) is None, "nothing to train"
 
 
-def test_evaluation_sees_no_future():
-    op, u, domain = operator(samples=3).eval(), signal(), DOMAINS["causal"]
+def test_evaluation_does_not_depend_on_later_points():
+    op = operator(samples=3).eval()
+    u = signal()
+    domain = DOMAINS["causal"]
     for t in range(N - 1):
         (g,) = torch.autograd.grad(op(u, domain)[:, t].sum(), u)
         assert g[:, t + 1 :].abs().max() == 0
 
 
-def test_queries_do_not_share_their_errors():
-    """The mean over queries, which a classifier reads: few keys of their own err less than the same
-    few for all, and more less.
+def test_errors_of_queries_are_independent():
+    """In the mean over queries, which a classifier reads, few keys per query have a smaller error
+    than the same keys for all, and more keys a smaller one.
     """
     torch.manual_seed(3)
-    op, u, domain = (
-        operator(proposal=False).eval(),
-        signal(64).detach(),
-        Domain.line(64, dtype=torch.float64),
-    )
-    truth, error = op.dense(u, domain).mean(1), {}
+    op = operator(proposal=False).eval()
+    u = signal(64).detach()
+    domain = Domain.line(64, dtype=torch.float64)
+    truth = op.dense(u, domain).mean(1)
+    error = {}
     for samples, anchors in ((4, False), (16, False), (16, True)):
         op.strategy = MonteCarlo(samples=samples, anchors=anchors)
         error[samples, anchors] = (op(u, domain).mean(1) - truth).norm() / truth.norm()
@@ -401,7 +423,7 @@ def test_queries_do_not_share_their_errors():
     assert error[4, False] < 0.5 * error[16, True]
 
 
-def test_the_lattice_is_even():
+def test_the_lattice_is_evenly_spread():
     points = lattice(3, 5, 16)
     assert points.shape == (3, 5, 16, 2)
     for rows in points.flatten(0, 1):
@@ -421,10 +443,13 @@ def test_the_lattice_is_even():
 
 @pytest.mark.parametrize("where", UNPAIRED)
 @pytest.mark.parametrize("name", ["itnet", "itnet_low_rank"])
-def test_n_anchors_are_exact(where, name):
-    op, u, domain = operator(samples=N, name=name, anchors=True).eval(), signal(), DOMAINS[where]
+def test_n_anchors_equal_the_definition(where, name):
+    op = operator(samples=N, name=name, anchors=True).eval()
+    u = signal()
+    domain = DOMAINS[where]
     assert op.plan(domain).path == "anchors"
-    found, truth = op(u, domain), op.dense(u, domain)
+    found = op(u, domain)
+    truth = op.dense(u, domain)
     assert_close(found, truth)
     leaves = [u, *(p for n, p in op.named_parameters() if "proposal" not in n)]
     for g, e in zip(*(torch.autograd.grad(x.square().sum(), leaves) for x in (found, truth))):
@@ -432,8 +457,10 @@ def test_n_anchors_are_exact(where, name):
 
 
 @pytest.mark.parametrize("where", UNPAIRED)
-def test_anchors_count_for_their_clusters(where):
-    op, u, domain = operator(samples=3, anchors=True).eval(), signal().detach(), DOMAINS[where]
+def test_anchors_have_the_mass_of_their_clusters(where):
+    op = operator(samples=3, anchors=True).eval()
+    u = signal().detach()
+    domain = DOMAINS[where]
     anchors = Anchors.of(domain, 3)
     problem = op.problem(u, domain)
     part = at_anchors(problem, None, op.strategy.samples)
@@ -447,28 +474,31 @@ def test_anchors_count_for_their_clusters(where):
     assert_close(op(u, domain), expected, "and again")
 
 
-def test_causal_anchors_see_no_future():
-    op, u, domain = operator(samples=3, anchors=True).eval(), signal(), DOMAINS["causal"]
+def test_causal_anchors_do_not_depend_on_later_points():
+    op = operator(samples=3, anchors=True).eval()
+    u = signal()
+    domain = DOMAINS["causal"]
     for t in range(N - 1):
         (g,) = torch.autograd.grad(op(u, domain)[:, t].sum(), u)
         assert g[:, t + 1 :].abs().max() == 0
         assert g[:, : t + 1].abs().max() > 0
 
 
-def test_a_kernel_that_is_constant_on_clusters_needs_no_more():
+def test_anchors_are_exact_for_kernels_constant_on_clusters():
     op = operator(samples=2, groups=("key_position",), anchors=True).eval()
     x = torch.tensor([0.1, 0.1, 0.1, 0.8, 0.8, 0.8], dtype=torch.float64)[:, None]
     u = torch.randn(1, 2, DIM, dtype=torch.float64).repeat_interleave(3, 1)
     assert_close(op(u, Domain.points(x)), op.dense(u, Domain.points(x)))
 
 
-def test_clusters_of_bfloat16_positions_are_those_in_float32():
-    x, mass = torch.randn(2, 40, 3).bfloat16(), torch.ones(2, 40)
+def test_clusters_of_bfloat16_positions_equal_float32s():
+    x = torch.randn(2, 40, 3).bfloat16()
+    mass = torch.ones(2, 40)
     for found, expected in zip(spread_anchors(x, mass, 5), spread_anchors(x.float(), mass, 5)):
         assert torch.equal(found, expected)
 
 
-def test_clusters_of_duplicates_and_massless_points():
+def test_anchors_avoid_duplicates_and_massless_points():
     x = torch.tensor([[[0.0], [0.0], [0.0], [1.0]]])
     index, cluster = spread_anchors(x, torch.tensor([[1.0, 1.0, 1.0, 1.0]]), 3)
     assert set(index[0].tolist()) <= {0, 3}
@@ -480,8 +510,9 @@ def test_clusters_of_duplicates_and_massless_points():
 # --- refusals -------------------------------------------------------------------------------------
 
 
-def test_refusals():
-    op, u = operator(samples=7), signal()
+def test_unsupported_cases_are_refused():
+    op = operator(samples=7)
+    u = signal()
     assert not MonteCarlo().exact
     for mode in (True, False):
         with pytest.raises(OptionError, match="has points, 6, got samples=7"):
@@ -490,7 +521,7 @@ def test_refusals():
         Anchors.of(DOMAINS["lattice"], 7)
     with pytest.raises(DomainError, match="pairs forbid"):
         operator(anchors=True).eval()(u, DOMAINS["bias"])
-    wrong = object.__new__(MonteCarlo)  # past the tests' own check of types
+    wrong = object.__new__(MonteCarlo)  # bypasses the tests' check of types
     vars(wrong).update(vars(MonteCarlo()) | {"anchors": 8})
     with pytest.raises(OptionError, match=r"^expected anchors=True, False or Anchors\.of"):
         inspect.unwrap(MonteCarlo.__post_init__)(wrong)
@@ -514,14 +545,14 @@ def test_refusals():
         ({"loss_queries": 0}, "1 or more"),
     ],
 )
-def test_bad_options(options, message):
+def test_wrong_options_are_refused(options, message):
     with pytest.raises(OptionError, match=message):
         MonteCarlo(**options)
     with pytest.raises(OptionError, match="components"):
         add_proposal(ITNetOperator(8, 2, width=4), components=0)
 
 
-def test_proposals_are_given_to_kernels_that_draw():
+def test_proposals_are_added_only_to_kernels_that_sample():
     total = OperatorSum(8, 2, parts=["itnet", "softmax"])
     assert add_proposal(total) == 1
     assert add_proposal(as_operator(nn.MaxPool1d(2), dim=4)) == 0

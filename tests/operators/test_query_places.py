@@ -29,7 +29,7 @@ U = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(0)).double()
         lambda: SoftmaxAttention(4, 2),
     ],
 )
-def test_the_same_features_are_the_same_points(make):
+def test_queries_equal_to_the_features_are_the_points_themselves(make):
     torch.manual_seed(0)
     operator = make().double()
     for domain in (
@@ -43,8 +43,8 @@ def test_the_same_features_are_the_same_points(make):
 
 @pytest.mark.parametrize("n", [1, 5, 16])
 @pytest.mark.parametrize("name", ["softmax", "luna", "linear_attention"])
-def test_any_number_of_queries_where_places_play_no_role(name, n):
-    """On a domain of any dimension, as on the line."""
+def test_operators_without_positions_accept_any_number_of_queries(name, n):
+    """Domains of every dimension give the same result as a line."""
     torch.manual_seed(0)
     operator = create_operator(name, 4, 2).double()
     u, query = torch.randn(2, 16, 4).double(), torch.randn(2, n, 4).double()
@@ -64,8 +64,9 @@ def test_any_number_of_queries_where_places_play_no_role(name, n):
             assert_close(g, h, "gradient")
 
 
-def test_places_of_queries_without_features_fit_the_features():
-    operator, domain = CKConv(4, length=12).double(), Domain.points(torch.rand(6, 1).double())
+def test_a_query_domain_must_match_the_features():
+    operator = CKConv(4, length=12).double()
+    domain = Domain.points(torch.rand(6, 1).double())
     three = Domain.points(torch.rand(3, 5, 1).double())
     for u in (U, U[:1]):
         with pytest.raises(ShapeError, match=rf"batch size of its query_domain, 3, got {len(u)}"):
@@ -74,8 +75,9 @@ def test_places_of_queries_without_features_fit_the_features():
         operator(U, domain, query_domain=Domain.points(torch.rand(5, 1)).to("meta"))
 
 
-def test_other_points_need_a_domain_where_places_count():
-    query, causal = U[:, :4], Domain.line(6, causal=True)
+def test_queries_at_other_points_need_a_query_domain():
+    query = U[:, :4]
+    causal = Domain.line(6, causal=True)
     for operator, domain in (
         (CKConv(4, length=12).double(), Domain.line(6, length=20, dtype=torch.float64)),
         (SoftmaxAttention(4, 2).double(), causal),

@@ -1,4 +1,4 @@
-"""Operators and strategies by name, user files, and what goes wrong."""
+"""Operators and strategies by name, user files, and errors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from fredholm.operators import (
 from fredholm.registry import Registry
 
 
-def test_names():
+def test_operators_are_created_by_name():
     names = list_operators()
     assert names == sorted(names)
     assert {"itnet", "softmax"} <= set(names)
@@ -52,7 +52,7 @@ def test_names():
         ("ckconv", {"activation": "gelu"}),
     ],
 )
-def test_what_was_built_without_values_is_drawn_by_reset_parameters(name, options):
+def test_reset_parameters_initialises_operators_built_on_meta(name, options):
     with torch.device("meta"):
         operator = create_operator(name, 8, 2, **options)
     operator.to_empty(device="cpu")
@@ -77,7 +77,7 @@ BUILT = {
 
 @pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("label", BUILT)
-def test_a_default_in_half_precision_builds_what_a_cast_gives(label, half):
+def test_a_half_precision_default_dtype_equals_a_cast(label, half):
     name, options = BUILT[label]
     torch.set_default_dtype(half)
     try:
@@ -122,12 +122,12 @@ def test_a_default_in_half_precision_builds_what_a_cast_gives(label, half):
         (lambda: register_operator("itnet")(SoftmaxAttention), "'itnet' is taken"),
     ],
 )
-def test_refusals(call, message):
+def test_unknown_names_and_mismatched_options_are_refused(call, message):
     with pytest.raises(OptionError, match=message):
         call()
 
 
-def test_a_type_error_inside_a_factory_is_not_called_an_unknown_option(monkeypatch):
+def test_a_type_error_inside_a_factory_propagates(monkeypatch):
     def factory(dim, heads, width):
         return dim + width
 
@@ -163,7 +163,7 @@ def user_file(tmp_path, monkeypatch):
             del sys.modules[name]
 
 
-def test_import_file_registers(user_file):
+def test_importing_a_file_registers_its_operators(user_file):
     user_file.write_text(SOURCE.format(name="mine-for-tests"))
     module = import_file(user_file)
     assert "mine-for-tests" in list_operators()
@@ -171,7 +171,7 @@ def test_import_file_registers(user_file):
     assert import_file(str(user_file)) is module
 
 
-def test_a_file_that_failed_is_run_again(user_file):
+def test_a_file_that_failed_is_executed_again(user_file):
     user_file.write_text("raise RuntimeError('half way')")
     with pytest.raises(RuntimeError, match="half way"):
         import_file(user_file)
@@ -188,8 +188,9 @@ def test_a_missing_file_is_named():
 # --- strategies -----------------------------------------------------------------------------------
 
 
-def test_strategy_names_and_objects():
-    kernel, facts = MLPKernel(1, 2, width=2), Facts(Layout())
+def test_strategies_are_names_or_objects():
+    kernel = MLPKernel(1, 2, width=2)
+    facts = Facts(Layout())
     assert choose("auto", kernel, facts).strategy == read_strategy("exact") == Exact()
     mine = Exact(memory=7)
     assert choose(mine, kernel, facts).strategy is mine
@@ -199,7 +200,7 @@ def test_strategy_names_and_objects():
     assert Exact.exact
 
 
-def test_a_strategy_without_a_form_names_both():
+def test_a_strategy_without_a_form_names_itself_and_the_kernel():
     class Picky(Strategy):
         needs = "a transition"
         instead = "Exact()"
@@ -212,11 +213,13 @@ def test_a_strategy_without_a_form_names_both():
         operator(torch.randn(1, 3, 4))
 
 
-def test_a_form_of_ones_own_in_one_class():
+def test_a_user_defined_form_needs_one_class():
     class Twice(Form):
-        """The definition, doubled: so that the test sees that it ran."""
+        """The doubled definition, which shows that this form ran."""
 
-        word, name, reason = Exact, "twice the definition", "the test asks for it"
+        word = Exact
+        name = "twice the definition"
+        reason = "the test asks for it"
 
         def respond(self, kernel, problem):
             weights = problem.quadrature.weights()
@@ -245,15 +248,16 @@ def test_a_form_of_ones_own_in_one_class():
         ("softmax", Domain.points(torch.rand(4, 3)), "fused attention"),
     ],
 )
-def test_plan(operator, domain, path):
+def test_plans_name_their_path(operator, domain, path):
     plan = create_operator(operator, 8, 2).plan(domain)
     assert path in plan.path
     assert plan.reason
     assert str(plan).startswith("Exact")
 
 
-def test_plan_on_a_grid_across_domains_and_with_learned_positions():
-    operator, grid = ITNetOperator(8, 2, position_dim=2), Domain.grid(2, 2)
+def test_plans_depend_on_the_grid_the_queries_and_learned_positions():
+    operator = ITNetOperator(8, 2, position_dim=2)
+    grid = Domain.grid(2, 2)
     assert "table" in operator.plan(grid).path
     assert "columns" in operator.plan(grid, Domain.points(torch.rand(3, 2))).path
     learned = grid.replace(positions=grid.positions.clone().requires_grad_())
@@ -264,29 +268,20 @@ def test_plan_on_a_grid_across_domains_and_with_learned_positions():
 
 
 @pytest.mark.parametrize("name", ["itnet", "softmax"])
-def test_step_refusals(name):
+def test_steps_refuse_wrong_domains_batches_and_sizes(name):
     operator = create_operator(name, 8, 2)
     with pytest.raises(DomainError, match="causal=True"):
         operator.init_state(2, Domain.line(3))
     with pytest.raises(ShapeError, match="for 2 sequences or for all, got one for 3"):
         operator.init_state(2, Domain.points(torch.rand(3, 4, 1), causal=True))
     state = operator.init_state(2, Domain.line(2, causal=True))
+    with pytest.raises(ShapeError, match=r"u_t: expected shape \(B, 8\), got \(2, 7\)"):
+        operator.step(torch.randn(2, 7), state)
     for t in range(2):
         assert state.seen == t
         _, state = operator.step(torch.randn(2, 8), state)
     with pytest.raises(DomainError, match="at most 0 more points of the state's domain of 2"):
         operator.step(torch.randn(2, 8), state)
-
-
-def test_a_state_is_not_changed_by_its_step():
-    operator, domain = create_operator("itnet", 8, 2, width=4), Domain.line(3, causal=True)
-    first = torch.randn(1, 8)
-    _, state = operator.step(first, operator.init_state(1, domain))
-    u = torch.randn(1, 8)
-    once, twice = operator.step(u, state)[0], operator.step(u, state)[0]
-    assert once.equal(twice)
-    with pytest.raises(ShapeError, match=r"u_t: expected shape \(B, 8\), got \(1, 7\)"):
-        operator.step(torch.randn(1, 7), state)
 
 
 @pytest.mark.parametrize(
@@ -327,9 +322,8 @@ def test_a_state_is_not_changed_by_its_step():
         ),
     ],
 )
-def test_shape_refusals(call, message):
-    # The definition, called by name: under the tests' shape checker forward itself would refuse
-    # some of these first.
+def test_wrong_shapes_are_refused(call, message):
+    # kernel_matrix is not under the tests' shape checker, which would refuse some calls first.
     operator = ITNetOperator(8, 2, width=4)
     with pytest.raises(ShapeError, match=message):
         call(
@@ -339,7 +333,9 @@ def test_shape_refusals(call, message):
 
 
 def test_a_domain_without_points_is_refused():
-    operator, empty, u = ITNetOperator(8, 2, width=4), Domain.line(4)[:0], torch.randn(2, 3, 8)
+    operator = ITNetOperator(8, 2, width=4)
+    empty = Domain.line(4)[:0]
+    u = torch.randn(2, 3, 8)
     with pytest.raises(DomainError, match="expected a domain of at least one point"):
         operator(u[:, :0], empty)
     with pytest.raises(DomainError, match="expected a domain of at least one point"):
@@ -357,7 +353,7 @@ def test_unknown_option_is_named_with_a_suggestion():
         create_operator("itnet", 8, frequncies=3)
 
 
-def test_an_unknown_option_inside_a_factory_is_not_the_callers(monkeypatch):
+def test_an_unknown_option_inside_a_factory_names_the_inner_class(monkeypatch):
     def wrapper(dim, heads=1):
         return SoftmaxAttention(dim, heads, bogus=1)
 
@@ -367,7 +363,7 @@ def test_an_unknown_option_inside_a_factory_is_not_the_callers(monkeypatch):
     assert "'wrapper'" not in str(caught.value)
 
 
-def test_parts_of_models_know_their_names_by_one_rule():
+def test_registration_writes_the_name_to_each_part():
     for table in (ENCODERS, BODIES, HEADS):
         assert {name: table[name].kind for name in table} == {name: name for name in table}
     assert ENCODERS["samples"].data == "sequence"
@@ -383,7 +379,7 @@ def test_parts_of_models_know_their_names_by_one_rule():
     assert not hasattr(Registry, "name")
 
 
-def test_a_name_of_the_library_is_refused_whatever_the_class_is_called(user_file):
+def test_taken_names_are_refused_for_classes_of_equal_name(user_file):
     user_file.write_text(SOURCE.format(name="softmax").replace("Mine(", "SoftmaxAttention("))
     with pytest.raises(OptionError, match=r"'softmax' is taken by fredholm\.families\.softmax"):
         import_file(user_file)
@@ -396,7 +392,7 @@ def test_a_name_of_the_library_is_refused_whatever_the_class_is_called(user_file
         import_file(other)
 
 
-def test_a_definition_from_elsewhere_meets_the_library_s(monkeypatch):
+def test_the_librarys_definition_wins_over_a_users(monkeypatch):
     colours: Registry[type] = Registry("colour", home="the.library")
     library = {"the.library": SoftmaxAttention}
     monkeypatch.setattr(
@@ -410,7 +406,7 @@ def test_a_definition_from_elsewhere_meets_the_library_s(monkeypatch):
     assert colours["red"] is SoftmaxAttention
 
 
-def test_a_file_is_the_same_whether_it_is_imported_run_or_named(user_file, monkeypatch):
+def test_imported_executed_and_named_files_are_one_module(user_file, monkeypatch):
     user_file.write_text(SOURCE.format(name="mine-for-tests"))
     monkeypatch.setattr(sys.modules["__main__"], "__file__", str(user_file), raising=False)
     for module in ("mine_for_tests", "__main__"):
@@ -418,7 +414,7 @@ def test_a_file_is_the_same_whether_it_is_imported_run_or_named(user_file, monke
     assert import_file(user_file).Mine is operator_factory("mine-for-tests")
 
 
-def test_a_file_of_a_package_is_the_file_that_a_recipe_names(tmp_path, monkeypatch):
+def test_a_module_of_a_package_and_its_file_are_one_module(tmp_path, monkeypatch):
     """Imported as ``package.part`` in a program, and named as ``package/part.py`` in a recipe."""
     package = tmp_path / "tests_package"
     package.mkdir()

@@ -1,6 +1,4 @@
-"""What is taken by size beside the forms that the contract suite runs on both sides of their
-crossovers.
-"""
+"""Choices by size that the contract suite does not cover."""
 
 import pytest
 import torch
@@ -32,7 +30,7 @@ def results(name, domain, gradients):
 @pytest.mark.parametrize("where", ["a line", "causal"])
 @pytest.mark.parametrize("gradients", [False, True], ids=["values", "gradients"])
 @pytest.mark.parametrize("pairs", [False, True], ids=["moments", "pairs"])
-def test_heads_as_one_dimension_are_heads_apart(where, gradients, pairs, monkeypatch):
+def test_heads_in_one_batch_equal_separate_heads(where, gradients, pairs, monkeypatch):
     domain = WHERE[where]
     monkeypatch.setattr(chunked, "wants_pairs", lambda *sizes: pairs)
     one = results("linear_attention", domain, gradients)
@@ -42,7 +40,7 @@ def test_heads_as_one_dimension_are_heads_apart(where, gradients, pairs, monkeyp
         assert_close(a, b, where)
 
 
-def test_the_floor_follows_masses_that_are_written_to():
+def test_the_floor_follows_in_place_changes_of_masses():
     u = torch.rand(1, 1, 4, 3)
     quadrature = Domain.line(4, measure="counting").quadrature()
     for mass in (1.0, 0.5):
@@ -51,7 +49,7 @@ def test_the_floor_follows_masses_that_are_written_to():
         assert_close(out, (u @ u.mT * mass) @ u / (mass * (u @ u.mT).sum(-1, True)).clamp_min(10.0))
 
 
-def test_a_plan_says_which_convolution_runs():
+def test_the_plan_names_the_convolution_that_runs():
     operator = create_operator("ckconv", DIM, 2)
     paths = [operator.plan(Domain.line(n, causal=True)).path for n in (16, 1024)]
     assert paths == ["direct convolution", "FFT convolution, hidden units first"]

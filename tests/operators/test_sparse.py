@@ -1,5 +1,5 @@
-"""Domains with few neighbours: batches of graphs, gradients of edges, everything as a
-neighbourhood, tiles, bad input.
+"""Domains with few neighbours: batches of graphs, gradients of edges, neighbourhoods of all points,
+tiles, wrong input.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def ring(n: int, *, twice: bool = False) -> torch.Tensor:
 
 
 def assert_equal(operator, u, sparse: Domain, dense: Domain, extra=()) -> None:
-    """Output and gradients on two domains that mean the same."""
+    """Compare output and gradients on two equivalent domains."""
     a, b = operator(u, sparse), operator(u, dense)
     assert_close(a, b, "output")
     named = {"u": u, **dict(operator.named_parameters()), **dict(extra)}
@@ -66,8 +66,10 @@ def assert_equal(operator, u, sparse: Domain, dense: Domain, extra=()) -> None:
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_a_neighbourhood_of_everything_is_the_exact_operator(name):
-    x, u, operator = positions(2, 6), signal(2, 6), operator_of(name)
+def test_neighbourhoods_of_all_points_equal_the_exact_operator(name):
+    x = positions(2, 6)
+    u = signal(2, 6)
+    operator = operator_of(name)
     whole = Domain.points(x)
     for domain in (
         Domain.points(x, radius=9.0),
@@ -78,10 +80,11 @@ def test_a_neighbourhood_of_everything_is_the_exact_operator(name):
 
 
 @pytest.mark.parametrize("name", LOCAL)
-def test_no_operator_writes_out_all_pairs(name, monkeypatch):
-    """An operator whose queries see for themselves never asks for a dense matrix."""
+def test_no_operator_builds_a_matrix_of_all_pairs(name, monkeypatch):
+    """Operators on neighbourhoods never request a dense matrix."""
     monkeypatch.setattr("fredholm.edges.DENSE_PAIRS", 0)
-    operator, u = operator_of(name), signal(1, 40)
+    operator = operator_of(name)
+    u = signal(1, 40)
     domain = Domain.points(positions(2, 40), neighbours=4)
     operator(u, domain).sum().backward()
     assert "all pairs" not in operator.plan(domain).path
@@ -89,7 +92,8 @@ def test_no_operator_writes_out_all_pairs(name, monkeypatch):
 
 @pytest.mark.parametrize("name", LOCAL)
 def test_tiles_do_not_change_the_result(name, monkeypatch):
-    operator, u = operator_of(name), signal(2, 40)
+    operator = operator_of(name)
+    u = signal(2, 40)
     x = positions(2, 40)
     domain = Domain.points(x, radius=0.3)
     monkeypatch.setattr("fredholm.forms.neighbourhoods.tiles.WORKING_SET", 1 << 13)
@@ -100,7 +104,7 @@ def test_tiles_do_not_change_the_result(name, monkeypatch):
 
 
 def star(n: int) -> Domain:
-    """A hub that sees every node, and nodes that see the hub and one another around a ring."""
+    """Return a graph of a hub that sees every node, and nodes on a ring that also see the hub."""
     hub = torch.stack([torch.arange(n), torch.zeros(n, dtype=torch.int64)])
     weight = torch.rand(3 * n, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     index = torch.cat([hub, hub.flip(0), ring(n)], -1)
@@ -108,8 +112,9 @@ def star(n: int) -> Domain:
 
 
 @pytest.mark.parametrize("name", IN_PIECES)
-def test_rows_longer_than_a_tile_come_in_pieces(name, monkeypatch):
-    operator, u = operator_of(name), signal(2, 40)
+def test_rows_longer_than_a_tile_are_split(name, monkeypatch):
+    operator = operator_of(name)
+    u = signal(2, 40)
     domain = star(40)
     monkeypatch.setattr("fredholm.forms.neighbourhoods.tiles.WORKING_SET", 1 << 11)
     pieces = []
@@ -125,9 +130,10 @@ def test_rows_longer_than_a_tile_come_in_pieces(name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", LOCAL)
-def test_gradients_are_those_of_differences(name):
+def test_gradients_pass_gradcheck(name):
     operator = operator_of(name)
-    domain, u = star(5), signal(1, 5)
+    domain = star(5)
+    u = signal(1, 5)
     names = [n for n, _ in operator.named_parameters()]
     values = [p.detach().clone().requires_grad_() for p in operator.parameters()]
 
@@ -139,7 +145,7 @@ def test_gradients_are_those_of_differences(name):
 
 @pytest.mark.parametrize("name", LOCAL)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision(name, dtype):
+def test_half_precision_agrees_with_dense_domains(name, dtype):
     operator, u = operator_of(name).to(dtype), signal(2, 12).detach().to(dtype)
     domain = Domain.points(positions(2, 12), neighbours=4).to(torch.float32)
     out = operator(u, domain)
@@ -150,7 +156,7 @@ def test_half_precision(name, dtype):
 
 
 @pytest.mark.parametrize("name", LOCAL)
-def test_graphs_of_different_sizes_in_one_batch(name):
+def test_graphs_of_different_sizes_in_one_batch_equal_each_alone(name):
     operator = operator_of(name)
     graphs = [
         Domain.graph(ring(n, twice=True), n, positions=positions(2, n, seed=n), sparse=True)
@@ -168,7 +174,7 @@ def test_graphs_of_different_sizes_in_one_batch(name):
 
 
 @pytest.mark.parametrize("name", LOCAL)
-def test_clouds_with_padding_in_one_batch(name):
+def test_clouds_with_padding_equal_dense_domains(name):
     x = torch.stack([positions(2, 7, seed=s) for s in (1, 2)])
     valid = torch.arange(7) < torch.tensor([[7], [5]])
     domain = Domain.points(x, valid=valid, radius=0.5)
@@ -177,7 +183,7 @@ def test_clouds_with_padding_in_one_batch(name):
 
 @pytest.mark.parametrize("name", LOCAL)
 @pytest.mark.parametrize("what", ["positions", "edge weights", "masses"])
-def test_gradients_reach(name, what):
+def test_gradients_of_the_domain_equal_dense_domains(name, what):
     x = positions(2, 6).requires_grad_(what == "positions")
     weight = (torch.rand(6, dtype=torch.float64) + 0.1).requires_grad_(what == "edge weights")
     masses = (torch.rand(6, dtype=torch.float64) + 0.1).requires_grad_(what == "masses")
@@ -192,7 +198,7 @@ def test_gradients_reach(name, what):
 
 
 class DiagonalNetwork(HiddenKernel):
-    """One weight per channel by a network of both positions, whose hidden units all share."""
+    """One weight per channel by a network of both positions, with hidden units shared by all."""
 
     reads_query = False
 
@@ -211,7 +217,7 @@ class DiagonalNetwork(HiddenKernel):
 
 
 @pytest.mark.parametrize("width", [1, 2])
-def test_heads_of_one_output_that_share_hidden_units(width):
+def test_heads_that_share_hidden_units_equal_dense_domains(width):
     torch.manual_seed(0)
     heads = 8 // width
     kernel = DiagonalNetwork(heads, width)
@@ -250,7 +256,8 @@ def test_a_kernel_reads_signed_edge_features():
     operator = IntegralOperator(8, kernel=EdgeNetwork(8, 3), residual=False, projection=False)
     operator.double()
     u = signal(2, 6)
-    out, expected = operator(u, domain), operator.dense(u, domain)
+    out = operator(u, domain)
+    expected = operator.dense(u, domain)
     assert_close(out, expected, "output")
 
     # By hand: the loop and the one edge into each node.
@@ -289,9 +296,11 @@ def test_repeated_edges_with_features_each_count():
     assert_close(operator(u, domain), sum(alone) - 2 * bias)
 
 
-def test_a_periodic_box_sees_the_nearest_image():
+def test_a_periodic_box_uses_the_nearest_image():
     """Points moved around the box give the same output: the kernel reads wrapped positions."""
-    x, operator, u = positions(2, 12), operator_of("ckconv"), signal(1, 12)
+    x = positions(2, 12)
+    operator = operator_of("ckconv")
+    u = signal(1, 12)
     domain = Domain.points(x, radius=0.3, box=(1.0, 1.0))
     moved = (x + torch.tensor([0.4, 0.7])) % 1.0
     assert_close(operator(u, Domain.points(moved, radius=0.3, box=(1.0, 1.0))), operator(u, domain))
@@ -300,11 +309,13 @@ def test_a_periodic_box_sees_the_nearest_image():
 
 
 @pytest.mark.parametrize("name", ["itnet", "softmax", "ckconv"])
-def test_queries_on_another_domain(name):
+def test_queries_on_another_domain_equal_the_definition(name):
     source = Domain.points(positions(2, 9))
     queries = Domain.points(positions(2, 5, seed=3))
     near = source.near(queries, radius=0.4)
-    operator, u, query = operator_of(name), signal(2, 9), signal(2, 5)
+    operator = operator_of(name)
+    u = signal(2, 9)
+    query = signal(2, 5)
     call = {"query": query, "query_domain": queries}
     assert_close(operator(u, near, **call), operator.dense(u, near, **call))
     nearest = source.near(queries, neighbours=3)
@@ -312,12 +323,14 @@ def test_queries_on_another_domain(name):
 
 
 @pytest.mark.parametrize("name", LOCAL)
-def test_isolated_nodes_integrate_to_zero(name):
+def test_isolated_nodes_are_finite_and_equal_the_definition(name):
     domain = Domain.graph(
         torch.tensor([[0], [1]]), 4, positions=positions(2, 4), sparse=True, self_loops=False
     )
-    operator, u = operator_of(name), signal(1, 4)
-    out, dense = operator(u, domain), operator.dense(u, domain)
+    operator = operator_of(name)
+    u = signal(1, 4)
+    out = operator(u, domain)
+    dense = operator.dense(u, domain)
     assert out.isfinite().all()
     assert_close(out, dense)
     (g,) = torch.autograd.grad(out.sum(), u)
@@ -325,21 +338,23 @@ def test_isolated_nodes_integrate_to_zero(name):
 
 
 @pytest.mark.parametrize("weight", [None, torch.zeros(0)])
-def test_a_graph_without_edges(weight):
+def test_a_graph_without_edges_equals_the_definition(weight):
     index = torch.zeros(2, 0, dtype=torch.int64)
     domain = Domain.graph(index, 3, edge_weight=weight, sparse=True, self_loops=False)
-    operator, u = operator_of("softmax"), signal(2, 3)
+    operator = operator_of("softmax")
+    u = signal(2, 3)
     assert_close(operator(u, domain), operator.dense(u, domain))
     operator(u, domain).sum().backward()
 
 
 @pytest.mark.parametrize("where", ["neighbours", "reach"])
 @pytest.mark.parametrize("name", ["itnet", "softmax", "ckconv", "linear_attention"])
-def test_second_derivatives_and_transforms(name, where):
-    """Of every form whose first derivative is written by hand or fused."""
+def test_second_derivatives_and_transforms_equal_dense_domains(name, where):
+    """For every form whose first derivative is written by hand or fused."""
     cloud = Domain.points(positions(2, 6), neighbours=3)
     domain = {"neighbours": cloud, "reach": Domain.points(positions(2, 6)).replace(reach=1)}[where]
-    operator, u = operator_of(name), signal(1, 6)
+    operator = operator_of(name)
+    u = signal(1, 6)
 
     def energy(v, domain=domain):
         return operator(v, domain).square().sum()
@@ -355,24 +370,27 @@ def test_second_derivatives_and_transforms(name, where):
 
 
 @pytest.mark.parametrize("name", [name for name in OPTIONS if name != "infsa"])
-def test_unconnected_parts_do_not_meet(name):
-    """Two graphs side by side are each alone; the norm of ``infsa`` is of all pairs."""
-    x, u, operator = positions(2, 9), signal(1, 9), operator_of(name)
+def test_unconnected_components_are_independent(name):
+    """Two components equal the two graphs; ``infsa`` is left out, whose norm is over all pairs."""
+    x = positions(2, 9)
+    u = signal(1, 9)
+    operator = operator_of(name)
     sizes = (4, 5)
     index = torch.cat([ring(4), ring(5) + 4], -1)
     out = operator(u, Domain.graph(index, 9, positions=x, sparse=True))
     parts = [
-        operator(own, Domain.graph(ring(len(place)), len(place), positions=place, sparse=True))
-        for own, place in zip(u.split(sizes, 1), x.split(sizes))
+        operator(v, Domain.graph(ring(len(place)), len(place), positions=place, sparse=True))
+        for v, place in zip(u.split(sizes, 1), x.split(sizes))
     ]
     assert_close(out, torch.cat(parts, 1))
 
 
-def test_a_window_in_tiles_is_fused(monkeypatch):
-    """Blocks inside of the line need no bias per block; those at its ends and padding do."""
+def test_windows_in_tiles_equal_dense_domains(monkeypatch):
+    """Blocks inside the line need no bias; those at its ends or with padding do."""
     monkeypatch.setattr("fredholm.forms.neighbourhoods.tiles.WORKING_SET", 1 << 13)
     monkeypatch.setattr("fredholm.forms.neighbourhoods.tiles.BLOCK", 2)
-    operator, u = operator_of("softmax"), signal(2, 30)
+    operator = operator_of("softmax")
+    u = signal(2, 30)
     valid = torch.arange(30) < torch.tensor([[30], [17]])
     line = Domain.points(positions(2, 30))
     for domain in (line, line.replace(valid=valid), line.replace(causal=True)):
@@ -380,10 +398,11 @@ def test_a_window_in_tiles_is_fused(monkeypatch):
         assert_equal(operator, u, window, window.dense())
 
 
-def test_replaced_parameters_are_those_of_the_call():
-    """A backward that comes after functional_call uses the weights of the call."""
+def test_the_backward_uses_the_weights_of_a_functional_call():
+    """The backward runs after ``functional_call`` has restored the parameters."""
     domain = Domain.points(positions(2, 6), neighbours=3)
-    operator, u = operator_of("softmax"), signal(1, 6)
+    operator = operator_of("softmax")
+    u = signal(1, 6)
     # The output does not depend on the key bias, whose gradient is rounding alone.
     named = {n: p for n, p in operator.named_parameters() if n != "kernel.key.bias"}
     other = {n: (2 * p.detach()).requires_grad_() for n, p in named.items()}
@@ -396,7 +415,7 @@ def test_replaced_parameters_are_those_of_the_call():
         assert_close(g, h)
 
 
-def test_autocast_in_the_backward():
+def test_gradients_under_autocast_are_finite():
     domain = Domain.points(positions(2, 6).float(), neighbours=3)
     operator = copy.deepcopy(operator_of("softmax")).float()
     u = signal(1, 6).detach().float().requires_grad_()
@@ -406,9 +425,10 @@ def test_autocast_in_the_backward():
     assert u.grad.isfinite().all()
 
 
-def test_only_the_inputs_are_kept_for_the_backward():
-    """What is saved of a call has no tensor per pair: four times as many edges take no more."""
-    operator, u = create_operator("itnet", 8, 2, position_dim=2, width=64).double(), signal(1, 200)
+def test_only_the_inputs_are_saved_for_the_backward():
+    """No saved tensor grows with the number of pairs: four times as many edges save as much."""
+    operator = create_operator("itnet", 8, 2, position_dim=2, width=64).double()
+    u = signal(1, 200)
     totals = []
     for count in (8, 32):
         saved: list[int] = []
@@ -427,7 +447,8 @@ def test_only_the_inputs_are_kept_for_the_backward():
 def test_rows_of_a_large_graph_are_not_dense(monkeypatch):
     monkeypatch.setattr("fredholm.edges.DENSE_PAIRS", 300)
     domain = Domain.points(positions(2, 100), neighbours=4)
-    operator, u = operator_of("softmax"), signal(1, 100)
+    operator = operator_of("softmax")
+    u = signal(1, 100)
     weights = operator.weights(u, domain, rows=[3, 50])
     assert weights.shape == (1, 2, 2, 100)
     assert (weights > 0).sum(-1).eq(4).all()
@@ -440,7 +461,7 @@ def test_rows_of_a_large_graph_are_not_dense(monkeypatch):
 
 @pytest.mark.parametrize("norm", ["frobenius", "rows"])
 @pytest.mark.parametrize("hops", [1, 3])
-def test_hops_along_edges_are_those_of_the_whole_matrix(norm, hops):
+def test_hops_along_edges_equal_the_dense_matrix(norm, hops):
     options = {"norm": norm, "bias": True, "learned_decay": True, "activation": "gelu"}
     operator = create_operator("infsa", 8, 2, strategy=Neumann(hops=hops), **options).double()
     valid = torch.arange(12) < torch.tensor([[12], [9]])
@@ -451,8 +472,10 @@ def test_hops_along_edges_are_those_of_the_whole_matrix(norm, hops):
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_some_rows_of_a_sparse_definition_are_rows_of_all(name):
-    operator, u, domain = operator_of(name), signal(2, 12), star(12)
+def test_rows_of_a_sparse_definition_equal_rows_of_all(name):
+    operator = operator_of(name)
+    u = signal(2, 12)
+    domain = star(12)
     every = operator.kernel_matrix(u, domain)
     assert_close(operator.kernel_matrix(u, domain, rows=[0, 5]), every[:, :, [0, 5]])
 
@@ -479,13 +502,14 @@ def test_some_rows_of_a_sparse_definition_are_rows_of_all(name):
         (lambda x: Domain.points(x).near(Domain.line(3), radius=1.0), ShapeError, "one space"),
     ],
 )
-def test_bad_domains_are_refused_by_name(call, error, match):
+def test_wrong_domains_are_refused(call, error, match):
     with pytest.raises(error, match=match):
         call(positions(2, 6))
 
 
-def test_what_does_not_fit_an_operator_is_refused():
-    operator, u = operator_of("softmax"), signal(2, 6)
+def test_domains_that_mismatch_the_operator_are_refused():
+    operator = operator_of("softmax")
+    u = signal(2, 6)
     three = Domain.collate([Domain.graph(ring(6), 6, sparse=True)] * 3)
     with pytest.raises(ShapeError, match="batch"):
         operator(u, three)
@@ -498,7 +522,7 @@ def test_what_does_not_fit_an_operator_is_refused():
         sampled.double()(u, domain)
 
 
-def test_neighbours_in_an_order_keep_the_precision_of_the_domain():
+def test_causal_neighbours_keep_the_precision_of_the_domain():
     torch.manual_seed(0)
     domain = Domain.points(torch.rand(5, 2, dtype=torch.float64), neighbours=3, causal=True)
     operator = create_operator("linear_infsa", 8, heads=2).double()

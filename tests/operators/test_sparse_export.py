@@ -50,7 +50,7 @@ for name in ("softmax", "linear_attention", "itnet", "ckconv", "infsa"):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_an_export_takes_any_graph_of_the_size():
+def test_an_exported_operator_accepts_any_graph_of_its_size():
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.count("exported") == 5

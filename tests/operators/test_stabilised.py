@@ -1,4 +1,4 @@
-"""Exponential features without their largest exponent: the normalised result is the same, and
+"""Exponential features divided by their largest exponent: the normalised result is the same, and
 nothing overflows or vanishes.
 """
 
@@ -33,9 +33,10 @@ def domains():
 
 
 def plain(op, u, domain):
-    """The response by features as they are, in float64, with a floor that does nothing."""
+    """Return the response by plain features in float64, with a negligible floor."""
     problem = op.problem(u, domain)
-    kernel, weights = op.kernel, problem.quadrature.weights()
+    kernel = op.kernel
+    weights = problem.quadrature.weights()
     query, key = (
         kernel.query_features(problem.x, problem.ux),
         kernel.key_features(problem.y, problem.uy),
@@ -48,17 +49,16 @@ def plain(op, u, domain):
 
 @pytest.mark.parametrize("case", domains())
 @pytest.mark.parametrize("feature_map", MAPS)
-def test_the_result_is_that_of_the_plain_features(feature_map, case):
-    op, domain = (
-        create_operator("linear_attention", DIM, HEADS, feature_map=feature_map).double(),
-        domains()[case],
-    )
+def test_stabilised_features_equal_plain_ones(feature_map, case):
+    op = create_operator("linear_attention", DIM, HEADS, feature_map=feature_map).double()
+    domain = domains()[case]
     u = torch.randn(B, N, DIM, dtype=torch.float64)
     expected = plain(op, u, domain)
     assert torch.allclose(op(u, domain), expected, atol=1e-12)
     assert torch.allclose(op.dense(u, domain), expected, atol=1e-12)
     if domain.causal:
-        state, steps = op.init_state(B, domain), []
+        state = op.init_state(B, domain)
+        steps = []
         for t in range(N):
             y, state = op.step(u[:, t], state)
             steps.append(y)
@@ -67,13 +67,14 @@ def test_the_result_is_that_of_the_plain_features(feature_map, case):
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("feature_map", MAPS)
-def test_large_keys_and_queries(feature_map, causal):
+def test_large_keys_and_queries_are_finite(feature_map, causal):
     """Exponents in the hundreds, where plain features are infinite or all zero."""
     op = create_operator("linear_attention", DIM, HEADS, feature_map=feature_map)
     with torch.no_grad():
         op.kernel.query.weight.mul_(30)
         op.kernel.key.weight.mul_(30)
-    u, domain = torch.randn(1, 30, DIM, requires_grad=True), Domain.line(30, causal=causal)
+    u = torch.randn(1, 30, DIM, requires_grad=True)
+    domain = Domain.line(30, causal=causal)
     kernel = op.kernel
     features = kernel.key_features(domain.positions[None], u[:, None])
     assert features.isinf().any() or (features == 0).all(-1).any(), "the case is hard enough"
@@ -88,10 +89,8 @@ def test_large_keys_and_queries(feature_map, causal):
 
 
 @pytest.mark.parametrize("feature_map", MAPS)
-def test_padding_does_not_count_for_the_largest_exponent(feature_map):
-    """At padding keys are the bias, here a huge one: it must not push the real keys
-    out of range.
-    """
+def test_the_largest_exponent_ignores_padding(feature_map):
+    """Padding keys equal the bias, here a huge one, which must not push real keys out of range."""
     op = create_operator("linear_attention", DIM, HEADS, feature_map=feature_map)
     with torch.no_grad():
         op.kernel.key.weight.mul_(20)
@@ -106,8 +105,9 @@ def test_padding_does_not_count_for_the_largest_exponent(feature_map):
     assert op(u, steps)[:, :8].isfinite().all()
 
 
-def test_maps_say_what_they_divided_by():
-    phi, x = PositiveRandomFeatures(4, features=8), torch.randn(2, 3, 5, 4)
+def test_maps_return_the_exponent_they_divided_by():
+    phi = PositiveRandomFeatures(4, features=8)
+    x = torch.randn(2, 3, 5, 4)
     features, shift = phi.of_keys(x)
     assert torch.allclose(features * shift.exp()[..., None, None], phi(x), rtol=1e-5)
     assert features.amax((-2, -1)).allclose(torch.ones(2, 3))
@@ -122,10 +122,11 @@ def test_maps_say_what_they_divided_by():
 
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("name", [*FEATURE_MAPS])
-def test_inference_in_pieces_is_the_definition(name, padded):
+def test_inference_in_pieces_equals_the_definition(name, padded):
     torch.manual_seed(0)
     operator = LinearAttention(8, 2, feature_map=name).double()
-    u, domain = 3 * torch.randn(2, 9, 8, dtype=torch.float64), Domain.line(9, dtype=torch.float64)
+    u = 3 * torch.randn(2, 9, 8, dtype=torch.float64)
+    domain = Domain.line(9, dtype=torch.float64)
     if padded:
         domain = domain.replace(valid=torch.arange(9) < torch.tensor([[9], [5]]))
     whole = operator(u, domain)
@@ -135,7 +136,7 @@ def test_inference_in_pieces_is_the_definition(name, padded):
         assert_close(operator(u, domain), operator.dense(u, domain))
 
 
-def test_only_inference_makes_features_in_pieces_and_only_of_maps_that_look_at_one_point():
+def test_only_inference_with_pointwise_maps_computes_features_in_pieces():
     seen = []
 
     class Watched(FeatureMap):
@@ -163,7 +164,7 @@ def test_only_inference_makes_features_in_pieces_and_only_of_maps_that_look_at_o
 
 
 @pytest.mark.parametrize("name", ["luna", "hedgehog", "performer"])
-def test_converted_heads_in_pieces(name, monkeypatch):
+def test_converted_heads_in_pieces_equal_one_pass(name, monkeypatch):
     from fredholm.linearization import heads
 
     torch.manual_seed(0)
@@ -179,9 +180,9 @@ def test_converted_heads_in_pieces(name, monkeypatch):
 
 
 @pytest.mark.parametrize("feature_map", MAPS)
-def test_a_small_key_is_not_cut_off_by_a_later_large_one(feature_map):
-    """The floor of the denominator knows no future: keys e^40 larger at the end of a causal line
-    change nothing before them, all at once, in stretches or in steps.
+def test_a_later_large_key_does_not_change_earlier_outputs(feature_map):
+    """The floor of the denominator does not depend on later keys: keys e^40 larger at the end of a
+    causal line change no earlier output, in one forward, prefills or steps.
     """
     torch.manual_seed(0)
     op = LinearAttention(DIM, HEADS, feature_map=feature_map).double()
@@ -198,33 +199,36 @@ def test_a_small_key_is_not_cut_off_by_a_later_large_one(feature_map):
 
 
 @pytest.mark.parametrize("n", [6, 70])
-def test_in_single_precision_up_to_e_80(n):
-    """A last key e^75 above all others."""
+def test_float32_is_accurate_beside_a_key_of_e_75(n):
+    """The last key is e^75 above all others."""
     torch.manual_seed(0)
     op = LinearAttention(8, 1, feature_map="hedgehog")
-    u, line = torch.randn(1, n, 8), Domain.line(n, causal=True)
+    u = torch.randn(1, n, 8)
+    line = Domain.line(n, causal=True)
     with torch.no_grad():  # Hedgehog's exponents are those of a key and of its negative
         u[0, -1] = torch.linalg.lstsq(op.kernel.key.weight, torch.full((8, 1), 75.0)).solution[:, 0]
     u.requires_grad_()
-    whole, before = op(u, line)[:, :-1], op(u[:, :-1], line[: n - 1])
+    whole = op(u, line)[:, :-1]
+    before = op(u[:, :-1], line[: n - 1])
     assert_close(whole, before, "before the large key")
     assert_close(op.dense(u, line)[:, :-1], before, "definition")
-    (given,) = torch.autograd.grad(whole.square().sum(), u)
-    assert_close(given, torch.autograd.grad(before.square().sum(), u)[0], "gradient")
+    (found,) = torch.autograd.grad(whole.square().sum(), u)
+    assert_close(found, torch.autograd.grad(before.square().sum(), u)[0], "gradient")
 
 
 @pytest.mark.parametrize(("feature_map", "size"), [("hedgehog", 8.0), ("performer", 4.0)])
 @pytest.mark.parametrize("causal", [False, True])
-def test_exponents_that_are_largest_in_different_features(feature_map, size, causal):
-    """Against logarithms of sums, which no floor cuts; a step is the whole's last point, and
-    gradients stay finite further out.
+def test_features_with_different_largest_exponents_equal_the_softmax(feature_map, size, causal):
+    """The reference is a log-sum-exp without floor. The last step equals the last point of the
+    forward, and gradients stay finite for larger features.
     """
     line = Domain.line(20, causal=causal)
     for seed in range(4):
         torch.manual_seed(seed)
         op = create_operator("linear_attention", DIM, 2, feature_map=feature_map)
         u = size * torch.randn(1, 20, DIM)
-        double, wide = copy.deepcopy(op.kernel).double(), u.double()[:, None]
+        double = copy.deepcopy(op.kernel).double()
+        wide = u.double()[:, None]
         query, key = (double.feature_map.exponents(double._heads(wide, part)) for part in (0, 1))
         scores = torch.logsumexp(query[:, :, :, None] + key[:, :, None], -1)
         if causal:
@@ -242,5 +246,5 @@ def test_exponents_that_are_largest_in_different_features(feature_map, size, cau
             assert_close(torch.cat([first, last[:, None]], 1).double(), wanted, dtype=torch.float32)
         for more in (1, 3, 8):
             far = (more * u).requires_grad_()
-            given = torch.autograd.grad((op(far, line) ** 2).sum(), [far, *op.parameters()])
-            assert all(gradient.isfinite().all() for gradient in given)
+            found = torch.autograd.grad((op(far, line) ** 2).sum(), [far, *op.parameters()])
+            assert all(gradient.isfinite().all() for gradient in found)

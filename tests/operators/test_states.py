@@ -1,4 +1,4 @@
-"""States of causal operators and models fork, move, and are saved for another process."""
+"""States of causal operators and models can be copied, moved, and saved for another process."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def line_of(operator) -> Domain:
 
 
 def prefix(operator):
-    """Features, and the state after some of them: a stretch and a step."""
+    """Return features, and the state after a prefill and a step."""
     u = torch.randn(2, POINTS, 8, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         _, state = operator.prefill(u[:, : SEEN - 1], operator.init_state(2, line_of(operator)))
@@ -56,7 +56,7 @@ def operator(request):
 
 
 @torch.no_grad()
-def test_two_continuations_do_not_disturb_each_other(operator):
+def test_copies_of_a_state_are_independent(operator):
     u, state = prefix(operator)
     forks = [state.copy(), copy.deepcopy(state)]
     expected, _ = operator.step(u[:, SEEN], state)
@@ -68,7 +68,7 @@ def test_two_continuations_do_not_disturb_each_other(operator):
 
 
 @torch.no_grad()
-def test_a_state_goes_on_in_another_precision(operator):
+def test_a_state_continues_in_another_precision(operator):
     u, state = prefix(operator)
     expected, _ = operator.step(u[:, SEEN], state)
     double = state.to(dtype=torch.float64)
@@ -88,24 +88,25 @@ import sys, torch
 from tests.operators.test_states import operator_of
 folder = sys.argv[1]
 for name in sys.argv[2:]:
-    operator, given = operator_of(name), torch.load(f"{folder}/{name}.given", weights_only=True)
+    operator = operator_of(name)
+    expected = torch.load(f"{folder}/{name}.expected", weights_only=True)
     state = operator.load_state(f"{folder}/{name}.pt")
     with torch.no_grad():
-        out, _ = operator.step(given["u"], state)
-    torch.testing.assert_close(out, given["out"], rtol=1e-5, atol=1e-6)
+        out, _ = operator.step(expected["u"], state)
+    torch.testing.assert_close(out, expected["out"], rtol=1e-5, atol=1e-6)
 print("reloaded", len(sys.argv) - 2)
 """
 
 
 @torch.no_grad()
-def test_states_go_on_in_another_process(tmp_path):
+def test_states_continue_in_another_process(tmp_path):
     for name in NAMES:
         one = operator_of(name)
         u, state = prefix(one)
         path = state.save(tmp_path / f"{name}.pt")
         assert set(torch.load(path, weights_only=True)) == {"format", "state"}
         out, _ = one.step(u[:, SEEN], state)
-        torch.save({"u": u[:, SEEN], "out": out}, tmp_path / f"{name}.given")
+        torch.save({"u": u[:, SEEN], "out": out}, tmp_path / f"{name}.expected")
         assert torch.equal(one.step(u[:, SEEN], one.load_state(path))[0], out), name
     root = Path(__file__).parents[2]
     done = subprocess.run(
@@ -117,11 +118,11 @@ def test_states_go_on_in_another_process(tmp_path):
 
 @pytest.mark.parametrize("name", ["itnet_nano", "ckcnn_ptb"])
 @torch.no_grad()
-def test_states_of_models_fork_and_are_saved(name, tmp_path):
+def test_states_of_models_can_be_copied_and_saved(name, tmp_path):
     torch.manual_seed(0)
     convolution = {"vocabulary": 9, "num_classes": 9, "max_length": 8, "widths": (5, 4)}
-    given = parts(**(TEXT if name == "itnet_nano" else convolution | {"embedding": 4}))
-    model = create_model(name, **given).eval()
+    options = TEXT if name == "itnet_nano" else convolution | {"embedding": 4}
+    model = create_model(name, **parts(**options)).eval()
     numbers = torch.randint(1, 9, (2, 6))
     _, state = model.prefill(numbers[:, :3], model.init_state(8, batch=2))
     expected, _ = model.step(numbers[:, 3], state)
@@ -133,7 +134,7 @@ def test_states_of_models_fork_and_are_saved(name, tmp_path):
     assert float((out - expected).abs().max()) < 1e-4, "float32 rounds phases"
 
 
-def test_what_is_no_state_of_this_operator_is_refused(tmp_path):
+def test_files_that_are_not_states_of_this_operator_are_refused(tmp_path):
     luna = operator_of("luna")
     with pytest.raises(CheckpointError, match=r"file of state\.save, got none; write one"):
         luna.load_state(tmp_path / "missing.pt")
@@ -153,8 +154,9 @@ def test_what_is_no_state_of_this_operator_is_refused(tmp_path):
 
 
 def test_a_state_of_other_sizes_is_refused(tmp_path):
-    """It would go on with numbers of one head for all: shapes are broadcast."""
-    small, domain = LunaAttention(4, 1), Domain.line(6, causal=True)
+    """Broadcasting would otherwise continue with the numbers of one head for all."""
+    small = LunaAttention(4, 1)
+    domain = Domain.line(6, causal=True)
     _, state = small.prefill(torch.randn(1, 3, 4), small.init_state(1, domain))
     path = state.save(tmp_path / "state.pt")
     for other in (LunaAttention(8, 2), LunaAttention(4, 2), LunaAttention(4, 1, out_dim=6)):
@@ -163,7 +165,7 @@ def test_a_state_of_other_sizes_is_refused(tmp_path):
     assert LunaAttention(4, 1).load_state(path).seen == 3
 
 
-def test_gradients_go_through_a_fork_and_stop_at_detach():
+def test_gradients_flow_through_a_copy_and_stop_at_detach():
     operator = operator_of("linear_attention")
     u = torch.randn(1, 2, 8, requires_grad=True)
     _, state = operator.step(u[:, 0], operator.init_state(1, line_of(operator)))
@@ -173,7 +175,7 @@ def test_gradients_go_through_a_fork_and_stop_at_detach():
     assert torch.autograd.grad(out.sum(), u)[0][:, 0].abs().sum() == 0
 
 
-def test_a_window_keeps_its_last_points_and_not_the_prefix():
+def test_the_state_of_a_window_stores_only_its_last_points():
     op = create_operator("linear_attention", 8, heads=2, window=3)
     state = op.init_state(1, Domain.line(64, causal=True))
     _, state = op.prefill(torch.randn(1, 64, 8), state)

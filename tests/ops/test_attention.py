@@ -69,24 +69,26 @@ def check(quadrature, inputs):
     return actual
 
 
+# Domains with a query that sees no key.
+BLIND = ("all padding", "causal padded", "empty rows", "empty rows per head", "bias hides rows")
+
+
 @pytest.mark.parametrize("name", list(domains()))
-def test_fused_is_the_density(name):
+def test_fused_attention_equals_the_density(name):
     quadrature = domains()[name].quadrature()
     out = check(quadrature, qkv())
     blind = (quadrature.weights() == 0).all(-1).expand(B, H, N)
     assert (out[blind] == 0).all()
-    assert ("empty" in name or "hides" in name or "padd" in name) == bool(
-        blind.any()
-    ) or name == "padded"
+    assert bool(blind.any()) == (name in BLIND)
 
 
 @pytest.mark.parametrize("name", ["causal", "padded", "masses"])
-def test_fused_is_the_density_across_domains(name):
+def test_fused_attention_equals_the_density_across_domains(name):
     queries = Domain.points(torch.tensor([[-1.0], [0.3], [0.7]], dtype=torch.float64))
     check(domains()[name].quadrature(queries), qkv(3))
 
 
-def test_gradient_stays_out_of_an_empty_row():
+def test_an_empty_row_gives_zero_and_a_zero_gradient():
     domain = domains()["empty rows"]
     q, k, v = qkv()
     out = attention(q, k, v, domain.quadrature())
@@ -136,9 +138,10 @@ def test_density_integrates_to_one_and_survives_large_scores():
     assert attention_density(scores, torch.zeros_like(weights)).abs().sum() == 0
 
 
-def test_densitys_gradient_is_finite_where_a_hidden_score_is_far_above():
+def test_the_densitys_gradient_is_finite_beside_a_large_hidden_score():
     scores = torch.tensor([[0.0, 1.0, 3000.0], [0.0, 1.0, 2.0]], requires_grad=True)
-    weights = torch.tensor([[0.5, 2.0, 0.0], [0.0, 0.0, 0.0]])  # the second row sees nothing
+    # The second row sees nothing.
+    weights = torch.tensor([[0.5, 2.0, 0.0], [0.0, 0.0, 0.0]])
     density = attention_density(scores[None, None], weights[None, None])[0, 0]
     (gradient,) = torch.autograd.grad(density[:, 0].sum(), scores)
     visible = scores[0, :2].detach().requires_grad_()
@@ -149,7 +152,7 @@ def test_densitys_gradient_is_finite_where_a_hidden_score_is_far_above():
     assert (gradient[1] == 0).all()
 
 
-def test_two_half_masses_are_one_whole():
+def test_splitting_a_mass_over_two_equal_points_changes_nothing():
     q, k, v = qkv()
     line = domains()["masses"]
     twice = torch.tensor([0, 0, 1, 2, 3, 3, 4])
@@ -163,7 +166,7 @@ def test_two_half_masses_are_one_whole():
     assert (counted - out).abs().max() > 1e-3
 
 
-def test_measure_gradient_is_that_of_the_density_where_masses_are_zero():
+def test_the_measure_gradient_equals_the_densitys_at_zero_masses():
     q, k, v = (x.detach() for x in qkv())
     mass = domains()["zero masses"].measure.clone().requires_grad_()
     quadrature = domains()["uniform"].with_masses(mass).quadrature()

@@ -19,7 +19,7 @@ def machine(monkeypatch, *, installed=True, interpreter=False, capability=(9, 0)
     monkeypatch.setattr(backend, "_capability", lambda index: capability)
 
 
-def test_a_kernel_runs_by_name_alone(monkeypatch):
+def test_a_kernel_runs_only_when_named(monkeypatch):
     machine(monkeypatch)
     assert choose_backend("auto", "op", CUDA, lambda: None) == "torch"
     assert choose_backend("torch", "op", CUDA, lambda: None) == "torch"
@@ -49,13 +49,13 @@ def test_a_requested_kernel_that_the_machine_cannot_run_is_refused(
             choose_backend(requested, "the op", device, lambda: None)
 
 
-def test_a_requested_kernel_that_does_not_serve_the_case_is_refused(monkeypatch):
+def test_a_requested_kernel_that_does_not_support_the_case_is_refused(monkeypatch):
     machine(monkeypatch)
     with pytest.raises(BackendError, match="cannot run the op: float64 is not served"):
         choose_backend("triton", "the op", CUDA, lambda: "float64 is not served")
 
 
-def test_unknown_backend():
+def test_an_unknown_backend_is_refused_with_a_suggestion():
     with pytest.raises(OptionError, match="did you mean 'triton'"):
         check_backend("tritn")
     with pytest.raises(OptionError, match="auto"):
@@ -69,7 +69,7 @@ def test_the_test_run_interprets_kernels():
         assert machine_refusal(CPU) is None
 
 
-def test_table_of_tiles(tmp_path):
+def test_saved_tiles_override_the_default_ones(tmp_path):
     path = tmp_path / "tiles.json"
     case = case_name("forward", CPU, d=64, w=128)
     assert choose_tiles(path, case, {"rows": 64, "keys": 32}) == {"rows": 64, "keys": 32}
@@ -79,5 +79,5 @@ def test_table_of_tiles(tmp_path):
     assert sorted(load_table(path)) == [case, "other"]
 
 
-def test_power_of_two():
+def test_power_of_two_rounds_up():
     assert [power_of_two(n, 1) for n in (0, 1, 2, 3, 4, 5, 64, 65)] == [1, 1, 2, 4, 4, 8, 64, 128]

@@ -21,7 +21,7 @@ SPOILED = "expected the Triton kernel of the edge product to agree"
 
 
 class Wrong:
-    """A kernel that runs the right one and then spoils one of its results."""
+    """A kernel that runs the correct one and then spoils one of its results."""
 
     def __init__(self, kernel, place, spoil):
         self.kernel = kernel
@@ -47,7 +47,7 @@ def inputs(device):
     return [x.to(device).requires_grad_() for x in tensors]
 
 
-def test_a_right_kernel_gives_its_own_result(device):
+def test_a_correct_kernel_returns_its_own_result(device):
     x = inputs(device)
     values, rows = edge_product(*x, backend="checked")
     expected_values, expected_rows = edge_product(*x, backend="triton")
@@ -73,13 +73,13 @@ def test_a_wrong_kernel_is_refused(device, monkeypatch, spoil, where):
         edge_product(*inputs(device), backend="checked")
 
 
-def test_a_gradient_that_nobody_asks_for_is_not_computed(device, monkeypatch):
+def test_no_gradient_is_computed_under_no_grad(device, monkeypatch):
     spoil_kernel(monkeypatch, name="backward_queries", place=7)
     with torch.no_grad():
         edge_product(*inputs(device), backend="checked")
 
 
-def test_by_name_a_wrong_kernel_runs_unchecked(device, monkeypatch):
+def test_the_triton_backend_does_not_check_a_wrong_kernel(device, monkeypatch):
     x = inputs(device)
     right, _ = edge_product(*x, backend="triton")
     spoil_kernel(monkeypatch)
@@ -87,14 +87,14 @@ def test_by_name_a_wrong_kernel_runs_unchecked(device, monkeypatch):
     assert torch.allclose(wrong, 1.001 * right)
 
 
-def test_auto_takes_the_operations_of_torch(device, monkeypatch):
+def test_the_auto_backend_runs_torch_operations(device, monkeypatch):
     spoil_kernel(monkeypatch, spoil=lambda x: x.fill_(torch.nan))
     x = inputs(device)
     values, _ = edge_product(*x)
     assert torch.equal(values, edge_product(*x, backend="torch")[0])
 
 
-def test_what_a_kernel_raises_is_raised(device, monkeypatch):
+def test_errors_of_a_kernel_propagate(device, monkeypatch):
     def fail(x):
         raise RuntimeError("out of resource: shared memory")
 
@@ -103,7 +103,7 @@ def test_what_a_kernel_raises_is_raised(device, monkeypatch):
         edge_product(*inputs(device), backend="checked")
 
 
-def test_what_a_kernel_does_not_compute_is_refused(device):
+def test_unsupported_dtypes_are_refused(device):
     with pytest.raises(BackendError, match=r"cannot run .* float64"):
         edge_product(*(x.detach().double() for x in inputs(device)), backend="checked")
 
@@ -114,7 +114,7 @@ def test_a_form_without_a_kernel_is_refused(device):
         operator.to(device)(torch.randn(1, 9, 8, device=device))
 
 
-def test_inside_a_transform_it_is_refused(device):
+def test_transforms_of_torch_func_are_refused(device):
     query, *others = [x.detach() for x in inputs(device)]
 
     def total(query):
@@ -124,7 +124,7 @@ def test_inside_a_transform_it_is_refused(device):
         torch.func.grad(total)(query)
 
 
-def test_random_numbers_and_checkpoints_notice_nothing(device):
+def test_checking_draws_no_random_numbers_and_works_under_a_checkpoint(device):
     operator = InfSA(8, 2, strategy={"name": "exact", "backend": "checked"}).to(device)
     u = torch.randn(1, 9, 8, device=device, requires_grad=True)
     state = torch.get_rng_state()
@@ -149,7 +149,7 @@ OPERATORS = {
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", OPERATORS)
-def test_every_kernel_agrees(device, name, causal, monkeypatch):
+def test_every_kernel_agrees_with_torch(device, name, causal, monkeypatch):
     operator = OPERATORS[name]().to(device)
     chosen = operator.plan(Domain.line(5, causal=causal)).strategy.split("(")[0].lower()
     operator.strategy = {"name": chosen, "backend": "checked"}

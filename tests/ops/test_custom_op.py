@@ -58,17 +58,17 @@ def case(request):
     return request.param, OPS[request.param], draw(2, 1, 6, 1, seed=3)
 
 
-def test_the_first_derivative_is_there(case):
+def test_the_first_derivative_is_correct(case):
     _, function, u = case
     assert torch.autograd.gradcheck(function, u.requires_grad_(), fast_mode=True)
 
 
-def test_the_second_derivative_is_the_plain_forms(case):
+def test_the_second_derivative_equals_the_plain_forms(case):
     _, function, u = case
     assert torch.autograd.gradgradcheck(function, u.requires_grad_(), fast_mode=True)
 
 
-def test_a_third_derivative_is_there(case):
+def test_a_third_derivative_is_correct(case):
     _, function, u = case
     rate = torch.ones((), dtype=u.dtype, requires_grad=True)
 
@@ -113,7 +113,8 @@ TANGENTS = {
 @pytest.mark.parametrize("transform", [*GRADIENTS, *TANGENTS])
 def test_transforms_differentiate_the_plain_form(case, transform):
     _, function, u = case
-    along, x = draw(*u.shape, seed=4), u.clone().requires_grad_()
+    along = draw(*u.shape, seed=4)
+    x = u.clone().requires_grad_()
     found = (GRADIENTS | TANGENTS)[transform](function, u, along)
     sides = [function(u.detach() + s * along) for s in (1e-6, -1e-6)]
     if transform in GRADIENTS:
@@ -123,17 +124,18 @@ def test_transforms_differentiate_the_plain_form(case, transform):
         torch.testing.assert_close(found, (sides[0] - sides[1]) / 2e-6, rtol=1e-6, atol=1e-7)
 
 
-def test_hessian(case):
+def test_the_hessian_equals_two_backward_passes(case):
     _, function, u = case
-    x, along = u.clone().requires_grad_(), draw(*u.shape, seed=4)
+    x = u.clone().requires_grad_()
+    along = draw(*u.shape, seed=4)
     (first,) = torch.autograd.grad(function(x).square().sum(), x, create_graph=True)
     (expected,) = torch.autograd.grad((first * along).sum(), x)
     hessian = torch.func.hessian(lambda x: function(x).square().sum())(u)
     torch.testing.assert_close(torch.tensordot(hessian, along, 4), expected)
 
 
-def test_transforms_that_do_not_follow_the_op_leave_it():
-    """Tangents of other tensors, and vmap by itself, which calls it element by element."""
+def test_transforms_that_do_not_differentiate_the_op_run_it():
+    """Tangents of other tensors, and vmap alone, which calls the op once per element."""
     u = draw(2, 1, 6, 1, seed=3)
     calls = []
     op = custom_op(
@@ -176,8 +178,8 @@ def test_without_a_plain_form_other_derivatives_are_refused():
 
 
 @pytest.mark.parametrize("chunk", ["Exact", "FeedForward"])
-def test_what_is_computed_again_can_be_transformed(chunk):
-    """Blocks that a checkpoint drops: torch.func has no rule for one."""
+def test_recomputed_blocks_can_be_transformed(chunk):
+    """Blocks are recomputed in the backward; torch.func has no rule for a checkpoint."""
     u = draw(2, 6, 4)
     if chunk == "Exact":
         function = CKConv(4, width=3, length=6, strategy=Exact(memory=1)).double()
@@ -228,7 +230,7 @@ TRITON = {
 
 @devices
 @pytest.mark.parametrize("name", TRITON)
-def test_triton_kernels_have_plain_forms_too(name, device):
+def test_triton_kernels_differentiate_twice_by_their_plain_forms(name, device):
     pytest.importorskip("triton")
     u, along = (draw(2, 1, 6, 1, seed=n).float().to(device) for n in (3, 4))
     results = []
@@ -242,8 +244,8 @@ def test_triton_kernels_have_plain_forms_too(name, device):
         assert_close(found, expected)
 
 
-def test_lists_and_missing_tensors():
-    """Gradients of optional tensors and of lists arrive where they belong."""
+def test_gradients_reach_optional_tensors_and_lists():
+    """Each gradient reaches its own tensor."""
     op = differentiable_op(
         "test_lists",
         tensors="Tensor x, Tensor? y, Tensor[] z",

@@ -27,7 +27,7 @@ SHAPES = {"separate": (4, 1), "shared": (1, 4), "both": (2, 2)}
 
 @pytest.fixture(autouse=True)
 def segments_for_few(monkeypatch):
-    """The piecewise form is looked at whatever the number of scalars."""
+    """Run the piecewise form for any number of scalars."""
     for few in ("FEW", "FEW_RECORDED"):
         monkeypatch.setattr(form, few, 0)
 
@@ -47,7 +47,8 @@ def scalars(n=T, sets=S, dtype=torch.float64):
 
 
 def assert_same(u, parts, **options):
-    found, expected = scalar_bank(u, parts, **options), scalar_bank_naive(u, parts, **options)
+    found = scalar_bank(u, parts, **options)
+    expected = scalar_bank_naive(u, parts, **options)
     assert_close(found, expected)
     direction = torch.randn_like(expected)
     both = [torch.autograd.grad(y, [u, *parts], direction) for y in (found, expected)]
@@ -58,10 +59,11 @@ def assert_same(u, parts, **options):
 @pytest.mark.parametrize("nonneg", [False, True])
 @pytest.mark.parametrize("activation", ["relu", "gelu", "tanh"])
 @pytest.mark.parametrize("shape", list(SHAPES))
-def test_it_is_the_literal_bank(shape, activation, nonneg, monkeypatch):
-    u, parts = scalars(), bank(*SHAPES[shape])
+def test_the_piecewise_form_equals_the_literal_bank(shape, activation, nonneg, monkeypatch):
+    u = scalars()
+    parts = bank(*SHAPES[shape])
     assert_same(u, parts, activation=activation, nonneg=nonneg)
-    monkeypatch.setattr(piecewise, "CHUNK", 4)  # parts of a row
+    monkeypatch.setattr(piecewise, "CHUNK", 4)  # several pieces per row
     monkeypatch.setattr(form, "ELEMENTS", 4 * parts.weight[0].numel())
     assert_same(u, parts, activation=activation, nonneg=nonneg)
     monkeypatch.setattr(piecewise, "CHUNK", T + 1)  # whole rows, one at a time
@@ -69,7 +71,7 @@ def test_it_is_the_literal_bank(shape, activation, nonneg, monkeypatch):
 
 
 @pytest.mark.parametrize("where", ["spread", "one place", "outside", "one cell"])
-def test_the_grid_search_is_the_binary_search(where):
+def test_the_grid_search_equals_the_binary_search(where):
     u = torch.randn(5000)
     knots = (
         {
@@ -87,14 +89,15 @@ def test_the_grid_search_is_the_binary_search(where):
     assert torch.equal(search(u), torch.searchsorted(knots, u, out_int32=True))
 
 
-def test_many_scalars_take_the_grid():
-    u, parts = scalars(4000, sets=1), bank(2, 1, sets=1)
+def test_many_scalars_use_the_grid_search():
+    u = scalars(4000, sets=1)
+    parts = bank(2, 1, sets=1)
     knots = segments(parts)[0][0]
     assert piecewise.Search(knots, u.detach()[:, 0]).below_cell is not None
     assert_same(u, parts)
 
 
-def test_units_without_slope_and_equal_knots():
+def test_units_without_slope_and_equal_knots_equal_the_literal_bank():
     parts = bank()
     with torch.no_grad():
         parts.weight[:, 0, :2] = 0.0
@@ -106,7 +109,7 @@ def test_units_without_slope_and_equal_knots():
     assert_close(*grads, "gradient of u")
 
 
-def test_scalars_far_away_and_nothing_at_all():
+def test_distant_and_non_finite_scalars_spoil_no_other():
     parts = bank(sets=1)
     far = torch.tensor([[[-1e9, 1e9, 0.0]]], dtype=torch.float64)
     assert_close(scalar_bank(far, parts), scalar_bank_naive(far, parts))
@@ -119,14 +122,16 @@ def test_scalars_far_away_and_nothing_at_all():
 
 
 @pytest.mark.parametrize("activation", ["relu", "silu"])
-def test_gradcheck(activation):
-    u, parts = scalars(), bank(2, 2)
+def test_gradients_pass_gradcheck(activation):
+    u = scalars()
+    parts = bank(2, 2)
     call = lambda u, *p: scalar_bank(u, Bank(*p), activation=activation)  # noqa: E731
     assert torch.autograd.gradcheck(call, (u, *parts), fast_mode=True)
 
 
-def test_single_precision():
-    u, parts = scalars(3000, dtype=torch.float32), bank(8, 1, hidden=64, dtype=torch.float32)
+def test_float32_and_bfloat16_agree_with_float64():
+    u = scalars(3000, dtype=torch.float32)
+    parts = bank(8, 1, hidden=64, dtype=torch.float32)
     exact = scalar_bank_naive(u.double(), Bank(*(x.double() for x in parts)))
     assert_close(scalar_bank(u, parts).double(), exact, dtype=torch.float32)
     half = scalar_bank(u.bfloat16(), parts)
@@ -136,8 +141,9 @@ def test_single_precision():
     )
 
 
-def test_custom_ops_are_registered_soundly():
-    u, parts = scalars(), bank(2, 2)
+def test_custom_ops_pass_opcheck():
+    u = scalars()
+    parts = bank(2, 2)
     for nonneg in (False, True):
         torch.library.opcheck(
             torch.ops.fredholm.piecewise_linear,
@@ -148,7 +154,9 @@ def test_custom_ops_are_registered_soundly():
 
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 def test_no_hidden_unit_is_saved_for_the_backward(activation):
-    saved, u, parts = [], scalars(64), bank(2, 2, hidden=50)
+    saved = []
+    u = scalars(64)
+    parts = bank(2, 2, hidden=50)
     with torch.autograd.graph.saved_tensors_hooks(
         lambda t: saved.append(t.numel()) or t, lambda t: t
     ):
@@ -158,7 +166,8 @@ def test_no_hidden_unit_is_saved_for_the_backward(activation):
 
 
 def test_flops_do_not_grow_with_the_hidden_width():
-    u, counts = scalars(), {}
+    u = scalars()
+    counts = {}
     for hidden in (3, 30):
         for activation in ("relu", "gelu"):
             with FlopCounterMode(display=False) as counter:
@@ -171,8 +180,9 @@ def test_flops_do_not_grow_with_the_hidden_width():
     assert counts["gelu", 30][torch.ops.fredholm.scalar_bank] == 2 * R * S * T * (120 + 120)
 
 
-def test_bad_input_is_named():
-    u, parts = scalars(), bank()
+def test_wrong_input_is_named():
+    u = scalars()
+    parts = bank()
     with pytest.raises(OptionError, match=r"'rleu'.*did you mean 'relu'"):
         scalar_bank(u, parts, activation="rleu")
     with pytest.raises(ShapeError, match=r"scalars \(R, S, T\), got .*; give all"):
@@ -181,11 +191,12 @@ def test_bad_input_is_named():
         scalar_bank(u, parts._replace(bias=parts.bias[..., :-1]))
 
 
-def test_few_scalars_do_without_segments(monkeypatch):
+def test_few_scalars_need_no_segments(monkeypatch):
     def refuse(*_):
         raise AssertionError("segments of few scalars")
 
-    u, parts = scalars(), bank()
+    u = scalars()
+    parts = bank()
     expected = scalar_bank(u, parts)
     for few in ("FEW", "FEW_RECORDED"):
         monkeypatch.setattr(form, few, R * T)
@@ -200,24 +211,27 @@ def test_few_scalars_do_without_segments(monkeypatch):
 @pytest.mark.parametrize("nonneg", [False, True])
 @pytest.mark.parametrize("sets", [1, 3])
 @pytest.mark.parametrize("shape", list(SHAPES))
-def test_forms_for_few_scalars_are_the_literal_bank(shape, sets, nonneg, monkeypatch):
+def test_forms_for_few_scalars_equal_the_literal_bank(shape, sets, nonneg, monkeypatch):
     monkeypatch.setattr(form, "FEW", 1024)
-    u, parts = scalars(sets=sets).detach(), Bank(*(x.detach() for x in bank(*SHAPES[shape], sets)))
+    u = scalars(sets=sets).detach()
+    parts = Bank(*(x.detach() for x in bank(*SHAPES[shape], sets)))
     expected = scalar_bank_naive(u, parts, nonneg=nonneg)
     assert_close(few_scalars(u, parts, nonneg=nonneg, scale=0.5), 0.5 * expected)
     gelu = scalar_bank_naive(u, parts, activation="gelu", nonneg=nonneg)
     assert_close(few_scalars(u, parts, activation="gelu", nonneg=nonneg), gelu)
 
 
-def test_forms_for_few_scalars_are_values_alone():
-    u, parts = scalars(), bank()
+def test_forms_for_few_scalars_have_no_gradient():
+    u = scalars()
+    parts = bank()
     assert few_scalars(u, parts) is None
     with torch.no_grad(), FlopCounterMode(display=False):
         assert few_scalars(u, parts) is None
 
 
-def test_sums_of_units_take_no_table(monkeypatch):
-    parts, u = bank(), scalars()
+def test_sums_of_units_use_no_table(monkeypatch):
+    parts = bank()
+    u = scalars()
     expected = scalar_bank(u, parts)
 
     def refuse(*_: object) -> None:

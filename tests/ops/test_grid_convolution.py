@@ -41,7 +41,7 @@ def tensors(
 
 @pytest.mark.parametrize("block", [1, spectrum.CACHE])
 @pytest.mark.parametrize(("grid", "causal"), GRIDS)
-def test_it_is_the_double_sum(grid, causal, block, monkeypatch):
+def test_the_convolution_equals_the_double_sum(grid, causal, block, monkeypatch):
     monkeypatch.setattr(spectrum, "CACHE", block)
     inputs = tensors(grid, causal)
     actual, expected = (
@@ -54,7 +54,7 @@ def test_it_is_the_double_sum(grid, causal, block, monkeypatch):
 
 
 @pytest.mark.parametrize(("grid", "causal"), GRIDS)
-def test_the_direct_convolution_of_programs_is_the_double_sum(grid, causal):
+def test_the_direct_convolution_of_exported_programs_equals_the_double_sum(grid, causal):
     inputs = tensors(grid, causal)
     actual = direct_convolution(*inputs, grid, causal)
     expected = grid_convolution_naive(*inputs, grid, causal=causal)
@@ -65,7 +65,7 @@ def test_the_direct_convolution_of_programs_is_the_double_sum(grid, causal):
 
 
 @pytest.mark.parametrize(("grid", "causal"), [((5,), True), ((3,), False), ((2, 2), False)])
-def test_gradcheck(grid, causal):
+def test_gradients_pass_gradcheck(grid, causal):
     assert gradcheck(
         lambda *x: grid_convolution(*x, grid, causal=causal), tensors(grid, causal, heads=1)
     )
@@ -74,7 +74,7 @@ def test_gradcheck(grid, causal):
 
 
 @pytest.mark.parametrize("needed", range(3))
-def test_gradients_one_at_a_time(needed):
+def test_each_gradient_alone_equals_all_together(needed):
     inputs = tensors((4,), True)
     whole = torch.autograd.grad(grid_convolution(*inputs, (4,), causal=True).square().sum(), inputs)
     alone = [x if i == needed else x.detach() for i, x in enumerate(inputs)]
@@ -84,13 +84,13 @@ def test_gradients_one_at_a_time(needed):
     assert_close(one, whole[needed])
 
 
-def test_channel_by_channel():
+def test_depthwise_channels_equal_the_double_sum():
     signal, hidden, readout = tensors((6,), True, heads=5, d_in=1, d_out=1)
     out = grid_convolution(signal, hidden, readout, (6,), causal=True)
     assert_close(out, grid_convolution_naive(signal, hidden, readout, (6,), causal=True))
 
 
-def test_nothing_of_the_future_is_read():
+def test_outputs_do_not_depend_on_later_points():
     signal, hidden, readout = tensors((9,), True)
     before = grid_convolution(signal, hidden, readout, (9,), causal=True)
     later = signal.detach().clone()
@@ -110,11 +110,11 @@ def test_lower_precision_is_transformed_in_float32():
     assert_close(out, grid_convolution_naive(*(x.float() for x in inputs), (8,), causal=True))
 
 
-def test_sizes_of_the_transforms():
+def test_transforms_are_padded_to_fast_sizes():
     assert [fast_size(n) for n in (1, 7, 11, 121, 2 * 4093)] == [1, 8, 12, 125, 8192]
 
 
-def test_the_operator_is_registered_completely():
+def test_the_custom_op_passes_opcheck():
     inputs = tensors((4,), True)
     torch.library.opcheck(torch.ops.fredholm.grid_convolution, (*inputs, [4], True))
 
@@ -127,6 +127,6 @@ def test_the_operator_is_registered_completely():
         ((2, 2), True, "one axis in causal order, got"),
     ],
 )
-def test_shapes_that_do_not_fit(grid, causal, message):
+def test_mismatched_shapes_are_refused(grid, causal, message):
     with pytest.raises(ShapeError, match=message):
         grid_convolution(*tensors((4,), True), grid, causal=causal)

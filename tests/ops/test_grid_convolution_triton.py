@@ -27,7 +27,7 @@ def drawn(device, grid, causal, dtype=torch.float32, **sizes):
     ("grid", "causal"), [((1,), True), ((9,), True), ((6,), False), ((2, 3), False)]
 )
 @pytest.mark.parametrize("sizes", [{}, {"heads": 3, "d_in": 1, "d_out": 1, "batch": 1}])
-def test_it_is_the_double_sum(device, grid, causal, sizes):
+def test_the_kernel_equals_the_double_sum(device, grid, causal, sizes):
     inputs = drawn(device, grid, causal, **sizes)
     exact = [x.detach().double().requires_grad_() for x in inputs]
     actual = grid_convolution(*inputs, grid, causal=causal, backend="triton")
@@ -39,7 +39,7 @@ def test_it_is_the_double_sum(device, grid, causal, sizes):
         assert_close(a.double(), b, "gradient", torch.float32)
 
 
-def test_more_than_one_block_of_everything(device):
+def test_several_blocks_in_every_dimension_agree_with_torch(device):
     inputs = drawn(device, (80,), True, batch=5, heads=1, d_in=2, d_out=17, width=18)
     found, expected = (
         grid_convolution(*inputs, (80,), causal=True, backend=b) for b in ("triton", "torch")
@@ -51,7 +51,7 @@ def test_more_than_one_block_of_everything(device):
 
 
 @pytest.mark.parametrize("needed", range(3))
-def test_gradients_one_at_a_time(device, needed):
+def test_each_gradient_alone_equals_all_together(device, needed):
     inputs = drawn(device, (4,), True)
     whole = torch.autograd.grad(
         grid_convolution(*inputs, (4,), causal=True, backend="triton").square().sum(), inputs
@@ -61,7 +61,7 @@ def test_gradients_one_at_a_time(device, needed):
     assert torch.equal(torch.autograd.grad(out, alone[needed])[0], whole[needed])
 
 
-def test_flops_are_those_of_the_other_form(device):
+def test_flops_equal_those_of_the_torch_form(device):
     import fredholm.families.ckconv.triton.op  # noqa: F401  a counter knows the formulas that are there when it starts
 
     counts = []
@@ -74,7 +74,7 @@ def test_flops_are_those_of_the_other_form(device):
     assert counts[0] == counts[1] > 0
 
 
-def test_the_operator_is_registered_completely(device):
+def test_the_custom_op_passes_opcheck(device):
     import fredholm.families.ckconv.triton.op  # noqa: F401  registers the op
 
     torch.library.opcheck(
@@ -83,7 +83,7 @@ def test_the_operator_is_registered_completely(device):
     )
 
 
-def test_what_it_does_not_serve_is_refused(device):
+def test_unsupported_dtypes_and_widths_are_refused(device):
     with pytest.raises(
         BackendError, match=r"spectra are in complex64, and the tensors are in torch\.float64"
     ):

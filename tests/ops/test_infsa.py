@@ -46,7 +46,7 @@ def inputs(density="none", equal=False, dtype=torch.float64, n=N):
 @pytest.mark.parametrize("density", list(DENSITIES))
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("activation", list(ACTIVATIONS))
-def test_tiles_are_the_definition(activation, causal, density, memory):
+def test_tiles_equal_the_definition(activation, causal, density, memory):
     for statistic in ("squares", "sums", "none"):
         for equal in (False, True):
             x = inputs(density, equal)
@@ -70,7 +70,7 @@ def test_tiles_are_the_definition(activation, causal, density, memory):
                 )
 
 
-def test_custom_op_is_registered_soundly():
+def test_the_custom_op_passes_opcheck():
     x = [t[:1, :1] if t.dim() == 4 else t[:1] for t in inputs("shared")]
     torch.library.opcheck(torch.ops.fredholm.affinity_product, (*x, True, "gelu", "squares", 300))
 
@@ -96,7 +96,7 @@ def test_flops_are_counted():
     assert counter.get_total_flops() == 2 * B * H * N * N * (3 * E + 2 * D)
 
 
-def test_bad_arguments_are_named():
+def test_wrong_arguments_are_named():
     q, k, v, m = inputs()
     with pytest.raises(OptionError, match="did you mean 'relu'"):
         edge_product(q, k, v, m, activation="rellu")
@@ -109,7 +109,8 @@ def test_bad_arguments_are_named():
     ):
         edge_product(q[:, :, :3], k, v, m, causal=True)
     with pytest.raises(ShapeError, match="expected query"):
-        inspect.unwrap(edge_product)(q, k[..., :2], v, m)  # without the tests' own check of shapes
+        # The tests' own check of shapes is unwrapped.
+        inspect.unwrap(edge_product)(q, k[..., :2], v, m)
 
 
 # --- walks ----------------------------------------------------------------------------------------
@@ -123,9 +124,10 @@ def graph(causal=False, density="none", norm="frobenius", decay=0.9, n=N, **opti
 
 
 def dense(g: TokenGraph) -> torch.Tensor:
-    """M written out, with nothing of the class: relu, no scale."""
+    """Return M in plain operations: relu, no scale."""
     pairs = torch.relu(g.query @ g.key.mT) * (1.0 if g.density is None else g.density)
-    pairs, mass = pairs.tril() if g.causal else pairs, g.mass[:, None]
+    pairs = pairs.tril() if g.causal else pairs
+    mass = g.mass[:, None]
     row = ((pairs.square() if g.norm == "frobenius" else pairs) * mass[:, :, None]).sum(-1)
     if g.norm == "rows":
         norm = row.cummax(-1).values if g.causal else row.amax(-1, keepdim=True)
@@ -138,7 +140,7 @@ def dense(g: TokenGraph) -> torch.Tensor:
 
 @pytest.mark.parametrize("norm", ["frobenius", "rows"])
 @pytest.mark.parametrize("causal", [False, True])
-def test_norms_bound_what_they_promise(causal, norm):
+def test_norms_bound_the_radius_and_the_rows(causal, norm):
     g, _ = graph(causal, "shared", norm, decay=1.0 - 1e-9)
     matrix = dense(g)
     radius = torch.linalg.eigvals(matrix).abs().amax()
@@ -161,7 +163,7 @@ def test_norms_bound_what_they_promise(causal, norm):
 @pytest.mark.parametrize("norm", ["frobenius", "rows"])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("density", ["none", "heads"])
-def test_transposed_product_and_hops(causal, density, norm, memory):
+def test_products_and_hops_equal_dense_matrices(causal, density, norm, memory):
     g, v = graph(causal, density, norm, memory=memory)
     matrix = dense(g)
     out, factor = g.start(v)
@@ -226,21 +228,20 @@ def test_a_token_that_is_not_finite_spoils_its_own_sample_alone(causal, method, 
     first = replace(g, query=alone[0], key=alone[1], mass=g.mass[:1])
     expected, _ = resolvent(first, alone[2], **options)
     assert_close(out[:1], expected, dtype=torch.float32)
-    given = torch.autograd.grad(out.square().sum(), leaves)
-    for a, b in zip(given, torch.autograd.grad(expected.square().sum(), alone)):
+    found = torch.autograd.grad(out.square().sum(), leaves)
+    for a, b in zip(found, torch.autograd.grad(expected.square().sum(), alone)):
         assert_close(a[:1], b, "gradient", dtype=torch.float32)
 
 
-def test_what_does_not_converge_is_an_error_with_the_radius():
+def test_divergence_is_an_error_that_names_the_radius():
     g, v = graph(decay=0.9)
     with pytest.raises(ConvergenceError, match="spectral radius about 0\\.") as failure:
         resolvent(g, v, tol=1e-12, max_iterations=4, method="neumann")
     assert 0 < failure.value.radius < 1
     assert failure.value.iterations == 4
     assert failure.value.residual > 1e-12
-    g, v = graph(
-        decay=5.0
-    )  # no operator lets a decay be so large; the solver must still not return a wrong answer
+    # No operator accepts so large a decay; the solver must still not return a wrong answer.
+    g, v = graph(decay=5.0)
     with pytest.raises(ConvergenceError, match="no limit") as failure:
         resolvent(g, v, tol=1e-6, max_iterations=4000, method="neumann")
     assert failure.value.radius > 1

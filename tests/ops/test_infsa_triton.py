@@ -35,12 +35,10 @@ def inputs(device, density="none", *, equal=False, queries=37, keys=37, dtype=to
 
 
 def assert_same(x, dtype=torch.float32, **options):
-    """Values and gradients against the definition in float64."""
+    """Compare values and gradients with the definition in float64."""
     exact = [t.detach().double().requires_grad_() for t in x]
-    found, expected = (
-        edge_product(*x, backend="triton", **options),
-        edge_product_naive(*exact, **options),
-    )
+    found = edge_product(*x, backend="triton", **options)
+    expected = edge_product_naive(*exact, **options)
     assert all(y.dtype == torch.float32 for y in found)
     weight = [torch.randn_like(y) for y in expected]
     total = sum((y * w).sum() for y, w in zip(expected, weight))
@@ -59,30 +57,30 @@ def assert_same(x, dtype=torch.float32, **options):
 @pytest.mark.parametrize(
     ("activation", "statistic"), [("relu", "squares"), ("gelu", "sums"), ("abs", "none")]
 )
-def test_it_is_the_definition(device, activation, statistic, causal):
+def test_the_kernel_equals_the_definition(device, activation, statistic, causal):
     assert_same(inputs(device), activation=activation, statistic=statistic, causal=causal)
 
 
 @pytest.mark.parametrize("density", ["shared", "heads", "batch", "own"])
-def test_density(device, density):
+def test_densities_of_every_shape_equal_the_definition(device, density):
     x = inputs(device, density, equal=density == "heads")
     assert_same(x, causal=density == "shared", activation="gelu" if density == "own" else "relu")
 
 
-def test_blocks_of_other_sizes_than_the_tiles(device):
+def test_sizes_that_fill_no_tile_equal_the_definition(device):
     assert_same(inputs(device, queries=70, keys=3))
     assert_same(inputs(device, queries=1, keys=150, equal=True))
     assert_same(inputs(device, queries=133, keys=133), causal=True)
 
 
-def test_rows_alone(device):
+def test_row_statistics_without_values_equal_the_definition(device):
     q, k, v, m = inputs(device)
     out, row = edge_product(q, k, v[..., :0], m, backend="triton")
     assert out.shape == (B, H, 37, 0)
     assert_close(row, edge_product_naive(q, k, v, m)[1])
 
 
-def test_one_gradient_at_a_time(device):
+def test_each_gradient_alone_equals_all_together(device):
     x = inputs(device, "own")
     whole = torch.autograd.grad(edge_product(*x, backend="triton")[0].square().sum(), x[:3])
     for i, expected in enumerate(whole):
@@ -91,14 +89,14 @@ def test_one_gradient_at_a_time(device):
         assert torch.equal(torch.autograd.grad(out, alone[i])[0], expected)
 
 
-def test_custom_op_is_registered_soundly(device):
+def test_the_custom_op_passes_opcheck(device):
     import fredholm.families.infsa.triton.op  # noqa: F401  registers the op
 
     x = [t[:1, :1] if t.dim() == 4 else t[:1] for t in inputs(device, "shared", queries=5, keys=5)]
     torch.library.opcheck(torch.ops.fredholm.affinity_product_triton, (*x, True, "gelu", "squares"))
 
 
-def test_tensors_of_any_strides(device):
+def test_tensors_of_any_strides_give_the_same_result(device):
     x = inputs(device)
     turned = [t.detach().transpose(1, 2).contiguous().transpose(1, 2) for t in x[:3]]
     expected = edge_product(*x, backend="triton")
@@ -118,7 +116,7 @@ def test_flops_are_counted(device):
     assert counter.get_total_flops() == 2 * B * H * 37 * 37 * (4 * E + 3 * D)
 
 
-def test_what_it_does_not_serve_is_refused(device):
+def test_unsupported_dtypes_and_widths_are_refused(device):
     with pytest.raises(BackendError, match="edge product: its sums are in float32"):
         edge_product(*inputs(device, dtype=torch.float64), backend="triton")
     wide = torch.zeros(1, 1, 2, 300, device=device)
@@ -128,7 +126,7 @@ def test_what_it_does_not_serve_is_refused(device):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precisions(device, dtype):
+def test_half_precisions_agree_with_float64(device, dtype):
     if device == "cpu":
         pytest.skip("the interpreter's bfloat16 is wrong")
     x = inputs(device, queries=133, keys=133)

@@ -1,4 +1,4 @@
-"""The definition itself: a dense kernel against quadrature weights."""
+"""The definition: a dense kernel integrated with quadrature weights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..tolerances import assert_close
 
 
 def loop(matrix, weights, signal):
-    """The sum written out, entry by entry."""
+    """Return the sum, entry by entry."""
     b, h, q, k, o, i = matrix.shape
     weights, signal = weights.expand(b, h, q, k), signal.expand(b, h, k, i)
     out = torch.zeros(b, h, q, o, dtype=matrix.dtype)
@@ -26,7 +26,7 @@ def loop(matrix, weights, signal):
 @pytest.mark.parametrize(
     "shared", ["", "weights of batch", "weights of heads", "weights of queries", "signal of heads"]
 )
-def test_dense_apply_is_the_sum(shared):
+def test_dense_apply_equals_the_sum(shared):
     b, h, q, k, o, i = 2, 3, 4, 5, 2, 3
     matrix = torch.randn(b, h, q, k, o, i, dtype=torch.float64, requires_grad=True)
     weights = torch.rand(
@@ -37,7 +37,8 @@ def test_dense_apply_is_the_sum(shared):
         b, 1 if shared == "signal of heads" else h, k, i, dtype=torch.float64, requires_grad=True
     )
     inputs = (matrix, weights, signal)
-    actual, expected = dense_apply(*inputs), loop(*inputs)
+    actual = dense_apply(*inputs)
+    expected = loop(*inputs)
     assert_close(actual, expected)
     direction = torch.randn_like(expected)
     for g, e in zip(
@@ -47,7 +48,7 @@ def test_dense_apply_is_the_sum(shared):
         assert_close(g, e, "gradient")
 
 
-def test_kernel_norm():
+def test_the_kernel_norm_is_weighted_frobenius():
     matrix = torch.zeros(1, 1, 1, 2, 2, 2)
     matrix[0, 0, 0, 0] = torch.tensor([[3.0, 0.0], [0.0, 4.0]])
     assert kernel_norm(matrix, torch.tensor([[[[0.5, 1.0]]]])).tolist() == [[[[2.5, 0.0]]]]

@@ -64,25 +64,27 @@ def check(actual, expected, leaves):
 @pytest.mark.parametrize("floor", [FLOOR, None])
 @pytest.mark.parametrize("chunk", [1, 3, 64])
 @pytest.mark.parametrize("name", list(domains()))
-def test_linear_forms_are_the_density(name, chunk, floor):
-    quadrature, leaves = domains()[name].quadrature(), inputs()
+def test_linear_forms_equal_the_density(name, chunk, floor):
+    quadrature = domains()[name].quadrature()
+    leaves = inputs()
     actual = linear_attention(*leaves, quadrature, floor=floor, chunk=chunk)
     check(actual, linear_attention_naive(*leaves, quadrature.weights(), floor), leaves)
 
 
-def test_other_queries():
-    quadrature, leaves = (
-        domains()["padded"].quadrature(Domain.line(3, dtype=torch.float64)),
-        inputs(3),
-    )
+def test_queries_on_another_domain_equal_the_density():
+    quadrature = domains()["padded"].quadrature(Domain.line(3, dtype=torch.float64))
+    leaves = inputs(3)
     actual = linear_attention(*leaves, quadrature, floor=FLOOR)
     check(actual, linear_attention_naive(*leaves, quadrature.weights(), FLOOR), leaves)
 
 
 @pytest.mark.parametrize("floor", [FLOOR, None])
 @pytest.mark.parametrize("name", ["causal", "causal counting", "causal masses", "causal padded"])
-def test_steps_are_the_density(name, floor):
-    q, leaves, moment, outputs = domains()[name].quadrature(), inputs(), None, []
+def test_steps_equal_the_density(name, floor):
+    q = domains()[name].quadrature()
+    leaves = inputs()
+    moment = None
+    outputs = []
     for t in range(N):
         scale = None if q.scale is None else q.scale[..., t]
         point = [x[:, :, t] for x in leaves]
@@ -93,7 +95,7 @@ def test_steps_are_the_density(name, floor):
 
 
 @pytest.mark.parametrize("name", ["masses", "causal padded", "causal counting"])
-def test_gradcheck(name):
+def test_gradients_pass_gradcheck(name):
     quadrature = domains()[name].quadrature()
     leaves = inputs()
     assert torch.autograd.gradcheck(
@@ -101,7 +103,7 @@ def test_gradcheck(name):
     )
 
 
-def test_measure_gradients():
+def test_gradients_of_the_measure_equal_the_density():
     leaves = inputs()
     for causal in (False, True):
         mass = torch.rand(N, dtype=torch.float64).requires_grad_()
@@ -116,7 +118,7 @@ def test_measure_gradients():
         )
 
 
-def test_no_future_leaks_across_chunks():
+def test_outputs_do_not_depend_on_later_chunks():
     leaves = inputs()
     out = linear_attention(*leaves, domains()["causal"].quadrature(), floor=FLOOR, chunk=3)
     for t in range(N - 1):
@@ -125,7 +127,7 @@ def test_no_future_leaks_across_chunks():
             assert g[:, :, : t + 1].abs().max() > 0
 
 
-def test_features_that_are_all_zero_give_zero():
+def test_zero_features_give_zero():
     q, k, v = inputs()
     quadrature = domains()["causal"].quadrature()
     out = linear_attention(torch.zeros_like(q), k, v, quadrature, floor=FLOOR)
@@ -160,7 +162,8 @@ def test_statistics_keep_float32_under_autocast():
 
 
 def test_pairs_and_two_domains_in_time_have_no_linear_form():
-    leaves, line = inputs(), domains()["causal"]
+    leaves = inputs()
+    line = domains()["causal"]
     with pytest.raises(StrategyError, match="pair weights"):
         linear_attention(
             *leaves, line.replace(pairs=torch.ones(N, N).bool()).quadrature(), floor=FLOOR

@@ -1,5 +1,5 @@
-"""Linear attention against a measure whose past fades: chunks, stretches and steps equal the dense
-density, in values and gradients, and no rate overflows.
+"""Linear attention with a decay of the past: chunks, prefills and steps equal the dense density, in
+values and gradients, and no rate overflows.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def domains() -> dict[str, Domain]:
 @pytest.mark.parametrize("chunk", [1, 3, 64])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("where", domains())
-def test_chunks_are_the_density(where, shape, chunk, floor):
+def test_chunks_equal_the_density(where, shape, chunk, floor):
     leaves = [*inputs(), rates(shape)]
     quadrature = domains()[where].quadrature().decayed(leaves[-1])
     actual = linear_attention(*leaves[:3], quadrature, floor=floor, chunk=chunk)
@@ -65,7 +65,7 @@ def test_chunks_are_the_density(where, shape, chunk, floor):
         assert_close(found, wanted, "gradient")
 
 
-def test_gradcheck():
+def test_gradients_pass_gradcheck():
     leaves = [*inputs(), rates("token")]
     domain = domains()["padded"]
 
@@ -77,13 +77,14 @@ def test_gradcheck():
     assert torch.autograd.gradgradcheck(call, leaves, fast_mode=True)
 
 
-def test_chunks_are_the_recurrence():
+def test_chunks_equal_the_recurrence():
     """S_t = e^(-d_t) S_(t-1) + ψ_t v_tᵀ, y_t = φ_tᵀ S_t: RetNet, Mamba-2 and gated linear attention
     with one gate per head.
     """
     query, key, value = (x.detach() for x in inputs())
     decay = rates("token").detach()
-    state, expected = torch.zeros(B, H, R, D, dtype=torch.float64), []
+    state = torch.zeros(B, H, R, D, dtype=torch.float64)
+    expected = []
     for t in range(N):
         gate = (-decay[:, :, t]).exp()[..., None, None]
         state = gate * state + key[:, :, t, :, None] * value[:, :, t, None]
@@ -94,13 +95,15 @@ def test_chunks_are_the_recurrence():
 
 
 @pytest.mark.parametrize("split", [(7,), (1, 1, 1, 1, 1, 1, 1), (4, 1, 2)])
-def test_stretches_and_steps_are_the_whole(split):
+def test_prefills_and_steps_equal_one_forward(split):
     query, key, value = (x.detach() for x in inputs())
     decay = rates("token").detach()
     quadrature = domains()["counting"].quadrature()
     whole = linear_attention(query, key, value, quadrature.decayed(decay), floor=FLOOR)
 
-    memory, outs, start = {}, [], 0
+    memory = {}
+    outs = []
+    start = 0
     for size in split:
         part = slice(start, start + size)
         points = query[:, :, part], key[:, :, part], value[:, :, part]
@@ -120,7 +123,7 @@ def test_stretches_and_steps_are_the_whole(split):
 
 
 @pytest.mark.parametrize("moment", [False, True])
-def test_traced_code_takes_the_same_sums(moment):
+def test_traced_sums_equal_eager_ones(moment):
     query, key, value = (x.detach() for x in inputs())
     decay = rates("head").detach()
     before = torch.randn(B, H, R, D, dtype=torch.float64) if moment else None
@@ -131,8 +134,8 @@ def test_traced_code_takes_the_same_sums(moment):
 
 
 @pytest.mark.parametrize("rate", [0.0, 1e-6, 1.0, 50.0, 1e4])
-def test_rates_of_any_size_in_single_precision(rate):
-    """Sums of exponents reach 3e6 here. Only differences inside a chunk are ever exponents."""
+def test_float32_is_accurate_at_every_rate(rate):
+    """Sums of exponents reach 3e6 here; only their differences inside a chunk are exponentiated."""
     torch.manual_seed(3)
     n = 300
     query, key, value = (torch.rand(1, 1, n, 4).requires_grad_() for _ in range(3))
@@ -144,14 +147,14 @@ def test_rates_of_any_size_in_single_precision(rate):
     exact = line.quadrature(dtype=torch.float64).decayed(doubles[3])
     expected = linear_attention_naive(*doubles[:3], exact.weights(), FLOOR)
     assert_close(out.double(), expected, "values", torch.float32)
-    # All at once: where nothing is left of the past, features and rates have no gradient at all.
+    # Compared together: where the past has decayed to zero, single gradients vanish.
     found = torch.autograd.grad(out.square().sum(), leaves)
     wanted = torch.autograd.grad(expected.square().sum(), doubles)
     together = torch.cat([x.flatten() for x in found]).double()
     assert_close(together, torch.cat([x.flatten() for x in wanted]), "gradient", torch.float32)
 
 
-def test_without_rates_nothing_fades():
+def test_zero_rates_equal_no_decay():
     leaves = inputs()
     quadrature = domains()["padded"].quadrature()
     still = quadrature.decayed(torch.zeros(1, 1, N, dtype=torch.float64))
@@ -162,13 +165,13 @@ def test_without_rates_nothing_fades():
 
 
 @pytest.mark.parametrize("backend", ["triton", "checked"])
-def test_triton_is_refused_by_name(backend):
+def test_the_triton_backend_refuses_a_decay(backend):
     quadrature = domains()["line"].quadrature().decayed(rates("all"))
     with pytest.raises(BackendError, match="beside a decay"):
         linear_attention(*inputs(), quadrature, floor=FLOOR, backend=backend)
 
 
-def test_a_decay_needs_an_order():
+def test_a_decay_without_causal_order_is_refused():
     quadrature = Domain.line(N, dtype=torch.float64).quadrature().decayed(rates("all"))
     with pytest.raises(StrategyError, match="order"):
         linear_attention(*inputs(), quadrature, floor=FLOOR)

@@ -1,5 +1,5 @@
-"""Linear attention's Triton kernels, with features given or made of a bank in registers, equal the
-dense density.
+"""Linear attention's Triton kernels, with features as tensors or computed from a bank in registers,
+equal the dense density.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NETWORKS = {"separate": (3, 1), "shared": (1, 3), "both": (2, 2), "one": (1, 1)}
 
 
 def quadrature_of(name, device, n=N, queries=None):
-    """Made on the CPU: cumulative sums on a GPU are not deterministic."""
+    """Build the quadrature on the CPU: cumulative sums on a GPU are not deterministic."""
     g = torch.Generator().manual_seed(5)
     valid = torch.rand(B, n, generator=g) < 0.7
     line, points = Domain.line(n), Domain.points(torch.rand(B, n, 1, generator=g), valid=valid)
@@ -73,7 +73,7 @@ def features(u, parts, **options):
 
 
 def assert_same(actual, expected, leaves, doubles):
-    """Values, and gradients of float32 leaves, against those of their float64 copies."""
+    """Compare values and gradients of float32 leaves with those of their float64 copies."""
     assert actual.dtype == torch.float32
     assert_close(actual.double(), expected, dtype=torch.float32)
     direction = torch.rand_like(expected)
@@ -90,9 +90,10 @@ def doubled(tensors):
     ("name", "floor"),
     [("masses", None), ("padded", FLOOR), ("causal", FLOOR), ("causal padded", None)],
 )
-def test_given_features(device, name, floor):
+def test_features_as_tensors_equal_the_density(device, name, floor):
     leaves = [*draw(device, (B, H, N, 6), (B, H, N, 6), positive=True), *draw(device, (B, H, N, D))]
-    quadrature, doubles = quadrature_of(name, device), doubled(leaves)
+    quadrature = quadrature_of(name, device)
+    doubles = doubled(leaves)
     found = linear_attention(*leaves, quadrature, floor=floor, backend="triton")
     assert_same(
         found,
@@ -105,12 +106,15 @@ def test_given_features(device, name, floor):
 def assert_banked(
     device, parts, name="masses", *, directions=3, queries=None, other=None, n=N, b=B, **options
 ):
-    """Two banks, or one for both sides, against the literal networks and the dense density. Without
-    denominator and with positive values, so that no gradient is a small difference of large sums.
+    """Compare two banks, or one for both sides, with the literal networks and the dense density.
+
+    There is no denominator and values are positive, so that no gradient is a small difference of
+    large sums.
     """
     query, key = draw(device, (b, H, directions, queries or n), (b, H, directions, n))
     value = draw(device, (b, H, n, D), positive=True)
-    leaves, count = [query, key, *value, *parts, *(other or ())], len(parts)
+    leaves = [query, key, *value, *parts, *(other or ())]
+    count = len(parts)
     doubles = doubled(leaves)
     banks = parts, other or parts
     exact = Bank(*doubles[3 : 3 + count]), Bank(*doubles[3 + count :] or doubles[3:])
@@ -137,34 +141,32 @@ def assert_banked(
         ("one", "causal"),
     ],
 )
-def test_features_of_a_bank(device, networks, name):
+def test_features_of_a_bank_equal_the_literal_networks(device, networks, name):
     parts = bank(device, *NETWORKS[networks], sets=H if networks == "both" else 1)
     assert_banked(device, parts, name, b=1 if name == "causal" else B)
 
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "silu", "tanh", "sin"])
-def test_activations(device, activation):
+def test_every_activation_equals_the_literal_networks(device, activation):
     parts = bank(device, 2, 1, hidden=3)
     assert_banked(device, parts, activation=activation, nonneg=False, name="uniform", n=20, b=1)
 
 
-def test_other_queries_and_other_banks(device):
+def test_other_queries_and_other_banks_equal_the_literal_networks(device):
     banks = [bank(device, 3, 1), bank(device, 1, 3)]
     assert_banked(device, banks[0], "padded", queries=11, other=banks[1])
 
 
-def test_many_features_take_smaller_blocks(device):
+def test_many_features_in_smaller_blocks_equal_the_literal_networks(device):
     assert_banked(device, bank(device, 16, 1, hidden=1), "causal", directions=8, n=20, b=1)
 
 
-def test_gradients_of_the_measure(device):
+def test_gradients_of_the_measure_agree_with_torch(device):
     q, k = (x.detach() for x in draw(device, (1, 1, N, 6), (1, 1, N, 6), positive=True))
     leaves = [q, k, *draw(device, (1, 1, N, D))]
     for causal in (False, True):
-        for floor in (
-            None,
-            1e3,
-        ):  # above every denominator: with or without one, the scale does not cancel
+        # The second floor is above every denominator, so the scale never cancels.
+        for floor in (None, 1e3):
             mass = torch.rand(N, requires_grad=True)
             found = Domain.line(N, causal=causal).with_masses(mass, normalised=True).quadrature()
             expected = linear_attention(
@@ -183,7 +185,7 @@ def test_gradients_of_the_measure(device):
                 assert_close(a, b, f"gradient, causal={causal}, floor={floor}")
 
 
-def test_features_that_are_all_zero_give_zero(device):
+def test_zero_features_give_zero(device):
     q, k, v = draw(device, (B, H, N, 6), (B, H, N, 6), (B, H, N, D))
     out = linear_attention(
         0 * q, k, v, quadrature_of("causal", device), floor=FLOOR, backend="triton"
@@ -193,8 +195,9 @@ def test_features_that_are_all_zero_give_zero(device):
     assert g.isfinite().all()
 
 
-def test_nothing_of_the_size_of_a_feature_is_saved(device):
-    saved, parts = [], bank(device, 8, 1)
+def test_no_feature_is_saved_for_the_backward(device):
+    saved = []
+    parts = bank(device, 8, 1)
     u, v = draw(device, (1, 1, 8, N), (1, 1, N, D))
     with torch.autograd.graph.saved_tensors_hooks(
         lambda t: saved.append(t.numel()) or t, lambda t: t
@@ -205,11 +208,12 @@ def test_nothing_of_the_size_of_a_feature_is_saved(device):
     assert max(saved) == 8 * N
 
 
-def test_custom_op_is_registered_soundly(device):
+def test_the_custom_op_passes_opcheck(device):
     import fredholm.ops.linear_attention.triton  # noqa: F401  registers the op
 
     u, v = draw(device, (1, 1, 2, 5), (1, 1, 5, 3))
-    parts, mass = bank(device, 2, 1, hidden=2), torch.rand(1, 5, device=device, requires_grad=True)
+    parts = bank(device, 2, 1, hidden=2)
+    mass = torch.rand(1, 5, device=device, requires_grad=True)
     scale = torch.rand(1, 1, 5, device=device, requires_grad=True)
     options = FLOOR, True, "relu", True
     torch.library.opcheck(
@@ -228,7 +232,8 @@ def test_flops_are_counted(device):
     import fredholm.ops.linear_attention.triton  # noqa: F401  a counter knows the formulas that are there when it starts
 
     u, v = draw(device, (1, 1, 3, 8), (1, 1, 8, 4))
-    parts, here = bank(device, 2, 1, hidden=5), quadrature_of("uniform", device, 8)
+    parts = bank(device, 2, 1, hidden=5)
+    here = quadrature_of("uniform", device, 8)
     with FlopCounterMode(display=False) as counter:
         out = banked_attention(u, u, v, here, parts, parts, floor=FLOOR, backend="triton")
     moment, scalar = 8 * 6 * 5, 16 * 3 * (10 + 10)
@@ -238,12 +243,15 @@ def test_flops_are_counted(device):
     assert counter.get_total_flops() == 2 * (5 * moment + 16 * 3 * 70)
 
 
-def test_the_same_call_in_torch(device):
-    (u, v), parts = draw("cpu", (B, H, 3, N), (B, H, N, D)), bank("cpu", 3, 1)
+def test_the_kernel_agrees_with_the_same_call_in_torch(device):
+    (u, v) = draw("cpu", (B, H, 3, N), (B, H, N, D))
+    parts = bank("cpu", 3, 1)
     expected = banked_attention(
         u, u, v, quadrature_of("causal padded", "cpu"), parts, parts, floor=FLOOR
     )
-    u, v, parts = u.to(device), v.to(device), Bank(*(x.to(device) for x in parts))
+    u = u.to(device)
+    v = v.to(device)
+    parts = Bank(*(x.to(device) for x in parts))
     quadrature = quadrature_of("causal padded", device)
     assert_close(
         banked_attention(u, u, v, quadrature, parts, parts, floor=FLOOR, backend="triton").cpu(),
@@ -251,9 +259,10 @@ def test_the_same_call_in_torch(device):
     )
 
 
-def test_what_it_does_not_serve_is_refused(device):
+def test_unsupported_sizes_dtypes_and_pairs_are_refused(device):
     u, v = draw(device, (1, 1, 300, 4), (1, 1, 4, 2))
-    quadrature, parts = quadrature_of("uniform", device, 4), bank(device, 1, 1)
+    quadrature = quadrature_of("uniform", device, 4)
+    parts = bank(device, 1, 1)
     with pytest.raises(
         BackendError, match="up to 128 features and 128 columns of a value, got 512 and 2"
     ):
@@ -268,13 +277,14 @@ def test_what_it_does_not_serve_is_refused(device):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precisions(device, dtype):
+def test_half_precisions_agree_with_float32(device, dtype):
     if device == "cpu":
         pytest.skip("the interpreter's bfloat16 is wrong")
-    parts, quadrature = bank(device, 8, 1, hidden=64), quadrature_of("causal", device, 300)
+    parts = bank(device, 8, 1, hidden=64)
+    quadrature = quadrature_of("causal", device, 300)
     u, v = (x.detach().to(dtype) for x in draw(device, (B, H, 8, 300), (B, H, 300, 64)))
     found = [
-        banked_attention(*given, quadrature, parts, parts, floor=FLOOR, backend="triton")
-        for given in ((u.float(), u.float(), v.float()), (u, u, v))
+        banked_attention(*points, quadrature, parts, parts, floor=FLOOR, backend="triton")
+        for points in ((u.float(), u.float(), v.float()), (u, u, v))
     ]
     assert_close(found[1].double(), found[0].double(), dtype=torch.bfloat16)

@@ -8,6 +8,7 @@ import math
 import subprocess
 import sys
 import weakref
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -36,12 +37,37 @@ TERMS = {
 }
 
 
-def inputs(
-    *terms, b=2, h=3, q=7, k=5, e=4, f=2, d=3, o=2, w=6, share="", dtype=torch.float64, seed=0
-):
-    """Random arguments with the given terms; names in ``share`` are shared by heads (H), batch (B)
-    or both.
+class Sizes(NamedTuple):
+    """Sizes of the kernel's tensors.
+
+    Attributes:
+        b: batch.
+        h: heads.
+        q: queries.
+        k: keys.
+        e: columns of queries and keys.
+        f: columns of the second queries.
+        d: columns of values.
+        o: columns of outputs.
+        w: hidden units.
     """
+
+    b: int = 2
+    h: int = 3
+    q: int = 7
+    k: int = 5
+    e: int = 4
+    f: int = 2
+    d: int = 3
+    o: int = 2
+    w: int = 6
+
+
+def inputs(*terms, share="", dtype=torch.float64, seed=0, **sizes):
+    """Return random arguments with these terms. Those in ``share`` are shared by heads (H), batch
+    (B) or both; ``sizes`` are :class:`Sizes`.
+    """
+    b, h, q, k, e, f, d, o, w = Sizes(**sizes)
     g = torch.Generator().manual_seed(seed)
 
     def r(*shape):
@@ -77,8 +103,8 @@ def inputs(
 
 
 def evaluate(function, arguments, **options):
-    """The output, and the gradient of a fixed random functional of it with respect to every float
-    tensor.
+    """Return the output, and the gradient of a fixed random functional of it with respect to every
+    floating-point tensor.
     """
     leaves = {}
 
@@ -135,14 +161,14 @@ COMBINATIONS = [
 
 @pytest.mark.parametrize("share", ["", "B", "H", "BH"])
 @pytest.mark.parametrize("terms", COMBINATIONS, ids="+".join)
-def test_equals_definition(terms, share):
+def test_the_kernel_equals_the_definition(terms, share):
     for memory in (1, 1500, None):
         assert_same(inputs(*terms, share=share), memory=memory)
 
 
 @pytest.mark.parametrize("memory", [8, 400, 2000, 5000, 20_000, 10**8])
 @pytest.mark.parametrize("size", [(1, 1, 1, 1), (3, 2, 11, 13), (5, 1, 4, 29), (1, 5, 23, 3)])
-def test_any_tiling(size, memory):
+def test_every_tiling_equals_the_definition(size, memory):
     b, h, q, k = size
     arguments = inputs("second", "key_bias", "table", "distance", "time", b=b, h=h, q=q, k=k)
     assert_same(arguments, memory=memory)
@@ -152,17 +178,17 @@ def test_any_tiling(size, memory):
 @pytest.mark.parametrize(
     "terms", [("product", "key_bias"), ("product", "mid", "density")], ids="+".join
 )
-def test_activations(activation, terms):
+def test_every_activation_equals_the_definition(activation, terms):
     assert_same(inputs(*terms), activation=activation, memory=900)
 
 
-def test_boolean_density():
+def test_a_boolean_density_equals_the_definition():
     arguments = inputs("product", "key_bias", "time")
     arguments["density"] = torch.rand(2, 1, 7, 5, generator=torch.Generator().manual_seed(3)) < 0.5
     assert_same(arguments, memory=700)
 
 
-def test_batch_and_head_shared_features():
+def test_features_shared_by_batch_and_heads_equal_the_definition():
     arguments = inputs("product", "distance")
     for name in ("query", "key", "query_bias"):
         arguments[name] = arguments[name][:1, :1]
@@ -170,9 +196,10 @@ def test_batch_and_head_shared_features():
     assert_same(arguments, memory=700)
 
 
-def test_invisible_keys_change_nothing():
+def test_later_keys_change_no_earlier_output():
     arguments = inputs("product", "time", q=6, k=12)
-    arguments["query_time"], arguments["key_time"] = torch.arange(6.0), torch.arange(12.0) - 3
+    arguments["query_time"] = torch.arange(6.0)
+    arguments["key_time"] = torch.arange(12.0) - 3
     before = mlp_kernel(**arguments, memory=500)
     late = arguments["key_time"] > 2
     for name in ("key", "value"):
@@ -192,7 +219,7 @@ def test_coinciding_points_have_zero_gradient():
 
 
 @pytest.mark.parametrize("threads", [2, 3])
-def test_single_matrices_are_shared_out_to_threads(threads):
+def test_products_split_over_threads_equal_the_definition(threads):
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -206,16 +233,16 @@ def test_single_matrices_are_shared_out_to_threads(threads):
 
 
 @pytest.mark.parametrize("empty", [{"k": 0}, {"q": 0}, {"b": 0}, {"e": 0}])
-def test_empty_sizes(empty):
+def test_empty_sizes_equal_the_definition(empty):
     arguments = inputs("product", "key_bias", "table", "distance", "time", "mid", **empty)
     assert_same(arguments)
     if "k" in empty:
         assert not mlp_kernel(**arguments).any()
 
 
-def test_matches_literal_pairs():
-    """Split by groups and integrated hidden first, the MLP on concatenated inputs gives the same
-    output.
+def test_the_split_form_equals_the_network_of_concatenated_pairs():
+    """The kernel splits the first layer by groups and integrates its hidden units; the reference is
+    the MLP on concatenated inputs.
     """
     g = torch.Generator().manual_seed(0)
     b, h, n, d, w = 2, 3, 6, 4, 5
@@ -247,7 +274,7 @@ def test_matches_literal_pairs():
 
 
 def flat(arguments):
-    """The arguments as the custom op takes them."""
+    """Return the arguments in the order of the custom op."""
     tensors = complete({name: x for name, x in arguments.items() if name != "mid"})
     return Tensors(**tensors, mid=[x for layer in arguments.get("mid", []) for x in layer])
 
@@ -255,7 +282,7 @@ def flat(arguments):
 @pytest.mark.parametrize(
     "terms", [("second", "key_bias", "table", "distance", "density"), ("product", "time", "mid")]
 )
-def test_gradcheck_and_opcheck(terms):
+def test_gradients_pass_gradcheck_and_the_op_passes_opcheck(terms):
     x = flat(inputs(*terms, b=2, h=2, q=3, k=3, e=2, f=1, d=2, o=2, w=3))
 
     def ready(t):
@@ -276,13 +303,13 @@ def test_gradcheck_and_opcheck(terms):
 @pytest.mark.parametrize(
     "terms", [("product", "table"), ("second", "key_bias", "distance", "time", "density")]
 )
-def test_float32(terms):
+def test_float32_agrees_with_float64(terms):
     sizes = {"b": 2, "h": 2, "q": 40, "k": 60, "e": 8, "d": 8, "w": 16}
     reference = evaluate(mlp_kernel_naive, inputs(*terms, **sizes))
     assert_same(inputs(*terms, **sizes, dtype=torch.float32), 2e-5, reference, memory=20_000)
 
 
-def test_bfloat16_and_autocast():
+def test_bfloat16_agrees_with_float64_and_autocast_keeps_float32():
     arguments = inputs("product", "key_bias", dtype=torch.bfloat16)
     out = mlp_kernel(**arguments)
     exact = mlp_kernel_naive(**{n: None if x is None else x.double() for n, x in arguments.items()})
@@ -296,7 +323,7 @@ def test_bfloat16_and_autocast():
         assert torch.equal(found[name], value)
 
 
-def test_result_does_not_depend_on_the_tiling():
+def test_float32_results_do_not_depend_on_the_tiling():
     arguments = inputs(
         "product", "table", "time", b=2, h=2, q=300, k=260, e=8, d=8, w=8, dtype=torch.float32
     )
@@ -305,7 +332,7 @@ def test_result_does_not_depend_on_the_tiling():
     assert_same(arguments, 1e-5, whole, memory=300_000)
 
 
-def test_errors_name_the_argument():
+def test_errors_name_the_wrong_argument():
     good = inputs("product", "table", "mid")
     for wrong, kind, match in [
         ({"scale": None}, ShapeError, "without scale"),
@@ -319,7 +346,7 @@ def test_errors_name_the_argument():
         mlp_kernel(**{**good, "mid": [(torch.ones(4, 9), torch.ones(4))]})
 
 
-def test_flops():
+def test_flops_are_counted():
     b, h, q, k, e, d, o, w = 2, 3, 7, 5, 4, 3, 2, 6
     arguments = {
         n: x if x is None or x.dtype == torch.int64 else x.requires_grad_()
@@ -334,11 +361,13 @@ def test_flops():
 
 
 class Peak(TorchDispatchMode):
-    """Bytes of the tensors made under it that are alive, and their maximum."""
+    """Count the bytes of live tensors created under this mode, and their maximum."""
 
     def __init__(self):
         super().__init__()
-        self.alive, self.peak, self.seen = 0, 0, set()
+        self.alive = 0
+        self.peak = 0
+        self.seen = set()
 
     def release(self, key, size):
         self.alive -= size
@@ -360,10 +389,8 @@ class Peak(TorchDispatchMode):
 
 
 @pytest.mark.slow
-def test_memory_is_linear_in_n():
-    """Measured slope of log peak memory over log N, forward and backward, no input of size N²
-    counted.
-    """
+def test_peak_memory_is_linear_in_n():
+    """Slope of log peak memory over log N, forward and backward; inputs are not counted."""
 
     def peaks(n):
         terms = ("product", "key_bias", "distance", "time")
@@ -383,7 +410,8 @@ def test_memory_is_linear_in_n():
         return up.peak, down.peak
 
     for small, large in zip(peaks(256), peaks(2048)):
-        assert 8 * 2048 * 4 < large < 8 * 2048 * 2048  # it did count something, and no N² tensor
+        # The counter counted something, and no tensor of size N².
+        assert 8 * 2048 * 4 < large < 8 * 2048 * 2048
         assert math.log(large / small) / math.log(8) <= 1.1
 
 
@@ -439,13 +467,13 @@ def run_script(backends):
 
 @pytest.mark.slow
 @pytest.mark.compile
-def test_compile_and_export():
+def test_compiled_and_exported_kernels_agree_with_eager_ones():
     done = run_script(["aot_eager"])
     assert done.stdout.strip() == "same", done.stderr[-3000:]
 
 
 @pytest.mark.compile
 @pytest.mark.slow
-def test_inductor():
+def test_inductor_agrees_with_eager():
     done = run_script(["inductor"])
     assert done.stdout.strip() == "same", done.stderr[-3000:]

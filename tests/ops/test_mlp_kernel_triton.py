@@ -29,19 +29,17 @@ from tests.tolerances import assert_close
 
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch):
-    """Small enough that the few rows and keys of these tests, which the interpreter can afford,
-    fill several.
-    """
+    """Make tiles so small that few rows and keys, as the interpreter can afford, fill several."""
     monkeypatch.setitem(triton_launch.INTERPRETED, "rows", 32)
     monkeypatch.setitem(triton_launch.INTERPRETED, "keys", 16)
 
 
-CONSTANT = ("density", "query_positions", "key_positions")  # their gradients are not served
+CONSTANT = ("density", "query_positions", "key_positions")  # whose gradients are not supported
 EVERY = ("second", "key_bias", "table", "distance", "density", "time")
 
 
 def evaluate(function, arguments, **options):
-    """Output and gradients of the served inputs, of a fixed random functional."""
+    """Return the output, and the gradients of a fixed random functional of the supported inputs."""
     leaves = {
         name: x.detach().clone().requires_grad_()
         for name, x in arguments.items()
@@ -54,7 +52,7 @@ def evaluate(function, arguments, **options):
 
 
 def assert_same(arguments, device, dtype=torch.float32, **options):
-    """The Triton kernels in ``dtype`` against the definition in float64 of the same numbers."""
+    """Compare the kernels in ``dtype`` with the definition of the same numbers in float64."""
     moved = {n: x if x is None else x.to(device) for n, x in arguments.items()}
     ready = {
         n: x.to(dtype) if x is not None and x.is_floating_point() else x for n, x in moved.items()
@@ -91,20 +89,20 @@ def small(*terms, **sizes):
     ),
 )
 @pytest.mark.usefixtures("poisoned")
-def test_equals_definition(device, terms, sizes):
+def test_the_kernel_equals_the_definition(device, terms, sizes):
     assert_same(small(*terms, **sizes), device)
 
 
 @devices
 @pytest.mark.usefixtures("poisoned")
-def test_sizes_that_fill_no_block(device):
+def test_sizes_that_fill_no_block_equal_the_definition(device):
     """Two blocks of hidden units, ragged in every dimension."""
     assert_same(small("second", "key_bias", h=1, q=3, k=17, e=18, f=3, d=17, o=5, w=33), device)
 
 
 @devices
 @pytest.mark.usefixtures("poisoned")
-def test_moments_in_several_parts(device):
+def test_moments_of_several_launches_equal_the_definition(device):
     """One batch entry at a time, its queries in parts: keys' gradients are summed over launches."""
     assert_same(small("product", "key_bias", "table", b=2, q=6, k=5), device, memory=600)
 
@@ -112,14 +110,14 @@ def test_moments_in_several_parts(device):
 @devices
 @pytest.mark.parametrize("activation", list(ACTIVATIONS))
 @pytest.mark.usefixtures("poisoned")
-def test_activations(device, activation):
+def test_every_activation_equals_the_definition(device, activation):
     assert_same(small("product", h=1, k=5), device, activation=activation)
 
 
 @devices
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
 @pytest.mark.usefixtures("poisoned")
-def test_causal(device, dtype):
+def test_causal_times_of_every_dtype_equal_the_definition(device, dtype):
     arguments = small("product", "key_bias", "time", h=1, q=12, k=20)
     arguments["query_time"] = (torch.arange(12) + 3).to(dtype)
     arguments["key_time"] = torch.arange(20).to(dtype)
@@ -127,11 +125,10 @@ def test_causal(device, dtype):
 
 
 def test_blocks_without_a_visible_pair_are_skipped():
-    """Bounds against their definition, for sorted, shuffled and batched times; sorted ones skip
-    half.
-    """
+    """Bounds for sorted, shuffled and batched times equal their definition; sorted skip half."""
     g = torch.Generator().manual_seed(0)
-    line, shuffled = torch.arange(64.0)[None], torch.randn(3, 64, generator=g)
+    line = torch.arange(64.0)[None]
+    shuffled = torch.randn(3, 64, generator=g)
     for query, key in (
         (line, line),
         (shuffled, line),
@@ -151,15 +148,11 @@ def test_blocks_without_a_visible_pair_are_skipped():
 
 @devices
 @pytest.mark.usefixtures("poisoned")
-def test_boolean_density_and_strides(device):
+def test_a_boolean_density_and_strided_tensors_equal_the_definition(device):
     arguments = small("product", "key_bias", b=2, k=7)
     arguments["density"] = torch.rand(2, 1, 5, 7, generator=torch.Generator().manual_seed(3)) < 0.5
-    for name in (
-        "query",
-        "key",
-        "value",
-        "key_bias",
-    ):  # as heads cut from a wider tensor lie in memory
+    # Strides of heads that were cut from a wider tensor.
+    for name in ("query", "key", "value", "key_bias"):
         arguments[name] = arguments[name].transpose(1, 2).contiguous().transpose(1, 2)
     arguments["scale"] = arguments["scale"].mT.contiguous().mT
     assert_same(arguments, device)
@@ -167,7 +160,7 @@ def test_boolean_density_and_strides(device):
 
 @devices
 @pytest.mark.usefixtures("poisoned")
-def test_the_same_sums_every_time(device):
+def test_two_runs_give_identical_bits(device):
     arguments = {
         n: x if x is None else x.to(device) for n, x in small("product", "table", h=1).items()
     }
@@ -177,8 +170,8 @@ def test_the_same_sums_every_time(device):
 
 
 @devices
-def test_a_gradient_alone(device):
-    """Each gradient by itself: the others' buffers are then not even made."""
+def test_each_gradient_alone_equals_all_together(device):
+    """The buffers of the other gradients are then not allocated."""
     arguments = {
         n: x if x is None else x.to(device)
         for n, x in small("second", "key_bias", h=1, k=5).items()
@@ -196,30 +189,27 @@ def test_a_gradient_alone(device):
 
 @devices
 @pytest.mark.parametrize("empty", [{"k": 0}, {"q": 0}, {"b": 0}])
-def test_empty_sizes(device, empty):
+def test_empty_sizes_equal_the_definition(device, empty):
     assert_same(small("product", "key_bias", "time", **empty), device)
 
 
 @devices
-def test_opcheck(device):
+def test_the_custom_op_passes_opcheck(device):
     x = flat(small("second", "table", "time", h=1, q=2, k=3))
     moved = {n: t if (t := getattr(x, n)) is None else t.to(device) for n in PAIR_TENSORS}
-    ready = [
-        t.requires_grad_()
-        if t is not None and t.is_floating_point() and n not in CONSTANT and "time" not in n
-        else t
-        for n, t in moved.items()
-    ]
-    torch.library.opcheck(torch.ops.fredholm.mlp_kernel_triton, (*ready, "gelu", 10_000))
+    for name, tensor in moved.items():
+        differentiable = name not in CONSTANT and "time" not in name
+        if differentiable and tensor is not None and tensor.is_floating_point():
+            tensor.requires_grad_()
+    arguments = (*moved.values(), "gelu", 10_000)
+    torch.library.opcheck(torch.ops.fredholm.mlp_kernel_triton, arguments)
 
 
 @devices
 @pytest.mark.parametrize("place", ["grid", "points", "causal"])
 @pytest.mark.usefixtures("poisoned")
-def test_operator(device, place):
-    """ITNet's operator is the same by either backend: displacement table, appended columns, order,
-    padding.
-    """
+def test_the_operator_agrees_with_the_torch_backend(device, place):
+    """ITNet's operator on a displacement table, appended columns, a causal order and padding."""
     torch.manual_seed(1)
     valid = torch.ones(2, 6, dtype=torch.bool)
     valid[1, 4:] = False
@@ -259,7 +249,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("case", list(REFUSED))
 @pytest.mark.skipif(torch.cuda.is_available(), reason="refused on a GPU in the same words")
-def test_what_the_kernels_do_not_serve_is_refused_by_name(case):
+def test_unsupported_arguments_are_refused_by_name(case):
     wrong, match = REFUSED[case]
     with pytest.raises(BackendError, match=match):
         mlp_kernel(**{**small("product"), **wrong}, backend="triton")
@@ -291,7 +281,7 @@ def test_a_strategy_checks_its_backend():
     "terms", [("product", "key_bias", "table"), ("second", "key_bias", "distance", "time")]
 )
 @pytest.mark.usefixtures("poisoned")
-def test_half_precision(dtype, terms):
+def test_half_precisions_agree_with_float64(dtype, terms):
     arguments = inputs(
         *terms, b=2, h=2, q=50, k=70, e=64 + 32, f=32, d=64, o=64, w=128, dtype=torch.float32
     )
@@ -304,7 +294,7 @@ def test_half_precision(dtype, terms):
 
 
 def assert_same_half(arguments, dtype, activation):
-    """Relative to each result's norm: half precisions round every operand."""
+    """Compare relative to each result's norm: half precisions round every operand."""
     moved = {n: x if x is None else x.cuda() for n, x in arguments.items()}
     ready = {
         n: x.to(dtype) if x is not None and x.is_floating_point() else x for n, x in moved.items()
@@ -335,18 +325,16 @@ print("same")
 
 @pytest.mark.compile
 @pytest.mark.skipif(torch.cuda.is_available(), reason="runs the interpreter")
-def test_traces_whole():
-    """Dynamo meets the choice of the backend and the import of the kernels; opcheck goes on from
-    there.
-    """
+def test_the_kernel_compiles_without_graph_breaks():
+    """Dynamo traces the choice of the backend and the kernels' import; opcheck covers the rest."""
     done = subprocess.run(
         [sys.executable, "-c", COMPILED], capture_output=True, text=True, timeout=280
     )
     assert done.stdout.strip() == "same", done.stderr[-3000:]
 
 
-def test_tiles_fit_the_shared_memory():
-    """The usual sizes keep the rule; wide ones and small GPUs get smaller tiles, never below the
+def test_tiles_fit_the_shared_memory_of_the_gpu():
+    """The usual sizes follow the rule; wide ones and small GPUs get smaller tiles, never below the
     matrix units' 16.
     """
     rule = {"rows": 128, "keys": 64, "stages": 3}

@@ -32,7 +32,7 @@ def shape_of(fact, shared=False):
 # --- what the description generates ---------------------------------------------------------------
 
 
-def test_the_schema_has_every_tensor_in_order():
+def test_the_schema_lists_every_tensor_in_order():
     schema = torch.ops.fredholm.mlp_kernel.default._schema
     names = [a.name for a in schema.arguments]
     assert names == [*PAIR_TENSORS, "mid", "activation", "memory"]
@@ -42,8 +42,8 @@ def test_the_schema_has_every_tensor_in_order():
 
 @pytest.mark.parametrize("name", [n for n, fact in PAIR_TENSORS.items() if fact.kind != "index"])
 @pytest.mark.parametrize("shared", [False, True])
-def test_layouts_are_undone(name, shared):
-    """Heads first and back is the tensor itself, and sizes h and b lead in between."""
+def test_layouts_are_invertible(name, shared):
+    """``as_given`` inverts ``heads_first``, whose layout begins with the sizes h and b."""
     fact = PAIR_TENSORS[name]
     x = torch.randn(shape_of(fact, shared))
     laid_out = heads_first(fact, x)
@@ -54,8 +54,8 @@ def test_layouts_are_undone(name, shared):
 
 
 @pytest.mark.parametrize("name", list(PAIR_TENSORS))
-def test_every_tensor_is_checked(name):
-    """Too many dimensions for each tensor in turn, and one size wrong."""
+def test_the_shape_of_every_tensor_is_checked(name):
+    """Each tensor in turn gets too many dimensions, and then one wrong size."""
     arguments = inputs("second", "key_bias", "table", "distance", "density", "time")
     x, plain = arguments[name], inspect.unwrap(mlp_kernel)  # without the tests' check of shapes
     assert mlp_kernel(**arguments).shape == (2, 3, 7, 2)
@@ -101,17 +101,19 @@ ADDITIVE = (
 
 
 def mentions(path, name):
-    for node in ast.walk(ast.parse(path.read_text())):
-        said = (
-            node.value if isinstance(node, ast.Constant)
-            else node.attr if isinstance(node, ast.Attribute)
-            else node.arg if isinstance(node, (ast.arg, ast.keyword))
-            else node.id if isinstance(node, ast.Name)
-            else None
-        )  # fmt: skip
-        if said == name:
-            return True
-    return False
+    """Return whether a file uses the name: as a string, attribute, argument or variable."""
+    text = path.read_text()
+    # Most files need no parsing.
+    if name not in text:
+        return False
+
+    fields = {ast.Constant: "value", ast.Attribute: "attr", ast.Name: "id"}
+    fields |= {ast.arg: "arg", ast.keyword: "arg"}
+    return any(
+        getattr(node, fields[type(node)]) == name
+        for node in ast.walk(ast.parse(text))
+        if type(node) in fields
+    )
 
 
 @pytest.mark.parametrize("name", ADDITIVE)
@@ -266,5 +268,5 @@ def test_one_more_term_touches_three_files(tmp_path):
     assert done.stdout.strip() == "one more term", done.stderr[-3000:]
 
 
-def test_tensors_hold_the_op_s_tensors_and_the_further_layers():
+def test_the_tuple_of_tensors_has_the_ops_tensors_and_further_layers():
     assert [*PAIR_TENSORS, "mid"] == list(Tensors.__dataclass_fields__)

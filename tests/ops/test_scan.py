@@ -35,7 +35,8 @@ def system(
 @pytest.mark.parametrize("n", [1, 2, 5, 70])
 def test_scan_is_the_recurrence(n, dtype):
     decay, drive = system(n, dtype=dtype, state=(2, 3))
-    actual, expected = scan(decay, drive), scan_naive(decay, drive)
+    actual = scan(decay, drive)
+    expected = scan_naive(decay, drive)
     probe = torch.randn_like(expected)
     assert_close(torch.view_as_real(actual) if actual.is_complex() else actual, _real(expected))
     for g, h in zip(*(torch.autograd.grad(y, (decay, drive), probe) for y in (actual, expected))):
@@ -47,19 +48,19 @@ def _real(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 4, 11, 20])
-def test_chunks_of_any_size(chunk):
+def test_chunks_of_every_size_equal_the_recurrence(chunk):
     decay, drive = (x.detach() for x in system(11))
     assert_close(scan_chunked(decay, drive, chunk), scan_naive(decay, drive))
     assert_close(scan_steps(decay, drive), scan_naive(decay, drive))
 
 
-def test_decays_of_zero_and_growth_are_no_exception():
+def test_zero_and_growing_decays_equal_the_recurrence():
     decay, drive = (x.detach() for x in system(80))
     decay[:, 7], decay[:, 40:44] = 0.0, 3.0
     assert_close(scan(decay, drive), scan_naive(decay, drive))
 
 
-def test_scan_gradcheck_first_and_second_order():
+def test_first_and_second_gradients_pass_gradcheck():
     decay, drive = system(4)
     assert gradcheck(scan, (decay, drive))
     assert gradgradcheck(scan, (decay, drive))
@@ -69,16 +70,17 @@ def test_scan_gradcheck_first_and_second_order():
     assert gradcheck(scan, (decay, drive))
 
 
-def test_the_custom_op_is_registered_as_torch_expects():
+def test_the_custom_op_passes_opcheck():
     torch.library.opcheck(torch.ops.fredholm.scan.default, system(5), raise_exception=True)
 
 
 @pytest.mark.parametrize(("heads", "inputs", "outputs"), [(3, 1, 1), (2, 3, 2)])
 @pytest.mark.parametrize("n", [1, 2, 7])
-def test_convolution_by_fourier_transform(heads, inputs, outputs, n):
+def test_the_fourier_convolution_equals_the_direct_sum(heads, inputs, outputs, n):
     signal = torch.randn(2, heads, n, inputs, dtype=torch.float64, requires_grad=True)
     taps = torch.randn(heads, n, outputs, inputs, dtype=torch.float64, requires_grad=True)
-    actual, expected = causal_convolution(signal, taps), causal_convolution_naive(signal, taps)
+    actual = causal_convolution(signal, taps)
+    expected = causal_convolution_naive(signal, taps)
     assert_close(actual, expected)
     probe = torch.randn_like(expected)
     for g, h in zip(*(torch.autograd.grad(y, (signal, taps), probe) for y in (actual, expected))):
@@ -93,8 +95,9 @@ def test_convolution_does_not_wrap_around():
     assert_close(out, signal)
 
 
-def test_transitions_and_powers():
-    a, b = 0.5 * torch.randn(3, 3, dtype=torch.float64), torch.randn(3, 2, dtype=torch.float64)
+def test_powers_and_transition_scans_equal_their_sums():
+    a = 0.5 * torch.randn(3, 3, dtype=torch.float64)
+    b = torch.randn(3, 2, dtype=torch.float64)
     powers = krylov(a, b, 7)
     for k in range(7):
         assert_close(powers[k], torch.linalg.matrix_power(a, k) @ b)
@@ -109,7 +112,7 @@ def test_transitions_and_powers():
     assert_close(transition_scan(a.expand(2, 7, 3, 3), drive)[0], expected)
 
 
-def test_padding_is_no_point():
+def test_ranks_and_packing_skip_padding():
     valid = torch.tensor([[True, False, True, True], [False, False, True, False]])
     assert ranks(valid, 4, valid.device).tolist() == [[0, 0, 1, 2], [-1, -1, 0, 0]]
     order, back = pack(valid)

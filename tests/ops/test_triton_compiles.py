@@ -17,7 +17,7 @@ import torch
 pytest.importorskip("triton")
 
 ROOT = Path(__file__).parents[2]
-CASES = ("itnet_table", "itnet_columns")  # between them every kernel and every branch of ITNet's
+CASES = ("itnet_table", "itnet_columns")  # together every kernel and every branch of ITNet's
 SHARED = 227 * 1024  # bytes that a program may have
 SCRIPT = """
 import json, os, sys
@@ -56,7 +56,7 @@ print(json.dumps(found))
 
 @pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU tests run what is compiled")
-def test_compiles_for_hopper():
+def test_every_kernel_compiles_for_hopper():
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, *CASES],
         cwd=ROOT,

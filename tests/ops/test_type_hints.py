@@ -24,7 +24,7 @@ MODULES = sorted(
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_annotations_resolve(name):
+def test_every_annotation_resolves(name):
     module = importlib.import_module(name)
     names = for_checkers(module)
     for value in vars(module).values():

@@ -34,7 +34,7 @@ class PackedCase(Moved):
 
 
 class LearnedMap(nn.Module):
-    """Two features for each of a query's: exp(±Ax), positive."""
+    """Two positive features per input feature: exp(±Ax)."""
 
     def __init__(self, width: int):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Graph attention, which serves every domain there is."""
+"""Graph attention, which accepts every kind of domain."""
 
 from __future__ import annotations
 

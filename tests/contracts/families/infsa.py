@@ -32,7 +32,8 @@ class WalksCase(GraphCase):
 
     def __init__(self, label: str, strategy, **options):
         super().__init__("infsa", label, **options)
-        self.strategy, self.traced = strategy, not isinstance(strategy, Resolvent)
+        self.strategy = strategy
+        self.traced = not isinstance(strategy, Resolvent)
 
     def operator(self):
         torch.manual_seed(1)

@@ -52,7 +52,11 @@ class CausalCase(OperatorCase):
 class TwoWayCase(OperatorCase):
     """Two layers of a bidirectional GRU without biases."""
 
-    dim, plain, cross, permutes, traced = 3, "lattice", False, False, False
+    dim = 3
+    plain = "lattice"
+    cross = False
+    permutes = False
+    traced = False
 
     def operator(self) -> nn.Module:
         torch.manual_seed(1)

@@ -70,7 +70,8 @@ class TimesCase(SequenceCase):
     """A linear system in real time, which also answers at other times."""
 
     cross = True
-    # powers of a dense matrix by doubling: a program a power of two, so no export for any length
+    # Powers of a dense matrix are computed by doubling: one program per power of two, so no export
+    # serves any length.
     traced = False
 
     def build(self) -> IntegralOperator:
@@ -141,7 +142,9 @@ class DenseCase(SequenceCase):
     traced = False
 
     def build(self) -> IntegralOperator:
-        a, b, c = 0.3 * torch.randn(3, 3), torch.randn(3, self.dim), torch.randn(self.dim, 3)
+        a = 0.3 * torch.randn(3, 3)
+        b = torch.randn(3, self.dim)
+        c = torch.randn(self.dim, 3)
         kernel = StateSpaceKernel(a, b, c, initial_state=torch.randn(3), bias=torch.randn(3))
         return IntegralOperator(self.dim, kernel=kernel, strategy=self.options["strategy"])
 

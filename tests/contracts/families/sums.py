@@ -1,5 +1,5 @@
 """Sums of operators: attention with a depthwise convolution on a line, and two attentions on any
-domain, pairs per head among them.
+domain, including pairs per head.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ..cases import HEADS, POINTS, OperatorCase, SoftmaxCase
 
 
 class WithConvolution(OperatorCase):
-    """A regular line, in an order or none."""
+    """A regular line, with and without a causal order."""
 
     plain = "lattice"
     cross = False

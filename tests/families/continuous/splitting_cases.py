@@ -1,4 +1,4 @@
-"""A small evolution that every scheme can split, for the tests of splitting."""
+"""A small evolution that every scheme can split, for the tests of splitting schemes."""
 
 from __future__ import annotations
 

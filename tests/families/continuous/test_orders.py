@@ -60,9 +60,10 @@ def start():
 
 
 @pytest.mark.parametrize("controls", ["linear", "constant"])
-def test_orders(controls):
+def test_schemes_have_their_orders_of_accuracy(controls):
     """Jumps and kinks of the controls, at multiples of 1/6, are boundaries of all the steps."""
-    evolution, u = smooth(controls), start()
+    evolution = smooth(controls)
+    u = start()
     reference = evolution.integrate(u, steps=48)
     for scheme, order in (
         ("lie", 1),
@@ -75,7 +76,7 @@ def test_orders(controls):
         assert list(found.errors) == sorted(found.errors, reverse=True)
 
 
-def test_strang_with_the_exact_operator_heun_and_trapezoid():
+def test_strang_is_of_order_two_with_exact_heun_and_trapezoid_substeps():
     torch.manual_seed(1)
     terms = [
         OperatorTerm.of("itnet", D, 2, width=4, substep="heun"),
@@ -94,7 +95,7 @@ def test_strang_with_euler_substeps_is_of_order_one():
     assert found.order == pytest.approx(1, abs=0.15)
 
 
-def test_pre_norm_encoders_are_smooth_equations():
+def test_schemes_keep_their_orders_on_pre_norm_encoders():
     torch.manual_seed(0)
     evolution = Evolution(
         encoder_terms(D, 2, 16, norm="pre", activation="gelu", eps=1e-2), horizon=1.0
@@ -122,7 +123,7 @@ def test_implicit_linear_steps_are_of_order_one_and_stable():
 @pytest.mark.parametrize(
     ("substep", "order"), [("euler", 1), ("midpoint", 2), ("heun", 2), ("rk4", 4)]
 )
-def test_substeps_have_their_own_order(substep, order):
+def test_substeps_have_their_orders_of_accuracy(substep, order):
     torch.manual_seed(0)
     term = FeedForwardTerm(D, 16, activation="tanh", substep=substep)
     evolution = Evolution([term], horizon=1.0).double()
@@ -133,7 +134,8 @@ def test_substeps_have_their_own_order(substep, order):
 
 def test_the_reference_agrees_with_an_adaptive_solver():
     pytest.importorskip("torchdiffeq")
-    evolution, u = smooth(), start()
+    evolution = smooth()
+    u = start()
     ours = evolution.integrate(u, steps=48)
     theirs = solve(evolution, u, adjoint=False, rtol=1e-10, atol=1e-11)
     assert (ours - theirs).abs().max() < 1e-6
@@ -141,7 +143,8 @@ def test_the_reference_agrees_with_an_adaptive_solver():
 
 def test_adjoint_gradients_agree_with_the_discrete_ones():
     pytest.importorskip("torchdiffeq")
-    evolution, u = smooth(), start().requires_grad_()
+    evolution = smooth()
+    u = start().requires_grad_()
     weight = evolution.knots[1][0].operator.projection.weight
     solve(evolution, u, rtol=1e-9, atol=1e-10).square().sum().backward()
     adjoint = u.grad.clone(), weight.grad.clone()
@@ -152,7 +155,7 @@ def test_adjoint_gradients_agree_with_the_discrete_ones():
         assert (a - b).abs().max() < 1e-5 * b.abs().max()
 
 
-def test_the_solver_names_its_extra(monkeypatch):
+def test_the_adjoint_solver_names_its_missing_extra(monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "torchdiffeq", None)
@@ -160,7 +163,7 @@ def test_the_solver_names_its_extra(monkeypatch):
         solve(smooth(), start())
 
 
-def test_convergence_refuses_what_it_cannot_measure():
+def test_convergence_refuses_one_step_count_and_terms_without_rate():
     with pytest.raises(OptionError, match=r"two or more numbers of steps, got \(4,\)"):
         convergence(smooth(), start(), steps=(4,))
     with pytest.raises(SubstepError, match="no rate"):
@@ -195,7 +198,7 @@ def test_finer_tokens_converge_with_the_measure(norm, scheme):
     assert 8 < errors[0] / errors[1] < 12  # order 2 against the third grid: (81 - 1) / (9 - 1) = 10
 
 
-def test_uneven_tokens_need_their_masses():
+def test_uneven_tokens_converge_only_with_their_masses():
     """Points crowded at one end: with their cell widths as masses the outputs converge to those of
     even points, without they do not.
     """
@@ -223,7 +226,7 @@ def test_uneven_tokens_need_their_masses():
     assert (unweighted - expected).abs().max() > 1e-2
 
 
-def test_convolutions_are_tied_to_their_grid():
+def test_convolutions_do_not_converge_on_finer_grids():
     """Fixed taps see a smaller neighbourhood on a finer grid: documented, and why the refinement
     test leaves them out.
     """

@@ -32,7 +32,9 @@ def draw(*shape):
 
 def nearest(v, mean, std, start):
     """argmin ½‖u − v‖² under the two moment constraints, by an augmented Lagrangian and L-BFGS."""
-    u, multiplier, stiffness = start.clone().requires_grad_(), torch.zeros(2, dtype=v.dtype), 10.0
+    u = start.clone().requires_grad_()
+    multiplier = torch.zeros(2, dtype=v.dtype)
+    stiffness = 10.0
 
     def constraints():
         return torch.stack([u.mean() - mean, (u - mean).square().mean() - std**2]) * len(v)
@@ -57,7 +59,7 @@ def nearest(v, mean, std, start):
 
         solver.step(closure)
         multiplier = multiplier + stiffness * constraints().detach()
-    assert constraints().abs().max() < 1e-6  # what the line search leaves
+    assert constraints().abs().max() < 1e-6  # the tolerance of the line search
     return u.detach()
 
 
@@ -73,7 +75,9 @@ def test_the_projection_is_the_constrained_minimiser(mean, std):
 
 def test_the_projection_agrees_with_a_constrained_solver():
     optimize = pytest.importorskip("scipy.optimize")
-    v, mean, std = draw(6).numpy(), 0.3, 1.7
+    v = draw(6).numpy()
+    mean = 0.3
+    std = 1.7
     constraints = [
         {"type": "eq", "fun": lambda u: u.mean() - mean},
         {"type": "eq", "fun": lambda u: ((u - mean) ** 2).mean() - std**2},
@@ -95,7 +99,7 @@ def test_the_projection_agrees_with_a_constrained_solver():
 
 
 @pytest.mark.parametrize("eps", [0.0, 1e-5, 0.5])
-def test_layer_normalisation_is_its_closed_form(eps):
+def test_layer_normalisation_equals_its_closed_form(eps):
     v = draw(2, 5, 8)
     constraint = MomentConstraint(8, eps=eps).double()
     with torch.no_grad():
@@ -111,7 +115,7 @@ def test_layer_normalisation_is_its_closed_form(eps):
     assert scalar.bias.grad.item() == pytest.approx(v.numel())
 
 
-def test_half_a_sum_with_a_quarter_of_epsilon():
+def test_normalising_half_a_sum_needs_a_quarter_of_epsilon():
     v = draw(2, 5, 8) * 0.1
     half = MomentConstraint(8, affine="none", eps=1e-3 / 4).project(v / 2)
     assert_close(half, MomentConstraint(8, affine="none", eps=1e-3).project(v))
@@ -146,7 +150,8 @@ def test_projections_are_idempotent_whatever_the_step():
     ],
 )
 def test_soft_constraints_have_closed_substeps(make, h):
-    mu, v = 0.4, draw(2, 5, 8)
+    mu = 0.4
+    v = draw(2, 5, 8)
     soft = make(mu)
     goal = soft.project(v)
     implicit = soft(v, DOMAIN, h, "implicit")
@@ -154,15 +159,18 @@ def test_soft_constraints_have_closed_substeps(make, h):
     assert_close((implicit - v) / h, soft.rate(implicit, DOMAIN), "backward Euler")
     exact = soft(v, DOMAIN, h, "exact")
     assert_close(exact, goal + exp(-h / mu) * (v - goal))
-    fine, u = 400, v
+    fine = 400
+    u = v
     for _ in range(fine):
         u = soft(u, DOMAIN, h / fine, "rk4")
     assert (u - exact).abs().max() < 1e-6
 
 
 def test_the_resolvent_of_the_soft_moment_constraint_is_a_minimiser():
-    """½‖u − v‖² + (h/2μ) dist(u, S1)² is smallest there, though S1 is not convex."""
-    soft, v, weight = MomentConstraint(6, affine="none", eps=0.0, penalty=0.5), draw(6), 0.7 / 0.5
+    """It minimises ½‖u − v‖² + (h/2μ) dist(u, S1)², although S1 is not convex."""
+    soft = MomentConstraint(6, affine="none", eps=0.0, penalty=0.5)
+    v = draw(6)
+    weight = 0.7 / 0.5
     best = soft(v[None, None], Domain.line(1), 0.7, "implicit")[0, 0]
 
     def value(u):
@@ -175,7 +183,8 @@ def test_the_resolvent_of_the_soft_moment_constraint_is_a_minimiser():
 
 
 def test_the_penalty_descends_and_the_printed_sign_diverges():
-    soft, u = MomentConstraint(8, affine="none", penalty=0.5), draw(2, 5, 8) * 3
+    soft = MomentConstraint(8, affine="none", penalty=0.5)
+    u = draw(2, 5, 8) * 3
     evolution = Evolution([soft], horizon=5.0, steps=50)
     assert float(soft.distance(evolution(u))) < 1e-3 * float(soft.distance(u))
     wrong = u
@@ -184,7 +193,7 @@ def test_the_penalty_descends_and_the_printed_sign_diverges():
     assert float(soft.distance(wrong)) > 1e3 * float(soft.distance(u))
 
 
-def test_gradients():
+def test_gradients_pass_gradcheck():
     hard, soft = (
         MomentConstraint(4).double(),
         MomentConstraint(4, affine="scalar", penalty=0.3).double(),
@@ -200,7 +209,7 @@ def test_gradients():
 
 
 @pytest.mark.parametrize("affine", ["vector", "none"])
-def test_constants_and_padding_do_no_harm_without_epsilon(affine):
+def test_constants_and_padding_stay_finite_without_epsilon(affine):
     constraint = MomentConstraint(4, affine=affine, eps=0.0)
     evolution = Evolution([FeedForwardTerm(4, 6, activation="tanh"), constraint]).double()
     u = draw(1, 5, 4)
@@ -213,7 +222,7 @@ def test_constants_and_padding_do_no_harm_without_epsilon(affine):
     assert all(p.grad.isfinite().all() for p in evolution.parameters())
 
 
-def test_what_a_constraint_refuses():
+def test_constraints_refuse_wrong_options():
     for substep in ("euler", "midpoint", "rk4"):
         with pytest.raises(
             SubstepError,

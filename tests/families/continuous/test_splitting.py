@@ -1,4 +1,4 @@
-"""Terms, schemes and controls: their formulas, and which of them are equivalent."""
+"""Terms, schemes and controls: formulas and equivalences."""
 
 from __future__ import annotations
 
@@ -33,8 +33,10 @@ from .splitting_cases import DOMAIN, D, N, draw, make, spread
 # --- terms ----------------------------------------------------------------------------------------
 
 
-def test_explicit_substeps_are_their_formulas():
-    term, u, h = spread(FeedForwardTerm(D, 6, activation="tanh")), draw(2, N, D), 0.3
+def test_explicit_substeps_equal_their_formulas():
+    term = spread(FeedForwardTerm(D, 6, activation="tanh"))
+    u = draw(2, N, D)
+    h = 0.3
 
     def f(v):
         return term.layers[1](torch.tanh(term.layers[0](v)))
@@ -50,7 +52,9 @@ def test_explicit_substeps_are_their_formulas():
 
 
 def test_linear_substeps_solve_their_equations():
-    term, u, h = spread(LinearTerm(D)), draw(2, N, D), 0.3
+    term = spread(LinearTerm(D))
+    u = draw(2, N, D)
+    h = 0.3
     w, b = term.weight, term.bias
     assert_close(term(u, DOMAIN, 1.0, "euler"), u @ (torch.eye(D, dtype=u.dtype) + w).T + b)
     v = term(u, DOMAIN, h, "implicit")
@@ -69,11 +73,13 @@ def test_linear_substeps_solve_their_equations():
 
 
 @pytest.mark.parametrize("substep", ["implicit", "trapezoid", "exact"])
-def test_many_short_linear_substeps_lose_nothing(substep):
-    """What a substep adds is small beside the state, which no matrix near I should round."""
+def test_many_short_linear_substeps_lose_no_precision(substep):
+    """A substep's increment is small beside the state; a matrix near I must not round it."""
     torch.manual_seed(0)
-    double, u = spread(LinearTerm(D)), draw(2, N, D)
-    single, steps = copy.deepcopy(double).float(), 512
+    double = spread(LinearTerm(D))
+    u = draw(2, N, D)
+    single = copy.deepcopy(double).float()
+    steps = 512
 
     def flow(term, u):
         for _ in range(steps):
@@ -87,23 +93,26 @@ def test_many_short_linear_substeps_lose_nothing(substep):
             rounded = flow(single, u.float())
         assert rounded.dtype == torch.float32
         assert_close(rounded.double(), expected, dtype=torch.bfloat16)
-        low, once = copy.deepcopy(single).bfloat16(), double(u, DOMAIN, 0.5, substep)
+        low = copy.deepcopy(single).bfloat16()
+        once = double(u, DOMAIN, 0.5, substep)
         assert_close(low(u.bfloat16(), DOMAIN, 0.5, substep).double(), once, dtype=torch.bfloat16)
 
 
 def test_a_rectified_layer_is_explicit_then_projected():
-    term, u = spread(LinearTerm(D, rectify=True)), draw(2, N, D)
+    term = spread(LinearTerm(D, rectify=True))
+    u = draw(2, N, D)
     v = u + 0.5 * F.linear(u, term.weight, term.bias)
     out = term(u, DOMAIN, 0.5, term.resolve(1))
     assert_close(out, F.relu(v))
     assert_close(out, PositivityConstraint().project(v))
 
 
-def test_the_papers_square_layers():
-    """Eq. 42, 43 with J = 2: two layers I + W, the first rectified, are a network of their own
-    under Lie at Δt = 1.
+def test_lie_steps_of_two_linear_terms_are_the_papers_square_layers():
+    """Eq. 42, 43 with J = 2: under Lie at Δt = 1, two layers I + W, the first rectified, are a
+    feed-forward network.
     """
-    evolution, u = spread(Evolution([LinearTerm(D, rectify=True), LinearTerm(D)])), draw(2, N, D)
+    evolution = spread(Evolution([LinearTerm(D, rectify=True), LinearTerm(D)]))
+    u = draw(2, N, D)
     one, two = evolution.terms
     eye = torch.eye(D, dtype=torch.float64)
     assert_close(
@@ -112,7 +121,7 @@ def test_the_papers_square_layers():
     )
 
 
-def test_deep_networks_activations_and_norms():
+def test_terms_equal_their_layers_with_activation_and_norm():
     u = draw(2, N, D)
     term = spread(
         FeedForwardTerm(D, (6, 5), activation=nn.Softplus(), bias=False, norm=nn.LayerNorm(D))
@@ -126,9 +135,10 @@ def test_deep_networks_activations_and_norms():
     assert_close(term.rate(u, DOMAIN), operator(term.norm(u), DOMAIN))
 
 
-def test_drop_rates_act_in_training_only():
+def test_dropout_acts_in_training_only():
     terms = encoder_terms(D, 2, 6, norm="pre", dropout=0.5, drop_path=0.5)
-    evolution, u = Evolution(terms), torch.randn(2, N, D)
+    evolution = Evolution(terms)
+    u = torch.randn(2, N, D)
     torch.manual_seed(1)
     first = evolution(u)
     assert not first.equal(evolution(u))
@@ -151,8 +161,9 @@ def test_biases_can_be_left_out():
 # --- schemes --------------------------------------------------------------------------------------
 
 
-def test_schemes_are_their_formulas():
-    evolution, u = make(knots=1, horizon=0.6), draw(2, N, D)
+def test_schemes_equal_their_formulas():
+    evolution = make(knots=1, horizon=0.6)
+    u = draw(2, N, D)
     a, b, c = evolution.terms
     dt = 0.3
 
@@ -192,10 +203,8 @@ def test_schemes_are_their_formulas():
 
 
 def test_relaxed_is_the_papers_sequence_of_substeps():
-    evolution, u = (
-        spread(Evolution([encoder_terms(D, 2, 6) for _ in range(2)], scheme=Relaxed())),
-        draw(2, N, D),
-    )
+    evolution = spread(Evolution([encoder_terms(D, 2, 6) for _ in range(2)], scheme=Relaxed()))
+    u = draw(2, N, D)
     seen = []
     out = evolution(u, DOMAIN, observer=seen.append)
     expected = u
@@ -219,12 +228,13 @@ def test_relaxed_is_the_papers_sequence_of_substeps():
     assert_close(seen[-1].after, expected)
 
 
-def test_a_scheme_of_ones_own():
+def test_a_user_defined_scheme_runs():
     class Backwards(Scheme):
         def step(self, flows, u, t, dt):
             return Lie().step(flows[::-1], u, t, dt)
 
-    evolution, u = make(knots=1), draw(1, N, D)
+    evolution = make(knots=1)
+    u = draw(1, N, D)
     turned = Evolution(evolution.terms[::-1])
     assert_close(evolution(u, DOMAIN, scheme=Backwards()), turned(u, DOMAIN))
 
@@ -232,7 +242,7 @@ def test_a_scheme_of_ones_own():
 # --- controls -------------------------------------------------------------------------------------
 
 
-def test_piecewise_constant_controls():
+def test_piecewise_constant_controls_jump_at_their_boundaries():
     where = [Constant().locate(t, 3.0, 3)[0] for t in (0.0, 0.99, 1.0, 2.5, 3.0)]
     assert where == [0, 0, 1, 2, 2]
     assert [Constant().locate(t, 3.0, 3, before=True)[0] for t in (0.0, 1.0, 1.01, 3.0)] == [
@@ -244,7 +254,7 @@ def test_piecewise_constant_controls():
     assert Constant().locate(0.7, 0.9, 1) == (0, 0, 0.0)
 
 
-def test_linear_controls():
+def test_linear_controls_interpolate_between_knots():
     for t, expected in (
         (0.0, 0.0),
         (0.5, 0.0),
@@ -260,8 +270,9 @@ def test_linear_controls():
     assert Linear().locate(0.7, 0.9, 1) == (0, 0, 0.0)
 
 
-def test_at_one_step_a_knot_both_controls_are_a_stack_of_layers():
-    evolution, u = make(knots=3), draw(2, N, D)
+def test_with_one_step_per_knot_both_controls_equal_a_stack_of_layers():
+    evolution = make(knots=3)
+    u = draw(2, N, D)
     expected = u
     for group in evolution.knots:
         expected = Evolution(list(group))(expected, DOMAIN)
@@ -270,8 +281,9 @@ def test_at_one_step_a_knot_both_controls_are_a_stack_of_layers():
     assert_close(evolution(u, DOMAIN), expected)
 
 
-def test_interpolated_parameters_and_their_gradients():
-    evolution, u = make(knots=2, controls="linear"), draw(2, N, D)
+def test_gradients_of_interpolated_parameters_are_split_between_knots():
+    evolution = make(knots=2, controls="linear")
+    u = draw(2, N, D)
     between = copy.deepcopy(evolution.knots[0])
     with torch.no_grad():
         for p, a, b in zip(
@@ -279,7 +291,8 @@ def test_interpolated_parameters_and_their_gradients():
         ):
             p.copy_((a + b) / 2)
     one = Evolution(list(between), horizon=2.0, steps=1)
-    out, expected = evolution(u, DOMAIN, steps=1), one(u, DOMAIN)
+    out = evolution(u, DOMAIN, steps=1)
+    expected = one(u, DOMAIN)
     assert_close(out, expected)
     probe = torch.randn_like(out)
     out.backward(probe)
@@ -289,16 +302,18 @@ def test_interpolated_parameters_and_their_gradients():
             assert_close(p.grad, q.grad / 2)
 
 
-def test_a_shared_control_is_one_layer_repeated():
-    terms, u = spread(nn.ModuleList(encoder_terms(D, 2, 6))), draw(2, N, D)
+def test_one_shared_knot_equals_a_repeated_layer():
+    terms = spread(nn.ModuleList(encoder_terms(D, 2, 6)))
+    u = draw(2, N, D)
     shared, single = Evolution(list(terms), horizon=3.0), Evolution(list(terms))
     assert shared.steps == 3
     assert_close(shared(u, DOMAIN), single(single(single(u, DOMAIN), DOMAIN), DOMAIN))
 
 
-def test_depth_is_a_choice_of_the_run():
-    """Half, equal, twice and four times the steps approach one solution."""
-    evolution, u = make(knots=4, controls="linear", horizon=1.0), draw(2, N, D)
+def test_more_steps_approach_one_solution():
+    """Half, equal, twice and four times the steps approach the same solution."""
+    evolution = make(knots=4, controls="linear", horizon=1.0)
+    u = draw(2, N, D)
     with torch.no_grad():
         exact = evolution.integrate(u, DOMAIN, steps=32)
         errors = [float((evolution(u, DOMAIN, steps=n) - exact).norm()) for n in (2, 4, 8, 16)]

@@ -1,5 +1,5 @@
-"""The benchmark of the splitting schemes: its answers are right at tiny sizes, and its plot says
-what was measured.
+"""The benchmark of the splitting schemes: results are correct at tiny sizes, and its plot and page
+show the measured numbers.
 """
 
 from __future__ import annotations
@@ -11,16 +11,18 @@ from evidence.kit.page import DOCS, load
 from evidence import splitting
 
 
-@pytest.mark.parametrize("maker", [splitting.recovery, splitting.strang])
-def test_every_way_is_checked_against_a_reference(maker):
+@pytest.mark.parametrize(
+    ("maker", "size", "names"),
+    [
+        (splitting.recovery, {"lengths": (3,)}, ["nn.TransformerEncoder", "lie", "relaxed"]),
+        (splitting.strang, {"n": 3}, ["lie", "strang"] * 2),
+    ],
+    ids=["recovery", "strang"],
+)
+def test_every_benchmarked_scheme_agrees_with_a_reference(maker, size, names):
     tiny = {"dim": 8, "heads": 2, "layers": 2, "batch": 1}
-    cases = list(maker(**tiny, **({"lengths": (3,)} if maker is splitting.recovery else {"n": 3})))
-    ways = [way for case in cases for way in case.entries]
-    assert ways == (
-        ["nn.TransformerEncoder", "lie", "relaxed"]
-        if maker is splitting.recovery
-        else ["lie", "strang"] * 2
-    )
+    cases = list(maker(**tiny, **size))
+    assert [name for case in cases for name in case.entries] == names
     for case in cases:
         assert max(check(case).values()) <= case.tolerance
 

@@ -32,16 +32,15 @@ def draw(*shape):
 
 
 @pytest.mark.parametrize("depthwise", [True, False])
-def test_a_convolution_along_the_tokens_is_its_sum(depthwise):
-    term, u, shape = (
-        ConvolutionTerm(D, 3, axes=2, depthwise=depthwise).double(),
-        draw(2, 12, D),
-        (3, 4),
-    )
+def test_a_convolution_along_the_tokens_equals_its_sum(depthwise):
+    term = ConvolutionTerm(D, 3, axes=2, depthwise=depthwise).double()
+    u = draw(2, 12, D)
+    shape = (3, 4)
     weight, bias = term.convolution.weight, term.convolution.bias
     if depthwise:
         weight = torch.diag_embed(weight[:, 0].permute(1, 2, 0)).permute(2, 3, 0, 1)
-    grid, out = u.unflatten(1, shape), torch.zeros(2, *shape, D, dtype=u.dtype) + bias
+    grid = u.unflatten(1, shape)
+    out = torch.zeros(2, *shape, D, dtype=u.dtype) + bias
     for i in range(3):
         for j in range(4):
             for a in range(3):
@@ -52,8 +51,9 @@ def test_a_convolution_along_the_tokens_is_its_sum(depthwise):
     assert_close(term.rate(u, Domain.grid(*shape)), out.flatten(1, 2))
 
 
-def test_a_causal_line_is_convolved_backwards_and_padding_is_zero():
-    term, u = ConvolutionTerm(D, 5, axes=1, norm=nn.LayerNorm(D)).double(), draw(1, 7, D)
+def test_a_causal_convolution_reads_earlier_tokens_and_zero_padding():
+    term = ConvolutionTerm(D, 5, axes=1, norm=nn.LayerNorm(D)).double()
+    u = draw(1, 7, D)
     causal = Domain.line(7, causal=True)
     changed = u.clone()
     changed[:, 4:] += 1.0
@@ -65,8 +65,9 @@ def test_a_causal_line_is_convolved_backwards_and_padding_is_zero():
     assert_close(padded[:, :5], term.rate(u[:, :5], Domain.line(5)))
 
 
-def test_convolutional_attention_is_its_formula():
-    operator, u = ConvolutionalAttention(D, 2, stride=2).double(), draw(3, 16, D)
+def test_convolutional_attention_equals_its_formula():
+    operator = ConvolutionalAttention(D, 2, stride=2).double()
+    u = draw(3, 16, D)
     for module in operator.modules():
         if isinstance(module, nn.BatchNorm2d):
             nn.init.normal_(module.weight)
@@ -90,7 +91,7 @@ def test_convolutional_attention_is_its_formula():
 
 
 def test_a_whole_cvt_is_embeddings_and_evolutions():
-    """Two stages of the package's CvT, without class token: each an embedding and a Lie evolution
+    """Two stages of the package's CvT without class token: each is an embedding and a Lie evolution
     of pre-norm terms at Δt = 1.
     """
     transformers = pytest.importorskip("transformers")
@@ -122,7 +123,8 @@ def test_a_whole_cvt_is_embeddings_and_evolutions():
     ]:
         nn.init.normal_(tensor, std=0.3)
     images = draw(2, 3, 16, 16)
-    u, domain = images.flatten(2).mT, Domain.grid(16, 16)
+    u = images.flatten(2).mT
+    domain = Domain.grid(16, 16)
     width = 3
     for number, stage in enumerate(model.encoder.stages):
         dim, heads = config.embed_dim[number], config.num_heads[number]
@@ -132,13 +134,14 @@ def test_a_whole_cvt_is_embeddings_and_evolutions():
         embedding.norm.load_state_dict(source.normalization.state_dict())
         evolution = Evolution([_cvt_terms(layer, dim, heads) for layer in stage.layers]).eval()
         u, domain = embedding(u, domain)
-        u, width = evolution(u, domain), dim
+        u = evolution(u, domain)
+        width = dim
     assert domain.shape == (4, 4)
     assert_close(u, model(images).last_hidden_state.flatten(2).mT)
 
 
 def _cvt_terms(layer, dim, heads):
-    """One CvtLayer as terms; its scores are scaled by the whole width."""
+    """Return the terms of one CvtLayer, whose scores are scaled by the full width."""
     operator = ConvolutionalAttention(dim, heads, stride=2, scale=dim**-0.5).double()
     attention = layer.attention.attention
     for name in ("query", "key", "value"):
@@ -156,7 +159,8 @@ def _cvt_terms(layer, dim, heads):
 
 
 def test_pixel_attention_is_equation_55_and_56():
-    operator, u = PixelAttention((3, 2), 2).double(), draw(2, 5, 6)
+    operator = PixelAttention((3, 2), 2).double()
+    u = draw(2, 5, 6)
     domain = Domain.points(torch.rand(5, 1)).with_masses(
         torch.rand(5, dtype=torch.float64), normalised=True
     )
@@ -177,10 +181,11 @@ def test_pixel_attention_is_equation_55_and_56():
     assert_close(evolution(u, domain), v + operator(v, domain))
 
 
-def test_gradients():
+def test_gradients_pass_gradcheck():
     attention = ConvolutionalAttention(D, 2, batch_norm=False).double()
     pixels, term = PixelAttention((2, 2)).double(), ConvolutionTerm(D).double()
-    u, grid = draw(1, 4, D).requires_grad_(), Domain.grid(2, 2)
+    u = draw(1, 4, D).requires_grad_()
+    grid = Domain.grid(2, 2)
     for call in (
         lambda v: attention(v, grid),
         lambda v: pixels(v, grid),
@@ -189,8 +194,9 @@ def test_gradients():
         assert torch.autograd.gradcheck(call, (u,))
 
 
-def test_what_convolutions_refuse():
-    u, line = torch.zeros(1, 4, D), Domain.line(4)
+def test_convolutions_refuse_unsuitable_domains_and_options():
+    u = torch.zeros(1, 4, D)
+    line = Domain.line(4)
     for make in (ConvolutionTerm, ConvolutionalAttention):
         with pytest.raises(OptionError, match="odd taps"):
             make(D, kernel_size=2)
@@ -211,9 +217,10 @@ def test_what_convolutions_refuse():
         ConvolutionTerm(D, substep="implicit")
 
 
-def test_periodic_attention_does_not_know_where_the_grid_begins():
+def test_periodic_attention_is_translation_equivariant():
     torch.manual_seed(0)
-    grid, u = Domain.grid(3, 4, dtype=torch.float64), draw(2, 12, D)
+    grid = Domain.grid(3, 4, dtype=torch.float64)
+    u = draw(2, 12, D)
 
     def rolled(x):
         return x.unflatten(1, (3, 4)).roll((1, 2), (1, 2)).flatten(1, 2)

@@ -24,7 +24,7 @@ from .splitting_cases import DOMAIN, D, N, draw, make, spread
 
 
 @pytest.mark.parametrize("scheme", ["lie", "strang", "parallel"])
-def test_padding_is_invisible(scheme):
+def test_padding_changes_no_output(scheme):
     evolution = spread(Evolution([encoder_terms(D, 2, 6) for _ in range(2)], scheme=scheme))
     u = draw(2, 5, D)
     domain = Domain.line(5, dtype=torch.float64)
@@ -39,8 +39,9 @@ def test_padding_is_invisible(scheme):
     assert (filled.grad[0, 3:] == 0).all()
 
 
-def test_causal_domains_keep_the_future_out():
-    evolution, u = make(), draw(1, 5, D)
+def test_causal_outputs_do_not_depend_on_later_points():
+    evolution = make()
+    u = draw(1, 5, D)
     domain = Domain.line(5, causal=True)
     changed = u.clone()
     changed[:, 3:] += 1.0
@@ -50,8 +51,9 @@ def test_causal_domains_keep_the_future_out():
         assert not out[:, 3:].equal(other[:, 3:])
 
 
-def test_gradients():
-    evolution, u = make(knots=2, controls="linear"), draw(1, N, D).requires_grad_()
+def test_gradients_pass_gradcheck():
+    evolution = make(knots=2, controls="linear")
+    u = draw(1, N, D).requires_grad_()
     for scheme in ("strang", "parallel"):
         assert torch.autograd.gradcheck(
             lambda v, s=scheme: evolution(v, DOMAIN, steps=3, scheme=s), (u,)
@@ -68,14 +70,16 @@ def test_every_parameter_receives_a_gradient():
             assert parameter.grad.abs().max() > 0, name
 
 
-def test_one_step_at_a_time_and_the_final_norm():
-    evolution, u = make(knots=2, norm=nn.LayerNorm(D)), draw(1, N, D)
+def test_single_steps_and_the_norm_equal_the_forward():
+    evolution = make(knots=2, norm=nn.LayerNorm(D))
+    u = draw(1, N, D)
     v = evolution.step(evolution.step(u, DOMAIN, 0.0, 1.0), DOMAIN, 1.0, 1.0)
     assert_close(evolution(u, DOMAIN), evolution.norm(v))
 
 
-def test_the_whole_rate_and_unsplit_methods():
-    evolution, u = make(knots=1, horizon=0.4), draw(1, N, D)
+def test_unsplit_methods_integrate_the_sum_of_the_rates():
+    evolution = make(knots=1, horizon=0.4)
+    u = draw(1, N, D)
     rate = sum(term.rate(u, DOMAIN) for term in evolution.terms)
     assert_close(evolution.rate(u, DOMAIN, 0.1), rate)
     assert_close(evolution.integrate(u, DOMAIN, steps=1, method="euler"), u + 0.4 * rate)
@@ -83,8 +87,10 @@ def test_the_whole_rate_and_unsplit_methods():
         evolution.integrate(u, DOMAIN, steps=1, method="dopri5")
 
 
-def test_observers_see_every_substep():
-    evolution, u, seen = make(knots=2), draw(1, N, D), []
+def test_observers_receive_every_substep():
+    evolution = make(knots=2)
+    u = draw(1, N, D)
+    seen = []
     evolution(u, DOMAIN, scheme="strang", observer=seen.append)
     assert [s.index for s in seen] == 2 * [0, 1, 2, 1, 0]
     assert [s.step for s in seen] == 5 * [0] + 5 * [1]
@@ -95,8 +101,9 @@ def test_observers_see_every_substep():
         assert a.after is b.before
 
 
-def test_copies_pickles_and_state_dicts():
-    evolution, u = make(controls="linear", scheme=Strang()), draw(1, N, D)
+def test_copies_pickles_and_state_dicts_give_the_same_output():
+    evolution = make(controls="linear", scheme=Strang())
+    u = draw(1, N, D)
     expected = evolution(u, DOMAIN)
     for other in (copy.deepcopy(evolution), pickle.loads(pickle.dumps(evolution))):
         assert other(u, DOMAIN).equal(expected)
@@ -108,11 +115,12 @@ def test_copies_pickles_and_state_dicts():
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
 @pytest.mark.parametrize("scheme", ["lie", "strang", "parallel", "relaxed"])
-def test_lower_precision_stays_near(norm, scheme):
+def test_bfloat16_autocast_stays_near_float32(norm, scheme):
     terms = encoder_terms(D, 2, 6, norm=norm)
     if norm == "pre":
         terms.append(MomentConstraint(D, affine="none", penalty=1.0))
-    evolution, u = Evolution(terms, scheme=scheme), torch.randn(2, N, D)
+    evolution = Evolution(terms, scheme=scheme)
+    u = torch.randn(2, N, D)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         out = evolution(u)
         out.float().sum().backward()

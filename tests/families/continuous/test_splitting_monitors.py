@@ -1,4 +1,4 @@
-"""What the monitors say about an evolution."""
+"""Monitors of an evolution: energy, distance to the constraints, growth."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def draw(*shape):
     return torch.randn(*shape, dtype=torch.float64)
 
 
-def test_energy_uses_the_measure_and_the_padding():
+def test_the_energy_is_weighted_by_the_measure_and_ignores_padding():
     u = draw(2, N, D)
     assert energy(u).tolist() == pytest.approx((u.square().mean((1, 2)) / 2).tolist())
     masses = torch.rand(N, dtype=torch.float64)
@@ -42,14 +42,15 @@ def test_energy_uses_the_measure_and_the_padding():
 
 
 def test_the_distance_is_taken_before_the_affine():
-    """With affine weights far from one the output is far from S1, the normalised function is on it
-    but for ε.
+    """With affine weights far from one the output is far from S1, but the normalised function lies
+    on it up to ε.
     """
     evolution = Evolution([encoder_terms(D, 2, 16, eps=1e-6) for _ in range(2)]).double()
     for name, parameter in evolution.named_parameters():
         if name.endswith((".1.weight", ".3.weight")):
             nn.init.constant_(parameter, 3.0)
-    monitor, u = Monitor(), draw(2, N, D)
+    monitor = Monitor()
+    u = draw(2, N, D)
     evolution(u, observer=monitor)
     rows = monitor.rows
     assert [row["name"] for row in rows[:4]] == [
@@ -70,7 +71,7 @@ def test_the_distance_is_taken_before_the_affine():
     assert rows[0]["variance"] == pytest.approx((off.var(-1, correction=0) - 1).abs().mean().item())
 
 
-def test_soft_constraints_close_in_step_by_step():
+def test_soft_constraints_approach_their_set_at_every_step():
     soft = MomentConstraint(D, affine="none", mean=0.5, std=2.0, eps=0.0, penalty=0.5)
     monitor = Monitor(mean=0.5, std=2.0)
     Evolution([soft], horizon=4.0, steps=8)(draw(2, N, D), observer=monitor)
@@ -80,23 +81,25 @@ def test_soft_constraints_close_in_step_by_step():
     assert [row["time"] for row in monitor.rows] == [0.5 * (n + 1) for n in range(8)]
 
 
-def test_negative_share_and_padding():
+def test_the_share_of_negative_values_ignores_padding():
     valid = torch.arange(N) < torch.tensor([[3], [5]])
-    domain, u = Domain.line(N).replace(valid=valid), draw(2, N, D)
+    domain = Domain.line(N).replace(valid=valid)
+    u = draw(2, N, D)
     monitor = Monitor(domain)
     Evolution([LinearTerm(D), PositivityConstraint()]).double()(u, domain, observer=monitor)
     assert monitor.rows[0]["negative"] == pytest.approx((u[valid] < 0).double().mean().item())
     assert monitor.rows[1]["negative"] == 0.0
 
 
-def test_growth_tells_stable_steps_from_unstable_ones():
+def test_growth_distinguishes_stable_from_unstable_steps():
     evolution = Evolution(
         [LinearTerm(D, substep="euler"), LinearTerm(D, substep="euler")], horizon=10.0
     ).double()
     for term in evolution.terms:
         nn.init.eye_(term.weight)
         term.weight.data.mul_(-2.0)
-    u, perturbation = draw(1, N, D), 1e-3 * draw(1, N, D)
+    u = draw(1, N, D)
+    perturbation = 1e-3 * draw(1, N, D)
     ratios = growth(evolution, u, perturbation=perturbation, steps=5)
     assert ratios == pytest.approx([9.0**n for n in range(1, 6)])  # (1 - 2·2)² a step
     ratios = growth(evolution, u, perturbation=perturbation, steps=40)

@@ -1,4 +1,4 @@
-"""What terms, schemes and evolutions refuse, and what they say."""
+"""Errors of terms, schemes and evolutions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .splitting_cases import DOMAIN, D, N, draw, make
 
 
 @pytest.mark.parametrize("steps", [0, -1, True])
-def test_steps_are_whole_and_positive(steps):
+def test_steps_must_be_positive_integers(steps):
     evolution = make()
     for call in (
         lambda: evolution(draw(1, N, D), steps=steps),
@@ -39,12 +39,12 @@ def test_steps_are_whole_and_positive(steps):
 
 
 @pytest.mark.parametrize("dt", [0.0, -0.5, float("nan")])
-def test_steps_go_forward(dt):
+def test_negative_step_sizes_are_refused(dt):
     with pytest.raises(OptionError, match=f"dt > 0, got {dt}"):
         make().step(draw(1, N, D), DOMAIN, 0.0, dt)
 
 
-def test_times_lie_in_the_horizon():
+def test_times_outside_the_horizon_are_refused():
     for horizon in (0.0, -1.0, float("nan")):
         with pytest.raises(OptionError, match="expected a positive horizon T"):
             make(horizon=horizon)
@@ -71,7 +71,7 @@ def test_implicit_attention_is_refused_by_name(substep):
         FeedForwardTerm(D, 6, substep=substep)
 
 
-def test_unknown_and_unfit_substeps():
+def test_unknown_and_unsuitable_substeps_are_refused():
     with pytest.raises(SubstepError, match="did you mean 'midpoint'"):
         LinearTerm(D, substep="midpont")
     with pytest.raises(
@@ -86,7 +86,7 @@ def test_unknown_and_unfit_substeps():
         FeedForwardTerm(D, 6)(torch.randn(1, N, D), DOMAIN, 0.5, "relaxed")
 
 
-def test_relaxed_takes_steps_of_one():
+def test_relaxed_requires_steps_of_size_one():
     evolution = Evolution([encoder_terms(D, 2, 6)], scheme="relaxed")
     with pytest.raises(OptionError, match=r"steps of 1 .*, got 0\.5; use Lie"):
         evolution(torch.randn(1, N, D), steps=2)
@@ -94,14 +94,14 @@ def test_relaxed_takes_steps_of_one():
         Evolution([encoder_terms(D, 2, 6)], scheme="relaxed", horizon=3.0, steps=1)
 
 
-def test_terms_share_one_width():
+def test_terms_of_different_widths_are_refused():
     with pytest.raises(OptionError, match="one width, got OperatorTerm 4, FeedForwardTerm 6"):
         Evolution([OperatorTerm.of("softmax", 4, 2), PositivityConstraint(), FeedForwardTerm(6, 8)])
     with pytest.raises(OptionError, match="expected an operator with a width"):
         OperatorTerm(nn.Identity())
 
 
-def test_knots_hold_the_same_terms():
+def test_knots_with_different_terms_are_refused():
     with pytest.raises(OptionError, match="knot 1 that differs"):
         Evolution([[FeedForwardTerm(D, 6)], [FeedForwardTerm(D, 8)]])
     with pytest.raises(OptionError, match="knot 1 that differs"):
@@ -114,7 +114,7 @@ def test_knots_hold_the_same_terms():
         Evolution([[nn.Linear(D, D)]])
 
 
-def test_schemes_that_do_not_fit():
+def test_unsuitable_schemes_are_refused():
     for groups in (((0,), (1,)), ((0, 1), (1, 2)), ((0, 1, 2), ())):
         with pytest.raises(OptionError, match="terms 0 to 2 once"):
             make(scheme=Hybrid(groups))
@@ -131,7 +131,7 @@ def test_schemes_that_do_not_fit():
         FeedForwardTerm(D, 0)
 
 
-def test_shapes_are_checked():
+def test_wrong_shapes_are_refused():
     with pytest.raises(ShapeError, match=r"\(B, N, 4\), got \(1, 3, 5\)"):
         make()(draw(1, 3, 5))
     with pytest.raises(ShapeError, match="expected the 4 points of its domain, got 3"):
@@ -142,7 +142,7 @@ def test_shapes_are_checked():
         make()(draw(2, 5, 4), Domain.line(5).to("meta"))
 
 
-def test_a_term_says_what_it_must_define():
+def test_an_incomplete_term_names_the_missing_method():
     class Empty(Term):
         pass
 
@@ -150,8 +150,9 @@ def test_a_term_says_what_it_must_define():
         Evolution([Empty(D)])(draw(1, N, D), DOMAIN)
 
 
-def test_a_step_refuses_the_scheme_that_a_forward_refuses():
-    evolution, u = Evolution([LinearTerm(3), LinearTerm(3)], steps=2), torch.randn(1, 2, 3)
+def test_step_and_forward_refuse_the_same_scheme():
+    evolution = Evolution([LinearTerm(3), LinearTerm(3)], steps=2)
+    u = torch.randn(1, 2, 3)
     evolution.scheme = Hybrid(groups=((0,),))
     with pytest.raises(OptionError) as whole:
         evolution(u)

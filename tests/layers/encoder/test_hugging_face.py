@@ -55,12 +55,13 @@ def _same_gradients(layers, evolution):
 @pytest.mark.parametrize(
     "options", [{}, {"qkv_bias": False}, {"hidden_act": "gelu_new"}, {"layer_norm_eps": 0.1}]
 )
-def test_vit(options):
+def test_vit_layers_equal_an_evolution(options):
     model = vit(**options)
     images = torch.randn(3, 3, 4, 4, dtype=torch.float64)
     tokens = model.embeddings(images).detach()
     evolution = from_encoder(model.layers, norm=model.layernorm)
-    theirs, ours = model(images).last_hidden_state, evolution(tokens)
+    theirs = model(images).last_hidden_state
+    ours = evolution(tokens)
     assert_close(ours, theirs)
     probe = torch.randn_like(ours)
     ours.backward(probe)
@@ -73,7 +74,7 @@ def test_vit(options):
 
 @pytest.mark.parametrize("options", [{}, {"hidden_act": "relu"}])
 @pytest.mark.parametrize("scheme", ["lie", "relaxed"])
-def test_bert_with_padding(options, scheme):
+def test_padded_bert_layers_equal_an_evolution(options, scheme):
     model = bert(**options)
     words = torch.randint(0, 11, (3, N))
     kept = torch.arange(N) < torch.tensor([[6], [4], [1]])

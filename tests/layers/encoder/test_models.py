@@ -1,5 +1,5 @@
-"""Whole models: their layers and final norm as an evolution, from the embeddings' output to the
-last hidden state; and evolutions in folders.
+"""Complete models as an evolution of their layers and final norm, from embeddings to the last
+hidden state; and saved evolutions.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def make(name: str) -> nn.Module:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_from_the_embeddings_to_the_last_hidden_state(name):
+def test_an_evolution_maps_embeddings_to_the_last_hidden_state(name):
     pytest.importorskip("transformers")
     model = make(name)
     inputs = torch.randint(11, (3, 6)) if "vocab_size" in MODELS[name][1] else None
@@ -60,7 +60,7 @@ def test_from_the_embeddings_to_the_last_hidden_state(name):
     assert_close(evolution(u), model(inputs).last_hidden_state)
     assert evolution.horizon == 2
     expected = sum(p.numel() for p in evolution.parameters())
-    assert expected < sum(p.numel() for p in model.parameters())  # embeddings stay behind
+    assert expected < sum(p.numel() for p in model.parameters())  # without embeddings
 
 
 def test_heads_and_decoders_are_refused_by_name():
@@ -90,7 +90,7 @@ def test_patched_and_hooked_models_are_refused():
         from_encoder(model)
 
 
-def test_a_patched_class_is_noticed(monkeypatch):
+def test_a_patched_class_is_refused(monkeypatch):
     layer = nn.TransformerEncoderLayer(D, 2, 16, batch_first=True).eval()
     network = nn.TransformerEncoderLayer._ff_block
     monkeypatch.setattr(
@@ -101,7 +101,7 @@ def test_a_patched_class_is_noticed(monkeypatch):
     from_encoder(layer, probe=False)
 
 
-def test_the_probe_leaves_nothing_behind():
+def test_the_probe_changes_no_random_state_gradient_or_mode():
     encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(D, 2, 16, dropout=0.0), 2).train()
     state = torch.get_rng_state()
     with torch.random.fork_rng():
@@ -109,7 +109,7 @@ def test_the_probe_leaves_nothing_behind():
         without = torch.get_rng_state()
     from_encoder(encoder)
     assert torch.equal(torch.get_rng_state(), without)
-    assert not torch.equal(state, without)  # fresh terms are initialised before they are filled
+    assert not torch.equal(state, without)  # new terms draw their initial values
     assert all(p.grad is None for p in encoder.parameters())
     assert encoder.training
 
@@ -125,8 +125,9 @@ def timm_model(**options):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("timm") is None, reason="timm is not installed")
-def test_a_vision_transformer_of_timm():
-    model, images = timm_model(), torch.randn(2, 3, 4, 4).double()
+def test_a_vision_transformer_of_timm_equals_its_evolution():
+    model = timm_model()
+    images = torch.randn(2, 3, 4, 4).double()
     u = model.norm_pre(model._pos_embed(model.patch_embed(images)))
     assert_close(from_encoder(model)(u), model.forward_features(images))
     for options, match in (
@@ -150,12 +151,13 @@ def test_a_vision_transformer_of_timm():
     ids=["post", "pre", "no bias"],
 )
 @pytest.mark.parametrize("shared", [False, True])
-def test_an_evolution_comes_back_from_its_folder(tmp_path, options, shared):
+def test_a_saved_evolution_loads_with_equal_outputs(tmp_path, options, shared):
     layer = nn.TransformerEncoderLayer(D, 2, 16, dropout=0.0, batch_first=True, **options)
     encoder = nn.TransformerEncoder(layer, 3, nn.LayerNorm(D, eps=0.1)).double()
     if shared:
         encoder.layers = nn.ModuleList([encoder.layers[0]] * 3)
-    evolution, u = from_encoder(encoder), torch.randn(2, 5, D).double()
+    evolution = from_encoder(encoder)
+    u = torch.randn(2, 5, D).double()
     evolution.save_pretrained(tmp_path)
     found = EncoderEvolution.from_pretrained(tmp_path)
     assert torch.equal(found(u), evolution(u))
@@ -163,14 +165,16 @@ def test_an_evolution_comes_back_from_its_folder(tmp_path, options, shared):
     assert from_pretrained(tmp_path, overrides={"steps": 6}).steps == 6
 
 
-def test_scheme_and_steps_are_saved_as_they_are_now(tmp_path):
+def test_the_current_scheme_and_steps_are_saved(tmp_path):
     from fredholm.families.continuous.splitting import Strang
     from fredholm.families.continuous.splitting.schemes import Hybrid
 
     evolution = from_encoder(nn.TransformerEncoderLayer(D, 2, 16, dropout=0.0, norm_first=True))
-    evolution.scheme, evolution.steps = Strang(), 4
+    evolution.scheme = Strang()
+    evolution.steps = 4
     evolution.save_pretrained(tmp_path)
-    found, u = EncoderEvolution.from_pretrained(tmp_path), torch.randn(2, 5, D)
+    found = EncoderEvolution.from_pretrained(tmp_path)
+    u = torch.randn(2, 5, D)
     assert (str(found.scheme), found.steps) == ("Strang()", 4)
     assert torch.equal(found(u), evolution(u))
     evolution.scheme = "parallel"
@@ -181,7 +185,7 @@ def test_scheme_and_steps_are_saved_as_they_are_now(tmp_path):
         evolution.save_pretrained(tmp_path)
 
 
-def test_an_activation_without_a_name_is_not_saved(tmp_path):
+def test_saving_an_unnamed_activation_is_refused(tmp_path):
     layer = nn.TransformerEncoderLayer(D, 2, 16, dropout=0.0, activation=nn.Hardswish())
     with pytest.raises(OptionError, match=r"activation of knot 0 is a module without a name"):
         from_encoder(layer).save_pretrained(tmp_path)

@@ -71,8 +71,9 @@ def make_encoder(name):
 
 
 def make_masks(name, batch=3):
-    """(arguments of the encoder, domain)."""
-    heads, kinds = CASES[name][1], CASES[name][4].split()
+    """Return the arguments of the encoder, and the domain."""
+    heads = CASES[name][1]
+    kinds = CASES[name][4].split()
     theirs, ours = {}, {}
     if "padding" in kinds:
         ours["key_padding_mask"] = theirs["src_key_padding_mask"] = torch.arange(N) >= torch.tensor(
@@ -97,7 +98,7 @@ def make_masks(name, batch=3):
 
 
 def gradients(encoder, evolution):
-    """Pairs of gradients by :func:`correspondence`."""
+    """Yield pairs of gradients by :func:`correspondence`."""
     for source, target in correspondence(encoder):
         layer, _, name = source.partition(".")
         name, _, role = name.rstrip("]").partition("[")
@@ -122,10 +123,11 @@ def test_outputs_and_gradients_are_equal(name, scheme):
     v = u.detach().clone().requires_grad_()
     ours = evolution(u, domain)
     theirs = encoder(v, **masks) if first else encoder(v.transpose(0, 1), **masks).transpose(0, 1)
-    real = (
-        torch.ones(3, N, 1, dtype=torch.bool) if domain.valid is None else domain.valid[..., None]
-    )
-    theirs = torch.where(real, theirs, 0.0)  # at padding PyTorch's numbers mean nothing
+    real = torch.ones(3, N, 1, dtype=torch.bool)
+    if domain.valid is not None:
+        real = domain.valid[..., None]
+    # PyTorch's outputs at padding are arbitrary.
+    theirs = torch.where(real, theirs, 0.0)
     assert_close(ours, theirs)
     probe = torch.randn_like(ours)
     ours.backward(probe)
@@ -143,17 +145,19 @@ def test_outputs_and_gradients_are_equal(name, scheme):
     assert_close(torch.where(real, again, 0.0), theirs, "and back")
 
 
-def test_a_lone_layer_is_one_step():
+def test_a_single_layer_equals_one_step():
     layer = nn.TransformerEncoderLayer(D, 2, 16, dropout=0.0, batch_first=True).double()
-    evolution, u = from_encoder(layer), torch.randn(2, N, D, dtype=torch.float64)
+    evolution = from_encoder(layer)
+    u = torch.randn(2, N, D, dtype=torch.float64)
     assert evolution.horizon == evolution.steps == 1
     assert_close(evolution(u), layer(u))
 
 
-def test_one_layer_repeated_is_a_shared_control():
+def test_a_repeated_layer_becomes_a_shared_knot():
     layer = nn.TransformerEncoderLayer(D, 2, 16, dropout=0.0, batch_first=True).double()
     stack = nn.ModuleList([layer, layer, layer])
-    evolution, u = from_encoder(stack), torch.randn(2, N, D, dtype=torch.float64)
+    evolution = from_encoder(stack)
+    u = torch.randn(2, N, D, dtype=torch.float64)
     assert len(evolution.knots) == 1
     assert evolution.steps == 3
     expected = layer(layer(layer(u)))
@@ -189,7 +193,7 @@ def test_parameters_of_a_repeated_layer_are_listed_once():
     assert targets == {name for name, _ in knots.named_parameters(prefix="knots")}
 
 
-def test_training_mode_follows_and_active_dropout_is_refused():
+def test_training_modes_are_kept_and_active_dropout_is_refused():
     layer = nn.TransformerEncoderLayer(D, 2, 16, dropout=0.1, batch_first=True)
     with pytest.raises(ConversionError, match=r"training mode with dropout 0\.1"):
         from_encoder(layer)
@@ -257,7 +261,7 @@ def _other(layer, **changes):
         (lambda layer: nn.TransformerEncoder(layer, 1, nn.RMSNorm(D)), "final norm is a RMSNorm"),
     ],
 )
-def test_what_is_not_understood_is_refused_by_name(source, match):
+def test_unsupported_layers_are_refused_by_name(source, match):
     layer = nn.TransformerEncoderLayer(D, 2, 16, dropout=0.0, batch_first=True)
     with pytest.raises(ConversionError, match=match):
         from_encoder(source(layer))
@@ -303,13 +307,13 @@ def test_quantised_layers_are_refused():
         ),
     ],
 )
-def test_evolutions_that_are_no_encoders_are_refused(evolution, match):
+def test_evolutions_that_are_not_encoders_are_refused(evolution, match):
     with pytest.raises(ConversionError, match=match):
         to_encoder(evolution())
 
 
-def test_relaxed_pre_norm_terms_do_not_go_back():
-    """PyTorch's pre-norm layer adds, and has no place for the half of the relaxed scheme."""
+def test_relaxed_pre_norm_terms_are_refused():
+    """PyTorch's pre-norm layer adds without the factor of one half of the relaxed scheme."""
     evolution = from_encoder(
         nn.TransformerEncoderLayer(D, 2, 16, dropout=0.0, batch_first=True, norm_first=True)
     )
@@ -318,8 +322,9 @@ def test_relaxed_pre_norm_terms_do_not_go_back():
         to_encoder(evolution)
 
 
-def test_a_scheme_set_by_name_goes_back():
-    evolution, u = Evolution(encoder_terms(D, 2, 16), scheme="strang"), torch.randn(2, N, D)
+def test_a_scheme_set_by_name_converts_to_an_encoder():
+    evolution = Evolution(encoder_terms(D, 2, 16), scheme="strang")
+    u = torch.randn(2, N, D)
     evolution.scheme = "relaxed"
     assert_close(to_encoder(evolution)(u), evolution(u))
     evolution.scheme = "strang"
@@ -333,7 +338,7 @@ def _midpoint():
     return terms
 
 
-def test_options_and_masks_are_checked():
+def test_wrong_options_and_masks_are_refused():
     layer = nn.TransformerEncoderLayer(D, 2, 16, dropout=0.0)
     with pytest.raises(OptionError, match="'lie' or 'relaxed', got 'strang'"):
         from_encoder(layer, scheme="strang")
@@ -346,7 +351,7 @@ def test_options_and_masks_are_checked():
 
 
 def test_a_converted_encoder_runs_at_other_depths():
-    """Twice the steps halve the distance to the solution of the same equation."""
+    """Twice the steps halve the distance to the solution of the equation."""
     layer = nn.TransformerEncoderLayer(
         D, 2, 16, dropout=0.0, batch_first=True, norm_first=True, activation="gelu"
     )
@@ -361,8 +366,8 @@ def test_a_converted_encoder_runs_at_other_depths():
 
 
 @pytest.mark.parametrize("activation", ["gelu_tanh", nn.GELU(approximate="tanh")])
-def test_tanh_gelu_is_the_same_without_gradients_and_comes_back(activation):
-    """PyTorch's layer has a fused path under no_grad, which computes every nn.GELU as exact."""
+def test_tanh_gelu_agrees_without_gradients_and_survives_the_round_trip(activation):
+    """Under no_grad, PyTorch's layer has a fused path that computes every nn.GELU as exact."""
     evolution = Evolution(encoder_terms(D, 2, 16, activation=activation)).double().eval()
     for parameter in evolution.parameters():
         nn.init.normal_(parameter, std=0.4)
@@ -375,7 +380,7 @@ def test_tanh_gelu_is_the_same_without_gradients_and_comes_back(activation):
     assert_close(back(u), evolution(u))
 
 
-def test_an_activation_with_parameters_is_not_shared_with_the_encoder_made_of_it():
+def test_an_activation_with_parameters_is_copied_to_the_encoder():
     layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, activation=nn.PReLU(), batch_first=True)
     evolution = from_encoder(nn.TransformerEncoder(layer, 1).eval())
     u = torch.randn(1, 4, 8)

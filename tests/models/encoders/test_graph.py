@@ -1,4 +1,4 @@
-"""Graphs: where nodes stand, what edges weigh, and what an arbitrary sign may not change."""
+"""Graphs: positions of nodes, weights of edges, and signs of eigenvectors."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_positions_are_eigenvectors():
     assert_close(positions.square().sum(0), torch.full((3,), 5.0), dtype=torch.float32)
 
 
-def test_disconnected_graphs_isolated_nodes_and_too_few_eigenvectors():
+def test_missing_eigenvectors_and_isolated_nodes_give_zero_positions():
     positions = laplacian_positions(EDGES, 6)
     assert torch.isfinite(positions).all()
     assert positions[:, 4:].abs().max() == 0, "isolated and padded nodes stand at the origin"
@@ -67,9 +67,11 @@ def test_disconnected_graphs_isolated_nodes_and_too_few_eigenvectors():
     assert_close(padded[:4], laplacian_positions(EDGES[0, :4, :4], 2), dtype=torch.float32)
 
 
-def test_small_eigenvalues_of_long_and_of_clustered_graphs_are_kept():
+def test_small_eigenvalues_of_long_and_clustered_graphs_are_resolved():
     n = 300
-    path = torch.zeros(2, n + 3, n + 3, dtype=torch.bool)  # with padding; the second is cut in two
+    path = torch.zeros(
+        2, n + 3, n + 3, dtype=torch.bool
+    )  # with padding; the second is split in two
     path[:, range(n - 1), range(1, n)] = True
     path[1, 99, 100] = False
     order = torch.randperm(n)
@@ -78,7 +80,7 @@ def test_small_eigenvalues_of_long_and_of_clustered_graphs_are_kept():
     assert positions[:, n:].abs().max() == 0
     at = torch.arange(n, dtype=torch.float64)
     wave = torch.cos(torch.pi * at / (n - 1)) * (n / (n - 1)) ** 0.5
-    wave[1:-1] *= 2**0.5  # entries grow with the root of the degree
+    wave[1:-1] *= 2**0.5  # entries scale with the root of the degree
     assert_close(positions[0, :n, 0].abs(), wave[order].abs(), dtype=torch.float32)
     long = order >= 100
     assert positions[1, :n, 0][~long].abs().max() < 1e-6, "of one component"
@@ -91,7 +93,7 @@ def test_small_eigenvalues_of_long_and_of_clustered_graphs_are_kept():
 
 
 @pytest.mark.parametrize("off", ["learned", "none", "all"])
-def test_a_node_takes_the_mean_weighted_by_edges(off):
+def test_a_node_averages_its_neighbours_by_edge_weight(off):
     encoder = GraphEncoder(dim=4, channels=3, eigenvectors=2, off_edges=off).eval()
     domain = encoder(graphs())[1]
     weights = domain.quadrature().weights()[:, 0]
@@ -110,7 +112,7 @@ def test_a_node_takes_the_mean_weighted_by_edges(off):
 
 
 @pytest.mark.parametrize("off", ["learned", "none"])
-def test_the_measure_of_nodes_is_one_over_their_number(off):
+def test_the_node_measure_is_one_over_the_number_of_nodes(off):
     encoder = GraphEncoder(dim=4, channels=3, eigenvectors=2, off_edges=off, measure="nodes").eval()
     weights = encoder(graphs())[1].quadrature().weights()[:, 0]
     inside = torch.tensor(-2.0).sigmoid() if off == "learned" else torch.tensor(0.0)
@@ -121,7 +123,7 @@ def test_the_measure_of_nodes_is_one_over_their_number(off):
 
 
 @pytest.mark.parametrize("name", ["itnet", "softmax"])
-def test_the_weight_off_the_edges_learns(name):
+def test_the_weight_off_the_edges_receives_a_gradient(name):
     encoder = GraphEncoder(dim=4, channels=3, eigenvectors=2)
     operator = create_operator(
         name, 4, 2, **({"position_dim": 2, "width": 4} if name == "itnet" else {})
@@ -133,8 +135,9 @@ def test_the_weight_off_the_edges_learns(name):
     assert encoder.theta.grad.abs() > 1e-6
 
 
-def test_signs_flip_in_training_alone():
-    encoder, batch = GraphEncoder(dim=4, channels=3, eigenvectors=2), graphs()
+def test_signs_flip_only_in_training():
+    encoder = GraphEncoder(dim=4, channels=3, eigenvectors=2)
+    batch = graphs()
     still = batch["positions"][0]
     seen = {
         tuple((encoder(batch)[1].positions[0] * still).sum(0).sign().tolist()) for _ in range(40)
@@ -147,7 +150,7 @@ def test_signs_flip_in_training_alone():
 @pytest.mark.parametrize(
     ("pool", "shape"), [("mean", (2, 5)), ("first", (2, 5)), ("every", (2, 6, 5))]
 )
-def test_models_read_graphs_and_padding_plays_no_role(pool, shape):
+def test_padding_changes_no_output_of_a_model(pool, shape):
     options = {"operator_options": {"width": 4, "frequencies": 4}, "channels": 3, "eigenvectors": 2}
     model = create_model(
         "itnet_nano", **parts(encoder="graph", pool=pool, num_classes=5, **options)
@@ -161,7 +164,7 @@ def test_models_read_graphs_and_padding_plays_no_role(pool, shape):
     assert_close(found[real], logits[real], dtype=torch.float32)
 
 
-def test_nodes_may_be_bags_of_tokens():
+def test_nodes_sum_their_tokens():
     encoder = GraphEncoder(dim=4, vocabulary=9, eigenvectors=2).eval()
     tokens = torch.randint(1, 9, (2, 6, 3))
     features, _ = encoder(graphs(tokens=tokens))
@@ -185,18 +188,18 @@ def test_nodes_may_be_bags_of_tokens():
         (lambda: Inputs(valid=VALID), "inputs: expected edges, got valid"),
     ],
 )
-def test_inputs_that_do_not_fit(batch, message):
+def test_wrong_inputs_are_refused(batch, message):
     with pytest.raises(ShapeError, match=message):
         GraphEncoder(dim=4, channels=3, eigenvectors=2)(batch())
 
 
-def test_options_that_do_not_fit():
-    for options in (
-        {"channels": 3, "vocabulary": 4},
-        {},
-        {"channels": 3, "off_edges": "some"},
+def test_wrong_options_are_refused():
+    for options, message in (
+        ({"channels": 3, "vocabulary": 4}, "either channels or a vocabulary .*, vocabulary=4"),
+        ({}, "either channels or a vocabulary .*, vocabulary=0"),
+        ({"channels": 3, "off_edges": "some"}, "off_edges: expected a known name, got 'some'"),
     ):
-        with pytest.raises(OptionError):
+        with pytest.raises(OptionError, match=message):
             GraphEncoder(dim=4, eigenvectors=2, **options)
 
 
@@ -204,7 +207,7 @@ def test_options_that_do_not_fit():
 
 
 def links_of(edges: torch.Tensor) -> torch.Tensor:
-    """The edges of a batch of masks as links, with the first one twice."""
+    """Return the edges of a batch of masks as links, with the first one twice."""
     found = []
     for mask in edges:
         target, source = mask.nonzero(as_tuple=True)
@@ -220,7 +223,7 @@ def linked(**changes) -> Inputs:
 
 @pytest.mark.parametrize("off", ["learned", "none", "all"])
 @pytest.mark.parametrize("measure", ["weights", "nodes"])
-def test_links_are_the_mask(off, measure):
+def test_links_equal_a_mask(off, measure):
     options = {"channels": 3, "eigenvectors": 2, "off_edges": off, "measure": measure}
     encoder = GraphEncoder(dim=4, **options).eval()
     domain, expected = encoder(linked())[1], encoder(graphs())[1]
@@ -233,7 +236,7 @@ def test_links_are_the_mask(off, measure):
     assert_close(out[VALID], dense[VALID], dtype=torch.float32)
 
 
-def test_a_learned_weight_off_the_edges_is_refused_by_size(monkeypatch):
+def test_a_learned_weight_off_the_edges_is_refused_on_large_graphs(monkeypatch):
     monkeypatch.setattr("fredholm.edges.DENSE_PAIRS", 10)
     encoder = GraphEncoder(dim=4, channels=3, eigenvectors=2)
     with pytest.raises(DomainError, match="at most 10 dense pairs"):
@@ -242,23 +245,26 @@ def test_a_learned_weight_off_the_edges_is_refused_by_size(monkeypatch):
         encoder(Inputs(**{**linked().tensors, "links": torch.zeros(2, 5)}))
 
 
-def test_eigenvectors_of_a_large_graph_are_those_of_the_matrix():
+def test_sparse_eigenvectors_equal_dense_ones():
     pytest.importorskip("scipy")
     generator = torch.Generator().manual_seed(0)
     n = 700
     ring = torch.stack([torch.arange(n), (torch.arange(n) + 1) % n])
     index = torch.cat([ring, torch.randint(n, (2, 400), generator=generator)], 1)
-    small = torch.tensor([[700, 701, 702], [701, 702, 703]])  # of its own, and one isolated node
+    small = torch.tensor(
+        [[700, 701, 702], [701, 702, 703]]
+    )  # a small component; one node stays isolated
     index = torch.cat([index, small], 1)
     mask = torch.zeros(705, 705, dtype=torch.bool)
     mask[index[0], index[1]] = True
-    found, expected = sparse_laplacian_positions(index, 705, 6), laplacian_positions(mask, 6)
+    found = sparse_laplacian_positions(index, 705, 6)
+    expected = laplacian_positions(mask, 6)
     sign = (found * expected).sum(0).sign()
     assert_close(found * sign, expected, dtype=torch.float32)
     assert_close(found, sparse_laplacian_positions(index.flip(0), 705, 6), dtype=torch.float32)
 
 
-def test_a_long_path_has_close_eigenvalues():
+def test_close_eigenvalues_of_a_long_path_are_resolved():
     pytest.importorskip("scipy")
     n = 3000
     path = torch.stack([torch.arange(n - 1), torch.arange(1, n)])
@@ -270,7 +276,7 @@ def test_a_long_path_has_close_eigenvalues():
         assert_close(positions[:, column].abs(), wave.abs(), dtype=torch.float32)
 
 
-def test_sparse_positions_of_few_nodes():
+def test_sparse_positions_of_small_graphs_equal_dense_ones():
     pytest.importorskip("scipy")
     for b in range(2):
         target, source = EDGES[b].nonzero(as_tuple=True)

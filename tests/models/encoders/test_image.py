@@ -1,4 +1,4 @@
-"""Image encoder: patches where they belong, and a class token that reads and is not read."""
+"""Image encoder: positions of patches, and a class token that patches do not read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ...tolerances import assert_close
 
 @pytest.mark.parametrize(("patch", "size"), [(2, (6, 4)), ((1, 3), (2, 9)), (4, (4, 4))])
 @pytest.mark.parametrize("channels", [1, 3])
-def test_patches_stand_at_their_centres(patch, size, channels):
+def test_positions_of_patches_are_their_centres(patch, size, channels):
     encoder = ImageEncoder(patch=patch, channels=channels, dim=8)
     images = torch.rand(2, channels, *size)
     height, width = encoder.patch
@@ -52,12 +52,12 @@ def test_features_are_embedding_plus_position():
         (torch.zeros(1, 8, 8), r"\(B, 1, H, W\), got \(1, 8, 8\)"),
     ],
 )
-def test_images_that_do_not_fit(images, message):
+def test_wrong_image_sizes_are_refused(images, message):
     with pytest.raises(ShapeError, match=message):
         ImageEncoder(patch=4, channels=1, dim=8).domain(images)
 
 
-def test_class_token_has_measure_zero_at_the_centre():
+def test_the_class_token_has_measure_zero_at_the_centre():
     encoder = ImageEncoder(patch=2, channels=1, dim=8, class_token=True)
     features, domain = encoder(torch.rand(2, 1, 4, 4))
     assert features.shape == (2, 5, 8)
@@ -71,7 +71,7 @@ def test_class_token_has_measure_zero_at_the_centre():
 
 
 @pytest.mark.parametrize("name", ["itnet", "softmax"])
-def test_no_patch_reads_the_class_token(name):
+def test_patches_do_not_read_the_class_token(name):
     encoder = ImageEncoder(patch=2, channels=1, dim=8, class_token=True)
     options = {"position_dim": 2, "width": 4} if name == "itnet" else {}
     operator = create_operator(name, 8, 2, **options)
@@ -94,7 +94,8 @@ def test_an_ordinary_class_token_has_the_measure_of_a_patch():
     options: Any = {"patch": 2, "channels": 1, "dim": 8, "class_token": True}
     features, domain = ImageEncoder(**options, token="ordinary")(torch.rand(2, 1, 4, 4))
     assert_close(domain.quadrature().weights().flatten(), torch.full((5,), 0.2))
-    operator, changed = create_operator("softmax", 8, 2), features.clone()
+    operator = create_operator("softmax", 8, 2)
+    changed = features.clone()
     changed[:, 0] += 9.0
     apart = operator(changed, domain)[:, 1:] - operator(features, domain)[:, 1:]
     assert apart.abs().amin((1, 2)).min() > 1e-4, "every patch reads the token"
@@ -102,7 +103,7 @@ def test_an_ordinary_class_token_has_the_measure_of_a_patch():
         ImageEncoder(**options, token="ordinal")
 
 
-def test_pooling():
+def test_pooling_reads_the_class_token_or_the_mean():
     images = torch.rand(2, 1, 4, 4)
     for pool in ("cls", "mean"):
         encoder = ImageEncoder(patch=2, channels=1, dim=8, class_token=pool == "cls")
@@ -111,7 +112,7 @@ def test_pooling():
         assert_close(read_out(tokens, domain, pool), expected)
 
 
-def test_dropout_after_the_embedding():
+def test_dropout_acts_after_the_embedding():
     encoder = ImageEncoder(patch=2, channels=1, dim=64, dropout=0.5)
     share = (encoder(torch.rand(8, 1, 8, 8))[0] == 0).float().mean().item()
     assert 0.45 < share < 0.55
@@ -140,6 +141,6 @@ def test_a_table_of_positions_is_interpolated():
         ({"positions": "learned"}, r"grid: expected \(rows, columns\)"),
     ],
 )
-def test_positions_that_are_none(options, message):
+def test_wrong_position_options_are_refused(options, message):
     with pytest.raises(OptionError, match=message):
         ImageEncoder(patch=4, channels=1, dim=8, **options)

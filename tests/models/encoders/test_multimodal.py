@@ -29,7 +29,7 @@ def make(**options) -> MultimodalEncoder:
 
 @pytest.mark.parametrize(("measure", "share"), [("balanced", 0.5), (0.75, 0.75), ("uniform", None)])
 @pytest.mark.parametrize("token", [True, False])
-def test_measure(measure, share, token):
+def test_modalities_have_their_shares_of_the_measure(measure, share, token):
     features, domain = make(measure=measure, class_token=token)(pair())
     first = int(token)
     weights = domain.quadrature().weights()[:, 0, 0, first:]
@@ -41,7 +41,7 @@ def test_measure(measure, share, token):
     assert weights[0, 6] == 0, "padding has no mass"
 
 
-def test_the_text_stands_apart_and_modalities_are_told_apart():
+def test_modalities_have_separate_positions_and_embeddings():
     encoder = make(class_token=True)
     features, domain = encoder(pair())
     image, text = domain.positions[..., 1:5, :], domain.positions[..., 5:, :]
@@ -54,7 +54,7 @@ def test_the_text_stands_apart_and_modalities_are_told_apart():
     assert_close(moved[:, 5:], features[:, 5:] + 1.0, dtype=torch.float32)
 
 
-def test_two_views_of_a_sentence():
+def test_two_views_are_read_by_one_encoder():
     options = {
         "encoder": "multimodal",
         "image_size": 8,
@@ -76,10 +76,10 @@ def test_two_views_of_a_sentence():
         model(pair())
 
 
-def test_refusals():
-    for options in ({"measure": "both"}, {"measure": 1.5}, {"measure": True}):
-        with pytest.raises(OptionError):
-            make(**options)
+def test_wrong_options_and_inputs_are_refused():
+    for measure in ("both", 1.5, True):
+        with pytest.raises(OptionError, match=rf"share in \(0, 1\), got '?{measure}"):
+            make(measure=measure)
     with pytest.raises(ShapeError, match="tokens: expected integers"):
         make()(pair(tokens=TOKENS.float()))
     with pytest.raises(ShapeError, match="inputs: expected image, got tokens"):
@@ -110,7 +110,7 @@ def test_scales_share_one_domain(measure, small):
         create_model("itnet_nano", **parts(image_size=8, encoder="scales", scales=(2, 3)))
 
 
-def test_patches_need_not_be_square():
+def test_rectangular_patches_work():
     model = create_model("itnet_nano", **parts(image_size=(8, 12), patch=(4, 2), **SMALL))
     assert model.features(torch.rand(1, 1, 8, 12))[0].shape[1] == 12
     with pytest.raises(
@@ -119,10 +119,8 @@ def test_patches_need_not_be_square():
         create_model("itnet_nano", **parts(image_size=(8, 12), patch=(4, 5)))
 
 
-def test_one_set_of_weights_serves_every_resolution():
-    """A smooth field sampled more finely gives nearly the same answers at the same places, and the
-    nearer the finer.
-    """
+def test_outputs_converge_with_the_resolution_of_the_field():
+    """Samples of a smooth field on finer grids give outputs that converge at equal positions."""
     options = {"encoder": "field", "frequencies": 4, "sigma": 0.5, "dim": 16, "heads": 2}
     model = create_model("itnet_nano", **parts(**options, **SMALL | {"num_classes": 1})).eval()
     for parameter in model.parameters():

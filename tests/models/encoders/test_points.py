@@ -21,8 +21,9 @@ def test_positions_are_the_raw_coordinates():
     assert features.shape == (2, 5, 4)
 
 
-def test_read_out_is_the_mean_over_real_points():
-    encoder, clouds = PointEncoder(channels=3, dim=4), torch.randn(2, 5, 3)
+def test_the_read_out_is_the_mean_over_real_points():
+    encoder = PointEncoder(channels=3, dim=4)
+    clouds = torch.randn(2, 5, 3)
     valid = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
     clouds = torch.where(valid[..., None], clouds, float("nan"))
     features, domain = encoder(clouds, valid)
@@ -40,8 +41,9 @@ def test_wrong_coordinates_are_named():
         PointEncoder(channels=3, dim=4, position_dim=4)
 
 
-def test_neighbourhoods_are_the_definition():
-    encoder, cloud = PointEncoder(channels=3, dim=4, neighbours=3), torch.rand(1, 7, 3)
+def test_neighbourhoods_equal_the_definition():
+    encoder = PointEncoder(channels=3, dim=4, neighbours=3)
+    cloud = torch.rand(1, 7, 3)
     features, _ = encoder(cloud)
     x = cloud[0]
     for i in range(7):
@@ -53,7 +55,7 @@ def test_neighbourhoods_are_the_definition():
 
 
 @pytest.mark.parametrize("features", ["raw", "fourier"])
-def test_padding_duplicates_few_points_and_none_at_all(features):
+def test_padding_duplicates_and_empty_clouds_are_handled(features):
     encoder = PointEncoder(channels=3, dim=4, neighbours=16, features=features)
     cloud = torch.rand(1, 5, 3)
     alone, _ = encoder(cloud)
@@ -69,13 +71,13 @@ def test_padding_duplicates_few_points_and_none_at_all(features):
     assert read_out(empty, domain, "mean").abs().max() == 0
 
 
-def test_a_twin_does_not_take_the_place_of_the_point_itself():
+def test_a_point_with_duplicates_is_its_own_nearest_neighbour():
     cloud = torch.tensor([[[0.0], [0.0], [0.0], [2.0]]])
     index = nearest(cloud, torch.ones(1, 4, dtype=torch.bool), 1)
     assert index.flatten().tolist() == [0, 1, 2, 3]
 
 
-def test_equal_distances_are_settled_by_order_whatever_the_padding():
+def test_ties_of_distance_are_broken_by_order():
     axis = torch.arange(6, dtype=torch.float64)
     cloud = torch.cartesian_prod(axis, axis)[torch.randperm(36)][None]
     padded = torch.cat([cloud, torch.full((1, 28, 2), torch.nan, dtype=torch.float64)], 1)
@@ -87,7 +89,7 @@ def test_equal_distances_are_settled_by_order_whatever_the_padding():
     assert torch.equal(nearest(cloud, torch.ones(1, 36, dtype=torch.bool), 7), expected)
 
 
-def test_further_channels_are_features_and_no_positions():
+def test_further_channels_are_features_only():
     cloud = torch.rand(2, 6, 5)
     encoder = PointEncoder(channels=5, dim=4, position_dim=3, neighbours=2)
     features, domain = encoder(cloud)
@@ -97,12 +99,13 @@ def test_further_channels_are_features_and_no_positions():
 
 
 @pytest.mark.parametrize("neighbours", [0, 4])
-def test_model_on_clouds_ignores_the_order_of_points(neighbours):
+def test_a_model_ignores_the_order_of_points(neighbours):
     options = {"width": 8, "frequencies": 4}
     small = {"dim": 16, "heads": 2, "depth": 2, "num_classes": 3, "operator_options": options}
     model = create_model("itnet_pc", **parts(neighbours=neighbours, **small)).eval()
     torch.nn.init.normal_(model.head.weight)
-    clouds, order = torch.rand(2, 12, 3), torch.randperm(12)
+    clouds = torch.rand(2, 12, 3)
+    order = torch.randperm(12)
     assert_close(model(clouds[:, order]), model(clouds), dtype=torch.float32)
     assert model(torch.rand(2, 7, 3)).shape == (2, 3)
 
@@ -118,7 +121,7 @@ def test_neighbours_of_clouds_in_bfloat16_are_found_in_float32():
     assert_close(rounded, exact.bfloat16(), dtype=torch.bfloat16)
 
 
-def test_clouds_in_float32_keep_their_places_beside_weights_in_bfloat16():
+def test_float32_positions_stay_exact_beside_bfloat16_weights():
     clouds = 1 + 1e-4 * torch.rand(1, 12, 3)
     encoder = PointEncoder(channels=3, dim=8, neighbours=4).bfloat16()
     features, domain = encoder(clouds)

@@ -1,4 +1,4 @@
-"""Sequences as signals in time: rates, timestamps, padding, what is missing."""
+"""Sequences as signals in time: rates, timestamps, padding, missing values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ...tolerances import assert_close
 NAN = float("nan")
 
 
-def test_a_regular_sequence_stands_on_the_training_line():
+def test_a_regular_sequence_has_the_positions_of_training():
     encoder = SequenceEncoder(channels=2, length=8)
     sequences = torch.randn(3, 5, 2)
     sequences[1, 3:] = NAN
@@ -33,7 +33,7 @@ def test_a_regular_sequence_stands_on_the_training_line():
 
 
 @pytest.mark.parametrize("spacing", [0.5, 1.5, 2.0])
-def test_another_rate_keeps_positions_and_mass(spacing):
+def test_another_rate_scales_positions_and_mass(spacing):
     _, domain = SequenceEncoder(channels=1, length=8, spacing=spacing)(torch.zeros(1, 4, 1))
     assert_close(domain.positions[:, 0], torch.arange(4) * spacing / 8)
     assert_close(domain.measure, torch.full((1, 4), spacing))
@@ -53,37 +53,31 @@ def test_timestamps_of_the_training_grid_give_the_same_integral():
 
 
 def test_masses_of_a_long_regular_sequence_with_times_are_equal():
-    """They are differences of the times, which are exact; of times in units of 100,000 points they
-    would be off by a percent.
+    """Masses are differences of the exact times; differences of scaled times would be off by a
+    percent.
     """
     encoder = SequenceEncoder(channels=1, length=100_000, timed=True)
-    given = torch.stack([torch.arange(100_000.0), torch.zeros(100_000)], -1)[None]
-    _, domain = encoder(given)
+    sequence = torch.stack([torch.arange(100_000.0), torch.zeros(100_000)], -1)[None]
+    _, domain = encoder(sequence)
     assert torch.equal(domain.measure, torch.ones(1, 100_000))
     assert domain.positions.max() < 1
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_gaps_stand_for_the_time_around_them(causal):
-    """What is lost from a grid leaves its time to its neighbours, as samples with timestamps have
-    it.
-    """
+def test_the_time_of_gaps_goes_to_their_neighbours(causal):
+    """Missing samples of a grid leave their time to their neighbours, as with timestamps."""
     options = {"channels": 1, "length": 8, "causal": causal}
     values = torch.randn(2, 7, 1)
     values[0, [0, 3, 4]], values[1, 5:] = NAN, NAN
     _, domain = SequenceEncoder(**options, spacing=2.0)(values)
-    expected = (
-        [[0, 2, 2, 0, 0, 6, 2], [2, 2, 2, 2, 2, 0, 0]]
-        if causal
-        else [[0, 2, 4, 0, 0, 4, 2], [2, 2, 2, 2, 2, 0, 0]]
-    )
-    assert domain.measure.tolist() == expected
+    first = [0, 2, 2, 0, 0, 6, 2] if causal else [0, 2, 4, 0, 0, 4, 2]
+    assert domain.measure.tolist() == [first, [2, 2, 2, 2, 2, 0, 0]]
     assert (domain.shape, domain.kind) == ((7,), "spacing"), "still a grid"
     _, left = SequenceEncoder(**options, fill_gaps=False)(values)
     assert (left.measure.tolist(), left.kind) == ([1] * 7, "counting")
 
 
-def test_what_is_missing_is_zero_and_marked():
+def test_missing_values_are_zero_and_masked():
     sequences = torch.tensor([[[0.0, 1.0, 2.0], [1.0, NAN, 3.0], [2.5, NAN, NAN], [NAN, NAN, NAN]]])
     features, domain = SequenceEncoder(channels=2, length=4, timed=True, mask="channel")(sequences)
     assert features[0].tolist() == [[1, 2, 1, 1], [0, 3, 0, 1], [0, 0, 0, 0], [0, 0, 0, 0]]
@@ -93,14 +87,14 @@ def test_what_is_missing_is_zero_and_marked():
     assert features[0, :, 2].tolist() == [1, 1, 0, 0]
 
 
-def test_nothing_at_all_reads_out_as_zero():
+def test_an_empty_sequence_reads_out_as_zero():
     encoder = SequenceEncoder(channels=1, length=4)
     features, domain = encoder(torch.full((2, 3, 1), NAN))
     assert read_out(features, domain, "last").tolist() == [[0.0], [0.0]]
     assert read_out(features, domain.replace(valid=None), "last").shape == (2, 1)
 
 
-def test_refusals():
+def test_wrong_options_and_shapes_are_refused():
     with pytest.raises(OptionError, match="did you mean 'point'"):
         SequenceEncoder(channels=1, length=4, mask="points")
     with pytest.raises(OptionError, match="spacing: expected a number above 0, got 0"):
@@ -121,7 +115,7 @@ def patched(patch, **options):
 
 
 def naive_patches(sequences, patch):
-    """Values on straight lines between what is there, sample by sample."""
+    """Return patches whose missing values are interpolated linearly, value by value."""
     batch, count, channels = sequences.shape
     result = torch.full((batch, -(-count // patch), patch * channels), NAN, dtype=sequences.dtype)
     for b, m in itertools.product(range(batch), range(result.shape[1])):
@@ -143,7 +137,7 @@ def naive_patches(sequences, patch):
 
 
 @pytest.mark.parametrize("patch", [2, 3, 5])
-def test_patches_are_windows_of_values_between_which_lie_straight_lines(patch):
+def test_patches_interpolate_missing_values_linearly(patch):
     values = torch.randn(3, 11, 2, dtype=torch.float64)
     values[0, [0, 4, 5], 0], values[0, 3:7, 1], values[1, 6:], values[2, :, 1] = NAN, NAN, NAN, NAN
     found = windows(values, patch)
@@ -159,8 +153,9 @@ def test_patches_are_windows_of_values_between_which_lie_straight_lines(patch):
     assert torch.autograd.gradcheck(filled, known.requires_grad_())
 
 
-def test_a_patch_is_a_point_of_the_line_and_one_without_samples_is_none():
-    encoder, values = patched(4), torch.randn(2, 12, 2, dtype=torch.float64)
+def test_a_patch_without_samples_is_padding():
+    encoder = patched(4)
+    values = torch.randn(2, 12, 2, dtype=torch.float64)
     values[0, 5:] = NAN
     values[1, 4:8] = NAN
     features, domain = encoder(values)
@@ -168,7 +163,7 @@ def test_a_patch_is_a_point_of_the_line_and_one_without_samples_is_none():
     assert domain.shape == (3,)
     assert_close(domain.positions[:, 0].double(), torch.arange(3) / 3.0)
     assert domain.measure.tolist() == [1.0, 1.0, 1.0]
-    # What is behind the end of a series changes nothing, neither more of it nor its values' scale.
+    # Padding behind the end of a series changes nothing.
     longer = torch.cat([values, torch.full((2, 5, 2), NAN, dtype=torch.float64)], 1)
     more = encoder(longer)[0]
     assert_close(more[:, :3][domain.valid], features[domain.valid])
@@ -178,7 +173,7 @@ def test_a_patch_is_a_point_of_the_line_and_one_without_samples_is_none():
     assert_close(whole.grad.flatten(), weight[:8])
 
 
-def test_half_the_rate_and_every_other_sample_lost_are_the_same_patches():
+def test_half_the_rate_equals_dropping_every_other_sample():
     values = torch.randn(2, 12, 2, dtype=torch.float64)
     lost = values.clone()
     lost[:, 1::2] = NAN
@@ -194,7 +189,7 @@ def test_half_the_rate_and_every_other_sample_lost_are_the_same_patches():
 
 @pytest.mark.parametrize("spacing", [0.3, 0.5, 0.7, 1.0, 1.5])
 @pytest.mark.parametrize("count", [4, 7, 10])
-def test_windows_do_not_know_how_far_their_batch_is_padded(count, spacing):
+def test_windows_do_not_depend_on_padding(count, spacing):
     values = torch.randn(1, count, 2, dtype=torch.float64)
     padded = torch.cat([values, torch.full((1, 6, 2), NAN, dtype=torch.float64)], 1)
     alone = windows(values, 4, spacing)
@@ -204,13 +199,13 @@ def test_windows_do_not_know_how_far_their_batch_is_padded(count, spacing):
 
 
 @pytest.mark.parametrize("option", ["timed", "causal"])
-def test_patches_refuse_what_has_no_regular_line(option):
+def test_patches_refuse_timestamps_and_causal_order(option):
     with pytest.raises(OptionError, match=f"patch: expected 1 beside {option}=True, got 4"):
         patched(4, **{option: True})
     assert patched(1, **{option: True}).patch == 1
 
 
-def test_a_model_of_patches_has_few_points():
+def test_patches_reduce_the_number_of_points():
     model = create_model(
         "backbone_nano",
         encoder={"kind": "sequence", "channels": 1, "length": 50, "patch": 8},
@@ -221,13 +216,13 @@ def test_a_model_of_patches_has_few_points():
     with pytest.raises(OptionError, match=r"head\.pool: expected one of .*, got 'every'"):
         model.config.replace(head={"pool": "every"})
     plain = create_model("backbone_nano", data={"kind": "sequence", "channels": 1, "length": 50})
-    assert plain.config.encoder.points == 50  # a picture's patch is not a sequence's
+    assert plain.config.encoder.points == 50  # the patch of images does not apply
 
 
 # --- a scale of their own -------------------------------------------------------------------------
 
 
-def test_a_sequence_on_its_own_scale():
+def test_sequences_are_standardised_individually():
     values = torch.randn(3, 9, 2, dtype=torch.float64)
     values[0, 4:], values[1, 2, 0] = NAN, NAN
     found, facts = standardised(values)
@@ -249,17 +244,17 @@ def test_a_sequence_on_its_own_scale():
 
 
 @pytest.mark.parametrize("options", [{"patch": 4}, {"timed": True}, {}])
-def test_points_know_the_scale_of_their_sequence(options):
+def test_points_receive_the_scale_of_their_sequence(options):
     torch.manual_seed(0)
     encoder = EmbeddedSequence(channels=1, length=8, dim=4, standard=True, **options).double()
     values = torch.randn(2, 8, 1, dtype=torch.float64)
     times = torch.arange(8.0, dtype=torch.float64).expand(2, 8)[..., None]
 
     def read(values):
-        given = torch.cat([times, values], -1) if "timed" in options else values
-        return encoder(given)[0]
+        inputs = torch.cat([times, values], -1) if "timed" in options else values
+        return encoder(inputs)[0]
 
-    # Another size changes the features by its logarithm alone, the same at every point.
+    # A factor changes the features by its logarithm only, equally at every point.
     apart = read(3 * values) - read(values)
     assert (apart - apart[:, :1]).abs().max() < 1e-4
     weight = encoder.embed.weight[:, -2:]
@@ -271,6 +266,6 @@ def test_points_know_the_scale_of_their_sequence(options):
         EmbeddedSequence(channels=1, length=8, dim=4, standard=True, causal=True)
 
 
-def test_the_last_sample_stands_in_the_last_window():
-    """At a spacing whose product with it single precision would round up."""
+def test_rounding_of_the_spacing_adds_no_window():
+    """At this spacing, the product with the number of samples would round up in float32."""
     assert windows(torch.zeros(1, 7, 1), 2, 0.33333333).shape[1] == 1

@@ -1,4 +1,4 @@
-"""Text encoder: tokens on a line, padding that nothing reads, and its read-outs."""
+"""Text encoder: tokens on a line, padding, and read-outs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_features_are_embedding_plus_position(positions):
 
 @pytest.mark.parametrize("positions", ["fourier", "learned"])
 @pytest.mark.parametrize("pool", ["mean", "cls", "last"])
-def test_more_padding_changes_nothing(positions, pool):
+def test_padding_changes_no_output(positions, pool):
     encoder = make(positions=positions, class_token=pool == "cls")
     operator = create_operator("softmax", 8, 2).double()
     outputs = []
@@ -51,7 +51,7 @@ def test_more_padding_changes_nothing(positions, pool):
 
 
 @pytest.mark.parametrize("name", list_operators())
-def test_every_operator_takes_texts(name):
+def test_every_operator_ignores_padding_of_texts(name):
     encoder = make()
     options = {"position_dim": 1, "width": 4} if name == "itnet" else {}
     operator = create_operator(name, 8, 2, **options).double()
@@ -65,7 +65,7 @@ def test_every_operator_takes_texts(name):
     assert features.grad[1, :2].ne(0).any()
 
 
-def test_read_outs():
+def test_read_outs_ignore_padding():
     features = torch.randn(2, 4, 8, dtype=torch.float64)
     for pool, expected in (
         ("mean", torch.stack([features[0].mean(0), features[1, :2].mean(0)])),
@@ -83,7 +83,7 @@ def test_read_outs():
         )
 
 
-def test_the_class_token_reads_the_text_and_no_token_reads_it():
+def test_tokens_do_not_read_the_class_token():
     encoder = make(class_token=True)
     operator = create_operator("softmax", 8, 2).double()
     features, domain = encoder(TEXT)
@@ -100,7 +100,7 @@ def test_the_class_token_reads_the_text_and_no_token_reads_it():
     assert (operator(changed, domain)[1, 0] - before[1, 0]).abs().max() > 1e-4
 
 
-def test_an_ordinary_class_token_and_embeddings_of_a_given_size():
+def test_an_ordinary_class_token_has_the_measure_of_a_token():
     torch.manual_seed(0)
     options = {"vocabulary": 500, "dim": 64, "max_length": 4}
     encoder = TextEncoder(**options, class_token=True, token="ordinary", initial=0.02)
@@ -112,7 +112,7 @@ def test_an_ordinary_class_token_and_embeddings_of_a_given_size():
         TextEncoder(**options, token="own")
 
 
-def test_causal_texts_see_no_later_token():
+def test_causal_texts_do_not_depend_on_later_tokens():
     encoder = make(causal=True)
     operator = create_operator("softmax", 8, 2).double()
     features, domain = encoder(TEXT)
@@ -148,37 +148,43 @@ def test_causal_texts_see_no_later_token():
         ),
     ],
 )
-def test_refusals(call, error, message):
+def test_wrong_options_and_inputs_are_refused(call, error, message):
     with pytest.raises(error, match=message):
         call()
 
 
 @pytest.mark.parametrize("encoder", [TextEncoder, TokenEncoder])
-def test_positions_of_a_model_in_half_precision_stay_apart(encoder):
-    """In bfloat16 4,096 tokens would lie at 769 places."""
-    given = {"vocabulary": 10, "dim": 8, "causal": True}
-    given["max_length" if encoder is TextEncoder else "length"] = 4096
-    built = encoder(**given).bfloat16()
+def test_positions_stay_float32_in_half_precision(encoder):
+    """In bfloat16 4,096 tokens would have 769 different positions."""
+    options = {"vocabulary": 10, "dim": 8, "causal": True}
+    options["max_length" if encoder is TextEncoder else "length"] = 4096
+    built = encoder(**options).bfloat16()
     features, domain = built(torch.ones(1, 4096, dtype=torch.int64))
     assert features.dtype == torch.bfloat16
     for line in (domain, built.line(4096)):
         assert line.positions.dtype == torch.float32
         assert len(line.positions.unique()) == 4096
-    assert encoder(**given).double().line(8).positions.dtype == torch.float64
+    assert encoder(**options).double().line(8).positions.dtype == torch.float64
     there = built.point(torch.tensor([1]), line.positions[4000])
     assert there.equal(features[:, 4000])
 
 
 @pytest.mark.parametrize("name", ["itnet_nano", "ckcnn_ptb"])
-def test_a_text_model_in_half_precision_answers_token_by_token(name):
-    given = {"vocabulary": 9, "num_classes": 9, "max_length": 12}
+def test_steps_of_a_half_precision_model_equal_its_forward(name):
+    options = {"vocabulary": 9, "num_classes": 9, "max_length": 12}
     if name == "itnet_nano":
-        given |= {"encoder": "text", "causal": True, "pool": "every", "operator": "itnet_low_rank"}
+        options |= {
+            "encoder": "text",
+            "causal": True,
+            "pool": "every",
+            "operator": "itnet_low_rank",
+        }
     else:
-        given |= {"embedding": 4, "widths": (5, 4)}
-    model = create_model(name, **parts(**given)).eval().bfloat16()
+        options |= {"embedding": 4, "widths": (5, 4)}
+    model = create_model(name, **parts(**options)).eval().bfloat16()
     numbers = torch.randint(1, 9, (2, 6))
-    whole, (first, state) = model(numbers), model.prefill(numbers[:, :4], model.init_state(12, 2))
+    whole = model(numbers)
+    (first, state) = model.prefill(numbers[:, :4], model.init_state(12, 2))
     last, _ = model.step(numbers[:, 4], state)
     assert_close(torch.cat([first, last[:, None]], 1), whole[:, :5], dtype=torch.bfloat16)
 
