@@ -38,9 +38,12 @@ def cut(x: Tensor | None, h: Span, b: Span) -> Any:
     if x is None:
         return None
     every = slice(None)
-    heads = h if x.shape[0] > 1 else every
-    batch = b if x.shape[1] > 1 else every
-    return x[heads, batch]
+    heads, batch = x.shape[:2]
+    if heads == 1:
+        h = every
+    if batch == 1:
+        b = every
+    return x[h, b]
 
 
 def spans(start: int, stop: int, size: int) -> list[Span]:
@@ -154,7 +157,8 @@ def by_head(x: Float[Tensor, "b h n i"], weight: Float[Tensor, "h o i"]) -> Tens
     batch, heads, points, _ = x.shape
     rows = x.transpose(0, 1).flatten(1, 2)
     out = torch.bmm(rows, weight.mT)
-    return out.view(heads, batch, points, out.shape[-1]).transpose(0, 1)
+    out = out.view(heads, batch, points, out.shape[-1])
+    return out.transpose(0, 1)
 
 
 # --- scratch memory -------------------------------------------------------------------------------
@@ -315,7 +319,8 @@ def root_of(x: Tensor) -> Tensor:
     # The slope of the root at 0 is infinite. Behind a single ``where`` its gradient would be
     # 0 · ∞ = NaN, so the root is taken of 1 there.
     positive = x > 0
-    return torch.where(positive, torch.where(positive, x, 1.0).sqrt(), 0.0)
+    root = torch.where(positive, x, 1.0).sqrt()
+    return torch.where(positive, root, 0.0)
 
 
 def distances(x: Float[Tensor, "*b q p"], y: Float[Tensor, "*c k p"]) -> Float[Tensor, "*d q k"]:
