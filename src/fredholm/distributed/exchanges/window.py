@@ -39,16 +39,16 @@ class TailsAndMoments(Exchange):
     def respond(
         self, form: WindowChunks, kernel: Windowed, problem: Problem, shards: Shards
     ) -> Tensor:
-        p = problem
-        memory = memory_before(kernel, p, shards)
-        out, _ = form.advance(kernel, p.x, p.ux, p.quadrature, memory)
+        memory = memory_before(kernel, problem, shards)
+        out, _ = form.advance(kernel, problem.x, problem.ux, problem.quadrature, memory)
         return out
 
 
 def tails(shards: Shards, window: int) -> Shards:
     """Return the last points of each rank as shards: as many as a window may reach back to."""
     real = without_holes(shards)
-    return replace(real, sizes=tuple(min(window, n) for n in real.sizes))
+    sizes = tuple(min(window, n) for n in real.sizes)
+    return replace(real, sizes=sizes)
 
 
 class Near(NamedTuple):
@@ -62,18 +62,24 @@ class Near(NamedTuple):
 
     def taken(self, place: Tensor) -> Near:
         """Return the points at these places of each row, (B, m)."""
-        key, value = taken_by_row(self.key, place), taken_by_row(self.value, place)
-        return Near(key, value, self.mass.expand(len(key), -1).gather(1, place))
+        mass = self.mass.expand(len(self.key), -1)
+        return Near(
+            taken_by_row(self.key, place), taken_by_row(self.value, place), mass.gather(1, place)
+        )
 
     def hidden_first(self) -> Near:
         """Move the hidden points of each row to its front; the others keep their order."""
         visible = self.mass.expand(len(self.key), -1) >= 0
-        return self.taken(visible.long().argsort(dim=1, stable=True))
+        order = visible.long().argsort(dim=1, stable=True)
+        return self.taken(order)
 
     def narrow(self, start: int, count: int) -> Near:
         """Return ``count`` points from ``start`` on."""
-        parts = zip(self, (2, 2, 1))
-        return Near(*(x.narrow(dim, start, count) for x, dim in parts))
+        return Near(
+            self.key.narrow(2, start, count),
+            self.value.narrow(2, start, count),
+            self.mass.narrow(1, start, count),
+        )
 
 
 def memory_before(kernel: Windowed, problem: Problem, shards: Shards) -> Memory:
@@ -84,12 +90,13 @@ def memory_before(kernel: Windowed, problem: Problem, shards: Shards) -> Memory:
     A rank cannot know which of its last points lie in the windows of a rank that is not the next.
     So it sends them as they are, and each rank adds those beyond its own window to the moment.
     """
-    p, window = problem, kernel.window
-    assert window is not None  # the form refuses a kernel without one
+    # The form refuses a kernel without a window.
+    window = kernel.window
+    assert window is not None
     last = tails(shards, window)
 
     # Sinks have their own places in the memory, and are hidden among the points.
-    own = _own_points(kernel, p)
+    own = _own_points(kernel, problem)
     batch, n = own.key.shape[0], own.key.shape[2]
     sinks = None
     if kernel.sinks:
@@ -97,7 +104,7 @@ def memory_before(kernel: Windowed, problem: Problem, shards: Shards) -> Memory:
         own = _without_sinks(own, sinks, kernel.sinks)
 
     # With hidden points in front, the last places hold the last visible points.
-    some_hidden = p.quadrature.valid is not None or sinks is not None
+    some_hidden = problem.quadrature.valid is not None or sinks is not None
     if some_hidden:
         own = own.hidden_first()
 
@@ -105,16 +112,24 @@ def memory_before(kernel: Windowed, problem: Problem, shards: Shards) -> Memory:
     # between ranks: before their sums are added, all change over to the largest shift.
     not_last = torch.arange(n, device=own.key.device) < n - last.size
     far_mass = torch.where(not_last, own.mass, 0.0).clamp_min(0.0)
-    features, shift = kernel.far_keys(own.key, (far_mass > 0).expand(batch, -1), None)
+    is_far = (far_mass > 0).expand(batch, -1)
+    features, shift = kernel.far_keys(own.key, is_far, None)
     common = None
     if shift is not None:
         common = largest(shift, shards)
-        features = features * over_new_factor(shift, common).to(features.dtype)
-    moment = before_this(_moment(features, own.value, far_mass), shards)
+        ratio = over_new_factor(shift, common)
+        features = features * ratio.to(features.dtype)
+    moment = _moment(features, own.value, far_mass)
+    moment = before_this(moment, shards)
 
     # The last points of all ranks before this one. From here on hidden points have mass 0.
-    parts = zip(own.narrow(n - last.size, last.size), (2, 2, 1))
-    near = Near(*(concatenated(x, last, dim) for x, dim in parts)).narrow(0, last.start)
+    own_last = own.narrow(n - last.size, last.size)
+    near = Near(
+        concatenated(own_last.key, last, 2),
+        concatenated(own_last.value, last, 2),
+        concatenated(own_last.mass, last, 1),
+    )
+    near = near.narrow(0, last.start)
     if some_hidden:
         near = near.hidden_first()
     near = near._replace(mass=near.mass.clamp_min(0.0).expand(batch, -1))
@@ -125,7 +140,8 @@ def memory_before(kernel: Windowed, problem: Problem, shards: Shards) -> Memory:
         beyond_mass = near.mass[:, :beyond]
         features, shift = kernel.far_keys(near.key[:, :, :beyond], beyond_mass > 0, common)
         if shift is not None and common is not None:
-            moment = moment * over_new_factor(common, shift).to(moment.dtype)
+            ratio = over_new_factor(common, shift)
+            moment = moment * ratio.to(moment.dtype)
             common = shift
         moment = moment + _moment(features, near.value[:, :, :beyond], beyond_mass)
 
@@ -137,12 +153,13 @@ def memory_before(kernel: Windowed, problem: Problem, shards: Shards) -> Memory:
 
 def _own_points(kernel: Windowed, problem: Problem) -> Near:
     """Return this rank's points, with masses in float32 at least; -1 marks padding."""
-    p = problem
-    mass, valid = p.quadrature.mass, p.quadrature.valid
+    y, uy = problem.y, problem.uy
+    mass = problem.quadrature.mass
     mass = mass.to(torch.promote_types(mass.dtype, torch.float32))
+    valid = problem.quadrature.valid
     if valid is not None:
         mass = torch.where(valid, mass, -1.0)
-    return Near(kernel.near_keys(p.y, p.uy), kernel.values(p.y, p.uy), mass)
+    return Near(kernel.near_keys(y, uy), kernel.values(y, uy), mass)
 
 
 def _as_memory(moment: Tensor, near: Near, window: int, sinks: Near | None) -> Memory:
@@ -157,10 +174,12 @@ def _as_memory(moment: Tensor, near: Near, window: int, sinks: Near | None) -> M
     }
     if sinks is not None:
         # The places of the sinks come before those of the window.
-        memory["sinks_filled"] = (sinks.mass >= 0).sum(1).to(sinks.mass.dtype)
-        sinks = sinks._replace(mass=sinks.mass.clamp_min(0.0))
-        for name, x, dim in zip(("near_key", "near_value", "near_mass"), sinks, (2, 2, 1)):
-            memory[name] = torch.cat([x, memory[name]], dim)
+        filled = (sinks.mass >= 0).sum(1)
+        memory["sinks_filled"] = filled.to(sinks.mass.dtype)
+        sink_mass = sinks.mass.clamp_min(0.0)
+        memory["near_key"] = torch.cat([sinks.key, memory["near_key"]], 2)
+        memory["near_value"] = torch.cat([sinks.value, memory["near_value"]], 2)
+        memory["near_mass"] = torch.cat([sink_mass, memory["near_mass"]], 1)
     return memory
 
 
@@ -185,25 +204,35 @@ def _sinks_before(own: Near, count: int, shards: Shards) -> Near:
     if shards.rank in shards.holes:
         # A rank without points holds one point of padding, which is not a point of the domain.
         first = first._replace(mass=torch.full_like(first.mass, -1.0))
-    key, value, mass = (gathered(x, shards) for x in first)
+    key = gathered(first.key, shards)
+    value = gathered(first.value, shards)
+    mass = gathered(first.mass, shards)
 
     # The candidates of this rank and of later ones are hidden. The masses are (P, B, m).
     before = torch.arange(shards.count, device=own.key.device) < shards.rank
     mass = torch.where(before[:, None, None], mass, -1.0)
 
     # From P stacked ranks to one row of P · m candidates, in the order of the domain.
-    key, value = (x.movedim(0, 2).flatten(2, 3) for x in (key, value))
-    return _visible_first(Near(key, value, mass.movedim(0, 1).flatten(1, 2)), count)
+    candidates = Near(
+        key.movedim(0, 2).flatten(2, 3),
+        value.movedim(0, 2).flatten(2, 3),
+        mass.movedim(0, 1).flatten(1, 2),
+    )
+    return _visible_first(candidates, count)
 
 
 def _visible_first(points: Near, count: int) -> Near:
     """Return the first ``count`` visible points of each row; mass -1 where there are fewer."""
     mass = points.mass.expand(len(points.key), -1)
-    order = (mass < 0).long().argsort(dim=1, stable=True)
-    found = points.taken(order[:, :count])
+    hidden = (mass < 0).long()
+    order = hidden.argsort(dim=1, stable=True)
+    first = points.taken(order[:, :count])
     missing = max(0, count - order.shape[1])
-    key, value = (F.pad(x, (0, 0, 0, missing)) for x in found[:2])
-    return Near(key, value, F.pad(found.mass, (0, missing), value=-1.0))
+    return Near(
+        F.pad(first.key, (0, 0, 0, missing)),
+        F.pad(first.value, (0, 0, 0, missing)),
+        F.pad(first.mass, (0, missing), value=-1.0),
+    )
 
 
 def _without_sinks(own: Near, before: Near, count: int) -> Near:
@@ -212,13 +241,16 @@ def _without_sinks(own: Near, before: Near, count: int) -> Near:
     A point is a sink if it is among the first ``count`` visible points of the domain.
     """
     mass = own.mass.expand(len(own.key), -1)
-    rank = (before.mass >= 0).sum(1, keepdim=True) + (mass >= 0).cumsum(1)
+    sinks_before = (before.mass >= 0).sum(1, keepdim=True)
+    rank = sinks_before + (mass >= 0).cumsum(1)
     return own._replace(mass=torch.where(rank > count, mass, -1.0))
 
 
 def _moment(features: Tensor, value: Tensor, mass: Tensor) -> Tensor:
     """Return the sums of features times values and times one, (B, S, r, c + 1)."""
     # Several maps of features may share a head of values.
-    value = value.repeat_interleave(features.shape[1] // value.shape[1], 1)
+    shared = features.shape[1] // value.shape[1]
+    value = value.repeat_interleave(shared, 1)
     value = F.pad(value.to(features.dtype), (0, 1), value=1.0)
-    return (features * mass[:, None, :, None].to(features.dtype)).mT @ value
+    weighted = features * mass[:, None, :, None].to(features.dtype)
+    return weighted.mT @ value
