@@ -7,7 +7,6 @@ moment of all points before those.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +17,7 @@ from ...integral.capabilities import Decaying, Windowed
 from ...integral.contract import Memory
 from ...integral.facts import Facts
 from ...integral.problem import Problem
-from ...ops.linear_attention import over_new_factor, taken_by_row
+from ...ops.linear_attention import Points, over_new_factor
 from .. import Shards, concatenated, gathered, largest, without_holes
 from ..exchange import Exchange, register_exchange
 from ..part import before_this
@@ -51,35 +50,15 @@ def tails(shards: Shards, window: int) -> Shards:
     return replace(real, sizes=sizes)
 
 
-class Near(NamedTuple):
-    """Keys, values and masses of points. A mass of -1 marks a hidden point (padding, or a sink),
-    which takes no place in a window.
-    """
+# In the points of this exchange a mass of -1 marks a hidden point (padding, or a sink), which takes
+# no place in a window.
 
-    key: Tensor
-    value: Tensor
-    mass: Tensor
 
-    def taken(self, place: Tensor) -> Near:
-        """Return the points at these places of each row, (B, m)."""
-        mass = self.mass.expand(len(self.key), -1)
-        return Near(
-            taken_by_row(self.key, place), taken_by_row(self.value, place), mass.gather(1, place)
-        )
-
-    def hidden_first(self) -> Near:
-        """Move the hidden points of each row to its front; the others keep their order."""
-        visible = self.mass.expand(len(self.key), -1) >= 0
-        order = visible.long().argsort(dim=1, stable=True)
-        return self.taken(order)
-
-    def narrow(self, start: int, count: int) -> Near:
-        """Return ``count`` points from ``start`` on."""
-        return Near(
-            self.key.narrow(2, start, count),
-            self.value.narrow(2, start, count),
-            self.mass.narrow(1, start, count),
-        )
+def hidden_first(points: Points) -> Points:
+    """Move the hidden points of each row to its front; the others keep their order."""
+    visible = points.mass.expand(len(points.key), -1) >= 0
+    order = visible.long().argsort(dim=1, stable=True)
+    return points.at(order)
 
 
 def memory_before(kernel: Windowed, problem: Problem, shards: Shards) -> Memory:
@@ -106,7 +85,7 @@ def memory_before(kernel: Windowed, problem: Problem, shards: Shards) -> Memory:
     # With hidden points in front, the last places hold the last visible points.
     some_hidden = problem.quadrature.valid is not None or sinks is not None
     if some_hidden:
-        own = own.hidden_first()
+        own = hidden_first(own)
 
     # All but the last points go into the moment. Features are divided by e^shift, which differs
     # between ranks: before their sums are added, all change over to the largest shift.
@@ -123,35 +102,36 @@ def memory_before(kernel: Windowed, problem: Problem, shards: Shards) -> Memory:
     moment = before_this(moment, shards)
 
     # The last points of all ranks before this one. From here on hidden points have mass 0.
-    own_last = own.narrow(n - last.size, last.size)
-    near = Near(
+    own_last = own.part(slice(n - last.size, n))
+    near = Points(
         concatenated(own_last.key, last, 2),
         concatenated(own_last.value, last, 2),
         concatenated(own_last.mass, last, 1),
     )
-    near = near.narrow(0, last.start)
+    near = near.part(slice(0, last.start))
     if some_hidden:
-        near = near.hidden_first()
+        near = hidden_first(near)
     near = near._replace(mass=near.mass.clamp_min(0.0).expand(batch, -1))
 
     # A window holds the last of these; the points beyond it go into the moment too.
     beyond = max(0, last.start - window)
     if beyond:
-        beyond_mass = near.mass[:, :beyond]
-        features, shift = kernel.far_keys(near.key[:, :, :beyond], beyond_mass > 0, common)
+        older = near.part(slice(0, beyond))
+        features, shift = kernel.far_keys(older.key, older.mass > 0, common)
         if shift is not None and common is not None:
             ratio = over_new_factor(common, shift)
             moment = moment * ratio.to(moment.dtype)
             common = shift
-        moment = moment + _moment(features, near.value[:, :, :beyond], beyond_mass)
+        moment = moment + _moment(features, older.value, older.mass)
 
-    memory = _as_memory(moment, near.narrow(beyond, last.start - beyond), window, sinks)
+    in_window = near.part(slice(beyond, last.start))
+    memory = _as_memory(moment, in_window, window, sinks)
     if common is not None:
         memory["shift"] = common
     return memory
 
 
-def _own_points(kernel: Windowed, problem: Problem) -> Near:
+def _own_points(kernel: Windowed, problem: Problem) -> Points:
     """Return this rank's points, with masses in float32 at least; -1 marks padding."""
     y, uy = problem.y, problem.uy
     mass = problem.quadrature.mass
@@ -159,31 +139,29 @@ def _own_points(kernel: Windowed, problem: Problem) -> Near:
     valid = problem.quadrature.valid
     if valid is not None:
         mass = torch.where(valid, mass, -1.0)
-    return Near(kernel.near_keys(y, uy), kernel.values(y, uy), mass)
+    return Points(kernel.near_keys(y, uy), kernel.values(y, uy), mass)
 
 
-def _as_memory(moment: Tensor, near: Near, window: int, sinks: Near | None) -> Memory:
+def _as_memory(moment: Tensor, near: Points, window: int, sinks: Points | None) -> Memory:
     """Return the memory of a moment, up to ``window`` points before this rank, and the sinks."""
     # Where there are fewer points than a window has places, the first places have mass 0.
     missing = window - near.key.shape[2]
-    memory = {
-        "moment": moment,
-        "near_key": F.pad(near.key, (0, 0, missing, 0)),
-        "near_value": F.pad(near.value, (0, 0, missing, 0)),
-        "near_mass": F.pad(near.mass, (missing, 0)),
-    }
+    near = Points(
+        F.pad(near.key, (0, 0, missing, 0)),
+        F.pad(near.value, (0, 0, missing, 0)),
+        F.pad(near.mass, (missing, 0)),
+    )
+    memory = {"moment": moment}
     if sinks is not None:
         # The places of the sinks come before those of the window.
         filled = (sinks.mass >= 0).sum(1)
         memory["sinks_filled"] = filled.to(sinks.mass.dtype)
-        sink_mass = sinks.mass.clamp_min(0.0)
-        memory["near_key"] = torch.cat([sinks.key, memory["near_key"]], 2)
-        memory["near_value"] = torch.cat([sinks.value, memory["near_value"]], 2)
-        memory["near_mass"] = torch.cat([sink_mass, memory["near_mass"]], 1)
+        near = near.behind(sinks._replace(mass=sinks.mass.clamp_min(0.0)))
+    memory["near_key"], memory["near_value"], memory["near_mass"] = near
     return memory
 
 
-def _sinks_before(own: Near, count: int, shards: Shards) -> Near:
+def _sinks_before(own: Points, count: int, shards: Shards) -> Points:
     """Return the domain's sinks that lie on ranks before this one: the first ``count`` visible
     points of those ranks, in the order of the domain.
 
@@ -213,7 +191,7 @@ def _sinks_before(own: Near, count: int, shards: Shards) -> Near:
     mass = torch.where(before[:, None, None], mass, -1.0)
 
     # From P stacked ranks to one row of P · m candidates, in the order of the domain.
-    candidates = Near(
+    candidates = Points(
         key.movedim(0, 2).flatten(2, 3),
         value.movedim(0, 2).flatten(2, 3),
         mass.movedim(0, 1).flatten(1, 2),
@@ -221,21 +199,21 @@ def _sinks_before(own: Near, count: int, shards: Shards) -> Near:
     return _visible_first(candidates, count)
 
 
-def _visible_first(points: Near, count: int) -> Near:
+def _visible_first(points: Points, count: int) -> Points:
     """Return the first ``count`` visible points of each row; mass -1 where there are fewer."""
     mass = points.mass.expand(len(points.key), -1)
     hidden = (mass < 0).long()
     order = hidden.argsort(dim=1, stable=True)
-    first = points.taken(order[:, :count])
+    first = points.at(order[:, :count])
     missing = max(0, count - order.shape[1])
-    return Near(
+    return Points(
         F.pad(first.key, (0, 0, 0, missing)),
         F.pad(first.value, (0, 0, 0, missing)),
         F.pad(first.mass, (0, missing), value=-1.0),
     )
 
 
-def _without_sinks(own: Near, before: Near, count: int) -> Near:
+def _without_sinks(own: Points, before: Points, count: int) -> Points:
     """Return this rank's points with its sinks hidden.
 
     A point is a sink if it is among the first ``count`` visible points of the domain.

@@ -37,11 +37,33 @@ class Sinks(NamedTuple):
 
 
 class Points(NamedTuple):
-    """Keys, values and masses of points, (B, G, n, e), (B, G, n, c) and (B, n)."""
+    """Keys, values and masses of points, (B, G, n, e), (B, G, n, c) and (1 | B, n)."""
 
     key: Tensor
     value: Tensor
     mass: Tensor
+
+    def part(self, span: slice) -> Points:
+        """Return consecutive points, as views."""
+        return Points(self.key[:, :, span], self.value[:, :, span], self.mass[:, span])
+
+    def at(self, place: Tensor) -> Points:
+        """Return copies of the points at places of each row, (B, m)."""
+        mass = self.mass.expand(self.key.shape[0], -1)
+        return Points(
+            taken_by_row(self.key, place), taken_by_row(self.value, place), mass.gather(1, place)
+        )
+
+    def behind(self, first: Points) -> Points:
+        """Return the points ``first``, and these behind them, in the precision of these."""
+        key = first.key.to(self.key.dtype)
+        value = first.value.to(self.value.dtype)
+        mass = first.mass.to(self.mass.dtype)
+        return Points(
+            torch.cat([key, self.key], 2),
+            torch.cat([value, self.value], 2),
+            torch.cat([mass, self.mass], 1),
+        )
 
 
 class BandAttention(NamedTuple):
@@ -333,15 +355,15 @@ def folded(x: Tensor, groups: int) -> Tensor:
     return x.reshape(batch * groups, heads // groups, *rest)
 
 
-def visible_first(key: Tensor, value: Tensor, mass: Tensor, valid: Tensor) -> Points:
+def visible_first(points: Points, valid: Tensor) -> Points:
     """Return the points of each row with the visible ones in front, in their order.
 
     Hidden points follow, with mass zero.
     """
     hidden = (~valid).long()
     order = hidden.argsort(dim=1, stable=True)
-    mass = torch.where(valid, mass, 0.0).gather(1, order)
-    return Points(taken_by_row(key, order), taken_by_row(value, order), mass)
+    mass = torch.where(valid, points.mass, 0.0)
+    return points._replace(mass=mass).at(order)
 
 
 def taken_by_row(x: Tensor, place: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ from ..backend import full_precision
 from .band import Points, Sinks, taken_by_group
 from .chunked import over_new_factor
 from .running import moment_of
-from .window_stretch import NEAR, Far, Sizes, WindowAdvance, advance_stretch, vanishing
+from .window_stretch import Far, Sizes, WindowAdvance, advance_stretch, near_points, vanishing
 
 STORE = ("store_key", "store_value", "store_number", "store_count")
 """The memory's tensors of a store."""
@@ -142,9 +142,10 @@ def advance_with_store(
     for start, stop in zip(starts, [*starts[1:], n]):
         part = slice(start, stop)
         if start in boundaries:
-            ring = Points(*(band[name] for name in NEAR))
-            moment, shift = band["moment"], band.get("shift")
-            state = decide(store, ring, far, moment, shift, begins[:, start], sizes.window)
+            ring = near_points(band)
+            shift = band.get("shift")
+            due = begins[:, start]
+            state = decide(store, ring, far, band["moment"], shift, due, sizes.window)
             store = state.store
             band["moment"] = state.moment
             if state.shift is not None:
@@ -158,7 +159,7 @@ def advance_with_store(
             valid_part = valid[:, part]
         out, band = advance_stretch(
             query[:, :, part],
-            Points(points.key[:, :, part], points.value[:, :, part], points.mass[:, part]),
+            points.part(part),
             far.part(part),
             band,
             sizes,

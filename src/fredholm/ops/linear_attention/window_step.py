@@ -9,11 +9,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..backend import at_least_single, cast, full_precision
-from .band import Points, taken_by_row
+from .band import Points
 from .chunked import over_new_factor
 from .store import Store
 from .window_decay import AGE, fade_in_place
-from .window_stretch import Far, vanishing, without
+from .window_stretch import Far, near_points, vanishing, without
 
 
 def step_window(
@@ -58,14 +58,14 @@ def step_window(
         >>> out[4][0, 0, 0].tolist(), memory["moment"][0, 0].tolist()
         ([1.0, 1.0], [[2.0, 2.0, 2.0], [2.0, 2.0, 2.0]])
     """
-    ring = Points(memory["near_key"], memory["near_value"], memory["near_mass"])
+    ring = near_points(memory)
     new = Points(key, value, mass)
     dtype = at_least_single(query.dtype)
 
     # Rows that advance alike are read and written through views, without a gather.
     views = None
     if valid is None and isinstance(slot, int):
-        views = _views_at(ring, slot)
+        views = ring.part(slice(slot, slot + 1))
         oldest = views
     else:
         oldest = _oldest_by_row(ring, slot, valid)
@@ -203,22 +203,14 @@ def _for_heads(exponent: Tensor, heads: int, dtype: torch.dtype) -> Tensor:
 # --- the ring -------------------------------------------------------------------------------------
 
 
-def _views_at(ring: Points, slot: int) -> Points:
-    """Return views of the point in ``slot`` of all rows."""
-    return Points(
-        ring.key.narrow(2, slot, 1), ring.value.narrow(2, slot, 1), ring.mass.narrow(1, slot, 1)
-    )
-
-
 def _oldest_by_row(ring: Points, slot: int | Tensor, valid: Tensor | None) -> Points:
     """Return a copy of each row's oldest point, mass zero where a hidden point came, for which none
     leaves.
     """
-    place = _places(slot, ring.mass)
-    mass = ring.mass.gather(1, place)
-    if valid is not None:
-        mass = torch.where(valid, mass, 0.0)
-    return Points(taken_by_row(ring.key, place), taken_by_row(ring.value, place), mass)
+    oldest = ring.at(_places(slot, ring.mass))
+    if valid is None:
+        return oldest
+    return oldest._replace(mass=torch.where(valid, oldest.mass, 0.0))
 
 
 def _put_by_row(ring: Points, new: Points, slot: int | Tensor, valid: Tensor | None) -> None:

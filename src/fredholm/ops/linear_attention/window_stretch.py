@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..backend import full_precision
-from .band import NOTHING, Points, Sinks, attend_in_band, folded, taken_by_row, visible_first
+from .band import NOTHING, Points, Sinks, attend_in_band, folded, visible_first
 from .chunked import over_new_factor
 from .running import Advance, linear_attention_step, linear_attention_stretch
 from .window_decay import AGE, Ages
@@ -20,9 +20,7 @@ from .window_decay import AGE, Ages
 KeyFeatures = Callable[[Tensor, Tensor | None, Tensor | None], tuple[Tensor, Tensor | None]]
 
 NEAR = ("near_key", "near_value", "near_mass")
-"""The memory's points, which softmax sees."""
-POINT_DIMENSIONS = (2, 2, 1)
-"""The dimension of the points in each of them."""
+"""The memory's tensors of :func:`near_points`."""
 
 
 class Far(NamedTuple):
@@ -53,6 +51,11 @@ class Far(NamedTuple):
         if decay is not None:
             decay = decay[..., span]
         return Far(self.query[:, :, span], exponent, self.keys, decay)
+
+
+def near_points(memory: dict[str, Tensor]) -> Points:
+    """Return the memory's points, which softmax sees."""
+    return Points(memory["near_key"], memory["near_value"], memory["near_mass"])
 
 
 class Sizes(NamedTuple):
@@ -98,21 +101,20 @@ def advance_stretch(
         stored: for each query, whether the point that leaves the window as it comes is in the store
             and must not enter the state, (B, G, n); None without a store.
     """
-    key, value, mass = points
-    n = query.shape[2]
+    batch, n = points.key.shape[0], query.shape[2]
     dtype = torch.promote_types(query.dtype, torch.float32)
-    mass = mass.to(dtype).expand(key.shape[0], -1)
+    points = points._replace(mass=points.mass.to(dtype).expand(batch, -1))
 
     # A query's rank is the number of visible points up to it. It addresses them once the hidden
     # ones are behind all others.
     rank = None
     if valid is not None:
-        valid = valid.expand(key.shape[0], -1)
+        valid = valid.expand(batch, -1)
         rank = valid.cumsum(1)
-        key, value, mass = visible_first(key, value, mass, valid)
+        points = visible_first(points, valid)
 
     # The last w points and the new ones, (B, G, w + n, ·).
-    near = _with_past(key, value, mass, memory, sizes.window)
+    near = _with_past(points, memory, sizes.window)
 
     # No point has left the window before the first w queries of all: they need no sums. One query
     # remains in any case, because the sums and the moment need a point. Under tracing n is unknown.
@@ -163,24 +165,15 @@ def without(features: Tensor, points: Tensor) -> Tensor:
     return features.masked_fill(by_map[..., None], 0.0)
 
 
-def _with_past(
-    key: Tensor, value: Tensor, mass: Tensor, memory: dict[str, Tensor], window: int
-) -> Points:
+def _with_past(points: Points, memory: dict[str, Tensor], window: int) -> Points:
     """Return the points with the last ``window`` ones in front; before the first, empty ones."""
-    if not memory:
-        # Heads come first in memory as well: other strides would fix a traced length.
-        return Points(
-            F.pad(key.contiguous(), (0, 0, window, 0)),
-            F.pad(value.contiguous(), (0, 0, window, 0)),
-            F.pad(mass, (window, 0)),
-        )
-    past_key = memory["near_key"].to(key.dtype)
-    past_value = memory["near_value"].to(value.dtype)
-    past_mass = memory["near_mass"].to(mass.dtype)
+    if memory:
+        return points.behind(near_points(memory))
+    # Heads come first in memory as well: other strides would fix a traced length.
     return Points(
-        torch.cat([past_key, key], 2),
-        torch.cat([past_value, value], 2),
-        torch.cat([past_mass, mass], 1),
+        F.pad(points.key.contiguous(), (0, 0, window, 0)),
+        F.pad(points.value.contiguous(), (0, 0, window, 0)),
+        F.pad(points.mass, (window, 0)),
     )
 
 
@@ -191,15 +184,14 @@ def _leaving(near: Points, valid: Tensor | None, rank: Tensor | None, queries: s
     window, so that the point in place i leaves. With hidden points the query's rank among the
     visible ones replaces i + 1.
     """
-    keys, values, masses = near
     if rank is None or valid is None:
-        return Points(keys[:, :, queries], values[:, :, queries], masses[:, queries])
+        return near.part(queries)
 
     # A hidden query before the first visible one has rank 0; its point has mass zero anyway.
     place = (rank[:, queries.start :] - 1).clamp_min(0)
-    mass = masses.gather(1, place)
-    mass = torch.where(valid[:, queries.start :], mass, 0.0)
-    return Points(taken_by_row(keys, place), taken_by_row(values, place), mass)
+    leaving = near.at(place)
+    mass = torch.where(valid[:, queries.start :], leaving.mass, 0.0)
+    return leaving._replace(mass=mass)
 
 
 def _last_points(near: Points, rank: Tensor | None, window: int) -> Points:
@@ -207,14 +199,12 @@ def _last_points(near: Points, rank: Tensor | None, window: int) -> Points:
 
     They are copies: a view would keep everything alive that the stretch was computed from.
     """
-    keys, values, masses = near
     if rank is None:
-        last = slice(keys.shape[2] - window, None)
-        return Points(keys[:, :, last].clone(), values[:, :, last].clone(), masses[:, last].clone())
-
-    # A gather copies as well.
-    place = rank[:, -1:] + torch.arange(window, device=keys.device)
-    return Points(taken_by_row(keys, place), taken_by_row(values, place), masses.gather(1, place))
+        count = near.key.shape[2]
+        key, value, mass = near.part(slice(count - window, None))
+        return Points(key.clone(), value.clone(), mass.clone())
+    place = rank[:, -1:] + torch.arange(window, device=rank.device)
+    return near.at(place)
 
 
 # --- the points before the window -----------------------------------------------------------------

@@ -13,15 +13,15 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ...errors import StrategyError
-from .band import Points, Sinks, taken_by_row, visible_first
+from .band import Points, Sinks, visible_first
 from .store import advance_with_store
 from .window_stretch import (
     NEAR,
-    POINT_DIMENSIONS,
     Far,
     Sizes,
     WindowAdvance,
     advance_stretch,
+    near_points,
 )
 
 
@@ -147,7 +147,7 @@ def _advance_beside_sinks(
     dtype = torch.promote_types(query.dtype, torch.float32)
     mass = points.mass.to(dtype).expand(batch, -1)
     points = points._replace(mass=mass)
-    old, ring = _sinks_and_ring(memory, known, sizes.window)
+    old, ring = _sinks_and_ring(memory, known)
     if all_visible:
         plan = _first_points(old, points, known, sizes.sinks)
     else:
@@ -166,8 +166,8 @@ def _advance_beside_sinks(
     beside = Sinks(plan.sinks.key, plan.sinks.value, plan.sinks.mass[:, None], seen[:, None])
     out, after = _advance_by(sizes)(query, points, far, ring, sizes, plan.in_band, beside)
 
-    for name, x, dim in zip(NEAR, plan.sinks, POINT_DIMENSIONS):
-        after[name] = torch.cat([x.to(after[name].dtype), after[name]], dim)
+    near = near_points(after).behind(plan.sinks)
+    after.update(zip(NEAR, near))
     if plan.filled is not None:
         after["sinks_filled"] = plan.filled
     return WindowAdvance(out, after)
@@ -182,29 +182,30 @@ def _sinks_then_others(
     missing: int,
 ) -> WindowAdvance:
     """Advance by the ``missing`` sinks first, and then by the others, which need no gather."""
-    key, value, mass = points
     outs = []
     for part in (slice(0, missing), slice(missing, query.shape[2])):
-        points_of_part = Points(key[:, :, part], value[:, :, part], mass[:, part])
         out, memory = _advance_beside_sinks(
-            query[:, :, part], points_of_part, far.part(part), memory, sizes, None
+            query[:, :, part], points.part(part), far.part(part), memory, sizes, None
         )
         outs.append(out)
     return WindowAdvance(torch.cat(outs, 2), memory)
 
 
-def _sinks_and_ring(
-    memory: dict[str, Tensor], known: int, window: int
-) -> tuple[Points | None, dict[str, Tensor]]:
-    """Take a memory apart: its sinks, None before the first point, and a memory without them."""
+class SinksAndRing(NamedTuple):
+    """A memory taken apart: its sinks, None before the first point, and a memory without them."""
+
+    sinks: Points | None
+    ring: dict[str, Tensor]
+
+
+def _sinks_and_ring(memory: dict[str, Tensor], known: int) -> SinksAndRing:
+    """Take a memory apart whose first ``known`` points near the window are sinks."""
     ring = {name: x for name, x in memory.items() if name != "sinks_filled"}
     if not memory:
-        return None, ring
-    sinks = []
-    for name, dim in zip(NEAR, POINT_DIMENSIONS):
-        sinks.append(memory[name].narrow(dim, 0, known))
-        ring[name] = memory[name].narrow(dim, known, window)
-    return Points(*sinks), ring
+        return SinksAndRing(None, ring)
+    near = near_points(memory)
+    ring.update(zip(NEAR, near.part(slice(known, None))))
+    return SinksAndRing(near.part(slice(0, known)), ring)
 
 
 def _first_points(old: Points | None, new: Points, known: int, wanted: int) -> SinkPlan:
@@ -214,13 +215,9 @@ def _first_points(old: Points | None, new: Points, known: int, wanted: int) -> S
     """
     n = new.mass.shape[1]
     count = min(wanted, known + n) - known
-    sinks = Points(new.key[:, :, :count], new.value[:, :, :count], new.mass[:, :count])
+    sinks = new.part(slice(0, count))
     if old is not None:
-        sinks = Points(
-            torch.cat([old.key.to(sinks.key.dtype), sinks.key], 2),
-            torch.cat([old.value.to(sinks.value.dtype), sinks.value], 2),
-            torch.cat([old.mass.to(sinks.mass.dtype), sinks.mass], 1),
-        )
+        sinks = sinks.behind(old)
 
     rank = known + torch.arange(1, n + 1, device=new.mass.device)[None]
     in_band = None
@@ -242,20 +239,15 @@ def _first_visible_points(
         wanted: s.
     """
     # Place p of a row with f sinks is for its visible new point p - f, where there is such a point.
-    visible = visible_first(*new, valid)
+    visible = visible_first(new, valid)
     place = torch.arange(wanted, device=filled.device)
     source = place - filled[:, None].long()
     count = valid.sum(1, keepdim=True)
     comes = (source >= 0) & (source < count)
 
     # Other places read some point, which :func:`_beside_old` does not use.
-    source = source.clamp(0, valid.shape[1] - 1)
-    mass = visible.mass.gather(1, source)
-    sinks = Points(
-        taken_by_row(visible.key, source),
-        taken_by_row(visible.value, source),
-        torch.where(comes, mass, 0.0),
-    )
+    sinks = visible.at(source.clamp(0, valid.shape[1] - 1))
+    sinks = sinks._replace(mass=torch.where(comes, sinks.mass, 0.0))
 
     rank = filled[:, None] + valid.cumsum(1)
     in_band = valid & (rank > wanted)
