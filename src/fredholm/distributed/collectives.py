@@ -273,7 +273,7 @@ class _Transfer(NamedTuple):
         shards: the ranks.
     """
 
-    works: list[Any]
+    works: list[dist.Work]
     sent: list[Tensor]
     received: list[Tensor]
     shards: Shards

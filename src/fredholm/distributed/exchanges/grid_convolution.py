@@ -33,8 +33,7 @@ class SpectraTransposed(Exchange):
     passes = "signal and hidden units, transposed between points and frequencies"
 
     def refuses(self, form: HiddenConvolution, kernel: LagFeatures, facts: Facts) -> str | None:
-        options: Any = form.strategy
-        if wants_triton(options.backend):
+        if wants_triton(form.strategy.backend):
             return "Triton's kernels transpose nothing between ranks; use backend='auto'"
         return None
 

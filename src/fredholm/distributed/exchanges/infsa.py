@@ -36,10 +36,8 @@ class OneHopInTurn(Exchange):
     def respond(
         self, form: OneHop, kernel: TokenGraphWeights, problem: Problem, shards: Shards
     ) -> Tensor:
-        options: Any = form.strategy
-        graph, value = _sharded_graph(
-            kernel, problem, shards, memory=options.memory, backend=options.backend
-        )
+        memory, backend = form.strategy.memory, form.strategy.backend
+        graph, value = _sharded_graph(kernel, problem, shards, memory=memory, backend=backend)
         return gained(kernel, graph.sum_of_hops(value, 1), value)
 
 
@@ -52,9 +50,8 @@ class HopsInTurn(Exchange):
     def respond(
         self, form: Hops, kernel: TokenGraphWeights, problem: Problem, shards: Shards
     ) -> Tensor:
-        options: Any = form.strategy
-        graph, value = _sharded_graph(kernel, problem, shards, backend=options.backend)
-        return gained(kernel, graph.sum_of_hops(value, options.hops), value)
+        graph, value = _sharded_graph(kernel, problem, shards, backend=form.strategy.backend)
+        return gained(kernel, graph.sum_of_hops(value, form.strategy.hops), value)
 
 
 class _GraphAndValue(NamedTuple):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ...forms.monte_carlo.anchors import Anchors, anchor_keys, check_count, with_anchors
 from ...forms.monte_carlo.clusters import AnchorKeys, exact_response
-from ...forms.monte_carlo.drawn import SampledKeys
+from ...forms.monte_carlo.drawn import SampledKeys, proposal_of
 from ...integral.contract import Kernel, with_offset
 from ...integral.facts import Facts
 from ...integral.problem import Problem
@@ -29,7 +29,7 @@ class DrawsByRank(Exchange):
     passes = "a ring of the ranks' keys"
 
     def refuses(self, form: SampledKeys, kernel: Kernel, facts: Facts) -> str | None:
-        if getattr(kernel, "proposal", None) is None:
+        if proposal_of(kernel) is None:
             return None
         return "its proposal learns from draws among all keys; leave add_proposal out"
 

@@ -5,7 +5,7 @@ lattice in evaluation.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +20,9 @@ from ...ops.plain import recomputed
 from ...quadrature import Quadrature
 from .anchors import check_count
 from .strategy import MonteCarlo
+
+if TYPE_CHECKING:
+    from .proposal import Proposal
 
 BYTES = 1 << 26
 """Memory of the sampled terms of one block of queries."""
@@ -42,6 +45,11 @@ class Samples(NamedTuple):
 
     index: Tensor
     weight: Tensor
+
+
+def proposal_of(kernel: Kernel) -> Proposal | None:
+    """Return the network that :func:`.add_proposal` gave to a kernel, or None."""
+    return getattr(kernel, "proposal", None)
 
 
 class DrawnKeys(Form):
@@ -122,7 +130,7 @@ class DrawnKeys(Form):
         draws keys in proportion to their mass.
         """
         batch, heads = problem.uy.shape[0], kernel.heads
-        network: Any = getattr(kernel, "proposal", None)
+        network = proposal_of(kernel)
         if network is None:
             mass = problem.quadrature.mass
             queries, keys = problem.ux.shape[2], problem.uy.shape[2]
@@ -280,7 +288,7 @@ class SampledKeys(DrawnKeys):
         check_count(self.strategy.samples, problem.uy.shape[2])
         proposal = self.proposal(kernel, problem)
         samples = self.draw(problem, proposal)
-        network: Any = getattr(kernel, "proposal", None)
+        network = proposal_of(kernel)
         if network is not None and torch.is_grad_enabled():
             loss = self.proposal_loss(kernel, problem, proposal, samples)
             network.leave_loss(self.strategy.loss_weight * loss)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -50,6 +50,7 @@ class DirectConvolution(Form):
     """Convolution by torch with the kernel at all lags: O(N²·d) per channel."""
 
     word = Exact
+    strategy: Exact
     name = "direct convolution"
     reason = (
         "the kernel depends on the displacement alone, and on few points a transform costs more "
@@ -61,8 +62,7 @@ class DirectConvolution(Form):
         grid = layout.grid
         if grid is None or layout.pairs or (layout.causal and len(grid) > 1):
             return "it needs a regular grid without pairs; an order on one axis"
-        memory = getattr(self.strategy, "memory", None)
-        if len(grid) > len(CONVOLUTIONS) or memory is not None:
+        if len(grid) > len(CONVOLUTIONS) or self.strategy.memory is not None:
             return "torch convolves on up to three axes, with memory of its own"
         if not isinstance(kernel, LagFeatures):
             return "it needs LagFeatures"
@@ -226,6 +226,7 @@ class HiddenConvolution(Form):
     """
 
     word = FFT
+    strategy: FFT
     name = "FFT convolution, hidden units first"
     reason = "the hidden units depend on the displacement alone, and the points form a regular grid"
     triton = True
@@ -241,21 +242,19 @@ class HiddenConvolution(Form):
         return None
 
     def respond(self, kernel: LagFeatures, problem: Problem) -> Tensor:
-        options: Any = self.strategy
+        backend = self.strategy.backend
         grid, causal = _order(problem)
         hidden = kernel.lag_features(_lags(problem))
         readout, bias = kernel.readout()
         signal = weighed(problem.uy, problem.quadrature.mass)
 
         # A model that only answers keeps its spectrum, which is then one transform less per unit.
-        fits = _small(readout, grid) and not wants_triton(options.backend)
+        fits = _small(readout, grid) and not wants_triton(backend)
         if answering(kernel) and fits and signal.numel():
             out = _with_kept_spectrum(kernel, problem, signal, hidden)
         else:
             hidden, readout = with_bias(hidden, readout, bias)
-            out = grid_convolution(
-                signal, hidden, readout, grid, causal=causal, backend=options.backend
-            )
+            out = grid_convolution(signal, hidden, readout, grid, causal=causal, backend=backend)
         return finished(out, kernel, problem)
 
 

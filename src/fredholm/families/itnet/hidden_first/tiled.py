@@ -59,6 +59,7 @@ class TiledColumns(KeyRing):
     """
 
     word = Exact
+    strategy: Exact
     name = "tiled hidden units, appended columns"
     reason = "the first layer splits, and the points share no regular grid"
     triton = True
@@ -78,6 +79,7 @@ class TiledTable(Form):
     """
 
     word = Exact
+    strategy: Exact
     name = "tiled hidden units, displacement table"
     reason = "the first layer splits, and the displacements of a regular grid fit a table"
     triton = True
@@ -105,7 +107,7 @@ class TiledTable(Form):
         return with_offset(_tiled(kernel, p, terms, self.strategy), kernel, p)
 
 
-def _tiled(kernel: MLPKernel, problem: Problem, terms: dict[str, Any], strategy: Any) -> Tensor:
+def _tiled(kernel: MLPKernel, problem: Problem, terms: dict[str, Any], strategy: Exact) -> Tensor:
     """Return ∫ K u dμ from the terms of the first layer."""
 
     def moments_read(kernel: MLPKernel, problem: Problem, value: Tensor, readout: Tensor) -> Tensor:
@@ -163,13 +165,13 @@ def _integral(kernel: MLPKernel, problem: Problem, moments_read: Callable[..., T
     return cast(out, problem.uy.dtype)
 
 
-def _takes_blocks(strategy: Any) -> bool:
+def _takes_blocks(strategy: Exact) -> bool:
     """Return whether neither a tile's memory nor a Triton kernel was asked for."""
     return strategy.memory is None and not wants_triton(strategy.backend)
 
 
 def _fits_one_tile(
-    kernel: MLPKernel, problem: Problem, terms: Mapping[str, Any], strategy: Any
+    kernel: MLPKernel, problem: Problem, terms: Mapping[str, Any], strategy: Exact
 ) -> bool:
     """Return whether all pairs are taken at once: from sizes alone, and never where lengths are
     traced or a tile's memory or a Triton kernel was asked for.
