@@ -172,10 +172,15 @@ class MomentConstraint(Constraint):
             raise OptionError(f"expected a positive standard deviation, got std={std}")
         if not eps >= 0:
             raise OptionError(f"expected an ε of 0 or more, got eps={eps}")
-        self.affine, self.eps, self.mean, self.std = affine, eps, mean, std
+        self.affine = affine
+        self.eps = eps
+        self.mean = mean
+        self.std = std
         self.weight: nn.Parameter | None = None
         self.bias: nn.Parameter | None = None
-        shape = (dim,) if affine == "vector" else ()
+        shape: tuple[int, ...] = ()
+        if affine == "vector":
+            shape = (dim,)
         if affine != "none":
             self.weight = nn.Parameter(torch.full(shape, float(std)))
         if affine != "none" and bias:
@@ -191,7 +196,8 @@ class MomentConstraint(Constraint):
         variance = centred.square().mean(-1, keepdim=True)
 
         # A constant function has variance 0, and stays 0 instead of 0 / 0.
-        return centred * torch.where(variance > 0, variance, 1.0).rsqrt()
+        variance = torch.where(variance > 0, variance, 1.0)
+        return centred * variance.rsqrt()
 
     def moments(self) -> Moments:
         """Return σ1 and σ2. A vector-affine constraint without a bias has σ1 = 0."""

@@ -113,12 +113,17 @@ class Evolution(nn.Module):
         norm: nn.Module | None = None,
     ):
         super().__init__()
-        groups: Any = [knots] if len(knots) and isinstance(knots[0], Term) else list(knots)
+        groups: Any = list(knots)
+        if groups and isinstance(groups[0], Term):
+            # One sequence of terms is a single knot.
+            groups = [knots]
         self.dim = _check_knots(groups)
         self.knots: Any = nn.ModuleList(nn.ModuleList(group) for group in groups)
         self.controls: Controls = resolve_controls(controls)
         self.scheme: Scheme | str = resolve_scheme(scheme)
-        self.horizon = float(len(groups) if horizon is None else horizon)
+        if horizon is None:
+            horizon = len(groups)
+        self.horizon = float(horizon)
         if not self.horizon > 0:
             raise OptionError(f"expected a positive horizon T, got {self.horizon:g}")
         if steps is None:
@@ -149,7 +154,8 @@ class Evolution(nn.Module):
         self._check(scheme, dt)
         u, domain = self.enter(u, domain)
         for n in range(steps):
-            u = scheme.step(self.flows(domain, scheme, n, observer), u, n * dt, dt)
+            flows = self.flows(domain, scheme, n, observer)
+            u = scheme.step(flows, u, n * dt, dt)
         return self.leave(u, domain)
 
     def step(
@@ -251,7 +257,9 @@ class Evolution(nn.Module):
             return after
 
         i, j, w = self.controls.locate(middle, self.horizon, len(self.knots))
-        nearest = j if w > 0.5 else i
+        nearest = i
+        if w > 0.5:
+            nearest = j
         term = self._terms(nearest)[k]
         stages = term.stages(u, domain, substep)
         if not stages:
@@ -279,8 +287,9 @@ class Evolution(nn.Module):
             return term(u, domain, h, substep)
 
         # Between two knots the term runs with interpolated parameters.
-        other = dict(self._terms(j)[k].named_parameters())
-        between = {name: torch.lerp(p, other[name], w) for name, p in term.named_parameters()}
+        next_term = self._terms(j)[k]
+        after = dict(next_term.named_parameters())
+        between = {name: torch.lerp(p, after[name], w) for name, p in term.named_parameters()}
         return call_with(term, between, (u, domain, h, substep))
 
     def _check(self, scheme: Scheme, dt: float) -> None:
