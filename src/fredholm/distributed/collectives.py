@@ -167,8 +167,11 @@ class Ring:
         dtype = tensors[0].dtype
         for x in tensors[1:]:
             dtype = torch.promote_types(dtype, x.dtype)
-        rows = [x.movedim(d, 0).reshape(-1).to(dtype) for x, d in zip(tensors, self.dims)]
-        return torch.cat(rows)
+        flat = []
+        for x, dim in zip(tensors, self.dims):
+            rows = x.movedim(dim, 0)
+            flat.append(rows.reshape(-1).to(dtype))
+        return torch.cat(flat)
 
 
 # --- messages as functions: the gradient of each is another message -------------------------------

@@ -55,7 +55,13 @@ def spans(start: int, stop: int, size: int) -> list[Span]:
     """
     n = stop - start
     count = -(-n // max(size, 1))
-    return [slice(start + i * n // count, start + (i + 1) * n // count) for i in range(count)]
+    found = []
+    first = start
+    for i in range(1, count + 1):
+        last = start + i * n // count
+        found.append(slice(first, last))
+        first = last
+    return found
 
 
 def groups(heads: int, batch: int, limit: int, head_limit: int) -> Iterator[tuple[Span, Span]]:
@@ -106,7 +112,10 @@ def add_shared(total: Tensor | None, part: Tensor) -> None:
     """
     if total is None:
         return
-    shared = [i for i in range(total.dim()) if total.shape[i] == 1 and part.shape[i] != 1]
+    shared = []
+    for dim, (of_total, of_part) in enumerate(zip(total.shape, part.shape)):
+        if of_total == 1 and of_part != 1:
+            shared.append(dim)
     if shared:
         part = part.sum(shared, keepdim=True)
     total.add_(part)

@@ -82,7 +82,8 @@ class WeightNormLinear(nn.Module):
             norm = torch._weight_norm  # pyright: ignore[reportPrivateImportUsage]
             return norm(self.direction, self.magnitude[:, None])
         length = torch.linalg.vector_norm(self.direction, dim=-1)
-        return self.direction * (self.magnitude / length)[:, None]
+        factor = self.magnitude / length
+        return self.direction * factor[:, None]
 
     def dropped(self, rate: float) -> dict[str, Tensor]:
         """Return direction and magnitude, by parameter name, of the weight after dropout at

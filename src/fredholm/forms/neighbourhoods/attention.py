@@ -213,7 +213,7 @@ def softmax_over_neighbours(
     if direction is not None:
         weights["direction"] = direction
     work = Work(rows, weights, tiles, answer, problem.quadrature)
-    batch, queries = problem.ux.shape[0], problem.ux.shape[2]
+    batch, _, queries, _ = problem.ux.shape
     out = averaged(work.results(), tiles, batch * queries)
     out = cast(out, dtype).unflatten(0, (batch, queries))
     return out.transpose(1, 2)

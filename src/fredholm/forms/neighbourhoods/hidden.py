@@ -115,15 +115,17 @@ def _numbers_per_pair(kernel: Kernel, problem: Problem, width: int) -> int:
 
 def _hidden(kernel: HiddenReadout, tile: Neighbours, heads: int) -> Tensor:
     """Return the hidden units of a tile, (R, 1 | H, b, k, w)."""
-    x = tile.rows["x"]
-    y = tile.seen_positions()
-    ux = tile.heads("ux", heads)
-    uy = tile.heads("uy", heads)
+    positions = tile.rows["x"]
+    problems, queries, _ = positions.shape
+    keys = tile.rows["y"].shape[1]
 
     # All are broadcast to pairs, (R, 1 | H, b, k, ·).
-    hidden = kernel.hidden(x[:, None, :, None], y[:, None, None], ux[:, :, :, None], uy[:, :, None])
-    problems, queries, _ = x.shape
-    return hidden.expand(problems, -1, queries, y.shape[1], -1)
+    x = positions[:, None, :, None]
+    y = tile.seen_positions()[:, None, None]
+    ux = tile.heads("ux", heads)[:, :, :, None]
+    uy = tile.heads("uy", heads)[:, :, None]
+    hidden = kernel.hidden(x, y, ux, uy)
+    return hidden.expand(problems, -1, queries, keys, -1)
 
 
 def read_moments(

@@ -47,7 +47,7 @@ def sum_over_tiles(
         cached=weights is None,
     )
     work = Work(rows, weights or {}, tiles, answer, problem.quadrature, within)
-    batch, queries = problem.ux.shape[0], problem.ux.shape[2]
+    batch, _, queries, _ = problem.ux.shape
     sums = added(work.results(), tiles, batch * queries)
     return sums.unflatten(0, (batch, queries)).transpose(1, 2)
 

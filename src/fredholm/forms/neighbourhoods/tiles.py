@@ -85,7 +85,7 @@ def partition(
             joins by :attr:`Partition.row`.
         cached: keep a tile within :data:`CACHE`, for work that takes few operations per number.
     """
-    samples, queries = problem.ux.shape[0], problem.ux.shape[2]
+    samples, _, queries, _ = problem.ux.shape
     memory = WORKING_SET
     if cached:
         memory = min(CACHE, WORKING_SET)

@@ -142,10 +142,12 @@ def fade_in_place(
     age.add_(decay)
 
     # The new point takes the place, with no age yet.
+    batch, states, _ = age.shape
     if isinstance(place, int):
-        index = torch.full((1, 1, 1), place, device=age.device).expand(*age.shape[:2], 1)
+        index = torch.full((1, 1, 1), place, device=age.device)
     else:
-        index = place[:, None, None].expand(*age.shape[:2], 1)
+        index = place[:, None, None]
+    index = index.expand(batch, states, 1)
     oldest = age.gather(2, index)
     young = torch.zeros_like(oldest)
     if valid is not None:

@@ -67,7 +67,8 @@ def scan_steps(decay: Tensor, drive: Tensor) -> Tensor:
     states = torch.empty_like(drive)
     states[:, 0] = drive[:, 0]
     for t in range(1, drive.shape[1]):
-        torch.addcmul(drive[:, t], decay[:, t], states[:, t - 1], out=states[:, t])
+        before = states[:, t - 1]
+        torch.addcmul(drive[:, t], decay[:, t], before, out=states[:, t])
     return states
 
 
@@ -97,7 +98,8 @@ def scan_chunked(decay: Tensor, drive: Tensor, chunk: int) -> Tensor:
     products[:, :, 0] = decay[:, :, 0]
     for t in range(1, chunk):
         decay_t = decay[:, :, t]
-        torch.addcmul(drive[:, :, t], decay_t, states[:, :, t - 1], out=states[:, :, t])
+        before = states[:, :, t - 1]
+        torch.addcmul(drive[:, :, t], decay_t, before, out=states[:, :, t])
         torch.mul(decay_t, products[:, :, t - 1], out=products[:, :, t])
 
     # Chunk k - 1 is complete before chunk k reads its last state; (B, chunk, *S) per step.

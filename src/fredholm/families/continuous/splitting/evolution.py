@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -232,43 +232,30 @@ class Evolution(nn.Module):
         self, domain: Domain, scheme: Scheme, step: int = 0, observer: Observer | None = None
     ) -> list[Flow]:
         """Return one flow per term for a scheme to compose: ``flow(u, t, dt, speed=1.0)``."""
-        return [
-            partial(self._flow, domain, k, scheme.resolve(term), step, observer)
-            for k, term in enumerate(self._terms(0))
-        ]
 
-    def _flow(
-        self,
-        domain: Domain,
-        k: int,
-        substep: str,
-        number: int,
-        observer: Observer | None,
-        u: Tensor,
-        t: float,
-        dt: float,
-        speed: float = 1.0,
-    ) -> Tensor:
-        """Return u after term k has acted from t to t + dt, in step ``number``."""
-        # A control read at the midpoint keeps a second-order scheme at order 2.
-        middle = t + dt / 2
-        after = self._act(k, middle, u, domain, speed * dt, substep)
-        if observer is None:
+        def flow(
+            k: int, substep: str, u: Tensor, t: float, dt: float, speed: float = 1.0
+        ) -> Tensor:
+            """Return u after term k has acted from t to t + dt."""
+            # A control read at the midpoint keeps a second-order scheme at order 2.
+            middle = t + dt / 2
+            after = self._act(k, middle, u, domain, speed * dt, substep)
+            if observer is not None:
+                term = self._nearest_term(k, middle)
+                record = Substep(step, t, dt, k, type(term).__name__, term, u, after)
+                _report(record, term.stages(u, domain, substep), observer)
             return after
 
-        i, j, w = self.controls.locate(middle, self.horizon, len(self.knots))
+        terms = self._terms(0)
+        return [partial(flow, k, scheme.resolve(term)) for k, term in enumerate(terms)]
+
+    def _nearest_term(self, k: int, t: float) -> Term:
+        """Return term k of the knot that is nearest to time t."""
+        i, j, w = self.controls.locate(t, self.horizon, len(self.knots))
         nearest = i
         if w > 0.5:
             nearest = j
-        term = self._terms(nearest)[k]
-        stages = term.stages(u, domain, substep)
-        if not stages:
-            stages = [(type(term).__name__, after)]
-        before = u
-        for name, state in stages:
-            observer(Substep(number, t, dt, k, name, term, before, state))
-            before = state
-        return after
+        return self._terms(nearest)[k]
 
     def _act(
         self,
@@ -320,6 +307,16 @@ class Evolution(nn.Module):
     def extra_repr(self) -> str:
         time = f"horizon={self.horizon:g}, steps={self.steps}"
         return f"scheme={self.scheme}, controls={self.controls}, {time}"
+
+
+def _report(record: Substep, stages: list[tuple[str, Tensor]], observer: Observer) -> None:
+    """Call an observer with each state inside a substep, or with the substep where it has none."""
+    if not stages:
+        observer(record)
+    before = record.before
+    for name, state in stages:
+        observer(replace(record, name=name, before=before, after=state))
+        before = state
 
 
 def _unsplit(
