@@ -159,7 +159,8 @@ def _first_layer(
     if shifted:
         away = tile.displacements()
         table = kernel.table(away.flatten(0, 2))
-        assert table is not None  # the layer has a displacement term
+        # ``shifted`` says that the layer has a displacement term.
+        assert table is not None
         by_pair = table.to(dtype).mT.unflatten(1, away.shape[:3])
         total = total + by_pair.transpose(0, 1)
     return total

@@ -190,7 +190,8 @@ class _Written:
         self.out.index_copy_(0, place, result)
 
     def joined(self) -> Tensor:
-        assert self.out is not None  # there is a tile
+        # There is a tile at least.
+        assert self.out is not None
         return self.out
 
 

@@ -124,7 +124,8 @@ class Tensors:
         "b|1 k", "key", "t of keys, or without batch: visible where not later than the query's",
         term="time", kind="time", triton="values",
     )  # fmt: skip
-    mid: list[Tensor] = field(default_factory=list)  # W, b, W, b, ... of further hidden layers
+    # Weights and biases of further hidden layers in turn, W, b, W, b, ...
+    mid: list[Tensor] = field(default_factory=list)
 
 
 PAIR_TENSORS: dict[str, PairTensor] = {
