@@ -87,9 +87,10 @@ def concatenated(x: Tensor, shards: Shards, dim: int) -> Tensor:
 
     Sends the elements of x to each other rank. So does the gradient, of all points.
     """
-    first = x.movedim(dim, 0)
-    flat = _Gather.apply(first.reshape(-1), shards, prod(first.shape[1:]))
-    return flat.view(shards.total, *first.shape[1:]).movedim(0, dim)
+    rows = x.movedim(dim, 0)
+    others = rows.shape[1:]
+    flat = _Gather.apply(rows.reshape(-1), shards, prod(others))
+    return flat.view(shards.total, *others).movedim(0, dim)
 
 
 def gathered(x: Tensor, shards: Shards) -> Tensor:
@@ -97,7 +98,8 @@ def gathered(x: Tensor, shards: Shards) -> Tensor:
 
     Sends the elements of x to each other rank.
     """
-    return _Gather.apply(x.reshape(-1), shards.ones, x.numel()).view(shards.count, *x.shape)
+    flat = _Gather.apply(x.reshape(-1), shards.ones, x.numel())
+    return flat.view(shards.count, *x.shape)
 
 
 class Ring:
@@ -116,8 +118,11 @@ class Ring:
         self.dims = dims
         self.shards = shards
 
-        # Numbers per point of each tensor. max: a rank may have no points.
-        self.widths = [prod(x.shape) // max(1, x.shape[dim]) for x, dim in zip(tensors, dims)]
+        # Numbers per point of each tensor. A rank may have no points to divide by.
+        self.widths = []
+        for x, dim in zip(tensors, dims):
+            points = max(1, x.shape[dim])
+            self.widths.append(prod(x.shape) // points)
         self._under_way: dict[int, _Transfer] = {}
 
     def begin(self, tensors: Sequence[Tensor], by: int) -> None:
@@ -125,7 +130,8 @@ class Ring:
         if by in self._under_way:
             return
         with torch.no_grad(), record_function(f"fredholm: ring message {by} begins"):
-            self._under_way[by] = _begin(self._packed(tensors), by, self._size(by), self.shards)
+            packed = self._packed(tensors)
+            self._under_way[by] = _begin(packed, by, self._size(by), self.shards)
 
     def shifted(self, tensors: Sequence[Tensor], by: int) -> list[Tensor]:
         """Return the tensors of the rank that is ``by`` before this one.
@@ -133,19 +139,23 @@ class Ring:
         One message with the elements of all of them. The gradient is one message back.
         """
         self.begin(tensors, by)
-        flat = _Shift.apply(
-            self._packed(tensors), self.shards, by, self._size(by), self._under_way.pop(by)
-        )
-        owner = self._points(by)
-        parts = flat.split([owner * width for width in self.widths])
-        return [
-            part.view(owner, *x.movedim(dim, 0).shape[1:]).movedim(0, dim).to(x.dtype)
-            for part, x, dim in zip(parts, tensors, self.dims)
-        ]
+        transfer = self._under_way.pop(by)
+        flat = _Shift.apply(self._packed(tensors), self.shards, by, self._size(by), transfer)
+
+        # The other rank's tensors have its number of points, and are as wide as this rank's.
+        points = self._points(by)
+        parts = flat.split([points * width for width in self.widths])
+        found = []
+        for part, x, dim in zip(parts, tensors, self.dims):
+            others = x.movedim(dim, 0).shape[1:]
+            theirs = part.view(points, *others).movedim(0, dim)
+            found.append(theirs.to(x.dtype))
+        return found
 
     def _points(self, by: int) -> int:
         """Return the number of points of the rank that is ``by`` before this one."""
-        return self.shards.sizes[(self.shards.rank - by) % self.shards.count]
+        rank = (self.shards.rank - by) % self.shards.count
+        return self.shards.sizes[rank]
 
     def _size(self, by: int) -> int:
         """Return the number of elements of that rank's tensors."""
@@ -157,8 +167,11 @@ class Ring:
         dtype = tensors[0].dtype
         for x in tensors[1:]:
             dtype = torch.promote_types(dtype, x.dtype)
-        rows = [x.movedim(d, 0).reshape(-1).to(dtype) for x, d in zip(tensors, self.dims)]
-        return torch.cat(rows)
+        flat = []
+        for x, dim in zip(tensors, self.dims):
+            rows = x.movedim(dim, 0)
+            flat.append(rows.reshape(-1).to(dtype))
+        return torch.cat(flat)
 
 
 # --- messages as functions: the gradient of each is another message -------------------------------
@@ -178,7 +191,8 @@ class _Sum(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple:
-        return _Sum.apply(grads[0], ctx.shards), None
+        (grad,) = grads
+        return _Sum.apply(grad, ctx.shards), None
 
 
 class _Gather(torch.autograd.Function):
@@ -189,13 +203,16 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, shards: Shards, width: int) -> Tensor:
-        ctx.shards, ctx.width = shards, width
+        ctx.shards = shards
+        ctx.width = width
         sizes = [n * width for n in shards.sizes]
-        return torch.cat(deliver([x] * shards.count, sizes, shards))
+        received = deliver([x] * shards.count, sizes, shards)
+        return torch.cat(received)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple:
-        return _Scatter.apply(grads[0], ctx.shards, ctx.width), None, None
+        (grad,) = grads
+        return _Scatter.apply(grad, ctx.shards, ctx.width), None, None
 
 
 class _Scatter(torch.autograd.Function):
@@ -203,14 +220,18 @@ class _Scatter(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, shards: Shards, width: int) -> Tensor:
-        ctx.shards, ctx.width = shards, width
+        ctx.shards = shards
+        ctx.width = width
         sizes = [n * width for n in shards.sizes]
-        received = deliver(list(x.split(sizes)), [sizes[shards.rank]] * shards.count, shards)
-        return sum(received[1:], received[0].clone())
+        own_size = sizes[shards.rank]
+        received = deliver(list(x.split(sizes)), [own_size] * shards.count, shards)
+        first, *others = received
+        return sum(others, first.clone())
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple:
-        return _Gather.apply(grads[0], ctx.shards, ctx.width), None, None
+        (grad,) = grads
+        return _Gather.apply(grad, ctx.shards, ctx.width), None, None
 
 
 class _Shift(torch.autograd.Function):
@@ -228,8 +249,10 @@ class _Shift(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, shards: Shards, by: int, size: int, under_way: _Transfer | None
     ) -> Tensor:
+        ctx.shards = shards
+        ctx.by = by
         # As many elements as leave here come back as a gradient.
-        ctx.shards, ctx.by, ctx.size = shards, by, x.numel()
+        ctx.size = x.numel()
         source = (shards.rank - by) % shards.count
         if under_way is None:
             under_way = _begin(x, by, size, shards)
@@ -238,7 +261,9 @@ class _Shift(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple:
-        return _Shift.apply(grads[0], ctx.shards, -ctx.by, ctx.size, None), None, None, None, None
+        (grad,) = grads
+        of_x = _Shift.apply(grad, ctx.shards, -ctx.by, ctx.size, None)
+        return of_x, None, None, None, None
 
 
 class _Transfer(NamedTuple):
@@ -251,7 +276,7 @@ class _Transfer(NamedTuple):
         shards: the ranks.
     """
 
-    works: list[Any]
+    works: list[dist.Work]
     sent: list[Tensor]
     received: list[Tensor]
     shards: Shards
@@ -270,10 +295,12 @@ def _begin(x: Tensor, by: int, size: int, shards: Shards) -> _Transfer:
 
     All other ranks send and receive an empty tensor, for which there is no message.
     """
+    after = (shards.rank + by) % shards.count
+    before = (shards.rank - by) % shards.count
     send = [x.new_empty(0)] * shards.count
-    send[(shards.rank + by) % shards.count] = x
+    send[after] = x
     sizes = [0] * shards.count
-    sizes[(shards.rank - by) % shards.count] = size
+    sizes[before] = size
     return _exchange(send, sizes, shards)
 
 

@@ -30,7 +30,8 @@ class Distributed(Form):
 
     def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
         # A rank without points has answered at one of padding.
-        return self.respond_filled(kernel, problem)[:, :, problem.answered]
+        out = self.respond_filled(kernel, problem)
+        return out[:, :, problem.answered]
 
     def respond_filled(self, kernel: Kernel, problem: Problem) -> Tensor:
         """Respond at all points of the problem, a point of padding included."""
@@ -48,11 +49,13 @@ class OwnTargets(Form):
 
     def __init__(self, form: Form, exchange: str):
         super().__init__(form.strategy)
-        self.form, self.exchange = form, exchange
+        self.form = form
+        self.exchange = exchange
 
     def plan(self) -> Plan:
         return replace(self.form.plan(), exchange=self.exchange)
 
     def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
         # The form also answers at points of other ranks, or at one of padding: leave them out.
-        return self.form.respond(kernel, problem)[:, :, problem.answered]
+        out = self.form.respond(kernel, problem)
+        return out[:, :, problem.answered]

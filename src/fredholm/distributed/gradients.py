@@ -29,13 +29,16 @@ def sum_gradients(parameters: nn.Module | Iterable[Tensor], shards: Shards) -> N
     """
     if isinstance(parameters, nn.Module):
         parameters = parameters.parameters()
-    groups: dict[tuple, list[Tensor]] = {}
+    groups: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
     for parameter in parameters:
         if parameter.grad is not None:
             kind = parameter.grad.dtype, parameter.grad.device
             groups.setdefault(kind, []).append(parameter)
+
+    # One message per group: all of its gradients one after the other, in a flat tensor.
     for group in groups.values():
-        grads = [parameter.grad for parameter in group if parameter.grad is not None]
-        parts = summed(torch.cat([grad.flatten() for grad in grads]), shards)
-        for parameter, part in zip(group, parts.split([grad.numel() for grad in grads])):
+        flat = [parameter.grad.flatten() for parameter in group if parameter.grad is not None]
+        total = summed(torch.cat(flat), shards)
+        sizes = [parameter.numel() for parameter in group]
+        for parameter, part in zip(group, total.split(sizes)):
             parameter.grad = part.view_as(parameter).clone()

@@ -32,9 +32,11 @@ def fetched(x: Tensor, shards: Shards, dim: int, wanted: Sequence[Tensor]) -> Te
     """
     real = without_holes(shards)
     rows = x.movedim(dim, 0)[: real.size]
-    flat = rows.reshape(real.size, prod(rows.shape[1:]))
+    others = rows.shape[1:]
+    flat = rows.reshape(real.size, prod(others))
     out = _Fetch.apply(flat, real, Routes(real, wanted))
-    return out.view(len(wanted[real.rank]), *rows.shape[1:]).movedim(0, dim)
+    count = len(wanted[real.rank])
+    return out.view(count, *others).movedim(0, dim)
 
 
 def without_holes(shards: Shards) -> Shards:
@@ -58,26 +60,38 @@ class Routes:
     """
 
     def __init__(self, shards: Shards, wanted: Sequence[Tensor]):
-        bounds = starts(shards.sizes)
-        first, end = bounds[shards.rank], bounds[shards.rank + 1]
-        mine = wanted[shards.rank]
-        self.send = [w[(w >= first) & (w < end)] - first for w in wanted]
-        self.place = [((mine >= a) & (mine < b)).nonzero()[:, 0] for a, b in pairwise(bounds)]
+        spans = list(pairwise(starts(shards.sizes)))
+        first, end = spans[shards.rank]
+        self.send: list[Tensor] = []
+        for index in wanted:
+            is_here = (index >= first) & (index < end)
+            self.send.append(index[is_here] - first)
+
+        read_here = wanted[shards.rank]
+        self.place: list[Tensor] = []
+        for first, end in spans:
+            is_there = (read_here >= first) & (read_here < end)
+            self.place.append(is_there.nonzero()[:, 0])
 
 
 class _Fetch(torch.autograd.Function):
     """Send rows (n, width) to the ranks that read them, and return those that this rank reads."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, shards: Shards, ways: Routes) -> Tensor:
-        ctx.shards, ctx.ways, ctx.width = shards, ways, rows.shape[1]
-        parts = [rows[index].flatten() for index in ways.send]
-        sizes = [len(place) * ctx.width for place in ways.place]
-        return _placed(deliver(parts, sizes, shards), ways.place, ctx.width)
+    def forward(ctx: Any, rows: Tensor, shards: Shards, routes: Routes) -> Tensor:
+        width = rows.shape[1]
+        ctx.shards = shards
+        ctx.routes = routes
+        ctx.width = width
+        parts = [rows[index].flatten() for index in routes.send]
+        sizes = [len(place) * width for place in routes.place]
+        received = deliver(parts, sizes, shards)
+        return _placed(received, routes.place, width)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple:
-        return _Return.apply(grads[0], ctx.shards, ctx.ways, ctx.width), None, None
+        (grad,) = grads
+        return _Return.apply(grad, ctx.shards, ctx.routes, ctx.width), None, None
 
 
 class _Return(torch.autograd.Function):
@@ -86,29 +100,33 @@ class _Return(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, shards: Shards, ways: Routes, width: int) -> Tensor:
-        ctx.shards, ctx.ways = shards, ways
+    def forward(ctx: Any, x: Tensor, shards: Shards, routes: Routes, width: int) -> Tensor:
+        ctx.shards = shards
+        ctx.routes = routes
 
         # The routes of a fetch, backwards: rows leave from the places where they were put, and
         # arrive at the rows that were sent.
-        parts = [x[place].flatten() for place in ways.place]
-        sizes = [len(index) * width for index in ways.send]
+        parts = [x[place].flatten() for place in routes.place]
+        sizes = [len(index) * width for index in routes.send]
         received = deliver(parts, sizes, shards)
 
         # Always in the order of the ranks, so that rounding does not depend on who answers first.
         out = x.new_zeros(shards.size, width)
-        for index, part in zip(ways.send, received):
-            out.index_add_(0, index, part.view(len(index), width))
+        for index, part in zip(routes.send, received):
+            rows = part.view(len(index), width)
+            out.index_add_(0, index, rows)
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple:
-        return _Fetch.apply(grads[0], ctx.shards, ctx.ways), None, None, None
+        (grad,) = grads
+        return _Fetch.apply(grad, ctx.shards, ctx.routes), None, None, None
 
 
 def _placed(parts: Sequence[Tensor], places: Sequence[Tensor], width: int) -> Tensor:
     """Write the rows of each part, a flat tensor, at its places of the result."""
-    out = parts[0].new_empty(sum(len(place) for place in places), width)
+    count = sum(len(place) for place in places)
+    out = parts[0].new_empty(count, width)
     for part, place in zip(parts, places):
         out[place] = part.view(len(place), width)
     return out

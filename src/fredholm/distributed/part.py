@@ -82,7 +82,7 @@ def read_part(
         answered = slice(0, domain.size)
         return RankPart(both.u, both.keys, both.query, both.queries, quadrature, shards, answered)
 
-    asked = domain if query_domain is None else query_domain
+    answered = domain if query_domain is None else query_domain
     filled = fill_empty(u, domain, query, query_domain)
     all_shards = filled.domain.shards
     assert all_shards is not None
@@ -90,7 +90,7 @@ def read_part(
         *filled,
         quadrature=filled.domain._quadrature(filled.query_domain, KeysOfAllRanks(all_shards)),
         shards=all_shards,
-        answered=slice(0, asked.size),
+        answered=slice(0, answered.size),
     )
 
 
@@ -332,10 +332,12 @@ def _with_columns(filled: Domain, before: Domain) -> Domain:
 
 def _pad_rows(x: Tensor, n: int) -> Tensor:
     """Append rows of zeros to x (..., rows, ·), up to n rows."""
-    missing = n - x.shape[-2]
+    *others, rows, columns = x.shape
+    missing = n - rows
     if missing == 0:
         return x
-    return torch.cat([x, x.new_zeros(*x.shape[:-2], missing, x.shape[-1])], -2)
+    zeros = x.new_zeros(*others, missing, columns)
+    return torch.cat([x, zeros], -2)
 
 
 class KeysOfAllRanks(AllKeys):

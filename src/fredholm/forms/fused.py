@@ -48,9 +48,10 @@ class Fused(KeyForm):
         if memory:
             key = torch.cat([memory["key"], key], -2)
             value = torch.cat([memory["value"], value], -2)
+
         out = attention(query, key, value, quadrature.to(u.dtype), scale=kernel.factor)
-        out = with_offset(out, kernel, Problem(x, x, u, u, quadrature, STEP))
-        return out, {"key": key, "value": value}
+        problem = Problem(x, x, u, u, quadrature, STEP)
+        return with_offset(out, kernel, problem), {"key": key, "value": value}
 
     def integrate(self, kernel: SoftmaxScores, problem: Problem, keys: Memory) -> Tensor:
         query = kernel.queries(problem.x, problem.ux)

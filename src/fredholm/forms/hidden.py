@@ -31,14 +31,17 @@ class HiddenBlocks(KeyRing):
 
 def _block(kernel: HiddenReadout, problem: Problem) -> Tensor:
     """Return ∫ K u dμ for all queries of a problem, with hidden units (B, H, Nq, Nk, w)."""
-    p, signal = problem, problem.uy
-    x, y = p.x[:, None, :, None], p.y[:, None, None, :]
-    hidden = kernel.hidden(x, y, p.ux[:, :, :, None], signal[:, :, None, :])
+    x = problem.x[:, None, :, None]
+    y = problem.y[:, None, None, :]
+    ux = problem.ux[:, :, :, None]
+    uy = problem.uy[:, :, None, :]
+    hidden = kernel.hidden(x, y, ux, uy)
     readout, bias = kernel.readout()
 
     # Hidden units of positions stay in float32 at least, whatever the features are.
-    dtype = promoted(hidden.dtype, at_least_single(signal.dtype))
-    signal, weights = signal.to(dtype), p.quadrature.weights().to(dtype)
+    dtype = promoted(hidden.dtype, at_least_single(problem.uy.dtype))
+    signal = problem.uy.to(dtype)
+    weights = problem.quadrature.weights().to(dtype)
 
     # Hidden units times signal, summed over the keys first: the readout, d_out times as wide, then
     # meets one moment per query instead of every pair.

@@ -37,9 +37,13 @@ class KeyForm(StretchForm):
         keys = self.keys(kernel, x, u)
         if memory:
             keys = {name: torch.cat([memory[name], new], -2) for name, new in keys.items()}
-        y, uy = keys.get("positions", x), keys.get("signal", u)
+
+        # A form whose keys include neither positions nor signal does not read those of the problem.
+        y = keys.get("positions", x)
+        uy = keys.get("signal", u)
         problem = Problem(x, y, u, uy, quadrature.to(u.dtype), STEP)
-        return with_offset(self.integrate(kernel, problem, keys), kernel, problem), keys
+        response = self.integrate(kernel, problem, keys)
+        return with_offset(response, kernel, problem), keys
 
 
 class KeyRing(KeyForm):

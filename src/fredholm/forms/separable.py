@@ -96,13 +96,15 @@ class Sums(SeparableForm):
         """Integrate a piece of points at a time, so that inference never has the features of all
         points in memory.
         """
-        p, valid = problem, problem.quadrature.valid
+        p = problem
+        valid = problem.quadrature.valid
 
         def keys(part: slice, least: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
             real = None
             if valid is not None:
                 real = valid[:, part]
-            y, uy = p.y[:, part], p.uy[:, :, part]
+            y = p.y[:, part]
+            uy = p.uy[:, :, part]
             features, shift = kernel.stable_key_features(y, uy, real, least)
             return features, kernel.values(y, uy), shift
 
@@ -134,7 +136,8 @@ class Chunks(SeparableForm):
             # Keys have one shift for all queries, by which an early query may see tiny features:
             # it is brought to the scale of the largest feature that it sees.
             decay = measure_of(kernel, problem).decay
-            query = at_scale(query, largest_seen(key.detach().amax(-1), decay))
+            largest = largest_seen(key.detach().amax(-1), decay)
+            query = at_scale(query, largest)
         return self.sums(kernel, problem, query, key, value)
 
 
@@ -181,10 +184,12 @@ class RunningMoment(SeparableForm, StretchForm):
 
 def features(kernel: Separable, p: Problem) -> JointFeatures:
     """Return the features and values of a problem's two ends; together where queries are keys."""
+    valid = p.quadrature.valid
     if p.ux is p.uy:
-        return kernel.together(p.y, p.uy, p.quadrature.valid)
-    key, shift = kernel.stable_key_features(p.y, p.uy, p.quadrature.valid)
-    query, value = kernel.stable_query_features(p.x, p.ux), kernel.values(p.y, p.uy)
+        return kernel.together(p.y, p.uy, valid)
+    key, shift = kernel.stable_key_features(p.y, p.uy, valid)
+    query = kernel.stable_query_features(p.x, p.ux)
+    value = kernel.values(p.y, p.uy)
     return JointFeatures(query, key, shift, value)
 
 

@@ -36,12 +36,14 @@ class TapConvolution(Form):
 
     def respond(self, kernel: LagTaps, problem: Problem) -> Tensor:
         q = problem.quadrature
-        signal, back = weighed(problem.uy, q.mass), None
+        signal = weighed(problem.uy, q.mass)
+        back = None
         if q.valid is not None and kernel.skips_padding:
             # Lags count real points only: padding goes to the end, and comes back afterwards.
             order, back = pack(q.valid)
             signal = reorder(signal, order, 2)
-        out = reorder(causal_convolution(signal, kernel.taps(problem)), back, 2)
+        out = causal_convolution(signal, kernel.taps(problem))
+        out = reorder(out, back, 2)
         if q.scale is not None:
             out = out * q.scale[..., None].to(out.dtype)
         return with_offset(out, kernel, problem)

@@ -45,8 +45,9 @@ class Transition(Form):
         if quadrature.valid is not None and not kernel.counts_padding:
             # Padding that does not count leaves the state of its sample unchanged.
             real = quadrature.valid[:, t]
-            unmasked, after = after, {}
-            for name, new in unmasked.items():
+            unchanged_at_padding: Memory = {}
+            for name, new in after.items():
                 by_sample = real.view(-1, *[1] * (new.dim() - 1))
-                after[name] = torch.where(by_sample, new, memory[name])
+                unchanged_at_padding[name] = torch.where(by_sample, new, memory[name])
+            after = unchanged_at_padding
         return out[:, :, None], after

@@ -34,12 +34,14 @@ class WindowForm(Form):
         self, kernel: Windowed, x: Tensor, u: Tensor, quadrature: Quadrature, memory: Memory
     ) -> tuple[Tensor, Memory]:
         """Answer the next n points, the last n of those that ``quadrature`` covers."""
-        assert kernel.window is not None  # the form refuses a kernel without one
+        # The form refuses a kernel without a window.
+        assert kernel.window is not None
         query, shift = kernel.far_queries(x, u)
         decay = None
         if isinstance(kernel, Decaying) and kernel.fades:
             decay = quadrature.exponents(kernel.rates(x, u))
-        last = slice(quadrature.mass.shape[1] - u.shape[2], None)
+        covered = quadrature.mass.shape[1]
+        last = slice(covered - u.shape[2], None)
         valid = quadrature.valid
         if valid is not None:
             valid = valid[:, last]

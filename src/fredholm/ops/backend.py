@@ -413,7 +413,9 @@ def promoted(a: torch.dtype, b: torch.dtype) -> torch.dtype:
         >>> promoted(torch.float32, torch.float64)
         torch.float64
     """
-    return a if a == b else torch.promote_types(a, b)
+    if a == b:
+        return a
+    return torch.promote_types(a, b)
 
 
 def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -423,7 +425,9 @@ def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
         >>> cast(torch.ones(1), torch.float64).dtype
         torch.float64
     """
-    return x if x.dtype == dtype else x.to(dtype)
+    if x.dtype == dtype:
+        return x
+    return x.to(dtype)
 
 
 def full_precision(like: Tensor) -> AbstractContextManager:
@@ -476,9 +480,9 @@ def product(a: Tensor, b: Tensor) -> Tensor:
     """
     if torch.compiler.is_compiling():
         return a @ b
-    shape = a.shape
+    batch, heads, rows, _ = a.shape
     out = torch.bmm(a.flatten(0, 1), b.flatten(0, 1))
-    return out.view(shape[0], shape[1], shape[2], b.shape[3])
+    return out.view(batch, heads, rows, b.shape[3])
 
 
 def sum_of_product(c: Tensor, a: Tensor, b: Tensor) -> Tensor:
@@ -495,8 +499,9 @@ def sum_of_product(c: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """
     if torch.compiler.is_compiling():
         return c + a @ b
+    batch, heads, rows, _ = a.shape
     out = torch.baddbmm(c.flatten(0, 1), a.flatten(0, 1), b.flatten(0, 1))
-    return out.view(*a.shape[:3], b.shape[3])
+    return out.view(batch, heads, rows, b.shape[3])
 
 
 NUMBERS: dict[tuple[float, torch.dtype], Tensor] = {}

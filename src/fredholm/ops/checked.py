@@ -48,13 +48,13 @@ def checked_call(
     detached_args = _detached(args, copies)
     detached_options = _detached(options, copies)
     inputs = [x for x in copies.values() if isinstance(x, Tensor) and x.requires_grad]
-    evaluate = partial(_evaluate, partial(function, *detached_args, **detached_options), inputs)
+    call = partial(function, *detached_args, **detached_options)
 
     # Both implementations save their tensors as they are. Hooks of the caller, such as those of a
     # checkpoint around the call, must not see them.
     with torch.autograd.graph.saved_tensors_hooks(_unchanged, _unchanged):
-        expected = evaluate("torch")
-        actual = evaluate("triton")
+        expected = _evaluate(call, inputs, "torch")
+        actual = _evaluate(call, inputs, "triton")
 
     for name, kernel_result in actual.items():
         difference = relative_difference(kernel_result, expected[name])
@@ -77,8 +77,9 @@ def _evaluate(
     """Return the results of one implementation and the gradients of a random functional of them,
     by name.
     """
-    returned = call(backend=backend)
-    results = (returned,) if isinstance(returned, Tensor) else returned
+    results = call(backend=backend)
+    if isinstance(results, Tensor):
+        results = (results,)
     named = {f"result {i}": x.detach() for i, x in enumerate(results)}
 
     recorded = [x for x in results if x.requires_grad]
@@ -91,7 +92,9 @@ def _evaluate(
     gradients = torch.autograd.grad(recorded, inputs, weights, allow_unused=True)
     for i, (x, gradient) in enumerate(zip(inputs, gradients)):
         # An implementation may return no gradient where the other returns zeros.
-        named[f"gradient {i}"] = torch.zeros_like(x) if gradient is None else gradient
+        if gradient is None:
+            gradient = torch.zeros_like(x)
+        named[f"gradient {i}"] = gradient
     return named
 
 
@@ -104,10 +107,12 @@ def relative_difference(actual: Tensor, expected: Tensor) -> float:
     """
     if not expected.numel():
         return 0.0
-    difference = float((actual.double() - expected.double()).abs().max())
+    exact = expected.double()
+    difference = float((actual.double() - exact).abs().max())
     if math.isnan(difference):
         return math.inf
-    return difference / max(float(expected.double().abs().max()), SMALLEST_SCALE)
+    magnitude = float(exact.abs().max())
+    return difference / max(magnitude, SMALLEST_SCALE)
 
 
 def tolerance(dtype: torch.dtype) -> float:
@@ -141,8 +146,9 @@ def _detached(value: Any, copies: dict[int, Any]) -> Any:
     elif isinstance(value, (list, tuple)):
         copied = type(value)(_each(value, copies))
     elif is_dataclass(value) and not isinstance(value, type):
-        parts = {field.name: getattr(value, field.name) for field in fields(value) if field.init}
-        copied = replace(cast(Any, value), **_detached(parts, copies))
+        names = [field.name for field in fields(value) if field.init]
+        parts = {name: _detached(getattr(value, name), copies) for name in names}
+        copied = replace(cast(Any, value), **parts)
     copies[id(value)] = copied
     return copied
 

@@ -139,21 +139,24 @@ def differentiable_op(
         >>> torch.autograd.grad(triple(x, 3).sum(), x)[0].tolist()
         [3.0, 3.0]
     """
-    results = ", ".join("Tensor" for _ in gradients_of)
-    if len(gradients_of) > 1:
-        results = f"({results})"
-    output_grads = ", ".join(f"Tensor {grad}" for grad in gradients_of)
     outputs = len(gradients_of)
     inputs = len(tensors.split(", "))
+    output_grads = ", ".join(f"Tensor {grad}" for grad in gradients_of)
+    results = ", ".join(["Tensor"] * outputs)
+    if outputs > 1:
+        results = f"({results})"
 
     # Arguments of the backward op: ``outputs`` gradients, ``inputs`` tensors, options, needs.
     def contiguous_gradients(*arguments: Any) -> list[Tensor]:
-        flat = flat_arguments(arguments[outputs:][:inputs])
-        return [x.new_empty(x.shape) for x, needed in zip(flat, arguments[-1]) if needed]
+        flat = flat_arguments(arguments[outputs : outputs + inputs])
+        needs = arguments[-1]
+        return [x.new_empty(x.shape) for x, needed in zip(flat, needs) if needed]
 
     def plain_gradients(*arguments: Any) -> list[Tensor]:
         assert plain is not None
-        return vjp(plain, arguments[outputs:-1], arguments[-1], arguments[:outputs])
+        grads = arguments[:outputs]
+        needs = arguments[-1]
+        return vjp(plain, arguments[outputs:-1], needs, grads)
 
     backward_op = custom_op(
         f"{name}_backward",
@@ -167,9 +170,13 @@ def differentiable_op(
     def gradients(ctx: Any, *grads: Tensor) -> tuple:
         arguments = _saved_inputs(ctx)
         needs = [bool(needed) for needed in flat_arguments(ctx.needs_input_grad[:inputs])]
-        flat = in_places(backward_op(*grads, *arguments, needs), needs)
+        wanted = backward_op(*grads, *arguments, needs)
+
+        # autograd takes one entry per argument, None for an option.
+        flat = in_places(wanted, needs)
         of_tensors = nested_arguments(iter(flat), list_lengths(arguments[:inputs]))
-        return *of_tensors, *(None for _ in arguments[inputs:])
+        of_options = [None] * (len(arguments) - inputs)
+        return *of_tensors, *of_options
 
     return custom_op(
         name,
@@ -188,15 +195,24 @@ def differentiable_op(
 
 def _save_inputs(ctx: Any, inputs: tuple, output: Any) -> None:
     """Save all arguments, tensors by autograd's own means, so that it notices if one is changed."""
-    flat = flat_arguments(inputs)
-    ctx.save_for_backward(*(x if isinstance(x, Tensor) else None for x in flat))
-    ctx.others = [None if isinstance(x, Tensor) else x for x in flat]
+    tensors: list[Tensor | None] = []
+    others: list[Any] = []
+    for x in flat_arguments(inputs):
+        if isinstance(x, Tensor):
+            tensors.append(x)
+            others.append(None)
+        else:
+            tensors.append(None)
+            others.append(x)
+    ctx.save_for_backward(*tensors)
+    ctx.others = others
     ctx.lengths = list_lengths(inputs)
 
 
 def _saved_inputs(ctx: Any) -> list[Any]:
-    flat = (x if x is not None else y for x, y in zip(ctx.saved_tensors, ctx.others))
-    return nested_arguments(flat, ctx.lengths)
+    """Return the arguments that :func:`_save_inputs` has saved, with their lists."""
+    flat = [y if x is None else x for x, y in zip(ctx.saved_tensors, ctx.others)]
+    return nested_arguments(iter(flat), ctx.lengths)
 
 
 # --- derivatives through the plain form -----------------------------------------------------------
@@ -205,17 +221,16 @@ def _saved_inputs(ctx: Any) -> list[Any]:
 def _backward_of(plain: Callable[..., Any], ctx: Any, *grads: Any) -> tuple:
     """Return the gradients of an op whose derivative is that of its plain form."""
     arguments = _saved_inputs(ctx)
-    flat = flat_arguments(arguments)
-    needs = [
-        isinstance(x, Tensor) and bool(needed)
-        for x, needed in zip(flat, _flat_needs(ctx.needs_input_grad, arguments))
-    ]
+    requested = _flat_needs(ctx.needs_input_grad, arguments)
+    needs = []
+    for x, needed in zip(flat_arguments(arguments), requested):
+        needs.append(isinstance(x, Tensor) and bool(needed))
 
     # The gradients of a list of results come as one list.
-    gradients = in_places(vjp(plain, arguments, needs, flat_arguments(grads)), needs)
+    wanted = vjp(plain, arguments, needs, flat_arguments(grads))
 
     # autograd takes one entry per argument, None for an option.
-    nested = nested_arguments(iter(gradients), ctx.lengths)
+    nested = nested_arguments(iter(in_places(wanted, needs)), ctx.lengths)
     return tuple(None if _is_option(x) else g for x, g in zip(arguments, nested))
 
 
@@ -255,8 +270,12 @@ def _one_by_one(op: Op, info: Any, in_dims: tuple, *arguments: Any) -> tuple[Any
 
     results = []
     for i in range(info.batch_size):
-        element = [x if dim is None else x.select(dim, i) for x, dim in zip(flat, dims)]
-        results.append(op(*nested_arguments(iter(element), lengths)))
+        of_element = []
+        for x, dim in zip(flat, dims):
+            if dim is not None:
+                x = x.select(dim, i)
+            of_element.append(x)
+        results.append(op(*nested_arguments(iter(of_element), lengths)))
 
     # An op returns one tensor, or a list or tuple of them.
     if isinstance(results[0], Tensor):

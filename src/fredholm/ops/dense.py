@@ -31,7 +31,8 @@ def dense_apply(
     """
     # w_ij u_j first, (B, H, Nq, Nk, d_in): it is d_out times smaller than w_ij K_ij.
     weighted = (weights[..., None] * signal[:, :, None]).to(matrix.dtype)
-    weighted = weighted.expand(*matrix.shape[:4], matrix.shape[-1])
+    *pairs, _, inputs = matrix.shape
+    weighted = weighted.expand(*pairs, inputs)
     return torch.einsum("bhqkoi,bhqki->bhqo", matrix, weighted)
 
 

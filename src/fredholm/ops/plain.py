@@ -67,10 +67,13 @@ def vjp(
             results = [results]
 
         # autograd.grad refuses results that depend on none of the inputs.
-        pairs = [(y, g) for y, g in zip(results, grads) if y.requires_grad]
+        outputs, output_grads = [], []
+        for result, grad in zip(results, grads):
+            if result.requires_grad:
+                outputs.append(result)
+                output_grads.append(grad)
         gradients: Sequence[Tensor | None] = [None] * len(inputs)
-        if pairs and inputs:
-            outputs, output_grads = zip(*pairs)
+        if outputs and inputs:
             gradients = torch.autograd.grad(
                 outputs, inputs, output_grads, create_graph=recording, allow_unused=True
             )
@@ -112,7 +115,13 @@ def nested_arguments(values: Iterator[Any], lengths: Sequence[int | None]) -> li
         >>> nested_arguments(iter("abc"), [None, 2])
         ['a', ['b', 'c']]
     """
-    return [next(values) if n is None else [next(values) for _ in range(n)] for n in lengths]
+    nested: list[Any] = []
+    for length in lengths:
+        if length is None:
+            nested.append(next(values))
+        else:
+            nested.append([next(values) for _ in range(length)])
+    return nested
 
 
 def in_places(wanted: Iterable[Any], needs: Sequence[bool]) -> list[Any]:
@@ -160,14 +169,18 @@ class _DifferentiableAgain(torch.autograd.Function):
     def forward(ctx: Any, fast: Function, plain: Function, *tensors: Tensor | None) -> Tensor:
         # The fast form records its own graph, on leaves outside the caller's graph.
         with torch.enable_grad():
-            leaves = [
-                None if x is None else x.detach().requires_grad_(x.requires_grad) for x in tensors
-            ]
+            leaves: list[Tensor | None] = []
+            for x in tensors:
+                leaf = None
+                if x is not None:
+                    leaf = x.detach().requires_grad_(x.requires_grad)
+                leaves.append(leaf)
             out = fast(*leaves)
 
         ctx.save_for_backward(*tensors)
         ctx.plain = plain
-        ctx.out, ctx.leaves = out, leaves
+        ctx.out = out
+        ctx.leaves = leaves
         return out.detach()
 
     @staticmethod
@@ -207,20 +220,27 @@ def attention_differentiable_again(out: Tensor, plain: Function, *tensors: Tenso
     def hook(gradients: tuple, output_grads: tuple) -> tuple | None:
         if not torch.is_grad_enabled():
             return None
-        alive = [None if ref is None else ref() for ref in references]
-        if any(x is None and ref is not None for x, ref in zip(alive, references)):
-            return None
+        alive: list[Tensor | None] = []
+        for reference in references:
+            x = None
+            if reference is not None:
+                x = reference()
+                if x is None:
+                    return None
+            alive.append(x)
 
-        needs = [g is not None for g in gradients][: len(alive)]
+        # The node returns further entries, such as that of dropout's state.
+        of_tensors = gradients[: len(alive)]
+        others = gradients[len(alive) :]
+        needs = [g is not None for g in of_tensors]
         # Some devices pad the features, so the node's output may be wider than ``out``.
         wanted = vjp(plain, alive, needs, [output_grads[0][..., :width]])
-        replaced = in_places(wanted, needs)
-        padded = [
-            x if x is None else F.pad(x, (0, g.shape[-1] - x.shape[-1]))
-            for x, g in zip(replaced, gradients)
-        ]
-        # The node returns further entries, such as that of dropout's state.
-        return *padded, *gradients[len(padded) :]
+        replaced = []
+        for x, g in zip(in_places(wanted, needs), of_tensors):
+            if x is not None:
+                x = F.pad(x, (0, g.shape[-1] - x.shape[-1]))
+            replaced.append(x)
+        return *replaced, *others
 
     node.register_hook(hook)
 
@@ -231,8 +251,13 @@ def _fused_node(out: Tensor) -> Any:
     On devices that pad the features a slice follows the attention, and the node lies one behind.
     """
     node: Any = out.grad_fn
-    if node is not None and FUSED not in node.name():
-        node = node.next_functions[0][0] if node.next_functions else None
-    if node is None or FUSED not in node.name():
+    if node is None:
         return None
-    return node
+    if FUSED in node.name():
+        return node
+    if not node.next_functions:
+        return None
+    behind, _ = node.next_functions[0]
+    if behind is None or FUSED not in behind.name():
+        return None
+    return behind

@@ -38,9 +38,12 @@ def cut(x: Tensor | None, h: Span, b: Span) -> Any:
     if x is None:
         return None
     every = slice(None)
-    heads = h if x.shape[0] > 1 else every
-    batch = b if x.shape[1] > 1 else every
-    return x[heads, batch]
+    heads, batch = x.shape[:2]
+    if heads == 1:
+        h = every
+    if batch == 1:
+        b = every
+    return x[h, b]
 
 
 def spans(start: int, stop: int, size: int) -> list[Span]:
@@ -52,7 +55,13 @@ def spans(start: int, stop: int, size: int) -> list[Span]:
     """
     n = stop - start
     count = -(-n // max(size, 1))
-    return [slice(start + i * n // count, start + (i + 1) * n // count) for i in range(count)]
+    found = []
+    first = start
+    for i in range(1, count + 1):
+        last = start + i * n // count
+        found.append(slice(first, last))
+        first = last
+    return found
 
 
 def groups(heads: int, batch: int, limit: int, head_limit: int) -> Iterator[tuple[Span, Span]]:
@@ -103,7 +112,10 @@ def add_shared(total: Tensor | None, part: Tensor) -> None:
     """
     if total is None:
         return
-    shared = [i for i in range(total.dim()) if total.shape[i] == 1 and part.shape[i] != 1]
+    shared = []
+    for dim, (of_total, of_part) in enumerate(zip(total.shape, part.shape)):
+        if of_total == 1 and of_part != 1:
+            shared.append(dim)
     if shared:
         part = part.sum(shared, keepdim=True)
     total.add_(part)
@@ -154,7 +166,8 @@ def by_head(x: Float[Tensor, "b h n i"], weight: Float[Tensor, "h o i"]) -> Tens
     batch, heads, points, _ = x.shape
     rows = x.transpose(0, 1).flatten(1, 2)
     out = torch.bmm(rows, weight.mT)
-    return out.view(heads, batch, points, out.shape[-1]).transpose(0, 1)
+    out = out.view(heads, batch, points, out.shape[-1])
+    return out.transpose(0, 1)
 
 
 # --- scratch memory -------------------------------------------------------------------------------
@@ -315,7 +328,8 @@ def root_of(x: Tensor) -> Tensor:
     # The slope of the root at 0 is infinite. Behind a single ``where`` its gradient would be
     # 0 · ∞ = NaN, so the root is taken of 1 there.
     positive = x > 0
-    return torch.where(positive, torch.where(positive, x, 1.0).sqrt(), 0.0)
+    root = torch.where(positive, x, 1.0).sqrt()
+    return torch.where(positive, root, 0.0)
 
 
 def distances(x: Float[Tensor, "*b q p"], y: Float[Tensor, "*c k p"]) -> Float[Tensor, "*d q k"]:

@@ -33,8 +33,7 @@ class SpectraTransposed(Exchange):
     passes = "signal and hidden units, transposed between points and frequencies"
 
     def refuses(self, form: HiddenConvolution, kernel: LagFeatures, facts: Facts) -> str | None:
-        options: Any = form.strategy
-        if wants_triton(options.backend):
+        if wants_triton(form.strategy.backend):
             return "Triton's kernels transpose nothing between ranks; use backend='auto'"
         return None
 
@@ -47,46 +46,61 @@ class SpectraTransposed(Exchange):
 
 
 def convolve_part(kernel: LagFeatures, problem: Problem, shards: Shards) -> Tensor:
-    """∫ K u dμ but for the queries' scale at one rank's points, (B, H, n, d_out)."""
-    q, p, grid = problem.quadrature, problem, shards.extents
-    assert grid is not None
-    real, sizes = without_holes(shards), GridSizes(list(grid), p.layout.causal)
+    """Return ∫ K u dμ at one rank's points, but for the queries' scale, (B, H, n, d_out)."""
+    assert shards.extents is not None
+    sizes = GridSizes(list(shards.extents), problem.layout.causal)
+    real = without_holes(shards)
+
+    # The readout's bias belongs to one more hidden unit, which is constant.
     readout, bias = kernel.readout()
-    hidden = _hidden_units(kernel, p, shards, sizes, bias is not None)
+    hidden = _hidden_units(kernel, problem, shards, sizes, bias is not None)
     if bias is not None:
         readout = torch.cat([readout, bias[..., None]], -1)
-    dtype = promoted(at_least_single(p.uy.dtype), hidden.dtype)
-    signal = weighed(cast(p.uy, dtype), q.mass)
+    dtype = promoted(at_least_single(problem.uy.dtype), hidden.dtype)
+    signal = weighed(cast(problem.uy, dtype), problem.quadrature.mass)
+
+    # One row per head, channel and sample, (H · d_in · B, n), without the placeholder of a rank
+    # that has no points.
     batch, heads, n, width = signal.shape
-    rows = signal.permute(1, 3, 0, 2).reshape(heads * width * batch, n)[:, : real.size]
+    rows = signal.permute(1, 3, 0, 2).reshape(heads * width * batch, n)
+    rows = rows[:, : real.size]
+
     u, h = _frequencies(rows, hidden.to(dtype).mT, real, sizes)
-    out = _Product.apply(u.unflatten(0, (-1, batch)), h, readout.to(dtype))
-    out = _points(out.flatten(0, 1), real, sizes).unflatten(0, (heads, -1, batch))
-    # as the whole's: points outermost after the batch
-    out = torch.cat([out, out.new_zeros(*out.shape[:-1], n - out.shape[-1])], -1)
+    product = _Product.apply(u.unflatten(0, (-1, batch)), h, readout.to(dtype))
+    out = _points(product.flatten(0, 1), real, sizes)
+
+    # The placeholder gets zero. In memory, points are outermost after the batch, as in one process.
+    out = out.unflatten(0, (heads, -1, batch))
+    missing = out.new_zeros(*out.shape[:-1], n - out.shape[-1])
+    out = torch.cat([out, missing], -1)
     return out.permute(2, 3, 0, 1).contiguous().transpose(1, 2)
 
 
 def _frequencies(
     signal: Tensor, hidden: Tensor, shards: Shards, sizes: GridSizes
 ) -> tuple[Tensor, ...]:
-    """This rank's frequencies of all rows, (R, f), of the signal from its points of them, (R, n),
-    and of the hidden units from its share of their lags.
+    """Return this rank's frequencies of all rows, (R, f): of the signal from its points of them,
+    (R, n), and of the hidden units from its share of their lags.
     """
-    lags, half = (shares(prod(n), shards.count) for n in (sizes.lags, sizes.half))
-    whole = to_whole((signal, hidden), shards, (shards.sizes, lags))
-    spectra = [
-        _Spectra.apply(rows, sizes, shape)
-        for rows, shape in zip(whole, (sizes.grid, sizes.lags), strict=True)
-    ]
+    lags = shares(prod(sizes.lags), shards.count)
+    half = shares(prod(sizes.half), shards.count)
+
+    # Transforms need complete rows. Afterwards each rank has all rows of its frequencies.
+    of_signal, of_hidden = to_whole((signal, hidden), shards, (shards.sizes, lags))
+    spectra = (
+        _Spectra.apply(of_signal, sizes, sizes.grid),
+        _Spectra.apply(of_hidden, sizes, sizes.lags),
+    )
     return to_stretches(spectra, shards, (half, half), (signal.shape[0], hidden.shape[0]))
 
 
 def _points(spectra: Tensor, shards: Shards, sizes: GridSizes) -> Tensor:
-    """This rank's points of all rows, (R, n), from its frequencies, (R, f)."""
-    (whole,) = to_whole((spectra,), shards, (shares(prod(sizes.half), shards.count),))
-    kept = _Values.apply(whole, sizes)
-    return to_stretches((kept,), shards, (shards.sizes,), (spectra.shape[0],))[0]
+    """Return this rank's points of all rows, (R, n), from its frequencies, (R, f)."""
+    half = shares(prod(sizes.half), shards.count)
+    (whole,) = to_whole((spectra,), shards, (half,))
+    values = _Values.apply(whole, sizes)
+    (points,) = to_stretches((values,), shards, (shards.sizes,), (spectra.shape[0],))
+    return points
 
 
 class _Spectra(torch.autograd.Function):
@@ -94,16 +108,23 @@ class _Spectra(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, sizes: GridSizes, shape: tuple[int, ...]) -> Tensor:
-        ctx.sizes, ctx.shape = sizes, shape
-        return sizes.spectra(rows.unflatten(1, shape)[:, None])[:, 0]
+        ctx.sizes = sizes
+        ctx.shape = shape
+        on_grid = rows.unflatten(1, shape)[:, None]
+        return sizes.spectra(on_grid)[:, 0]
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple:
-        # torch's own is a transform of complex numbers, twice the work
-        weight = 1.0 / ctx.sizes.share(grads[0].real)
-        found = ctx.sizes.values(grads[0][:, None], ctx.shape, weight=weight)
-        return found[:, 0].flatten(1), None, None
+        """Return the transposed transform of the gradient.
+
+        It is the inverse transform without the weights of the frequencies, which are divided out.
+        torch's own gradient is a transform of complex numbers, twice the work.
+        """
+        (grad,) = grads
+        weight = 1.0 / ctx.sizes.share(grad.real)
+        of_rows = ctx.sizes.values(grad[:, None], ctx.shape, weight=weight)
+        return of_rows[:, 0].flatten(1), None, None
 
 
 class _Values(torch.autograd.Function):
@@ -112,28 +133,37 @@ class _Values(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, spectra: Tensor, sizes: GridSizes) -> Tensor:
         ctx.sizes = sizes
-        return sizes.values(spectra[:, None], sizes.grid, sizes.start)[:, 0].flatten(1)
+        values = sizes.values(spectra[:, None], sizes.grid, sizes.start)
+        return values[:, 0].flatten(1)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple:
-        sizes = ctx.sizes
-        found = sizes.spectra(grads[0].unflatten(1, sizes.grid)[:, None], sizes.start)[:, 0]
-        return found.mul_(sizes.share(grads[0])), None
+        """Return the transposed inverse transform of the gradient: its spectrum, times the weights
+        of the frequencies.
+        """
+        (grad,) = grads
+        sizes: GridSizes = ctx.sizes
+        on_grid = grad.unflatten(1, sizes.grid)[:, None]
+        of_spectra = sizes.spectra(on_grid, sizes.start)[:, 0]
+        return of_spectra.mul_(sizes.share(grad)), None
 
 
 def _hidden_units(
     kernel: LagFeatures, problem: Problem, shards: Shards, sizes: GridSizes, constant: bool
 ) -> Tensor:
-    """The hidden units at this rank's share of all displacements, (l, w), one more that is constant
-    where the readout has a bias.
+    """Return the hidden units at this rank's share of all displacements, (l, w), and one more that
+    is constant where the readout has a bias.
     """
-    p, share = problem, shares(prod(sizes.lags), shards.count)
-    spans = grid_steps(p.x[0].detach(), sizes.grid, shards)
+    spans = grid_steps(problem.x[0].detach(), sizes.grid, shards)
+    share = shares(prod(sizes.lags), shards.count)
     first = sum(share[: shards.rank])
-    index = torch.arange(first, first + share[shards.rank], device=p.x.device)
+    index = torch.arange(first, first + share[shards.rank], device=problem.x.device)
     hidden = kernel.lag_features(displacements(index, spans, sizes))
-    return torch.cat([hidden, torch.ones_like(hidden[:, :1])], -1) if constant else hidden
+    if not constant:
+        return hidden
+    ones = torch.ones_like(hidden[:, :1])
+    return torch.cat([hidden, ones], -1)
 
 
 def grid_steps(x: Tensor, grid: tuple[int, ...], shards: Shards) -> list[Tensor]:
@@ -149,12 +179,12 @@ def grid_steps(x: Tensor, grid: tuple[int, ...], shards: Shards) -> list[Tensor]
     for axis, extent in enumerate(grid):
         corners.append((extent - 1) * prod(grid[axis + 1 :]))
 
-    is_hole = shards.rank in shards.holes
-    start = sum(n for r, n in enumerate(shards.sizes[: shards.rank]) if r not in shards.holes)
+    # This rank's points among those of the grid; a hole has none.
+    real = without_holes(shards)
     positions = []
     for place in corners:
-        if not is_hole and start <= place < start + x.shape[0]:
-            positions.append(x[place - start])
+        if real.start <= place < real.start + real.size:
+            positions.append(x[place - real.start])
         else:
             positions.append(torch.zeros_like(x[0]))
 
@@ -164,14 +194,18 @@ def grid_steps(x: Tensor, grid: tuple[int, ...], shards: Shards) -> list[Tensor]
 
 
 def displacements(index: Tensor, spans: list[Tensor], sizes: GridSizes) -> Tensor:
-    """Displacements (l, p) of the lags with these row-major numbers."""
-    total, rest = torch.zeros((), device=index.device), index
-    for n, lags, start, span in reversed(
-        list(zip(sizes.grid, sizes.lags, sizes.start, spans, strict=True))
-    ):
+    """Return the displacements (l, p) of the lags with these row-major numbers."""
+    total = torch.zeros((), device=index.device)
+    rest = index
+    axes = list(zip(sizes.grid, sizes.lags, sizes.start, spans, strict=True))
+
+    # The last axis has the lowest digits of a number.
+    for extent, lags, start, span in reversed(axes):
         lag = rest % lags - start
         rest = rest.div(lags, rounding_mode="floor")
-        total = total + (lag.to(span.dtype) / max(1, n - 1))[:, None] * span
+        # An axis of n points spans n - 1 steps.
+        share_of_span = lag.to(span.dtype) / max(1, extent - 1)
+        total = total + share_of_span[:, None] * span
     return total
 
 
@@ -186,10 +220,16 @@ class _Product(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple:
+        (grad,) = grads
         u, h, readout = ctx.saved_tensors
-        like = u.clone(), h[:, None].clone()
+        # The gradient has the weights of the frequencies already, from :class:`_Values`.
         share = torch.ones(u.shape[-1], dtype=readout.dtype, device=u.device)
         needs = ctx.needs_input_grad
+        # The adjoint overwrites the spectra that it reads.
+        u = u.clone()
+        h = h[:, None].clone()
         with full_precision(u):
-            of_u, of_h, of_readout = spectrum.adjoint(grads[0], *like, readout, share, needs)
-        return of_u, None if of_h is None else of_h[:, 0], of_readout
+            of_u, of_h, of_readout = spectrum.adjoint(grad, u, h, readout, share, needs)
+        if of_h is not None:
+            of_h = of_h[:, 0]
+        return of_u, of_h, of_readout

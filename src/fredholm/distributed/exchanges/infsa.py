@@ -7,7 +7,7 @@ number over all ranks. For central queries, each sum over points becomes a sum o
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,10 +36,8 @@ class OneHopInTurn(Exchange):
     def respond(
         self, form: OneHop, kernel: TokenGraphWeights, problem: Problem, shards: Shards
     ) -> Tensor:
-        options: Any = form.strategy
-        graph, value = _sharded_graph(
-            kernel, problem, shards, memory=options.memory, backend=options.backend
-        )
+        memory, backend = form.strategy.memory, form.strategy.backend
+        graph, value = _sharded_graph(kernel, problem, shards, memory=memory, backend=backend)
         return gained(kernel, graph.sum_of_hops(value, 1), value)
 
 
@@ -52,19 +50,31 @@ class HopsInTurn(Exchange):
     def respond(
         self, form: Hops, kernel: TokenGraphWeights, problem: Problem, shards: Shards
     ) -> Tensor:
-        options: Any = form.strategy
-        graph, value = _sharded_graph(kernel, problem, shards, backend=options.backend)
-        return gained(kernel, graph.sum_of_hops(value, options.hops), value)
+        graph, value = _sharded_graph(kernel, problem, shards, backend=form.strategy.backend)
+        return gained(kernel, graph.sum_of_hops(value, form.strategy.hops), value)
+
+
+class _GraphAndValue(NamedTuple):
+    """The graph at this rank's tokens, and their values."""
+
+    graph: ShardedGraph
+    value: Tensor
 
 
 def _sharded_graph(
     kernel: TokenGraphWeights, problem: Problem, shards: Shards, **options: Any
-) -> tuple[ShardedGraph, Tensor]:
-    """Return the graph at this rank's tokens, and their values."""
+) -> _GraphAndValue:
     query, key, value = kernel.tokens(problem.uy)
     dtype = torch.promote_types(query.dtype, torch.float32)
-    graph = ShardedGraph(query.to(dtype), key.to(dtype), problem, shards, kernel.rules(), options)
-    return graph, value
+    graph = ShardedGraph(
+        query=query.to(dtype),
+        key=key.to(dtype),
+        problem=problem,
+        shards=shards,
+        rules=kernel.rules(),
+        options=options,
+    )
+    return _GraphAndValue(graph, value)
 
 
 @register_exchange(OwnResponse, CentreKernel)
@@ -98,9 +108,13 @@ class CentresBefore(CentresSummed):
     ) -> Tensor:
         if problem.quadrature.query_time is None:
             return super().respond(form, kernel, problem, shards)
-        return kernel.evaluate_stream(
-            problem, lambda x: x.cumsum(3) + before_this(x.sum(3, keepdim=True), shards)
-        )
+
+        def running(x: Tensor) -> Tensor:
+            """Return sums up to each point, of this rank and of the ranks before."""
+            own = x.sum(3, keepdim=True)
+            return x.cumsum(3) + before_this(own, shards)
+
+        return kernel.evaluate_stream(problem, running)
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,13 +137,14 @@ class ShardedGraph:
     options: dict[str, Any]
 
     def sum_of_hops(self, value: Tensor, hops: int) -> Tensor:
-        """:func:`fredholm.families.infsa.graph.sum_of_hops` at this rank's tokens."""
+        """Return :func:`fredholm.families.infsa.graph.sum_of_hops` at this rank's tokens."""
         value = value.to(self.query.dtype)
         out, row = self._product(value, NORMS[self.rules["norm"]])
         factor = self._factor(row)[..., None]
         out = out * factor
         for _ in range(hops - 1):
-            out = self._product(value + out, "none")[0] * factor
+            product, _ = self._product(value + out, "none")
+            out = product * factor
         return out
 
     def _product(self, value: Tensor, statistic: str) -> tuple[Tensor, Tensor]:
@@ -160,8 +175,10 @@ class ShardedGraph:
                 **self.options,
             )
 
-        parts = fold_ring(tensors, (2, 2, 1)[: len(tensors)], self.shards, respond, add_parts)
-        return parts[0], parts[1]
+        # The dimension of the points in keys, values and masses.
+        dims = (2, 2, 1)[: len(tensors)]
+        product, row = fold_ring(tensors, dims, self.shards, respond, add_parts)
+        return product, row
 
     def _factor(self, row: Tensor) -> Tensor:
         """Return the factors by which the rows of a product are multiplied, (B, H, n | 1); see
@@ -175,7 +192,8 @@ class ShardedGraph:
             row: sizes of this rank's rows, (B, H, n); see
                 :func:`~fredholm.families.infsa.graph.token_graph.row_sizes`.
         """
-        q, rules = self.problem.quadrature, self.rules
+        q = self.problem.quadrature
+        rules = self.rules
         mass = q.mass.to(row.dtype)[:, None]
         causal = q.query_time is not None
         if rules["norm"] == "rows":

@@ -36,7 +36,8 @@ def visible_from(problem: Problem, shards: Shards, owner: int) -> Tensor | None:
 
     # (1 | B, 1, n, n'): a key counts from its own time on.
     key_time = places(shards, owner, problem.y.device)
-    visible = (key_time[:, None, :] <= q.query_time[:, :, None])[:, None]
+    visible = key_time[:, None, :] <= q.query_time[:, :, None]
+    visible = visible[:, None]
     if density is None:
         return visible.to(q.mass.dtype)
     return density * visible
@@ -119,9 +120,12 @@ def ring(
         tensors.append(problem.quadrature.key_time)
 
     def block(owner: int, keys: list[Tensor]) -> Parts:
-        return (respond(with_keys(problem, shards, owner, keys)),)
+        of_owner = with_keys(problem, shards, owner, keys)
+        return (respond(of_owner),)
 
-    return fold_ring(tensors, KEY_DIMS[: len(tensors)], shards, block, combine)[0]
+    dims = KEY_DIMS[: len(tensors)]
+    (response,) = fold_ring(tensors, dims, shards, block, combine)
+    return response
 
 
 KEY_DIMS = (1, 2, 1, 1)

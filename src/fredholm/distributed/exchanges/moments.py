@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -46,14 +48,18 @@ class MomentSummed(Exchange):
 
     def respond(self, form: Sums, kernel: Separable, problem: Problem, shards: Shards) -> Tensor:
         p = problem
+        all_points = slice(None)
         key, _ = _common_key_features(kernel, p, shards)
         moment = Moment(p.quadrature, kernel.floor)
-        moment.add(slice(None), key, kernel.values(p.y, p.uy))
+        moment.add(all_points, key, kernel.values(p.y, p.uy))
 
         # Numerator and denominator travel in one message.
         columns = [x.shape[-1] for x in moment.sums]
-        moment.sums = list(summed(torch.cat(moment.sums, -1), shards).split(columns, -1))
-        out = moment.respond(slice(None), kernel.stable_query_features(p.x, p.ux))
+        sums = summed(torch.cat(moment.sums, -1), shards)
+        moment.sums = list(sums.split(columns, -1))
+
+        query = kernel.stable_query_features(p.x, p.ux)
+        out = moment.respond(all_points, query)
         return with_offset(expanded(kernel, p, out), kernel, p)
 
 
@@ -79,7 +85,8 @@ class MomentsBefore(Exchange):
         if shift is not None:
             query = at_scale(query, _running_largest(key, decay, shards))
         if decay is None:
-            before = before_this(moment_of(key, value, q.mass, kernel.floor), shards)
+            own = moment_of(key, value, q.mass, kernel.floor)
+            before = before_this(own, shards)
         else:
             before = _faded_moment_before(key, value, q.mass, decay, kernel.floor, shards)
         out, _ = linear_attention_stretch(
@@ -96,19 +103,27 @@ class MomentsBefore(Exchange):
         return with_offset(expanded(kernel, p, out), kernel, p)
 
 
-def _common_key_features(
-    kernel: Separable, problem: Problem, shards: Shards
-) -> tuple[Tensor, Tensor | None]:
-    """Return ψ of this rank's keys divided by e^c, and c.
+class _KeyFeatures(NamedTuple):
+    """Features of this rank's keys.
 
-    c is the same on all ranks, so that their moments add up. It is None where nothing was divided.
+    Attributes:
+        features: ψ over e^c.
+        shift: c, the same on all ranks, so that their moments add up; None where nothing was
+            divided.
     """
+
+    features: Tensor
+    shift: Tensor | None
+
+
+def _common_key_features(kernel: Separable, problem: Problem, shards: Shards) -> _KeyFeatures:
     p = problem
     key, own = kernel.stable_key_features(p.y, p.uy, p.quadrature.valid)
     if own is None:
-        return key, None
+        return _KeyFeatures(key, None)
     shift = largest(own, shards)
-    return key * over_new_factor(own, shift).to(key.dtype), shift
+    ratio = over_new_factor(own, shift)
+    return _KeyFeatures(key * ratio.to(key.dtype), shift)
 
 
 def _running_largest(key: Tensor, decay: Tensor | None, shards: Shards) -> Tensor:
@@ -157,10 +172,12 @@ def _faded_moment_before(
     """
     exponents = decay.cumsum(-1)
     last = exponents[..., -1:]
-    faded_key = key * (exponents - last).exp().to(key.dtype)[..., None]
+    fading = (exponents - last).exp()
+    faded_key = key * fading.to(key.dtype)[..., None]
     own = moment_of(faded_key, value, mass, floor)
+    gate = (-last).exp()[..., None]
     moments = gathered(own, shards)
-    gates = gathered((-last).exp()[..., None].to(own.dtype), shards)
+    gates = gathered(gate.to(own.dtype), shards)
 
     # Every rank uses all messages, if only an empty part of them; see Exchange.
     before = moments[:0].sum(0) * gates[:0].sum(0)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ...forms.monte_carlo.anchors import Anchors, anchor_keys, check_count, with_anchors
 from ...forms.monte_carlo.clusters import AnchorKeys, exact_response
-from ...forms.monte_carlo.drawn import SampledKeys
+from ...forms.monte_carlo.drawn import SampledKeys, proposal_of
 from ...integral.contract import Kernel, with_offset
 from ...integral.facts import Facts
 from ...integral.problem import Problem
@@ -29,7 +29,7 @@ class DrawsByRank(Exchange):
     passes = "a ring of the ranks' keys"
 
     def refuses(self, form: SampledKeys, kernel: Kernel, facts: Facts) -> str | None:
-        if getattr(kernel, "proposal", None) is None:
+        if proposal_of(kernel) is None:
             return None
         return "its proposal learns from draws among all keys; leave add_proposal out"
 
@@ -41,9 +41,12 @@ class DrawsByRank(Exchange):
         check_count(options.samples, total)
 
         def respond(p: Problem) -> Tensor:
-            share = max(1, round(options.samples * p.uy.shape[2] / total))
+            keys = p.uy.shape[2]
+            share = max(1, round(options.samples * keys / total))
             part = type(form)(replace(options, samples=share))
-            return part.estimated(kernel, p, part.draw(p, part.proposal(kernel, p)))
+            proposal = part.proposal(kernel, p)
+            samples = part.draw(p, proposal)
+            return part.estimated(kernel, p, samples)
 
         return with_offset(ring(problem, shards, respond), kernel, problem)
 
@@ -58,35 +61,42 @@ class AnchorsOfTheWhole(Exchange):
     passes = "positions and masses, gathered, and the anchors' features"
 
     def respond(self, form: AnchorKeys, kernel: Kernel, problem: Problem, shards: Shards) -> Tensor:
-        p = problem
         q = problem.quadrature
         samples = form.strategy.samples
         check_count(samples, len(shards.kept))
         given = None
         if isinstance(form.strategy.anchors, Anchors):
             given = form.strategy.anchors
-        kept = torch.tensor(shards.kept, device=p.y.device)
-        y, mass = (concatenated(x, shards, 1)[:, kept] for x in (p.y, q.mass))
+
+        # Positions and masses of the whole domain, without padding.
+        kept = torch.tensor(shards.kept, device=problem.y.device)
+        y = concatenated(problem.y, shards, 1)[:, kept]
+        mass = concatenated(q.mass, shards, 1)[:, kept]
 
         # Within one domain a key's time is its place.
         time = None
         if q.key_time is not None:
             time = kept[None].to(q.key_time.dtype)
-            if p.layout.cross:
+            if problem.layout.cross:
                 time = concatenated(q.key_time, shards, 1)[:, kept]
-        every = replace(q, mass=mass, key_time=time, valid=None, triangular=False)
-        rows = replace(p, y=y, quadrature=every)
+        all_keys = replace(q, mass=mass, key_time=time, valid=None, triangular=False)
+        rows = replace(problem, y=y, quadrature=all_keys)
         index, quadrature = anchor_keys(rows, given, samples)
 
         # Each anchor lies on one rank; the others add zeros to its features.
-        uy = summed(_own_rows(p.uy, kept[index] - shards.start), shards)
+        own_index = kept[index] - shards.start
+        uy = summed(_own_rows(problem.uy, own_index), shards)
         return exact_response(kernel, with_anchors(rows, index, quadrature, uy))
 
 
 def _own_rows(u: Tensor, index: Tensor) -> Tensor:
     """Return the rows ``index`` (1 | B, S) of u (B, H, n, d), zeros where they are outside of
     it."""
-    index = index.expand(u.shape[0], -1)
-    mine = (index >= 0) & (index < u.shape[2])
-    pick = index.clamp(0, u.shape[2] - 1)[:, None, :, None].expand(-1, u.shape[1], -1, u.shape[-1])
-    return torch.where(mine[:, None, :, None], u.gather(2, pick), 0.0)
+    batch, heads, n, channels = u.shape
+    index = index.expand(batch, -1)
+    is_here = (index >= 0) & (index < n)
+
+    # Rows of other ranks read some row of this one, which is not used.
+    place = index.clamp(0, n - 1)[:, None, :, None]
+    rows = u.gather(2, place.expand(-1, heads, -1, channels))
+    return torch.where(is_here[:, None, :, None], rows, 0.0)

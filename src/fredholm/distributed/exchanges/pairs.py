@@ -69,7 +69,8 @@ class SoftmaxInTurn(Exchange):
         def respond(p: Problem) -> Tensor:
             return by_query_blocks(_softmax_part, kernel, p, NUMBERS_PER_PAIR, None)
 
-        return with_offset(finished(ring(problem, shards, respond, _join)), kernel, problem)
+        part = ring(problem, shards, respond, _join)
+        return with_offset(finished(part), kernel, problem)
 
 
 def _softmax_part(kernel: SoftmaxScores, p: Problem) -> Tensor:
@@ -81,7 +82,9 @@ def _softmax_part(kernel: SoftmaxScores, p: Problem) -> Tensor:
 
 def _join(a: Parts, b: Parts) -> Parts:
     """Join two parts at the larger of their largest scores."""
-    return (joined(a[0], b[0]),)
+    (left,) = a
+    (right,) = b
+    return (joined(left, right),)
 
 
 @register_exchange(WeightBlocks, WeightedValue)
@@ -124,10 +127,8 @@ class ProductsInTurn(Exchange):
     def respond(
         self, form: Quadratic, kernel: Separable, problem: Problem, shards: Shards
     ) -> Tensor:
-        p = problem
-
         # All ranks divide their features by the same e^shift.
-        shift = kernel.stable_key_features(p.y, p.uy, p.quadrature.valid)[1]
+        _, shift = kernel.stable_key_features(problem.y, problem.uy, problem.quadrature.valid)
         if shift is not None:
             shift = largest(shift, shards)
 
@@ -137,8 +138,9 @@ class ProductsInTurn(Exchange):
         def respond(p: Problem) -> Tensor:
             return by_query_blocks(block, kernel, p, NUMBERS_PER_PAIR, None)
 
-        out = divided(ring(p, shards, respond, added), shift, kernel.floor)
-        return with_offset(expanded(kernel, p, out), kernel, p)
+        sums = ring(problem, shards, respond, added)
+        out = divided(sums, shift, kernel.floor)
+        return with_offset(expanded(kernel, problem, out), kernel, problem)
 
 
 def products(kernel: Separable, p: Problem, shift: Tensor | None) -> Tensor:
@@ -149,25 +151,33 @@ def products(kernel: Separable, p: Problem, shift: Tensor | None) -> Tensor:
     """
     key, own = kernel.stable_key_features(p.y, p.uy, p.quadrature.mass > 0, shift)
     if own is not None and shift is not None:
-        key = key * over_new_factor(own, shift).to(key.dtype)
+        ratio = over_new_factor(own, shift)
+        key = key * ratio.to(key.dtype)
     value = kernel.values(p.y, p.uy)
     if kernel.floor is not None:
         value = F.pad(value, (0, 1), value=1.0)
 
     # (B, H, Nq, n): all pairs of a block of queries and one rank's keys.
-    pairs = kernel.stable_query_features(p.x, p.ux) @ key.mT
+    query = kernel.stable_query_features(p.x, p.ux)
+    pairs = query @ key.mT
     weights = p.quadrature.weights()
     integral = (pairs * weights) @ value.to(pairs.dtype)
-    size = torch.where(weights > 0, key.detach().amax(-1)[:, :, None], 0.0)
-    size = size.amax(-1, keepdim=True).to(integral.dtype)
-    return torch.cat([integral, size.expand(*integral.shape[:-1], 1)], -1)
+
+    # The largest feature among the keys that each query sees, (B, H, Nq, 1).
+    of_key = key.detach().amax(-1)[:, :, None]
+    seen = torch.where(weights > 0, of_key, 0.0)
+    size = seen.amax(-1, keepdim=True).to(integral.dtype)
+    size = size.expand(*integral.shape[:-1], 1)
+    return torch.cat([integral, size], -1)
 
 
 def added(a: Parts, b: Parts) -> Parts:
     """Combine :func:`products` of two ranks: add the sums, and keep the largest feature."""
-    left, right = a[0], b[0]
+    (left,) = a
+    (right,) = b
+    sums = left[..., :-1] + right[..., :-1]
     most = torch.maximum(left[..., -1:], right[..., -1:])
-    return (torch.cat([left[..., :-1] + right[..., :-1], most], -1),)
+    return (torch.cat([sums, most], -1),)
 
 
 def divided(out: Tensor, shift: Tensor | None, floor: float | None) -> Tensor:
@@ -177,12 +187,13 @@ def divided(out: Tensor, shift: Tensor | None, floor: float | None) -> Tensor:
     the query sees: that of a later key may be larger by many orders of magnitude.
     """
     size = out[..., -1:].detach()
-    out = out[..., :-1]
+    integral = out[..., :-1]
     if floor is None:
-        return out
-    if shift is None:
-        least = floor
-    else:
+        return integral
+
+    least: float | Tensor = floor
+    if shift is not None:
         # Above float32's smallest normal number, so that the quotient stays finite.
         least = (floor * size).clamp_min(1e-36)
-    return out[..., :-1] / guarded(out[..., -1:], least)
+    denominator = guarded(integral[..., -1:], least)
+    return integral[..., :-1] / denominator

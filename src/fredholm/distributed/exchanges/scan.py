@@ -87,7 +87,8 @@ def _pack(valid: Tensor | None, shards: Shards) -> _Packed:
     if valid is None:
         return _Packed(None, None, partial(scan_between, shards, None))
     order, back = pack(valid)
-    return _Packed(order, back, partial(scan_between, shards, reorder(valid, order, 1)))
+    real = reorder(valid, order, 1)
+    return _Packed(order, back, partial(scan_between, shards, real))
 
 
 def scan_between(shards: Shards, real: Tensor | None, transition: Tensor, drive: Tensor) -> Tensor:
@@ -116,7 +117,8 @@ def scan_between(shards: Shards, real: Tensor | None, transition: Tensor, drive:
 
     # h_last = P h_before + e for each rank, where e is its last state from a start of 0 and P the
     # product of its transitions. Both go to every other rank.
-    ends = _gather(run(transition, drive)[:, -1], shards)
+    last = run(transition, drive)[:, -1]
+    ends = _gather(last, shards)
     products = _gather(product(transition), shards)
 
     # Sums over no ranks: rank 0 has to use the messages too, see Exchange.
@@ -125,21 +127,29 @@ def scan_between(shards: Shards, real: Tensor | None, transition: Tensor, drive:
         state = apply(rank_product, state) + end
 
     # The second scan begins with the state that the ranks before leave behind.
-    entering = drive[:, :1] + apply(transition[:, 0], state)[:, None]
-    return run(transition, torch.cat([entering, drive[:, 1:]], 1))
+    from_before = apply(transition[:, 0], state)
+    entering = drive[:, :1] + from_before[:, None]
+    drive = torch.cat([entering, drive[:, 1:]], 1)
+    return run(transition, drive)
 
 
-def _stand_still(
-    transition: Tensor, drive: Tensor, real: Tensor, is_matrix: bool
-) -> tuple[Tensor, Tensor]:
+class _Steps(NamedTuple):
+    """The steps h_t = A_t h_(t-1) + b_t of a recurrence."""
+
+    transition: Tensor
+    drive: Tensor
+
+
+def _stand_still(transition: Tensor, drive: Tensor, real: Tensor, is_matrix: bool) -> _Steps:
     """Make points that are not real leave the state as it is: A = I, b = 0."""
-    real = real.view(*real.shape, *[1] * (drive.dim() - 2))
+    state_dimensions = drive.dim() - 2
+    real = real.view(*real.shape, *[1] * state_dimensions)
     drive = torch.where(real, drive, 0.0)
-    if is_matrix:
-        size = transition.shape[-1]
-        identity = torch.eye(size, dtype=transition.dtype, device=transition.device)
-        return torch.where(real[..., None], transition, identity), drive
-    return torch.where(real, transition, 1.0), drive
+    if not is_matrix:
+        return _Steps(torch.where(real, transition, 1.0), drive)
+    size = transition.shape[-1]
+    identity = torch.eye(size, dtype=transition.dtype, device=transition.device)
+    return _Steps(torch.where(real[..., None], transition, identity), drive)
 
 
 def _apply_matrix(matrix: Tensor, state: Tensor) -> Tensor:
@@ -159,6 +169,8 @@ def _matrix_product(matrices: Tensor) -> Tensor:
 
 def _gather(x: Tensor, shards: Shards) -> Tensor:
     """Return all ranks' tensors, stacked; gloo sends no complex numbers, so they go as pairs."""
-    if x.is_complex():
-        return torch.view_as_complex(gathered(torch.view_as_real(x.contiguous()), shards))
-    return gathered(x.contiguous(), shards)
+    x = x.contiguous()
+    if not x.is_complex():
+        return gathered(x, shards)
+    pairs = gathered(torch.view_as_real(x), shards)
+    return torch.view_as_complex(pairs)

@@ -54,9 +54,10 @@ class RowsBeyond(Exchange):
         out = write_points(out, kernel.heads)
 
         # The image begins with a complete row, and so with points of the rank before.
-        before = shards.start - sum(shards.sizes[r] for r in shards.holes if r < shards.rank)
-        skip = before - reads.first * reads.width
-        return kernel.scaled(out[:, :, skip : skip + p.uy.shape[2]], p)
+        first_point = without_holes(shards).start
+        skip = first_point - reads.first * reads.width
+        own = out[:, :, skip : skip + p.uy.shape[2]]
+        return kernel.scaled(own, p)
 
 
 @dataclass(frozen=True)
@@ -90,25 +91,38 @@ class RowReads:
             first = start // width
             last = max(first + 1, math.ceil(stop / width))
             spans.append((first, last))
+
+        # The window's mode says which row stands for one beyond the edge of the grid.
+        height = grid[0]
         mode = Window(1, mode=window.mode)
         rows = []
-        for r, (first, last) in enumerate(spans):
-            at = torch.arange(first, last + window.reach) - window.before
-            at = mode.sources(at, grid[0])[:, 0]
-            outside = (at < 0) | (at >= grid[0]) | (r in shards.holes)
-            rows.append(torch.where(outside, -1, at))
+        for rank, (first, last) in enumerate(spans):
+            row = torch.arange(first, last + window.reach) - window.before
+            row = mode.sources(row, height)[:, 0]
+            is_zero = (row < 0) | (row >= height) | (rank in shards.holes)
+            rows.append(torch.where(is_zero, -1, row))
         first, last = spans[shards.rank]
         return cls(width, first, last, tuple(rows))
 
     def points(self) -> list[Tensor]:
         """Return for each rank the points of the rows that it reads."""
-        inside = torch.arange(self.width)
-        return [(rows[rows >= 0, None] * self.width + inside).flatten() for rows in self.rows]
+        column = torch.arange(self.width)
+        points = []
+        for rows in self.rows:
+            inside = rows[rows >= 0]
+            points.append((inside[:, None] * self.width + column).flatten())
+        return points
 
     def image(self, u: Tensor, shards: Shards, axes: tuple[int, ...]) -> Tensor:
         """Return the rows that this rank reads, (B, C, rows, *axes), from its points (B, C, n)."""
-        rows = self.rows[shards.rank].to(u.device)
         points = [index.to(u.device) for index in self.points()]
-        found = fetched(u, shards, 2, points).unflatten(2, (-1, self.width))
-        out = found.new_zeros(*found.shape[:2], len(rows), self.width)
-        return out.index_copy(2, (rows >= 0).nonzero()[:, 0], found).unflatten(3, axes or (1,))
+        found = fetched(u, shards, 2, points)
+        found = found.unflatten(2, (-1, self.width))
+
+        # The other rows remain zero.
+        rows = self.rows[shards.rank].to(u.device)
+        inside = (rows >= 0).nonzero()[:, 0]
+        batch, channels = u.shape[:2]
+        image = found.new_zeros(batch, channels, len(rows), self.width)
+        image = image.index_copy(2, inside, found)
+        return image.unflatten(3, axes or (1,))

@@ -7,7 +7,6 @@ moment of all points before those.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +17,7 @@ from ...integral.capabilities import Decaying, Windowed
 from ...integral.contract import Memory
 from ...integral.facts import Facts
 from ...integral.problem import Problem
-from ...ops.linear_attention import over_new_factor, taken_by_row
+from ...ops.linear_attention import Points, over_new_factor
 from .. import Shards, concatenated, gathered, largest, without_holes
 from ..exchange import Exchange, register_exchange
 from ..part import before_this
@@ -39,41 +38,27 @@ class TailsAndMoments(Exchange):
     def respond(
         self, form: WindowChunks, kernel: Windowed, problem: Problem, shards: Shards
     ) -> Tensor:
-        p = problem
-        memory = memory_before(kernel, p, shards)
-        out, _ = form.advance(kernel, p.x, p.ux, p.quadrature, memory)
+        memory = memory_before(kernel, problem, shards)
+        out, _ = form.advance(kernel, problem.x, problem.ux, problem.quadrature, memory)
         return out
 
 
 def tails(shards: Shards, window: int) -> Shards:
     """Return the last points of each rank as shards: as many as a window may reach back to."""
     real = without_holes(shards)
-    return replace(real, sizes=tuple(min(window, n) for n in real.sizes))
+    sizes = tuple(min(window, n) for n in real.sizes)
+    return replace(real, sizes=sizes)
 
 
-class Near(NamedTuple):
-    """Keys, values and masses of points. A mass of -1 marks a hidden point (padding, or a sink),
-    which takes no place in a window.
-    """
+# In the points of this exchange a mass of -1 marks a hidden point (padding, or a sink), which takes
+# no place in a window.
 
-    key: Tensor
-    value: Tensor
-    mass: Tensor
 
-    def taken(self, place: Tensor) -> Near:
-        """Return the points at these places of each row, (B, m)."""
-        key, value = taken_by_row(self.key, place), taken_by_row(self.value, place)
-        return Near(key, value, self.mass.expand(len(key), -1).gather(1, place))
-
-    def hidden_first(self) -> Near:
-        """Move the hidden points of each row to its front; the others keep their order."""
-        visible = self.mass.expand(len(self.key), -1) >= 0
-        return self.taken(visible.long().argsort(dim=1, stable=True))
-
-    def narrow(self, start: int, count: int) -> Near:
-        """Return ``count`` points from ``start`` on."""
-        parts = zip(self, (2, 2, 1))
-        return Near(*(x.narrow(dim, start, count) for x, dim in parts))
+def hidden_first(points: Points) -> Points:
+    """Move the hidden points of each row to its front; the others keep their order."""
+    visible = points.mass.expand(len(points.key), -1) >= 0
+    order = visible.long().argsort(dim=1, stable=True)
+    return points.at(order)
 
 
 def memory_before(kernel: Windowed, problem: Problem, shards: Shards) -> Memory:
@@ -84,12 +69,13 @@ def memory_before(kernel: Windowed, problem: Problem, shards: Shards) -> Memory:
     A rank cannot know which of its last points lie in the windows of a rank that is not the next.
     So it sends them as they are, and each rank adds those beyond its own window to the moment.
     """
-    p, window = problem, kernel.window
-    assert window is not None  # the form refuses a kernel without one
+    # The form refuses a kernel without a window.
+    window = kernel.window
+    assert window is not None
     last = tails(shards, window)
 
     # Sinks have their own places in the memory, and are hidden among the points.
-    own = _own_points(kernel, p)
+    own = _own_points(kernel, problem)
     batch, n = own.key.shape[0], own.key.shape[2]
     sinks = None
     if kernel.sinks:
@@ -97,74 +83,85 @@ def memory_before(kernel: Windowed, problem: Problem, shards: Shards) -> Memory:
         own = _without_sinks(own, sinks, kernel.sinks)
 
     # With hidden points in front, the last places hold the last visible points.
-    some_hidden = p.quadrature.valid is not None or sinks is not None
+    some_hidden = problem.quadrature.valid is not None or sinks is not None
     if some_hidden:
-        own = own.hidden_first()
+        own = hidden_first(own)
 
     # All but the last points go into the moment. Features are divided by e^shift, which differs
     # between ranks: before their sums are added, all change over to the largest shift.
     not_last = torch.arange(n, device=own.key.device) < n - last.size
     far_mass = torch.where(not_last, own.mass, 0.0).clamp_min(0.0)
-    features, shift = kernel.far_keys(own.key, (far_mass > 0).expand(batch, -1), None)
+    is_far = (far_mass > 0).expand(batch, -1)
+    features, shift = kernel.far_keys(own.key, is_far, None)
     common = None
     if shift is not None:
         common = largest(shift, shards)
-        features = features * over_new_factor(shift, common).to(features.dtype)
-    moment = before_this(_moment(features, own.value, far_mass), shards)
+        ratio = over_new_factor(shift, common)
+        features = features * ratio.to(features.dtype)
+    moment = _moment(features, own.value, far_mass)
+    moment = before_this(moment, shards)
 
     # The last points of all ranks before this one. From here on hidden points have mass 0.
-    parts = zip(own.narrow(n - last.size, last.size), (2, 2, 1))
-    near = Near(*(concatenated(x, last, dim) for x, dim in parts)).narrow(0, last.start)
+    own_last = own.part(slice(n - last.size, n))
+    near = Points(
+        concatenated(own_last.key, last, 2),
+        concatenated(own_last.value, last, 2),
+        concatenated(own_last.mass, last, 1),
+    )
+    near = near.part(slice(0, last.start))
     if some_hidden:
-        near = near.hidden_first()
+        near = hidden_first(near)
     near = near._replace(mass=near.mass.clamp_min(0.0).expand(batch, -1))
 
     # A window holds the last of these; the points beyond it go into the moment too.
     beyond = max(0, last.start - window)
     if beyond:
-        beyond_mass = near.mass[:, :beyond]
-        features, shift = kernel.far_keys(near.key[:, :, :beyond], beyond_mass > 0, common)
+        older = near.part(slice(0, beyond))
+        features, shift = kernel.far_keys(older.key, older.mass > 0, common)
         if shift is not None and common is not None:
-            moment = moment * over_new_factor(common, shift).to(moment.dtype)
+            ratio = over_new_factor(common, shift)
+            moment = moment * ratio.to(moment.dtype)
             common = shift
-        moment = moment + _moment(features, near.value[:, :, :beyond], beyond_mass)
+        moment = moment + _moment(features, older.value, older.mass)
 
-    memory = _as_memory(moment, near.narrow(beyond, last.start - beyond), window, sinks)
+    in_window = near.part(slice(beyond, last.start))
+    memory = _as_memory(moment, in_window, window, sinks)
     if common is not None:
         memory["shift"] = common
     return memory
 
 
-def _own_points(kernel: Windowed, problem: Problem) -> Near:
+def _own_points(kernel: Windowed, problem: Problem) -> Points:
     """Return this rank's points, with masses in float32 at least; -1 marks padding."""
-    p = problem
-    mass, valid = p.quadrature.mass, p.quadrature.valid
+    y, uy = problem.y, problem.uy
+    mass = problem.quadrature.mass
     mass = mass.to(torch.promote_types(mass.dtype, torch.float32))
+    valid = problem.quadrature.valid
     if valid is not None:
         mass = torch.where(valid, mass, -1.0)
-    return Near(kernel.near_keys(p.y, p.uy), kernel.values(p.y, p.uy), mass)
+    return Points(kernel.near_keys(y, uy), kernel.values(y, uy), mass)
 
 
-def _as_memory(moment: Tensor, near: Near, window: int, sinks: Near | None) -> Memory:
+def _as_memory(moment: Tensor, near: Points, window: int, sinks: Points | None) -> Memory:
     """Return the memory of a moment, up to ``window`` points before this rank, and the sinks."""
     # Where there are fewer points than a window has places, the first places have mass 0.
     missing = window - near.key.shape[2]
-    memory = {
-        "moment": moment,
-        "near_key": F.pad(near.key, (0, 0, missing, 0)),
-        "near_value": F.pad(near.value, (0, 0, missing, 0)),
-        "near_mass": F.pad(near.mass, (missing, 0)),
-    }
+    near = Points(
+        F.pad(near.key, (0, 0, missing, 0)),
+        F.pad(near.value, (0, 0, missing, 0)),
+        F.pad(near.mass, (missing, 0)),
+    )
+    memory = {"moment": moment}
     if sinks is not None:
         # The places of the sinks come before those of the window.
-        memory["sinks_filled"] = (sinks.mass >= 0).sum(1).to(sinks.mass.dtype)
-        sinks = sinks._replace(mass=sinks.mass.clamp_min(0.0))
-        for name, x, dim in zip(("near_key", "near_value", "near_mass"), sinks, (2, 2, 1)):
-            memory[name] = torch.cat([x, memory[name]], dim)
+        filled = (sinks.mass >= 0).sum(1)
+        memory["sinks_filled"] = filled.to(sinks.mass.dtype)
+        near = near.behind(sinks._replace(mass=sinks.mass.clamp_min(0.0)))
+    memory["near_key"], memory["near_value"], memory["near_mass"] = near
     return memory
 
 
-def _sinks_before(own: Near, count: int, shards: Shards) -> Near:
+def _sinks_before(own: Points, count: int, shards: Shards) -> Points:
     """Return the domain's sinks that lie on ranks before this one: the first ``count`` visible
     points of those ranks, in the order of the domain.
 
@@ -185,40 +182,53 @@ def _sinks_before(own: Near, count: int, shards: Shards) -> Near:
     if shards.rank in shards.holes:
         # A rank without points holds one point of padding, which is not a point of the domain.
         first = first._replace(mass=torch.full_like(first.mass, -1.0))
-    key, value, mass = (gathered(x, shards) for x in first)
+    key = gathered(first.key, shards)
+    value = gathered(first.value, shards)
+    mass = gathered(first.mass, shards)
 
     # The candidates of this rank and of later ones are hidden. The masses are (P, B, m).
     before = torch.arange(shards.count, device=own.key.device) < shards.rank
     mass = torch.where(before[:, None, None], mass, -1.0)
 
     # From P stacked ranks to one row of P · m candidates, in the order of the domain.
-    key, value = (x.movedim(0, 2).flatten(2, 3) for x in (key, value))
-    return _visible_first(Near(key, value, mass.movedim(0, 1).flatten(1, 2)), count)
+    candidates = Points(
+        key.movedim(0, 2).flatten(2, 3),
+        value.movedim(0, 2).flatten(2, 3),
+        mass.movedim(0, 1).flatten(1, 2),
+    )
+    return _visible_first(candidates, count)
 
 
-def _visible_first(points: Near, count: int) -> Near:
+def _visible_first(points: Points, count: int) -> Points:
     """Return the first ``count`` visible points of each row; mass -1 where there are fewer."""
     mass = points.mass.expand(len(points.key), -1)
-    order = (mass < 0).long().argsort(dim=1, stable=True)
-    found = points.taken(order[:, :count])
+    hidden = (mass < 0).long()
+    order = hidden.argsort(dim=1, stable=True)
+    first = points.at(order[:, :count])
     missing = max(0, count - order.shape[1])
-    key, value = (F.pad(x, (0, 0, 0, missing)) for x in found[:2])
-    return Near(key, value, F.pad(found.mass, (0, missing), value=-1.0))
+    return Points(
+        F.pad(first.key, (0, 0, 0, missing)),
+        F.pad(first.value, (0, 0, 0, missing)),
+        F.pad(first.mass, (0, missing), value=-1.0),
+    )
 
 
-def _without_sinks(own: Near, before: Near, count: int) -> Near:
+def _without_sinks(own: Points, before: Points, count: int) -> Points:
     """Return this rank's points with its sinks hidden.
 
     A point is a sink if it is among the first ``count`` visible points of the domain.
     """
     mass = own.mass.expand(len(own.key), -1)
-    rank = (before.mass >= 0).sum(1, keepdim=True) + (mass >= 0).cumsum(1)
+    sinks_before = (before.mass >= 0).sum(1, keepdim=True)
+    rank = sinks_before + (mass >= 0).cumsum(1)
     return own._replace(mass=torch.where(rank > count, mass, -1.0))
 
 
 def _moment(features: Tensor, value: Tensor, mass: Tensor) -> Tensor:
     """Return the sums of features times values and times one, (B, S, r, c + 1)."""
     # Several maps of features may share a head of values.
-    value = value.repeat_interleave(features.shape[1] // value.shape[1], 1)
+    shared = features.shape[1] // value.shape[1]
+    value = value.repeat_interleave(shared, 1)
     value = F.pad(value.to(features.dtype), (0, 1), value=1.0)
-    return (features * mass[:, None, :, None].to(features.dtype)).mT @ value
+    weighted = features * mass[:, None, :, None].to(features.dtype)
+    return weighted.mT @ value

@@ -71,10 +71,12 @@ class FiniteHorizonKernel(ContinuousConvolutionKernel, CausalTransition):
 
         The constant unit has the readout's bias as its row, which thus ends there as well.
         """
-        dtype = torch.promote_types(displacements.dtype, torch.float32)
-        inside = (displacements.abs() < self._end(displacements.dtype)).to(dtype)
+        # Compared in the positions' own precision.
+        end = self._end(displacements.dtype)
+        inside = displacements.abs() < end
         h = super().lag_features(displacements)
-        with_constant = torch.cat([h, torch.ones_like(h[..., :1])], -1)
+        ones = torch.ones_like(h[..., :1])
+        with_constant = torch.cat([h, ones], -1)
         return with_constant * inside.to(h.dtype)
 
     def _end(self, dtype: torch.dtype) -> Tensor:
@@ -82,7 +84,8 @@ class FiniteHorizonKernel(ContinuousConvolutionKernel, CausalTransition):
 
         Half a step before the horizon: rounding moves no sample of the training grid across it.
         """
-        return (self.horizon - 0.5) * self.extent.to(dtype) / self.length
+        steps = self.horizon - 0.5
+        return steps * self.extent.to(dtype) / self.length
 
     def readout(self) -> tuple[Tensor, Tensor | None]:
         weight, bias = super().readout()
@@ -117,16 +120,17 @@ class FiniteHorizonKernel(ContinuousConvolutionKernel, CausalTransition):
 
         # The oldest of the ``memory`` points leaves, and the new one comes last.
         new_point = {"signal": point.weighed(), "mass": mass, "positions": x}
-        after = {
-            name: torch.cat([memory[name][:, 1:], new[:, None].to(memory[name].dtype)], 1)
-            for name, new in new_point.items()
-        }
+        after = {}
+        for name, new in new_point.items():
+            before = memory[name]
+            after[name] = torch.cat([before[:, 1:], new[:, None].to(before.dtype)], 1)
 
         # A slot without a point has no position. It gets that of the new point, at lag 0, where its
         # mass of zero leaves it out.
+        here = x[:, None]
         occupied = (after["mass"] > 0)[..., None]
-        lags = x[:, None] - torch.where(occupied, after["positions"], x[:, None])
-        hidden = self.lag_features(lags)
+        positions = torch.where(occupied, after["positions"], here)
+        hidden = self.lag_features(here - positions)
 
         # Hidden units are summed before the readout: (B, H, d_in, w + 1) numbers.
         weight, _ = self.readout()

@@ -142,20 +142,27 @@ class ContinuousConvolutionKernel(HiddenKernel, LagFeatures):
         """Draw the readout's weights by the network's preset, and scale them to a variance of
         1 / (d_in · length) with ``unit_variance``.
         """
-        layer, network = self.readout_layer, self.network
+        layer = self.readout_layer
+        network = self.network
         if network.preset == "paper":
             # Sitzmann's rule for layers after the first, U(±√(6 / w) / ω0).
-            omega = network.omega
-            omega_value = 1.0 if omega is None or omega.is_meta else float(omega)
-            bound = (6.0 / network.width) ** 0.5 / omega_value
-            layer.set_weight(torch.empty_like(layer.direction).uniform_(-bound, bound))
+            omega = 1.0
+            if network.omega is not None and not network.omega.is_meta:
+                omega = float(network.omega)
+            bound = (6.0 / network.width) ** 0.5 / omega
+            weight = torch.empty_like(layer.direction).uniform_(-bound, bound)
+            layer.set_weight(weight)
+
         if self.unit_variance:
-            z = torch.empty(512, network.position_dim, device=layer.bias.device).uniform_(-1.0, 1.0)
-            hidden = network(z)
-            spread = nn.functional.linear(hidden, cast(layer.weight, hidden.dtype)).std()
+            # The deviation of the kernel's entries at random positions.
+            z = torch.empty(512, network.position_dim, device=layer.bias.device)
+            hidden = network(z.uniform_(-1.0, 1.0))
+            entries = nn.functional.linear(hidden, cast(layer.weight, hidden.dtype))
+            spread = entries.std()
             wanted = (self.d_in * self.length) ** -0.5
             # The only unit behind a layer norm is constant, and has no spread to divide by.
-            layer.magnitude.mul_(torch.where(spread > 0, wanted / spread, 1.0))
+            factor = torch.where(spread > 0, wanted / spread, 1.0)
+            layer.magnitude.mul_(factor)
 
     # --- hidden units and readout -----------------------------------------------------------------
 
@@ -180,10 +187,12 @@ class ContinuousConvolutionKernel(HiddenKernel, LagFeatures):
         offsets = range(-reach, reach + 1)
         # exp(-k² / 2σ²) with σ = 1/2
         weights = [math.exp(-2.0 * k * k) for k in offsets]
+        sum_of_weights = sum(weights)
         sample = self.blur * self.extent / self.length
         total = torch.zeros((), device=displacements.device)
         for k, weight in zip(offsets, weights):
-            total = total + weight / sum(weights) * self._features(displacements + k * sample)
+            shifted = self._features(displacements + k * sample)
+            total = total + weight / sum_of_weights * shifted
         return total
 
     def _features(self, displacements: Tensor) -> Tensor:
@@ -244,9 +253,8 @@ class ContinuousConvolutionKernel(HiddenKernel, LagFeatures):
             n, length=1.0, causal=causal, measure="counting", device=device, dtype=dtype
         )
         # No value of ``extent`` is read, so that traced code can do the same.
-        return line.replace(
-            positions=line.positions * (self.extent.to(line.positions) / self.length)
-        )
+        step = self.extent.to(line.positions) / self.length
+        return line.replace(positions=line.positions * step)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, origin={self.origin!r}, length={self.length}"

@@ -49,16 +49,18 @@ class LagSteps(Form):
         memory: Memory,
     ) -> tuple[Tensor, Memory]:
         memory = _with_points(kernel, x, u, quadrature, t, memory)
-        lags, signal = memory["lags"], memory["signal"]
+        lags = memory["lags"]
+        signal = memory["signal"]
         readout, bias = kernel.readout()
         dtype = promoted(lags.dtype, signal.dtype)
         with full_precision(u):
             # The longest lag comes first, as the first point does. Hidden units are summed before
             # the readout: (B, H, d, t + 1) @ (1, 1, t + 1, w).
-            moment = (cast(signal, dtype).mT @ cast(lags, dtype)[:, None]).flatten(2)
-            out = heads_apart(moment, cast(readout, dtype).flatten(2))
+            moment = cast(signal, dtype).mT @ cast(lags, dtype)[:, None]
+            out = heads_apart(moment.flatten(2), cast(readout, dtype).flatten(2))
             if bias is not None:
-                out = out + heads_apart(signal.sum(2, dtype=dtype), cast(bias, dtype))
+                total = signal.sum(2, dtype=dtype)
+                out = out + heads_apart(total, cast(bias, dtype))
         return _finished(out[:, :, None], kernel, x, u, quadrature, t), memory
 
     def prefill(
@@ -82,7 +84,8 @@ class LagSteps(Form):
         lags = memory["lags"][0].flip(0)
         hidden, readout = with_bias(lags, *kernel.readout())
         signal = memory["signal"]
-        out = grid_convolution(signal, hidden, readout, (signal.shape[2],), causal=True)
+        points = signal.shape[2]
+        out = grid_convolution(signal, hidden, readout, (points,), causal=True)
         return _finished(out[:, :, t:], kernel, x, u, quadrature, t), memory
 
 
@@ -96,8 +99,10 @@ def _with_points(
     """
     n = u.shape[2]
     origin = memory.get("origin", x[:, :1])
-    # Point t lies t steps from the first one: its displacement is the new lag.
-    lags = kernel.lag_features((x - origin)[0])[None]
+    # Point t lies t steps from the first one: its displacement is the new lag. All samples have
+    # the same.
+    displacements = (x - origin)[0]
+    lags = kernel.lag_features(displacements)[None]
     if n > 1:
         lags = lags.flip(1)
     signal = weighed(u, quadrature.mass[:, t : t + n])
@@ -112,5 +117,7 @@ def _finished(
 ) -> Tensor:
     """Return an integral with the queries' scale and the kernel's offset."""
     if quadrature.scale is not None:
-        out = out * quadrature.scale[..., t : t + out.shape[2], None].to(out.dtype)
-    return with_offset(out, kernel, Problem(x, x, u, u, quadrature, STEP))
+        scale = quadrature.scale[..., t : t + out.shape[2], None]
+        out = out * scale.to(out.dtype)
+    problem = Problem(x, x, u, u, quadrature, STEP)
+    return with_offset(out, kernel, problem)

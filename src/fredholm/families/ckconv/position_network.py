@@ -82,7 +82,8 @@ class WeightNormLinear(nn.Module):
             norm = torch._weight_norm  # pyright: ignore[reportPrivateImportUsage]
             return norm(self.direction, self.magnitude[:, None])
         length = torch.linalg.vector_norm(self.direction, dim=-1)
-        return self.direction * (self.magnitude / length)[:, None]
+        factor = self.magnitude / length
+        return self.direction * factor[:, None]
 
     def dropped(self, rate: float) -> dict[str, Tensor]:
         """Return direction and magnitude, by parameter name, of the weight after dropout at
@@ -255,13 +256,15 @@ class PositionNetwork(nn.Module):
                 layer.bias.uniform_(-1.0, 1.0)
                 continue
             fan = layer.direction.shape[1]
-            bound = 1.0 / fan if i == 0 else math.sqrt(6.0 / fan) / omega
-            layer.set_weight(torch.empty_like(layer.direction).uniform_(-bound, bound))
+            bound = 1.0 / fan
+            if i > 0:
+                bound = math.sqrt(6.0 / fan) / omega
+            weight = torch.empty_like(layer.direction).uniform_(-bound, bound)
+            layer.set_weight(weight)
 
             # The magnitude of unit i is |W_i|, the norm of its row of the weight just set.
-            layer.bias.copy_(
-                torch.empty_like(layer.bias).uniform_(-math.pi, math.pi) / layer.magnitude
-            )
+            phase = torch.empty_like(layer.bias).uniform_(-math.pi, math.pi)
+            layer.bias.copy_(phase / layer.magnitude)
 
     @torch.no_grad()
     def _spread_knots(self) -> None:
@@ -278,7 +281,8 @@ class PositionNetwork(nn.Module):
 
             # One position per unit, so that row i of h is the input at unit i's position.
             h = self._run(z, i)
-            layer.bias.copy_(-(layer.weight * h).sum(-1))
+            unbiased = (layer.weight * h).sum(-1)
+            layer.bias.copy_(-unbiased)
 
     def forward(self, z: Tensor) -> Tensor:
         check_dimension(z, self.position_dim, "this network was built")
@@ -308,7 +312,8 @@ class PositionNetwork(nn.Module):
             return F.gelu(h)
 
         norm: Any = self.norms[layer]
-        weight, bias = norm.weight.to(h.dtype), norm.bias.to(h.dtype)
+        weight = norm.weight.to(h.dtype)
+        bias = norm.bias.to(h.dtype)
         h = F.layer_norm(h, norm.normalized_shape, weight, bias, norm.eps)
         return ACTIVATIONS[self.activation](h)
 

@@ -72,8 +72,11 @@ def attention(
     def split(layer: Layer) -> Float[Tensor, "b h n e"]:
         return layer(u).unflatten(-1, (maps.heads, -1)).transpose(1, 2)
 
-    query, key, value = split(maps.query), split(maps.key), split(maps.value)
-    scores = torch.einsum("bhqe,bhke->bhqk", query, key) * query.shape[-1] ** -0.5
+    query = split(maps.query)
+    key = split(maps.key)
+    value = split(maps.value)
+    scale = query.shape[-1] ** -0.5
+    scores = torch.einsum("bhqe,bhke->bhqk", query, key) * scale
 
     # The softmax against the measure: each token counts by its mass.
     gamma = scores.exp() * mass
@@ -81,7 +84,8 @@ def attention(
     attended = torch.einsum("bhqk,bhke->bhqe", gamma, value)
 
     # Heads side by side, (B, N, H·e), through the map that they share.
-    return maps.output(attended.transpose(1, 2).flatten(2))
+    side_by_side = attended.transpose(1, 2).flatten(2)
+    return maps.output(side_by_side)
 
 
 def project_moments(u: Float[Tensor, "b n d"], to: Moments) -> Float[Tensor, "b n d"]:
@@ -132,10 +136,13 @@ def paper_step_naive(
         >>> paper_step_naive(torch.tensor([[[1.0, 5.0]]]), torch.ones(1), **options).tolist()
         [[[-1.0, 1.0]]]
     """
-    attended = u + attention(u, mass, maps)  # (16), explicit
-    normed = project_moments(attended, first)  # (17), implicit
-    relaxed = (network(normed, layers) + normed) / 2  # (18)-(20)
-    return project_moments(relaxed, second)  # (21), implicit
+    # (16) explicit and (17) implicit.
+    attended = u + attention(u, mass, maps)
+    normed = project_moments(attended, first)
+
+    # (18)-(20), and (21) implicit.
+    relaxed = (network(normed, layers) + normed) / 2
+    return project_moments(relaxed, second)
 
 
 def lie_step_naive(
@@ -163,5 +170,7 @@ def lie_step_naive(
         >>> lie_step_naive(torch.tensor([[[1.0, 5.0]]]), torch.ones(1), 0.5, **options).tolist()
         [[[-1.0, 1.0]]]
     """
-    u = project_moments(u + dt * attention(u, mass, maps), first)
-    return project_moments(u + dt * network(u, layers), second)
+    attended = u + dt * attention(u, mass, maps)
+    u = project_moments(attended, first)
+    changed = u + dt * network(u, layers)
+    return project_moments(changed, second)

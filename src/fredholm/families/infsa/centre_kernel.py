@@ -84,7 +84,8 @@ class CentreKernel(TokenGraphKernel, CentredWeights, OwnForm):
             preset = options.get("preset", "paper")
             tied = CONSTANTS.get(preset, CONSTANTS["paper"]).tied
         super().__init__(dim, heads, tied=tied, **options)
-        self.steps, self.centres = steps, centres
+        self.steps = steps
+        self.centres = centres
         probes = torch.randn(heads, centres, self.width) * self.width**-0.5
         self.probes: nn.Parameter | None = None
         if centres > 1:
@@ -123,7 +124,9 @@ class CentreKernel(TokenGraphKernel, CentredWeights, OwnForm):
         """Return :meth:`evaluate`, where ``total`` turns sums over the points of a rank into those
         over the points of all.
         """
-        u, q, tokens = problem.uy, problem.quadrature, self._centred(problem.uy)
+        u = problem.uy
+        q = problem.quadrature
+        tokens = self._centred(u)
         if q.query_time is None and q.density is None:
             with full_precision(u):
                 out = self._shared(tokens, u, q.mass, total)
@@ -157,8 +160,10 @@ class CentreKernel(TokenGraphKernel, CentredWeights, OwnForm):
         if bias is None:
             out = through_heads(pooled, maps)
         else:
-            out = through_heads(pooled[..., : self.d_in], maps)
-            out = out + pooled[..., self.d_in :] * bias
+            features = pooled[..., : self.d_in]
+            weight = pooled[..., self.d_in :]
+            out = through_heads(features, maps)
+            out = out + weight * bias
         if self.centres == 1:
             return out
         mixture = tokens.mixture(tokens.query, centre[:, :, :, None])
@@ -175,7 +180,9 @@ class CentreKernel(TokenGraphKernel, CentredWeights, OwnForm):
         with full_precision(u):
             energy = lengths(query).unsqueeze(2)
             if self.probes is not None:
-                energy = energy * torch.sigmoid(self.probes.to(query.dtype) @ query.mT)
+                # A centre counts the tokens that are like its probe.
+                likeness = self.probes.to(query.dtype) @ query.mT
+                energy = energy * torch.sigmoid(likeness)
         return Tokens(query, key, energy, self.steps, self.activation, self.eps)
 
     def _queries(self, u: Tensor) -> Tensor:
@@ -229,11 +236,11 @@ class StreamingCentreKernel(CentreKernel, CausalTransition):
         if problem.quadrature.query_time is None:
             return super().weights(problem)
         # A key's score depends on the points that it saw, also where few queries are asked for.
-        whole = problem if problem.parent is None else problem.parent
+        of_all_queries = problem.parent or problem
         tokens = self._centred(problem.uy)
         dtype = tokens.energy.dtype
         seen = problem.quadrature.weights().to(dtype)
-        seen_by_keys = whole.quadrature.weights().to(dtype)
+        seen_by_keys = of_all_queries.quadrature.weights().to(dtype)
         queries = self._queries(problem.ux)
         with full_precision(problem.uy):
             density = stream_weights(tokens, queries, seen, seen_by_keys)
@@ -246,21 +253,27 @@ class StreamingCentreKernel(CentreKernel, CausalTransition):
 
     def evaluate_stream(self, problem: Problem, running: Sum) -> Tensor:
         """Return the causal response; ``running`` takes sums up to each point, of dimension 3."""
-        u, tokens = problem.uy, self._centred(problem.uy)
+        u = problem.uy
+        tokens = self._centred(u)
         value = self._values(u)
         with full_precision(u):
             out = streamed_centres(tokens, value, problem.quadrature, running)
-            return (out * self._factor().to(out.dtype)).to(u.dtype)
+            out = out * self._factor().to(out.dtype)
+            return out.to(u.dtype)
 
     def start(self, u: Tensor) -> dict[str, Tensor]:
-        shape = (u.shape[0], self.heads, self.centres, self.steps + 1)
+        batch = u.shape[0]
+        levels = self.steps + 1
         dtype = torch.promote_types(u.dtype, torch.float32)
-        sums = torch.zeros(*shape, self.width + self.d_out, dtype=dtype, device=u.device)
-        return {"sums": sums, "totals": torch.zeros(shape, dtype=dtype, device=u.device)}
+        totals = torch.zeros(batch, self.heads, self.centres, levels, dtype=dtype, device=u.device)
+        # Queries and values side by side.
+        sums = totals.new_zeros(*totals.shape, self.width + self.d_out)
+        return Stream(sums, totals)._asdict()
 
     def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         u = point.u[:, :, None]
-        value, tokens = self._values(u), self._centred(u)
+        value = self._values(u)
+        tokens = self._centred(u)
         before = Stream(memory["sums"], memory["totals"])
         with full_precision(u):
             out, after = advance_stream(tokens, value, point.mass, point.scale, before)

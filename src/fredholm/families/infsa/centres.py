@@ -66,7 +66,8 @@ class Tokens:
         """
         if centre.shape[2] == 1:
             return responses[:, :, 0]
-        return (self.mixture(query, centre)[..., None] * responses).sum(2)
+        share = self.mixture(query, centre)
+        return (share[..., None] * responses).sum(2)
 
     def mixture(self, query: Tensor, centre: Tensor) -> Tensor:
         """Return the shares of the centres in that mixture, (B, H, C, N)."""
@@ -74,13 +75,15 @@ class Tokens:
             score = centre[..., 0, :] @ query.mT
         else:
             score = (centre * query[:, :, None]).sum(-1)
-        return torch.softmax(score * query.shape[-1] ** -0.5, 2)
+        scale = query.shape[-1] ** -0.5
+        return torch.softmax(score * scale, 2)
 
     def likeness(self, centre: Tensor) -> Tensor:
         """Return φ of the inner products of each key with a centre at the key's own place, (B, H,
         C, N, e) to (B, H, C, N).
         """
-        return activated((centre * self.key[:, :, None]).sum(-1), self.activation)
+        products = (centre * self.key[:, :, None]).sum(-1)
+        return activated(products, self.activation)
 
 
 def lengths(query: Tensor) -> Tensor:
@@ -99,13 +102,15 @@ def centre_weights(tokens: Tokens, query: Tensor, weights: Tensor) -> Tensor:
     """
     w = weights[:, :, None]
     energy = tokens.energy[:, :, :, None]
-    a = tokens.share(energy, (w * energy).sum(-1, keepdim=True), None)
+    total = (w * energy).sum(-1, keepdim=True)
+    a = tokens.share(energy, total, None)
     centre = (w * a) @ tokens.query[:, :, None]
     for step in range(tokens.steps):
         if step:
             centre = (w * a) @ tokens.query[:, :, None]
         score = activated(centre @ tokens.key[:, :, None].mT, tokens.activation)
-        a = tokens.share(score, (w * score.abs()).sum(-1, keepdim=True), a)
+        total = (w * score.abs()).sum(-1, keepdim=True)
+        a = tokens.share(score, total, a)
     return tokens.mix(query, centre, a)
 
 
@@ -113,7 +118,9 @@ def stream_weights(tokens: Tokens, query: Tensor, weights: Tensor, all_weights: 
     """Return the same where each key is scored once, against the centre at its own time:
     ``all_weights`` (·, ·, Nk, Nk) are the weights of what each key saw.
     """
-    w, w_all, queries = weights[:, :, None], all_weights[:, :, None], tokens.query[:, :, None]
+    w = weights[:, :, None]
+    w_all = all_weights[:, :, None]
+    queries = tokens.query[:, :, None]
     score = tokens.energy
 
     # Shares among the keys that a query sees, and among those that a key saw.
@@ -121,12 +128,15 @@ def stream_weights(tokens: Tokens, query: Tensor, weights: Tensor, all_weights: 
     centre = torch.zeros_like(query[:, :, None])
     for level in range(tokens.steps + 1):
         size = score.abs()[:, :, :, None]
-        seen = tokens.share(score[:, :, :, None], (w * size).sum(-1, keepdim=True), seen)
+        total_seen = (w * size).sum(-1, keepdim=True)
+        seen = tokens.share(score[:, :, :, None], total_seen, seen)
         if level == tokens.steps:
             break
-        past = tokens.share(score[:, :, :, None], (w_all * size).sum(-1, keepdim=True), past)
+        total_past = (w_all * size).sum(-1, keepdim=True)
+        past = tokens.share(score[:, :, :, None], total_past, past)
         centre = (w * seen) @ queries
-        score = tokens.likeness((w_all * past) @ queries)
+        centre_at_keys = (w_all * past) @ queries
+        score = tokens.likeness(centre_at_keys)
     assert seen is not None
     return tokens.mix(query, centre, seen)
 
@@ -153,36 +163,56 @@ def shared_centres(tokens: Tokens, mass: Tensor, total: Sum = alone) -> SharedCe
     """
     b, h, c, n = tokens.energy.shape
     m = mass.view(-1, 1, 1, n)
-    score, query, key, multiply = m * tokens.energy, tokens.query, tokens.key.mT, torch.matmul
+    score = m * tokens.energy
+    query = tokens.query
+    key = tokens.key
+    multiply = torch.matmul
     flat = not torch.compiler.is_compiling()
     if flat:
         # Samples and heads as one dimension, which takes small problems half the time.
         multiply = torch.bmm
-        m = m[:, 0] if m.shape[0] == 1 else m.expand(-1, h, -1, -1).flatten(0, 1)
-        score, query, key = score.flatten(0, 1), query.flatten(0, 1), tokens.key.flatten(0, 1).mT
+        score = score.flatten(0, 1)
+        query = query.flatten(0, 1)
+        key = key.flatten(0, 1)
+        if m.shape[0] == 1:
+            m = m[:, 0]
+        else:
+            m = m.expand(-1, h, -1, -1).flatten(0, 1)
+    key = key.mT
+
+    # At first the scores are energies. They are lengths, and need no magnitude.
     positive = tokens.activation in POSITIVE
+    size = score
     a = centre = None
-    for step in range(tokens.steps):
-        # The energies are lengths, and need no magnitude.
-        size = score if positive or not step else score.abs()
-        amount, moment = size.sum(-1, keepdim=True), multiply(score, query)
+    for _ in range(tokens.steps):
+        amount = size.sum(-1, keepdim=True)
+        moment = multiply(score, query)
         if total is not alone:
             # Between ranks it is messages that cost: one for both.
             sums = total(torch.cat([amount, moment], -1))
-            amount, moment = sums[..., :1], sums[..., 1:]
+            amount = sums[..., :1]
+            moment = sums[..., 1:]
+
         if a is None and tokens.eps:
             # Where there is no amount, scores are zero, and so are the shares.
             below = amount + number(tokens.eps, amount)
-            a, centre = score / below, moment / below
+            a = score / below
+            centre = moment / below
         else:
             a = tokens.share(score, amount, a)
             centre = tokens.share(moment, amount, centre)
+
         score = m * activated(multiply(centre, key), tokens.activation)
+        size = score
+        if not positive:
+            size = score.abs()
+
+    amount = total(size.sum(-1, keepdim=True))
+    a = tokens.share(score, amount, a)
     assert centre is not None
-    size = score if positive else score.abs()
-    a = tokens.share(score, total(size.sum(-1, keepdim=True)), a)
     if flat:
-        a, centre = a.view(b, h, c, n), centre.view(b, h, c, query.shape[-1])
+        a = a.view(b, h, c, n)
+        centre = centre.view(b, h, c, query.shape[-1])
     return SharedCentres(a, centre)
 
 
@@ -194,7 +224,9 @@ def over_points(weights: Tensor, u: Tensor) -> Tensor:
         # Flattened, multiplied and unflattened it is right and becomes wrong in ONNX: where H = B,
         # onnxscript's optimiser drops both reshapes and takes heads for samples.
         return torch.einsum("bhcn,bni->bhci", weights, u)
-    return torch.bmm(weights.flatten(1, 2), u).view(*weights.shape[:3], u.shape[2])
+    batch, heads, centres, _ = weights.shape
+    sums = torch.bmm(weights.flatten(1, 2), u)
+    return sums.view(batch, heads, centres, u.shape[2])
 
 
 def through_heads(x: Tensor, maps: Tensor) -> Tensor:
@@ -211,7 +243,9 @@ def rows_of_centres(tokens: Tokens, value: Tensor, quadrature: Quadrature) -> Te
     time, tiled, O(N) memory.
     """
     b, h, c, n = tokens.energy.shape
-    q, scale, density = quadrature, _scale(quadrature, value), quadrature.density
+    q = quadrature
+    scale = _scale(q, value)
+    density = q.density
     if density is not None and density.shape[1] > 1 and c > 1:
         density = density.repeat_interleave(c, 1)
 
@@ -220,14 +254,18 @@ def rows_of_centres(tokens: Tokens, value: Tensor, quadrature: Quadrature) -> Te
     both = torch.cat([tokens.query, value], -1)
     weighted = q.mass[:, None, None, :, None] * tokens.energy[..., None]
     total = scale * _seen(q, weighted)
-    pool = tokens.share(scale * _seen(q, weighted * both[:, :, None]), total, None)
+    sums = scale * _seen(q, weighted * both[:, :, None])
+    pool = tokens.share(sums, total, None)
     centre = pool[..., :width]
+
+    # Heads and centres are one dimension of the op, which goes over the pairs tile by tile.
     key = tokens.key[:, :, None].expand(b, h, c, n, width).flatten(1, 2)
     for step in range(tokens.steps):
         centre = pool[..., :width]
         if step == tokens.steps - 1:
             # The last step pools values alone: no further centre is made.
-            both, pool = value, pool[..., width:]
+            both = value
+            pool = pool[..., width:]
         massive = q.mass[:, None, :, None] * both
         massive = massive[:, :, None].expand(b, h, c, n, -1).flatten(1, 2)
         product, row = edge_product(
@@ -240,7 +278,8 @@ def rows_of_centres(tokens: Tokens, value: Tensor, quadrature: Quadrature) -> Te
             activation=tokens.activation,
             statistic="sums",
         )
-        product, row = product.unflatten(1, (h, c)), row.unflatten(1, (h, c))[..., None]
+        product = product.unflatten(1, (h, c))
+        row = row.unflatten(1, (h, c))[..., None]
         pool = tokens.share(scale * product, scale * row, pool)
     return tokens.mix(tokens.query, centre, pool)
 
@@ -273,15 +312,19 @@ def streamed_centres(
     """Return the causal response (B, H, N, d) where each key is scored once, at its own time:
     running sums, O(N).
     """
-    width, mass = tokens.query.shape[-1], quadrature.mass[:, None, None]
-    both = torch.cat([tokens.query, value], -1)[:, :, None]
+    width = tokens.query.shape[-1]
+    mass = quadrature.mass[:, None, None]
     scale = _scale(quadrature, value)
-    score, pool = tokens.energy, None
+    # Queries and values side by side: the first part of their means is the next centre.
+    both = torch.cat([tokens.query, value], -1)[:, :, None]
+    score = tokens.energy
+    pool = None
     centre = tokens.query[:, :, None]
     for level in range(tokens.steps + 1):
         weighted = (mass * score)[..., None]
         total = scale * running(weighted.abs())
-        pool = tokens.share(scale * running(weighted * both), total, pool)
+        sums = scale * running(weighted * both)
+        pool = tokens.share(sums, total, pool)
         if level < tokens.steps:
             centre = pool[..., :width]
             score = tokens.likeness(centre)
@@ -316,18 +359,29 @@ def advance_stream(
     """
     width = tokens.query.shape[-1]
     both = torch.cat([tokens.query, value], -1)
-    one = torch.ones((), dtype=value.dtype, device=value.device)
-    factor = one if scale is None else scale[:, :, None, None]
-    score, pool, sums, totals = tokens.energy, None, [], []
+    if scale is None:
+        factor = torch.ones((), dtype=value.dtype, device=value.device)
+    else:
+        factor = scale[:, :, None, None]
+
+    score = tokens.energy
+    pool = None
+    sums, totals = [], []
     centre = tokens.query[:, :, None, 0]
     for level in range(tokens.steps + 1):
-        weighted = mass[:, None, None, None] * score  # (B, H, C, 1)
-        sums.append(before.sums[..., level, :] + weighted * both)
-        totals.append(before.totals[..., level] + weighted[..., 0].abs())
-        pool = tokens.share(factor * sums[-1], factor * totals[-1][..., None], pool)
+        # (B, H, C, 1)
+        weighted = mass[:, None, None, None] * score
+        level_sum = before.sums[..., level, :] + weighted * both
+        level_total = before.totals[..., level] + weighted[..., 0].abs()
+        sums.append(level_sum)
+        totals.append(level_total)
+
+        pool = tokens.share(factor * level_sum, factor * level_total[..., None], pool)
         if level < tokens.steps:
             centre = pool[..., :width]
-            score = activated((centre * tokens.key).sum(-1, keepdim=True), tokens.activation)
+            products = (centre * tokens.key).sum(-1, keepdim=True)
+            score = activated(products, tokens.activation)
+
     assert pool is not None
     after = Stream(torch.stack(sums, -2), torch.stack(totals, -1))
     response = tokens.mix(tokens.query, centre[..., None, :], pool[..., None, width:])

@@ -104,7 +104,8 @@ class Hops(Form):
     triton = True
 
     def preferred(self, kernel: Kernel, facts: Facts) -> bool:
-        return False  # several hops are another response than the kernel's
+        # Several hops are another response than the kernel's.
+        return False
 
     def respond(self, kernel: TokenGraphWeights, problem: Problem) -> Tensor:
         graph, value = graph_of(kernel, problem, half=True, backend=self.strategy.backend)
@@ -177,10 +178,11 @@ def step_hops(
     new = out = value
     with full_precision(u):
         for hop in range(hops):
+            name = f"hop{hop}"
             if hop:
                 new = value + out
-            after[f"hop{hop}"] = append(memory, f"hop{hop}", new)
-            out = row @ after[f"hop{hop}"]
+            after[name] = append(memory, name, new)
+            out = row @ after[name]
     return gained(kernel, out, u), after
 
 
@@ -204,7 +206,8 @@ def graph_row(
     """Return row t of M, and the memory after it."""
     dtype = at_least_single(u.dtype)
     query, key, value = (cast(x, dtype) for x in kernel.tokens(u))
-    rules, view = kernel.rules(), quadrature.row(t)
+    rules = kernel.rules()
+    view = quadrature.row(t)
     with full_precision(u):
         keys = append(memory, "key", key)
         pairs = activated(query @ keys.mT, rules["activation"])
@@ -227,7 +230,8 @@ def graph_row(
         if scale is not None:
             scale = cast(scale, dtype)
         factor = row_factor(norm, scale, cast(rules["decay"], dtype), rules["eps"])
-        return GraphRow(factor[..., None] * pairs * mass, value, {"key": keys, "norm": total})
+        row = factor[..., None] * pairs * mass
+        return GraphRow(row, value, {"key": keys, "norm": total})
 
 
 def append(memory: Memory, name: str, new: Tensor) -> Tensor:

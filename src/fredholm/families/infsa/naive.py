@@ -49,7 +49,8 @@ def token_graph(
     """
     q = torch.einsum("bnd,hed->bhne", u, query)
     k = torch.einsum("bnd,hed->bhne", u, key)
-    edges = PHI[activation](torch.einsum("bhie,bhje->bhij", q, k))
+    scores = torch.einsum("bhie,bhje->bhij", q, k)
+    edges = PHI[activation](scores)
     if causal:
         edges = edges.tril()
 
@@ -98,7 +99,8 @@ def truncated_series(
     r"""Return walks of 1 to ``hops`` hops, :math:`\sum_{t=1}^{hops} (\gamma\hat A)^t V` (6, 10)."""
     v = torch.einsum("bnd,hed->bhne", u, value)
     graph = decay * token_graph(u, query, key, **options)
-    reached, total = v, torch.zeros_like(v)
+    reached = v
+    total = torch.zeros_like(v)
     for _ in range(hops):
         reached = torch.einsum("bhij,bhje->bhie", graph, reached)
         total = total + reached
@@ -117,8 +119,10 @@ def resolvent(
     r"""Return walks of every length, :math:`\big((I - \gamma\hat A)^{-1} - I\big) V` (7)."""
     v = torch.einsum("bnd,hed->bhne", u, value)
     graph = decay * token_graph(u, query, key, **options)
-    one = torch.eye(graph.shape[-1], dtype=graph.dtype, device=graph.device)
-    return torch.linalg.solve(one - graph, v) - v
+    identity = torch.eye(graph.shape[-1], dtype=graph.dtype, device=graph.device)
+    walks = torch.linalg.solve(identity - graph, v)
+    # The walk of length zero is v itself.
+    return walks - v
 
 
 # --- the linear form ------------------------------------------------------------------------------
@@ -144,12 +148,18 @@ def linear(
     q = torch.einsum("bnd,hed->bhne", u, query)
     k = torch.einsum("bnd,hed->bhne", u, key)
     v = torch.einsum("bnd,hed->bhne", u, value)
-    energy = torch.linalg.vector_norm(q, dim=3)  # e (16)
-    alpha = energy / (energy.sum(2, keepdim=True) + eps)  # (17)
-    centre = torch.einsum("bhn,bhne->bhe", alpha, q)  # the central query (18)
-    score = PHI[activation](torch.einsum("bhe,bhne->bhn", centre, k))  # S (19)
-    a = score / (score.sum(2, keepdim=True) + eps)  # (20)
-    response = decay**layer * torch.einsum("bhn,bhne->bhe", a, v)  # (21)
+
+    # e (16) and α (17).
+    energy = torch.linalg.vector_norm(q, dim=3)
+    alpha = energy / (energy.sum(2, keepdim=True) + eps)
+
+    # The central query (18), and the likeness S of the keys to it (19, 20).
+    centre = torch.einsum("bhn,bhne->bhe", alpha, q)
+    score = PHI[activation](torch.einsum("bhe,bhne->bhn", centre, k))
+    a = score / (score.sum(2, keepdim=True) + eps)
+
+    # The response (21).
+    response = decay**layer * torch.einsum("bhn,bhne->bhe", a, v)
     return response[:, :, None].expand(v.shape)
 
 
@@ -176,11 +186,14 @@ def edge_product_naive(
         >>> out.flatten().tolist(), row.flatten().tolist()
         ([1.0, 2.0], [1.0, 2.0])
     """
-    edges = PHI[activation](torch.einsum("bhie,bhje->bhij", query, key))
+    scores = torch.einsum("bhie,bhje->bhij", query, key)
+    edges = PHI[activation](scores)
     if density is not None:
         edges = edges * density
     if causal:
         edges = edges.tril()
+
     size = {"squares": edges.square(), "sums": edges.abs(), "none": torch.zeros_like(edges)}
     row = (size[statistic] * mass[:, None, None, :]).sum(3)
-    return torch.einsum("bhij,bhjd->bhid", edges, value), row
+    product = torch.einsum("bhij,bhjd->bhid", edges, value)
+    return product, row

@@ -44,7 +44,8 @@ class HopsAlongEdges(Form):
     reason = "one norm a head is divided out after the product, and every hop is one more product"
 
     def preferred(self, kernel: Kernel, facts: Facts) -> bool:
-        return False  # several hops are another response than the kernel's
+        # Several hops are another response than the kernel's.
+        return False
 
     def respond(self, kernel: TokenGraphWeights, problem: Problem) -> Tensor:
         return _respond(kernel, problem, self.strategy.hops)
@@ -59,10 +60,13 @@ def _respond(kernel: TokenGraphWeights, problem: Problem, hops: int) -> Tensor:
     """
     if has_no_values(problem):
         return shape_alone(kernel, problem)
-    q, rules = problem.quadrature, kernel.rules()
+    q = problem.quadrature
+    rules = kernel.rules()
     query, key, value = kernel.tokens(problem.uy)
     dtype = at_least_single(value.dtype)
-    mass, decay, start = (cast(x, dtype) for x in (q.mass, rules["decay"], value))
+    mass = cast(q.mass, dtype)
+    decay = cast(rules["decay"], dtype)
+    start = cast(value, dtype)
     scale = q.scale
     if scale is not None:
         scale = cast(scale, dtype)
@@ -71,12 +75,14 @@ def _respond(kernel: TokenGraphWeights, problem: Problem, hops: int) -> Tensor:
         # Every pass returns the product, (B, H, N, d), and in a last column the rows' sizes. These
         # depend on the edges alone, so the first pass gives the norm for all hops, and later
         # passes drop them. In causal order a row has the norm of the points up to it.
+        causal = q.query_time is not None
         sums = _edge_sums(problem, QueryKeyValue(query, key, start), rules)
-        norm = total_norm(sums[..., -1], mass, rules["norm"], q.query_time is not None)
+        norm = total_norm(sums[..., -1], mass, rules["norm"], causal)
         factor = row_factor(norm, scale, decay, rules["eps"])[..., None]
         out = sums[..., :-1] * factor
         for _ in range(hops - 1):
-            sums = _edge_sums(problem, QueryKeyValue(query, key, start + out), rules)
+            tokens = QueryKeyValue(query, key, start + out)
+            sums = _edge_sums(problem, tokens, rules)
             out = sums[..., :-1] * factor
     return gained(kernel, out, value)
 
@@ -86,7 +92,8 @@ def _edge_sums(problem: Problem, tokens: QueryKeyValue, rules: dict[str, Any]) -
     and in a last column the row's size, :math:`\sum_j m_j P_{ij}^2` or
     :math:`\sum_j m_j |P_{ij}|`: (B, H, N, d + 1).
     """
-    heads, dtype = tokens.key.shape[1], tokens.value.dtype
+    heads = tokens.key.shape[1]
+    dtype = tokens.value.dtype
     rows = Rows.of(
         {
             "query": ("query", by_point(tokens.query)),
@@ -97,16 +104,21 @@ def _edge_sums(problem: Problem, tokens: QueryKeyValue, rules: dict[str, Any]) -
     )
 
     def answer(tile: Neighbours, weights: Weights) -> Tensor:
-        query, key, value = (cast(tile.heads(x, heads), dtype) for x in ("query", "key", "value"))
+        query = cast(tile.heads("query", heads), dtype)
+        key = cast(tile.heads("key", heads), dtype)
+        value = cast(tile.heads("value", heads), dtype)
         with full_precision(value):
+            # P of the tile, (R, H, b, k), and m P.
             pairs = activated(pair_products(query, key), rules["activation"])
             if "log_density" in tile.rows or tile.part.seen is not None:
                 pairs = pairs * cast(tile.density().density, dtype)
             massive = pairs * cast(tile.mass(), dtype)[:, None, None]
+
             if NORMS[rules["norm"]] == "squares":
                 size = massive * pairs
             else:
                 size = massive.abs()
-            return torch.cat([weighted_sum(massive, value), size.sum(-1, keepdim=True)], -1)
+            sums = weighted_sum(massive, value)
+            return torch.cat([sums, size.sum(-1, keepdim=True)], -1)
 
     return sum_over_tiles(problem, rows, answer, numbers_per_pair=4 * heads, dtype=dtype)

@@ -85,7 +85,8 @@ class Iterations(Form):
         return None
 
     def preferred(self, kernel: Kernel, facts: Facts) -> bool:
-        return False  # all hops are another response than the kernel's
+        # All hops are another response than the kernel's.
+        return False
 
     def respond(self, kernel: TokenGraphWeights, problem: Problem) -> Tensor:
         if not transforms():

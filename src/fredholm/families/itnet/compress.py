@@ -111,7 +111,10 @@ def compress(
         (True, True)
     """
     first = next(exact.parameters())
-    with torch.random.fork_rng(devices=[first.device] if first.is_cuda else []):
+    devices = []
+    if first.is_cuda:
+        devices.append(first.device)
+    with torch.random.fork_rng(devices=devices):
         fitting = Fitting(exact, rank, signals, held_out=held_out, seed=seed, **kernel_options)
         taken = _descend(fitting, steps, lr, patience, progress)
     return fitting.finish(taken)
@@ -322,9 +325,10 @@ def _loss(
 
     # Relative to the response at real queries.
     real = _real_queries(problem, exact.dtype)
-    response_error = ((_respond(student, problem) - exact) * real).square().sum()
-    response_error = response_error / (exact * real).square().sum()
-    return response_error + _power(student.kernel.matrix(part) - matrix, mass) / scale
+    difference = (_respond(student, problem) - exact) * real
+    response_error = difference.square().sum() / (exact * real).square().sum()
+    matrix_error = _power(student.kernel.matrix(part) - matrix, mass) / scale
+    return response_error + matrix_error
 
 
 def _respond(operator: IntegralOperator, problem: Problem) -> Tensor:
@@ -342,12 +346,15 @@ def _real_queries(problem: Problem, dtype: torch.dtype) -> Tensor | float:
 
 
 def _power(matrix: Tensor, mass: Tensor) -> Tensor:
+    """Return the sum of squares of a matrix's entries times the masses of their keys."""
     return (matrix.square() * mass).sum()
 
 
 def _rows(teacher: IntegralOperator, u: Tensor) -> int:
     """Return how many rows of the matrix fit the budget, at 4 bytes per number."""
-    numbers_per_row = u.shape[0] * u.shape[1] * teacher.heads * teacher.kernel.d_in**2
+    batch, points, _ = u.shape
+    block = teacher.kernel.d_in**2
+    numbers_per_row = batch * points * teacher.heads * block
     return max(1, BYTES // (4 * numbers_per_row))
 
 
@@ -418,4 +425,5 @@ def _matrix_in_measure(blocks: Tensor, root: Tensor) -> Tensor:
     mass = root[..., :, None] * root[..., None, :]
     scaled = blocks * mass[..., None, None]
     # (B, H, N, N, d, d) to (B, H, N, d, N, d) to a matrix.
-    return scaled.transpose(3, 4).flatten(4, 5).flatten(2, 3)
+    rows_and_columns = scaled.transpose(3, 4)
+    return rows_and_columns.flatten(4, 5).flatten(2, 3)

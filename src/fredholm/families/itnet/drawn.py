@@ -36,7 +36,7 @@ class HiddenDraws(DrawnKeys):
         self, kernel: SplitHidden, problem: Problem, samples: Samples, keys: Memory
     ) -> Tensor:
         # Some queries of a grid are no grid themselves, but their keys have the grid's table.
-        complete = problem if problem.parent is None else problem.parent
+        complete = problem.parent or problem
         on_grid = complete.layout.grid is not None
         queries = kernel.query_terms(problem.x, problem.ux, columns=not on_grid)
         if "place" in keys:

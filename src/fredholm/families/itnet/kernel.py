@@ -144,7 +144,9 @@ class MLPKernel(HiddenKernel, SplitHidden):
         if frequencies and any(group in self.groups for group in _FOURIER):
             self.fourier = FourierFeatures(position_dim, frequencies, sigma, learned_frequencies)
 
-        first_heads = heads if per_head_hidden else 1
+        first_heads = 1
+        if per_head_hidden:
+            first_heads = heads
         self.weight1 = _empty(first_heads, width, sum(self.sizes.values()))
         self.bias1 = _empty(first_heads, width)
         further = range(depth - 2)
@@ -228,8 +230,9 @@ class MLPKernel(HiddenKernel, SplitHidden):
             return self.weight2, self.bias2
         # K = Σ_k h_k (diag(d_k) + U_k V_kᵀ) as one matrix per hidden unit.
         low_rank = torch.einsum("hork,hirk->hoik", self.left, self.right)
-        identity_matrix = torch.eye(self.d_in, device=low_rank.device)[..., None]
-        return low_rank + identity_matrix * self.diagonal[:, :, None], self.bias2
+        identity = torch.eye(self.d_in, device=low_rank.device)[..., None]
+        diagonal = identity * self.diagonal[:, :, None]
+        return low_rank + diagonal, self.bias2
 
     def mid_layers(self) -> list[tuple[Tensor, Tensor]]:
         """Return weight and bias of every hidden layer but the first."""
@@ -303,7 +306,10 @@ class MLPKernel(HiddenKernel, SplitHidden):
             bias = self._project_positions("key_position", y, gamma, uy.dtype)
         if "key" in self.groups:
             of_content = self._project(uy, "key")
-            bias = of_content if bias is None else bias + of_content
+            if bias is None:
+                bias = of_content
+            else:
+                bias = bias + of_content
         if bias is None:
             bias = uy.new_zeros(1, 1, uy.shape[2], self.width)
         if self._subtracts_positions(columns):
@@ -353,23 +359,26 @@ class MLPKernel(HiddenKernel, SplitHidden):
             # Neither positions nor features entered: the bias of a head is the same at all queries.
             bias = bias[None]
         # The op reads the number of queries off this tensor.
-        terms["query_bias"] = bias.expand(*bias.shape[:2], ux.shape[2], self.width)
+        batch, heads, _, _ = bias.shape
+        terms["query_bias"] = bias.expand(batch, heads, ux.shape[2], self.width)
 
-        parts, scales = [], []
+        queries: list[Tensor] = []
+        scales: list[Tensor] = []
         if "product" in self.groups:
-            parts.append(ux)
+            queries.append(ux)
             scales.append(self._weight("product"))
         if gamma is not None and self._splits_shift(columns):
             cos, sin = _like(gamma, ux).chunk(2, -1)
             of_cos, of_sin = self._weight("relative").chunk(2, -1)
-            parts.append(torch.cat([cos, sin], -1))
+            queries.append(torch.cat([cos, sin], -1))
             scales.append(torch.cat([of_cos, of_cos], -1))
             terms["query2"] = torch.cat([sin, -cos], -1)
             terms["scale2"] = prepared(self, "scale2", lambda: torch.cat([of_sin, of_sin], -1))
-        if len(parts) == 1:
-            terms["query"], terms["scale"] = parts[0], scales[0]
-        elif parts:
-            terms["query"] = torch.cat(parts, -1)
+        if len(queries) == 1:
+            (terms["query"],) = queries
+            (terms["scale"],) = scales
+        elif queries:
+            terms["query"] = torch.cat(queries, -1)
             terms["scale"] = prepared(self, ("scale", columns), lambda: torch.cat(scales, -1))
 
         if columns and "distance" in self.groups:
@@ -380,14 +389,15 @@ class MLPKernel(HiddenKernel, SplitHidden):
         return terms
 
     def both_terms(self, problem: Problem) -> dict[str, Any]:
-        p = problem
+        x, y = problem.x, problem.y
         gamma = None
         # Where queries are keys, both ends read the same γ, which is a good part of the cost of a
         # small call. Inside `inference` the projected positions are cached, and γ is not needed.
-        if p.x is p.y and "query_position" in self.groups and not answering(self):
-            gamma = self.gamma(p.x)[:, None]
-        terms: dict[str, Any] = dict(self.key_terms(p.y, p.uy, columns=False, gamma=gamma))
-        return terms | self.query_terms(p.x, p.ux, columns=False, gamma=gamma)
+        if x is y and "query_position" in self.groups and not answering(self):
+            gamma = self.gamma(x)[:, None]
+        of_keys: dict[str, Any] = self.key_terms(y, problem.uy, columns=False, gamma=gamma)
+        of_queries = self.query_terms(x, problem.ux, columns=False, gamma=gamma)
+        return of_keys | of_queries
 
     def table(self, displacements: Tensor) -> Tensor | None:
         """Return the displacement term r(δ) at given displacements (D, p), (1 | H, w, D), or None
@@ -406,8 +416,13 @@ class MLPKernel(HiddenKernel, SplitHidden):
         if "distance" in self.groups:
             length = torch.linalg.vector_norm(displacements, dim=-1, keepdim=True)
             of_length = self._project(length.to(dtype), "distance")
-            total = of_length if total is None else of_length + total
-        return None if total is None else total.mT
+            if total is None:
+                total = of_length
+            else:
+                total = of_length + total
+        if total is None:
+            return None
+        return total.mT
 
     def extra_repr(self) -> str:
         network = f"width={self.width}, depth={self.depth}, output={self.output}"
@@ -421,14 +436,17 @@ def _empty(*shape: int) -> nn.Parameter:
 
 def _joined(columns: Sequence[Tensor]) -> Tensor:
     """Return columns side by side, without a copy where there is one set."""
-    return columns[0] if len(columns) == 1 else torch.cat(list(columns), -1)
+    if len(columns) == 1:
+        return columns[0]
+    return torch.cat(list(columns), -1)
 
 
 def _like(gamma: Tensor, u: Tensor) -> Tensor:
     """Return γ (1 | B, 1, N, 2m) with u's dtype, batch and heads, so that both can stand in one
     tensor of columns.
     """
-    return cast(gamma, u.dtype).expand(u.shape[0], u.shape[1], -1, -1)
+    batch, heads = u.shape[:2]
+    return cast(gamma, u.dtype).expand(batch, heads, -1, -1)
 
 
 def _check_sizes(depth: int, rank: int, frequencies: int, epsilon: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +17,25 @@ from ...ops.backend import at_least_single, cast, full_precision, product, sum_o
 from ...ops.tiles import ACTIVATIONS, find_activation
 from .capabilities import Pooled
 from .pooled import HiddenPooled
+
+
+class LinearMap(NamedTuple):
+    """A linear map of hidden units, for each sample and head.
+
+    Attributes:
+        gain: G = Σ_r W2_r z_r, (B, H, w, d).
+        shift: Σ_r b2_r z_r, (B, H, 1, d).
+    """
+
+    gain: Tensor
+    shift: Tensor
+
+
+class UnitsOfEnds(NamedTuple):
+    """Hidden units h_ψ of the keys and h_φ of the queries, (B, H, N, w)."""
+
+    key: Tensor
+    query: Tensor
 
 
 class FactorNetwork(nn.Module):
@@ -56,23 +76,25 @@ class FactorNetwork(nn.Module):
         heads, dim, rank = bias.shape
 
         # One product per head and channel i reads W2 as it lies in memory; then the sum over i.
+        batch = moment.shape[0]
         rows = moment.flatten(1, 2).transpose(0, 1)
         of_channels = torch.bmm(rows, weight.flatten(0, 1).mT)
-        out = of_channels.view(heads, dim, rows.shape[1], rank).sum(1)
+        out = of_channels.view(heads, dim, batch, rank).sum(1)
         return torch.baddbmm(out, total.transpose(0, 1), bias)
 
-    def spread(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """Return G = Σ_r W2_r z_r, (B, H, w, d), and Σ_r b2_r z_r, (B, H, 1, d), of z (H, B, r)."""
+    def spread(self, z: Tensor) -> LinearMap:
+        """Return the linear map of hidden units that the factor makes of z (H, B, r)."""
         weight = cast(self.weight2, z.dtype)
         bias = cast(self.bias2, z.dtype)
         heads, dim, _, width = weight.shape
+        batch = z.shape[1]
 
         # Heads first, so that a head's matrix meets all samples.
         by_channel = z.repeat_interleave(dim, 0)
         gain = torch.bmm(by_channel, weight.flatten(0, 1))
-        gain = gain.view(heads, dim, z.shape[1], width).permute(2, 0, 3, 1)
+        gain = gain.view(heads, dim, batch, width).permute(2, 0, 3, 1)
         shift = torch.bmm(z, bias.mT).transpose(0, 1)
-        return gain, shift[:, :, None]
+        return LinearMap(gain, shift[:, :, None])
 
     def forward(self, gamma: Tensor, u: Tensor) -> Tensor:
         units = self.units(gamma, u)
@@ -81,7 +103,8 @@ class FactorNetwork(nn.Module):
         ones = [1] * (u.dim() - 4)
         weight = self.weight2.reshape(heads, *ones, dim * rank, width)
         bias = self.bias2.reshape(heads, *ones, 1, dim * rank)
-        return (units @ weight.mT + bias).unflatten(-1, (dim, rank))
+        factor = units @ weight.mT + bias
+        return factor.unflatten(-1, (dim, rank))
 
 
 def first_units(weight: Tensor, bias: Tensor, gamma: Tensor, u: Tensor, activation: str) -> Tensor:
@@ -90,7 +113,8 @@ def first_units(weight: Tensor, bias: Tensor, gamma: Tensor, u: Tensor, activati
     All heads share the positions, so that W's columns of γ are multiplied once for all of them.
     """
     columns = gamma.shape[-1]
-    of_gamma, of_u = weight.split_with_sizes((columns, weight.shape[1] - columns), 1)
+    rest = weight.shape[1] - columns
+    of_gamma, of_u = weight.split_with_sizes((columns, rest), 1)
     position = F.linear(cast(gamma, u.dtype), cast(of_gamma, u.dtype), bias)
     content = F.linear(u, of_u)
     return ACTIVATIONS[activation].function(position + content)
@@ -209,40 +233,46 @@ class LowRankKernel(Aligned, PairKernel, Pooled):
         is a part of a larger one, ``total`` returns the moment of the larger one from that of the
         part, (B, H, d, w + 1).
         """
-        p = problem
-        dtype = at_least_single(p.uy.dtype)
-        key_units, query_units = self._units(p)
-        with full_precision(p.uy):
-            mass = cast(p.quadrature.mass, dtype)
-            signal = cast(p.uy, dtype) * mass.view(-1, 1, mass.shape[-1], 1)
-            moment = product(signal.mT, cast(key_units, dtype))
+        uy = problem.uy
+        dtype = at_least_single(uy.dtype)
+        units = self._units(problem)
+        with full_precision(uy):
+            mass = cast(problem.quadrature.mass, dtype)
+            signal = cast(uy, dtype) * mass.view(-1, 1, mass.shape[-1], 1)
+            moment = product(signal.mT, cast(units.key, dtype))
             mean = signal.sum(2)
             if total is not None:
                 # One message between ranks: the mean as a last column of the moment.
                 joined = total(torch.cat([moment, mean[..., None]], -1))
-                moment, mean = joined[..., :-1], joined[..., -1]
+                moment = joined[..., :-1]
+                mean = joined[..., -1]
 
             z = self.key.read(moment, mean)
             gain, shift = self.query.spread(z)
-            return cast(sum_of_product(shift, cast(query_units, dtype), gain), p.uy.dtype)
+            out = sum_of_product(shift, cast(units.query, dtype), gain)
+            return cast(out, uy.dtype)
 
-    def _units(self, p: Problem) -> tuple[Tensor, Tensor]:
-        """Return hidden units h_ψ of the keys and h_φ of the queries, (B, H, N, w)."""
+    def _units(self, p: Problem) -> UnitsOfEnds:
+        """Return the hidden units of both networks, each at its own end."""
         key_gamma = self.fourier.on(p.domain, p.y).unsqueeze(1)
         if p.layout.cross:
             query_gamma = self.fourier(p.x).unsqueeze(1)
-            return self.key.units(key_gamma, p.uy), self.query.units(query_gamma, p.ux)
+            return UnitsOfEnds(
+                key=self.key.units(key_gamma, p.uy), query=self.query.units(query_gamma, p.ux)
+            )
 
         # Queries are keys: their sines, a good part of the cost, are computed once.
         joined = read_together(self._aligned, self._modules)
         if joined is None:
-            return self.key.units(key_gamma, p.uy), self.query.units(key_gamma, p.ux)
+            return UnitsOfEnds(
+                key=self.key.units(key_gamma, p.uy), query=self.query.units(key_gamma, p.ux)
+            )
         weight, bias = joined
         assert bias is not None
         units = first_units(weight, bias, key_gamma, p.uy, self.query.activation)
         # Side by side in the order of `_neighbours`.
         query_units, key_units = units.chunk(2, -1)
-        return key_units, query_units
+        return UnitsOfEnds(key_units, query_units)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, rank={self.rank}, width={self.width}"

@@ -111,7 +111,8 @@ def itnet_naive(
     z = kernel_inputs(slices, x, frequencies)
 
     # h = GELU(W1 z + b1) and K = W2 h + b2, Eqs. 196-198.
-    hidden = F.gelu(torch.einsum("bhqkc,wc->bhqkw", z, network.weight1) + network.bias1)
+    units = torch.einsum("bhqkc,wc->bhqkw", z, network.weight1) + network.bias1
+    hidden = F.gelu(units)
     kernel = torch.einsum("bhqkw,hoiw->bhqkoi", hidden, network.weight2)
     kernel = kernel + network.bias2[:, None, None]
     return mix(u, integrate(kernel, measure, slices), mixing)
@@ -157,8 +158,9 @@ def low_rank_naive(
         [[[3.0], [3.0]]]
     """
     slices = heads_of(u, query.weight2.shape[0])
-    gamma = fourier(x, frequencies)
-    inputs = torch.cat([gamma.expand(*slices.shape[:3], -1), slices], -1)
+    batch, heads, n, _ = slices.shape
+    gamma = fourier(x, frequencies).expand(batch, heads, n, -1)
+    inputs = torch.cat([gamma, slices], -1)
 
     # K = Φ Ψᵀ of every pair.
     left = _factor(inputs, query)
@@ -168,7 +170,8 @@ def low_rank_naive(
 
 
 def _factor(inputs: Float[Tensor, "b h n c"], network: Network) -> Float[Tensor, "b h n o r"]:
-    hidden = F.gelu(torch.einsum("bhnc,wc->bhnw", inputs, network.weight1) + network.bias1)
+    units = torch.einsum("bhnc,wc->bhnw", inputs, network.weight1) + network.bias1
+    hidden = F.gelu(units)
     return torch.einsum("bhnw,horw->bhnor", hidden, network.weight2) + network.bias2[:, None]
 
 

@@ -53,7 +53,8 @@ class NeighbourHidden(Form):
         batch, _, queries, _ = problem.ux.shape
         work = _work(kernel, problem)
         out = added(work.results(), work.tiles, batch * queries)
-        out = cast(out, problem.uy.dtype).unflatten(0, (batch, queries)).transpose(1, 2)
+        out = cast(out, problem.uy.dtype)
+        out = out.unflatten(0, (batch, queries)).transpose(1, 2)
         return with_offset(out, kernel, problem)
 
 
@@ -67,7 +68,9 @@ def _work(kernel: SplitHidden, problem: Problem) -> Work:
     rows = Rows.of(_gathered(p, terms, shifted))
 
     # The readout is made once, and the kernel's own parameters are read for displacements alone.
-    parameters = parameters_of(kernel) if shifted else {}
+    parameters: Weights = {}
+    if shifted:
+        parameters = parameters_of(kernel)
     weights = _weights(kernel, terms) | parameters
     layers = len(terms.get("mid", ()))
     count = p.uy.shape[1]
@@ -135,8 +138,11 @@ def _first_layer(
 
     def ends(query: str, key: str) -> tuple[Tensor, Tensor]:
         """Return rows of both ends of a pair, (R, H, b, 1, ·) and (R, H, 1, k, ·)."""
+        # Where the keys' columns are the values, the tile has them under that name.
+        key_rows = "value"
+        if key in tile.rows:
+            key_rows = key
         of_query = cast(tile.heads(query, heads[query]), dtype)
-        key_rows = key if key in tile.rows else "value"
         of_key = cast(tile.heads(key_rows, heads[key]), dtype)
         return of_query[:, :, :, None], of_key[:, :, None]
 
@@ -153,7 +159,8 @@ def _first_layer(
     if shifted:
         away = tile.displacements()
         table = kernel.table(away.flatten(0, 2))
-        assert table is not None  # the layer has a displacement term
+        # ``shifted`` says that the layer has a displacement term.
+        assert table is not None
         by_pair = table.to(dtype).mT.unflatten(1, away.shape[:3])
         total = total + by_pair.transpose(0, 1)
     return total

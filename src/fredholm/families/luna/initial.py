@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,67 +14,85 @@ from ...ops.feature_map import Bank, scalar_bank_naive
 
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {"shared": False, "envelope": None, "init": "knots"},
-    "exponential": {"shared": False, "envelope": None, "init": "exponential"},  # of conversions
-    "paper": {"shared": False, "envelope": None, "init": "linear"},  # Listing 1
-    "paper-figure": {
-        "shared": True,
-        "envelope": None,
-        "init": "linear",
-    },  # Fig. 1: one network for all channels
-    "paper-equation": {"shared": False, "envelope": "scalar", "init": "linear"},  # Eq. 11
-    "paper-gated": {"shared": False, "envelope": "channels", "init": "linear"},  # Table 5
+    # Conversions of softmax attention start from it.
+    "exponential": {"shared": False, "envelope": None, "init": "exponential"},
+    # Listing 1.
+    "paper": {"shared": False, "envelope": None, "init": "linear"},
+    # Fig. 1: one network for all channels.
+    "paper-figure": {"shared": True, "envelope": None, "init": "linear"},
+    # Eq. 11.
+    "paper-equation": {"shared": False, "envelope": "scalar", "init": "linear"},
+    # Table 5.
+    "paper-gated": {"shared": False, "envelope": "channels", "init": "linear"},
 }
 CAPS = (None, "running", "batch")
 ENVELOPES = (None, "scalar", "channels")
-REACH = 6.0  # how far from 0 an exponential is drawn
+REACH = 6.0
+"""Distance from 0 up to which an exponential is drawn."""
 
 
 def normal_grid(n: int = 256) -> Tensor:
-    """Quantiles of N(0, 1), which projections of features of variance 1 follow."""
+    """Return quantiles of N(0, 1), which projections of features of variance 1 follow."""
     dtype = torch.get_default_dtype()
     levels = (torch.arange(n, dtype=at_least_single(dtype)) + 0.5) / n
     return torch.special.ndtri(levels).to(dtype)
 
 
-def _sizes(channels: int, shared: bool) -> tuple[int, int]:
-    return (1, channels) if shared else (channels, 1)
+class _Sizes(NamedTuple):
+    """Networks of a set, and outputs of each: one network for all channels, or one per channel."""
+
+    networks: int
+    outputs: int
+
+    @classmethod
+    def of(cls, channels: int, shared: bool) -> _Sizes:
+        if shared:
+            return cls(1, channels)
+        return cls(channels, 1)
 
 
 def _linear_bank(sets: int, channels: int, hidden: int, shared: bool, activation: str) -> Bank:
-    """torch's default for linear layers 1 → hidden → outputs."""
-    groups, outputs = _sizes(channels, shared)
-    shapes = (
-        (sets, groups, hidden),
-        (sets, groups, hidden),
-        (sets, groups, outputs, hidden),
-        (sets, groups, outputs),
-    )
-    bounds = 1.0, 1.0, hidden**-0.5, hidden**-0.5
+    """Draw a bank as torch draws linear layers 1 → hidden → outputs by default."""
+    networks, outputs = _Sizes.of(channels, shared)
+
+    def uniform(bound: float, *shape: int) -> Tensor:
+        return torch.empty(sets, networks, *shape).uniform_(-bound, bound)
+
+    # The bound is one over the root of a layer's inputs: 1 of the first, ``hidden`` of the second.
+    bound = hidden**-0.5
     return Bank(
-        *(torch.empty(shape).uniform_(-bound, bound) for shape, bound in zip(shapes, bounds))
+        weight=uniform(1.0, hidden),
+        bias=uniform(1.0, hidden),
+        readout=uniform(bound, outputs, hidden),
+        shift=uniform(bound, outputs),
     )
 
 
 def _knot_bank(sets: int, channels: int, hidden: int, shared: bool, activation: str) -> Bank:
-    """Knots drawn from N(0, 1), slopes ±1, and readouts such that ψ has mean 0 and variance 1
+    """Draw knots from N(0, 1), slopes ±1, and readouts such that ψ has mean 0 and variance 1
     there: no channel is dead.
     """
-    groups, outputs = _sizes(channels, shared)
-    weight = torch.randint(0, 2, (sets, groups, hidden)) * 2.0 - 1.0
-    bias = -weight * torch.randn(sets, groups, hidden)
+    networks, outputs = _Sizes.of(channels, shared)
+    weight = torch.randint(0, 2, (sets, networks, hidden)) * 2.0 - 1.0
+    knots = torch.randn(sets, networks, hidden)
     bank = Bank(
-        weight, bias, torch.randn(sets, groups, outputs, hidden), torch.zeros(sets, groups, outputs)
+        weight=weight,
+        bias=-weight * knots,
+        readout=torch.randn(sets, networks, outputs, hidden),
+        shift=torch.zeros(sets, networks, outputs),
     )
-    values = scalar_bank_naive(
-        normal_grid().expand(1, sets, -1), bank, activation=activation, nonneg=False
-    )[0]
-    std, mean = torch.std_mean(values.view(sets, groups, outputs, -1), -1)
+
+    # Mean and deviation of every channel over the quantiles.
+    scalars = normal_grid().expand(1, sets, -1)
+    values = scalar_bank_naive(scalars, bank, activation=activation, nonneg=False)
+    values = values.view(sets, networks, outputs, -1)
+    std, mean = torch.std_mean(values, -1)
     return bank._replace(readout=bank.readout / std[..., None], shift=-mean / std)
 
 
 def _exponential_bank(sets: int, channels: int, hidden: int, shared: bool, activation: str) -> Bank:
-    """Chords of :math:`e^{\\pm u/j}` between equidistant knots on [-6, 6], constant on the lower
-    side, a line on the other.
+    """Return chords of :math:`e^{\\pm u/j}` between equidistant knots on [-6, 6], constant on the
+    lower side, a line on the other.
     """
     if activation != "relu":
         raise OptionError(
@@ -83,20 +101,37 @@ def _exponential_bank(sets: int, channels: int, hidden: int, shared: bool, activ
         )
     if hidden < 2:
         raise OptionError(f'init="exponential" needs at least 2 hidden units, got {hidden}')
+
+    # Channels 2j and 2j + 1 have the rates 1 / (j + 1) and -1 / (j + 1).
     signs = 1.0 - 2.0 * (torch.arange(channels) % 2)
     rates = 1.0 / (1 + torch.arange(channels) // 2)
     knots = torch.linspace(-REACH, REACH, hidden, device=rates.device)
+
     # A network per channel takes its channel's sign into the hidden units, so that it rises to the
     # right; a shared one has one set of knots for all signs.
-    drawn = ((rates * signs if shared else rates)[:, None] * knots).exp()
-    slopes = drawn.diff(dim=-1) / knots.diff()
-    readout = torch.cat([slopes[:, :1], slopes.diff(dim=-1), torch.zeros(channels, 1)], -1)
     if shared:
-        parts = torch.ones(1, hidden), -knots[None], readout[None], drawn[None, :, 0]
+        rates = rates * signs
+    drawn = (rates[:, None] * knots).exp()
+
+    # A unit begins at each knot and adds the change of slope there; none begins at the last knot.
+    slopes = drawn.diff(dim=-1) / knots.diff()
+    nothing = torch.zeros(channels, 1)
+    readout = torch.cat([slopes[:, :1], slopes.diff(dim=-1), nothing], -1)
+    if shared:
+        of_one_set = Bank(
+            weight=torch.ones(1, hidden),
+            bias=-knots[None],
+            readout=readout[None],
+            shift=drawn[None, :, 0],
+        )
     else:
-        weight = signs[:, None].expand(-1, hidden)
-        parts = weight, -knots.expand(channels, -1), readout[:, None], drawn[:, :1]
-    return Bank(*(part.expand(sets, *part.shape).clone() for part in parts))
+        of_one_set = Bank(
+            weight=signs[:, None].expand(-1, hidden),
+            bias=-knots.expand(channels, -1),
+            readout=readout[:, None],
+            shift=drawn[:, :1],
+        )
+    return Bank(*(part.expand(sets, *part.shape).clone() for part in of_one_set))
 
 
 def gaussian(sets: int, directions: int, width: int) -> Tensor:
@@ -104,7 +139,7 @@ def gaussian(sets: int, directions: int, width: int) -> Tensor:
 
 
 def orthonormal(sets: int, directions: int, width: int) -> Tensor:
-    """The identity, or rows that are orthonormal within blocks of ``width``."""
+    """Return the identity, or rows that are orthonormal within blocks of ``width``."""
     if directions == width:
         return torch.eye(width).repeat(sets, 1, 1)
     rows = torch.stack([orthogonal_draws(directions, width) for _ in range(sets)])
@@ -115,21 +150,24 @@ INITS = {"knots": _knot_bank, "linear": _linear_bank, "exponential": _exponentia
 
 
 def chosen_options(name: str, **given: Any) -> dict[str, Any]:
-    """A preset's options, with those that are given in their place.
+    """Return a preset's options, with those that are given in their place.
 
     Raises:
         OptionError: a name that does not exist.
     """
     if name not in PRESETS:
         raise OptionError(f"unknown preset {name!r}{suggest(name, PRESETS)}")
-    chosen = PRESETS[name] | {key: value for key, value in given.items() if value is not None}
+    chosen = dict(PRESETS[name])
+    for key, value in given.items():
+        if value is not None:
+            chosen[key] = value
     if chosen["envelope"] == "none":
         chosen["envelope"] = None
+
     allowed = {"envelope": ENVELOPES, "cap": CAPS, "init": tuple(INITS)}
     for key, known in allowed.items():
         value = chosen.get(key)
         if value not in known:
-            raise OptionError(
-                f"unknown {key} {value!r}{suggest(str(value), [str(k) for k in known])}"
-            )
+            names = [str(each) for each in known]
+            raise OptionError(f"unknown {key} {value!r}{suggest(str(value), names)}")
     return chosen

@@ -5,7 +5,7 @@ networks on learned projections.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -39,7 +39,9 @@ from ...ops.linear_attention import banked_attention
 from .initial import INITS, chosen_options, gaussian, normal_grid, orthonormal
 
 TINY = 1e-6
-LEARNED = ("coefficient", "gate", "gate_bias")  # also where the networks stay as drawn
+"""Added to a mean square before its root, whose slope at zero is infinite."""
+LEARNED = ("coefficient", "gate", "gate_bias")
+"""Parameters that are learned also where the networks stay as drawn."""
 
 
 @capability
@@ -60,7 +62,9 @@ class BankedForm(SeparableForm):
 
     def respond(self, kernel: Banked, problem: Problem) -> Tensor:
         options = self.strategy
-        bank = kernel.banked(problem) if wants_triton(options.backend) else None
+        bank = None
+        if wants_triton(options.backend):
+            bank = kernel.banked(problem)
         if bank is None:
             return super().respond(kernel, problem)
         out = banked_attention(
@@ -142,14 +146,21 @@ class LunaKernel(FeatureAttentionKernel, Banked):
         if self.decay is not None:
             # The kernels have no decay; linear attention refuses them by name.
             return None
-        maps = [self.feature_map, self.feature_map if self.key_map is None else self.key_map]
-        if not all(one.plain for one in maps):
+        query_map = key_map = self.feature_map
+        if self.key_map is not None:
+            key_map = self.key_map
+        if not (query_map.plain and key_map.plain):
             return None
-        heads = self._heads(problem.ux, 0), self._heads(problem.uy, 1)
-        query, key = (one.scalars(x) for one, x in zip(maps, heads))
-        banks = [one.scaled_bank(query.dtype) for one in maps]
-        rules = {"activation": self.feature_map.activation, "nonneg": self.feature_map.nonneg}
-        return {"query": query, "key": key, "query_bank": banks[0], "key_bank": banks[1], **rules}
+        query = query_map.scalars(self._heads(problem.ux, 0))
+        key = key_map.scalars(self._heads(problem.uy, 1))
+        return {
+            "query": query,
+            "key": key,
+            "query_bank": query_map.scaled_bank(query.dtype),
+            "key_bank": key_map.scaled_bank(query.dtype),
+            "activation": query_map.activation,
+            "nonneg": query_map.nonneg,
+        }
 
     def check(self, layout: Layout) -> None:
         super().check(layout)
@@ -171,9 +182,26 @@ class LunaKernel(FeatureAttentionKernel, Banked):
     def weights(self, problem: Problem) -> Tensor:
         if self.feature_map.cap != "batch" or problem.parent is None:
             return super().weights(problem)
-        return super().weights(problem.parent)[
-            :, :, problem.index
-        ]  # the statistic is that of all queries
+        # The statistic is that of all queries.
+        of_all = super().weights(problem.parent)
+        return of_all[:, :, problem.index]
+
+
+class _Start(NamedTuple):
+    """What a map draws its first parameters by.
+
+    Attributes:
+        init: see :class:`LunaMap`.
+        sets: sets of networks, one or H.
+        hidden: units of a network.
+        shared, bank: see :class:`LunaMap`.
+    """
+
+    init: str
+    sets: int
+    hidden: int
+    shared: bool
+    bank: bool
 
 
 @register_feature_map("luna")
@@ -249,69 +277,95 @@ class LunaMap(FeatureMap):
         target: float = 0.1,
     ):
         chosen = chosen_options(preset, shared=shared, envelope=envelope, init=init, cap=cap)
-        shared, init = bool(chosen["shared"]), str(chosen["init"])
+        init = str(chosen["init"])
         exponential = init == "exponential"
-        directions = (width if exponential else 8) if directions is None else directions
-        channels = (2 if exponential else 8) if channels is None else channels
+        if directions is None:
+            directions = width if exponential else 8
+        if channels is None:
+            channels = 2 if exponential else 8
         if min(directions, channels, hidden) < 1:
             raise OptionError(
-                f"directions, channels and hidden must be at least 1, got {directions}, {channels} "
-                f"and {hidden}"
+                f"expected directions, channels and hidden of at least 1, got {directions}, "
+                f"{channels} and {hidden}; use larger ones"
             )
+
         super().__init__(width, heads, features=directions * channels)
-        self.directions, self.channels = directions, channels
-        self.activation, self.nonneg = activation, nonneg
-        self.envelope, self.cap, self.target = chosen["envelope"], cap, target
+        self.directions = directions
+        self.channels = channels
+        self.activation = activation
+        self.nonneg = nonneg
+        self.envelope = chosen["envelope"]
+        self.cap = cap
+        self.target = target
         self.observes = cap == "running"
         self.positive = nonneg
-        self._start = init, heads if per_head else 1, hidden, shared, bank
+
+        self._start = _Start(
+            init=init,
+            sets=heads if per_head else 1,
+            hidden=hidden,
+            shared=bool(chosen["shared"]),
+            bank=bank,
+        )
         for name, value in self._first().items():
             drawn = not bank and name != "mean_square"
             self._register(name, value, learned=drawn or name in LEARNED)
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Everything drawn anew, as it was at first."""
+        """Draw all parameters anew, as at first."""
         for name, value in self._first().items():
             if value is not None:
                 getattr(self, name).copy_(value)
 
     def _first(self) -> dict[str, Tensor | None]:
-        """What the map begins with, by name; None is what its options leave out."""
+        """Return the first parameters and buffers by name, None for those that the options leave
+        out.
+        """
         init, sets, hidden, shared, bank = self._start
         networks = INITS[init](sets, self.channels, hidden, shared, self.activation)
-        draw = orthonormal if init == "exponential" else gaussian
+        draw = gaussian
+        if init == "exponential":
+            draw = orthonormal
         first: dict[str, Tensor | None] = {
             "weight": draw(sets, self.directions, self.width),
             "bias": torch.zeros(sets, self.directions),
         }
-        first |= {f"bank_{name}": part for name, part in zip(Bank._fields, networks)}
-        first["coefficient"] = torch.ones(self.channels) if bank else None
-        rows = {"scalar": 1, "channels": self.channels}.get(self.envelope or "")
-        first["gate"] = first["gate_bias"] = None
-        if rows is not None:  # the envelope's linear map
+        for name, part in networks._asdict().items():
+            first[f"bank_{name}"] = part
+        first["coefficient"] = None
+        if bank:
+            first["coefficient"] = torch.ones(self.channels)
+
+        # The envelope is a linear map of the features.
+        first["gate"] = None
+        first["gate_bias"] = None
+        if self.envelope is not None:
+            rows = 1 if self.envelope == "scalar" else self.channels
             first["gate"] = torch.randn(sets, rows, self.width) * self.width**-0.5
             first["gate_bias"] = torch.zeros(sets, rows)
+
         # The running average starts where channels do at projections of variance 1.
-        values = scalar_bank_naive(
-            normal_grid().expand(1, sets, -1),
-            networks,
-            activation=self.activation,
-            nonneg=self.nonneg,
-        )
-        running = self.cap == "running"
-        first["mean_square"] = values.square().mean((0, 1, 3)) if running else None
+        first["mean_square"] = None
+        if self.cap == "running":
+            scalars = normal_grid().expand(1, sets, -1)
+            values = scalar_bank_naive(
+                scalars, networks, activation=self.activation, nonneg=self.nonneg
+            )
+            first["mean_square"] = values.square().mean((0, 1, 3))
         return first
 
     def _register(self, name: str, value: Tensor | None, *, learned: bool) -> None:
-        if learned:
-            self.register_parameter(name, None if value is None else nn.Parameter(value))
-        else:
+        if not learned:
             self.register_buffer(name, value)
+        elif value is None:
+            self.register_parameter(name, None)
+        else:
+            self.register_parameter(name, nn.Parameter(value))
 
     @property
     def bank(self) -> Bank:
-        """ψ's parameters."""
+        """Parameters of ψ."""
         return Bank(self.bank_weight, self.bank_bias, self.bank_readout, self.bank_shift)
 
     @property
@@ -327,26 +381,34 @@ class LunaMap(FeatureMap):
 
     @property
     def pointwise(self) -> bool:  # type: ignore[override]
-        """Not where a cap looks at the call's features."""
+        """Whether features depend on their point alone: not where a cap looks at the call's."""
         return self.cap is None or (self.cap == "running" and not self.training)
 
     def scalars(self, x: Tensor) -> Tensor:
-        """The projections u of x (B, H, N, e), (B, H, M, N), in float32 at least."""
+        """Return the projections u of x (B, H, N, e), (B, H, M, N), in float32 at least."""
         x = cast(x, at_least_single(x.dtype))
         with full_precision(x):
-            return cast(self.weight, x.dtype) @ x.mT + cast(self.bias, x.dtype)[..., None]
+            weight = cast(self.weight, x.dtype)
+            bias = cast(self.bias, x.dtype)
+            return weight @ x.mT + bias[..., None]
 
     def scaled_bank(self, dtype: torch.dtype) -> Bank:
-        """ψ with all that multiplies a channel."""
+        """Return the networks ψ with all factors of a channel, but for the envelope and the batch's
+        cap.
+        """
         return prepared(self, ("bank", dtype), lambda: self._scaled_bank(dtype))
 
     def _scaled_bank(self, dtype: torch.dtype) -> Bank:
-        scale = self._scale(dtype)  # not negative, so that it may act before the ReLU
-        bank = Bank(*(cast(part, dtype) for part in self.bank))
+        # The scale is not negative, so that it may act before the ReLU.
+        scale = self._scale(dtype)
+        bank = self._bank_in(dtype)
         by_channel = scale.view(bank.shift.shape[1:])
         return bank._replace(
             readout=bank.readout * by_channel[..., None], shift=bank.shift * by_channel
         )
+
+    def _bank_in(self, dtype: torch.dtype) -> Bank:
+        return Bank(*(cast(part, dtype) for part in self.bank))
 
     def features_of(self, x: Tensor) -> Tensor:
         few = self._of_few(x)
@@ -360,41 +422,55 @@ class LunaMap(FeatureMap):
         return y.flatten(2, 3).mT
 
     def _of_scalars(self, u: Tensor) -> Tensor:
-        """ψ at scalars (B, H, M, N) times what :meth:`_scale` says, (B, H, L, M, N)."""
+        """Return ψ at scalars (B, H, M, N) times :meth:`_scale`, (B, H, L, M, N)."""
         b, h, _, n = u.shape
-        # A set of networks per head, or one for all: then heads are further rows of the same set.
-        rows = (b, h) if self.per_head else (b * h, 1)
-        y = self._curves(u.reshape(*rows, self.directions * n))
+        if self.per_head:
+            rows = u.reshape(b, h, self.directions * n)
+        else:
+            # One set of networks for all heads: they are further rows of it.
+            rows = u.reshape(b * h, 1, self.directions * n)
+        y = self._curves(rows)
         return y.reshape(b, h, self.channels, self.directions, n)
 
     def _of_few(self, x: Tensor) -> Tensor | None:
-        """:meth:`features_of` where nothing but the values at few scalars is wanted, else None."""
-        (b, h, n, _), dtype = x.shape, x.dtype
+        """Return :meth:`features_of` where nothing but the values at few scalars is wanted, else
+        None.
+        """
         if torch.compiler.is_compiling() or not self.plain or x.numel() == 0:
             return None
+        # The segments of a ReLU network are kept while a model only answers, and cost less.
         if self.activation == "relu" and answering(self):
-            return None  # its segments are kept, and cost less: see _curves
+            return None
+        b, h, n, _ = x.shape
         if b * h * n * self.directions > networks.FEW * self.weight.shape[0]:
             return None
-        weight, bias = cast(self.weight, dtype), cast(self.bias, dtype)
-        shared = weight.shape[0] == 1
-        u = F.linear(x, weight[0], bias[0]) if shared else x @ weight.mT + bias[:, None]
-        u = u.reshape(b * h, 1, -1) if shared else u.view(b, h, -1)
+
+        weight = cast(self.weight, x.dtype)
+        bias = cast(self.bias, x.dtype)
+        if weight.shape[0] == 1:
+            u = F.linear(x, weight[0], bias[0])
+            u = u.reshape(b * h, 1, -1)
+        else:
+            u = x @ weight.mT + bias[:, None]
+            u = u.view(b, h, -1)
         y = self._few_curves(u)
         if y is None:
             return None
-        return y.reshape(b, h, self.channels, n, self.directions).transpose(2, 3).flatten(3)
+        y = y.reshape(b, h, self.channels, n, self.directions)
+        return y.transpose(2, 3).flatten(3)
 
     def _few_curves(self, u: Tensor) -> Tensor | None:
+        """Return ψ at few scalars (R, S, T), (R, S, L, T), or None."""
         if self.coefficient is None and self.cap is None:
-            bank, scale = Bank(*(cast(part, u.dtype) for part in self.bank)), self.directions**-0.5
+            bank = self._bank_in(u.dtype)
+            scale = self.directions**-0.5
         else:
-            bank, scale = self.scaled_bank(u.dtype), 1.0
-        rules = {"activation": self.activation, "nonneg": self.nonneg, "scale": scale}
-        return few_scalars(u, bank, **rules)
+            bank = self.scaled_bank(u.dtype)
+            scale = 1.0
+        return few_scalars(u, bank, activation=self.activation, nonneg=self.nonneg, scale=scale)
 
     def _curves(self, u: Tensor) -> Tensor:
-        """ψ at scalars (R, S, T), (R, S, L, T)."""
+        """Return ψ at scalars (R, S, T), (R, S, L, T)."""
         if self.activation == "relu" and answering(self):
             lines = prepared(
                 self, ("segments", u.dtype), lambda: segments(self.scaled_bank(u.dtype))
@@ -404,42 +480,58 @@ class LunaMap(FeatureMap):
         return scalar_bank(u, bank, activation=self.activation, nonneg=self.nonneg)
 
     def _scale(self, dtype: torch.dtype) -> Tensor:
-        """What multiplies a channel but the envelope and the batch's cap, (L,)."""
+        """Return the factor of each channel but for the envelope and the batch's cap, (L,)."""
         scale = self.weight.new_full((self.channels,), self.directions**-0.5, dtype=dtype)
         if self.coefficient is not None:
             scale = scale * self.coefficient.to(dtype).abs()
         if self.cap == "running":
-            scale = scale * (self.target / (self.mean_square + TINY).sqrt()).clamp(max=1.0).to(
-                dtype
-            )
+            size = (self.mean_square + TINY).sqrt()
+            cap = (self.target / size).clamp(max=1.0)
+            scale = scale * cap.to(dtype)
         return scale
 
     def _capped(self, y: Tensor) -> Tensor:
-        """The batch's cap; the running one is in :meth:`_scale`."""
-        size = (y.square().mean((0, 1, 3, 4)) * self.directions + TINY).sqrt()
-        return y * (self.target / size).clamp(max=1.0)[:, None, None]
+        """Return channels under the batch's cap; the running one is in :meth:`_scale`."""
+        mean_square = y.square().mean((0, 1, 3, 4)) * self.directions
+        size = (mean_square + TINY).sqrt()
+        cap = (self.target / size).clamp(max=1.0)
+        return y * cap[:, None, None]
 
     @torch.no_grad()
     def observe(self, x: Tensor, real: Tensor | None) -> None:
         """Move the running average a tenth of the way to the mean square of each channel over the
         points that are ``real``; a call without any leaves it.
         """
+        # Squares of each channel at each point, (B, L, N): means over heads and directions.
         with full_precision(x):
-            y = self._of_scalars(self.scalars(x)).square().mean((1, 3))  # (B, L, N)
-        mass = y.new_ones(len(y), y.shape[2])
-        mass = mass if real is None else mass * real
+            y = self._of_scalars(self.scalars(x))
+            squares = y.square().mean((1, 3))
+
+        samples, _, points = squares.shape
+        mass = squares.new_ones(samples, points)
+        if real is not None:
+            mass = mass * real
         count = mass.sum()
-        total = torch.where(mass[:, None] > 0, y, 0.0).sum((0, 2)) / count.clamp(min=1)
-        least = torch.finfo(y.dtype).tiny  # a scale may be small: it is one over the size
-        size = total / self._scale(y.dtype).square().clamp(min=least)
-        kind = self.mean_square.dtype
-        self.mean_square.lerp_(size.to(kind), 0.1 * (count > 0).to(kind))
+        seen = torch.where(mass[:, None] > 0, squares, 0.0)
+        mean = seen.sum((0, 2)) / count.clamp(min=1)
+
+        # The features carry the scale, which may be small: it is one over the size.
+        least = torch.finfo(squares.dtype).tiny
+        scale = self._scale(squares.dtype)
+        mean_square = mean / scale.square().clamp(min=least)
+
+        dtype = self.mean_square.dtype
+        rate = 0.1 * (count > 0).to(dtype)
+        self.mean_square.lerp_(mean_square.to(dtype), rate)
 
     def _envelope(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """h, (B, H, 1 | L, 1, N)."""
+        """Return h, (B, H, 1 | L, 1, N)."""
         assert bias is not None
         gate = weight.to(x.dtype) @ x.mT + bias.to(x.dtype)[..., None]
-        gate = nn.functional.softplus(gate) if self.envelope == "scalar" else gate.sigmoid()
+        if self.envelope == "scalar":
+            gate = nn.functional.softplus(gate)
+        else:
+            gate = gate.sigmoid()
         return gate[:, :, :, None]
 
     def extra_repr(self) -> str:

@@ -5,6 +5,7 @@ takes any of them.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -57,6 +58,20 @@ def _at_least_single(x: Tensor) -> Tensor:
 elu_plus_one.nonnegative = softplus.nonnegative = True
 
 
+class Phases(NamedTuple):
+    """Scaled features x̄ (B, H, N, e), and their phases ω·x̄ (B, H, N, frequencies)."""
+
+    scaled: Tensor
+    phase: Tensor
+
+
+class SignedLayer(NamedTuple):
+    """A linear layer and its negative side by side: [W, -W]ᵀ (H, e, 2e) and [b, -b] (H, 1, 2e)."""
+
+    weight: Tensor
+    bias: Tensor
+
+
 class RandomFeatures(FeatureMap):
     r"""Base of maps with random frequencies ω ~ N(0, I), which meet :math:`x / e^{1/4}`.
 
@@ -79,17 +94,21 @@ class RandomFeatures(FeatureMap):
     def __init__(
         self, width: int, heads: int = 1, *, features: int | None = None, orthogonal: bool = True
     ):
-        super().__init__(width, heads, features=width if features is None else features)
-        rest = self.features % self.waves
+        origin = ""
+        if features is None:
+            features = width
+            origin = ", the width of a head"
+        super().__init__(width, heads, features=features)
+        rest = features % self.waves
         if rest:
-            origin = ", the width of a head" if features is None else ""
+            next_multiple = features + self.waves - rest
             raise OptionError(
                 f"{type(self).__name__}: expected a multiple of {self.waves} features, as many as "
-                f"there are per frequency, got {self.features}{origin}; give features="
-                f"{self.features + self.waves - rest}"
+                f"there are per frequency, got {features}{origin}; give features={next_multiple}"
             )
         self.orthogonal = orthogonal
-        self.register_buffer("frequencies", torch.empty(self.features // self.waves, width))
+        count = features // self.waves
+        self.register_buffer("frequencies", torch.empty(count, width))
         self.redraw()
 
     @torch.no_grad()
@@ -102,10 +121,11 @@ class RandomFeatures(FeatureMap):
             frequencies = torch.randn(shape)
         self.frequencies.copy_(frequencies)
 
-    def phases(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def phases(self, x: Tensor) -> Phases:
         """Return x̄ = x / e^¼, and its inner products with all ω."""
         x = x * self.width**-0.25
-        return x, x @ self.frequencies.to(x.dtype).mT
+        frequencies = self.frequencies.to(x.dtype)
+        return Phases(x, x @ frequencies.mT)
 
 
 @register_feature_map("performer")
@@ -124,7 +144,8 @@ class PositiveRandomFeatures(RandomFeatures, ExponentialMap):
 
     def exponents(self, x: Tensor) -> Tensor:
         x, phase = self.phases(x)
-        return phase - x.square().sum(-1, keepdim=True) / 2 - math.log(self.features) / 2
+        square = x.square().sum(-1, keepdim=True)
+        return phase - square / 2 - math.log(self.features) / 2
 
 
 @register_feature_map("rff")
@@ -150,7 +171,8 @@ class FourierRandomFeatures(RandomFeatures):
 
     def features_of(self, x: Tensor) -> Tensor:
         _, phase = self.phases(x)
-        return torch.cat([phase.cos(), phase.sin()], -1) * (self.features / 2) ** -0.5
+        waves = torch.cat([phase.cos(), phase.sin()], -1)
+        return waves * (self.features / 2) ** -0.5
 
 
 class HeadLinear(FeatureMap):
@@ -169,7 +191,8 @@ class HeadLinear(FeatureMap):
 
     def mixed(self, x: Tensor) -> Tensor:
         """Return W x + b for each head."""
-        weight, bias = self.weight.to(x.dtype), self.bias.to(x.dtype)
+        weight = self.weight.to(x.dtype)
+        bias = self.bias.to(x.dtype)
         return x @ weight.mT + bias[:, None]
 
 
@@ -185,7 +208,8 @@ class T2RFeatures(HeadLinear):
     """
 
     def __init__(self, width: int, heads: int = 1, *, features: int | None = None):
-        features = width if features is None else features
+        if features is None:
+            features = width
         super().__init__(width, heads, rows=features, features=features)
         nn.init.normal_(self.weight, std=width**-0.5)
 
@@ -230,15 +254,17 @@ class HedgehogFeatures(HeadLinear, ExponentialMap):
                 x = torch.baddbmm(bias, x[0], weight)[None]
             else:
                 x = x @ weight + bias
-            return x.unflatten(-1, (2, -1)).softmax(-1).flatten(-2)
+            halves = x.unflatten(-1, (2, -1))
+            return halves.softmax(-1).flatten(-2)
         x = self.mixed(x)
         return torch.cat([x.softmax(-1), (-x).softmax(-1)], -1)
 
-    def _signed(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Return [W, -W]ᵀ (H, e, 2e) and [b, -b] (H, 1, 2e)."""
-        weight, bias = self.weight.to(dtype), self.bias.to(dtype)
-        signed_weight = torch.cat([weight, -weight], 1).mT.contiguous()
-        return signed_weight, torch.cat([bias, -bias], 1)[:, None]
+    def _signed(self, dtype: torch.dtype) -> SignedLayer:
+        weight = self.weight.to(dtype)
+        bias = self.bias.to(dtype)
+        signed_weight = torch.cat([weight, -weight], 1)
+        signed_bias = torch.cat([bias, -bias], 1)
+        return SignedLayer(signed_weight.mT.contiguous(), signed_bias[:, None])
 
     # Features over their sum need no common factor: neither half overflows, and neither vanishes.
 

@@ -97,10 +97,13 @@ class SoftmaxKernel(AttentionKernel, SoftmaxScores):
     def project(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         query, key, value = self._all_heads(u)
         query = self._turned(x, query, self.query_norm)
-        return query, self._turned(x, key, self.key_norm), value
+        key = self._turned(x, key, self.key_norm)
+        return query, key, value
 
     def weights(self, problem: Problem) -> Tensor:
-        scores = self.queries(problem.x, problem.ux) @ self.keys(problem.y, problem.uy).mT
+        query = self.queries(problem.x, problem.ux)
+        key = self.keys(problem.y, problem.uy)
+        scores = query @ key.mT
         quadrature = problem.quadrature
         return attention_density(scores, quadrature.weights(), quadrature.visible())
 
@@ -121,8 +124,8 @@ class SoftmaxKernel(AttentionKernel, SoftmaxScores):
                 "without an order; give it a domain with causal=True"
             )
         if self.window is not None and not layout.pairs:
-            n = None if layout.keys is None else prod(layout.keys)
-            if n is None or n > self.window:
+            fits = layout.keys is not None and prod(layout.keys) <= self.window
+            if not fits:
                 raise DomainError(
                     f"expected a domain whose pairs hide all but {self.window} points, the window "
                     "of this attention, got one without pairs; give it pairs such as those of "
@@ -132,18 +135,15 @@ class SoftmaxKernel(AttentionKernel, SoftmaxScores):
 
     def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
         # A line of length 1 per point has the positions 0, 1, 2, … that rotary angles are made for.
-        length = None if self.rotary is None else 1.0
-        line = default_line(
-            n,
-            length=length,
-            causal=self.causal,
-            device=device,
-            dtype=dtype,
-        )
+        length = None
+        if self.rotary is not None:
+            length = 1.0
+        line = default_line(n, length=length, causal=self.causal, device=device, dtype=dtype)
         if self.window is None or n <= self.window:
             return line
         index = torch.arange(n, device=device)
-        return line.replace(pairs=index[:, None] - index < self.window)
+        lag = index[:, None] - index
+        return line.replace(pairs=lag < self.window)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, scale={self.scale:.4g}, causal={self.causal}"

@@ -33,8 +33,9 @@ class Layer(NamedTuple):
         return torch.einsum("ed,bnd->bne", self.weight, u) + self.bias
 
     def heads(self, u: Float[Tensor, "b n d"], heads: int) -> Float[Tensor, "b h n e"]:
-        """The output cut into heads."""
-        return self(u).unflatten(-1, (heads, -1)).transpose(1, 2)
+        """Return the output cut into heads."""
+        by_head = self(u).unflatten(-1, (heads, -1))
+        return by_head.transpose(1, 2)
 
 
 class Projections(NamedTuple):
@@ -74,10 +75,15 @@ def softmax_attention_naive(
         >>> softmax_attention_naive(u, mass, projections=layers, heads=1).flatten().tolist()
         [2.0, 2.0]
     """
-    query, key, value = (layer.heads(u, heads) for layer in projections[:3])
-    scores = torch.einsum("bhqe,bhke->bhqk", query, key) * query.shape[-1] ** -0.5
+    query = projections.query.heads(u, heads)
+    key = projections.key.heads(u, heads)
+    value = projections.value.heads(u, heads)
+    scale = query.shape[-1] ** -0.5
+    scores = torch.einsum("bhqe,bhke->bhqk", query, key) * scale
+
     # Less the largest score, which the normaliser takes away again: exp stays finite.
-    unnormalised = (scores - scores.amax(-1, keepdim=True).detach()).exp()
+    largest = scores.amax(-1, keepdim=True).detach()
+    unnormalised = (scores - largest).exp()
     return _average(unnormalised, measure, value, projections.output)
 
 
@@ -109,7 +115,9 @@ def linear_attention_naive(
         >>> linear_attention_naive(u, mass, **options).flatten().tolist()
         [2.0, 2.0]
     """
-    query, key, value = (layer.heads(u, heads) for layer in projections[:3])
+    query = projections.query.heads(u, heads)
+    key = projections.key.heads(u, heads)
+    value = projections.value.heads(u, heads)
     unnormalised = torch.einsum("bhqr,bhkr->bhqk", feature_map(query), feature_map(key))
     return _average(unnormalised, measure, value, projections.output)
 
@@ -120,8 +128,10 @@ def _average(
     value: Float[Tensor, "b h n e"],
     output: Layer,
 ) -> Tensor:
-    """∫ p V u dμ with p = the unnormalised density over its integral, then W_O."""
+    """Return ∫ p V u dμ with p = the unnormalised density over its integral, then W_O."""
     mass = measure.expand(unnormalised.shape[-2:])
     normaliser = torch.einsum("bhqk,qk->bhq", unnormalised, mass)
     integral = torch.einsum("bhqk,qk,bhke->bhqe", unnormalised, mass, value)
-    return output((integral / normaliser[..., None]).transpose(1, 2).flatten(2))
+    mean = integral / normaliser[..., None]
+    joined = mean.transpose(1, 2).flatten(2)
+    return output(joined)

@@ -54,10 +54,11 @@ class Anchors:
             # Every point stands for itself; k-means would merge points that coincide.
             every = torch.arange(n, device=positions.device)[None]
             return cls(every, every)
-        b = max(positions.shape[0], mass.shape[0])
-        positions = positions.expand(b, -1, -1)
-        mass = mass.to(positions.dtype).expand(b, -1)
-        return cls(*spread_anchors(positions, mass, samples))
+        batch = max(positions.shape[0], mass.shape[0])
+        positions = positions.expand(batch, -1, -1)
+        mass = mass.to(positions.dtype).expand(batch, -1)
+        index, cluster = spread_anchors(positions, mass, samples)
+        return cls(index, cluster)
 
 
 class AnchoredKeys(NamedTuple):
@@ -74,32 +75,34 @@ def at_anchors(problem: Problem, anchors: Anchors | None, samples: int) -> Probl
     Raises:
         DomainError: anchors of another domain.
     """
-    uy = problem.uy
     index, quadrature = anchor_keys(problem, anchors, samples)
-    b = max(index.shape[0], uy.shape[0])
-    every_number = index[:, None, :, None].expand(b, uy.shape[1], -1, uy.shape[-1])
-    return with_anchors(problem, index, quadrature, uy.gather(2, every_number))
+    rows, heads, _, channels = problem.uy.shape
+    batch = max(index.shape[0], rows)
+    every_number = index[:, None, :, None].expand(batch, heads, -1, channels)
+    uy = problem.uy.gather(2, every_number)
+    return with_anchors(problem, index, quadrature, uy)
 
 
 def with_anchors(problem: Problem, index: Tensor, quadrature: Quadrature, uy: Tensor) -> Problem:
     """Return a problem over the anchors among its keys, whose features are ``uy``."""
-    p = problem
-    every_number = index[..., None].expand(-1, -1, p.y.shape[-1])
+    every_coordinate = index[..., None].expand(-1, -1, problem.y.shape[-1])
+    positions = problem.y.expand(index.shape[0], -1, -1)
+    layout = replace(
+        problem.layout,
+        keys=None,
+        cross=True,
+        causal=False,
+        pairs=quadrature.density is not None,
+        padded=False,
+        sharded=False,
+    )
     return Problem(
-        x=p.x,
-        y=p.y.expand(index.shape[0], -1, -1).gather(1, every_number),
-        ux=p.ux,
+        x=problem.x,
+        y=positions.gather(1, every_coordinate),
+        ux=problem.ux,
         uy=uy,
         quadrature=quadrature,
-        layout=replace(
-            p.layout,
-            keys=None,
-            cross=True,
-            causal=False,
-            pairs=quadrature.density is not None,
-            padded=False,
-            sharded=False,
-        ),
+        layout=layout,
     )
 
 
@@ -110,36 +113,53 @@ def anchor_keys(problem: Problem, anchors: Anchors | None, samples: int) -> Anch
     part that the query sees, and the earliest point of the cluster stands for it: every query that
     sees a part sees that point.
     """
-    p, q, n = problem, problem.quadrature, problem.y.shape[1]
+    q = problem.quadrature
     if anchors is None:
-        anchors = Anchors.among(p.y, q.mass, samples)
-    if anchors.cluster.shape[-1] != n:
-        raise DomainError(
-            f"expected anchors of a domain of {n} points, got those of "
-            f"{anchors.cluster.shape[-1]}; make them by Anchors.of(domain, samples)"
-        )
-    if anchors.index.shape[0] not in (1, p.uy.shape[0]):
-        raise DomainError(
-            f"expected anchors of a batch of {p.uy.shape[0]}, got those of "
-            f"{anchors.index.shape[0]}; make them of this batch's domain"
-        )
-    b = max(anchors.index.shape[0], q.mass.shape[0], p.y.shape[0])
-    index, cluster = anchors.index.expand(b, -1), anchors.cluster.expand(b, -1)
+        anchors = Anchors.among(problem.y, q.mass, samples)
+    _refuse_other_domains(problem, anchors)
+
+    batch = max(anchors.index.shape[0], q.mass.shape[0], problem.y.shape[0])
+    index = anchors.index.expand(batch, -1)
+    cluster = anchors.cluster.expand(batch, -1)
 
     # The mass of each point in the column of its cluster, (B, N, S).
-    member = F.one_hot(cluster, index.shape[-1]).to(q.mass.dtype) * q.mass[..., None]
+    member = F.one_hot(cluster, index.shape[-1]).to(q.mass.dtype)
+    member = member * q.mass[..., None]
     if q.query_time is None or q.key_time is None:
         return AnchoredKeys(index, Quadrature(mass=member.sum(1)))
 
+    # The mass of each cluster that each query sees, (B, Nq, S).
     if q.triangular:
         seen = member.cumsum(1)
     else:
         before = q.key_time[:, None, :] <= q.query_time[:, :, None]
         seen = before.to(member.dtype) @ member
+
+    # The earliest point of a cluster; one without mass keeps its anchor.
+    has_mass = member > 0
+    time = torch.where(has_mass, q.key_time[..., None], torch.inf)
+    index = torch.where(has_mass.any(1), time.argmin(1), index)
+
     ones = torch.ones_like(member[:, 0])
-    time = torch.where(member > 0, q.key_time[..., None], torch.inf)
-    index = torch.where((member > 0).any(1), time.argmin(1), index)
     return AnchoredKeys(index, Quadrature(ones, q.scale, density=seen[:, None]))
+
+
+def _refuse_other_domains(problem: Problem, anchors: Anchors) -> None:
+    """Raise DomainError for anchors of another number of points, or of another batch."""
+    points = problem.y.shape[1]
+    points_of_anchors = anchors.cluster.shape[-1]
+    if points_of_anchors != points:
+        raise DomainError(
+            f"expected anchors of a domain of {points} points, got those of {points_of_anchors}; "
+            "make them by Anchors.of(domain, samples)"
+        )
+    batch = problem.uy.shape[0]
+    batch_of_anchors = anchors.index.shape[0]
+    if batch_of_anchors not in (1, batch):
+        raise DomainError(
+            f"expected anchors of a batch of {batch}, got those of {batch_of_anchors}; make them "
+            "of this batch's domain"
+        )
 
 
 def check_count(samples: int, points: int) -> None:

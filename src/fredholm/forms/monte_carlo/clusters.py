@@ -41,9 +41,12 @@ class AnchorKeys(Form):
         return False
 
     def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
-        samples, given = self.strategy.samples, self.strategy.anchors
+        samples = self.strategy.samples
         check_count(samples, problem.uy.shape[2])
-        part = at_anchors(problem, given if isinstance(given, Anchors) else None, samples)
+        given = None
+        if isinstance(self.strategy.anchors, Anchors):
+            given = self.strategy.anchors
+        part = at_anchors(problem, given, samples)
         return exact_response(kernel, part)
 
 

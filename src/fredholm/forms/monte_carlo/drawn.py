@@ -5,7 +5,7 @@ lattice in evaluation.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -17,8 +17,12 @@ from ...integral.facts import Facts
 from ...integral.problem import Problem
 from ...ops.anchors import Mixture, Table, draw, lattice, take_keys
 from ...ops.plain import recomputed
+from ...quadrature import Quadrature
 from .anchors import check_count
 from .strategy import MonteCarlo
+
+if TYPE_CHECKING:
+    from .proposal import Proposal
 
 BYTES = 1 << 26
 """Memory of the sampled terms of one block of queries."""
@@ -41,6 +45,11 @@ class Samples(NamedTuple):
 
     index: Tensor
     weight: Tensor
+
+
+def proposal_of(kernel: Kernel) -> Proposal | None:
+    """Return the network that :func:`.add_proposal` gave to a kernel, or None."""
+    return getattr(kernel, "proposal", None)
 
 
 class DrawnKeys(Form):
@@ -66,36 +75,52 @@ class DrawnKeys(Form):
         :math:`(1 - \varepsilon)\,q(y|x) + \varepsilon / N(x)`: the proposal q, mixed by the floor ε
         with the uniform distribution over the N(x) keys that a query sees.
         """
-        q, floor = problem.quadrature, self.strategy.floor
+        q = problem.quadrature
         share, score = self._scores(kernel, problem)
         mass = q.mass.detach()[:, None, None].to(score.dtype)
-        some = (mass > 0).to(score.dtype)
+        has_mass = (mass > 0).to(score.dtype)
 
         # In a sample of padding alone every logarithm is -inf, and the softmax's gradient NaN.
-        any_mass = some.any(-1, keepdim=True)
+        any_mass = has_mass.any(-1, keepdim=True)
         logits = torch.where(any_mass, score + mass.log(), 0.0)
-        parts = (logits.softmax(-1) * some).nan_to_num(0.0)
+        parts = (logits.softmax(-1) * has_mass).nan_to_num(0.0)
 
         if q.density is None and (q.query_time is None or q.triangular):
-            # The uniform distribution is one more component: nothing of size Nq × Nk is made.
-            even = some / some.sum(-1, keepdim=True).clamp(min=1.0)
-            even = even.expand(*share.shape[:2], -1, -1)
-            floors = torch.full_like(share[..., :1], floor)
-            share = torch.cat([(1.0 - floor) * share, floors], -1)
-            return Mixture(share, torch.cat([parts, even], 2), ordered=q.triangular)
+            return self._mixture(share, parts, has_mass, ordered=q.triangular)
+        return self._table(share, parts, has_mass, q)
 
-        # Pairs, and an order across two domains, give each query its own distribution.
-        visible = torch.ones_like(some)
+    def _mixture(self, share: Tensor, parts: Tensor, has_mass: Tensor, ordered: bool) -> Mixture:
+        """Return the proposal with the uniform distribution as one more component, so that nothing
+        of size Nq × Nk is made.
+        """
+        floor = self.strategy.floor
+        batch, heads, _, _ = share.shape
+        uniform = _uniform(has_mass).expand(batch, heads, -1, -1)
+        floors = torch.full_like(share[..., :1], floor)
+        return Mixture(
+            share=torch.cat([(1.0 - floor) * share, floors], -1),
+            parts=torch.cat([parts, uniform], 2),
+            ordered=ordered,
+        )
+
+    def _table(self, share: Tensor, parts: Tensor, has_mass: Tensor, q: Quadrature) -> Table:
+        """Return the proposal for pairs, or an order across two domains, which give each query its
+        own distribution.
+        """
+        floor = self.strategy.floor
+        visible = torch.ones_like(has_mass)
         if q.density is not None:
-            visible = q.density.detach().to(score.dtype)
+            visible = q.density.detach().to(parts.dtype)
         order = q.order()
         if order is not None:
             visible = visible * order[:, None]
+
+        # A query that sees nothing has a sum of zero to divide by.
         mixed = share @ parts * visible
-        mixed = mixed / mixed.sum(-1, keepdim=True).clamp(min=torch.finfo(mixed.dtype).tiny)
-        even = some * (visible > 0)
-        even = even / even.sum(-1, keepdim=True).clamp(min=1.0)
-        return Table((1.0 - floor) * mixed + floor * even)
+        tiny = torch.finfo(mixed.dtype).tiny
+        mixed = mixed / mixed.sum(-1, keepdim=True).clamp(min=tiny)
+        uniform = _uniform(has_mass * (visible > 0))
+        return Table((1.0 - floor) * mixed + floor * uniform)
 
     def _scores(self, kernel: Kernel, problem: Problem) -> ProposalScores:
         """Return the mixture of the kernel's proposal network, for each sample and head.
@@ -104,19 +129,19 @@ class DrawnKeys(Form):
         :meth:`proposal` adds the logarithms of the masses to the scores, so that this component
         draws keys in proportion to their mass.
         """
-        batch_and_heads = (problem.uy.shape[0], kernel.heads)
-        network: Any = getattr(kernel, "proposal", None)
+        batch, heads = problem.uy.shape[0], kernel.heads
+        network = proposal_of(kernel)
         if network is None:
             mass = problem.quadrature.mass
             queries, keys = problem.ux.shape[2], problem.uy.shape[2]
-            share = mass.new_ones(*batch_and_heads, queries, 1)
-            score = mass.new_zeros(*batch_and_heads, 1, keys)
+            share = mass.new_ones(batch, heads, queries, 1)
+            score = mass.new_zeros(batch, heads, 1, keys)
             return ProposalScores(share, score)
 
         # The signal may have one head that all heads of the kernel share.
         share, score = network(problem.x, problem.y, problem.ux, problem.uy)
-        share = share.expand(*batch_and_heads, -1, -1)
-        score = score.expand(*batch_and_heads, -1, -1)
+        share = share.expand(batch, heads, -1, -1)
+        score = score.expand(batch, heads, -1, -1)
         return ProposalScores(share, score)
 
     def draw(
@@ -134,7 +159,9 @@ class DrawnKeys(Form):
 
         weight = take_keys(q.mass[:, None, :, None], index)[..., 0]
         if q.density is not None:
-            weight = weight * q.density.expand(*index.shape[:3], -1).gather(-1, index)
+            batch, heads, queries, _ = index.shape
+            density = q.density.expand(batch, heads, queries, -1)
+            weight = weight * density.gather(-1, index)
         if q.query_time is not None and q.key_time is not None and not q.triangular:
             key_time = take_keys(q.key_time[:, None, :, None], index)[..., 0]
             before = key_time <= q.query_time[:, None, :, None]
@@ -142,7 +169,8 @@ class DrawnKeys(Form):
 
         # A query that sees nothing draws keys of probability zero.
         drawn = probability > 0
-        weight = torch.where(drawn, weight / torch.where(drawn, probability, 1.0), 0.0)
+        ratio = weight / torch.where(drawn, probability, 1.0)
+        weight = torch.where(drawn, ratio, 0.0)
         if q.scale is not None:
             weight = weight * q.scale[..., None]
         return Samples(index, weight / self.strategy.samples)
@@ -189,7 +217,8 @@ class DrawnKeys(Form):
     def integral(self, kernel: Kernel, problem: Problem, samples: Samples, keys: Memory) -> Tensor:
         """Return ∫ K u dμ from given samples, (B, H, Nq, d_out)."""
         messages = _messages(kernel, problem, samples.index)
-        return (messages * samples.weight[..., None].to(messages.dtype)).sum(3)
+        weight = samples.weight[..., None].to(messages.dtype)
+        return (messages * weight).sum(3)
 
     def proposal_loss(
         self, kernel: Kernel, problem: Problem, proposal: Mixture | Table, samples: Samples
@@ -204,17 +233,20 @@ class DrawnKeys(Form):
         gradient reaches the proposal alone, because p̂ is computed without one.
         """
         # Queries of all samples are numbered through: query i of sample s is number s · n + i.
-        b, n = problem.uy.shape[0], problem.ux.shape[2]
-        real = torch.arange(b * n, device=problem.uy.device)
+        samples_in_batch, n = problem.uy.shape[0], problem.ux.shape[2]
+        real = torch.arange(samples_in_batch * n, device=problem.uy.device)
         if problem.real is not None:
-            real = real[problem.real.expand(b, -1).flatten()]
+            is_real = problem.real.expand(samples_in_batch, -1)
+            real = real[is_real.flatten()]
         order = torch.randperm(len(real), device=real.device)
         chosen = real[order[: self.strategy.loss_queries]]
-        batch, rows = chosen // n, chosen % n
+        batch = chosen // n
+        rows = chosen % n
 
         # One problem per chosen query: C of them, each with H heads, one query and S drawn keys,
         # (C, H, 1, S).
-        index, weight = (x[batch, :, rows][:, :, None] for x in samples)
+        index = samples.index[batch, :, rows][:, :, None]
+        weight = samples.weight[batch, :, rows][:, :, None]
         if not len(real):
             return weight.new_zeros(())
 
@@ -226,12 +258,14 @@ class DrawnKeys(Form):
                 query = _one_query(problem, element, row)
                 messages = _messages(kernel, query, index[i : i + 1])
                 sizes.append(torch.linalg.vector_norm(messages, dim=-1))
-            target = F.normalize(torch.cat(sizes) * weight.detach(), p=1.0, dim=-1)
+            best = torch.cat(sizes) * weight.detach()
+            target = F.normalize(best, p=1.0, dim=-1)
 
         # A probability that underflows has no finite logarithm.
         density = proposal.density_at(batch, rows, index)
         density = density.clamp(min=torch.finfo(weight.dtype).tiny)
-        return -(target.to(density.dtype) * density.log()).sum(-1).mean()
+        log_likelihood = (target.to(density.dtype) * density.log()).sum(-1)
+        return -log_likelihood.mean()
 
 
 class SampledKeys(DrawnKeys):
@@ -254,7 +288,7 @@ class SampledKeys(DrawnKeys):
         check_count(self.strategy.samples, problem.uy.shape[2])
         proposal = self.proposal(kernel, problem)
         samples = self.draw(problem, proposal)
-        network: Any = getattr(kernel, "proposal", None)
+        network = proposal_of(kernel)
         if network is not None and torch.is_grad_enabled():
             loss = self.proposal_loss(kernel, problem, proposal, samples)
             network.leave_loss(self.strategy.loss_weight * loss)
@@ -277,10 +311,18 @@ class LatticeKeys(DrawnKeys):
 
     def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
         count = self.strategy.samples
-        check_count(count, problem.uy.shape[2])
-        levels = lattice(kernel.heads, problem.ux.shape[2], count, problem.uy.device)
-        samples = self.draw(problem, self.proposal(kernel, problem), levels)
+        queries, keys = problem.ux.shape[2], problem.uy.shape[2]
+        check_count(count, keys)
+        levels = lattice(kernel.heads, queries, count, problem.uy.device)
+        proposal = self.proposal(kernel, problem)
+        samples = self.draw(problem, proposal, levels)
         return self.estimate(kernel, problem, samples)
+
+
+def _uniform(visible: Tensor) -> Tensor:
+    """Return the uniform distribution over the keys marked with 1, zero where there are none."""
+    count = visible.sum(-1, keepdim=True)
+    return visible / count.clamp(min=1.0)
 
 
 def _one_query(problem: Problem, element: int, row: int) -> Problem:
@@ -297,7 +339,10 @@ def _one_query(problem: Problem, element: int, row: int) -> Problem:
 
 def _messages(kernel: Kernel, problem: Problem, index: Tensor) -> Tensor:
     """Return K(x, y_s) u(y_s) for the keys drawn for each query, (B, H, Nq, S, d_out)."""
-    p = problem
-    y, signal = take_keys(p.y[:, None], index), take_keys(p.uy, index)
-    matrix = kernel(p.x[:, None, :, None], y, p.ux[:, :, :, None], signal)
-    return (matrix @ signal[..., None])[..., 0]
+    x = problem.x[:, None, :, None]
+    ux = problem.ux[:, :, :, None]
+    y = take_keys(problem.y[:, None], index)
+    signal = take_keys(problem.uy, index)
+    matrix = kernel(x, y, ux, signal)
+    message = matrix @ signal[..., None]
+    return message[..., 0]

@@ -85,11 +85,14 @@ class Proposal(nn.Module):
 
     def _scores(self, end: int, x: Tensor, u: Tensor) -> Tensor:
         """Return f (end 0, queries) or g (end 1, keys), (B, H, N, A)."""
+        batch, heads = u.shape[:2]
         dtype = torch.promote_types(u.dtype, self.weight1.dtype)
         gamma = self.fourier(x.detach())[:, None].to(dtype)
-        gamma = gamma.expand(u.shape[0], u.shape[1], -1, -1)
+        gamma = gamma.expand(batch, heads, -1, -1)
         inputs = torch.cat([gamma, u.detach().to(dtype)], -1)
-        hidden = nn.functional.gelu(inputs @ self.weight1[end].mT + self.bias1[end][:, None])
+
+        units = inputs @ self.weight1[end].mT + self.bias1[end][:, None]
+        hidden = nn.functional.gelu(units)
         return hidden @ self.weight2[end].mT + self.bias2[end][:, None]
 
     # --- the loss of the last call ----------------------------------------------------------------
@@ -131,7 +134,9 @@ def add_proposal(module: nn.Module, position_dim: int = 1, **options) -> int:
 
 def _draws(kernel: Kernel) -> bool:
     """Whether one of a kernel's forms draws keys."""
-    return not isinstance(kernel, OwnForm) and any(issubclass(f, DrawnKeys) for f in kernel.forms)
+    if isinstance(kernel, OwnForm):
+        return False
+    return any(issubclass(form, DrawnKeys) for form in kernel.forms)
 
 
 def auxiliary_loss(module: nn.Module) -> Tensor | None:

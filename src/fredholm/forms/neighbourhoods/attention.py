@@ -130,8 +130,10 @@ class InnerProducts(Scores):
     """The scores of scaled dot-product attention."""
 
     def numbers(self, heads: int, width: int, *, block: bool) -> int:
-        # Fused attention keeps no scores, so that the bias alone is left.
-        return 1 if block else 4 * heads
+        if block:
+            # Fused attention keeps no scores, so that the bias alone is left.
+            return 1
+        return 4 * heads
 
     def of_block(
         self,
@@ -154,6 +156,7 @@ class InnerProducts(Scores):
         direction: Tensor | None,
         kept: Tensor | None,
     ) -> ScoreGradients:
+        """Return the gradients of s_j = q · k_j: Σ_j g_j k_j, and g_j q for each key."""
         return ScoreGradients(by_head.weighted(above, key), by_head.outer(above, query))
 
 
@@ -172,22 +175,18 @@ def softmax_over_neighbours(
         scores: of the pairs of a tile.
         direction: a tensor that the scores read beside both ends.
     """
-    q, heads, dtype = problem.quadrature, ends.key.shape[1], ends.key.dtype
+    _, heads, _, width = ends.key.shape
+    dtype = ends.key.dtype
     single = at_least_single(dtype)
-    parts: dict[str, tuple[End, Tensor | None]] = {
-        "query": ("query", by_point(ends.query)),
-        "key": ("key", by_point(ends.key)),
-    }
-    if ends.value is not None:
-        parts["value"] = "key", by_point(ends.value)
-    if not q.equal:
-        parts["log_mass"] = "key", _log_mass(q.mass)
-    rows = Rows.of({**parts, **measure_rows(problem, mass=False)})
+    rows = _rows_of(problem, ends)
+
+    # What is gathered for a key has a gradient of the same size in the backward.
     size = torch.finfo(single).bits // 8
+    numbers = scores.numbers(heads, width, block=problem.quadrature.edges is None)
     tiles = partition(
         problem,
         key_bytes=2 * size * rows.width(),
-        pair_bytes=size * scores.numbers(heads, ends.key.shape[-1], block=q.edges is None),
+        pair_bytes=size * numbers,
         split=True,
         cached=True,
     )
@@ -200,7 +199,8 @@ def softmax_over_neighbours(
         if tile.part.seen is not None:
             with full_precision(tile.rows["key"]):
                 return _block(scores, tile, heads, direction, single)
-        query, key = (cast(tile.rows[name], single) for name in ("query", "key"))
+        query = cast(tile.rows["query"], single)
+        key = cast(tile.rows["key"], single)
         value = None
         if "value" in tile.rows:
             value = cast(tile.rows["value"], single)
@@ -212,28 +212,47 @@ def softmax_over_neighbours(
     weights = {}
     if direction is not None:
         weights["direction"] = direction
-    work = Work(rows, weights, tiles, answer, q)
-    batch, queries = problem.ux.shape[0], problem.ux.shape[2]
+    work = Work(rows, weights, tiles, answer, problem.quadrature)
+    batch, _, queries, _ = problem.ux.shape
     out = averaged(work.results(), tiles, batch * queries)
-    return cast(out, dtype).unflatten(0, (batch, queries)).transpose(1, 2)
+    out = cast(out, dtype).unflatten(0, (batch, queries))
+    return out.transpose(1, 2)
+
+
+def _rows_of(problem: Problem, ends: Ends) -> Rows:
+    """Return the tensors that tiles gather: both ends, and what the quadrature adds to scores."""
+    q = problem.quadrature
+    parts: dict[str, tuple[End, Tensor | None]] = {
+        "query": ("query", by_point(ends.query)),
+        "key": ("key", by_point(ends.key)),
+    }
+    if ends.value is not None:
+        parts["value"] = "key", by_point(ends.value)
+    if not q.equal:
+        parts["log_mass"] = "key", _log_mass(q.mass)
+    return Rows.of({**parts, **measure_rows(problem, mass=False)})
 
 
 def _log_mass(mass: Tensor) -> Tensor:
     """Return log m, (1 | B, N, 1), up to a constant that a softmax cancels; -inf hides a point."""
-    # The inner ``where`` keeps log 0 out of the gradient, where 0 · ∞ would be NaN.
+    # The logarithm is taken of 1 where there is no mass: the gradient of log 0 would be NaN.
     real = mass > 0
-    log_mass = torch.where(real, torch.where(real, mass, 1.0).log(), -torch.inf)
+    logarithm = torch.where(real, mass, 1.0).log()
+    log_mass = torch.where(real, logarithm, -torch.inf)
 
-    # The largest logarithm becomes 0: only their differences count in a softmax.
+    # The largest logarithm becomes 0: only their differences count in a softmax. The bound keeps
+    # -∞ - (-∞) out where a row has no mass at all.
     top = log_mass.detach().amax(-1, keepdim=True)
-    return (log_mass - top.clamp_min(torch.finfo(top.dtype).min))[..., None]
+    top = top.clamp_min(torch.finfo(top.dtype).min)
+    return (log_mass - top)[..., None]
 
 
 def _block(
     scores: Scores, tile: Neighbours, heads: int, direction: Tensor | None, dtype: torch.dtype
 ) -> Tensor:
     """Return the attention of blocks of queries, (R, H, b, c)."""
-    query, key = (cast(tile.heads(name, heads), dtype) for name in ("query", "key"))
+    query = cast(tile.heads("query", heads), dtype)
+    key = cast(tile.heads("key", heads), dtype)
     value = key
     if "value" in tile.rows:
         value = cast(tile.heads("value", heads), dtype)
@@ -262,7 +281,9 @@ class SoftmaxOfRows(LastStep):
     """
 
     def __init__(self, scores: Scores, heads: int, *, pieces: bool):
-        self.scores, self.heads, self.pieces = scores, heads, pieces
+        self.scores = scores
+        self.heads = heads
+        self.pieces = pieces
 
     def respond(
         self,
@@ -301,6 +322,11 @@ class SoftmaxOfRows(LastStep):
         blind: Tensor | None,
         direction: Tensor | None,
     ) -> list[Tensor | None]:
+        """Return the gradients of query, key, value, bias, blind and direction, in this order.
+
+        The response is Σ_j p_j v_j with shares p = softmax(s). So the gradient of v_j is p_j times
+        that of the response, and that of p_j its inner product with v_j.
+        """
         row = self.scores.of_row(query, key, direction, self.heads)
         scores = row.scores
         if bias is not None:
@@ -314,9 +340,12 @@ class SoftmaxOfRows(LastStep):
         of_out = of_out.transpose(1, 2).flatten(2).to(key.dtype)
 
         # With shares p of scores s: dL/ds_j = p_j (dL/dp_j - Σ_k p_k dL/dp_k).
-        values = key if value is None else value
+        values = value
+        if values is None:
+            values = key
         of_shares = by_head.products(of_out, values, self.heads)
-        of_scores = shares * (of_shares - (shares * of_shares).sum(1, keepdim=True))
+        mean = (shares * of_shares).sum(1, keepdim=True)
+        of_scores = shares * (of_shares - mean)
         if self.pieces:
             # The logarithm of the sum of exponentials has the shares as its gradient.
             of_scores = of_scores + above[..., -1].mT.to(key.dtype) * shares

@@ -6,6 +6,8 @@ faster than one by head. Sums over the few numbers of a head are products with a
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -47,14 +49,18 @@ def outer(shares: Float[Tensor, "r k h"], row: Float[Tensor, "r 1 hc"]) -> Float
         return shares * row
 
     # A product with ones repeats each weight over the numbers of its head.
-    ones = block_diagonal(row.new_ones(heads, row.shape[-1] // heads))
-    return (shares @ ones).mul_(row)
+    width = row.shape[-1] // heads
+    ones = block_diagonal(row.new_ones(heads, width))
+    repeated = shares @ ones
+    return repeated.mul_(row)
 
 
 def block_diagonal(x: Float[Tensor, "h c"]) -> Float[Tensor, "h hc"]:
     """Return the matrix that has the numbers of each head in separate columns."""
     identity = torch.eye(x.shape[0], dtype=x.dtype, device=x.device)
-    return (identity[..., None] * x).flatten(1)
+    # (H, H, c): head h of row h, zero elsewhere.
+    blocks = identity[..., None] * x
+    return blocks.flatten(1)
 
 
 def weighted_sum_of_heads(
@@ -62,25 +68,38 @@ def weighted_sum_of_heads(
 ) -> Float[Tensor, "r k h"]:
     """Return the inner products of every row's heads with one direction per head."""
     # The matrix comes first: a product with few columns would be several times slower.
-    product = block_diagonal(direction) @ x.flatten(0, 1).mT
+    rows = x.flatten(0, 1)
+    product = block_diagonal(direction) @ rows.mT
     return product.unflatten(1, x.shape[:2]).movedim(0, -1)
+
+
+class HeadSumGradients(NamedTuple):
+    """Gradients of both arguments of :func:`weighted_sum_of_heads`."""
+
+    x: Float[Tensor, "r k hc"]
+    direction: Float[Tensor, "h c"]
 
 
 def weighted_sum_of_heads_gradients(
     above: Float[Tensor, "r k h"], x: Float[Tensor, "r k hc"], direction: Float[Tensor, "h c"]
-) -> tuple[Float[Tensor, "r k hc"], Float[Tensor, "h c"]]:
-    """Return the gradients of :func:`weighted_sum_of_heads` with respect to both arguments."""
+) -> HeadSumGradients:
+    """Return the gradients of :func:`weighted_sum_of_heads`.
+
+    The sum is s = x Dᵀ with D the block-diagonal matrix of directions, and so that of x is s̄ D, and
+    that of D is s̄ᵀ x, of which the blocks on the diagonal count.
+    """
     heads = direction.shape[0]
     of_x = above @ block_diagonal(direction)
 
     # One product has the gradients of all pairs of heads; those of a head with itself count.
-    every = above.flatten(0, 1).mT @ x.flatten(0, 1)
+    of_pairs = above.flatten(0, 1).mT @ x.flatten(0, 1)
+    of_pairs = of_pairs.unflatten(1, (heads, -1))
     head = torch.arange(heads, device=x.device)
-    of_direction = every.unflatten(1, (heads, -1))[head, head]
-    return of_x, of_direction
+    return HeadSumGradients(of_x, of_pairs[head, head])
 
 
 def softmax_of_rows(scores: Float[Tensor, "r k h"]) -> Float[Tensor, "r k h"]:
     """Return the softmax over the keys."""
     # A softmax over the last dimension of contiguous numbers is several times faster.
-    return F.softmax(scores.mT.contiguous(), -1).mT.contiguous()
+    shares = F.softmax(scores.mT.contiguous(), -1)
+    return shares.mT.contiguous()

@@ -68,13 +68,18 @@ class Rows(NamedTuple):
                 # A graph without edges: all slots are padding.
                 rows[name] = x.new_zeros(*index.shape, x.shape[1])
                 continue
-            rows[name] = x.index_select(0, index.flatten()).unflatten(0, index.shape)
+            found = x.index_select(0, index.flatten())
+            rows[name] = found.unflatten(0, index.shape)
         return rows
 
     def width(self) -> int:
         """Return the number of numbers that are gathered for each pair of a query and a key."""
-        per_pair = [x for name, x in self.tensors.items() if self.ends[name][0] != "query"]
-        return sum(x.shape[1] for x in per_pair)
+        width = 0
+        for name, x in self.tensors.items():
+            end, _ = self.ends[name]
+            if end != "query":
+                width += x.shape[1]
+        return width
 
 
 def by_point(x: Tensor) -> Tensor:
@@ -229,8 +234,10 @@ class Neighbours(NamedTuple):
         if "log_mass" in self.rows:
             scores = self.rows["log_mass"].mT[:, :, None]
         log_density = self._log_density()
-        if log_density is not None:
-            scores = log_density if scores is None else scores + log_density
+        if scores is None:
+            scores = log_density
+        elif log_density is not None:
+            scores = scores + log_density
         seen = self.part.seen
         if self.full and seen is None and scores is None:
             return Bias(None, None)
@@ -242,4 +249,5 @@ class Neighbours(NamedTuple):
             scores = torch.zeros((), dtype=self.quadrature.mass.dtype, device=mask.device)
         else:
             mask = mask & (scores > -torch.inf)
-        return Bias(torch.where(mask, scores, HIDDEN), ~mask.any(-1, keepdim=True))
+        blind = ~mask.any(-1, keepdim=True)
+        return Bias(torch.where(mask, scores, HIDDEN), blind)

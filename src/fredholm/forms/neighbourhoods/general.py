@@ -41,7 +41,8 @@ def choose_sparse(strategy: Strategy | str, kernel: Kernel, facts: Facts) -> For
         dense = facts._replace(layout=facts.layout.dense(), sparse=False)
         return AllPairs(first_form(strategy, kernel, dense))
     layout = _tile_layout(facts.layout)
-    inner = first_form(strategy, kernel, facts._replace(layout=layout, sparse=False, queries=1))
+    of_tile = facts._replace(layout=layout, sparse=False, queries=1)
+    inner = first_form(strategy, kernel, of_tile)
     if not inner.strategy.exact:
         raise StrategyError(
             f"expected an exact strategy on a domain with few neighbours, got {inner.strategy!r}; "
@@ -91,8 +92,11 @@ def has_no_values(problem: Problem) -> bool:
 
 def shape_alone(kernel: Kernel, problem: Problem) -> Tensor:
     """Return a response (B, H, Nq, d_out) without values, whose gradients are zeros."""
-    heads = 1 if kernel.adds_heads else kernel.heads
-    empty = problem.uy.new_zeros(problem.ux.shape[0], heads, problem.ux.shape[2], kernel.d_out)
+    batch, _, queries, _ = problem.ux.shape
+    heads = kernel.heads
+    if kernel.adds_heads:
+        heads = 1
+    empty = problem.uy.new_zeros(batch, heads, queries, kernel.d_out)
     for x in (problem.ux, problem.uy, *kernel.parameters()):
         if x.requires_grad:
             empty = empty + 0 * x.sum()
@@ -132,10 +136,12 @@ class Neighbourhoods(Wrapped):
     def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
         if has_no_values(problem):
             return shape_alone(kernel, problem)
-        heads, layout = problem.ux.shape[1], _tile_layout(problem.layout)
+        batch, heads = problem.ux.shape[:2]
+        layout = _tile_layout(problem.layout)
 
         def answer(tile: Neighbours, weights: Weights) -> Tensor:
-            return self.inner.respond(kernel, _small_problem(tile, layout, heads))
+            small = _small_problem(tile, layout, heads)
+            return self.inner.respond(kernel, small)
 
         weights = parameters_of(kernel)
         work = Work(
@@ -146,8 +152,8 @@ class Neighbourhoods(Wrapped):
             quadrature=problem.quadrature,
             within=with_parameters(kernel, list(weights)),
         )
-        out = work.results()
-        return out.unflatten(0, (problem.ux.shape[0], -1)).transpose(1, 2)
+        out = work.results().unflatten(0, (batch, -1))
+        return out.transpose(1, 2)
 
     def _pair_bytes(self, kernel: Kernel, problem: Problem) -> int:
         """Return the bytes that a tile takes per pair of a query and a key."""
@@ -158,8 +164,11 @@ class Neighbourhoods(Wrapped):
         computed = kernel.heads * max(width, 4)
         if isinstance(self.inner, Dense):
             computed = kernel.heads * kernel.d_in * kernel.d_out
-        gathered = problem.uy.shape[1] * problem.uy.shape[3] + problem.y.shape[-1]
-        return problem.uy.element_size() * (gathered + 2 * computed)
+        _, heads, _, channels = problem.uy.shape
+        gathered = heads * channels + problem.y.shape[-1]
+        # What is computed has a gradient of the same size.
+        numbers = gathered + 2 * computed
+        return problem.uy.element_size() * numbers
 
 
 def _rows_of(problem: Problem) -> Rows:
@@ -182,24 +191,26 @@ def _small_problem(tile: Neighbours, layout: Layout, heads: int) -> Problem:
     """Return the problems of a tile, as samples of one problem."""
     rows = tile.rows
     density, log_density = tile.density()
-    scale, features = None, None
+    scale = None
     if "scale" in rows:
         scale = rows["scale"].mT
+    features = None
     if "features" in rows:
         features = rows["features"][:, None]
+    quadrature = Quadrature(
+        mass=tile.mass(),
+        scale=scale,
+        density=density,
+        log_density=log_density,
+        valid=tile.real,
+        equal=tile.quadrature.equal,
+    )
     return Problem(
         x=rows["x"],
         y=tile.seen_positions(),
         ux=tile.heads("ux", heads),
         uy=tile.heads("uy", heads),
-        quadrature=Quadrature(
-            mass=tile.mass(),
-            scale=scale,
-            density=density,
-            log_density=log_density,
-            valid=tile.real,
-            equal=tile.quadrature.equal,
-        ),
+        quadrature=quadrature,
         layout=layout,
         pair_features=features,
         real=tile.part.query >= 0,

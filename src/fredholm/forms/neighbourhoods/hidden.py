@@ -99,23 +99,33 @@ class NeighbourMoments(Form):
 
 def _numbers_per_pair(kernel: Kernel, problem: Problem, width: int) -> int:
     """Return the numbers in memory per pair of a query and a key, for hidden units of a width."""
-    heads, edges = problem.uy.shape[1], problem.quadrature.edges
+    heads = problem.uy.shape[1]
     if kernel.d_out == 1:
         return 4 * (width + heads * kernel.d_in)
     numbers = 4 * width
+
+    # A query has moments, and these have a gradient. Its pairs share both.
+    edges = problem.quadrature.edges
     if edges is not None:
-        # A query has moments, and these have a gradient.
-        pairs = max(1, edges.count // max(1, edges.rows))
-        numbers += 2 * heads * kernel.d_in * width // pairs
+        pairs_per_query = max(1, edges.count // max(1, edges.rows))
+        moments = heads * kernel.d_in * width
+        numbers += 2 * moments // pairs_per_query
     return numbers
 
 
 def _hidden(kernel: HiddenReadout, tile: Neighbours, heads: int) -> Tensor:
     """Return the hidden units of a tile, (R, 1 | H, b, k, w)."""
-    x, y = tile.rows["x"], tile.seen_positions()
-    ux, uy = tile.heads("ux", heads), tile.heads("uy", heads)
-    hidden = kernel.hidden(x[:, None, :, None], y[:, None, None], ux[:, :, :, None], uy[:, :, None])
-    return hidden.expand(len(x), -1, x.shape[1], y.shape[1], -1)
+    positions = tile.rows["x"]
+    problems, queries, _ = positions.shape
+    keys = tile.rows["y"].shape[1]
+
+    # All are broadcast to pairs, (R, 1 | H, b, k, ·).
+    x = positions[:, None, :, None]
+    y = tile.seen_positions()[:, None, None]
+    ux = tile.heads("ux", heads)[:, :, :, None]
+    uy = tile.heads("uy", heads)[:, :, None]
+    hidden = kernel.hidden(x, y, ux, uy)
+    return hidden.expand(problems, -1, queries, keys, -1)
 
 
 def read_moments(
@@ -130,8 +140,10 @@ def read_moments(
         return Pending(ENTRIES, (hidden, measure, value, readout, bias))
     mean = None
     if bias is not None:
-        mean = weighted_sum(measure.expand(-1, -1, -1, value.shape[2]), value)
-    return Pending(READOUT, (_moments(hidden, measure, value), readout, mean, bias))
+        measure_of_keys = measure.expand(-1, -1, -1, value.shape[2])
+        mean = weighted_sum(measure_of_keys, value)
+    moments = _moments(hidden, measure, value)
+    return Pending(READOUT, (moments, readout, mean, bias))
 
 
 def _moments(hidden: Tensor, measure: Tensor, value: Tensor) -> Float[Tensor, "r h b iw"]:
@@ -140,18 +152,22 @@ def _moments(hidden: Tensor, measure: Tensor, value: Tensor) -> Float[Tensor, "r
     One query at a time (b = 1) is a batch of matrix products as it is; a block of queries shares
     its values.
     """
-    count = value.shape[1]
+    heads = value.shape[1]
     hidden = hidden * measure[..., None]
-    if hidden.shape[1] == 1 and count > 1:
-        # Hidden units that heads share meet the values of all heads at once.
-        every = value.transpose(1, 2).flatten(2).mT
-        if hidden.shape[2] == 1:
-            moment = torch.bmm(every, hidden[:, 0, 0])[:, None]
+    heads_share = hidden.shape[1] == 1 and heads > 1
+    one_query = hidden.shape[2] == 1
+
+    if heads_share:
+        # Hidden units that heads share meet the values of all heads at once, (R, H · i, k).
+        values = value.transpose(1, 2).flatten(2).mT
+        if one_query:
+            moment = torch.bmm(values, hidden[:, 0, 0])[:, None]
         else:
-            moment = every[:, None] @ hidden[:, 0]
-        moment = moment.unflatten(2, (count, -1)).transpose(1, 2)
-    elif hidden.shape[2] == 1:
-        moment = (value.mT @ hidden[:, :, 0])[:, :, None]
+            moment = values[:, None] @ hidden[:, 0]
+        moment = moment.unflatten(2, (heads, -1)).transpose(1, 2)
+    elif one_query:
+        moment = value.mT @ hidden[:, :, 0]
+        moment = moment[:, :, None]
     else:
         moment = value.mT[:, :, None] @ hidden
     return moment.flatten(3)
@@ -183,21 +199,27 @@ class Readout(LastStep):
         mean: Tensor | None,
         bias: Tensor | None,
     ) -> list[Tensor | None]:
-        found: list[Tensor | None] = [None] * 4
+        """Return the gradients of moment, readout, mean and bias, in this order.
+
+        The response of a head is o = M Rᵀ + m bᵀ, with a row per query, and so the gradients are
+        those of a linear layer: ō R for M, ōᵀ M for R, ō b for m and ōᵀ m for b.
+        """
+        moment_needed, readout_needed, mean_needed, bias_needed = needs
+        of_moment = of_readout = of_mean = of_bias = None
         above = above.to(moment.dtype)
         rows = _by_head(above)
-        if needs[0]:
+        if moment_needed:
             weight = readout.to(moment.dtype).flatten(2)
-            found[0] = _of_rows(torch.bmm(rows, weight), moment)
-        if needs[1]:
+            of_moment = _of_rows(torch.bmm(rows, weight), moment)
+        if readout_needed:
             of_weight = torch.bmm(rows.mT, _by_head(moment))
-            found[1] = of_weight.view_as(readout).to(readout.dtype)
+            of_readout = of_weight.view_as(readout).to(readout.dtype)
         if mean is not None and bias is not None:
-            if needs[2]:
-                found[2] = _of_rows(torch.bmm(rows, bias.to(above.dtype)), moment)
-            if needs[3]:
-                found[3] = torch.bmm(rows.mT, _by_head(mean)).to(bias.dtype)
-        return found
+            if mean_needed:
+                of_mean = _of_rows(torch.bmm(rows, bias.to(above.dtype)), moment)
+            if bias_needed:
+                of_bias = torch.bmm(rows.mT, _by_head(mean)).to(bias.dtype)
+        return [of_moment, of_readout, of_mean, of_bias]
 
 
 def _by_head(x: Float[Tensor, "r h b n"]) -> Float[Tensor, "h rb n"]:
@@ -207,8 +229,9 @@ def _by_head(x: Float[Tensor, "r h b n"]) -> Float[Tensor, "h rb n"]:
 
 def _of_rows(x: Float[Tensor, "h rb n"], like: Tensor) -> Float[Tensor, "r h b n"]:
     """Return the inverse of :func:`_by_head`, in the rows and blocks of ``like``."""
-    shape = like.shape[0], like.shape[2]
-    return x.transpose(0, 1).unflatten(0, shape).transpose(1, 2)
+    problems, _, queries, _ = like.shape
+    rows = x.transpose(0, 1).unflatten(0, (problems, queries))
+    return rows.transpose(1, 2)
 
 
 class Entries(LastStep):
@@ -228,11 +251,14 @@ class Entries(LastStep):
             products = products.unflatten(-1, (heads, width)).sum(-1)
         if measure.shape[3] == 1:
             # One mass for all keys is multiplied with their sum.
-            return products.sum(2).mT[..., None] * measure
+            total = products.sum(2)
+            return total.mT[..., None] * measure
         if measure.shape[1] == 1:
             # One product of a row of masses and its entries, (R, b, 1, k) times (R, b, k, H).
-            return (measure[:, 0, :, None] @ products).movedim(-1, 1)
-        return (products * measure.movedim(1, -1)).sum(2).mT[..., None]
+            total = measure[:, 0, :, None] @ products
+            return total.movedim(-1, 1)
+        total = (products * measure.movedim(1, -1)).sum(2)
+        return total.mT[..., None]
 
     def gradients(
         self,
@@ -252,41 +278,44 @@ class Entries(LastStep):
         """
         # The width is i here, the numbers of a value per head. In the products the values of all
         # heads lie side by side, (R, 1, k, H · i), and so do the entries, (R, b, k, H · i).
+        hidden_needed, measure_needed, value_needed, readout_needed, bias_needed = needs
+        of_hidden = of_measure = of_value = of_readout = of_bias = None
         heads, _, width, _ = readout.shape
-        dtype, values = value.dtype, _side_by_side(value)
-        weight = readout.to(dtype).flatten(0, 2)
-        above = above[..., 0].mT[:, :, None].to(dtype)  # (R, b, 1, H)
+        dtype = value.dtype
+        values = _side_by_side(value)
+        # (R, b, 1, H)
+        above = above[..., 0].mT[:, :, None].to(dtype)
 
         # Only the gradients of measure and value read the entries.
-        found: list[Tensor | None] = [None] * 5
         entries = None
-        if needs[1] or needs[2]:
+        if measure_needed or value_needed:
             entries = _entries(hidden, readout, bias, dtype)
-        if entries is not None and needs[1]:
+        if entries is not None and measure_needed:
             products = (entries * values).unflatten(-1, (heads, width)).sum(-1)
-            of_measure = (products * above).movedim(-1, 1)
-            found[1] = of_measure.sum_to_size(measure.shape)
+            of_pairs = (products * above).movedim(-1, 1)
+            of_measure = of_pairs.sum_to_size(measure.shape)
 
         # The gradient of each product of an entry and a value, (R, b, k | 1, H · i).
         of_products = above * measure.movedim(1, -1)
         if width > 1:
             of_products = of_products.repeat_interleave(width, -1)
-        if entries is not None and needs[2]:
+        if entries is not None and value_needed:
             # In place: the entries are not read again.
-            of_value = entries.mul_(of_products).sum(1)
-            found[2] = of_value.unflatten(-1, (heads, width)).transpose(1, 2)
+            of_values = entries.mul_(of_products).sum(1)
+            of_value = of_values.unflatten(-1, (heads, width)).transpose(1, 2)
 
-        if needs[0] or needs[3] or needs[4]:
+        if hidden_needed or readout_needed or bias_needed:
             # A row per pair, (R · b · k, H · i), so that the rest are matrix products.
             of_entries = (values * of_products).flatten(0, 2)
-            if needs[0]:
-                found[0] = (of_entries @ weight).view_as(hidden)
-            if needs[3]:
+            if hidden_needed:
+                weight = readout.to(dtype).flatten(0, 2)
+                of_hidden = (of_entries @ weight).view_as(hidden)
+            if readout_needed:
                 of_weight = of_entries.mT @ hidden.flatten(0, 3)
-                found[3] = of_weight.view_as(readout).to(readout.dtype)
-            if bias is not None and needs[4]:
-                found[4] = of_entries.sum(0).view_as(bias).to(bias.dtype)
-        return found
+                of_readout = of_weight.view_as(readout).to(readout.dtype)
+            if bias is not None and bias_needed:
+                of_bias = of_entries.sum(0).view_as(bias).to(bias.dtype)
+        return [of_hidden, of_measure, of_value, of_readout, of_bias]
 
 
 def _entries(

@@ -60,25 +60,31 @@ def _sums(problem: Problem, found: JointFeatures) -> Tensor:
     sees, see :func:`fredholm.ops.linear_attention.at_scale`. Its row is then answered at once,
     however long it is.
     """
-    ends = {"query": found.query, "key": found.key, "value": found.value}
+    query, key, value = found.query, found.key, found.value
     at_own_scale = found.shift is not None
-    dtype = promoted(promoted(found.query.dtype, found.key.dtype), found.value.dtype)
+    dtype = promoted(query.dtype, key.dtype)
+    dtype = promoted(dtype, value.dtype)
     single = at_least_single(dtype)
 
     # A head that others share is gathered once per head.
-    heads = max(end.shape[1] for end in ends.values())
-    points = {name: by_point(end.expand(-1, heads, -1, -1)) for name, end in ends.items()}
+    heads = max(query.shape[1], key.shape[1], value.shape[1])
+
+    def by_head(x: Tensor) -> Tensor:
+        return by_point(x.expand(-1, heads, -1, -1))
+
     rows = Rows.of(
         {
-            "query": ("query", points["query"]),
-            "key": ("key", points["key"]),
-            "value": ("key", points["value"]),
+            "query": ("query", by_head(query)),
+            "key": ("key", by_head(key)),
+            "value": ("key", by_head(value)),
             **measure_rows(problem),
         }
     )
 
     def answer(tile: Neighbours, weights: Weights) -> Tensor:
-        query, key, value = (cast(tile.heads(name, heads), single) for name in ends)
+        query = cast(tile.heads("query", heads), single)
+        key = cast(tile.heads("key", heads), single)
+        value = cast(tile.heads("value", heads), single)
         with full_precision(value):
             measure = cast(tile.weights(), single)
             if at_own_scale:
@@ -87,7 +93,8 @@ def _sums(problem: Problem, found: JointFeatures) -> Tensor:
                 query = at_scale(query, seen.amax(-1))
             shares = pair_products(query, key) * measure
             total = shares.sum(-1, keepdim=True)
-            return torch.cat([weighted_sum(shares, value), total], -1)
+            sums = weighted_sum(shares, value)
+            return torch.cat([sums, total], -1)
 
     return sum_over_tiles(
         problem,

@@ -17,8 +17,10 @@ def pair_products(
     One query with several heads would be many small matrix products, one per head: a single pass
     over all numbers is faster.
     """
-    if query.shape[2] == 1 and query.shape[1] > 1:
-        return (query * key).sum(-1)[:, :, None]
+    _, heads, queries, _ = query.shape
+    if queries == 1 and heads > 1:
+        scores = (query * key).sum(-1)
+        return scores[:, :, None]
     return query @ key.mT
 
 
@@ -26,7 +28,9 @@ def weighted_sum(
     weights: Float[Tensor, "#r #h b k"], value: Float[Tensor, "r h k c"]
 ) -> Float[Tensor, "r h b c"]:
     """Return the weighted sums of the values of a tile."""
-    if weights.shape[2] == 1 and value.shape[1] > 1:
+    queries = weights.shape[2]
+    heads = value.shape[1]
+    if queries == 1 and heads > 1:
         return (weights.mT * value).sum(-2, keepdim=True)
     return weights @ value
 
@@ -43,7 +47,8 @@ def added(results: Float[Tensor, "p h o"], tiles: Partition, rows: int) -> Float
     if tiles.row is None:
         # No row was cut, so each has its one result already.
         return results
-    return results.new_zeros(rows, *results.shape[1:]).index_add(0, tiles.row, results)
+    nothing = results.new_zeros(rows, *results.shape[1:])
+    return nothing.index_add(0, tiles.row, results)
 
 
 def averaged(
@@ -54,17 +59,22 @@ def averaged(
     """
     if tiles.row is None:
         return results
-    value, log_sum = results[..., :-1], results[..., -1]
+    value = results[..., :-1]
+    log_sum = results[..., -1]
+    _, heads = log_sum.shape
 
     # The largest exponent of a row is taken out before the exponential, which would overflow.
     row = tiles.row
     index = row[:, None].expand_as(log_sum)
-    largest = log_sum.new_full((rows, log_sum.shape[1]), -torch.inf)
+    largest = log_sum.new_full((rows, heads), -torch.inf)
     largest = largest.scatter_reduce(0, index, log_sum.detach(), "amax")
     largest = torch.where(largest.isfinite(), largest, 0.0)
+
+    # A piece's share of its row. A row that sees nothing has no sum to divide by.
     share = (log_sum - largest[row]).exp()
     total = torch.zeros_like(largest).index_add(0, row, share)
-    # A row that sees nothing has no sum to divide by.
-    share = share / torch.where(total > 0, total, 1.0)[row]
-    out = value.new_zeros(rows, *value.shape[1:])
-    return out.index_add(0, row, share[..., None] * value)
+    total = torch.where(total > 0, total, 1.0)
+    share = share / total[row]
+
+    nothing = value.new_zeros(rows, *value.shape[1:])
+    return nothing.index_add(0, row, share[..., None] * value)

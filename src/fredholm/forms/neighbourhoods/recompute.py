@@ -7,6 +7,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -137,7 +138,8 @@ class Work(NamedTuple):
 
         # The last block of queries reaches beyond the line, to results with no place.
         here = (part.place >= 0).nonzero()[:, 0]
-        return part.place[here], out.transpose(1, 2).flatten(0, 1)[here]
+        by_query = out.transpose(1, 2).flatten(0, 1)
+        return part.place[here], by_query[here]
 
     def plain(self, *tensors: Tensor) -> Tensor:
         """Return :meth:`results` in plain operations, which autograd records as they are."""
@@ -171,7 +173,8 @@ class _Recorded:
 
     def joined(self) -> Tensor:
         result = torch.cat(self.results)
-        return torch.zeros_like(result).index_copy(0, torch.cat(self.places), result)
+        place = torch.cat(self.places)
+        return torch.zeros_like(result).index_copy(0, place, result)
 
 
 class _Written:
@@ -187,7 +190,8 @@ class _Written:
         self.out.index_copy_(0, place, result)
 
     def joined(self) -> Tensor:
-        assert self.out is not None  # there is a tile
+        # There is a tile at least.
+        assert self.out is not None
         return self.out
 
 
@@ -196,13 +200,17 @@ class _Tiled(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, work: Work, *tensors: Tensor) -> Tensor:
-        ctx.work, ctx.autocast = work, _autocast(tensors[0].device.type)
+        ctx.work = work
+        ctx.autocast = _autocast(tensors[0].device.type)
         ctx.save_for_backward(*tensors)
         return work.plain(*tensors)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        work, tensors, needs = ctx.work, ctx.saved_tensors, ctx.needs_input_grad[1:]
+        work: Work = ctx.work
+        tensors = ctx.saved_tensors
+        # The first argument of the node is ``work``.
+        needs = ctx.needs_input_grad[1:]
         (grad,) = grads
         with ctx.autocast():
             if torch.is_grad_enabled():
@@ -218,10 +226,12 @@ def _tile_gradients(
 ) -> list[Tensor]:
     """Return the gradients of the wanted tensors, added up tile by tile."""
     gathered, weights = work.split(tensors)
+    names = [*gathered, *weights]
     totals = {}
-    for (name, x), needed in zip({**gathered, **weights}.items(), needs):
+    for name, x, needed in zip(names, tensors, needs):
         if needed:
             totals[name] = torch.zeros_like(x)
+
     with torch.enable_grad():
         # Leaves of this backward, so that the gradients of tiles end there.
         leaves = dict(weights)
@@ -255,9 +265,11 @@ def _add_gradients(
     for name in totals:
         if name in rows:
             rows[name].requires_grad_()
-    recorded = _recorded(work.pending(part, rows, leaves), part, grad)
+    out = work.pending(part, rows, leaves)
+    recorded = _recorded(out, part, grad)
     if not recorded.outputs:
         return
+
     wanted = [inputs[name] for name in totals]
     found = torch.autograd.grad(recorded.outputs, wanted, recorded.gradients, allow_unused=True)
     for name, gradient in zip(totals, found):
@@ -279,7 +291,9 @@ def _recorded(out: Tensor | Pending, part: Group, grad: Tensor) -> Recorded:
     of_tile = grad.index_select(0, part.place.clamp_min(0))
     if part.seen is not None:
         of_tile = of_tile * (part.place >= 0)[:, None, None]
+    # (R, H, b, o), as the tile has computed them.
     of_tile = of_tile.unflatten(0, part.query.shape).transpose(1, 2)
+
     if isinstance(out, Pending):
         return out.backward(of_tile)
     if not out.requires_grad:
@@ -291,8 +305,9 @@ def _autocast(device: str) -> Callable[[], AbstractContextManager[object]]:
     """Return the present state of autocast as a context for the backward."""
     if not torch.amp.is_autocast_available(device):
         return nullcontext
-    enabled, dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
-    return lambda: torch.autocast(device, dtype=dtype, enabled=enabled)
+    enabled = torch.is_autocast_enabled(device)
+    dtype = torch.get_autocast_dtype(device)
+    return partial(torch.autocast, device, dtype=dtype, enabled=enabled)
 
 
 # --- kernels in tiles -----------------------------------------------------------------------------

@@ -47,7 +47,7 @@ def sum_over_tiles(
         cached=weights is None,
     )
     work = Work(rows, weights or {}, tiles, answer, problem.quadrature, within)
-    batch, queries = problem.ux.shape[0], problem.ux.shape[2]
+    batch, _, queries, _ = problem.ux.shape
     sums = added(work.results(), tiles, batch * queries)
     return sums.unflatten(0, (batch, queries)).transpose(1, 2)
 
@@ -62,12 +62,14 @@ def sum_over_neighbours(
         problem: on a domain with edges or a reach, which hold the visible pairs.
         value: v.
     """
-    heads, single = value.shape[1], at_least_single(value.dtype)
+    heads = value.shape[1]
+    single = at_least_single(value.dtype)
     rows = Rows.of({"value": ("key", by_point(value)), **measure_rows(problem)})
 
     def answer(tile: Neighbours, weights: Weights) -> Tensor:
         value = cast(tile.heads("value", heads), single)
         with full_precision(value):
-            return weighted_sum(cast(tile.weights(), single), value)
+            weight = cast(tile.weights(), single)
+            return weighted_sum(weight, value)
 
     return sum_over_tiles(problem, rows, answer, numbers_per_pair=2, dtype=single)

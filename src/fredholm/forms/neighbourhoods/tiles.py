@@ -85,7 +85,7 @@ def partition(
             joins by :attr:`Partition.row`.
         cached: keep a tile within :data:`CACHE`, for work that takes few operations per number.
     """
-    samples, queries = problem.ux.shape[0], problem.ux.shape[2]
+    samples, _, queries, _ = problem.ux.shape
     memory = WORKING_SET
     if cached:
         memory = min(CACHE, WORKING_SET)
@@ -136,12 +136,15 @@ def _edge_groups(edges: Edges, samples: int, slots: int, split: bool) -> Iterato
         # Rows of a batch of graphs are numbered through: graph b's query i is b · Nq + i.
         sample = torch.div(tile.rows, edges.queries, rounding_mode="floor")
         row = tile.rows - sample * edges.queries
+
+        # Samples share the graph: the tile once for each of them.
         if edges.batch == 1 and samples > 1:
-            # Samples share the graph: the tile once for each of them.
             each = torch.arange(samples, device=row.device)
             sample = each.repeat_interleave(len(row))
             row = row.repeat(samples)
-            key, real, edge = (x.repeat(samples, 1) for x in (key, real, edge))
+            key = key.repeat(samples, 1)
+            real = real.repeat(samples, 1)
+            edge = edge.repeat(samples, 1)
             place = (each[:, None] * results + place).flatten()
         yield Group(sample, row[:, None], key, real, place, edge, full=tile.full)
 
@@ -175,12 +178,15 @@ class _Window(NamedTuple):
 
     def inside(self, blocks: range, count: int, points: int) -> bool:
         """Whether no block reaches beyond the line; there are ``count`` blocks per sample."""
-        first, last = blocks[0] % count, blocks[-1] % count
+        first = blocks[0] % count
+        last = blocks[-1] % count
         if blocks[-1] - blocks[0] != last - first:
             # They belong to several samples, and some are the first or the last of theirs.
-            first, last = 0, count - 1
+            first = 0
+            last = count - 1
+        start = first * self.block - self.before
         end = (last + 1) * self.block + self.after
-        return first * self.block >= self.before and end <= points
+        return start >= 0 and end <= points
 
 
 def _window_groups(
@@ -215,13 +221,17 @@ def _window_groups(
         key = first[:, None] + key_offset
 
         # The first and last blocks reach beyond the line.
-        here, real = query < points, (key >= 0) & (key < points)
-        query, key = query.clamp(max=points - 1), key.clamp(0, points - 1)
+        here = query < points
+        real = (key >= 0) & (key < points)
+        query = query.clamp(max=points - 1)
+        key = key.clamp(0, points - 1)
         if order is not None:
             row = sample[:, None]
             if order.shape[0] == 1:
                 row = torch.zeros_like(row)
-            query, key = order[row, query], order[row, key]
+            query = order[row, query]
+            key = order[row, key]
+
         query = torch.where(here, query, -1)
         place = torch.where(here, query + sample[:, None] * points, -1).flatten()
         full = window.inside(blocks, count, points)

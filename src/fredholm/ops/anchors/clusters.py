@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -54,17 +55,19 @@ def spread_anchors(
         ([[0, 2]], [[0, 0, 1, 1]])
     """
     x = positions.detach()
-    mass = mass.detach().expand(positions.shape[0], -1)
     x = x.to(at_least_single(x.dtype))
+    mass = mass.detach().expand(x.shape[0], -1)
     real = mass > 0
 
-    centroids = _points_at(x, _farthest_points(x, mass, real, count))
+    start = _farthest_points(x, mass, real, count)
+    centroids = _points_at(x, start)
     for _ in range(iterations):
         centroids = _lloyd_step(x, mass, centroids)
 
     # Padding is infinitely far from every centroid, so that no anchor lies on it.
     from_centroids = distances(centroids, x)
-    index = torch.where(real[:, None], from_centroids, torch.inf).argmin(-1)
+    from_centroids = torch.where(real[:, None], from_centroids, torch.inf)
+    index = from_centroids.argmin(-1)
     return Anchors(index, nearest_anchor(x, index))
 
 
@@ -75,8 +78,12 @@ def _farthest_points(x: Tensor, mass: Tensor, real: Tensor, count: int) -> Tenso
     square = torch.full_like(mass, torch.inf)
     for _ in range(count - 1):
         latest = _points_at(x, index[:, -1:])
-        square = torch.minimum(square, (x - latest).square().sum(-1))
-        farthest = torch.where(real, square * mass, -1.0).argmax(-1, keepdim=True)
+        from_latest = (x - latest).square().sum(-1)
+        square = torch.minimum(square, from_latest)
+
+        # Padding comes after all points, of which some may be at distance zero.
+        weighted = torch.where(real, square * mass, -1.0)
+        farthest = weighted.argmax(-1, keepdim=True)
         index = torch.cat([index, farthest], -1)
     return index
 
@@ -84,7 +91,8 @@ def _farthest_points(x: Tensor, mass: Tensor, real: Tensor, count: int) -> Tenso
 def _lloyd_step(x: Tensor, mass: Tensor, centroids: Tensor) -> Tensor:
     """Move each centroid (B, S, p) to the mean of the points nearest to it, weighted by mass."""
     cluster = distances(x, centroids).argmin(-1)
-    member = torch.nn.functional.one_hot(cluster, centroids.shape[1]).to(x.dtype)
+    member = F.one_hot(cluster, centroids.shape[1]).to(x.dtype)
+    # (B, N, S): the mass of each point in the column of its cluster.
     weights = member * mass[..., None].to(x.dtype)
     total = weights.sum(1)[..., None]
 
@@ -92,7 +100,9 @@ def _lloyd_step(x: Tensor, mass: Tensor, centroids: Tensor) -> Tensor:
     with full_precision(x):
         sums = weights.mT @ x
     # A centroid without points stays where it is.
-    return torch.where(total > 0, sums / torch.where(total > 0, total, 1.0), centroids)
+    has_points = total > 0
+    mean = sums / torch.where(has_points, total, 1.0)
+    return torch.where(has_points, mean, centroids)
 
 
 def nearest_anchor(
@@ -110,7 +120,8 @@ def nearest_anchor(
         >>> nearest_anchor(torch.tensor([[[0.0], [2.0], [3.0]]]), torch.tensor([[0, 2]])).tolist()
         [[0, 1, 1]]
     """
-    return distances(positions, _points_at(positions, index)).argmin(-1)
+    anchors = _points_at(positions, index)
+    return distances(positions, anchors).argmin(-1)
 
 
 def distances(a: Float[Tensor, "b n p"], b: Float[Tensor, "b m p"]) -> Float[Tensor, "b n m"]:
@@ -130,4 +141,5 @@ def distances(a: Float[Tensor, "b n p"], b: Float[Tensor, "b m p"]) -> Float[Ten
 
 def _points_at(x: Tensor, index: Tensor) -> Tensor:
     """Return the points (B, S, p) of ``x`` (B, N, p) at indices (B, S)."""
-    return x.gather(1, index[..., None].expand(-1, -1, x.shape[-1]))
+    index = index[..., None].expand(-1, -1, x.shape[-1])
+    return x.gather(1, index)

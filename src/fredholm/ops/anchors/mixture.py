@@ -46,7 +46,8 @@ class Mixture:
         """
         if self.ordered:
             return self.parts.cumsum(-1).mT
-        return self.parts.new_ones(*self.parts.shape[:2], 1, self.parts.shape[2])
+        batch, heads, components, _ = self.parts.shape
+        return self.parts.new_ones(batch, heads, 1, components)
 
     def effective(self) -> Float[Tensor, "b h q a"]:
         """Return the coefficient of each r at each query: its share over the mass that is seen.
@@ -79,7 +80,9 @@ class Mixture:
 
 def _density(coefficients: Tensor, parts: Tensor, index: Tensor) -> Tensor:
     """Return Σ_a coefficient_a r_a, (B, H, Nq, A) and (B, H, A, Nk), at keys (B, H, Nq, S)."""
-    keys = index.flatten(2)[:, :, None].expand(-1, -1, parts.shape[2], -1)
+    # The same keys are read from all components, (B, H, A, Nq·S).
+    keys = index.flatten(2)[:, :, None]
+    keys = keys.expand(-1, -1, parts.shape[2], -1)
     at_keys = parts.gather(-1, keys).unflatten(-1, index.shape[2:])
     return torch.einsum("bhqa,bhaqs->bhqs", coefficients, at_keys)
 
@@ -103,7 +106,8 @@ class Table:
         self, batch: Tensor, rows: Tensor, index: Int[Tensor, "c h 1 s"]
     ) -> Float[Tensor, "c h 1 s"]:
         """Return q for some queries alone, see :meth:`Mixture.density_at`."""
-        return self.probability[batch, :, rows][:, :, None].gather(-1, index)
+        probability = self.probability[batch, :, rows][:, :, None]
+        return probability.gather(-1, index)
 
 
 # --- draws ----------------------------------------------------------------------------------------
@@ -137,24 +141,35 @@ def draw(
         >>> draw(Mixture(torch.ones(1, 1, 4, 1), parts), 8).max().item() <= 1
         True
     """
-    is_table = isinstance(mixture, Table)
-    per_query = mixture.probability if is_table else mixture.share
-    shape = (*per_query.shape[:-1], count)
-
     # In float64, because a float32 sum near 1 does not change by a probability below 6e-8.
-    options = {"dtype": torch.float64, "device": per_query.device}
-    if levels is None:
-        first, second = torch.rand(shape, generator=generator, **options), None
-    else:
-        first, second = (x.expand(shape).to(**options) for x in levels.unbind(-1))
-    if is_table:
+    if isinstance(mixture, Table):
+        first = _levels(mixture.probability, count, generator, levels, 0)
         return _invert(mixture.probability.double().cumsum(-1), first)
 
+    # What a query sees of a component is its share of the draws.
+    first = _levels(mixture.share, count, generator, levels, 0)
     share = mixture.effective().double() * mixture.seen().double()
     component = _invert(share.cumsum(-1), first)
-    if second is None:
-        second = torch.rand(shape, generator=generator, **options)
+
+    second = _levels(mixture.share, count, generator, levels, 1)
     return _keys_of_components(mixture, component, second)
+
+
+def _levels(
+    per_query: Tensor,
+    count: int,
+    generator: torch.Generator | None,
+    levels: Tensor | None,
+    coordinate: int,
+) -> Tensor:
+    """Return ``count`` numbers in [0, 1) per query, (B, H, Nq, S) in float64.
+
+    They are random, or one coordinate of the given ``levels``.
+    """
+    shape = (*per_query.shape[:-1], count)
+    if levels is not None:
+        return levels[..., coordinate].expand(shape).to(per_query.device, torch.float64)
+    return torch.rand(shape, generator=generator, dtype=torch.float64, device=per_query.device)
 
 
 def _keys_of_components(mixture: Mixture, component: Tensor, level: Tensor) -> Tensor:
@@ -174,14 +189,18 @@ def _keys_of_components(mixture: Mixture, component: Tensor, level: Tensor) -> T
     if mixture.ordered:
         seen = cumulative.mT
     else:
-        seen = cumulative[..., -1][:, :, None].expand(-1, -1, queries, -1)
+        total = cumulative[..., -1]
+        seen = total[:, :, None].expand(-1, -1, queries, -1)
     level = seen.gather(-1, component) * level
 
     # One search for all components: their distributions follow one another on a single sorted axis
     # of A·N numbers, component a shifted by 2a. A distribution ends at 1, so that none overlap.
     shift = 2.0 * torch.arange(components, device=parts.device, dtype=torch.float64)
-    axis = (cumulative + shift[:, None]).flatten(2).flatten(0, 1)
-    shifted = (level + shift[component]).flatten(2).flatten(0, 1)
+    axis = cumulative + shift[:, None]
+    shifted = level + shift[component]
+    # One row per sample and head, (B·H, A·N) and (B·H, Nq·S).
+    axis = axis.flatten(2).flatten(0, 1)
+    shifted = shifted.flatten(2).flatten(0, 1)
     place = torch.searchsorted(axis, shifted, right=True)
     index = place.view(component.shape) - component * n
 
@@ -222,5 +241,7 @@ def lattice(
 
 def _invert(cumulative: Tensor, level: Tensor) -> Tensor:
     """Return the first index at which a cumulative distribution exceeds a level times its end."""
-    index = torch.searchsorted(cumulative.contiguous(), level * cumulative[..., -1:], right=True)
+    scaled = level * cumulative[..., -1:]
+    index = torch.searchsorted(cumulative.contiguous(), scaled, right=True)
+    # Rounding may put a level just behind the end.
     return index.clamp_(max=cumulative.shape[-1] - 1)

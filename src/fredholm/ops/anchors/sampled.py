@@ -32,13 +32,15 @@ def take_keys(
         >>> take_keys(x, index).flatten().tolist()
         [2.0, 2.0, 1.0]
     """
-    b, h, n, c = x.shape
+    batch, heads, n, channels = x.shape
 
     # Keys of all matrices are numbered through, (b, h) by (b, h): ``index_select`` then copies
     # complete rows, which is faster than ``gather``, that reads single numbers.
-    matrix = torch.arange(b, device=x.device)[:, None] * h + torch.arange(h, device=x.device)
+    sample = torch.arange(batch, device=x.device)[:, None]
+    matrix = sample * heads + torch.arange(heads, device=x.device)
     rows = index + n * matrix[:, :, None, None]
-    return x.reshape(-1, c).index_select(0, rows.flatten()).unflatten(0, index.shape)
+    drawn = x.reshape(-1, channels).index_select(0, rows.flatten())
+    return drawn.unflatten(0, index.shape)
 
 
 def sampled_mlp_kernel(
@@ -79,10 +81,12 @@ def sampled_mlp_kernel(
 
     # (B, H, Nq, w, S) @ (B, H, Nq, S, d): per query the moments of its hidden units.
     drawn = weight[..., None].to(signal.dtype) * take_keys(signal, index)
-    out = torch.einsum("bhqwi,hoiw->bhqo", hidden.mT @ drawn, readout)
+    moments = hidden.mT @ drawn
+    out = torch.einsum("bhqwi,hoiw->bhqo", moments, readout)
     if bias is None:
         return out
-    return out + torch.einsum("hoi,bhqi->bhqo", bias.to(out.dtype), drawn.sum(3))
+    sum_of_signal = drawn.sum(3)
+    return out + torch.einsum("hoi,bhqi->bhqo", bias.to(out.dtype), sum_of_signal)
 
 
 def _check_terms(terms: Iterable[str], known: tuple[str, ...]) -> None:
@@ -100,20 +104,22 @@ def _hidden_units(index: Tensor, keys: dict[str, Tensor], queries: dict[str, Any
     """
     units = take_keys(keys["key_bias"], index) + queries["query_bias"][:, :, :, None]
     if "query" in queries:
-        coefficients = _coefficients(queries)
-        units = units + take_keys(keys["key"], index) @ coefficients.mT.to(units.dtype)
+        coefficients = _coefficients(queries).mT.to(units.dtype)
+        units = units + take_keys(keys["key"], index) @ coefficients
     if "distance_scale" in queries:
         drawn_positions = take_keys(keys["key_positions"][:, None], index)
         apart = queries["query_positions"][:, None, :, None] - drawn_positions
         distance = root_of(apart.square().sum(-1, keepdim=True))
-        units = units + (distance * queries["distance_scale"][:, None, None]).to(units.dtype)
+        of_distance = distance * queries["distance_scale"][:, None, None]
+        units = units + of_distance.to(units.dtype)
 
     function = ACTIVATIONS[queries["activation"]].function
     if "table" in keys:
         # On a regular grid a displacement is a difference of places, zero in the table's middle.
         table = keys["table"][None].to(units.dtype)
-        difference = queries["place"][:, None] - keys["place"][index] + table.shape[2] // 2
-        units = units + take_keys(table, difference)
+        middle = table.shape[2] // 2
+        place = queries["place"][:, None] - keys["place"][index] + middle
+        units = units + take_keys(table, place)
 
     hidden = function(units)
     for matrix, shift in queries.get("mid", ()):

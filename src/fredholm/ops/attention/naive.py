@@ -42,7 +42,10 @@ def attention_density(
     # The largest score cancels, and without it float32 overflows from a score of 89 on. A query
     # that sees nothing has a largest score of -∞, which must not be subtracted from itself.
     largest = scores.detach().amax(-1, keepdim=True)
-    raw = (scores - torch.where(largest.isfinite(), largest, 0.0)).exp()
+    shift = torch.where(largest.isfinite(), largest, 0.0)
+    raw = (scores - shift).exp()
+
+    # A query that sees nothing has a mass of zero, and a density of 0 / 1.
     mass = (raw * weights).sum(-1, keepdim=True)
     return raw / torch.where(mass > 0, mass, 1.0)
 

@@ -44,8 +44,9 @@ def attention_part(
     with full_precision(query):
         # A softmax cancels the queries' scale.
         weights = replace(quadrature, scale=None).weights()
-        seen = weights > 0
-        scores = (query.to(dtype) @ key.to(dtype).mT).masked_fill(~seen, -torch.inf)
+        hidden = ~(weights > 0)
+        scores = query.to(dtype) @ key.to(dtype).mT
+        scores = scores.masked_fill(hidden, -torch.inf)
 
         # Where nothing is seen the largest score is -∞, and -∞ - (-∞) would be NaN.
         largest = scores.detach().amax(-1, keepdim=True)
@@ -68,7 +69,10 @@ def finished(part: Float[Tensor, "b h q _"]) -> Float[Tensor, "b h q d"]:
     """Return the attention to the keys of a part, zero where a query saw nothing."""
     sums = part[..., :-2]
     mass = part[..., -2:-1]
-    return torch.where(mass > 0, sums / torch.where(mass > 0, mass, 1.0), 0.0)
+    seen = mass > 0
+    # Divided by 1 where nothing is seen: the gradient of 0 / 0 would be NaN behind any ``where``.
+    mean = sums / torch.where(seen, mass, 1.0)
+    return torch.where(seen, mean, 0.0)
 
 
 def _under(part: Tensor, largest: Tensor) -> Tensor:
@@ -77,5 +81,6 @@ def _under(part: Tensor, largest: Tensor) -> Tensor:
     A part without visible keys has a largest score of -∞; its sums are zero and count as such.
     """
     before = part[..., -1:].detach()
-    factor = torch.where(before > -torch.inf, (before - largest).exp(), 0.0)
+    ratio = (before - largest).exp()
+    factor = torch.where(before > -torch.inf, ratio, 0.0)
     return part[..., :-1] * factor

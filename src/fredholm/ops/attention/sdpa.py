@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -52,7 +54,8 @@ def attention(
     order = quadrature.order()
     if order is not None:
         bias = torch.where(order[:, None], bias, -torch.inf)
-    bias = bias.expand(*bias.shape[:2], query.shape[2], key.shape[2])
+    rows, heads = bias.shape[:2]
+    bias = bias.expand(rows, heads, query.shape[2], key.shape[2])
 
     # A softmax over scores of -∞ alone is NaN, in values and gradients. Such a query sees all keys
     # instead, and its response is replaced by zero.
@@ -80,9 +83,8 @@ def fused_attention(
         query, key, value, attn_mask=bias, is_causal=causal, scale=scale
     )
     if out.requires_grad and not torch.compiler.is_compiling():
-        attention_differentiable_again(
-            out, lambda q, k, v, b: _all_scores(q, k, v, b, causal, scale), query, key, value, bias
-        )
+        plain = partial(_all_scores, causal=causal, scale=scale)
+        attention_differentiable_again(out, plain, query, key, value, bias)
     return out
 
 
@@ -95,11 +97,12 @@ def _all_scores(
     with full_precision(query):
         scores = scale * query.to(dtype) @ key.to(dtype).mT
         if causal:
-            later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
-            scores = scores.masked_fill(later, -torch.inf)
+            every_pair = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device)
+            scores = scores.masked_fill(every_pair.triu(1), -torch.inf)
         if bias is not None:
             scores = scores + bias
-        return (scores.softmax(-1) @ value.to(dtype)).to(value.dtype)
+        out = scores.softmax(-1) @ value.to(dtype)
+        return out.to(value.dtype)
 
 
 def _bias(quadrature: Quadrature, dtype: torch.dtype) -> Tensor | None:
@@ -115,15 +118,22 @@ def _bias(quadrature: Quadrature, dtype: torch.dtype) -> Tensor | None:
         bias = torch.where(quadrature.valid[:, None, None, :], zero, -torch.inf)
 
     log_density = quadrature.log_density
-    if log_density is not None:
-        bias = log_density if bias is None else bias + log_density
-    return None if bias is None else bias.to(dtype)
+    if bias is None:
+        bias = log_density
+    elif log_density is not None:
+        bias = bias + log_density
+    if bias is None:
+        return None
+    return bias.to(dtype)
 
 
 def _log_mass(mass: Tensor) -> Tensor:
     """Return the logarithm of the masses (1 | B, Nk) up to a constant, -∞ where a mass is zero."""
-    # The inner ``where`` keeps log(0) out: its gradient, 1 / 0 times zero, would be NaN.
-    log_mass = torch.where(mass > 0, torch.where(mass > 0, mass, 1.0).log(), -torch.inf)
+    # The logarithm is taken of 1 at mass zero: the gradient of log(0), 1 / 0 times zero, would be
+    # NaN.
+    positive = mass > 0
+    logarithm = torch.where(positive, mass, 1.0).log()
+    log_mass = torch.where(positive, logarithm, -torch.inf)
 
     # A softmax cancels the constant, and half precisions have their digits near zero. The clamp
     # keeps -∞ - (-∞) out where a row has no mass at all.

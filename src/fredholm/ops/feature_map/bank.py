@@ -94,13 +94,17 @@ def scalar_bank(
     """
     find_activation(activation)
     _check(u, bank)
-    dtype = torch.promote_types(torch.promote_types(u.dtype, bank.weight.dtype), torch.float32)
+    dtype = torch.promote_types(u.dtype, bank.weight.dtype)
+    dtype = torch.promote_types(dtype, torch.float32)
     with full_precision(u):
         x = cast(u, dtype)
         bank_in_dtype = Bank(*(cast(part, dtype) for part in bank))
         if activation == "relu" and not _few(x):
-            return cast(piecewise_linear_op(x, *segments(bank_in_dtype), nonneg), u.dtype)
-        return cast(scalar_bank_op(x, *bank_in_dtype, activation, nonneg), u.dtype)
+            lines = segments(bank_in_dtype)
+            y = piecewise_linear_op(x, *lines, nonneg)
+        else:
+            y = scalar_bank_op(x, *bank_in_dtype, activation, nonneg)
+        return cast(y, u.dtype)
 
 
 def _few(u: Tensor) -> bool:
@@ -111,8 +115,13 @@ def _few(u: Tensor) -> bool:
     """
     if _sums_wanted():
         return True
-    few = FEW_RECORDED if torch.is_grad_enabled() else FEW
-    return not torch.compiler.is_compiling() and u.shape[0] * u.shape[2] <= few
+    if torch.compiler.is_compiling():
+        return False
+    rows, _, columns = u.shape
+    few = FEW
+    if torch.is_grad_enabled():
+        few = FEW_RECORDED
+    return rows * columns <= few
 
 
 def few_scalars(
@@ -138,7 +147,8 @@ def few_scalars(
         >>> few_scalars(torch.tensor([[[-1.0, 0.0, 2.0]]]), bank, scale=3.0).tolist()
         [[[[0.0, 0.0, 3.0]]]]
     """
-    if u.shape[0] * u.shape[2] > FEW or not values_alone((u, *bank)):
+    rows, _, columns = u.shape
+    if rows * columns > FEW or not values_alone((u, *bank)):
         return None
     return _at_once(u, bank, activation, nonneg, scale)
 
@@ -150,15 +160,19 @@ def _at_once(u: Tensor, bank: Bank, activation: str, nonneg: bool, scale: float)
 
     # A product and a sum, each along the scalars: torch does not vectorise a fused ``addcmul`` with
     # two broadcast factors (docs/log.md, 2026-11-23, "A broadcast addcmul").
-    hidden = bank.weight[..., None] * u.transpose(0, 1).reshape(sets, 1, 1, rows * columns)
-    find_activation(activation).apply_(hidden.add_(bank.bias[..., None]))
+    scalars = u.transpose(0, 1).reshape(sets, 1, 1, rows * columns)
+    hidden = bank.weight[..., None] * scalars
+    hidden.add_(bank.bias[..., None])
+    find_activation(activation).apply_(hidden)
 
     # One product per network, (C, h) @ (h, R·T). A positive scale passes through the ReLU.
     readout = bank.readout.flatten(0, 1)
     shift = bank.shift.flatten(0, 1)[..., None]
     y = torch.baddbmm(shift, readout, hidden.flatten(0, 1), beta=scale, alpha=scale)
-    y = y.relu_() if nonneg else y
-    return y.view(sets, networks * outputs, rows, columns).permute(2, 0, 1, 3)
+    if nonneg:
+        y.relu_()
+    y = y.view(sets, networks * outputs, rows, columns)
+    return y.permute(2, 0, 1, 3)
 
 
 def _check(u: Tensor, bank: Bank) -> None:
@@ -170,11 +184,13 @@ def _check(u: Tensor, bank: Bank) -> None:
             f"{tuple(bank.readout.shape)}; reshape them"
         )
     s, g, c, h = bank.readout.shape
-    if shapes != [(s, g, h), (s, g, h), (s, g, c, h), (s, g, c)] or u.shape[1] != s:
+    expected = [(s, g, h), (s, g, h), (s, g, c, h), (s, g, c)]
+    if shapes != expected or u.shape[1] != s:
+        got = ", ".join(map(str, shapes))
         raise ShapeError(
             "expected a bank with weight and bias (S, G, h), readout (S, G, C, h) and shift "
-            f"(S, G, C), and scalars (R, S, T), got {', '.join(map(str, shapes))} and "
-            f"{tuple(u.shape)}; give all of them the same S, G, C and h"
+            f"(S, G, C), and scalars (R, S, T), got {got} and {tuple(u.shape)}; give all of them "
+            "the same S, G, C and h"
         )
 
 
@@ -183,8 +199,11 @@ def _check(u: Tensor, bank: Bank) -> None:
 
 def _chunk(u: Tensor, bank: Bank) -> int:
     """Return the number of scalars whose hidden units of one set are a chunk."""
-    elements = ELEMENTS if u.device.type == "cpu" else ACCELERATOR_ELEMENTS
-    return max(1, elements // bank.weight[0].numel())
+    elements = ACCELERATOR_ELEMENTS
+    if u.device.type == "cpu":
+        elements = ELEMENTS
+    units_of_scalar = bank.weight[0].numel()
+    return max(1, elements // units_of_scalar)
 
 
 def forward(
@@ -214,7 +233,8 @@ def forward(
             hidden = _before(weight, bias, part.reshape(-1))
             apply_(hidden)
             y = torch.baddbmm(shift[..., None], readout, hidden)
-            y = y.relu_() if nonneg else y
+            if nonneg:
+                y.relu_()
             out[r, s, :, c] = y.view(channels, *part.shape).transpose(0, 1)
     return out
 
@@ -228,7 +248,8 @@ def _before(weight: Tensor, bias: Tensor, x: Tensor) -> Tensor:
     rows = x.new_ones(2, x.shape[0])
     rows[0] = x
     lines = torch.stack([weight.flatten(), bias.flatten()], -1)
-    return (lines @ rows).view(*weight.shape, -1)
+    units = lines @ rows
+    return units.view(*weight.shape, -1)
 
 
 def backward(
@@ -278,7 +299,8 @@ def backward(
             rule.gradient_(delta, z)
             total.weight[s].add_(delta @ x)
             total.bias[s].add_(delta.sum(-1))
-            du[r, s, c] = (weight.flatten() @ delta.flatten(0, 1)).view(part.shape)
+            of_scalars = weight.flatten() @ delta.flatten(0, 1)
+            du[r, s, c] = of_scalars.view(part.shape)
     return [du, *total]
 
 
@@ -289,8 +311,9 @@ BANK = "Tensor u, Tensor weight, Tensor bias, Tensor readout, Tensor shift"
 
 def _bank_fake(*arguments: Any) -> Tensor:
     u, *_, shift, _, _ = arguments
+    rows, sets, columns = u.shape
     channels = shift.shape[1] * shift.shape[2]
-    return u.new_empty(u.shape[0], u.shape[1], channels, u.shape[2])
+    return u.new_empty(rows, sets, channels, columns)
 
 
 def _plain_bank(*arguments: Any) -> Tensor:
@@ -303,7 +326,8 @@ def _plain_bank(*arguments: Any) -> Tensor:
 
 def _plain_bank_gradients(grad: Tensor, out: Tensor | None, *arguments: Any) -> list[Tensor]:
     """Return :func:`backward` in torch's differentiable operations."""
-    grad = grad if out is None else grad * (out > 0)
+    if out is not None:
+        grad = grad * (out > 0)
     # The ReLU behind ψ is in ``grad`` already, hence ``nonneg`` False.
     with full_precision(grad):
         return vjp(_plain_bank, [*arguments, False], [True] * 5, [grad])
@@ -321,13 +345,16 @@ def _bank_gradients_fake(grad: Tensor, out: Tensor | None, *arguments: Any) -> l
 
 # FLOPs come from shapes, and weight and readout of one set are those of each scalar.
 def _bank_flops(u: Any, weight: Any, bias: Any, readout: Any, *_: Any) -> int:
-    return 2 * size_of(u) * (size_of(weight[1:]) + size_of(readout[1:]))
+    multiplications = size_of(weight[1:]) + size_of(readout[1:])
+    return 2 * size_of(u) * multiplications
 
 
 def _bank_backward_flops(
     grad: Any, out: Any, u: Any, weight: Any, bias: Any, readout: Any, *_: Any
 ) -> int:
-    return 2 * size_of(u) * (3 * size_of(weight[1:]) + 2 * size_of(readout[1:]))
+    # Products with w: of z, of w's gradient and of u's. Products with R: of its gradient and of δ.
+    multiplications = 3 * size_of(weight[1:]) + 2 * size_of(readout[1:])
+    return 2 * size_of(u) * multiplications
 
 
 scalar_bank_backward_op = custom_op(
@@ -342,11 +369,17 @@ scalar_bank_backward_op = custom_op(
 
 def _save_bank(ctx: Any, inputs: tuple, output: Tensor) -> None:
     *tensors, ctx.activation, nonneg = inputs
-    ctx.save_for_backward(output if nonneg else None, *tensors)
+    # The values show where the ReLU cut.
+    values = None
+    if nonneg:
+        values = output
+    ctx.save_for_backward(values, *tensors)
 
 
 def _bank_backward(ctx: Any, grad: Tensor) -> tuple:
-    return (*scalar_bank_backward_op(grad, *ctx.saved_tensors, ctx.activation), None, None)
+    gradients = scalar_bank_backward_op(grad, *ctx.saved_tensors, ctx.activation)
+    # Neither the activation's name nor ``nonneg`` has a gradient.
+    return *gradients, None, None
 
 
 scalar_bank_op = custom_op(

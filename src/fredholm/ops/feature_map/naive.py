@@ -58,4 +58,6 @@ def scalar_bank_naive(
     hidden = find_activation(activation).function(before)
     out = torch.einsum("rsght,sgch->rsgct", hidden, readout) + shift[..., None]
     out = out.flatten(2, 3)
-    return torch.relu(out) if nonneg else out
+    if nonneg:
+        return torch.relu(out)
+    return out

@@ -66,50 +66,63 @@ def segments(bank: Bank) -> Segments:
         [[1.0], [0.0, 1.0], [1.0, 0.0]]
     """
     # Sums over hundreds of knots in float32 would add their rounding errors up. MPS has no float64.
-    double = torch.float64 if bank.weight.device.type != "mps" else bank.weight.dtype
+    dtype = bank.weight.dtype
+    double = dtype
+    if bank.weight.device.type != "mps":
+        double = torch.float64
     weight, bias, readout, shift = (x.to(double) for x in bank)
 
     # A unit without slope has no knot: it goes to infinity, where no scalar crosses it.
     flat = weight == 0
-    knots = torch.where(flat, torch.inf, -bias / torch.where(flat, 1.0, weight)).flatten(1).detach()
-    knots, order = knots.sort(-1)
+    crossings = -bias / torch.where(flat, 1.0, weight)
+    crossings = torch.where(flat, torch.inf, crossings)
+    knots, order = crossings.flatten(1).detach().sort(-1)
 
-    # Slopes and intercepts are stacked, (2, S, G, C, ·), left of all knots and at each knot.
+    # Slopes and intercepts are stacked, (2, S, G, C), left of all knots.
     start = _left_of_knots(weight, bias, readout, shift, flat)
-    at_knots = torch.stack([weight.abs(), weight.sign() * bias])
-    jumps = _jumps(at_knots, readout).gather(-1, _for_all_channels(order, start))
-    lines = start.flatten(2, 3)[..., None] + F.pad(jumps.cumsum(-1), (1, 0))
+    # What is gained at each knot, (2, S, L, K), in the order of knots.
+    gain_of_unit = torch.stack([weight.abs(), weight.sign() * bias])
+    jumps = _jumps(gain_of_unit, readout)
+    jumps = jumps.gather(-1, _for_all_channels(order, start))
 
-    dtype = bank.weight.dtype
-    return Segments(knots.to(dtype), lines[0].to(dtype), lines[1].to(dtype))
+    gained = F.pad(jumps.cumsum(-1), (1, 0))
+    slope, intercept = start.flatten(2, 3)[..., None] + gained
+    return Segments(knots.to(dtype), slope.to(dtype), intercept.to(dtype))
 
 
 def _left_of_knots(
     weight: Tensor, bias: Tensor, readout: Tensor, shift: Tensor, flat: Tensor
 ) -> Tensor:
     """Return slopes and intercepts in the first segment, (2, S, G, C)."""
+    # A unit's line: its slope and its bias where it is active, else zero.
     constant = torch.where(flat, bias.clamp(min=0.0), 0.0)
-    active = torch.stack([weight.clamp(max=0.0), torch.where(weight < 0, bias, constant)])
+    offset = torch.where(weight < 0, bias, constant)
+    active = torch.stack([weight.clamp(max=0.0), offset])
+
+    # The shift of a channel belongs to its intercept.
     shifts = torch.stack([torch.zeros_like(shift), shift])
     return torch.einsum("xsgh,sgch->xsgc", active, readout) + shifts
 
 
-def _jumps(at_knots: Tensor, readout: Tensor) -> Tensor:
+def _jumps(gain_of_unit: Tensor, readout: Tensor) -> Tensor:
     """Return what each channel gains at each knot, (2, S, L, K), knots in the order of units.
 
     A channel jumps at the knots of its own network alone, hence the identity over networks.
     """
-    jumps = at_knots[:, :, :, None] * readout
+    jumps = gain_of_unit[:, :, :, None] * readout
     networks = readout.shape[1]
-    same = torch.eye(networks, dtype=readout.dtype, device=readout.device)[:, None, :, None]
+    same = torch.eye(networks, dtype=readout.dtype, device=readout.device)
+
     # (2, S, G, C, h) to (2, S, G, C, G, h), and then both pairs of G are flattened.
-    return (jumps[..., None, :] * same).flatten(4, 5).flatten(2, 3)
+    of_all_networks = jumps[..., None, :] * same[:, None, :, None]
+    return of_all_networks.flatten(4, 5).flatten(2, 3)
 
 
 def _for_all_channels(order: Tensor, start: Tensor) -> Tensor:
     """Expand an order of knots (S, K) to (2, S, L, K)."""
-    sets, networks, outputs = start.shape[1:]
-    return order[:, None].expand(2, sets, networks * outputs, order.shape[-1])
+    _, sets, networks, outputs = start.shape
+    channels = networks * outputs
+    return order[:, None].expand(2, sets, channels, order.shape[-1])
 
 
 def size_of(shape: Any) -> int:
@@ -119,7 +132,9 @@ def size_of(shape: Any) -> int:
 
 def chunk_of(u: Tensor) -> int:
     """Return the number of scalars in a tile on the device of ``u``."""
-    return CHUNK if u.device.type == "cpu" else ACCELERATOR_CHUNK
+    if u.device.type == "cpu":
+        return CHUNK
+    return ACCELERATOR_CHUNK
 
 
 class Search:
@@ -149,17 +164,21 @@ class Search:
         if not (self.rate.isfinite() and self.rate > 0):
             return
 
-        cells = self._cell(knots[(knots >= self.low) & (knots <= high)])
+        within_data = (knots >= self.low) & (knots <= high)
+        cells = self._cell(knots[within_data])
         counts = torch.bincount(cells, minlength=self.last_cell + 1)
         self.passes = int(counts.max())
         if self.passes <= MOST_PASSES:
+            # Knots below a cell: those left of the data, and those in the cells before it.
             left_of_data = (knots < self.low).sum()
-            self.below_cell = (counts.cumsum(0) - counts + left_of_data).int()
+            in_cells_before = counts.cumsum(0) - counts
+            self.below_cell = (in_cells_before + left_of_data).int()
             # Infinity behind the last knot ends every comparison.
             self.padded = F.pad(knots, (0, 1), value=torch.inf)
 
     def _cell(self, u: Tensor) -> Tensor:
-        return ((u - self.low) * self.rate).clamp_(0, self.last_cell).int()
+        number = (u - self.low) * self.rate
+        return number.clamp_(0, self.last_cell).int()
 
     def __call__(self, u: Tensor) -> Tensor:
         """Return the segment of each scalar (n,), int32; at a knot the one on its left."""
@@ -232,22 +251,30 @@ def forward(u: Tensor, knots: Tensor, slope: Tensor, intercept: Tensor, nonneg: 
 
 def plain(u: Tensor, knots: Tensor, slope: Tensor, intercept: Tensor, nonneg: bool) -> Tensor:
     """Return :func:`forward` in torch's differentiable operations."""
-    slopes, segment = lines_at(u, knots, slope)
-    offsets = intercept[None].expand(u.shape[0], -1, -1, -1).gather(-1, segment.expand_as(slopes))
+    segment = segments_at(u, knots)
+    slopes = read_at(slope, segment)
+    offsets = read_at(intercept, segment)
     out = slopes * u[:, :, None] + offsets
-    return torch.relu(out) if nonneg else out
+    if nonneg:
+        return torch.relu(out)
+    return out
 
 
-def lines_at(u: Tensor, knots: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the slopes that scalars read, (R, S, L, T), and their segments (R, S, 1, T)."""
+@torch.no_grad()
+def segments_at(u: Tensor, knots: Tensor) -> Tensor:
+    """Return the segment of each scalar, (R, S, 1, T)."""
     rows, _, columns = u.shape
-    with torch.no_grad():
-        # ``searchsorted`` takes all scalars of a set in one row.
-        points = u.transpose(0, 1).flatten(1).contiguous()
-        segment = torch.searchsorted(knots.detach().contiguous(), points)
-        segment = segment.unflatten(1, (rows, columns)).transpose(0, 1)[:, :, None]
-    index = segment.expand(-1, -1, slope.shape[1], -1)
-    return slope[None].expand(rows, -1, -1, -1).gather(-1, index), segment
+    # ``searchsorted`` takes all scalars of a set in one row.
+    points = u.transpose(0, 1).flatten(1).contiguous()
+    segment = torch.searchsorted(knots.detach().contiguous(), points)
+    return segment.unflatten(1, (rows, columns)).transpose(0, 1)[:, :, None]
+
+
+def read_at(lines: Tensor, segment: Tensor) -> Tensor:
+    """Return slopes or intercepts (S, L, K + 1) of each scalar's segment, (R, S, L, T)."""
+    rows = segment.shape[0]
+    index = segment.expand(-1, -1, lines.shape[1], -1)
+    return lines[None].expand(rows, -1, -1, -1).gather(-1, index)
 
 
 def backward(
@@ -294,9 +321,8 @@ def backward(
 
             slopes = slope[s].index_select(1, segment).view(channels, *part.shape)
             torch.sum(slopes.mul_(of_value), 0, out=du[r, s, c])
-            dlines[s].scatter_add_(
-                1, segment.long().expand(2 * channels, -1), of_lines.view(2 * channels, -1)
-            )
+            index = segment.long().expand(2 * channels, -1)
+            dlines[s].scatter_add_(1, index, of_lines.view(2 * channels, -1))
     return du, dlines
 
 
@@ -304,13 +330,16 @@ def backward(
 
 
 def _fake(u: Tensor, knots: Tensor, slope: Tensor, intercept: Tensor, nonneg: bool) -> Tensor:
-    return u.new_empty(u.shape[0], u.shape[1], slope.shape[1], u.shape[2])
+    rows, sets, columns = u.shape
+    channels = slope.shape[1]
+    return u.new_empty(rows, sets, channels, columns)
 
 
 def _fake_gradients(
     grad: Tensor, out: Tensor | None, u: Tensor, knots: Tensor, slope: Tensor
 ) -> tuple[Tensor, Tensor]:
-    return u.new_empty(u.shape), slope.new_empty(slope.shape[0], 2 * slope.shape[1], slope.shape[2])
+    sets, channels, count = slope.shape
+    return u.new_empty(u.shape), slope.new_empty(sets, 2 * channels, count)
 
 
 def _plain_gradients(
@@ -321,12 +350,20 @@ def _plain_gradients(
     The gradients are linear in grad, u and slope. Where the ReLU cuts, and which segment a scalar
     lies in, does not change to first order.
     """
-    grad = grad if out is None else grad * (out > 0)
-    slopes, segment = lines_at(u, knots, slope)
+    if out is not None:
+        grad = grad * (out > 0)
+    segment = segments_at(u, knots)
+    slopes = read_at(slope, segment)
+
+    # The gradients of slope and intercept at each scalar, (R, S, 2L, T), added up by segments.
     of_scalars = torch.cat([grad * u[:, :, None], grad], 2)
-    target = of_scalars.new_zeros(*of_scalars.shape[:3], slope.shape[2])
-    of_lines = target.scatter_add(-1, segment.expand_as(of_scalars), of_scalars).sum(0)
-    return (grad * slopes).sum(2), of_lines
+    rows, sets, lines, _ = of_scalars.shape
+    nothing = of_scalars.new_zeros(rows, sets, lines, slope.shape[2])
+    of_segments = nothing.scatter_add(-1, segment.expand_as(of_scalars), of_scalars)
+    of_lines = of_segments.sum(0)
+
+    of_u = (grad * slopes).sum(2)
+    return of_u, of_lines
 
 
 piecewise_linear_backward_op = custom_op(
@@ -341,7 +378,11 @@ piecewise_linear_backward_op = custom_op(
 
 def _save(ctx: Any, inputs: tuple, output: Tensor) -> None:
     u, knots, slope, _, nonneg = inputs
-    ctx.save_for_backward(output if nonneg else None, u, knots, slope)
+    # The values show where the ReLU cut.
+    values = None
+    if nonneg:
+        values = output
+    ctx.save_for_backward(values, u, knots, slope)
 
 
 def _gradients(ctx: Any, grad: Tensor) -> tuple:
@@ -349,7 +390,8 @@ def _gradients(ctx: Any, grad: Tensor) -> tuple:
     # there: moving a knot while the lines stay changes nothing to first order. That is why
     # :func:`segments` detaches them.
     du, dlines = piecewise_linear_backward_op(grad, *ctx.saved_tensors)
-    return du, None, *dlines.chunk(2, 1), None
+    dslope, dintercept = dlines.chunk(2, 1)
+    return du, None, dslope, dintercept, None
 
 
 piecewise_linear_op = custom_op(

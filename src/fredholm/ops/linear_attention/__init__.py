@@ -1,6 +1,6 @@
 """Attention whose weight is an inner product of features, against a measure."""
 
-from .band import taken_by_row
+from .band import Points, taken_by_row
 from .banked import banked_attention
 from .chunked import Moment, at_scale, guarded, linear_attention, over_new_factor, wants_pieces
 from .decayed import decayed_attention, decayed_prefix_sums, largest_seen
@@ -22,6 +22,7 @@ __all__ = [
     "STORE",
     "Far",
     "Moment",
+    "Points",
     "Store",
     "advance_moment",
     "advance_window",

@@ -37,11 +37,33 @@ class Sinks(NamedTuple):
 
 
 class Points(NamedTuple):
-    """Keys, values and masses of points, (B, G, n, e), (B, G, n, c) and (B, n)."""
+    """Keys, values and masses of points, (B, G, n, e), (B, G, n, c) and (1 | B, n)."""
 
     key: Tensor
     value: Tensor
     mass: Tensor
+
+    def part(self, span: slice) -> Points:
+        """Return consecutive points, as views."""
+        return Points(self.key[:, :, span], self.value[:, :, span], self.mass[:, span])
+
+    def at(self, place: Tensor) -> Points:
+        """Return copies of the points at places of each row, (B, m)."""
+        mass = self.mass.expand(self.key.shape[0], -1)
+        return Points(
+            taken_by_row(self.key, place), taken_by_row(self.value, place), mass.gather(1, place)
+        )
+
+    def behind(self, first: Points) -> Points:
+        """Return the points ``first``, and these behind them, in the precision of these."""
+        key = first.key.to(self.key.dtype)
+        value = first.value.to(self.value.dtype)
+        mass = first.mass.to(self.mass.dtype)
+        return Points(
+            torch.cat([key, self.key], 2),
+            torch.cat([value, self.value], 2),
+            torch.cat([mass, self.mass], 1),
+        )
 
 
 class BandAttention(NamedTuple):
@@ -75,15 +97,19 @@ class Blocks(NamedTuple):
     Attributes:
         size, count: queries in a block, and the number of blocks.
         points: n.
-        batch, heads, groups: B, H and G; the H / G heads of a group share their keys.
+        padding: places of the last block, or of the last two, behind the n-th query.
+        batch, heads, groups: B, H and G.
+        shared: H / G, the heads of a group, which share their keys.
     """
 
     size: int
     count: int
     points: int
+    padding: int
     batch: int
     heads: int
     groups: int
+    shared: int
 
 
 def attend_in_band(
@@ -111,61 +137,79 @@ def attend_in_band(
     O(n·(1 + w / block)·(e + c)) for the keys and values of all blocks.
     """
     blocks = _blocks(query, key.shape[1])
-    padding = blocks.count * blocks.size - blocks.points
-    stop = blocks.points + window + padding
+    # The rest is stored one place behind the last key and the padding.
+    place_of_rest = blocks.points + window + blocks.padding
     if rank is None:
-        band = _regular(blocks, window, stop, query.device)
+        band = _regular(blocks, window, place_of_rest, query.device)
     else:
-        band = _ranked(F.pad(rank, (0, padding), value=0), blocks, window, stop)
+        padded_rank = F.pad(rank, (0, blocks.padding), value=0)
+        band = _ranked(padded_rank, blocks, window, place_of_rest)
 
     # (B·G, 1, blocks, k, e | c): the queries of all heads of a group meet them as one matrix.
-    keys, values = (_near(x, band, blocks, query.dtype) for x in (key, value))
+    keys = _near(key, band, blocks, query.dtype)
+    values = _near(value, band, blocks, query.dtype)
     queries = _as_matrices(_in_blocks(query, blocks), blocks)
 
-    # Scores, (B, G, blocks, heads of a group, block, k): q·k + log m in the window, -∞ outside of
-    # it, and the score of the rest in the first column.
-    shape = (blocks.batch, blocks.groups, blocks.count, blocks.heads // blocks.groups, blocks.size)
-    scores = (queries @ keys.mT).reshape(*shape, blocks.size + window)
-    scores = scores.add_(_log_weight(mass, band, padding, rank is not None))
-    scores[..., :1] += _in_blocks(beyond, blocks).reshape(*shape, 1)
+    scores = _scores_by_head(queries, keys, blocks)
+    scores.add_(_log_weight(mass, band, blocks.padding, rank is not None))
+    scores_of_rest = _in_blocks(beyond, blocks)
+    scores[..., :1] += scores_of_rest.reshape(*scores.shape[:5], 1)
     if sinks is not None:
-        scores = torch.cat([scores, _sink_scores(queries, sinks, blocks, scores)], -1)
+        scores = torch.cat([scores, _sink_scores(queries, sinks, blocks)], -1)
     share = _as_matrices(scores.softmax(-1), blocks)
 
     rest = _in_order(share[..., :1], blocks)
     if sinks is None:
-        return BandAttention(_in_order(share @ values, blocks), rest)
-    of_band, of_sinks = share.split([blocks.size + window, sinks.key.shape[2]], -1)
-    sink_values = folded(sinks.value, blocks.groups).to(query.dtype)[:, :, None]
-    return BandAttention(_in_order(of_band @ values + of_sinks @ sink_values, blocks), rest)
+        out = share @ values
+    else:
+        of_band, of_sinks = share.split([keys.shape[-2], sinks.key.shape[2]], -1)
+        sink_values = _of_all_blocks(sinks.value, blocks, query.dtype)
+        out = of_band @ values + of_sinks @ sink_values
+    return BandAttention(_in_order(out, blocks), rest)
 
 
-def _sink_scores(queries: Tensor, sinks: Sinks, blocks: Blocks, like: Tensor) -> Tensor:
+def _scores_by_head(queries: Tensor, keys: Tensor, blocks: Blocks) -> Tensor:
+    """Return q·k with heads apart, (B, G, blocks, heads of a group, block, k)."""
+    scores = queries @ keys.mT
+    return scores.reshape(
+        blocks.batch, blocks.groups, blocks.count, blocks.shared, blocks.size, keys.shape[-2]
+    )
+
+
+def _sink_scores(queries: Tensor, sinks: Sinks, blocks: Blocks) -> Tensor:
     """Return the scores of the sinks, (B, G, blocks, heads of a group, block, s)."""
-    keys = folded(sinks.key, blocks.groups).to(queries.dtype)[:, :, None]
-    scores = (queries @ keys.mT).reshape(*like.shape[:5], keys.shape[-2])
+    keys = _of_all_blocks(sinks.key, blocks, queries.dtype)
+    scores = _scores_by_head(queries, keys, blocks)
 
     # Queries of the padding see all sinks, so that their softmax is a number.
-    padding = blocks.count * blocks.size - blocks.points
-    seen = F.pad(sinks.seen, (0, 0, 0, padding), value=True)
-    seen = seen.reshape(*seen.shape[:2], blocks.count, 1, blocks.size, seen.shape[3])
+    seen = F.pad(sinks.seen, (0, 0, 0, blocks.padding), value=True)
+    rows, groups, _, count = seen.shape
+    seen = seen.reshape(rows, groups, blocks.count, 1, blocks.size, count)
 
-    weight = _log(sinks.mass)[:, :, None, None, None].to(scores.dtype)
-    return scores + weight.masked_fill(~seen, -torch.inf)
+    weight = _log(sinks.mass)[:, :, None, None, None]
+    weight = weight.to(scores.dtype).masked_fill(~seen, -torch.inf)
+    return scores + weight
+
+
+def _of_all_blocks(x: Tensor, blocks: Blocks, dtype: torch.dtype) -> Tensor:
+    """Return keys or values (B, G, s, e) that all blocks meet, (B·G, 1, 1, s, e)."""
+    return folded(x, blocks.groups).to(dtype)[:, :, None]
 
 
 def _log(mass: Tensor) -> Tensor:
     """Return log m, and -∞ without a gradient where m = 0.
 
-    The inner ``where`` keeps log(0) out: its gradient, 1 / 0 times zero, would be NaN.
+    The logarithm is taken of 1 there: the gradient of log(0), 1 / 0 times zero, would be NaN.
     """
-    return torch.where(mass > 0, torch.where(mass > 0, mass, 1.0).log(), -torch.inf)
+    positive = mass > 0
+    logarithm = torch.where(positive, mass, 1.0).log()
+    return torch.where(positive, logarithm, -torch.inf)
 
 
 # --- which keys belong to a block -----------------------------------------------------------------
 
 
-def _regular(blocks: Blocks, window: int, rest: int, device: torch.device) -> Band:
+def _regular(blocks: Blocks, window: int, place_of_rest: int, device: torch.device) -> Band:
     """Return the band where every point is visible.
 
     The keys begin w places before the queries, so that query i sees places i + 1 to i + w. Row r of
@@ -173,29 +217,38 @@ def _regular(blocks: Blocks, window: int, rest: int, device: torch.device) -> Ba
     """
     first = blocks.size * torch.arange(blocks.count, device=device)[:, None]
     column = torch.arange(blocks.size + window, device=device)
-    row = torch.arange(blocks.size, device=device)
-    place = torch.where(column > 0, first + column, rest)
-    in_window = (column > row[:, None]) & (column <= row[:, None] + window)
-    return Band(place, (column == 0) | in_window)
+    row = torch.arange(blocks.size, device=device)[:, None]
+
+    place = torch.where(column > 0, first + column, place_of_rest)
+    return Band(place, _seen(row, column, window))
 
 
-def _ranked(rank: Tensor, blocks: Blocks, window: int, rest: int) -> Band:
+def _ranked(rank: Tensor, blocks: Blocks, window: int, place_of_rest: int) -> Band:
     """Return the band of visible points: a query of rank r sees places r to r + w - 1.
 
     Ranks grow by at most one from query to query, so a block's keys are again at most block + w - 1
     in a row.
     """
-    n = blocks.points
     # Queries of the padding rank with the last real one.
+    n = blocks.points
     real = torch.arange(rank.shape[1], device=rank.device) < n
     rank = torch.where(real, rank, rank[:, n - 1 : n])
-    rank = rank.reshape(rank.shape[0], rank.shape[1] // blocks.size, blocks.size)
 
-    first = rank[:, :, :1] - 1
+    # (B, blocks, block)
+    rank = rank.reshape(rank.shape[0], rank.shape[1] // blocks.size, blocks.size)
+    rank_of_first = rank[:, :, :1]
     column = torch.arange(blocks.size + window, device=rank.device)
-    place = torch.where(column > 0, first + column, rest)
-    row = (rank - rank[:, :, :1])[..., None]
-    return Band(place, (column == 0) | ((column > row) & (column <= row + window)))
+    row = (rank - rank_of_first)[..., None]
+
+    first = rank_of_first - 1
+    place = torch.where(column > 0, first + column, place_of_rest)
+    return Band(place, _seen(row, column, window))
+
+
+def _seen(row: Tensor, column: Tensor, window: int) -> Tensor:
+    """Return whether row r sees a column: the rest in column 0, and columns r + 1 to r + w."""
+    in_window = (column > row) & (column <= row + window)
+    return (column == 0) | in_window
 
 
 def _near(x: Tensor, band: Band, blocks: Blocks, dtype: torch.dtype) -> Tensor:
@@ -203,8 +256,8 @@ def _near(x: Tensor, band: Band, blocks: Blocks, dtype: torch.dtype) -> Tensor:
 
     One point of zeros is appended for the rest, behind those of the padding.
     """
-    padding = blocks.count * blocks.size - blocks.points
-    padded = F.pad(folded(x, blocks.groups).to(dtype), (0, 0, 0, padding + 1))
+    of_groups = folded(x, blocks.groups).to(dtype)
+    padded = F.pad(of_groups, (0, 0, 0, blocks.padding + 1))
     return _taken(padded, band.place, blocks.groups)
 
 
@@ -213,10 +266,17 @@ def _log_weight(mass: Tensor, band: Band, padding: int, by_row: bool) -> Tensor:
 
     (B, 1, blocks, 1, 1 | block, k). The rest has a mass of one, and its score is added later.
     """
-    mass = F.pad(F.pad(mass, (0, padding)), (0, 1), value=1.0)
-    weight = _taken(_log(mass)[:, None, :, None], band.place, 1).transpose(-1, -2)
-    seen = band.seen[:, None] if by_row else band.seen
-    return weight.masked_fill(~seen, -torch.inf)[:, :, :, None]
+    mass = F.pad(mass, (0, padding))
+    mass = F.pad(mass, (0, 1), value=1.0)
+    log_mass = _log(mass)[:, None, :, None]
+    # (B, 1, blocks, 1, k): the same for all queries of a block.
+    weight = _taken(log_mass, band.place, 1).transpose(-1, -2)
+
+    seen = band.seen
+    if by_row:
+        seen = seen[:, None]
+    weight = weight.masked_fill(~seen, -torch.inf)
+    return weight[:, :, :, None]
 
 
 # --- blocks of queries ----------------------------------------------------------------------------
@@ -226,10 +286,21 @@ def _blocks(query: Tensor, groups: int) -> Blocks:
     batch, heads, n, _ = query.shape
     if torch.compiler.is_compiling():
         # One empty block more: torch.export would take a traced dimension of size 1 for a constant.
-        count = (n + BLOCK - 1) // BLOCK + 1
-        return Blocks(BLOCK, count, n, batch, heads, groups)
-    size = min(BLOCK, n)
-    return Blocks(size, (n + size - 1) // size, n, batch, heads, groups)
+        size = BLOCK
+        count = (n + size - 1) // size + 1
+    else:
+        size = min(BLOCK, n)
+        count = (n + size - 1) // size
+    return Blocks(
+        size=size,
+        count=count,
+        points=n,
+        padding=count * size - n,
+        batch=batch,
+        heads=heads,
+        groups=groups,
+        shared=heads // groups,
+    )
 
 
 def _in_blocks(x: Tensor, blocks: Blocks) -> Tensor:
@@ -238,35 +309,35 @@ def _in_blocks(x: Tensor, blocks: Blocks) -> Tensor:
 
     The H / G heads of a group lie side by side, because they meet the same keys.
     """
-    padding = blocks.count * blocks.size - blocks.points
-
     # Both ways give (B, H, blocks, block, e). Traced code takes the points by index: ``unflatten``
     # would claim that the traced length is divisible by the size of a block.
     if torch.compiler.is_compiling():
-        x = F.pad(x, (0, 0, 0, padding))
+        x = F.pad(x, (0, 0, 0, blocks.padding))
         first = blocks.size * torch.arange(blocks.count, device=x.device)[:, None]
-        x = _taken(x, first + torch.arange(blocks.size, device=x.device), 1)
+        place = first + torch.arange(blocks.size, device=x.device)
+        x = _taken(x, place, 1)
     else:
-        if padding:
-            x = F.pad(x, (0, 0, 0, padding))
+        if blocks.padding:
+            x = F.pad(x, (0, 0, 0, blocks.padding))
         x = x.unflatten(2, (blocks.count, blocks.size))
 
-    together = blocks.heads // blocks.groups
-    shape = (blocks.batch * blocks.groups, together, blocks.count, blocks.size, x.shape[-1])
-    return x.reshape(shape).transpose(1, 2)
+    matrices = blocks.batch * blocks.groups
+    x = x.reshape(matrices, blocks.shared, blocks.count, blocks.size, x.shape[-1])
+    return x.transpose(1, 2)
 
 
 def _as_matrices(x: Tensor, blocks: Blocks) -> Tensor:
     """Return blocks with all heads of a group below one another, (B·G, 1, blocks, rows, e)."""
-    rows = blocks.heads // blocks.groups * blocks.size
-    return x.reshape(blocks.batch * blocks.groups, 1, blocks.count, rows, x.shape[-1])
+    matrices = blocks.batch * blocks.groups
+    rows = blocks.shared * blocks.size
+    return x.reshape(matrices, 1, blocks.count, rows, x.shape[-1])
 
 
 def _in_order(x: Tensor, blocks: Blocks) -> Tensor:
     """Return matrices as :func:`_as_matrices` makes them as (B, H, n, e), without the padding."""
-    together = blocks.heads // blocks.groups
-    shape = (blocks.batch * blocks.groups, blocks.count, together, blocks.size, x.shape[-1])
-    x = x.reshape(shape).transpose(1, 2)
+    matrices = blocks.batch * blocks.groups
+    x = x.reshape(matrices, blocks.count, blocks.shared, blocks.size, x.shape[-1])
+    x = x.transpose(1, 2)
     x = x.reshape(blocks.batch, blocks.heads, blocks.count * blocks.size, x.shape[-1])
 
     # Traced code would have to prove that there are n points to slice; a negative pad cuts as well.
@@ -280,17 +351,19 @@ def _in_order(x: Tensor, blocks: Blocks) -> Tensor:
 
 def folded(x: Tensor, groups: int) -> Tensor:
     """Return (B, H, ...) as (B·G, H / G, ...): heads of a group share their keys."""
-    return x.reshape(x.shape[0] * groups, x.shape[1] // groups, *x.shape[2:])
+    batch, heads, *rest = x.shape
+    return x.reshape(batch * groups, heads // groups, *rest)
 
 
-def visible_first(key: Tensor, value: Tensor, mass: Tensor, valid: Tensor) -> Points:
+def visible_first(points: Points, valid: Tensor) -> Points:
     """Return the points of each row with the visible ones in front, in their order.
 
     Hidden points follow, with mass zero.
     """
-    order = (~valid).long().argsort(dim=1, stable=True)
-    mass = torch.where(valid, mass, 0.0).gather(1, order)
-    return Points(taken_by_row(key, order), taken_by_row(value, order), mass)
+    hidden = (~valid).long()
+    order = hidden.argsort(dim=1, stable=True)
+    mass = torch.where(valid, points.mass, 0.0)
+    return points._replace(mass=mass).at(order)
 
 
 def taken_by_row(x: Tensor, place: Tensor) -> Tensor:
@@ -301,7 +374,8 @@ def taken_by_row(x: Tensor, place: Tensor) -> Tensor:
 
 def taken_by_group(x: Tensor, place: Tensor) -> Tensor:
     """Return points of (B, G, n, e) at places of each row and group, (B, G, m)."""
-    return x.gather(2, place[..., None].expand(-1, -1, -1, x.shape[3]))
+    index = place[..., None].expand(-1, -1, -1, x.shape[3])
+    return x.gather(2, index)
 
 
 def _taken(x: Tensor, place: Tensor, groups: int) -> Tensor:
@@ -312,10 +386,14 @@ def _taken(x: Tensor, place: Tensor, groups: int) -> Tensor:
     gradient row by row.
     """
     if place.dim() == 3:
-        rows = place if groups == 1 else place.repeat_interleave(groups, 0)
-        points = taken_by_row(x, rows.flatten(1))
+        place_of_row = place
+        if groups > 1:
+            place_of_row = place.repeat_interleave(groups, 0)
+        points = taken_by_row(x, place_of_row.flatten(1))
         return points.reshape(*x.shape[:2], *place.shape[1:], x.shape[3])
+
     # In traced code ``unflatten`` would claim that a length is divisible.
     if torch.compiler.is_compiling():
         return x[:, :, place]
-    return x.index_select(2, place.flatten()).unflatten(2, place.shape)
+    points = x.index_select(2, place.flatten())
+    return points.unflatten(2, place.shape)

@@ -81,7 +81,8 @@ def linear_attention(
     dtype = at_least_single(query.dtype)
 
     def refusal() -> str | None:
-        batch, heads = (max(x.shape[i] for x in (query, key, value)) for i in (0, 1))
+        batch = max(query.shape[0], key.shape[0], value.shape[0])
+        heads = max(query.shape[1], key.shape[1], value.shape[1])
         return linear_attention_refusal(dtype, query.shape[3], value.shape[3], batch * heads)
 
     if choose_backend(backend, LINEAR_ATTENTION, value.device, refusal) == "triton":
@@ -104,10 +105,17 @@ def linear_attention(
     with full_precision(query):
         query = cast(query, dtype)
         value = with_ones(cast(value, dtype), floor)
-        key = cast(key, dtype) * cast(quadrature.mass, dtype)[:, None, :, None]
-        sums = prefix_sums(query, key, value, chunk)
-        scale = None if quadrature.scale is None else cast(quadrature.scale, dtype)[..., None]
-        return divided_by_last(sums.out, scale, floor)
+        mass = cast(quadrature.mass, dtype)[:, None, :, None]
+        weighted_key = cast(key, dtype) * mass
+        sums = prefix_sums(query, weighted_key, value, chunk)
+        return divided_by_last(sums.out, query_scale(quadrature, dtype), floor)
+
+
+def query_scale(quadrature: Quadrature, dtype: torch.dtype) -> Tensor | None:
+    """Return the scale s of queries as a factor of responses, (1 | B, 1 | H, Nq, 1), or None."""
+    if quadrature.scale is None:
+        return None
+    return cast(quadrature.scale, dtype)[..., None]
 
 
 def check_order(quadrature: Quadrature) -> None:
@@ -134,10 +142,11 @@ def wants_pairs(query: Tensor, key: Tensor, value: Tensor, ordered: bool, chunk:
     """
     if torch.compiler.is_compiling():
         return False
-    n, r, c = key.shape[2], key.shape[3], value.shape[3]
+    n, features = key.shape[2:]
     if ordered:
         return n <= chunk
-    return n * (r + c) <= 2 * r * c
+    channels = value.shape[3]
+    return n * (features + channels) <= 2 * features * channels
 
 
 def wants_pieces(like: Tensor, longest: int, piece: int) -> bool:
@@ -232,7 +241,8 @@ def at_scale(query: Tensor, largest: Tensor) -> Tensor:
         >>> at_scale(torch.ones(1, 1, 1, 2), torch.full((1, 1, 1), 0.5)).tolist()
         [[[[2.0, 2.0]]]]
     """
-    return query / largest.clamp_min(SMALLEST_KEY).to(query.dtype)[..., None]
+    divisor = largest.clamp_min(SMALLEST_KEY).to(query.dtype)
+    return query / divisor[..., None]
 
 
 # --- all pairs ------------------------------------------------------------------------------------
@@ -244,15 +254,18 @@ def _by_pairs(
     """Return :func:`linear_attention` through the inner product of each pair, (B, H, Nq, Nk)."""
     dtype = at_least_single(query.dtype)
     with full_precision(query):
-        query, key, value = (cast(x, dtype) for x in (query, key, value))
+        query = cast(query, dtype)
+        key = cast(key, dtype)
+        value = cast(value, dtype)
         mass = cast(quadrature.mass, dtype)[:, None, :, None]
-        factor = None if quadrature.scale is None else cast(quadrature.scale, dtype)[..., None]
-        if quadrature.equal and quadrature.valid is None:
-            # Equal masses are one factor of all pairs.
-            mass = mass[:, :, :1]
-            factor = mass if factor is None else mass * factor
-        else:
+        factor = query_scale(quadrature, dtype)
+        if not quadrature.equal or quadrature.valid is not None:
             key = key * mass
+        elif factor is None:
+            # Equal masses are one factor of all pairs.
+            factor = mass[:, :, :1]
+        else:
+            factor = mass[:, :, :1] * factor
 
         pairs = query @ key.mT
         if quadrature.triangular:
@@ -267,15 +280,20 @@ def _fits_one_batch(query: Tensor, key: Tensor, value: Tensor, quadrature: Quadr
     """Return whether samples and heads can be one dimension: nothing is shared between them, all
     masses are one number, and neither dtypes nor a trace stand in the way.
     """
-    if not (quadrature.equal and quadrature.valid is None) or torch.compiler.is_compiling():
+    all_masses_equal = quadrature.equal and quadrature.valid is None
+    if not all_masses_equal or torch.compiler.is_compiling():
         return False
 
     dtype = query.dtype
     mass = quadrature.mass
-    scale = quadrature.scale
     if dtype != at_least_single(dtype) or not key.dtype == value.dtype == mass.dtype == dtype:
         return False
-    if mass.shape[0] > 1 or (scale is not None and scale.shape[0] * scale.shape[1] > 1):
+
+    # Samples of different masses or scales, or heads of different scales, need their dimensions.
+    if mass.shape[0] > 1:
+        return False
+    scale = quadrature.scale
+    if scale is not None and scale.shape[0] * scale.shape[1] > 1:
         return False
     return query.shape[:2] == key.shape[:2] == value.shape[:2]
 
@@ -294,9 +312,14 @@ def _as_one_batch(
     On small problems this takes half the time, because a product of four dimensions is expanded and
     reshaped first.
     """
-    shape = (*value.shape[:2], query.shape[2], value.shape[3])
-    query, key, value = query.flatten(0, 1), key.flatten(0, 1), value.flatten(0, 1)
+    batch, heads, _, channels = value.shape
+    shape = (batch, heads, query.shape[2], channels)
+    query = query.flatten(0, 1)
+    key = key.flatten(0, 1)
+    value = value.flatten(0, 1)
+
     with full_precision(query):
+        total = None
         if by_pairs:
             pairs = torch.bmm(query, key.mT)
             if quadrature.triangular:
@@ -304,13 +327,20 @@ def _as_one_batch(
             sums = torch.bmm(pairs, value)
             total = pairs.sum(2, keepdim=True)
         else:
-            sums = torch.bmm(query, _keys_times_values(key, value, torch.bmm))
-            total = sums if floor is None else torch.bmm(query, key.sum(1).unsqueeze(2))
+            moment = _keys_times_values(key, value, torch.bmm)
+            sums = torch.bmm(query, moment)
+            if floor is not None:
+                sum_of_keys = key.sum(1).unsqueeze(2)
+                total = torch.bmm(query, sum_of_keys)
 
-        if floor is None:
-            return (sums * _common_factor(quadrature)).view(shape)
+        if floor is None or total is None:
+            out = sums * _common_factor(quadrature)
+            return out.view(shape)
         smallest = _smallest_total(quadrature, floor)
-        denominator = total.maximum(smallest) if positive else guarded(total, smallest)
+        if positive:
+            denominator = total.maximum(smallest)
+        else:
+            denominator = guarded(total, smallest)
         return (sums / denominator).view(shape)
 
 
@@ -420,7 +450,10 @@ class Moment:
             if self.sums and shift is not None and self.shift is not None:
                 factor = over_new_factor(self.shift, shift).to(dtype)
                 self.sums = [x * factor for x in self.sums]
-            self.sums = [x + y for x, y in zip(self.sums, new)] if self.sums else new
+            if self.sums:
+                self.sums = [x + y for x, y in zip(self.sums, new)]
+            else:
+                self.sums = new
         self.shift = shift
 
     def respond(self, part: slice, query: Tensor) -> Tensor:
@@ -435,7 +468,9 @@ class Moment:
             query = cast(query, dtype)
             of_values, *of_ones = self.sums
             out = query @ of_values
-            total = against_column(query, of_ones[0]) if of_ones else out
+            total = out
+            if of_ones:
+                total = against_column(query, of_ones[0])
             return _normalised(out, total, self._factor(part, dtype), self.floor)
 
     def _factor(self, part: slice, dtype: torch.dtype) -> Tensor | None:
@@ -446,7 +481,9 @@ class Moment:
         if self.common_mass is None:
             return scale
         mass = cast(self.common_mass, dtype)
-        return mass if scale is None else mass * scale
+        if scale is None:
+            return mass
+        return mass * scale
 
 
 def against_column(

@@ -12,6 +12,8 @@ the moment of all chunks before, and the decay up to its last point for its own.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -20,7 +22,7 @@ from torch import Tensor
 from ...errors import BackendError, StrategyError
 from ...quadrature import Quadrature
 from ..backend import at_least_single, cast, full_precision, wants_triton
-from .chunked import divided_by_last, with_ones
+from .chunked import divided_by_last, query_scale, with_ones
 from .prefix_sums import PrefixSums
 
 
@@ -68,10 +70,11 @@ def decayed_attention(
     with full_precision(query):
         query = cast(query, dtype)
         value = with_ones(cast(value, dtype), floor)
-        key = cast(key, dtype) * cast(quadrature.mass, dtype)[:, None, :, None]
-        sums = decayed_prefix_sums(query, key, value, cast(quadrature.decay, dtype), chunk)
-        scale = None if quadrature.scale is None else cast(quadrature.scale, dtype)[..., None]
-        return divided_by_last(sums.out, scale, floor)
+        mass = cast(quadrature.mass, dtype)[:, None, :, None]
+        weighted_key = cast(key, dtype) * mass
+        decay = cast(quadrature.decay, dtype)
+        sums = decayed_prefix_sums(query, weighted_key, value, decay, chunk)
+        return divided_by_last(sums.out, query_scale(quadrature, dtype), floor)
 
 
 def decayed_prefix_sums(
@@ -108,17 +111,22 @@ def decayed_prefix_sums(
     chunk = min(chunk, n)
     padding = chunks * chunk - n
     if padding:
-        query, key, value = (F.pad(x, (0, 0, 0, padding)) for x in (query, key, value))
+        query = F.pad(query, (0, 0, 0, padding))
+        key = F.pad(key, (0, 0, 0, padding))
+        value = F.pad(value, (0, 0, 0, padding))
         decay = F.pad(decay, (0, padding))
     # (B, H, chunks, chunk, r | c)
-    query, key, value = (x.unflatten(2, (chunks, chunk)) for x in (query, key, value))
-    since_start, total = _sums_of_chunks(decay.unflatten(-1, (chunks, chunk)))
+    query = query.unflatten(2, (chunks, chunk))
+    key = key.unflatten(2, (chunks, chunk))
+    value = value.unflatten(2, (chunks, chunk))
+    exponents = _exponents(decay.unflatten(-1, (chunks, chunk)))
 
-    out = (query @ key.mT * _ratios(since_start)) @ value
+    # Pairs inside each chunk, (B, H, chunks, chunk, chunk).
+    out = (query @ key.mT * _ratios(exponents.since_start)) @ value
 
     # The moment before each chunk, added up chunk by chunk.
-    of_chunks = (key * (since_start - total).exp()[..., None]).mT @ value
-    gates = (-total).exp()[..., None]
+    of_chunks = _at_ends(key, exponents).mT @ value
+    gates = (-exponents.total).exp()[..., None]
     before = []
     state = moment
     for of_chunk, gate in zip(of_chunks.unbind(2), gates.unbind(2)):
@@ -127,22 +135,47 @@ def decayed_prefix_sums(
         else:
             before.append(state)
             state = state * gate + of_chunk
+
+    # Without a moment the first chunk has nothing before it.
     if before:
-        # Without a moment the first chunk has nothing before it.
         first = chunks - len(before)
-        faded = query * (-since_start).exp()[..., None]
-        out[:, :, first:].add_(faded[:, :, first:] @ torch.stack(before, 2))
+        faded = _from_starts(query, exponents)
+        of_earlier = faded[:, :, first:] @ torch.stack(before, 2)
+        out[:, :, first:].add_(of_earlier)
 
     assert state is not None
-    return PrefixSums(out.flatten(2, 3)[:, :, :n], state)
+    out = out.flatten(2, 3)
+    return PrefixSums(out[:, :, :n], state)
 
 
-def _sums_of_chunks(decay: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the sums of exponents from each chunk's start up to each point, (…, chunk), and up to
-    its end, (…, 1).
+class _Exponents(NamedTuple):
+    """Sums of exponents inside each chunk.
+
+    Attributes:
+        since_start: from the chunk's start up to each point, (…, chunk).
+        total: up to its end, (…, 1).
     """
+
+    since_start: Tensor
+    total: Tensor
+
+
+def _exponents(decay: Tensor) -> _Exponents:
     since_start = decay.cumsum(-1)
-    return since_start, since_start[..., -1:]
+    return _Exponents(since_start, since_start[..., -1:])
+
+
+def _at_ends(key: Tensor, exponents: _Exponents) -> Tensor:
+    """Return what is left of each key at the end of its chunk."""
+    # The difference is at most 0, so that its exponential does not overflow.
+    until_end = (exponents.since_start - exponents.total).exp()
+    return key * until_end[..., None]
+
+
+def _from_starts(query: Tensor, exponents: _Exponents) -> Tensor:
+    """Return queries times the decay since the start of their chunk."""
+    since_start = (-exponents.since_start).exp()
+    return query * since_start[..., None]
 
 
 def _ratios(sums: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n n"]:
@@ -151,7 +184,8 @@ def _ratios(sums: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n n"]:
     later = torch.ones(n, n, dtype=torch.bool, device=sums.device).triu(1)
     between = sums[..., :, None] - sums[..., None, :]
     # Masked before the exponential, which would overflow, and whose gradient would be NaN.
-    return (-between).masked_fill(later, -torch.inf).exp()
+    exponent = (-between).masked_fill(later, -torch.inf)
+    return exponent.exp()
 
 
 def _traced_sums(
@@ -168,26 +202,36 @@ def _traced_sums(
     """
     n = query.shape[2]
     padding = chunks * chunk - n
-    query, key, value = (F.pad(x, (0, 0, 0, padding)) for x in (query, key, value))
-    query, key, value = (x.unfold(2, chunk, chunk).mT for x in (query, key, value))
-    since_start, total = _sums_of_chunks(F.pad(decay, (0, padding)).unfold(-1, chunk, chunk))
+    # (B, H, chunks, chunk, r | c)
+    query = F.pad(query, (0, 0, 0, padding)).unfold(2, chunk, chunk).mT
+    key = F.pad(key, (0, 0, 0, padding)).unfold(2, chunk, chunk).mT
+    value = F.pad(value, (0, 0, 0, padding)).unfold(2, chunk, chunk).mT
+    exponents = _exponents(F.pad(decay, (0, padding)).unfold(-1, chunk, chunk))
 
-    of_chunks = (key * (since_start - total).exp()[..., None]).mT @ value
+    of_chunks = _at_ends(key, exponents).mT @ value
 
-    # From the end of chunk c' to the start of a later chunk c.
+    # The decay from the end of chunk c' to the start of a later chunk c.
+    total = exponents.total
     ends = total[..., 0].cumsum(-1)
     starts = ends - total[..., 0]
-    index = torch.arange(chunks, device=decay.device)
     between = starts[..., :, None] - ends[..., None, :]
-    passed = (-between).masked_fill(index[:, None] <= index, -torch.inf).exp()
-    flat = (passed @ of_chunks.flatten(-2)).unflatten(-1, of_chunks.shape[-2:])
-    if moment is not None:
-        flat = flat + (-starts).exp()[..., None, None] * moment[:, :, None]
+    index = torch.arange(chunks, device=decay.device)
+    not_earlier = index[:, None] <= index
+    # Masked before the exponential, which would overflow.
+    passed = (-between).masked_fill(not_earlier, -torch.inf).exp()
 
-    out = (query @ key.mT * _ratios(since_start)) @ value
-    out = out + (query * (-since_start).exp()[..., None]) @ flat
+    # The moment before each chunk, (B, H, chunks, r, c).
+    flat = passed @ of_chunks.flatten(-2)
+    before = flat.unflatten(-1, of_chunks.shape[-2:])
+    if moment is not None:
+        since_first = (-starts).exp()[..., None, None]
+        before = before + since_first * moment[:, :, None]
+
+    out = (query @ key.mT * _ratios(exponents.since_start)) @ value
+    out = out + _from_starts(query, exponents) @ before
     # A negative pad cuts the padding off. The last chunk is empty: all points come before it.
-    return PrefixSums(F.pad(out.flatten(2, 3), (0, 0, 0, -padding)), flat[:, :, -1])
+    out = F.pad(out.flatten(2, 3), (0, 0, 0, -padding))
+    return PrefixSums(out, before[:, :, -1])
 
 
 def largest_seen(
@@ -202,5 +246,8 @@ def largest_seen(
     """
     if decay is None:
         return largest.cummax(-1).values
+    # Largest at i is max over j ≤ i of x_j exp(Λ_j - Λ_i): in logarithms, a running maximum.
     sums = decay.detach().to(largest.dtype).cumsum(-1)
-    return ((largest.log() + sums).cummax(-1).values - sums).exp()
+    logarithm = largest.log() + sums
+    faded = logarithm.cummax(-1).values - sums
+    return faded.exp()

@@ -45,30 +45,38 @@ def prefix_sums(
     chunk = min(chunk, n)
     padding = chunks * chunk - n
     if padding:
-        query, key, value = (F.pad(x, (0, 0, 0, padding)) for x in (query, key, value))
+        query = F.pad(query, (0, 0, 0, padding))
+        key = F.pad(key, (0, 0, 0, padding))
+        value = F.pad(value, (0, 0, 0, padding))
     # (B, H, chunks, chunk, r | c)
-    query, key, value = (x.unflatten(2, (chunks, chunk)) for x in (query, key, value))
+    query = query.unflatten(2, (chunks, chunk))
+    key = key.unflatten(2, (chunks, chunk))
+    value = value.unflatten(2, (chunks, chunk))
 
     # Pairs inside each chunk: (B, H, chunks, chunk, chunk), the lower triangle of each matrix.
     out = (query @ key.mT).tril() @ value
 
     # The moment before each chunk, (B, H, r, c), is added up chunk by chunk. ``cumsum`` would read
     # all of them with a stride for each number.
+    moments = key.mT @ value
     before = []
     total = moment
-    for of_chunk in (key.mT @ value).unbind(2):
+    for of_chunk in moments.unbind(2):
         if total is None:
             total = of_chunk
         else:
             before.append(total)
             total = total + of_chunk
+
+    # Without a moment the first chunk has nothing before it.
     if before:
-        # Without a moment the first chunk has nothing before it.
         first = chunks - len(before)
-        out[:, :, first:].add_(query[:, :, first:] @ torch.stack(before, 2))
+        of_earlier = query[:, :, first:] @ torch.stack(before, 2)
+        out[:, :, first:].add_(of_earlier)
 
     assert total is not None
-    return PrefixSums(out.flatten(2, 3)[:, :, :n], total)
+    out = out.flatten(2, 3)
+    return PrefixSums(out[:, :, :n], total)
 
 
 def _traced_prefix_sums(
@@ -77,14 +85,20 @@ def _traced_prefix_sums(
     """:func:`prefix_sums` in traced code, where ``unflatten`` and slices would fix lengths."""
     n = query.shape[2]
     padding = chunks * chunk - n
-    query, key, value = (F.pad(x, (0, 0, 0, padding)) for x in (query, key, value))
-    query, key, value = (x.unfold(2, chunk, chunk).mT for x in (query, key, value))
+    # (B, H, chunks, chunk, r | c)
+    query = F.pad(query, (0, 0, 0, padding)).unfold(2, chunk, chunk).mT
+    key = F.pad(key, (0, 0, 0, padding)).unfold(2, chunk, chunk).mT
+    value = F.pad(value, (0, 0, 0, padding)).unfold(2, chunk, chunk).mT
 
-    # Row c of the moments is what chunk c follows; the last row follows all.
-    moments = F.pad((key.mT @ value).cumsum(2), (0, 0, 0, 0, 1, 0))
+    # Entry c of the moments is the sum before chunk c, and the last entry the sum of all.
+    up_to_chunk = (key.mT @ value).cumsum(2)
+    moments = F.pad(up_to_chunk, (0, 0, 0, 0, 1, 0))
     if moment is not None:
         moments = moments + moment[:, :, None]
+    before = moments[:, :, :-1]
+    total = moments[:, :, -1]
 
-    out = (query @ key.mT).tril() @ value + query @ moments[:, :, :-1]
+    out = (query @ key.mT).tril() @ value + query @ before
     # A negative pad cuts the padding off.
-    return PrefixSums(F.pad(out.flatten(2, 3), (0, 0, 0, -padding)), moments[:, :, -1])
+    out = F.pad(out.flatten(2, 3), (0, 0, 0, -padding))
+    return PrefixSums(out, total)

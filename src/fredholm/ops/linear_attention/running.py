@@ -84,7 +84,8 @@ def advance_moment(
             moment = moment * ratio.to(moment.dtype)
             before = ratio[..., 0].to(largest.dtype)
             if decay is not None:
-                before = before * (-decay.detach().to(largest.dtype).cumsum(-1)).exp()
+                sums = decay.detach().to(largest.dtype).cumsum(-1)
+                before = before * (-sums).exp()
             largest = torch.maximum(largest, before)
         query = at_scale(query, largest)
         after = {"shift": shift}
@@ -136,14 +137,20 @@ def linear_attention_stretch(
     """
     dtype = at_least_single(query.dtype)
     with full_precision(query):
-        value = with_ones(cast(value, dtype), floor) * cast(mass, dtype)[:, None, :, None]
-        query, key = cast(query, dtype), cast(key, dtype)
+        # m [v, 1], (B, H, n, c + 1).
+        value = with_ones(cast(value, dtype), floor)
+        value = value * cast(mass, dtype)[:, None, :, None]
+        query = cast(query, dtype)
+        key = cast(key, dtype)
         if decay is None:
             sums = prefix_sums(query, key, value, chunk, moment)
         else:
             sums = decayed_prefix_sums(query, key, value, cast(decay, dtype), chunk, moment)
-        scale = None if scale is None else cast(scale, dtype)[..., None]
-        return Advance(divided_by_last(sums.out, scale, floor), sums.moment)
+
+        if scale is not None:
+            scale = cast(scale, dtype)[..., None]
+        out = divided_by_last(sums.out, scale, floor)
+        return Advance(out, sums.moment)
 
 
 def linear_attention_step(
@@ -167,9 +174,17 @@ def linear_attention_step(
         >>> linear_attention_step(u, u, u, mass, None, None, floor=1e-6).out.tolist()
         [[[1.0, 1.0]]]
     """
-    scale = None if scale is None else scale[..., None]
-    point = query[..., None, :], key[..., None, :], value[..., None, :]
-    out, moment = linear_attention_point(*point, mass[:, None], scale, moment, floor=floor)
+    if scale is not None:
+        scale = scale[..., None]
+    out, moment = linear_attention_point(
+        query[..., None, :],
+        key[..., None, :],
+        value[..., None, :],
+        mass[:, None],
+        scale,
+        moment,
+        floor=floor,
+    )
     return Advance(out.squeeze(-2), moment)
 
 
@@ -190,9 +205,13 @@ def linear_attention_point(
     """
     dtype = at_least_single(query.dtype)
     with full_precision(query):
-        query, key, value = cast(query, dtype), cast(key, dtype), cast(value, dtype)
+        query = cast(query, dtype)
+        key = cast(key, dtype)
+        value = cast(value, dtype)
+        mass = cast(mass.view(-1, 1, 1, 1), dtype)
+
         # The outer product m ψ [v, 1]ᵀ by broadcasting, (B, H, r, 1) · (B, H, 1, c + 1).
-        weighted = (key * cast(mass.view(-1, 1, 1, 1), dtype)).mT
+        weighted = (key * mass).mT
         value = with_ones(value, floor)
         if moment is None:
             moment = weighted * value

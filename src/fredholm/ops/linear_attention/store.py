@@ -30,7 +30,7 @@ from .band import Points, Sinks, taken_by_group
 from .chunked import over_new_factor
 from .running import moment_of
 from .window_decay import AGE
-from .window_stretch import NEAR, Far, Sizes, WindowAdvance, advance_stretch, vanishing
+from .window_stretch import Far, Sizes, WindowAdvance, advance_stretch, near_points, vanishing
 
 STORE = ("store_key", "store_value", "store_number", "store_count", "store_age")
 """The memory's tensors of a store; the last only beside a decay."""
@@ -62,17 +62,17 @@ class Store(NamedTuple):
     def empty(cls, points: Points, size: int, decay: Tensor | None = None) -> Store:
         """Return a store without points, for such keys, values and exponents of a decay."""
         key, value, _ = points
-        b, groups = key.shape[:2]
-        number = torch.full((b, groups, size), EMPTY, dtype=torch.int32, device=key.device)
+        batch, groups = key.shape[:2]
+        number = torch.full((batch, groups, size), EMPTY, dtype=torch.int32, device=key.device)
         age = None
         if decay is not None:
-            age = decay.new_zeros(b, groups, size)
+            age = decay.new_zeros(batch, groups, size)
         return cls(
-            key.new_zeros(b, groups, size, key.shape[-1]),
-            value.new_zeros(b, groups, size, value.shape[-1]),
-            number,
-            number.new_zeros(b),
-            age,
+            key=key.new_zeros(batch, groups, size, key.shape[-1]),
+            value=value.new_zeros(batch, groups, size, value.shape[-1]),
+            number=number,
+            count=number.new_zeros(batch),
+            age=age,
         )
 
     @classmethod
@@ -82,9 +82,9 @@ class Store(NamedTuple):
 
     def like(self, points: Points) -> Store:
         """Return the store in the precision of keys and values."""
-        return self._replace(
-            key=self.key.to(points.key.dtype), value=self.value.to(points.value.dtype)
-        )
+        key = self.key.to(points.key.dtype)
+        value = self.value.to(points.value.dtype)
+        return self._replace(key=key, value=value)
 
     def memory(self) -> dict[str, Tensor]:
         """Return the tensors of a memory."""
@@ -98,11 +98,13 @@ class Store(NamedTuple):
 
     def seen_from(self, left: Int[Tensor, "b n"]) -> Bool[Tensor, "b g n s"]:
         """Return which points are seen in the store, given how many have left the window."""
+        # Compared as (B, G, 1, s) and (B, 1, n, 1).
         return self.number[:, :, None] <= left[:, None, :, None]
 
     def holds(self, number: Int[Tensor, "b n"]) -> Bool[Tensor, "b g n"]:
         """Return which points, given by their numbers, are in the store."""
-        return (self.number[:, :, None] == number[:, None, :, None]).any(-1)
+        same = self.number[:, :, None] == number[:, None, :, None]
+        return same.any(-1)
 
 
 class Decision(NamedTuple):
@@ -132,41 +134,60 @@ def advance_with_store(
 
     It goes part by part; within a part the store holds the same points.
     """
-    b, n, window = len(points.key), query.shape[2], sizes.window
+    batch, n = len(points.key), query.shape[2]
     band = {name: x for name, x in memory.items() if name not in STORE}
     if memory:
         store = Store.of(memory).like(points)
     else:
         store = Store.empty(points, sizes.store, far.decay)
-    comes = torch.ones(b, n, dtype=torch.bool, device=query.device)
-    if valid is not None:
-        comes = valid.expand(b, -1)
+    if valid is None:
+        visible = torch.ones(batch, n, dtype=torch.bool, device=query.device)
+    else:
+        visible = valid.expand(batch, -1)
 
     # How many points have left the window as each query comes, and where a block begins.
-    rank = store.count[:, None] + comes.cumsum(1, dtype=torch.int32)
-    left = rank - window
-    begins = comes & begins_block(left, window)
+    rank = store.count[:, None] + visible.cumsum(1, dtype=torch.int32)
+    left = rank - sizes.window
+    begins = visible & begins_block(left, sizes.window)
     boundaries = begins.any(0).nonzero().flatten().tolist()
 
-    outs, starts = [], sorted({0, *boundaries})
+    # A part begins at each boundary, where the store changes and the state with it. Parts go in
+    # order, because each starts from the memory that the one before it has left.
+    outs = []
+    starts = sorted({0, *boundaries})
     for start, stop in zip(starts, [*starts[1:], n]):
         part = slice(start, stop)
         if start in boundaries:
-            ring = Points(*(band[name] for name in NEAR))
-            state = decide(store, ring, far, band, begins[:, start], window)
-            store, band["moment"] = state.store, state.moment
+            ring = near_points(band)
+            state = decide(store, ring, far, band, begins[:, start], sizes.window)
+            store = state.store
+            band["moment"] = state.moment
             if state.shift is not None:
                 band["shift"] = state.shift
-        some = Points(points.key[:, :, part], points.value[:, :, part], points.mass[:, part])
-        real = None if valid is None else valid[:, part]
-        beside = _beside(sinks, part, store, store.seen_from(left[:, part]))
-        stored = store.holds(left[:, part])
-        some_far = far.part(part)
-        given = query[:, :, part], some, some_far, band, sizes, real
-        out, band = advance_stretch(*given, beside, stored)
-        store = store.aged(some_far.decay)._replace(count=rank[:, stop - 1].clone())
+
+        left_of_part = left[:, part]
+        beside = _beside(sinks, part, store, store.seen_from(left_of_part))
+        stored = store.holds(left_of_part)
+        far_part = far.part(part)
+        valid_part = None
+        if valid is not None:
+            valid_part = valid[:, part]
+        out, band = advance_stretch(
+            query[:, :, part],
+            points.part(part),
+            far_part,
+            band,
+            sizes,
+            valid_part,
+            beside,
+            stored,
+        )
         outs.append(out)
-    out = outs[0] if len(outs) == 1 else torch.cat(outs, 2)
+        store = store.aged(far_part.decay)._replace(count=rank[:, stop - 1].clone())
+
+    out = outs[0]
+    if len(outs) > 1:
+        out = torch.cat(outs, 2)
     return WindowAdvance(out, band | store.memory())
 
 
@@ -179,16 +200,22 @@ def _beside(sinks: Sinks | None, part: slice, store: Store, seen: Tensor) -> Sin
         store: the store.
         seen: which of its points these queries see, (B, G, n, s).
     """
+    # All masses beside a store are 1.
     mass = torch.ones(store.number.shape, dtype=store.key.dtype, device=store.key.device)
-    stored = Sinks(store.key, store.value, mass, seen)
     if sinks is None:
-        return stored
-    first = sinks.seen[:, :, part].expand(*seen.shape[:2], -1, -1)
+        return Sinks(store.key, store.value, mass, seen)
+
+    # The sinks come first. Their masses and marks, shared by rows or groups, are repeated for each.
+    batch, groups = seen.shape[:2]
+    sink_key = sinks.key.to(store.key.dtype)
+    sink_value = sinks.value.to(store.value.dtype)
+    sink_mass = sinks.mass.expand(-1, groups, -1)
+    sink_seen = sinks.seen[:, :, part].expand(batch, groups, -1, -1)
     return Sinks(
-        torch.cat([sinks.key.to(store.key.dtype), store.key], 2),
-        torch.cat([sinks.value.to(store.value.dtype), store.value], 2),
-        torch.cat([sinks.mass.expand(-1, seen.shape[1], -1), mass.to(sinks.mass.dtype)], 2),
-        torch.cat([first, seen], 3),
+        torch.cat([sink_key, store.key], 2),
+        torch.cat([sink_value, store.value], 2),
+        torch.cat([sink_mass, mass.to(sink_mass.dtype)], 2),
+        torch.cat([sink_seen, seen], 3),
     )
 
 
@@ -230,53 +257,81 @@ def decide(
         due: rows in which a block begins; others stay as they are.
         window: w.
     """
-    size, block = store.number.shape[2], block_of(window)
-    moment, shift = memory["moment"], memory.get("shift")
-    first = store.count - window
-    numbers = first[:, None] + torch.arange(1, block + 1, device=first.device, dtype=first.dtype)
-    real = due[:, None] & (oldest.mass[:, :block] > 0)
-    numbers = torch.where(real, numbers, EMPTY)[:, None].expand(-1, store.number.shape[1], -1)
+    size = store.number.shape[2]
+    moment = memory["moment"]
+    shift = memory.get("shift")
+    key, value, number = _candidates(store, oldest, due, window)
 
-    key = torch.cat([store.key, oldest.key[:, :, :block].to(store.key.dtype)], 2)
-    value = torch.cat([store.value, oldest.value[:, :, :block].to(store.value.dtype)], 2)
-    number = torch.cat([store.number, numbers], 2)
     # All groups have equally many points, and their empty places behind them.
-    features, new_shift = far.keys(key, number[:, 0] < EMPTY, shift)
+    is_point = number < EMPTY
+    features, new_shift = far.keys(key, is_point[:, 0], shift)
     with full_precision(key):
         if shift is not None and new_shift is not None:
-            moment = moment * over_new_factor(shift, new_shift).to(moment.dtype)
-        error = _errors(features, value, moment).masked_fill(number == EMPTY, -torch.inf)
-        # The older of two alike stays.
+            ratio = over_new_factor(shift, new_shift)
+            moment = moment * ratio.to(moment.dtype)
+        error = _errors(features, value, moment).masked_fill(~is_point, -torch.inf)
+        # The sort is stable: of two points with the same error the older stays.
         order = error.argsort(dim=-1, descending=True, stable=True)[..., :size]
         stays = torch.zeros_like(error, dtype=torch.bool).scatter(-1, order, True)
 
-        # The state has faded up to now, and so have the points that join it.
-        loses = ((number < EMPTY) & ~stays & due[:, None, None])[..., :size].to(features.dtype)
+        # Points of the store that lose their place join the state, which has faded up to now, and
+        # so have they. Those of the block do so later, when they leave the window.
+        loses = (is_point & ~stays & due[:, None, None])[..., :size].to(features.dtype)
         if store.age is not None:
             loses = loses * (-store.age).exp().to(loses.dtype)
         moment = moment + _moment_of(features[:, :, :size], store.value, loses)
+
     chosen = Store(
-        taken_by_group(key, order),
-        taken_by_group(value, order),
-        number.gather(2, order),
-        store.count,
-        _ages_of(store, memory, block, order),
+        key=taken_by_group(key, order),
+        value=taken_by_group(value, order),
+        number=number.gather(2, order),
+        count=store.count,
+        age=_ages_of(store, memory, block_of(window), order),
     )
     return Decision(_in_rows(due, chosen, store), moment, new_shift)
 
 
+class _Candidates(NamedTuple):
+    """Points that compete for the store: its own, then those of the block, (B, G, s + block)."""
+
+    key: Tensor
+    value: Tensor
+    number: Tensor
+
+
+def _candidates(store: Store, oldest: Points, due: Tensor, window: int) -> _Candidates:
+    """Return the points that compete, with :data:`EMPTY` as number where there is none."""
+    block = block_of(window)
+    groups = store.number.shape[1]
+
+    # The block has the first points that are still in the window.
+    left = store.count[:, None] - window
+    number = left + torch.arange(1, block + 1, device=left.device, dtype=left.dtype)
+    is_point = due[:, None] & (oldest.mass[:, :block] > 0)
+    number = torch.where(is_point, number, EMPTY)[:, None].expand(-1, groups, -1)
+
+    key = oldest.key[:, :, :block].to(store.key.dtype)
+    value = oldest.value[:, :, :block].to(store.value.dtype)
+    return _Candidates(
+        torch.cat([store.key, key], 2),
+        torch.cat([store.value, value], 2),
+        torch.cat([store.number, number], 2),
+    )
+
+
 def _in_rows(due: Tensor, chosen: Store, before: Store) -> Store:
     """Return the new store in the rows where it was due, the one before in the others."""
-    wide = due[:, None, None]
+    due_point = due[:, None, None]
+    due_feature = due_point[..., None]
     age = None
     if chosen.age is not None and before.age is not None:
-        age = torch.where(wide, chosen.age, before.age)
+        age = torch.where(due_point, chosen.age, before.age)
     return Store(
-        torch.where(wide[..., None], chosen.key, before.key),
-        torch.where(wide[..., None], chosen.value, before.value),
-        torch.where(wide, chosen.number, before.number),
-        before.count,
-        age,
+        key=torch.where(due_feature, chosen.key, before.key),
+        value=torch.where(due_feature, chosen.value, before.value),
+        number=torch.where(due_point, chosen.number, before.number),
+        count=before.count,
+        age=age,
     )
 
 
@@ -307,11 +362,16 @@ def _errors(features: Tensor, value: Tensor, moment: Tensor) -> Float[Tensor, "b
     groups = value.shape[1]
     shared = features.shape[1] // groups
     sums = features.to(moment.dtype) @ moment
+
+    # Where the sum of weights vanishes, the quotient would be 0 / 0.
     total = sums[..., -1:]
     least = vanishing(total.dtype)
-    answer = torch.where(total > least, sums[..., :-1] / total.clamp_min(least), 0.0)
+    mean = sums[..., :-1] / total.clamp_min(least)
+    answer = torch.where(total > least, mean, 0.0)
+
     wanted = value.to(answer.dtype).repeat_interleave(shared, 1)
-    return (answer - wanted).norm(dim=-1).unflatten(1, (groups, shared)).mean(2)
+    error = (answer - wanted).norm(dim=-1)
+    return error.unflatten(1, (groups, shared)).mean(2)
 
 
 def _moment_of(features: Tensor, value: Tensor, weight: Tensor) -> Tensor:
@@ -319,5 +379,7 @@ def _moment_of(features: Tensor, value: Tensor, weight: Tensor) -> Tensor:
     shared = features.shape[1] // value.shape[1]
     mass = weight.repeat_interleave(shared, 1)[..., None]
     value = value.to(features.dtype).repeat_interleave(shared, 1)
-    ones = torch.ones(value.shape[0], value.shape[2], dtype=features.dtype, device=value.device)
+    # Which points count differs between groups, so the masses are in the features.
+    batch, _, points, _ = value.shape
+    ones = torch.ones(batch, points, dtype=features.dtype, device=value.device)
     return moment_of(features * mass, value, ones, 1.0)

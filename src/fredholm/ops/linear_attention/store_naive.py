@@ -38,20 +38,20 @@ def stored_naive(
         >>> stored_naive(key, value, visible, window=1, sinks=0, store=1)[0, 0, 3].tolist()
         [False, True, False, False]
     """
-    b, groups, n = value.shape[:3]
-    result = torch.zeros(b, groups, n, n, dtype=torch.bool, device=value.device)
-    for row in range(b):
+    batch, groups, n, _ = value.shape
+    seen = torch.zeros(batch, groups, n, n, dtype=torch.bool, device=value.device)
+    for row in range(batch):
         places = visible[row].nonzero().flatten()[sinks:]
+        features_by_group = key[row].unflatten(0, (groups, -1))
         for group in range(groups):
-            features = key[row].unflatten(0, (groups, -1))[group]
+            features = features_by_group[group]
+            fading = torch.ones(n, dtype=key.dtype, device=key.device)
             if decay is not None:
                 # Only differences of the exponents' sums count: what all keys share cancels.
                 clock = decay[row, group].cumsum(-1)
                 fading = (clock - clock[-1]).exp()
-            else:
-                fading = torch.ones(n, dtype=key.dtype, device=key.device)
-            _fill(result[row, group], features, value[row, group], fading, places, window, store)
-    return result
+            _fill(seen[row, group], features, value[row, group], fading, places, window, store)
+    return seen
 
 
 def _fill(
@@ -72,27 +72,33 @@ def _fill(
         fading: what is left of each point in the state, up to a common factor, (n,).
         places: where the points behind the sinks are.
     """
-    points, n = places.tolist(), value.shape[0]
-    is_point = torch.zeros(n, dtype=torch.bool, device=value.device)
+    points = places.tolist()
+    is_point = torch.zeros(value.shape[0], dtype=torch.bool, device=value.device)
     is_point[places] = True
+
+    # At each place: points up to it, and how many of them have left the window.
     number = is_point.cumsum(0)
     left = number - window
 
     chosen: list[int] = []
+    block = block_of(window)
     # The first point of a block leaves the window as the one that is w places further on comes.
-    for first in range(0, len(points) - window, block_of(window)):
-        stop = first + block_of(window)
+    for first in range(0, len(points) - window, block):
+        stop = first + block
         in_state = is_point & (number <= first)
         in_state[chosen] = False
+
         candidates = [*chosen, *points[first:stop]]
         error = _error(features, value, in_state * fading, candidates)
         order = error.argsort(descending=True, stable=True)[:store]
         chosen = [candidates[i] for i in order.tolist()]
 
+        # Queries of this block see the chosen points that have left the window.
         in_store = torch.zeros_like(is_point)
         in_store[chosen] = True
         during = (left > first) & (left <= stop)
-        seen |= during[:, None] & in_store & (number <= left[:, None])
+        has_left = number <= left[:, None]
+        seen |= during[:, None] & in_store & has_left
 
 
 def _error(features: Tensor, value: Tensor, mass: Tensor, candidates: list[int]) -> Tensor:
@@ -100,9 +106,12 @@ def _error(features: Tensor, value: Tensor, mass: Tensor, candidates: list[int])
 
     ``mass`` is each point's in the state, (n,), zero for the others.
     """
-    asked = features[:, candidates]
-    weight = (asked @ features.mT) * mass
+    weight = (features[:, candidates] @ features.mT) * mass
     total = weight.sum(-1, keepdim=True)
     least = vanishing(total.dtype)
-    answer = torch.where(total > least, weight @ value / total.clamp_min(least), 0.0)
-    return (answer - value[candidates]).norm(dim=-1).mean(0)
+    mean = weight @ value / total.clamp_min(least)
+
+    # A state that holds nothing answers zero.
+    answer = torch.where(total > least, mean, 0.0)
+    distance = (answer - value[candidates]).norm(dim=-1)
+    return distance.mean(0)

@@ -55,10 +55,13 @@ class Ages(NamedTuple):
             window: w.
         """
         decay = for_states(decay, features)
-        clock = birth = decay.cumsum(-1)
+        clock = decay.cumsum(-1)
+
+        # Visible points first, as in :func:`.visible_first`.
+        birth = clock
         if valid is not None:
             order = (~valid).long().argsort(dim=1, stable=True)
-            birth = taken_by_row(clock[..., None], order)[..., 0]
+            birth = _at(clock, order)
         if memory:
             birth = torch.cat([-memory[AGE].to(birth.dtype), birth], -1)
         else:
@@ -79,9 +82,9 @@ class Ages(NamedTuple):
             birth = self.birth[..., queries]
         else:
             place = (rank[:, queries.start :] - 1).clamp_min(0)
-            birth = taken_by_row(self.birth[..., None], place)[..., 0]
+            birth = _at(self.birth, place)
         age = self.clock[..., queries] - birth
-        return features * (-age).exp()[..., None].to(features.dtype)
+        return _faded(features, age)
 
     def last(self, rank: Tensor | None) -> Float[Tensor, "b s w"]:
         """Return the ages of the last w visible points, for the memory."""
@@ -89,18 +92,31 @@ class Ages(NamedTuple):
             birth = self.birth[..., -self.window :]
         else:
             place = rank[:, -1:] + torch.arange(self.window, device=rank.device)
-            birth = taken_by_row(self.birth[..., None], place)[..., 0]
+            birth = _at(self.birth, place)
         return self.clock[..., -1:] - birth
+
+
+def _at(times: Float[Tensor, "b s m"], place: Tensor) -> Tensor:
+    """Return times of points at places of each row, (B, k)."""
+    return taken_by_row(times[..., None], place)[..., 0]
+
+
+def _faded(features: Float[Tensor, "b s q r"], age: Float[Tensor, "b s q"]) -> Tensor:
+    """Return features of points times :math:`e^{-age}`."""
+    left = (-age).exp()[..., None]
+    return features * left.to(features.dtype)
 
 
 def for_states(
     decay: Float[Tensor, "#b _g n"], features: Float[Tensor, "b s _ r"]
 ) -> Float[Tensor, "b s n"]:
     """Return exponents for every state, in float32 or better; groups share theirs."""
-    b, states = features.shape[:2]
-    if 1 < decay.shape[1] < states:
-        decay = decay.repeat_interleave(states // decay.shape[1], 1)
-    return decay.to(torch.promote_types(features.dtype, torch.float32)).expand(b, states, -1)
+    batch, states = features.shape[:2]
+    groups = decay.shape[1]
+    if 1 < groups < states:
+        decay = decay.repeat_interleave(states // groups, 1)
+    dtype = torch.promote_types(features.dtype, torch.float32)
+    return decay.to(dtype).expand(batch, states, -1)
 
 
 def fade_in_place(
@@ -126,13 +142,15 @@ def fade_in_place(
     age.add_(decay)
 
     # The new point takes the place, with no age yet.
+    batch, states, _ = age.shape
     if isinstance(place, int):
-        index = torch.full((1, 1, 1), place, device=age.device).expand(*age.shape[:2], 1)
+        index = torch.full((1, 1, 1), place, device=age.device)
     else:
-        index = place[:, None, None].expand(*age.shape[:2], 1)
+        index = place[:, None, None]
+    index = index.expand(batch, states, 1)
     oldest = age.gather(2, index)
     young = torch.zeros_like(oldest)
     if valid is not None:
         young = torch.where(valid[:, None], young, oldest)
     age.scatter_(2, index, young)
-    return features * (-oldest).exp()[..., None].to(features.dtype)
+    return _faded(features, oldest)

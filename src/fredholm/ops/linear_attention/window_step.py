@@ -9,11 +9,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..backend import at_least_single, cast, full_precision
-from .band import Points, taken_by_row
+from .band import Points
 from .chunked import over_new_factor
 from .store import Store
 from .window_decay import AGE, fade_in_place
-from .window_stretch import Far, vanishing, without
+from .window_stretch import Far, near_points, vanishing, without
 
 
 def step_window(
@@ -58,15 +58,19 @@ def step_window(
         >>> out[4][0, 0, 0].tolist(), memory["moment"][0, 0].tolist()
         ([1.0, 1.0], [[2.0, 2.0, 2.0], [2.0, 2.0, 2.0]])
     """
-    ring = Points(memory["near_key"], memory["near_value"], memory["near_mass"])
+    ring = near_points(memory)
     new = Points(key, value, mass)
     dtype = at_least_single(query.dtype)
 
     # Rows that advance alike are read and written through views, without a gather.
     views = None
     if valid is None and isinstance(slot, int):
-        views = _views_at(ring, slot)
-    oldest = _oldest_by_row(ring, slot, valid) if views is None else views
+        views = ring.part(slice(slot, slot + 1))
+        oldest = views
+    else:
+        oldest = _oldest_by_row(ring, slot, valid)
+
+    # ψ of the point that leaves. It is zero for a point that the store has.
     features, shift = far.keys(oldest.key, oldest.mass > 0, memory.get("shift"))
     if far.decay is not None:
         # Sinks lie in front of the ring, and have no age.
@@ -75,22 +79,26 @@ def step_window(
     store = None
     if left is not None:
         store = Store.of(memory)
-        features = without(features, (store.number == left).any(-1, keepdim=True))
+        is_stored = (store.number == left).any(-1, keepdim=True)
+        features = without(features, is_stored)
         store.count.add_(1)
         if store.age is not None and far.decay is not None:
             store.age.add_(far.decay.to(store.age.dtype))
 
     with full_precision(query):
         if shift is not None:
-            memory["moment"].mul_(over_new_factor(memory["shift"], shift))
+            ratio = over_new_factor(memory["shift"], shift)
+            memory["moment"].mul_(ratio)
             memory["shift"].copy_(shift)
         _add_to_moment(memory["moment"], features, oldest, dtype)
+
+        # The new point overwrites the oldest, which the moment has by now.
         if views is None:
             _put_by_row(ring, new, slot, valid)
         else:
-            # Only now, because the oldest point is overwritten.
             for place, x in zip(views, new):
                 place.copy_(x)
+
         near = _Near(cast(ring.key, dtype), cast(ring.value, dtype), ring.mass[:, None])
         if store is not None and left is not None:
             near = _with_store(near, store, left, dtype)
@@ -127,48 +135,62 @@ def _with_store(near: _Near, store: Store, left: int, dtype: torch.dtype) -> _Ne
 
 def _add_to_moment(moment: Tensor, features: Tensor, point: Points, dtype: torch.dtype) -> None:
     """Add m ψ [v, 1]ᵀ of one point to the moment (B, S, r, c + 1), in place."""
-    b, groups = point.key.shape[:2]
+    batch, groups = point.key.shape[:2]
+
+    # m [v, 1], (B, G, 1, c + 1).
     mass = point.mass[:, None, :, None]
-    value = torch.cat([cast(point.value, dtype) * mass, mass.expand(-1, groups, -1, -1)], -1)
+    weighted = cast(point.value, dtype) * mass
+    value = torch.cat([weighted, mass.expand(-1, groups, -1, -1)], -1)
 
     # Heads of a group share a value: their moments lie above one another, (B·G, S / G · r, c + 1).
-    rows = moment.view(b * groups, -1, value.shape[-1])
-    rows.baddbmm_(features.reshape(b * groups, -1, 1), value.view(b * groups, 1, -1))
+    matrices = batch * groups
+    rows = moment.view(matrices, -1, value.shape[-1])
+    column = features.reshape(matrices, -1, 1)
+    rows.baddbmm_(column, value.view(matrices, 1, -1))
 
 
 def _respond(
     query: Tensor, near: _Near, far: Far, moment: Tensor, shift: Tensor | None, dtype: torch.dtype
 ) -> Tensor:
     """Return the softmax over the points nearby and all others, (B, H, 1, c)."""
-    b, h, _, e = query.shape
+    batch, heads, _, width = query.shape
     groups, count = near.key.shape[1:3]
-    states = moment.shape[1]
+    matrices = batch * groups
+    shared = heads // groups
 
     # The points before the window: sums of values (B, H, 1, c) and of weights (B, H, 1, 1).
-    before = far.query.reshape(b * states, h // states, -1) @ moment.flatten(0, 1)
-    before = before.view(b, h, 1, -1)
-    sums, total = before[..., :-1], before[..., -1:]
+    states = moment.shape[1]
+    features = far.query.reshape(batch * states, heads // states, -1)
+    before = features @ moment.flatten(0, 1)
+    before = before.view(batch, heads, 1, -1)
+    sums = before[..., :-1]
+    total = before[..., -1:]
 
     # Their score. Its lower bound keeps softmax a number where nothing at all is seen: the empty
     # sum is what remains.
     beyond = total.log()
     for exponent in (far.exponent, shift):
         if exponent is not None:
-            beyond = beyond + _for_heads(exponent, h, dtype)
+            beyond = beyond + _for_heads(exponent, heads, dtype)
     beyond = beyond.clamp_min(torch.finfo(dtype).min)
 
-    # The scores of points nearby, (B·G, H / G, m), and one softmax over both.
-    queries = cast(query, dtype).reshape(b * groups, h // groups, e)
-    bias = near.mass.log()
-    if b > 1 or bias.shape[1] > 1:
-        bias = bias.expand(b, groups, -1).reshape(b * groups, 1, -1)
-    scores = torch.baddbmm(bias, queries, near.key.flatten(0, 1).mT)
-    share = torch.cat([scores.view(b, h, 1, count), beyond], -1).softmax(-1)
+    # The scores of points nearby, q·k + log m, (B·G, H / G, m).
+    queries = cast(query, dtype).reshape(matrices, shared, width)
+    log_mass = near.mass.log()
+    if batch > 1 or log_mass.shape[1] > 1:
+        log_mass = log_mass.expand(batch, groups, -1).reshape(matrices, 1, -1)
+    scores = torch.baddbmm(log_mass, queries, near.key.flatten(0, 1).mT)
 
-    of_near = share[..., :-1].reshape(b * groups, h // groups, count)
-    out = (of_near @ near.value.flatten(0, 1)).view(b, h, 1, -1)
+    # One softmax over both. Its last share belongs to the points before the window.
+    all_scores = torch.cat([scores.view(batch, heads, 1, count), beyond], -1)
+    share = all_scores.softmax(-1)
+
+    share_of_near = share[..., :-1].reshape(matrices, shared, count)
+    out = share_of_near @ near.value.flatten(0, 1)
+    out = out.view(batch, heads, 1, -1)
     # The bound keeps 0 / 0 out where nothing lies before the window.
-    return out.addcmul_(share[..., -1:], sums / total.clamp_min(vanishing(dtype)))
+    mean = sums / total.clamp_min(vanishing(dtype))
+    return out.addcmul_(share[..., -1:], mean)
 
 
 def _for_heads(exponent: Tensor, heads: int, dtype: torch.dtype) -> Tensor:
@@ -183,35 +205,30 @@ def _for_heads(exponent: Tensor, heads: int, dtype: torch.dtype) -> Tensor:
 # --- the ring -------------------------------------------------------------------------------------
 
 
-def _views_at(ring: Points, slot: int) -> Points:
-    """Return views of the point in ``slot`` of all rows."""
-    return Points(
-        ring.key.narrow(2, slot, 1), ring.value.narrow(2, slot, 1), ring.mass.narrow(1, slot, 1)
-    )
-
-
 def _oldest_by_row(ring: Points, slot: int | Tensor, valid: Tensor | None) -> Points:
     """Return a copy of each row's oldest point, mass zero where a hidden point came, for which none
     leaves.
     """
-    place = _places(slot, ring.mass)
-    mass = ring.mass.gather(1, place)
-    if valid is not None:
-        mass = torch.where(valid, mass, 0.0)
-    return Points(taken_by_row(ring.key, place), taken_by_row(ring.value, place), mass)
+    oldest = ring.at(_places(slot, ring.mass))
+    if valid is None:
+        return oldest
+    return oldest._replace(mass=torch.where(valid, oldest.mass, 0.0))
 
 
 def _put_by_row(ring: Points, new: Points, slot: int | Tensor, valid: Tensor | None) -> None:
     """Write each row's new point in the place of its oldest, where it is visible."""
-    place = _places(slot, ring.mass)
+    place = _places(slot, ring.mass)[:, None, :, None]
     # Masses get the shape of keys and values, (B, 1, n, 1).
     stored = ring._replace(mass=ring.mass[:, None, :, None])
     new = new._replace(mass=new.mass[:, None, :, None])
+
     for old, x in zip(stored, new):
         x = x.to(old.dtype).expand(old.shape[0], -1, -1, -1)
-        index = place[:, None, :, None].expand_as(x)
+        index = place.expand_as(x)
+        # A row whose new point is hidden writes back its old one.
         if valid is not None:
-            x = torch.where(valid[:, None, :, None], x, old.gather(2, index))
+            oldest = old.gather(2, index)
+            x = torch.where(valid[:, None, :, None], x, oldest)
         old.scatter_(2, index, x)
 
 

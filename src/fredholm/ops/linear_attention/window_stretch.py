@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..backend import full_precision
-from .band import NOTHING, Points, Sinks, attend_in_band, folded, taken_by_row, visible_first
+from .band import NOTHING, Points, Sinks, attend_in_band, folded, visible_first
 from .chunked import over_new_factor
 from .running import Advance, linear_attention_step, linear_attention_stretch
 from .window_decay import AGE, Ages
@@ -20,9 +20,7 @@ from .window_decay import AGE, Ages
 KeyFeatures = Callable[[Tensor, Tensor | None, Tensor | None], tuple[Tensor, Tensor | None]]
 
 NEAR = ("near_key", "near_value", "near_mass")
-"""The memory's points, which softmax sees."""
-POINT_DIMENSIONS = (2, 2, 1)
-"""The dimension of the points in each of them."""
+"""The memory's tensors of :func:`near_points`."""
 
 
 class Far(NamedTuple):
@@ -49,8 +47,15 @@ class Far(NamedTuple):
         # An exponent of size 1 belongs to all points.
         if exponent is not None and exponent.shape[-1] > 1:
             exponent = exponent[..., span]
-        decay = None if self.decay is None else self.decay[..., span]
+        decay = self.decay
+        if decay is not None:
+            decay = decay[..., span]
         return Far(self.query[:, :, span], exponent, self.keys, decay)
+
+
+def near_points(memory: dict[str, Tensor]) -> Points:
+    """Return the memory's points, which softmax sees."""
+    return Points(memory["near_key"], memory["near_value"], memory["near_mass"])
 
 
 class Sizes(NamedTuple):
@@ -96,21 +101,20 @@ def advance_stretch(
         stored: for each query, whether the point that leaves the window as it comes is in the store
             and must not enter the state, (B, G, n); None without a store.
     """
-    key, value, mass = points
-    n = query.shape[2]
+    batch, n = points.key.shape[0], query.shape[2]
     dtype = torch.promote_types(query.dtype, torch.float32)
-    mass = mass.to(dtype).expand(key.shape[0], -1)
+    points = points._replace(mass=points.mass.to(dtype).expand(batch, -1))
 
     # A query's rank is the number of visible points up to it. It addresses them once the hidden
     # ones are behind all others.
     rank = None
     if valid is not None:
-        valid = valid.expand(key.shape[0], -1)
+        valid = valid.expand(batch, -1)
         rank = valid.cumsum(1)
-        key, value, mass = visible_first(key, value, mass, valid)
+        points = visible_first(points, valid)
 
     # The last w points and the new ones, (B, G, w + n, ·).
-    near = _with_past(key, value, mass, memory, sizes.window)
+    near = _with_past(points, memory, sizes.window)
 
     # No point has left the window before the first w queries of all: they need no sums. One query
     # remains in any case, because the sums and the moment need a point. Under tracing n is unknown.
@@ -137,9 +141,10 @@ def advance_stretch(
             sums = F.pad(sums, (0, 0, nothing_before, 0))
 
         # One softmax over the window and all these points as one, whose weight in it is ``rest``.
-        beyond, mean = _as_one_point(sums, _exponent(far.exponent, shift, sums))
-        band = attend_in_band(query.to(dtype), *near, beyond, sizes.window, rank, sinks)
-        out = torch.addcmul(band.out, band.rest, mean)
+        exponent = _exponent(far.exponent, shift, sums)
+        before = _as_one_point(sums, exponent)
+        band = attend_in_band(query.to(dtype), *near, before.score, sizes.window, rank, sinks)
+        out = torch.addcmul(band.out, band.rest, before.value)
 
     after: dict[str, Tensor] = {}
     if shift is not None:
@@ -156,20 +161,20 @@ def without(features: Tensor, points: Tensor) -> Tensor:
     the state.
     """
     shared = features.shape[1] // points.shape[1]
-    return features.masked_fill(points.repeat_interleave(shared, 1)[..., None], 0.0)
+    by_map = points.repeat_interleave(shared, 1)
+    return features.masked_fill(by_map[..., None], 0.0)
 
 
-def _with_past(
-    key: Tensor, value: Tensor, mass: Tensor, memory: dict[str, Tensor], window: int
-) -> Points:
+def _with_past(points: Points, memory: dict[str, Tensor], window: int) -> Points:
     """Return the points with the last ``window`` ones in front; before the first, empty ones."""
-    if not memory:
-        # Heads come first in memory as well: other strides would fix a traced length.
-        keys, values = (F.pad(x.contiguous(), (0, 0, window, 0)) for x in (key, value))
-        return Points(keys, values, F.pad(mass, (window, 0)))
-    past = {"near_key": key, "near_value": value}
-    keys, values = (torch.cat([memory[k].to(x.dtype), x], 2) for k, x in past.items())
-    return Points(keys, values, torch.cat([memory["near_mass"].to(mass.dtype), mass], 1))
+    if memory:
+        return points.behind(near_points(memory))
+    # Heads come first in memory as well: other strides would fix a traced length.
+    return Points(
+        F.pad(points.key.contiguous(), (0, 0, window, 0)),
+        F.pad(points.value.contiguous(), (0, 0, window, 0)),
+        F.pad(points.mass, (window, 0)),
+    )
 
 
 def _leaving(near: Points, valid: Tensor | None, rank: Tensor | None, queries: slice) -> Points:
@@ -179,12 +184,14 @@ def _leaving(near: Points, valid: Tensor | None, rank: Tensor | None, queries: s
     window, so that the point in place i leaves. With hidden points the query's rank among the
     visible ones replaces i + 1.
     """
-    keys, values, masses = near
     if rank is None or valid is None:
-        return Points(keys[:, :, queries], values[:, :, queries], masses[:, queries])
+        return near.part(queries)
+
+    # A hidden query before the first visible one has rank 0; its point has mass zero anyway.
     place = (rank[:, queries.start :] - 1).clamp_min(0)
-    mass = torch.where(valid[:, queries.start :], masses.gather(1, place), 0.0)
-    return Points(taken_by_row(keys, place), taken_by_row(values, place), mass)
+    leaving = near.at(place)
+    mass = torch.where(valid[:, queries.start :], leaving.mass, 0.0)
+    return leaving._replace(mass=mass)
 
 
 def _last_points(near: Points, rank: Tensor | None, window: int) -> Points:
@@ -192,12 +199,12 @@ def _last_points(near: Points, rank: Tensor | None, window: int) -> Points:
 
     They are copies: a view would keep everything alive that the stretch was computed from.
     """
-    keys, values, masses = near
     if rank is None:
-        last = slice(keys.shape[2] - window, None)
-        return Points(keys[:, :, last].clone(), values[:, :, last].clone(), masses[:, last].clone())
-    place = rank[:, -1:] + torch.arange(window, device=keys.device)
-    return Points(taken_by_row(keys, place), taken_by_row(values, place), masses.gather(1, place))
+        count = near.key.shape[2]
+        key, value, mass = near.part(slice(count - window, None))
+        return Points(key.clone(), value.clone(), mass.clone())
+    place = rank[:, -1:] + torch.arange(window, device=rank.device)
+    return near.at(place)
 
 
 # --- the points before the window -----------------------------------------------------------------
@@ -212,7 +219,8 @@ def _moment_before(
         return None
     moment = moment.to(dtype)
     if shift is not None:
-        moment = moment * over_new_factor(memory["shift"], shift).to(dtype)
+        ratio = over_new_factor(memory["shift"], shift)
+        moment = moment * ratio.to(dtype)
     return moment
 
 
@@ -236,17 +244,21 @@ def _sums_before(
     Returns:
         Sums of values and of ones, (B, H, n, c + 1), and the moment (B, S, r, c + 1).
     """
-    b, h, n, _ = query.shape
+    batch, heads, n, _ = query.shape
     groups = key.shape[1]
 
     # Heads of a group share keys: S groups go to the batch, (B·S, H / S, n, r) and (B·S, 1, n, ·).
-    value = points.value.repeat_interleave(groups // points.value.shape[1], 1)
-    query, key = folded(query, groups), folded(key, groups)
-    value = F.pad(folded(value, groups).to(key.dtype), (0, 1), value=1.0)
+    maps_of_value = groups // points.value.shape[1]
+    value = points.value.repeat_interleave(maps_of_value, 1)
+    query = folded(query, groups)
+    key = folded(key, groups)
+    value = folded(value, groups).to(key.dtype)
+    value = F.pad(value, (0, 1), value=1.0)
     mass = points.mass.repeat_interleave(groups, 0)
-    moment = None if moment is None else folded(moment, groups)
+    if moment is not None:
+        moment = folded(moment, groups)
     if decay is not None:
-        decay = decay.reshape(b * groups, 1, n)
+        decay = decay.reshape(batch * groups, 1, n)
 
     if n > 1:
         out, moment = linear_attention_stretch(
@@ -256,17 +268,30 @@ def _sums_before(
         # A single point takes no chunks, whose padding would cost as much again.
         if moment is not None and decay is not None:
             moment = moment * (-decay).exp()[..., None]
-        point = query[:, :, 0], key[:, :, 0], value[:, :, 0]
-        out, moment = linear_attention_step(*point, mass[:, 0], None, moment, floor=None)
+        out, moment = linear_attention_step(
+            query[:, :, 0], key[:, :, 0], value[:, :, 0], mass[:, 0], None, moment, floor=None
+        )
         out = out[:, :, None]
-    return Advance(
-        out.reshape(b, h, n, out.shape[-1]), moment.reshape(b, groups, *moment.shape[2:])
-    )
+
+    out = out.reshape(batch, heads, n, out.shape[-1])
+    moment = moment.reshape(batch, groups, *moment.shape[2:])
+    return Advance(out, moment)
 
 
-def _as_one_point(sums: Tensor, exponent: Tensor) -> tuple[Tensor, Tensor]:
-    """Return all points before the window as one: its score log z + a + c, (B, H, n, 1), and its
-    value s / z, (B, H, n, c).
+class _OnePoint(NamedTuple):
+    """All points before the window as one.
+
+    Attributes:
+        score: log z + a + c, (B, H, n, 1).
+        value: s / z, (B, H, n, c).
+    """
+
+    score: Tensor
+    value: Tensor
+
+
+def _as_one_point(sums: Tensor, exponent: Tensor) -> _OnePoint:
+    """Return the points of sums s and z, which were divided by :math:`e^{a + c}`, as one point.
 
     The exponents belong to s and z alike, and no gradient goes through them.
     """
@@ -276,7 +301,8 @@ def _as_one_point(sums: Tensor, exponent: Tensor) -> tuple[Tensor, Tensor]:
     exists = total > least
     total = total.clamp_min(least)
     score = torch.where(exists, total.log() + exponent.detach(), NOTHING)
-    return score, sums[..., :-1] / total
+    mean = sums[..., :-1] / total
+    return _OnePoint(score, mean)
 
 
 def _exponent(query: Tensor | None, key: Tensor | None, like: Tensor) -> Tensor:
@@ -287,7 +313,8 @@ def _exponent(query: Tensor | None, key: Tensor | None, like: Tensor) -> Tensor:
     # c is -∞ before the first key, whose sums are zero.
     if key is not None:
         shared = like.shape[1] // key.shape[1]
-        result = result + key.repeat_interleave(shared, 1)[..., None, None].to(like.dtype)
+        by_head = key.repeat_interleave(shared, 1)[..., None, None]
+        result = result + by_head.to(like.dtype)
     return result
 
 

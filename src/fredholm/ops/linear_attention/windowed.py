@@ -12,15 +12,15 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from .band import Points, Sinks, taken_by_row, visible_first
+from .band import Points, Sinks, visible_first
 from .store import advance_with_store
 from .window_stretch import (
     NEAR,
-    POINT_DIMENSIONS,
     Far,
     Sizes,
     WindowAdvance,
     advance_stretch,
+    near_points,
 )
 
 
@@ -95,7 +95,9 @@ def advance_window(
 
 def _advance_by(sizes: Sizes) -> Callable[..., WindowAdvance]:
     """Return how points that are not sinks come: with a store, or all at once."""
-    return advance_with_store if sizes.store else advance_stretch
+    if sizes.store:
+        return advance_with_store
+    return advance_stretch
 
 
 # --- sinks ----------------------------------------------------------------------------------------
@@ -127,26 +129,30 @@ def _advance_beside_sinks(
 ) -> WindowAdvance:
     """Return :func:`advance_window` with sinks, which window and moment take for hidden points."""
     n = query.shape[2]
-    known = memory["near_key"].shape[2] - sizes.window if memory else 0
+    known = 0
+    if memory:
+        known = memory["near_key"].shape[2] - sizes.window
     filled = memory.get("sinks_filled")
     all_visible = valid is None and filled is None
     if all_visible and known < sizes.sinks < known + n:
         return _sinks_then_others(query, points, far, memory, sizes, sizes.sinks - known)
 
+    batch = points.key.shape[0]
     dtype = torch.promote_types(query.dtype, torch.float32)
-    mass = points.mass.to(dtype).expand(points.key.shape[0], -1)
+    mass = points.mass.to(dtype).expand(batch, -1)
     points = points._replace(mass=mass)
-    old, ring = _sinks_and_ring(memory, known, sizes.window)
+    old, ring = _sinks_and_ring(memory, known)
     if all_visible:
         plan = _first_points(old, points, known, sizes.sinks)
     else:
         if valid is None:
             valid = torch.ones_like(mass, dtype=torch.bool)
-        valid = valid.expand(mass.shape[0], -1)
+        valid = valid.expand(batch, -1)
         if filled is None:
-            filled = mass.new_full((mass.shape[0],), known)
+            filled = mass.new_full((batch,), known)
         plan = _first_visible_points(old, points, valid, filled, sizes.sinks)
 
+    # A query of rank r sees the first r places of the sinks.
     slots = plan.sinks.mass.shape[1]
     seen = torch.arange(slots, device=query.device) < plan.rank[..., None]
     if plan.in_band is not None:
@@ -154,8 +160,8 @@ def _advance_beside_sinks(
     beside = Sinks(plan.sinks.key, plan.sinks.value, plan.sinks.mass[:, None], seen[:, None])
     out, after = _advance_by(sizes)(query, points, far, ring, sizes, plan.in_band, beside)
 
-    for name, x, dim in zip(NEAR, plan.sinks, POINT_DIMENSIONS):
-        after[name] = torch.cat([x.to(after[name].dtype), after[name]], dim)
+    near = near_points(after).behind(plan.sinks)
+    after.update(zip(NEAR, near))
     if plan.filled is not None:
         after["sinks_filled"] = plan.filled
     return WindowAdvance(out, after)
@@ -172,26 +178,28 @@ def _sinks_then_others(
     """Advance by the ``missing`` sinks first, and then by the others, which need no gather."""
     outs = []
     for part in (slice(0, missing), slice(missing, query.shape[2])):
-        key, value, mass = points
-        some = Points(key[:, :, part], value[:, :, part], mass[:, part])
-        given = query[:, :, part], some, far.part(part), memory, sizes, None
-        out, memory = _advance_beside_sinks(*given)
+        out, memory = _advance_beside_sinks(
+            query[:, :, part], points.part(part), far.part(part), memory, sizes, None
+        )
         outs.append(out)
     return WindowAdvance(torch.cat(outs, 2), memory)
 
 
-def _sinks_and_ring(
-    memory: dict[str, Tensor], known: int, window: int
-) -> tuple[Points | None, dict[str, Tensor]]:
-    """Take a memory apart: its sinks, None before the first point, and a memory without them."""
+class SinksAndRing(NamedTuple):
+    """A memory taken apart: its sinks, None before the first point, and a memory without them."""
+
+    sinks: Points | None
+    ring: dict[str, Tensor]
+
+
+def _sinks_and_ring(memory: dict[str, Tensor], known: int) -> SinksAndRing:
+    """Take a memory apart whose first ``known`` points near the window are sinks."""
     ring = {name: x for name, x in memory.items() if name != "sinks_filled"}
     if not memory:
-        return None, ring
-    sinks = []
-    for name, dim in zip(NEAR, POINT_DIMENSIONS):
-        sinks.append(memory[name].narrow(dim, 0, known))
-        ring[name] = memory[name].narrow(dim, known, window)
-    return Points(*sinks), ring
+        return SinksAndRing(None, ring)
+    near = near_points(memory)
+    ring.update(zip(NEAR, near.part(slice(known, None))))
+    return SinksAndRing(near.part(slice(0, known)), ring)
 
 
 def _first_points(old: Points | None, new: Points, known: int, wanted: int) -> SinkPlan:
@@ -201,10 +209,9 @@ def _first_points(old: Points | None, new: Points, known: int, wanted: int) -> S
     """
     n = new.mass.shape[1]
     count = min(wanted, known + n) - known
-    sinks = Points(new.key[:, :, :count], new.value[:, :, :count], new.mass[:, :count])
+    sinks = new.part(slice(0, count))
     if old is not None:
-        pairs = zip(old, sinks, POINT_DIMENSIONS)
-        sinks = Points(*(torch.cat([x.to(y.dtype), y], dim) for x, y, dim in pairs))
+        sinks = sinks.behind(old)
 
     rank = known + torch.arange(1, n + 1, device=new.mass.device)[None]
     in_band = None
@@ -226,15 +233,15 @@ def _first_visible_points(
         wanted: s.
     """
     # Place p of a row with f sinks is for its visible new point p - f, where there is such a point.
-    visible = visible_first(*new, valid)
-    source = torch.arange(wanted, device=filled.device) - filled[:, None].long()
-    comes = (source >= 0) & (source < valid.sum(1, keepdim=True))
-    source = source.clamp(0, valid.shape[1] - 1)
-    sinks = Points(
-        taken_by_row(visible.key, source),
-        taken_by_row(visible.value, source),
-        torch.where(comes, visible.mass.gather(1, source), 0.0),
-    )
+    visible = visible_first(new, valid)
+    place = torch.arange(wanted, device=filled.device)
+    source = place - filled[:, None].long()
+    count = valid.sum(1, keepdim=True)
+    comes = (source >= 0) & (source < count)
+
+    # Other places read some point, which :func:`_beside_old` does not use.
+    sinks = visible.at(source.clamp(0, valid.shape[1] - 1))
+    sinks = sinks._replace(mass=torch.where(comes, sinks.mass, 0.0))
 
     rank = filled[:, None] + valid.cumsum(1)
     in_band = valid & (rank > wanted)
@@ -255,11 +262,13 @@ def _beside_old(old: Points | None, new: Points, comes: Tensor, wanted: int) -> 
     comes_wide = comes[:, None, :, None]
     if old is None:
         key = torch.where(comes_wide, new.key, 0.0)
-        return Points(key, torch.where(comes_wide, new.value, 0.0), new.mass)
+        value = torch.where(comes_wide, new.value, 0.0)
+        return Points(key, value, new.mass)
 
     # While points were all visible, the memory had only as many places as sinks.
     missing = wanted - old.key.shape[2]
-    old_key, old_value = (F.pad(x, (0, 0, 0, missing)) for x in (old.key, old.value))
+    old_key = F.pad(old.key, (0, 0, 0, missing))
+    old_value = F.pad(old.value, (0, 0, 0, missing))
     old_mass = F.pad(old.mass, (0, missing))
     return Points(
         torch.where(comes_wide, new.key, old_key.to(new.key.dtype)),

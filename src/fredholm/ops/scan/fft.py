@@ -31,7 +31,8 @@ def causal_convolution(
     """
     n = signal.shape[2]
     length = _fast_length(2 * n)
-    dtype = torch.promote_types(torch.promote_types(signal.dtype, taps.dtype), torch.float32)
+    dtype = torch.promote_types(signal.dtype, taps.dtype)
+    dtype = torch.promote_types(dtype, torch.float32)
 
     with full_precision(signal):
         # torch.fft raises on a tensor without elements; an einsum returns the empty result.
@@ -42,11 +43,14 @@ def causal_convolution(
         u = torch.fft.rfft(signal.to(dtype).mT, length)
         kappa = torch.fft.rfft(taps.to(dtype).permute(0, 2, 3, 1), length)
 
-        if kappa.shape[1] == kappa.shape[2] == 1:
-            out = u * kappa[None, :, 0]
+        heads, outputs, inputs, _ = kappa.shape
+        if outputs == inputs == 1:
+            product = u * kappa[None, :, 0]
         else:
-            out = torch.einsum("bhif,hoif->bhof", u.expand(-1, kappa.shape[0], -1, -1), kappa)
-        return torch.fft.irfft(out, length)[..., :n].mT
+            u = u.expand(-1, heads, -1, -1)
+            product = torch.einsum("bhif,hoif->bhof", u, kappa)
+        out = torch.fft.irfft(product, length)
+        return out[..., :n].mT
 
 
 def _fast_length(n: int) -> int:

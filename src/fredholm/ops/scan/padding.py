@@ -44,7 +44,8 @@ def pack(valid: Bool[Tensor, "b n"]) -> Packing:
         ([[1, 2, 0]], [[2, 0, 1]])
     """
     # A stable sort keeps the real points in the order in which they came.
-    order = torch.argsort((~valid).to(torch.uint8), dim=-1, stable=True)
+    padded = (~valid).to(torch.uint8)
+    order = torch.argsort(padded, dim=-1, stable=True)
     return Packing(order, torch.argsort(order, dim=-1))
 
 
@@ -65,11 +66,14 @@ def reorder(x: Tensor, order: Int[Tensor, "#b n"] | None, dim: int) -> Tensor:
         return x
 
     # The index gets the shape of x, with the order along ``dim`` and repeated along the others.
+    rows, points = order.shape
     index_shape = [1] * x.dim()
-    index_shape[0], index_shape[dim] = order.shape
+    index_shape[0] = rows
+    index_shape[dim] = points
+    index = order.view(index_shape)
+
     (batch,) = torch.broadcast_shapes(x.shape[:1], order.shape[:1])
     sizes = [batch, *x.shape[1:]]
     expanded = x.expand(sizes)
-
-    sizes[dim] = order.shape[1]
-    return expanded.gather(dim, order.view(index_shape).expand(sizes))
+    sizes[dim] = points
+    return expanded.gather(dim, index.expand(sizes))

@@ -52,8 +52,8 @@ def scan(
 
 def scan_forward(decay: Tensor, drive: Tensor) -> Tensor:
     """Return all states, (B, N, *S), in steps or in chunks: a static choice by the sizes."""
-    points = drive.shape[1]
-    numbers_in_step = drive.shape[0] * prod(drive.shape[2:])
+    batch, points, *state = drive.shape
+    numbers_in_step = batch * prod(state)
 
     bound_by_launches = numbers_in_step < SMALL_STEP or drive.is_cuda
     if points > SHORT_SEQUENCE and bound_by_launches:
@@ -67,7 +67,8 @@ def scan_steps(decay: Tensor, drive: Tensor) -> Tensor:
     states = torch.empty_like(drive)
     states[:, 0] = drive[:, 0]
     for t in range(1, drive.shape[1]):
-        torch.addcmul(drive[:, t], decay[:, t], states[:, t - 1], out=states[:, t])
+        before = states[:, t - 1]
+        torch.addcmul(drive[:, t], decay[:, t], before, out=states[:, t])
     return states
 
 
@@ -96,12 +97,15 @@ def scan_chunked(decay: Tensor, drive: Tensor, chunk: int) -> Tensor:
     states[:, :, 0] = drive[:, :, 0]
     products[:, :, 0] = decay[:, :, 0]
     for t in range(1, chunk):
-        torch.addcmul(drive[:, :, t], decay[:, :, t], states[:, :, t - 1], out=states[:, :, t])
-        torch.mul(decay[:, :, t], products[:, :, t - 1], out=products[:, :, t])
+        decay_t = decay[:, :, t]
+        before = states[:, :, t - 1]
+        torch.addcmul(drive[:, :, t], decay_t, before, out=states[:, :, t])
+        torch.mul(decay_t, products[:, :, t - 1], out=products[:, :, t])
 
     # Chunk k - 1 is complete before chunk k reads its last state; (B, chunk, *S) per step.
     for k in range(1, chunks):
-        states[:, k].addcmul_(products[:, k], states[:, k - 1, -1:])
+        last_before = states[:, k - 1, -1:]
+        states[:, k].addcmul_(products[:, k], last_before)
     return states.flatten(1, 2)[:, :points].contiguous()
 
 
@@ -132,11 +136,14 @@ def _backward(ctx: Any, grad: Tensor) -> tuple:
     decay, states = ctx.saved_tensors
 
     # In reversed time point t decays by a_{t+1}; nothing comes after the last point.
-    zero = torch.zeros_like(decay[:, :1])
-    later = torch.cat([decay[:, 1:], zero], 1).conj().flip(1)
-    drive = scan_op(later, grad.flip(1)).flip(1)
+    nothing = torch.zeros_like(decay[:, :1])
+    decay_of_next = torch.cat([decay[:, 1:], nothing], 1).conj()
+    reversed_drive = scan_op(decay_of_next.flip(1), grad.flip(1))
+    drive = reversed_drive.flip(1)
 
-    before = torch.cat([torch.zeros_like(states[:, :1]), states[:, :-1]], 1)
+    # h_{t-1}, which is zero before the first point.
+    zero = torch.zeros_like(states[:, :1])
+    before = torch.cat([zero, states[:, :-1]], 1)
     return drive * before.conj(), drive
 
 

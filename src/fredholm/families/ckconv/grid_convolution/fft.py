@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +28,7 @@ from ....ops.backend import (
 )
 from ..capabilities import LagFeatures
 from .limits import spectrum_refusal
-from .registration import convolve_with, grid_convolution_op, spectrum_of
+from .registration import convolve_with, grid_convolution_op, lags_of_axes, spectrum_of
 
 CONVOLUTION = "the convolution"
 """The op's name in messages."""
@@ -50,6 +50,7 @@ class DirectConvolution(Form):
     """Convolution by torch with the kernel at all lags: O(N²·d) per channel."""
 
     word = Exact
+    strategy: Exact
     name = "direct convolution"
     reason = (
         "the kernel depends on the displacement alone, and on few points a transform costs more "
@@ -61,8 +62,7 @@ class DirectConvolution(Form):
         grid = layout.grid
         if grid is None or layout.pairs or (layout.causal and len(grid) > 1):
             return "it needs a regular grid without pairs; an order on one axis"
-        memory = getattr(self.strategy, "memory", None)
-        if len(grid) > len(CONVOLUTIONS) or memory is not None:
+        if len(grid) > len(CONVOLUTIONS) or self.strategy.memory is not None:
             return "torch convolves on up to three axes, with memory of its own"
         if not isinstance(kernel, LagFeatures):
             return "it needs LagFeatures"
@@ -72,7 +72,7 @@ class DirectConvolution(Form):
         grid = facts.layout.grid
         if facts.tracing or facts.device != "cpu" or grid is None:
             return False
-        lags = prod(n if facts.layout.causal else 2 * n - 1 for n in grid)
+        lags = prod(lags_of_axes(grid, facts.layout.causal))
         return facts.batch * facts.keys * lags <= FEW
 
     def respond(self, kernel: LagFeatures, problem: Problem) -> Tensor:
@@ -98,10 +98,12 @@ class DirectConvolution(Form):
         # change between calls and changes its taps, so it is part of the name.
         blur = getattr(kernel, "blur", None)
         name = (layout, grid, causal, dtype, blur)
+
+        def make() -> Tensor:
+            return make_taps(kernel, problem, lags, dtype)
+
         with full_precision(u):
-            taps = prepared(
-                kernel, name, lambda: make_taps(kernel, problem, lags, dtype), of=(lags,)
-            )
+            taps = prepared(kernel, name, make, of=(lags,))
             signal = cast(weighed(u, problem.quadrature.mass), taps.dtype)
             out = convolve(signal, taps, grid, causal)
         return finished(out, kernel, problem)
@@ -121,10 +123,15 @@ def _by_convolution(signal: Tensor, taps: Tensor, grid: tuple[int, ...], causal:
     # sees nothing after a point.
     around = []
     for extent in reversed(grid):
-        after = 0 if causal else extent - 1
-        around += [extent - 1, after]
-    padded = F.pad(signal.mT.reshape(b, heads * d, *grid), around)
-    out = CONVOLUTIONS[len(grid) - 1](padded, taps, groups=heads)
+        before = after = extent - 1
+        if causal:
+            after = 0
+        around += [before, after]
+    on_grid = signal.mT.reshape(b, heads * d, *grid)
+    padded = F.pad(on_grid, around)
+
+    convolve = CONVOLUTIONS[len(grid) - 1]
+    out = convolve(padded, taps, groups=heads)
     return out.view(b, heads, out.shape[1] // heads, n).mT
 
 
@@ -149,9 +156,10 @@ def direct_convolution(
         [1.0, 10.0, 102.0]
     """
     heads, d_out, d_in, width = readout.shape
-    lags = [n if causal else 2 * n - 1 for n in grid]
+    # The longest lag comes first.
     taps = readout.reshape(-1, width) @ hidden.flip(0).mT
-    return _by_convolution(signal, taps.reshape(heads * d_out, d_in, *lags), tuple(grid), causal)
+    taps = taps.reshape(heads * d_out, d_in, *lags_of_axes(grid, causal))
+    return _by_convolution(signal, taps, tuple(grid), causal)
 
 
 def _windows(u: Tensor, lags: int) -> bool:
@@ -172,20 +180,24 @@ def _by_windows(signal: Tensor, rows: Tensor, grid: tuple[int, ...], causal: boo
         grid, causal: see :func:`grid_convolution`.
     """
     b, heads, n, d = signal.shape
-    after = 0 if causal else n - 1
-    padded = torch.constant_pad_nd(signal, (0, 0, n - 1, after))
+    before = after = n - 1
+    if causal:
+        after = 0
+    padded = torch.constant_pad_nd(signal, (0, 0, before, after))
 
     # The window of point i begins i·d numbers into its head, and lies behind that in one run.
     points = padded.shape[2]
     strides = (heads * points * d, points * d, d, 1)
     windows = padded.as_strided((b, heads, n, rows.shape[2]), strides)
-    return torch.matmul(rows, windows.contiguous().mT).mT
+    out = torch.matmul(rows, windows.contiguous().mT)
+    return out.mT
 
 
 def _rows(kernel: LagFeatures, problem: Problem, lags: Tensor, dtype: torch.dtype) -> Tensor:
     """Return κ at all lags of a line, the longest first: (H, d_out, lags·d_in)."""
     taps = _taps(kernel, problem, lags, dtype)
-    return taps.mT.reshape(kernel.heads, taps.shape[0] // kernel.heads, -1)
+    d_out = taps.shape[0] // kernel.heads
+    return taps.mT.reshape(kernel.heads, d_out, -1)
 
 
 def _taps(kernel: LagFeatures, problem: Problem, lags: Tensor, dtype: torch.dtype) -> Tensor:
@@ -203,8 +215,7 @@ def _taps(kernel: LagFeatures, problem: Problem, lags: Tensor, dtype: torch.dtyp
         taps = weight @ units
     else:
         taps = torch.addmm(cast(bias, dtype).view(-1, 1), weight, units)
-    extents = [n if causal else 2 * n - 1 for n in grid]
-    return taps.view(heads * d_out, d_in, *extents)
+    return taps.view(heads * d_out, d_in, *lags_of_axes(grid, causal))
 
 
 class HiddenConvolution(Form):
@@ -215,6 +226,7 @@ class HiddenConvolution(Form):
     """
 
     word = FFT
+    strategy: FFT
     name = "FFT convolution, hidden units first"
     reason = "the hidden units depend on the displacement alone, and the points form a regular grid"
     triton = True
@@ -230,23 +242,19 @@ class HiddenConvolution(Form):
         return None
 
     def respond(self, kernel: LagFeatures, problem: Problem) -> Tensor:
-        options: Any = self.strategy
+        backend = self.strategy.backend
         grid, causal = _order(problem)
         hidden = kernel.lag_features(_lags(problem))
         readout, bias = kernel.readout()
         signal = weighed(problem.uy, problem.quadrature.mass)
 
         # A model that only answers keeps its spectrum, which is then one transform less per unit.
-        keeps_spectrum = (
-            answering(kernel) and not wants_triton(options.backend) and _small(readout, grid)
-        )
-        if keeps_spectrum and signal.numel():
+        fits = _small(readout, grid) and not wants_triton(backend)
+        if answering(kernel) and fits and signal.numel():
             out = _with_kept_spectrum(kernel, problem, signal, hidden)
         else:
             hidden, readout = with_bias(hidden, readout, bias)
-            out = grid_convolution(
-                signal, hidden, readout, grid, causal=causal, backend=options.backend
-            )
+            out = grid_convolution(signal, hidden, readout, grid, causal=causal, backend=backend)
         return finished(out, kernel, problem)
 
 
@@ -262,7 +270,9 @@ def _with_kept_spectrum(
         units, weight = with_bias(hidden, readout, bias)
         return spectrum_of(units.to(dtype), weight.to(dtype), grid, causal)
 
-    made_from = (hidden, readout) if bias is None else (hidden, readout, bias)
+    made_from = [hidden, readout]
+    if bias is not None:
+        made_from.append(bias)
     with full_precision(signal):
         spectrum = prepared(kernel, ("spectrum", grid, causal, dtype), make, of=made_from)
         return convolve_with(signal.to(dtype), spectrum, grid, causal)
@@ -305,21 +315,32 @@ def finished(out: Tensor, kernel: Kernel, problem: Problem) -> Tensor:
     return with_offset(out, kernel, problem)
 
 
-def with_bias(hidden: Tensor, readout: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+class UnitsAndReadout(NamedTuple):
+    """Hidden units (L, w) of a kernel and their readout (H, d_out, d_in, w)."""
+
+    hidden: Tensor
+    readout: Tensor
+
+
+def with_bias(hidden: Tensor, readout: Tensor, bias: Tensor | None) -> UnitsAndReadout:
     """Return hidden units and readout with the bias as one more unit, which is constant."""
     if bias is None:
-        return hidden, readout
-    hidden = torch.cat([hidden, torch.ones_like(hidden[:, :1])], -1)
-    return hidden, torch.cat([readout, bias[..., None]], -1)
+        return UnitsAndReadout(hidden, readout)
+    ones = torch.ones_like(hidden[:, :1])
+    return UnitsAndReadout(
+        hidden=torch.cat([hidden, ones], -1), readout=torch.cat([readout, bias[..., None]], -1)
+    )
 
 
 def _small(readout: Tensor, grid: tuple[int, ...]) -> bool:
     """Return whether the kernel's spectrum at all frequencies may be kept."""
-    return readout[..., 0].numel() * prod(2 * n for n in grid) <= KEPT
+    frequencies = prod(2 * n for n in grid)
+    return readout[..., 0].numel() * frequencies <= KEPT
 
 
 def _dtype(signal: Tensor, hidden: Tensor) -> torch.dtype:
-    return torch.promote_types(torch.promote_types(signal.dtype, hidden.dtype), torch.float32)
+    dtype = torch.promote_types(signal.dtype, hidden.dtype)
+    return torch.promote_types(dtype, torch.float32)
 
 
 @checkable(CONVOLUTION)
@@ -394,10 +415,8 @@ def _check(signal: Tensor, hidden: Tensor, grid: tuple[int, ...], causal: bool) 
         raise ShapeError(
             f"expected one axis in causal order, got the grid {grid}; leave the order out"
         )
-    points, lags = 1, 1
-    for n in grid:
-        points *= n
-        lags *= n if causal else 2 * n - 1
+    points = prod(grid)
+    lags = prod(lags_of_axes(grid, causal))
     if signal.shape[2] != points or hidden.shape[0] != lags:
         raise ShapeError(
             f"expected {points} points and {lags} displacements on the grid {grid}, got "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 
 import torch
@@ -24,20 +25,31 @@ def grid_convolution_naive(
 
     Cost: O(N²·d_out·d_in).
     """
-    lags = tuple(n if causal else 2 * n - 1 for n in grid)
-    first = 0 if causal else 1
+    batch, heads = signal.shape[:2]
     kernel = torch.einsum("hoiw,lw->lhoi", readout, hidden)
     points = list(product(*(range(n) for n in grid)))
     rows = []
-    for x in points:
-        total = signal.new_zeros(*signal.shape[:2], readout.shape[1])
+    for i, x in enumerate(points):
+        total = signal.new_zeros(batch, heads, readout.shape[1])
         for j, y in enumerate(points):
-            # The row of the displacement x - y, in row-major order; without an order the lags of
-            # an axis begin at 1 - n.
-            place = 0
-            for a, b, n, count in zip(x, y, grid, lags):
-                place = place * count + (a - b) + first * (n - 1)
-            if not causal or j <= points.index(x):
-                total = total + torch.einsum("hoi,bhi->bho", kernel[place], signal[:, :, j])
+            if causal and j > i:
+                continue
+            at_lag = kernel[_place(x, y, grid, causal)]
+            total = total + torch.einsum("hoi,bhi->bho", at_lag, signal[:, :, j])
         rows.append(total)
     return torch.stack(rows, 2)
+
+
+def _place(x: Sequence[int], y: Sequence[int], grid: Sequence[int], causal: bool) -> int:
+    """Return the row-major number of the displacement x - y among all lags.
+
+    The lags of an axis of n points begin at 0 in causal order, else at 1 - n.
+    """
+    place = 0
+    for a, b, n in zip(x, y, grid):
+        lag = a - b
+        if causal:
+            place = place * n + lag
+        else:
+            place = place * (2 * n - 1) + lag + n - 1
+    return place

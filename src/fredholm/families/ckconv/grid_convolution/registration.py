@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import log2, prod
 from typing import Any, NamedTuple
@@ -16,6 +16,18 @@ from . import spectrum
 
 Product = Callable[[Tensor, Tensor, Tensor], Tensor]
 Adjoint = Callable[..., tuple[Tensor | None, Tensor | None, Tensor | None]]
+
+
+def lags_of_axes(grid: Sequence[int], causal: bool) -> tuple[int, ...]:
+    """Return the number of lags along each axis: 0 to n - 1 in causal order, else 1 - n to n - 1.
+
+    Example:
+        >>> lags_of_axes((3, 4), causal=False), lags_of_axes((3,), causal=True)
+        ((5, 7), (3,))
+    """
+    if causal:
+        return tuple(grid)
+    return tuple(2 * n - 1 for n in grid)
 
 
 class GridSizes:
@@ -37,11 +49,16 @@ class GridSizes:
 
     def __init__(self, grid: list[int], causal: bool):
         self.grid = tuple(grid)
-        self.lags = tuple(n if causal else 2 * n - 1 for n in grid)
+        self.lags = lags_of_axes(grid, causal)
         self.sizes = [fast_size(2 * n) for n in grid]
         self.dims = tuple(range(-len(grid), 0))
-        self.half = [*self.sizes[:-1], self.sizes[-1] // 2 + 1]
-        self.start = tuple(0 if causal else n - 1 for n in grid)
+        *others, last = self.sizes
+        self.half = [*others, last // 2 + 1]
+
+        # The result of the first point has the lag zero, which is first in causal order alone.
+        self.start = tuple(n - 1 for n in grid)
+        if causal:
+            self.start = (0,) * len(grid)
 
     def transform(
         self, x: Tensor, shape: tuple[int, ...], start: tuple[int, ...] | None = None
@@ -50,8 +67,9 @@ class GridSizes:
 
         Its points fill a box of ``shape`` from ``start`` on, 0 by default.
         """
-        rows = x.transpose(1, 2).flatten(2).permute(2, 0, 1).unflatten(-1, shape)
-        return self.spectra(rows, start)
+        # One row per channel of a head, (H·d, B, points).
+        rows = x.transpose(1, 2).flatten(2).permute(2, 0, 1)
+        return self.spectra(rows.unflatten(-1, shape), start)
 
     def spectra(self, rows: Tensor, start: tuple[int, ...] | None = None) -> Tensor:
         """Return the spectra (R, B, F) of rows (R, B, *shape), which lie from ``start`` on."""
@@ -64,7 +82,8 @@ class GridSizes:
         padded = rows.new_zeros(min(size, count), batch, *self.sizes)
         for first in range(0, count, size):
             part = rows[first : first + size]
-            self.part(padded, tuple(shape), start)[: len(part)] = part
+            box = self.part(padded, tuple(shape), start)
+            box[: len(part)] = part
             spectra = torch.fft.rfftn(padded[: len(part)], dim=self.dims)
             out[first : first + size] = spectra.flatten(2)
         return out
@@ -77,8 +96,10 @@ class GridSizes:
 
         In memory points come right after the batch, as they do in features.
         """
-        out = x.real.new_empty(x.shape[1], prod(shape), x.shape[0])
-        self.values(x, shape, start, out=out.permute(2, 0, 1).unflatten(-1, shape))
+        rows, batch, _ = x.shape
+        out = x.real.new_empty(batch, prod(shape), rows)
+        as_rows = out.permute(2, 0, 1).unflatten(-1, shape)
+        self.values(x, shape, start, out=as_rows)
         return out.unflatten(-1, (heads, -1)).transpose(1, 2)
 
     def values(
@@ -115,11 +136,13 @@ class GridSizes:
     def part(self, full: Tensor, shape: tuple[int, ...], start: tuple[int, ...] | None) -> Tensor:
         """Return a view of the box of ``shape`` from ``start`` on, in padded points (…, *sizes)."""
         corner = start or (0,) * len(shape)
-        return full[(..., *(slice(s, s + n) for s, n in zip(corner, shape)))]
+        box = [slice(first, first + n) for first, n in zip(corner, shape)]
+        return full[(..., *box)]
 
     def _rows(self, x: Tensor, batch: int) -> int:
         """Return the number of rows to transform at once."""
-        return max(1, spectrum.budget(x) // (batch * prod(self.sizes) * x.element_size()))
+        bytes_per_row = batch * prod(self.sizes) * x.element_size()
+        return max(1, spectrum.budget(x) // bytes_per_row)
 
     def share(self, like: Tensor) -> Tensor:
         """Return the weight of each frequency of the half spectrum in Parseval's sum, (F,).
@@ -127,7 +150,8 @@ class GridSizes:
         One over the transform's size, and twice that where a frequency represents its conjugate as
         well: everywhere but at zero and, in even sizes, at the last frequency.
         """
-        last, count = self.sizes[-1], prod(self.sizes)
+        last = self.sizes[-1]
+        count = prod(self.sizes)
         row = torch.full((last // 2 + 1,), 2.0 / count, dtype=like.dtype, device=like.device)
         row[0] = 1.0 / count
         if last % 2 == 0:
@@ -156,7 +180,8 @@ def forward(
     sizes = GridSizes(grid, causal)
     u = sizes.transform(signal, sizes.grid)
     h = sizes.transform(hidden[None, None], sizes.lags)
-    return sizes.back(product(u, h, readout), signal.shape[1], sizes.grid, sizes.start)
+    heads = signal.shape[1]
+    return sizes.back(product(u, h, readout), heads, sizes.grid, sizes.start)
 
 
 def spectrum_of(hidden: Tensor, readout: Tensor, grid: tuple[int, ...], causal: bool) -> Tensor:
@@ -165,14 +190,16 @@ def spectrum_of(hidden: Tensor, readout: Tensor, grid: tuple[int, ...], causal: 
     About 2·H·d_out·d_in·N complex numbers.
     """
     sizes = GridSizes(list(grid), causal)
-    return spectrum.kernel_spectrum(sizes.transform(hidden[None, None], sizes.lags), readout)
+    h = sizes.transform(hidden[None, None], sizes.lags)
+    return spectrum.kernel_spectrum(h, readout)
 
 
 def convolve_with(signal: Tensor, kernel: Tensor, grid: tuple[int, ...], causal: bool) -> Tensor:
     """Return :func:`forward` with a spectrum of :func:`spectrum_of`."""
     sizes = GridSizes(list(grid), causal)
     heads = signal.shape[1]
-    product = spectrum.apply(sizes.transform(signal, sizes.grid), kernel, heads)
+    u = sizes.transform(signal, sizes.grid)
+    product = spectrum.apply(u, kernel, heads)
     return sizes.back(product, heads, sizes.grid, sizes.start)
 
 
@@ -216,16 +243,20 @@ def backward(
     u = sizes.transform(signal, sizes.grid)
     h = sizes.transform(hidden[None, None], sizes.lags)
     needs_u, needs_h, needs_readout = needs
+    share = sizes.share(signal)
     with full_precision(signal):
         grad_u, grad_h, grad_readout = adjoint(
-            g, u, h, readout, sizes.share(signal), (needs_u, needs_h, needs_readout)
+            g, u, h, readout, share, (needs_u, needs_h, needs_readout)
         )
 
+    heads = signal.shape[1]
     gradients = []
     if grad_u is not None:
-        gradients.append(sizes.back(grad_u, signal.shape[1], sizes.grid))
+        gradients.append(sizes.back(grad_u, heads, sizes.grid))
     if grad_h is not None:
-        gradients.append(sizes.back(grad_h, 1, sizes.lags)[0, 0])
+        # Hidden units are a signal of one sample and one head.
+        of_hidden = sizes.back(grad_h, 1, sizes.lags)
+        gradients.append(of_hidden[0, 0])
     if grad_readout is not None:
         gradients.append(grad_readout)
     return gradients
@@ -254,8 +285,10 @@ def plain(signal: Tensor, hidden: Tensor, readout: Tensor, grid: list[int], caus
     """Return the convolution in torch's operations, with κ̂ at all frequencies at once."""
     sizes = GridSizes(grid, causal)
     transform = partial(torch.fft.rfftn, s=sizes.sizes, dim=sizes.dims)
-    u = transform(signal.mT.unflatten(-1, sizes.grid)).flatten(3)
-    h = transform(hidden.mT.unflatten(-1, sizes.lags)).flatten(1)
+    signal_on_grid = signal.mT.unflatten(-1, sizes.grid)
+    hidden_on_lags = hidden.mT.unflatten(-1, sizes.lags)
+    u = transform(signal_on_grid).flatten(3)
+    h = transform(hidden_on_lags).flatten(1)
     kernel = torch.einsum("hoiw,wf->hoif", readout.to(h.dtype), h)
 
     # A matrix product at each frequency, (H, F, d_out, d_in) @ (H, F, d_in, B). Where d_in is 1,
@@ -265,7 +298,8 @@ def plain(signal: Tensor, hidden: Tensor, readout: Tensor, grid: list[int], caus
     product = kernel.permute(0, 3, 1, 2) @ u.permute(1, 3, 2, 0)
     product = product.permute(3, 0, 2, 1).unflatten(-1, sizes.half)
     full = torch.fft.irfftn(product, s=sizes.sizes, dim=sizes.dims)
-    return sizes.part(full, sizes.grid, sizes.start).flatten(3).mT
+    out = sizes.part(full, sizes.grid, sizes.start)
+    return out.flatten(3).mT
 
 
 # --- FLOPs ----------------------------------------------------------------------------------------
@@ -289,7 +323,11 @@ def _work(signal: Any, readout: Any, grid: Any) -> _Work:
     points = prod(sizes)
     # A real times a complex number counts 4 with its addition, two complex ones 8, and a real
     # transform half of the usual 5·n·log₂ n.
-    return _Work(4 * entries * w, 8 * entries * b, 2.5 * points * log2(max(points, 2)))
+    return _Work(
+        kernel=4 * entries * w,
+        product=8 * entries * b,
+        transform=2.5 * points * log2(max(points, 2)),
+    )
 
 
 def forward_flops(

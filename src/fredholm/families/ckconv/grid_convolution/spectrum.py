@@ -48,10 +48,15 @@ def convolve(u: Tensor, h: Tensor, readout: Tensor) -> Tensor:
     if d_out == d_in == 1:
         return u.mul_(_channelwise(h, readout)[:, None])
 
+    out = u
+    if d_out != d_in:
+        _, batch, frequencies = u.shape
+        out = u.new_empty(heads * d_out, batch, frequencies)
+
     # In memory are κ̂ of the block, (f·H, 2·d_out, d_in), and û and κ̂ û of the block.
-    out = u if d_out == d_in else u.new_empty(heads * d_out, *u.shape[1:])
     for block in _blocks(readout, u):
-        out[..., block] = _product(_kernel(h, readout, block), u, heads, block)
+        kernel = _kernel(h, readout, block)
+        out[..., block] = _product(kernel, u, heads, block)
     return out
 
 
@@ -79,10 +84,12 @@ def _product(kernel: Tensor, u: Tensor, heads: int, block: slice) -> Tensor:
     With κ̂ = A + iC, A û and C û are one real product, and κ̂ û = A û + i (C û).
     """
     d_out = kernel.shape[1] // 2
-    both = _times(kernel, _pairs(u, heads, block)).unflatten(-1, (-1, 2))
-    both = torch.view_as_complex(both)
-    product = torch.add(both[:, :d_out], both[:, d_out:], alpha=1j)
-    return product.view(-1, heads * d_out, u.shape[1]).permute(1, 2, 0)
+    both = _complex(_times(kernel, _pairs(u, heads, block)))
+    of_real, of_imaginary = both[:, :d_out], both[:, d_out:]
+    product = torch.add(of_real, of_imaginary, alpha=1j)
+
+    batch = u.shape[1]
+    return product.view(-1, heads * d_out, batch).permute(1, 2, 0)
 
 
 # --- gradients ------------------------------------------------------------------------------------
@@ -115,13 +122,17 @@ def adjoint(
     if d_out == d_in == 1:
         return _adjoint_channelwise(grad, u, h, readout, share, needs)
     needs_u, needs_h, needs_readout = needs
+    batch = u.shape[1]
     matrix = readout.reshape(-1, width)
-    grad_readout = torch.zeros_like(matrix) if needs_readout else None
+    grad_readout = None
+    if needs_readout:
+        grad_readout = torch.zeros_like(matrix)
 
     # In memory are of one block ĝ, û, P and κ̂. A block is read before its place in û and ĥ is
     # overwritten by its gradients.
     for block in _blocks(readout, u):
-        g, signal = _pairs(grad, heads, block), _pairs(u, heads, block)
+        g = _pairs(grad, heads, block)
+        signal = _pairs(u, heads, block)
         # ĝ above -iĝ: their real products with û are the real and the imaginary part of P, and
         # those with κ̂ that of the gradient.
         turned = torch.cat([g, _turned(g)], 1)
@@ -130,25 +141,32 @@ def adjoint(
             outer = _outer(turned, signal, heads, d_out * d_in)
 
         if outer is not None and grad_readout is not None:
+            # A frequency has two rows, of real and of imaginary parts.
             shares = share[block].repeat_interleave(2)[:, None]
             grad_readout.addmm_(outer.mT, _columns(h, block) * shares)
         if needs_u:
-            part = _times(_kernel(h, readout, block).mT, turned).unflatten(-1, (-1, 2))
-            part = torch.view_as_complex(part).view(-1, heads * d_in, u.shape[1])
-            u[..., block] = part.permute(1, 2, 0)
+            kernel = _kernel(h, readout, block)
+            of_u = _complex(_times(kernel.mT, turned))
+            of_u = of_u.view(-1, heads * d_in, batch)
+            u[..., block] = of_u.permute(1, 2, 0)
         if outer is not None and needs_h:
-            part = (outer @ matrix).unflatten(0, (-1, 2))
-            h[:, 0, block] = torch.complex(part[:, 0], part[:, 1]).mT
+            of_h = (outer @ matrix).unflatten(0, (-1, 2))
+            h[:, 0, block] = torch.complex(of_h[:, 0], of_h[:, 1]).mT
 
     if grad_readout is not None:
         grad_readout = grad_readout.view_as(readout)
-    return Gradients(u if needs_u else None, h if needs_h else None, grad_readout)
+    return Gradients(
+        u=u if needs_u else None,
+        h=h if needs_h else None,
+        readout=grad_readout,
+    )
 
 
 def _outer(turned: Tensor, signal: Tensor, heads: int, entries: int) -> Tensor:
     """Return P of a block, real above imaginary part at each frequency, (2f, H·d_out·d_in)."""
-    product = (turned @ signal.mT).view(-1, heads, 2, entries)
-    return product.transpose(1, 2).reshape(-1, heads * entries)
+    products = turned @ signal.mT
+    products = products.view(-1, heads, 2, entries).transpose(1, 2)
+    return products.reshape(-1, heads * entries)
 
 
 def _adjoint_channelwise(
@@ -164,17 +182,19 @@ def _adjoint_channelwise(
     κ̂ and P are then one number per head and frequency, (H, F), and R is a matrix (H, w).
     """
     needs_u, needs_h, needs_readout = needs
-    kernel = _channelwise(h, readout) if needs_u else None
-    grad_h, grad_readout = None, None
+    grad_u = grad_h = grad_readout = None
     if needs_h or needs_readout:
         # P = Σ_b ĝ conj(û)
         outer = (grad * u.conj()).sum(1)
         if needs_readout:
-            grad_readout = (_flat(outer * share) @ _flat(h).mT).view_as(readout)
+            of_matrix = _flat(outer * share) @ _flat(h).mT
+            grad_readout = of_matrix.view_as(readout)
         if needs_h:
-            pairs = (readout.flatten(1).mT @ _flat(outer)).unflatten(-1, (-1, 2))
-            grad_h = torch.view_as_complex(pairs)[:, None]
-    grad_u = None if kernel is None else grad * kernel.conj()[:, None]
+            matrix = readout.flatten(1)
+            grad_h = _complex(matrix.mT @ _flat(outer))[:, None]
+    if needs_u:
+        kernel = _channelwise(h, readout)
+        grad_u = grad * kernel.conj()[:, None]
     return Gradients(grad_u, grad_h, grad_readout)
 
 
@@ -183,20 +203,26 @@ def _adjoint_channelwise(
 
 def budget(x: Tensor) -> int:
     """Return the bytes of a block on the device of x."""
-    return CACHE if x.device.type == "cpu" else DEVICE
+    if x.device.type == "cpu":
+        return CACHE
+    return DEVICE
 
 
 def _blocks(readout: Tensor, u: Tensor) -> Iterator[slice]:
     """Yield spans of frequencies of which κ̂ fits the budget."""
     heads, d_out, d_in, _ = readout.shape
-    size = max(1, budget(u) // (2 * heads * d_out * d_in * readout.element_size()))
-    for start in range(0, u.shape[-1], size):
-        yield slice(start, min(start + size, u.shape[-1]))
+    # κ̂ has a complex matrix per head at each frequency.
+    bytes_per_frequency = 2 * heads * d_out * d_in * readout.element_size()
+    size = max(1, budget(u) // bytes_per_frequency)
+    frequencies = u.shape[-1]
+    for start in range(0, frequencies, size):
+        yield slice(start, min(start + size, frequencies))
 
 
 def _channelwise(h: Tensor, readout: Tensor) -> Tensor:
     """Return κ̂ where heads have one channel, (H, F)."""
-    return torch.view_as_complex((readout.flatten(1) @ _flat(h)).unflatten(-1, (-1, 2)))
+    matrix = readout.flatten(1)
+    return _complex(matrix @ _flat(h))
 
 
 def _flat(x: Tensor) -> Tensor:
@@ -204,27 +230,39 @@ def _flat(x: Tensor) -> Tensor:
     return torch.view_as_real(x.flatten(1)).flatten(1)
 
 
+def _complex(pairs: Tensor) -> Tensor:
+    """Return real numbers in turn, (…, 2·n), as n complex ones."""
+    return torch.view_as_complex(pairs.unflatten(-1, (-1, 2)))
+
+
 def _columns(h: Tensor, block: slice) -> Tensor:
     """Return ĥ of a block as (2f, w): one row of real parts, one of imaginary parts, and so on."""
-    return torch.view_as_real(h[:, 0, block]).permute(1, 2, 0).reshape(-1, h.shape[0])
+    width = h.shape[0]
+    parts = torch.view_as_real(h[:, 0, block])
+    return parts.permute(1, 2, 0).reshape(-1, width)
 
 
 def _kernel(h: Tensor, readout: Tensor, block: slice) -> Tensor:
     """Return κ̂ of a block, real parts above imaginary parts, (f·H, 2·d_out, d_in)."""
     heads, d_out, d_in, width = readout.shape
     kernel = _columns(h, block) @ readout.reshape(-1, width).mT
-    return kernel.view(-1, 2, heads, d_out * d_in).transpose(1, 2).reshape(-1, 2 * d_out, d_in)
+    # From a real and an imaginary part of all heads to both parts of each head.
+    kernel = kernel.view(-1, 2, heads, d_out * d_in).transpose(1, 2)
+    return kernel.reshape(-1, 2 * d_out, d_in)
 
 
 def _pairs(x: Tensor, heads: int, block: slice) -> Tensor:
     """Return a spectrum of a block as real numbers in turn, (f·H, d, 2·B)."""
+    channels = x.shape[0] // heads
     rows = x[..., block].permute(2, 0, 1).contiguous()
-    return torch.view_as_real(rows).view(len(rows) * heads, x.shape[0] // heads, -1)
+    pairs = torch.view_as_real(rows)
+    return pairs.view(len(rows) * heads, channels, -1)
 
 
 def _turned(pairs: Tensor) -> Tensor:
     """Return -i times numbers whose real and imaginary parts are in turn."""
-    return torch.view_as_real(torch.view_as_complex(pairs.unflatten(-1, (-1, 2))) * -1j).flatten(-2)
+    turned = _complex(pairs) * -1j
+    return torch.view_as_real(turned).flatten(-2)
 
 
 def _times(a: Tensor, b: Tensor) -> Tensor:

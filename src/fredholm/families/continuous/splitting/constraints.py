@@ -68,25 +68,31 @@ class Constraint(Term):
 
     def distance(self, u: Tensor) -> Tensor:
         r"""Return the root mean square of :math:`u - P_S u` over features and points."""
-        return (u - self.project(u)).square().mean().sqrt()
+        difference = u - self.project(u)
+        return difference.square().mean().sqrt()
 
     def rate(self, u: Tensor, domain: Domain) -> Tensor:
         if self.penalty is None:
-            self.check("euler")  # raises: a hard constraint has no rate
+            # Raises, since a hard constraint has no rate.
+            self.check("euler")
         assert self.penalty is not None
         return (self.project(u) - u) / self.penalty
 
     def implicit(self, u: Tensor, domain: Domain, h: float) -> Tensor:
-        # (v + λ P v) / (1 + λ) with λ = h / μ.
+        # (v + λ P v) / (1 + λ) with λ = h / μ: the share of P v is λ / (1 + λ).
+        projected = self.project(u)
         if self.penalty is None:
-            return self.project(u)
-        return mix(u, self.project(u), h / (self.penalty + h))
+            return projected
+        share = h / (self.penalty + h)
+        return mix(u, projected, share)
 
     def exact(self, u: Tensor, domain: Domain, h: float) -> Tensor:
-        # P v + exp(-λ) (v - P v) with λ = h / μ.
+        # P v + exp(-λ) (v - P v) with λ = h / μ: the share of P v is 1 - exp(-λ).
+        projected = self.project(u)
         if self.penalty is None:
-            return self.project(u)
-        return mix(u, self.project(u), 1.0 - exp(-h / self.penalty))
+            return projected
+        share = 1.0 - exp(-h / self.penalty)
+        return mix(u, projected, share)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, penalty={self.penalty}"
@@ -107,9 +113,15 @@ class MomentErrors(NamedTuple):
     @classmethod
     def of(cls, u: Tensor, mean: Tensor | float, std: Tensor | float) -> MomentErrors:
         """Return the errors of features (B, N, D)."""
-        alpha, beta = u.mean(-1), u.var(-1, correction=0)
-        distance = ((alpha - mean).square() + (beta.sqrt() - std).square()).sqrt()
-        return cls((alpha - mean).abs(), (beta - std**2).abs(), distance)
+        alpha = u.mean(-1)
+        beta = u.var(-1, correction=0)
+        of_mean = alpha - mean
+        of_deviation = beta.sqrt() - std
+        return cls(
+            mean=of_mean.abs(),
+            variance=(beta - std**2).abs(),
+            distance=(of_mean.square() + of_deviation.square()).sqrt(),
+        )
 
 
 class Moments(NamedTuple):
@@ -172,10 +184,15 @@ class MomentConstraint(Constraint):
             raise OptionError(f"expected a positive standard deviation, got std={std}")
         if not eps >= 0:
             raise OptionError(f"expected an ε of 0 or more, got eps={eps}")
-        self.affine, self.eps, self.mean, self.std = affine, eps, mean, std
+        self.affine = affine
+        self.eps = eps
+        self.mean = mean
+        self.std = std
         self.weight: nn.Parameter | None = None
         self.bias: nn.Parameter | None = None
-        shape = (dim,) if affine == "vector" else ()
+        shape: tuple[int, ...] = ()
+        if affine == "vector":
+            shape = (dim,)
         if affine != "none":
             self.weight = nn.Parameter(torch.full(shape, float(std)))
         if affine != "none" and bias:
@@ -191,7 +208,8 @@ class MomentConstraint(Constraint):
         variance = centred.square().mean(-1, keepdim=True)
 
         # A constant function has variance 0, and stays 0 instead of 0 / 0.
-        return centred * torch.where(variance > 0, variance, 1.0).rsqrt()
+        variance = torch.where(variance > 0, variance, 1.0)
+        return centred * variance.rsqrt()
 
     def moments(self) -> Moments:
         """Return σ1 and σ2. A vector-affine constraint without a bias has σ1 = 0."""

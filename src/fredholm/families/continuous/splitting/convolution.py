@@ -144,14 +144,19 @@ class ConvolutionalAttention(nn.Module):
                 "expected a convolution of 1 to 3 axes, odd taps and a stride of 1 or more, got "
                 f"{got}"
             )
-        self.dim, self.heads, self.axes, self.stride = dim, heads, axes, stride
+        self.dim = dim
+        self.heads = heads
+        self.axes = axes
+        self.stride = stride
         if scale is None:
             scale = width**-0.5
         self.scale = scale
+        mode = "zeros"
+        if periodic:
+            mode = "circular"
 
         def filtered(step: int) -> nn.Sequential:
             sizes: Any = (dim, dim, kernel_size, step, kernel_size // 2)
-            mode = "circular" if periodic else "zeros"
             filters = _CONVOLUTIONS[axes](*sizes, groups=dim, bias=False, padding_mode=mode)
             if not batch_norm:
                 return nn.Sequential(filters)
@@ -160,7 +165,9 @@ class ConvolutionalAttention(nn.Module):
         self.filters = nn.ModuleDict(
             {"query": filtered(1), "key": filtered(stride), "value": filtered(stride)}
         )
-        self.query, self.key, self.value = (nn.Linear(dim, dim, bias=bias) for _ in range(3))
+        self.query = nn.Linear(dim, dim, bias=bias)
+        self.key = nn.Linear(dim, dim, bias=bias)
+        self.value = nn.Linear(dim, dim, bias=bias)
         self.projection = nn.Linear(dim, dim)
 
     def forward(self, u: Float[Tensor, "b n d"], domain: Domain) -> Float[Tensor, "b n d"]:
@@ -170,11 +177,15 @@ class ConvolutionalAttention(nn.Module):
                 "expected a grid of equal masses without padding, order or pairs for "
                 f"ConvolutionalAttention, got {domain!r}"
             )
-        layers = {"query": self.query, "key": self.key, "value": self.value}
-        query, key, value = (
-            split_heads(layer(from_grid(self.filters[name](grid))), self.heads)
-            for name, layer in layers.items()
-        )
+
+        def projected(name: str, layer: nn.Linear) -> Tensor:
+            """Return features after a filter along the grid and a projection, by head."""
+            filtered = from_grid(self.filters[name](grid))
+            return split_heads(layer(filtered), self.heads)
+
+        query = projected("query", self.query)
+        key = projected("key", self.key)
+        value = projected("value", self.value)
         out = F.scaled_dot_product_attention(query, key, value, scale=self.scale)
         return self.projection(merge_heads(out))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -113,12 +113,17 @@ class Evolution(nn.Module):
         norm: nn.Module | None = None,
     ):
         super().__init__()
-        groups: Any = [knots] if len(knots) and isinstance(knots[0], Term) else list(knots)
+        groups: Any = list(knots)
+        if groups and isinstance(groups[0], Term):
+            # One sequence of terms is a single knot.
+            groups = [knots]
         self.dim = _check_knots(groups)
         self.knots: Any = nn.ModuleList(nn.ModuleList(group) for group in groups)
         self.controls: Controls = resolve_controls(controls)
         self.scheme: Scheme | str = resolve_scheme(scheme)
-        self.horizon = float(len(groups) if horizon is None else horizon)
+        if horizon is None:
+            horizon = len(groups)
+        self.horizon = float(horizon)
         if not self.horizon > 0:
             raise OptionError(f"expected a positive horizon T, got {self.horizon:g}")
         if steps is None:
@@ -149,7 +154,8 @@ class Evolution(nn.Module):
         self._check(scheme, dt)
         u, domain = self.enter(u, domain)
         for n in range(steps):
-            u = scheme.step(self.flows(domain, scheme, n, observer), u, n * dt, dt)
+            flows = self.flows(domain, scheme, n, observer)
+            u = scheme.step(flows, u, n * dt, dt)
         return self.leave(u, domain)
 
     def step(
@@ -226,41 +232,30 @@ class Evolution(nn.Module):
         self, domain: Domain, scheme: Scheme, step: int = 0, observer: Observer | None = None
     ) -> list[Flow]:
         """Return one flow per term for a scheme to compose: ``flow(u, t, dt, speed=1.0)``."""
-        return [
-            partial(self._flow, domain, k, scheme.resolve(term), step, observer)
-            for k, term in enumerate(self._terms(0))
-        ]
 
-    def _flow(
-        self,
-        domain: Domain,
-        k: int,
-        substep: str,
-        number: int,
-        observer: Observer | None,
-        u: Tensor,
-        t: float,
-        dt: float,
-        speed: float = 1.0,
-    ) -> Tensor:
-        """Return u after term k has acted from t to t + dt, in step ``number``."""
-        # A control read at the midpoint keeps a second-order scheme at order 2.
-        middle = t + dt / 2
-        after = self._act(k, middle, u, domain, speed * dt, substep)
-        if observer is None:
+        def flow(
+            k: int, substep: str, u: Tensor, t: float, dt: float, speed: float = 1.0
+        ) -> Tensor:
+            """Return u after term k has acted from t to t + dt."""
+            # A control read at the midpoint keeps a second-order scheme at order 2.
+            middle = t + dt / 2
+            after = self._act(k, middle, u, domain, speed * dt, substep)
+            if observer is not None:
+                term = self._nearest_term(k, middle)
+                record = Substep(step, t, dt, k, type(term).__name__, term, u, after)
+                _report(record, term.stages(u, domain, substep), observer)
             return after
 
-        i, j, w = self.controls.locate(middle, self.horizon, len(self.knots))
-        nearest = j if w > 0.5 else i
-        term = self._terms(nearest)[k]
-        stages = term.stages(u, domain, substep)
-        if not stages:
-            stages = [(type(term).__name__, after)]
-        before = u
-        for name, state in stages:
-            observer(Substep(number, t, dt, k, name, term, before, state))
-            before = state
-        return after
+        terms = self._terms(0)
+        return [partial(flow, k, scheme.resolve(term)) for k, term in enumerate(terms)]
+
+    def _nearest_term(self, k: int, t: float) -> Term:
+        """Return term k of the knot that is nearest to time t."""
+        i, j, w = self.controls.locate(t, self.horizon, len(self.knots))
+        nearest = i
+        if w > 0.5:
+            nearest = j
+        return self._terms(nearest)[k]
 
     def _act(
         self,
@@ -279,8 +274,9 @@ class Evolution(nn.Module):
             return term(u, domain, h, substep)
 
         # Between two knots the term runs with interpolated parameters.
-        other = dict(self._terms(j)[k].named_parameters())
-        between = {name: torch.lerp(p, other[name], w) for name, p in term.named_parameters()}
+        next_term = self._terms(j)[k]
+        after = dict(next_term.named_parameters())
+        between = {name: torch.lerp(p, after[name], w) for name, p in term.named_parameters()}
         return call_with(term, between, (u, domain, h, substep))
 
     def _check(self, scheme: Scheme, dt: float) -> None:
@@ -311,6 +307,16 @@ class Evolution(nn.Module):
     def extra_repr(self) -> str:
         time = f"horizon={self.horizon:g}, steps={self.steps}"
         return f"scheme={self.scheme}, controls={self.controls}, {time}"
+
+
+def _report(record: Substep, stages: list[tuple[str, Tensor]], observer: Observer) -> None:
+    """Call an observer with each state inside a substep, or with the substep where it has none."""
+    if not stages:
+        observer(record)
+    before = record.before
+    for name, state in stages:
+        observer(replace(record, name=name, before=before, after=state))
+        before = state
 
 
 def _unsplit(

@@ -64,7 +64,8 @@ class Monitor:
 
     @torch.no_grad()
     def __call__(self, substep: Substep) -> None:
-        u, term = substep.after, substep.term
+        u = substep.after
+        term = substep.term
         if isinstance(term, MomentConstraint) and term.penalty is None:
             # Before its affine map, a moment constraint has mean 0 and standard deviation 1.
             errors = MomentErrors.of(term.standardise(substep.before), 0.0, 1.0)
@@ -113,10 +114,13 @@ def growth(
     """
     if steps is None:
         steps = evolution.steps
-    dt, size = evolution.horizon / steps, perturbation.norm()
+    dt = evolution.horizon / steps
+    size = perturbation.norm()
     v = u + perturbation
     ratios = []
     for n in range(steps):
-        u, v = (evolution.step(state, domain, n * dt, dt) for state in (u, v))
-        ratios.append(float((u - v).norm() / size))
+        u = evolution.step(u, domain, n * dt, dt)
+        v = evolution.step(v, domain, n * dt, dt)
+        ratio = (u - v).norm() / size
+        ratios.append(float(ratio))
     return ratios

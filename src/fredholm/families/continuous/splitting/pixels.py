@@ -40,21 +40,32 @@ class PixelAttention(nn.Module):
 
     def __init__(self, image: tuple[int, int], heads: int = 1, *, kernel_size: int = 3):
         super().__init__()
-        self.image, self.heads, self.dim = image, heads, _pixels(image, kernel_size)
+        self.image = image
+        self.heads = heads
+        self.dim = _pixels(image, kernel_size)
 
         def filters() -> nn.Conv2d:
             return nn.Conv2d(1, heads, kernel_size, padding=kernel_size // 2, bias=False)
 
-        self.query, self.key, self.value = filters(), filters(), filters()
+        self.query = filters()
+        self.key = filters()
+        self.value = filters()
 
     def forward(self, u: Float[Tensor, "b n d"], domain: Domain) -> Float[Tensor, "b n d"]:
+        batch, n, _ = u.shape
         images = u.reshape(-1, 1, *self.image)
-        maps = [layer(images) for layer in (self.query, self.key, self.value)]
 
-        # From (B·N, H, height, width) to (B, H, N, dim).
-        query, key, value = (x.unflatten(0, u.shape[:2]).flatten(3).transpose(1, 2) for x in maps)
+        def by_head(maps: Tensor) -> Tensor:
+            """Return (B, H, N, dim) from maps (B·N, H, height, width)."""
+            return maps.unflatten(0, (batch, n)).flatten(3).transpose(1, 2)
+
+        query = by_head(self.query(images))
+        key = by_head(self.key(images))
+        value = by_head(self.value(images))
+        scale = self.dim**-0.5
         quadrature = domain.quadrature().to(u.dtype)
-        return attention(query * self.dim**-0.5, key, value, quadrature).sum(1)
+        out = attention(query * scale, key, value, quadrature)
+        return out.sum(1)
 
 
 class PixelConvolutionTerm(Term):
@@ -92,4 +103,5 @@ def _pixels(image: tuple[int, int], kernel_size: int) -> int:
             "expected an image of positive sides and filters of odd taps, got "
             f"{image} and {kernel_size}"
         )
-    return image[0] * image[1]
+    height, width = image
+    return height * width

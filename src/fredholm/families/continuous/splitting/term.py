@@ -37,11 +37,16 @@ def _heun(rate: Rate, u: Tensor, h: float) -> Tensor:
 
 
 def _rk4(rate: Rate, u: Tensor, h: float) -> Tensor:
+    # The rates at the start, twice at the middle, and at the end.
     a = rate(u)
-    b = rate(torch.add(u, a, alpha=h / 2))
-    c = rate(torch.add(u, b, alpha=h / 2))
-    d = rate(torch.add(u, c, alpha=h))
-    return torch.add(u, a + 2 * (b + c) + d, alpha=h / 6)
+    middle = torch.add(u, a, alpha=h / 2)
+    b = rate(middle)
+    middle = torch.add(u, b, alpha=h / 2)
+    c = rate(middle)
+    end = torch.add(u, c, alpha=h)
+    d = rate(end)
+    total = a + 2 * (b + c) + d
+    return torch.add(u, total, alpha=h / 6)
 
 
 def mix(a: Tensor, b: Tensor, w: float) -> Tensor:
@@ -108,7 +113,9 @@ class Term(nn.Module):
         if self.substep != "auto":
             return self.substep
         first, second = self.automatic
-        return first if order == 1 else second
+        if order == 1:
+            return first
+        return second
 
     def rate(self, u: Tensor, domain: Domain) -> Tensor:
         """Return A(u), the change of u in unit time by this term alone."""

@@ -84,8 +84,10 @@ class OperatorTerm(Term):
                 f"expected an operator with a width, got {type(operator).__name__} without dim; "
                 "pass dim=..."
             )
-        self.norm, self.operator = norm, operator
-        self.dropout, self.drop_path = nn.Dropout(dropout), StochasticDepth(drop_path)
+        self.norm = norm
+        self.operator = operator
+        self.dropout = nn.Dropout(dropout)
+        self.drop_path = StochasticDepth(drop_path)
 
     @classmethod
     def of(
@@ -111,7 +113,8 @@ class OperatorTerm(Term):
 
     def rate(self, u: Tensor, domain: Domain) -> Tensor:
         out = self.operator(_normed(self.norm, u), domain)
-        return self.drop_path(_dropped(self.dropout, out), domain.shards)
+        out = _dropped(self.dropout, out)
+        return self.drop_path(out, domain.shards)
 
 
 class FeedForwardTerm(Term):
@@ -166,7 +169,8 @@ class FeedForwardTerm(Term):
         self.norm = norm
         self.layers = nn.ModuleList(nn.Linear(a, b, bias=bias) for a, b in pairwise(widths))
         self.activation = activation
-        self.dropout, self.drop_path = nn.Dropout(dropout), StochasticDepth(drop_path)
+        self.dropout = nn.Dropout(dropout)
+        self.drop_path = StochasticDepth(drop_path)
         for layer in self.layers:
             nn.init.xavier_uniform_(layer.weight)  # type: ignore[arg-type]
             if bias:
@@ -187,7 +191,8 @@ class FeedForwardTerm(Term):
         # The modules by name: a list of modules takes ten times as long to search by number.
         *inner, last = self.layers._modules.values()
         for layer in inner:
-            u = _dropped(self.dropout, self._activate(layer(u)))  # type: ignore[misc]
+            u = self._activate(layer(u))  # type: ignore[misc]
+            u = _dropped(self.dropout, u)
         return _dropped(self.dropout, last(u))  # type: ignore[misc]
 
     def rate(self, u: Tensor, domain: Domain) -> Tensor:
@@ -206,7 +211,8 @@ class FeedForwardTerm(Term):
         """Return the J layers and the relaxation, for the substep ``relaxed``."""
         if substep != "relaxed":
             return []
-        start, states = u, []
+        start = u
+        states = []
         u = _normed(self.norm, u)
         for number, layer in enumerate(self.layers, 1):
             u = layer(u)
@@ -251,7 +257,9 @@ class LinearTerm(Term):
         self.rectify = rectify
         super().__init__(dim, substep)
         self.weight = nn.Parameter(torch.zeros(dim, dim))
-        self.bias = nn.Parameter(torch.zeros(dim)) if bias else None
+        self.bias: nn.Parameter | None = None
+        if bias:
+            self.bias = nn.Parameter(torch.zeros(dim))
 
     def check(self, substep: str) -> str:
         # One substep belongs to the rectified term alone, and no other does.
@@ -273,7 +281,8 @@ class LinearTerm(Term):
 
     def rate(self, u: Tensor, domain: Domain) -> Tensor:
         if self.rectify:
-            self.check("euler")  # raises: the constraint has no rate
+            # Raises, since the constraint has no rate.
+            self.check("euler")
         return F.linear(u, self.weight, self.bias)
 
     # The three below compute the change of u, and add it: many short substeps then round as those
@@ -321,11 +330,14 @@ class LinearTerm(Term):
             if self.bias is not None:
                 bias = cast(self.bias, dtype)
             rate = F.linear(cast(u, dtype), weight, bias)
-            matrix = torch.eye(len(weight), dtype=dtype, device=u.device) - part * weight
+            identity = torch.eye(len(weight), dtype=dtype, device=u.device)
+            matrix = identity - part * weight
 
             # One system for all points: their rates are the columns of the right side.
-            change = torch.linalg.solve(matrix, rate.flatten(0, -2).mT).mT.reshape(u.shape)
-            return cast(torch.add(cast(u, dtype), change, alpha=h), u.dtype)
+            columns = torch.linalg.solve(matrix, rate.flatten(0, -2).mT)
+            change = columns.mT.reshape(u.shape)
+            after = torch.add(cast(u, dtype), change, alpha=h)
+            return cast(after, u.dtype)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, rectify={self.rectify}"

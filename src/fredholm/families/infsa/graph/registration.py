@@ -19,8 +19,10 @@ OPTIONS = "bool causal, str activation, str statistic, int memory"
 def _fake(*arguments: Any) -> tuple[Tensor, Tensor]:
     """Return results of the right shapes, without values."""
     x = Inputs(*arguments[:5])
-    out = x.value.new_empty(*x.query.shape[:3], x.value.shape[3])
-    return out, x.value.new_empty(x.query.shape[:3])
+    batch, heads, queries, _ = x.query.shape
+    out = x.value.new_empty(batch, heads, queries, x.value.shape[3])
+    row = x.value.new_empty(batch, heads, queries)
+    return out, row
 
 
 def _backward(grad: Tensor, row_grad: Tensor, *arguments: Any) -> list[Tensor]:
@@ -59,9 +61,11 @@ def sizes(arguments: tuple) -> Sizes:
     """Return the sizes of a product from the shapes that a FLOP counter passes. A causal order
     counts half the pairs.
     """
-    (b, h, nq, e), (_, _, nk, d) = arguments[0], arguments[2]
+    query, _, value, _, _, causal, *_ = arguments
+    b, h, nq, e = query
+    _, _, nk, d = value
     pairs = b * h * nq * nk
-    if arguments[5]:
+    if causal:
         pairs = pairs // 2
     return Sizes(pairs, e, d)
 

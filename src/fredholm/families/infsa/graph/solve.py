@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -83,13 +84,16 @@ class System(NamedTuple):
         """Return the system with zeros in place of heads and samples that are ``lost``. Their
         solution is then zero, so that the others' iterations do not wait for it.
         """
-        return System(
-            lambda v: self.apply(v).masked_fill(lost, 0.0), self.right.masked_fill(lost, 0.0)
-        )
+
+        def apply(v: Tensor) -> Tensor:
+            return self.apply(v).masked_fill(lost, 0.0)
+
+        return System(apply, self.right.masked_fill(lost, 0.0))
 
     def solve(self, limits: Limits) -> Iterate:
         """Iterate until the relative residual is within the tolerance, or products run out."""
-        return SOLVERS[limits.method](self.apply, self.right, limits.tol, limits.max_iterations)
+        solver = SOLVERS[limits.method]
+        return solver(self.apply, self.right, limits.tol, limits.max_iterations)
 
 
 def resolvent(
@@ -107,7 +111,8 @@ def resolvent(
     if value.is_meta or not value.numel():
         # Without values there is no residual by which iterations could stop.
         return Solved(resolvent_naive(graph, value), Convergence(method, 0, 0.0, 0.0))
-    limits = Limits(max(tol, ROUNDING * torch.finfo(value.dtype).eps), max_iterations, method)
+    smallest = ROUNDING * torch.finfo(value.dtype).eps
+    limits = Limits(max(tol, smallest), max_iterations, method)
     reports: list[Convergence] = []
 
     def fast(value: Tensor, *tensors: Tensor | None) -> Tensor:
@@ -131,7 +136,8 @@ def resolvent_naive(graph: TokenGraph, value: Tensor) -> Tensor:
     factor = graph.factor(graph.sizes(edges))
     matrix = factor[..., None] * edges * graph.mass[:, None, None]
     identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
-    return torch.linalg.solve(identity - matrix, value.to(matrix.dtype)) - value
+    solution = torch.linalg.solve(identity - matrix, value.to(matrix.dtype))
+    return solution - value
 
 
 def _with_tensors(graph: TokenGraph, tensors: Sequence[Tensor | None]) -> TokenGraph:
@@ -146,9 +152,10 @@ def _resolvent(graph: TokenGraph, value: Tensor, limits: Limits) -> Solved:
         lost = _lost(value, graph.query, graph.key, fixed[..., None])
         if graph.causal:
             limits = limits._replace(method="substitution")
-            found = Iterate(substitute(graph, value, fixed), 0, diagonal_radius(graph, fixed))
+            z = substitute(graph, value, fixed)
+            found = Iterate(z, products=0, radius=diagonal_radius(graph, fixed))
         else:
-            system = System(lambda v: graph.apply(v, fixed), value)
+            system = System(partial(graph.apply, factor=fixed), value)
             found = system.without(lost).solve(limits)
             found = found._replace(z=found.z.masked_fill(lost, torch.nan))
 
@@ -193,8 +200,8 @@ def conjugate_solution(
     if graph.causal:
         return substitute(graph, grad, factor, transposed=True)
     lost = lost | _lost(grad)
-    system = System(lambda v: graph.apply_transposed(v, factor), grad).without(lost)
-    solution = _solve(system, limits).solution
+    system = System(partial(graph.apply_transposed, factor=factor), grad)
+    solution = _solve(system.without(lost), limits).solution
     return solution.masked_fill(lost, torch.nan)
 
 
@@ -226,9 +233,10 @@ def _lost(*tensors: Tensor) -> Tensor:
     """Return the heads and samples (B, H, 1, 1) with a number that is not finite: they have no
     solution.
     """
-    lost = ~tensors[0].isfinite().all((-2, -1), keepdim=True)
-    for x in tensors[1:]:
-        lost = lost | ~x.isfinite().all((-2, -1), keepdim=True)
+    first, *others = [~x.isfinite().all((-2, -1), keepdim=True) for x in tensors]
+    lost = first
+    for other in others:
+        lost = lost | other
     return lost
 
 
@@ -247,24 +255,31 @@ def substitute(
     """
     n = value.shape[2]
     z = torch.zeros_like(value)
-    weighted = factor.expand(*factor.shape[:2], n)[..., None]
+    batch, heads = factor.shape[:2]
+    factor = factor.expand(batch, heads, n)[..., None]
     mass = graph.mass[:, None, :, None]
 
     # M_ij = factor_i P_ij mass_j: the transposed product swaps ends and factors.
-    query, key, into, outof = graph.query, graph.key, weighted, mass
+    query, key = graph.query, graph.key
+    of_row, of_column = factor, mass
     starts = range(0, n, BLOCK)
     if transposed:
-        query, key, into, outof = key, query, outof, into
+        query, key = key, query
+        of_row, of_column = mass, factor
         starts = reversed(starts)
+
+    # In memory are one block of rows and its square on the diagonal, (B, H, BLOCK, BLOCK).
     for start in starts:
         rows = slice(start, min(start + BLOCK, n))
-        known = slice(rows.stop, n) if transposed else slice(0, start)
+        known = slice(0, start)
+        if transposed:
+            known = slice(rows.stop, n)
         right = value[:, :, rows]
         if known.stop > known.start:
             product, _ = edge_product(
                 query[:, :, rows],
                 key[:, :, known],
-                (z * outof)[:, :, known],
+                (z * of_column)[:, :, known],
                 graph.mass[:, :1],
                 _part(graph.density, rows, known, transposed),
                 activation=graph.activation,
@@ -272,20 +287,26 @@ def substitute(
                 memory=graph.memory,
                 backend=graph.backend,
             )
-            right = right + into[:, :, rows] * product
+            right = right + of_row[:, :, rows] * product
 
         # (I - M) on the diagonal block: lower triangular, and transposed an upper triangle.
-        scores = graph.query[:, :, rows] @ graph.key[:, :, rows].mT
-        block = activated(scores, graph.activation).tril()
-        density = _part(graph.density, rows, rows, False)
-        if density is not None:
-            block = block * density
-        system = torch.eye(block.shape[-1], dtype=block.dtype, device=block.device)
-        system = system - weighted[:, :, rows] * block * mass[:, :, rows].mT
+        block = _diagonal_block(graph, rows)
+        identity = torch.eye(block.shape[-1], dtype=block.dtype, device=block.device)
+        triangle = identity - factor[:, :, rows] * block * mass[:, :, rows].mT
         if transposed:
-            system = system.mT
-        z[:, :, rows] = torch.linalg.solve_triangular(system, right, upper=transposed)
+            triangle = triangle.mT
+        z[:, :, rows] = torch.linalg.solve_triangular(triangle, right, upper=transposed)
     return z
+
+
+def _diagonal_block(graph: TokenGraph, rows: slice) -> Tensor:
+    """Return the edges P of some rows among themselves, a lower triangle."""
+    scores = graph.query[:, :, rows] @ graph.key[:, :, rows].mT
+    block = activated(scores, graph.activation).tril()
+    density = _part(graph.density, rows, rows, transposed=False)
+    if density is None:
+        return block
+    return block * density
 
 
 def _part(density: Tensor | None, rows: slice, columns: slice, transposed: bool) -> Tensor | None:
@@ -299,7 +320,8 @@ def _part(density: Tensor | None, rows: slice, columns: slice, transposed: bool)
 
 def diagonal_radius(graph: TokenGraph, factor: Tensor) -> float:
     """Return the spectral radius of a causal graph's M: its largest diagonal entry."""
-    edges = activated((graph.query * graph.key).sum(-1), graph.activation)
+    scores = (graph.query * graph.key).sum(-1)
+    edges = activated(scores, graph.activation)
     diagonal = edges * factor * graph.mass[:, None]
     if graph.density is not None:
         diagonal = diagonal * graph.density.diagonal(dim1=-2, dim2=-1)
@@ -314,24 +336,29 @@ def neumann(apply: Map, right: Tensor, tol: float, max_iterations: int) -> Itera
 
     The change of z shrinks by the spectral radius in each step, in the end.
     """
-    z, before, radius = right, None, 0.0
+    z = right
+    before = None
+    radius = 0.0
     for products in range(1, max_iterations):
         after = right + apply(z)
         change = _size(after - z)
         if before is not None:
-            changed = before > 0
-            ratio = torch.where(changed, change / torch.where(changed, before, 1.0), 0.0)
-            radius = float(ratio.max())
+            radius = float(_ratio(change, before).max())
         converged = bool((change <= tol * _size(after)).all())
-        z, before = after, change
-        if converged or not bool(change.isfinite().all()):
+        diverges = not bool(change.isfinite().all())
+
+        z = after
+        before = change
+        if converged or diverges:
             return Iterate(z, products, radius)
     return Iterate(z, max_iterations - 1, radius)
 
 
 def gmres(apply: Map, right: Tensor, tol: float, max_iterations: int) -> Iterate:
     """Solve (I - A) z = b by restarted GMRES, every head and sample by itself."""
-    z, products, radius = right, 0, 0.0
+    z = right
+    products = 0
+    radius = 0.0
     while products < max_iterations - 1:
         residual = right + apply(z) - z
         products += 1
@@ -348,7 +375,8 @@ def gmres(apply: Map, right: Tensor, tol: float, max_iterations: int) -> Iterate
         target = torch.zeros(*size.shape, steps + 1, 1, dtype=small.dtype, device=small.device)
         target[..., 0, 0] = size
         weights = (torch.linalg.pinv(small) @ target)[..., 0]
-        z = z + torch.einsum("sbhnd,bhs->bhnd", basis[:steps], weights.to(z.dtype))
+        correction = torch.einsum("sbhnd,bhs->bhnd", basis[:steps], weights.to(z.dtype))
+        z = z + correction
 
         # Ritz values of A: eigenvalues of I - H. They are 1 where there is nothing to solve.
         identity = torch.eye(steps, dtype=small.dtype, device=small.device)
@@ -373,12 +401,13 @@ def _arnoldi(apply: Map, residual: Tensor, size: Tensor, steps: int) -> KrylovSp
     basis[0] = _unit(residual, size)
     hessenberg = residual.new_zeros(*size.shape, steps + 1, steps)
     for s in range(steps):
+        known = basis[: s + 1]
         vector = basis[s] - apply(basis[s])
 
         # Rounding leaves a part along the basis; subtracting twice is enough to be orthogonal.
         for _ in range(2):
-            along = torch.einsum("sbhnd,bhnd->bhs", basis[: s + 1], vector)
-            vector = vector - torch.einsum("sbhnd,bhs->bhnd", basis[: s + 1], along)
+            along = torch.einsum("sbhnd,bhnd->bhs", known, vector)
+            vector = vector - torch.einsum("sbhnd,bhs->bhnd", known, along)
             hessenberg[..., : s + 1, s] += along
 
         # A length of rounding alone says that the space is exhausted.
@@ -394,8 +423,17 @@ SOLVERS = {"neumann": neumann, "gmres": gmres}
 
 def _unit(vector: Tensor, length: Tensor) -> Tensor:
     """Return vectors divided by their length, zero where that is zero."""
-    scale = torch.where(length > 0, 1.0 / torch.where(length > 0, length, 1.0), 0.0)
+    some = length > 0
+    reciprocal = 1.0 / torch.where(some, length, 1.0)
+    scale = torch.where(some, reciprocal, 0.0)
     return vector * scale[..., None, None]
+
+
+def _ratio(size: Tensor, before: Tensor) -> Tensor:
+    """Return by how much sizes have grown, zero where there was none before."""
+    some = before > 0
+    ratio = size / torch.where(some, before, 1.0)
+    return torch.where(some, ratio, 0.0)
 
 
 def _size(x: Tensor) -> Tensor:
@@ -407,8 +445,11 @@ def _relative(difference: Tensor, z: Tensor, lost: Tensor | None = None) -> Tens
     """Return the largest relative residual of all heads and samples that are not lost; NaN where a
     solution overflowed.
     """
-    size, solution = _size(difference), _size(z)
-    ratio = torch.where(size == 0, 0.0, size / torch.where(solution > 0, solution, 1.0))
+    size = _size(difference)
+    solution = _size(z)
+    ratio = size / torch.where(solution > 0, solution, 1.0)
+    # A difference of zero counts as none, whatever the solution.
+    ratio = torch.where(size == 0, 0.0, ratio)
     if lost is not None:
         ratio = ratio.masked_fill(lost[..., 0, 0], 0.0)
     return ratio.max()

@@ -82,8 +82,9 @@ class Plan:
     def make(x: Inputs, memory: int) -> Plan:
         """Return sizes that fit ``memory`` bytes: keys first, then queries, then pairs."""
         b, h, nq, _ = x.query.shape
+        nk = x.key.shape[2]
         elements = max(1, memory // x.query.element_size())
-        keys = max(1, min(x.key.shape[2], KEY_TILE, elements))
+        keys = max(1, min(nk, KEY_TILE, elements))
         queries = max(1, min(nq, elements // keys))
         group = max(1, elements // (queries * keys))
         return Plan(min(b * h, group), queries, keys)
@@ -146,7 +147,9 @@ class Tile:
         self.hide_later(pairs)
 
     def shape(self) -> tuple[int, int, int, int]:
-        (b, h), q, k = self.chunk, self.q, self.k
+        """Return the numbers of samples, heads, queries and keys, (b, h, Tq, Tk)."""
+        b, h = self.chunk
+        q, k = self.q, self.k
         return b.stop - b.start, h.stop - h.start, q.stop - q.start, k.stop - k.start
 
 
@@ -193,10 +196,14 @@ def forward(
 ) -> tuple[Tensor, Tensor]:
     """Return the product (B, H, Nq, d) and row statistic (B, H, Nq); see :func:`edge_product`."""
     b, h, nq, _ = x.query.shape
-    out, row = x.value.new_zeros(b, h, nq, x.value.shape[3]), x.value.new_zeros(b, h, nq)
-    if 0 in (b, h, nq, x.key.shape[2]):
+    _, _, nk, d = x.value.shape
+    out = x.value.new_zeros(b, h, nq, d)
+    row = x.value.new_zeros(b, h, nq)
+    if 0 in (b, h, nq, nk):
         return out, row
-    x, plan, act = _contiguous(x), Plan.make(x, memory), find_activation(activation, ACTIVATIONS)
+    x = _contiguous(x)
+    plan = Plan.make(x, memory)
+    act = find_activation(activation, ACTIVATIONS)
 
     # One tile of pairs is in memory, (b, h, Tq, Tk), and every tile overwrites it.
     scratch = Scratch(x.value, plan.size)
@@ -206,7 +213,7 @@ def forward(
         torch.bmm(tile.queries(x.query), tile.keys(x.key).mT, out=flat)
         act.apply_(pairs)
         tile.hide(pairs)
-        if x.value.shape[3]:
+        if d:
             tile.queries(out).baddbmm_(flat, tile.keys(x.value))
         if statistic != "none":
             row[tile.chunk][:, :, tile.q] += _statistic(pairs, tile.mass(), statistic)
@@ -217,15 +224,19 @@ def _statistic(pairs: Tensor, mass: Tensor, statistic: str) -> Tensor:
     """Return Σ m P² or Σ m |P| of a tile (b, h, Tq, Tk), which is overwritten where masses
     differ.
     """
-    order = 2 if statistic == "squares" else 1
+    order = 1
+    if statistic == "squares":
+        order = 2
     if mass.shape[-1] == 1:
         # One mass for all keys: a norm reads the pairs once and writes none.
-        return torch.linalg.vector_norm(pairs, order, -1).pow_(order) * mass[..., 0]
+        norm = torch.linalg.vector_norm(pairs, order, -1)
+        return norm.pow_(order) * mass[..., 0]
     if order == 2:
         pairs.square_()
     else:
         pairs.abs_()
-    return (pairs @ mass.mT)[..., 0]
+    sums = pairs @ mass.mT
+    return sums[..., 0]
 
 
 # --- backward -------------------------------------------------------------------------------------
@@ -267,10 +278,21 @@ def backward(
     for i, (tensor, needed) in enumerate(zip(x, needs)):
         if needed and tensor is not None:
             totals[i] = torch.zeros_like(tensor, memory_format=torch.contiguous_format)
-    if 0 not in (*x.query.shape[:3], x.key.shape[2]):
-        x, plan = _contiguous(x), Plan.make(x, memory)
-        scratch = [Scratch(x.value, plan.size) for _ in range(3)]
-        call = Call(grad.contiguous(), row_grad, activation, statistic, Inputs(*totals), *scratch)
+    b, h, nq, _ = x.query.shape
+    if 0 not in (b, h, nq, x.key.shape[2]):
+        x = _contiguous(x)
+        plan = Plan.make(x, memory)
+        call = Call(
+            grad=grad.contiguous(),
+            row_grad=row_grad,
+            activation=activation,
+            statistic=statistic,
+            totals=Inputs(*totals),
+            scores=Scratch(x.value, plan.size),
+            above=Scratch(x.value, plan.size),
+            copy=Scratch(x.value, plan.size),
+        )
+        # The tiles of the forward, in the same order. In memory are three of one tile's size.
         for tile in tiles(x, causal, plan):
             _add_gradients(tile, call)
     return [total for total in totals if total is not None]
@@ -278,7 +300,9 @@ def backward(
 
 def _add_gradients(tile: Tile, call: Call) -> None:
     """Add one tile's share to the gradients; formulas and letters in the module's docstring."""
-    x, totals, shape = tile.x, call.totals, tile.shape()
+    x = tile.x
+    totals = call.totals
+    shape = tile.shape()
     act = find_activation(call.activation, ACTIVATIONS)
 
     # S, and φ(S). ReLU's slope can be read from its value, so that it needs no second buffer.
@@ -320,14 +344,20 @@ def _add_gradients(tile: Tile, call: Call) -> None:
 
 def _add_statistic_gradient(tile: Tile, call: Call, pairs: Tensor, above: Tensor) -> None:
     """Add 2 g m P, or g m sign P, to dP, and the masses' gradient Σ g P², or Σ g |P|."""
-    rate, mass = call.row_grad[tile.chunk][:, :, tile.q][..., None], tile.mass()
+    rate = call.row_grad[tile.chunk][:, :, tile.q][..., None]
+    mass = tile.mass()
     if call.statistic == "squares":
-        slope, size = pairs * 2, pairs.square()
+        slope = pairs * 2
+        size = pairs.square()
     else:
-        slope, size = pairs.sign(), pairs.abs()
+        slope = pairs.sign()
+        size = pairs.abs()
+
+    # The product with the smaller of both factors first: one mass for all keys is a number.
     if mass.shape[-1] == 1:
         above.addcmul_(slope, rate * mass)
     else:
         above.addcmul_(slope * mass, rate)
     if call.totals.mass is not None:
-        add_shared(tile.key_masses(call.totals.mass), (size * rate).sum((1, 2)))
+        of_mass = (size * rate).sum((1, 2))
+        add_shared(tile.key_masses(call.totals.mass), of_mass)

@@ -59,18 +59,21 @@ def total_norm(row: Tensor, mass: Tensor, norm: str, causal: bool) -> Tensor:
         if causal:
             return row.cummax(-1).values
         return row.amax(-1, keepdim=True)
+    weighted = weight * row
     if causal:
-        return root_of((weight * row).cumsum(-1))
-    return root_of((weight * row).sum(-1, keepdim=True))
+        return root_of(weighted.cumsum(-1))
+    return root_of(weighted.sum(-1, keepdim=True))
 
 
 def row_factor(norm: Tensor, scale: Tensor | None, decay: Tensor, eps: float) -> Tensor:
     r"""Return :math:`\gamma s_i / (s_i n_i + \varepsilon)`, by which a row of the unnormalised
     product is multiplied; 0 where n is 0.
     """
-    above, below = decay[:, None], norm
+    above = decay[:, None]
+    below = norm
     if scale is not None:
-        above, below = above * scale, scale * below
+        above = above * scale
+        below = scale * below
     below = below + eps
     if not eps:
         # A division by zero gives NaN in the gradient also where its result is not taken.
@@ -139,13 +142,20 @@ class TokenGraph:
         """Return the graph of tokens that see one another as ``quadrature`` says; computed in
         float32 at least.
         """
-        q, dtype = quadrature, at_least_single(query.dtype)
+        q = quadrature
+        dtype = at_least_single(query.dtype)
+        scale = q.scale
+        if scale is not None:
+            scale = cast(scale, dtype)
+        density = q.density
+        if density is not None:
+            density = cast(density, dtype)
         return cls(
             query=cast(query, dtype),
             key=cast(key, dtype),
             mass=cast(q.mass, dtype),
-            scale=None if q.scale is None else cast(q.scale, dtype),
-            density=None if q.density is None else cast(q.density, dtype),
+            scale=scale,
+            density=density,
             decay=cast(decay, dtype),
             causal=q.query_time is not None,
             equal=q.equal and q.valid is None,
@@ -163,7 +173,8 @@ class TokenGraph:
                 return self._evenly(value)
             pairs = self.edges()
             factor = self.factor(self.sizes(pairs))
-            return Hop((pairs @ self._weighted(value)) * factor[..., None], factor)
+            product = pairs @ self._weighted(value)
+            return Hop(product * factor[..., None], factor)
         product, row = self._product(
             self.query, self.key, self._weighted(value), self.density, NORMS[self.norm]
         )
@@ -184,18 +195,21 @@ class TokenGraph:
 
     def apply_transposed(self, value: Tensor, factor: Tensor) -> Tensor:
         """Return Mᵀ v: one hop backwards."""
-        query, key, weighted, density = self.key, self.query, value * factor[..., None], None
+        # Mᵀ swaps the roles of queries and keys.
+        query, key = self.key, self.query
+        weighted = value * factor[..., None]
+        density = None
         if self.density is not None:
             density = self.density.mT
         if not self.causal:
-            return self._weighted(self._product(query, key, weighted, density, "none")[0])
+            product, _ = self._product(query, key, weighted, density, "none")
+            return self._weighted(product)
 
-        # Mᵀ swaps the roles of queries and keys, and its triangle is the upper one: with the points
-        # turned round, it is the lower one that the causal product computes.
-        query, key, weighted = (x.flip(2) for x in (query, key, weighted))
+        # Its triangle is the upper one: with the points turned round, it is the lower one that the
+        # causal product computes.
         if density is not None:
             density = density.flip(2).flip(3)
-        product, _ = self._product(query, key, weighted, density, "none")
+        product, _ = self._product(query.flip(2), key.flip(2), weighted.flip(2), density, "none")
         return self._weighted(product.flip(2))
 
     def _product(
@@ -220,6 +234,7 @@ class TokenGraph:
         )
 
     def _weighted(self, value: Tensor) -> Tensor:
+        """Return values times their masses."""
         return cast(value, self.query.dtype) * self.mass[:, None, :, None]
 
     # --- every pair in memory ---------------------------------------------------------------------
@@ -254,7 +269,9 @@ class TokenGraph:
             return False
         if self.scale is not None or self.density is not None or self.mass.shape[0] > 1:
             return False
-        return not (followed(self.query) or followed(self.key)) and self.mass.shape[1] > 0
+        if self.mass.shape[1] == 0:
+            return False
+        return not (followed(self.query) or followed(self.key))
 
     def _evenly(self, value: Tensor) -> Hop:
         """Return :meth:`start` there: γ P V / (‖P‖ + ε / m), samples and heads as one dimension."""
@@ -262,9 +279,13 @@ class TokenGraph:
         pairs = torch.bmm(self.query.flatten(0, 1), self.key.flatten(0, 1).mT)
         pairs = activated(pairs, self.activation)
         product = torch.bmm(pairs, cast(value, pairs.dtype).flatten(0, 1))
+
+        # γ / (‖P‖ + ε / m), a number per sample and head.
         mass = self.mass[:, :1]
-        below = torch.linalg.vector_norm(pairs, dim=(1, 2)).view(b, h) + self.eps / mass
+        norm = torch.linalg.vector_norm(pairs, dim=(1, 2)).view(b, h)
+        below = norm + self.eps / mass
         share = (self.decay / below).unsqueeze(2)
+
         product = product.view(b, h, n, product.shape[-1])
         return Hop(product * share.unsqueeze(3), share / mass)
 
@@ -349,21 +370,15 @@ def edge_product(
         memory = DEFAULT_CUDA_BYTES
         if value.device.type == "cpu":
             memory = DEFAULT_BYTES
-    b, h, nk, _ = value.shape
-    if key.shape[:3] != (b, h, nk) or query.shape != (b, h, query.shape[2], key.shape[3]):
-        shapes = f"{tuple(query.shape)}, {tuple(key.shape)}, {tuple(value.shape)}"
-        raise ShapeError(
-            f"expected query (B, H, Nq, e), key (B, H, Nk, e) and value (B, H, Nk, d), got {shapes}"
-        )
-    if causal and query.shape[2] != nk:
-        raise ShapeError(
-            f"expected as many queries as keys in a causal product, got {query.shape[2]} and {nk}"
-        )
+    _check_shapes(query, key, value, causal)
+
     tensors = (query, key, value, mass, density)
     dtype = torch.float32
     if any(x is not None and x.dtype == torch.float64 for x in tensors):
         dtype = torch.float64
-    parts = [None if x is None else cast(x, dtype) for x in tensors]
+    mass = cast(mass, dtype)
+    if density is not None:
+        density = cast(density, dtype)
 
     def refusal() -> str | None:
         return triton_refusal(dtype, query, value)
@@ -374,8 +389,32 @@ def edge_product(
 
         if half is not None:
             query, key, value = (x.to(half) for x in (query, key, value))
-        return edge_product_triton(query, key, value, *parts[3:], causal, activation, statistic)
-    return edge_product_op(*parts, causal, activation, statistic, memory)
+        return edge_product_triton(query, key, value, mass, density, causal, activation, statistic)
+
+    return edge_product_op(
+        cast(query, dtype),
+        cast(key, dtype),
+        cast(value, dtype),
+        mass,
+        density,
+        causal,
+        activation,
+        statistic,
+        memory,
+    )
+
+
+def _check_shapes(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> None:
+    """Raise ShapeError unless queries, keys and values fit one another."""
+    b, h, nk, _ = value.shape
+    nq = query.shape[2]
+    if key.shape[:3] != (b, h, nk) or query.shape != (b, h, nq, key.shape[3]):
+        shapes = f"{tuple(query.shape)}, {tuple(key.shape)}, {tuple(value.shape)}"
+        raise ShapeError(
+            f"expected query (B, H, Nq, e), key (B, H, Nk, e) and value (B, H, Nk, d), got {shapes}"
+        )
+    if causal and nq != nk:
+        raise ShapeError(f"expected as many queries as keys in a causal product, got {nq} and {nk}")
 
 
 def triton_refusal(dtype: torch.dtype, query: Tensor, value: Tensor) -> str | None:

@@ -31,7 +31,7 @@ from ....ops.tiles import (
     spans,
 )
 from .first_layer import Chunk, FirstLayer, LayerScratch, cut_pairs
-from .forward import Plan, as_given, linear, pair_weight, prepare
+from .forward import Plan, as_given, linear, moment_shape, pair_weight, prepare
 from .terms import PAIR_TENSORS, Tensors
 
 
@@ -150,8 +150,9 @@ def _rows(run: Pass, f: Tensors, g: Tensors, q: Span, grad: Tensor) -> None:
     """Add all gradients that come from one block's queries ``q``, whose moments and moment
     gradients are held together.
     """
-    # (h, b, Tq, w', d): the readout's shape (h, o, d, w') backwards.
-    shape = (*grad.shape[:3], *run.x.readout.shape[:1:-1])
+    # Moments and their gradient are (h, b, Tq, w', d).
+    heads, batch, queries, _ = grad.shape
+    shape = (heads, batch, queries, *moment_shape(run.x))
     above = grad.flatten(1, 2)
     readout = f.readout[:, 0].flatten(1, 2)
 
@@ -162,15 +163,19 @@ def _rows(run: Pass, f: Tensors, g: Tensors, q: Span, grad: Tensor) -> None:
     if g.readout is not None:
         moments = run.moments.view(*shape).zero_()
 
+    # One tile of queries at a time, which adds up its moments beside the gradients.
     for tile in spans(q.start, q.stop, run.plan.queries):
         rows = slice(tile.start - q.start, tile.stop - q.start)
-        sums = None if moments is None else moments[:, :, rows]
+        sums = None
+        if moments is not None:
+            sums = moments[:, :, rows]
         _query_tile(run, f, g, tile, moments_grad[:, :, rows], sums)
 
     # dR = Gᵀ M.
     if moments is not None and g.readout is not None:
         total = g.readout[:, 0].flatten(1, 2)
-        total.baddbmm_(moments.flatten(3).flatten(1, 2).mT, above)
+        flat = moments.flatten(3).flatten(1, 2)
+        total.baddbmm_(flat.mT, above)
 
 
 def _query_tile(
@@ -180,6 +185,9 @@ def _query_tile(
     (h, b, Tq, w', d) where they are wanted.
     """
     heads, batch, nk = f.value.shape[:3]
+
+    # Tiles and chunks are those of the forward. In memory of one chunk are its pre-activations and
+    # their gradient, (h, b, Tq, w', Tk) each; the gradient of shared terms is added up over chunks.
     for k in spans(0, nk, run.plan.keys):
         pairs = pair_weight(f, q, k)
         if pairs.empty:
@@ -188,9 +196,9 @@ def _query_tile(
         layer = FirstLayer(run.x, f, q, k, run.layer)
         shared_grad = layer.shared_gradient(g, run.shared_grad)
         for chunk in groups(heads, batch, run.plan.group, heads):
-            s, rows = layer.values(chunk)
+            first = layer.values(chunk)
             above = moments_grad[chunk].flatten(0, 1).flatten(1, 2)
-            hidden, slope = _hidden_gradient(run, part, chunk, s, above, pairs.weight)
+            hidden, slope = _hidden_gradient(run, part, chunk, first.values, above, pairs.weight)
 
             # M += H V and dV += Hᵀ dM, of weighted hidden units ρH.
             flat = hidden.flatten(0, 1).flatten(1, 2)
@@ -198,22 +206,36 @@ def _query_tile(
                 sums = moments[chunk].flatten(0, 1).flatten(1, 2)
                 multiply_rows(sums, flat, part.values(chunk), beta=1)
             if g.value is not None:
-                g.value[chunk][:, :, k].flatten(0, 1).baddbmm_(flat.mT, above)
-            layer.add_gradients(g, slope, rows, shared_grad, chunk)
+                of_values = g.value[chunk][:, :, k].flatten(0, 1)
+                of_values.baddbmm_(flat.mT, above)
+            layer.add_gradients(g, slope, first.rows, shared_grad, chunk)
         layer.add_shared_gradients(g, shared_grad)
+
+
+class HiddenGradient(NamedTuple):
+    """The backward of the hidden layers of a chunk.
+
+    Attributes:
+        hidden: weighted hidden units ρH of the last layer.
+        slope: dS, the gradient of the first layer's pre-activations.
+    """
+
+    hidden: Tensor
+    slope: Tensor
 
 
 def _hidden_gradient(
     run: Pass, part: Part, chunk: Chunk, s: Tensor, moments_grad: Tensor, weight: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Return weighted hidden units ρH and the gradient dS of the first layer. Both overwrite
+) -> HiddenGradient:
+    """Go back through the hidden layers, from the gradient dM of the moments. The results overwrite
     scratch memory, ``s`` included.
     """
     act, mid = run.act, run.x.mid
     # The pre-activations of every hidden layer, the first one's first.
     before = [s]
     for w, bias in zip(mid[::2], mid[1::2]):
-        before.append(linear(w, bias, act.function(before[-1])))
+        units = act.function(before[-1])
+        before.append(linear(w, bias, units))
 
     # d(H) = dM Vᵀ.
     h, b, tq, last, tk = before[-1].shape
@@ -242,7 +264,7 @@ def _hidden_gradient(
 
     for layer in reversed(range(len(mid) // 2)):
         up = _mid_gradient(run, layer, before[layer], up)
-    return hidden, up
+    return HiddenGradient(hidden, up)
 
 
 def _add_density_gradient(part: Part, chunk: Chunk, of_density: Tensor) -> None:
@@ -251,8 +273,8 @@ def _add_density_gradient(part: Part, chunk: Chunk, of_density: Tensor) -> None:
     """
     f, g, q, k = part
     if f.query_time is not None and f.key_time is not None:
-        late = cut(f.key_time[:, :, None, k] > f.query_time[:, :, q, None], *chunk)
-        of_density.masked_fill_(late, 0.0)
+        late = f.key_time[:, :, None, k] > f.query_time[:, :, q, None]
+        of_density.masked_fill_(cut(late, *chunk), 0.0)
     target = cut(g.density, *chunk)
     add_shared(target[:, :, q, k], of_density)
 
@@ -263,12 +285,14 @@ def _mid_gradient(run: Pass, layer: int, before: Tensor, up: Tensor) -> Tensor:
     """
     act = run.act
     weight = run.x.mid[2 * layer]
+    of_weight, of_bias = run.mid[2 * layer : 2 * layer + 2]
     hidden = act.function(before).flatten(0, 2)
     flat = up.flatten(0, 2)
 
     # dW = dS Hᵀ, db = dS summed, d(H) = Wᵀ dS.
-    run.mid[2 * layer].add_(torch.bmm(flat, hidden.mT).sum(0))
-    run.mid[2 * layer + 1].add_(flat.sum((0, 2)))
-    down = torch.bmm(weight.mT.expand(len(flat), -1, -1), flat).view_as(before)
+    of_weight.add_(torch.bmm(flat, hidden.mT).sum(0))
+    of_bias.add_(flat.sum((0, 2)))
+    transposed = weight.mT.expand(len(flat), -1, -1)
+    down = torch.bmm(transposed, flat).view_as(before)
     act.gradient_(down, before)
     return down

@@ -101,8 +101,10 @@ class Columns:
 
     def of(self, name: str, other: str | None = None) -> Tensor:
         """Return the columns of a group, and of those behind it up to ``other``, (w, size)."""
-        last = name if other is None else other
-        return self.weight[:, self.starts[name] : self.starts[last] + self.sizes[last]]
+        last = other or name
+        first = self.starts[name]
+        end = self.starts[last] + self.sizes[last]
+        return self.weight[:, first:end]
 
     def read(self, names: Sequence[str]) -> list[str]:
         """Return those of some groups that the network reads."""
@@ -115,8 +117,10 @@ class Columns:
         read = self.read(names)
         if not read:
             return None
-        columns = self.of(read[0], read[-1]).unflatten(1, (len(read), x.shape[1]))
-        return torch.bmm(x.expand(len(read), -1, -1), columns.permute(1, 2, 0))
+        count = len(read)
+        columns = self.of(read[0], read[-1])
+        columns = columns.unflatten(1, (count, x.shape[1])).permute(1, 2, 0)
+        return torch.bmm(x.expand(count, -1, -1), columns)
 
     def of_positions(
         self, kernel: MLPKernel, domain: Domain, grid: GridPoints, n: int
@@ -140,21 +144,32 @@ class Columns:
         """Return the terms of queries and of keys, (H·B, N, w) each or None: of their positions
         (groups, N, w) and of their features ``flat`` (H·B·N, d).
         """
+        features = self.products(CONTENT, flat)
         terms: dict[str, Tensor] = {}
-        for names, products in ((CONTENT, self.products(CONTENT, flat)), (ENDS, positions)):
-            if products is not None:
-                terms |= dict(zip(self.read(names), products.unbind(0)))
+        if features is not None:
+            terms |= dict(zip(self.read(CONTENT), features.unbind(0)))
+        if positions is not None:
+            terms |= dict(zip(self.read(ENDS), positions.unbind(0)))
 
-        both = []
-        for position, content in zip(ENDS, CONTENT):
-            total = terms.get(position)
-            if content in terms:
-                by_matrix = terms[content].view(matrices, -1, terms[content].shape[1])
-                total = by_matrix if total is None else by_matrix.add_(total)
-            elif total is not None:
-                total = total.expand(matrices, -1, -1)
-            both.append(total)
-        return both[0], both[1]
+        query, key = (
+            _sum_of_terms(terms.get(position), terms.get(content), matrices)
+            for position, content in zip(ENDS, CONTENT)
+        )
+        return query, key
+
+
+def _sum_of_terms(position: Tensor | None, content: Tensor | None, matrices: int) -> Tensor | None:
+    """Return the sum of an end's terms, (H·B, N, w): of positions (N, w), which all matrices share,
+    and of features (H·B·N, w), which is overwritten. None where there is neither.
+    """
+    if content is None:
+        if position is None:
+            return None
+        return position.expand(matrices, -1, -1)
+    by_matrix = content.view(matrices, -1, content.shape[1])
+    if position is not None:
+        by_matrix.add_(position)
+    return by_matrix
 
 
 def ends_and_shifts(problem: Problem) -> GridPoints:

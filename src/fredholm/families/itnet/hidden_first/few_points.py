@@ -34,15 +34,17 @@ def few_points(kernel: MLPKernel, problem: Problem, value: Tensor, readout: Tens
             visible = hidden.new_ones(n, n).tril_()
             hidden.mul_(visible[..., None])
 
-        # M of each query: (d × Nk) times (Nk × w).
+        # M of each query: (d × Nk) times (Nk × w). All queries of a matrix meet the same values.
         by_head = cast(value, dtype).permute(1, 0, 3, 2)
-        values = by_head[:, :, None].expand(h, b, n, d, n).reshape(-1, d, n)
+        for_queries = by_head[:, :, None].expand(h, b, n, d, n)
+        values = for_queries.reshape(-1, d, n)
         moments = torch.bmm(values, hidden.flatten(0, 1))
 
         # The readout as (H, d·w, o).
         columns = cast(readout, dtype).flatten(2).mT
         out = torch.bmm(moments.view(h, b * n, -1), columns)
-        return cast(out.view(h, b, n, o).transpose(0, 1), value.dtype)
+        out = out.view(h, b, n, o).transpose(0, 1)
+        return cast(out, value.dtype)
 
 
 def _hidden(kernel: MLPKernel, problem: Problem, dtype: torch.dtype) -> Tensor:

@@ -49,15 +49,20 @@ def few_queries(kernel: MLPKernel, problem: Problem, value: Tensor, readout: Ten
         layers = Layers(kernel, problem, dtype)
         # The readout as (H, d·w, o).
         columns = cast(readout, dtype).flatten(2).mT
-        width = columns.shape[1] // d
+        moments = columns.shape[1]
+        width = moments // d
 
-        numbers_per_query = h * b * columns.shape[1]
-        blocks = spans(0, n, max(1, MOMENTS // numbers_per_query))
+        numbers_per_query = h * b * moments
+        queries_per_block = max(1, MOMENTS // numbers_per_query)
+        blocks = spans(0, n, queries_per_block)
         longest = max(q.stop - q.start for q in blocks)
         sizes = [numbers_per_query * longest, *layers.sizes]
         parts = []
         with kept_scratch(values, sizes) as (kept, *block_scratch):
             scratch = BlockScratch(*block_scratch)
+            # A block of queries has its moments in memory, (H·B, rows, d, w), and meets the readout
+            # as one product per head. Its moments are made of fewer queries at a time, whose hidden
+            # units stay near the cache.
             for block in blocks:
                 rows = block.stop - block.start
                 sums = kept.view(h * b, rows, d, width)
@@ -67,7 +72,9 @@ def few_queries(kernel: MLPKernel, problem: Problem, value: Tensor, readout: Ten
                 part = torch.bmm(sums.view(h, b * rows, -1), columns)
                 parts.append(part.view(h, b, rows, o).transpose(0, 1))
 
-    out = parts[0] if len(parts) == 1 else torch.cat(parts, 2)
+    out = parts[0]
+    if len(parts) > 1:
+        out = torch.cat(parts, 2)
     return cast(out, value.dtype)
 
 
@@ -76,8 +83,14 @@ def _write_moments(
 ) -> None:
     """Write the moments of queries ``q`` into ``sums`` (H·B, Tq, d, w)."""
     matrices, t, d, w = sums.shape
-    seen = q.stop if layers.triangular else values.shape[2]
+    # In triangular order no query sees a key behind the last of them.
+    seen = values.shape[2]
+    if layers.triangular:
+        seen = q.stop
     shifts = layers.shifts(q, seen, scratch)
+
+    # Some matrices at a time, whose hidden units (·, Nk, Tq, w) are a block. All of them read the
+    # same shifts.
     for part in spans(0, matrices, layers.matrices_of_block):
         hidden = layers.hidden(part, q, shifts, scratch)
         if layers.triangular and t > 1:
@@ -85,9 +98,11 @@ def _write_moments(
             visible = torch.ones(t, t, dtype=hidden.dtype).triu_()
             hidden[:, q].mul_(visible[..., None])
 
+        # (d × Nk) times (Nk × Tq·w), and then queries come before channels.
         moments = scratch.moments.view(len(hidden), d, t * w)
         torch.bmm(values[part, :, :seen], hidden.view(-1, seen, t * w), out=moments)
-        sums[part].copy_(moments.view(-1, d, t, w).transpose(1, 2))
+        by_query = moments.view(-1, d, t, w).transpose(1, 2)
+        sums[part].copy_(by_query)
 
 
 class Layers:
@@ -104,10 +119,12 @@ class Layers:
         self.act = find_activation(kernel.activation).apply_
         self.mid = [(cast(x, dtype), cast(y, dtype)) for x, y in kernel.mid_layers()]
 
-        # As many queries as matrices at once, so that terms of either end are read as rarely.
+        # A cell is a query of one matrix, with the hidden units of all its keys. As many queries as
+        # matrices at once, so that terms of either end are read as rarely.
+        matrices = h * b
         cells = max(1, NUMBERS // (n * self.width))
-        t = min(n, max(math.isqrt(cells), cells // (h * b)))
-        group = min(h * b, max(1, cells // t))
+        t = min(n, max(math.isqrt(cells), cells // matrices))
+        group = min(matrices, max(1, cells // t))
         self.queries_of_block = t
         self.matrices_of_block = group
         # In the order of BlockScratch.
@@ -117,12 +134,13 @@ class Layers:
         columns = Columns(kernel, dtype)
         positions = self._position_terms(kernel, problem, columns)
         self.table = positions.table
-        flat = u.transpose(0, 1).reshape(h * b * n, d)
-        self.query, self.key = columns.of_ends(positions.ends, flat, h * b)
+        flat = u.transpose(0, 1).reshape(matrices * n, d)
+        self.query, self.key = columns.of_ends(positions.ends, flat, matrices)
         self.product = None
         if "product" in kernel.sizes:
-            self.product = columns.of("product").mT[:, None]  # (d, 1, w)
-            flat = flat.view(h * b, n, d)
+            # (d, 1, w)
+            self.product = columns.of("product").mT[:, None]
+            flat = flat.view(matrices, n, d)
             # The constant meets the queries' terms.
             self.keys = F.pad(flat, (0, 1), value=1.0)
             self.queries = flat.mT[..., None]
@@ -133,20 +151,24 @@ class Layers:
         """Return the terms of positions. The table has a column for each displacement, or, where
         one block has all queries, for each pair, (Nk, Nq, w).
         """
-        domain, n = problem.domain, self.all
+        n = self.all
+        domain = problem.domain
         assert domain is not None
         grid = domain.kept(("ends and shifts", problem.x.dtype), lambda: ends_and_shifts(problem))
         self.index = grid.index
-        by_pair = self.queries_of_block == n
 
-        def make() -> PositionTerms:
-            terms = columns.of_positions(kernel, domain, grid, n)
-            if not by_pair:
-                return terms
+        def of_shifts() -> PositionTerms:
+            return columns.of_positions(kernel, domain, grid, n)
+
+        def of_pairs() -> PositionTerms:
+            terms = of_shifts()
             places = self._places(slice(0, n), n, len(terms.table)).flatten()
-            return terms._replace(table=terms.table.index_select(0, places).view(n, n, -1))
+            by_pair = terms.table.index_select(0, places).view(n, n, -1)
+            return terms._replace(table=by_pair)
 
-        name = "pairs" if by_pair else "shifts"
+        name, make = "shifts", of_shifts
+        if self.queries_of_block == n:
+            name, make = "pairs", of_pairs
         return prepared(kernel, (name, columns.bias.dtype), make, of=(grid.points, grid.lengths))
 
     def shifts(self, q: Span, seen: int, scratch: BlockScratch) -> Tensor:
@@ -178,7 +200,10 @@ class Layers:
             d = self.product.shape[0]
             rows = scratch.rows.view(matrices, d + 1, t, w)
             torch.mul(self.queries[part, :, q], self.product, out=rows[:, :d])
-            rows[:, d] = 0.0 if self.query is None else self.query[part, q]
+            if self.query is None:
+                rows[:, d] = 0.0
+            else:
+                rows[:, d] = self.query[part, q]
             s.view(matrices, seen, t * w).baddbmm_(self.keys[part, :seen], rows.flatten(2))
         elif self.query is not None:
             s.add_(self.query[part, None, q])

@@ -36,6 +36,19 @@ class LayerScratch(NamedTuple):
     rows: Scratch
 
 
+class PreActivations(NamedTuple):
+    """The pre-activations of a chunk, in scratch memory.
+
+    Attributes:
+        values: S, (h, b, Tq, w, Tk).
+        rows: the scaled queries, (h, b, Tq, w, e + 1), which :meth:`FirstLayer.add_gradients`
+            takes.
+    """
+
+    values: Tensor
+    rows: Tensor
+
+
 class FirstLayer:
     """The pre-activations of queries ``q`` and keys ``k`` of one block, and their gradients.
 
@@ -57,10 +70,8 @@ class FirstLayer:
 
     # --- values -----------------------------------------------------------------------------------
 
-    def values(self, chunk: Chunk) -> tuple[Tensor, Tensor]:
-        """Return S (h, b, Tq, w, Tk) of a chunk in scratch memory, and the scaled queries, which
-        :meth:`add_gradients` takes.
-        """
+    def values(self, chunk: Chunk) -> PreActivations:
+        """Return the pre-activations of a chunk. The next call overwrites them."""
         f, k = self.f, self.k
         rows = self._scaled_queries(chunk)
         s = self.scores.view(*rows.shape[:4], k.stop - k.start)
@@ -86,10 +97,11 @@ class FirstLayer:
             terms.append(far)
 
         # The product is added to what S holds. Without terms S holds the last tile's values.
+        keep = int(bool(terms))
         keys = f.key[chunk][:, :, k].flatten(0, 1)
         flat = rows.view(h * b, tq * w, -1)
-        multiply_rows(s.view(h * b, tq * w, tk), flat, keys.mT, beta=1 if terms else 0)
-        return s, rows
+        multiply_rows(s.view(h * b, tq * w, tk), flat, keys.mT, beta=keep)
+        return PreActivations(s, rows)
 
     def _scaled_queries(self, chunk: Chunk) -> Tensor:
         """Return rows (h, b, Tq, w, e + 1) of a chunk whose product with the keys is the product
@@ -97,24 +109,27 @@ class FirstLayer:
         """
         f, q = self.f, self.q
         heads, batch, _, columns = f.key[chunk].shape
-        e = columns - 1
         bias = cut(f.query_bias, *chunk)[:, :, q]
-        rows = self.rows.view(heads, batch, *bias.shape[2:], columns)
+        _, _, queries, width = bias.shape
+        rows = self.rows.view(heads, batch, queries, width, columns)
 
         # The last column meets the column of ones that `prepare` put behind the keys.
+        e = columns - 1
         rows[..., e] = bias
+        products = rows[..., :e]
         if f.query is not None and f.scale is not None:
             query = cut(f.query, *chunk)[:, :, q, None]
             scale = cut(f.scale, *chunk)[:, :, None]
-            torch.mul(query.expand_as(rows[..., :e]), scale, out=rows[..., :e])
+            torch.mul(query.expand_as(products), scale, out=products)
         else:
-            rows[..., :e] = 0
+            products.zero_()
 
         # The second product meets the last columns of the keys alone.
         if f.query2 is not None and f.scale2 is not None:
             query = cut(f.query2, *chunk)[:, :, q, None]
             scale = cut(f.scale2, *chunk)[:, :, None]
-            rows[..., e - query.shape[-1] : e].addcmul_(query, scale)
+            last_columns = products[..., e - query.shape[-1] :]
+            last_columns.addcmul_(query, scale)
         return rows
 
     def _shared_terms(self, scratch: Scratch) -> Tensor | None:
@@ -127,12 +142,16 @@ class FirstLayer:
         total = None
         if f.table is not None and self.places is not None:
             h, _, w, _ = f.table.shape
+            queries, keys = self.places.shape
             total = scratch.view(h * w, self.places.numel())
             torch.index_select(f.table.flatten(0, 2), 1, self.places.flatten(), out=total)
-            total = total.view(h, 1, w, *self.places.shape).transpose(2, 3)
+            total = total.view(h, 1, w, queries, keys).transpose(2, 3)
         if self.far is not None and self.far_is_shared and f.distance_scale is not None:
             term = f.distance_scale[:, :, None, :, None] * self.far
-            total = term if total is None else total + term
+            if total is None:
+                total = term
+            else:
+                total = total + term
         return total
 
     # --- gradients --------------------------------------------------------------------------------
@@ -145,7 +164,8 @@ class FirstLayer:
         if self.shared is None or (g.table is None and not wants_distance):
             return None
         h, _, tq, w, tk = self.shared.shape
-        return scratch.view(h, 1, w, tq, tk).transpose(2, 3).zero_()
+        gradient = scratch.view(h, 1, w, tq, tk).transpose(2, 3)
+        return gradient.zero_()
 
     def add_gradients(
         self, g: Tensors, slope: Tensor, rows: Tensor, shared: Tensor | None, chunk: Chunk
@@ -160,8 +180,10 @@ class FirstLayer:
         # dkeys = dSᵀ Q and dQ = dS · keys, for the rows Q of scaled queries.
         if g.key is not None:
             flat_rows = rows.flatten(0, 1).flatten(1, 2)
-            g.key[chunk][:, :, k].flatten(0, 1).baddbmm_(flat.mT, flat_rows)
-        if any(t is not None for t in (g.query, g.query_bias, g.scale, g.query2, g.scale2)):
+            of_keys = g.key[chunk][:, :, k].flatten(0, 1)
+            of_keys.baddbmm_(flat.mT, flat_rows)
+        of_rows = (g.query, g.query_bias, g.scale, g.query2, g.scale2)
+        if any(t is not None for t in of_rows):
             rows_grad = torch.bmm(flat, keys).view(rows.shape)
             _add_row_gradients(cut_pairs(f, *chunk), cut_pairs(g, *chunk), rows_grad, self.q)
 
@@ -184,7 +206,8 @@ class FirstLayer:
                 part = slope.sum(0, keepdim=True)
             columns = part.transpose(2, 3).flatten(3)
             # Pairs of the same displacement read one column, whose gradient is their sum.
-            g.table.scatter_add_(-1, self.places.flatten().expand_as(columns), columns)
+            index = self.places.flatten().expand_as(columns)
+            g.table.scatter_add_(-1, index, columns)
         if self.far_is_shared:
             every = slice(None)
             self._add_distance_gradients(g, slope, (every, every))
@@ -215,9 +238,11 @@ class FirstLayer:
         y = cut(f.key_positions, *chunk)[:, :, None, k, :]
         pull = per_length[..., None] * (x - y)
         if g.query_positions is not None:
-            add_shared(cut(g.query_positions, *chunk)[:, :, q], pull.sum(3))
+            of_queries = cut(g.query_positions, *chunk)[:, :, q]
+            add_shared(of_queries, pull.sum(3))
         if g.key_positions is not None:
-            add_shared(cut(g.key_positions, *chunk)[:, :, k], -pull.sum(2))
+            of_keys = cut(g.key_positions, *chunk)[:, :, k]
+            add_shared(of_keys, -pull.sum(2))
 
 
 def cut_pairs(x: Tensors, h: Span, b: Span) -> Tensors:
@@ -239,7 +264,8 @@ def _distances(f: Tensors, q: Span, k: Span) -> Tensor | None:
     """Return distances (1, b, Tq, 1, Tk) of a tile, or None."""
     if f.distance_scale is None or f.query_positions is None or f.key_positions is None:
         return None
-    return distances(f.query_positions[:, :, q], f.key_positions[:, :, k])[:, :, :, None, :]
+    far = distances(f.query_positions[:, :, q], f.key_positions[:, :, k])
+    return far[:, :, :, None, :]
 
 
 def _table_places(x: Tensors, q: Span, k: Span) -> Tensor | None:
@@ -268,26 +294,36 @@ def _add_row_gradients(f: Tensors, g: Tensors, rows_grad: Tensor, q: Span) -> No
     e = rows_grad.shape[-1] - 1
     if g.query_bias is not None:
         add_shared(g.query_bias[:, :, q], rows_grad[..., e])
-    _add_factor_gradients((f.query, f.scale), (g.query, g.scale), rows_grad, q)
-    _add_factor_gradients((f.query2, f.scale2), (g.query2, g.scale2), rows_grad, q)
+    _add_factor_gradients(_Factors(f.query, f.scale), _Factors(g.query, g.scale), rows_grad, q)
+    _add_factor_gradients(_Factors(f.query2, f.scale2), _Factors(g.query2, g.scale2), rows_grad, q)
 
 
-Factors = tuple[Tensor | None, Tensor | None]
-"""Query and scale of one product."""
+class _Factors(NamedTuple):
+    """The factors of one product, or their gradients."""
+
+    query: Tensor | None
+    scale: Tensor | None
 
 
-def _add_factor_gradients(factors: Factors, gradients: Factors, rows_grad: Tensor, q: Span) -> None:
-    """Add the gradients of a query and its scale, whose product is in the last columns but one."""
+def _add_factor_gradients(
+    factors: _Factors, gradients: _Factors, rows_grad: Tensor, q: Span
+) -> None:
+    """Add the gradients of a query and its scale, whose product is in the last columns but one.
+
+    The product is P = s ⊙ q for each hidden unit and column. So the gradient of q is that of P
+    times s, summed over hidden units, and that of s is that of P times q, summed over queries.
+    """
     query, scale = factors
-    query_grad, scale_grad = gradients
     if query is None or scale is None:
         return
     e = rows_grad.shape[-1] - 1
     part = rows_grad[..., e - query.shape[-1] : e]
-    if query_grad is not None:
-        add_shared(query_grad[:, :, q], (part * scale[:, :, None]).sum(3))
-    if scale_grad is not None:
-        add_shared(scale_grad, (part * query[:, :, q, None, :]).sum((1, 2))[:, None])
+    if gradients.query is not None:
+        of_query = (part * scale[:, :, None]).sum(3)
+        add_shared(gradients.query[:, :, q], of_query)
+    if gradients.scale is not None:
+        of_scale = (part * query[:, :, q, None, :]).sum((1, 2))
+        add_shared(gradients.scale, of_scale[:, None])
 
 
 # --- all pairs in one tile ------------------------------------------------------------------------
@@ -303,7 +339,8 @@ def pair_values(terms: Mapping[str, Any], dtype: torch.dtype) -> Tensor:
         total = _with_products(total, of)
     if "table" in of:
         places = terms["query_index"] - terms["key_index"][:, None]
-        total = total + of["table"].mT[:, places]
+        of_displacements = of["table"].mT[:, places]
+        total = total + of_displacements
     if "distance_scale" in of:
         # Positions keep their precision until they are subtracted.
         far = cast(distances(terms["key_positions"], terms["query_positions"]), dtype)
@@ -319,7 +356,8 @@ def _with_products(total: Tensor, of: Mapping[str, Tensor]) -> Tensor:
     if "query2" in of:
         # The last columns of the keys have two summands.
         second = of["scale2"][:, None] * of["query2"][..., None, :]
-        sizes = [key.shape[-1] - second.shape[-1], second.shape[-1]]
+        last = second.shape[-1]
+        sizes = [key.shape[-1] - last, last]
         scale, last_scale = scale.split(sizes, -1)
         query, last_query = query.split(sizes, -1)
         key, last_key = key.split(sizes, -1)
@@ -333,7 +371,8 @@ def _with_products(total: Tensor, of: Mapping[str, Tensor]) -> Tensor:
 def _products(key: Tensor, columns: Tensor) -> Tensor:
     """Return keys (B, H, Nk, e) times columns (B, H, Nq, w, e), (B, H, Nk, Nq, w)."""
     flat = columns.flatten(2, 3)
-    return (key @ flat.mT).unflatten(-1, columns.shape[2:4])
+    products = key @ flat.mT
+    return products.unflatten(-1, columns.shape[2:4])
 
 
 def _is_number(x: Any) -> bool:

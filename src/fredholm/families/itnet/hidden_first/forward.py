@@ -77,14 +77,23 @@ def forward(x: Tensors, activation: str, memory: int) -> Tensor:
             readout = part.readout[:, 0].flatten(1, 2)
             for q in spans(0, nq, plan.rows):
                 target = heads_first_out[block][:, :, q]
-                # (h, b, Tq, w', d): the readout's shape (h, o, d, w') backwards.
-                moments = kept_moments.view(*target.shape[:3], *x.readout.shape[:1:-1])
+                heads, batch, queries, _ = target.shape
+                moments = kept_moments.view(heads, batch, queries, *moment_shape(x))
                 for tile in spans(q.start, q.stop, plan.queries):
                     sums = moments[:, :, tile.start - q.start : tile.stop - q.start]
                     _moments(FirstTerms(x, part, scratch), act, plan, tile, sums)
                 rows = moments.flatten(3).flatten(1, 2)
-                target.copy_(torch.bmm(rows, readout).view(target.shape))
+                result = torch.bmm(rows, readout)
+                target.copy_(result.view(target.shape))
     return out
+
+
+def moment_shape(x: Tensors) -> tuple[int, int]:
+    """Return (w', d) of a query's moments, the last dimensions of the readout (h, o, d, w')
+    backwards.
+    """
+    _, _, d, width = x.readout.shape
+    return width, d
 
 
 class FirstTerms(NamedTuple):
@@ -106,6 +115,9 @@ def _moments(terms: FirstTerms, act: Activation, plan: Plan, q: Span, sums: Tens
     """
     f = terms.f
     heads, batch, nk = f.value.shape[:3]
+
+    # One tile of keys at a time: its terms are made once for all chunks, of which one after the
+    # other has its hidden units in memory, (h, b, Tq, w', Tk).
     fresh = True
     for k in spans(0, nk, plan.keys):
         pairs = pair_weight(f, q, k)
@@ -113,18 +125,20 @@ def _moments(terms: FirstTerms, act: Activation, plan: Plan, q: Span, sums: Tens
             continue
         layer = terms.tile(q, k)
         for chunk in groups(heads, batch, plan.group, heads):
-            s, _ = layer.values(chunk)
-            hidden = hidden_units(s, terms.x.mid, act)
+            first = layer.values(chunk)
+            hidden = hidden_units(first.values, terms.x.mid, act)
             weight = cut(pairs.weight, *chunk)
             if weight is not None:
                 hidden.mul_(weight)
 
             # M += H V: the first tile of keys overwrites what the scratch held.
+            keep = int(not fresh)
             total = sums[chunk].flatten(0, 1).flatten(1, 2)
             flat = hidden.flatten(0, 1).flatten(1, 2)
             values = f.value[chunk][:, :, k].flatten(0, 1)
-            multiply_rows(total, flat, values, beta=0 if fresh else 1)
+            multiply_rows(total, flat, values, beta=keep)
         fresh = False
+    # The order hides all keys.
     if fresh:
         sums.zero_()
 
@@ -134,6 +148,7 @@ def hidden_units(s: Tensor, mid: list[Tensor], act: Activation) -> Tensor:
     are overwritten.
     """
     act.apply_(s)
+    # ``mid`` has weights and biases in turn.
     for weight, bias in zip(mid[::2], mid[1::2]):
         s = linear(weight, bias, s)
         act.apply_(s)
@@ -142,10 +157,11 @@ def hidden_units(s: Tensor, mid: list[Tensor], act: Activation) -> Tensor:
 
 def linear(weight: Tensor, bias: Tensor, x: Tensor) -> Tensor:
     """Return W x + b along the last but one dimension of ``x`` (..., w, Tk)."""
+    *others, _, keys = x.shape
     flat = x.flatten(0, 2)
     weights = weight.expand(len(flat), -1, -1)
     out = torch.baddbmm(bias[:, None], weights, flat)
-    return out.view(*x.shape[:3], -1, x.shape[-1])
+    return out.view(*others, -1, keys)
 
 
 # --- how large a tile -----------------------------------------------------------------------------
@@ -188,8 +204,9 @@ class Plan:
         """Return the sizes with which a tile takes about ``memory`` bytes."""
         b, h, k, d = x.value.shape
         q, w = x.query_bias.shape[2:]
-        e = 0 if x.key is None else x.key.shape[-1]
-        widest = max([w, *(weight.shape[0] for weight in x.mid[::2])])
+        e = product_columns(x)
+        widths = [w, *(weight.shape[0] for weight in x.mid[::2])]
+        widest = max(widths)
         elements = max(1, memory // x.value.element_size())
 
         keys = max(1, min(k, KEY_TILE, elements // widest))
@@ -204,7 +221,9 @@ class Plan:
         block = min(b * h, max(group, held // (queries * moment)))
         rows = min(q, max(queries, held // (block * moment)))
         # Shared terms are made once per block, for all of its heads where these differ.
-        heads = group if shared_terms_differ(x) else h
+        heads = h
+        if shared_terms_differ(x):
+            heads = group
 
         tile = queries * keys
         numbers = BlockNumbers(
@@ -225,7 +244,7 @@ def prepare(x: Tensors) -> Tensors:
     The keys get a last column of ones, which carries the query bias through the product.
     """
     b, h, k, _ = x.value.shape
-    e = 0 if x.key is None else x.key.shape[-1]
+    e = product_columns(x)
     key = x.value.new_ones(h, b, k, e + 1)
     if x.key is not None:
         key[..., :e] = x.key.transpose(0, 1)
@@ -236,6 +255,13 @@ def prepare(x: Tensors) -> Tensors:
         if value is not None and name != "key":
             tensors[name] = heads_first(fact, value)
     return Tensors(**tensors)
+
+
+def product_columns(x: Tensors) -> int:
+    """Return e, the columns of the product of queries and keys; 0 without one."""
+    if x.key is None:
+        return 0
+    return x.key.shape[-1]
 
 
 def heads_first(fact: PairTensor, x: Tensor) -> Tensor:
@@ -258,12 +284,13 @@ def as_given(fact: PairTensor, x: Tensor, like: Tensor) -> Tensor:
     """Return a gradient in the shape of its input: the inverse of :func:`heads_first`, summed over
     what ``like`` shares.
     """
+    # Batch first, then heads, and then the others as they are given.
     order = _order(fact)
     x = x.permute([order.index(i) for i in range(len(order))])
+    if "h" not in fact.sizes:
+        x = x.select(1, 0)
     if "b" not in fact.sizes:
         x = x.select(0, 0)
-    if "h" not in fact.sizes:
-        x = x.select(1 if "b" in fact.sizes else 0, 0)
     return x.sum_to_size(like.shape).contiguous()
 
 
@@ -294,7 +321,8 @@ def pair_weight(f: Tensors, q: Span, k: Span) -> PairWeight:
     """
     weight = None
     if f.density is not None:
-        weight = f.density[:, :, q, k].to(f.value.dtype)[:, :, :, None, :]
+        density = f.density[:, :, q, k].to(f.value.dtype)
+        weight = density[:, :, :, None, :]
     if f.query_time is None or f.key_time is None:
         return PairWeight(weight, empty=False)
 

@@ -46,8 +46,9 @@ def hidden_pairs(
         torch.Size([1, 1, 2, 4, 5])
     """
     function = find_activation(activation).function
-    shape = torch.broadcast_shapes(*(g.shape[:-1] for g in groups))
-    hidden = torch.cat([g.expand(*shape, g.shape[-1]) for g in groups], -1)
+    pairs = torch.broadcast_shapes(*(group.shape[:-1] for group in groups))
+    inputs = [group.expand(*pairs, -1) for group in groups]
+    hidden = torch.cat(inputs, -1)
     for weight, bias in zip(weights, biases, strict=True):
         if weight.dim() == 3:
             by_head = hidden.expand(-1, weight.shape[0], -1, -1, -1)
@@ -90,9 +91,11 @@ def mlp_kernel_naive(
     function = find_activation(activation).function
     core = {"query": query, "key": key, "value": value, "readout": readout}
     x = Tensors(**complete(core | {"query_bias": query_bias} | terms))
+
+    # Terms whose tensors are left out are None.
     parts = [term(x) for term in FIRST_LAYER]
-    pre_activations = reduce(torch.add, [part for part in parts if part is not None])
-    hidden = function(pre_activations)
+    present = [part for part in parts if part is not None]
+    hidden = function(reduce(torch.add, present))
     for weight, bias in mid:
         hidden = function(F.linear(hidden, weight, bias))
 
@@ -102,7 +105,9 @@ def mlp_kernel_naive(
         visible = x.key_time[..., None, :] <= x.query_time[..., :, None]
         hidden = torch.where(visible[:, None, ..., None], hidden, 0.0)
 
-    b, h, k, _ = value.shape
-    hidden = hidden.expand(b, h, query_bias.shape[2], k, readout.shape[-1])
+    # out = R M with the moments M = Σ_j h_ij v_jᵀ of each query.
+    batch, heads, keys, _ = value.shape
+    queries, width = query_bias.shape[2], readout.shape[-1]
+    hidden = hidden.expand(batch, heads, queries, keys, width)
     moments = torch.einsum("bhqkw,bhkd->bhqwd", hidden, value)
     return torch.einsum("hodw,bhqwd->bhqo", readout, moments)

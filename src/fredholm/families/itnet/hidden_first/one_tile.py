@@ -32,7 +32,8 @@ def one_tile(
     with full_precision(value):
         hidden = activation(pair_values(terms, dtype))
         for weight, bias in terms.get("mid", ()):
-            hidden = activation(F.linear(hidden, cast(weight, dtype), cast(bias, dtype)))
+            hidden = F.linear(hidden, cast(weight, dtype), cast(bias, dtype))
+            hidden = activation(hidden)
         seen = seen_pairs(quadrature, dtype)
         if seen is not None:
             hidden = hidden * seen
@@ -40,7 +41,8 @@ def one_tile(
         # M of all queries at once: (d × Nk) times (Nk × Nq·w).
         queries, width = hidden.shape[3:]
         hidden = hidden.expand(b, h, -1, -1, -1).flatten(3)
-        moments = (cast(value, dtype).mT @ hidden).view(b, h, d, queries, width)
+        moments = cast(value, dtype).mT @ hidden
+        moments = moments.view(b, h, d, queries, width)
         by_query = moments.transpose(2, 3).flatten(3)
         out = by_head(by_query, cast(readout, dtype).flatten(2))
     return cast(out, value.dtype)
@@ -52,7 +54,10 @@ def seen_pairs(quadrature: Quadrature, dtype: torch.dtype) -> Tensor | None:
     order = quadrature.order()
     if order is not None:
         visible = order[:, None]
-        seen = visible if seen is None else seen * visible
+        if seen is None:
+            seen = visible
+        else:
+            seen = seen * visible
     if seen is None:
         return None
     return cast(seen, dtype).mT[..., None]

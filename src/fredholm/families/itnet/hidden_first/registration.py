@@ -20,8 +20,10 @@ OPTIONS = "str activation, int memory"
 def fake(*arguments: Any) -> Tensor:
     """Return the result of the op, or of its Triton form, without values."""
     x = gather(arguments[: len(PAIR_TENSORS)])
-    b, h = x.value.shape[:2]
-    return x.value.new_empty(b, h, x.query_bias.shape[2], x.readout.shape[1])
+    batch, heads, _, _ = x.value.shape
+    queries = x.query_bias.shape[2]
+    outputs = x.readout.shape[1]
+    return x.value.new_empty(batch, heads, queries, outputs)
 
 
 def _backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
@@ -51,7 +53,8 @@ def plain(*arguments: Any) -> Tensor:
     parts: dict[str, Any] = {}
     for name, fact in PAIR_TENSORS.items():
         part: Any = getattr(x, name)
-        if part is not None and part.is_floating_point() and fact.kind != "time":
+        is_number = part is not None and part.is_floating_point() and fact.kind != "time"
+        if is_number:
             part = part.to(dtype)
         parts[name] = part
 
@@ -92,10 +95,20 @@ class Counts:
         b, h, k, d = x["value"]
         q, w = x["query_bias"][2:]
         _, o, _, last = x["readout"]
-        e = 0 if x["key"] is None else int(x["key"][-1])
+        e = 0
+        if x["key"] is not None:
+            e = int(x["key"][-1])
+        # ``mid`` has the shapes of weights and biases in turn.
         layers = sum(after * before for after, before in x["mid"][::2])
         rows = b * h * q
-        return Counts(rows * k, rows, w * e, layers, last * d, o)
+        return Counts(
+            pairs=rows * k,
+            rows=rows,
+            product=w * e,
+            layers=layers,
+            moment=last * d,
+            outputs=o,
+        )
 
 
 def forward_flops(*shapes: Any) -> int:
@@ -109,7 +122,8 @@ def backward_flops(*shapes: Any, needs: list[bool]) -> int:
     """Return the FLOPs of the backward, with every tile's numbers computed again once."""
     n = Counts.of(shapes)
     wanted = dict(zip(PAIR_TENSORS, needs))
-    wants_rows = any(wanted[name] for name in ("query", "query_bias", "scale", "query2", "scale2"))
+    in_rows = ("query", "query_bias", "scale", "query2", "scale2")
+    wants_rows = any(wanted[name] for name in in_rows)
 
     # S and the further layers again, then the gradient of the last hidden units.
     per_pair = n.product + n.layers + n.moment

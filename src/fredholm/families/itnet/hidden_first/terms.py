@@ -124,7 +124,8 @@ class Tensors:
         "b|1 k", "key", "t of keys, or without batch: visible where not later than the query's",
         term="time", kind="time", triton="values",
     )  # fmt: skip
-    mid: list[Tensor] = field(default_factory=list)  # W, b, W, b, ... of further hidden layers
+    # Weights and biases of further hidden layers in turn, W, b, W, b, ...
+    mid: list[Tensor] = field(default_factory=list)
 
 
 PAIR_TENSORS: dict[str, PairTensor] = {
@@ -167,7 +168,9 @@ def table_term(x: Tensors) -> Tensor | None:
     """r at I_i - J_j."""
     if x.table is None or x.query_index is None or x.key_index is None:
         return None
-    return x.table[:, :, x.query_index[:, None] - x.key_index].permute(0, 2, 3, 1)
+    # (H, w, T) read at (Nq, Nk), with the hidden units last.
+    place = x.query_index[:, None] - x.key_index
+    return x.table[:, :, place].permute(0, 2, 3, 1)
 
 
 def distance_term(x: Tensors) -> Tensor | None:
@@ -239,16 +242,21 @@ def describe(indent: str) -> str:
     notes = {"index": ", int64", "mask": ", float or boolean"}
     lines = []
     for name, fact in PAIR_TENSORS.items():
-        words = [SYMBOLS.get(size, size) for size in fact.sizes]
-        for i, shared in enumerate(fact.shared):
+        words = []
+        for size, shared in zip(fact.sizes, fact.shared):
+            word = SYMBOLS.get(size, size)
             if shared:
-                words[i] += " | 1"
+                word += " | 1"
+            words.append(word)
         shape = ", ".join(words)
         if len(words) == 1:
             shape += ","
-        line = f"{name}: {fact.text}, ({shape}){notes.get(fact.kind, '')}"
+
+        note = notes.get(fact.kind, "")
+        line = f"{name}: {fact.text}, ({shape}){note}"
         if fact.term:
-            others = [n for n, f in PAIR_TENSORS.items() if f.term == fact.term and n != name]
-            line += f"; with {', '.join(others)}"
+            of_term = [n for n, other in PAIR_TENSORS.items() if other.term == fact.term]
+            of_term.remove(name)
+            line += f"; with {', '.join(of_term)}"
         lines.append(f"{line}.")
     return f"\n{indent}".join(lines)

@@ -59,6 +59,7 @@ class TiledColumns(KeyRing):
     """
 
     word = Exact
+    strategy: Exact
     name = "tiled hidden units, appended columns"
     reason = "the first layer splits, and the points share no regular grid"
     triton = True
@@ -78,17 +79,22 @@ class TiledTable(Form):
     """
 
     word = Exact
+    strategy: Exact
     name = "tiled hidden units, displacement table"
     reason = "the first layer splits, and the displacements of a regular grid fit a table"
     triton = True
 
     def refuses(self, kernel: Kernel, facts: Facts) -> str | None:
-        return None if facts.layout.grid is not None else "the points share no regular grid"
+        if facts.layout.grid is None:
+            return "the points share no regular grid"
+        return None
 
     def respond(self, kernel: MLPKernel, problem: Problem) -> Tensor:
         p = problem
         if _takes_blocks(self.strategy) and fits(kernel, p):
-            integral = few_points if all_at_once(kernel, p) else few_queries
+            integral = few_queries
+            if all_at_once(kernel, p):
+                integral = few_points
             return with_offset(_integral(kernel, p, integral), kernel, p)
 
         terms = kernel.both_terms(p)
@@ -101,7 +107,7 @@ class TiledTable(Form):
         return with_offset(_tiled(kernel, p, terms, self.strategy), kernel, p)
 
 
-def _tiled(kernel: MLPKernel, problem: Problem, terms: dict[str, Any], strategy: Any) -> Tensor:
+def _tiled(kernel: MLPKernel, problem: Problem, terms: dict[str, Any], strategy: Exact) -> Tensor:
     """Return ∫ K u dμ from the terms of the first layer."""
 
     def moments_read(kernel: MLPKernel, problem: Problem, value: Tensor, readout: Tensor) -> Tensor:
@@ -146,7 +152,8 @@ def _integral(kernel: MLPKernel, problem: Problem, moments_read: Callable[..., T
 
     # A mask or an order acts on pairs. Padding has mass zero and finite features, so that the
     # masses can be multiplied into the values.
-    value = cast(q.mass, signal.dtype).view(-1, 1, signal.shape[2], 1) * signal
+    mass = cast(q.mass, signal.dtype).view(-1, 1, signal.shape[2], 1)
+    value = mass * signal
     out = moments_read(kernel, problem, value, readout)
     with full_precision(value):
         if bias is not None:
@@ -158,13 +165,13 @@ def _integral(kernel: MLPKernel, problem: Problem, moments_read: Callable[..., T
     return cast(out, problem.uy.dtype)
 
 
-def _takes_blocks(strategy: Any) -> bool:
+def _takes_blocks(strategy: Exact) -> bool:
     """Return whether neither a tile's memory nor a Triton kernel was asked for."""
     return strategy.memory is None and not wants_triton(strategy.backend)
 
 
 def _fits_one_tile(
-    kernel: MLPKernel, problem: Problem, terms: Mapping[str, Any], strategy: Any
+    kernel: MLPKernel, problem: Problem, terms: Mapping[str, Any], strategy: Exact
 ) -> bool:
     """Return whether all pairs are taken at once: from sizes alone, and never where lengths are
     traced or a tile's memory or a Triton kernel was asked for.
@@ -176,10 +183,14 @@ def _fits_one_tile(
     if queries > 1 and problem.uy.device.type != "cpu":
         return False
 
-    limit = FEW_RECORDED if torch.is_grad_enabled() else FEW
+    limit = FEW
     if queries == 1:
         limit = FEW_IN_ROW
-    columns = terms["key"].shape[-1] if "key" in terms else 0
+    elif torch.is_grad_enabled():
+        limit = FEW_RECORDED
+    columns = 0
+    if "key" in terms:
+        columns = terms["key"].shape[-1]
     numbers = batch * kernel.heads * queries * kernel.width * max(keys, columns)
     return numbers <= limit
 
@@ -188,7 +199,8 @@ def _mean(quadrature: Quadrature, value: Tensor, queries: int) -> Tensor:
     """Return ∫ u dμ as each query sees it, before the scale: (B, H, Nq, d), or (B, H, 1, d) where
     all queries see the same.
     """
-    density, order = quadrature.density, quadrature.order()
+    density = quadrature.density
+    order = quadrature.order()
     if density is None and order is None:
         return value.sum(2, keepdim=True)
     if density is None and quadrature.triangular:
@@ -293,18 +305,22 @@ def mlp_kernel(
         return mlp_kernel_triton(tensors, activation, memory).to(dtype)
 
     if memory is None:
-        memory = DEFAULT_BYTES if device.type == "cpu" else DEFAULT_CUDA_BYTES
+        memory = DEFAULT_CUDA_BYTES
+        if device.type == "cpu":
+            memory = DEFAULT_BYTES
     layers = [t for layer in mid for t in layer]
     single = _compute_dtype([*tensors.values(), *layers])
     converted = [_cast(name, t, single) for name, t in tensors.items()]
     layers = [t.to(single) for t in layers]
-    return mlp_kernel_op(*converted, layers, activation, memory).to(dtype)
+    out = mlp_kernel_op(*converted, layers, activation, memory)
+    return out.to(dtype)
 
 
 def _compute_dtype(tensors: Sequence[Tensor | None]) -> torch.dtype:
     """Return float64 where any tensor is, else float32."""
-    double = any(t is not None and t.dtype == torch.float64 for t in tensors)
-    return torch.float64 if double else torch.float32
+    if any(t is not None and t.dtype == torch.float64 for t in tensors):
+        return torch.float64
+    return torch.float32
 
 
 def _cast(name: str, x: Tensor | None, dtype: torch.dtype) -> Tensor | None:
