@@ -221,8 +221,8 @@ def evaluate(
         return
     if written is not None:
         raise OptionError(
-            "--read: expected new files beside it, got none; the run's own files are read as they "
-            "were for its training"
+            "--read: expected new files with it, got none; leave it out: the run's own files are "
+            "read as they were in training"
         )
     split = split or "test"
     show.trusted_code(run, trust_code)
