@@ -68,8 +68,8 @@ FAILURES = [
         "differs in seed (0 -> 9)",
     ),
     (["evaluate", "nowhere"], 2, "no run here"),
-    (["evaluate", "nowhere", "--read", "decimal=,"], 2, "--read: expected new files beside it"),
-    (["evaluate", "nowhere", "--strict"], 2, "--strict: expected new files beside it"),
+    (["evaluate", "nowhere", "--read", "decimal=,"], 2, "--read: expected new files with it"),
+    (["evaluate", "nowhere", "--strict"], 2, "--strict: expected new files with it"),
     (["data", "path", "mnits"], 2, "did you mean 'mnist'?"),
 ]
 

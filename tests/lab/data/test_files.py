@@ -395,7 +395,7 @@ def test_a_series_of_two_groups_is_refused(tmp_path):
     assert len(set(open_files(path, {"group": "patient"}).collection.groups.tolist())) == 4
     lines[9] = lines[9].replace("p2", "p3")
     write(path, *lines)
-    with pytest.raises(DataError, match=r"row 10, column 'patient': the group varies within"):
+    with pytest.raises(DataError, match=r"row 10, column 'patient': expected one group per series"):
         open_files(path, {"group": "patient"})
 
 
@@ -528,7 +528,9 @@ def test_times_that_go_back_and_ids_given_twice(tmp_path):
         r"row 5, column 'time': expected a later time of 's0' than 3, got 2",
     )
     twice = [row.replace("s3", "s0") for row in long_rows(4)]
-    refused(write(tmp_path / "b.csv", *twice), r"row 20, column 'time': .* the id is given twice")
+    refused(
+        write(tmp_path / "b.csv", *twice), r"row 20, column 'time': .* two series have the same id"
+    )
     rows = ["id,x,label", *(f"{i},{i % 3},{i % 2}" for i in range(10)), "4,1,0"]
     refused(
         write(tmp_path / "c.csv", *rows),

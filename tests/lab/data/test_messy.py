@@ -123,11 +123,14 @@ def test_a_truncated_picture_is_found_before_training(tmp_path):
 @pytest.mark.parametrize(
     ("reading", "message"),
     [
-        ({"label": "y", "id": "y"}, "column 'y' is said to be label and id"),
-        ({"label": "y", "time": "y"}, "column 'y' is said to be label and time"),
-        ({"text": "y", "label": "y"}, "column 'y' is said to be label and text"),
-        ({"group": "a", "channels": ("a", "b")}, "column 'a' is said to be group and channels"),
-        ({"channels": ("a", "a")}, "channels: 'a' comes twice"),
+        ({"label": "y", "id": "y"}, "column 'y': expected one role, got label and id"),
+        ({"label": "y", "time": "y"}, "column 'y': expected one role, got label and time"),
+        ({"text": "y", "label": "y"}, "column 'y': expected one role, got label and text"),
+        (
+            {"group": "a", "channels": ("a", "b")},
+            "column 'a': expected one role, got group and channels",
+        ),
+        ({"channels": ("a", "a")}, "channels: expected each column once, got 'a' twice"),
     ],
 )
 def test_a_column_is_one_thing(tmp_path, reading, message):

@@ -46,7 +46,7 @@ def test_folders_called_train_and_test_are_the_splits_of_tables(tmp_path):
     held = source.collection.samples[source.parts == 2, 0]
     assert held.min() > 50 > source.collection.samples[source.parts != 2, 0].max()
     write(tmp_path / "more.csv", samples(5))
-    with pytest.raises(DataError, match=r"more.csv: lies beside files \(or folders of files\)"):
+    with pytest.raises(DataError, match=r"more.csv: expected only files \(or folders of files\)"):
         open_files(tmp_path)
 
 

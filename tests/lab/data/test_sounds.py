@@ -174,7 +174,7 @@ def test_what_is_refused(folder, tmp_path):
     write_wav(odd, np.zeros(8), RATE, channels=2)
     refused(r"99.wav: expected 1 channels, as .*00.wav has, got 2")
     write_wav(odd, [], RATE)
-    refused(r"99.wav: holds no sample; remove it", strict=True)
+    refused(r"99.wav: expected samples, got an empty sound; remove it", strict=True)
     write_wav(odd, tone(0, 0), RATE)
     content = odd.read_bytes()
     odd.write_bytes(content[:-50])

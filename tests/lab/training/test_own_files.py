@@ -556,7 +556,7 @@ def test_labels_that_cannot_be_judged_are_named(trained, tmp_path, name, content
 def test_new_files_have_no_split_and_paths_are_told_from_changes(trained, tmp_path, capsys):
     run, file = str(trained / "runs" / "rows.csv"), str(trained / "rows.csv")
     assert main(["evaluate", run, file, "--split", "val"]) == 2
-    assert "--split val: expected to be left out" in capsys.readouterr().err
+    assert "--split: expected none with new files" in capsys.readouterr().err
     assert main(["evaluate", run, file, "operator.strategy=exact", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["overrides"] == ["operator.strategy=exact"]

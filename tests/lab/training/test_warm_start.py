@@ -90,7 +90,7 @@ def test_pictures_with_questions_start_from_images_and_texts(home):
             assert row.equal(before["encoder.words.weight"][number]), word
     assert {"what", "colour", "is", "number", "1"} < set(words.words)
     assert lines[0] == f"from {home / 'image'}: {len(pictures) - 3} tensors copied"
-    assert lines[1].startswith("left there: ")
+    assert lines[1].startswith("left out: ")
     assert all(f"{key} (another task)" in lines[1] for key in ("head.weight", "encoder.token"))
     assert lines[2].startswith(f"from {home / 'text'}: 1 tensor copied, of the ")
     assert "encoder.position.weight (no place here)" in lines[3]
@@ -158,7 +158,9 @@ def test_own_texts_are_read_with_the_words_of_the_run_they_start_from(tmp_path):
     assert torch.allclose(*vectors, atol=1e-6)
     chosen = load_recipe(tmp_path / "mine.csv", small)
     dataset = build_dataset(chosen, "train")
-    with pytest.raises(RecipeError, match=r"base knows other words \(8 words\) than the data"):
+    with pytest.raises(
+        RecipeError, match=r"expected the vocabulary of the data .*, got that of .*base \(8 words\)"
+    ):
         start_from(build_model(chosen, dataset), base, dataset)
 
 
@@ -189,7 +191,8 @@ def test_what_cannot_start_a_model_is_refused(home):
         start_from(model, [home / "image", home / "text"], dataset)
     model, dataset, _ = fresh("vqa", home)
     with pytest.raises(
-        RecipeError, match=r"nothing of .*image fits the model.*an earlier run gave"
+        RecipeError,
+        match=r"expected weights that fit the model, got none in .*image; .*an earlier run gave",
     ):
         start_from(model, [home / "image", home / "image"], dataset)
     with pytest.raises(RecipeError, match="init_from"):

@@ -228,8 +228,8 @@ def evaluate(
     if written is not None or strict:
         flag = "--strict" if written is None else "--read"
         raise OptionError(
-            f"{flag}: expected new files beside it, got none; the run's own files are read as they "
-            "were for its training"
+            f"{flag}: expected new files with it, got none; leave it out: the run's own files are "
+            "read as they were in training"
         )
     split = split or "test"
     show.trusted_code(run, trust_code)

@@ -39,7 +39,7 @@ def check(
             key, value = next(iter(said.items()))
             flag = flag_of(key)
             raise OptionError(
-                f"{flag}: expected files beside it, got {value!r} alone; name them: fredholm "
+                f"{flag}: expected files with it, got {value!r} alone; name them: fredholm "
                 f"compare ./mydata {flag} ..."
             )
         if task in TASKS:
@@ -52,7 +52,7 @@ def check(
     # Other commands accept --task for --predict; here the name is taken.
     if task in TASKS:
         raise OptionError(
-            f"--task: expected no tasks of a table beside {source!r}, got {task!r}; use --predict "
+            f"--task: expected no tasks of a table with {source!r}, got {task!r}; use --predict "
             f"{task}"
         )
     flags = {"--task": task is not None, "--budget": budget != "params", "--worker": worker}

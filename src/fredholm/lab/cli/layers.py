@@ -91,8 +91,8 @@ def refuse_without_module(**given: Any) -> None:
     for name, value in given.items():
         if value is not None:
             raise OptionError(
-                f"--{name}: expected one layer, or a model's folder, got a whole run; name the "
-                "layer with --module"
+                f"--{name}: expected one layer, or a model's folder, got a run; name the layer "
+                "with --module"
             )
 
 

@@ -200,8 +200,8 @@ def refuse_split(split: str | None, files: bool) -> None:
     """
     if files and split is not None:
         raise OptionError(
-            f"--split {split}: expected to be left out beside new files, which are judged whole; "
-            "drop one of the two"
+            f"--split: expected none with new files, which have no splits, got {split!r}; leave "
+            "one of the two out"
         )
 
 
@@ -499,6 +499,6 @@ def refuse_with_steps(**given: bool) -> None:
     for name, is_given in given.items():
         if is_given:
             raise OptionError(
-                f"--{name}: expected to be left out beside --steps, which writes ONNX programs "
-                "with every size free; drop one of the two"
+                f"--{name}: expected none with --steps, which writes ONNX programs with every size "
+                "free, got both; leave one of the two out"
             )

@@ -66,7 +66,7 @@ def read_annotation(file: Path) -> Annotation:
         if not (0 <= left <= right <= size[0] and 0 <= top <= bottom <= size[1]) or min(size) < 1:
             raise DataError(
                 f"{file}: expected boxes inside the picture of {size}, got "
-                f"{left, top, right, bottom} of {name}; mend the annotation"
+                f"{left, top, right, bottom} of {name}; correct the annotation"
             )
     return Annotation(size, objects)
 

@@ -163,7 +163,7 @@ def opened_picture(path: Path | str, content: bytes | None = None) -> Iterator[A
     except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:
         raise DataError(
             f"{path}: not a readable picture ({error}); it is truncated, corrupt or not a picture: "
-            "mend or remove it"
+            "repair or remove it"
         ) from error
 
 

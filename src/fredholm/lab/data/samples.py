@@ -240,7 +240,7 @@ def _ticks(result: Collection, number: int, values: np.ndarray) -> Ticks:
             ) from None
         raise OptionError(
             f"{result.where(number)}: expected times that are numbers, or dates such as "
-            f"2026-03-01T06:00+01:00, got {str(cell)!r}; mend them"
+            f"2026-03-01T06:00+01:00, got {str(cell)!r}; correct them"
         ) from None
 
 
@@ -420,7 +420,7 @@ def _check_size(result: Collection, arrays: Any) -> None:
         number, at = found
         raise OptionError(
             f"{result.where(number)}: expected finite numbers up to {LARGEST:.2g}, got "
-            f"{arrays[number][at]:g}; mend the value, or leave the sample out"
+            f"{arrays[number][at]:g}; correct the value, or leave the sample out"
         )
 
 

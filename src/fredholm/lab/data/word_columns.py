@@ -152,8 +152,8 @@ def _numbers(name: str, cells: Sequence[Any]) -> np.ndarray:
             result[row] = float(cell)
         except (TypeError, ValueError):
             raise OptionError(
-                f"X, column {name!r}, row {row}: expected a number, got {cell!r}; mend the cell, "
-                "or leave the column out"
+                f"X, column {name!r}, row {row}: expected a number, got {cell!r}; correct the "
+                "cell, or leave the column out"
             ) from None
     return result
 

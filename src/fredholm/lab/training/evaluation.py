@@ -178,8 +178,8 @@ def check_unchanged(facts: Mapping[str, Any], dataset: Any) -> None:
         )
     if before.get("split") != now.get("split"):
         raise DataError(
-            f"{path}: expected the division {before['split']} of the training, got "
-            f"{now['split']}, which could put training samples into the test split; train again"
+            f"{path}: expected the split {before['split']}, as in training, got {now['split']}, "
+            "which could put training samples into the test split; train again"
         )
 
     classes = facts.get("classes")

@@ -362,7 +362,7 @@ def _graceful(checkpoints: Checkpoints, group: Group) -> Iterator[None]:
                 return
 
         if checkpoints.requested:
-            raise Interrupted("stopped at once; what came after the last checkpoint is lost")
+            raise Interrupted("stopped at once; the steps since the last checkpoint are lost")
         checkpoints.requested = True
 
         saving = "" if checkpoints.folder is None else ", saving a checkpoint"

@@ -314,9 +314,9 @@ class RunFolder:
                 changed.append(f"import ({source.name} has other content)")
         if changed:
             raise RecipeError(
-                f"{self.root}: the run was started with another recipe; differs in "
-                f"{', '.join(changed)}; resume with the same recipe, choose another --name, or "
-                "delete the folder (train: --overwrite)"
+                f"{self.root}: expected the recipe that the run was started with, got one that "
+                f"differs in {', '.join(changed)}; resume with the same recipe, choose another "
+                "--name, or delete the folder (train: --overwrite)"
             )
 
     def load_recipe(self, trust_code: bool = False) -> Recipe:

@@ -384,8 +384,8 @@ def check_moments(states: list[dict[str, Any]], parameters: Parameters) -> None:
             if shape != shapes[number]:
                 raise CheckpointError(
                     f"optimizer: expected moment {number} of shape {shapes[number]}, got {shape}; "
-                    "the checkpoint is of a version of fredholm that ordered parameters "
-                    "otherwise: train anew in another folder"
+                    "another version of fredholm, which ordered parameters differently, wrote the "
+                    "checkpoint: train again in another folder"
                 )
 
 

@@ -74,7 +74,7 @@ def read_holder(folder: Path) -> Holder | None:
         return None
     except (OSError, ValueError, TypeError) as error:
         raise InUseError(
-            f"{path}: not a readable lock ({error}); delete it if no process works in this folder"
+            f"{path}: not a readable lock ({error}); delete it if no process uses this folder"
         ) from error
 
 

@@ -174,9 +174,8 @@ class Group:
             changed = differences(expected, theirs)
             if changed:
                 raise RecipeError(
-                    f"rank {rank} of {self.size} was started with something else than rank 0: "
-                    f"{', '.join(changed)}; start every process with the same command, files and "
-                    "versions"
+                    f"rank {rank} of {self.size}: expected the command, files and versions of rank "
+                    f"0, got others: {', '.join(changed)}; start every process with the same ones"
                 )
 
     # --- errors -----------------------------------------------------------------------------------

@@ -170,9 +170,9 @@ def _check_vocabulary(source: Source, dataset: Any) -> None:
     ours = _vocabulary_of(dataset)
     if theirs is not None and ours is not None and theirs != ours:
         raise RecipeError(
-            f"init_from: {source.folder} knows other words ({len(theirs):,} {theirs.kind}) than "
-            f"the data ({len(ours):,} {ours.kind}), to which its embeddings would be given; of "
-            "several runs, init_from=[A,B], words are copied one by one"
+            f"init_from: expected the vocabulary of the data ({len(ours):,} {ours.kind}), got that "
+            f"of {source.folder} ({len(theirs):,} {theirs.kind}), whose embeddings belong to other "
+            "words; give several runs, init_from=[A,B], to copy words one by one"
         )
 
 
@@ -220,7 +220,7 @@ class _Target:
 
 @dataclass
 class _Copied:
-    """The tensors that one source has filled, and those that were left there.
+    """The tensors that one source has filled, and those that it left out.
 
     Attributes:
         names: shared names of the filled tensors.
@@ -250,7 +250,7 @@ def _copy_fitting(model: Any, sources: list[Source], dataset: Any) -> list[str]:
         tensors = "1 tensor" if count == 1 else f"{count} tensors"
         lines.append(f"from {source.folder}: {tensors} copied{copied.words}")
         if copied.left:
-            lines.append(f"left there: {'; '.join(copied.left)}")
+            lines.append(f"left out: {'; '.join(copied.left)}")
 
     model.load_state_dict(target.state, strict=True)
     anew = ", ".join(sorted(target.keys[name] for name in target.missing)) or "none"
@@ -277,7 +277,7 @@ def _check_anything_learned(source: Source, target: _Target, copied: _Copied) ->
         if is_matrix and not name.endswith("fourier.matrix"):
             return
     raise RecipeError(
-        f"init_from: nothing of {source.folder} fits the model; left there: "
+        f"init_from: expected weights that fit the model, got none in {source.folder}; left out: "
         f"{'; '.join(copied.left)}"
     )
 

@@ -134,7 +134,7 @@ def _refuse_inapplicable(
     if family != "tables":
         for name, value in reading.writing.said.items():
             raise DataError(
-                f"{path}: read: expected nothing of how a table is written, got {name}={value}; "
+                f"{path}: read: expected none, got {name}={value}, which describes a table; "
                 f"{family} are not tables: leave it out"
             )
     if family == ".ts files":

@@ -103,7 +103,7 @@ def collect_folders(
     lost = {entry.label for entry in entries} - {entry.label for entry in readable}
     if lost:
         raise DataError(
-            f"{root}: no file of the class {min(lost)!r} can be read; mend the files, or remove "
+            f"{root}: no file of the class {min(lost)!r} can be read; repair the files, or remove "
             "the folder"
         )
 

@@ -205,7 +205,7 @@ def parts_of(files: Sequence[Path], counts: Sequence[int]) -> np.ndarray | None:
     if None in parts:
         odd = files[parts.index(None)]
         raise DataError(
-            f"{odd}: lies beside files (or folders of files) called train, val or test and is none "
-            "of them; rename it, or take it away"
+            f"{odd}: expected only files (or folders of files) called train, val or test, got "
+            "another one among them; rename it, or move it to another folder"
         )
     return np.repeat(np.array(parts, np.int8), counts)

@@ -135,11 +135,15 @@ def _check_declared(
         before = roles.setdefault(name, key)
         if before != key and {before, key} not in ALLOWED:
             raise DataError(
-                f"{head.path}: column {name!r} is said to be {before} and {key}; it is one of both"
+                f"{head.path}: column {name!r}: expected one role, got {before} and {key}; leave "
+                "one of the two out"
             )
     for name in channels:
         if channels.count(name) > 1:
-            raise DataError(f"{head.path}: channels: {name!r} comes twice; once is enough")
+            raise DataError(
+                f"{head.path}: channels: expected each column once, got {name!r} twice; leave one "
+                "out"
+            )
 
     # A table of one column is most likely one with another separator.
     if head.delimiter and len(head.names) < 2:

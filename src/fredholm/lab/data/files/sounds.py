@@ -68,7 +68,7 @@ def read_whole_sound(file: Path) -> tuple[np.ndarray, int]:
     """
     sound, rate = read_sound(file)
     if not len(sound):
-        raise DataError(f"{file}: holds no sample; remove it")
+        raise DataError(f"{file}: expected samples, got an empty sound; remove it")
     return sound, rate
 
 

@@ -116,8 +116,8 @@ def _checked_times(
     # Times go back where a second series with the same id begins.
     if row != before + 1:
         raise DataError(
-            f"{needed} in {table.where(before)}, got {got}; the id is given twice: give each "
-            "series an id of its own"
+            f"{needed} in {table.where(before)}, got {got}; two series have the same id: give each "
+            "series its own"
         )
     raise DataError(
         f"{needed}, got {got}; sort the rows of each series by time, or average those of one time"
@@ -136,8 +136,8 @@ def _check_one_group(
         odd = block[codes[block] != codes[block[0]]]
         if len(odd):
             raise DataError(
-                f"{table.where(int(odd[0]), name)}: the group varies within a series, which lies "
-                "in one split as a whole; give each series one group"
+                f"{table.where(int(odd[0]), name)}: expected one group per series, got several; a "
+                "series must stay in one split: give each series one group"
             )
 
 

@@ -117,7 +117,7 @@ def _series(
             if re.fullmatch(stamps, text) is None:
                 raise DataError(
                     f"{where}: expected stamps (time,value) divided by commas, got {text[:60]!r}; "
-                    "mend the line"
+                    "correct the line"
                 )
             times, cells = zip(*STAMPED.findall(text))
             clocks.append([time.strip() for time in times])

@@ -117,7 +117,7 @@ def read_unlabelled(
         reasons = "; ".join(line for part in parts for line in part.remarks)
         raise DataError(
             f"expected samples in {', '.join(map(str, files))}, got none that can be read: "
-            f"{reasons or 'they are empty'}; mend or replace the files"
+            f"{reasons or 'they are empty'}; repair or replace the files"
         )
     if len(parts) == 1:
         return parts[0]

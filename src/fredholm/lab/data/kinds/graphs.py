@@ -53,8 +53,8 @@ def _check_finite(features: Tensor) -> None:
     if wrong.any():
         node = int(wrong.nonzero()[0])
         raise DataError(
-            f"features: expected finite numbers, got NaN or infinity at node {node}; mend them, or "
-            "leave the node out"
+            f"features: expected finite numbers, got NaN or infinity at node {node}; correct them, "
+            "or leave the node out"
         )
 
 
