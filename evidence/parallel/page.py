@@ -37,13 +37,13 @@ def limit_table(limit: dict[str, Any]) -> str:
         rows.append((row["processes"], outcome, f"{row['megabytes']:,}", f"`{row['said']}`"))
     most = limit["footing"] + limit["beyond"]
     command = limit["rows"][1]["command"]
-    heads = ("processes", "outcome", "MB of address space", "what it said")
+    heads = ("processes", "outcome", "MB of address space", "last message")
     return (
-        f"A whole training of a CKCNN on series of {limit['points']:,} points, each process of "
-        f"which may have {most:,} MB of address space (`RLIMIT_AS`): {limit['footing']:,} MB, "
-        "which the same command needs at its peak for 64 points, torch and Lightning among it, "
-        f"and {limit['beyond']:,} MB. `python -m evidence run parallel limit`, which sets the "
-        f"limit around\n\n    {command}\n\nand around the same without its last two words.\n\n"
+        f"A complete training run of a CKCNN on series of {limit['points']:,} points. The address space of "
+        f"each process is limited to {most:,} MB (`RLIMIT_AS`): {limit['footing']:,} MB, "
+        "the peak of the same command with 64 points, including torch and Lightning, "
+        f"plus {limit['beyond']:,} MB. `python -m evidence run parallel limit` sets the "
+        f"limit for\n\n    {command}\n\nand for the same command without its last two arguments.\n\n"
         f"{table(heads, rows)}"
     )
 
@@ -55,10 +55,10 @@ def weights_table(rows: list[dict[str, Any]]) -> str:
         shown.append((row["processes"], *(f"{row[part]:.1f}" for part in parts)))
     heads = ("processes", "weights", "gradients", "AdamW's state", "rise at the peak of a step")
     return (
-        f"`training.strategy=fsdp2`: what a process keeps of a model with "
-        f"{rows[0]['parameters'] / 1e6:.0f} million parameters, and by how much a training step "
-        "raises its memory at its peak, gradients and the layers that are put together among it, "
-        f"MB. `python -m evidence run parallel weights`\n\n{table(heads, shown)}"
+        f"Sharded weights (`training.strategy=fsdp2`): the memory in MB that each process uses for a model with "
+        f"{rows[0]['parameters'] / 1e6:.0f} million parameters, and the increase at the peak of a training step, "
+        "including gradients and gathered layers. "
+        f"`python -m evidence run parallel weights`\n\n{table(heads, shown)}"
     )
 
 
@@ -74,10 +74,9 @@ def memory_table(found: list[dict[str, Any]]) -> str:
         rows.append((row["case"], f"{row['points']:,}", row["processes"], *shown))
     heads = ("model", "points", "processes", "MB", "P · MB / MB of one", "numbers sent")
     return (
-        "Peak resident memory of one training step (forward, backward, sum of the gradients, "
-        "update), of the process that needs most, above what the process has when it is idle. The "
-        "fourth column times the number of processes over that of one process is the fifth: 1 "
-        "where memory falls as 1/P. Numbers sent by one process in the step include the "
+        "*MB* is the peak resident memory of one training step (forward, backward, sum of the gradients, "
+        "update), minus that of the idle process, in the process with the highest peak. P is the number of processes; "
+        "*P · MB / MB of one* is 1 if memory falls as 1/P. *Numbers sent* are those of one process in the step, including "
         f"gradients. `python -m evidence run parallel memory`\n\n{table(heads, rows)}"
     )
 
@@ -105,8 +104,8 @@ def _traffic_table(rows: list[dict[str, Any]]) -> str:
         sent = (f"{number:,}" for number in row["sent"])
         shown.append((f"`{row['operator']}`", words, row["processes"], *sent))
     text = (
-        f"Numbers that the first rank gives to the process group in a forward of one sample "
-        f"({DIM} features, {HEADS} heads), as counted. `python -m evidence time parallel traffic`"
+        f"Numbers that the first rank sends in a forward of one sample "
+        f"({DIM} features, {HEADS} heads). `python -m evidence time parallel traffic`"
     )
     return f"{text}\n\n{table(heads, shown)}"
 
@@ -119,9 +118,9 @@ def _overlap_table(rows: list[dict[str, Any]]) -> str:
         times = f"{row['computed']:.1f}", f"{row['waited']:.1f}"
         shown.append((f"`{row['operator']}`", *counts, *times))
     text = (
-        "A forward of a ring, from its trace, on the rank that waits longest: messages between "
-        "whose beginning and whose wait matrix products ran, the time between the two, and the "
-        "time in the wait. A backward asks for the same keys, the first of which nothing hides, "
+        "Overlap of communication and computation in a forward pass of a ring, from the trace of the rank that waits longest: "
+        "the number of messages, those sent while matrix products ran, the time of these products, and the "
+        "time spent waiting. A backward pass requests the same keys, the first of which cannot be hidden, "
         "and waits for every gradient that it sends back. "
         "`python -m evidence time parallel overlap`"
     )
@@ -138,9 +137,9 @@ def _steps_table(rows: list[dict[str, Any]]) -> str:
         ratios = (f"{row[key]:.2f}" for key in ("efficiency", "of_apart"))
         shown.append((row["case"], points, *times, *ratios))
     text = (
-        "A training step of one process with the whole domain, of two processes that share nothing "
-        "but the machine, and of two with twice the work on one domain (an exact ITNet's grows as "
-        "N²), one thread each. The efficiency is the first median over the third; the second over "
-        "the third is what the messages leave of it. `python -m evidence time parallel steps`"
+        "Median times of a training step: of one process with the full domain; of two independent processes on the "
+        "same machine; and of two processes that share one domain with twice the work (an exact ITNet's grows as "
+        "N²). Each process has one thread. *Efficiency* is the first time divided by the third. *Of two apart*, the second divided by "
+        "the third, excludes the effect of sharing the machine. `python -m evidence time parallel steps`"
     )
     return f"{text}\n\n{table(heads, shown)}"
