@@ -110,10 +110,10 @@ Command: `python -m evidence time small tune`.
 
 {sizes}
 
-## Over the commits
+## History
 
-`{peer}`'s time over that of a call on eight points, at the commits whose ratios `python -m evidence check small` or `time small` kept in
-`evidence/results/history.json`. `check` fails where a ratio fell by more than 15%.
+The time of `{peer}` divided by that of a call on eight points, at the commits for which `python -m evidence check small` or `time small` recorded ratios in
+`evidence/results/history.json`. `check` fails if a ratio has fallen by more than 15%.
 
 {history}
 """

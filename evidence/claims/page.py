@@ -94,13 +94,13 @@ Each contest would compare models on a task where an operator should win, with l
 equal time. So far only one such contest [has been run](physics.md), on forces between charges.
 
 - **ITNet**: springs and gravity with unknown masses, and rollouts of 50 steps; Darcy's flow at 16 and 32, after a search over bandwidth,
-  frequencies, normalisation and depth, beside the FNO and GNO of `neuraloperator`; dense prediction.
-- **CKConv**: memory of lags and gaps that cannot be resampled, beside GRU-D, NCDE and MiniROCKET on filled series; 30, 50 and 70% lost on
+  frequencies, normalisation and depth, compared with the FNO and GNO of `neuraloperator`; dense prediction.
+- **CKConv**: memory of lags and gaps that cannot be resampled, compared with GRU-D, NCDE and MiniROCKET on filled series; 30, 50 and 70% lost on
   raw speech.
-- **LUNA**: quality per millisecond of long encoders beside Hedgehog and softmax, up to 8,192 tokens; an equivalence test of conversions at
+- **LUNA**: quality per millisecond of long encoders, compared with Hedgehog and softmax, up to 8,192 tokens; an equivalence test of conversions at
   99.5% of the teacher, with 10 seeds and 2,000 samples; Retrieval and Pathfinder.
 - **InfSA, pure and linear**: accuracy at equal time on canvases of 1,024 to 4,096 small patches; *pure above softmax* with ten fresh seeds.
-- **Evolution**: Strang against Lie at equal evaluations of attention; one set of weights beside encoders trained for each depth has a
+- **Evolution**: Strang against Lie at equal evaluations of attention; one set of weights compared with encoders trained for each depth has a
   command in the table above.
 """
 

@@ -94,7 +94,7 @@ LAST = {"longer": "lengthened"} | dict.fromkeys(REMEMBERING, "lengthened")
 """The last stage of rows that do not end with the match."""
 GOALS = {"twice": 1.12, "half": 1.05, "no-window": 1.5}
 ABOUT = """SmolLM2-135M-Instruct (30 layers, 9 heads on 3 heads of keys, 4-bit weights of the package, computed in float32) is converted to
-Hedgehog's features beside softmax on a window. It is first trained to match its teacher's attention layer by layer and then its teacher's
+Hedgehog's features with softmax on a window. It is first trained to match its teacher's attention layer by layer and then its teacher's
 logits, on windows of 512 tokens of Python's documentation, of which every second one is placed at a random position below 4,096. The texts of
 the [receipt](../linearize.md#the-receipt) are held-out documents of the same kind and the King James Bible, a kind of text that was not used in training. The batch is 1. Training and
 receipts shared the machine with other work, so their times are those of a busy machine.

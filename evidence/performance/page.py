@@ -33,7 +33,7 @@ The published algorithms are implemented as written, with the same weights.
 
 {published}
 
-## Operators beside each other
+## Operators compared
 
 {operators}
 
