@@ -18,7 +18,7 @@ from .encoder import Axis, Encoder, EncoderConfig, part_of_grid, register_encode
 @register_encoder("pixels")
 @dataclass(frozen=True)
 class PixelConfig(EncoderConfig):
-    """Pictures as they are; see :class:`PixelEncoder`.
+    """Pictures with one point per pixel; see :class:`PixelEncoder`.
 
     Attributes:
         image_size, channels: of a picture.
