@@ -22,9 +22,9 @@ GROUPS = ("hidden-first", "operators")
 """Groups of cases in this page. The others are on the performance page."""
 TEXT = """## Accuracy
 
-Same backbone, same recipe, same epochs; only the operator differs. Single runs have no standard deviation. The runs had one thread
-each, beside other work on the second core, so the minutes are upper bounds for two free cores. The digits settings were chosen among
-six candidates with their test accuracies in sight: both digits figures are slightly optimistic.
+The models of a data set have the same backbone, recipe and number of epochs; only the operator differs. Single runs have no standard deviation. Each run had one thread,
+while other work used the second core, so the minutes are upper bounds for two free cores. The settings for digits were chosen among
+six candidates after looking at their test accuracies, so both figures for digits are slightly optimistic.
 
 {accuracy}
 
@@ -35,23 +35,22 @@ Commands (with `OMP_NUM_THREADS=1`): `fredholm sweep digits operator=itnet,softm
 
 ## Speed
 
-Each way is timed only after its answer was checked against the definition; ways of one case alternate, medians are shown,
-and behind them half the quartile distance in brackets. The share of sgemm counts the multiply-adds the way must do (for
-ITNet 2·w·d_h a pair, and the W2 contraction) against this machine's matrix product, measured beside each round.
+A *way* is one implementation of a case. It is timed only after its answer has been checked against the definition. The ways of a case are timed alternately; the table gives medians,
+followed in brackets by half the interquartile range. The share of sgemm is the rate of the necessary multiply-adds (for
+ITNet 2·w·d_h per pair, and the contraction with W2), divided by the rate of a matrix product on this machine, measured in the same round.
 
 {speed}
 
 Machine: {timed} Command: `make bench`.
 
-{goals} Beside the products a tile's time goes into GELU, the sum of bias and table, scaling the queries, and W2's contraction,
-whose narrow result runs below the rate; for one head and one image nothing shares the displacement table and the preparation of W2.
+{goals} The remaining time of a tile is spent on GELU, on the sum of bias and table, on scaling the queries, and on the contraction with W2,
+whose narrow result does not reach the full rate. With one head and one image, the cost of the displacement table and of preparing W2 is not shared.
 
-The exact ITNet operator does the work of w GELU-attentions a head, so softmax attention is much faster at equal N; what the work
-buys is a matrix-valued kernel of positions and features.
+The exact ITNet operator does the work of w GELU attentions per head, so softmax attention is much faster at equal N. In return, ITNet has a matrix-valued kernel of positions and features.
 
 ## Memory
 
-Peak resident memory of one forward and backward above that of a tiny one, each length in a process of its own.
+Peak resident memory of one forward and backward pass, minus that of a tiny one. Each length is measured in a separate process.
 
 {memory}
 """
@@ -171,7 +170,7 @@ def goals(cases: list[dict[str, Any]]) -> str:
         faster = verdict(f"{row['ratio']:.0f} times", row["ratio"] >= FASTER)
         parts.append(f"{row['note']}: {faster} and {verdict(f'{share:.0%}', share >= SHARE)}")
     wanted = f"{FASTER} times faster than the literal evaluation, {SHARE:.0%} of the matrix product"
-    return f"Against the goals, {wanted}'s rate: {'; '.join(parts)}."
+    return f"The goals are {wanted}'s rate. {'; '.join(parts)}."
 
 
 def page() -> str:

@@ -43,12 +43,17 @@ OUT = RESULTS / "fuzz.json"
 SUBJECT = Subject(__name__, pages={PAGES / "fuzz.md": ":page"})
 CHECKS = ("forward", "gradient", "jvp", "step")
 OUTCOMES = ("passed", "refused", "missing", "failed")
-TEXT = """A case is an operator with options, a domain and features, all drawn from its number. *Forward* compares the fast form with the
-definition, in values and in all gradients (float64); *gradient* the same in float32, beside the definition in float64, and where float32
-cannot do better, beside ten times the definition's own error in it; *jvp* says that forward-mode derivatives are the transpose of the
-backward's; *step* that any split of a causal signal into stretches and steps gives what the whole gives. *Refused*: by a named error, of forward and definition
-alike (or of a strategy that was asked for). *Missing*: no order to step along. *Worst*: the largest difference over the largest magnitude
-among those that passed.
+TEXT = """Each case is an operator with options, a domain and features, all drawn at random from the number of the case. Four checks are run:
+
+| check | what is compared |
+|---|---|
+| forward | the fast form and the definition, in values and in all gradients, in float64 |
+| gradient | the same in float32, with the definition in float64 as reference; where float32 cannot be more exact, up to ten times the definition's error in float32 is allowed |
+| jvp | forward-mode derivatives and the transpose of the backward pass |
+| step | a causal signal in one call, and any split of it into prefills and steps |
+
+*Refused*: both forward and definition (or a strategy selected by the case) raised a named error. *Missing*: there is no causal order, so no steps. *Worst*: the largest difference
+among the cases that passed, relative to the largest magnitude.
 """
 # Allowed distances, as shares of the largest magnitude: in float64, and of float32 from float64.
 EXACT, SINGLE = 1e-8, 2e-3

@@ -82,38 +82,38 @@ GOALS = {
     "luna": 5.0,
     "itnet": 7.0,
 }
-TEXT = """{head}Inference, one sequence, {threads} thread. A way is timed only after its answer was compared with the operator's dense
-definition. Each reading of the clock is of {seconds:.0f} ms of calls in a row; medians of {rounds} readings that take turns with the
-peer's, and half the distance between their quartiles in brackets.
+TEXT = """{head}This page gives the time of operators on few points, in inference, with one sequence and {threads} thread. An operator is timed only after its answer has been compared with its dense
+definition. Each reading of the clock covers {seconds:.0f} ms of consecutive calls, and alternates with a reading of `{peer}`. The tables give medians of {rounds} readings,
+followed in brackets by half the interquartile range.
 
 Machine: {machine} Command: `python -m evidence time small`.
 
 ## A call
 
-d = {dim}, {heads} heads. Behind the time: as a multiple of `{peer}`, timed in the same rounds. *Inside* stands for a call inside
+d = {dim}, {heads} heads. Each time is followed by its ratio to that of `{peer}`, timed in the same rounds. *Inside* stands for a call inside
 [`fredholm.inference`](../inference.md).
 
 {calls}
 
 ## A causal step
 
-d = {step_dim}, {heads} heads, the step from point 63 to point 64, µs; as a multiple of `{peer}`'s call for one query and 64 keys of the same
+d = {step_dim}, {heads} heads, the step from point 63 to point 64. Times are in µs, each followed by its ratio to that of `{peer}` for one query and 64 keys of the same
 width, which must project all keys again.
 
 {steps}
 
 ## Forms by size
 
-A form that holds all pairs, or makes a whole kernel, is taken up to a number of pairs (B 1, {heads} heads, d = {dim}); beyond it another one
-is. Time of the form for few points over that of the form for many; below 1 the former is faster. A bold ratio is that of the form that is taken.
+For few points, some operators use a form that stores all pairs or the complete kernel; above a certain number of pairs they use another one. The table gives the time of the form for few points divided by
+that of the form for many (B 1, {heads} heads, d = {dim}): below 1 the former is faster. A bold ratio means that the operator uses the form for few points.
 Command: `python -m evidence time small tune`.
 
 {sizes}
 
-## Over the commits
+## History
 
-`{peer}`'s time over that of a call on eight points, at the commits whose ratios `python -m evidence check small` or `time small` kept in
-`evidence/results/history.json`. `check` fails where a ratio fell by more than 15%.
+The time of `{peer}` divided by that of a call on eight points, at the commits for which `python -m evidence check small` or `time small` recorded ratios in
+`evidence/results/history.json`. `check` fails if a ratio has fallen by more than 15%.
 
 {history}
 """

@@ -77,9 +77,9 @@ def section() -> str:
     # All points are blanks except ten symbols of eight kinds, of which one in eight is guessed.
     guess = 100 * (1 - 10 * 7 / 8 / (LENGTH + 20))
     return (
-        f"{MINUTES} minutes by the clock each, validation included; epochs are those of both rates. "
-        f"{command}. Who knows all blanks and guesses the ten symbols is right at {guess:.3f}% of "
-        f"the points.\n\n{table(heads, lines)}\n"
+        f"Every model was trained for {MINUTES} minutes of wall-clock time, including validation, at each of two rates; the table "
+        f"gives the epochs of both. {command}. A model that knows all blanks and guesses the ten symbols reaches "
+        f"{guess:.3f}%.\n\n{table(heads, lines)}\n"
     )
 
 

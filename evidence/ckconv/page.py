@@ -23,56 +23,59 @@ from .series import table as series_table
 
 PICTURE = "ckconv-kernels.png"
 Rows = list[dict[str, Any]]
-ABOUT = "Trained on one thread of a 2-core machine that other work shared. What is not in a table was not run.\n"
+ABOUT = "All models were trained on one thread of a 2-core machine that was shared with other work. Experiments that are not listed were not run.\n"
 NOTE = (
-    "That something costs little means: fewer points than any GRU or TCN loses. That more gains nothing "
-    "means at most one point."
+    "A claim that something *costs little* is judged against the GRU and the TCN: it must cost fewer points than "
+    "either of them loses. A claim that more of something *gains nothing* allows a gain of at most one point."
 )
 SERIES_TEXT = """
 ## Lost observations and other rates
 
-Everything the same but the model; the last epoch's test accuracy in percent, mean over
-seeds where there are several. *Timestamps*: lost observations are left out and the rest keep their times, evaluated
-pair by pair; *gaps*: they stay as points without value on the grid, whose time their neighbours stand for, the same
-integral by FFT. The GRU and the TCN read values, presence and the time since the last sample, which at another rate is a number
-that they never saw in training; those with *no gaps* read zero in its place. *Rate 1/1 → 1/2*:
-trained on all samples, tested on every other.
+Only the model differs between the rows of a table. Numbers are test accuracies after the last epoch, in percent, and means
+over seeds where there are several. A CKCNN receives lost observations in one of two ways:
+
+- *timestamps*: they are left out, and the rest keep their times; the kernel is evaluated pair by pair;
+- *gaps*: they remain on the grid as points without a value, and their time is assigned to their neighbours. This is the same
+  integral, computed by FFT.
+
+The GRU and the TCN read the values, a mask of observed values, and the time since the last sample. At another sampling rate that time has values
+that did not occur in training; models with *no gaps* read zero instead. *Rate 1/1 → 1/2*:
+trained on all samples, tested on every other one.
 """
 SERIES_DATA = {
-    "japanese-vowels": "JapaneseVowels: 270 series to train on, 370 to test (a standard error of "
-    "about 0.9 points by their "
-    "number alone), lengths 7 to 29.",
-    "plaid": "PLAID, electric current of 11 kinds of appliances: 537 series to train on, 537 to "
-    "test (about 2 points), every "
-    "eighth sample taken as all of them, up to 168, each series on its own scale.",
-    "voice-prompts": "Raw sound: which of five languages a quarter of a second of a telephone "
-    "exchange's voice prompts is in, 1,000 samples (every other of 8,000 a second), each window on "
-    "its own scale: 21,513 to train on, 6,162 of other phrases to test. One speaker a language, "
-    "English and Spanish by the same: voices are told apart as much as languages. No sample is "
-    "averaged before others are left out, so that what is above the lower rate's band folds into it.",
+    "japanese-vowels": "JapaneseVowels: 270 series for training and 370 for testing, of length 7 to 29. The number of test "
+    "series alone gives a standard error of about 0.9 points.",
+    "plaid": "PLAID, the electric current of 11 kinds of appliances: 537 series for training and 537 for testing "
+    "(standard error about 2 points). Only every eighth sample is used, so a series has at most 168; each "
+    "series is scaled separately.",
+    "voice-prompts": "Raw sound: classify the language, one of five, of a quarter of a second of a telephone "
+    "exchange's voice prompts: 1,000 samples (every other one of 8,000 per second), each window scaled "
+    "separately; 21,513 windows for training and 6,162, of other phrases, for testing. There is one speaker "
+    "per language, and the same one for English and Spanish, so a model may recognise voices instead of "
+    "languages. Subsampling is done without a low-pass filter, so higher frequencies alias.",
 }
 NOTES = {
-    name: "Backbones of about the size of the CKCNN: gru and lstm two blocks; *tcn* six blocks of a causal convolution "
-    f"of 7 taps whose dilations double, which see 379 points{more}. Each is read out at the last pixel, and trained "
-    "at the rate that did best on validation with the first seed; the CKCNN at the better ω.\n"
+    name: "The backbones have about as many parameters as the CKCNN: *gru* and *lstm* have two blocks; *tcn* has six blocks of a "
+    f"causal convolution of 7 taps with doubling dilations and a receptive field of 379 points{more}. The head reads the "
+    "last pixel. The learning rate (for the CKCNN, ω) is the one with the best validation score for the first seed.\n"
     for name, more in (
-        ("smnist 14", "; *convolution* two blocks of 7 taps, which see 13"),
+        ("smnist 14", "; *convolution* has two blocks of 7 taps and a receptive field of 13"),
         ("pmnist 14", ""),
     )
 }
 RECIPES_TEXT = """
 ## The other recipes, cut short
 
-Few epochs, and of most a part of the data, one seed: not what they reach in full, which takes hours.
-The figures of `ckcnn-pmnist` (dropout 0.1), `ckcnn-scifar10` (dropout and input dropout 0.1) and `ckcnn-kjv` (batches of 32, no weight decay) were made
-before these recipes had the paper's dropout, Adam and plateau schedule, with AdamW and a cosine.
+These runs had few epochs, one seed and, in most cases, part of the data. Complete runs take hours and reach higher scores.
+`ckcnn-pmnist` (dropout 0.1), `ckcnn-scifar10` (dropout and input dropout 0.1) and `ckcnn-kjv` (batches of 32, no weight decay) were run with AdamW and a cosine
+schedule, before these recipes adopted the paper's dropout, Adam and plateau schedule.
 
 """
 KERNELS_TEXT = """
-## Which activation can draw which kernel
+## Which activation can represent which kernel
 
 A network of two hidden layers of 32 units is fitted to {points} points of functions on [-1, 1] of variance 1
-({steps:,} steps of Adam, all points at once); the share of the variance that it could not draw, geometric mean over
+({steps:,} steps of Adam, all points in every batch). The table gives the share of the variance that remains unexplained, a geometric mean over
 {seeds} seeds. `python -m evidence run ckconv kernels`
 
 """
@@ -143,7 +146,7 @@ def recipe_table() -> str:
         for row in rows_of(recipe).get("small", []):
             command = f"`fredholm train {' '.join([recipe, *row['overrides']])}`"
             if "bits" in row:
-                score = f"{row['bits']:.3f} bits a token"
+                score = f"{row['bits']:.3f} bits per token"
             else:
                 score = f"{100 * row['accuracy']:.1f}%"
             lines.append((command, score, f"{row['parameters']:,}", f"{row['minutes']:.1f}"))
@@ -209,10 +212,14 @@ def speed_section(found: dict[str, Any]) -> str:
         (f"{row['n']:,}", show_megabytes(row["megabytes"]), f"{row['seconds']:.1f}")
         for row in found["memory"]
     ]
-    heads = "samples", "a layer's step, MB above a short one", "seconds a batch of 32, 98k network"
+    heads = (
+        "samples",
+        "step of one layer, MB above that of a short signal",
+        "seconds per batch of 32, network of 98k parameters",
+    )
     about = (
-        f"{machine_line(found['machine'])} Forward and backward, medians of alternated runs whose "
-        "answers and gradients agree: `python -m evidence time ckconv`."
+        f"{machine_line(found['machine'])} Forward and backward: medians of alternating runs, after a "
+        "check that answers and gradients agree. `python -m evidence time ckconv`"
     )
     return "\n\n".join(
         [
@@ -242,9 +249,9 @@ def page() -> str:
     command = "`python -m evidence run ckconv sections --only copy adding`"
     parts = [f"{title}{ABOUT}\n## Long memory\n\n{command}\n\n{memory_tables()}"]
     parts.append(
-        "\n\nAccuracy is over all T + 20 points; answering zero everywhere gives (T + 10) / (T + "
+        "\n\nIn copy memory, accuracy is over all T + 20 points; a model that always answers zero reaches (T + 10) / (T + "
         "20).\n"
-        "For the adding problem a constant answer has the loss 1/6.\n"
+        "In the adding problem, a constant answer has a loss of 1/6.\n"
     )
     parts.append(f"\n## T = {LENGTH:,} in equal time\n\n{section()}")
     parts.append(SERIES_TEXT)
@@ -266,7 +273,9 @@ def page() -> str:
         seeds = 1 + max(row["seed"] for row in rows)
         counts = {"points": len(target("step")[1]), "steps": rows[0]["steps"], "seeds": seeds}
         parts.append(KERNELS_TEXT.format(**counts) + kernel_table(rows))
-        parts.append(f"\n\n![Functions in grey and what three networks drew of them]({PICTURE})\n")
+        parts.append(
+            f"\n\n![The target functions in grey, and the fits of three networks]({PICTURE})\n"
+        )
     if speed := load("ckconv-speed.json"):
         parts.append(speed_section(speed))
     return "".join([*parts, claims_section(CLAIMS, results(), load("ckconv.json"), NOTE)])

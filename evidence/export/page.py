@@ -12,18 +12,18 @@ from .models import FAMILIES, OPERATORS
 COLUMNS = ("eager", "compile", "export", "ONNX", "AOTI", "prefill", "step")
 TITLE = "Programs: every operator and model, in every format"
 NOT_YET = "not measured yet"
-INTRODUCTION = """Every operator in a model of pictures and in one of causal texts, and every family of models, with heads
-of random weights (`python -m evidence run export`). A number is the largest error beside the model itself, relative to its largest answer,
-at three sets of sizes of which a program was traced at one, padding included. A letter stands for a refusal by name, whose text is below the
-tables. Batch, lengths, numbers of nodes and sides of pictures are free in every column.
+INTRODUCTION = """The tables show which models can be [exported](../export.md) to which format, and how exactly. Each operator is tested in a model of pictures and in one of causal texts, and each family of
+models once, with random weights in the heads (`python -m evidence run export`). A number is the largest difference between program and model, relative to the model's largest output,
+at three sets of sizes, padding included. The program was traced at one of these. Batch, lengths, numbers of nodes and sides of pictures are free in every column. A letter stands for a refusal, which is explained below the
+tables.
 
-- *eager*: the model in float32 beside itself in float64, the rounding that it has anyway. A program adds up in another order. Its error
-  may be 1e-5, or the rounding of a model that is less exact than that (`ckcnn_small`, whose kernels have a high frequency).
-- *compile*: `torch.compile(fullgraph=True, dynamic=True)`; *export*: a program of PyTorch's operations; *ONNX*: in ONNX Runtime; *AOTI*: native code.
-- *prefill* and *step*: both programs of a model of the next token in ONNX Runtime, run one after the other.
+- *eager*: the difference between the model in float32 and in float64, that is, its own rounding error. A program adds in another order. Its error
+  may be up to 1e-5, or up to the rounding error of a model that is less exact than that (`ckcnn_small`, whose kernels have a high frequency).
+- *compile*: `torch.compile(fullgraph=True, dynamic=True)`; *export*: a program of PyTorch's operations; *ONNX*: a program in ONNX Runtime; *AOTI*: native code.
+- *prefill* and *step*: the two programs of a decoder in ONNX Runtime, run one after the other.
 """
-SPEED = """Processor seconds of one thread, ways alternated, answers checked first (`python -m evidence time export`). A ratio is the
-median over rounds of the model's own seconds over the program's: above 1 the program is faster. Of a step it is `model.step` that is timed.
+SPEED = """Times are processor seconds of one thread (`python -m evidence time export`). Model and program are timed alternately, after a check of their answers. The column *times as fast* is the
+median over rounds of the model's time divided by the program's: above 1 the program is faster. A step is compared with `model.step`.
 """
 
 

@@ -22,12 +22,12 @@ METHODS = {
     "incoming": "incoming centrality",
 }
 TASKS = {"canvas": "Fashion-MNIST canvases", "cifar10": "CIFAR-10"}
-NOTE = "What is said to hold on ImageNet is tried on canvases."
+NOTE = "Claims about ImageNet are tested on canvases."
 Rows = list[dict[str, Any]]
-TEXT = """InfViT with the linear and the pure form, and a softmax ViT of equal depth, four layers each,
+TEXT = """This page compares InfViT with the linear and the pure form and a softmax ViT of equal depth. All have four layers and are
 trained with one recipe (`infvit-linear-canvas`, `infvit-pure-canvas`, `infvit-softmax-canvas`,
-`infvit-*-cifar10`) from the same seeds. The models are small, trained for minutes on one CPU core, and the pictures
-are not ImageNet: these tables say what holds here, not what would hold there.
+`infvit-*-cifar10`) from the same seeds. The models are small and trained for minutes on one CPU core, and the pictures
+are not ImageNet, so the results need not hold at the paper's scale.
 
 Command: `python -m evidence run infsa`. Changes to the recipes: canvases {canvas}; CIFAR-10 {cifar10}.
 Machine: {machine}
@@ -38,12 +38,14 @@ Machine: {machine}
 
 ## Attention quality
 
-One article of clothing lies on each canvas among fragments of others; its box and its pixels are known by
-construction. Maps are judged on the first {images} test canvases, in percent: MoRF, the area over the
-curve of relative confidence as the most relevant patches are removed first, LeRF, the area under it as the least
-relevant are, and the area under it in a random order (that of MoRF is over the curve: a blind map's is a hundred minus
-the random figure); then how well the map ranks the patches of the object. PR-AUC and mass of a
-map that knows nothing are the share of patches inside, the last column.
+Each canvas shows one article of clothing among fragments of others; its box and its pixels are known by
+construction. Maps are evaluated on the first {images} test canvases; all numbers are percentages.
+
+- *MoRF AOC*: the area over the curve of relative confidence, as the most relevant patches are removed first.
+- *LeRF AUC*: the area under the curve, as the least relevant patches are removed first.
+- *random AUC*: the area under the curve in random order. An uninformative map has a MoRF AOC of 100 minus this number.
+- *ROC-AUC*, *PR-AUC* and *mass inside*: how well the map ranks the patches of the object. For an uninformative map, PR-AUC and mass
+  equal the share of *patches inside*, the last column.
 
 By boxes:
 
@@ -55,9 +57,9 @@ By masks:
 
 ## Alignment
 
-How near one step comes to the leading eigenvector, on {aligned} test canvases ({samples} head samples a
-layer of the linear model). Linear InfSA: its weights against the Perron vector of φ(QKᵀ), by 200 power iterations;
-other operators: what patches receive in one step against the limit of many.
+The table shows how close one step comes to the leading eigenvector, on {aligned} test canvases ({samples} samples of heads per
+layer of the linear model). For linear InfSA, its weights are compared with the Perron vector of φ(QKᵀ), computed by 200 power iterations;
+for other operators, the mass that patches receive in one step with the limit of many steps.
 
 {alignment}
 
@@ -73,8 +75,8 @@ Command: `python -m evidence time infsa pure memory`.
 
 ## Extreme resolutions
 
-InfViT-4L-64H (width 768), one image, feed-forward networks in pieces of 4,096 tokens; peak memory of the whole
-process, image, weights and libraries included; each length in a process of its own, the second of two passes.
+InfViT-4L-64H (width 768) processes one image, with the feed-forward networks in chunks of 4,096 tokens. Peak memory is that of the
+process, including image, weights and libraries. Each length is measured in a separate process, in the second of two passes.
 
 {scale}
 
@@ -82,10 +84,10 @@ Command: `python -m evidence time infsa model train`.
 
 ## The mechanisms of the paper's Table 2
 
-Four pre-norm blocks of width 768 and 64 heads around each mechanism, one sequence; "N × N" stores the matrices of all
-heads, as the published forms do. Peak memory is that of the process, of a forward pass without feed-forward networks,
-whose memory a chunk bounds; the largest N is fitted to its growth over three lengths, not run. SOFT, FLatten and MLLA
-have no installable package; linear attention stands for the last two's class.
+Each mechanism is placed in four pre-norm blocks of width 768 with 64 heads, and processes one sequence. "N × N" stores the matrices of all
+heads, as the published forms do. Peak memory is that of the process in a forward pass without feed-forward networks,
+whose memory is bounded by chunking. The largest N is extrapolated from three lengths, not run. SOFT, FLatten and MLLA
+have no installable package; linear attention represents the class of the last two.
 
 {mechanisms}
 
@@ -94,17 +96,17 @@ Command: `python -m evidence time infsa table-memory table-time`.
 {claims}
 ## All canvases, the set-up made equal
 
-58,800 canvases, 20 epochs; biases in queries, keys and values of all models, heads of width 12 in all, both depth rules (the paper's power
-of γ and the released constant), each model's learning rate from a short list by validation. The sign of a map is not identified, so
-that ROC-AUC stands seed by seed.
+Here all models are trained on 58,800 canvases for 20 epochs, with biases in queries, keys and values and heads of width 12. Both depth rules are compared (the paper's power
+of γ and the constant of the released code). Each model's learning rate is chosen from a short list by validation. The sign of a map is not identified, so
+ROC-AUC is given for each seed.
 
 {canvases}
 
 ## Where a pretrained transformer looks
 
-A vision transformer with DINOv2's names (`vit-s-focus`, tuned for saliency) and no training here: each reading of its softmax attention on pictures
-whose objects are known. Mean ± standard error over pictures, in percent; two maps without a model beside, which a map has to beat that is called
-an explanation.
+This section evaluates maps of a pretrained vision transformer with DINOv2's parameter names (`vit-s-focus`, tuned for saliency), without further training, on pictures
+whose objects are known. Numbers are means ± standard errors over pictures, in percent. A map can be called an explanation only if it is better than two maps that use no model, which are listed as
+well.
 
 {pretrained}
 """
@@ -213,7 +215,7 @@ def scale_text(speed: dict[str, Any]) -> str:
         size = f"{step['megabytes'] / 1024:.2f}"
         cells = [f"{step['seconds']:.1f}", f"{1e6 * step['seconds'] / n:.0f}", size]
         lines.append((f"{n:,} (training step)", f"{side} × {side}", *cells))
-    heads = "tokens", "image", "seconds", "µs a token", "peak memory (GB)"
+    heads = "tokens", "image", "seconds", "µs per token", "peak memory (GB)"
     return f"{table(heads, lines)}\n\n{_machine(speed, 'model' if rows else 'train')}"
 
 
@@ -252,7 +254,7 @@ def table_text(speed: dict[str, Any]) -> str:
         f"largest N in {LIMIT // 1024} GB (fitted)",
     )
     cold = any(row.get("repeats", 1) == 1 for row in timed.values())
-    note = "The forward is the first call of a process, once. " if cold else ""
+    note = "The forward is a single call, the first of its process. " if cold else ""
     machine = _machine(speed, "table-time" if timed else "table-memory")
     return f"{table(heads, lines)}\n\n{note}{machine}"
 
@@ -269,7 +271,7 @@ def pure_text(speed: dict[str, Any]) -> str:
         parts.append(table(("way", "ms", "time / tiled", "difference"), lines))
         parts.append(
             f"Forward and backward, {rows[0]['note']}, the same weights; in brackets half the "
-            f"quartile distance. {_machine(speed, 'pure')}"
+            f"interquartile range. {_machine(speed, 'pure')}"
         )
     for found in memory or []:
         sizes = ", ".join(

@@ -154,11 +154,11 @@ def section() -> str:
         heads = "map", *MEASURES.values(), "ROC-AUC beyond the class token's"
         about = (
             f"**{title}** (n = {share['n']}, {found['side']} × {found['side']} pixels; {100 * share['mean']:.1f}% of the patches inside, which "
-            "is PR-AUC and mass of a blind map)."
+            "is PR-AUC and mass of an uninformative map)."
         )
         parts.append(f"{about}\n\n{table(heads, lines)}\n\n{_behind(here['maps'])}")
     parts.append(
-        f"![Six tiles and three maps; outlined are the patches with a crown]({PICTURE})\n\n"
+        f"![Six tiles and three maps; the patches with a crown are outlined]({PICTURE})\n\n"
         "Photographs: the National Ecological Observatory Network, from deepforest (MIT)."
     )
     machine = f"Command: {command}. Machine: {machine_line(found['machine'])}"
@@ -175,7 +175,7 @@ def _behind(maps: dict[str, Any]) -> str:
         lost = [MEASURES[k] for k in MEASURES if maps[key][k]["mean"] <= bound[k]]
         if lost:
             lines.append(f"{MAPS[key].split(',')[0]} in {', '.join(lost)}")
-    return f"Not above the better one without a model: {'; '.join(lines) or 'none'}."
+    return f"Maps that are not better than the better map without a model: {'; '.join(lines) or 'none'}."
 
 
 def _score(found: dict[str, Any], *, signed: bool = False) -> str:

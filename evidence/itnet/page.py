@@ -16,11 +16,11 @@ from . import spectrum, start
 from .claims import CLAIMS
 from .sections import SECTIONS
 
-ABOUT = """Small models on a processor, not the paper's sizes: what is compared is the order of variants, never the
-level. Every row is a mean over seeds, on the test split; *to the first row* is the difference over the seeds that both
-have. That something gains nothing, or little, means at most one point.
+ABOUT = """These models are small and were trained on a CPU. The tables compare variants with each other; the scores themselves cannot be
+compared with the paper's. Every row is a mean over seeds, on the test split; *to the first row* is the mean difference over the seeds that both
+rows have. A claim that something *gains nothing*, or little, allows a gain of at most one point.
 """
-NAMES = {"accuracy": "test accuracy (%)", "loss": "test loss", "bits": "bits a token"}
+NAMES = {"accuracy": "test accuracy (%)", "loss": "test loss", "bits": "bits per token"}
 
 
 def metric_of(rows: Rows) -> str:
@@ -79,12 +79,21 @@ def speed(found: dict[str, Any]) -> str:
             slopes = ["", ""]
         if curve["left_out"]:
             missing = ", ".join(f"{n:,}" for n in curve["left_out"])
-            lines.append((*name, missing, "left out: beyond the limit or below S", "", "", ""))
+            lines.append(
+                (
+                    *name,
+                    missing,
+                    "omitted: over the limit, or fewer points than samples",
+                    "",
+                    "",
+                    "",
+                )
+            )
     sizes = found["setting"]
     about = (
         f"One block of width {sizes['dim']}, {sizes['heads']} heads, kernel width "
         f"{sizes['width']}, batch 1, float32, "
-        f"{sizes['threads']} threads; a step of more than {sizes['limit']:g} s is left out. "
+        f"{sizes['threads']} threads. Steps of more than {sizes['limit']:g} s are omitted. "
         f"{machine_line(found['machine'])}"
     )
     picture = "![Time and memory against N](itnet-modes.png)"
@@ -112,11 +121,11 @@ def crossover(curves: list[dict[str, Any]]) -> str:
             shared = [n for n in times if n in softmax]
             if not shared:
                 continue
-            where = f"slower at every N up to {max(shared):,}"
+            where = f"slower than softmax attention at every N up to {max(shared):,}"
             first = stays_below(times, softmax)
             if first is not None:
-                where = f"faster from N = {first:,} on"
-            lines.append(f"- {mode}, {direction}: {where}, against softmax attention.")
+                where = f"faster than softmax attention from N = {first:,} on"
+            lines.append(f"- {mode}, {direction}: {where}.")
     return "\n".join(lines)
 
 
@@ -130,15 +139,23 @@ def current(found: dict[str, Rows]) -> dict[str, Rows]:
 
 def minutes(found: dict[str, Any]) -> str:
     """Return the section on the duration of each recipe on the machine that was measured."""
-    heads = "recipe", "parameters", "samples", "epochs", "steps", "seconds a step", "minutes in all"
+    heads = (
+        "recipe",
+        "parameters",
+        "samples",
+        "epochs",
+        "steps",
+        "seconds per step",
+        "total minutes",
+    )
     lines = []
     for row in found["rows"]:
         counts = [row[key] for key in ("parameters", "samples", "epochs", "steps")]
         times = f"{row['seconds_per_step']:.3f}", f"{row['minutes']:.1f}"
         lines.append((f"`{row['recipe']}`", *(f"{n:,}" for n in counts), *times))
     about = (
-        "The recipes as they stand, not those of the tables above: the median step's time, times all "
-        "steps, and the validations. `python -m evidence time itnet recipes`. "
+        "These are the recipes without the changes of the tables above. The estimate is the median time of a step times "
+        "the number of steps, plus validation. `python -m evidence time itnet recipes`. "
     )
     title = f"## Minutes of the recipes\n\n{about}{machine_line(found['machine'])}"
     return f"{title}\n\n{as_table(heads, lines)}\n"
@@ -158,9 +175,9 @@ def page() -> str:
         if found[name]:
             quoted = json.dumps(name) if " " in name else name
             command = f"`python -m evidence run itnet sections --only {quoted}`"
-            text = f"{setting(section)}; the table by {command}."
+            text = f"One run: {setting(section)}. The table: {command}."
             parts.append(f"## {section.title}\n\n{text}\n\n{table(section, found[name])}\n")
-    about = "Share of the squared Frobenius norm of K on all pairs of points, percent, by rank."
+    about = "Share of the squared Frobenius norm of K, over all pairs of points, that a matrix of each rank can represent, in percent."
     title = "## Singular values of trained kernels"
     parts.append(f"{title}\n\n{about} {spectrum.section_text()}\n")
     parts.append(f"## A fresh stack\n\n{start.section_text()}\n")

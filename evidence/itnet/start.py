@@ -78,8 +78,8 @@ def section_text() -> str:
         lines.append((name, *cells, len(growths)))
     heads = ("start", "after 1 block", *(f"after {block} blocks" for block in blocks[1:]), "seeds")
     about = (
-        f"Root mean square of the stream over that before the first block; {PICTURES} pictures of "
-        f"white noise, {(SIDE // 16) ** 2} patches and the class token, by {command}. "
-        "What either start learns is compared by `python -m evidence run itnet sections --only start`."
+        f"Root mean square of the untrained residual stream, relative to that before the first block, for {PICTURES} pictures of "
+        f"white noise, {(SIDE // 16) ** 2} patches and the class token ({command}). "
+        "Trained models with both starts are compared by `python -m evidence run itnet sections --only start`."
     )
     return f"{about}\n\n{table(heads, lines)}"

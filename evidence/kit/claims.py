@@ -217,7 +217,7 @@ def named(claims: Sequence[Claim], before: Sequence[str] | None) -> str:
         'The primary claims were named before the runs.'
     """
     if not any(claim.primary for claim in claims):
-        return "These runs are explored: none of their claims is primary."
+        return "These runs are exploratory: none of their claims is primary."
     if before is None:
         return "The primary claims were named after the runs shown here, before any later ones."
     late = [claim.text for claim in claims if claim.primary and claim.text not in before]

@@ -27,14 +27,14 @@ LABELS = {
     "infsa": "pure InfSA",
     "linear_infsa": "linear InfSA",
 }
-ABOUT = """A pretrained model is fine-tuned with its own softmax (the teacher). Then each method takes the softmax's place,
-everything else kept, and is trained under one recipe: distil trains the maps alone, every layer matching its teacher's
-attention; tune trains everything on the task, as long as the validation score improves. Scores are those of test samples
-that neither stage has seen. [How it works](../linearize.md).
+ABOUT = """A pretrained model is fine-tuned with its original softmax; it is called the *teacher*. Each method then replaces the softmax and nothing else,
+and all methods are trained by the same recipe. The stage *distil* trains only the maps, so that the attention of every layer matches the teacher's.
+The stage *tune* trains all parameters on the task until the validation score stops improving. Scores are those of test samples,
+which neither stage uses. See [the guide](../linearize.md) for details.
 """
-COMMAND = "`python -m evidence run linearize` runs it and goes on where it stopped; `--only` and `--seeds` choose."
-NEARNESS = "KL(teacher ‖ student) in nats on validation samples, before the maps learn → after they are distilled, inputs as the teacher gives them."
-SPEED = "One forward pass of MiniLM (6 layers, 384 features, 12 heads), batch 1; in brackets the growth of peak resident memory."
+COMMAND = "`python -m evidence run linearize` trains the missing runs; `--only` and `--seeds` select runs."
+NEARNESS = "KL(teacher ‖ student) in nats on validation samples, before → after distilling. Every layer receives the teacher's inputs."
+SPEED = "Time of one forward pass of MiniLM (6 layers, 384 features, 12 heads), batch 1; in brackets the increase of peak resident memory."
 
 
 def of(runs: Rows, task: str, method: str | None = None) -> Rows:
@@ -86,7 +86,7 @@ CLAIMS = [
         for task in TASKS
     ),
 ]
-NOTE = "The primary claims are those of the tasks with several seeds."
+NOTE = "The primary claims are those about tasks with several seeds."
 
 
 # --- tables ---------------------------------------------------------------------------------------
@@ -134,13 +134,13 @@ def settings(found: dict[str, Any]) -> str:
         tests.append(n["test"])
     distil, few = recipe["distil"], min(tests)
     text = (
-        f"Distil: {distil['epochs']} epoch, AdamW at {distil['lr']:g}; batches of "
-        f"{distil['batch_size']} everywhere. Few samples, so "
-        f"that one conversion takes a minute or two on one core: with {few} test samples the "
+        f"Distil takes {distil['epochs']} epoch with AdamW at {distil['lr']:g}; all batches have "
+        f"{distil['batch_size']} samples. The data sets are small, so "
+        f"that one conversion takes a minute or two on one core. With {few} test samples the "
         "standard error of an accuracy near "
-        f"one half is {100 * (0.25 / few) ** 0.5:.1f} points, and differences below that say "
-        "nothing. Students see the training "
-        "samples again when they are tuned, so that more than 100% may be the longer training."
+        f"one half is {100 * (0.25 / few) ** 0.5:.1f} points, and smaller differences have no "
+        "meaning. Students are trained on the same "
+        "samples again in tune, so a recovery of more than 100% may be due to the longer training."
     )
     heads = "task", "train", "validate", "test", "teacher: epochs, lr", "tune: epochs, lr"
     return table(heads, lines) + "\n\n" + textwrap.fill(text, 118, break_on_hyphens=False)
@@ -221,7 +221,7 @@ def page(found: dict[str, Any] | None = None) -> str:
     runs = found["runs"]
     fast = ["Not measured yet: `python -m evidence time linearize`."]
     if found.get("speed"):
-        command = "`python -m evidence time linearize` measures it."
+        command = "Command: `python -m evidence time linearize`."
         fast = [SPEED, speed(found["speed"]), command]
     parts = [
         head("Results: pretrained models made linear", "linearize", "linearize.json") + ABOUT,

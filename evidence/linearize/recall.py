@@ -82,14 +82,18 @@ TITLES = {
     START: "One needle with nothing before it",
     "list": "One of eight words",
 }
-ABOUT = """SmolLM2-135M-Instruct (30 layers, 3 groups of heads each, 4-bit weights of the package, computed in float32); nothing
-is trained except in rows whose names say so. Groups are ranked by the probe (`--keep 12`) on needles and lists made from validation texts of Python's
-documentation; the needles below lie in its test texts, which the ranking never saw, at depths drawn from 0 to 256 tokens.
-In all other groups softmax sees a window of 64 tokens and the first 4; the state of what lies between has a thousandth of
-its weight until it is trained. A store adds 128 tokens of each group that this state answers worst, and no group is kept
-beside it. Brackets are Wilson's intervals of 95%, in which the digits of a number count as one
-observation. A hundred needles are planned, and every third of them is asked for at 2,048 tokens too; the last column says
-how many were asked. [How it works](../linearize.md).
+ABOUT = """These are needle-in-a-haystack tests: a number is stated in a text and asked for many tokens later. The model is SmolLM2-135M-Instruct (30 layers with 3 groups of heads each,
+4-bit weights of the package, computed in float32). Nothing is trained except in rows whose names say so. See [the guide](../linearize.md) for the terms.
+
+- *Groups of heads that keep softmax* are ranked by the probe (`--keep 12`) on needles and lists in validation texts of Python's
+  documentation. The needles below lie in its test texts, which the ranking did not use, at random depths from 0 to 256 tokens.
+- *All other groups* apply softmax to a window of 64 tokens and to the first 4. The state, which represents the tokens in between, has a thousandth of
+  its weight until it is trained.
+- *A store* adds, for each group, the 128 tokens that this state reproduces worst. In these rows no group keeps softmax.
+
+Brackets are 95% Wilson intervals, in which the digits of a number count as one
+observation. A hundred needles are planned, of which every third is also asked for after 2,048 tokens; the last column gives the number of
+needles so far.
 """
 
 Answered = Mapping[str, Mapping[str, Mapping[str, str]]]
@@ -300,9 +304,7 @@ def page(found: dict[str, Any] | None = None) -> str:
         found = load(FILE) or {}
     assert found is not None
     parts = [head("What SmolLM2 recalls with a smaller cache", "linearize", FILE), ABOUT]
-    parts.append(
-        "\n`python -m evidence run linearize recall` asks, and goes on where it stopped.\n"
-    )
+    parts.append("\n`python -m evidence run linearize recall` measures what is missing.\n")
     if "needle" in found:
         parts.append(f"\n## Goals\n\n{goals(found)}\n")
     for kind in TITLES:
@@ -362,7 +364,7 @@ def goals(found: Mapping[str, Any]) -> str:
         verdict = "met" if size <= CACHE_GOAL else "missed"
         what = f"cache at {CACHED:,} tokens"
         lines.append((what, f"≤ {CACHE_GOAL / 1e6:.0f} MB", f"{size / 1e6:.1f} MB", verdict))
-    text = f"Of {LABELS['12']}, untrained, where no other row is named. A goal inside the interval is open."
+    text = f"Where no other row is named, the goals are for {LABELS['12']}, untrained. A goal inside the interval is open."
     lines += far_goals(found.get("perplexity", {}))
     return f"{text}\n\n{table(('', 'goal', 'measured', ''), lines)}"
 
@@ -411,9 +413,9 @@ def costs(found: Mapping[str, Any]) -> str:
     spans = [f"{row['from']:,} to {row['to']:,}" for row in perplexity[TEACHER]]
     segments = perplexity[TEACHER][0]["segments"]
     text = (
-        f"Perplexity over the teacher's by position, on {segments} stretches of test documents, "
-        f"and the exact bytes of the cache after {CACHED:,} tokens, batch 1, float32: those after "
-        f"{WEIGHED[0]} and {WEIGHED[1]}, carried on, since each token adds the same."
+        f"Perplexity divided by the teacher's, by position, on {segments} stretches of test documents, "
+        f"and the exact bytes of the cache after {CACHED:,} tokens, batch 1, float32. The bytes are extrapolated from those after "
+        f"{WEIGHED[0]} and {WEIGHED[1]} tokens, since each token adds the same number."
     )
     text = textwrap.fill(text, 120)
     return f"{text}\n\n{table(('', *spans, f'cache at {CACHED:,}'), lines)}"
@@ -423,7 +425,7 @@ def ranking_text(ranking: list[dict[str, Any]]) -> str:
     """Return a sentence about the best groups and their mass."""
     rows = ", ".join(f"{row['group']} ({row['mass']:.2f})" for row in ranking[:24])
     text = (
-        "The attention that a group's best head gives, from the token before a digit of the answer "
-        f"to that digit where it was said, as layer.group (mass): {rows}."
+        "The mass of a group is the attention of its best head from the token before a digit of the answer "
+        f"to the earlier occurrence of that digit. The best groups, as layer.group (mass), are {rows}."
     )
     return textwrap.fill(text, 120)

@@ -93,11 +93,11 @@ LABELS = {
 LAST = {"longer": "lengthened"} | dict.fromkeys(REMEMBERING, "lengthened")
 """The last stage of rows that do not end with the match."""
 GOALS = {"twice": 1.12, "half": 1.05, "no-window": 1.5}
-ABOUT = """SmolLM2-135M-Instruct (30 layers, 9 heads on 3 heads of keys, 4-bit weights of the package, computed in float32) gets
-Hedgehog's features beside softmax on a window, learns its teacher's attention layer by layer and then its teacher's
-logits, in windows of 512 tokens of Python's documentation, every second one at a position of its own below 4,096. Texts of
-the receipt are held-out documents of the same kind and the King James Bible, a kind that it never saw. Batch 1; learning and
-receipts shared the machine with other work, so that their times are those of a busy machine. [How it works](../linearize.md).
+ABOUT = """SmolLM2-135M-Instruct (30 layers, 9 heads on 3 heads of keys, 4-bit weights of the package, computed in float32) is converted to
+Hedgehog's features with softmax on a window. It is first trained to match its teacher's attention layer by layer and then its teacher's
+logits, on windows of 512 tokens of Python's documentation, of which every second one is placed at a random position below 4,096. The texts of
+the [receipt](../linearize.md#the-receipt) are held-out documents of the same kind and the King James Bible, a kind of text that was not used in training. The batch is 1. Training and
+receipts shared the machine with other work, so their times are those of a busy machine.
 """
 COMMAND = "fredholm linearize smollm2 --window 64 --unseen kjv-characters --distil-steps 40 --match-steps 240 --match-lr 2e-4 --out slm"
 
@@ -241,8 +241,8 @@ def _perplexities(found: dict[str, Any]) -> str:
             ratios.insert(1, "nothing to learn")
         minutes = spread([one["threads"] * sum(one["minutes"].values()) for one in seeds], 1, 0)
         rows.append([label, str(len(seeds)), *ratios, minutes, goal])
-    heads = ("", "seeds", "maps as they start", "attention learned", "logits learned")
-    text = "Times the teacher's, on 16 validation windows of 512 tokens."
+    heads = ("", "seeds", "untrained maps", "after distil", "after the last stage")
+    text = "Perplexity divided by the teacher's, on 16 validation windows of 512 tokens."
     return f"{text}\n\n{table((*heads, 'processor minutes', 'goal'), rows)}"
 
 
@@ -291,7 +291,7 @@ def _cache(receipt: dict[str, Any]) -> str:
     theirs = f"{last['teacher_bytes'] / 1e6:.1f} MB"
     if last["student_softmax_bytes"]:
         return (
-            f"The layers that keep softmax keep its keys and values, so the cache still grows: {start} "
+            f"The layers that keep softmax store keys and values, so the cache still grows: {start} "
             f"after {first['length']:,.0f} tokens, {end} after {last['length']:,.0f}, where the "
             f"teacher's takes {theirs}; it is smaller {below}."
         )
@@ -311,7 +311,7 @@ def _decoding(found: list[dict[str, float]]) -> str:
         prompts = [f"{x[f'{side}_prompt_ms'] / 1e3:.2f}" for side in sides]
         rows.append((f"{x['length']:,.0f}", *sizes, *speeds, *prompts))
     heads = ["tokens before"]
-    for what in ("bytes", "tokens a second", "prompt, s"):
+    for what in ("bytes", "tokens per second", "prompt, s"):
         heads += [f"{what}, teacher", f"{what}, converted"]
     return table(heads, rows)
 
@@ -319,9 +319,9 @@ def _decoding(found: list[dict[str, float]]) -> str:
 def _alone(found: dict[str, Any]) -> str:
     """Return the section on the cost of a step, measured on an idle machine."""
     speed = [x["student_tokens_a_second"] for x in found["rows"]]
-    even = f"between {min(speed):.1f} and {max(speed):.1f} tokens a second at all lengths"
-    text = f"""`python -m evidence time linearize smollm2`: all layers, a window of 64, maps as they start, since neither time nor
-bytes depend on what they learn; on an idle machine, the median of three rounds. {saved(found)}; {even}. {machine_line(found["machine"])}"""
+    even = f"between {min(speed):.1f} and {max(speed):.1f} tokens per second at all lengths"
+    text = f"""`python -m evidence time linearize smollm2`: all layers, a window of 64. The maps are untrained, since neither time nor
+bytes depend on their values. Times are medians of three rounds on an idle machine. {saved(found)}; {even}. {machine_line(found["machine"])}"""
     return f"## Time and bytes\n\n{text}\n\n{_decoding(found['rows'])}\n"
 
 
@@ -333,13 +333,13 @@ def _beside(kind: str, found: dict[str, Any]) -> str:
     prompt = rows[PROMPT_AT]["student_prompt_ms"] / rows[PROMPT_AT]["teacher_prompt_ms"]
     goals = [
         (
-            f"tokens a second over the teacher's, from {STEP_FROM:,} on",
+            f"tokens per second divided by the teacher's, from {STEP_FROM:,} on",
             "≥ 1",
             f"{worst:.2f}",
             "met" if worst >= 1 else "missed",
         ),
         (
-            f"time of a prompt of {PROMPT_AT:,} over the teacher's",
+            f"time of a prompt of {PROMPT_AT:,} tokens divided by the teacher's",
             f"≤ {PROMPT_GOAL}",
             f"{prompt:.2f}",
             "met" if prompt <= PROMPT_GOAL else "missed",

@@ -30,13 +30,13 @@ def page(found: dict[str, Any] | None = None) -> str:
     machine, runs = found["machine"], found["runs"]
     parts = [
         head("Results: the Long Range Arena at CPU size", "lra", TABLE.file, image.FILE)
-        + "One backbone (`lra_skyformer`: two layers, width 64, two heads, feed-forward 128, mean "
-        "pooling), one recipe per task.\n"
-        "Sequences are short and training is minutes: what a small budget gives, not what the Arena "
-        "would.",
+        + "All models of a task have the same backbone (`lra_skyformer`: two layers, width 64, two heads, feed-forward 128, mean "
+        "pooling) and recipe; only the attention differs.\n"
+        "Sequences are short and training takes minutes, so the scores cannot be compared with "
+        "published ones.",
         "## Short rows of two tasks",
         f"`python -m evidence run lra`, {machine['processor']}, torch {machine['torch']}. No learning "
-        "rate was tuned: these\nrows say that everything runs.",
+        "rate was tuned, so these\nrows show only that everything runs.",
         claims_tables(CLAIMS, runs, found),
     ]
     for name, task in TASKS.items():
@@ -51,6 +51,6 @@ def page(found: dict[str, Any] | None = None) -> str:
     parts.append(
         f"## Published\n\nAverages over the five tasks of the Arena, LUNA's Table 1:\n{figures}.\n"
         "They are not reproduced here: the full "
-        "recipes (`lra-*-full`, see [the guide](../lra.md)) are hours each on a GPU."
+        "recipes (`lra-*-full`, see [the guide](../lra.md)) take hours each on a GPU."
     )
     return "\n\n".join(parts) + "\n"

@@ -13,7 +13,7 @@ from .speed import PEERS, exponent
 from .theory import FILE as THEORY
 
 COMMANDS = {"theory": "python -m evidence run luna", "speed": "python -m evidence time luna"}
-ABOUT = "Theory measured, what the learned functions look like, and speed. [The guide](../luna.md) says what these things are.\n"
+ABOUT = "This page tests LUNA's theory numerically, shows learned functions, and gives times. The [guide](../luna.md) explains the operator and its terms.\n"
 
 
 def sampling_slope(rows: list[dict[str, Any]], psi: str) -> float:
@@ -27,24 +27,24 @@ def theory(found: dict[str, Any]) -> str:
     grams = ", ".join(f"{name} {value:.0e}" for name, value in found["gram"].items())
     lines = [f"\n## Theory\n\n`{COMMANDS['theory']}`\n"]
     lines.append(
-        "**Gram matrices** of 200 points are positive semi-definite whatever the map, learned or "
-        "not: their smallest eigenvalue over\n"
-        f"the largest, in float64, is {grams}.\n"
+        "**Gram matrices** of 200 points are positive semi-definite for every map, learned or "
+        "not. The ratio of their smallest eigenvalue\n"
+        f"to the largest, in float64, is {grams}.\n"
     )
     lines.append(
-        "**Sampling.** The kernel of M directions drawn from N(0, I/d) against its expectation: W "
-        "is drawn here, not learned, as in\n"
-        "the proposition. Root mean square error over pairs and draws beside σ/√M, and the 95% "
+        "**Sampling.** The kernel with M directions drawn from N(0, I/d) is compared with its expectation. As in "
+        "the proposition, W\n"
+        "is drawn, not learned. The table gives the root mean square error over pairs and draws, the predicted σ/√M, and the 95% "
         "quantile of the error:\n"
     )
     names = list(dict.fromkeys(row["psi"] for row in found["sampling"]))
     lines.append(sampling_table(found["sampling"], names))
     slopes = ", ".join(f"{sampling_slope(found['sampling'], name):.2f} ({name})" for name in names)
-    lines.append(f"\nSlope of log error over log M: {slopes}; the bounds say −0.5.\n")
+    lines.append(f"\nSlope of log error over log M: {slopes}; the bounds predict −0.5.\n")
     lines.append(
-        "**Parametrisation.** Known functions on N(0, 1) by one scalar network, hidden units as "
-        "LUNA draws them and the best readout:\n"
-        "relative error against hidden width, median of 20 draws:\n"
+        "**Parametrisation.** Known functions are approximated under N(0, 1) by one scalar network, with hidden units as "
+        "LUNA initialises them and the best readout.\n"
+        "The table gives the relative error against hidden width, a median of 20 draws:\n"
     )
     lines.append(width_table(found["width"]))
     lines.append(
@@ -84,9 +84,9 @@ def psi(found: dict[str, Any]) -> str:
     facts = found["psi"]
     dead = ", ".join(f"{layer['dead']} in layer {i}" for i, layer in enumerate(facts["layers"], 1))
     return (
-        f"\n## Learned ψ\n\nChannels of {facts['run']} over the histogram of the projections of "
-        f"{facts['samples']} samples\n"
-        "that training did not see, queries and keys. Channels that are zero on all of that "
+        f"\n## Learned ψ\n\nThe channels of {facts['run']}, over the histogram of the projections of "
+        f"{facts['samples']} held-out samples\n"
+        "(queries and keys). Channels that are zero on this "
         f"range: {dead}.\n\n"
         "![Learned channels over the histogram of their input](../images/luna-psi.png)\n"
     )
@@ -98,10 +98,9 @@ def maps(found: dict[str, Any]) -> str:
     for name, row in found["maps"].items():
         rows.append((name, f"{100 * row['digits']:.1f}", f"{100 * row['reviews']:.1f}"))
     return (
-        "\n## What a class token reads\n\nLast layer, mean over heads, of three small models "
-        "(`itnet_nano`, width 32) that differ in\n"
-        "their attention alone, one seed each; a pretrained model's maps before and after "
-        "conversion are another matter. Validation\n"
+        "\n## What a class token attends to\n\nThe maps are means over the heads of the last layer of three small models "
+        "(`itnet_nano`, width 32) that differ only in\n"
+        "their attention, with one seed each. They were trained from scratch and are not conversions of a pretrained model. Validation\n"
         f"accuracy in percent:\n\n{table(('attention', 'digits', 'reviews'), rows)}\n\n"
         "![Class token to patches and words under softmax, Hedgehog and "
         "LUNA](../images/luna-maps.png)\n"
@@ -117,10 +116,10 @@ def speed(found: dict[str, Any]) -> str:
     ]
     lines.append(
         f"torch {machine['torch']}; batch 1, width {found['dim']}, {found['heads']} heads, 64 "
-        "features a head. Medians.\n"
+        "features per head. Times are medians.\n"
     )
     for backward, title in ((False, "Forward"), (True, "Forward and backward")):
-        lines += [f"{title}, ms:\n", runtime_table(rows, backward), ""]
+        lines += [f"{title}, in ms:\n", runtime_table(rows, backward), ""]
 
     lengths = {row["n"] for row in rows}
     at = 16384 if 16384 in lengths else max(lengths)
@@ -129,10 +128,10 @@ def speed(found: dict[str, Any]) -> str:
         times = {row["layer"]: row["ms"] for row in here}
         others = [name for name in times if not name.startswith("luna")]
         ratios = ", ".join(f"{times['luna'] / times[name]:.2f} of {name}" for name in others)
-        lines.append(f"LUNA's time at N = {at:,}, {title}: {ratios}.")
+        lines.append(f"LUNA's time at N = {at:,}, {title}, relative to other layers: {ratios}.")
     lines.append("\n![Time against N](../images/luna-runtime.png)\n")
 
-    lines.append(f"The map at {found['map'][0]['scalars']:,} scalars, 8 channels, ms:\n")
+    lines.append(f"The map at {found['map'][0]['scalars']:,} scalars with 8 channels, in ms:\n")
     cells: list[tuple[str, ...]] = []
     for row in found["map"]:
         fast, slow = row["piecewise"], row["literal"]
@@ -141,9 +140,9 @@ def speed(found: dict[str, Any]) -> str:
     lines.append(table(("networks", "what", "piecewise linear", "literal", "ratio"), cells))
 
     cells = [(f"{row['position']:,}", f"{row['us']:.0f}") for row in found["steps"]]
-    lines += ["\nA causal step, µs:\n", table(("position", "time"), cells)]
-    cells = [(row["what"], f"{row['bytes']:,.0f} a {row['unit']}") for row in found["memory"]]
-    lines += ["\nWhat is kept for the backward:\n", table(("what", "bytes"), cells)]
+    lines += ["\nA causal step, in µs:\n", table(("position", "time"), cells)]
+    cells = [(row["what"], f"{row['bytes']:,.0f} per {row['unit']}") for row in found["memory"]]
+    lines += ["\nMemory stored for the backward pass:\n", table(("what", "bytes"), cells)]
     return "\n".join(lines) + "\n"
 
 

@@ -19,9 +19,9 @@ from .roofline import share
 Rows = list[dict[str, Any]]
 PEERS = ("attention", "linear attention", "classical", "graph neural operator", "keops")
 PUBLISHED = ("hidden-first", "ckconv", "published")
-TEXT = """A way is timed only after its answer was checked against the definition, or a trusted form of it. Each reading of the clock is of 20 ms of calls in a row; ways of a case alternate;
-medians are shown, and behind them half the quartile distance in brackets. Ratios move less between machines than times:
-`python -m evidence check performance` compares them with these.
+TEXT = """Each *way* (an implementation of a case) is timed only after its answer has been checked against the definition, or a trusted form of it. Each reading of the clock covers 20 ms of consecutive calls; the ways of a case alternate.
+The tables give medians, followed in brackets by half the interquartile range. Ratios vary less between machines than times;
+`python -m evidence check performance` compares new ratios with these.
 
 Machine: {machine} Command: `make bench`.
 
@@ -29,11 +29,11 @@ Machine: {machine} Command: `make bench`.
 
 {beside}## Beside each paper's own algorithm
 
-Written out as published, the same weights.
+The published algorithms are implemented as written, with the same weights.
 
 {published}
 
-## Operators beside each other
+## Operators compared
 
 {operators}
 
@@ -44,20 +44,20 @@ Written out as published, the same weights.
 {rates}"""
 BESIDE = """## Beside what you would use instead
 
-The same weights wherever both compute the same function; otherwise the way's own formula is its reference. Bold: the other way is faster.
+Both ways have the same weights if they compute the same function; otherwise each way is checked against its own formula. A bold ratio means that the other way is faster.
 
 {duels}
 
 """
-MEANS = """Over the {rows} rows of the two tables below that were also measured at {commit} ({machine}), the geometric mean of
-their time over ours was {before:.2f} there and is {after:.2f} here, {times:.2f} times as much; {losses} of them were below 1, {left} are. Both sides
-of a ratio are timed on one machine, so that it moves little between machines."""
+MEANS = """{rows} rows of the two tables below were also measured at commit {commit} ({machine}). Over these rows, the geometric mean of the ratio (the other way's time divided by ours)
+was {before:.2f} then and is {after:.2f} now, {times:.2f} times as much; {losses} ratios were below 1, and {left} are now. Both sides
+of a ratio are timed on one machine, so it varies little between machines."""
 RATES = """## How near to the machine
 
-A cost model predicts each operator's FLOPs (held to torch's counter by a test), evaluations of elementary functions, and bytes.
-This machine made {products:.0f} GFLOP/s in a matrix product, {functions:.1f} G exponentials a second, and copied {memory:.0f} GB/s when it
-was measured. The least time is products and functions after each other, or memory if that is longer. Above 100%: fused softmax
-evaluates its exponentials faster than `torch.exp`, whose rate the model counts.
+A cost model predicts each operator's FLOPs (compared with torch's counter by a test), evaluations of elementary functions, and bytes.
+This machine was measured at {products:.0f} GFLOP/s in a matrix product, {functions:.1f} G exponentials per second, and {memory:.0f} GB/s of copied
+memory. The *least time* is that of products plus functions, or that of memory if it is longer. Fused softmax can exceed 100%, because it
+evaluates exponentials faster than `torch.exp`, whose rate the model uses.
 
 {rows}
 

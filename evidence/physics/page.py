@@ -26,44 +26,44 @@ from .contest import (
 )
 from .models import BLOCKS, FREQUENCIES, HEADS, KERNEL_WIDTH, NAMES
 
-TEXT = """{head}The force on a particle is a sum over all others of a law of both: an integral operator with a kernel of both ends.
-Does ITNet, whose kernel is learned, learn it better than models of the same size? `python -m evidence run physics charges`
+TEXT = """{head}The force on a particle is a sum over all other particles of a function of both: an integral operator whose kernel depends on both ends.
+Does ITNet, whose kernel is learned, fit such forces better than other models of the same size? `python -m evidence run physics charges`
 
-{charged} charges lie in a unit square. Each is positive or negative, of size {least} to {most}, and the force between two of
-them at a displacement r is their product times r / (|r|² + {softening}²)^(3/2). A model sees positions and charges and gives the
+**Data.** {charged} charges lie in a unit square. Each is positive or negative, of size {least} to {most}, and the force between two of
+them at a displacement r is their product times r / (|r|² + {softening}²)^(3/2). A model receives positions and charges and predicts the
 force on every charge. It is trained on {train:,} systems of {charged} charges, and tested on {test:,} systems of {tested}.
-The error is the squared error over the mean squared force.
+The error is the mean squared error divided by the mean squared force.
 
-All models have {blocks} residual blocks and about {parameters:,} parameters. ITNet, softmax attention and InfSA are the library's
-operators with {heads} heads; positions reach them as {frequencies} Fourier features of every particle, and ITNet's kernel
-({width} hidden units, sums instead of means) as those of every displacement too. *softmax, relative* adds a network of the displacement to keys and
-values. The *interaction network* sums messages, each a network of both particles and their displacement. *egnn* weighs
-displacements by a network of both particles and their distance, so that its forces turn with the system. The learning rate
-(of {rates}) and the bandwidth of the Fourier features (of {sigmas}) are chosen for each model on {val:,} systems, with seed 0. The seeds
+**Models.** All models have {blocks} residual blocks and about {parameters:,} parameters. ITNet, softmax attention and InfSA are the library's
+operators with {heads} heads. They receive positions as {frequencies} Fourier features of every particle; ITNet's kernel
+({width} hidden units, sums instead of means) also receives those of every displacement. *softmax, relative* adds a network of the displacement to keys and
+values. The *interaction network* sums messages, each a network of both particles and their displacement. *egnn* weights
+displacements by a network of both particles and their distance, so that its forces rotate with the system. The learning rate
+(from {rates}) and the bandwidth of the Fourier features (from {sigmas}) are chosen for each model on {val:,} systems, with seed 0. The seeds
 of the tables ({seeds}) and the primary claims were named before the first run.
 
 ## At equal steps
 
-{steps:,} steps of {batch} systems.{edge} *CPU seconds* are of one thread of a machine that other work shared.
+Every model is trained for {steps:,} steps of {batch} systems.{edge} *CPU seconds* are those of one thread, on a machine that was shared with other work.
 
 {equal_steps}
 
 ## At equal time
 
-As many steps as take the time of the fastest model's {steps:,}, by CPU seconds per step: medians of rounds alternated over the models.
+Every model is trained for as long as the fastest model needs for {steps:,} steps. The number of steps follows from the CPU seconds per step, medians of rounds that alternate between the models.
 {machine}
 
 {equal_time}
 
 ## Claims
 
-The difference is the other model's error less ITNet's, in points of the mean squared force: positive where ITNet is ahead.
+The difference is the other model's error minus ITNet's, in points of the mean squared force. It is positive where ITNet is better.
 
 {claims}
 
 ## Not run
 
-Springs and gravity with unknown masses, and rollouts of 50 steps, are not run.
+Springs and gravity with unknown masses, and rollouts of 50 steps, have not been run.
 """
 
 

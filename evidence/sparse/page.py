@@ -9,9 +9,9 @@ from ..kit.page import head, load
 from . import FILE
 
 TITLE = "Few neighbours: speed and memory"
-INTRODUCTION = """Processor seconds of one thread, ways alternated over seven rounds, answers checked
-first (`python -m evidence time sparse`). A ratio is the median over rounds of the other way's seconds
-over ours: above 1 we are faster. Both ways have the same weights and compute the same function.
+INTRODUCTION = """Times of operators on domains with few neighbours per query are compared with those of other implementations: processor seconds of one thread, alternating over
+seven rounds, after a check of the answers (`python -m evidence time sparse`). *Times as fast* is the median over rounds of the other implementation's time
+divided by ours: above 1 ours is faster. Both have the same weights and compute the same function.
 """
 
 
@@ -67,25 +67,25 @@ def _sizes(found: dict[str, Any]) -> str:
     for row in found["points"]:
         lines.append(
             f"- {row['n']:,} points with their 16 nearest, forward of softmax attention (d 32): "
-            f"{row['seconds']:.1f} s, {row['megabytes']:.0f} MB beside the search and the inputs."
+            f"{row['seconds']:.1f} s, {row['megabytes']:.0f} MB in addition to the search and the inputs."
         )
     time, memory = found["seconds_exponent"], found["megabytes_exponent"]
     lines.append(f"- Exponents in N: time {time:.2f} (goal 1.1), memory {memory:.2f} (goal 1.0).")
     for row in found["graphs"]:
         lines.append(
             f"- 100,000 nodes and 1,000,000 edges, forward and backward of {row['operator']} (d 64): "
-            f"{row['seconds']:.1f} s, {row['process_megabytes'] / 1e3:.2f} GB of the whole process."
+            f"{row['seconds']:.1f} s, {row['process_megabytes'] / 1e3:.2f} GB for the process."
         )
     search, nodes = found["search"], found["nodes"]
     lines.append(
         f"- Search of {search['n']:,} points to sorted rows ({search['edges']:,} edges): "
-        f"{search['ratio']:.2f} times scipy's `query_pairs` made a CSR matrix (goal 1.2)."
+        f"{search['ratio']:.2f} times the time of scipy's `query_pairs` converted to a CSR matrix (goal 1.2)."
     )
     lines.append(
         f"- Node classification on a synthetic graph of {nodes['nodes']:,} nodes and "
         f"{nodes['edges']:,} edges, one node with {nodes['longest']:,} of them: "
-        f"{nodes['preparation']:.0f} s of preparation, {nodes['seconds']:.1f} s a step, "
-        f"{nodes['process_megabytes'] / 1e3:.2f} GB of the whole process."
+        f"{nodes['preparation']:.0f} s of preparation, {nodes['seconds']:.1f} s per step, "
+        f"{nodes['process_megabytes'] / 1e3:.2f} GB for the process."
     )
     return "\n".join(lines) + "\n"
 
@@ -94,12 +94,12 @@ def _debian(rows: list[dict[str, Any]]) -> str:
     """Return the section on accuracy with and without the dependencies, mean ± sd over seeds."""
     first = rows[0]
     text = (
-        f"The section of a package from the words of its synopsis, {first['nodes']:,} nodes and "
-        f"{first['dependencies']:,} edges, one node with {first['longest']:,} of them, all nodes in "
-        f"every one of {first['steps']} steps. Packages of one source are in one split. Answers "
-        "for the packages of the test split (`fredholm data fetch debian-graph`, then `python -m "
+        f"The task is to predict the section of a package from the words of its synopsis. The graph has {first['nodes']:,} nodes and "
+        f"{first['dependencies']:,} edges, one node with {first['longest']:,} of them. Each of {first['steps']} steps "
+        f"uses all nodes. Packages of one source are in one split. Scores are those of "
+        "the packages in the test split (`fredholm data fetch debian-graph`, then `python -m "
         "evidence run sparse debian`).\n\n"
-        "| attention over | right, % | seeds | s a step | GB of the whole process |\n"
+        "| attention over | accuracy, % | seeds | s per step | GB for the process |\n"
         "|---|---|---|---|---|\n"
     )
     for edges, name in ((True, "a package and its dependencies"), (False, "the package alone")):
@@ -112,4 +112,4 @@ def _debian(rows: list[dict[str, Any]]) -> str:
             f"| {name} | {statistics.mean(right):.1f} ± {spread:.1f} | {len(part)} | "
             f"{seconds:.1f} | {memory:.2f} |\n"
         )
-    return text + f"| the commonest section | {100 * first['commonest']:.1f} | | | |\n"
+    return text + f"| the most common section | {100 * first['commonest']:.1f} | | | |\n"

@@ -15,33 +15,38 @@ from ..kit.statistics import holm
 from .run import FILE, GRU, MINIROCKET
 from .sets import SETS
 
-TEXT = """{head}Each set is written to files as users have them and given to the code of `fredholm compare PATH`, which picks on
-validation samples alone; then its pick stands beside MiniROCKET (of aeon, series alone, trained on the validation samples too), a GRU in the same backbone, and the
-methods that `compare` has beside the operators ({own}), all on the same test samples. Scores are means over seeds, ± their sample standard deviation.
-Fields are judged by their relative L2 error, where less is better; sets whose largest class has over three times the samples of the smallest
-by the mean accuracy over classes, but sample by sample by what is right.
+TEXT = """{head}Does `fredholm compare` pick a good operator for data that it has not seen before? Each public data set is written to files like those of a user and passed to the code of `fredholm compare PATH`, which picks an
+operator on validation samples alone. The pick is then compared, on the same test samples, with
 
-{counts} Machine: {machine} Command: `python -m evidence run ten-sets --minutes M`; minutes of a search are those of its own processor,
-so that other work on the machine does not shorten it. Seeds of the pick, the best operator that was a finalist, the GRU and the simple methods for which
-the minutes were too short were trained afterwards.
+- MiniROCKET of aeon, for series (it is trained on the validation samples as well);
+- a GRU in the same backbone;
+- the methods that `compare` offers beside the operators ({own}).
+
+Scores are means over seeds, ± the sample standard deviation.
+Fields are scored by their relative L2 error, where less is better. Sets whose largest class has over three times the samples of the smallest
+are scored by the mean accuracy over classes; comparisons by sample use the plain accuracy.
+
+{counts} Machine: {machine} Command: `python -m evidence run ten-sets --minutes M`. The minutes of a search are processor time,
+so other work on the machine does not shorten it. If the time was too short for some seeds of the pick, of the best finalist, of the GRU or of the simple methods,
+these were trained afterwards.
 
 ## What was picked
 
-*Regret*: how much better the best operator or baseline of the backbone is on the test samples than the pick; in brackets, than the best
-operator that was picked, where the pick is none. Operators that were no finalists have one seed, so part of a regret is chance.
+*Regret* is the difference on the test samples between the best operator (or baseline in the backbone) and the pick. If the pick is not an operator, the number in brackets compares with the best
+operator that was picked. Operators that were not finalists have one seed, so part of a regret is chance.
 
 {picks}
 
 ## Beside the others
 
-The pick less the other, in points (of fields in hundredths of the error, its sign turned, so that more is better): mean and 95% interval of
-Student's t over the seeds, the same over the test samples, p of McNemar's test of the two majorities, and p: the larger of the two of
-the intervals (of methods that have no chance in them, that over the samples), adjusted by Holm's method over all rows. Below {level} one of them wins.
+The table gives the score of the pick minus the score of another method, in points. (For fields, the unit is a hundredth of the error and the sign is reversed, so that more is better.) *Over seeds* and *over samples* are means with 95% intervals
+of Student's t over the seeds and over the test samples. *McNemar p* tests the majority votes of both methods. *p* is the larger of the p-values
+of both intervals (for deterministic methods, the one over samples), adjusted by Holm's method over all rows. Below {level}, one of the two methods wins.
 
 {beside}
 
-Where one of these methods wins, `compare` recommends it. Its own `minirocket` is the published transform without numba, whose releases need an older numpy; aeon's
-`MiniROCKET` remains the outside reference.
+Where one of its methods wins, `compare` recommends it. Its `minirocket` is the published transform without numba, whose releases need an older numpy; aeon's
+`MiniROCKET` is the independent reference.
 
 ## All scores
 
@@ -49,8 +54,8 @@ Where one of these methods wins, `compare` recommends it. Its own `minirocket` i
 
 ## Lost samples and half the rate
 
-Of series: the test series have lost 30% or 50% of their points, or every other one; nothing was trained for it. The pick, then MiniROCKET,
-whose gaps are filled by straight lines.
+This table is about series. From the test series, 30% or 50% of the points are removed, or every other one; no model was trained for this. The table lists the pick, then MiniROCKET,
+for which gaps are filled by linear interpolation.
 
 {lost}
 
@@ -67,7 +72,7 @@ def page() -> str:
         return head("Ten public sets", "ten-sets", FILE) + "Not run yet.\n"
     rows = sorted(found["runs"], key=lambda row: list(SETS).index(row["set"]))
     missing = [name for name in SETS if name not in {row["set"] for row in rows}]
-    counts = f"Here are {len(rows)} of the ten sets"
+    counts = f"This page has {len(rows)} of the ten sets"
     if missing:
         counts += f"; not run: {', '.join(missing)}"
     counts += "."
@@ -76,7 +81,7 @@ def page() -> str:
         counts=counts,
         machine=machine_line(found["machine"]),
         picks=table(
-            ("set", "what is asked", "pick", "test", "best operator", "test", "regret"),
+            ("set", "task", "pick", "test", "best operator", "test", "regret"),
             map(_pick, rows),
         ),
         beside=table(

@@ -57,7 +57,7 @@ def page() -> str:
     found = load("unification.json")
     parts = [
         head("Results: every classical layer as an integral operator", "unification", FILE)
-        + "Largest difference between operator and layer over the largest value, on random weights "
+        + "The largest difference between operator and layer, relative to the largest value, on random weights "
         "and inputs: of the output, of the input\n"
         "gradients, of the weight gradients, and of output and all gradients through the explicit "
         "kernel. The last column is the worst\n"

@@ -1,4 +1,4 @@
-"""Encoders by their public names: raw data to (features, Domain)."""
+"""Public names of encoders, which map raw data to (features, Domain)."""
 
 from .models.encoders import *  # noqa: F403
 from .models.encoders import __all__ as __all__

@@ -1,4 +1,7 @@
-"""K, what interacts: one family per file. A new kernel needs one file: see CONTRIBUTING."""
+"""Kernels, which define what interacts: bases, capabilities and the kernels of all families.
+
+A new kernel takes one file: see CONTRIBUTING.
+"""
 
 from .families.ckconv.capabilities import LagFeatures
 from .families.ckconv.finite_horizon import FiniteHorizonKernel

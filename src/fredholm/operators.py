@@ -1,4 +1,4 @@
-"""Operators: a kernel bound to a strategy. What users stack."""
+"""Operators: modules that bind a kernel to a strategy, to be stacked in models."""
 
 from .families.ckconv.operator import CKConv
 from .families.infsa.hops import Neumann

@@ -86,8 +86,8 @@ def test_the_crossover_is_where_a_mode_stays_faster():
 
     curves = [curve("a", 1, 9, 1, 1), curve("b", 9, 9, 9, 9), curve("SDPA", 2, 2, 2, 2)]
     assert itnet_report.crossover(curves).splitlines() == [
-        "- a, forward: faster from N = 4 on, against softmax attention.",
-        "- b, forward: slower at every N up to 8, against softmax attention.",
+        "- a, forward: faster than softmax attention from N = 4 on.",
+        "- b, forward: slower than softmax attention at every N up to 8.",
     ]
 
 

@@ -131,8 +131,13 @@ def test_times_of_a_variant_are_judged_by_their_goals():
     rows = [row(1024.0, 0.7, 1.2), row(2048.0, 1.1, 1.3), row(4096.0, 1.4, 1.0)]
     shown = smollm2.page({"decoding-12": {"machine": machine, "rows": rows}})
     assert "### 12 of 90 groups keep softmax" in shown
-    assert "| tokens a second over the teacher's, from 2,048 on | ≥ 1 | 1.10 | met |" in shown
-    assert "| time of a prompt of 1,024 over the teacher's | ≤ 1.1 | 1.20 | missed |" in shown
+    assert (
+        "| tokens per second divided by the teacher's, from 2,048 on | ≥ 1 | 1.10 | met |" in shown
+    )
+    assert (
+        "| time of a prompt of 1,024 tokens divided by the teacher's | ≤ 1.1 | 1.20 | missed |"
+        in shown
+    )
 
 
 ANSWERED = {

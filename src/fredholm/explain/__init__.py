@@ -1,4 +1,4 @@
-"""Kernels to numbers and pictures; the HTML report.
+"""Numerical explanations of kernels and models, pictures of them, and the HTML report.
 
 The numbers are computed here. Reports belong to :mod:`fredholm.lab.report`, which is imported when
 one of its names is first used.

@@ -24,7 +24,7 @@ from .kernels import BUDGET, check
 
 @dataclass(frozen=True, eq=False)
 class Alignment:
-    """Weights against the leading eigenvector of the graph they stand for: cosine and Spearman
+    """Similarity of weights and the leading eigenvector of their graph: cosine and Spearman
     correlation, each (B, H).
     """
 
@@ -40,17 +40,17 @@ def eigenvector_alignment(
     *,
     iterations: int = 200,
 ) -> Alignment:
-    r"""Return how near one step comes to the limit: weights of points against the leading
-    eigenvector of the graph they stand for.
+    r"""Return how close one step comes to the limit of many: compare the weights of points with the
+    leading eigenvector of their graph.
 
     For :class:`fredholm.operators.LinearInfSA` the weights are its own, and the vector is the left
     Perron vector v of :math:`\phi(QK^\top)`: :math:`v^\top \phi(QK^\top) = \lambda v^\top`. With
     several centres its queries differ in their weights, and the mean over all of them is compared:
     O(N²).
 
-    For any other operator the weights are what points receive in one step from everywhere,
+    For any other operator the weights are the mass that points receive in one step,
     :math:`W^\top\mathbf 1`, and the vector is the direction of :math:`(W^\top)^k\mathbf 1` for large
-    k. Points without mass (a class token) are left out. ``iterations`` power iterations find the
+    k. Points without mass (a class token) are omitted. ``iterations`` power iterations find the
     vector: O(iterations·N²) time, matrix-free above 1,024 points.
 
     Raises:
@@ -173,7 +173,7 @@ def model_alignment(
     """Return :func:`eigenvector_alignment` of every operator inside a model, by its name, on its
     input in one forward pass.
 
-    Operators whose weights can be negative, or that live in an order, are left out.
+    Operators whose weights can be negative, and operators on a domain with order, are omitted.
 
     Raises:
         ShapeError: a model without operators.

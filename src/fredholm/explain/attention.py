@@ -35,14 +35,14 @@ def class_attention(
     *,
     budget: int = BUDGET,
 ) -> Float[Tensor, "b n"]:
-    r"""Return how much the read-out takes from each point: the class token's row of the weights,
+    r"""Return the weight of each point in the read-out: the class token's row of the weights,
     :math:`\frac1H \sum_h W_h(\mathrm{cls}, j)`.
 
     What a class token is: :func:`fredholm.explain.kernels.class_token`. Without one the row is the mean over all queries by their
-    measure, which is what a mean read-out takes. Negative weights count as 0, and a row sums to 1
-    (zeros where nothing is taken at all).
+    measure, as for a read-out by the mean. Negative weights count as 0, and a row sums to 1
+    (or to 0 if all its weights are zero).
 
-    Cost: O(N) a sample with a class token, else O(N²) time and ``budget`` memory.
+    Cost: O(N) per sample with a class token, else O(N²) time and ``budget`` memory.
 
     Reference: InfSA §4.2, §4.6.
 
@@ -73,11 +73,11 @@ def rollout(seen: Sequence[Seen], *, residual: float = 0.5) -> Float[Tensor, "b 
     r"""Return attention through all layers: the read-out's row of
     :math:`\prod_l \big(\rho I + (1 - \rho) \bar W_l\big)`, the last layer first.
 
-    :math:`\bar W_l` is the mean over heads, negative entries 0, rows made to sum to 1; ρ stands for
-    the residual stream.
+    :math:`\bar W_l` is the mean over heads, with negative entries set to 0 and rows normalised to
+    sum 1; ρ represents the residual stream.
 
     Args:
-        seen: (operator, its input u, domain) a layer, as ``model.trace`` gives them.
+        seen: (operator, its input u, domain) per layer, as returned by ``model.trace``.
         residual: ρ in [0, 1).
 
     Cost: O(L·N²) time, O(N²) memory.
@@ -126,7 +126,7 @@ def image_maps(
     Args:
         model: one with ``trace(images)``, as every registered model of images has it, or a vision
             transformer of torch, timm or transformers, see :func:`fredholm.explain.traced`.
-        images: what the model takes.
+        images: the model's input.
         method: ``attention`` of the class token (:func:`class_attention`) and ``incoming``
             centrality (:func:`fredholm.explain.token_chain`), both of one layer, means over heads;
             or ``rollout`` over all layers.
@@ -174,8 +174,8 @@ def operator_inputs(model: nn.Module, inputs: Tensor) -> list[tuple[str, Any, Te
     """Return the input of every operator in a model, read from one forward pass in evaluation mode:
     (name, operator, u (B, N, D), domain), in the order of the calls.
 
-    An operator that is called twice is listed twice. Calls of cross-attention are left out: their
-    queries are another signal than the keys, but a token graph needs one set of points for both.
+    An operator that is called twice is listed twice. Calls of cross-attention are omitted, because
+    their queries are a different signal, and a token graph needs one set of points.
 
     Raises:
         ShapeError: a model without operators, or an input that does not fit its domain.

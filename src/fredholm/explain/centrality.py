@@ -34,17 +34,17 @@ class TokenChain:
     r"""The absorbing chain :math:`M = \gamma W` of an operator's weights W, with absorption
     :math:`R_i = 1 - \sum_j M_{ij}`.
 
-    Tensors are in float64 on the operator's device; every head of every sample is a chain of its
-    own. Padded points and points without mass (a class token) are no states: their quantities are
-    0.
+    Tensors are in float64 on the operator's device. Every head of every sample is a separate
+    chain. Padded points and points without mass (a class token) are not states; their quantities
+    are 0.
 
     Attributes:
-        decay: γ that is used, (B, H); below the one asked for where row sums would exceed 1 -
-            margin and break the chain.
-        requested: γ that was asked for, a number or one a head.
+        decay: the γ in use, (B, H). It is smaller than the requested one where row sums would
+            exceed 1 - margin.
+        requested: the requested γ, one number or one per head.
         row_sums: of W, (B, H, N).
         real: points that are states, (B | 1, 1, N, 1), as 0 and 1.
-        matrix: M (B, H, N, N), or None where it is applied without being held.
+        matrix: M (B, H, N, N), or None if it is applied without being stored.
         apply, apply_transposed: products with W and its transpose, (B, H, N, k) to the same.
         tol, max_iterations: of the solutions and iterations.
     """
@@ -98,7 +98,7 @@ class TokenChain:
             rows: the starting points i; None for all N, which needs the dense matrix.
 
         Raises:
-            OptionError: all rows, where the matrix is applied without being held.
+            OptionError: all rows of a matrix that is not stored.
         """
         n = self.row_sums.shape[-1]
         if rows is None and self.matrix is None:
@@ -120,9 +120,9 @@ class TokenChain:
         """Stationary distribution of W with rows made to sum to one, (B, H, N): the closed chain of
         TokenRank, for comparison.
 
-        Empty rows jump anywhere, and so does every step with probability 1 - ``damping``. Where the
-        chain is reducible (causal order without damping) the limit from the uniform distribution is
-        meant.
+        From an empty row the chain jumps to a random point, and so does every step with probability
+        1 - ``damping``. If the chain is reducible (causal order without damping), the result is the
+        limit from the uniform distribution.
 
         Raises:
             OptionError: damping outside (0, 1].
@@ -192,8 +192,8 @@ def token_chain(
     r"""Return the absorbing chain of an operator's weights W, with
     :math:`\gamma = \min(decay,\ (1 - margin) / \max_i \sum_j W_{ij})`.
 
-    InfSA's Frobenius norm does not bound the row sums (they reach √N), so that its own γ may leave
-    no probability to stop; then γ is lowered, and ``chain.limited`` says where.
+    InfSA's Frobenius norm does not bound the row sums, which can reach √N, so its γ may leave no
+    probability to stop. Then γ is lowered, and ``chain.limited`` marks where.
 
     Args:
         operator: anything with ``weights(u, domain, rows=...)``, non-negative.
@@ -203,16 +203,16 @@ def token_chain(
             kernel is :class:`fredholm.families.infsa.capabilities.DecayingWeights`, as InfSA's, in block l of a model
             often γ^l), else 0.7.
         margin: least probability to stop at any point.
-        dense: points up to which the matrix is held.
+        dense: number of points up to which the matrix is stored.
         tol, max_iterations: of the solutions above that: relative residual and products at most.
         budget: bytes of weights evaluated at once above that.
 
-    Cost: dense O(N³) time for N, O(N²) memory; matrix-free O(N²) time a product and ``budget``
+    Cost: dense O(N³) time for N, O(N²) memory; matrix-free O(N²) time per product and ``budget``
     memory.
 
     Raises:
         OptionError: a decay, margin or tolerance outside its interval, or negative weights.
-        ConvergenceError: a solution is not reached, when it is asked for.
+        ConvergenceError: a quantity did not converge; it is raised when the quantity is used.
 
     Reference: InfSA §3.3, Eqs. 13-15; Katz 1953; TokenRank for :meth:`TokenChain.stationary`.
 

@@ -39,7 +39,7 @@ def column_sums(
     *,
     budget: int = BUDGET,
 ) -> Float[Tensor, "b h n"]:
-    r"""Return what each key gives to all queries together: :math:`c_j = \sum_i w_{ij}`, (B, H, N).
+    r"""Return the total weight of each key over all queries, :math:`c_j = \sum_i w_{ij}`, (B, H, N).
 
     The weights are those of :func:`fredholm.explain.kernel_map`: attention probabilities for
     softmax, :math:`\|K_{ij}\|_F` times the measure of j for a matrix kernel. Padded queries do not
@@ -49,9 +49,9 @@ def column_sums(
         operator: anything that obeys the operator contract.
         u: its inputs, (B, N, D).
         domain: where they live, default a line.
-        budget: bytes of weights held at once.
+        budget: bytes of weights stored at once.
 
-    Cost: O(B·H·N²) time, as the definition has it; ``budget`` and O(B·H·N) memory.
+    Cost: O(B·H·N²) time, as for the definition; ``budget`` and O(B·H·N) memory.
 
     Raises:
         ShapeError: u has no samples or does not fit the domain.
@@ -82,7 +82,7 @@ def top_keys(
 ) -> TopKeys:
     """Return the ``k`` keys of the largest weight for every query, and those weights.
 
-    Equal weights are in no particular order, as of :func:`torch.topk`.
+    Equal weights are in no particular order, as with :func:`torch.topk`.
 
     Args:
         operator, u, domain, budget: as in :func:`column_sums`.

@@ -35,7 +35,7 @@ class Profile:
         norm, norm_sd: mean and standard deviation over pairs and samples of ‖K‖_F, (H, bins).
         weight, weight_sd: the same of the operator's weight, (H, bins).
         count: pairs in each bin, all samples together, (H, bins).
-        samples, queries: how many signals, and how many queries of each, were read.
+        samples, queries: the numbers of signals, and of queries of each, that were used.
     """
 
     distance: Float[Tensor, " bins"]
@@ -71,8 +71,8 @@ def kernel_profile(
     r"""Mean kernel norm :math:`\|K_{ij}\|_F` and mean weight of pairs at distance
     :math:`|x_i - y_j|`, with their spread.
 
-    Bin k holds the pairs nearest to distance k·r / (bins - 1), r being the largest distance; so bin
-    0 is, on a grid, the diagonal. Pairs that do not interact (padding, order, masks, measure 0 such
+    Bin k contains the pairs nearest to distance k·r / (bins - 1), where r is the largest distance.
+    On a grid, bin 0 is the diagonal. Pairs that do not interact (padding, order, masks, measure 0 such
     as a class token) do not count, nor do queries without mass.
 
     Args:
@@ -167,8 +167,8 @@ def kernel_map(
     *,
     queries: list[int],
 ) -> Float[Tensor, "b h q n"]:
-    """Return how much each of some queries takes from every point: the operator's weights,
-    (B, H, queries, N), in float64 on the CPU.
+    """Return the operator's weights of every point for some queries, (B, H, queries, N), in
+    float64 on the CPU.
 
     For softmax these are the attention probabilities; for a matrix kernel ‖K_ij‖_F times the
     measure of j.
@@ -192,9 +192,9 @@ def kernel_map(
 
 def image_grid(domain: Domain) -> Int[Tensor, "rows columns"] | None:
     """Return the indices of the domain's points as a picture (rows, columns), on the CPU, or None
-    where they are not a full two-dimensional grid that all samples share.
+    if they are not a full two-dimensional grid that all samples share.
 
-    The points may come in any order: rows and columns follow from their coordinates. Left out are
+    The points may be in any order: rows and columns follow from their coordinates. Omitted are
     points without mass, padding, and the tokens that precede the patches and share one position: a
     class token (see :func:`class_token`) and registers.
 

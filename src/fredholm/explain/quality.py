@@ -37,15 +37,15 @@ BATCH = 64
 
 @dataclass(frozen=True, eq=False)
 class Quality:
-    """Maps of a model's attention and their quality, see :func:`attention_quality`; every number is
-    of one image.
+    """Maps of a model's attention and their quality, see :func:`attention_quality`. Every number
+    belongs to one image.
 
     Attributes:
         maps: (B, rows, columns) by method.
         degradation: by method.
-        localisation: measures (B,) by method and by what is known of the object (``box``,
-            ``mask``).
-        targets: the patches that belong to the object (B, rows, columns), by what is known.
+        localisation: measures (B,) by method and by kind of annotation (``box``, ``mask``).
+        targets: the patches that belong to the object (B, rows, columns), by kind of
+            annotation.
         skipped: why a method has no map, by method.
     """
 
@@ -88,20 +88,20 @@ def attention_quality(
     steps: int = 10,
     seed: int = 0,
 ) -> Quality:
-    """Return maps of a model's attention, and their quality: MoRF, LeRF, and where objects are known
+    """Return maps of a model's attention, and their quality: MoRF, LeRF and, if objects are known,
     ROC-AUC, PR-AUC and the mass inside.
 
     It works for every model with ``trace(images)`` on a grid of patches, whatever its operator, and
-    for vision transformers of torch, timm and transformers (:func:`fredholm.explain.traced`); a
-    method that one of them cannot serve (a chain of negative weights, rollout over different grids)
-    is left out and named in ``skipped``.
+    for vision transformers of torch, timm and transformers (:func:`fredholm.explain.traced`). A
+    method that is not defined for a model (a chain of negative weights, rollout over different
+    grids) is omitted and listed in ``skipped``.
 
     Args:
-        model: images to logits, with ``trace`` or a vision transformer; where ``steps`` is 0 without
-            a classifier too.
+        model: from images to logits, with ``trace`` or a vision transformer. If ``steps`` is 0, it
+            needs no classifier.
         images: normalised.
-        boxes, masks: where each image's object is, (B, H, W) bool; images in which nothing is
-            marked count for nothing there.
+        boxes, masks: the pixels of each image's object, (B, H, W) bool; images without any are
+            ignored in these measures.
         methods: of :func:`fredholm.explain.image_maps`.
         steps: removals of MoRF and LeRF; 0 for maps and localisation alone.
         seed: of the random order and of ties.

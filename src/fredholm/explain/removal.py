@@ -22,14 +22,17 @@ class Degradation:
 
     Attributes:
         fractions: f, (F,), from 0 to 1.
-        curves: (B, F) by order: ``morf``, ``lerf``, and ``random``, which any map must beat.
+        curves: (B, F) by order: ``morf``, ``lerf``, and ``random``, the baseline for every map.
     """
 
     fractions: Float[Tensor, " f"]
     curves: dict[str, Float[Tensor, "b f"]]
 
     def area(self, order: str) -> Float[Tensor, " b"]:
-        """Area an image: under the curve; of MoRF over it. More is better; of ``random``, under it."""
+        """Return one area per image, (B,): over the curve for MoRF, under it for LeRF and ``random``.
+
+        More is better.
+        """
         under = torch.trapezoid(self.curves[order], self.fractions)
         if order == "morf":
             return 1 - under
@@ -52,13 +55,13 @@ def degradation(
     Args:
         model: images to logits; run in evaluation mode.
         images: normalised, so that 0 is the mean colour.
-        maps: one an image over its patches; ties are broken at random, by ``seed``.
+        maps: one per image over its patches; ties are broken at random, by ``seed``.
         steps: how many removals.
         value: what a removed patch is filled with.
         seed: of the random order and of ties.
         batch: images at once.
 
-    Cost: 3·steps + 1 forward passes an image.
+    Cost: 3·steps + 1 forward passes per image.
 
     Raises:
         ShapeError: maps that do not divide the images.

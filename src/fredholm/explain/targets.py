@@ -16,8 +16,8 @@ from ..errors import ShapeError, require
 def patch_targets(
     masks: Bool[Tensor, "b h w"], grid: tuple[int, int], share: float = 0.5
 ) -> Bool[Tensor, "b rows columns"]:
-    """Return the patches of which at least ``share`` belongs to the object; where no patch reaches
-    that, the one with most of it.
+    """Return the patches of which at least ``share`` belongs to the object, or the patch with the
+    largest share if there is none.
 
     Raises:
         ShapeError: a grid that does not divide the image.
@@ -82,8 +82,8 @@ def mass_inside(maps: Float[Tensor, "b n"], inside: Bool[Tensor, "b n"]) -> Floa
 def localisation(
     maps: Float[Tensor, "b rows columns"], inside: Bool[Tensor, "b rows columns"]
 ) -> dict[str, Tensor]:
-    """Return the three measures, and what a map that knows nothing has of the last two: ``chance``,
-    the share of patches inside; (B,) each, NaN where nothing is inside.
+    """Return the three measures, and ``chance``, the share of patches inside, which is the value of
+    the last two for an uninformative map. Each is (B,), and NaN where nothing is inside.
     """
     scores, own = maps.flatten(1), inside.flatten(1)
     return {

@@ -24,9 +24,9 @@ class VarianceShare:
         head_share: position / (position + content) per head, (H,); NaN where the kernel is
             constant.
         share, error: the share of all heads together, and its jackknife standard error.
-        relative: root of the whole variance over the kernel's root mean square; near 0 the kernel
-            is almost one constant matrix.
-        samples, pairs: how many signals and how many position pairs were read.
+        relative: root of the total variance divided by the kernel's root mean square; if it is near
+            0, the kernel is almost a constant matrix.
+        samples, pairs: the numbers of signals and of position pairs that were used.
     """
 
     position: Float[Tensor, " h"]
@@ -50,10 +50,9 @@ def variance_share(
     seed: int = 0,
     budget: int = BUDGET,
 ) -> VarianceShare:
-    r"""Return position's share of a kernel's variance: how much of K is known from where the two
-    points lie.
+    r"""Return the share of a kernel's variance that is explained by the positions of the two points.
 
-    Let p = (i, j) be a pair of places drawn uniformly and s a signal (an image). For the kernel
+    Let p = (i, j) be a pair of positions drawn uniformly and s a signal (an image). For the kernel
     matrix :math:`K_{sp}`, with
     :math:`\mathrm{Var}` summed over matrix entries, the law of total variance says
 
@@ -61,9 +60,9 @@ def variance_share(
         + \underbrace{\mathrm{Var}_p\,\mathbb E_s(K_{sp})}_{\text{position}}, \qquad
         \text{share} = \frac{\text{position}}{\text{position} + \text{content}}.
 
-    A kernel that reads positions only has share 1; one that reads only features which are
-    distributed alike everywhere has 0. What features tell of their place (position codes in them,
-    borders that are always black) counts as position.
+    A kernel that depends only on positions has share 1. A kernel that depends only on features, with
+    the same distribution everywhere, has share 0. Information about position in the features
+    (position codes, borders that are always black) counts as position.
 
     With :math:`G_{st} = \mathrm{mean}_p \langle K_{sp}, K_{tp}\rangle` and
     :math:`M_{st} = \langle \mathrm{mean}_p K_{sp}, \mathrm{mean}_p K_{tp}\rangle` both parts are
@@ -85,8 +84,8 @@ def variance_share(
 
     Raises:
         ShapeError: fewer than three signals.
-        DomainError: signals on different points: there is no fixed pair of places then.
-        OptionError: no query or no key asked for.
+        DomainError: signals on different points, so that no pair of positions is fixed.
+        OptionError: no query or no key.
 
     Example:
         >>> from fredholm.operators import create_operator

@@ -23,14 +23,14 @@ ELSEWHERE += ("torch.nn.modules.rnn", "torch.nn.modules.container")
 
 
 class Traced(nn.Module):
-    r"""A vision transformer of torch, timm or transformers with what maps and pages ask of a model:
-    logits as one tensor, and ``trace(images)``.
+    r"""Wrapper of a vision transformer of torch, timm or transformers that adds what maps and pages
+    need: logits as one tensor, and ``trace(images)``.
 
     Every layer of attention is converted by :func:`fredholm.as_operator`, which shares its
-    weights, and must answer what the layer answered. Where the patches lie is tried: the outputs of
-    a convolution whose stride is its kernel are changed at some places, and the rows that change
-    with them are the patches. Points before them (a class token, registers) stand together in the
-    middle, with the mass of a patch each, as the model's softmax counts them.
+    weights, and must give the same output. To find the patches, the outputs of a convolution whose
+    stride equals its kernel are changed at some positions; the rows that change with them are the
+    patches. Points before them (a class token, registers) are placed in the middle, each with the
+    mass of a patch, as in the model's softmax.
 
     Args:
         model: images (B, C, H, W) to logits (B, classes), or to an output that has ``logits``.
@@ -86,8 +86,8 @@ class Traced(nn.Module):
 
     @torch.no_grad()
     def classifies(self, images: Tensor) -> bool:
-        """Return whether the model answers with one row of logits per image: (1, classes) for the
-        first image, which is tried in evaluation mode.
+        """Return whether the model returns one row of logits per image: (1, classes) for the first
+        image, which is tested in evaluation mode.
 
         Where this is False (a backbone without a classifier), :meth:`forward` raises ShapeError.
         """
@@ -101,8 +101,8 @@ class Traced(nn.Module):
         order of the calls.
 
         Raises:
-            DomainError: patches that are no grid or not all of them, points behind them, or a mask.
-            ConversionError: a layer that was called otherwise than its operator answers.
+            DomainError: patches that are not a complete grid, points after them, or a mask.
+            ConversionError: a layer whose output differs from that of its operator.
         """
         with evaluating(self.model):
             calls = noted(self.model, self.paths, images)
@@ -200,7 +200,7 @@ def _place(grid: Domain, before: int) -> Domain:
 
 
 def traced(model: Any) -> Any:
-    """Return the model itself where it has ``trace``, else a :class:`Traced` one.
+    """Return the model itself if it has ``trace``, else its :class:`Traced` wrapper.
 
     Raises:
         OptionError: a model whose attention cannot be read.

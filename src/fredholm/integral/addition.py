@@ -161,12 +161,13 @@ class SumKernel(Kernel):
     slice of u.
 
     :math:`T = \sum_i T_i` holds exactly, biases, offsets and pointwise terms W_i included. Every
-    head writes all features, and the operator adds the heads up: so K is per head, as pairs with a
-    mask or bias per head need it. Parts of another number of heads are spread evenly over these.
+    head writes all features, and the operator adds the heads. K is therefore defined per head, as
+    pairs with a mask or bias per head require. Parts with another number of heads are spread
+    evenly over these.
 
     Args:
         parts: operators of one width, in and out.
-        heads: of ``kernel_matrix``: the parts', where they agree.
+        heads: of ``kernel_matrix``: by default those of the parts, if they agree.
 
     Raises:
         OptionError: no parts, or parts of several widths.

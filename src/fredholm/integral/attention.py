@@ -69,14 +69,14 @@ class AttentionKernel(Aligned, WeightedKernel):
     """Base of kernels with queries, keys and values: the linear maps, their widths and the value
     bias.
 
-    The value bias is an offset, because the weights of an attention integrate to one. Of the maps
-    weight and bias are read, and their ``forward`` is not called: forward hooks on them do not run,
-    and another layer in the place of one is refused, unless it is linear too.
+    The value bias is an offset, because the weights of an attention integrate to one. Only weight
+    and bias of the maps are used, and their ``forward`` is not called. Forward hooks on them
+    therefore do not run, and a map may be replaced only by another linear layer.
 
     Args:
         dim: width of u; every head reads all of it.
-        heads: H; must divide ``dim`` where no projections are given.
-        bias: biases of the three maps, where no projections are given.
+        heads: H; must divide ``dim`` without ``projections``.
+        bias: biases of the three maps, without ``projections``.
         projections: layers of your own: (query, key, value), or one that maps u to all three, in
             this order. Keys and values may have fewer heads than queries, each shared by a group of
             neighbouring heads.
@@ -128,7 +128,7 @@ class AttentionKernel(Aligned, WeightedKernel):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw Xavier-uniform weights, each map by itself, and set biases to zero."""
+        """Draw Xavier-uniform weights for each map separately, and set biases to zero."""
         for part in (QUERY, KEY, VALUE):
             weight, bias = self._map(part)
             nn.init.xavier_uniform_(weight)

@@ -86,7 +86,7 @@ class SoftmaxScores(WeightedValue):
         """Return values, (B, H, Nk, d_out), without the part that :meth:`Kernel.offset` adds."""
 
     def project(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys and values of the same points, which one matrix product may give.
+        """Return queries, keys and values of the same points, possibly by one matrix product.
 
         The queries may lack ``factor``, which fused attention applies to the scores.
         """
@@ -120,8 +120,8 @@ class Separable(Capability):
         floor: the smallest denominator (see :func:`fredholm.ops.linear_attention.guarded`), or None
             for no denominator at all.
         nonnegative: no feature of either end is ever negative.
-        pointwise: the features of a point are a function of that point alone, so that they may be
-            made in pieces.
+        pointwise: the features of a point depend on that point alone, so that they can be computed
+            in pieces.
     """
 
     floor: float | None
@@ -165,8 +165,8 @@ class Separable(Capability):
     def together(
         self, x: Tensor, u: Tensor, valid: Tensor | None = None, least: Tensor | None = None
     ) -> JointFeatures:
-        """Return features and values of points that are both queries and keys, which one matrix
-        product may give. Arguments as of :meth:`stable_key_features`.
+        """Return features and values of points that are both queries and keys, possibly by one
+        matrix product. Arguments as of :meth:`stable_key_features`.
         """
         query = self.stable_query_features(x, u)
         key, shift = self.stable_key_features(x, u, valid, least)
@@ -249,13 +249,13 @@ class Expanded(Separable):
 
 @capability
 class OwnForm(Capability):
-    """The kernel evaluates its whole response, offset included, faster than any generic form: a
+    """The kernel evaluates its complete response, offset included, faster than any generic form: a
     stencil, a recurrence.
     """
 
     @abstractmethod
     def evaluates(self, layout: Layout) -> bool:
-        """Whether :meth:`evaluate` is defined for these static facts; elsewhere the definition is
+        """Whether :meth:`evaluate` is defined for these static facts; otherwise the definition is
         used.
         """
 
@@ -266,19 +266,17 @@ class OwnForm(Capability):
 
 @capability
 class LagTaps(Capability):
-    r"""The kernel depends on the lag alone, :math:`K(t, s) = \kappa(t - s)`, and lags are whole
-    steps.
+    r"""The kernel depends on the lag alone, :math:`K(t, s) = \kappa(t - s)`, and lags are integers.
 
     Attributes:
-        skips_padding: lags count real points only, so that padding is not a point; otherwise time
-            goes on at padding.
+        skips_padding: lags count real points only; otherwise time advances at padding too.
     """
 
     skips_padding: bool
 
     @abstractmethod
     def regular(self, layout: Layout) -> bool:
-        """Whether lags are whole steps on such a domain, causal and without pairs."""
+        """Whether lags are integers on such a domain, which is causal and has no pairs."""
 
     @abstractmethod
     def taps(self, problem: Problem) -> Tensor:

@@ -54,13 +54,13 @@ class DefaultLine(NamedTuple):
 
 
 class Kernel(nn.Module, NotebookTable, metaclass=Checked):
-    r"""A matrix-valued kernel: heads, widths, where it lives, and the forms that integrate it.
+    r"""A matrix-valued kernel: heads, widths, the domains that it accepts, and its forms.
 
     Concrete kernels derive from one of four definitions, each of which defines ``matrix`` in its
     own way: :class:`PairKernel` (a function of two ends), :class:`HiddenKernel` (a linear readout
     of hidden units), :class:`WeightedKernel` (a scalar weight times a value map) and
     :class:`MatrixKernel` (all pairs at once). Capabilities (:mod:`fredholm.integral.capabilities`)
-    stand beside the definition and allow faster forms.
+    are inherited in addition and make faster forms available.
 
     Args:
         heads: number of heads H.
@@ -69,16 +69,16 @@ class Kernel(nn.Module, NotebookTable, metaclass=Checked):
         d_out: features a head writes, default ``d_in``.
 
     Attributes:
-        whole: every head reads all of u instead of its own slice.
-        adds_heads: heads write all features and are added up, instead of one slice each.
+        whole: every head reads all of u instead of a slice.
+        adds_heads: every head writes all features, and heads are added, not concatenated.
         reads_query: the kernel depends on u(x), so that queries on another domain need features.
         reads_position: the kernel depends on x and y themselves, so that queries on another domain
             need positions.
-        pairwise: K(x, y) depends on these two ends alone, so that keys may come in blocks.
-        rowwise: a query's response follows from its own view of the keys, also where the problem
-            has no other queries.
-        sums: each key counts by its mass, and no normaliser of the kernel's own divides it away.
-        line: the line that calls without a domain are over.
+        pairwise: K(x, y) depends on these two ends alone, so that keys can be processed in blocks.
+        rowwise: a query's response depends only on the keys that it sees, not on other queries in
+            the problem.
+        sums: the response is proportional to the masses of keys; the kernel has no normaliser.
+        line: the line for calls without a domain.
         forms: the algorithms that may integrate the kernel, best first; see
             :class:`fredholm.forms.Form`. A subclass inherits its base's.
 
@@ -117,8 +117,8 @@ class Kernel(nn.Module, NotebookTable, metaclass=Checked):
 
     @property
     def local(self) -> bool:
-        """Whether the response at a query follows from the query and the keys that it sees, so
-        that a sparse domain is answered neighbourhood by neighbourhood.
+        """Whether the response at a query depends only on the query and the keys that it sees. A
+        sparse domain can then be evaluated neighbourhood by neighbourhood.
         """
         return self.pairwise or self.rowwise
 
@@ -137,13 +137,13 @@ class Kernel(nn.Module, NotebookTable, metaclass=Checked):
     # --- where the kernel lives -------------------------------------------------------------------
 
     def check(self, layout: Layout) -> None:
-        """Raise :class:`fredholm.errors.DomainError` for a domain on which the kernel means
-        nothing. By default every domain is accepted.
+        """Raise :class:`fredholm.errors.DomainError` for a domain on which the kernel is not
+        defined. By default every domain is accepted.
         """
 
     def observe(self, problem: Problem) -> None:
-        """Take note of the points of a call in training, after it is answered: running statistics.
-        Nothing by default.
+        """Update running statistics from the points of a call in training, after the response has
+        been computed. By default there are none.
         """
 
     def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
@@ -151,12 +151,12 @@ class Kernel(nn.Module, NotebookTable, metaclass=Checked):
         return default_line(n, **self.line._asdict(), device=device, dtype=dtype)
 
     def small_domain(self) -> Domain:
-        """Return a domain of a few points on which the kernel can be tried."""
+        """Return a domain of a few points on which the kernel can be tested."""
         return self.default_domain(6, device=torch.device("cpu"), dtype=torch.float32)
 
     def output_domain(self, domain: Domain) -> Domain | None:
-        """Return where the output lives when a call names no query domain: None for ``domain``
-        itself, else another (a strided grid).
+        """Return the domain of the output of a call without a query domain: None for ``domain``
+        itself, otherwise another one (a strided grid).
         """
         return None
 

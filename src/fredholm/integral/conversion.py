@@ -66,12 +66,13 @@ def register_converter(
     Args:
         sources: fully qualified class names, ``"torch.nn.modules.conv.Conv1d"``; the package need
             not be installed.
-        call: how the layer is called on points, where it is not ``layer(u)``; see
+        call: how to call the layer on points, if not as ``layer(u)``; see
             :class:`Converter`.
-        domain: where layer and operator are compared, where the kernel does not know it (a graph).
+        domain: where layer and operator are compared, if the kernel cannot provide a domain (a
+            graph).
 
     Raises:
-        OptionError: a class that has another converter.
+        OptionError: a class that already has a converter.
     """
 
     def register(function: Function) -> Function:
@@ -106,13 +107,13 @@ def as_operator(
 
     Args:
         module: a layer with its weights; :func:`convertible` lists the classes.
-        parameters: ``"shared"`` uses the module's own parameters, so that training either trains
-            both; a parameter that the module replaces (``load_state_dict(..., assign=True)``) is
-            taken over at the next call, any other replacement is an error then. ``"copied"`` makes
+        parameters: ``"shared"`` uses the module's parameters, so that training either trains both.
+            A parameter that the module replaces (``load_state_dict(..., assign=True)``) is adopted
+            at the next call; any other replacement is an error. ``"copied"`` makes
             a deep copy first.
         probe: compare output and input gradient of module and operator on a small random signal, in
-            the module's mode; random state, buffers and gradients stay as they are. A module
-            without values, on the meta device, is not compared.
+            the module's mode; random state, buffers and gradients are restored. A module on the
+            meta device is not compared.
         options: of the layer's family, such as ``initial_state`` of a recurrence; see
             ``docs/unification.md``.
 
@@ -121,7 +122,7 @@ def as_operator(
 
     Raises:
         ConversionError: an unknown class, or an option of the layer that the conversion does not
-            understand, by name; a layer that answers otherwise than its class says.
+            support (named in the error); a layer whose output differs from that of its class.
         OptionError: an option that the family does not have.
 
     Reference: ITNet Theorems 1-3, Appendices C-E; CKConv App. A.3.

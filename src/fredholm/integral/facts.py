@@ -34,13 +34,13 @@ class OperatorFacts(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """Where keys and queries live, as far as it is static: the facts that a kernel may refuse.
+    """Static facts about the domains of keys and queries, which a kernel may refuse.
 
     Attributes:
         keys, queries: extents of the regular grids that keys and queries form, or None; of a domain
             over several processes, those of all ranks together.
         cross: queries live on another domain than keys.
-        given: that domain came from the caller, not from the kernel's ``output_domain``.
+        given: the caller passed that domain; it is not the kernel's ``output_domain``.
         causal, pairs, padded: whether there is an order, a pair mask or bias, padding.
         measure: the measure's name, as in :class:`fredholm.Domain`.
         fixed: the keys' positions are shared by the batch and need no gradient.
@@ -48,7 +48,7 @@ class Layout:
         sharded: keys and queries are one rank's part of a domain over several processes.
         edges: the pairs are edges, so that a query sees few keys; ``pairs`` is then true as well.
         reach: how far a query sees along a line, or None; ``pairs`` is then true as well.
-        images: keys are seen at their nearest image in a periodic box.
+        images: a query sees the nearest image of each key in a periodic box.
         sparse: a query sees few keys, by edges or within a reach; follows from both.
         grid: the regular grid at fixed positions that queries and keys share, or None; follows.
     """

@@ -35,11 +35,11 @@ class FeatureMap(nn.Module, metaclass=Checked):
     Attributes:
         features: r.
         positive: φ ≥ 0, so that the denominator of an attention cannot change its sign.
-        pointwise: φ of a point is a function of that point alone, so that points may come in
+        pointwise: φ of a point depends on that point alone, so that points can be processed in
             pieces.
-        per_head: heads may have maps of their own; False where all share one, which then also
-            serves keys that several heads share.
-        observes: :meth:`observe` takes note of points.
+        per_head: heads may have separate maps; False if all share one, which then also applies to
+            keys that several heads share.
+        observes: :meth:`observe` updates statistics.
         divides: :meth:`of_queries` and :meth:`of_keys` return features up to factors.
 
     Raises:
@@ -100,8 +100,8 @@ class FeatureMap(nn.Module, metaclass=Checked):
         return self(x), None
 
     def observe(self, x: Float[Tensor, "b h n e"], real: Bool[Tensor, "#b n"] | None) -> None:
-        """Take note of the ``real`` points of a call in training. It is called once for the queries
-        and once for the keys. Nothing by default.
+        """Update statistics from the ``real`` points of a call in training. It is called once for
+        the queries and once for the keys. By default there are none.
         """
 
     @property

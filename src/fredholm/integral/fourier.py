@@ -45,9 +45,9 @@ class CachedFeatures(NamedTuple):
 class FourierFeatures(nn.Module):
     r""":math:`\gamma(x) = [\cos 2\pi Bx, \sin 2\pi Bx]`, with :math:`B_{ij} \sim N(0, \sigma^2)`.
 
-    B is drawn from a generator of its own, so that all layers and heads built alike have the same
-    B, as in the paper, without sharing a tensor and without a draw from the global generator. Its
-    seed is that of the last ``torch.manual_seed``: the model of another run has another B.
+    B is drawn from a separate generator, so that all layers and heads of the same configuration
+    have the same B, as in the paper, without sharing a tensor and without a draw from the global
+    generator. The seed is that of the last ``torch.manual_seed``, so another run has another B.
 
     Args:
         position_dim: p.

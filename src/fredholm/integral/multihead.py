@@ -19,7 +19,8 @@ class MultiheadAdapter(nn.Module):
     Args:
         operator: from ``dim`` to any width; defined on lines, and for causal masks on causal lines.
         batch_first: (B, N, dim) rather than torch's (N, B, dim). A ``nn.TransformerEncoder`` around
-            it needs ``enable_nested_tensor=False``: nested tensors are for torch's attention.
+            it needs ``enable_nested_tensor=False``, because only torch's attention supports nested
+            tensors.
 
     Shape: query (B, Nq, dim) and key (B, Nk, dim) to (B, Nq, out_dim). Outputs at padded queries
     are zero in self attention.

@@ -54,20 +54,20 @@ class IntegralOperator(nn.Module, NotebookTable, metaclass=Checked):
 
     Shape: u (B, N, dim) on ``domain`` (N points, default a line) to (B, Nq, out_dim), at the points
     of ``query_domain`` (default: those of ``domain``). ``query`` (B, Nq, dim) are the features at
-    these points, which W and kernels that read u(x) need. Without ``query_domain`` they lie where
-    the keys do: on the default domain, or at the points of the domain that was passed.
+    these points, which W and kernels that read u(x) need. Without ``query_domain`` they lie at the
+    positions of the keys: on the default domain, or on the domain that was passed.
 
-    Padded points may hold anything, NaN included; outputs at padded queries are zero.
+    Padded points may have any values, including NaN; outputs at padded queries are zero.
 
     u has the parameters' dtype, and the output has u's; sums are in float32 or better. Under
-    autocast u may be of any floating dtype but float64, and the output has autocast's dtype, as of
-    ``nn.Linear``. Positions and masses keep a dtype of their own.
+    autocast u may have any floating dtype except float64, and the output has autocast's dtype, as
+    with ``nn.Linear``. The dtype of positions and masses is independent of these.
 
     Raises:
         ShapeError: shapes, dtypes or devices that do not fit.
         OptionError: kernel, heads and widths that do not fit one another.
 
-    Cost: that of the form which ``plan(domain)`` names, plus O(N·dim²) for P and W.
+    Cost: that of the form that ``plan(domain)`` names, plus O(N·dim²) for P and W.
 
     Reference: ITNet Eq. 1.
 
@@ -168,14 +168,15 @@ class IntegralOperator(nn.Module, NotebookTable, metaclass=Checked):
         return self._finish(response.to(result_dtype(u)), problem.query, problem.real)
 
     def problem(self, u, domain=None, *, query=None, query_domain=None) -> Problem:
-        """Return the problem that a call with the same arguments poses to the kernel.
+        """Return the problem that a call with the same arguments passes to the kernel.
 
-        It holds positions and features of queries and keys, and the quadrature that says who sees
-        whom with which mass. Features are by head, (B, H, N, d), or (B, 1, N, dim) where every head
-        reads all of them. Padding is zero.
+        It contains positions and features of queries and keys, and the quadrature, which states
+        which query sees which key with which mass. Features are split into heads, (B, H, N, d), or
+        (B, 1, N, dim) if every head reads all of them. Padding is zero.
 
         ``operator.kernel.matrix(operator.problem(u, domain))`` is :meth:`kernel_matrix`. Other
-        quantities of a kernel, and parts such as ``problem.rows([0])``, come in the same way.
+        quantities of a kernel, and parts such as ``problem.rows([0])``, are obtained in the same
+        way.
 
         Raises:
             ShapeError, DomainError: as of a call.
@@ -206,7 +207,7 @@ class IntegralOperator(nn.Module, NotebookTable, metaclass=Checked):
         self, u, domain=None, *, query=None, query_domain=None, rows: Rows = None
     ) -> Tensor:
         """Return K as densities against the measure, (B, H, Nq, Nk, d_out, d_in), before the output
-        projection. O(Nq·Nk·d²) memory; ``rows`` picks queries.
+        projection. O(Nq·Nk·d²) memory; ``rows`` selects queries.
 
         A hidden pair may hold any value, because its quadrature weight is zero.
         """
@@ -220,8 +221,8 @@ class IntegralOperator(nn.Module, NotebookTable, metaclass=Checked):
     def weights(
         self, u, domain=None, *, query=None, query_domain=None, rows: Rows = None
     ) -> Tensor:
-        """Return the scalar weight of each pair times the key's measure, (B, H, Nq, Nk); of
-        softmax: the attention probabilities.
+        """Return the scalar weight of each pair times the key's measure, (B, H, Nq, Nk). For
+        softmax these are the attention probabilities.
 
         Raises:
             OptionError: the kernel is a matrix for each pair and has no scalar weight;
@@ -242,7 +243,7 @@ class IntegralOperator(nn.Module, NotebookTable, metaclass=Checked):
         self, u, domain=None, *, query=None, query_domain=None, rows: Rows = None
     ) -> Tensor:
         """Return the influence of each key on each query, ‖K‖_F times the key's measure,
-        (B, H, Nq, Nk): one number, never negative, for every kernel.
+        (B, H, Nq, Nk). It is a non-negative number for every kernel.
         """
         problem = self._rows_of_problem(u, domain, query, query_domain, rows)
         quadrature, dtype = problem.quadrature.weights(), problem.uy.dtype
@@ -261,7 +262,7 @@ class IntegralOperator(nn.Module, NotebookTable, metaclass=Checked):
     @property
     def strategy(self) -> Strategy | str:
         """``"auto"``, or the strategy with its options. It may be set to anything that the
-        constructor takes.
+        constructor accepts.
         """
         return self._strategy
 
@@ -272,8 +273,8 @@ class IntegralOperator(nn.Module, NotebookTable, metaclass=Checked):
     # --- causal step ------------------------------------------------------------------------------
 
     def init_state(self, batch: int, domain: Domain) -> CausalState:
-        """Return the state before the first point of a causal ``domain``, which fixes positions,
-        measure and masks of all points to come.
+        """Return the state before the first point of a causal ``domain``, which determines
+        positions, measure and masks of all later points.
 
         Raises:
             DomainError: a domain without causal order, in shards, or refused by the kernel.
@@ -299,11 +300,11 @@ class IntegralOperator(nn.Module, NotebookTable, metaclass=Checked):
         return CausalState(domain, domain.quadrature(), 0, {}, form, batch, operator)
 
     def load_state(self, path: str | Path) -> CausalState:
-        """Read a state that :meth:`CausalState.save` wrote, also in another process: of this
-        operator, or of one built alike with the same weights.
+        """Read a state that :meth:`CausalState.save` wrote, possibly in another process, for this
+        operator or for one of the same configuration and weights.
 
         Raises:
-            CheckpointError: a file that is missing or of something else, or a state of another
+            CheckpointError: a file that is missing or is not a state, or a state of another
                 operator, of other sizes or of another algorithm.
         """
         parameter = next(self.parameters(), None)
@@ -336,7 +337,7 @@ class IntegralOperator(nn.Module, NotebookTable, metaclass=Checked):
         """Advance by several points at once: map features (B, n, dim) of the next n points to their
         outputs, and return these with the state after the last.
 
-        Any split of a sequence into stretches and steps gives what ``forward`` gives on all of it.
+        Any split of a sequence into prefills and steps gives the same outputs as ``forward``.
 
         Example:
             >>> from fredholm import SoftmaxAttention
@@ -415,7 +416,7 @@ class IntegralOperator(nn.Module, NotebookTable, metaclass=Checked):
         return first_dtype(self.kernel)
 
     def default_domain(self, u: Float[Tensor, "b n d"]) -> Domain:
-        """Return the domain that a call without one takes for features u: the kernel's."""
+        """Return the kernel's default domain for features u, which calls without a domain use."""
         return default_domain(self.kernel, u)
 
     def _problem(self, u, domain, query, query_domain) -> Problem:

@@ -53,7 +53,7 @@ class Problem:
         x, y: positions of queries and keys, (1 | B, Nq, p) and (1 | B, Nk, p).
         ux, uy: features, (B, H, Nq, d) and (B, H, Nk, d); H is 1 where every head reads all
             features.
-        quadrature: who sees whom with which weight.
+        quadrature: which query sees which key, and with which weight.
         layout: its static facts.
         index: which of the layout's queries these are, or None for all.
         parent: the problem that these queries were taken from, for kernels with a functional of all

@@ -26,13 +26,13 @@ def register_operator(name: str) -> Callable[[Factory], Factory]:
     """Decorate an operator class or factory ``f(dim, heads=1, **options)`` to register it by name.
 
     Raises:
-        OptionError: the name is taken by something else.
+        OptionError: the name is already taken.
     """
     return OPERATORS.register(name)
 
 
 def list_operators() -> list[str]:
-    """Return the names of all registered operators, sorted; without ``sum``, which needs others to
+    """Return the sorted names of all registered operators, except ``sum``, which needs operators to
     add.
 
     Example:
@@ -102,11 +102,10 @@ def operator_parameters(name: str) -> list[inspect.Parameter]:
 
 
 def import_file(path: str | Path):
-    """Import a user's Python file, so that the operators it registers are known, and return the
-    module.
+    """Import a user's Python file, which registers its operators, and return the module.
 
-    Importing runs its code. A file with the content of the one imported last under its name is not
-    run again.
+    Importing executes its code. A file whose content equals that of the last import under its name
+    is not executed again.
 
     The source is compiled here, and byte code in a ``__pycache__`` beside the file is neither read
     nor written: it may differ from the file that the user has read.

@@ -10,16 +10,16 @@ from ..errors import OptionError
 
 
 class Rotary(nn.Module):
-    r"""Turn pairs of features by angles proportional to the position, so that an inner product
-    depends on the displacement only.
+    r"""Rotate pairs of features by angles proportional to the position, so that an inner product
+    depends only on the displacement.
 
     .. math:: \langle R_x q, R_y k\rangle = \langle R_{x-y} q, k\rangle,\qquad
         \omega_m = \mathrm{base}^{-2m/w},\ m < w/2
 
     Args:
-        width: w, features that are turned, the first of each head; the rest stay as they are.
+        width: w, the number of rotated features, the first of each head; the rest are unchanged.
         base: ratio of the slowest to the fastest angle, nearly.
-        position_dim: p; each coordinate turns its own w / p features.
+        position_dim: p; each coordinate rotates w / p of the features.
         interleaved: neighbouring features form a pair, as in the paper; otherwise feature m and
             feature m + w / 2p.
 

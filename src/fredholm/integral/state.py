@@ -94,11 +94,11 @@ class CausalState(State):
     """The state of a causal operator after some points.
 
     Attributes:
-        domain: all points, those to come included.
+        domain: all points, including those still to come.
         quadrature: their weights.
-        seen: how many points came.
-        keys: the form's memory of them, tensors with the batch on dimension 0.
-        form: the algorithm that the state began with, and goes on with.
+        seen: number of points processed so far.
+        keys: what the form stores of these points, tensors with the batch on dimension 0.
+        form: the algorithm, the same for all steps of the state.
         batch: number of sequences.
         operator: class and sizes of the operator, in words.
     """

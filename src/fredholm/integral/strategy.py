@@ -17,12 +17,12 @@ from ..registry import Registry
 
 @dataclass(frozen=True)
 class Strategy(metaclass=Checked):
-    """A way of computing ∫ K u dμ. Subclasses are frozen dataclasses without parameters.
+    """A method to compute ∫ K u dμ. Subclasses are frozen dataclasses without learned parameters.
 
     Attributes:
         exact: whether the result equals the definition.
-        needs: the ability that a kernel must have for it, in words.
-        instead: the strategy to take where a kernel lacks it, in words.
+        needs: the capability that a kernel must have for it, in words.
+        instead: the strategy to use for a kernel without it, in words.
     """
 
     exact: ClassVar[bool] = True
@@ -36,7 +36,7 @@ class Strategy(metaclass=Checked):
 
 @dataclass(frozen=True)
 class Exact(Strategy):
-    """Evaluate every pair, in the best form that the kernel has.
+    """Evaluate every pair, by the best suitable form of the kernel.
 
     Args:
         memory: budget in bytes for the working set of one tile or query block; None lets the op
@@ -44,8 +44,8 @@ class Exact(Strategy):
         backend: of the tiled forms, ``"auto"``, ``"torch"``, ``"triton"`` or ``"checked"`` (see
             :mod:`fredholm.ops.backend`). A form without a Triton kernel refuses the last two.
 
-    Cost: O(N²) time in all forms but a layer's own; blocks of queries are recomputed in the
-    backward, so that memory stays O(N).
+    Cost: O(N²) time, except for forms that a layer itself defines. Blocks of queries are recomputed
+    in the backward, so memory is O(N).
 
     Raises:
         OptionError: a memory below one byte, or an unknown backend.
@@ -69,10 +69,10 @@ class Exact(Strategy):
 
 @dataclass(frozen=True)
 class Linear(Strategy):
-    """Integrate separable kernels in O(N), exactly: sums over all keys, chunked prefix sums in
-    causal order, O(1) steps.
+    """Integrate separable kernels exactly in O(N): by sums over all keys or, in causal order, by
+    chunked prefix sums, with steps of O(1).
 
-    Pairs, and an order across two domains, take the quadratic form.
+    Masks of pairs, and an order across two domains, use the quadratic form.
 
     Args:
         chunk: points per causal chunk, whose pairs are formed.
@@ -160,7 +160,7 @@ EXACT = Exact()
 
 @dataclass(frozen=True)
 class Plan(NotebookTable):
-    """The strategy and the form that will run, and why: the answer of ``operator.plan``.
+    """The result of ``operator.plan``: the strategy and the form that will run, and why.
 
     Attributes:
         strategy: the strategy with its options.

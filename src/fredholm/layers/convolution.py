@@ -102,7 +102,7 @@ class StencilKernel(LatticeKernel, OwnForm, CausalTransition):
 
     On a causal line the output at a point is the one with the point's index, and taps that would
     read ahead are hidden: a layer padded by d (k - 1) has all taps in the past, and its operator
-    leaves out the outputs behind the last point.
+    omits the outputs after the last point.
 
     Args:
         weight: taps as torch stores them, ``(out, in / heads, *taps)``, or

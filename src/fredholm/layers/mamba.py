@@ -31,7 +31,7 @@ class MambaTerms(NamedTuple):
 
 
 class MambaKernel(TrajectoryKernel):
-    r"""All of a Mamba block before its output projection; u enters through W_x alone, everything
+    r"""A Mamba block without its output projection; u enters through W_x alone, and everything
     else is part of K.
 
     With a convolution w of k taps, the gate g of the other half of the projection, and
@@ -42,8 +42,8 @@ class MambaKernel(TrajectoryKernel):
             \sum_{r=s}^{\min(t, s+k-1)} M(t, r)\,σ(c_r)\,w_{r-s}\Big)\,W_x, \qquad
         M(t, r) = C_t \Big[\prod_{q=r+1}^{t} e^{Δ_q A}\Big] Δ_r B_r + D\,δ_{tr},
 
-    where c, g, Δ, B and C are read off the trajectory of u. The biases of projection and
-    convolution make the offset. The output projection is the operator's.
+    where c, g, Δ, B and C follow from the trajectory of u. The biases of projection and
+    convolution form the offset. The output projection belongs to the operator.
 
     Args:
         in_proj: u to the convolved half (E) and the gate (E).

@@ -25,8 +25,8 @@ Path = Callable[[Tensor, Tensor], Callable[[Tensor], Tensor]]
 
 
 class AffineSystemKernel(MatrixKernel):
-    r"""The nonlinear system h' = f(h) + B(h) u, y = C h, exactly: unforced sensitivities, started
-    from the driven trajectory.
+    r"""The nonlinear system h' = f(h) + B(h) u, y = C h, exactly: sensitivities of the unforced
+    system that start on the driven trajectory.
 
     .. math::
         K(t, s) = C\,\frac{\partial φ^0_{t,s}(h)}{\partial h}\Big|_{h = h(s)} B(h(s)), \qquad
@@ -34,8 +34,8 @@ class AffineSystemKernel(MatrixKernel):
 
     where h is the driven solution and φ⁰ the flow of f alone. (Both sides of d/ds [C
     φ⁰_{t,s}(h(s))] = K(t, s) u(s), integrated over s.) The Jacobian along the *driven* trajectory,
-    ``sensitivity="driven"``, is the paper's; it is exact only where f is linear and B constant, and
-    is kept for comparison.
+    ``sensitivity="driven"``, is the paper's. It is exact only if f is linear and B constant, and
+    serves for comparison.
 
     Args:
         field: f, (..., S) to (..., S), at each state alone.

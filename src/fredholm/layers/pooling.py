@@ -183,7 +183,7 @@ class AdaptivePoolKernel(_Average):
 
     Args:
         dim: channels.
-        sizes: outputs per axis, None for as many as there are points.
+        sizes: outputs per axis; None for the number of points.
 
     Shape: u (B, N, dim) with N points of the grid in row-major order to (B, M, dim).
 
@@ -256,7 +256,7 @@ class MaxPoolKernel(LatticeKernel, OwnForm):
         )
 
     def chosen(self, problem: Problem) -> Tensor:
-        """Return the index of the key that each output takes, (B, H, M)."""
+        """Return the index of the key with the largest value for each output, (B, H, M)."""
         _, places = self._pool(read_grid(problem, masses=False))
         return places.flatten(2)
 

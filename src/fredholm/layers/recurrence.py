@@ -50,9 +50,9 @@ class RecurrentKernel(MatrixKernel, OwnForm, CausalTransition):
     :math:`K(t, s; u) = C_t A_t A_{t-1} \cdots A_{s+1} B_s`.
 
     Every nonlinearity is a secant through the origin, :math:`\sigma(z) = S(z)\,z`, whose slope,
-    like the gates, is read off the trajectory that u makes; with that the recurrence is affine and
+    like the gates, follows from the trajectory of u. The recurrence is then affine, and
     its output is :math:`\sum_s K(t, s; u)\,u_s` + offset. Nothing is detached, so that gradients
-    agree as well. The offset carries the biases and the initial state. Layers compose,
+    agree as well. The offset contains the biases and the initial state. Layers compose,
     :math:`K = \sum_r K_2(t, r)\,K_1(r, s)`; a second direction runs over the points from the last
     to the first.
 
@@ -64,13 +64,13 @@ class RecurrentKernel(MatrixKernel, OwnForm, CausalTransition):
             a buffer.
         linearization: ``"secant"``, exact. ``"tangent"``: slopes σ' in its place, the paper's form
             for an RNN; ``"gates"``, for LSTM and GRU: tangents, and products of the retention gates
-            alone, as Eqs. 148 and 150 are printed. These two are other functions than the layer:
-            the operator then evaluates its kernel, and :meth:`linearization_error` says how far off
-            it is.
+            alone, as Eqs. 148 and 150 are printed. These two differ from the layer:
+            the operator then evaluates its kernel, and :meth:`linearization_error` returns the
+            error.
 
     Shape: u (B, N, input_size) on a line with a mass of one per point, causal unless the layer
-    is bidirectional, to (B, N, directions · width). Padding may be anywhere: the state passes it
-    by.
+    is bidirectional, to (B, N, directions · width). Padding may be anywhere: it does not change the
+    state.
 
     Cost: that of the layer; a row of the kernel O(N·d_out·n²) time and O(N·d_out·n) memory; a step
     O(1) memory.
@@ -81,7 +81,8 @@ class RecurrentKernel(MatrixKernel, OwnForm, CausalTransition):
             that is not the layer's.
         ConversionError: training mode with dropout between layers.
 
-    Reference: ITNet Theorem 3, Appendix E.4, E.7, E.8, with secants where the paper has tangents.
+    Reference: ITNet Theorem 3, Appendix E.4, E.7, E.8, with secants instead of the paper's
+    tangents.
 
     Example:
         >>> from fredholm.operators import IntegralOperator

@@ -128,7 +128,8 @@ class Coefficients(NamedTuple):
 
 
 class SelectiveKernel(TrajectoryKernel):
-    r"""The bare selective scan, each channel e alone: poles A fixed, Δ, B and C read off u.
+    r"""The selective scan without a block around it, for each channel e: fixed poles A, and Δ, B
+    and C that depend on u.
 
     .. math::
         K_e(t, s) = \sum_n C_n(u_t)\,\Big[\prod_{r=s+1}^{t} e^{Δ_e(u_r) A_{en}}\Big]\,

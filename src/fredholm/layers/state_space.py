@@ -53,7 +53,7 @@ class StateSpaceKernel(TimeInvariantKernel):
         initial_state: h before the first point, (S,), or None for zero.
         bias: b, (S,), or None.
 
-    Parameters are kept as the objects they are, other tensors become parameters.
+    Parameters are used themselves, not copied; other tensors become parameters.
 
     Cost: FFT O(N log N·d_in·d_out) and taps O(N·S²·d_in); scan O(N·S²); step O(S²).
 

@@ -57,8 +57,8 @@ def replace_attention(
     copied: bool = True,
     probe: bool = True,
 ) -> Replaced:
-    """Return the model with linear attention in place of its softmax: projections, networks and
-    norms are kept, maps are new.
+    """Return the model with linear attention in place of its softmax. Projections, networks and
+    norms are unchanged; the maps are new.
 
     Args:
         model: an encoder or decoder of transformers; a model of :mod:`fredholm.models`; or a model
@@ -66,33 +66,34 @@ def replace_attention(
         to: a name of :data:`fredholm.kernels.FEATURE_MAPS`, ``"infsa"`` or ``"linear_infsa"``.
         options: of the map, such as ``{"channels": 16}``.
         tied: one map for queries and keys, or one for each.
-        window: of causal layers of transformers: the last tokens that keep softmax, over one
-            normaliser with the linear attention of all before. ``"auto"`` is 64 where the layer is
-            causal and the map positive; None or 0 for linear attention alone.
-        sinks: beside a window, the first tokens of all, which keep softmax. ``"auto"`` is 4 where
+        window: for causal layers of transformers: the number of last tokens that keep softmax, and
+            share one normaliser with the linear attention to all earlier tokens. ``"auto"`` is 64
+            where the layer is causal and the map positive; None or 0 for linear attention alone.
+        sinks: with a window, the number of first tokens, which keep softmax too. ``"auto"`` is 4 if
             there is a window.
-        store: beside a window, so many tokens of each group of heads behind it that keep softmax as
-            well: those that the state answers worst, chosen anew as tokens leave the window.
-        decay: of causal layers of transformers: ``"head"`` lets the state fade at a learned rate of
-            each group of heads, ``"token"`` at one that each token's value chooses; half of a token
-            is left after 700 at first. Tokens that keep softmax do not fade. None for neither.
-        keep: groups of heads of causal layers of transformers that keep full softmax,
+        store: with a window, the number of earlier tokens that keep softmax as well, for each group
+            of heads: those that the state reproduces worst, selected as tokens leave the window.
+        decay: for causal layers of transformers: ``"head"`` lets the state fade at a learned rate
+            per group of heads, ``"token"`` at a rate computed from each token's value. At
+            initialisation half of a token is left after 700. Tokens that keep softmax do not fade.
+            None for neither.
+        keep: groups of heads in causal layers of transformers that keep full softmax,
             ``"18.2,17.1"`` or a list: layer.group, where a group is one head of keys and values
             with the heads of queries that share it. Not to be confused with ``keep_refused``.
         layers: patterns of module names to convert (``"*.layer.[0-3].*"``); default all.
-        inputs: arguments of one small call of a transformers model, where its dummy inputs do not
+        inputs: arguments of one small call of a transformers model, if its dummy inputs do not
             suffice.
-        keep_refused: leave attention that cannot be converted as it is, named in ``refused``;
+        keep_refused: leave attention that cannot be converted unchanged and list it in ``refused``;
             otherwise it is an error.
-        copied: convert a copy and leave ``model`` as it is.
-        probe: compare output and input gradient on a small signal: of the model before, and of the
-            converted one with the softmax inside it. Random state, buffers and gradients stay as
-            they are.
+        copied: convert a copy and leave ``model`` unchanged.
+        probe: compare output and input gradient of the model and of its conversion, run with the
+            original softmax, on a small signal. Random state, buffers and gradients are restored.
 
     Raises:
-        ConversionError: nothing to convert, attention that cannot be, by name and reason, or a
-            model that does something else with its softmax than its converted layers do.
-        OptionError: an unknown map, an option it does not have, or a pattern that fits no layer.
+        ConversionError: nothing to convert; attention that cannot be converted, with name and
+            reason; or a model that uses its softmax otherwise than its converted layers do.
+        OptionError: an unknown map, an option it does not have, or a pattern that matches no
+            layer.
 
     Example:
         >>> layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)

@@ -61,7 +61,7 @@ class LayerReport:
 
 @dataclass
 class ConversionReport:
-    """What :func:`fredholm.linearize` did.
+    """Report of a conversion by :func:`fredholm.linearize`.
 
     Attributes:
         source: class of the model.
@@ -79,9 +79,9 @@ class ConversionReport:
             ``tuned``.
         mode: whether more (``"max"``) or less (``"min"``) of it is better.
         epochs: of each stage; ``minutes`` likewise.
-        speed: rows of ``length``, milliseconds and peak bytes of teacher and student, of one
+        speed: rows of ``length``, milliseconds and peak bytes of teacher and student, for one
             forward pass of batch 1.
-        receipt: of a decoder, what it costs and what it lost by length; see
+        receipt: for a decoder, its cost and its losses by length; see
             :mod:`fredholm.lab.distill.receipt`.
     """
 
@@ -171,8 +171,8 @@ class ConversionReport:
 
     @property
     def recovered(self) -> float | None:
-        """Percent of the teacher's score that the converted model has after its last stage; None
-        where less is better, and of a teacher below zero.
+        """Percentage of the teacher's score that the converted model has after its last stage; None
+        if less is better, or if the teacher's score is negative.
         """
         teacher, student = self.scores.get("teacher"), self._last()
         if self.smaller or not teacher or teacher < 0 or student is None:
@@ -181,7 +181,7 @@ class ConversionReport:
 
     @property
     def ratio(self) -> float | None:
-        """The converted model's score over the teacher's; None where more is better."""
+        """The converted model's score divided by the teacher's; None if more is better."""
         teacher, student = self.scores.get("teacher"), self._last()
         if not self.smaller or not teacher or student is None:
             return None
@@ -194,8 +194,8 @@ class ConversionReport:
 
     @property
     def crossover(self) -> int | None:
-        """The shortest measured length from which on the converted model is faster; None where
-        there is none.
+        """The shortest measured length from which on the converted model is faster; None if there
+        is none.
         """
         return faster_from(self.speed, lambda row: row["student_ms"] >= row["teacher_ms"])
 
@@ -217,7 +217,7 @@ class ConversionReport:
         return cls(**values)
 
     def save(self, path: str | Path) -> Path:
-        """Write it as JSON, in one atomic step."""
+        """Write the report as JSON, atomically."""
         return write_json(Path(path), self.to_dict())
 
     def summary(self) -> list[str]:

@@ -37,8 +37,8 @@ def save_linearized(
     ``linear_attention.safetensors``, the maps.
 
     Args:
-        processor: of a transformers model, a tokenizer or image processor that is saved beside it.
-        lines: what the model card of a transformers model says of the conversion.
+        processor: for a transformers model, a tokenizer or image processor to be saved with it.
+        lines: description of the conversion in the model card of a transformers model.
 
     Example:
         >>> import tempfile
@@ -84,9 +84,9 @@ def load_linearized(folder: str | Path, model: nn.Module | None = None) -> Any:
 
     Args:
         folder: written by :func:`save_linearized`.
-        model: for models of torch and timm, which no configuration rebuilds, a fresh one of the
-            source's class, whose weights are replaced; for a model of the transformers interface
-            whose class is in nobody's library, any one of its class.
+        model: for models of torch and timm, which cannot be rebuilt from a configuration, a new
+            model of the source's class, whose weights are replaced; likewise for a model with the
+            transformers interface whose class belongs to no library.
 
     Raises:
         CheckpointError: a missing, truncated, damaged or unreadable file, or weights that are

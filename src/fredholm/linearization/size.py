@@ -13,11 +13,11 @@ from .kept import KEPT
 
 @dataclass(frozen=True)
 class CacheSize:
-    """What a cache holds, converted layers and those that keep softmax apart.
+    """Size of a cache, with separate numbers for converted layers and layers that keep softmax.
 
     Attributes:
-        tokens: so far, padding included.
-        linear_layers, linear_bytes: layers with a state, and its bytes, the same after any token.
+        tokens: number of tokens so far, including padding.
+        linear_layers, linear_bytes: layers with a state, and its bytes, which do not grow.
         softmax_layers, softmax_bytes: layers with keys and values, and theirs, and those of groups
             of heads that keep softmax in layers with a state.
     """

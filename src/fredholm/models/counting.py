@@ -83,10 +83,10 @@ def count(
     """Return the number of parameters, and the FLOPs of one forward pass on ``input_shape`` (2 per
     multiply-add; of matrix products and Fourier transforms, not of elementwise functions).
 
-    The forward pass is run on tensors without data, so what is counted is what is computed, in no
-    memory and next to no time. The model may have no data either: ``with torch.device("meta"):
-    model = create_model("itnet_l")``. The input's ``dtype`` is by default the model's own: that of
-    its encoder (``input_dtype``: token numbers are integers), else floats.
+    The forward pass runs on tensors without data, so the actual computation is counted, without
+    memory and in almost no time. The model may have no data either: ``with torch.device("meta"):
+    model = create_model("itnet_l")``. The input's ``dtype`` is by default that of
+    the model's encoder (``input_dtype``: token numbers are integers), otherwise float.
 
     Example:
         >>> count(nn.Linear(3, 5), (2, 3))

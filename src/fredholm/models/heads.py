@@ -32,21 +32,23 @@ MEANS = POOLS[:2]
 def read_out(
     features: Float[Tensor, "b n d"], domain: Domain, pool: str
 ) -> Float[Tensor, "b ... d"]:
-    r"""Return the features that a sample is answered from: (B, D), or every point's (B, N, D).
+    r"""Return the features from which the head computes an answer: (B, D), or (B, N, D) for every
+    point.
 
     Args:
         features: u.
-        domain: where they live.
+        domain: their domain.
         pool: ``mean``: :math:`\sum_i m_i u_i / \sum_i m_i`, against the measure m, over the points
             that are not padding; ``points``: the same with equal masses; ``cls`` and ``first``: the
-            point that stands first, a class token or the node in question; ``last``: the last
+            first point, which is a class token or the node in question; ``last``: the last
             point that is not padding; ``every``: all of them.
 
-    A sample without a point gives zeros. Of a sharded domain every rank gets the answer for the
-    whole, from one sum over the ranks of D + 1 numbers per sample or fewer; ``every`` stays local.
+    For a sample without points the result is zero. On a sharded domain every rank gets the result
+    for the full domain, from one sum over the ranks of at most D + 1 numbers per sample; ``every``
+    is local.
 
     Raises:
-        OptionError: another pool.
+        OptionError: an unknown pool.
 
     Example:
         >>> u = torch.tensor([[[1.0], [3.0], [9.0]]])
@@ -141,8 +143,8 @@ class HeadConfig(Configuration):
 
     Attributes:
         outputs: numbers per answer: classes, or 1 for a regression.
-        pool: see :func:`read_out`; None: what the encoder usually takes.
-        offset: a number to add to each number of an answer, such as the mean of a field that lies
+        pool: see :func:`read_out`; None: the encoder's default.
+        offset: numbers to add to an answer, one per output, such as the mean of a field that is
             far from zero; empty: nothing.
     """
 
@@ -163,8 +165,8 @@ class HeadConfig(Configuration):
         """Raise OptionError where the head does not fit the encoder, or features of this width."""
 
     def build(self, width: int, views: int) -> nn.Module:
-        """Return the head for features of this width: ``head(features, encoder)``, of several views
-        (B, V, D).
+        """Return the head for features of this width, called as ``head(features, encoder)``;
+        several views are (B, V, D).
         """
         raise NotImplementedError
 
@@ -176,7 +178,7 @@ def register_head(kind: str) -> Callable[[Registered], Registered]:
     """Register a head's configuration as ``kind``.
 
     Raises:
-        OptionError: a kind that is taken.
+        OptionError: a kind that is already registered.
     """
 
     return HEADS.register(kind)

@@ -24,8 +24,8 @@ from .pretrained import PretrainedMixin
 
 @dataclass(frozen=True, eq=False)
 class TextState(State):
-    """State of a text model after the tokens so far: their number, the line they lie on, and the
-    state of every layer.
+    """State of a text model after the tokens so far: their number, their domain, and the state of
+    every layer.
     """
 
     seen: int
@@ -40,9 +40,9 @@ class Model(nn.Module, PretrainedMixin):
     features to an answer. Named models (:func:`fredholm.models.create_model`) and users'
     configurations all build this class.
 
-    Shape: what the encoder reads (images (B, C, H, W), clouds (B, N, p), token numbers (B, N),
+    Shape: the encoder's inputs (images (B, C, H, W), clouds (B, N, p), token numbers (B, N),
     sequences (B, N, C), fields (B, C, n1, n2), or :class:`fredholm.encoders.Inputs` of several
-    tensors) to (B, outputs); where ``config.pool`` is ``every``, (B, N, outputs).
+    tensors) to (B, outputs); if ``config.pool`` is ``every``, to (B, N, outputs).
 
     Cost: that of the body.
 
@@ -92,7 +92,7 @@ class Model(nn.Module, PretrainedMixin):
             options: of the body, such as the ``steps`` of a continuous one.
 
         Raises:
-            OptionError: an encoder that needs whole samples, see
+            OptionError: an encoder that needs complete samples, see
                 :meth:`fredholm.encoders.Encoder.part`.
             DomainError: an operator without an exchange between ranks.
         """
@@ -108,9 +108,10 @@ class Model(nn.Module, PretrainedMixin):
         return features, domain.unpadded()
 
     def answer(self, u: Tensor, domain: Domain, **options: Any) -> Float[Tensor, "b *n outputs"]:
-        """Return the model's answer from the encoder's features (B, N, D) and their domain. On one
-        rank's part of a sharded domain, from the features of that rank's points: the same answer on
-        every rank, or, where ``config.pool`` is ``every``, those at its points.
+        """Return the model's answer from the encoder's features (B, N, D) and their domain.
+
+        On a sharded domain, the features are those of one rank's points. The answer is the same
+        on every rank or, if ``config.pool`` is ``every``, that at the rank's points.
         """
         features, domain = self.body(u, domain, **options)
         result = read_out(features, domain, self.pool)
@@ -126,15 +127,15 @@ class Model(nn.Module, PretrainedMixin):
         return self.offset(answers)
 
     def features(self, inputs: Tensor | Inputs, **options: Any) -> tuple[Tensor, Domain]:
-        """Return the body's features (B, N, D) and their domain; of V views (V·B, N, D), those of a
-        sample one after the other.
+        """Return the body's features (B, N, D) and their domain; for V views (V·B, N, D), with the
+        views of a sample one after the other.
         """
         return self.body(*self._encoded(inputs), **options)
 
     @torch.no_grad()
     def trace(self, inputs: Tensor | Inputs) -> list[Seen]:
-        """Return the input of each layer's operator: (operator, u (B, N, D), domain), the first
-        layer first.
+        """Return the input of each layer's operator: (operator, u (B, N, D), domain), in the order
+        of the layers.
         """
         return self.body.trace(*self._encoded(inputs))
 
@@ -145,8 +146,8 @@ class Model(nn.Module, PretrainedMixin):
         ``length`` tokens.
 
         Raises:
-            OptionError: a model that gives no logits at every token of a causal text, or a longer
-                text than it was built for.
+            OptionError: a model that does not compute logits at every token of a causal text, or a
+                longer text than it was built for.
         """
         if not self.config.encoder.causal or self.pool != "every":
             raise OptionError(
@@ -157,12 +158,12 @@ class Model(nn.Module, PretrainedMixin):
         return TextState(0, line, self.body.init_state(batch, line))
 
     def load_state(self, path: str | Path) -> TextState:
-        """Return the state that ``state.save(path)`` wrote, also in another process: of this model,
-        or of one built alike with the same weights.
+        """Return the state that ``state.save(path)`` wrote, possibly in another process, for this
+        model or for one of the same configuration and weights.
 
         Raises:
-            CheckpointError: a file that is missing or of something else, or a state of other
-                layers or algorithms.
+            CheckpointError: a file that is missing or is not a state, or a state of other layers or
+                algorithms.
         """
         device = next(self.parameters()).device
         return load_state(path, lambda line, batch: self.init_state(line.size, batch), device)
@@ -170,11 +171,11 @@ class Model(nn.Module, PretrainedMixin):
     def prefill(
         self, numbers: Int[Tensor, "b n"], state: TextState
     ) -> tuple[Float[Tensor, "b n outputs"], TextState]:
-        """Return the logits after each of the next n tokens, and the state after the last: the same
-        as n times :meth:`step`, at once.
+        """Return the logits after each of the next n tokens, and the state after the last, as n
+        calls of :meth:`step` would.
 
         Raises:
-            OptionError: padding among the tokens of an encoder that has it.
+            OptionError: a padding token, if the encoder has padding.
         """
         # The state knows the line, and with it the positions of the next tokens.
         stop = state.seen + numbers.shape[1]
@@ -185,14 +186,14 @@ class Model(nn.Module, PretrainedMixin):
     def step(
         self, numbers: Int[Tensor, " b"], state: TextState
     ) -> tuple[Float[Tensor, "b outputs"], TextState]:
-        """Return the logits after one more token, and the state after it: the same as
-        :meth:`forward` of the whole text, at its last token.
+        """Return the logits after one more token, and the state after it. The logits equal those of
+        :meth:`forward` at the last token of the text.
 
         Cost: that of one point of each operator; with a separable kernel it does not grow with the
         text.
 
         Raises:
-            OptionError: padding, of an encoder that has it.
+            OptionError: a padding token, if the encoder has padding.
 
         Example:
             >>> from fredholm.models import create_model

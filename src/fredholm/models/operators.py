@@ -118,9 +118,9 @@ class OperatorSum(IntegralOperator):
     r"""A sum of operators by name, :math:`(Tu)(x) = \sum_i (T_i u)(x)`; see
     :class:`fredholm.kernels.SumKernel`.
 
-    All parts integrate over the same domain. A convolution counts points, so an operator that takes
-    means needs the measure ``"counting"`` beside it. One with a normaliser of its own (softmax,
-    luna) gives the same result on both measures.
+    All parts integrate over the same domain. A convolution is a sum over points, so beside one the
+    domain needs the measure ``"counting"``. An operator with a normaliser (softmax, luna) gives
+    the same result on this measure as on a mean.
 
     Args:
         dim: width of u.
@@ -128,14 +128,15 @@ class OperatorSum(IntegralOperator):
         parts: names of registered operators or baselines, or mappings of a name and options:
             ``["luna", {"name": "convolution", "depthwise": True}]``.
         position_dim: dimension of the positions.
-        causal: convolutions read the past alone.
-        strategy: of all parts; with ``"auto"`` each part takes the one among its own options.
+        causal: convolutions read only the past.
+        strategy: of all parts; with ``"auto"`` each part uses the strategy in its options.
         out_dim: width of the output.
 
     Shape: (B, N, dim) to (B, N, out_dim).
 
     Raises:
-        OptionError: no parts, an unknown name or option, or a baseline that orders points itself.
+        OptionError: no parts, an unknown name or option, or a baseline that imposes an order on
+            points.
 
     Reference: LUNA §5.4, attention and a depthwise convolution.
 

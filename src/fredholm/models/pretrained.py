@@ -30,13 +30,13 @@ _UNBUILDABLE = (FredholmError, AttributeError, KeyError, TypeError, ValueError)
 
 
 def save_pretrained(model: nn.Module, folder: str | Path, **extra: Any) -> Path:
-    """Write ``model.safetensors`` and ``config.json`` into ``folder``, each in one atomic step and
-    with a checksum of its content.
+    """Write ``model.safetensors`` and ``config.json`` into ``folder``, each atomically and with a
+    checksum of its content.
 
     Args:
         model: a :class:`fredholm.models.Model`, or of a class of :func:`register_saved`.
-        extra: further JSON values kept under ``"extra"``, such as class names, beside those that
-            the model was loaded with.
+        extra: further JSON values to store under ``"extra"``, such as class names, in addition to
+            those with which the model was loaded.
 
     Raises:
         StorageError: a full disk, a folder that cannot be written.

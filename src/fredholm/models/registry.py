@@ -66,8 +66,8 @@ def model_config(
 def create_model(name: str, *, pretrained: str | None = None, **parts: Any) -> Model:
     """Return a new model by name; ``parts`` as in :func:`model_config`.
 
-    Freshly initialised, or with ``pretrained`` weights that come with the package
-    (:func:`list_pretrained`), in evaluation mode. With these, another ``head`` starts afresh:
+    The model is newly initialised, or has ``pretrained`` weights that come with the package
+    (:func:`list_pretrained`) and is in evaluation mode. A different ``head`` is then initialised:
     ``create_model("itnet_nano", pretrained="digits", head={"outputs": 3})``.
 
     Raises:

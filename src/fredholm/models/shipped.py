@@ -17,7 +17,7 @@ CARD = "card.json"
 
 
 def list_pretrained(preset: str | None = None) -> list[str]:
-    """Return the names of the weights that come with the package, sorted; or of one preset's.
+    """Return the sorted names of the weights that come with the package, or of those of one preset.
 
     Example:
         >>> "digits" in list_pretrained("itnet_nano")

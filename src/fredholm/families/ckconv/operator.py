@@ -17,10 +17,10 @@ class CKConv(IntegralOperator):
     r"""Convolution with a continuous kernel, :math:`(Tu)(x) = \int \psi(x - y)\,u(y)\,d\mu(y) + b`,
     where ψ is a small sine network.
 
-    One layer sees the entire signal at a fixed number of parameters. Causality, sampling and rate
-    belong to the domain: on ``Domain.line(n, length=N, causal=True, measure="counting")`` this is
-    the paper's layer for training sequences of N samples; at another rate or with real timestamps
-    the masses are the spacings in training steps. Without a domain that line is assumed.
+    One layer covers the entire signal with a fixed number of parameters. Causality, sampling and
+    rate belong to the domain: on ``Domain.line(n, length=N, causal=True, measure="counting")`` this
+    is the paper's layer for training sequences of N samples; at another rate or with real
+    timestamps the masses are the spacings in training steps. Without a domain that line is assumed.
 
     Args:
         dim: channels of u.
@@ -28,8 +28,8 @@ class CKConv(IntegralOperator):
             convolution.
         out_dim: channels of the output.
         position_dim: dimension p of positions.
-        length: samples of a training sequence; positions of 0 to ``extent`` (below).
-        horizon: steps of training after which ψ ends, or None; a causal step then keeps that many
+        length: samples of a training sequence; their positions run from 0 to ``extent`` (below).
+        horizon: training steps after which ψ is zero, or None; a causal step then stores that many
             points, see
             :class:`fredholm.families.ckconv.finite_horizon.FiniteHorizonKernel`.
         separable: one kernel per channel (heads = dim), then a matrix: 1/dim of the kernel's

@@ -35,7 +35,7 @@ from .kernel import CONSTANTS, TokenGraphKernel
 
 
 class CentreKernel(TokenGraphKernel, CentredWeights, OwnForm):
-    r"""Keys count by their likeness to a centre of all queries:
+    r"""Weight keys by their similarity to a centre of all queries:
     :math:`K_h = \gamma_h^l\,a_h(y; u)\,V_h`, the same for every query:
 
     .. math:: e = |Q u|, \quad \alpha = \frac{e}{\int e\,d\mu + \varepsilon}, \quad
@@ -48,7 +48,7 @@ class CentreKernel(TokenGraphKernel, CentredWeights, OwnForm):
     sees, so that the weights depend on x and cost O(N²) time (tiled).
 
     Args:
-        tied: keys are the queries, as in the paper; the default is the preset's.
+        tied: keys equal queries, as in the paper; the default depends on the preset.
         steps: power steps, at least 1.
         centres: C central queries per head; the energies of centre c are
             :math:`|Q u|\,\sigma(\langle p_c, Q u\rangle)` with learned p, and a query mixes the C
@@ -209,9 +209,8 @@ class CentreKernel(TokenGraphKernel, CentredWeights, OwnForm):
 
 
 class StreamingCentreKernel(CentreKernel, CausalTransition):
-    r"""The linear form with a causal state of fixed size: a key is scored once, against the centre
-    at its own time,
-    :math:`S_j = \phi(\langle \bar q_j, K u_j\rangle)`; sums of S and S·V run on.
+    r"""The linear form with a causal state of fixed size: a key is scored once, by the centre at
+    its time, :math:`S_j = \phi(\langle \bar q_j, K u_j\rangle)`; sums of S and S·V run on.
 
     Without order it is :class:`CentreKernel`. In causal order it is another function: the exact
     form scores all keys anew for each query, which is not separable and costs O(N²). The state is

@@ -35,7 +35,7 @@ class Neumann(Strategy):
     r"""Walks of up to ``hops`` hops on a token graph, :math:`\sum_{t=1}^{hops} M^t V u` with M
     of :class:`TokenGraph`.
 
-    One hop is the kernel's definition; more are another response, the truncation of
+    One hop is the kernel's definition. More hops give a different response, the truncated series of
     :class:`Resolvent`'s.
 
     Args:

@@ -52,9 +52,9 @@ class TokenGraphKernel(AttentionKernel, DecayingWeights):
         power: exponent of γ in the response of one hop: block l of a stack has ``power=l``; 0
             leaves γ out.
         activation: φ, ``"relu"``, ``"gelu"`` or ``"abs"``.
-        scale: factor of the inner products; it cancels but for ε and GELU. ``"width"`` is one over
-            the width of a query.
-        tied: keys are the queries.
+        scale: factor of the inner products; it cancels except with ε and GELU. ``"width"`` is one
+            over the width of a query.
+        tied: keys equal queries.
         eps: ε, added to norms and sums.
 
     Raises:
@@ -174,7 +174,7 @@ class TokenGraphKernel(AttentionKernel, DecayingWeights):
         raise NotImplementedError(f"{type(self).__name__} must define weights(problem)")
 
     def offset(self, problem: Problem) -> Tensor | None:
-        """Return the value bias times the integral of a query's weights, which is not one."""
+        """Return the value bias times the integral of a query's weights, which may not be 1."""
         bias = self.value_bias()
         if bias is None:
             return None
@@ -213,7 +213,7 @@ class HopKernel(TokenGraphKernel, TokenGraphWeights):
     Args:
         norm: ``"frobenius"``, the paper's, bounds the spectral radius by 1 and not the row sums,
             which reach √N; ``"rows"`` divides by the largest row sum, so that γÂ is the transition
-            matrix of an absorbing chain as it is.
+            matrix of an absorbing chain.
         options: see :class:`TokenGraphKernel`.
 
     Reference: InfSA Eqs. 11, 12; masses, order and ``"rows"`` are ours.

@@ -20,15 +20,15 @@ CAUSAL_FORMS = {"exact": CentreKernel, "streaming": StreamingCentreKernel}
 
 @register_operator("infsa")
 class InfSA(IntegralOperator):
-    r"""Pure InfSA, hops over a token graph normalised as a whole,
+    r"""Pure InfSA: hops over a token graph that is normalised by one norm,
     :math:`W_O\,[\gamma_h^l \hat A_h V_h u]_h` with
     :math:`\hat A = \phi(QK^\top) / (\|\phi(QK^\top)\|_F + \varepsilon)`.
 
-    The strategy sets the number of hops: ``"auto"`` one, as in the paper and its code,
-    ``Neumann(hops)`` walks of up to so many, ``Resolvent(tol)`` all of them,
+    The strategy sets the number of hops: one with ``"auto"``, as in the paper and its code, up to
+    ``hops`` with ``Neumann(hops)``, and all of them with ``Resolvent(tol)``,
     :math:`(I - \gamma \hat A)^{-1} - I`. All are matrix-free: O(N²) time per product, O(N) memory,
     forward and backward. In causal order
-    the norm is the prefix's.
+    the norm is that of the prefix.
 
     Args:
         dim: width of u.
@@ -67,12 +67,12 @@ class InfSA(IntegralOperator):
         )
 
     def convergence(self, u: Tensor, domain: Domain | None = None) -> Convergence:
-        """Return how the resolvent of these tokens is solved: method, products, residual, spectral
-        radius.
+        """Return how the resolvent of these tokens was solved: method, number of products, residual
+        and spectral radius.
 
         Raises:
-            StrategyError: another strategy than :class:`Resolvent`.
-            ConvergenceError: it was not solved.
+            StrategyError: a strategy other than :class:`Resolvent`.
+            ConvergenceError: the iteration did not converge.
 
         Example:
             >>> import torch
@@ -92,12 +92,12 @@ class InfSA(IntegralOperator):
 
 @register_operator("linear_infsa")
 class LinearInfSA(IntegralOperator):
-    r"""Linear InfSA, one centre per head for all queries,
+    r"""Linear InfSA: one centre per head that represents all queries,
     :math:`W_O\,[\gamma_h^l \int a_h(y)\,V_h u(y)\,d\mu(y)]_h`, a of
     :class:`fredholm.kernels.CentreKernel`.
 
     Without order or pairs all queries share one response: O(N·dim·(dim + H)) time, no value and no
-    output is projected for every point. Two causal forms, by name:
+    output is projected for every point. There are two causal forms:
 
     - ``causal="exact"``: a query's response is that of its prefix alone. O(N²) time (tiled), O(N)
       memory; a step costs O(t).
@@ -107,7 +107,7 @@ class LinearInfSA(IntegralOperator):
     Args:
         dim: width of u.
         heads: H, must divide ``dim``; the paper takes 64 where ``InfSA`` has 16.
-        causal: ``"exact"`` or ``"streaming"``, what is done on a causal domain.
+        causal: the form on a causal domain, ``"exact"`` or ``"streaming"``.
         strategy, out_dim: see :class:`IntegralOperator`.
         kernel_options: ``steps``, ``centres``, ``tied`` of :class:`fredholm.kernels.CentreKernel`
             and the options of

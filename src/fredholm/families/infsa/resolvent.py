@@ -25,19 +25,19 @@ class Resolvent(Strategy):
     :math:`((I - M)^{-1} - I) V u = \sum_{t \ge 1} M^t V u`, within a tolerance.
 
     In causal order M is triangular and the answer follows by substitution; otherwise it is
-    iterated. Eager only: how often depends on values. ‖M‖ ≤ γ < 1 without order, so that the series
-    converges; ``InfSA.convergence`` reports how.
+    iterated. It runs in eager mode only, because the number of iterations depends on values.
+    Without order ‖M‖ ≤ γ < 1, so the series converges; ``InfSA.convergence`` reports how fast.
 
     Args:
         tol: largest relative residual, of every head and sample; where the precision cannot resolve
-            it (float32: 2e-6), what it can.
+            it (float32: 2e-6), the smallest residual that it can.
         max_iterations: largest number of products with M, at least 2.
-        method: ``"neumann"`` iterates z ← v + Mz in two vectors; ``"gmres"`` keeps ten and needs
+        method: ``"neumann"`` iterates z ← v + Mz with two vectors; ``"gmres"`` stores ten and needs
             far fewer products where γ is near 1.
         backend: of the products, see :mod:`fredholm.ops.backend`.
 
     Raises:
-        ConvergenceError: the tolerance is not reached; it holds the spectral radius estimate.
+        ConvergenceError: the tolerance is not reached; the error has the estimated spectral radius.
         StrategyError: in traced code.
 
     Reference: InfSA Eqs. 7, 10, 15.

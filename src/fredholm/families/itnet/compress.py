@@ -72,8 +72,8 @@ def compress(
     progress: Callable[[int, float], None] | None = None,
     **kernel_options,
 ) -> tuple[LowRankITNetOperator, CompressionReport]:
-    r"""Distil ``exact`` into a low-rank operator with the same residual and projection, which are
-    copied and not trained.
+    r"""Distil ``exact`` into a low-rank operator. The residual and the projection are copied and
+    not trained.
 
     Adam lowers the sum of two relative squared errors: of the responses to the signals, and of
     randomly chosen rows of the kernel matrix (which is also right for signals that share the
@@ -81,14 +81,14 @@ def compress(
     mean kernel.
 
     Args:
-        exact: a trained operator, left as it is; its kernel maps slices of equal width and has no
-            offset.
+        exact: a trained operator, which is not changed; its kernel maps slices of equal width and
+            has no offset.
         rank: r, per head.
-        signals: batches (u, domain), drawn in a random order for ever.
+        signals: batches (u, domain), drawn repeatedly in random order.
         held_out: batches for the report, of at most 4,096 / d_h points each.
         steps, lr: of Adam; the rate falls linearly to zero. Computed in float32.
-        patience: stop where the mean loss of so many steps is not 1% below that of as many before.
-        seed: of initial values, order and rows; the result is a function of it.
+        patience: stop when the mean loss of this many steps is not 1% below that of as many before.
+        seed: of initial values, order and rows; it determines the result.
         progress: called with (step, loss) after every step.
         kernel_options: of :class:`fredholm.kernels.LowRankKernel`; γ is that of the exact
             kernel where it has one.
@@ -98,7 +98,7 @@ def compress(
     Raises:
         OptionError: a rank above N·d_h of a held-out signal, signals too large to decompose, no
             signals.
-        ConversionError: a kernel that no low-rank kernel can stand for.
+        ConversionError: a kernel that no low-rank kernel can approximate.
 
     Reference: ITNet §3.3, Proposition 12 and Remark 15.
 

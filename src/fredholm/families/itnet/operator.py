@@ -20,7 +20,7 @@ from .low_rank import LowRankKernel
 
 @register_operator("itnet")
 class ITNetOperator(IntegralOperator):
-    r"""ITNet's operator, a learned matrix for every pair of points:
+    r"""ITNet's operator, with a learned matrix for every pair of points:
     :math:`(Tu)(x) = W u(x) + W_O\,[\int K_h(x, y, u_h(x), u_h(y))\,u_h(y)\,d\mu(y)]_h`.
 
     Head h reads and writes its own slice u_h of width d_h = dim / heads; K_h is
@@ -35,8 +35,9 @@ class ITNetOperator(IntegralOperator):
         strategy, out_dim: see :class:`IntegralOperator`.
         proposal: options of the :class:`fredholm.kernels.Proposal` that ``MonteCarlo`` draws keys
             from; True for its defaults, False for none.
-        start: W at first, as a multiple of the identity. 1 is the paper's formula, under which the
-            stream of a model grows, as a block adds W u to a u of its own; 0 leaves it near one.
+        start: the initial W, as a multiple of the identity. 1 is the paper's formula; the residual
+            stream of a model then grows, because each block adds W u to u. With 0 its size stays
+            nearly constant.
         kernel_options: further options of :class:`fredholm.kernels.MLPKernel`: ``depth``,
             ``groups``, ``frequencies``, ``sigma``, ``learned_frequencies``, ``per_head_hidden``,
             ``output``, ``rank``, ``activation``, ``epsilon``.
@@ -95,7 +96,7 @@ class ITNetOperator(IntegralOperator):
 
 @register_operator("itnet_low_rank")
 class LowRankITNetOperator(IntegralOperator):
-    r"""ITNet's operator in linear time, its matrix a product of two factors:
+    r"""ITNet's operator in linear time, with a matrix that is a product of two factors:
     :math:`(Tu)(x) = W u(x) + W_O\,[\Phi_h(x, u_h(x)) \int \Psi_h(y, u_h(y))^T u_h(y)\,d\mu(y)]_h`.
 
     Args:

@@ -46,8 +46,8 @@ LEARNED = ("coefficient", "gate", "gate_bias")
 
 @capability
 class Banked(Separable):
-    """The features are a bank of scalar networks at projections, which a GPU evaluates where they
-    are used and does not keep.
+    """Features that are a bank of scalar networks at projections. A GPU evaluates them where they
+    are used and does not store them.
     """
 
     @abstractmethod
@@ -215,11 +215,11 @@ class LunaMap(FeatureMap):
         channels: L; r = M·L. Default 8, with ``init="exponential"`` 2.
         hidden: units of a network.
         activation: of the hidden units; a ReLU is evaluated as the piecewise linear function it is.
-        nonneg: a ReLU behind ψ, so that no denominator is negative.
+        nonneg: a ReLU after ψ, so that no denominator is negative.
         per_head: w, b and ψ for every head, as in conversions; otherwise all heads share them.
-        preset: ``"default"``; ``"exponential"``, to start near softmax; or what the paper says in
-            one place: ``"paper"`` (its listing), ``"paper-figure"``, ``"paper-equation"``,
-            ``"paper-gated"``. It sets the next three options where they are not given.
+        preset: ``"default"``; ``"exponential"``, to start near softmax; or one of the paper's
+            versions: ``"paper"`` (its listing), ``"paper-figure"``, ``"paper-equation"``,
+            ``"paper-gated"``. It sets the defaults of the next three options.
         shared: one network 1 → hidden → L instead of L networks.
         envelope: h: ``"none"`` (1), ``"scalar"`` (a softplus of a linear map) or ``"channels"`` (a
             sigmoid for every channel).
@@ -229,8 +229,8 @@ class LunaMap(FeatureMap):
             :math:`e^{u}, e^{-u}, e^{u/2}, e^{-u/2}, \dots` on [-6, 6], and directions are
             orthonormal, the identity if M = e, so that two channels begin as Hedgehog's features
             do. For conversions: attention starts nearer to softmax, and ends nearer.
-        bank: w and ψ stay as drawn, and one coefficient per channel is learned ("bank +
-            coefficients").
+        bank: w and ψ keep their random initial values, and one coefficient per channel is learned
+            ("bank + coefficients").
         cap: scales down channels whose root mean square is above ``target``: ``"running"`` with a
             running average over what :meth:`observe` is shown, which neither couples samples nor
             sees ahead; operators and converted layers show it their real points in training. Or
@@ -313,7 +313,7 @@ class LunaMap(FeatureMap):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw all parameters anew, as at first."""
+        """Draw new values for all parameters, as at initialisation."""
         for name, value in self._first().items():
             if value is not None:
                 getattr(self, name).copy_(value)
@@ -381,7 +381,7 @@ class LunaMap(FeatureMap):
 
     @property
     def pointwise(self) -> bool:  # type: ignore[override]
-        """Whether features depend on their point alone: not where a cap looks at the call's."""
+        """Whether a point's features depend on it alone: not if a cap uses the call's features."""
         return self.cap is None or (self.cap == "running" and not self.training)
 
     def scalars(self, x: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from .kernel import LunaKernel, LunaMap
 
 @register_operator("luna")
 class LunaAttention(IntegralOperator):
-    r"""LUNA, linear attention with learned features,
+    r"""LUNA: linear attention with learned features,
     :math:`W_O\,[\int \phi(Q_h u(x))\cdot\phi(K_h u(y))\,V_h u(y)\,d\mu(y) / Z_h(x)]_h`
     with a learned φ.
 

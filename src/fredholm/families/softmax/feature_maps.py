@@ -155,8 +155,8 @@ class FourierRandomFeatures(RandomFeatures):
     .. math:: \phi(x) = [\cos\omega_i\cdot\bar x, \sin\omega_i\cdot\bar x]_i/\sqrt{r/2}, \qquad
         E[\phi(q)\cdot\phi(k)] = \exp(-|q - k|^2 / (2\sqrt e))
 
-    They are not positive: denominators may vanish or be negative, and a warning in training says
-    how often. The papers compare with this map; for other uses take ``performer``.
+    They are not positive: denominators may vanish or be negative, and a warning in training states
+    how often. The map serves for comparison with the papers; otherwise prefer ``performer``.
 
     Reference: Rahimi and Recht 2007; LUNA, Eq. 4 and Table 5.
 

@@ -21,19 +21,19 @@ class SoftmaxKernel(AttentionKernel, SoftmaxScores):
     .. math:: K_h(x, y; u) = \exp(s\,\langle Q_h u(x), K_h u(y)\rangle)\,V_h / Z_h(x), \qquad
         Z_h(x) = \int \exp(s\,\langle Q_h u(x), K_h u(y)\rangle)\,d\mu(y)
 
-    The normaliser Z is an integral over the entire signal, so that K is not a function of four
+    The normaliser Z is an integral over the entire signal, so K is not a function of four
     local arguments. Its definition is :meth:`weights`, a density against the measure. The value
     bias is an offset, because the weights integrate to one. Masks, windows, padding and additive
     biases belong to the domain.
 
     Args:
         dim, heads, bias, projections: see :class:`AttentionKernel`. A key bias cancels in the
-            normaliser and never changes the output, unless keys are normalised or turned after it.
+            normaliser and never changes the output, unless keys are normalised or rotated after it.
         scale: s, default one over the root of a query's width.
         query_norm, key_norm: normalisations of the queries and keys of a head, (…, e) to (…, e).
         rotary: rotates queries and keys by their positions; the default domain then has positions
             0, 1, 2, …
-        causal: whether points see only themselves and those before. The default domain is then
+        causal: whether points see only themselves and earlier points. The default domain is then
             causal, and others are refused.
         window: number of points that a point sees, itself and those before it. Longer default
             domains have these ``pairs``, and longer domains without pairs are refused.

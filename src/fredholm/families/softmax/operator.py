@@ -20,8 +20,8 @@ class SoftmaxAttention(IntegralOperator):
     r"""Multi-head softmax attention, :math:`W_O \int p_h(x, y)\,V_h u(y)\,d\mu(y)`, p a density of
     the domain's measure.
 
-    On a uniform domain this is ordinary attention. Where masses differ, each key counts by its
-    mass: resampling a signal more densely in one place does not move the output. Cost O(N²·dim)
+    On a uniform domain this is ordinary attention. Where masses differ, each key is weighted by its
+    mass, so sampling a signal more densely in one place does not change the output. Cost O(N²·dim)
     time, O(N) memory (fused).
 
     Args:
@@ -56,8 +56,8 @@ class SoftmaxAttention(IntegralOperator):
 
 @register_operator("linear_attention")
 class LinearAttention(IntegralOperator):
-    r"""Linear attention, features in the place of the exponential,
-    :math:`W_O\,[\int \phi(Q_h u(x))\cdot\phi(K_h u(y))\,V_h u(y)\,d\mu(y) / Z_h(x)]_h`, any φ.
+    r"""Linear attention: an inner product of features φ replaces the exponential,
+    :math:`W_O\,[\int \phi(Q_h u(x))\cdot\phi(K_h u(y))\,V_h u(y)\,d\mu(y) / Z_h(x)]_h`.
 
     Args:
         dim: width of u.

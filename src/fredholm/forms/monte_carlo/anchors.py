@@ -18,8 +18,8 @@ from ...quadrature import Quadrature
 
 @dataclass(frozen=True, eq=False)
 class Anchors:
-    """Points that stand for clusters of a domain's points: made once for a domain, by the caller,
-    and passed to ``MonteCarlo``.
+    """Points that represent clusters of a domain's points. The caller computes them once per domain
+    and passes them to ``MonteCarlo``.
 
     Attributes:
         index: the anchors among the points, (1 | B, S).

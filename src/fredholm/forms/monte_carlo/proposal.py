@@ -98,7 +98,7 @@ class Proposal(nn.Module):
     # --- the loss of the last call ----------------------------------------------------------------
 
     def leave_loss(self, loss: Tensor) -> None:
-        """Keep the loss of a training forward until :func:`auxiliary_loss` takes it."""
+        """Store the loss of a training forward until :func:`auxiliary_loss` takes it."""
         self._loss = loss
 
     def take_loss(self) -> Tensor | None:
@@ -112,8 +112,8 @@ class Proposal(nn.Module):
 
 
 def add_proposal(module: nn.Module, position_dim: int = 1, **options) -> int:
-    """Give a :class:`Proposal` with these options to every kernel in a module that may draw its
-    keys; returns the number of these kernels.
+    """Add a :class:`Proposal` with these options to every kernel in a module that may draw its
+    keys, and return the number of these kernels.
 
     Without one, ``MonteCarlo`` draws keys by their measure. Call it before the optimiser is built.
 
@@ -141,7 +141,7 @@ def _draws(kernel: Kernel) -> bool:
 
 def auxiliary_loss(module: nn.Module) -> Tensor | None:
     """Return the term that a training loop adds to its loss: the mean over layers of the losses
-    that their last forward left, or None.
+    that their last forward stored, or None.
 
     Taking a loss removes it, so that no graph outlives its step.
 

@@ -13,27 +13,27 @@ from .anchors import Anchors
 @register_strategy("monte_carlo")
 @dataclass(frozen=True)
 class MonteCarlo(Strategy):
-    r"""S keys per query instead of N:
+    r"""Estimate the integral from S keys per query instead of N:
     :math:`\int K u\,d\mu \approx \frac1S \sum_s \frac{\mu(y_s)}{q(y_s|x)} K(x, y_s) u(y_s)`.
 
     While the kernel is in training mode keys are drawn, with replacement, from its proposal
     (:func:`fredholm.kernels.add_proposal`) or, where it has none, by measure, mixed with ``floor``
     of the uniform distribution over the keys a query sees. The estimate and its gradients are
-    unbiased. A proposal is trained by :func:`fredholm.kernels.auxiliary_loss`, left behind by each
-    forward. In evaluation mode the result is deterministic: random levels give way to a lattice
-    (:func:`fredholm.ops.anchors.lattice`), alike for all elements of a batch, other for every head
-    and query. With ``anchors`` few points stand for clusters of positions instead, the same ones
-    for all queries, whose errors then add up; in causal order the earliest point of each cluster,
-    which counts for what the query sees of it.
+    unbiased. A proposal is trained by :func:`fredholm.kernels.auxiliary_loss`, which each forward
+    stores. In evaluation mode the result is deterministic: a lattice replaces the random levels
+    (:func:`fredholm.ops.anchors.lattice`). It is the same for all elements of a batch and differs
+    between heads and queries. With ``anchors``, single points represent clusters of positions.
+    They are the same for all queries, so errors add up. In causal order a cluster is represented
+    by its earliest point, weighted by the mass of the cluster that the query sees.
 
     Args:
         samples: S, at most N.
         floor: ε.
-        anchors: evaluate at clusters of the domain, made once by ``Anchors.of(domain, samples)``,
-            or by each call (True).
+        anchors: evaluate at clusters of the domain, computed once by ``Anchors.of(domain,
+            samples)``, or in each call (True).
         loss_weight: λ.
         loss_queries: queries, drawn at random from all of the batch, over which the proposal's loss
-            is averaged: each costs S whole kernel matrices a head.
+            is averaged: each costs S complete kernel matrices per head.
 
     Cost: O(N·S·w·d) for an MLP kernel and O(N·A) for a proposal of A components; pairs, and an
     order across two domains, O(N²·A) for the proposal. Blocks of queries are recomputed in the

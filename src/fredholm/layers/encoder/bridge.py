@@ -32,20 +32,20 @@ def from_encoder(
 
     Post-norm layers become operator, projection on S1, network, projection on S1; pre-norm layers
     :math:`T(\mathrm{LN}\,u)` and
-    :math:`N(\mathrm{LN}\,u)`. Outputs and gradients are equal; the parameters are copied. Being an
-    equation, the result can also be run with other steps or schemes.
+    :math:`N(\mathrm{LN}\,u)`. Outputs and gradients are equal; the parameters are copied. The
+    result is an equation, so it can also be solved with other steps or schemes.
 
     Args:
         encoder: ``torch.nn.TransformerEncoder`` or ``TransformerEncoderLayer``; a layer, encoder or
-            whole model of BERT, RoBERTa, ELECTRA, ViT, DeiT, CLIP's vision and others of the
+            complete model of BERT, RoBERTa, ELECTRA, ViT, DeiT, CLIP's vision and others of the
             package transformers; timm's ``VisionTransformer``; or an ``nn.ModuleList`` of layers.
-            Of a whole model its layers and final norm are converted, from the output of its
-            embeddings to ``last_hidden_state``; embeddings and pooler stay with the model. One
-            layer object repeated becomes a shared control.
+            In a complete model, the layers and the final norm are converted, from the output of the
+            embeddings to ``last_hidden_state``, but not embeddings and pooler. A layer object that
+            is used repeatedly becomes a shared control.
         scheme: ``"lie"``, or for post-norm layers ``"relaxed"``, the paper's substeps: the
             relaxation :math:`\tfrac12(u + N(u))`, then a projection with ε/4.
         controls: ``"constant"`` or ``"linear"`` in time; no difference at steps of 1.
-        norm: a final layer normalisation where the source's class has none.
+        norm: a final layer normalisation, if the source's class has none.
         probe: compare output and input gradient of encoder and evolution on a small random signal.
 
     The result can be saved: ``evolution.save_pretrained(folder)`` and
@@ -53,8 +53,8 @@ def from_encoder(
     Dropout rates are not copied.
 
     Raises:
-        ConversionError: a class, option or state that is not understood, by name; dropout in
-            training mode; an encoder that answers otherwise than its classes say.
+        ConversionError: a class, option or state that is not supported (named in the error);
+            dropout in training mode; an encoder whose output differs from that of its classes.
 
     Reference: continuous transformer, §4.1, Eq. 16-22.
 
@@ -131,11 +131,11 @@ def correspondence(encoder: nn.Module) -> list[tuple[str, str]]:
 
     Source names begin with the layer's number; ``[query]``, ``[key]`` and ``[value]`` name the
     thirds of a packed parameter. Every parameter of the layers is in the list, except those of a
-    parametric activation. The final norm belongs to no layer and is not. An encoder that repeats
-    one layer object has one knot, and its parameters are listed once.
+    parametric activation. The final norm belongs to no layer and is not listed. An encoder that
+    repeats one layer object has one knot, and its parameters are listed once.
 
     Raises:
-        ConversionError: a class, option or state that is not understood, by name.
+        ConversionError: a class, option or state that is not supported (named in the error).
 
     Example:
         >>> correspondence(nn.TransformerEncoderLayer(8, 2, 16).eval())[3]

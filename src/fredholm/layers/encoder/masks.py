@@ -30,8 +30,8 @@ def encoder_domain(
         heads: of the attention, for a mask of three dimensions.
         device, dtype: of the positions.
 
-    At padded tokens an evolution gives zero, where PyTorch gives numbers that mean nothing; a query
-    that sees no key takes nothing from the attention, where PyTorch gives NaN.
+    At padded tokens an evolution returns zero, where PyTorch returns meaningless numbers. For a
+    query that sees no key the attention is zero, where PyTorch returns NaN.
 
     Example:
         >>> encoder_domain(3, key_padding_mask=torch.tensor([[False, False, True]])).valid.tolist()

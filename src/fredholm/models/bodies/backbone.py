@@ -26,9 +26,9 @@ class BackboneConfig(StackConfig):
     Attributes:
         dim, depth, heads: width d, layers L, heads H.
         operator: a registered operator, or one of :func:`fredholm.models.list_baselines`.
-        operator_options: its further options, ``{"blocks": [...]}`` one after the other for the
-            blocks; what the data say (``position_dim``, ``length``, ``causal``) is set by the
-            encoder.
+        operator_options: its further options; ``{"blocks": [...]}`` lists them for each block.
+            Options that follow from the data (``position_dim``, ``length``, ``causal``) are set
+            by the encoder.
         mlp_ratio: expansion of the feed-forward networks.
         dropout: after operators, inside feed-forward networks and after the embedding.
     """
@@ -53,10 +53,10 @@ class BackboneConfig(StackConfig):
 
 
 class BackboneBody(ResidualBody):
-    """Blocks of :class:`ResidualBody`, on the measure that their operator is defined for.
+    """Blocks of :class:`ResidualBody`, on the measure for which their operator is defined.
 
     Operators whose default domain counts points (convolutions, recurrences) sum over them; all
-    others take means. So two runs differ only in the operator.
+    others compute means. Two runs therefore differ only in the operator.
     """
 
     def suited(self, domain: Domain) -> Domain:

@@ -30,16 +30,16 @@ Seen = tuple[nn.Module, Tensor, Domain]
 
 
 class Body(nn.Module):
-    """A map from features (B, N, D) and their domain to the features that are read out, and their
+    """A map from features (B, N, D) and their domain to the features for the read-out and their
     domain.
 
-    A body that goes point by point through a causal domain also defines :meth:`init_state`,
+    A body that can process a causal domain point by point also defines :meth:`init_state`,
     :meth:`prefill` and :meth:`step`.
     """
 
     @property
     def operators(self) -> list[nn.Module]:
-        """Operators that :meth:`trace` records, the first layer's first."""
+        """Operators that :meth:`trace` records, in the order of the layers."""
         raise NotImplementedError
 
     @property
@@ -69,7 +69,7 @@ class Body(nn.Module):
         """Return the states of all layers before the first point of a causal domain.
 
         Raises:
-            OptionError: a body that does not go point by point.
+            OptionError: a body that cannot process points one by one.
         """
         raise OptionError(
             f"init_state: expected a body that goes point by point, got {type(self).__name__}; "
@@ -77,7 +77,7 @@ class Body(nn.Module):
         )
 
     def prefill(self, u: Tensor, states: tuple[Any, ...]) -> tuple[Tensor, tuple[Any, ...]]:
-        """Return the features that are read out at the next n points (B, n, D), and the states
+        """Return the features for the read-out at the next n points (B, n, D), and the states
         after the last.
         """
         return self.advance(u, states, "prefill")
@@ -126,7 +126,7 @@ class BodyConfig(Configuration):
     Attributes:
         any_width: whether it reads features of any width (those of encoders with ``own_width``);
             else only of its own ``width``.
-        encoders: kinds of encoders that it can follow; empty: all with that width.
+        encoders: kinds of encoders that it can follow; empty: all with this width.
         fixed_axes: names of the encoder's free sizes (:class:`.Axis`) that it fixes.
         dropout: after the embedding, which the encoder applies.
     """
@@ -181,7 +181,7 @@ def register_body(kind: str) -> Callable[[Registered], Registered]:
     """Register a body's configuration as ``kind``, for ``model.body.kind`` of recipes.
 
     Raises:
-        OptionError: a kind that is taken.
+        OptionError: a kind that is already registered.
     """
 
     return BODIES.register(kind)

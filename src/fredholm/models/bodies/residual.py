@@ -26,8 +26,8 @@ class ResidualConfig(StackConfig):
     Attributes:
         dim, depth, heads: width d, layers L, heads H.
         operator: a registered operator's name.
-        operator_options: its further options, ``{"blocks": [...]}`` one after the other for the
-            blocks; ``position_dim`` is set by the encoder.
+        operator_options: its further options; ``{"blocks": [...]}`` lists them for each block.
+            ``position_dim`` is set by the encoder.
         mlp_ratio: expansion of the feed-forward networks.
         dropout: after operators, inside feed-forward networks and after the embedding.
         drop_path: stochastic depth of the last block; it grows linearly from 0.
@@ -79,8 +79,8 @@ class ResidualBody(Body):
     r"""L pre-norm residual blocks (:class:`fredholm.models.depth.ResidualBlock`), then layer norm.
 
     Args:
-        operators: one per block. Of an iterator the next operator is made only when the block
-            before it exists, so that random numbers are drawn block by block.
+        operators: one per block. An iterator creates the next operator only when the block before
+            it exists, so that random numbers are drawn block by block.
         dim: D.
         ratio, dropout, chunk: see :class:`fredholm.models.depth.ResidualBlock`.
         drop_path: rate of stochastic depth, one per block.

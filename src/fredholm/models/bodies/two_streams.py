@@ -26,8 +26,8 @@ class TwoStreamsConfig(ResidualConfig):
     """A stack of blocks for the picture and one for its text; see :class:`TwoStreamsBody`.
 
     Attributes:
-        fusion: ``cross``: in every layer each stream reads the other; ``concatenation``: they meet
-            in the read-out only.
+        fusion: ``cross``: in every layer each stream reads the other; ``concatenation``: the
+            streams are combined only in the read-out.
 
     Further fields are those of :class:`ResidualConfig`, for each stream: both have ``depth``
     layers.
@@ -138,7 +138,7 @@ class Stream(nn.Module):
 
 
 class TwoStreamsBody(Body):
-    r"""A picture's points and a text's in blocks with weights of their own.
+    r"""Separate blocks for the points of a picture and for those of a text.
 
     ``cross``: a layer of the picture's stream u, with the text's w, is
 
@@ -146,12 +146,12 @@ class TwoStreamsBody(Body):
         v' = v + T_2(\mathrm{LN}\,w')(x_u, \mathrm{LN}\,v), \quad
         u' = v' + \mathrm{FFN}(\mathrm{LN}\,v'),
 
-    :math:`w'` what the text's own operator made of w; the text's layer is the same with the sides
-    exchanged. ``concatenation``: no T_2. Behind it each stream has its own matrix, so that a layer
-    that reads the mean of both, under a measure that gives each side a mass, is one that reads the
-    two means side by side.
+    where :math:`w'` is the result of the text's operator on w; the text's layer is the same with
+    the sides exchanged. ``concatenation``: no T_2. After the last block each stream has its own
+    matrix, so that a layer that reads the mean of both, under a measure that gives each side a
+    mass, is one that reads the two means side by side.
 
-    Each side's measure is renormalised over its own points. A class token stands with the picture.
+    Each side's measure is renormalised over its points. A class token belongs to the picture.
 
     Args:
         operator: a new operator for a block's number; called for every block of the picture, then
@@ -167,7 +167,7 @@ class TwoStreamsBody(Body):
     Shape: (B, N, D) on a domain of N points to (B, N, D) on the same.
 
     Cost: of each operator at P picture points, T words and, with ``cross``, at P queries over T
-    points and T over P: the pairs of one joint operator, in four pieces with weights of their own.
+    points and T over P: the pairs of one joint operator, in four pieces with separate weights.
 
     Raises:
         ShapeError: of its model, pictures of another size than it was built for.

@@ -29,9 +29,9 @@ class SequenceConfig(SequenceInputs):
         timed: whether times come first.
         spacing: of a regular sequence, steps of training between two samples.
         causal: a point sees those up to its own.
-        patch: samples of training that are one point; of a regular sequence that is not causal.
-        standard: whether each sequence is read on a scale of its own, which its points know; of one
-            that is not causal.
+        patch: training samples per point; only for a regular sequence that is not causal.
+        standard: whether each sequence is standardised and its scale added to the features of its
+            points; only for sequences that are not causal.
         frequencies, sigma: of the positions.
     """
 
@@ -94,13 +94,13 @@ class EmbeddedSequence(Encoder):
     r"""Samples of a sequence as features of width D: :math:`E\,u_i + P\,\gamma(t_i)`; times in
     units of a training sequence.
 
-    With ``patch`` P, the P samples of training from kP on are the k-th point, as the patches of a
-    picture are: :math:`E\,(u_{kP}, \dots, u_{kP+P-1}) + P\,\gamma(kP / L)`, ⌈N/P⌉ points of a mass
-    of one. Samples that are not there, or that another ``spacing`` leaves out, are those of the
-    straight line between their neighbours (:func:`.windows.windows`); a patch without any sample is
-    no point. With ``standard`` the values are those on a sequence's own scale, and every point is
-    told that scale, :math:`E\,(u_i, m, \log s)` (:func:`.windows.standardised`): series of very
-    different size are told apart by their shape.
+    With ``patch`` P, the P training samples from kP on form the k-th point, like the patches of a
+    picture: :math:`E\,(u_{kP}, \dots, u_{kP+P-1}) + P\,\gamma(kP / L)`, ⌈N/P⌉ points with a mass
+    of one. Samples that are missing, or that another ``spacing`` omits, are interpolated linearly
+    between their neighbours (:func:`.windows.windows`); a patch without any sample is
+    not a point. With ``standard`` each sequence is standardised, and every point receives its
+    scale, :math:`E\,(u_i, m, \log s)` (:func:`.windows.standardised`), so that series of
+    very different size are distinguished by their shape.
 
     Args:
         dim: D.
@@ -115,8 +115,8 @@ class EmbeddedSequence(Encoder):
     and their domain.
 
     Raises:
-        OptionError: patches of a sequence with times of its own, or in causal order, where a patch
-            would tell what comes later.
+        OptionError: patches of a sequence with individual times, or in causal order, where a patch
+            would contain later samples.
 
     Reference: Nie et al., A time series is worth 64 words, 2023, for the patches.
 

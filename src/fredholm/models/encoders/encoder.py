@@ -115,7 +115,7 @@ def check_numbers(numbers: Tensor, embed: nn.Embedding) -> None:
 class Encoder(nn.Module):
     """A map from raw data to features (B, N, D) and their domain.
 
-    Encoders of texts also go point by point: :meth:`line` and :meth:`point`.
+    Encoders of texts also work point by point: :meth:`line` and :meth:`point`.
 
     Attributes:
         position_dim: dimension p of the positions.
@@ -135,8 +135,8 @@ class Encoder(nn.Module):
         """Encode one rank's part of every sample: return features (B, n, D) of its points, and its
         part of the sharded domain (:meth:`fredholm.Domain.shard`).
 
-        All ranks of the mesh call it together, each with its part, in their order. They exchange
-        only positions and padding, O(N) numbers, and no features.
+        All ranks of the mesh call it together, each with its part, in the order of the ranks. They
+        exchange only positions and padding, O(N) numbers, and no features.
 
         Raises:
             OptionError: an encoder that needs all points of a sample in one process.
@@ -154,7 +154,7 @@ class Encoder(nn.Module):
         return features + self.position(gamma)
 
     def refuse_part(self, why: str) -> NoReturn:
-        """Raise an OptionError that says why samples cannot be cut for this encoder."""
+        """Raise an OptionError with the reason why samples cannot be divided for this encoder."""
         raise OptionError(
             "parallel.domain: expected an encoder of samples whose points are in several "
             f"processes, got {type(self).__name__}: {why}; set parallel.domain=1, or choose "
@@ -245,14 +245,14 @@ class EncoderConfig(Configuration):
     Attributes:
         data: kind of data that it reads, by default the one with its own name. Several encoders may
             read one kind.
-        of_data: fields that the data set determines, and no recipe sets.
-        own: fields that mean something else in another kind, which does not take them over.
+        of_data: fields that the data set determines and a recipe cannot set.
+        own: fields with a different meaning in another kind, which does not adopt them.
         pools: read-outs that its domain allows, the default first.
         input_dtype: dtype of an input's tensor.
         ties: whether a head can use its matrix of token vectors.
-        causal: whether a point only reads points up to its own.
-        own_width: whether its features have a width of their own, that of the data or of an
-            embedding; else the body's.
+        causal: whether a point reads only itself and earlier points.
+        own_width: whether the data or an embedding determines the width of its features; otherwise
+            the body does.
         views: inputs of one sample that are encoded separately and read out together.
         one_tensor: whether it reads one tensor; else :class:`fredholm.encoders.Inputs`.
     """
@@ -296,7 +296,8 @@ class EncoderConfig(Configuration):
         """Shape of one input that the model is built for.
 
         Raises:
-            OptionError: an input of several tensors, or a configuration that does not say it.
+            OptionError: an input of several tensors, or a configuration that does not define a
+                shape.
         """
         if self.one_tensor:
             raise OptionError(
@@ -321,7 +322,7 @@ class EncoderConfig(Configuration):
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The tensors of a batch of inputs, as a program takes them in turn.
+        """The tensors of a batch of inputs, in the order in which a program takes them.
 
         Raises:
             OptionError: an encoder of several tensors that does not list them.
@@ -352,6 +353,6 @@ def register_encoder(kind: str) -> Callable[[Registered], Registered]:
     ``create_model(..., encoder={"kind": kind})``.
 
     Raises:
-        OptionError: a kind that is taken.
+        OptionError: a kind that is already registered.
     """
     return ENCODERS.register(kind)

@@ -19,7 +19,8 @@ from .encoder import Axis, Encoder, EncoderConfig, part_of_grid, register_encode
 @register_encoder("field")
 @dataclass(frozen=True)
 class FieldConfig(EncoderConfig):
-    """Numbers on a grid of the unit square, answered at every point; see :class:`FieldEncoder`.
+    """Values on a grid of the unit square, with an output at every point; see
+    :class:`FieldEncoder`.
 
     Attributes:
         channels: values of a field at a point.

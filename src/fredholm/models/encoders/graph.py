@@ -39,8 +39,8 @@ class GraphConfig(EncoderConfig):
     Attributes:
         channels: width of node features; or
         vocabulary: how many tokens there are, where nodes are bags of tokens.
-        eigenvectors: how many a position has.
-        off_edges: what a pair without an edge counts: ``learned``, ``none`` or ``all``.
+        eigenvectors: number of eigenvectors in a position.
+        off_edges: the weight of a pair without an edge: ``learned``, ``none`` or ``all``.
         measure: ``weights``, a mean by the weights of pairs, or ``nodes``, 1 / N per node.
     """
 
@@ -121,7 +121,7 @@ class GraphEncoder(Encoder):
 
     Args:
         dim: width D of the features.
-        eigenvectors: how many a position has, the p of the domain.
+        eigenvectors: number of eigenvectors in a position, the p of the domain.
         channels: width of node features; or
         vocabulary: how many tokens there are, 0 being padding.
         off_edges: see above.

@@ -80,8 +80,8 @@ class ImageConfig(PictureConfig):
         positions: ``fourier``, a function of the coordinates, or ``learned``, a table interpolated
             for other sizes.
         frequencies, sigma: of ``fourier`` positions.
-        token: a class token's mass: ``reader`` (none: it reads, and no patch reads it) or
-            ``ordinary`` (that of a patch, as of a vision transformer).
+        token: a class token's mass: ``reader`` (zero: it reads the patches, and no patch reads it)
+            or ``ordinary`` (that of a patch, as in a vision transformer).
     """
 
     pools = ("mean", "points", "cls", "every")

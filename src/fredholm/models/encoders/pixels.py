@@ -18,7 +18,7 @@ from .image import PictureConfig
 @register_encoder("pixels")
 @dataclass(frozen=True)
 class PixelConfig(PictureConfig):
-    """Pictures as they are; see :class:`PixelEncoder`.
+    """Pictures with one point per pixel; see :class:`PixelEncoder`.
 
     Attributes:
         image_size, channels: of a picture.

@@ -79,8 +79,8 @@ class PointConfig(EncoderConfig):
 
 
 class PointEncoder(Encoder):
-    r"""Point clouds: the raw coordinates as positions, a uniform measure, and features from the
-    coordinates and the neighbours.
+    r"""Encoder of point clouds: raw coordinates as positions, a uniform measure, and features from
+    the coordinates and the neighbours.
 
     The features are :math:`E\,[x, c]` (``raw``; c are further channels, such as normals or colours)
     or
@@ -88,31 +88,32 @@ class PointEncoder(Encoder):
     nearest points of each, itself among them, and :math:`\max_j \mathrm{MLP}[x_i, x_j - x_i, c_j]`
     is added.
 
-    A point with a NaN is padding, which nothing reads. Points that coincide are separate points,
-    each with its mass and each a neighbour. Of equal distances the first in order wins, so that
-    results for clouds on a grid may depend on the order. In a cloud with fewer than k points every
-    neighbourhood is the whole cloud, and a cloud without any point gives zeros. With weights in
-    half precision clouds may be in float32: their positions are then not rounded.
+    A point with a NaN is padding, which nothing reads. Points at the same position are separate
+    points, each with its mass, and neighbours of each other. Among equal distances the first point
+    in order is chosen, so results for clouds on a grid may depend on the order. In a cloud with
+    fewer than k points every neighbourhood is the complete cloud. A cloud without points gives
+    zeros. With weights in half precision, clouds may be in float32; their positions are then not
+    rounded.
 
     Args:
         channels: coordinates and further channels of a point.
         dim: width D of the features.
         position_dim: how many of the channels, the first ones, are coordinates (default all).
         features: ``raw`` or ``fourier``.
-        neighbours: k; 0 leaves the neighbourhoods out.
-        frequencies, sigma: of γ; clouds of radius 1 want a σ of 1 to 3.
+        neighbours: k; 0 for none.
+        frequencies, sigma: of γ; for clouds of radius 1 use a σ of 1 to 3.
         dropout: after the embedding.
 
     Shape: clouds (B, N, channels), N ≥ 1, to features (B, N, D) and their domain. ``valid`` (B, N)
-    marks further padding. Time O(N²) for the neighbours, which no gradient passes, and memory of a
-    block of points.
+    marks further padding. The search for neighbours takes time O(N²), memory for one block of
+    points, and has no gradient.
 
     Raises:
-        OptionError: unknown features, or sizes that cannot be.
+        OptionError: unknown features, or impossible sizes.
         ShapeError: clouds of other channels.
 
-    Reference: ITNet §3.4, App. J, Table 21 (k = 16). The neighbourhood's network is not given
-    there; this one is ours.
+    Reference: ITNet §3.4, App. J, Table 21 (k = 16). The network of a neighbourhood is ours; the
+    paper does not specify it.
 
     Example:
         >>> features, domain = PointEncoder(channels=3, dim=8, neighbours=16)(torch.rand(2, 5, 3))

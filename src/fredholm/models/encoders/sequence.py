@@ -57,7 +57,7 @@ class SequenceInputs(EncoderConfig):
 @register_encoder("samples")
 @dataclass(frozen=True)
 class SampleConfig(SequenceInputs):
-    """Sequences of numbers as they are, for convolutions; see :class:`SequenceEncoder`.
+    """Sequences of numbers without an embedding, for convolutions; see :class:`SequenceEncoder`.
 
     Attributes:
         channels, length: values per point, and points of a training sequence.
@@ -102,12 +102,12 @@ class SequenceEncoder(Encoder):
     length of a training sequence.
 
     Missing values are NaN. The samples of a regular sequence lie at 0, spacing, 2·spacing, … steps
-    of training; a sample without any value is no point (padding at the end, a gap elsewhere). A
+    of training; a sample without any value is not a point (padding at the end, a gap elsewhere). A
     ``timed`` sequence has its times in the first channel. A sample without a time is padding; one
     with a time and without values is a missing observation: zero, and marked by ``mask``. The mass
-    of a point is the time that it stands for, in steps of training, so that sums over other rates
-    or irregular samples keep their size. A grid with lost samples therefore gives the same result
-    as gaps of NaN (by FFT) and without the gaps but with times.
+    of a point is the time that it represents, in training steps, so that sums over other rates or
+    irregular samples keep their size. A grid with lost samples therefore gives the same result in
+    two forms: with gaps of NaN (by FFT), and without the gaps but with times.
 
     Args:
         channels: values of a point.
@@ -116,10 +116,10 @@ class SequenceEncoder(Encoder):
             any positive number.
         timed: times come first, in units where a step of training is ``step``.
         step: see ``timed``.
-        causal: a point sees those up to its own.
-        fill_gaps: whether the neighbours of a gap in a regular sequence stand for its time.
-            Otherwise a point has the mass of one sample wherever it stands, as recurrences need it.
-        mask: ``point`` appends a channel that is 1 where any value is there, ``channel`` one for
+        causal: a point sees itself and earlier points.
+        fill_gaps: whether the time of a gap in a regular sequence is assigned to its neighbours.
+            Otherwise every point has the mass of one sample, as recurrences require.
+        mask: ``point`` appends a channel that is 1 where any value is present, ``channel`` one for
             each channel.
 
     Shape: sequences (B, N, C), with times (B, N, 1 + C), to features (B, N, C + masks) and a domain

@@ -45,17 +45,17 @@ class TextConfig(EncoderConfig):
     """Texts; see :class:`TextEncoder`.
 
     Attributes:
-        vocabulary: how many token numbers there are, padding included.
-        max_length: the unit of positions, in tokens, and the longest text where positions are
+        vocabulary: number of token numbers, including padding.
+        max_length: the unit of positions, in tokens, and the longest text if positions are
             learned.
-        views: texts of one sample, each encoded by itself: 2 for pairs.
+        views: texts per sample, each encoded separately: 2 for pairs.
         causal: whether a token sees only itself and the tokens before it.
         positions: ``fourier``, ``learned`` or ``none``.
         frequencies, sigma: of ``fourier`` positions; None for the encoder's defaults.
-        token: a class token's mass: ``reader`` (none: it reads, and no token reads it) or
+        token: a class token's mass: ``reader`` (zero: it reads, and no token reads it) or
             ``ordinary`` (that of a token).
-        initial: standard deviation of the embeddings at first; None for dim^(-1/2), so that tokens
-            outweigh their places.
+        initial: initial standard deviation of the embeddings; None for dim^(-1/2), so that tokens
+            outweigh their positions.
         embedding_dropout: share of the vocabulary that a training step leaves out.
     """
 
@@ -134,20 +134,20 @@ class TextEncoder(Encoder):
     so a batch padded to another length gives the same features.
 
     Args:
-        vocabulary: how many token numbers there are, padding included.
+        vocabulary: number of token numbers, including padding.
         dim: width D of the features.
-        max_length: the unit of positions, and the longest text where positions are learned.
+        max_length: the unit of positions, and the longest text if positions are learned.
         positions: ``fourier``: p(x) = P γ(x), a function of the coordinate; ``learned``: a table of
             ``max_length`` rows; ``none``: for operators that read positions themselves.
-        class_token: whether a token stands in front.
+        class_token: whether a class token precedes the text.
         token: ``reader``: it has measure 0, reads the text and no token reads it; ``ordinary``: the
             measure of a token.
-        initial: standard deviation of the embeddings at first, default :math:`D^{-1/2}`; the paper
-            of ITNet has 0.02.
+        initial: initial standard deviation of the embeddings, default :math:`D^{-1/2}`; ITNet's
+            paper has 0.02.
         embedding_dropout: share of the vocabulary that a training step leaves out.
-        views: texts of one sample: numbers (B, V, N) make V·B signals, those of a sample one after
-            the other.
-        causal: a token sees those up to its own.
+        views: texts per sample: numbers (B, V, N) make V·B signals, with those of a sample one
+            after the other.
+        causal: a token sees itself and earlier tokens.
         frequencies, sigma: of γ.
         dropout: after the embedding.
 
@@ -155,9 +155,9 @@ class TextEncoder(Encoder):
     class token, which comes first).
 
     Raises:
-        OptionError: unknown positions, or a class token in front of a causal text, where it
+        OptionError: unknown positions, or a class token before a causal text, where it
             would see nothing.
-        ShapeError: numbers that are no (B, N) integers, or longer than a learned table.
+        ShapeError: numbers that are not (B, N) integers, or longer than a learned table.
 
     Reference: continuous transformer §2.1 (tokens x, features y); ITNet §3.4 for positions as raw
     coordinates.

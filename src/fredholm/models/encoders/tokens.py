@@ -32,7 +32,7 @@ class TokenConfig(EncoderConfig):
     Attributes:
         vocabulary, max_length: token numbers, and the length of a training text.
         dim: width of the embedding.
-        causal: a token sees those up to its own.
+        causal: a token sees itself and earlier tokens.
         embedding_dropout: share of the vocabulary that a training step leaves out.
     """
 
@@ -84,8 +84,8 @@ class TokenConfig(EncoderConfig):
 class TokenEncoder(Encoder):
     """Tokens as points of a line with a mass of one each, and their embedding as features.
 
-    Every number is a token: there is no padding. Positions are in units of ``length``, and a longer
-    text goes beyond 1.
+    Every number is a token: there is no padding. Positions are in units of ``length``; those of a
+    longer text exceed 1.
 
     Shape: numbers (B, N) int64 to (B, N, D) and the line of N points.
 
