@@ -31,7 +31,7 @@ def alike(line: str) -> str:
     if name in (*RECOMMENDED, "lost samples", *OPTIONAL):
         return name
     line = re.sub(r"\S*/(?=[\w.-]+)", "", line)
-    line = re.sub(r"\d (s|min) left$", "0 min left", line)
+    line = re.sub(r"\d (s|min|h)( left$|; weights of epoch)", r"0 min\2", line)
     return re.sub(r"\s+", " ", re.sub(r"[\d.,e+-]*\d[\d.,]*", "#", line)).strip()
 
 
