@@ -30,7 +30,7 @@ PAGES = (
     "gallery/plot_charges.html",
 )
 WIDTHS = (1280, 390)
-# The page is shown in a frame of the wanted width: a window of Chromium has a least one.
+# The page is shown in a frame of that width, since windows of Chromium have a minimum width.
 FRAME = """<!doctype html><body><iframe src="{name}" style="border:0;width:{width}px;height:900px">
 </iframe><script>
 const frame = document.querySelector("iframe");

@@ -14,24 +14,22 @@ import numpy as np
 import pytest
 import torch
 
-# Without a GPU, Triton kernels run on the CPU. Triton asks for this when a kernel is defined, so it
-# is set before any is.
+# Without a GPU, Triton kernels run on the CPU. Triton reads this variable when a kernel is defined,
+# so it is set before.
 if torch.cuda.is_available():
-    os.environ.setdefault(
-        "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
-    )  # what deterministic matrix products need
+    # Deterministic matrix products need this.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 else:
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-# Tests of several processes connect often, and no name server is to hold them up: torch asks it who
-# connects, 127.0.0.1 too, and waits five seconds for an answer that was lost; gloo asks for the
-# address of this machine.
+# Tests of several processes connect often, and name resolution must not delay them: torch resolves
+# every peer, even 127.0.0.1, and waits five seconds for a lost answer; gloo resolves this machine.
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:2")
 if sys.platform == "linux":
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
 # jaxtyping checks shapes and dtypes at every call of the package. The hook breaks torch.compile, so
-# what compiles or exports is tested by a script in a process of its own.
+# tests that compile or export run a script in a separate process.
 # A bare GPU machine, which tests kernels, may lack the checker.
 if find_spec("beartype"):
     from tests import typechecker
@@ -40,21 +38,19 @@ if find_spec("beartype"):
 
 
 class TritonKernels(MetaPathFinder):
-    """Leaves modules of Triton kernels without checks: Triton compiles them from their source."""
+    """Import Triton kernels without checks, because Triton compiles them from their source."""
 
     def find_spec(self, fullname, path=None, target=None):
-        return (
-            PathFinder.find_spec(fullname, path, target)
-            if re.search(r"^fredholm\.(ops|families)\..*\.triton", fullname)
-            else None
-        )
+        if not re.search(r"^fredholm\.(ops|families)\..*\.triton", fullname):
+            return None
+        return PathFinder.find_spec(fullname, path, target)
 
 
 sys.meta_path.insert(0, TritonKernels())
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
 
-# torch.manual_seed notes its caller's stack for each kind of device that may be initialised later:
-# half a millisecond, several times in a test.
+# torch.manual_seed records the caller's stack for each device kind that may be initialised later,
+# which takes half a millisecond, several times per test.
 if not torch.cuda.is_available():
     for device in (torch.cuda, torch.xpu, torch.mtia):
         device.manual_seed_all = lambda seed: None
@@ -91,7 +87,7 @@ def _seed(request):
 
 
 def pytest_collection_finish():
-    """Leave tests and modules, which live until the end, out of the garbage collections to come."""
+    """Exclude tests and modules, which live until the end, from later garbage collections."""
     gc.collect()
     gc.freeze()
 

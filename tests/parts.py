@@ -1,4 +1,4 @@
-"""Fields of models by their own names, for tests that vary one of them."""
+"""Fields of models by short names, for tests that vary one of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fredholm.models.bodies import BODIES
 from fredholm.models.encoders import ENCODERS
 from fredholm.models.heads import HEADS
 
-# Fields that have another name in the tests.
+# Fields with another name in the tests.
 NAMES = {
     "encoder": "encoder.kind",
     "point_features": "encoder.features",

@@ -1,4 +1,4 @@
-"""Sizes below which other forms run, and a way to run the forms for large sizes on small inputs.
+"""Sizes below which other forms run, and a way to run forms for large inputs on small ones.
 
 By convention these sizes are the constants of ``fredholm.ops``, ``fredholm.integral`` and
 ``fredholm.families`` whose names begin with ``FEW``. A new one is found here without being listed.

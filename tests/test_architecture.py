@@ -1,4 +1,4 @@
-"""docs/architecture.md says which files a forward crosses, and it is so."""
+"""docs/architecture.md lists the files that a forward enters."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ WALKS = {
 
 
 def table(name: str) -> dict[str, list[str]]:
-    """The files of a walk's table, and the functions that it names in each."""
+    """Return the files of a table, and the functions that it names in each."""
     text = PAGE.read_text(encoding="utf-8").split(f"<!-- walk: {name} -->")[1]
     rows = re.findall(r"^\| `([\w/]+\.py)` \| (.*) \|$", text.split("\n#")[0], re.MULTILINE)
     return {file: re.findall(r"`([\w.]+)`", functions) for file, functions in rows}
 
 
 def crossed(operator, domain: Domain) -> dict[str, set[str]]:
-    """The files of the package that one forward enters, in order, and the functions it calls;
-    what it keeps for a backward is another walk.
+    """Return the files of the package that one forward enters, in order, and the called functions,
+    without those for a backward.
     """
-    u, files = torch.randn(1, domain.size, 16), {}
-    operator(u, domain)  # what a first call alone does is no part of the walk
+    u = torch.randn(1, domain.size, 16)
+    files = {}
+    operator(u, domain)  # without the work of a first call
 
     def note(frame, event, _):
         path = Path(frame.f_code.co_filename)
@@ -53,7 +54,8 @@ def crossed(operator, domain: Domain) -> dict[str, set[str]]:
 @pytest.mark.parametrize("name", WALKS)
 def test_a_forward_crosses_the_files_that_the_page_lists(name):
     make, domain = WALKS[name]
-    page, code = table("shared") | table(name), crossed(make(), domain)
+    page = table("shared") | table(name)
+    code = crossed(make(), domain)
     assert sorted(page) == sorted(code)
     for shared_or_not in ("shared", name):  # each table in the order in which files are entered
         listed = list(table(shared_or_not))
@@ -65,12 +67,12 @@ def test_a_forward_crosses_the_files_that_the_page_lists(name):
         assert set(functions) <= called, file
 
 
-def test_the_page_counts_what_it_lists():
+def test_the_page_counts_its_listed_files():
     counts = [len(table("shared")) + len(table(name)) for name in WALKS]
     assert f"these walks cross {counts[0]} and {counts[1]}" in PAGE.read_text(encoding="utf-8")
 
 
-def test_only_the_one_fit_builds_a_trainer():
+def test_only_one_function_builds_a_trainer():
     code = [*ROOT.rglob("*.py"), *(PAGE.parents[1] / "evidence").rglob("*.py")]
     building = [p for p in code if re.search(r"\bTrainer\(", p.read_text(encoding="utf-8"))]
     assert building == [ROOT / "lab" / "training" / "fit.py"]

@@ -1,4 +1,4 @@
-"""Slips in arguments are errors of the library that name them, never Python's or torch's own."""
+"""Wrong arguments raise the library's errors that name them, never bare ones of Python or torch."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ LINE = Domain.line(4, causal=True)
         (lambda: LINE.quadrature(3), "query_domain: expected a Domain, got 3"),
     ],
 )
-def test_domains(call, message):
+def test_wrong_arguments_of_domains_are_refused(call, message):
     with pytest.raises(DomainError, match=message):
         call()
 
@@ -138,7 +138,7 @@ def test_domains(call, message):
         (lambda: SoftmaxAttention(8, strategy=3), "expected a Strategy or a name or a mapping"),
     ],
 )
-def test_constructors(call, message):
+def test_wrong_arguments_of_constructors_are_refused(call, message):
     with pytest.raises(OptionError, match=message):
         call()
 
@@ -179,7 +179,7 @@ def test_constructors(call, message):
         ),
     ],
 )
-def test_calls(call, error, message):
+def test_wrong_arguments_of_calls_are_refused(call, error, message):
     with pytest.raises(error, match=message):
         call(SoftmaxAttention(8, 2))
 
@@ -188,7 +188,7 @@ BAD = [None, "x", -1, 1.5, float("nan"), [1, 2], {}, U, object()]
 
 
 @pytest.mark.parametrize("name", list_operators())
-def test_no_value_of_an_option_ends_in_a_bare_error(name):
+def test_wrong_values_of_options_give_errors_of_the_library(name):
     factory = operator_factory(name)
     for option in {p.name for p in parameters_of(factory)} - {"dim", "d_in"}:
         for value in BAD:
@@ -196,7 +196,7 @@ def test_no_value_of_an_option_ends_in_a_bare_error(name):
                 factory(8, **{option: value})
 
 
-def test_a_user_s_own_operator_is_checked_too():
+def test_user_defined_operators_are_checked_too():
     class Mine(SoftmaxAttention):
         def __init__(self, dim: int, heads: int = 1, *, sharp: bool = False, **options):
             super().__init__(dim, heads, **options)
@@ -222,7 +222,7 @@ def test_a_user_s_own_option_may_take_what_that_of_the_base_refuses():
             kind(8, strategy=3)
 
 
-def test_an_error_inside_a_constructor_stays_what_it_is():
+def test_errors_inside_a_constructor_propagate():
     class Broken(Strategy):
         def __init__(self, n: int):
             {}["missing"]
@@ -231,7 +231,7 @@ def test_an_error_inside_a_constructor_stays_what_it_is():
         Broken(3)
 
 
-def test_a_domain_in_a_few_words():
+def test_a_domain_has_a_short_representation():
     valid = torch.ones(2, 1000, dtype=torch.bool)
     domain = Domain.line(1000, causal=True, valid=valid, dtype=torch.float64)
     assert repr(domain) == (

@@ -1,6 +1,4 @@
-"""The worked examples of CONTRIBUTING.md, run as they are written there: each is one file, and no
-other is touched.
-"""
+"""The examples of CONTRIBUTING.md, run unchanged: each is one file, and no other file changes."""
 
 from __future__ import annotations
 
@@ -49,7 +47,7 @@ def run(command: str, workshop: Path) -> str:
     if words[0] == "fredholm":
         words = ["-m", "fredholm.lab.cli.main", *words[1:]]
         folder = workshop
-    else:  # what lives in the checkout is run from there
+    else:  # commands of the checkout run there
         words = [str(workshop / word) if word == "my_kernel.py" else word for word in words[1:]]
         folder = ROOT
     if "pytest" in words:
@@ -62,7 +60,7 @@ def run(command: str, workshop: Path) -> str:
     return done.stdout
 
 
-def test_the_kernel_fits_into_sixty_lines():
+def test_the_example_kernel_has_at_most_sixty_lines():
     assert len(block("file: my_kernel.py").splitlines()) <= 60
 
 
@@ -78,7 +76,7 @@ assert operator(torch.randn(1, 6, 8), Domain.line(6)).shape == (1, 6, 8)
 
 
 @pytest.mark.slow
-def test_the_kernel_is_a_family_of_the_library_with_the_imports_that_are_named(tmp_path):
+def test_the_example_kernel_becomes_a_family_by_changing_its_imports(tmp_path):
     source = block("file: my_kernel.py")
     outside = re.search(r"import torch\n(from .*\n)+", source)
     assert outside, "the kernel's imports have moved"
@@ -96,7 +94,7 @@ def test_the_kernel_is_a_family_of_the_library_with_the_imports_that_are_named(t
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_contract_training_report_and_benchmark_without_touching_another_file(workshop):
+def test_the_example_passes_contract_training_report_and_benchmark_in_one_file(workshop):
     outputs = {command: run(command, workshop) for command in block("commands").splitlines()}
     contract = next(text for command, text in outputs.items() if "pytest" in command)
     assert int(re.search(r"(\d+) passed", contract).group(1)) > 40
@@ -124,7 +122,7 @@ PIECES = {
 
 
 def piece_lines(text: str, name: str) -> list[str]:
-    """The lines of one class, function or assignment, without blank ones."""
+    """Return the lines of one class, function or assignment without blank ones."""
     tree = ast.parse(text)
     for node in tree.body:
         names = {getattr(node, "name", None), *(getattr(t, "id", None) for t in targets(node))}
@@ -140,7 +138,7 @@ def targets(node: ast.stmt) -> list[ast.expr]:
 
 
 @pytest.mark.parametrize("file", PIECES)
-def test_ten_lines_are_enough(file):
+def test_each_example_has_at_most_ten_lines(file):
     assert len(piece_lines(block(f"file: {file}"), PIECES[file])) <= 10
 
 
@@ -155,7 +153,7 @@ def written(tmp_path):
 
 
 def assert_keeps_the_contract(operator: IntegralOperator, domain: Domain) -> None:
-    """Forward = definition, in values and gradients, and in causal order = any split."""
+    """Check that the forward equals the definition in values, gradients and any causal split."""
     operator = operator.double()
     u = torch.randn(2, domain.size, operator.dim, dtype=torch.float64, requires_grad=True)
     inputs = [u, *operator.parameters()]
@@ -174,29 +172,32 @@ def assert_keeps_the_contract(operator: IntegralOperator, domain: Domain) -> Non
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_a_separable_kernel_keeps_the_contract_in_linear_time(written, causal):
+def test_a_separable_kernel_passes_the_contract_in_linear_time(written, causal):
     kernel = written("my_features.py").SoftplusKernel(2, 4)
-    operator, domain = IntegralOperator(8, 2, kernel=kernel), line(causal)
+    operator = IntegralOperator(8, 2, kernel=kernel)
+    domain = line(causal)
     assert operator.plan(domain).path == ("causal chunks" if causal else "two sums")
     assert_keeps_the_contract(operator, domain)
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_a_form_is_taken_where_it_is_listed_and_keeps_the_contract(written, causal):
+def test_a_listed_form_is_selected_and_passes_the_contract(written, causal):
     module = written("my_form.py")
-    operator, domain = IntegralOperator(8, 2, kernel=module.SmallKernel(2, 4)), line(causal)
+    operator = IntegralOperator(8, 2, kernel=module.SmallKernel(2, 4))
+    domain = line(causal)
     assert operator.plan(domain).path == "whole matrix"
     assert operator.plan(Domain.line(65)).path != "whole matrix"
     assert_keeps_the_contract(operator, domain)
 
 
-def test_a_file_with_a_kind_of_its_own_may_be_edited_and_imported_again(written, tmp_path):
-    first, file = written("my_data.py"), tmp_path / "my_data.py"
+def test_a_file_with_a_new_kind_can_be_edited_and_imported_again(written, tmp_path):
+    first = written("my_data.py")
+    file = tmp_path / "my_data.py"
     file.write_text(file.read_text() + "# a remark\n")
     assert import_file(file).Walks.kind is not first.Walks.kind
 
 
-def test_a_kind_of_data_is_trained_on_and_explained(written, tmp_path):
+def test_a_new_kind_of_data_is_trained_and_explained(written, tmp_path):
     from fredholm.data import describe
     from fredholm.training import evaluate, explain, load_recipe, predict, train
 
@@ -220,7 +221,8 @@ def test_a_converter_gives_the_output_and_gradients_of_its_layer(written):
     layer = written("my_converter.py").MyAttention(8).double()
     operator = as_operator(layer)
     u = torch.randn(2, 6, 8, dtype=torch.float64, requires_grad=True)
-    inputs, direction = [u, *layer.parameters()], torch.randn(2, 6, 8, dtype=torch.float64)
+    inputs = [u, *layer.parameters()]
+    direction = torch.randn(2, 6, 8, dtype=torch.float64)
     assert_close(operator(u), layer(u))
     converted, original = (torch.autograd.grad(f(u), inputs, direction) for f in (operator, layer))
     for g, h in zip(converted, original):
@@ -246,7 +248,7 @@ def line(causal: bool) -> Domain:
     return Domain.line(6, causal=causal, valid=valid, dtype=torch.float64)
 
 
-def test_an_encoder_is_taken_by_name_with_every_body_and_saved(written, tmp_path):
+def test_a_new_encoder_works_by_name_with_every_body_and_can_be_saved(written, tmp_path):
     written("my_encoder.py")
     data = {"kind": "image", "image_size": (6, 5), "channels": 2}
     images = torch.randn(3, 2, 6, 5)
@@ -272,7 +274,7 @@ def test_a_preset_is_a_model_by_name(written):
     assert load_recipe({"name": "x", "data": {"name": "digits"}, "model": "softmax_pico"})
 
 
-def test_a_page_of_claims_is_one_file_of_ten_lines(tmp_path, monkeypatch):
+def test_a_page_of_claims_needs_one_file_of_ten_lines(tmp_path, monkeypatch):
     from evidence.kit.subject import find_subject
 
     import evidence

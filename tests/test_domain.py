@@ -1,6 +1,4 @@
-"""Domain: what each constructor builds, what it refuses, and the ways of cutting, batching and
-joining domains.
-"""
+"""Domain: constructors and their refusals, and slicing, batching and joining."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ def ones(*shape, dtype=torch.bool):
 # --- constructors ---------------------------------------------------------------------------------
 
 
-def test_line():
+def test_a_line_has_its_points_masses_and_order():
     domain = Domain.line(4, causal=True)
     assert domain.positions.squeeze(-1).tolist() == [0.0, 0.25, 0.5, 0.75]
     assert domain.measure.tolist() == [1.0] * 4
@@ -48,7 +46,7 @@ def test_grid_is_row_major_cell_centres():
     assert Domain.grid(2, 2, 2).positions.shape == (8, 3)
 
 
-def test_points_take_masses_and_padding():
+def test_points_accept_masses_and_padding():
     masses = tensor([1.0, 2.0, 0.5])
     assert Domain.points(torch.rand(3, 2), measure=masses).kind == "weighted"
     assert Domain.points(torch.rand(2, 3, 2), measure=masses).measure is masses
@@ -59,7 +57,7 @@ def test_points_take_masses_and_padding():
     assert padded.validate() is padded
 
 
-def test_timestamps_causal_and_voronoi():
+def test_timestamps_have_causal_or_voronoi_masses():
     t = tensor([0.0, 1.0, 3.0, 4.0])
     causal = Domain.timestamps(t, step=2.0)
     assert causal.measure.tolist() == [1.0, 0.5, 1.0, 0.5]
@@ -73,12 +71,14 @@ def test_timestamps_causal_and_voronoi():
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("front", [0, 2])
-def test_padded_timestamps_weigh_like_unpadded_ones(causal, front):
+def test_padded_timestamps_have_the_masses_of_unpadded_ones(causal, front):
     t = tensor([1.0, 2.0, 5.0, 5.5])
     padded = torch.full((2, 7), NAN)
     valid = torch.zeros(2, 7, dtype=torch.bool)
-    padded[0], valid[0] = torch.arange(7.0), True
-    padded[1, front : front + 4], valid[1, front : front + 4] = t, True
+    padded[0] = torch.arange(7.0)
+    valid[0] = True
+    padded[1, front : front + 4] = t
+    valid[1, front : front + 4] = True
     domain = Domain.timestamps(padded, causal=causal, valid=valid).validate()
     assert (
         domain.measure[1, front : front + 4].tolist()
@@ -88,7 +88,7 @@ def test_padded_timestamps_weigh_like_unpadded_ones(causal, front):
     assert domain.measure[0].tolist() == [1.0] * 7
 
 
-def test_timestamps_give_gradients():
+def test_timestamps_receive_gradients():
     t = torch.rand(5, dtype=torch.float64).cumsum(0).requires_grad_()
     for causal in (True, False):
         assert torch.autograd.gradcheck(
@@ -100,7 +100,7 @@ def test_timestamps_give_gradients():
     assert g[[0, 4]].tolist() == [0.0, 0.0]
 
 
-def test_graph():
+def test_a_graph_has_its_pairs_and_masses():
     domain = Domain.graph(tensor([[0, 2], [1, 1]]), 3)
     assert domain.pairs.tolist() == [[True, False, False], [True, True, True], [False, False, True]]
     assert domain.positions.tolist() == [[0.0]] * 3
@@ -221,7 +221,7 @@ def test_graph():
         ),
     ],
 )
-def test_constructors_refuse(call, error, message):
+def test_wrong_arguments_of_constructors_are_refused(call, error, message):
     with pytest.raises(error, match=message) as caught:
         call()
     assert isinstance(caught.value, FredholmError)
@@ -282,7 +282,7 @@ def test_constructors_refuse(call, error, message):
         (lambda: Domain.line(3).replace(valid=ones(1, 3).to("meta")), ShapeError, "one device"),
     ],
 )
-def test_validate_refuses(domain, error, message):
+def test_validate_refuses_wrong_domains(domain, error, message):
     with pytest.raises(error, match=message):
         domain().validate()
 
@@ -300,10 +300,10 @@ def test_validate_accepts_every_constructor():
         assert domain.validate() is domain
 
 
-# --- cutting, moving ------------------------------------------------------------------------------
+# --- slicing and moving ---------------------------------------------------------------------------
 
 
-def test_a_slice_is_the_prefix():
+def test_a_slice_equals_the_prefix():
     pairs = torch.rand(5, 5)
     domain = Domain.line(5, length=8.0, causal=True, pairs=pairs)
     prefix = domain[:3]
@@ -323,7 +323,7 @@ def test_a_slice_is_the_prefix():
 
 
 @pytest.mark.parametrize("index", [2, tensor([0, 1]), slice(None, None, -1), slice(4, 0, -2)])
-def test_only_forward_slices_cut(index):
+def test_other_slices_than_forward_ones_are_refused(index):
     with pytest.raises(DomainError, match="forward slice"):
         Domain.line(5)[index]
 
@@ -341,7 +341,7 @@ def test_to_keeps_masks_boolean():
     assert Domain.line(2, pairs=torch.zeros(2, 2)).to(torch.float64).pairs.dtype == torch.float64
 
 
-def test_pytree_and_pickle_round_trip():
+def test_domains_survive_pytrees_and_pickle():
     domain = Domain.line(3, causal=True, measure="spacing", pairs=torch.rand(3, 3))
     leaves, tree = pytree.tree_flatten(domain)
     assert any(leaf is domain.positions for leaf in leaves)
@@ -354,7 +354,7 @@ def test_pytree_and_pickle_round_trip():
     assert mapped.positions.equal(domain.positions + 1)
 
 
-def test_replace_and_frozen():
+def test_domains_are_frozen_and_replaced():
     domain = Domain.line(3)
     assert domain.replace(causal=True).causal
     assert not domain.causal
@@ -391,13 +391,14 @@ def several() -> dict[str, list[Domain]]:
 
 
 @pytest.mark.parametrize("name", list(several()))
-def test_collated_quadrature_is_each_domains_own(name):
+def test_collated_quadrature_equals_that_of_each_domain(name):
     domains = several()[name]
     batch = Domain.collate(domains).validate()
     assert batch.batch == len(domains)
     weights = batch.quadrature().weights()
     for b, domain in enumerate(domains):
-        n, own = domain.size, domain.quadrature().weights()
+        n = domain.size
+        own = domain.quadrature().weights()
         found = weights[min(b, weights.shape[0] - 1)]
         found = found.expand(-1, batch.size, -1)
         own = own[0].expand(found.shape[0], n, n)
@@ -406,7 +407,7 @@ def test_collated_quadrature_is_each_domains_own(name):
         assert batch.positions[b, :n].equal(domain.positions)
 
 
-def test_collate_of_equal_sizes_has_no_padding_and_keeps_the_grid():
+def test_collating_equal_sizes_keeps_the_grid_without_padding():
     batch = Domain.collate([Domain.grid(2, 2), Domain.grid(2, 2)])
     assert batch.valid is None
     assert batch.shape == (2, 2)
@@ -428,7 +429,7 @@ def test_collate_of_equal_sizes_has_no_padding_and_keeps_the_grid():
         ([Domain.line(2, pairs=ones(2, 2, 2)), Domain.line(2)], "unbatched pairs"),
     ],
 )
-def test_collate_refuses(domains, message):
+def test_collate_refuses_mismatched_domains(domains, message):
     with pytest.raises(DomainError, match=message):
         Domain.collate(domains)
 
@@ -447,7 +448,7 @@ def test_join_concatenates():
     )
 
 
-def test_join_of_spacings_keeps_the_masses_and_no_order():
+def test_join_keeps_spacings_as_masses_and_drops_the_order():
     line, times = Domain.line(3, measure="spacing"), Domain.timestamps(tensor([0.0, 2.0]))
     for other in (line, times.replace(causal=False)):
         union = Domain.join(line, other).validate()
@@ -477,7 +478,7 @@ def test_join_balances_masses_under_padding_and_batch():
     torch.testing.assert_close(weights[1], tensor([0.25, 0.0, 0.0, 0.1875, 0.5625]))
 
 
-def test_join_of_a_side_with_no_mass():
+def test_join_accepts_a_side_without_mass():
     union = Domain.join(Domain.points(tensor([[0.5]])), Domain.line(2), balance=(0.0, 1.0))
     assert union.quadrature().weights().flatten().tolist() == [0.0, 0.5, 0.5]
 
@@ -502,7 +503,7 @@ def test_join_of_a_side_with_no_mass():
         ),
     ],
 )
-def test_join_refuses(a, b, error, message):
+def test_join_refuses_mismatched_domains(a, b, error, message):
     with pytest.raises(error, match=message):
         Domain.join(a, b)
 
@@ -514,8 +515,8 @@ def test_new_masses_change_the_kind():
     assert Domain.line(2).replace(causal=True).kind == "uniform"
 
 
-def test_times_that_go_back_are_refused():
-    """Their masses would be negative, and attention's logarithm of them not a number."""
+def test_decreasing_times_are_refused():
+    """Their masses would be negative, and attention's logarithm of them NaN."""
     with pytest.raises(DomainError, match=r"do not go back.*sort"):
         Domain.timestamps(torch.tensor([[0.0, 1.0, 3.0], [0.0, 2.0, 1.0]]))
     padded = Domain.timestamps(
@@ -527,8 +528,8 @@ def test_times_that_go_back_are_refused():
     assert masses.tolist() == [[1.0, 1.0, 2.0], [1.0, 2.0, 2.0]]
 
 
-def test_times_are_looked_at_where_that_costs_nothing():
-    """Elsewhere a device would have to be waited for at every call; `validate` waits."""
+def test_times_are_checked_only_on_the_cpu():
+    """A check on another device would synchronise at every call; `validate` does so."""
     back = torch.tensor([0.0, 2.0, 1.0])
     Domain.timestamps(back.to("meta"))
     make_fx(lambda t: Domain.timestamps(t).measure, tracing_mode="fake")(torch.arange(3.0))
@@ -538,7 +539,7 @@ def test_times_are_looked_at_where_that_costs_nothing():
 
 
 class _OnADevice(torch.Tensor):
-    """A tensor whose values nobody may ask for."""
+    """A tensor that fails when its values are read."""
 
     device = torch.device("cuda")
 
@@ -546,13 +547,13 @@ class _OnADevice(torch.Tensor):
         raise AssertionError("the device was waited for")
 
 
-def test_a_slice_by_ones_is_the_slice():
+def test_a_slice_with_step_one_equals_the_slice():
     line = Domain.line(9)
     assert line[0:4:1].shape == line[:4].shape == (4,)
     assert line[0:4:2].shape is None
 
 
-def test_times_that_go_back_behind_padding_are_found():
+def test_decreasing_times_behind_padding_are_refused():
     times = torch.tensor([[0.0, 3.0, 9.0, 1.0, 4.0]])
     valid = torch.tensor([[True, True, False, True, True]])
     with pytest.raises(DomainError, match="increase strictly"):
@@ -563,7 +564,7 @@ def test_times_that_go_back_behind_padding_are_found():
         Domain.line(3, measure="counting").with_masses(tensor([1.0, 2.0, torch.inf])).validate()
 
 
-def test_points_that_are_all_at_one_time_share_its_cell():
+def test_points_at_one_time_share_their_cell():
     valid = torch.tensor([[True, True, True], [True, True, False]])
     domain = Domain.timestamps(torch.full((2, 3), 5.0), valid=valid, causal=False)
     torch.testing.assert_close(

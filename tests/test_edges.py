@@ -1,4 +1,4 @@
-"""Edges: the same pairs as a dense mask, in memory linear in their number."""
+"""Edges: the pairs of a dense mask, in memory linear in their number."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def index_of(mask: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("shape", [(5, 5), (4, 7), (3, 5, 5), (2, 3, 4, 5), (2, 1, 4, 5)])
-def test_a_mask_comes_back(shape):
+def test_masks_survive_the_round_trip(shape):
     mask = random_mask(*shape)
     dense = Edges.of_mask(mask).dense()
     if dense.is_floating_point():
@@ -33,7 +33,7 @@ def test_a_mask_comes_back(shape):
     assert dense.expand_as(expected).equal(expected)
 
 
-def test_log_densities_come_back():
+def test_log_densities_survive_the_round_trip():
     pairs = torch.randn(2, 3, 4, 5).masked_fill(~random_mask(2, 1, 4, 5), -torch.inf)
     assert Edges.of_mask(pairs).dense().equal(pairs)
 
@@ -47,13 +47,13 @@ def test_edges_in_any_order_are_sorted():
     assert edges.longest == int(mask.sum(-1).max())
 
 
-def test_equal_edges_count():
+def test_repeated_edges_count():
     edges = Edges.of_index(torch.tensor([[0, 0, 1, 0], [1, 1, 1, 1]]), 2)
     assert edges.row(1).tolist() == [0, 1]
     torch.testing.assert_close(edges.log_density.exp(), torch.tensor([3.0, 1.0]))
 
 
-def test_weights_of_equal_edges_add_up_and_receive_gradients():
+def test_weights_of_repeated_edges_add_up_and_receive_gradients():
     weight = torch.tensor([0.5, 2.0, 0.0, 1.5], dtype=torch.float64, requires_grad=True)
     edges = Edges.of_index(torch.tensor([[0, 1, 2, 0], [1, 1, 1, 1]]), 3, weight=weight)
     dense = edges.dense().exp()
@@ -62,7 +62,7 @@ def test_weights_of_equal_edges_add_up_and_receive_gradients():
     assert weight.grad.tolist() == [1.0, 1.0, 0.0, 1.0]
 
 
-def test_equal_edges_with_features_stay_apart():
+def test_repeated_edges_with_features_stay_separate():
     features = torch.tensor([[1.0], [2.0]])
     edges = Edges.of_index(torch.tensor([[0, 0], [1, 1]]), 2, features=features)
     assert edges.row(1).tolist() == [0, 0]
@@ -71,7 +71,7 @@ def test_equal_edges_with_features_stay_apart():
         edges.dense()
 
 
-def test_features_are_those_of_the_pair():
+def test_features_belong_to_their_pair():
     mask = random_mask(4, 5)
     edge_index = index_of(mask)
     features = edge_index.T.float()
@@ -84,7 +84,7 @@ def test_features_are_those_of_the_pair():
 
 
 @pytest.mark.parametrize("slots", [1, 7, 64, 10_000])
-def test_tiles_hold_every_edge_once(slots):
+def test_tiles_contain_every_edge_once(slots):
     mask = random_mask(40, 30)
     mask[3] = False
     mask[7] = True
@@ -101,7 +101,7 @@ def test_tiles_hold_every_edge_once(slots):
     assert sorted(rows) == list(range(40))
 
 
-def test_tiles_are_hardly_padded():
+def test_tiles_have_little_padding():
     degree = torch.randint(1, 200, (500,))
     mask = torch.arange(200) < degree[:, None]
     tiles = Edges.of_mask(mask).tiles(4096)
@@ -114,7 +114,7 @@ def test_tiles_of_equal_rows_keep_their_order():
     assert torch.cat([tile.rows for tile in tiles]).tolist() == list(range(9))
 
 
-def test_the_whole_tile_and_rows():
+def test_one_tile_and_its_rows_equal_the_mask():
     mask = random_mask(6, 6, seed=2)
     edges = Edges.of_mask(mask)
     tile = edges.whole_tile()
@@ -130,7 +130,7 @@ def test_a_mask_without_pairs_has_no_edges():
         assert (edges.count, edges.queries, edges.keys) == (0, *shape[-2:])
 
 
-def test_columns_are_the_transposed_order():
+def test_columns_are_edges_in_transposed_order():
     mask = random_mask(5, 7)
     edges = Edges.of_mask(mask)
     order, starts = edges.columns()
@@ -139,7 +139,7 @@ def test_columns_are_the_transposed_order():
     assert starts.diff().equal(mask.sum(0))
 
 
-def test_graphs_of_different_sizes_are_one_batch():
+def test_graphs_of_different_sizes_are_collated():
     masks = [random_mask(n, n, seed=n) for n in (3, 6, 4)]
     batch = Edges.collate([Edges.of_mask(mask) for mask in masks]).check()
     assert batch.count == sum(int(mask.sum()) for mask in masks)
@@ -151,7 +151,7 @@ def test_graphs_of_different_sizes_are_one_batch():
         assert dense[b].sum() == mask.sum()
 
 
-def test_a_batch_mixes_densities_with_none():
+def test_a_batch_may_mix_edges_with_and_without_densities():
     plain = Edges.of_mask(torch.ones(2, 2, dtype=torch.bool))
     weighted = Edges.of_index(torch.tensor([[0], [1]]), 2, weight=torch.tensor([0.5]))
     batch = Edges.collate([plain, weighted])
@@ -163,7 +163,7 @@ def test_a_batch_mixes_densities_with_none():
         Edges.collate([batch])
 
 
-def test_selection_is_the_dense_one():
+def test_selection_equals_the_dense_selection():
     mask = random_mask(6, 6, seed=3)
     order = torch.tensor([5, 1, 3, 0])
     assert Edges.of_mask(mask).select(order, order).check().dense().equal(mask[order][:, order])
@@ -172,7 +172,7 @@ def test_selection_is_the_dense_one():
     assert Edges.of_mask(mask).select(whole, whole).dense().equal(mask[whole][:, whole])
 
 
-def test_copies_move_and_are_saved(tmp_path):
+def test_copies_can_be_moved_and_saved(tmp_path):
     edges = Edges.of_index(
         torch.tensor([[0, 1, 2], [1, 1, 0]]), 3, weight=torch.rand(3), features=torch.rand(3, 2)
     )
@@ -212,7 +212,7 @@ def test_edges_are_inputs_of_an_exported_program():
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-def test_a_graph_without_edges():
+def test_a_graph_without_edges_works():
     edges = Edges.of_index(torch.zeros(2, 0, dtype=torch.int64), 3)
     assert edges.count == edges.longest == 0
     assert not edges.dense().any()
@@ -235,12 +235,12 @@ def test_a_graph_without_edges():
         ([[0], [1]], {"features": torch.tensor([[torch.inf]])}, DomainError, "finite edge feat"),
     ],
 )
-def test_bad_edges_are_refused_by_name(index, options, error, match):
+def test_wrong_edges_are_refused(index, options, error, match):
     with pytest.raises(error, match=match):
         Edges.of_index(torch.tensor(index), 3, **options)
 
 
-def test_broken_rows_are_found():
+def test_broken_rows_are_detected():
     edges = Edges.of_index(torch.tensor([[0, 1, 2], [1, 1, 0]]), 3)
     broken = {
         "ascending": {"source": torch.tensor([2, 1, 0])},

@@ -1,4 +1,4 @@
-"""docs/extending.md, run as it is written there: parts of a user's own, by name in a recipe."""
+"""docs/extending.md, run unchanged: user-defined parts by name in a recipe."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PARTS = {
 
 
 def forget():
-    """As in a new process."""
+    """Forget imported parts, as in a new process."""
     registry._IMPORTED.clear()
     for name, table in PARTS.items():
         table._entries.pop(name, None)
@@ -55,7 +55,7 @@ def place(tmp_path, monkeypatch):
     forget()
 
 
-def test_parts_of_one_s_own_are_trained_evaluated_explained_and_trusted(place, capsys):
+def test_user_defined_parts_are_trained_evaluated_explained_and_trusted(place, capsys):
     assert main(["train", "pulses.yaml"]) == 0
     model, _ = load_run("runs/pulses")  # this process knows the code
     assert type(model.encoder).__name__ == "PairEncoder"
@@ -78,7 +78,7 @@ def test_parts_of_one_s_own_are_trained_evaluated_explained_and_trusted(place, c
     assert from_pretrained("runs/pulses/model").config.to_dict() == model.config.to_dict()
 
 
-def test_a_form_refuses_what_its_strategy_does_not_hold(place):
+def test_a_form_refuses_unsupported_strategies(place):
     from fredholm import Domain, create_operator
     from fredholm.errors import StrategyError
 
@@ -90,7 +90,7 @@ def test_a_form_refuses_what_its_strategy_does_not_hold(place):
 
 
 @pytest.mark.parametrize("part", ["my_data.py", "my_encoder.py", "my_operator.py"])
-def test_a_name_that_is_taken_is_said_in_a_line_with_where(place, part):
+def test_a_taken_name_is_refused_with_its_location(place, part):
     import_file(part)
     mine = r"\b(read_pulses|PairConfig|NearOperator)\b"
     other = re.sub(mine, r"\1Anew", Path(part).read_text())
@@ -152,7 +152,7 @@ training: {epochs: 1}
 """
 
 
-def test_a_body_of_one_s_own_needs_no_operator_heads_or_width_of_its_own(place):
+def test_a_user_defined_body_needs_no_operator_heads_or_width(place):
     (place / "my_body.py").write_text(BODY)
     (place / "twice.yaml").write_text(RECIPE)
     train(load_recipe("twice.yaml"), "run")

@@ -1,4 +1,4 @@
-"""Files written whole or not at all, and checksums that notice any one flipped bit."""
+"""Files are written completely or not at all, and checksums detect any flipped bit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TENSORS = {
 
 
 def flips(content: bytes):
-    """The content with a bit of each of its bytes flipped."""
+    """Yield the content with one bit of each byte flipped."""
     for place in range(len(content)):
         damaged = bytearray(content)
         damaged[place] ^= 1 << place % 8
@@ -52,7 +52,7 @@ def test_any_flipped_bit_of_the_weights_is_refused_or_harmless(tmp_path):
     assert refused > 6 * 4 + 64  # those of the weights and of the checksum at the least
 
 
-def test_damaged_weights_are_named_with_the_way_out(tmp_path):
+def test_damaged_weights_are_named_with_a_fix(tmp_path):
     path = tmp_path / "model.safetensors"
     write_tensors(path, TENSORS)
     path.write_bytes(path.read_bytes()[:-1] + b"\x01")
@@ -60,8 +60,9 @@ def test_damaged_weights_are_named_with_the_way_out(tmp_path):
         read_tensors(path, "train again")
 
 
-def test_equal_weights_are_equal_files_and_other_libraries_read_them(tmp_path):
-    path, contents = tmp_path / "w.safetensors", set()
+def test_equal_weights_give_equal_files_that_other_libraries_read(tmp_path):
+    path = tmp_path / "w.safetensors"
+    contents = set()
     for _ in range(16):  # the order of metadata is drawn at random by the library
         write_tensors(path, TENSORS)
         contents.add(path.read_bytes())
@@ -69,7 +70,7 @@ def test_equal_weights_are_equal_files_and_other_libraries_read_them(tmp_path):
     assert same(load_file(path), TENSORS)
 
 
-def test_weights_without_a_checksum_are_read(tmp_path):
+def test_weights_without_a_checksum_load(tmp_path):
     save_file(TENSORS, tmp_path / "old.safetensors", metadata={"format": "pt"})
     assert same(read_tensors(tmp_path / "old.safetensors", ""), TENSORS)
 
@@ -88,7 +89,7 @@ def test_the_checksum_covers_names_shapes_and_types():
     assert len(digests) == 5
 
 
-def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path):
+def test_a_failed_write_keeps_only_the_old_file(tmp_path):
     path = tmp_path / "note.txt"
     path.write_text("old")
 
@@ -103,7 +104,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_full_disk_while_weights_are_saved(tmp_path, monkeypatch):
+def test_a_full_disk_while_saving_weights_keeps_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "model.safetensors"
     write_tensors(path, TENSORS)
     before = path.read_bytes()
@@ -136,13 +137,13 @@ def test_tensors_that_share_memory_are_refused(tmp_path):
         (errno.ENOTDIR, "a file lies where a folder is needed"),
     ],
 )
-def test_errors_of_the_disk_say_where_and_what_to_do(number, fix):
+def test_errors_of_the_disk_name_the_path_and_a_fix(number, fix):
     with pytest.raises(StorageError) as caught, storing("runs/a"):
         raise OSError(number, "reason")
     assert str(caught.value).startswith(f"runs/a: reason; {fix}")
 
 
-def test_weights_have_the_permissions_of_ordinary_files(tmp_path):
+def test_weights_have_ordinary_permissions(tmp_path):
     before = os.umask(0o027)
     try:
         write_tensors(tmp_path / "model.safetensors", {"a": torch.zeros(2)})

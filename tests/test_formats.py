@@ -1,4 +1,4 @@
-"""What the library has written to disk still loads, resumes and gives the same answers.
+"""Files written by earlier versions still load, resume and give the same results.
 
 The files of `tests/fixtures/formats` were written by the commit that `made_with.json` names, with
 its `make.py`. Only public names are imported here, so that modules may move. A format that changes
@@ -47,7 +47,7 @@ def example(folder: Path) -> tuple[Any, torch.Tensor]:
 
 
 def make_module() -> ModuleType:
-    """Return the script that wrote the files: it knows how its conversions were called."""
+    """Return the script that wrote the files, which has the arguments of its conversions."""
     path = FORMATS / "make.py"
     spec = importlib.util.spec_from_file_location("formats_make", path)
     assert spec
@@ -62,7 +62,7 @@ make = make_module()
 
 @pytest.fixture
 def house(tmp_path, monkeypatch) -> Path:
-    """Return a copy of the files, made as if it were the folder that they were written in."""
+    """Return a copy of the files in place of the folder that they were written in."""
     folder = Path(shutil.copytree(FORMATS, tmp_path / "formats"))
     for pattern in ("recipe.yaml", "source.json"):
         for path in folder.rglob(pattern):
@@ -73,7 +73,7 @@ def house(tmp_path, monkeypatch) -> Path:
     return folder
 
 
-def test_every_family_has_its_files():
+def test_every_family_has_files():
     assert set(OPERATORS) == FAMILIES
     assert {name.removesuffix("-causal") for name in CAUSAL} == FAMILIES
     assert {"continuous-image", "continuous-text"} <= set(MODELS)
@@ -87,7 +87,7 @@ def test_every_family_has_its_files():
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_saved_model_gives_its_output(name):
+def test_a_saved_model_gives_its_recorded_output(name):
     from fredholm.models import from_pretrained
 
     folder = FORMATS / "models" / name
@@ -114,7 +114,7 @@ def test_a_saved_state_of_a_model_continues_the_text(name):
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_a_saved_state_of_an_operator_gives_its_next_outputs(name):
+def test_a_saved_state_of_an_operator_gives_its_recorded_outputs(name):
     from fredholm import create_operator
 
     folder = FORMATS / "operators" / name
@@ -138,8 +138,8 @@ def losses(run: Path) -> list[float]:
 
 
 def all_weights(folder: Path, names: list[str]) -> torch.Tensor:
-    """Return all parameters as one vector: those of zero gradient move by rounding errors alone,
-    and have no scale of their own.
+    """Return all parameters as one vector, since those of zero gradient change only by rounding and
+    have no scale.
     """
     tensors = load_file(folder / "model" / "model.safetensors")
     assert sorted(tensors) == names
@@ -147,7 +147,7 @@ def all_weights(folder: Path, names: list[str]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_finished_run_loads_evaluates_and_predicts_as_it_did(house, name):
+def test_a_finished_run_loads_evaluates_and_predicts_as_recorded(house, name):
     from fredholm.training import evaluate, load_run, predict
 
     run = house / "trained" / f"{name}-finished"
@@ -157,7 +157,7 @@ def test_a_finished_run_loads_evaluates_and_predicts_as_it_did(house, name):
 
     expected = read_json(run / "evaluation.json")
     found = evaluate(run)
-    assert found.keys() >= expected.keys()  # a measure may be added, none may be lost
+    assert found.keys() >= expected.keys()  # metrics may be added but not removed
     assert found["n"] == expected["n"]
     assert found["loss"] == pytest.approx(expected["loss"], rel=1e-5)
 
@@ -171,7 +171,7 @@ def test_a_finished_run_loads_evaluates_and_predicts_as_it_did(house, name):
 
 @pytest.mark.parametrize("name", RUNS)
 def test_an_interrupted_run_ends_with_the_weights_of_an_uninterrupted_one(house, name):
-    """To the bit where the same commit resumes (`make.py` checks it), here to rounding."""
+    """Bitwise when the same commit resumes (checked by `make.py`), here up to rounding."""
     from fredholm.training import load_recipe, train
 
     whole, run = (house / "trained" / f"{name}-{end}" for end in ("finished", "stopped"))
@@ -184,7 +184,7 @@ def test_an_interrupted_run_ends_with_the_weights_of_an_uninterrupted_one(house,
     assert losses(run) == pytest.approx(losses(whole), rel=1e-5)
 
 
-def test_a_finished_run_is_not_trained_again(house):
+def test_a_finished_run_is_not_retrained(house):
     from fredholm.training import load_recipe, train
 
     run = house / "trained" / "images-finished"
@@ -196,7 +196,7 @@ def test_a_finished_run_is_not_trained_again(house):
 
 
 @pytest.mark.parametrize("kind", CONVERSIONS)
-def test_a_converted_model_gives_its_output(kind):
+def test_a_converted_model_gives_its_recorded_output(kind):
     pytest.importorskip("transformers")
     from fredholm.convert import load_linearized
 
@@ -207,7 +207,7 @@ def test_a_converted_model_gives_its_output(kind):
         assert_close(model(**inputs).logits, expected)
 
 
-def test_a_saved_session_of_a_converted_decoder_goes_on():
+def test_a_saved_cache_of_a_converted_decoder_continues():
     pytest.importorskip("transformers")
     from fredholm.convert import load_linearized
 
@@ -221,7 +221,7 @@ def test_a_saved_session_of_a_converted_decoder_goes_on():
 
 
 @pytest.mark.parametrize("kind", CONVERSIONS)
-def test_an_interrupted_conversion_ends_as_an_uninterrupted_one(house, kind, monkeypatch):
+def test_a_resumed_conversion_equals_an_uninterrupted_one(house, kind, monkeypatch):
     pytest.importorskip("transformers")
     from fredholm import linearize
 
@@ -261,7 +261,7 @@ def trained_steps(monkeypatch) -> list[int]:
     return count
 
 
-def test_a_finished_comparison_predicts_and_ends_as_it_did(house, monkeypatch):
+def test_a_finished_comparison_predicts_as_recorded(house, monkeypatch):
     from fredholm.training import predict
 
     folder = house / "comparisons" / "finished"
@@ -282,7 +282,7 @@ def test_a_finished_comparison_predicts_and_ends_as_it_did(house, monkeypatch):
     assert found["verdict"]["pick"] == known["verdict"]["pick"]
 
 
-def test_an_interrupted_comparison_goes_on_with_its_finalists(house, monkeypatch):
+def test_an_interrupted_comparison_resumes_with_its_finalists(house, monkeypatch):
     folder = house / "comparisons" / "stopped"
     known = read_json(folder / "choice.json")
     steps = trained_steps(monkeypatch)
@@ -307,7 +307,7 @@ def test_an_interrupted_comparison_goes_on_with_its_finalists(house, monkeypatch
 
 
 @pytest.mark.parametrize("name", ["classifier", "regressor"])
-def test_a_saved_estimator_gives_its_answers(name):
+def test_a_saved_estimator_gives_its_recorded_predictions(name):
     from fredholm.estimators import FredholmClassifier, FredholmRegressor
 
     folder = FORMATS / "estimators" / name

@@ -1,4 +1,4 @@
-"""How far a reader walks: the files that one forward enters, circles, readable annotations.
+"""Legibility of the code: files entered by one forward, circular imports, annotations.
 
 ``python -m evidence.house`` prints the numbers.
 """
@@ -41,17 +41,17 @@ def test_a_forward_crosses_few_files(name):
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_a_forward_soon_enters_the_folder_of_the_paper(name):
+def test_a_forward_enters_the_folder_of_its_family_within_few_files(name):
     files = files_of_one_forward(name)
     assert hops(files) <= HOPS, files
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_arguments_are_read_once(name):
+def test_arguments_are_read_at_most_twice(name):
     assert max(visits_before_the_form(name).values()) <= VISITS
 
 
-def test_functions_are_drawn_from_the_room_alone():
+def test_functions_are_drawn_from_the_package_alone():
     drawn = draw(PACKAGE, "lab/data", 10, seed=3)
     assert len(set(drawn)) == 10
     assert drawn == draw(PACKAGE, "lab/data", 10, seed=3) != draw(PACKAGE, "lab/data", 10, seed=4)
@@ -77,14 +77,14 @@ for room in {ROOMS_FIRST}:
 """
 
 
-def test_a_program_may_begin_with_any_room():
-    """Kernels' base classes list forms and forms know the contract: two rooms that meet."""
+def test_any_package_can_be_imported_first():
+    """Kernels' base classes list forms, and forms import the contract, so order could matter."""
     command = [sys.executable, "-c", BEGIN]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
 
 
-def test_no_modules_import_each_other_in_a_circle():
+def test_no_modules_import_each_other_circularly():
     graph = import_graph(PACKAGE)
     assert "fredholm.integral.contract" in graph["fredholm.integral.bases"]
     assert circles(graph) == []
@@ -94,9 +94,7 @@ def test_no_modules_import_each_other_in_a_circle():
 
 
 def modules() -> Iterator[ModuleType]:
-    """The package's modules, but those of kernels where Triton is not installed, and timm's where
-    timm is not.
-    """
+    """Yield the package's modules, without those of Triton or timm where these are missing."""
     for module in pkgutil.walk_packages(fredholm.__path__, "fredholm."):
         try:
             yield import_module(module.name)
@@ -109,7 +107,7 @@ def modules() -> Iterator[ModuleType]:
 
 
 def annotated(module: ModuleType) -> Iterator[Any]:
-    """The public functions and classes that a module defines, and the classes' public methods."""
+    """Yield the public functions and classes that a module defines, and their public methods."""
     for name, thing in vars(module).items():
         if name.startswith("_") or getattr(thing, "__module__", None) != module.__name__:
             continue
@@ -130,7 +128,7 @@ def unwrapped(member: Any) -> Any:
 
 
 def for_checkers(module: ModuleType) -> dict[str, Any]:
-    """The names that a module imports for type checkers alone: heavy packages, higher rooms."""
+    """Return the names that a module imports only for type checkers."""
     names: dict[str, Any] = {}
     for node in ast.parse(inspect.getsource(module)).body:
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
@@ -140,7 +138,7 @@ def for_checkers(module: ModuleType) -> dict[str, Any]:
 
 
 def for_checkers_of_bases(thing: Any) -> dict[str, Any]:
-    """The same of transformers' modules that a class has bases in, whose fields it inherits."""
+    """Return these names of transformers' modules in which a class has bases."""
     names: dict[str, Any] = {}
     for base in getattr(thing, "__mro__", ()):
         if base.__module__ == "transformers.configuration_utils":
@@ -149,8 +147,9 @@ def for_checkers_of_bases(thing: Any) -> dict[str, Any]:
 
 
 def undefined_names() -> tuple[int, list[str]]:
-    """How many annotated things there are, and those whose annotations name what is not there."""
-    count, broken = 0, []
+    """Return the number of annotated objects, and those with unresolved annotations."""
+    count = 0
+    broken = []
     for module in modules():
         names = for_checkers(module)
         for thing in annotated(module):
@@ -162,7 +161,7 @@ def undefined_names() -> tuple[int, list[str]]:
     return count, broken
 
 
-def test_every_public_annotation_can_be_read():
+def test_every_public_annotation_resolves():
     count, broken = undefined_names()
     assert count > 1000
     assert not broken, "\n".join(broken)
@@ -178,7 +177,7 @@ def all_forms(kind: type[Form] = Form) -> Iterator[type[Form]]:
 
 
 def sentences() -> set[str]:
-    """What forms say of themselves."""
+    """Return the descriptions of all forms."""
     return {
         text
         for form in all_forms()
@@ -188,7 +187,7 @@ def sentences() -> set[str]:
 
 
 def compared(text: str) -> set[str]:
-    """The strings that a source compares something with, matches it to, or looks up in a table."""
+    """Return the strings that a source compares with, matches, or looks up in a table."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(text)):
         parts: list[ast.AST] = []
@@ -207,12 +206,12 @@ def compared(text: str) -> set[str]:
     return found
 
 
-def test_comparing_a_sentence_would_be_seen():
+def test_comparing_a_description_is_detected():
     assert compared("if plan.path == 'two sums': pass") == {"two sums"}
     assert compared("run = {'two sums': 1}[plan.path]") == {"two sums"}
 
 
-def test_no_form_is_chosen_by_what_it_says():
+def test_no_form_is_chosen_by_its_description():
     said = sentences()
     assert len(said) > 30
     for path in PACKAGE.rglob("*.py"):
@@ -220,15 +219,15 @@ def test_no_form_is_chosen_by_what_it_says():
         assert not clash, f"{path.relative_to(PACKAGE)} compares {clash}"
 
 
-# --- nothing but a data set says what it is ------------------------------------------------------
+# --- only data sets define their kind ------------------------------------------------------------
 
 ROOMS = ("lab/training", "explain", "models")
 KINDS = {"image", "images", "text", "texts", "sequence", "sequences", "points", "graph", "graphs",
          "field", "fields", "tokens", "multimodal", "question", "questions"}  # fmt: skip
 
 
-def test_rooms_above_the_data_do_not_ask_what_they_are():
-    """No `isinstance` on a data set, no name of a kind in a comparison."""
+def test_packages_above_the_data_do_not_branch_on_kinds():
+    """There is no `isinstance` on a data set and no comparison with the name of a kind."""
     found = []
     for room in ROOMS:
         paths = sorted((PACKAGE / room).rglob("*.py"))

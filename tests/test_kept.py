@@ -1,4 +1,4 @@
-"""What a domain alone decides is computed once, and anew whenever it may have changed."""
+"""Results that depend only on a domain are cached, and recomputed when it may have changed."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from fredholm.integral.contract import Part
 PLACE = {"device": torch.device("cpu"), "dtype": torch.float32}
 
 
-def test_one_quadrature_a_domain_and_dtype():
+def test_the_quadrature_is_cached_per_domain_and_dtype():
     domain = Domain.line(5, causal=True)
     assert domain.quadrature() is domain.quadrature()
     assert domain.quadrature(dtype=torch.float64) is not domain.quadrature()
-    assert domain.quadrature(domain) is not domain.quadrature()  # two domains compared in time
+    assert domain.quadrature(domain) is not domain.quadrature()  # two domains with times
 
 
 @pytest.mark.parametrize("field", ["measure", "valid", "pairs"])
-def test_writing_to_a_tensor_makes_it_anew(field):
+def test_writing_to_a_tensor_invalidates_the_cache(field):
     valid = torch.ones(1, 4, dtype=torch.bool)
     domain = Domain.line(4, valid=valid, pairs=torch.ones(4, 4, dtype=torch.bool)).replace(
         measure=torch.ones(4)
@@ -38,18 +38,18 @@ def test_writing_to_a_tensor_makes_it_anew(field):
     assert torch.equal(after, copy.deepcopy(domain).quadrature().weights())
 
 
-def test_a_followed_measure_has_a_gradient_each_time():
+def test_a_measure_that_requires_grad_is_not_cached():
     mass = torch.ones(3)
     domain = Domain.points(torch.rand(3, 2), measure=mass)
     domain.quadrature()
-    mass.requires_grad_()  # which writes nothing
-    for _ in range(2):  # a kept graph would be freed by the first
+    mass.requires_grad_()  # which does not modify the data
+    for _ in range(2):  # the first backward would free a cached graph
         domain.quadrature().weights().sum().backward()
     assert mass.grad is not None
     assert mass.grad.sum() == 6
 
 
-def test_no_grad_and_inference_mode_come_first():
+def test_results_cached_under_no_grad_are_not_used_with_gradients():
     domain = Domain.line(3)
     with torch.inference_mode():
         kept = domain.quadrature()
@@ -61,7 +61,7 @@ def test_no_grad_and_inference_mode_come_first():
         assert made_here.quadrature() is not made_here.quadrature()
 
 
-def test_modes_and_transforms_keep_nothing():
+def test_transforms_cache_nothing():
     domain = Domain.line(3)
     with FlopCounterMode(display=False):
         assert domain.quadrature() is not domain.quadrature()
@@ -75,7 +75,7 @@ def test_modes_and_transforms_keep_nothing():
     assert seen[0] is not domain.quadrature()
 
 
-def test_copies_begin_with_nothing_kept():
+def test_copies_start_with_an_empty_cache():
     domain = Domain.line(3)
     domain.quadrature()
     for other in (copy.copy(domain), copy.deepcopy(domain), pickle.loads(pickle.dumps(domain))):
@@ -83,7 +83,7 @@ def test_copies_begin_with_nothing_kept():
     assert "_memo" not in domain.replace(causal=True).__dict__
 
 
-def test_default_lines_are_shared_until_written_to():
+def test_default_lines_are_shared_until_modified():
     line = default_line(4, **PLACE)
     assert line is default_line(4, **PLACE)
     assert line is not default_line(4, causal=True, **PLACE)
@@ -91,9 +91,11 @@ def test_default_lines_are_shared_until_written_to():
     assert torch.equal(default_line(4, **PLACE).positions, Domain.line(4).positions)
 
 
-def test_the_same_domain_may_be_asked_at_other_features():
-    """``query_domain`` given as the keys' own domain object still reads ``query``."""
-    op, u, query = SoftmaxAttention(4), torch.randn(1, 3, 4), torch.randn(1, 3, 4)
+def test_queries_on_the_same_domain_may_have_other_features():
+    """With the keys' domain object as ``query_domain``, ``query`` is still read."""
+    op = SoftmaxAttention(4)
+    u = torch.randn(1, 3, 4)
+    query = torch.randn(1, 3, 4)
     domain = Domain.line(3)
     out = op(u, domain, query=query, query_domain=domain)
     torch.testing.assert_close(out, op.dense(u, domain, query=query, query_domain=domain))
@@ -104,7 +106,7 @@ class _Layer(nn.Module):
     part: Any = Part()
 
 
-def test_parts_are_modules_none_or_missing():
+def test_a_part_is_a_module_none_or_missing():
     layer = _Layer()
     with pytest.raises(AttributeError, match="part"):
         _ = layer.part
@@ -116,16 +118,18 @@ def test_parts_are_modules_none_or_missing():
 
 
 @pytest.mark.parametrize("name", ["itnet", "itnet_low_rank", "softmax", "luna", "ckconv"])
-def test_one_query_of_another_domain_sees_no_later_key(name):
-    """A step's short cuts are for steps alone."""
+def test_one_query_of_another_domain_does_not_see_later_keys(name):
+    """Optimisations of causal steps apply only to steps."""
     torch.manual_seed(0)
-    op, u = create_operator(name, 8, 2).eval(), torch.randn(2, 6, 8)
-    query, past = torch.randn(2, 1, 8), Domain.points(torch.full((1, 1), 0.4))
+    op = create_operator(name, 8, 2).eval()
+    u = torch.randn(2, 6, 8)
+    query = torch.randn(2, 1, 8)
+    past = Domain.points(torch.full((1, 1), 0.4))
     domain = Domain.points(torch.arange(6.0)[:, None] / 6, causal=True)
     given = {"query": query, "query_domain": past}
     torch.testing.assert_close(op(u, domain, **given), op.dense(u, domain, **given))
 
 
-def test_a_default_line_that_somebody_learns_is_not_shared():
+def test_a_default_line_with_learned_positions_is_not_shared():
     default_line(5, **PLACE).positions.requires_grad_()
     assert not default_line(5, **PLACE).positions.requires_grad

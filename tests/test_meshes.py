@@ -1,4 +1,4 @@
-"""Meshes: rules of quadrature converge at their order, boundaries and normals are exact."""
+"""Meshes: quadrature rules converge at their order, boundaries and normals are exact."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fredholm.operators import create_operator
 
 
 def square(n: int) -> Mesh:
-    """The unit square in 2 n² triangles, its inner vertices moved off the lattice."""
+    """Return the unit square in 2 n² triangles, with inner vertices moved off the lattice."""
     axis = torch.linspace(0, 1, n + 1, dtype=torch.float64)
     vertices = torch.cartesian_prod(axis, axis)
     inner = ((vertices > 0) & (vertices < 1)).all(-1, keepdim=True)
@@ -35,7 +35,7 @@ def square(n: int) -> Mesh:
 
 
 def cube(n: int) -> Mesh:
-    """The unit cube in 6 n³ tetrahedra."""
+    """Return the unit cube in 6 n³ tetrahedra."""
     from itertools import permutations
 
     axis = torch.linspace(0, 1, n + 1, dtype=torch.float64)
@@ -67,7 +67,8 @@ def test_rules_converge_at_their_order(build, sizes, rule, order):
     for n in sizes:
         mesh = build(n)
         if rule == "vertices":
-            points, masses = mesh.vertices, mesh.vertex_masses()
+            points = mesh.vertices
+            masses = mesh.vertex_masses()
         else:
             points, masses = mesh.rule(rule)
         assert float(masses.sum()) == pytest.approx(1.0, abs=1e-12)
@@ -96,10 +97,10 @@ def test_rules_are_exact_up_to_their_degree(build):
 
 
 @pytest.mark.parametrize(("build", "total"), [(square, 4.0), (cube, 6.0)])
-def test_the_boundary_of_a_box(build, total):
+def test_the_boundary_of_a_box_has_its_area_and_normals(build, total):
     boundary = build(3).boundary()
     assert float(boundary.measure.sum()) == pytest.approx(total, abs=1e-12)
-    # A face of the box: the normal is the axis, towards the outside.
+    # The normal of a face is the axis, pointing outwards.
     expected = (boundary.centres > 1 - 1e-9).double() - (boundary.centres < 1e-9).double()
     torch.testing.assert_close(boundary.normals, expected)
 
@@ -135,7 +136,7 @@ def test_a_closed_surface_has_no_boundary():
     torch.testing.assert_close(mesh.normals(), octahedron)
 
 
-def test_edges_of_a_mesh():
+def test_edges_of_a_mesh_are_those_of_its_cells():
     mesh = square(1)
     pairs = {tuple(pair) for pair in mesh.edge_index().T.tolist()}
     once = {(0, 2), (2, 3), (0, 3), (3, 1), (0, 1)}
@@ -167,18 +168,18 @@ def test_a_vertex_without_a_cell_has_no_mass():
         ([[0], [1], [2]], [[0, 1, 2]], ShapeError, r"vertices \(V, 2\) or \(V, 3\)"),
     ],
 )
-def test_bad_meshes_are_refused_by_name(vertices, cells, error, match):
+def test_wrong_meshes_are_refused(vertices, cells, error, match):
     with pytest.raises(error, match=match):
         Mesh(torch.tensor(vertices, dtype=torch.float64), torch.tensor(cells))
 
 
-def test_cells_that_all_turn_the_other_way_are_fine():
+def test_consistently_reversed_cells_are_accepted():
     mesh = square(2)
     turned = Mesh(mesh.vertices, mesh.cells.flip(-1))
     torch.testing.assert_close(turned.vertex_masses(), mesh.vertex_masses())
 
 
-def test_a_facet_of_three_cells_has_no_side():
+def test_a_facet_of_three_cells_has_no_orientation():
     vertices = torch.tensor([[0.0, 0, 0], [1, 0, 0], [0, 1, 0], [0, -1, 0], [0, 0, 1]])
     mesh = Mesh(vertices, torch.tensor([[0, 1, 2], [0, 1, 3], [0, 1, 4]]))
     with pytest.raises(DomainError, match="manifold"):
@@ -196,7 +197,7 @@ def test_areas_of_the_sphere_converge():
     assert min(rates) > 1.9, rates
 
 
-def test_voronoi_areas_of_the_sphere():
+def test_voronoi_areas_of_the_sphere_add_up():
     pytest.importorskip("scipy")
     generator = torch.Generator().manual_seed(0)
     points = torch.randn(200, 3, generator=generator, dtype=torch.float64)
@@ -211,7 +212,7 @@ def test_voronoi_areas_of_the_sphere():
         sphere_areas(torch.cat([points, points[:1]]))
 
 
-def test_an_angle_is_a_chord():
+def test_angles_become_chords():
     a, b = torch.tensor([1.0, 0, 0]), torch.tensor([0.6, 0.8, 0])
     angle = float(torch.arccos(a @ b))
     assert great_circle_radius(angle) == pytest.approx(float((a - b).norm()), rel=1e-6)
@@ -238,7 +239,7 @@ def test_a_sphere_is_a_domain():
     ("options", "match"),
     [({"angle": 0.0}, "up to π"), ({"angle": 4.0}, "up to π"), ({"neighbours": 99}, "neighbours")],
 )
-def test_bad_spheres_are_refused_by_name(options, match):
+def test_wrong_spheres_are_refused(options, match):
     pytest.importorskip("scipy")
     points, areas = latitude_longitude(3, 6)
     with pytest.raises(DomainError, match=match):
@@ -250,13 +251,13 @@ def test_bad_spheres_are_refused_by_name(options, match):
 
 
 def globe(n: int) -> Domain:
-    """The sphere by n latitudes."""
+    """Return the sphere with n latitudes."""
     points, areas = latitude_longitude(n, 2 * n, dtype=torch.float64)
     return Domain.sphere(points, areas=areas)
 
 
 def fields(domain: Domain) -> torch.Tensor:
-    """A smooth signal of two channels at the points of a domain."""
+    """Return a smooth signal of two channels at the points of a domain."""
     x = domain.positions
     return torch.stack([torch.sin(2 * x[:, 0]), x[:, 0] * x[:, -1]], -1)[None]
 
@@ -289,7 +290,7 @@ def test_fixed_weights_converge_at_the_order_of_the_quadrature(build, queries):
 
 
 @pytest.mark.parametrize("suffix", ["vtk", "vtu", "ply", "obj"])
-def test_files_come_back(tmp_path, suffix):
+def test_saved_meshes_load(tmp_path, suffix):
     meshio = pytest.importorskip("meshio")
     mesh = square(3)
     path = tmp_path / f"square.{suffix}"
@@ -301,9 +302,10 @@ def test_files_come_back(tmp_path, suffix):
     assert loaded.cells.equal(mesh.cells)
 
 
-def test_a_solid_leaves_its_surface_out(tmp_path):
+def test_the_surface_cells_of_a_solid_are_not_read(tmp_path):
     meshio = pytest.importorskip("meshio")
-    mesh, path = cube(1), tmp_path / "cube.vtk"
+    mesh = cube(1)
+    path = tmp_path / "cube.vtk"
     surface = mesh.boundary().facets.numpy()
     blocks = [("triangle", surface), ("tetra", mesh.cells.numpy())]
     meshio.Mesh(mesh.vertices.numpy(), blocks).write(path)
@@ -319,7 +321,7 @@ def test_a_broken_file_does_not_end_the_process(tmp_path):
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path, monkeypatch):
-    """With a stand-in for meshio, which need not be installed."""
+    """A stand-in replaces meshio, which need not be installed."""
     path = tmp_path / "mesh.vtk"
     with pytest.raises(DataError, match="no file there"):
         read_mesh(path)

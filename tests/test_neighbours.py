@@ -1,4 +1,4 @@
-"""Search: the rows are those of all distances, and a permutation permutes them."""
+"""Neighbour search: rows equal those of all distances and are permutation equivariant."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def same(edges: Edges, mask: torch.Tensor) -> bool:
 
 
 @pytest.mark.parametrize("p", [1, 2, 3])
-def test_radius_is_all_distances(p):
+def test_a_radius_search_equals_all_distances(p):
     x = cloud(60, p)
     assert same(radius_edges(x, 0.25), distances(x, x) <= 0.25)
     queries = cloud(20, p, seed=1)
@@ -39,7 +39,7 @@ def test_radius_is_all_distances(p):
 
 
 @pytest.mark.parametrize("count", [1, 5, 59, 60])
-def test_nearest_is_all_distances(count):
+def test_a_nearest_search_equals_all_distances(count):
     x = cloud(60)
     far = distances(x, x).sort(-1).values[:, count - 1 : count]
     assert same(nearest_edges(x, count), distances(x, x) <= far)
@@ -58,7 +58,7 @@ def test_a_lattice_is_permutation_equivariant(search, dtype):
     edges = search(x)
     order = torch.randperm(len(x))
     assert search(x[order]).dense().equal(edges.dense()[order][:, order])
-    # An inner point sees whole shells: its four neighbours, or a disc of radius three.
+    # An inner point sees complete shells: its four neighbours, or a disc of radius three.
     degree = edges.degrees().view(12, 12)[4:-4, 4:-4]
     assert degree.unique().tolist() in ([9], [29])
 
@@ -71,7 +71,7 @@ def test_points_that_coincide_see_themselves_and_each_other():
         assert mask[:50, :50].all()
 
 
-def test_padding_is_no_neighbour():
+def test_padding_is_not_a_neighbour():
     x = torch.stack([cloud(10, seed=s) for s in (1, 2)])
     valid = torch.arange(10) < torch.tensor([[10], [6]])
     spoiled = torch.where(valid[..., None], x, torch.nan)
@@ -87,8 +87,9 @@ def test_padding_is_no_neighbour():
         assert dense[1].sum() == dense[1, :6, :6].sum()
 
 
-def test_a_periodic_box_goes_around():
-    x, box = cloud(40), (1.0, 2.0)
+def test_a_periodic_box_wraps_around():
+    x = cloud(40)
+    box = (1.0, 2.0)
     lengths = torch.tensor(box, dtype=torch.float64)
     difference = x[:, None] - x
     difference = difference - (difference / lengths).round() * lengths
@@ -124,7 +125,7 @@ def test_no_edge_is_lost_in_many_dimensions_or_none():
         (lambda x: radius_edges(x, 0.1, queries=x[:, :1]), ShapeError, r"\(N, 2\)"),
     ],
 )
-def test_bad_searches_are_refused_by_name(search, error, match):
+def test_wrong_searches_are_refused(search, error, match):
     with pytest.raises(error, match=match):
         search(cloud(10))
 
@@ -138,7 +139,7 @@ def test_too_many_edges_are_refused_before_the_search(monkeypatch):
     assert radius_edges(cloud(100), 0.01).count < 1000
 
 
-def test_a_search_says_what_it_needs(monkeypatch):
+def test_a_search_names_its_missing_extra(monkeypatch):
     import builtins
 
     plain = builtins.__import__

@@ -1,5 +1,5 @@
-"""Layers with torch's signatures: torch's answers where the operator is torch's, and any operator
-within torch's own encoder.
+"""Layers with torch's signatures: equal to torch for softmax, and any operator inside torch's
+encoder.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def causal_mask(n: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.zeros(n, n, dtype=dtype).masked_fill(hidden, -torch.inf)
 
 
-def test_every_operator_is_tried():
+def test_every_operator_is_covered():
     # Other tests may have registered operators of their own in this process.
     ours = {name for name in fredholm.list_operators() if not name.startswith("tests-")}
     assert set(OPERATORS) == ours
@@ -48,7 +48,7 @@ def test_every_operator_is_tried():
 
 @pytest.fixture
 def pair():
-    """A layer of torch and ours with its weights."""
+    """Return a layer of torch and one of the library with equal weights."""
     torch.manual_seed(0)
     theirs = nn.MultiheadAttention(8, 2, batch_first=True).double()
     nn.init.normal_(theirs.in_proj_bias)
@@ -70,7 +70,7 @@ def pair():
     ],
     ids=["plain", "heads", "padding", "causal", "causal float", "mask", "bias", "hint"],
 )
-def test_softmax_answers_as_torch_does(pair, arguments):
+def test_softmax_attention_equals_torchs(pair, arguments):
     theirs, ours = pair
     u = torch.randn(2, 5, 8, dtype=torch.float64)
     expected, weights = theirs(u, u, u, **arguments)
@@ -81,7 +81,7 @@ def test_softmax_answers_as_torch_does(pair, arguments):
     torch.testing.assert_close(found[rows], weights[rows])
 
 
-def test_queries_of_their_own_answer_as_torchs_do(pair):
+def test_cross_attention_equals_torchs(pair):
     theirs, ours = pair
     query, u = torch.randn(2, 3, 8).double(), torch.randn(2, 5, 8).double()
     for mask in (None, torch.rand(3, 5) < 0.3):
@@ -91,7 +91,7 @@ def test_queries_of_their_own_answer_as_torchs_do(pair):
         torch.testing.assert_close(found, weights)
 
 
-def test_length_first_and_single_sequences(pair):
+def test_length_first_and_unbatched_sequences_equal_torchs(pair):
     theirs, ours = pair
     u = torch.randn(5, 2, 8).double()
     theirs.batch_first = ours.batch_first = False
@@ -124,7 +124,7 @@ def test_torchs_encoder_is_causal_around_any_operator(operator, norm_first):
 
 
 @pytest.mark.parametrize("operator", ["softmax", "luna", "itnet"])
-def test_padding_changes_nothing(operator):
+def test_padding_changes_no_output(operator):
     layer = fredholm.nn.TransformerEncoderLayer(
         8, 2, 16, batch_first=True, operator=operator, **SMALL.get(operator, {})
     )
@@ -136,14 +136,15 @@ def test_padding_changes_nothing(operator):
     torch.testing.assert_close(encoder(other, src_key_padding_mask=hidden)[:, :4], first)
 
 
-def test_kernels_without_weights_say_so_once():
-    layer, u = attention("itnet"), torch.randn(1, 4, 8).double()
+def test_kernels_without_weights_warn_once():
+    layer = attention("itnet")
+    u = torch.randn(1, 4, 8).double()
     with pytest.warns(UserWarning, match=r"no number for each pair.*need_weights=False"):
         assert layer(u, u, u)[1] is None
     assert layer(u, u, u)[1] is None
 
 
-def test_no_bias_is_none_at_all():
+def test_bias_false_removes_every_bias():
     layer = fredholm.nn.MultiheadAttention(8, 2, bias=False)
     assert [name for name, _ in layer.named_parameters() if "bias" in name] == []
 
@@ -152,13 +153,14 @@ def test_no_bias_is_none_at_all():
     "options",
     [{"add_bias_kv": True}, {"add_zero_attn": True}, {"kdim": 4}, {"vdim": 4}, {"dropout": 0.1}],
 )
-def test_what_has_no_meaning_is_refused_by_name(options):
+def test_unsupported_options_are_refused(options):
     with pytest.raises(OptionError, match=f"{next(iter(options))}: expected torch's default"):
         fredholm.nn.MultiheadAttention(8, 2, **options)
 
 
-def test_masks_and_values_that_no_integral_has_are_refused():
-    layer, u = attention(), torch.randn(2, 5, 8).double()
+def test_unsupported_masks_and_values_are_refused():
+    layer = attention()
+    u = torch.randn(2, 5, 8).double()
     with pytest.raises(OptionError, match="value: expected the same tensor as key"):
         layer(u, u, u.clone())
     with pytest.raises(OptionError, match=r"one mask \(L, S\) for all heads"):
@@ -173,7 +175,7 @@ def test_masks_and_values_that_no_integral_has_are_refused():
         layer(u.clone(), u, u, is_causal=True)
 
 
-def test_projections_are_taken_where_there_are_any():
+def test_projections_of_torchs_layer_load_or_are_refused():
     theirs = nn.MultiheadAttention(8, 2).double()
     luna = attention("luna").load_torch(theirs)
     torch.testing.assert_close(luna.operator.kernel.key.weight, theirs.in_proj_weight[8:16])
@@ -183,7 +185,7 @@ def test_projections_are_taken_where_there_are_any():
         attention().load_torch(nn.MultiheadAttention(8, 4))
 
 
-def test_a_whole_layer_of_torch_is_taken_over():
+def test_weights_of_torchs_layer_load():
     torch.manual_seed(0)
     theirs = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).double().eval()
     for weight in theirs.parameters():
@@ -197,7 +199,7 @@ def test_a_whole_layer_of_torch_is_taken_over():
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_a_continuous_convolution_serves_another_rate(causal):
+def test_a_continuous_convolution_runs_at_another_rate(causal):
     torch.manual_seed(0)
     layer = fredholm.nn.ContinuousConv1d(2, 3, length=64, causal=causal, omega=5.0).double()
 

@@ -1,4 +1,4 @@
-"""Objects show themselves in notebooks as tables."""
+"""Objects have tables as representations in notebooks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fredholm.integral.strategy import Plan
 
 
 class Table(HTMLParser):
-    """The caption, the rows and the tags of a page; an unbalanced page is an error."""
+    """The caption, rows and tags of a page; unbalanced tags are an error."""
 
     def __init__(self, page: str):
         super().__init__()
@@ -45,7 +45,7 @@ def table(shown: object) -> Table:
     return Table(shown._repr_html_())  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_a_domain_shows_what_is_set():
+def test_a_domain_shows_its_set_fields():
     shown = table(Domain.grid(2, 3, measure="counting"))
     assert shown.texts["caption"] == ["Domain"]
     assert shown.rows == {
@@ -74,13 +74,13 @@ def test_a_converted_layer_shows_the_layer():
     assert table(operator.kernel).rows["layer"] == "LSTM"
 
 
-def test_a_plan_shows_the_form_and_why():
+def test_a_plan_shows_the_form_and_its_reason():
     plan = fredholm.SoftmaxAttention(8, heads=2).plan(Domain.line(4))
     shown = table(plan).rows
     assert shown == {"strategy": plan.strategy, "path": plan.path, "reason": plan.reason}
 
 
-def test_text_is_escaped():
+def test_html_is_escaped():
     shown = table(Plan("<script>", "a & b", "x < 'y'"))
     assert shown.tags == {"table", "caption", "tr", "th", "td", "details", "summary", "pre"}
     assert shown.rows == {"strategy": "<script>", "path": "a & b", "reason": "x < 'y'"}

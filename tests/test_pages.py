@@ -1,4 +1,4 @@
-"""Pages name everything that there is of their subject."""
+"""Pages are complete lists of their subject."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MODULES = (
     "fredholm.estimators",
     "fredholm.export",
 )
-# Facades without ``__all__``: the page has every class and function that they define.
+# Modules without ``__all__``: the page has every class and function that they define.
 DEFINED = ("fredholm.domain", "fredholm.errors", "fredholm.meshes")
 ALIASES = {"Memory", "Projections"}  # of types, whose docstrings are those of dict and Union
 TOOLS = {"default_line", "require", "suggest", "closest"}  # for the library alone
@@ -64,7 +64,7 @@ def test_every_public_name_of_the_documented_modules_is_on_the_page_of_the_api()
 
 
 @pytest.mark.parametrize("module", DEFINED)
-def test_every_name_that_a_room_defines_is_on_the_page_of_the_api(module):
+def test_every_name_of_a_package_is_on_the_page_of_the_api(module):
     entries = re.findall(r"^\.\. auto\w+:: ([\w.]+)$", text("api.md"), re.MULTILINE)
     room = import_module(module)
     defined = {
@@ -78,7 +78,7 @@ def test_every_name_that_a_room_defines_is_on_the_page_of_the_api(module):
 
 
 def named(path: str) -> object:
-    """What an entry of the page stands for."""
+    """Return the object of a page's entry."""
     module, _, name = path.rpartition(".")
     return getattr(import_module(module), name)
 
@@ -89,7 +89,7 @@ def test_the_table_of_recipes_is_complete():
 
 
 def command_blocks():
-    """(page, its commands of fredholm as (command, first argument, rest)), a block of code each."""
+    """Yield each block as (page, its fredholm commands as (command, first argument, rest))."""
     for page in sorted(DOCS.glob("*.md")):
         source = page.read_text(encoding="utf-8")
         blocks = re.findall(r"^```(\S*)\n(.*?)^```$", source, re.MULTILINE | re.DOTALL)
@@ -99,11 +99,12 @@ def command_blocks():
                 yield page.name, found
 
 
-def test_a_block_trains_what_its_recipes_start_from_and_gives_each_conversion_a_folder():
+def test_commands_of_a_page_train_their_starts_and_use_separate_folders():
     blocks = list(command_blocks())
     assert {"generation.md", "linearize.md"} <= {page for page, _ in blocks}
     for page, commands in blocks:
-        trained, folders = set(), []
+        trained = set()
+        folders = []
         for command, name, rest in commands:
             if (
                 command in ("train", "sweep")
@@ -118,6 +119,6 @@ def test_a_block_trains_what_its_recipes_start_from_and_gives_each_conversion_a_
         assert len(folders) == len(set(folders)), (page, folders)
 
 
-def test_the_encoder_of_several_scales_is_named_as_a_recipe_takes_it():
+def test_the_encoder_of_several_scales_has_its_recipe_name_on_the_page():
     (override,) = re.findall(r"`(model\.encoder\S*=\{kind: scales.*?\})`", text("encoders.md"))
     assert load_recipe("digits", [override]).model.encoder["scales"] == [8, 16]

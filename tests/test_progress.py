@@ -1,4 +1,4 @@
-"""Signs of life: a line every ten seconds without a terminal, a bar on one, nothing unasked."""
+"""Progress: a line every ten seconds without a terminal, a bar on one, and silence otherwise."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from fredholm.training import load_recipe, train
 
 
 class Clock:
-    """Seconds that pass as a test says."""
+    """A clock that a test advances."""
 
     def __init__(self, step: float):
-        self.now, self.step = 0.0, step
+        self.now = 0.0
+        self.step = step
 
     def monotonic(self) -> float:
         self.now += self.step
         return self.now
 
 
-def test_a_line_comes_every_ten_seconds_and_no_oftener(monkeypatch):
+def test_progress_is_one_line_per_ten_seconds(monkeypatch):
     monkeypatch.setattr(progress, "time", Clock(1.0))
     said: list[str] = []
     with progress.shown(said.append):
@@ -36,7 +37,7 @@ def test_a_line_comes_every_ten_seconds_and_no_oftener(monkeypatch):
     assert said[0].endswith(" of 60 pieces")
 
 
-def test_within_a_display_its_own_is_used_and_outside_nothing_is_said(monkeypatch, capsys):
+def test_progress_goes_to_the_active_display_or_nowhere(monkeypatch, capsys):
     monkeypatch.setattr(progress, "EVERY", 0.0)
     outer: list[str] = []
     never = progress.shown(lambda line: pytest.fail(line))
@@ -49,7 +50,7 @@ def test_within_a_display_its_own_is_used_and_outside_nothing_is_said(monkeypatc
     assert "silent" not in "".join(capsys.readouterr())
 
 
-def test_a_terminal_has_a_bar_that_goes_when_the_work_is_done(monkeypatch):
+def test_a_terminal_has_a_bar_that_disappears_at_the_end(monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self):
             return True
@@ -80,8 +81,8 @@ def table(tmp_path_factory):
 SHORT = ["training.epochs=2", "schedule.warmup_epochs=0", "model.body.dim=8", "model.body.depth=1"]
 
 
-def test_commands_say_how_far_they_are_without_a_terminal(table, tmp_path, monkeypatch, capsys):
-    """Within an epoch, while files are read, in evaluate, predict and explain."""
+def test_commands_print_progress_without_a_terminal(table, tmp_path, monkeypatch, capsys):
+    """During an epoch, while reading files, and in evaluate, predict and explain."""
     monkeypatch.setattr(progress, "EVERY", 0.0)
     said = {}
     run = str(tmp_path / "runs" / "rows")
@@ -103,7 +104,7 @@ def test_commands_say_how_far_they_are_without_a_terminal(table, tmp_path, monke
     assert "explain: kernels and distance: 1 of 1 layers" in said["explain"]
 
 
-def test_a_fit_says_lines_to_whom_it_reports(table, tmp_path, monkeypatch):
+def test_a_fit_reports_lines_to_its_callback(table, tmp_path, monkeypatch):
     monkeypatch.setattr(progress, "EVERY", 0.0)
     said: list[str] = []
     train(load_recipe(str(table), SHORT), tmp_path / "run", report=said.append)
@@ -114,7 +115,7 @@ def test_a_fit_says_lines_to_whom_it_reports(table, tmp_path, monkeypatch):
     assert re.search(r"train loss [\d.]+, about \d+ (s|min) left$", within[0])
 
 
-def test_an_epoch_that_steps_will_end_has_so_many(table, tmp_path, monkeypatch, capsys):
+def test_an_epoch_cut_by_steps_shows_their_number(table, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(progress, "EVERY", 0.0)
     given = ["training.steps=3", "data.batch_size=8", "--runs", str(tmp_path)]
     assert main(["train", str(table), *SHORT, *given]) == 0
@@ -123,7 +124,7 @@ def test_an_epoch_that_steps_will_end_has_so_many(table, tmp_path, monkeypatch, 
     assert " of 5 steps" not in said
 
 
-def test_what_needs_no_data_is_checked_before_data_are_read(table, tmp_path, monkeypatch, capsys):
+def test_checks_without_data_run_before_reading(table, tmp_path, monkeypatch, capsys):
     from fredholm.lab.data import files
     from fredholm.lab.data.files import unlabelled
 

@@ -1,4 +1,4 @@
-"""Quadrature: measure, padding, order and pairs become weights in one place."""
+"""Quadrature: measure, padding, order and pairs become weights."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def weights(domain: Domain, *args) -> torch.Tensor:
     return domain.quadrature(*args).weights()
 
 
-def test_uniform_has_mass_one_over_the_visible():
+def test_uniform_masses_are_one_over_the_visible_points():
     assert weights(Domain.line(4)).tolist() == [[[[0.25] * 4]]]
     valid = tensor([[True, True, True, True], [True, False, True, False]])
     found = weights(Domain.points(torch.rand(2, 4, 1), valid=valid))
@@ -29,7 +29,7 @@ def test_uniform_has_mass_one_over_the_visible():
     assert found.flatten(1).tolist() == [[0.25] * 4, [0.5, 0.0, 0.5, 0.0]]
 
 
-def test_causal_uniform_is_the_mean_of_the_past_and_prefix_invariant():
+def test_causal_uniform_averages_the_past_and_is_prefix_invariant():
     domain = Domain.line(5, length=9.0, causal=True)
     expected = torch.ones(5, 5).tril() / torch.arange(1, 6)[:, None]
     assert_close(weights(domain)[0, 0], expected)
@@ -62,7 +62,7 @@ def test_causal_uniform_is_the_mean_of_the_past_and_prefix_invariant():
         (Domain.points(torch.rand(3, 1), measure=tensor([2.0, 0.0, 3.0])), [2.0, 0.0, 3.0]),
     ],
 )
-def test_kinds_that_are_never_renormalised(domain, mass):
+def test_other_kinds_are_not_renormalised(domain, mass):
     assert weights(domain).tolist() == [[[mass]]]
     causal = weights(domain.replace(causal=True))[0, 0]
     assert causal.equal(tensor(mass).expand(len(mass), -1).tril())
@@ -80,25 +80,24 @@ def test_probability_is_renormalised_over_the_visible():
     ]
 
 
-def test_window_in_a_causal_domain_is_the_mean_of_the_window():
+def test_a_causal_window_averages_its_points():
     window = torch.ones(5, 5).triu(-1).bool()
     found = weights(Domain.line(5, causal=True, pairs=window))[0, 0]
     expected = torch.ones(5, 5).tril().triu(-1)
     assert_close(found, expected / expected.sum(-1, keepdim=True))
 
 
-def test_float_pairs_are_a_log_density_and_minus_infinity_hides():
+def test_float_pairs_are_log_densities_and_minus_infinity_hides():
     bias = tensor([[0.0, 1.0], [-torch.inf, 2.0]])
     counting = weights(Domain.line(2, measure="counting", pairs=bias))[0, 0]
     assert_close(counting, bias.exp())
     uniform = Domain.line(2, pairs=bias).quadrature()
-    # The mass a query sees counts keys, not their density: the density is K's factor, not the
-    # measure's.
+    # The visible mass counts keys without their density, which is a factor of the kernel.
     assert_close(uniform.weights()[0, 0], bias.exp() / tensor([[2.0], [1.0]]))
     assert uniform.visible()[0, 0].tolist() == [[True, True], [False, True]]
 
 
-def test_pairs_per_batch_and_per_head():
+def test_pairs_may_differ_per_batch_and_head():
     pairs = torch.rand(2, 3, 4, 4) > 0.4
     pairs[:, :, torch.arange(4), torch.arange(4)] = True
     found = weights(Domain.line(4, pairs=pairs))
@@ -108,7 +107,7 @@ def test_pairs_per_batch_and_per_head():
     assert weights(Domain.line(4, pairs=pairs[0, 0])).equal(found[:1, :1])
 
 
-def test_a_query_that_sees_nothing_gets_zeros():
+def test_a_query_without_visible_points_has_zero_weights():
     hidden = torch.eye(3).bool()
     hidden[1] = False
     domain = Domain.line(3, pairs=hidden)
@@ -127,7 +126,7 @@ def test_order_across_two_domains_compares_times():
     )
 
 
-def test_pairs_must_fit_the_queries():
+def test_mismatched_pairs_are_refused():
     with pytest.raises(ShapeError, match=r"\(\.\.\., 2, 3\) for these queries, got \(3, 3\)"):
         Domain.line(3, pairs=torch.ones(3, 3).bool()).quadrature(Domain.line(2))
 
@@ -148,10 +147,11 @@ def examples() -> dict[str, Domain]:
 
 
 @pytest.mark.parametrize("name", list(examples()))
-def test_rows_are_rows_of_the_dense_weights(name):
+def test_rows_equal_those_of_the_dense_weights(name):
     domain = examples()[name]
     quadrature = domain.quadrature()
-    dense, rows = quadrature.weights(), [3, 0, 3]
+    dense = quadrature.weights()
+    rows = [3, 0, 3]
     expected = dense if dense.shape[2] == 1 else dense[:, :, rows]
     for index in (rows, tensor(rows)):
         assert quadrature.weights(index).equal(expected)
@@ -168,7 +168,7 @@ def test_rows_are_rows_of_the_dense_weights(name):
 
 
 @pytest.mark.parametrize("name", [name for name, domain in examples().items() if domain.causal])
-def test_row_t_is_what_query_t_sees(name):
+def test_row_t_equals_the_visible_points_of_query_t(name):
     quadrature = examples()[name].quadrature()
     dense = quadrature.weights()
     for t in range(5):
@@ -199,7 +199,8 @@ def test_renormalised_rows_sum_to_one_wherever_something_is_visible(
     if masses:
         domain = domain.with_masses(torch.rand(batch, n, generator=g) + 0.01, normalised=True)
     quadrature = domain.quadrature()
-    dense, visible = quadrature.weights().expand(batch, 2, n, n), quadrature.visible()
+    dense = quadrature.weights().expand(batch, 2, n, n)
+    visible = quadrature.visible()
     visible = (
         torch.ones_like(dense, dtype=torch.bool) if visible is None else visible.expand_as(dense)
     )
@@ -214,11 +215,12 @@ def test_renormalised_rows_sum_to_one_wherever_something_is_visible(
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_a_stretch_of_a_long_domain_in_half_precision_does_not_look_ahead(dtype):
+def test_prefills_of_long_half_precision_domains_are_causal(dtype):
     domain = Domain.line(2100, causal=True, measure="counting", dtype=dtype)
     part = domain.quadrature().stretch(2060, 2100)
     assert part.weights()[0, 0].equal(torch.ones(40, 2100, dtype=dtype).tril(2060))
-    operator, u = create_operator("softmax", 8, 2), torch.randn(1, 600, 8)
+    operator = create_operator("softmax", 8, 2)
+    u = torch.randn(1, 600, 8)
     domain = Domain.line(600, causal=True, dtype=dtype)
     first, state = operator.prefill(u[:, :300], operator.init_state(1, domain))
     second, _ = operator.prefill(u[:, 300:], state)
@@ -227,7 +229,7 @@ def test_a_stretch_of_a_long_domain_in_half_precision_does_not_look_ahead(dtype)
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("normalised", [False, True])
-def test_measure_gets_gradients(causal, normalised):
+def test_the_measure_receives_gradients(causal, normalised):
     mass = (torch.rand(2, 4, dtype=torch.float64) + 0.1).requires_grad_()
     valid = tensor([[True] * 4, [False, True, True, False]])
     points = Domain.points(torch.rand(2, 4, 1, dtype=torch.float64), valid=valid, causal=causal)
@@ -241,7 +243,7 @@ def test_measure_gets_gradients(causal, normalised):
     assert g[valid].abs().max() > 0
 
 
-def test_density_gets_gradients_but_not_through_hidden_pairs():
+def test_densities_receive_gradients_only_at_visible_pairs():
     bias = torch.randn(3, 3, dtype=torch.float64)
     bias[0, 2] = -torch.inf
     bias.requires_grad_()
@@ -252,14 +254,14 @@ def test_density_gets_gradients_but_not_through_hidden_pairs():
     assert_close(g[1], bias[1].detach().exp() / 3)
 
 
-def test_helpers():
+def test_reciprocals_of_zero_are_zero_and_rows_are_taken_from_any_axis():
     assert reciprocal(tensor([2.0, 0.0])).tolist() == [0.5, 0.0]
     assert take_rows(torch.arange(3)[:, None], [2, 0], 0).tolist() == [[2], [0]]
     assert take_rows(torch.arange(3)[:, None], [2, 0], 1).shape == (3, 1)
     assert Domain.line(3).quadrature(dtype=torch.float64).weights().dtype == torch.float64
 
 
-def test_equal_and_triangular_are_static_facts():
+def test_equality_and_triangularity_are_static_facts():
     assert Domain.line(3, causal=True).quadrature().triangular
     assert not Domain.line(3, causal=True).quadrature(Domain.line(2)).triangular
     assert Domain.line(3, measure="counting").quadrature().equal
@@ -269,8 +271,8 @@ def test_equal_and_triangular_are_static_facts():
 
 
 @pytest.mark.parametrize("name", ["softmax", "itnet", "ckconv", "linear_attention"])
-def test_tiles_of_gathered_keys_are_the_masked_problem(name):
-    """A tile of queries, each over keys of its own, is the domain with a mask of pairs."""
+def test_tiles_of_gathered_keys_equal_the_masked_problem(name):
+    """A tile of queries with separate keys equals the domain with a mask of pairs."""
     torch.manual_seed(0)
     operator = create_operator(name, 8, heads=2).double()
     u = torch.randn(2, 6, 8, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""README.md: it is short, and each of its blocks runs alone and prints what the page shows."""
+"""README.md is short, and each of its blocks runs alone with the printed output."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def words(text: str) -> list[str]:
     return re.findall(r"\S*\w\S*", text)
 
 
-def test_it_is_short():
+def test_the_readme_is_short():
     assert len(words(TEXT)) <= WORDS
     assert all(len(code.splitlines()) <= LINES for _, code, _ in BLOCKS)
 
 
-def test_it_has_three_doors_that_show_their_output():
+def test_the_readme_has_three_examples_with_output():
     doors = [*PYTHON, TRAIN]
     assert len(doors) == 3
     assert all(output for _, _, output in doors)
 
 
 @pytest.mark.parametrize("block", PYTHON, ids=["see", "linearise"])
-def test_a_block_of_python_runs_alone(block, tmp_path, monkeypatch):
+def test_every_python_block_runs_alone(block, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
     _, code, expected = block
@@ -50,7 +50,7 @@ def test_a_block_of_python_runs_alone(block, tmp_path, monkeypatch):
         exec(compile(code, "README.md", "exec"), {"__name__": "readme"})
     assert shown.getvalue() == expected
     if "memory.png" in code:
-        # One pixel per pair of 48 points would be a stamp that nobody can read.
+        # One pixel per pair of 48 points would be too small.
         assert min(image.imread(tmp_path / "memory.png").shape[:2]) > 300
 
 
@@ -74,5 +74,5 @@ def test_the_commands_train_a_model_of_a_table(tmp_path):
 
 
 def without_figures(line: str) -> str:
-    """Return a line with a sign for each number: those of a training differ by machine."""
+    """Return a line with numbers replaced, because those of a training differ by machine."""
     return re.sub(r"\d[\d.]*", "#", line.strip())

@@ -1,5 +1,5 @@
-"""Files that a release is made by: workflows, citation, templates, classifiers. They cannot run
-here, so their form and their agreement with the project are checked.
+"""Files of a release: workflows, citation, templates, classifiers. They cannot run here, so their
+form and consistency with the project are checked.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def commands(job: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_a_workflow_has_what_its_host_asks_for(path):
+def test_workflows_have_their_required_fields(path):
     workflow = read(path)
     # YAML 1.1 reads the key `on` as true.
     assert {"name", True, "permissions", "jobs"} <= set(workflow)
@@ -44,7 +44,7 @@ def test_a_workflow_has_what_its_host_asks_for(path):
                 assert step["with"] == {"persist-credentials": False}
 
 
-def test_files_that_workflows_run_are_there():
+def test_files_of_workflows_exist():
     text = "\n".join(line for path in WORKFLOWS for job in read(path)["jobs"].values()
                      for line in commands(job))  # fmt: skip
     named = re.findall(r"(?:python|bash) ([\w./]+/[\w.]+)", text)
@@ -52,7 +52,7 @@ def test_files_that_workflows_run_are_there():
     assert [name for name in named if not (ROOT / name).is_file()] == []
 
 
-def test_only_the_publishing_job_may_ask_for_an_identity():
+def test_only_the_publishing_job_has_an_identity_token():
     jobs = read(ROOT / ".github" / "workflows" / "publish.yml")["jobs"]
     assert "permissions" not in jobs["build"]
     assert jobs["publish"]["permissions"] == {"id-token": "write"}
@@ -60,7 +60,7 @@ def test_only_the_publishing_job_may_ask_for_an_identity():
     assert not commands(jobs["publish"]), "what can publish runs no code of the repository"
 
 
-def test_the_citation_is_of_this_version():
+def test_the_citation_has_the_current_version():
     citation = read(ROOT / "CITATION.cff")
     assert citation["version"] == PROJECT["version"] == fredholm.__version__
     assert citation["license"] == PROJECT["license"]
@@ -68,7 +68,7 @@ def test_the_citation_is_of_this_version():
     assert {"cff-version", "message", "title", "type"} <= set(citation)
 
 
-def test_classifiers_name_the_python_that_is_tested():
+def test_classifiers_name_the_tested_python_versions():
     checked = read(ROOT / ".github" / "workflows" / "checks.yml")["jobs"]["linux"]["steps"]
     versions = [step["with"]["python-version"] for step in checked if "setup-python" in str(step)]
     named = re.findall(r":: Python :: (\d\.\d+)", "\n".join(PROJECT["classifiers"]))
@@ -76,7 +76,7 @@ def test_classifiers_name_the_python_that_is_tested():
 
 
 @pytest.mark.parametrize("name", ["wrong.yml", "missing.yml"])
-def test_a_template_has_what_its_host_asks_for(name):
+def test_templates_have_their_required_fields(name):
     template = read(ROOT / ".github" / "ISSUE_TEMPLATE" / name)
     assert {"name", "description", "body"} <= set(template)
     identities = [field["id"] for field in template["body"]]

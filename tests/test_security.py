@@ -1,4 +1,4 @@
-"""Files that somebody sent: none executes code, none reads other files, none fills the memory."""
+"""Untrusted files execute no code, read no other files, and do not exhaust memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SOURCES = Path(fredholm.__file__).parent
 
 
 class Trap:
-    """Unpickling this writes a file."""
+    """An object whose unpickling writes a file."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -109,7 +109,7 @@ def test_no_pickle_is_executed(name, save, tmp_path):
 
 
 def test_no_pickle_with_a_right_checksum_is_executed(tmp_path):
-    """Anybody can write the checksum of a checkpoint, which then is no reason to trust it."""
+    """Anyone can write a valid checksum, so it does not make a checkpoint trusted."""
     sprung, path = tmp_path / "sprung", tmp_path / "step-000000001.ckpt"
     write_checkpoint({"state_dict": {}, "loops": {}}, path)
     assert read_checkpoint(path) == {"state_dict": {}, "loops": {}}
@@ -119,7 +119,7 @@ def test_no_pickle_with_a_right_checksum_is_executed(tmp_path):
     assert not sprung.exists()
 
 
-def test_the_trap_works_where_it_is_unpickled(tmp_path):
+def test_unpickling_the_trap_executes_it(tmp_path):
     sprung = tmp_path / "sprung"
     torch.save(Trap(sprung), tmp_path / "trap.pt")
     torch.load(tmp_path / "trap.pt", weights_only=False).close()
@@ -146,7 +146,7 @@ def test_no_object_in_an_array_is_loaded(name, tmp_path):
     assert not sprung.exists()
 
 
-def test_a_recipe_makes_no_objects(tmp_path):
+def test_a_recipe_creates_no_objects(tmp_path):
     from fredholm.lab.training.recipe_files import load_recipe
 
     sprung, path = tmp_path / "sprung", tmp_path / "recipe.yaml"
@@ -168,8 +168,8 @@ def calls_of(name: str) -> dict[str, list[ast.Call]]:
     return found
 
 
-def test_every_call_of_torch_load_has_a_trap_above():
-    """A new loader needs a row in TORCH_LOADERS, and then its file here."""
+def test_every_call_of_torch_load_is_tested():
+    """A new loader needs a row in TORCH_LOADERS."""
     calls = calls_of("torch.load")
     assert set(calls) == {"checkpoints.py", "darcy.py", "sources.py", "state.py"}
     for file, found in calls.items():
@@ -248,7 +248,7 @@ def test_an_hdf5_file_reads_no_other(way, name, tmp_path):
         read(sent)
 
 
-def test_links_within_an_hdf5_file_are_read(tmp_path):
+def test_links_within_an_hdf5_file_are_followed(tmp_path):
     h5py = pytest.importorskip("h5py")
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["group/x"] = SECRET
@@ -259,7 +259,7 @@ def test_links_within_an_hdf5_file_are_read(tmp_path):
     assert np.array_equal(found["X"], SECRET)
 
 
-def test_an_onnx_file_reads_no_other(tmp_path, monkeypatch):
+def test_an_onnx_file_does_not_read_other_files(tmp_path, monkeypatch):
     onnx = pytest.importorskip("onnx")
     from onnx import TensorProto, helper
 
@@ -278,7 +278,7 @@ def test_an_onnx_file_reads_no_other(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("outside", ["../secret/model.safetensors", "/etc/passwd"])
-def test_an_index_of_weights_names_no_file_outside_of_its_folder(outside, tmp_path):
+def test_an_index_of_weights_cannot_name_files_outside_its_folder(outside, tmp_path):
     transformers = pytest.importorskip("transformers")
     from fredholm.linearization.transformers_folder import load_local
 
@@ -289,7 +289,7 @@ def test_an_index_of_weights_names_no_file_outside_of_its_folder(outside, tmp_pa
         load_local(transformers.AutoModel, tmp_path)
 
 
-def test_an_adapter_names_no_model_elsewhere(tmp_path):
+def test_an_adapter_cannot_name_a_model_elsewhere(tmp_path):
     transformers = pytest.importorskip("transformers")
     from fredholm.linearization.transformers_folder import load_local
 
@@ -299,7 +299,7 @@ def test_an_adapter_names_no_model_elsewhere(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a.eps", "a.png"])
-def test_postscript_is_not_handed_to_another_program(name, tmp_path, monkeypatch):
+def test_postscript_is_not_passed_to_another_program(name, tmp_path, monkeypatch):
     monkeypatch.setattr("subprocess.check_call", lambda *_, **__: pytest.fail("a program ran"))
     monkeypatch.setattr("subprocess.Popen", lambda *_, **__: pytest.fail("a program ran"))
     (tmp_path / name).write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\nshowpage\n")
@@ -313,7 +313,7 @@ def test_postscript_is_not_handed_to_another_program(name, tmp_path, monkeypatch
 # --- no file fills the memory ---------------------------------------------------------------------
 
 
-def test_an_hdf5_file_that_declares_forty_gigabytes(tmp_path):
+def test_an_hdf5_file_that_declares_forty_gigabytes_is_refused(tmp_path):
     h5py = pytest.importorskip("h5py")
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("X", (5_000_000_000,), "f8", chunks=(1000,))
@@ -327,7 +327,7 @@ def npy_header(shape: str) -> bytes:
 
 
 @pytest.mark.parametrize("shape", ["(5000000000,)", "(4000000000, 4000000000)", "(-1, 4)"])
-def test_an_array_that_declares_more_than_it_holds(shape, tmp_path):
+def test_an_array_that_declares_more_than_its_data_is_refused(shape, tmp_path):
     (tmp_path / "a.npy").write_bytes(npy_header(shape) + bytes(64))
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as packed:
         packed.writestr("X.npy", npy_header(shape) + bytes(64))
@@ -348,8 +348,8 @@ def test_compressed_files_unpack_to_a_stated_limit(tmp_path, monkeypatch):
     assert len(read_arrays(tmp_path / "b.npz")["X"]) == 100_000
 
 
-def test_a_domain_of_a_saved_state_is_read(tmp_path):
-    """The loaders above still load what is right."""
+def test_intact_states_of_domains_load(tmp_path):
+    """The loaders above still accept valid files."""
     operator = create_operator("luna", 4, 1).eval()
     domain = Domain.line(6, causal=True)
     operator.init_state(1, domain).save(tmp_path / "a")

@@ -1,4 +1,4 @@
-"""README, pages and gallery as a site: links lead somewhere, and pictures have words."""
+"""README, pages and gallery: links resolve, and pictures have alternative texts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_pictures_have_alternative_texts(page):
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
-def test_a_page_of_the_gallery_is_short_and_draws(example):
+def test_examples_of_the_gallery_are_short_and_draw(example):
     source = example.read_text(encoding="utf-8")
     title, rule, *_ = (ast.get_docstring(ast.parse(source)) or "").splitlines()
     assert rule == "=" * len(title)
@@ -55,7 +55,7 @@ def test_the_gallery_has_an_order():
     assert sorted(order) == [example.stem for example in EXAMPLES]
 
 
-def test_every_page_stands_in_one_table_of_contents():
+def test_every_page_is_in_one_table_of_contents():
     listed = []
     for page in (DOCS / "index.md", DOCS / "results" / "index.md"):
         blocks = re.findall(r"^```\{toctree\}\n(.*?)^```", page.read_text(), re.DOTALL | re.M)

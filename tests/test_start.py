@@ -1,4 +1,4 @@
-"""The commands of docs/start.md, run as they are written there; figures may differ."""
+"""The commands of docs/start.md, run unchanged; numbers may differ."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TEXT = (Path(__file__).parents[1] / "docs" / "start.md").read_text(encoding="utf
 
 
 @pytest.mark.slow
-def test_the_first_five_minutes(tmp_path, monkeypatch, capsys):
+def test_the_commands_of_the_first_page_run(tmp_path, monkeypatch, capsys):
     ran = walk_through(TEXT, tmp_path, monkeypatch, capsys)
     assert ran == ["data", "train", "evaluate", "predict", "explain"]
     assert (tmp_path / "growers.csv").is_file()

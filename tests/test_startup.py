@@ -1,4 +1,4 @@
-"""Start-up: what ``import fredholm`` and a first call import, and what that costs."""
+"""Start-up: modules imported by ``import fredholm`` and by a first call, and their cost."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_first_call_without_gradients_imports_no_compiler(name):
     assert float(seconds) < CPU_SECONDS
 
 
-def test_a_compiler_takes_a_marked_function_for_a_constant():
+def test_marked_functions_are_constants_in_compiled_code():
     calls = []
 
     @constant_when_traced
@@ -66,7 +66,7 @@ DESCRIBES = (
 )
 
 
-def test_what_describes_a_file_imports_no_torch():
+def test_modules_that_describe_files_import_no_torch():
     script = f"""
 import sys
 for module in {DESCRIBES}:
@@ -112,7 +112,7 @@ for path in {paths}:
     assert run.stdout.count("classes:      x 20, y 20") == len(paths) == 4
 
 
-def test_every_public_name_of_the_data_is_found():
+def test_every_public_name_of_the_data_package_resolves():
     from fredholm import data
 
     assert all(getattr(data, name) is not None for name in data.__all__)

@@ -1,6 +1,7 @@
-"""Code that a tracer runs reads sizes by shape, because ``len(tensor)`` fixes a program to one
-size, makes no number of a tensor, takes no path by how large a signal is, and reads no ContextVar,
-which Dynamo cannot trace.
+"""Traced code reads sizes by shape, since ``len(tensor)`` fixes a program to one size.
+
+It converts no tensor to a number, does not branch on sizes, and reads no ContextVar, which Dynamo
+cannot trace.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def reads_of_context(source: str) -> Iterator[int]:
 
 
 def numbers_of_tensors(source: str) -> Iterator[int]:
-    """Yield the lines that make an ``int`` of an argument annotated as a tensor."""
+    """Yield the lines that convert an argument annotated as a tensor to an ``int``."""
     for function in ast.walk(ast.parse(source)):
         if not isinstance(function, ast.FunctionDef):
             continue
@@ -87,10 +88,10 @@ def numbers_of_tensors(source: str) -> Iterator[int]:
 
 
 def thresholds(source: str) -> Iterator[int]:
-    """Yield the lines that take another path where a size is above or below a limit.
+    """Yield the lines that branch on a size above or below a limit.
 
-    A size of 0, 1 or 2 is a case of its own for every tracer, and a check that raises is not a
-    path. A function that asks whether a tracer looks on may decide.
+    Sizes of 0, 1 or 2 are special cases of every tracer, and a check that raises is not a branch. A
+    function that tests for tracing may branch.
     """
     for function in ast.walk(ast.parse(source)):
         if not isinstance(function, ast.FunctionDef):
@@ -118,12 +119,12 @@ def _is_threshold(node: ast.AST) -> bool:
     return ordered and bool(sizes) and not small
 
 
-def test_a_number_of_a_tensor_is_seen():
+def test_a_number_from_a_tensor_is_detected():
     assert list(numbers_of_tensors("def f(x: Tensor):\n    return int(x)\n")) == [2]
     assert list(numbers_of_tensors("def f(x: Tensor):\n    return int(x.shape[0])\n")) == []
 
 
-def test_a_threshold_is_seen():
+def test_a_threshold_is_detected():
     source = "def f(x):\n    if x.shape[1] > {}:\n        {}\n    return x\n"
     assert list(thresholds(source.format("MANY", "return 2 * x"))) == [2]
     assert list(thresholds(source.format("1", "return 2 * x"))) == []
@@ -133,7 +134,7 @@ def test_a_threshold_is_seen():
 
 
 @pytest.mark.parametrize("rule", [numbers_of_tensors, thresholds])
-def test_traced_code_decides_nothing_by_numbers(rule):
+def test_traced_code_does_not_branch_on_numbers(rule):
     found = []
     for room in TRACED:
         place = PACKAGE / room
@@ -145,7 +146,7 @@ def test_traced_code_decides_nothing_by_numbers(rule):
     assert not found, f"expected the same path at every size while a tracer looks on, got {found}"
 
 
-def test_a_read_of_a_context_is_seen():
+def test_a_read_of_a_context_is_detected():
     source = "flag: ContextVar[bool] = ContextVar('flag')\n{}def f():\n    return flag.get()\n"
     assert list(reads_of_context(source.format(""))) == [3]
     assert list(reads_of_context(source.format("@constant_when_traced\n"))) == []
@@ -161,7 +162,7 @@ def test_traced_code_reads_no_context():
     assert not found, f"expected reads in functions constant_when_traced, got {found}"
 
 
-def test_a_length_is_seen():
+def test_a_length_is_detected():
     assert list(lengths_of_tensors("def f(x: Tensor):\n    return len(x)\n")) == [2]
     assert list(lengths_of_tensors("def f(x: Float[Tensor, 'b n']):\n    return len(x)")) == [2]
     assert list(lengths_of_tensors("def f(x: list[Tensor]):\n    return len(x)\n")) == []

@@ -1,4 +1,4 @@
-"""The checks of annotations that all tests run under."""
+"""The run-time check of annotations in all tests."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Counter:
         self.start = self.start if start is None else start
 
 
-def test_shapes_agree_among_arguments_and_with_the_result():
+def test_shapes_of_arguments_and_results_are_checked():
     three, four = torch.zeros(3), torch.zeros(4)
     assert added(three, three) is three
     for a, b in ((three, four), (four, four), (three.long(), three)):
@@ -54,7 +54,7 @@ def test_shapes_agree_among_arguments_and_with_the_result():
         first((three, four))
 
 
-def test_plain_types_are_checked_and_those_of_static_checks_alone_are_not():
+def test_plain_types_are_checked_unless_only_imported_for_static_checks():
     assert scaled(1, 3, unknown=object()) == "xxx"  # type: ignore[arg-type]
     assert scaled.__doc__ == "Plain types."
     assert scaled.__annotations__["x"] == "float", "as it is written"
@@ -66,7 +66,7 @@ def test_plain_types_are_checked_and_those_of_static_checks_alone_are_not():
         Counter("4")  # type: ignore[arg-type]
 
 
-def test_the_package_is_checked():
+def test_annotations_of_the_package_are_checked():
     from fredholm.ops.anchors import nearest_anchor
     from fredholm.ops.backend import at_least_single
 

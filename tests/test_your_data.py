@@ -1,4 +1,4 @@
-"""The walk-through of docs/your-data.md, run as it is written there; figures may differ."""
+"""The walk-through of docs/your-data.md, run unchanged; numbers may differ."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ UNWRITTEN = ("tie",)  # lines of a recommendation that the page need not have
 
 
 def alike(line: str) -> str:
-    """A line without its figures, and without what depends on where it is run; what is recommended
-    depends on how fast the machine is.
+    """Return a line without its numbers and without parts that depend on the machine, whose speed
+    affects the recommendation.
     """
     name = line.partition(":")[0]
     if name in TRAIN:
@@ -36,9 +36,11 @@ def alike(line: str) -> str:
 
 
 def check(expected: list[str], shown: list[str], command: str) -> None:
-    """Each line that is written follows in what was shown; ``…`` stands for any lines."""
+    """Check that the expected lines occur in order; ``…`` stands for any lines."""
     told = [line for line in shown if line.strip() and line.partition(":")[0] not in UNWRITTEN]
-    lines, place, free = [alike(line) for line in told], 0, False
+    lines = [alike(line) for line in told]
+    place = 0
+    free = False
     for line in (line for line in expected if line.strip()):
         if line.strip() == "…":
             free = True
@@ -49,7 +51,8 @@ def check(expected: list[str], shown: list[str], command: str) -> None:
         found = lines.index(wanted, place) if wanted in lines[place:] else None
         assert found is not None, f"{command}: no line {line!r} in\n" + "\n".join(shown[place:])
         assert free or found == place, f"{command}: {lines[place]!r} comes before {line!r}"
-        place, free = found + 1, False
+        place = found + 1
+        free = False
 
 
 def walk_through(text: str, folder: Path, monkeypatch, capsys) -> list[str]:
@@ -80,7 +83,7 @@ def walk_through(text: str, folder: Path, monkeypatch, capsys) -> list[str]:
 
 
 @pytest.mark.slow
-def test_the_walk_through(tmp_path, monkeypatch, capsys):
+def test_the_commands_of_the_page_run(tmp_path, monkeypatch, capsys):
     ran = walk_through(TEXT, tmp_path, monkeypatch, capsys)
     if Path("compare/method").exists():
         assert [ran.pop(2), ran.pop(2)] == ["evaluate", "predict"]

@@ -50,7 +50,8 @@ def jaxtyped(fn: Any = None, *, typechecker: Callable[[Any], Any]) -> Any:
     if all(hint is Any for hint in hints.values()):
         return fn
     plain = FunctionType(fn.__code__, fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
-    plain.__kwdefaults__, plain.__annotations__ = fn.__kwdefaults__, hints
+    plain.__kwdefaults__ = fn.__kwdefaults__
+    plain.__annotations__ = hints
     plain.__module__, plain.__qualname__ = fn.__module__, fn.__qualname__
     return update_wrapper(typechecker(plain), fn)
 

@@ -1,4 +1,4 @@
-"""Rows of results keep the answer to every test sample, and the mean of them is the row's score."""
+"""Rows of results store the answer to every test sample, whose mean is the row's score."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_errors_are_packed_to_three_digits_and_stay_finite():
     assert unpack(pack([0.5] * 2)).tolist() == [0.5, 0.5]
 
 
-def test_answers_of_another_number_are_not_used():
+def test_mismatched_or_missing_answers_are_not_used():
     row = {"accuracy": 0.75, "answers": {"accuracy": pack([1, 1, 1, 0])}}
     found = answers_in(row, "accuracy")
     assert found is not None
@@ -50,7 +50,7 @@ def test_answers_of_another_number_are_not_used():
 
 
 def test_an_evaluation_gives_a_number_for_every_sample(tmp_path):
-    """Of a class, right or wrong; of points with classes of their own, the sample's loss."""
+    """Right or wrong for a class, the sample's loss for points with classes."""
     small = ["training.epochs=1", "data.limit=64", "model.body.depth=1"]
     train(load_recipe("digits", small), tmp_path / "run")
     found = evaluate(tmp_path / "run", each=True)
@@ -71,7 +71,7 @@ def test_an_evaluation_gives_a_number_for_every_sample(tmp_path):
     assert np.mean(found["each"]["values"]) == pytest.approx(found["loss"], rel=1e-5)
 
 
-def test_a_row_of_a_section_keeps_its_answers(tmp_path):
+def test_a_row_of_a_section_stores_its_answers(tmp_path):
     options = Options(results=tmp_path / "results", runs=tmp_path / "runs")
     run_sections({"tiny": TINY}, "tiny.json", options)
     [row] = json.loads((tmp_path / "results" / "tiny.json").read_text())["sections"]["tiny"]

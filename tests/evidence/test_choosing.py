@@ -1,4 +1,4 @@
-"""Operators in their element: the contest runs, and the decision table follows from it."""
+"""The contest of operators runs on every task, and the decision table follows from its results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAMES = [name for name in ELEMENT.operators if name != "convolution"]
 
 
 def results(scores, element=ELEMENT, refused=("convolution",)):
-    """A file of results: a validation and a test score for each seed of each operator."""
+    """Return results with a validation and a test score for each seed of each operator."""
     sizes = [
         {"task": element.name, "operator": name, "parameters": 5}
         | ({"refused": "no grid"} if name in refused else {})
@@ -40,7 +40,7 @@ def row_of(found, name="scattered"):
     return next(row for row in decide.decisions(found) if row["element"].name == name)
 
 
-def test_every_task_is_a_recipe_that_takes_the_conditions():
+def test_every_task_is_a_recipe_that_accepts_the_conditions():
     for element in ELEMENTS.values():
         for own in ((), element.instead, element.under, element.checked[1]):
             load_recipe(element.task.recipe, [*element.task.overrides, *own])
@@ -48,7 +48,7 @@ def test_every_task_is_a_recipe_that_takes_the_conditions():
     assert len(set(RATES)) >= 3
 
 
-def test_a_row_without_results_says_so():
+def test_a_row_without_results_is_marked_missing():
     table = decide.decision_table(None).splitlines()
     assert len(table) == 2 + 6
     assert all(line.count(decide.MISSING) == 5 for line in table[2:])

@@ -27,7 +27,7 @@ def test_padding_does_not_change_the_peers():
         assert_close(model(longer), model(sequences))
 
 
-def test_a_resampled_series_is_the_one_of_the_other_rate():
+def test_resampling_gives_the_series_of_the_other_rate():
     """Every other sample of a series and its padding; and straight lines the other way round."""
     torch.manual_seed(0)
     times = torch.arange(7.0)[None, :, None]
@@ -45,7 +45,7 @@ def test_a_resampled_series_is_the_one_of_the_other_rate():
     assert back[0, 13:].isnan().all()
 
 
-def test_a_model_is_compared_with_resampled_peers_at_each_seed():
+def test_models_and_resampled_peers_are_compared_at_each_seed():
     def row(model, seed, accuracy):
         where = {"drop": 0.0, "trained": 2, "tested": 1}
         return {"model": model, "seed": seed, "accuracy": accuracy, **where}
@@ -105,7 +105,7 @@ def test_a_variant_is_compared_with_the_best_of_others():
     assert [round(x, 6) for x in found] == [0.3]
 
 
-def test_spread_knots_are_judged_by_the_activation_that_they_help_least():
+def test_spread_knots_are_judged_by_the_activation_they_help_least():
     uniform = {"relu": 1e-3, "leaky_relu": 1e-4, "silu": 1e-2, "gelu": 1e-1}
     rows = [
         {"seed": 0, "network": f"{name}, knots {knots}", "target": target, "error": error}

@@ -38,7 +38,7 @@ def model():
     return built.eval()
 
 
-def test_the_exit_after_the_last_step_is_the_model(model):
+def test_the_exit_after_the_last_step_equals_the_model(model):
     expected = model(NUMBERS)
     assert torch.allclose(exit_early(model, NUMBERS, 4), expected, atol=1e-6)
     assert not torch.allclose(exit_early(model, NUMBERS, 2), expected, atol=1e-3)
@@ -52,7 +52,7 @@ def parts_of(model):
     return [Batch(index, NUMBERS[index], labels[index]) for index in pieces]
 
 
-def test_dropped_words_follow_from_sample_and_place():
+def test_dropped_words_depend_on_sample_and_position_alone():
     index = torch.arange(12)
     dropped = drop_tokens(index, NUMBERS, 0.4, seed=7)
     hit = dropped != NUMBERS
@@ -90,7 +90,8 @@ def test_operator_calls_are_those_of_the_scheme(model, scheme, calls):
 @pytest.mark.parametrize("control", ["constant", "linear"])
 def test_errors_shrink_with_steps_and_the_model_stays_unchanged(model, monkeypatch, control):
     monkeypatch.setattr(continuous, "STEPS", (2, 4, 16))
-    before, controls = model(NUMBERS), model.body.evolution.controls
+    before = model(NUMBERS)
+    controls = model.body.evolution.controls
     rows = measure_steps(model, parts_of(model), control)
     assert [row["steps"] for row in rows] == [2, 4, 16]
     assert rows[1]["accuracy"] == 1.0, "its own steps"

@@ -46,13 +46,15 @@ def not_linear(one: Map) -> float:
 
 def not_permuted(one: Map) -> float:
     """Attention without positions exchanges outputs as its inputs are exchanged."""
-    u, order = draw(), torch.randperm(POINTS)
+    u = draw()
+    order = torch.randperm(POINTS)
     return relative(one(u[:, order]), one(u)[:, order])
 
 
 def not_causal(one: Map) -> float:
     """A recurrence's outputs do not see later inputs."""
-    u, half = draw(), POINTS // 2
+    u = draw()
+    half = POINTS // 2
     later = u.clone()
     later[:, half:] = draw()[:, half:]
     return relative(one(later)[:, :half], one(u)[:, :half])
@@ -89,7 +91,8 @@ def test_the_classical_families_are_pairwise_incomparable():
 
 def test_the_proofs_example_of_a_convolution_is_not_one():
     """The proof names a spatially varying filter, which does not commute with shifts."""
-    u, place = draw(), torch.linspace(0.5, 2, POINTS, dtype=torch.float64)[:, None]
+    u = draw()
+    place = torch.linspace(0.5, 2, POINTS, dtype=torch.float64)[:, None]
     assert relative(place * u.roll(1, 1), (place * u).roll(1, 1)) > 0.05
 
 

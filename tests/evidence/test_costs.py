@@ -18,12 +18,12 @@ OPTIONS = {
 }
 
 
-def test_cost_models_are_those_of_operators():
+def test_every_cost_model_belongs_to_an_operator():
     assert set(COSTS) <= set(list_operators())
 
 
 @pytest.mark.parametrize("name", sorted(COSTS))
-def test_predicted_flops_are_counted_ones(name):
+def test_predicted_flops_equal_counted_ones(name):
     heads = 1 if name == "ckconv" else 4
     options = OPTIONS.get(name, {})
     # On fewer points the operators choose other forms.
@@ -37,7 +37,7 @@ def test_predicted_flops_are_counted_ones(name):
 
 
 @pytest.mark.parametrize("name", sorted(COSTS))
-def test_bytes_hold_at_least_the_signal_and_the_weights_matrices(name):
+def test_bytes_include_at_least_the_signal_and_the_weight_matrices(name):
     cost = COSTS[name](256, 64, 4)
     assert cost.bytes > 4 * 2 * 256 * 64
     assert cost.flops > 0

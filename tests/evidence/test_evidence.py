@@ -37,7 +37,7 @@ def test_every_choice_of_every_variant_is_a_recipe(name):
 PIXELS = {"kind": "sequence", "length": 196, "channels": 1, "causal": True}
 
 
-def test_models_beside_the_ckcnn_are_of_its_size():
+def test_models_compared_with_the_ckcnn_have_its_size():
     from fredholm.models import create_model
 
     sizes = {}
@@ -86,7 +86,7 @@ def test_claims_of_the_plateau_follow_from_its_rows():
     assert [v for text, v in primary.items() if "16 instead" in text] == [REPRODUCED] * 3
 
 
-def test_runs_at_the_best_setting_take_the_place_of_those_at_one():
+def test_tuned_runs_replace_those_at_the_default_setting():
     old = [{"variant": v, "seed": 0, "accuracy": x} for v, x in (("sine", 0.9), ("relu", 0.5))]
     new = [{**row, "accuracy": row["accuracy"] + 0.05} for row in old]
     assert ckconv.rows_of({"activation": old}, "activation") == old
@@ -112,7 +112,7 @@ def test_the_page_of_singular_values_shows_means_in_percent(monkeypatch):
     assert spectrum.shown({}) == "not run"
 
 
-def test_models_in_equal_time_have_about_the_same_size_and_see_the_whole_length():
+def test_models_in_equal_time_have_similar_sizes_and_see_the_full_length():
     for name, one in equal_time.SECTIONS.items():
         sizes = {}
         for row in one.plan(1, {v: choices[0] for v, choices in one.choices.items()}):

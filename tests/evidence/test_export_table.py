@@ -1,4 +1,4 @@
-"""The table of programs: what is committed has no accidents, and a sample of it is measured."""
+"""The committed table of exported programs has no unexplained refusal and a sample is repeated."""
 
 from __future__ import annotations
 
@@ -56,8 +56,9 @@ def refusal(check: Callable[[Model], object], model: Model) -> str | None:
 
 
 @pytest.mark.parametrize("name", FOUND)
-def test_refusals_before_a_trace_are_those_of_the_code(name):
-    model, row = MODELS[name](), FOUND[name]
+def test_refusals_before_a_trace_equal_those_of_the_code(name):
+    model = MODELS[name]()
+    row = FOUND[name]
     # A model whose inputs are known has a program of PyTorch.
     assert row["export"].get("refused") == refusal(signature_of, model)
 
@@ -68,7 +69,7 @@ def test_refusals_before_a_trace_are_those_of_the_code(name):
 
 
 @pytest.mark.parametrize("name", FOUND)
-def test_no_cell_is_an_accident(name):
+def test_no_cell_is_an_unexplained_refusal(name):
     for column, cell in FOUND[name].items():
         assert "failed" not in cell, (column, cell)
         if "error" in cell:
@@ -92,7 +93,7 @@ def test_no_cell_is_an_accident(name):
         ("graphs", ["(1, 32, 32) (1, 32, 8) (1, 32) (1, 32, 3)"]),
     ],
 )
-def test_batches_that_are_timed_have_the_sizes_of_training_or_of_the_table(name, shapes):
+def test_timed_batches_have_the_sizes_of_training_or_of_the_table(name, shapes):
     batches = _batches(name, MODELS[name](), small=False)
     assert [_shapes(inputs) for inputs in batches] == shapes
 
@@ -118,6 +119,6 @@ def test_a_cell_is_a_number_a_letter_or_not_measured():
     assert len(_row({}, notes)) == len(COLUMNS)
 
 
-def test_columns_of_the_command_are_those_of_the_page():
+def test_columns_of_the_command_equal_those_of_the_page():
     parts = {"prefill", "step", "compile", "AOTI"} | set(PROGRAMS) - {"steps"}
     assert parts == set(COLUMNS)

@@ -1,4 +1,4 @@
-"""The fuzz finds no failure in some cases, and notices a wrong answer, step or refusal."""
+"""The fuzzer finds no failure in 120 cases and detects a wrong answer, step or refusal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_120_cases_have_no_failure(tmp_path, capsys):
         assert checks["forward"]["passed"] >= 5
 
 
-def test_a_case_follows_from_its_number_alone():
+def test_a_case_depends_on_its_number_alone():
     a, b = (fuzz.make_case(11, ["luna"]) for _ in range(2))
     assert str(a) == str(b)
     assert torch.equal(a.u, b.u)
@@ -45,7 +45,7 @@ def _first(names, wanted):
     raise AssertionError("no such case")
 
 
-def test_a_wrong_answer_is_noticed(monkeypatch):
+def test_a_wrong_answer_is_detected(monkeypatch):
     case = _first(["softmax"], lambda case: case.query_domain is None)
     dense = IntegralOperator.dense
     monkeypatch.setattr(IntegralOperator, "dense", lambda *a, **k: dense(*a, **k) * (1 + 1e-6))
@@ -54,7 +54,7 @@ def test_a_wrong_answer_is_noticed(monkeypatch):
     assert outcomes["gradient"] == "passed"
 
 
-def test_a_wrong_step_is_noticed(monkeypatch):
+def test_a_wrong_step_is_detected(monkeypatch):
     case = _first(["softmax"], lambda c: c.domain.causal and c.query_domain is None)
     advance = IntegralOperator._advance
 
@@ -68,7 +68,7 @@ def test_a_wrong_step_is_noticed(monkeypatch):
     assert outcomes["step"] == "failed"
 
 
-def test_a_refusal_of_forward_alone_is_noticed(monkeypatch):
+def test_a_refusal_of_forward_alone_is_detected(monkeypatch):
     case = _first(["softmax"], lambda case: "strategy" not in case.options)
 
     def refuse(*_, **__):

@@ -1,4 +1,4 @@
-"""GLUE: what each task is judged by, and the mean over the runs of a folder."""
+"""GLUE scores each task by its own measures and averages the runs of a folder."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SMALL = [
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """CoLA, MRPC with two seeds, STS-B and QQP, of which one row breaks off; and other runs."""
+    """Train CoLA, MRPC with two seeds, STS-B, QQP with one truncated row, and other runs."""
     folder = tmp_path_factory.mktemp("glue")
     files = write_glue(folder / "files", repeat=60)
     with (files / "QQP" / "dev.tsv").open("a") as file:
@@ -69,7 +69,7 @@ def test_each_task_is_judged_by_its_own_measures(home, capsys):
     assert ", Pearson's correlation " in shown
 
 
-def test_rows_that_were_skipped_are_said(home, capsys):
+def test_skipped_rows_are_reported(home, capsys):
     assert main(["evaluate", str(home / "runs/qqp")]) == 0
     first, second = capsys.readouterr().out.splitlines()[:2]
     assert first.endswith("QQP/dev.tsv: 1 of 123 rows break off and are skipped, first line 124")
@@ -84,7 +84,7 @@ def test_rows_that_were_skipped_are_said(home, capsys):
     assert sum("1 of 121 rows break off and are skipped" in line for line in lines) == 1
 
 
-def test_the_mean_of_all_tasks(home, capsys):
+def test_the_glue_score_is_the_mean_of_all_tasks(home, capsys):
     found = evaluate_glue(home / "runs")
     one, two = (evaluate(home / "runs" / name)["f1"] for name in ("mrpc", "mrpc-again"))
     assert found["tasks"]["mrpc"]["scores"]["f1"] == pytest.approx((one + two) / 2)

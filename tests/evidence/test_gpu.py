@@ -67,7 +67,7 @@ def test_the_smoke_run_needs_no_gpu(tmp_path):
     assert all(trial["tiles"] for trial in tuned["tuned"].values())
 
 
-def test_without_a_gpu_the_full_run_refuses(tmp_path):
+def test_the_full_run_is_refused_without_a_gpu(tmp_path):
     import torch
 
     if torch.cuda.is_available():

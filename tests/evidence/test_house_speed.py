@@ -10,11 +10,13 @@ from evidence.house import speed, timed
 from fredholm.errors import ShapeError
 
 
-class Made:
-    """A tree with an answer and a time that the test chooses."""
+class FakeTree:
+    """A tree with a chosen answer and time."""
 
     def __init__(self, answer: float, seconds: float):
-        self.answer, self.seconds, self.asked = answer, seconds, []
+        self.answer = answer
+        self.seconds = seconds
+        self.asked = []
 
     def ask(self, **request):
         self.asked.append(request)
@@ -43,8 +45,8 @@ def test_names_of_cases_are_unique():
 
 
 def test_a_tree_that_became_slower_is_named():
-    slow = speed.timed("a case", {}, Made(1.0, 0.1), Made(1.0, 0.12), 7)
-    same = speed.timed("another", {}, Made(1.0, 0.1), Made(1.0, 0.1), 7)
+    slow = speed.timed("a case", {}, FakeTree(1.0, 0.1), FakeTree(1.0, 0.12), 7)
+    same = speed.timed("another", {}, FakeTree(1.0, 0.1), FakeTree(1.0, 0.1), 7)
     assert len(slow.ratios) == 7
     assert slow.ratio == pytest.approx(1.2)
     text = speed.report([slow, same])
@@ -52,9 +54,9 @@ def test_a_tree_that_became_slower_is_named():
     assert "Geometric mean over 2 cases: 1.10." in text
 
 
-def test_other_answers_are_refused():
+def test_differing_answers_are_refused():
     with pytest.raises(ShapeError, match="a case: expected the checkout's answer"):
-        speed.timed("a case", {}, Made(1.0, 0.1), Made(1.1, 0.1), 7)
+        speed.timed("a case", {}, FakeTree(1.0, 0.1), FakeTree(1.1, 0.1), 7)
 
 
 def test_a_folder_without_the_package_is_refused(tmp_path: Path):

@@ -46,7 +46,7 @@ def test_a_model_is_judged_on_known_objects(monkeypatch):
     assert json.loads(json.dumps(found)) == found
 
 
-def test_the_largest_length_follows_the_growth_of_memory():
+def test_the_largest_length_is_extrapolated_from_memory():
     linear = [{"n": n, "megabytes": 500 + n / 100} for n in (1000, 2000, 4000)]
     found, power = largest(linear)
     assert power == pytest.approx(1.0)

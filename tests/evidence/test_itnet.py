@@ -72,9 +72,10 @@ def test_modes_are_measured_and_drawn(tmp_path):
     assert "| LR-64 | forward+backward | 160 |" in itnet_report.speed(found)
 
 
-def test_the_literal_evaluation_is_the_operator():
+def test_the_literal_evaluation_equals_the_operator():
     operator = ITNetOperator(8, 2, position_dim=2, width=6, frequencies=3, sigma=1.0)
-    u, domain = torch.randn(2, 9, 8), Domain.grid(3, 3)
+    u = torch.randn(2, 9, 8)
+    domain = Domain.grid(3, 3)
     found = literal(operator, u, domain, block=2)
     assert_close(found, operator.dense(u, domain), dtype=torch.float32)
 
@@ -91,7 +92,7 @@ def test_the_crossover_is_where_a_mode_stays_faster():
     ]
 
 
-def test_the_minutes_of_a_recipe_are_its_steps_and_validations():
+def test_the_minutes_of_a_recipe_include_steps_and_validations():
     found = itnet_recipes.measure("digits", 0.01)
     assert found["measured"] > 0
     assert found["steps"] == 60 * (1259 // 32)

@@ -61,7 +61,7 @@ def test_rows_carry_ratio_and_difference():
     assert first["group"] == "g"
 
 
-def test_a_way_is_compared_with_its_own_reference():
+def test_each_way_is_compared_with_its_reference():
     ways = {
         "a": Entry(lambda: torch.ones(2)),
         "b": Entry(lambda: torch.zeros(2) + 2, reference=lambda: torch.ones(2) * 2),
@@ -72,14 +72,14 @@ def test_a_way_is_compared_with_its_own_reference():
         clock.check(Case("two", lambda: torch.ones(2), ways))
 
 
-def test_rounds_end_with_the_time_that_they_have():
+def test_rounds_end_with_the_time_budget():
     done = []
     times = clock.in_turn({"a": lambda: done.append(1)}, 9, seconds=0.0)
     assert len(times["a"]) == 2
     assert len(done) == 3, "the first round does not count"
 
 
-def test_a_reading_of_short_calls_is_of_many_and_of_a_long_call_of_one(monkeypatch):
+def test_a_reading_times_many_short_calls_or_one_long_call(monkeypatch):
     now, done = [0.0], []
 
     def way(seconds: float) -> None:
@@ -110,7 +110,7 @@ def test_a_ratio_that_fell_by_more_than_15_percent_is_named():
     assert fallen(rows, other) == [], "groups may have cases of one name"
 
 
-def test_our_slower_way_is_named_where_the_other_comes_first():
+def test_our_slower_way_is_named_when_the_other_is_listed_first():
     rows = [
         {"case": "c", "way": "layer", "ratio": 1.0},
         {"case": "c", "way": "operator", "ratio": 1.0},
@@ -135,7 +135,7 @@ def test_a_step_that_fits_into_freed_memory_is_measured():
     assert 10 < megabytes < 40
 
 
-def test_a_measurement_runs_in_another_process_and_returns_its_error():
+def test_a_measurement_in_another_process_returns_its_error():
     step = "evidence.kit.memory:operator_step"
     assert alone(step, operator="softmax", n=256)["n"] == 256
     with pytest.raises(RuntimeError, match="no such"):
@@ -326,7 +326,7 @@ def _fill_slowly(place):
     )
 
 
-def test_processes_share_a_table_without_failures(tmp_path):
+def test_two_processes_fill_a_table_without_computing_a_row_twice(tmp_path):
     context = multiprocessing.get_context("fork")
     processes = [context.Process(target=_fill_slowly, args=(tmp_path,)) for _ in range(2)]
     for process in processes:
@@ -346,7 +346,7 @@ def test_an_unknown_name_is_refused():
         Options(only=("c",)).chosen(["a", "b"])
 
 
-def test_a_choice_is_made_on_validation_and_the_test_split_read_for_it_alone(tmp_path, monkeypatch):
+def test_choices_use_validation_and_only_the_choice_reads_the_test_split(tmp_path, monkeypatch):
     choices = {"a": ("optimizer.lr=1e-3", "optimizer.lr=2e-3")}
     brief = ("training.epochs=1",)
     common, variants = ("training.epochs=2",), {"a": (), "b": ()}

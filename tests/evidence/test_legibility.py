@@ -41,25 +41,25 @@ def test_an_import_in_a_nested_function_counts_once():
     assert count(source).local_imports == 1
 
 
-def test_rooms_add_up(package):
+def test_counts_of_packages_add_up(package):
     rooms = count_rooms(package)
     assert list(rooms) == ["ground", "lab/data", "ops"]
     assert rooms["ops"].files == 2
     assert sum(rooms.values(), Counts()).files == 5
 
 
-def test_every_room_of_the_library_has_a_group():
+def test_every_package_of_the_library_has_a_group():
     assert {room.split("/")[0] for room in count_rooms(PACKAGE)} == set(GROUPS)
 
 
-def test_a_circle_is_found_with_all_its_modules(package):
+def test_an_import_cycle_is_listed_with_all_its_modules(package):
     graph = import_graph(package)
     assert graph["small.ops.tiles"] == {"small.base"}
     assert graph["small.base"] == {"small.lab.data"}
     assert circles(graph) == [["small.base", "small.lab.data", "small.ops", "small.ops.tiles"]]
 
 
-def test_only_imports_at_module_level_make_a_circle(package):
+def test_only_imports_at_module_level_form_a_cycle(package):
     (package / "base.py").write_text(
         "from typing import TYPE_CHECKING\n"
         "if TYPE_CHECKING:\n"
@@ -71,13 +71,13 @@ def test_only_imports_at_module_level_make_a_circle(package):
     assert circles(import_graph(package)) == []
 
 
-def test_exports_are_counted_or_missed_by_name(package):
+def test_exports_are_counted_or_listed_as_missing(package):
     assert exports(package, "ops") == 1
     with pytest.raises(ValueError, match="expected a list __all__"):
         exports(package, "lab/data")
 
 
-def test_a_page_without_marks_is_left_alone(tmp_path, monkeypatch):
+def test_a_page_without_markers_stays_unchanged(tmp_path, monkeypatch):
     page = tmp_path / "page.md"
     page.write_text("nothing to replace\n")
     monkeypatch.setattr(command, "PAGE", page)
@@ -92,7 +92,7 @@ def test_a_page_without_marks_is_left_alone(tmp_path, monkeypatch):
 
 @pytest.fixture
 def package(tmp_path):
-    """A package of three rooms whose modules import each other in one circle."""
+    """Write a package of three subpackages whose modules import each other in a cycle."""
     root = tmp_path / "small"
     (root / "ops").mkdir(parents=True)
     (root / "lab" / "data").mkdir(parents=True)

@@ -39,7 +39,7 @@ FOUND = {
 }
 
 
-def test_tables_say_what_the_rows_say():
+def test_tables_show_the_numbers_of_the_rows():
     page = linearize_report.page(FOUND)
     assert "| LUNA | 80.00 ± 0.00 | 75.00 ± 0.00 | 79.50 ± 0.71 | 99.4 ± 0.9 | 2 |" in page
     assert "| Performer, 64 features | 80.00 | nothing to distil | 60.00 | 75.0 | 1 |" in page
@@ -55,7 +55,7 @@ def test_tables_say_what_the_rows_say():
     assert "standard error of an accuracy near one half is 5.0 points" in " ".join(page.split())
 
 
-def test_crossover_is_the_last_change():
+def test_the_crossover_is_the_last_change():
     def row(length, teacher, luna):
         return {"length": length, "teacher": {"ms": teacher}, "luna": {"ms": luna}}
 
@@ -89,7 +89,7 @@ def test_rows_of_smollm2_are_means_over_seeds_and_decoding_stands_alone():
     assert "## LUNA" not in page
 
 
-def test_receipts_of_smollm2_show_times_unless_an_idle_machine_measured_them():
+def test_times_of_smollm2_come_from_an_idle_machine_where_it_measured_them():
     def row(length, softmax):
         bytes_ = {"teacher_bytes": length * 4e4, "student_bytes": 1e7 + softmax}
         times = {f"{side}_prompt_ms": 500.0 for side in ("teacher", "student")}
@@ -178,7 +178,7 @@ def test_rows_of_the_store_and_of_trained_models_have_names():
     assert set(recall.TRAINED) <= recall.LABELS.keys() & smollm2.RUNS.keys()
 
 
-def test_the_page_of_needles_says_what_the_file_holds():
+def test_the_page_of_needles_follows_from_its_file():
     losses = {"teacher": 2.0, "12": 2.0 + math.log(1.5)}
     rows = {
         name: [{"from": 0, "to": 256, "segments": 6, "loss": loss}] for name, loss in losses.items()
@@ -217,7 +217,7 @@ def test_goals_of_trained_rows_are_judged_on_the_last_positions():
     assert recall.far_goals({"remember-12": found["remember-12"]}) == []
 
 
-def test_stored_answers_are_not_computed_again(tmp_path):
+def test_stored_answers_are_not_recomputed(tmp_path):
     bench = recall.Bench.__new__(recall.Bench)
     bench.options = Options(results=tmp_path)
     assert bench.get("needle", "12", "0", compute=lambda: {"128": "1"}) == {"128": "1"}

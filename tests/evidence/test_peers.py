@@ -32,7 +32,7 @@ def test_a_wrong_peer_is_not_timed(monkeypatch):
         runner.check(next(iter(peers.linear(lengths=(8,), dim=8))))
 
 
-def test_the_least_time_is_a_share():
+def test_the_share_is_the_least_time_over_the_measured_time():
     row = {"flops": 10.0, "functions": 0.0, "bytes": 1.0, "seconds": 4.0}
     assert roofline.share(row, {"matrix_flops": 5.0, "functions": 1.0, "bytes": 1.0}) == 0.5
 
@@ -44,13 +44,13 @@ def test_probes_show_what_an_operator_accepts():
     assert choosing_report.state_growth("linear_attention") == "fixed"
 
 
-def test_lost_cases_are_shown():
+def test_slower_cases_are_listed():
     rows = load("performance.json")["cases"]
     for row in performance_report.lost(rows):
         assert f"**{row['ratio']:.2f}** | {row['case']}" in performance_report.page()
 
 
-def test_duels_stay_within_their_group():
+def test_duels_compare_operators_of_one_group():
     rows = [
         {"group": group, "case": "infsa forward", "way": way, "milliseconds": ms}
         for group, way, ms in (
@@ -65,7 +65,7 @@ def test_duels_stay_within_their_group():
     ]
 
 
-def test_the_committed_comparison_is_of_operators_that_there_are():
+def test_the_committed_comparison_covers_existing_operators():
     from fredholm.models import list_baselines
     from fredholm.operators import list_operators
 
@@ -78,7 +78,7 @@ def test_the_committed_comparison_is_of_operators_that_there_are():
     assert sum(names == compared for names in rows) >= 4
 
 
-def test_an_operator_that_nobody_measured_has_rows_that_say_so(monkeypatch):
+def test_operators_without_measurements_are_marked(monkeypatch):
     names = choosing_report.list_operators
     monkeypatch.setattr(choosing_report, "list_operators", lambda: ["anew", *names()])
     scores = choosing_report.accuracy_table(load("compare.json")).splitlines()

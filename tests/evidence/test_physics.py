@@ -28,7 +28,7 @@ def some(points=5):
     return known.positions.double(), known.charges.double()
 
 
-def test_the_galleries_law_is_the_same():
+def test_the_gallery_has_the_same_law():
     module = ast.parse(EXAMPLE.read_text(encoding="utf-8"))
     functions = [one for one in module.body if isinstance(one, ast.FunctionDef)]
     named = {"torch": torch}
@@ -50,26 +50,29 @@ def test_forces_are_the_sum_over_the_others():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_model_has_its_size_and_no_order(name):
-    one, (positions, charges) = model(name), some()
+def test_models_have_their_size_and_are_permutation_equivariant(name):
+    one = model(name)
+    positions, charges = some()
     assert abs(parameters(one) / contest.PARAMETERS - 1) < 0.05
     order = torch.randperm(positions.shape[1])
     assert_close(one(positions[:, order], charges[:, order]), one(positions, charges)[:, order])
 
 
 @pytest.mark.parametrize("name", ["softmax, relative", "interaction network", "egnn"])
-def test_a_model_of_displacements_does_not_see_where_the_box_is(name):
-    one, (positions, charges) = model(name), some()
+def test_models_of_displacements_are_translation_invariant(name):
+    one = model(name)
+    positions, charges = some()
     assert_close(one(positions + 3.0, charges), one(positions, charges))
 
 
-def test_egnn_turns_with_the_system():
-    one, (positions, charges) = model("egnn"), some()
+def test_egnn_is_rotation_equivariant():
+    one = model("egnn")
+    positions, charges = some()
     turn = torch.tensor([[0.6, -0.8], [0.8, 0.6]], dtype=torch.float64)
     assert_close(one(positions @ turn, charges), one(positions, charges) @ turn)
 
 
-def test_the_error_of_a_model_that_answers_nothing_is_one():
+def test_the_error_of_a_zero_prediction_is_one():
     each = contest.errors(lambda positions, charges: torch.zeros_like(positions), "test", 12)
     assert sum(each) / len(each) == pytest.approx(1.0)
 

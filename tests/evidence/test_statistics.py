@@ -21,7 +21,7 @@ from scipy.stats import ttest_1samp
 
 
 def drawn(rng, seeds, samples, of_seeds, of_samples, rest, mean=0.0):
-    """Numbers of the mixed model with these standard deviations."""
+    """Draw from the mixed model with these standard deviations."""
     return (
         mean
         + of_seeds * rng.normal(size=(seeds, 1))
@@ -30,14 +30,14 @@ def drawn(rng, seeds, samples, of_seeds, of_samples, rest, mean=0.0):
     )
 
 
-def test_p_is_students_over_the_seeds_where_samples_are_alike():
+def test_p_equals_students_over_seeds_where_samples_agree():
     seeds = np.array([0.1, 0.3, 0.2, 0.25, -0.1])
     numbers = np.repeat(seeds[:, None], 40, axis=1)
     assert crossed_p(numbers) == pytest.approx(ttest_1samp(seeds, 0).pvalue)
     assert crossed_p(numbers, 0.15) == pytest.approx(ttest_1samp(seeds, 0.15).pvalue)
 
 
-def test_p_is_students_over_the_samples_where_seeds_are_alike():
+def test_p_equals_students_over_samples_where_seeds_agree():
     samples = np.random.default_rng(0).normal(0.2, 1, 60)
     numbers = np.repeat(samples[None], 5, axis=0)
     assert crossed_p(numbers) == pytest.approx(ttest_1samp(samples, 0).pvalue)
@@ -109,7 +109,7 @@ def test_six_series_of_370_make_no_significant_difference():
     assert judge([claim], {"s": rows})[0].verdict == UNDECIDED
 
 
-def test_samples_are_used_where_both_sides_have_them_and_pages_say_so():
+def test_samples_are_used_where_both_sides_have_them_and_pages_note_it():
     rng = np.random.default_rng(3)
     rows = runs(rng, 0.9, 500, b=0.7)
     claim = Claim("a beats b", sample=better("s", "a", "b"), primary=True)

@@ -39,7 +39,7 @@ def test_every_function_of_a_subject_exists(name):
 
 
 @pytest.mark.parametrize(("name", "path"), PAGES, ids=lambda x: getattr(x, "name", x))
-def test_a_page_is_what_the_committed_results_say(name, path):
+def test_a_page_follows_from_the_committed_results(name, path):
     subject = find_subject(name)
     text = subject.call(subject.pages[path])
     assert path.read_text(encoding="utf-8") == text, f"run python -m evidence page {name}"
@@ -59,7 +59,7 @@ def test_a_page_is_what_the_committed_results_say(name, path):
         "lra.image",
     ],
 )
-def test_claims_keep_the_rule(module):
+def test_pages_have_at_most_five_primary_claims_and_exploratory_ones_none(module):
     claims = importlib.import_module(f"evidence.{module}").CLAIMS
     assert all(isinstance(claim, Claim) for claim in claims)
     # Each is the first round of its page.
@@ -132,7 +132,7 @@ def test_errors_name_unknown_subjects_and_parts(capsys):
 
 
 @pytest.mark.parametrize("words", [["--small"], ["--set", "training.epochs=2"]])
-def test_a_trial_leaves_the_committed_results_alone(words):
+def test_a_trial_does_not_write_to_the_committed_results(words):
     options = options_of(parse(["run", "lra", *words]))
     assert options.results == options.runs == Path("runs/lra/trial")
     assert any(change.startswith("training.epochs=") for change in options.trial)
@@ -141,7 +141,7 @@ def test_a_trial_leaves_the_committed_results_alone(words):
     assert committed.trial == ()
 
 
-def test_fuzz_is_called_with_its_own_arguments(monkeypatch):
+def test_fuzz_receives_its_arguments(monkeypatch):
     given = []
 
     class Module:

@@ -31,7 +31,7 @@ def test_forward_and_backward_are_timed_against_the_layer():
     assert all(rows[0]["ratio"] == 1.0 and rows[1]["difference"] < 1e-5 for rows in found)
 
 
-def test_another_answer_or_another_gradient_is_not_timed():
+def test_layers_with_wrong_answers_or_gradients_are_not_timed():
     forward, _ = cases(row(lambda m, u: 1.1 * m(u, u, u)[0]))
     with pytest.raises(runner.WrongAnswer, match="tiny: forward/operator"):
         runner.run(forward)
@@ -46,7 +46,7 @@ def test_another_answer_or_another_gradient_is_not_timed():
         runner.run(both)
 
 
-def test_images_become_points():
+def test_images_are_reshaped_to_points():
     images = torch.randn(2, 3, 4, 5)
     points = on_points(images, torch.Size((2, 20, 3)))
     assert points.shape == (2, 20, 3)
@@ -54,7 +54,7 @@ def test_images_become_points():
     assert on_points(points, points.shape) is points
 
 
-def test_families_are_found_and_have_their_own_rows():
+def test_every_family_has_rows_with_unique_labels():
     found = families()
     assert {"attention", "convolution", "recurrence"} <= set(found)
     labels = [row[0] for rows in found.values() for row in rows]
@@ -62,7 +62,7 @@ def test_families_are_found_and_have_their_own_rows():
     assert all(len(row) == 5 for rows in found.values() for row in rows)
 
 
-def test_the_committed_speed_keeps_what_the_documentation_promises():
+def test_committed_forwards_take_at_most_1_2_times_the_layer():
     found = load("unification-speed.json")
     slowest = max(row["ratio"] for row in found["cases"] if row["case"].endswith(": forward"))
     assert slowest <= 1.2

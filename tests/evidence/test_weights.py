@@ -27,7 +27,7 @@ def test_the_command_of_a_card_is_that_of_the_weights(name):
 
 
 @pytest.mark.parametrize("name", list_pretrained())
-def test_a_card_is_the_text_of_the_code_and_says_where_its_recipe_lies(name):
+def test_a_card_equals_the_generated_text_and_names_its_recipe(name):
     text = card_text(name, pretrained_card(name))
     assert (SHIPPED / name / "README.md").read_text(encoding="utf-8") == text
 
@@ -38,7 +38,7 @@ def test_a_card_is_the_text_of_the_code_and_says_where_its_recipe_lies(name):
     assert (ROOT / "recipes" / recipe).is_file() != in_checkout
 
 
-def test_a_score_is_the_first_measured():
+def test_the_first_measured_score_is_chosen():
     assert score_of({"accuracy": 0.5, "loss": 1.0}) == ("accuracy", 0.5)
     assert score_of({"accuracy": 0.5, "scores": {"bits": 2.0}}) == ("bits", 2.0)
     assert score_of({"loss_name": "relative L2 error", "loss": 0.1}) == ("relative L2 error", 0.1)

@@ -1,4 +1,4 @@
-"""A sample of the zoo of conversions is as in its committed page."""
+"""A sample of the zoo of conversions equals its committed page."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_every_module_was_examined_and_has_an_outcome():
 
 
 @pytest.mark.parametrize("specimen", SAMPLE, ids=lambda s: f"{s.library}: {s.name}")
-def test_a_sample_is_as_committed(specimen):
+def test_a_sample_equals_its_committed_outcome(specimen):
     row = examine(specimen)
     if row["outcome"].startswith("needs "):
         pytest.skip(row["outcome"])
@@ -42,6 +42,6 @@ def test_a_sample_is_as_committed(specimen):
     assert row["says"] == known["says"]
 
 
-def test_one_module_from_the_command_line(capsys):
+def test_one_module_is_examined_from_the_command_line(capsys):
     assert main(["run", "zoo", "--only", "RMSNorm(4)"]) == 0
     assert "refused" in capsys.readouterr().out

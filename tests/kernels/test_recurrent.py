@@ -125,7 +125,7 @@ def test_the_secant_response_equals_the_recurrence(mode):
     assert_close(y, made.state[0])
     assert_close(s, made.state[-1])
     kernel = kernel_naive(made)
-    (offset, _) = push(made, None, start)
+    offset, _ = push(made, None, start)
     assert_close(torch.einsum("btsod,bsd->bto", kernel, x) + offset, made.output)
     direction = torch.randn(response.shape, **DOUBLE)
     found = [

@@ -1,4 +1,4 @@
-"""Data sets, recipes and tasks of the papers' tables: found in a checkout, refused from a wheel."""
+"""Data sets, recipes and tasks of the papers' tables need a checkout and are refused in a wheel."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from fredholm.training import list_recipes, load_recipe
 
 @pytest.fixture
 def installed(monkeypatch, tmp_path):
-    """A package without a checkout around it, whose tables evidence has not filled."""
+    """Pretend that the package is installed without a checkout."""
     monkeypatch.setattr(checkout, "ROOT", tmp_path)
 
 
-def test_the_lists_are_those_of_the_checkout():
+def test_the_lists_match_the_checkout():
     folder = checkout.evidence_folder()
     assert folder is not None
     of_evidence = [

@@ -1,4 +1,4 @@
-"""Estimators: every kind of sample, scikit-learn's rules and tools, saved folders."""
+"""Estimators: every kind of samples, scikit-learn's checks and tools, saved folders."""
 
 from __future__ import annotations
 
@@ -30,12 +30,14 @@ TINY: dict[str, Any] = {"dim": 8, "depth": 1, "heads": 2, "epochs": 1, "random_s
 
 
 def blobs(n: int = 24) -> tuple[np.ndarray, np.ndarray]:
-    rng, y = np.random.default_rng(0), np.arange(n) % 2
+    rng = np.random.default_rng(0)
+    y = np.arange(n) % 2
     return rng.normal(size=(n, 3)) + 4 * y[:, None], y
 
 
 def waves(n: int = 12, channels: int = 2) -> tuple[np.ndarray, np.ndarray]:
-    rng, y = np.random.default_rng(0), np.arange(n) % 2
+    rng = np.random.default_rng(0)
+    y = np.arange(n) % 2
     t = np.linspace(0, 6, 10)
     X = np.sin((1 + y)[:, None, None] * t[:, None]) + 0.1 * rng.normal(size=(n, 10, channels))
     return X, y
@@ -45,7 +47,7 @@ def waves(n: int = 12, channels: int = 2) -> tuple[np.ndarray, np.ndarray]:
 
 
 def samples() -> dict[str, tuple[Any, str | None]]:
-    """Twelve samples of every kind, and what has to be said of them."""
+    """Return twelve samples of every kind, and the kind that must be declared."""
     rng = np.random.default_rng(0)
     series, _ = waves()
     ragged = [row[: 6 + i % 4] for i, row in enumerate(series)]
@@ -67,20 +69,20 @@ def samples() -> dict[str, tuple[Any, str | None]]:
 
 
 @pytest.mark.parametrize("name", samples())
-def test_a_classifier_takes_every_kind(name):
+def test_a_classifier_accepts_every_kind_of_samples(name):
     X, kind = samples()[name]
     y = np.array(["no", "yes"] * 6)
     model = FredholmClassifier(kind=kind, **TINY).fit(X, y)
     shares = model.predict_proba(X)
     assert shares.shape == (12, 2)
     assert set(model.predict(X)) <= {"no", "yes"}
-    # Alone as among others: padding and batches change nothing.
+    # Padding and batches change nothing.
     alone = np.concatenate([model.predict_proba(X[i : i + 1]) for i in range(3)])
     np.testing.assert_allclose(alone, shares[:3], atol=1e-5)
 
 
 @pytest.mark.parametrize("axes", [3, 4])
-def test_fields_on_a_grid(axes, tmp_path):
+def test_fields_on_a_grid_are_learned(axes, tmp_path):
     X = np.random.default_rng(0).normal(size=(10, 1, 6, 5)).astype(np.float32)
     X = X[:, 0] if axes == 3 else X
     model = FredholmRegressor(**TINY | {"epochs": 15, "lr": 0.02}).fit(X, 5 * X)
@@ -91,7 +93,7 @@ def test_fields_on_a_grid(axes, tmp_path):
     np.testing.assert_array_equal(again.predict(X), model.predict(X))
 
 
-def test_fields_far_from_zero_are_learned_as_others_are():
+def test_fields_far_from_zero_are_learned_as_well():
     fields = np.random.default_rng(0).normal(size=(40, 8, 8)).astype(np.float32)
     near, far = (
         FredholmRegressor(dim=16, epochs=8, random_state=0)
@@ -103,7 +105,7 @@ def test_fields_far_from_zero_are_learned_as_others_are():
     assert far == pytest.approx(near, abs=0.1)
 
 
-def test_fields_are_scored_by_the_weights_of_their_samples():
+def test_fields_are_scored_with_sample_weights():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(8, 4, 4))
     model = FredholmRegressor(**TINY).fit(X, 2 * X)
@@ -122,7 +124,7 @@ def test_fields_are_scored_by_the_weights_of_their_samples():
     assert model.score(ragged, y, only) == pytest.approx(model.score(ragged[3:4], y[3:4]))
 
 
-def test_fields_on_points():
+def test_fields_on_points_are_learned():
     rng = np.random.default_rng(0)
     places = [rng.uniform(size=(5 + i % 3, 2)) for i in range(10)]
     X = [(p, p[:, :1] * 2) for p in places]
@@ -132,7 +134,7 @@ def test_fields_on_points():
     assert np.isfinite(model.score(X, y))
 
 
-# --- what is learned ------------------------------------------------------------------------------
+# --- training -------------------------------------------------------------------------------------
 
 
 def test_series_are_learned_and_saved(tmp_path):
@@ -152,7 +154,7 @@ def test_series_are_learned_and_saved(tmp_path):
         FredholmRegressor.load(folder)
 
 
-def test_a_regression_answers_in_the_units_of_its_targets(tmp_path):
+def test_a_regression_predicts_in_the_units_of_its_targets(tmp_path):
     X, _ = blobs(40)
     y = 1000 + 50 * X[:, 0]
     model = FredholmRegressor(**TINY | {"epochs": 20, "lr": 0.02}).fit(X, y)
@@ -162,7 +164,7 @@ def test_a_regression_answers_in_the_units_of_its_targets(tmp_path):
     assert again.n_features_in_ == 3
 
 
-def test_equal_seeds_give_equal_models_and_leave_the_callers_generators():
+def test_equal_seeds_give_equal_models_and_keep_the_callers_generators():
     X, y = blobs()
     np.random.seed(3)
     torch.manual_seed(3)
@@ -174,7 +176,7 @@ def test_equal_seeds_give_equal_models_and_leave_the_callers_generators():
     assert drawn == (np.random.random(), torch.rand(()).item())
 
 
-def test_patience_ends_a_training_and_none_takes_all_samples():
+def test_patience_ends_a_training_and_none_uses_all_samples():
     X, y = blobs()
     noise = np.random.default_rng(0).integers(0, 2, len(X))
     options = TINY | {"epochs": 30, "lr": 0.1, "validation_fraction": 0.5}
@@ -187,7 +189,7 @@ def test_patience_ends_a_training_and_none_takes_all_samples():
     assert whole.temperature_ == 1
 
 
-def test_a_callers_default_type_changes_nothing(tmp_path):
+def test_the_default_dtype_of_the_caller_changes_nothing(tmp_path):
     for X in (
         blobs()[0],
         waves()[0],
@@ -207,10 +209,11 @@ def test_a_callers_default_type_changes_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("stop", [OptionError, KeyboardInterrupt])
-def test_a_fit_that_fails_changes_nothing(stop, monkeypatch):
+def test_a_failed_fit_changes_nothing(stop, monkeypatch):
     X, y = blobs()
     model = FredholmClassifier(**TINY).fit(X, np.array(["no", "yes"])[y])
-    answers, fresh = model.predict(X), clone(model)
+    answers = model.predict(X)
+    fresh = clone(model)
     monkeypatch.setattr(base, "build_model", Mock(side_effect=stop("no")))
     with pytest.raises(stop):
         model.fit(X[:, :2], np.array(["a", "b"])[y])
@@ -221,7 +224,7 @@ def test_a_fit_that_fails_changes_nothing(stop, monkeypatch):
         fresh.predict(X)
 
 
-def test_an_operator_by_name():
+def test_an_operator_is_selected_by_name():
     X, y = waves()
     for name, operator in ((None, "luna"), ("softmax", "softmax"), ("gru", "gru")):
         model = FredholmClassifier(name, **TINY).fit(X, y)
@@ -230,9 +233,9 @@ def test_an_operator_by_name():
         FredholmClassifier("sofmax", **TINY).fit(X, y)
 
 
-def test_auto_compares_operators_first(tmp_path, monkeypatch):
+def test_auto_compares_operators_before_fitting(tmp_path, monkeypatch):
     X, y = waves(n=40)
-    ticks = itertools.count(step=0.01)  # seconds that do not depend on the machine
+    ticks = itertools.count(step=0.01)  # seconds independent of the machine
     monkeypatch.setattr(
         memory, "Clock", lambda minutes, timer: Clock(minutes, timer=ticks.__next__)
     )
@@ -252,13 +255,13 @@ def test_auto_compares_operators_first(tmp_path, monkeypatch):
 # --- scikit-learn's tools -------------------------------------------------------------------------
 
 
-def test_a_pipeline_in_cross_validation():
+def test_a_pipeline_runs_in_cross_validation():
     X, y = blobs()
     model = make_pipeline(StandardScaler(), FredholmClassifier(**TINY | {"epochs": 8, "lr": 0.05}))
     assert cross_val_score(model, X, y, cv=2).mean() > 0.8
 
 
-def test_a_grid_of_operators_over_ragged_series():
+def test_a_grid_search_over_operators_runs_on_ragged_series():
     X, y = waves(16)
     ragged = [row[: 8 + i % 3] for i, row in enumerate(X)]
     search = GridSearchCV(FredholmClassifier(**TINY), {"operator": ["luna", "softmax"]}, cv=2)
@@ -267,7 +270,7 @@ def test_a_grid_of_operators_over_ragged_series():
     assert search.predict(ragged).shape == (16,)
 
 
-def test_a_clone_has_the_parameters_and_nothing_else():
+def test_a_clone_has_only_the_parameters():
     X, y = blobs()
     model = FredholmClassifier(**TINY).fit(X, y)
     copy = clone(model).set_params(dim=16)
@@ -292,14 +295,14 @@ EXPECTED = {
     ],
     expected_failed_checks=lambda estimator: EXPECTED,
 )
-def test_scikit_learns_rules(estimator, check):
+def test_estimators_pass_scikit_learns_checks(estimator, check):
     check(estimator)
 
 
-# --- what is refused ------------------------------------------------------------------------------
+# --- refusals -------------------------------------------------------------------------------------
 
 
-def test_samples_that_do_not_fit_are_named():
+def test_mismatched_samples_are_named():
     X, y = waves()
     model = FredholmClassifier(**TINY)
     with pytest.raises(ShapeError, match=r"X, sample 1: expected \(points, 2\) .*, got \(10, 1\)"):
@@ -330,14 +333,14 @@ def test_samples_that_do_not_fit_are_named():
         ("operator", 5, "the name of one"),
     ],
 )
-def test_options_that_no_training_can_be_made_of_are_named(name, value, needed):
+def test_wrong_options_of_training_are_named(name, value, needed):
     X, y = blobs()
     model = FredholmClassifier(**TINY | {name: value})
     with pytest.raises(OptionError, match=f"^{name}: expected {needed}.*, got {value!r}"):
         model.fit(X, y)
 
 
-def test_texts_that_lose_their_end_are_warned_of():
+def test_truncated_texts_give_a_warning():
     long, y = "a fine film " * 30, [0, 1] * 6
     X = [*["a dull film", "a fine film"] * 5, long, long]
     with pytest.warns(UserWarning, match="X: 2 of 12 texts are longer than 64 words"):
@@ -349,7 +352,7 @@ def test_texts_that_lose_their_end_are_warned_of():
         model.predict(X[:3])
 
 
-def test_options_may_be_numbers_of_numpy(tmp_path):
+def test_options_may_be_numpy_numbers(tmp_path):
     whole = {"dim": 8, "depth": 1, "heads": 2, "epochs": 2, "batch_size": 8, "patience": 3}
     given = {name: np.int64(value) for name, value in whole.items()}
     given |= {"lr": np.float32(0.01), "validation_fraction": np.float32(0.25)}
@@ -363,14 +366,15 @@ def test_options_may_be_numbers_of_numpy(tmp_path):
     np.testing.assert_array_equal(again.predict_proba(X), other.predict_proba(X))
 
 
-def test_a_device_that_is_not_there(monkeypatch):
+def test_an_unavailable_device_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(OptionError, match="device: expected cpu or auto, since PyTorch finds no"):
         FredholmClassifier(**TINY, device="cuda").fit(*blobs())
 
 
 def test_images_with_channels_first_are_refused():
-    X, y = np.zeros((12, 3, 8, 8), np.uint8), np.arange(12) % 2
+    X = np.zeros((12, 3, 8, 8), np.uint8)
+    y = np.arange(12) % 2
     with pytest.raises(ShapeError, match=r"channels first; pass X\.transpose\(0, 2, 3, 1\)"):
         FredholmClassifier(**TINY).fit(X, y)
     assert FredholmClassifier(**TINY).fit(X.transpose(0, 2, 3, 1), y).n_features_in_ == 3
@@ -383,8 +387,9 @@ def test_another_number_of_channels_is_refused_when_predicting():
         model.predict(X[..., :1])
 
 
-def test_points_of_clouds_with_nan_are_left_out():
-    clouds, y = np.random.default_rng(0).normal(size=(12, 9, 3)), np.arange(12) % 2
+def test_points_of_clouds_with_nan_are_dropped():
+    clouds = np.random.default_rng(0).normal(size=(12, 9, 3))
+    y = np.arange(12) % 2
     padded = clouds.copy()
     padded[2:, 6:] = np.nan
     padded[2, 5, 1] = np.nan  # one coordinate
@@ -398,7 +403,7 @@ def test_points_of_clouds_with_nan_are_left_out():
             ask(padded)
 
 
-def test_fields_on_points_have_as_many_finite_values_as_points():
+def test_fields_on_points_need_one_finite_value_per_point():
     rng = np.random.default_rng(0)
     places = [rng.uniform(size=(5 + i % 3, 2)) for i in range(8)]
     values, y = [p[:, :1].copy() for p in places], [p[:, 0].copy() for p in places]
@@ -435,7 +440,7 @@ def test_fields_on_points_have_as_many_finite_values_as_points():
         fitted.score(list(zip(places, values)), moved)
 
 
-def test_fields_on_a_grid_are_answered_on_the_same():
+def test_fields_on_a_grid_are_predicted_on_the_same_grid():
     X = np.random.default_rng(0).normal(size=(8, 4, 6))
     model = FredholmRegressor(**TINY).fit(X, X)
     assert model.score(X, X[:, None]) == model.score(X, X)
@@ -458,7 +463,7 @@ def test_pairs_do_not_mix_with_arrays():
         FredholmClassifier(kind="series", **TINY).fit([X[0], [[1.0], [2.0, 3.0]]], y[:2])
 
 
-def test_blank_texts_and_targets_beyond_float32_are_named():
+def test_blank_texts_and_targets_beyond_float32_are_refused():
     X = ["a fine film", "a dull film"] * 6
     model = FredholmClassifier(**TINY)
     with pytest.raises(OptionError, match=r"X, sample 2: expected a text .*, got ' \\n'"):
@@ -472,7 +477,7 @@ def test_blank_texts_and_targets_beyond_float32_are_named():
         FredholmRegressor(**TINY).fit(rows, ["1.5"] * 23 + ["nan"])
 
 
-def test_columns_become_floats_as_scikit_learn_has_them():
+def test_columns_become_floats_as_in_scikit_learn():
     X, y = blobs()
     texts = X.astype(str)
     model = FredholmClassifier(**TINY).fit(texts, y)
@@ -498,7 +503,7 @@ def test_times_between_the_steps_of_training_are_refused():
         model.predict([(times + times**2, row) for row in X])
 
 
-def test_whole_numbers_of_any_type_are_the_same_images(tmp_path):
+def test_images_of_any_integer_type_are_equal(tmp_path):
     X = np.random.default_rng(0).integers(0, 256, size=(12, 4, 4, 3), dtype=np.uint8)
     y = np.arange(12) % 2
     model = FredholmClassifier(**TINY).fit(X, y)
@@ -549,7 +554,7 @@ def test_a_saved_folder_is_plain_data(tmp_path):
     assert FredholmClassifier.load(folder).classes_.dtype == bool
 
 
-def test_one_text_is_no_list_of_letters():
+def test_a_single_text_is_refused():
     model = FredholmClassifier(**TINY)
     with pytest.raises(ShapeError, match=r"expected a list of texts, got one text, 'great'"):
         model.fit("great", [0, 1, 0, 1, 0])
@@ -558,7 +563,7 @@ def test_one_text_is_no_list_of_letters():
         model.predict("great")
 
 
-def test_numbers_of_which_no_training_can_be_made_are_named():
+def test_non_numeric_options_are_refused():
     X, y = blobs()
     with pytest.raises(OptionError, match="minutes: expected a positive number, got None"):
         FredholmClassifier("auto", minutes=None).fit(X, y)

@@ -1,10 +1,10 @@
-"""Names and indices of data frames given to estimators: matched, or refused by name."""
+"""Names and indices of data frames in estimators: matched or refused by name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow
@@ -31,7 +31,7 @@ def arrays(seed: int = 0, points: int = 9) -> list[np.ndarray]:
 
 
 def permuted(frame: Any) -> Any:
-    """The same frame with its columns in another order."""
+    """Return the frame with its columns in another order."""
     names = ["c", "a", "b"]
     return frame.select(names) if hasattr(frame, "select") else frame[names]
 
@@ -80,15 +80,13 @@ def test_other_columns_are_refused(kind: str, make: Callable[..., Any]):
         FredholmClassifier(kind=kind, **TINY).fit([*frames[:11], renamed(frames[11])], LABELS)
     with pytest.raises(OptionError, match="X, sample 1: expected columns with names"):
         model.predict([frames[0], arrays()[1]])
+    names = ["a", "a", "b"]
+    twice = frames[0].rename_columns(names) if make is arrow else frames[0].set_axis(names, axis=1)
     with pytest.raises(OptionError, match="'a' twice"):
-        model.predict(
-            [make(arrays()[0], ("a", "b", "c")).rename_columns(["a", "a", "b"])]
-            if make is arrow
-            else [frames[0].set_axis(["a", "a", "b"], axis=1)]
-        )
+        model.predict([twice])
 
 
-def test_names_on_one_side_alone_are_warned_of():
+def test_names_on_one_side_only_give_a_warning():
     plain = arrays()
     frames = [arrow(values) for values in plain]
     with_names = FredholmClassifier(**TINY).fit(frames, LABELS)
@@ -101,7 +99,7 @@ def test_names_on_one_side_alone_are_warned_of():
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_coordinates_values_and_answers_of_fields_are_matched(make: Callable[..., Any], tmp_path):
+def test_columns_of_fields_are_matched_by_name(make: Callable[..., Any], tmp_path):
     plain = arrays()
     pairs = [(values[:, :2], values) for values in plain]
     answers = [2 * values[:, :2] for values in plain]
@@ -129,7 +127,7 @@ def pairs_as(make: Callable[..., Any], pairs: list[Any]) -> list[Any]:
     return [(make(x, ("x", "y")), make(v)) for x, v in pairs]
 
 
-def test_one_frame_is_no_list_of_frames():
+def test_a_single_frame_is_refused():
     frame = arrow(arrays()[0])
     for kind in ("series", "clouds"):
         with pytest.raises(ShapeError, match="expected a list of frames, one per sample"):
@@ -151,14 +149,15 @@ def test_columns_of_dates_and_words_are_refused():
 
 
 def irregular() -> list[np.ndarray]:
-    """Microseconds since some date."""
+    """Return irregular times in microseconds."""
     rng = np.random.default_rng(1)
     return [rng.integers(1, 5_000_000, 9).cumsum() for _ in range(12)]
 
 
-def test_an_index_of_times_becomes_the_times():
+def test_a_time_index_becomes_the_times():
     pandas = pytest.importorskip("pandas")
-    plain, micros = arrays(), irregular()
+    plain = arrays()
+    micros = irregular()
     start = np.datetime64("2026-03-29T00:30:00", "us")
     pairs = [(start + m.astype("timedelta64[us]"), v) for m, v in zip(micros, plain)]
     expected = FredholmClassifier(**TINY).fit(pairs, LABELS).predict_proba(pairs)
@@ -169,7 +168,7 @@ def test_an_index_of_times_becomes_the_times():
     dates = framed([pandas.DatetimeIndex(times) for times, _ in pairs])
     fitted = FredholmClassifier(**TINY).fit(dates, LABELS)
     np.testing.assert_array_equal(fitted.predict_proba(dates), expected)
-    # In zones: a clock that was put forward changes nothing.
+    # With time zones: a change of the clock changes nothing.
     zoned = [frame.tz_localize("UTC").tz_convert("Europe/Berlin") for frame in dates]
     np.testing.assert_array_equal(fitted.predict_proba(zoned), expected)
     spans = framed([pandas.TimedeltaIndex(m.astype("timedelta64[us]")) for m in micros])
@@ -182,7 +181,7 @@ def test_an_index_of_times_becomes_the_times():
     assert alone.facts_["source"]["scaling"]["timed"]
 
 
-def test_an_index_that_may_be_times_or_row_numbers_is_refused():
+def test_an_ambiguous_index_is_refused():
     pandas = pytest.importorskip("pandas")
     frames = [pandas.DataFrame(values) for values in arrays()]
     model = FredholmClassifier(**TINY).fit(frames, LABELS)
@@ -205,7 +204,7 @@ def test_an_index_that_may_be_times_or_row_numbers_is_refused():
         model.predict(mixed)
 
 
-def test_rows_of_a_pair_are_in_one_order():
+def test_rows_of_a_pair_must_have_one_order():
     pandas = pytest.importorskip("pandas")
     frames = [pandas.DataFrame(values) for values in arrays()]
     order = [8, 0, 1, 2, 3, 4, 5, 6, 7]
@@ -222,7 +221,7 @@ def test_rows_of_a_pair_are_in_one_order():
     model.fit(pairs, [frame[0] for frame in frames])
 
 
-def test_grids_have_places_that_grow():
+def test_grids_need_increasing_coordinates():
     pandas = pytest.importorskip("pandas")
     fields = [pandas.DataFrame(values) for values in arrays()]
     model = FredholmRegressor(kind="fields", **TINY).fit(fields, fields)
@@ -240,14 +239,17 @@ def test_grids_have_places_that_grow():
 
 def test_arrays_with_named_dimensions_are_refused():
     class Labelled:
-        dims, coords, ndim = ("times", "channels"), {}, 2
+        dims = ("times", "channels")
+        coords: ClassVar[dict] = {}
+        ndim = 2
 
     with pytest.raises(ShapeError, match="whose dimensions are not matched"):
         FredholmClassifier(kind="series", **TINY).fit([Labelled()] * 12, LABELS)
 
 
-def test_dates_with_zones_are_times():
-    plain, micros = arrays(), irregular()
+def test_dates_with_time_zones_are_times():
+    plain = arrays()
+    micros = irregular()
     start = datetime(2026, 3, 29, tzinfo=UTC)
     summer = timezone(timedelta(hours=2))
     utc = [[start + timedelta(microseconds=int(m)) for m in times] for times in micros]
@@ -261,8 +263,9 @@ def test_dates_with_zones_are_times():
         np.testing.assert_array_equal(found, expected)
 
 
-def test_dates_and_numbers_are_no_times_of_one_training():
-    plain, micros = arrays(), irregular()
+def test_dates_and_numbers_do_not_mix_as_times():
+    plain = arrays()
+    micros = irregular()
     dates = [(np.datetime64("2026-01-01", "us") + m, v) for m, v in zip(micros, plain)]
     numbers = [(m / 1e6, v) for m, v in zip(micros, plain)]
     with pytest.raises(OptionError, match=r"X, sample 1: expected times that are dates.*got num"):

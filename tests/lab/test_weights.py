@@ -39,8 +39,9 @@ def taken(X: Any, chosen: np.ndarray) -> Any:
 
 
 @pytest.mark.parametrize("kind", samples())
-def test_a_sample_of_weight_zero_is_left_out(kind: str):
-    X, y = samples()[kind], np.arange(12) % 2
+def test_a_sample_of_weight_zero_is_ignored(kind: str):
+    X = samples()[kind]
+    y = np.arange(12) % 2
     weights = np.arange(1.0, 13)
     weights[[4, 7]] = 0
     whole = FredholmClassifier(kind=kind, **TINY).fit(X, y, sample_weight=weights)
@@ -52,7 +53,7 @@ def test_a_sample_of_weight_zero_is_left_out(kind: str):
     np.testing.assert_array_equal(zeros.predict_proba(X), equal.predict_proba(X))
 
 
-def test_fields_and_numbers_have_weights():
+def test_fields_and_regressions_accept_weights():
     rng = np.random.default_rng(0)
     weights = np.where(np.isin(np.arange(12), KEPT), 1.0 + np.arange(12), 0.0)
     places = [rng.uniform(size=(5 + i % 3, 2)) for i in range(12)]
@@ -81,7 +82,8 @@ def test_the_loss_is_the_weighted_mean(name: str):
     outputs = torch.randn(4, 3, generator=generator)
     labels = torch.tensor([0, 2, 1, 1])
     if name == "regression":
-        outputs, labels = outputs[:, :1], torch.randn(4, generator=generator)
+        outputs = outputs[:, :1]
+        labels = torch.randn(4, generator=generator)
     if name == "field":
         outputs = torch.randn(4, 6, 2, generator=generator)
         labels = torch.randn(4, 2, 2, 3, generator=generator)
@@ -103,7 +105,7 @@ def test_the_loss_is_the_weighted_mean(name: str):
 
 @pytest.mark.slow
 def test_probabilities_follow_the_weights():
-    """Equal samples of two classes: no model can tell them, so shares are those of the weights."""
+    """Equal samples of two classes cannot be distinguished, so probabilities equal the weights."""
     X, y = np.ones((400, 2)) + np.arange(400)[:, None] // 2 % 2, np.arange(400) % 2
     weights = np.where(y == 1, 9.0, 1.0)
     options = TINY | {"epochs": 30, "lr": 0.02}
@@ -113,12 +115,12 @@ def test_probabilities_follow_the_weights():
     np.testing.assert_array_equal(by_class, shares)
 
 
-def test_held_out_samples_count_by_their_weights():
+def test_validation_samples_are_weighted():
     X = np.random.default_rng(0).normal(size=(40, 3))
     y = (X[:, 0] > 0).astype(int)
     options = TINY | {"epochs": 3, "validation_fraction": 0.5}
     plain = FredholmClassifier(**options).fit(X, y)
-    # Weights of the held-out samples alone: the training sees the same gradients.
+    # Only weights of validation samples differ, so the gradients are equal.
     train = set(plain.facts_["source"]["split"])
     assert {"train", "val"} <= train
     weights = np.where(np.arange(40) % 4 < 2, 1.0, 5.0)
@@ -128,8 +130,9 @@ def test_held_out_samples_count_by_their_weights():
     assert weighted.temperature_ != plain.temperature_
 
 
-def test_weights_that_are_none_are_named():
-    X, y = samples()["rows"], np.arange(12) % 2
+def test_invalid_weights_are_refused():
+    X = samples()["rows"]
+    y = np.arange(12) % 2
     model = FredholmClassifier(**TINY)
     for weights, match in (
         (-np.ones(12), "sample_weight: expected 0 or more, got -1 of sample 0"),
@@ -147,13 +150,13 @@ def test_weights_that_are_none_are_named():
 # --- weights of classes ---------------------------------------------------------------------------
 
 
-def test_balanced_classes_weigh_alike():
+def test_balanced_classes_have_equal_weight():
     X = np.random.default_rng(0).normal(size=(24, 3))
     y = np.array(["few", "many", "many", "many"] * 6)
     balanced = FredholmClassifier(**TINY, class_weight="balanced").fit(X, y)
     by_hand = FredholmClassifier(**TINY, class_weight={"few": 2.0, "many": 2 / 3}).fit(X, y)
     np.testing.assert_allclose(balanced.predict_proba(X), by_hand.predict_proba(X), atol=1e-6)
-    # Weights of samples count in the balance: these make both classes equal already.
+    # Sample weights enter the balance; these already make both classes equal.
     weights = np.where(y == "few", 3.0, 1.0)
     even = FredholmClassifier(**TINY, class_weight="balanced").fit(X, y, weights)
     np.testing.assert_allclose(even.predict_proba(X), balanced.predict_proba(X), atol=1e-6)
@@ -167,8 +170,9 @@ def test_balanced_classes_weigh_alike():
         ({0: -1.0}, "expected a number above zero, got -1.0 for 0"),
     ],
 )
-def test_other_weights_of_classes_are_named(given: Any, match: str):
-    X, y = samples()["rows"], np.arange(12) % 2
+def test_wrong_class_weights_are_refused(given: Any, match: str):
+    X = samples()["rows"]
+    y = np.arange(12) % 2
     with pytest.raises(OptionError, match=f"class_weight: {match}"):
         FredholmClassifier(**TINY, class_weight=given).fit(X, y)
 
@@ -192,7 +196,7 @@ MAKERS = [arrow, pandas_frame, pandas_categories]
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_words_become_columns(make: Any, tmp_path):
+def test_words_become_indicator_columns(make: Any, tmp_path):
     words = ["red", "blue", None, "green"] * 6
     sizes = [None, 2.0, 3.0, 5.5] * 6
     frame = make({"size": sizes, "colour": words})
@@ -215,7 +219,7 @@ def test_words_become_columns(make: Any, tmp_path):
     again = FredholmClassifier.load(model.save(tmp_path / "model"))
     np.testing.assert_array_equal(again.predict_proba(frame), expected)
 
-    # Fewer words, and one that the fit did not have.
+    # Fewer words, and an unknown one.
     few = make({"size": [2.0, 2.0], "colour": ["red", "pink"]})
     with pytest.warns(UserWarning, match="row 1: the estimator was not fitted on 'pink'"):
         found = again.predict_proba(few)
@@ -240,14 +244,14 @@ def test_words_become_columns(make: Any, tmp_path):
         again.predict(make({"size": ["2", "x"], "colour": ["red", "red"]}))
 
 
-def test_words_of_samples_without_weight_are_not_learned():
+def test_words_of_samples_of_weight_zero_are_ignored():
     frame = arrow({"a": [1.0, 2.0, 3.0, 4.0] * 3, "w": ["x", "y", "x", "z"] * 3})
     weights = np.array([1.0, 1.0, 1.0, 0.0] * 3)
     model = FredholmClassifier(**TINY).fit(frame, np.arange(12) % 2, weights)
     assert model.facts_["source"]["words"] == {"w": ["x", "y"]}
 
 
-def test_many_words_are_warned_of_and_dates_are_refused():
+def test_many_words_give_a_warning_and_dates_are_refused():
     names = [f"n{i}" for i in range(24)]
     y = np.arange(24) % 2
     with pytest.warns(UserWarning, match="column 'name' has 24 words"):
@@ -260,8 +264,9 @@ def test_many_words_are_warned_of_and_dates_are_refused():
 # --- operators ------------------------------------------------------------------------------------
 
 
-def test_unknown_operators_are_named_with_what_is_there():
-    X, y = samples()["rows"], np.arange(12) % 2
+def test_unknown_operators_are_refused_with_the_known_ones():
+    X = samples()["rows"]
+    y = np.arange(12) % 2
     for name, match in (
         ("sofmax", "unknown operator 'sofmax'; did you mean 'softmax'"),
         ("grru", "unknown operator 'grru'; did you mean 'gru'"),

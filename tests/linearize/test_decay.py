@@ -119,7 +119,7 @@ def test_a_layer_equals_its_definition_in_values_and_gradients(to, size, mask):
 def test_any_split_of_a_sequence_equals_one_forward(to, size, mask, split):
     heads = heads_of(to, size)
     valid = MASKS[mask]()
-    (query, key, value) = points()
+    query, key, value = points()
     whole = heads(query, key, value, Seen(valid, causal=True)) * real(valid)
     outs = []
     memory = {}
@@ -146,8 +146,8 @@ def test_softmax_weights_do_not_decay():
 
 
 @torch.no_grad()
-def test_points_of_the_store_fade_only_once_they_join_the_state():
-    """With rates beyond all bounds the window, the sink and the store are what is left."""
+def test_points_of_the_store_decay_only_after_joining_the_state():
+    """With very large rates only the window, the sink and the store keep weight."""
     heads = heads_of("hedgehog", "store", "head")
     torch.nn.init.constant_(heads.decay.log_rate, 6.0)
     query, key, value = points()
@@ -162,10 +162,14 @@ def test_points_of_the_store_fade_only_once_they_join_the_state():
 @torch.no_grad()
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("parts", [[1] * N, [2, *[1] * 12, 9]])
-def test_a_cache_with_a_store_steps_in_place_as_it_fades(parts, mask):
-    heads, tensors, valid = heads_of("hedgehog", "store"), points(), MASKS[mask]()
+def test_decayed_in_place_steps_of_a_store_equal_one_prefill(parts, mask):
+    heads = heads_of("hedgehog", "store")
+    tensors = points()
+    valid = MASKS[mask]()
     expected, memory = advance(heads, *tensors, valid, {})
-    state, found, start = cache_module.LinearState(), [], 0
+    state = cache_module.LinearState()
+    found = []
+    start = 0
     for size in parts:
         some = [x[:, :, start : start + size] for x in tensors]
         given = None if valid is None else valid[:, : start + size].long()
@@ -234,7 +238,8 @@ def test_the_cache_size_is_fixed_and_counted():
 
 @torch.no_grad()
 def test_the_ages_of_a_store_are_counted():
-    model, cache = converted("store").float(), DynamicCache()
+    model = converted("store").float()
+    cache = DynamicCache()
     model(LONG, past_key_values=cache)
     # Two layers. Of four states 16 features, 8 + 1 values, an exponent and 3 ages; of 3 + 1 tokens
     # two keys and values and a mass; of 2 tokens of the store two keys, values, numbers and ages;

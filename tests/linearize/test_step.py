@@ -70,7 +70,7 @@ def test_single_tokens_and_prefills_equal_one_prefill(name, window, answers):
 @pytest.mark.parametrize("window", [None, 3])
 def test_a_token_allocates_no_state(window):
     heads = heads_of("shares", window)
-    (query, key, value) = points()
+    query, key, value = points()
     state = LinearState()
     state.advance(heads, query[:, :, :8], key[:, :, :8], value[:, :, :8], None, None)
     places = {name: x.data_ptr() for name, x in state._tensors().items()}

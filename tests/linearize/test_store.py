@@ -111,7 +111,7 @@ def test_a_layer_equals_its_definition_in_values_and_gradients(to, sizes, mask):
 
 def test_a_store_changes_the_answer_and_each_token_counts_once():
     heads = heads_of()
-    (query, key, value) = points()
+    query, key, value = points()
     weights = heads.student_weights(query, heads.share(key), Seen(causal=True), 8**-0.5, value)
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, 4, N).double(), **EXACT)
     # With equal values every output equals that value, wherever a token is kept.
@@ -136,7 +136,7 @@ def test_a_store_of_all_tokens_is_softmax():
 @pytest.mark.parametrize("sizes", SIZES)
 def test_any_split_gives_values_gradients_and_state_of_one_prefill(sizes, parts, mask):
     heads = heads_of(sizes=sizes)
-    (query, key, value) = points()
+    query, key, value = points()
     valid = MASKS[mask]()
     key.requires_grad_()
     expected, state = advance(heads, query, key, value, valid, {})
@@ -203,7 +203,7 @@ def test_blocks_of_64_tokens_are_decided_together():
 
 def test_outputs_do_not_depend_on_later_tokens():
     heads = heads_of()
-    (query, key, value) = points()
+    query, key, value = points()
     for later in (5, 8, 12):
         changed = [x.clone() for x in (key, value)]
         for x in changed:
@@ -214,7 +214,7 @@ def test_outputs_do_not_depend_on_later_tokens():
 
 def test_masks_of_pairs_equal_order_and_padding():
     heads = heads_of()
-    (query, key, value) = points()
+    query, key, value = points()
     expected = heads(query, key, value, Seen(causal=True))
     order = torch.ones(N, N, dtype=torch.bool).tril()
     found = heads(query, key, value, Seen(pairs=order[None, None]))
@@ -371,6 +371,6 @@ def test_wrong_stores_are_refused(monkeypatch):
         LinearHeads(4, 8, feature_map="hedgehog", window=3, store=2)
     monkeypatch.undo()
     heads = heads_of()
-    (query, key, _) = points()
+    query, key, _ = points()
     with pytest.raises(ConversionError, match="expected values beside store=2"):
         heads.weights(query, key, Seen(causal=True))

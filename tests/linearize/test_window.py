@@ -84,7 +84,7 @@ def test_a_layer_equals_its_definition_in_values_and_gradients(to):
 @pytest.mark.parametrize("sizes", [[1] * 11, [2, 1, 8], [5, 6]])
 def test_any_split_gives_values_gradients_and_state_of_one_prefill(to, sizes):
     heads = heads_of(to)
-    (query, key, value) = points()
+    query, key, value = points()
     key.requires_grad_()
     valid = torch.arange(11) >= torch.tensor([[0], [4]])
     expected, state = advance(heads, query, key, value, valid, {})
@@ -130,7 +130,7 @@ def test_large_and_small_exponents_stay_finite(to, size):
 
 def test_outputs_do_not_depend_on_later_tokens():
     heads = heads_of("hedgehog")
-    (query, key, value) = points()
+    query, key, value = points()
     for later in (5, 8):
         changed = [x.clone() for x in (key, value)]
         for x in changed:
@@ -142,7 +142,7 @@ def test_outputs_do_not_depend_on_later_tokens():
 def test_masks_of_pairs_equal_the_causal_form():
     """The dense form with pairs, and for a step over cached keys."""
     heads = heads_of("luna")
-    (query, key, value) = points()
+    query, key, value = points()
     expected = heads(query, key, value, Seen(causal=True))
     order = torch.ones(11, 11, dtype=torch.bool).tril()
     found = heads(query, key, value, Seen(pairs=order[None, None]))
@@ -441,7 +441,7 @@ HOLES = torch.tensor(
 def test_a_window_is_of_visible_tokens(to, sinks):
     """Hidden tokens do not count toward the window."""
     heads = heads_of(to, sinks=sinks)
-    (query, key, value) = points()
+    query, key, value = points()
     near = last_visible(HOLES, WINDOW, sinks)[:, None]
     maps = heads.feature_map, heads.feature_map if heads.key_map is None else heads.key_map
     shared = [x.repeat_interleave(2, 1) for x in (key, value)]

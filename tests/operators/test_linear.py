@@ -147,7 +147,7 @@ def assert_same(actual, expected, leaves):
 def test_forms_equal_the_definition(name, where):
     operator = OPERATORS[name]()
     u = signal()
-    (domain, path) = domains()[where]
+    domain, path = domains()[where]
     assert operator.plan(domain).path == path
     assert path in str(operator.plan(domain))
     assert_same(operator(u, domain), operator.dense(u, domain), [u, *operator.parameters()])
@@ -158,7 +158,7 @@ def test_forms_equal_the_definition(name, where):
 def test_steps_equal_the_forward(name, where):
     operator = OPERATORS[name]()
     u = signal()
-    (domain, path) = domains()[where]
+    domain, path = domains()[where]
     state = operator.init_state(2, domain)
     outputs = []
     sizes = []

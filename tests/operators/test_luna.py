@@ -151,7 +151,7 @@ def test_the_running_cap_of_converted_heads_ignores_padding():
     options = {"feature_map": "luna", "options": {"cap": "running"}}
     heads = LinearHeads(4, 8, **options)
     twin = copy.deepcopy(heads)
-    (q, k, v) = torch.randn(3, 2, 4, 5, 8)
+    q, k, v = torch.randn(3, 2, 4, 5, 8)
     start = heads.feature_map.mean_square.clone()
     more = [torch.cat([x, torch.full((2, 4, 3, 8), 50.0)], 2) for x in (q, k, v)]
     valid = (torch.arange(8) < 5).expand(2, -1)

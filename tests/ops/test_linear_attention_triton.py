@@ -244,7 +244,7 @@ def test_flops_are_counted(device):
 
 
 def test_the_kernel_agrees_with_the_same_call_in_torch(device):
-    (u, v) = draw("cpu", (B, H, 3, N), (B, H, N, D))
+    u, v = draw("cpu", (B, H, 3, N), (B, H, N, D))
     parts = bank("cpu", 3, 1)
     expected = banked_attention(
         u, u, v, quadrature_of("causal padded", "cpu"), parts, parts, floor=FLOOR

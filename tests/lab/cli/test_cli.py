@@ -1,4 +1,4 @@
-"""The command line: what each command prints, and the exit code and single line of each failure."""
+"""The command line: output of each command, and exit code and single line of each failure."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from tests.lab.training.conftest import SMALL
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A folder with one finished run made by the command line."""
+    """Train one run by the command line."""
     folder = tmp_path_factory.mktemp("runs")
     assert main(["train", "digits", *SMALL, "--runs", str(folder), "--name", "first"]) == 0
     return folder
 
 
-def test_train_evaluate_predict(runs, capsys, tmp_path):
+def test_train_evaluate_and_predict_print_their_results(runs, capsys, tmp_path):
     from PIL import Image
 
     assert main(["evaluate", str(runs / "first")]) == 0
@@ -77,7 +77,7 @@ FAILURES = [
 @pytest.mark.parametrize(
     ("arguments", "code", "message"), FAILURES, ids=[message[:25] for _, _, message in FAILURES]
 )
-def test_failures_are_one_line_on_stderr(runs, capsys, arguments, code, message):
+def test_failures_give_one_line_on_stderr(runs, capsys, arguments, code, message):
     options = ["--runs", str(runs)] if arguments[0] == "train" else []
     assert main([*arguments, *options]) == code
     out, err = capsys.readouterr()
@@ -89,18 +89,18 @@ def test_failures_are_one_line_on_stderr(runs, capsys, arguments, code, message)
 
 @pytest.mark.parametrize("command", ["evaluate", "predict", "explain", "plan", "sweep"])
 @pytest.mark.parametrize("rank", [0, 1])
-def test_commands_of_one_process_are_refused_in_several(monkeypatch, capsys, command, rank):
+def test_single_process_commands_are_refused_in_several(monkeypatch, capsys, command, rank):
     facts = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "GROUP_RANK": "0"}
     facts |= {"TORCHELASTIC_RUN_ID": "x", "LOCAL_WORLD_SIZE": "2"}
     for name, value in facts.items():
         monkeypatch.setenv(name, value)
     assert main([command, "runs/first", "x"]) == 2
     said = capsys.readouterr().err.splitlines()
-    assert len(said) == (rank == 0)  # what all refuse, one says
+    assert len(said) == (rank == 0)  # printed by one process
     assert all(f"error: {command}: expected one process, got 2" in line for line in said)
 
 
-def test_one_process_of_torchrun_is_one(monkeypatch, capsys):
+def test_one_process_of_torchrun_works(monkeypatch, capsys):
     facts = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "GROUP_RANK": "0"}
     for name, value in {**facts, "TORCHELASTIC_RUN_ID": "x"}.items():
         monkeypatch.setenv(name, value)
@@ -115,14 +115,14 @@ def test_debug_shows_the_traceback():
 
 
 @pytest.mark.parametrize("no", ["", "1"])
-def test_errors_have_a_colour_on_a_terminal_unless_told_not_to(monkeypatch, capsys, no):
+def test_errors_are_coloured_on_a_terminal_unless_disabled(monkeypatch, capsys, no):
     monkeypatch.setenv("NO_COLOR", no)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert main(["data", "path", "mnits"]) == 2
     assert ("\033[31m" in capsys.readouterr().err) == (not no)
 
 
-def test_the_next_command_can_be_pasted(capsys):
+def test_the_suggested_command_is_quoted_for_the_shell(capsys):
     facts = {"name": "a", "stopped": "finished", "epochs": 1, "steps": 2, "minutes": 0.1}
     more = {"parameters": 3, "best_epoch": 1, "metrics": {"val_loss": 0.5}, "metric": "val_loss"}
     show.run_result(RunResult(**facts, **more, folder="my runs/a"))
@@ -137,14 +137,14 @@ def test_usage_errors_exit_2(capsys):
 
 
 @pytest.mark.parametrize("name", ["2024", "2024-05-01", "1e3", "on"])
-def test_a_name_may_look_like_a_number(tmp_path, name):
+def test_names_may_look_like_numbers(tmp_path, name):
     common = ["train", "digits", *SMALL, "training.epochs=1", "--runs", str(tmp_path)]
     assert main([*common, "--name", name]) == 0
     assert main([*common, "--name", name, "--resume"]) == 0
     assert main(["evaluate", str(tmp_path / name)]) == 0
 
 
-def test_sweep_prints_its_table_and_fails_with_a_failed_cell(tmp_path, capsys):
+def test_a_sweep_prints_its_table_and_fails_with_a_failed_cell(tmp_path, capsys):
     grid = [*SMALL, "training.epochs=2", "model.body.heads=2,3"]
     assert main(["sweep", "digits", *grid, "--runs", str(tmp_path)]) == 1
     out, err = capsys.readouterr()
@@ -153,7 +153,7 @@ def test_sweep_prints_its_table_and_fails_with_a_failed_cell(tmp_path, capsys):
     assert (tmp_path / "sweep-digits" / "table.md").is_file()
 
 
-def test_lists(capsys):
+def test_lists_are_printed(capsys):
     assert main(["models", "itnet_n*"]) == 0
     assert "itnet_nano" in capsys.readouterr().out
     assert main(["operators"]) == 0
@@ -176,8 +176,8 @@ class Mine(IntegralOperator):
 '''
 
 
-def test_operators_of_a_file_are_listed_with_what_they_are(tmp_path):
-    """In a process of its own: other tests register operators that would be listed too."""
+def test_operators_of_a_file_are_listed_with_descriptions(tmp_path):
+    """In a separate process, since other tests register operators that would be listed too."""
 
     def listed(name: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "fredholm", "operators", "--import", name]
@@ -206,7 +206,7 @@ def test_operators_of_a_file_are_listed_with_what_they_are(tmp_path):
 
 
 @pytest.mark.parametrize("flag", ["--predict", "--task"])
-def test_what_is_asked_of_files_is_one_flag(tmp_path, capsys, flag):
+def test_each_question_about_files_is_one_flag(tmp_path, capsys, flag):
     path = tmp_path / "rows.csv"
     path.write_text("\n".join(["a,b,y", *(f"{n * n % 7},{n % 5},{n % 3}" for n in range(40))]))
     assert main(["data", "describe", str(path), flag, "regression"]) == 0
@@ -232,7 +232,7 @@ def test_help_has_examples_and_loads_no_heavy_package():
     assert "fredholm train digits operator=softmax" in done.stdout
 
 
-def test_the_answer_of_a_chat_stands_by_itself(capsys):
+def test_the_answer_of_a_chat_is_printed_alone(capsys):
     from fredholm.lab.cli import show
 
     result = {"prompt": "And God", "text": " said"}
@@ -242,19 +242,19 @@ def test_the_answer_of_a_chat_stands_by_itself(capsys):
 
 
 @pytest.mark.parametrize("name", ["a", "größe", "\U0001f600", "\x85", "\u2028", "a'b\"c", "2024"])
-def test_names_of_columns_come_through_a_recipe(name):
+def test_names_of_columns_survive_a_recipe(name):
     key, _, text = as_override("data.label", name).partition("=")
     assert (key, yaml.safe_load(text)) == ("data.label", name)
 
 
-def test_names_of_classes_are_text_and_no_markup(capsys):
+def test_names_of_classes_are_printed_without_markup(capsys):
     show._table(["class", "accuracy"], [["[neg]", 1], ["[/INST]", 2]])
     out = capsys.readouterr().out
     assert "[neg]" in out
     assert "[/INST]" in out
 
 
-def test_a_score_stands_beside_that_of_the_best_constant_answer(capsys):
+def test_a_score_is_shown_beside_the_best_constant_prediction(capsys):
     result = {"dataset": "houses", "split": "test", "n": 3, "loss_name": "mean squared error"}
     labels = torch.tensor([100_000.0, 2_200_000.0, 700_000.0])
     summary = create_task("regression").summary_of_pairs(labels + 1e5, labels, ())
@@ -271,13 +271,13 @@ def test_a_score_stands_beside_that_of_the_best_constant_answer(capsys):
         assert len(capsys.readouterr().out.splitlines()) == lines
 
 
-def test_options_of_a_layers_report_are_refused_for_that_of_a_run(tmp_path, capsys):
+def test_options_of_layer_reports_are_refused_for_runs(tmp_path, capsys):
     for flags in (["--samples", "3"], ["--seed", "7"]):
         assert main(["explain", str(tmp_path), *flags]) == 2
         assert f"{flags[0]}: expected one layer" in capsys.readouterr().err
 
 
-def test_samples_that_are_taken_for_a_recipe_are_told_how(tmp_path, monkeypatch, capsys):
+def test_samples_read_as_a_recipe_are_refused_with_advice(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mydata").mkdir()
     assert main(["train", "mydata"]) != 0
@@ -299,8 +299,8 @@ def test_samples_that_are_taken_for_a_recipe_are_told_how(tmp_path, monkeypatch,
         ("points", "many", "points: expected a whole number of 1 or more, got 'many'"),
     ],
 )
-def test_options_of_data_of_another_type_are_named(key, value, message):
-    wrong = object.__new__(Reading)  # past the tests' own check of types
+def test_options_of_data_of_a_wrong_type_are_named(key, value, message):
+    wrong = object.__new__(Reading)  # bypasses the tests' check of types
     vars(wrong).update(vars(Reading()) | {key: value})
     with pytest.raises(OptionError, match=f"^{message}"):
         inspect.unwrap(Reading.__post_init__)(wrong)
@@ -327,7 +327,7 @@ def test_a_shell_completes_commands_recipes_and_runs(
     assert expected in capsys.readouterr().out.split()
 
 
-def test_paths_are_completed_as_the_shell_would(tmp_path, monkeypatch):
+def test_paths_are_completed_as_by_the_shell(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a.csv").touch()

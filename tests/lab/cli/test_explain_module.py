@@ -1,4 +1,4 @@
-"""``fredholm explain --module``: a page, and one line for each thing that can be wrong."""
+"""``fredholm explain --module``: the page, and one line per failure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fredholm.lab.cli.main import main
 RESNET = "tests.explain.layers:resnet"
 
 
-def test_a_layer_of_a_user_s_model(tmp_path, capsys):
+def test_a_layer_of_a_users_model_is_explained(tmp_path, capsys):
     arguments = [
         "--module",
         "layer1.0.conv1",
@@ -44,7 +44,7 @@ FAILURES = [
 @pytest.mark.parametrize(
     ("arguments", "message"), FAILURES, ids=[message[:25] for _, message in FAILURES]
 )
-def test_failures_are_told_on_stderr(arguments, message, capsys, tmp_path):
+def test_failures_give_one_line_on_stderr(arguments, message, capsys, tmp_path):
     out = ["--out", str(tmp_path)] if "--module" in arguments else []
     assert main(["explain", *arguments, *out]) == 2
     captured = capsys.readouterr()
@@ -52,7 +52,7 @@ def test_failures_are_told_on_stderr(arguments, message, capsys, tmp_path):
     assert message in captured.err
 
 
-def test_an_unknown_layer_is_answered_with_the_known_ones(capsys, tmp_path):
+def test_an_unknown_layer_is_refused_with_the_known_ones(capsys, tmp_path):
     assert (
         main(
             [

@@ -1,4 +1,4 @@
-"""``fredholm linearize``: a folder of transformers, a run of ours, and what cannot be converted."""
+"""``fredholm linearize``: folders of transformers, runs, and refusals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.linearize import models
 pytest.importorskip("transformers")
 
 
-def test_a_folder_of_transformers(tmp_path, capsys):
+def test_a_folder_of_transformers_is_converted(tmp_path, capsys):
     models.bert().save_pretrained(tmp_path / "bert")
     (tmp_path / "bert" / "tokenizer.json").write_text('{"as": "it is"}')
     out = tmp_path / "out"
@@ -55,7 +55,7 @@ def test_a_folder_of_transformers(tmp_path, capsys):
     assert "expected a folder with config.json" in capsys.readouterr().err
 
 
-def test_a_run_is_converted_on_its_own_data(tmp_path, capsys):
+def test_a_run_is_converted_on_its_data(tmp_path, capsys):
     assert (
         main(
             [
@@ -70,7 +70,8 @@ def test_a_run_is_converted_on_its_own_data(tmp_path, capsys):
         )
         == 0
     )
-    run, out = str(tmp_path / "digits"), tmp_path / "linear"
+    run = str(tmp_path / "digits")
+    out = tmp_path / "linear"
     stages = ["--samples", "64", "--distil-epochs", "1", "--epochs", "1", "--lr", "1e-4"]
     assert main(["linearize", run, "--to", "luna", "--out", str(out), *stages]) == 0
     shown = capsys.readouterr().out
@@ -100,7 +101,7 @@ def test_a_model_without_a_head_is_named(tmp_path, capsys, monkeypatch):
     assert not out.exists()
 
 
-def test_a_decoder_gets_a_decay(tmp_path, capsys):
+def test_a_decoder_is_converted_with_a_decay(tmp_path, capsys):
     models.llama().save_pretrained(tmp_path / "llama")
     arguments = ["linearize", str(tmp_path / "llama"), "--out", str(tmp_path / "out")]
     arguments += ["--window", "4", "--decay", "token"]

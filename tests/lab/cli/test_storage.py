@@ -1,4 +1,4 @@
-"""Runs on disks that are read-only, and runs that another process is at work on."""
+"""Runs on read-only disks, and runs in use by another process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fredholm.lab.cli.main import main
 from fredholm.lab.training.leases import HOLDER
 from tests.lab.training.conftest import SMALL
 
-# Permissions mean nothing to root, until it gives up the right to disregard them.
+# Permissions do not bind root unless it drops the capability to override them.
 PLAIN = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
 
 
@@ -34,7 +34,7 @@ print(json.dumps(found))
 
 
 def fredholm(*commands: list[str]) -> list[list]:
-    """Exit code, output and errors of commands, given by somebody who must respect permissions."""
+    """Return exit code, output and errors of commands, run by a user bound by permissions."""
     process = subprocess.run(
         [*PLAIN, sys.executable, "-c", COMMANDS, json.dumps(commands)],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -47,7 +47,7 @@ def fredholm(*commands: list[str]) -> list[list]:
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder whose permissions may be taken away."""
+    """Return a folder whose permissions may be removed."""
     yield tmp_path
     for path in [tmp_path, *tmp_path.rglob("*")]:
         path.chmod(0o755)
@@ -72,7 +72,7 @@ def test_a_read_only_run_is_evaluated_and_neither_resumed_nor_overwritten(folder
     run = folder / "runs" / "first"
     options = [*SMALL, "training.epochs=2"]
     assert main(["train", "digits", *options, "--runs", str(run.parent), "--name", "first"]) == 0
-    (run / "result.json").unlink()  # as if it had been stopped before its end
+    (run / "result.json").unlink()  # as if it had been interrupted
     make_read_only(folder)
     before = content(run)
 
@@ -87,7 +87,7 @@ def test_a_read_only_run_is_evaluated_and_neither_resumed_nor_overwritten(folder
     code, out, err = evaluated
     assert code == 0
     assert json.loads(out)["n"] == 359
-    # a slow machine says how far it is before
+    # a slow machine prints progress first
     assert err.splitlines()[-1].startswith("note: the figures are not written: ")
     assert err.endswith("Permission denied; change its permissions or choose another folder\n")
     line = f"error: {run}: cannot be written; change its permissions or choose another --runs\n"
@@ -99,7 +99,7 @@ def test_a_read_only_run_is_evaluated_and_neither_resumed_nor_overwritten(folder
     assert content(run) == before
 
 
-def test_runs_that_are_to_lie_in_a_file(tmp_path, capsys):
+def test_a_run_below_a_file_is_refused(tmp_path, capsys):
     file = tmp_path / "notes.txt"
     file.write_text("precious")
     assert main(["train", "digits", *SMALL, "--runs", str(file)]) == 2
@@ -113,7 +113,7 @@ def test_runs_that_are_to_lie_in_a_file(tmp_path, capsys):
 
 @pytest.fixture
 def live(tmp_path):
-    """A run that another process is training."""
+    """Start a process that trains a run."""
     run = tmp_path / "live"
     script = Path(__file__).parents[1] / "training" / "worker.py"
     process = subprocess.Popen(
@@ -134,7 +134,7 @@ def live(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_in_use_is_refused_by_name_until_its_process_is_gone(live, capsys):
+def test_a_run_in_use_is_refused_until_its_process_ends(live, capsys):
     run, process = live
     command = ["train", "digits", *SMALL, "training.epochs=100", "training.max_minutes=0.001"]
     command += ["--runs", str(run.parent), "--name", run.name]

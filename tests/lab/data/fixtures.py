@@ -53,7 +53,7 @@ def write_idx(folder: Path, zipped: bool = False, **sizes: int) -> Path:
 
 
 def write_clothes(folder: Path) -> Path:
-    """Write 20 articles per part: bright rectangles whose height depends on the class."""
+    """Write 20 articles per split: bright rectangles whose height depends on the class."""
     folder.mkdir(parents=True, exist_ok=True)
     for prefix in ("train", "t10k"):
         images = np.zeros((20, 28, 28), dtype=np.uint8)
@@ -113,7 +113,7 @@ def write_image_folder(
 
 @dataclass
 class FakeRegistry:
-    """A package of ``files``; its client in ``bin`` copies ``archive`` and notes each call."""
+    """A package of ``files``; its client in ``bin`` copies ``archive`` and logs each call."""
 
     entry: Entry
     bin: Path

@@ -1,4 +1,4 @@
-"""Sound and hospital stays from other people's folders: official formats on small fixtures."""
+"""Sound and hospital stays in their official formats, on small fixtures."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def speech(tmp_path):
     rng = np.random.default_rng(0)
     for k, word in enumerate(("no", "yes")):
         for i in range(20):
-            length = 16_000 if i else 12_000  # the first one is short and left out
+            length = 16_000 if i else 12_000  # the first one is short and dropped
             tone = np.sin(2 * np.pi * (300 + 400 * k) * np.arange(length) / 16_000)
             write_wav(
                 tmp_path / word / f"{i:02}_nohash_0.wav",
@@ -44,7 +44,7 @@ def speech(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:At least one mel filter")
-def test_coefficients_are_those_of_transformers():
+def test_cepstral_coefficients_equal_transformers():
     """mel filters and power spectra against an independent implementation, the cosine transform
     against its definition.
     """
@@ -71,7 +71,7 @@ def test_coefficients_are_those_of_transformers():
     assert_close(basis.mT @ basis, torch.eye(64, dtype=torch.float64), dtype=torch.float32)
 
 
-def test_speech_commands(speech):
+def test_speech_commands_are_read(speech):
     options = {"words": ["no", "yes"]}
     sizes = {
         s: len(data.create_dataset("speech-commands", s, path=speech, options=options))
@@ -113,12 +113,12 @@ def test_speech_commands(speech):
         ({"every": 2}, OptionError, "set features='raw'"),
     ],
 )
-def test_speech_options(speech, options, error, message):
+def test_wrong_options_of_speech_are_refused(speech, options, error, message):
     with pytest.raises(error, match=message):
         data.create_dataset("speech-commands", "train", path=speech, options=options)
 
 
-def test_broken_recordings(tmp_path):
+def test_damaged_recordings_are_refused(tmp_path):
     write_wav(tmp_path / "a.wav", np.zeros(100), rate=8000)
     with pytest.raises(DataError, match="got 8,000 in 1"):
         read_wav(tmp_path / "a.wav", 16_000)
@@ -151,7 +151,7 @@ def stays(tmp_path):
     return tmp_path
 
 
-def test_physionet(stays):
+def test_physionet_stays_are_read(stays):
     parts = {
         s: data.create_dataset("physionet-2019", s, path=stays, options={"hours": 3})
         for s in SPLITS
@@ -177,13 +177,13 @@ def test_physionet(stays):
         (HEADER + "\n1|2|x|4|0\n", "line 2: expected numbers or NaN .*could not convert"),
     ],
 )
-def test_broken_stays(tmp_path, content, message):
+def test_damaged_stays_are_refused(tmp_path, content, message):
     (tmp_path / "p000001.psv").write_text(content)
     with pytest.raises(DataError, match=message):
         data.create_dataset("physionet-2019", "train", path=tmp_path)
 
 
-def test_folders_of_the_user(tmp_path):
+def test_missing_folders_and_wrong_options_are_refused(tmp_path):
     with pytest.raises(DataError, match=r"expected files p\*.psv, got none"):
         data.create_dataset("physionet-2019", "train", path=tmp_path)
     for name in ("physionet-2019", "speech-commands"):

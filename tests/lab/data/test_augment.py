@@ -1,4 +1,4 @@
-"""Augmentation: right, and independent of batch order and of what was drawn before."""
+"""Augmentation: correct, and independent of batches and of earlier random numbers."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ def pictures(n: int = 64, channels: int = 3, height: int = 8, width: int = 10) -
 
 
 @pytest.mark.parametrize("fill", ["zero", "reflect", "edge"])
-def test_a_sample_is_changed_alike_in_any_batch(fill):
-    images, indices = pictures(), torch.arange(64) + 1000
+def test_augmentation_does_not_depend_on_the_batch(fill):
+    images = pictures()
+    indices = torch.arange(64) + 1000
     augment = Augment(crop=2, shift=1, flip=True, fill=fill)
     together = augment(images, indices, seed=3, epoch=5)
     order = torch.randperm(64)
@@ -36,7 +37,7 @@ def test_a_sample_is_changed_alike_in_any_batch(fill):
 
 
 def windows(image: torch.Tensor, reach: int) -> dict[tuple[int, int], torch.Tensor]:
-    """Every zero-filled translation, by plain loops."""
+    """Return every zero-filled translation, by loops."""
     _, height, width = image.shape
     out = {}
     for down in range(-reach, reach + 1):
@@ -51,7 +52,7 @@ def windows(image: torch.Tensor, reach: int) -> dict[tuple[int, int], torch.Tens
 
 
 @pytest.mark.parametrize("options", [{"crop": 2}, {"shift": 2}])
-def test_crop_and_shift_are_every_translation_equally_often(options):
+def test_crops_and_shifts_are_uniform_over_translations(options):
     image = pictures(1)[0]
     repeated = image.expand(2500, -1, -1, -1)
     moved = Augment(**options)(repeated, torch.arange(2500), seed=0, epoch=0)
@@ -63,7 +64,7 @@ def test_crop_and_shift_are_every_translation_equally_often(options):
     assert max(counts) < 100 + 4 * 10
 
 
-def test_reflected_and_repeated_borders():
+def test_borders_are_reflected_or_repeated():
     image = torch.arange(1, 10, dtype=torch.uint8).view(1, 1, 3, 3).expand(200, 1, 3, 3)
     reflected = Augment(crop=1, fill="reflect")(image, torch.arange(200), seed=0, epoch=0)
     repeated = Augment(crop=1, fill="edge")(image, torch.arange(200), seed=0, epoch=0)
@@ -80,7 +81,7 @@ def test_reflected_and_repeated_borders():
 
 
 @pytest.mark.parametrize(("flip", "expected"), [(True, 0.5), (0.1, 0.1), (1.0, 1.0), (0.0, 0.0)])
-def test_flip_mirrors_that_share(flip, expected):
+def test_the_share_of_flipped_images_is_as_requested(flip, expected):
     images = pictures(2000, 1, 2, 3)
     out = Augment(flip=flip)(images, torch.arange(2000), seed=1, epoch=0)
     mirrored = (out == images.flip(-1)).flatten(1).all(1)
@@ -92,7 +93,7 @@ def test_flip_mirrors_that_share(flip, expected):
     )
 
 
-def test_no_change_and_no_images():
+def test_identity_and_empty_batches_work():
     images = pictures(4)
     assert torch.equal(Augment()(images, torch.arange(4), seed=0, epoch=0), images)
     empty = Augment(crop=1, flip=True)(images[:0], torch.arange(0), seed=0, epoch=0)
@@ -110,13 +111,14 @@ def test_no_change_and_no_images():
         {"crop": True},
     ],
 )
-def test_impossible_options(options):
+def test_wrong_options_are_refused(options):
     with pytest.raises(OptionError, match=f"{next(iter(options))}: expected"):
         Augment(**options)
 
 
-def test_mixup_is_its_formula():
-    images, labels = torch.randn(16, 3, 4, 4), torch.arange(16) % 5
+def test_mixup_equals_its_formula():
+    images = torch.randn(16, 3, 4, 4)
+    labels = torch.arange(16) % 5
     mixed, soft = mixup(images, labels, 5, alpha=0.4, seed=1, epoch=2, step=3)
     found = []
     for row in range(16):
@@ -137,14 +139,14 @@ def test_mixup_is_its_formula():
 
 
 def share_of(a: torch.Tensor, b: torch.Tensor, mixed: torch.Tensor) -> float | None:
-    """λ with mixed = λ a + (1 − λ) b, if there is one."""
+    """Return λ with mixed = λ a + (1 − λ) b, or None."""
     if torch.equal(a, b):
         return 1.0 if torch.allclose(a, mixed, atol=1e-5) else None
     share = float(((mixed - b) * (a - b)).sum() / (a - b).square().sum())
     return share if torch.allclose(share * a + (1 - share) * b, mixed, atol=1e-4) else None
 
 
-def test_mixup_shares_are_beta():
+def test_mixup_shares_have_the_beta_distribution():
     shares = torch.tensor([mixup_share(0.4, step) for step in range(2000)])
     variance = 1 / (4 * (2 * 0.4 + 1))
     assert abs(shares.mean() - 0.5) < 4 * math.sqrt(variance / 2000)
@@ -157,7 +159,7 @@ def mixup_share(alpha: float, step: int) -> float:
     return _beta(alpha, _key(4, 0, 0, step, None))
 
 
-def test_cutmix_replaces_one_rectangle_and_weighs_by_area():
+def test_cutmix_replaces_one_rectangle_and_weights_by_area():
     sizes = set()
     for step in range(30):
         images = torch.arange(6).float().view(6, 1, 1, 1).expand(6, 2, 9, 7)
@@ -178,8 +180,9 @@ def test_cutmix_replaces_one_rectangle_and_weighs_by_area():
 
 
 @pytest.mark.parametrize("blend", [mixup, cutmix])
-def test_blends_follow_from_seed_epoch_step_or_a_generator(blend):
-    images, labels = torch.randn(8, 1, 6, 6), torch.arange(8) % 3
+def test_blends_depend_on_seed_epoch_and_step_or_a_generator(blend):
+    images = torch.randn(8, 1, 6, 6)
+    labels = torch.arange(8) % 3
     first = blend(images, labels, 3, seed=1, epoch=2, step=3)
     torch.manual_seed(5)
     assert all(
@@ -198,8 +201,9 @@ def test_blends_follow_from_seed_epoch_step_or_a_generator(blend):
 
 
 @pytest.mark.parametrize("blend", [mixup, cutmix])
-def test_blends_refuse_what_does_not_fit(blend):
-    images, labels = torch.randn(4, 1, 6, 6), torch.arange(4)
+def test_blends_refuse_mismatched_arguments(blend):
+    images = torch.randn(4, 1, 6, 6)
+    labels = torch.arange(4)
     for alpha in (0.0, -1.0, math.nan, math.inf):
         with pytest.raises(OptionError, match="alpha: expected"):
             blend(images, labels, 4, alpha=alpha)
@@ -219,8 +223,9 @@ VARIED = {
 
 @pytest.mark.parametrize("name", VARIED)
 @pytest.mark.parametrize("channels", [1, 3])
-def test_what_varies_pictures_is_a_function_of_seed_epoch_and_index(name, channels):
-    images, indices = pictures(24, channels, 12, 16), torch.arange(24) + 100
+def test_random_changes_depend_on_seed_epoch_and_index_only(name, channels):
+    images = pictures(24, channels, 12, 16)
+    indices = torch.arange(24) + 100
     augment = Augment(**VARIED[name])
     together = augment(images, indices, seed=3, epoch=5)
     assert together.shape == images.shape
@@ -231,7 +236,7 @@ def test_what_varies_pictures_is_a_function_of_seed_epoch_and_index(name, channe
     assert (together != again).flatten(1).any(1).float().mean() > 0.7
 
 
-def test_a_resized_crop_has_the_share_and_the_shape_that_were_asked_for():
+def test_a_resized_crop_has_the_requested_area_and_aspect():
     whole = pictures(20, 3, 16, 16)
     assert torch.equal(resized_crop(whole, (1.0, 1.0), 0, 0, torch.arange(20)), whole)
     # The slopes of a ramp shrink by the sides of the crop.
@@ -251,7 +256,7 @@ def test_a_resized_crop_has_the_share_and_the_shape_that_were_asked_for():
 
 
 @pytest.mark.parametrize(("place", "name"), list(enumerate(["Brightness", "Contrast", "Color"])))
-def test_colours_change_as_pillows_do(place, name):
+def test_colour_changes_equal_pillows(place, name):
     images = pictures(2)
     amounts = [0.0] * 4
     amounts[place] = 0.6
@@ -265,7 +270,7 @@ def test_colours_change_as_pillows_do(place, name):
         assert min(gaps) <= 2, "one factor between 0.4 and 1.6 explains the picture"
 
 
-def test_a_turn_of_the_hue_keeps_brightness_and_greys():
+def test_a_rotated_hue_keeps_brightness_and_greys():
     images = torch.rand(6, 3, 4, 4) * 0.2 + 0.4
     changed = jitter_colours(images, [0, 0, 0, 0.5], 0, 0, torch.arange(6))
     weights = torch.tensor([0.299, 0.587, 0.114]).view(3, 1, 1)
@@ -275,7 +280,7 @@ def test_a_turn_of_the_hue_keeps_brightness_and_greys():
     assert torch.allclose(jitter_colours(grey, [0, 0, 0, 0.5], 0, 0, torch.arange(1)), grey)
 
 
-def test_erased_rectangles_are_as_many_and_as_large_as_asked_for():
+def test_erased_rectangles_have_the_requested_share_and_size():
     images = torch.zeros(400, 1, 20, 30)
     erased = (erase(images, 0.25, 0, 0, torch.arange(400)) != 0).flatten(1)
     assert erased.any(1).float().mean().item() == pytest.approx(0.25, abs=0.06)
@@ -284,7 +289,7 @@ def test_erased_rectangles_are_as_many_and_as_large_as_asked_for():
     assert 0.25 < share.max() < 0.36
 
 
-def test_randaugment_has_fourteen_changes_that_grow_with_the_magnitude():
+def test_randaugment_has_fourteen_changes_that_scale_with_the_magnitude():
     assert len(OPERATIONS) == 14
     picture = Image.fromarray(pictures(1, 3, 24, 24)[0].permute(1, 2, 0).numpy())
     still = {"identity", "autocontrast", "equalize"}
@@ -311,6 +316,6 @@ def test_randaugment_has_fourteen_changes_that_grow_with_the_magnitude():
         {"color": [0.4, 0.4]},
     ],
 )
-def test_impossible_amounts_are_refused(options):
+def test_wrong_amounts_are_refused(options):
     with pytest.raises(OptionError, match=f"{next(iter(options))}: expected"):
         Augment(**options)

@@ -1,4 +1,4 @@
-"""Tables as people have them: each a kind of file that was read wrongly, and what is right."""
+"""Tables of kinds that were once read wrongly."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_channels_with_decimal_commas_are_numbers(tmp_path):
     assert float(batch[1] - batch[0]) > 0
 
 
-def test_thousands_and_currencies_are_read_where_they_are_said(tmp_path):
+def test_declared_thousands_separators_and_currencies_are_read(tmp_path):
     rows = [(i % 7, f'"€{i + 1},{i % 10}00"') for i in range(60)]
     path = write(tmp_path / "houses.csv", "rooms,price", rows)
     with pytest.raises(DataError, match=r"the currency €.*, got '€1,000'; .*--read thousands=,"):
@@ -78,7 +78,7 @@ def test_codes_keep_their_zeros_and_digits(tmp_path):
 
 @pytest.mark.parametrize("cell", ["1e400", "inf", "-1e39", "0x10", "1_000"])
 @pytest.mark.parametrize("row", [10, 2400])
-def test_what_is_no_finite_number_is_refused_by_its_row(tmp_path, cell, row):
+def test_non_finite_numbers_are_refused_with_their_row(tmp_path, cell, row):
     rows = [(f"{RNG.normal():.4f}", i % 7, "xy"[i % 2]) for i in range(2500)]
     rows[row] = (cell, *rows[row][1:])
     path = write(tmp_path / "a.csv", "a,b,label", rows)
@@ -86,7 +86,7 @@ def test_what_is_no_finite_number_is_refused_by_its_row(tmp_path, cell, row):
         open_files(path, {"strict": True})
 
 
-def test_words_for_nothing_are_the_users(tmp_path):
+def test_declared_words_count_as_missing(tmp_path):
     rows = [("-999" if i == 3 else i % 9, i % 7, "xy"[i % 2]) for i in range(60)]
     path = write(tmp_path / "a.csv", "a,b,label", rows)
     found = open_files(path, {"read": "null=-999"}).collection
@@ -106,7 +106,7 @@ def test_words_for_nothing_are_the_users(tmp_path):
         ("header=maybe", "expected header=yes or no"),
     ],
 )
-def test_declarations_that_cannot_be_meant_are_refused(tmp_path, said, match):
+def test_contradictory_declarations_are_refused(tmp_path, said, match):
     path = write(tmp_path / "a.csv", "a,label", [(i, "xy"[i % 2]) for i in range(20)])
     with pytest.raises(OptionError, match=match):
         open_files(path, {"read": [said]})
@@ -115,12 +115,12 @@ def test_declarations_that_cannot_be_meant_are_refused(tmp_path, said, match):
 # --- labels and columns ---------------------------------------------------------------------------
 
 
-def test_a_constant_first_column_is_not_the_label(tmp_path):
+def test_a_constant_first_column_is_not_taken_as_label(tmp_path):
     rows = [(0, i % 16, (i * 7) % 16, i % 2) for i in range(60)]
     assert open_files(write(tmp_path / "a.csv", "", rows)).reading.label == "column 4"
 
 
-def test_every_guess_is_marked_and_has_a_flag(tmp_path):
+def test_every_guess_is_marked_with_its_flag(tmp_path):
     rows = [(i * 1000, f"L{i}", i % 5, "ABC"[i % 3]) for i in range(60)]
     path = write(tmp_path / "a.csv", "price,listing,rooms,energy", rows)
     source = open_files(path)
@@ -133,7 +133,7 @@ def test_every_guess_is_marked_and_has_a_flag(tmp_path):
     assert "'price' (guessed" not in source.said
 
 
-def test_the_schema_reads_the_same_again(tmp_path):
+def test_the_schema_reproduces_the_reading(tmp_path):
     rows = [(i, f"{RNG.normal():.3f}", i % 5, "ABC"[i % 3]) for i in range(60)]
     source = open_files(write(tmp_path / "a.csv", "price,a,b,energy", rows))
     said = {}
@@ -148,7 +148,7 @@ def test_the_schema_reads_the_same_again(tmp_path):
     assert "guessed" not in origins(again).values()
 
 
-def test_one_column_is_divided_by_another_sign(tmp_path):
+def test_a_declared_delimiter_divides_columns(tmp_path):
     rows = [(i, i % 7, "xy"[i % 2]) for i in range(60)]
     path = write(tmp_path / "a.csv", "a b label", rows, " ")
     with pytest.raises(DataError, match="is the separator a space\\? --read separator=space"):
@@ -162,7 +162,7 @@ def test_one_column_is_divided_by_another_sign(tmp_path):
     assert open_files(path, {"read": "separator=:"}).collection.channels == ("a", "b")
 
 
-def test_a_header_and_an_encoding_are_what_they_are_said_to_be(tmp_path):
+def test_declared_headers_and_encodings_are_used(tmp_path):
     path = write(tmp_path / "a.csv", "", [(7 + i % 7, i % 5, i % 2) for i in range(2, 62)])
     assert len(open_files(path).collection) == 60
     assert len(open_files(path, {"read": "header=yes"}).collection) == 59
@@ -174,7 +174,7 @@ def test_a_header_and_an_encoding_are_what_they_are_said_to_be(tmp_path):
         open_files(path, {"read": "encoding=klingon"})
 
 
-def test_more_than_twenty_words_are_said(tmp_path):
+def test_columns_of_more_than_twenty_words_are_reported(tmp_path):
     rows = [(f"w{i % 30}", i % 7, "xy"[i % 2]) for i in range(90)]
     path = write(tmp_path / "a.csv", "word,b,label", rows)
     source = open_files(path, {"channels": "word,b"})
@@ -198,9 +198,10 @@ def ecg(count: int = 40):
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
-def test_a_column_of_lists_is_a_series(tmp_path, suffix):
+def test_a_column_of_lists_is_read_as_series(tmp_path, suffix):
     arrow, parquet = (pytest.importorskip(n) for n in ("pyarrow", "pyarrow.parquet"))
-    rows, path = ecg(), tmp_path / f"a.{suffix}"
+    rows = ecg()
+    path = tmp_path / f"a.{suffix}"
     if suffix == "parquet":
         parquet.write_table(arrow.Table.from_pylist(rows), path)
     else:
@@ -218,7 +219,7 @@ def test_a_column_of_lists_is_a_series(tmp_path, suffix):
     assert open_files(path, {"kind": "rows"}).collection.channels == ("age",)
 
 
-def test_nested_values_that_nobody_asks_for_stop_nothing(tmp_path):
+def test_unused_nested_values_do_not_stop_reading(tmp_path):
     rows = [
         {"text": f"a fine film of {i} parts", "label": "xy"[i % 2], "meta": {"stars": i}}
         for i in range(40)
@@ -237,7 +238,7 @@ def test_nested_values_that_nobody_asks_for_stop_nothing(tmp_path):
 # --- samples and cells that cannot be used --------------------------------------------------------
 
 
-def test_samples_without_a_label_are_counted_and_left_out(tmp_path):
+def test_samples_without_a_label_are_counted_and_dropped(tmp_path):
     rows = [(i % 7, i % 5, "" if i in (0, 9) else 100 + i * 3.5) for i in range(60)]
     path = write(tmp_path / "a.csv", "a,b,price", rows)
     source = open_files(path, {"label": "price"})
@@ -250,7 +251,7 @@ def test_samples_without_a_label_are_counted_and_left_out(tmp_path):
         open_files(path, {"label": "price", "strict": True})
 
 
-def test_unreadable_cells_are_listed_once_and_left_out(tmp_path):
+def test_unreadable_cells_are_listed_once_and_dropped(tmp_path):
     rows = [[f"{RNG.normal():.3f}", i % 7, "xy"[i % 2]] for i in range(3000)]
     rows[50][0], rows[2500][0], rows[2600][1] = "3o", "kg", "1.2.3"
     path = write(tmp_path / "a.csv", "a,b,label", rows)
@@ -277,7 +278,7 @@ def test_unreadable_cells_are_listed_once_and_left_out(tmp_path):
         open_files(write(tmp_path / "many.csv", "a,b,label", many))
 
 
-def test_unreadable_cells_of_series_are_gaps(tmp_path):
+def test_unreadable_cells_of_series_become_gaps(tmp_path):
     rows = [[i // 5, i % 5, f"{RNG.normal():.3f}", "xy"[i // 5 % 2]] for i in range(3000)]
     rows[2501][2] = "kg"
     source = open_files(write(tmp_path / "a.csv", "id,time,a,label", rows))
@@ -288,7 +289,7 @@ def test_unreadable_cells_of_series_are_gaps(tmp_path):
 # --- limits ---------------------------------------------------------------------------------------
 
 
-def test_a_cell_beyond_the_limit_is_one_line(tmp_path, monkeypatch):
+def test_a_cell_beyond_the_limit_gives_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(opening, "LARGEST_CELL", 1 << 12)
     monkeypatch.setattr(delimited, "BLOCK", 1 << 12)
     monkeypatch.setattr(delimited, "ROW", 1)
@@ -313,7 +314,7 @@ def test_a_long_text_below_the_first_rows_is_read(tmp_path):
     assert len(source.collection) == 2400
 
 
-def test_what_unfolds_beyond_the_limit_is_refused(tmp_path, monkeypatch):
+def test_data_that_expand_beyond_the_limit_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(formats, "UNPACKED_BYTES", 1 << 16)
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"a,label\n" + b"0,x\n0,y\n" * 100_000))
     with pytest.raises(DataError, match=r"a.csv.gz: expected at most .* bytes"):
@@ -346,7 +347,7 @@ def machines(rows_of_each: int = 30, restart: bool = False, state=lambda m: ["ok
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_a_name_that_comes_again_beside_dates_is_in_one_split(tmp_path, restart):
+def test_repeated_names_beside_dates_stay_in_one_split(tmp_path, restart):
     path = write(tmp_path / "a.csv", "machine,timestamp,temp,vib,state", machines(restart=restart))
     source = open_files(path)
     assert "--id machine" in remarks(source)
@@ -359,7 +360,7 @@ def test_a_name_that_comes_again_beside_dates_is_in_one_split(tmp_path, restart)
     assert len(open_files(path, {"id": "machine"}).collection) == 12
 
 
-def test_forecasting_is_not_supported_yet(tmp_path):
+def test_forecasting_is_refused(tmp_path):
     hours = [np.datetime64("2026-01-01T00") + i for i in range(300)]
     rows = [(hour, f"{RNG.normal():.2f}") for hour in hours]
     path = write(tmp_path / "one.csv", "date,load", rows)

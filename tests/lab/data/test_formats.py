@@ -1,4 +1,4 @@
-"""Readers of official formats: right on good files, clear on damaged ones."""
+"""Readers of official formats on intact and on damaged files."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ GOOD = idx_bytes(idx_arrays(5, 0)[0])
         (b"\x1f\x8bnot gzip at all", "damaged gzip"),
     ],
 )
-def test_damaged_idx(tmp_path, content, message):
+def test_damaged_idx_files_are_refused(tmp_path, content, message):
     (tmp_path / "file").write_bytes(content)
     with pytest.raises(DataError, match=message):
         read_idx(tmp_path / "file")
 
 
-def test_a_changed_byte_in_a_gzip_file_is_found_by_its_checksum(tmp_path):
+def test_a_changed_byte_in_a_gzip_file_is_detected(tmp_path):
     packed = bytearray(gzip.compress(GOOD, compresslevel=0))
     packed[60] ^= 1
     (tmp_path / "file").write_bytes(packed)
@@ -60,13 +60,14 @@ def test_a_changed_byte_in_a_gzip_file_is_found_by_its_checksum(tmp_path):
         read_idx(tmp_path / "file")
 
 
-def test_missing_file(tmp_path):
+def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(DataError, match="cannot be read"):
         read_idx(tmp_path / "none")
 
 
-def test_cifar_layouts_hold_the_same_images(tmp_path):
-    binary, png = write_cifar_binary(tmp_path / "bin"), write_cifar_png(tmp_path / "png")
+def test_cifar_layouts_contain_the_same_images(tmp_path):
+    binary = write_cifar_binary(tmp_path / "bin")
+    png = write_cifar_png(tmp_path / "png")
     images, labels = read_cifar_binary(binary / "data_batch_2.bin")
     expected, numbers = cifar_arrays("data_batch_2")
     assert np.array_equal(images, expected)
@@ -74,8 +75,9 @@ def test_cifar_layouts_hold_the_same_images(tmp_path):
     assert np.array_equal(read_png_rows(png / "data_batch_2.png"), expected)
 
 
-def test_damaged_cifar(tmp_path):
-    binary, png = write_cifar_binary(tmp_path / "bin"), write_cifar_png(tmp_path / "png")
+def test_damaged_cifar_files_are_refused(tmp_path):
+    binary = write_cifar_binary(tmp_path / "bin")
+    png = write_cifar_png(tmp_path / "png")
     for content in (b"", (binary / "test_batch.bin").read_bytes()[:-1]):
         (binary / "test_batch.bin").write_bytes(content)
         with pytest.raises(DataError, match="positive multiple of 3073"):
@@ -95,7 +97,7 @@ def test_damaged_cifar(tmp_path):
 @pytest.mark.parametrize(
     "content", ["[1, 2", "{}", "[1, 10]", "[-1]", "[1.0]", "[true]", "[NaN]", '["1"]']
 )
-def test_labels_that_are_none(tmp_path, content):
+def test_invalid_labels_are_refused(tmp_path, content):
     (tmp_path / "labels.json").write_text(content)
     with pytest.raises(
         DataError, match=r"labels\.json: (not JSON|expected a list of integers from 0 to 9)"

@@ -42,7 +42,7 @@ def write_molecules(folder, n: int = 12):
     return folder
 
 
-def test_molecules(tmp_path):
+def test_molecules_are_read(tmp_path):
     train = data.create_dataset(
         "solubility",
         "train",
@@ -70,7 +70,7 @@ def test_molecules(tmp_path):
 
 
 def write_tu(folder, name="TOY"):
-    """Twenty graphs of three nodes, paths or triangles."""
+    """Write twenty graphs of three nodes, paths or triangles."""
     edges, owner = [], []
     for graph in range(20):
         first = 3 * graph + 1
@@ -89,7 +89,7 @@ def write_tu(folder, name="TOY"):
         (folder / f"{name}_{what}.txt").write_text("\n".join(lines) + "\n")
 
 
-def test_tu_layout(tmp_path):
+def test_the_tu_layout_is_read(tmp_path):
     write_tu(tmp_path)
     train = data.create_dataset("tu-folder", "train", path=tmp_path)
     test = data.create_dataset("tu-folder", "test", path=tmp_path)
@@ -108,7 +108,7 @@ def test_tu_layout(tmp_path):
         data.create_dataset("tu-folder", "train")
 
 
-def test_bad_graphs():
+def test_wrong_graphs_are_refused():
     edges = torch.tensor([[0], [1]])
     with pytest.raises(DataError, match="got NaN or infinity at node 1"):
         Graph(torch.tensor([[0.0], [torch.nan]]), edges)
@@ -126,7 +126,7 @@ def test_bad_graphs():
         )
 
 
-def test_classes_of_nodes_and_graphs_without_edges():
+def test_graphs_without_edges_and_classes_of_nodes_are_read():
     lone = Graph(torch.rand(2, 3), torch.zeros(2, 0, dtype=torch.long))
     path = Graph(torch.rand(3, 3), torch.tensor([[0, 1], [1, 2]]))
     found = GraphDataset(
@@ -144,13 +144,13 @@ def test_classes_of_nodes_and_graphs_without_edges():
     assert inputs["positions"][0].abs().max() == 0
 
 
-def test_labels_of_nodes_are_one_a_node():
+def test_labels_of_nodes_need_one_per_node():
     path = Graph(torch.rand(3, 3), torch.tensor([[0, 1], [1, 2]]))
     with pytest.raises(DataError, match="expected one label per node, got 4 for 3 nodes"):
         GraphDataset("x", "train", [path], [torch.tensor([0, 1, 0, 1])], ("a", "b"))
 
 
-def test_splits_may_share_a_vocabulary():
+def test_splits_share_a_vocabulary():
     graphs = [Graph(torch.tensor([[1], [n]]), torch.tensor([[0], [1]])) for n in (2, 5)]
 
     def split(part, **options):
@@ -166,8 +166,8 @@ def test_splits_may_share_a_vocabulary():
         model(test.batch([1])[0])
 
 
-def test_surroundings():
-    """A hub in the middle of a star, and a chain that hangs on it."""
+def test_surroundings_are_sampled_around_a_node():
+    """A star with a hub, and a chain attached to it."""
     edges = torch.tensor([[0] * 10 + [10, 11], [*range(1, 11), 11, 12]])
     network = Network(edges, 14)
     assert network.around(12, 3) == [12, 11, 10]
@@ -196,14 +196,18 @@ def test_surroundings():
 
 
 def available(n: int = 300) -> str:
-    """A list as apt prints it: libraries and the games that need them."""
+    """Return a list in apt's format: libraries and the games that need them."""
     blocks = []
     for i in range(n):
         game = i % 2
         needs = f"Depends: lib{i - 1} (>= 1.0) | missing, lib{max(i - 3, 0)}:any\n" if game else ""
-        name, section, words = f"lib{i}", "universe/libs", "shared library file"
+        name = f"lib{i}"
+        section = "universe/libs"
+        words = "shared library file"
         if game:
-            name, section, words = f"game{i}", "games", "play a strategy game"
+            name = f"game{i}"
+            section = "games"
+            words = "play a strategy game"
         blocks.append(
             f"Package: {name}\nSource: src{i}\n{needs}Section: {section}\nDescription: {words}\n "
             "more text: of it\n"
@@ -211,7 +215,7 @@ def available(n: int = 300) -> str:
     return "\n".join(blocks)
 
 
-def test_debian_graph(tmp_path):
+def test_the_debian_graph_is_read(tmp_path):
     archive = tmp_path / "available.txt"
     archive.write_text(available())
     folder = tmp_path / "debian"
@@ -242,7 +246,7 @@ def test_debian_graph(tmp_path):
         data.create_dataset("debian-graph", "train", path=folder)
 
 
-def test_debian_graph_is_fetched_from_apt(tmp_path, monkeypatch):
+def test_the_debian_graph_is_fetched_from_apt(tmp_path, monkeypatch):
     folder = tmp_path / "bin"
     folder.mkdir()
     (tmp_path / "list").write_text(available(60))
@@ -261,7 +265,7 @@ def test_debian_graph_is_fetched_from_apt(tmp_path, monkeypatch):
 
 
 def communities(n: int = 1500, classes: int = 3) -> GraphDataset:
-    """One graph whose nodes mostly have edges within their class; their features say little."""
+    """Return a graph whose edges lie mostly within classes, with weak features."""
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(n) % classes
     source = torch.randint(n, (4 * n,), generator=generator)
@@ -276,8 +280,8 @@ def communities(n: int = 1500, classes: int = 3) -> GraphDataset:
 
 
 @pytest.mark.parametrize("operator", ["softmax", "itnet"])
-def test_a_large_graph_trains_at_once(operator, monkeypatch):
-    """Nodes of one graph, none of whose pairs are written out."""
+def test_a_large_graph_trains_without_dense_pairs(operator, monkeypatch):
+    """The pairs of its nodes are never materialised."""
     pytest.importorskip("scipy")
     monkeypatch.setattr("fredholm.edges.DENSE_PAIRS", 0)
     data = communities()
@@ -301,6 +305,7 @@ def test_a_large_graph_trains_at_once(operator, monkeypatch):
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < 0.6 * losses[0]
-    every, asked = torch.arange(1500) % 3, labels[0] == -100
+    every = torch.arange(1500) % 3
+    asked = labels[0] == -100
     right = (model.eval()(inputs)[0].argmax(-1) == every)[asked].float().mean()
     assert right > 0.8

@@ -1,4 +1,4 @@
-"""Columns that identify rows are no features, and what is left out comes with its remedy."""
+"""Columns that identify rows are not features; dropped columns come with suggested flags."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def shuffled(first):
 
 
 def pasted(remark):
-    """Return what the flags of a remark declare, as the command line would."""
+    """Return the declarations of a remark's flags, parsed as on the command line."""
     words = shlex.split(remark[remark.index("--") :])
     return {
         flag.removeprefix("--"): words[i + 1] for i, flag in enumerate(words) if flag[:2] == "--"
@@ -51,7 +51,7 @@ def pasted(remark):
     "name",
     ["customer_id", "CustomerID", "user id", "PassengerId", "id_number", "userid", "order-uuid"],
 )
-def test_a_name_that_says_id_is_read_as_one(tmp_path, name):
+def test_a_column_named_id_is_read_as_one(tmp_path, name):
     found = open_files(table(tmp_path / "a.csv", **{name: shuffled(10_000)}))
     assert found.reading.id == name
     assert found.collection.channels == ("width",)
@@ -60,20 +60,20 @@ def test_a_name_that_says_id_is_read_as_one(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["paid", "void", "grid", "valid", "bid", "GRID", "Android"])
-def test_a_word_that_ends_so_is_a_feature(tmp_path, name):
+def test_words_that_end_in_id_are_features(tmp_path, name):
     found = open_files(table(tmp_path / "a.csv", **{name: shuffled(10_000)}))
     assert found.reading.id is None
     assert found.collection.channels == (name, "width")
     assert not names_an_id(name)
 
 
-def test_a_measured_number_is_no_id(tmp_path):
+def test_measured_numbers_are_not_ids(tmp_path):
     numbers = [number + 0.5 for number in shuffled(0)]
     found = open_files(table(tmp_path / "a.csv", mean_id=numbers))
     assert found.collection.channels == ("mean_id", "width")
 
 
-def test_an_id_that_comes_again_is_left_out_with_two_flags(tmp_path):
+def test_a_repeated_id_is_dropped_with_two_suggested_flags(tmp_path):
     path = table(tmp_path / "a.csv", store_id=[i % 30 for i in range(ROWS)])
     found = open_files(path).collection
     assert found.channels == ("width",)
@@ -83,7 +83,7 @@ def test_an_id_that_comes_again_is_left_out_with_two_flags(tmp_path):
     assert open_files(path, read).collection.channels == ("store_id", "width")
 
 
-def test_a_second_id_is_left_out(tmp_path):
+def test_a_second_id_is_dropped(tmp_path):
     path = table(tmp_path / "a.csv", order_id=shuffled(0), customer_id=shuffled(500))
     found = open_files(path)
     assert (found.reading.id, found.collection.channels) == ("order_id", ("width",))
@@ -92,7 +92,7 @@ def test_a_second_id_is_left_out(tmp_path):
     assert open_files(path, pasted(remark)).reading.id == "customer_id"
 
 
-def test_an_id_that_comes_again_below_the_first_rows_is_none(tmp_path):
+def test_an_id_that_repeats_in_later_rows_is_not_an_id(tmp_path):
     path = tmp_path / "a.csv"
     lines = [f"{i % 2400},{i % 7},{'xy'[i % 2]}" for i in range(2500)]
     path.write_text("user_id,a,label\n" + "\n".join(lines))
@@ -101,7 +101,7 @@ def test_an_id_that_comes_again_below_the_first_rows_is_none(tmp_path):
     assert "--group user_id" in found.collection.remarks[0]
 
 
-def test_ids_of_wide_series_are_no_times(tmp_path):
+def test_ids_of_wide_series_are_not_times(tmp_path):
     rng = np.random.default_rng(0)
     series = {f"t{i}": rng.normal(size=ROWS).round(3).tolist() for i in range(9)}
     path = table(tmp_path / "a.csv", device_id=shuffled(0), **series)
@@ -114,7 +114,7 @@ def test_ids_of_wide_series_are_no_times(tmp_path):
 # --- remedies -------------------------------------------------------------------------------------
 
 
-def test_dates_come_with_the_flags_of_a_split_by_them(tmp_path):
+def test_dates_come_with_flags_for_a_split_by_time(tmp_path):
     days = [f"2024-{i // 28 + 1:02d}-{i % 28 + 1:02d}" for i in range(ROWS)]
     path = table(tmp_path / "a.csv", **{"signed up": days})
     (remark,) = open_files(path).collection.remarks
@@ -124,7 +124,7 @@ def test_dates_come_with_the_flags_of_a_split_by_them(tmp_path):
     assert (open_files(path, said).parts[-12:] == 2).all()
 
 
-def test_texts_and_words_come_with_the_flags_that_read_them(tmp_path):
+def test_texts_and_words_come_with_flags_to_read_them(tmp_path):
     notes = [f"a note of some {i // 2} words" for i in range(ROWS)]
     names = [f"n{i // 2}" for i in range(ROWS)]
     path = table(tmp_path / "a.csv", note=notes, height=shuffled(0), name=names)
@@ -135,7 +135,7 @@ def test_texts_and_words_come_with_the_flags_that_read_them(tmp_path):
     assert channels == ("height", "name", "width")
 
 
-def test_a_guessed_text_is_named_with_the_flags_that_change_it(tmp_path):
+def test_a_guessed_text_is_reported_with_flags_to_change_it(tmp_path):
     notes = [f"a note of some {i} words" for i in range(ROWS)]
     notes[7] = ""
     path = table(tmp_path / "a.csv", note=notes)
@@ -153,7 +153,7 @@ def test_a_guessed_text_is_named_with_the_flags_that_change_it(tmp_path):
 # --- how numbers are written ----------------------------------------------------------------------
 
 
-def test_classes_of_savetxt_are_plain_numbers(tmp_path):
+def test_classes_in_scientific_notation_are_plain_numbers(tmp_path):
     numbers = np.column_stack([np.arange(ROWS) % 7 + 0.25, np.arange(ROWS) % 3])
     np.savetxt(tmp_path / "a.csv", numbers, delimiter=",", header="a,label", comments="")
     assert open_files(tmp_path / "a.csv").classes == ("0", "1", "2")
@@ -162,7 +162,7 @@ def test_classes_of_savetxt_are_plain_numbers(tmp_path):
     assert open_files(path, {"label": "code", "task": "classification"}).classes == ("1E5", "2E5")
 
 
-def test_a_new_table_may_be_written_otherwise(tmp_path):
+def test_a_new_table_may_have_another_notation(tmp_path):
     facts = open_files(table(tmp_path / "a.csv")).dataset("train").describe()
     new = tmp_path / "new.csv"
     new.write_text("width;b\n" + "".join(f"{i},5;1\n" for i in range(5)))
@@ -174,7 +174,7 @@ def test_a_new_table_may_be_written_otherwise(tmp_path):
         read_unlabelled([new], facts, None, read={"decimals": ","})
 
 
-def test_the_next_line_names_a_free_run(tmp_path, monkeypatch, capsys):
+def test_the_suggested_command_names_a_free_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     table(tmp_path / "my data.csv")
     for expected in ("", " --name my-data-2", " --name my-data-3"):

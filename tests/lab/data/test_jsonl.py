@@ -1,4 +1,4 @@
-"""JSON Lines are read as the same table in CSV is, and errors name their lines."""
+"""JSON Lines are read like the same table in CSV, and errors name their lines."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def lines(rows):
 
 @pytest.mark.parametrize("rows", [REVIEWS, ROWS, TIMES], ids=["texts", "rows", "series"])
 @pytest.mark.parametrize("suffix", [".jsonl", ".NDJSON"])
-def test_objects_are_read_as_the_same_table_in_csv(tmp_path, rows, suffix):
+def test_objects_are_read_like_the_same_table_in_csv(tmp_path, rows, suffix):
     (tmp_path / f"a{suffix}").write_text(lines(rows))
     with (tmp_path / "a.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]))
@@ -49,7 +49,7 @@ def test_objects_are_read_as_the_same_table_in_csv(tmp_path, rows, suffix):
         assert one.place(number)["row"] == other.place(number)["row"] - 1
 
 
-def test_keys_may_be_missing_and_lines_empty(tmp_path):
+def test_missing_keys_and_empty_lines_are_accepted(tmp_path):
     rows = lines(
         [{"a": i, "label": "xy"[i % 2]} | ({"b": i % 7} if i % 5 else {}) for i in range(40)]
     )
@@ -84,7 +84,7 @@ def test_keys_may_be_missing_and_lines_empty(tmp_path):
         ('{"a": "kg", "label": "x"}', "row 41, column 'a': expected a number.*, got 'kg'"),
     ],
 )
-def test_what_is_no_row_is_named_by_its_line(tmp_path, line, says):
+def test_invalid_rows_are_named_with_their_line(tmp_path, line, says):
     rows = lines([{"a": i, "label": "xy"[i % 2]} for i in range(40)])
     (tmp_path / "a.jsonl").write_text(rows + line + "\n")
     with pytest.raises(DataError, match=says):
@@ -97,7 +97,7 @@ def test_a_file_without_objects_is_empty(tmp_path):
         open_files(tmp_path / "a.jsonl")
 
 
-def test_what_comes_below_the_first_rows_is_read_in_pieces(tmp_path, monkeypatch):
+def test_later_rows_are_read_in_pieces(tmp_path, monkeypatch):
     monkeypatch.setattr("fredholm.lab.data.files.jsonl.HEAD", 10)
     monkeypatch.setattr("fredholm.lab.data.files.jsonl.PIECE", 7)
     rows = [{"a": i, "label": "xy"[i % 2]} for i in range(40)]
@@ -108,7 +108,7 @@ def test_what_comes_below_the_first_rows_is_read_in_pieces(tmp_path, monkeypatch
         open_files(tmp_path / "b.jsonl")
 
 
-def test_standard_input_may_be_objects(tmp_path, monkeypatch):
+def test_objects_are_read_from_standard_input(tmp_path, monkeypatch):
     (tmp_path / "a.jsonl").write_text(lines(REVIEWS))
     facts = open_files(tmp_path / "a.jsonl").dataset("train").describe()
     given = SimpleNamespace(buffer=io.BytesIO(b'{"text": "a good film"}\n{"text": "a bad one"}\n'))

@@ -1,4 +1,4 @@
-"""What data sets of every kind say of themselves, and what their kinds say without them."""
+"""Facts of data sets of every kind, and of the kinds alone."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def build(name: str, dataset):
     return create_model(name, data=dataset.encoder(), encoder=encoder, head=head).eval()
 
 
-def test_the_encoder_it_names_reads_its_example_and_its_samples(case):
+def test_the_encoder_of_a_kind_reads_its_example_and_samples(case):
     dataset, _, name = case
     model = build(name, dataset)
     inputs, labels = dataset.batch(torch.tensor([0, 1]))
@@ -125,19 +125,19 @@ def test_the_encoder_it_names_reads_its_example_and_its_samples(case):
         assert task_of(dataset).loss(model(inputs), labels).isfinite()
 
 
-def test_kinds_are_told_from_inputs_or_from_what_was_saved(case):
+def test_kinds_are_inferred_from_inputs_or_saved_facts(case):
     dataset, kind, _ = case
     assert dataset.kind is kind
     assert saved_kind(dataset.describe()) is kind
     inputs, _ = dataset.batch(torch.tensor([0, 1]))
     told = kind_of(inputs, kind.encoder)
-    single = kind.name == "symbols" and inputs.dim() == 2  # not to be told from a text
+    single = kind.name == "symbols" and inputs.dim() == 2  # cannot be distinguished from a text
     assert told is (KINDS["text"] if single else kind)
     _, shown = kind.prepare(inputs, Page())
     assert shown is None or len(shown) == 2
 
 
-def test_some_samples_say_the_same_of_themselves(case):
+def test_a_selection_has_the_facts_of_its_data_set(case):
     dataset, _, _ = case
     second = dataset.select(torch.tensor([1]))
     assert len(second) == 1
@@ -146,20 +146,21 @@ def test_some_samples_say_the_same_of_themselves(case):
     assert second.shown(torch.tensor([0])).keys() == dataset.shown(torch.tensor([0])).keys()
 
 
-def test_models_that_were_saved_before_kinds_had_names():
+def test_models_saved_without_kind_names_are_recognised():
     facts = {"dataset": "x", "classes": []}
     assert saved_kind(facts | {"mean": [0.5], "std": [0.5]}).name == "images"
     assert saved_kind(facts | {"vocabulary": {}, "max_length": 3}).name == "text"
     assert saved_kind(facts | {"task": "steps"}) is SAMPLES
 
 
-def test_shapes_that_no_kind_has():
+def test_unknown_shapes_are_refused():
     with pytest.raises(ShapeError, match=r"inputs: expected images.*got \(2, 3\)"):
         kind_of(torch.rand(2, 3), "image")
 
 
-def test_augmentations_belong_to_their_kinds():
-    images, points = create_dataset("digits", "val"), CASES["points"][0]()
+def test_augmentations_of_other_kinds_are_refused():
+    images = create_dataset("digits", "val")
+    points = CASES["points"][0]()
     assert images.augmentation({"crop": 1, "scale": 0.0}) == Augment(crop=1)
     assert images.augmentation({"crop": 0, "flip": False}) is None
     assert points.augmentation({"scale": 0.1, "crop": 0}) == CloudAugment(scale=0.1)
@@ -168,7 +169,7 @@ def test_augmentations_belong_to_their_kinds():
             dataset.augmentation({option: 1})
 
 
-def test_texts_are_given_with_classes_or_numbers():
+def test_texts_have_classes_or_numbers():
     assert torch.equal(texts().texts_and_targets(numbers=False)[1], TWO)
     assert texts().texts_and_targets(numbers=True)[1].is_floating_point()
     with pytest.raises(OptionError, match="digits: expected a data set of texts, got images"):

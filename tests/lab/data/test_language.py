@@ -1,4 +1,4 @@
-"""Texts as questions about tokens: windows, hidden tokens, and the files they are read from."""
+"""Texts for token prediction: windows, masked tokens, and their files."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ VERSES = [
 
 
 def squeeze(text: bytes) -> bytes:
-    """What the Unix program compress writes, without its header: the encoder of
+    """Return the output of the Unix program compress without its header: the encoder of
     :func:`expand_lzw`.
     """
-    table, codes, word = {bytes([i]): i for i in range(256)}, [], b""
+    table = {bytes([i]): i for i in range(256)}
+    codes = []
+    word = b""
     for i in range(len(text)):
         letter = text[i : i + 1]
         if word + letter in table:
@@ -42,7 +44,8 @@ def squeeze(text: bytes) -> bytes:
         entries += number > 0
         if entries >= 1 << width:
             bits += -group % 8 * width
-            width, group = width + 1, 0
+            width = width + 1
+            group = 0
     return out.to_bytes(-(-bits // 8), "little")
 
 
@@ -55,7 +58,7 @@ def write_kjv(folder):
     return folder
 
 
-def test_the_bible_is_read_from_its_compressed_file(tmp_path):
+def test_the_bible_is_read_from_its_lzw_file(tmp_path):
     text = " ".join(VERSES).encode() * 3
     assert expand_lzw(squeeze(text)) == text, "codes of 9, 10 and more bits"
     verses = read_kjv(write_kjv(tmp_path) / "bible.data")
@@ -67,7 +70,7 @@ def test_the_bible_is_read_from_its_compressed_file(tmp_path):
         read_kjv(path)
 
 
-def test_windows_ask_for_the_next_character(tmp_path):
+def test_windows_have_the_next_character_as_label(tmp_path):
     folder = write_kjv(tmp_path)
     parts: Any = [
         data.create_dataset("kjv-characters", s, path=folder, max_length=8)
@@ -120,7 +123,7 @@ def hidden(share: float = 0.15, kind: str = "words"):
 
 
 @pytest.mark.parametrize("kind", ["words", "bytes"])
-def test_hidden_tokens_follow_berts_shares(kind):
+def test_masked_tokens_have_berts_shares(kind):
     found = hidden(kind=kind)
     numbers, _ = found.raw(range(100))
     inputs, asked = found.hide(numbers, torch.arange(100), seed=1, epoch=2)
@@ -138,7 +141,7 @@ def test_hidden_tokens_follow_berts_shares(kind):
     assert where.any(1).all(), "every text is asked something"
 
 
-def test_hidden_tokens_change_with_the_epoch_and_not_with_the_batch():
+def test_masked_tokens_change_with_the_epoch_and_not_with_the_batch():
     found = hidden()
     numbers, _ = found.raw([3, 4])
     first = found.hide(numbers, torch.tensor([3, 4]), seed=0, epoch=0)
@@ -156,13 +159,13 @@ def test_hidden_tokens_change_with_the_epoch_and_not_with_the_batch():
         data.HiddenTokens(following, 0.1)
 
 
-def test_hidden_tokens_are_one_option_of_any_texts():
+def test_any_texts_can_be_masked():
     chosen: Any = {"options": {"sequence": "rows"}}
     with pytest.raises(OptionError, match=r"masked: .*, which digits holds, got 0\.2"):
         data.create_dataset("digits", "val", masked=0.2, **chosen)
 
 
-def test_characters_are_a_vocabulary_of_their_own():
+def test_characters_have_their_vocabulary():
     vocabulary = data.Vocabulary.of_characters(["b a", "c"])
     assert vocabulary.encode("ab d") == [3, 4, 2, 1]
     assert data.Vocabulary.from_dict(vocabulary.to_dict()) == vocabulary
@@ -231,7 +234,7 @@ def test_glue_is_read_in_its_official_layout(task, tmp_path):
         assert test.texts[0] == 'He "said" so. ‖ So he said.'
 
 
-def test_glue_says_what_is_wrong(tmp_path):
+def test_damaged_glue_files_are_named(tmp_path):
     folder = write_glue(tmp_path / "glue")
     with pytest.raises(OptionError, match="did you mean 'sst2'"):
         data.create_dataset("glue", "train", path=folder, options={"task": "sst"})
@@ -269,7 +272,7 @@ def test_short_rows_of_qqp_are_skipped_and_counted(tmp_path):
 # --- KJV / WEB ------------------------------------------------------------------------------------
 
 
-def test_pairs_of_translations(tmp_path, monkeypatch):
+def test_pairs_of_translations_are_balanced(tmp_path, monkeypatch):
     folder = write_kjv(tmp_path)
     web = {
         place: text.replace("says", "tells").replace("more", "less")
@@ -290,7 +293,7 @@ def test_pairs_of_translations(tmp_path, monkeypatch):
         assert old.startswith("And verse")
 
 
-def test_hard_negatives_are_near_and_no_translations():
+def test_hard_negatives_are_similar_and_not_translations():
     old = ["the cat sat down", "the cat sat down", "a dog ran off", "birds sing"]
     new = ["one cat sat down", "a cat sat", "one dog ran away", "birds sing aloud"]
     assert nearest_others(old, new)[0] not in (0, 1), (
@@ -301,7 +304,7 @@ def test_hard_negatives_are_near_and_no_translations():
     assert split_of(2) == "val"
 
 
-def test_pythons_documentation_is_whole_documents_each_in_one_split(tmp_path):
+def test_documents_of_pythons_documentation_stay_in_one_split(tmp_path):
     import json
 
     from fredholm.lab.data.catalogue.python_docs import split_of
@@ -319,7 +322,7 @@ def test_pythons_documentation_is_whole_documents_each_in_one_split(tmp_path):
         data.create_dataset("python-docs", "train", path=tmp_path)
 
 
-def test_smollm2_is_weights_with_their_licence():
+def test_smollm2_has_weights_and_licence():
     entry = data.describe("smollm2")
     assert entry["kind"] == "weights"
     assert entry["licence_data"] == "Apache-2.0 (the weights)"

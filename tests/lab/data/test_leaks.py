@@ -1,4 +1,4 @@
-"""Held-out samples change nothing that is measured on training samples: no leak into scaling."""
+"""Held-out samples do not affect measurements on training samples, such as scaling."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def drawn(shape: tuple[int, ...]) -> np.ndarray:
 
 
 def ragged(shape: tuple[int, ...]) -> list[np.ndarray]:
-    """Samples of 12 to 15 points."""
+    """Return samples of 12 to 15 points."""
     return [sample[: 12 + number % 4] for number, sample in enumerate(drawn((15, *shape)))]
 
 
@@ -40,7 +40,7 @@ def moved(pair: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def later(pair: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return other values at times that begin elsewhere; whether steps are even is read of all."""
+    """Return other values at shifted times; regularity of steps is read from all samples."""
     return pair[0] + 100, stretched(pair[1])
 
 
@@ -78,7 +78,7 @@ def source_of(name: str, samples: list, answers: np.ndarray | list) -> MemorySou
 
 
 def measured(source: MemorySource) -> str:
-    """Return all that is saved with a model, and all that the training samples become."""
+    """Return all facts saved with a model, and all preprocessed training samples."""
     train = source.dataset("train")
     inputs, labels = train.batch(torch.arange(len(train)))
     facts = {"describe": train.describe(), "units": source.units, "encoder": train.encoder()}
@@ -114,7 +114,7 @@ def test_held_out_samples_change_no_scaling(name, task):
     assert np.array_equal(changed.parts, plain.parts)
     assert measured(changed) == measured(plain)
 
-    # The same change of training samples is seen: the comparison is not blind.
+    # The same change of training samples is detected.
     samples = [s if i in held else change(s) for i, s in enumerate(make())]
     assert measured(source_of(name, samples, answers)) != measured(plain)
 

@@ -1,4 +1,4 @@
-"""Order and resuming: the batches after a resume are those that would have come."""
+"""Order and resuming: a resumed loader gives the remaining batches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def same(a, b) -> bool:
     return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
-def test_an_epoch_holds_every_sample_once():
+def test_an_epoch_has_every_sample_once():
     for drop_last, steps in ((False, 4), (True, 3)):
         order = EpochOrder(103, 32, seed=1, drop_last=drop_last)
         batches = list(order.batches(0))
@@ -53,8 +53,8 @@ def test_processes_share_each_batch_of_one_process(world, drop_last):
     assert {len(batches) for batches in per_rank} == {len(alone)} == {len(order) for order in ranks}
 
 
-def test_a_process_without_a_share_keeps_step(digits):
-    """Four processes, a last batch of three of 179 samples: the fourth gets one, not counted."""
+def test_a_process_without_samples_keeps_step(digits):
+    """With four processes and a last batch of three samples, the fourth gets an uncounted one."""
     loader = make_loader(digits, 8, rank=3, world_size=4)
     batches = list(loader)
     assert len(batches) == len(make_loader(digits, 8))
@@ -62,7 +62,7 @@ def test_a_process_without_a_share_keeps_step(digits):
     assert len(batches[-1][1]) == 1
 
 
-def test_a_position_is_that_of_any_number_of_processes():
+def test_a_position_is_valid_for_any_number_of_processes():
     alone, shared = EpochOrder(103, 32), EpochOrder(103, 32, rank=1, world_size=2)
     alone.position = (1, 2)
     shared.load_state_dict(alone.state_dict())
@@ -81,13 +81,13 @@ def test_a_position_is_that_of_any_number_of_processes():
         {"world_size": 11},
     ],
 )
-def test_impossible_orders(options):
+def test_wrong_options_are_refused(options):
     with pytest.raises(OptionError, match=r"expected .*, got"):
         EpochOrder(**({"n": 100, "batch_size": 10} | options))
 
 
 @pytest.mark.parametrize("stop", [0, 1, 3, 5, 6])
-def test_resuming_gives_the_batches_that_would_have_come(digits, stop):
+def test_resuming_gives_the_remaining_batches(digits, stop):
     def loader(seed=5):
         return make_loader(digits, 32, seed=seed, shuffle=True, augment=Augment(crop=1, flip=True))
 
@@ -110,13 +110,13 @@ def test_resuming_gives_the_batches_that_would_have_come(digits, stop):
         assert same(a, b)
 
 
-def test_set_epoch_after_resuming(digits):
+def test_set_epoch_after_resuming_keeps_the_position(digits):
     loader = make_loader(digits, 32, seed=0, shuffle=True)
     loader.set_epoch(4)
     expected = list(loader)
     other = make_loader(digits, 32, seed=0, shuffle=True)
     other.load_state_dict({**loader.state_dict(), "offset": 2})
-    other.set_epoch(4)  # what a trainer does as it enters the epoch it was stopped in
+    other.set_epoch(4)  # as a trainer does when it enters the interrupted epoch
     assert all(same(a, b) for a, b in zip(list(other), expected[2:], strict=True))
     other.set_epoch(4)
     assert len(list(other)) == 6
@@ -129,7 +129,7 @@ def test_set_epoch_after_resuming(digits):
         other.set_epoch(-1)
 
 
-def test_an_iteration_left_early_starts_again(digits):
+def test_an_interrupted_iteration_starts_again(digits):
     loader = make_loader(digits, 32)
     first = next(iter(loader))
     assert same(first, next(iter(loader)))
@@ -138,7 +138,7 @@ def test_an_iteration_left_early_starts_again(digits):
     )
 
 
-def test_batches_are_not_made_ahead_and_consumed_ones_can_be_told(digits, monkeypatch):
+def test_batches_are_created_lazily_and_counted_when_consumed(digits, monkeypatch):
     loader = make_loader(digits, 32, seed=0, shuffle=True)
     made = []
     original = digits.batch
@@ -190,15 +190,15 @@ def test_augmentation_does_not_depend_on_batch_size_or_processes(digits):
 
 
 class Recorder:
-    """The digest of every batch, in order."""
+    """Record the digest of every batch, in order."""
 
     def __init__(self):
         self.sums: list[float] = []
 
 
 def fit(digits, folder, recorder, stop_at=None, resume=None):
-    """Three epochs of a linear classifier under Lightning, optionally stopped and saved after a
-    step.
+    """Train three epochs of a linear classifier with Lightning, optionally stopped and saved after
+    a step.
     """
     import lightning.pytorch as pl
 
@@ -239,7 +239,7 @@ def fit(digits, folder, recorder, stop_at=None, resume=None):
 
 @pytest.mark.parametrize("stop_at", [3, 8, 12])
 @pytest.mark.filterwarnings("ignore")
-def test_lightning_resumes_in_the_middle_of_an_epoch_bit_for_bit(digits, tmp_path, stop_at):
+def test_lightning_resumes_within_an_epoch_bit_for_bit(digits, tmp_path, stop_at):
     pytest.importorskip("lightning")
     whole, first, second = Recorder(), Recorder(), Recorder()
     expected = fit(digits, tmp_path, whole)
@@ -252,7 +252,7 @@ def test_lightning_resumes_in_the_middle_of_an_epoch_bit_for_bit(digits, tmp_pat
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_lightning_validates_and_sets_the_epoch_of_a_shortened_one(digits):
+def test_lightning_validates_and_sets_the_epoch_of_shortened_epochs(digits):
     pl = pytest.importorskip("lightning.pytorch")
     seen: dict[str, list] = {"train": [], "val": []}
 

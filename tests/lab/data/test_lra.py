@@ -1,5 +1,5 @@
-"""The Long Range Arena's data: generators checked by other means than those they were made with,
-and loaders of official files.
+"""Data of the Long Range Arena: generators against independent implementations, and loaders of
+official files.
 """
 
 from __future__ import annotations
@@ -32,9 +32,7 @@ SHORT = ListOpsOptions(min_length=4, max_length=80, max_depth=5, max_args=5)
 
 
 def by_rewriting(text: str) -> int:
-    """The value by replacing innermost lists with their values until none is left: another way than
-    a recursion or a stack.
-    """
+    """Return the value by replacing innermost lists with their values, without a stack."""
     rules = {
         "[MIN": min,
         "[MAX": max,
@@ -50,7 +48,7 @@ def by_rewriting(text: str) -> int:
     return int(words[0])
 
 
-def test_listops_values_are_those_of_two_other_evaluators():
+def test_listops_values_equal_two_other_evaluators():
     found = [expression(SHORT, "train", i) for i in range(300)]
     for symbols, value in found:
         assert value == value_of(symbols) == by_rewriting(" ".join(SYMBOLS[s] for s in symbols))
@@ -60,7 +58,7 @@ def test_listops_values_are_those_of_two_other_evaluators():
     assert {s for symbols, _ in found for s in symbols} == set(range(15))
 
 
-def test_listops_limits_hold_and_no_expression_is_in_two_splits():
+def test_listops_respects_its_limits_and_splits_are_disjoint():
     def depth(symbols):
         open_lists = np.cumsum([(s in listops.OPERATIONS) - (s == END) for s in symbols])
         return int(open_lists.max()) + 1
@@ -76,7 +74,7 @@ def test_listops_limits_hold_and_no_expression_is_in_two_splits():
     assert 500 < len(long) < 2000
 
 
-def test_listops_is_a_function_of_its_options_alone(tmp_path):
+def test_listops_depends_only_on_its_options(tmp_path):
     options = {
         "min_length": 4,
         "max_length": 40,
@@ -89,7 +87,7 @@ def test_listops_is_a_function_of_its_options_alone(tmp_path):
     first = create_dataset("listops", "train", root=tmp_path / "a", options=options)
     again = create_dataset(
         "listops", "train", root=tmp_path / "a", options=options
-    )  # read, not made
+    )  # read instead of generated
     other = create_dataset(
         "listops", "train", root=tmp_path / "b", options={**options, "train": 12}
     )
@@ -116,12 +114,12 @@ def test_listops_is_a_function_of_its_options_alone(tmp_path):
     ],
     ids=str,
 )
-def test_impossible_listops_are_refused(wrong):
+def test_wrong_listops_options_are_refused(wrong):
     with pytest.raises(OptionError):
         create_dataset("listops", "train", options=wrong)
 
 
-def test_broken_expressions_have_no_value():
+def test_broken_expressions_are_refused():
     for text in ("]", "[MAX ]", "[MAX 1", "1 2", "[MAX 1 ] ]"):
         with pytest.raises(DataError):
             value_of([SYMBOLS.index(word) for word in text.split()])
@@ -159,12 +157,13 @@ def test_official_listops_files_are_read_and_checked(tmp_path):
 
 
 @pytest.mark.parametrize("contour", [6, 14])
-def test_pathfinder_labels_follow_from_the_picture(contour):
-    """Ink grown by half the distance that separates paths joins dashes of one path and no others:
-    its components give the class.
+def test_pathfinder_labels_match_the_connected_components(contour):
+    """Dilating the ink by half the distance between paths joins the dashes of one path only, so its
+    components give the class.
     """
     ndimage = pytest.importorskip("scipy.ndimage")
-    options, scale = PathfinderOptions(contour=contour), 6
+    options = PathfinderOptions(contour=contour)
+    scale = 6
     places = (np.arange(SIDE * scale) + 0.5) / scale
     points = np.stack(np.meshgrid(places, places, indexing="ij"), -1).reshape(-1, 2)
     labels = []
@@ -205,7 +204,7 @@ def test_pathfinder_pictures_have_the_official_sizes():
         PathfinderOptions(contour=40)
 
 
-def test_pathfinder_as_tokens(tmp_path):
+def test_pathfinder_pictures_are_tokens(tmp_path):
     options = {"contour": 6, "train": 3, "val": 2, "test": 2}
     data = create_dataset("pathfinder", "train", root=tmp_path, options=options)
     numbers, labels = data.batch([0, 2])
@@ -252,7 +251,7 @@ def test_official_pathfinder_folders_are_read(tmp_path):
         create_dataset("lra-pathfinder", "train", path=tmp_path, options={"contour": 7})
 
 
-def test_grey_levels_are_tokens():
+def test_grey_levels_become_tokens():
     digits = create_dataset("digits", "val")
     numbers, labels = create_dataset("digits", "val", options={"sequence": "tokens"}).batch([3, 5])
     assert torch.equal(numbers, digits.raw([3, 5])[0].flatten(1).long() + 1)
@@ -323,12 +322,13 @@ def test_official_retrieval_files_are_read(tmp_path):
 
 
 def write_module(place, chapters):
-    """A SWORD module: a block a part, an empty slot, a book's slot, and a heading and verses for
-    every chapter.
+    """Write a SWORD module: one block per part, an empty slot, a slot per book, and a heading and
+    verses per chapter.
     """
     place.mkdir(parents=True)
     for part in ("ot", "nt"):
-        whole, slots = b"", struct.pack("<IIH", 0, 0, 0)
+        whole = b""
+        slots = struct.pack("<IIH", 0, 0, 0)
         texts = ['<div osisID="Gen" type="book"/>']
         for name, verses in chapters.items():
             texts += [f'<chapter n="1" osisID="{name}" sID="x"/>', *verses]
@@ -363,7 +363,7 @@ def test_sword_modules_are_read_by_chapter(tmp_path):
 
 
 def verse_pairs(*_):
-    """Pairs of the books 0 to 9, sixteen verses each, as kjv_web reads them."""
+    """Return pairs of the books 0 to 9 with sixteen verses each, in the format of kjv_web."""
     return [
         (
             (book, 1, verse),
@@ -389,7 +389,7 @@ def test_verses_are_the_pairs_of_kjv_web_as_bytes(tmp_path, monkeypatch):
         assert (first[2] == second[2]) == bool(label)
 
 
-def test_rows_refuse_nothing():
+def test_empty_rows_of_tokens_are_refused():
     with pytest.raises(DataError, match="row 2"):
         Rows.of([torch.tensor([1]), torch.tensor([], dtype=torch.int64)])
     assert pathfinder.FOLDERS[14] == "curv_contour_length_14"

@@ -1,4 +1,4 @@
-"""Pictures whose objects are known: stamps on canvases, crowns of trees in photographs."""
+"""Pictures with known objects: stamps on canvases, crowns of trees in photographs."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from fredholm.lab.data import clients
 
 
 def stamp(colour: tuple[int, int, int], size=(60, 40), holes: int = 0) -> bytes:
-    """A rectangle of one colour in the middle of nothing; ``holes``: which of its sixteen parts are
-    left out, bit by bit.
+    """Return a rectangle of one colour on transparency; the bits of ``holes`` select which of its
+    sixteen parts are missing.
     """
     pixels = np.zeros((size[1] + 8, size[0] + 12, 4), dtype=np.uint8)
     height, width = size[1] // 4, size[0] // 4
@@ -40,12 +40,12 @@ def stamp(colour: tuple[int, int, int], size=(60, 40), holes: int = 0) -> bytes:
 
 @pytest.fixture
 def folder(tmp_path):
-    """Twelve stamps of each of three classes, each with a brightness of its own."""
+    """Write twelve stamps of each of three classes, with individual brightness."""
     for place, name in enumerate(CLASSES[:3]):
         (tmp_path / name / "deep").mkdir(parents=True)
         for i in range(12):
             colour = (100 + 10 * i, 40 * place, 250)
-            # Each of an outline of its own, and none without its corners.
+            # Each has its own outline, including its corners.
             content = stamp(colour, holes=(1 + 36 * (12 * place + i)) << 1 & 0x6FF6)
             (tmp_path / name / "deep" / f"{'abcdefghijkl'[i]}.png").write_bytes(content)
     return tmp_path
@@ -56,7 +56,7 @@ def canvas(folder, split="train", **given):
     return data.create_dataset("stamps-canvas", split, path=folder, options=options, **given)
 
 
-def test_a_stamp_is_cut_out_whole_and_keeps_its_shape():
+def test_a_stamp_is_cropped_completely_and_keeps_its_aspect():
     found = cut_out(stamp((200, 100, 50), holes=0b0000_0000_0011_0011), "a")
     assert found is not None
     assert found.shape == (4, STORED, STORED)
@@ -74,7 +74,7 @@ def test_a_stamp_is_cut_out_whole_and_keeps_its_shape():
         cut_out(b"no picture", "x")
 
 
-def test_a_canvas_shows_the_stamp_where_its_mask_says(folder):
+def test_a_canvas_shows_the_stamp_at_its_mask(folder):
     found = canvas(folder, image_size=64, options={"share": 0.5})
     index = torch.arange(len(found))
     images, labels = found.raw(index)
@@ -82,7 +82,7 @@ def test_a_canvas_shows_the_stamp_where_its_mask_says(folder):
     assert images.shape == (len(found), 3, 64, 64)
     for picture, label, mask, box in zip(images, labels, masks, boxes):
         red, green, blue = (picture[channel][mask].float() for channel in range(3))
-        # At its edges a stamp is mixed with what lies below it.
+        # At its edges a stamp is blended with the background.
         assert green.median() == 40 * label
         assert blue.median() == 250
         assert (red.median() - 100) % 10 == 0
@@ -92,7 +92,7 @@ def test_a_canvas_shows_the_stamp_where_its_mask_says(folder):
     assert len({tuple(mask.nonzero()[0].tolist()) for mask in masks}) > len(found) // 2
 
 
-def test_a_canvas_is_a_function_of_its_index(folder):
+def test_a_canvas_depends_only_on_its_index(folder):
     found = canvas(folder, image_size=48)
     whole = found.raw(torch.arange(len(found)))[0]
     assert found.raw([5, -1, 3])[0].equal(whole[[5, len(found) - 1, 3]])
@@ -121,14 +121,14 @@ def test_fragments_lie_below_the_stamp_and_come_from_others():
 
 
 def outline(*corners: tuple[int, int]) -> np.ndarray:
-    """A stamp that is opaque in some of the squares of 24 pixels."""
+    """Return a stamp that is opaque in some squares of 24 pixels."""
     found = np.zeros((4, STORED, STORED), dtype=np.uint8)
     for row, column in corners:
         found[3, 24 * row : 24 * row + 24, 24 * column : 24 * column + 24] = 255
     return found
 
 
-def test_stamps_that_are_alike_are_in_one_split(folder):
+def test_similar_stamps_stay_in_one_split(folder):
     noise = np.random.default_rng(1)
     letters = "abcdefghijklmnopqrst"
     names = [f"town/{a}{b}.png" for a in letters for b in letters]
@@ -154,7 +154,7 @@ def test_stamps_that_are_alike_are_in_one_split(folder):
     assert sum(sizes) == 36
 
 
-def test_the_package_is_read_once_and_a_folder_of_it_alike(folder, tmp_path_factory, monkeypatch):
+def test_the_package_is_read_once_and_equals_its_folder(folder, tmp_path_factory, monkeypatch):
     archive = tmp_path_factory.mktemp("a") / "stamps.tar"
     with tarfile.open(archive, "w") as tar:
         for path in sorted(folder.rglob("*.png")):
@@ -163,7 +163,8 @@ def test_the_package_is_read_once_and_a_folder_of_it_alike(folder, tmp_path_fact
             member = tarfile.TarInfo(name)
             tar.addfile(member, io.BytesIO())
     monkeypatch.setattr(stamps_canvas, "tar_stream", lambda path, client: tarfile.open(path))  # noqa: SIM115
-    made, counted = tmp_path_factory.mktemp("made"), []
+    made = tmp_path_factory.mktemp("made")
+    counted = []
     stamps_canvas.derive(archive, made, counted.append)
     assert sum(counted) == 36 * 4 * STORED**2
     index = torch.arange(5)
@@ -196,18 +197,18 @@ def test_the_package_is_read_once_and_a_folder_of_it_alike(folder, tmp_path_fact
         ({"shar": 0.5}, "did you mean 'share'"),
     ],
 )
-def test_options_of_canvases_are_checked(options, message, folder):
+def test_wrong_options_of_canvases_are_refused(options, message, folder):
     with pytest.raises(OptionError, match=message):
         canvas(folder, options=options)
 
 
-def test_no_stamps_in_a_folder(tmp_path):
+def test_a_folder_without_stamps_is_refused(tmp_path):
     (tmp_path / "animals").mkdir()
     with pytest.raises(DataError, match="expected the folders animals, food"):
         canvas(tmp_path)
 
 
-def test_the_real_ones_are_what_is_said_of_them():
+def test_the_real_data_match_their_description():
     for name, sizes in (
         ("stamps-canvas", {"train": 497, "val": 60, "test": 117}),
         ("tree-crowns", {"test": 123}),
@@ -248,11 +249,12 @@ def photographs(tmp_path):
     return tmp_path
 
 
-def test_tiles_hold_their_boxes(photographs):
+def test_tiles_contain_their_boxes(photographs):
     found = data.create_dataset("tree-crowns", "test", path=photographs, image_size=(25, 35))
     assert len(found) == 8, "two of four tiles a photograph have a crown"
     index = torch.arange(8)
-    images, boxes = found.raw(index)[0], found.masks(index, "box")
+    images = found.raw(index)[0]
+    boxes = found.masks(index, "box")
     assert found.masks(index) is None, "no pixel of a tree is known"
     assert (images.permute(0, 2, 3, 1)[boxes] == 255).all()
     assert boxes.sum((1, 2)).tolist() == [50, 150] * 4
@@ -261,7 +263,7 @@ def test_tiles_hold_their_boxes(photographs):
     assert chosen.masks([0], "box")[0].equal(boxes[3])
 
 
-def test_trees_are_to_look_at(photographs):
+def test_pictures_of_trees_are_not_for_training(photographs):
     with pytest.raises(OptionError, match=r"split: expected test, .*got 'train'"):
         data.create_dataset("tree-crowns", "train", path=photographs)
     with pytest.raises(DataError, match="expected a side with a tile in the photographs"):

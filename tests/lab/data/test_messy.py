@@ -1,4 +1,4 @@
-"""Files as people have them: what is guessed is said, and what cannot be meant is refused."""
+"""Irregular files: guesses are reported, and contradictions refused."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def remarks(path, **reading):
     return open_files(path, reading).collection.remarks
 
 
-def test_a_column_of_texts_beside_numbers_leaves_the_numbers_in(tmp_path):
+def test_a_column_of_texts_keeps_numeric_columns(tmp_path):
     names = [f"Mr. Owen Harris {i}" for i in range(60)]
     rows = [(y, name, a, b) for (y, a, b), name in zip(numbers(), names)]
     path = write(tmp_path / "passengers.csv", "survived,Name,age,fare", rows)
@@ -46,7 +46,7 @@ def test_a_column_of_texts_beside_numbers_leaves_the_numbers_in(tmp_path):
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
-def test_dates_of_the_estimators_are_seconds_whatever_their_unit(unit):
+def test_dates_of_estimators_are_seconds_in_any_unit(unit):
     start = np.datetime64("2024-01-01", "s")
     clocks = [start + np.cumsum(RNG.integers(1, 9, 12)).astype("m8[s]") for _ in range(24)]
     values = [RNG.normal(size=(12, 1)) for _ in range(24)]
@@ -61,7 +61,7 @@ def test_dates_of_the_estimators_are_seconds_whatever_their_unit(unit):
         model.predict(list(zip(other, values)))
 
 
-def test_a_missing_time_is_not_called_unsorted(tmp_path):
+def test_a_missing_time_is_not_reported_as_unsorted(tmp_path):
     times = np.arange(12.0)
     values = RNG.normal(size=(4, 12, 1))
     for bad in (np.nan, np.inf):
@@ -78,7 +78,7 @@ def test_a_missing_time_is_not_called_unsorted(tmp_path):
         FredholmClassifier(epochs=1).fit(apart, [0, 1, 0, 1])
 
 
-def test_a_run_in_the_datas_own_folder_can_be_evaluated(tmp_path, monkeypatch):
+def test_a_run_inside_the_folder_of_its_data_can_be_evaluated(tmp_path, monkeypatch):
     write(tmp_path / "here" / "rows.csv", "y,a,b", numbers())
     monkeypatch.chdir(tmp_path / "here")
     small = ["operator=softmax", "model.body.dim=8", "model.body.depth=1", "training.epochs=1"]
@@ -94,7 +94,7 @@ def test_a_run_in_the_datas_own_folder_can_be_evaluated(tmp_path, monkeypatch):
     assert open_files(tmp_path / "pictures").classes == ("blue", "red")
 
 
-def test_recordings_of_a_file_each_are_said_to_be_read_row_by_row(tmp_path):
+def test_recordings_in_separate_files_are_reported_as_rows(tmp_path):
     for folder in ("run", "walk"):
         for i in range(3):
             rows = [(t, *row[1:]) for t, row in enumerate(numbers(9))]
@@ -104,7 +104,7 @@ def test_recordings_of_a_file_each_are_said_to_be_read_row_by_row(tmp_path):
     assert "the names of folders (run, walk) are no labels" in said
 
 
-def test_a_truncated_picture_is_found_before_training(tmp_path):
+def test_a_truncated_picture_is_detected_before_training(tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         for i in range(4):
@@ -133,13 +133,13 @@ def test_a_truncated_picture_is_found_before_training(tmp_path):
         ({"channels": ("a", "a")}, "channels: expected each column once, got 'a' twice"),
     ],
 )
-def test_a_column_is_one_thing(tmp_path, reading, message):
+def test_a_column_has_one_role(tmp_path, reading, message):
     path = write(tmp_path / "a.csv", "y,a,b", numbers())
     with pytest.raises(DataError, match=message):
         open_files(path, {"label": "y", **reading})
 
 
-def test_counted_columns_are_a_header(tmp_path):
+def test_numbered_columns_are_a_header(tmp_path):
     rows = [(i, *row[1:], row[0]) for i, row in enumerate(numbers(50))]
     source = open_files(write(tmp_path / "pandas.csv", ",0,1,2", rows))
     assert len(source.collection) == 50
@@ -148,13 +148,13 @@ def test_counted_columns_are_a_header(tmp_path):
     assert len(plain.collection) == 51
 
 
-def test_a_class_of_which_there_is_no_test_sample_is_said(tmp_path):
+def test_a_class_without_test_samples_is_reported(tmp_path):
     rows = [("b" if i < 2 else "a", *row[1:]) for i, row in enumerate(numbers(80))]
     said = " ".join(remarks(write(tmp_path / "rare.csv", "y,u,v", rows), label="y"))
     assert "no test sample is of the class 'b'" in said
 
 
-def test_words_that_count_as_missing_are_said(tmp_path):
+def test_words_that_count_as_missing_are_reported(tmp_path):
     words = ["none", "mild", "heavy"]
     rows = [(row[0], words[i % 3], row[1]) for i, row in enumerate(numbers())]
     path = write(tmp_path / "drinks.csv", "y,alcohol,v", rows)
@@ -167,12 +167,12 @@ def test_words_that_count_as_missing_are_said(tmp_path):
     assert (len(found.collection), found.classes) == (40, ("heavy", "mild"))
 
 
-def test_commas_between_thousands_are_told_from_decimal_ones():
+def test_thousands_separators_differ_from_decimal_commas():
     assert "between thousands are left out" in no_number("1,000")
     assert "(decimal commas are written as points)" in no_number("1,5")
 
 
-def test_a_text_that_begins_with_pk_is_a_table(tmp_path):
+def test_a_table_that_starts_with_pk_is_read(tmp_path):
     from fredholm.lab.data.files.standard_input import _MAGIC
 
     assert not any(b"PK,a,b\n1,2,3\n".startswith(magic) for magic in _MAGIC)
@@ -189,19 +189,19 @@ def test_a_text_that_begins_with_pk_is_a_table(tmp_path):
         ([{"a": 1.0}, {"a": 2.0}] * 2, "samples as rows of numbers, got dictionaries"),
     ],
 )
-def test_what_is_no_list_of_samples_is_refused_by_name(samples, message):
+def test_invalid_lists_of_samples_are_refused(samples, message):
     with pytest.raises(FredholmError, match=message):
         FredholmClassifier(dim=8, epochs=1).fit(samples, [0, 1, 0, 1])
 
 
-def test_a_first_line_that_names_the_delimiter_is_no_header(tmp_path):
+def test_a_line_that_declares_the_delimiter_is_not_a_header(tmp_path):
     lines = ["sep=;", "x;y", *(f"{i % 7},5;{'ab'[i % 2]}" for i in range(30))]
     path = tmp_path / "excel.csv"
     path.write_text("\n".join(line.replace(",5", ".5") for line in lines) + "\n")
     source = open_files(path)
     assert source.collection.channels == ("x",)
     assert len(source.collection) == 30
-    assert source.collection.place(0)["row"] == 3  # as a text editor counts them
+    assert source.collection.place(0)["row"] == 3  # as in a text editor
     (tmp_path / "tabs.csv").write_text("sep=\t\n" + "x\ty\n" + "1.5\ta\n2.5\tb\n" * 15)
     assert open_files(tmp_path / "tabs.csv").collection.channels == ("x",)
     (tmp_path / "none.csv").write_text("sep=;\n")
@@ -222,10 +222,10 @@ def test_one_and_one_point_zero_are_one_class(tmp_path):
         ),
         {"label": "y"},
     )
-    assert tuple(alike.classes) == ("1.0", "2.0")  # as they are written
+    assert tuple(alike.classes) == ("1.0", "2.0")  # as written in the file
 
 
-def test_dates_that_look_like_numbers_are_said(tmp_path):
+def test_dates_that_look_like_numbers_are_reported(tmp_path):
     rows = [(i % 6, f"202401{1 + i // 6:02d}", i % 5, "ab"[i % 2]) for i in range(60)]
     path = write(tmp_path / "days.csv", "id,date,x,label", rows)
     assert "the times in 'date' are read as plain numbers" in " ".join(remarks(path))

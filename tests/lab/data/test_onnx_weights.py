@@ -12,7 +12,7 @@ onnx = pytest.importorskip("onnx")
 
 
 def onnx_file(path):
-    """A linear layer as exporters write it: the weight transposed and nameless."""
+    """Write a linear layer as exporters do, with an unnamed transposed weight."""
     from onnx import helper, numpy_helper
 
     weight = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -28,13 +28,13 @@ def onnx_file(path):
     return path
 
 
-def test_weights_are_named_by_the_bias_that_follows(tmp_path):
+def test_weights_are_named_after_their_bias(tmp_path):
     found = read_onnx_tensors(onnx_file(tmp_path / "m.onnx"))
     assert set(found) == {"layer.weight", "layer.bias"}
     assert found["layer.weight"].tolist() == [[0, 3], [1, 4], [2, 5]]
 
 
-def test_files_that_are_no_models(tmp_path):
+def test_files_that_are_not_models_are_refused(tmp_path):
     good = onnx_file(tmp_path / "m.onnx").read_bytes()
     for content in (good[:-7], b"not a model at all", b""):
         (tmp_path / "bad.onnx").write_bytes(content)

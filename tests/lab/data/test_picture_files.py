@@ -1,4 +1,4 @@
-"""Pictures as they are: 16 bits, transparency, frames, and files that cannot be read."""
+"""Pictures with 16 bits, transparency or frames, and unreadable files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COURSE = ["training.epochs=2", "model.body.dim=8", "model.body.depth=1", "model.
 def folder_of(
     root: Path, make: Callable[[int, int], Any], suffix: str = ".png", count: int = 8
 ) -> Path:
-    """Pictures of two classes, a folder each; ``make(class, number)`` gives Pillow's."""
+    """Write pictures of two classes, one folder each; ``make(class, number)`` returns Pillow's."""
     for label in range(2):
         for number in range(count):
             place = root / "ab"[label] / f"{number}{suffix}"
@@ -41,7 +41,7 @@ def depth(label: int, number: int, low: int = 1_000, step: int = 1) -> Any:
 
 
 def cut_out(label: int, number: int) -> Any:
-    """Two classes of one colour that differ in their opacity alone."""
+    """Return pictures of one colour whose classes differ only in opacity."""
     pixels = np.full((SIDE, SIDE, 4), 120, np.uint8)
     pixels[..., 3] = 0
     half = slice(0, SIDE // 2) if label else slice(SIDE // 2, SIDE)
@@ -53,8 +53,8 @@ def grey(label: int, number: int) -> Any:
     return Image.fromarray(np.full((SIDE, SIDE), 40 + 100 * label + number, np.uint8))
 
 
-def test_all_16_bits_are_read(tmp_path):
-    """Depth in millimetres: a step of one is another number, where bytes have 257 of them."""
+def test_pictures_of_16_bits_are_read_exactly(tmp_path):
+    """Depth in millimetres: steps of one stay different, although a byte merges 257 of them."""
     source = open_files(folder_of(tmp_path / "set", depth))
     assert source.reading.pixels == "rgb16"
     samples = source.dataset("train")
@@ -69,12 +69,12 @@ def test_all_16_bits_are_read(tmp_path):
     assert levels.max() <= 1_000 + 8 + SIDE * SIDE
 
 
-def test_counts_of_a_narrow_range_are_told_apart(tmp_path):
+def test_values_in_a_narrow_range_stay_different(tmp_path):
     root = folder_of(tmp_path / "set", lambda c, n: depth(c, n, low=200 + n, step=1))
     assert open_files(root).dataset("train").batch([0])[0].unique().numel() > 50
 
 
-def test_transparency_is_a_fourth_channel(tmp_path):
+def test_transparency_becomes_a_fourth_channel(tmp_path):
     source = open_files(folder_of(tmp_path / "set", cut_out))
     assert source.reading.pixels == "rgba"
     samples = source.dataset("train")
@@ -85,10 +85,10 @@ def test_transparency_is_a_fourth_channel(tmp_path):
     assert not torch.equal(first, second)
 
 
-def test_colours_beneath_full_transparency_are_not_read(tmp_path):
+def test_colours_of_transparent_pixels_are_ignored(tmp_path):
     def hidden(label: int, number: int) -> Any:
         pixels = np.full((SIDE, SIDE, 4), 90, np.uint8)
-        pixels[:, :4] = (250 * label, 3, 200, 0)  # what a program left there
+        pixels[:, :4] = (250 * label, 3, 200, 0)  # leftovers of a program
         pixels[:, 4:, 3] = 255
         return Image.fromarray(pixels, "RGBA")
 
@@ -100,7 +100,7 @@ def test_colours_beneath_full_transparency_are_not_read(tmp_path):
         assert (raw[:, :3][raw[:, 3:].expand(-1, 3, -1, -1) == 0] == 0).all()
 
 
-def test_a_transparent_colour_of_a_palette_counts(tmp_path):
+def test_transparent_colours_of_a_palette_are_read(tmp_path):
     def palette(label: int, number: int) -> Any:
         image = Image.new("P", (SIDE, SIDE), label)
         image.putpalette([10, 10, 10, 200, 200, 200])
@@ -112,7 +112,7 @@ def test_a_transparent_colour_of_a_palette_counts(tmp_path):
     assert (raw[:, 3].flatten(1).amax(1) > 0).tolist() == (labels == 1).tolist()
 
 
-def test_frames_after_the_first_are_said(tmp_path):
+def test_ignored_frames_are_reported(tmp_path):
     root = folder_of(tmp_path / "set", grey, ".tif")
     frames = [grey(0, n) for n in range(3)]
     for name in ("a/0.tif", "b/1.tif"):
@@ -123,7 +123,7 @@ def test_frames_after_the_first_are_said(tmp_path):
     assert str(root / "b" / "1.tif") in remarks
 
 
-def test_what_a_form_does_not_hold_is_said(tmp_path):
+def test_information_lost_by_a_format_is_reported(tmp_path):
     mixed = folder_of(tmp_path / "set", cut_out)
     for number in range(3):
         depth(0, number).save(mixed / "a" / f"deep{number}.png")
@@ -138,7 +138,7 @@ def test_what_a_form_does_not_hold_is_said(tmp_path):
         open_files(mixed, {"pixels": "cmyk"})
 
 
-def test_16_bits_in_several_channels_are_said(tmp_path):
+def test_reduced_16_bit_channels_are_reported(tmp_path):
     root = folder_of(tmp_path / "set", grey)
     (root / "a" / "wide.ppm").write_bytes(b"P6 2 2 65535\n" + bytes(range(24)))
     remarks = "\n".join(open_files(root).collection.remarks)
@@ -147,11 +147,11 @@ def test_16_bits_in_several_channels_are_said(tmp_path):
     )
 
 
-# --- files that cannot be read --------------------------------------------------------------------
+# --- unreadable files -----------------------------------------------------------------------------
 
 
 def broken(root: Path) -> list[Path]:
-    """Three files that no program reads: cut off, damaged inside, and no picture at all."""
+    """Write three unreadable files: truncated, damaged, and not a picture."""
     cut, damaged, words = (root / "a" / f"{name}.png" for name in ("cut", "damaged", "words"))
     content = (root / "a" / "0.png").read_bytes()
     cut.write_bytes(content[: len(content) // 2])
@@ -162,7 +162,7 @@ def broken(root: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("tabled", [False, True])
-def test_pictures_that_cannot_be_read_are_left_out_and_all_listed(tmp_path, tabled):
+def test_unreadable_pictures_are_dropped_and_listed(tmp_path, tabled):
     root = folder_of(tmp_path / "set", grey)
     odd = broken(root)
     path = root
@@ -198,7 +198,7 @@ def test_a_class_without_a_readable_file_is_refused(tmp_path):
         open_files(root)
 
 
-def test_clouds_and_sounds_that_cannot_be_read_are_left_out(tmp_path):
+def test_unreadable_clouds_and_sounds_are_dropped(tmp_path):
     wav = pytest.importorskip("scipy.io.wavfile")
     for label in "ab":
         for number in range(6):
@@ -217,7 +217,7 @@ def test_clouds_and_sounds_that_cannot_be_read_are_left_out(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [depth, cut_out])
-def test_a_run_reads_pictures_in_its_form(make, tmp_path, capsys):
+def test_a_run_reads_pictures_in_its_format(make, tmp_path, capsys):
     root = folder_of(tmp_path / "set", make)
     odd = broken(root)
     train(load_recipe({"data": {"path": str(root)}}, COURSE), tmp_path / "run")
@@ -234,8 +234,8 @@ def test_a_run_reads_pictures_in_its_form(make, tmp_path, capsys):
         predict(tmp_path / "run", [root], strict=True)
 
 
-def test_runs_of_bytes_go_on_reading_bytes(tmp_path):
-    """Facts of a run from before forms were known: three channels, whatever the file has."""
+def test_older_runs_still_read_bytes(tmp_path):
+    """Runs saved before formats were recorded read three channels of any file."""
     folder_of(tmp_path / "set", cut_out)
     samples = create_dataset(
         "files", "train", path=tmp_path / "set", image_size=SIDE, options={"pixels": "rgb"}
@@ -247,7 +247,7 @@ def test_runs_of_bytes_go_on_reading_bytes(tmp_path):
     assert found.batch([0]).shape == (1, 3, SIDE, SIDE)
 
 
-def test_a_picture_on_standard_input_is_read_while_its_file_is_there(tmp_path, monkeypatch):
+def test_a_picture_is_read_from_standard_input(tmp_path, monkeypatch):
     root = folder_of(tmp_path / "set", grey)
     facts = open_files(root).dataset("train", image_size=(SIDE, SIDE)).describe()
     encoder = SimpleNamespace(input_shape=(3, SIDE, SIDE))

@@ -1,4 +1,4 @@
-"""The real data sets, where they have been fetched: what is said of them is true."""
+"""Fetched data sets match their descriptions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ IMAGES = [
 
 
 @pytest.mark.parametrize("name", IMAGES)
-def test_numbers_classes_and_constants(name):
+def test_real_data_have_their_sizes_classes_and_constants(name):
     if data.describe(name)["state"] != "fetched":
         pytest.skip(f"{name} is not here: fredholm data fetch {name}")
     entry = data.get_entry(name)
@@ -45,7 +45,7 @@ def test_numbers_classes_and_constants(name):
 
 
 @pytest.mark.parametrize("name", IMAGES)
-def test_validation_slice(name):
+def test_the_validation_split_is_stratified(name):
     if data.describe(name)["state"] != "fetched":
         pytest.skip(f"{name} is not here: fredholm data fetch {name}")
     val = data.create_dataset(name, "val")
@@ -57,7 +57,7 @@ def test_validation_slice(name):
     assert (shares - torch.bincount(train.labels) / len(train)).abs().max() < 1e-3
 
 
-def test_movie_reviews():
+def test_movie_reviews_match_their_description():
     if data.describe("movie-reviews")["state"] != "fetched":
         pytest.skip("movie-reviews is not here: fredholm data fetch movie-reviews")
     parts = {
@@ -83,7 +83,7 @@ def test_movie_reviews():
     )
 
 
-def test_voice_prompts():
+def test_voice_prompts_match_their_description():
     if data.describe("voice-prompts")["state"] != "fetched":
         pytest.skip("voice-prompts is not here: fredholm data fetch voice-prompts")
     found = {

@@ -1,4 +1,4 @@
-"""Sequences: generators, images as sequences, files of other people's archives."""
+"""Sequences: generators, images as sequences, and files of archives."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fredholm.lab.data.kinds.sequences import SequenceDataset, image_sequences, 
 from ...tolerances import assert_close
 
 
-def test_copy_memory_asks_for_what_was_shown():
+def test_copy_memory_asks_for_the_shown_symbols():
     inputs, answers = copy_memory(torch.arange(50), 30, 7)
     assert inputs.shape == (50, 50, 1)
     assert (inputs[:, :10, 0] == answers[:, -10:]).all()
@@ -33,7 +33,7 @@ def test_adding_has_two_marks_and_a_known_chance():
 
 
 @pytest.mark.parametrize("name", ["copy-memory", "adding"])
-def test_samples_follow_from_seed_split_and_index(name):
+def test_samples_depend_on_seed_split_and_index_only(name):
     def first(split, seed=0):
         return data.create_dataset(name, split, options={"train": 9, "val": 9, "seed": seed}).batch(
             [4, 2]
@@ -55,14 +55,15 @@ def test_samples_follow_from_seed_split_and_index(name):
         ("mnist", {"sequence": "row"}, "sequence: .* got 'row'; did you mean 'rows'"),
     ],
 )
-def test_options_by_name(name, options, message):
+def test_wrong_options_are_refused(name, options, message):
     with pytest.raises(OptionError, match=message):
         data.create_dataset(name, "train", options=options)
 
 
-def test_images_as_sequences():
+def test_images_become_sequences():
     images = data.create_dataset("digits", "test")
-    rows, order = image_sequences(images), torch.randperm(64)
+    rows = image_sequences(images)
+    order = torch.randperm(64)
     permuted = image_sequences(images, order)
     pixels, labels = images.batch([3, 5])
     assert_close(rows.batch([3, 5])[0], pixels.flatten(2).mT)
@@ -73,14 +74,14 @@ def test_images_as_sequences():
         image_sequences(images, torch.arange(3))
 
 
-def test_padding_is_nan():
+def test_short_sequences_are_padded_with_nan():
     both = padded([torch.ones(2, 3), torch.ones(4, 3)])
     assert both.shape == (2, 4, 3)
     assert both[0, 2:].isnan().all()
     assert not both[1].isnan().any()
 
 
-def test_labels_and_tasks_are_checked():
+def test_mismatched_labels_and_tasks_are_refused():
     def make(labels, task):
         return SequenceDataset(
             "x", "train", labels, ("a", "b"), lambda i: i, shape=(2, 1), task=task
@@ -109,7 +110,7 @@ def trajectories(tmp_path):
     return tmp_path
 
 
-def test_ts_files(trajectories):
+def test_ts_files_are_read(trajectories):
     train = data.create_dataset("ts-folder", "train", path=trajectories, val_fraction=0.25)
     assert train.classes == ("a", "b")
     assert (train.length, train.channels, train.timed) == (5, 2, False)
@@ -125,7 +126,7 @@ def test_ts_files(trajectories):
     assert_close((rows - rows.nanmean(0)).square().nanmean(0), torch.ones(2), dtype=torch.bfloat16)
 
 
-def test_times_of_what_is_left(trajectories):
+def test_dropped_samples_keep_the_times_of_the_others(trajectories):
     options = {"timed": True, "drop": 0.5}
     timed = data.create_dataset("ts-folder", "test", path=trajectories, options=options)
     gaps = data.create_dataset("ts-folder", "test", path=trajectories, options={"drop": 0.5})
@@ -145,8 +146,8 @@ def test_times_of_what_is_left(trajectories):
     assert_close(coarse.batch([3])[0], full.batch([3])[0][:, ::2])
 
 
-def test_series_on_scales_of_their_own(tmp_path):
-    """Each by what is left of it, whatever its size; a constant and a single sample become zero."""
+def test_series_are_standardised_individually(tmp_path):
+    """Each series by its remaining samples; constants and single samples become zero."""
     lines = "0.001,?,0.003,0.008:a\n5e5,1e6,0,7e5:b\n0.1,0.1,0.1:a\n7:b\n"
     for part in ("TRAIN", "TEST"):
         (tmp_path / f"X_{part}.ts").write_text(HEADER + lines)
@@ -181,13 +182,13 @@ def test_series_on_scales_of_their_own(tmp_path):
         ("@classLabel false\n@data\n1:a\n", "expected series with classes"),
     ],
 )
-def test_broken_ts_files(tmp_path, content, message):
+def test_damaged_ts_files_are_refused(tmp_path, content, message):
     (tmp_path / "X_TRAIN.ts").write_text(content)
     with pytest.raises(DataError, match=message):
         data.create_dataset("ts-folder", "train", path=tmp_path)
 
 
-def test_folders_without_series(tmp_path):
+def test_folders_without_series_are_refused(tmp_path):
     with pytest.raises(DataError, match=r"expected one file \*_TRAIN\.ts, got 0"):
         data.create_dataset("ts-folder", "train", path=tmp_path)
     with pytest.raises(OptionError, match="path=FOLDER"):
@@ -202,7 +203,7 @@ def test_folders_without_series(tmp_path):
             data.create_dataset("ts-folder", "train", path=tmp_path, options=options)
 
 
-def test_times_that_go_back_are_refused_where_data_enter():
+def test_decreasing_times_are_refused():
     times = torch.tensor(
         [[0.0, 1.0, 2.0], [0.0, 2.0, 1.0], [0.0, 1.0, torch.nan], [2.0, torch.nan, 1.0]]
     )

@@ -1,4 +1,4 @@
-"""What would be wrong without a word: each is said, refused or read as it is meant."""
+"""Cases of silent errors: each is reported, refused or read correctly."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_folders_called_train_and_test_are_the_splits_of_arrays(tmp_path):
     assert {sample[0, 0] for sample in map(np.asarray, source.collection.samples)} == {30.0, 20.0}
 
 
-def test_copies_in_hidden_folders_are_no_samples(tmp_path):
+def test_files_in_hidden_folders_are_ignored(tmp_path):
     file = write(tmp_path / "data.csv", samples(60))
     hidden = tmp_path / ".ipynb_checkpoints"
     hidden.mkdir()
@@ -68,7 +68,7 @@ def test_copies_in_hidden_folders_are_no_samples(tmp_path):
     assert len(open_files(tmp_path).collection) == 60
 
 
-def test_a_slip_in_a_column_of_numbers_is_said(tmp_path):
+def test_a_word_in_a_column_of_numbers_is_reported(tmp_path):
     rows = [[i % 5 + 1, i, "xy"[i % 2]] for i in range(60)]
     rows[7][0] = "3o"
     source = open_files(write(tmp_path / "a.csv", rows))
@@ -84,7 +84,7 @@ def test_few_different_decimal_commas_are_refused(tmp_path):
         open_files(write(tmp_path / "a.csv", rows, delimiter=";"))
 
 
-def test_answers_far_from_zero_are_said_and_begun_at(tmp_path):
+def test_labels_far_from_zero_are_reported_and_set_the_offset(tmp_path):
     torch.manual_seed(0)
     x = torch.randn(12, 1, 8, 8).numpy()
     for name, shift in (("near", 0.0), ("far", 300.0)):
@@ -98,7 +98,8 @@ def test_answers_far_from_zero_are_said_and_begun_at(tmp_path):
     recipe = load_recipe("itnet-darcy", ["model.body.dim=8", "operator=linear_attention"])
     for dataset, expected in ((near, 1.0), (far, 0.0071)):
         inputs, answers = dataset.batch(range(len(dataset)))
-        task, model = task_of(dataset), build_model(recipe, dataset)
+        task = task_of(dataset)
+        model = build_model(recipe, dataset)
         error = task.loss(model(inputs), answers)
         assert float(error) == pytest.approx(expected, rel=0.1)
         half = model.to(torch.bfloat16)(inputs.bfloat16())
@@ -106,7 +107,7 @@ def test_answers_far_from_zero_are_said_and_begun_at(tmp_path):
         assert float(rounded) == pytest.approx(float(error), rel=0.01)
 
 
-def test_fields_on_points_far_from_zero_are_begun_at(tmp_path):
+def test_fields_far_from_zero_set_the_offset(tmp_path):
     rng = np.random.default_rng(0)
     places, inputs = rng.random((12, 9, 2)), rng.normal(size=(12, 9, 1))
     np.savez(tmp_path / "f.npz", coordinates=places, inputs=inputs, outputs=inputs + 50.0)
@@ -117,7 +118,7 @@ def test_fields_on_points_far_from_zero_are_begun_at(tmp_path):
 
 
 @pytest.mark.parametrize("first", [np.uint8, float])
-def test_zeros_and_ones_are_of_the_type_that_was_fitted(first):
+def test_new_images_need_the_fitted_type_of_numbers(first):
     rng = np.random.default_rng(0)
     images = rng.integers(0, 2, (16, 8, 8, 1))
     labels = np.arange(16) % 2
@@ -131,7 +132,7 @@ def test_zeros_and_ones_are_of_the_type_that_was_fitted(first):
 # --- rows, numbers and scales ---------------------------------------------------------------------
 
 
-def test_blank_rows_before_a_header_are_no_header(tmp_path):
+def test_blank_rows_before_a_header_are_skipped(tmp_path):
     rows = "a,b,label\n" + "".join(f"{i}.5,{i % 7},{'xy'[i % 2]}\n" for i in range(40))
     (tmp_path / "plain.csv").write_text(rows)
     (tmp_path / "blank.csv").write_text("\n  \n\n" + rows.replace("\n20.5", "\n\n20.5"))
@@ -151,7 +152,7 @@ def test_blank_rows_before_a_header_are_no_header(tmp_path):
         open_files(tmp_path / "bad.csv")
 
 
-def test_an_underscore_makes_no_number_below_the_first_rows(tmp_path):
+def test_underscores_in_later_rows_are_not_numbers(tmp_path):
     rows = samples(2500)
     rows[2400][0] = "1_2"
     path = write(tmp_path / "data.csv", rows)
@@ -163,7 +164,7 @@ def test_an_underscore_makes_no_number_below_the_first_rows(tmp_path):
 
 
 @pytest.mark.parametrize(("scale", "refused"), [("file", 0), ("none", 0), ("sample", 1)])
-def test_a_scale_that_samples_have_not_is_refused(tmp_path, scale, refused):
+def test_an_unsupported_scale_is_refused(tmp_path, scale, refused):
     path = write(tmp_path / "data.csv", samples(40))
     if refused:
         with pytest.raises(
@@ -176,7 +177,7 @@ def test_a_scale_that_samples_have_not_is_refused(tmp_path, scale, refused):
         assert torch.equal(source.prepared[:, 0, 0], numbers) is (scale == "none")
 
 
-def test_fields_and_texts_are_not_scaled_otherwise(tmp_path):
+def test_other_scales_of_fields_and_texts_are_refused(tmp_path):
     fields = np.random.default_rng(0).normal(size=(2, 30, 4, 4))
     np.savez(tmp_path / "fields.npz", x=fields[0], y=fields[1])
     with pytest.raises(DataError, match="scale: expected file, got 'none', which fields do not"):
@@ -187,7 +188,7 @@ def test_fields_and_texts_are_not_scaled_otherwise(tmp_path):
         open_files(path, {"scale": "none", "kind": "texts", "text": "text", "label": "label"})
 
 
-def test_points_of_what_is_no_cloud_are_refused(tmp_path):
+def test_a_number_of_points_is_refused_for_other_data_than_clouds(tmp_path):
     path = write(tmp_path / "data.csv", samples(40))
     with pytest.raises(
         DataError, match="points: expected none, got 3, which rows do not have; leave"
@@ -198,10 +199,10 @@ def test_points_of_what_is_no_cloud_are_refused(tmp_path):
 # --- arrays of one task ---------------------------------------------------------------------------
 
 
-def test_the_training_arrays_tell_the_task(tmp_path):
+def test_the_training_arrays_determine_the_task(tmp_path):
     x = np.random.default_rng(0).normal(size=(40, 9, 1))
     np.savez(tmp_path / "train.npz", x=x, y=np.arange(40) / 4)
-    np.savez(tmp_path / "test.npz", x=x[:20], y=np.arange(20) % 3)  # whole numbers, as it happens
+    np.savez(tmp_path / "test.npz", x=x[:20], y=np.arange(20) % 3)  # integers by chance
     source = open_files(tmp_path)
     assert source.collection.task == "regression"
     assert source.collection.labels.tolist() == [*(np.arange(40) / 4), *(np.arange(20) % 3)]
@@ -214,10 +215,10 @@ def test_the_training_arrays_tell_the_task(tmp_path):
         open_files(tmp_path)
 
 
-# --- tables as other programs write them ----------------------------------------------------------
+# --- tables of other programs ---------------------------------------------------------------------
 
 
-def test_a_file_without_names_has_its_words_in_the_first_row_as_well(tmp_path):
+def test_the_first_row_of_a_file_without_header_is_a_sample(tmp_path):
     rows = [f"{5 + i / 10},{i % 7},{['setosa', 'virginica'][i % 2]}" for i in range(40)]
     (tmp_path / "iris.csv").write_text("\n".join(rows))
     found = open_files(tmp_path / "iris.csv")
@@ -236,7 +237,7 @@ def test_a_file_without_names_has_its_words_in_the_first_row_as_well(tmp_path):
     assert len(open_files(tmp_path / "wide.csv").collection) == 40
 
 
-def test_new_samples_of_a_run_on_a_file_without_names_need_none(tmp_path):
+def test_new_samples_for_files_without_header_need_none(tmp_path):
     facts = {
         "dataset": "iris", "task": "classification",
         "source": {
@@ -258,7 +259,7 @@ def test_new_samples_of_a_run_on_a_file_without_names_need_none(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["", "Unnamed: 0", "__index_level_0__"])
-def test_an_index_without_a_name_is_no_feature(tmp_path, name):
+def test_an_unnamed_index_is_not_a_feature(tmp_path, name):
     order = np.random.default_rng(0).permutation(40).tolist()
     rows = [[order[i], *row] for i, row in enumerate(samples(40))]
     head = (name, "a", "b", "label")
@@ -276,7 +277,7 @@ def test_an_index_without_a_name_is_no_feature(tmp_path, name):
     assert (found.kind, found.samples[0].shape) == ("series", (9, 1))
 
 
-def test_a_column_that_is_empty_in_every_row_is_left_out(tmp_path):
+def test_an_empty_column_is_dropped(tmp_path):
     rows = [[*row[:2], "", *row[2:]] for row in samples(40)]
     head = ("a", "b", "c", "label")
     found = open_files(write(tmp_path / "data.csv", rows, head=head)).collection
@@ -292,7 +293,7 @@ def test_a_column_that_is_empty_in_every_row_is_left_out(tmp_path):
     assert found.samples[0].shape == (5, 1)
 
 
-def test_a_remark_above_a_header_is_refused_as_such(tmp_path):
+def test_a_comment_above_the_header_is_refused(tmp_path):
     rows = "".join(f"{i},{i % 7},{'xy'[i % 2]}\n" for i in range(40))
     (tmp_path / "data.csv").write_text("# device 7\n\n# v2\na,b,label\n" + rows)
     with pytest.raises(
@@ -301,13 +302,14 @@ def test_a_remark_above_a_header_is_refused_as_such(tmp_path):
         open_files(tmp_path / "data.csv")
 
 
-# --- numbers that a model cannot read -------------------------------------------------------------
+# --- numbers beyond float32 -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, 1e300, -1e39])
-def test_numbers_that_float32_does_not_hold_are_refused(tmp_path, value):
+def test_numbers_beyond_float32_are_refused(tmp_path, value):
     words = r"expected (a )?finite numbers?, none beyond 3.4e\+38, got"
-    x, y = np.random.default_rng(0).normal(size=(40, 12, 2)), np.arange(40) % 2
+    x = np.random.default_rng(0).normal(size=(40, 12, 2))
+    y = np.arange(40) % 2
     x[3, 4, 1] = value
     np.savez(tmp_path / "x.npz", X=x, y=y)
     with pytest.raises(DataError, match=rf"sample 3, 'channel 2': {words}"):
@@ -321,7 +323,8 @@ def test_numbers_that_float32_does_not_hold_are_refused(tmp_path, value):
     (tmp_path / "x.ts").write_text("\n".join([*head, *lines]))
     with pytest.raises(DataError, match=rf"'dimension 1': {words}"):
         open_files(tmp_path / "x.ts")
-    places, answers = np.random.default_rng(0).random((20, 9, 2)), np.ones((20, 9))
+    places = np.random.default_rng(0).random((20, 9, 2))
+    answers = np.ones((20, 9))
     places[5, 2, 0] = value
     np.savez(tmp_path / "p.npz", coordinates=places, inputs=answers, outputs=answers)
     with pytest.raises(DataError, match="sample 5"):
@@ -336,11 +339,11 @@ def test_numbers_that_float32_does_not_hold_are_refused(tmp_path, value):
             open_files(tmp_path / "y.npz")
 
 
-# --- what columns are called ----------------------------------------------------------------------
+# --- names of columns -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["days", "hours", "time", "t", "id", "case"])
-def test_a_column_that_the_user_names_is_no_guessed_time_or_id(tmp_path, name):
+def test_declared_columns_are_not_guessed_as_time_or_id(tmp_path, name):
     rows = [[i % 7, i % 5, round(i * 7.3 % 11, 2), "xy"[i % 2]] for i in range(60)]
     path = write(tmp_path / "data.csv", rows, head=("a", "b", name, "z"))
     found = open_files(path, {"label": name, "channels": "a,b"}).collection
@@ -360,7 +363,7 @@ def test_a_column_that_the_user_names_is_no_guessed_time_or_id(tmp_path, name):
         (["full", "part"], ""),
     ],
 )
-def test_what_is_only_called_a_time_stops_no_rows_and_no_texts(tmp_path, cells, what):
+def test_a_column_named_time_without_times_stays_a_feature(tmp_path, cells, what):
     rows = [[cells[i % 3 == 0], i % 7, "xy"[i % 2]] for i in range(40)]
     path = write(tmp_path / "rows.csv", rows, head=("date", "a", "label"))
     found = open_files(path).collection
@@ -389,7 +392,7 @@ def test_the_latest_rows_are_the_test_by_a_guessed_date(tmp_path):
     assert (found.parts[-6:] == 2).all()
 
 
-def test_what_is_only_called_an_id_stops_no_rows(tmp_path):
+def test_a_column_named_id_without_ids_stays_a_feature(tmp_path):
     def opened(cells, **reading):
         rows = [[cell, i % 7, "xy"[i % 2]] for i, cell in enumerate(cells)]
         path = write(tmp_path / "rows.csv", rows, head=("case", "a", "label"))
@@ -414,10 +417,10 @@ def test_what_is_only_called_an_id_stops_no_rows(tmp_path):
     assert found.remarks == ["column 'id' is left out; so that no id is in two splits: --group id"]
 
 
-# --- what the first rows do not show --------------------------------------------------------------
+# --- later rows -----------------------------------------------------------------------------------
 
 
-def test_words_of_few_kinds_in_the_first_rows_only_are_left_out(tmp_path):
+def test_columns_of_few_words_only_in_the_first_rows_are_dropped(tmp_path):
     rows = [[i % 7, f"p{i // 200 if i < 2000 else i}", "xy"[i % 2]] for i in range(2500)]
     path = write(tmp_path / "a.csv", rows, head=("a", "place", "label"))
     found = open_files(path).collection
@@ -433,7 +436,7 @@ def test_words_of_few_kinds_in_the_first_rows_only_are_left_out(tmp_path):
         open_files(path)
 
 
-def test_sorted_numbers_are_no_classes_and_sorted_classes_no_numbers(tmp_path):
+def test_sorted_numbers_and_sorted_classes_are_distinguished(tmp_path):
     def rows(of):
         return [[i % 7, i % 5, of(i)] for i in range(6000)]
 
@@ -448,12 +451,12 @@ def test_sorted_numbers_are_no_classes_and_sorted_classes_no_numbers(tmp_path):
     assert (found.reading.task, len(found.classes)) == ("classification", 100)
 
 
-# --- how cells are written ------------------------------------------------------------------------
+# --- notation of cells ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("count", "odd"), [(40, 30), (40, 39), (2500, 1500), (2500, 2400)])
 @pytest.mark.parametrize("first", [True, False])
-def test_a_quote_that_is_not_closed_swallows_no_rows(tmp_path, count, odd, first):
+def test_an_unclosed_quote_is_refused_with_its_row(tmp_path, count, odd, first):
     lines = [f"{'xy'[i % 2]},a fine film of {i} parts" for i in range(count)]
     lines[odd] = f'"{lines[odd]}' if first else f'x,"{lines[odd][2:]}'
     path = tmp_path / "data.csv"
@@ -485,7 +488,7 @@ def test_decimal_commas_do_not_divide_a_file_without_names(tmp_path, name, sign)
         open_files(tmp_path / name)
 
 
-def test_a_file_called_so_is_divided_by_tabs(tmp_path):
+def test_files_named_tsv_are_divided_by_tabs(tmp_path):
     lines = [f"{i % 7},{i % 3}\t{i % 5},{i % 4}" for i in range(40)]
     path = tmp_path / "a.tsv"
     path.write_text("a,b\tc,d\n" + "\n".join(lines))
@@ -495,7 +498,7 @@ def test_a_file_called_so_is_divided_by_tabs(tmp_path):
     assert open_files(path).collection.channels == ("a",), "no tab in it"
 
 
-def test_a_label_with_decimal_commas_is_not_a_class_unasked(tmp_path):
+def test_a_label_with_decimal_commas_is_refused(tmp_path):
     rows = [[i, i % 7, f"{i % 3},{i % 4}"] for i in range(60)]
     path = write(tmp_path / "a.csv", rows, delimiter=";")
     with pytest.raises(DataError, match=r"row 2, column 'label': .*decimal commas.*task class"):
@@ -504,10 +507,10 @@ def test_a_label_with_decimal_commas_is_not_a_class_unasked(tmp_path):
     assert len(found.labels.names) == 12
 
 
-# --- arrays and dates that mean something else ----------------------------------------------------
+# --- ambiguous arrays and dates -------------------------------------------------------------------
 
 
-def test_dates_are_the_times_of_series_whatever_their_column_is_called(tmp_path):
+def test_dates_are_times_of_series_under_any_name(tmp_path):
     rows = [[i // 5, f"2024-03-0{i % 5 + 1} 12:00", i % 3, "xy"[i // 5 % 2]] for i in range(100)]
     head = ("id", "when", "a", "label")
     found = open_files(write(tmp_path / "one.csv", rows, head=head)).collection
@@ -524,7 +527,7 @@ def test_dates_are_the_times_of_series_whatever_their_column_is_called(tmp_path)
         open_files(write(tmp_path / "now.csv", rows, head=head))
 
 
-def test_dates_and_numbers_are_not_the_same_times(tmp_path):
+def test_dates_and_numeric_times_are_distinguished(tmp_path):
     rows = [[i // 5, i % 5, i % 3, "xy"[i // 5 % 2]] for i in range(100)]
     dates = [[row[0], f"2024-03-0{row[1] + 1}", *row[2:]] for row in rows]
     head = ("id", "time", "a", "label")
@@ -549,8 +552,9 @@ def test_dates_and_numbers_are_not_the_same_times(tmp_path):
         open_files(write(tmp_path / "many.csv", many, head=head))
 
 
-def test_arrays_whose_axes_or_numbers_mean_something_else(tmp_path):
-    x, y = np.random.default_rng(0).normal(size=(40, 12, 2)), np.arange(40) % 2
+def test_ambiguous_arrays_are_refused(tmp_path):
+    x = np.random.default_rng(0).normal(size=(40, 12, 2))
+    y = np.arange(40) % 2
 
     def opened(**arrays):
         np.savez(tmp_path / "x.npz", **arrays)
@@ -577,7 +581,7 @@ def test_arrays_whose_axes_or_numbers_mean_something_else(tmp_path):
     assert not opened(inputs=np.moveaxis(field, -1, 1), outputs=field[:, None, ..., 0]).remarks
 
 
-def test_stamps_of_series_are_said_without_a_header_as_well(tmp_path):
+def test_undeclared_timestamps_of_ts_files_are_reported(tmp_path):
     head = ["@problemName x", "@classLabel true 0 1", "@data"]
     lines = [f"(0,{i}),(1,2),(7,4):{i % 2}" for i in range(20)]
     (tmp_path / "x.ts").write_text("\n".join([*head, "", *lines]))
@@ -587,8 +591,9 @@ def test_stamps_of_series_are_said_without_a_header_as_well(tmp_path):
     assert not open_files(tmp_path / "y.ts").collection.remarks
 
 
-def test_arrays_of_times_and_lengths_that_do_not_fit_are_refused(tmp_path):
-    x, y = np.random.default_rng(0).normal(size=(20, 6, 2)), np.arange(20) % 2
+def test_mismatched_arrays_of_times_and_lengths_are_refused(tmp_path):
+    x = np.random.default_rng(0).normal(size=(20, 6, 2))
+    y = np.arange(20) % 2
 
     def opened(**arrays):
         np.savez(tmp_path / "a.npz", y=y, **arrays)
@@ -602,7 +607,8 @@ def test_arrays_of_times_and_lengths_that_do_not_fit_are_refused(tmp_path):
         opened(X=x, t=np.arange(20.0))
     with pytest.raises(DataError, match=r"'times': expected the times of the points.*\(9,\)"):
         opened(X=x, times=np.arange(9.0))
-    flat, even = x.reshape(120, 2), np.full(20, 6)
+    flat = x.reshape(120, 2)
+    even = np.full(20, 6)
     assert opened(values=flat, lengths=even, times=np.tile(np.arange(6.0), 20)).times[3][5] == 5
     for lengths, why in (
         (even.astype(float), r"expected whole numbers \(N,\), got shape \(20,\) of float64"),
@@ -637,10 +643,10 @@ def test_damaged_arrays_are_named(tmp_path):
         open_files(path)
 
 
-# --- what is asked for ----------------------------------------------------------------------------
+# --- tasks and predictions ------------------------------------------------------------------------
 
 
-def test_a_task_that_the_samples_do_not_have_is_refused(tmp_path):
+def test_an_unsupported_task_is_refused(tmp_path):
     rows = [[i, k, i + k, "xy"[(i + (k > 2) * (i == 3)) % 2]] for i in range(20) for k in range(5)]
     long = write(tmp_path / "long.csv", rows, head=("id", "time", "a", "label"))
     with pytest.raises(DataError, match="row 17: task: expected steps, got 'classification'; the"):
@@ -666,7 +672,7 @@ def test_a_task_that_the_samples_do_not_have_is_refused(tmp_path):
         open_files(tmp_path / "pictures", {"task": "regression"})
 
 
-def test_numbers_of_series_in_ts_files_may_be_missing_and_are_no_words(tmp_path):
+def test_numeric_labels_of_ts_files_may_be_missing(tmp_path):
     def opened(labels, **reading):
         lines = [f"{i},2,3:{label}" for i, label in enumerate(labels)]
         (tmp_path / "a.ts").write_text("\n".join(["@problemName x", "@data", *lines]))
@@ -681,7 +687,7 @@ def test_numbers_of_series_in_ts_files_may_be_missing_and_are_no_words(tmp_path)
         opened(["x", "y"] * 10, task="regression")
 
 
-def test_groups_that_files_divide_are_said(tmp_path):
+def test_groups_across_split_files_are_reported(tmp_path):
     for name, first in (("train", 0), ("test", 5)):
         rows = [[i % 7, f"p{first + i % 8}", "xy"[i % 3 == 0]] for i in range(40)]
         write(tmp_path / f"{name}.csv", rows, head=("a", "patient", "label"))
@@ -696,7 +702,7 @@ def test_few_samples_of_each_class_are_divided_by_groups(tmp_path):
     assert np.bincount(open_files(path, {"group": "patient"}).parts).min() > 0
 
 
-def test_texts_of_files_and_of_standard_input(tmp_path, monkeypatch):
+def test_texts_are_read_from_files_and_standard_input(tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_bytes("\ufeffa fine film\na dull film\n".encode())
     assert [text for _, text in read_lines(tmp_path / "a.txt")] == ["a fine film", "a dull film"]
     rows = [[f"a {'fine' if i % 2 else 'dull'} film", "xy"[i % 2]] for i in range(40)]
@@ -713,7 +719,7 @@ def test_texts_of_files_and_of_standard_input(tmp_path, monkeypatch):
     assert read_unlabelled([own], facts, None).places[0]["file"] == str(own)
 
 
-def test_a_picture_may_be_asked_about_twice(tmp_path):
+def test_a_picture_may_be_predicted_twice(tmp_path):
     for i in range(12):
         Image.fromarray(np.full((8, 8, 3), i, np.uint8)).save(tmp_path / f"{i}.png")
     rows = [[f"{i}.png", "xy"[i % 2]] for i in range(12)]
@@ -732,7 +738,7 @@ def test_a_picture_may_be_asked_about_twice(tmp_path):
 # --- padded arrays, times, channels, folders ------------------------------------------------------
 
 
-def test_lengths_of_padded_samples_are_theirs(tmp_path):
+def test_padded_samples_keep_their_lengths(tmp_path):
     x = np.pad(np.ones((20, 4, 2)), ((0, 0), (0, 6), (0, 0)))
     once = {"lengths": np.full(20, 4), "y": np.arange(20) % 2}
     for name, values in (("three", x), ("two", x[:, :, 0])):
@@ -748,9 +754,10 @@ def test_lengths_of_padded_samples_are_theirs(tmp_path):
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "ns"])
-def test_dates_in_arrays_are_seconds_whatever_their_unit(tmp_path, unit):
+def test_dates_in_arrays_are_seconds_in_any_unit(tmp_path, unit):
     days = np.datetime64("2024-01-01") + np.arange(5) * np.timedelta64(1, "D")
-    x, y = np.random.default_rng(0).normal(size=(20, 5, 1)), np.arange(20) % 2
+    x = np.random.default_rng(0).normal(size=(20, 5, 1))
+    y = np.arange(20) % 2
     np.savez(tmp_path / "x.npz", x=x, times=days.astype(f"M8[{unit}]"), y=y)
     times = open_files(tmp_path / "x.npz").collection.times
     assert np.diff(times[0]).tolist() == [86400.0] * 4
@@ -759,7 +766,7 @@ def test_dates_in_arrays_are_seconds_whatever_their_unit(tmp_path, unit):
         open_files(tmp_path / "words.npz")
 
 
-def test_what_is_no_number_in_fields_is_refused_by_name(tmp_path):
+def test_non_finite_values_of_fields_are_refused(tmp_path):
     arrays = {"x": np.ones((8, 5, 1)), "positions": np.ones((8, 5, 1))}
     np.savez(tmp_path / "f.npz", y=np.array(list("ab" * 4)), **arrays)
     with pytest.raises(DataError, match=r"'y': expected numbers, got .* of <U1; .* name the kind"):
@@ -779,7 +786,7 @@ def test_clouds_and_fields_without_a_point_are_named(tmp_path):
         open_files(tmp_path / "f.npz")
 
 
-def test_fields_on_points_and_on_grids_are_not_the_same(tmp_path):
+def test_fields_on_points_and_on_grids_are_distinguished(tmp_path):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(12, 9, 1))
     np.savez(tmp_path / "points.npz", coordinates=rng.random((12, 9, 2)), inputs=x, outputs=x)
@@ -808,7 +815,7 @@ def test_a_channel_is_not_the_label(tmp_path):
         assert open_files(plain, reading).collection.reading.label == label
 
 
-def test_pictures_beside_the_splits_of_a_class_are_named(tmp_path):
+def test_pictures_outside_the_split_folders_are_named(tmp_path):
     def picture(*parts):
         path = tmp_path.joinpath(*parts)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -833,17 +840,19 @@ def test_pictures_beside_the_splits_of_a_class_are_named(tmp_path):
         open_files(tmp_path)
 
 
-def test_a_sample_without_a_time_is_not_the_latest(tmp_path):
+def test_a_sample_without_time_is_refused_in_a_split_by_time(tmp_path):
     times = np.arange(20.0)
     times[4] = np.nan
-    x, y = np.random.default_rng(0).normal(size=(20, 8, 3)), np.arange(20) % 2
+    x = np.random.default_rng(0).normal(size=(20, 8, 3))
+    y = np.arange(20) % 2
     np.savez(tmp_path / "c.npz", points=x, label=y, time=times)
     with pytest.raises(DataError, match="has no time, by which the samples are divided"):
         open_files(tmp_path / "c.npz", {"split": "time"})
 
 
-def test_names_of_files_mean_nothing_where_nothing_is_divided(tmp_path):
-    x, y = np.random.default_rng(0).normal(size=(20, 5, 1)), np.arange(20) % 2
+def test_names_of_files_do_not_matter_without_a_split(tmp_path):
+    x = np.random.default_rng(0).normal(size=(20, 5, 1))
+    y = np.arange(20) % 2
     np.savez(tmp_path / "known.npz", x=x, y=y)
     facts = open_files(tmp_path / "known.npz").dataset("train").describe()
     for name in ("a", "test"):
@@ -852,13 +861,13 @@ def test_names_of_files_mean_nothing_where_nothing_is_divided(tmp_path):
     assert len(read_unlabelled([tmp_path / "new"], facts, SimpleNamespace(channels=1))) == 6
 
 
-def test_binary_files_without_a_name_are_known_by_how_they_begin():
+def test_unnamed_binary_files_are_recognised_by_their_signature():
     assert _suffix(b"PAR1\x15\rabc\n", Reading(kind="rows")) == ".parquet"
     assert _suffix(b"a fine film\ra dull one\r", Reading(kind="texts", text="said")) == ".txt"
     assert _suffix(b"said\ra fine film\r", Reading(kind="texts", text="said")) == ".csv"
 
 
-def test_a_picture_named_in_a_table_is_looked_at_before_training(tmp_path):
+def test_pictures_of_a_table_are_checked_before_training(tmp_path):
     names = [f"{i}.png" for i in range(12)]
     for i, name in enumerate(names):
         Image.new("L", (8, 8), i).save(tmp_path / name)

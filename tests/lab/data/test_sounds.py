@@ -1,6 +1,4 @@
-"""Sounds of a user's own: every form of WAV, folders and tables of them, other rates, and what is
-refused.
-"""
+"""A user's sounds: every format of WAV, folders and tables, other rates, and refusals."""
 
 from __future__ import annotations
 
@@ -43,11 +41,11 @@ def trained_on(source) -> tuple[dict, SimpleNamespace]:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
-def test_whole_numbers_of_every_size_are_shares_of_the_largest(tmp_path, size):
-    """Against the bytes of the format: the smallest number, none, half, the largest."""
+def test_integer_samples_of_every_size_are_scaled_to_one(tmp_path, size):
+    """The smallest sample, zero, one half and the largest, as bytes of the format."""
     half = 2 ** (8 * size - 1)
     values = [-half, 0, half // 2, half - 1]
-    shift = half if size == 1 else 0  # bytes have no sign
+    shift = half if size == 1 else 0  # bytes are unsigned
     content = b"".join((v + shift).to_bytes(size, "little", signed=size > 1) for v in values)
     with wave.open(str(tmp_path / "a.wav"), "wb") as file:
         file.setnchannels(2)
@@ -60,13 +58,13 @@ def test_whole_numbers_of_every_size_are_shares_of_the_largest(tmp_path, size):
     assert np.array_equal(read_sound(tmp_path, (tmp_path / "a.wav").read_bytes())[0], found)
 
 
-def test_floats_are_as_they_are(tmp_path):
+def test_float_samples_are_read_unchanged(tmp_path):
     values = np.array([0.25, -3.0], np.float32)
     wavfile.write(tmp_path / "a.wav", 12, values)
     assert np.array_equal(read_sound(tmp_path / "a.wav")[0][:, 0], values)
 
 
-def test_a_folder_a_class_is_series_with_a_clock(folder):
+def test_a_folder_per_class_is_read_as_series_with_times(folder):
     source = open_files(folder)
     assert (source.kind.name, source.classes, len(source.collection)) == (
         "sequence",
@@ -114,8 +112,8 @@ def test_a_table_names_sounds_and_their_speakers(folder):
         open_files(folder / "list.csv")
 
 
-def test_numbers_of_sounds_that_are_not_there_are_rows(folder):
-    """As tables of features come, with the name of the sound that they were taken of."""
+def test_features_of_missing_sounds_are_rows(folder):
+    """Tables of features often have the name of the sound that they were computed from."""
     rows = [f"{i}.wav,{i % 7},{i * 5 % 11},{'ab'[i % 2]}" for i in range(40)]
     path = folder.parent / "features.csv"
     path.write_text("\n".join(["filename,centroid,energy,label", *rows]) + "\n")
@@ -132,7 +130,7 @@ def test_numbers_of_sounds_that_are_not_there_are_rows(folder):
         open_files(path, {"kind": "series", "text": "label", "label": "energy"})
 
 
-def test_a_run_reads_its_rate_and_whole_steps_of_it(folder, tmp_path):
+def test_a_run_reads_its_rate_and_integer_multiples(folder, tmp_path):
     facts, encoder = trained_on(open_files(folder))
     whole = read_unlabelled([folder / "low" / "03.wav"], facts, encoder)
     assert whole.places == [{"file": str(folder / "low" / "03.wav")}]
@@ -148,8 +146,8 @@ def test_a_run_reads_its_rate_and_whole_steps_of_it(folder, tmp_path):
 
 
 @pytest.mark.parametrize(("timed", "scale"), [(False, "file"), (True, "file"), (False, "series")])
-def test_a_run_on_the_voices_reads_their_files(sounds, timed, scale):  # noqa: F811
-    """A window of the data set against the same samples in the file that it was cut from."""
+def test_a_run_on_voice_prompts_reads_their_files(sounds, timed, scale):  # noqa: F811
+    """A window of the data set equals the same samples of its file."""
     train = voices(sounds, seconds=2.5, every=2, timed=timed, scale=scale)
     encoder = SimpleNamespace(channels=1, timed=timed)
     files = sorted(sounds.glob("en_US_f_Allison/**/*.wav"))
@@ -161,7 +159,7 @@ def test_a_run_on_the_voices_reads_their_files(sounds, timed, scale):  # noqa: F
         assert min(float((window - one).abs().max()) for one in asked) < 1e-5
 
 
-def test_what_is_refused(folder, tmp_path):
+def test_unsupported_sounds_are_refused(folder, tmp_path):
     def refused(match, **reading):
         with pytest.raises(DataError, match=match):
             open_files(folder, reading)
@@ -189,7 +187,7 @@ def test_what_is_refused(folder, tmp_path):
         read_sound(tmp_path / "none.wav")
 
 
-def test_a_chunk_of_a_tool_is_passed_over(folder):
+def test_unknown_chunks_of_wav_files_are_skipped(folder):
     path = folder / "low" / "00.wav"
     plain, _ = read_sound(path)
     content = path.read_bytes() + b"note" + struct.pack("<I", 4) + b"abcd"
@@ -197,7 +195,7 @@ def test_a_chunk_of_a_tool_is_passed_over(folder):
     assert np.array_equal(read_sound(path)[0], plain)
 
 
-def test_trained_and_asked_from_the_command_line(folder, tmp_path):
+def test_sounds_are_trained_and_predicted_from_the_command_line(folder, tmp_path):
     from typer.testing import CliRunner
 
     from fredholm.lab.cli.app import app

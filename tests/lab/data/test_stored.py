@@ -1,4 +1,4 @@
-"""Data that stay on disk give the batches that data in memory give, and memory holds a batch."""
+"""Data on disk give the same batches as data in memory, and need the memory of one batch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def stored(folder, name, values):
     return StoredRows(folder / f"{name}.npy")
 
 
-def test_rows_are_those_of_the_file(tmp_path):
+def test_rows_equal_those_of_the_file(tmp_path):
     values = torch.randn(7, 3, 2)
     rows = stored(tmp_path, "values", values.double())
     assert (rows.shape, len(rows), rows.dim()) == ((7, 3, 2), 7, 3)
@@ -46,7 +46,7 @@ def test_numbers_of_every_type_are_read(tmp_path, kind):
     assert read.dtype == torch.float32 if floats else not read.is_floating_point()
 
 
-def test_what_is_no_file_of_rows(tmp_path):
+def test_invalid_files_of_rows_are_refused(tmp_path):
     with pytest.raises(DataError, match="no such file"):
         StoredRows(tmp_path / "none.npy")
     np.save(tmp_path / "objects.npy", np.array([{}], dtype=object))
@@ -72,7 +72,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_batches_are_those_of_data_in_memory(tmp_path, kind):
+def test_batches_equal_those_of_data_in_memory(tmp_path, kind):
     values = torch.randn(9, 2, 4, 4) if kind == "fields" else torch.randn(9, 5, 3)
     rows = stored(tmp_path, "rows", values)
     inside, outside = KINDS[kind](values), KINDS[kind](rows)
@@ -86,7 +86,7 @@ def test_batches_are_those_of_data_in_memory(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", ["fields", "clouds"])
-def test_a_bad_sample_is_refused_when_it_is_read(tmp_path, kind):
+def test_a_wrong_sample_is_refused_on_reading(tmp_path, kind):
     values = torch.randn(9, 2, 4, 4) if kind == "fields" else torch.randn(9, 5, 3)
     values[6] = torch.inf
     data = KINDS[kind](stored(tmp_path, "rows", values))
@@ -95,7 +95,7 @@ def test_a_bad_sample_is_refused_when_it_is_read(tmp_path, kind):
         data.batch([5, 6])
 
 
-def test_parquet_becomes_rows_once(tmp_path):
+def test_parquet_is_converted_to_rows_once(tmp_path):
     arrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     lists = np.arange(60, dtype=np.float32).reshape(10, 6)
@@ -123,7 +123,7 @@ def test_parquet_becomes_rows_once(tmp_path):
 def test_memory_stays_flat_over_ten_times_the_limit(tmp_path):
     limit = 16  # MB
     path, shape = tmp_path / "large.npy", (10 * limit * 64, 64, 64)  # rows of 16 kB
-    with path.open("wb") as file:  # a file with a hole: no disk is filled
+    with path.open("wb") as file:  # a sparse file, which needs no disk space
         header = {"descr": "<f4", "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(file, header)
         file.truncate(file.tell() + 4 * int(np.prod(shape)))

@@ -37,8 +37,8 @@ def test_sequences_keep_their_kind():
 
 
 @pytest.mark.parametrize("hidden", [False, True])
-def test_texts_that_lost_their_end_are_counted_among_those_that_are_left(hidden):
-    """A run said that 1646 of its 200 texts had."""
+def test_truncated_texts_are_counted_within_the_subset(hidden):
+    """A run once reported 1646 of 200 texts."""
     texts = [" ".join("abcdefgh"[: 1 + i % 8]) for i in range(400)]  # of 1 to 8 words
     vocabulary = Vocabulary.of_words(texts, min_count=1)
     numbers = torch.arange(400) % 2
@@ -54,6 +54,6 @@ def test_texts_that_lost_their_end_are_counted_among_those_that_are_left(hidden)
     assert whole.truncated == 200
 
 
-def test_a_limit_is_positive():
+def test_a_limit_must_be_positive():
     with pytest.raises(OptionError, match="limit: expected 1 or more, got 0"):
         limit_samples(create_dataset("digits", "val"), 0)

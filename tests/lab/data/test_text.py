@@ -1,5 +1,5 @@
-"""Texts as token numbers: the vocabulary, padding and truncation, and the movie reviews' file and
-splits.
+"""Texts as token numbers: vocabulary, padding and truncation, and the file and splits of movie
+reviews.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def reviews(folder, split, **options):
     return data.create_dataset("movie-reviews", split, path=folder, **options)
 
 
-def test_words_are_numbered_by_frequency_and_come_back():
+def test_words_are_numbered_by_frequency_and_decoded():
     vocabulary = Vocabulary.of_words(["b a. A b, a", "a c é"], min_count=1)
     assert vocabulary.words == ("a", "b", ",", ".", "c", "é"), (
         "most frequent first, then the alphabet"
@@ -45,7 +45,7 @@ def test_bytes_are_utf8_and_leave_zero_to_padding():
 @pytest.mark.parametrize(
     "vocabulary", [Vocabulary("bytes"), Vocabulary.of_words(["it's fine , é"], 1)]
 )
-def test_a_vocabulary_travels_as_json(vocabulary):
+def test_a_vocabulary_survives_json(vocabulary):
     again = Vocabulary.from_dict(json.loads(json.dumps(vocabulary.to_dict())))
     assert again == vocabulary
     assert again.encode("it's é new") == vocabulary.encode("it's é new")
@@ -88,12 +88,12 @@ def test_a_vocabulary_travels_as_json(vocabulary):
         ),
     ],
 )
-def test_refusals(call, error, message):
+def test_wrong_arguments_are_refused(call, error, message):
     with pytest.raises(error, match=message):
         call()
 
 
-def test_long_texts_lose_their_end_and_are_counted():
+def test_long_texts_are_truncated_and_counted():
     vocabulary = Vocabulary.of_words(["a b c d e"], 1)
     numbers, truncated = encode_texts(["a b c d e", "a b c", "e"], vocabulary, 3)
     assert numbers.tolist() == [[2, 3, 4], [2, 3, 4], [6, 0, 0]]
@@ -144,7 +144,7 @@ def test_reviews_are_split_by_their_words(tmp_path):
     assert place_of("A fine, FINE film!") == place_of("a fine fine film")
 
 
-def test_the_vocabulary_is_that_of_the_training_split(tmp_path):
+def test_the_vocabulary_comes_from_the_training_split(tmp_path):
     folder = write_reviews(tmp_path / "reviews")
     train, test = reviews(folder, "train", min_count=1), reviews(folder, "test", min_count=1)
     assert train.vocabulary == test.vocabulary
@@ -177,7 +177,7 @@ def test_the_vocabulary_is_that_of_the_training_split(tmp_path):
         ),
     ],
 )
-def test_options_that_do_not_fit(tmp_path, options, message):
+def test_wrong_options_are_refused(tmp_path, options, message):
     with pytest.raises(OptionError, match=message):
         reviews(write_reviews(tmp_path / "reviews"), "train", **options)
     with pytest.raises(OptionError, match=r"max_length: .*, which digits holds, got 4"):
@@ -205,7 +205,7 @@ def test_another_format_is_refused(tmp_path, content, message):
         read(tmp_path / FILE)
 
 
-def test_missing_reviews_say_how_to_get_them(tmp_path):
+def test_missing_reviews_are_named_with_a_fix(tmp_path):
     with pytest.raises(DataError, match="fredholm data fetch movie-reviews"):
         data.create_dataset("movie-reviews", "train", root=tmp_path)
     with pytest.raises(DataError, match="cannot be read"):
@@ -215,14 +215,16 @@ def test_missing_reviews_say_how_to_get_them(tmp_path):
 SENTENCES = ["walking walked walks", "talking talked talks", "the walker was unwalkable"] * 5
 
 
-def test_pieces_of_words_are_the_longest_known_ones_and_a_vocabulary_is_repeated():
+def test_subwords_are_longest_matches_and_vocabularies_reproducible():
     pieces = Vocabulary.of_pieces(SENTENCES, 40)
     assert pieces == Vocabulary.of_pieces(SENTENCES, 40)
     assert 20 < len(pieces) <= 40
     assert Vocabulary.from_dict(json.loads(json.dumps(pieces.to_dict()))) == pieces
 
     def longest(word: str) -> list[int]:
-        found, start, known = [], 0, {w: 2 + i for i, w in enumerate(pieces.words)}
+        found = []
+        start = 0
+        known = {w: 2 + i for i, w in enumerate(pieces.words)}
         while start < len(word):
             mark = "##" if start else ""
             ends = [e for e in range(len(word), start, -1) if mark + word[start:e] in known]
@@ -249,7 +251,7 @@ def test_pieces_of_words_are_the_longest_known_ones_and_a_vocabulary_is_repeated
         TextOptions(tokens="bytes", pieces=9)
 
 
-def test_only_line_ends_part_texts(tmp_path):
+def test_only_line_ends_separate_texts(tmp_path):
     file = tmp_path / "texts.txt"
     file.write_bytes("one\u2028still one\r\ntwo\x0cstill two\n\nfour\n".encode())
     found = read_lines(file)

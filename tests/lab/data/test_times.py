@@ -1,4 +1,4 @@
-"""Times lose no digits: they are subtracted as whole numbers, wherever they come from."""
+"""Times keep their digits: they are subtracted as integers, whatever their source."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ POINTS, SERIES = 6, 20
 
 
 def table(path, stamp):
-    """Series of six points, whose times are written by ``stamp(series, point)``."""
+    """Write series of six points, with times formatted by ``stamp(series, point)``."""
     rows = ["id,time,x,label"]
     for i in range(SERIES):
         rows += [f"{i},{stamp(i, k)},{(i + k) % 5},{'ab'[i % 2]}" for k in range(POINTS)]
@@ -75,7 +75,8 @@ ARRAYS = {
 @pytest.mark.parametrize("name", ARRAYS)
 def test_times_in_arrays_keep_their_digits(tmp_path, name):
     times, step = ARRAYS[name]
-    x, y = np.random.default_rng(0).normal(size=(SERIES, POINTS, 1)), np.arange(SERIES) % 2
+    x = np.random.default_rng(0).normal(size=(SERIES, POINTS, 1))
+    y = np.arange(SERIES) % 2
     np.savez(tmp_path / "a.npz", X=x, y=y, times=times)
     check(open_files(tmp_path / "a.npz"), step)
     samples = [(times, values) for values in x]
@@ -84,7 +85,7 @@ def test_times_in_arrays_keep_their_digits(tmp_path, name):
     assert np.allclose(np.diff(found.times[0]), step, rtol=1e-6)
 
 
-def test_times_are_written_as_people_write_them(tmp_path):
+def test_common_notations_of_times_are_read(tmp_path):
     path = table(tmp_path / "a.csv", lambda i, k: f"2026-01-01T00:{i:02d}:{k % 4:02d}")
     with pytest.raises(
         DataError, match=r"later time of '0' than 2026-01-01T00:.*, got 2026-01-01T00:00:00"
@@ -98,14 +99,14 @@ def test_times_are_written_as_people_write_them(tmp_path):
     assert ticks_of_array(np.array([0.1, 0.25])).text(1) == "0.25"
 
 
-def test_clocks_that_were_put_back_are_named(tmp_path):
+def test_repeated_times_of_clock_changes_are_named(tmp_path):
     hours = ["01:30", "02:00", "02:30", "02:00", "02:30", "03:00"]
     path = table(tmp_path / "a.csv", lambda i, k: f"2026-10-25 {hours[k]}")
     with pytest.raises(DataError, match=r"clocks were put back .* write times with their zone"):
         open_files(path)
 
 
-def test_days_and_months_that_cannot_be_told_apart_are_refused(tmp_path):
+def test_ambiguous_days_and_months_are_refused(tmp_path):
     path = table(tmp_path / "a.csv", lambda i, k: f"03/0{k + 1}/2026 06:00")
     with pytest.raises(DataError, match="--read dates=dayfirst or --read dates=monthfirst"):
         open_files(path)
@@ -121,7 +122,7 @@ def test_days_and_months_that_cannot_be_told_apart_are_refused(tmp_path):
     assert ("read", "dates=dayfirst", "guessed") in [entry[:3] for entry in guessed.schema]
 
 
-def test_the_latest_are_told_apart_to_the_nanosecond(tmp_path):
+def test_the_latest_samples_are_ordered_to_the_nanosecond(tmp_path):
     rows = [f"{START}.{i:09d},{i % 7},{'ab'[i % 2]}" for i in range(40)]
     path = tmp_path / "a.csv"
     path.write_text("time,x,label\n" + "\n".join(rows))
@@ -139,7 +140,7 @@ def test_the_latest_are_told_apart_to_the_nanosecond(tmp_path):
         ("(0,1) (1,2):a", r"line 4: expected stamps \(time,value\)"),
     ],
 )
-def test_stamps_of_ts_files_are_read_whole_or_refused(tmp_path, line, match):
+def test_timestamps_of_ts_files_are_read_exactly_or_refused(tmp_path, line, match):
     dimensions = line.count(":(") + 1 if match is None or "same" in match else 1
     plain = ":".join(["(0,1),(1,2)"] * dimensions)
     lines = [f"{plain}:{'ab'[i % 2]}" for i in range(20)]

@@ -1,6 +1,4 @@
-"""Files that a run on a data set of the catalogue is asked about are read as that set reads its
-own, or refused.
-"""
+"""New files for a run on a catalogue set are read like the set's files, or refused."""
 
 from __future__ import annotations
 
@@ -49,7 +47,7 @@ def test_raw_sound_is_read_at_the_rate_of_training(speech, tmp_path):  # noqa: F
     assert_close(found.batch([0]), coarse.batch([0])[0])
 
 
-def test_samples_that_no_other_file_becomes_are_refused(speech, tmp_path):  # noqa: F811
+def test_data_sets_without_a_reader_of_new_files_are_refused(speech, tmp_path):  # noqa: F811
     sound = data.create_dataset(
         "speech-commands", "test", path=speech, options={"words": ["no", "yes"]}
     )
@@ -67,8 +65,8 @@ def test_samples_that_no_other_file_becomes_are_refused(speech, tmp_path):  # no
             read_unlabelled([tmp_path / "x.npz"], dataset.describe(), None)
 
 
-def test_a_header_of_numbers_is_no_sample(tmp_path):
-    """Columns called 0, 1, 2 are so without the label's name beside them, too."""
+def test_a_header_of_numbers_is_not_a_sample(tmp_path):
+    """Columns named 0, 1, 2 are recognised without the label's column, too."""
     rows = [f"{i},{i * 2 % 5},{i % 3}" for i in range(12)]
     train = [f"{row},{'ab'[i % 2]}" for i, row in enumerate(rows)]
     (tmp_path / "train.csv").write_text("\n".join(["0,1,2,label", *train]) + "\n")

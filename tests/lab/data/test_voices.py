@@ -1,4 +1,4 @@
-"""Voice prompts: windows of raw sound, from a folder or an archive of it."""
+"""Voice prompts: windows of raw sound, from a folder or its archive."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PHRASES, RATE = 12, 8_000
 
 @pytest.fixture(scope="module")
 def sounds(tmp_path_factory):
-    """Of each language twelve clips of 2.5 s, tones of its own frequency, and one of silence."""
+    """Write twelve clips of 2.5 s per language, tones of its frequency, and a silent one."""
     folder = tmp_path_factory.mktemp("sounds")
     time = np.arange(RATE * 5 // 2) / RATE
     for number, voice in enumerate(VOICES):
@@ -42,7 +42,7 @@ def voices(path, split="train", **options):
     return data.create_dataset("voice-prompts", split, path=path, options=options)
 
 
-def test_windows_labels_and_splits(sounds):
+def test_windows_have_their_labels_and_splits(sounds):
     found = {split: voices(sounds, split) for split in SPLITS}
     assert sum(map(len, found.values())) == len(VOICES) * (2 * PHRASES - 1), "pauses are left out"
     assert found["train"].classes == ("English", "Spanish", "French", "Italian", "Russian")
@@ -62,7 +62,7 @@ def test_windows_labels_and_splits(sounds):
     assert_close(values.std(correction=0), torch.tensor(1.0), dtype=torch.float32)
 
 
-def test_rates_losses_and_scales(sounds):
+def test_rates_dropped_samples_and_scales_are_applied(sounds):
     whole = voices(sounds, seconds=0.25)
     assert len(whole) > 4 * len(voices(sounds))
     index = torch.arange(6)
@@ -80,8 +80,9 @@ def test_rates_losses_and_scales(sounds):
     assert_close(own.std(1, correction=0), torch.ones(6, 1), dtype=torch.float32)
 
 
-def test_an_archive_gives_what_its_folder_gives(sounds, tmp_path, monkeypatch):
-    made, counted = tmp_path / "made", []
+def test_an_archive_equals_its_folder(sounds, tmp_path, monkeypatch):
+    made = tmp_path / "made"
+    counted = []
     made.mkdir()
     monkeypatch.setattr(voice_prompts, "tar_stream", lambda path, client: tarfile.open(path))  # noqa: SIM115
     for voice in VOICES:
@@ -109,7 +110,7 @@ def test_an_archive_gives_what_its_folder_gives(sounds, tmp_path, monkeypatch):
         voice_prompts.derive(archive, made, counted.append)
 
 
-def test_what_cannot_be_read(sounds, tmp_path):
+def test_unreadable_sounds_are_refused(sounds, tmp_path):
     with pytest.raises(OptionError, match=r"seconds: expected .* or more, got 0"):
         voices(sounds, seconds=0)
     with pytest.raises(OptionError, match="every: expected an integer of 1 or more, got 0"):

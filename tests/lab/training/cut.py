@@ -1,4 +1,4 @@
-"""Small deterministic data sets of clouds, sequences, fields and steps, which recipes import.
+"""Small deterministic data sets of clouds, sequences, fields and steps, imported by recipes.
 
 Fields and sequences are on disk.
 """
@@ -29,7 +29,7 @@ def seeded(request):
 
 
 def stored(name, request, values):
-    """Return values as a file that every process finds; the first process writes it."""
+    """Return values as a file shared by the processes; the first one writes it."""
     path = Path(os.environ["FREDHOLM_TEST_ROWS"]) / f"{name}-{request.split}.npy"
     if not path.exists():
         np.save(path, values.numpy())

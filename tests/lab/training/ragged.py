@@ -1,4 +1,4 @@
-"""Sequences with different numbers of labelled points, which recipes import."""
+"""Sequences with different numbers of labelled points, imported by recipes."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""The training step adds what sampled layers leave behind, without the user's help."""
+"""The training step adds the auxiliary losses of sampled layers automatically."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Probabilities of a run are divided by its temperature, wherever they are given."""
+"""Logits of a run are divided by its temperature wherever probabilities are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that change between two calls: nothing goes on as if they were the same."""
+"""Files that change between two calls are detected."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_run_is_not_resumed_on_other_samples(tmp_path, rows):
     assert training.train(recipe, tmp_path / "run", resume=True).epochs == 3
 
 
-def test_what_was_measured_before_a_resume_is_measured_again(tmp_path, rows):
+def test_a_resume_does_not_reuse_measurements_of_other_files(tmp_path, rows):
     file = write(tmp_path / "data.csv", rows)
     recipe = training.load_recipe(file, [*SMALL, "training.keep=best"])
     with pytest.raises(_Stop):
@@ -68,7 +68,7 @@ def test_what_was_measured_before_a_resume_is_measured_again(tmp_path, rows):
     assert not place.exists()
 
 
-def test_a_sweep_trains_again_on_changed_files(tmp_path, rows):
+def test_a_sweep_retrains_on_changed_files(tmp_path, rows):
     file = write(tmp_path / "data.csv", rows)
     lines = []
     given = {"overrides": [*SMALL, "seed=0"], "folder": tmp_path / "sweep"}
@@ -82,7 +82,7 @@ def test_a_sweep_trains_again_on_changed_files(tmp_path, rows):
     assert after["loss"] != before["loss"]
 
 
-def test_a_comparison_does_not_go_on_with_changed_files(tmp_path, rows):
+def test_a_comparison_is_not_resumed_on_changed_files(tmp_path, rows):
     file = write(tmp_path / "data.csv", rows)
     given = {"minutes": 1.0, "operators": "softmax", "out": tmp_path / "compare"}
     search = open_search(str(file), **given)
@@ -92,7 +92,7 @@ def test_a_comparison_does_not_go_on_with_changed_files(tmp_path, rows):
         open_search(str(file), **given)
 
 
-def test_a_comparison_does_not_go_on_with_a_changed_recipe(tmp_path):
+def test_a_comparison_is_not_resumed_with_a_changed_recipe(tmp_path):
     recipe, code = tmp_path / "mine.yaml", tmp_path / "mine.py"
 
     def edit(lr, said=""):
@@ -119,7 +119,7 @@ def test_a_comparison_does_not_go_on_with_a_changed_recipe(tmp_path):
         go_on(changes=["seed=3"])
 
 
-def test_options_that_do_not_suit_the_files_are_refused_or_said(tmp_path, rows):
+def test_unsuitable_options_of_files_are_refused_or_reported(tmp_path, rows):
     file = write(tmp_path / "data.csv", rows)
     phases = ["training.phases=[{steps: 2, max_length: 2}, {steps: 2}]", "training.steps=4"]
     for options, message in (
@@ -135,8 +135,8 @@ def test_options_that_do_not_suit_the_files_are_refused_or_said(tmp_path, rows):
     assert "training.label_smoothing: without effect, since the labels are regression" in lines
 
 
-def test_another_scaling_of_a_set_without_a_path_is_named():
-    """Sets of the catalogue have a scaling, and neither path nor files."""
+def test_another_scaling_of_a_catalogue_set_is_named():
+    """Sets of the catalogue have a scaling but no path and no files."""
     before, now = ({"scaling": {"mean": [mean], "std": [1.0]}} for mean in (0.0, 5.0))
     dataset = SimpleNamespace(name="stays", source=now)
     check_unchanged({"source": now}, dataset)

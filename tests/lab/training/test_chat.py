@@ -1,4 +1,4 @@
-"""A turn as the tokenizer's template has it."""
+"""Chat turns follow the template of the tokenizer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fredholm.training import generate
 transformers = pytest.importorskip("transformers")
 
 
-def test_the_template_alone_writes_the_beginning_of_the_text(tmp_path, monkeypatch):
+def test_the_chat_template_adds_the_beginning_of_the_text(tmp_path, monkeypatch):
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
     words = ["<unk>", "<s>", "</s>", "hello", "[INST]", "[/INST]"]
@@ -31,7 +31,8 @@ def test_the_template_alone_writes_the_beginning_of_the_text(tmp_path, monkeypat
     config = transformers.LlamaConfig(vocab_size=6, num_attention_heads=2, **sizes)
     transformers.LlamaForCausalLM(config).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    seen, whole = [], transformers.LlamaForCausalLM.generate
+    seen = []
+    whole = transformers.LlamaForCausalLM.generate
 
     def spy(self, ids, **options):
         seen.append(ids.tolist())

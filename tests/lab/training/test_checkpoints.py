@@ -1,4 +1,4 @@
-"""Checkpoints: any damage is noticed, the newest intact one is used, a full disk costs nothing."""
+"""Checkpoints: damage is detected, the newest intact one is used, a full disk loses none."""
 
 from __future__ import annotations
 
@@ -38,21 +38,22 @@ def flip(path: Path, place: int, bit: int = 0) -> None:
 
 
 class FullDisk(checkpoints._HashingFile):
-    """What a checkpoint is written to, on a disk without space."""
+    """The file of a checkpoint on a full disk."""
 
     def __init__(self, file):
         super().__init__(os.fdopen(os.open("/dev/full", os.O_WRONLY), "wb", buffering=0))
 
 
 def place_of(path: Path, tensor: torch.Tensor) -> int:
-    """Where a tensor's first byte lies in a checkpoint."""
+    """Return the position of a tensor's first byte in a checkpoint."""
     return path.read_bytes().index(tensor.numpy().tobytes())
 
 
 def test_a_flipped_bit_anywhere_is_refused(tmp_path):
     path = tmp_path / "step-000000001.ckpt"
     write_checkpoint(STATE, path)
-    whole, read = path.read_bytes(), []
+    whole = path.read_bytes()
+    read = []
     for place in [*range(0, len(whole) - 80, 3), *range(len(whole) - 80, len(whole))]:
         path.write_bytes(whole)
         flip(path, place, place % 8)
@@ -62,7 +63,7 @@ def test_a_flipped_bit_anywhere_is_refused(tmp_path):
     assert not read
 
 
-def test_a_checkpoint_is_what_torch_writes_and_reads(tmp_path):
+def test_a_checkpoint_is_a_file_of_torch(tmp_path):
     path = tmp_path / "step-000000001.ckpt"
     write_checkpoint(STATE, path)
     assert same(torch.load(path, weights_only=True))
@@ -77,7 +78,7 @@ def test_a_checkpoint_without_a_checksum_is_refused(tmp_path):
 
 
 def stopped(recipe, folder: Path, monkeypatch) -> None:
-    """A run that was stopped after its second epoch."""
+    """Stop a run after its second epoch."""
     original = checkpoints.Checkpoints.on_train_epoch_end
 
     def stop(self, trainer, pl_module):
@@ -91,8 +92,10 @@ def stopped(recipe, folder: Path, monkeypatch) -> None:
             train(recipe, folder)
 
 
-def test_the_newest_intact_checkpoint_is_used_and_that_is_said(tmp_path, recipe, monkeypatch):
-    chosen, folder, lines = recipe(), tmp_path / "run", []
+def test_the_newest_intact_checkpoint_is_used_and_reported(tmp_path, recipe, monkeypatch):
+    chosen = recipe()
+    folder = tmp_path / "run"
+    lines = []
     train(chosen, tmp_path / "whole")
     stopped(chosen, folder, monkeypatch)
     newest, older = list_checkpoints(folder / "checkpoints")
@@ -107,8 +110,9 @@ def test_the_newest_intact_checkpoint_is_used_and_that_is_said(tmp_path, recipe,
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
-def test_a_full_disk_ends_the_run_in_one_line_and_costs_nothing(tmp_path, recipe, monkeypatch):
-    chosen, folder = recipe(), tmp_path / "run"
+def test_a_full_disk_ends_the_run_in_one_line_and_keeps_checkpoints(tmp_path, recipe, monkeypatch):
+    chosen = recipe()
+    folder = tmp_path / "run"
     train(chosen, tmp_path / "whole")
     original = checkpoints.write_checkpoint
 
@@ -133,7 +137,7 @@ def test_a_full_disk_ends_the_run_in_one_line_and_costs_nothing(tmp_path, recipe
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
-def test_torchs_complaint_about_positions_is_replaced_by_the_disks(tmp_path, monkeypatch):
+def test_the_error_of_a_full_disk_replaces_torchs_own(tmp_path, monkeypatch):
     path = tmp_path / "step-000000001.ckpt"
     write_checkpoint(STATE, path)
     monkeypatch.setattr(checkpoints, "_HashingFile", FullDisk)
@@ -142,7 +146,7 @@ def test_torchs_complaint_about_positions_is_replaced_by_the_disks(tmp_path, mon
     assert same(read_checkpoint(newest_readable(tmp_path)))
 
 
-def test_the_weights_of_a_conversion_are_compared_too(tmp_path):
+def test_damaged_weights_of_a_conversion_are_detected(tmp_path):
     layer = torch.nn.Linear(3, 2)
     progress = Progress(tmp_path / "out", {}, resume=False)
     progress.keep("student", layer)

@@ -1,4 +1,4 @@
-"""A search for an operator: its course, its time, what it recommends and what it may look at."""
+"""A search for an operator: its rungs, its time, its recommendation and the splits it reads."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CHANGES = ("data.id=walk", "data.label=gait", "model.body.dim=8", "model.body.de
 
 
 class Ticks:
-    """A clock that goes on by a hundredth of a second whenever it is asked."""
+    """A clock that advances by a hundredth of a second per call."""
 
     def __init__(self):
         self.now = 0.0
@@ -51,8 +51,9 @@ class Ticks:
 
 @pytest.fixture(scope="module")
 def walks(tmp_path_factory):
-    """A table of 40 series, fast or slow."""
-    path, rng = tmp_path_factory.mktemp("walks") / "walks.csv", np.random.default_rng(0)
+    """Write a table of 40 series, fast or slow."""
+    path = tmp_path_factory.mktemp("walks") / "walks.csv"
+    rng = np.random.default_rng(0)
     lines = ["walk,time,hip,gait"]
     for walk in range(40):
         gait = ("slow", "brisk")[walk % 2]
@@ -69,8 +70,10 @@ def search(walks, out, **given):
 
 @pytest.fixture(scope="module")
 def chosen(walks, tmp_path_factory):
-    """A finished search, what was said, and the splits in the order in which they were read."""
-    place, said, read = tmp_path_factory.mktemp("choice"), [], []
+    """Return a finished search, its messages, and the splits in the order of reading."""
+    place = tmp_path_factory.mktemp("choice")
+    said = []
+    read = []
     plain = splits.build_dataset
 
     def build(recipe, part):
@@ -84,7 +87,7 @@ def chosen(walks, tmp_path_factory):
     return place, state, said, read
 
 
-def test_the_pick_is_made_on_validation_and_the_test_is_read_for_the_finalists_alone(chosen):
+def test_the_pick_is_made_on_validation_and_only_finalists_read_the_test(chosen):
     _, state, said, read = chosen
     rows = state["rungs"][0]["rows"]
     assert {row["operator"] for row in rows} == {"softmax", "linear_attention"}
@@ -103,7 +106,7 @@ def test_the_pick_is_made_on_validation_and_the_test_is_read_for_the_finalists_a
     assert any("0.0 of 0.1 min" in line for line in said)  # progress says the time
 
 
-def test_a_search_goes_on_and_ends_alike(chosen, walks, monkeypatch):
+def test_a_resumed_search_ends_with_the_same_result(chosen, walks, monkeypatch):
     place, state, _, _ = chosen
     monkeypatch.setattr(trial, "learn", lambda *_: pytest.fail("a finished trial ran again"))
     again = search(walks, place)
@@ -114,7 +117,7 @@ def test_a_search_goes_on_and_ends_alike(chosen, walks, monkeypatch):
         search(walks, place, seeds=3)
 
 
-def test_a_folder_belongs_to_one_search_at_a_time(chosen, walks):
+def test_a_folder_in_use_is_refused(chosen, walks):
     place, state, _, _ = chosen
     with hold(place), pytest.raises(InUseError, match="in use by process"):
         search(walks, place)
@@ -123,10 +126,13 @@ def test_a_folder_belongs_to_one_search_at_a_time(chosen, walks):
 
 
 class Slow:
-    """The work of trials that take 20 seconds each by its clock; Ctrl-C comes at trial ``stop``."""
+    """Trials of 20 seconds each by its clock; Ctrl-C interrupts trial ``stop``."""
 
     def __init__(self):
-        self.ticks, self.spent, self.done, self.stop = Ticks(), 0.0, [], None
+        self.ticks = Ticks()
+        self.spent = 0.0
+        self.done = []
+        self.stop = None
 
     def timer(self) -> float:
         return self.ticks() + self.spent
@@ -143,7 +149,7 @@ class Slow:
         return result | ({"test": judged | {"each": "01"}} if cell.settings["test"] else {})
 
 
-def test_trials_that_took_longer_than_expected_are_found_again(walks, tmp_path, monkeypatch):
+def test_slow_trials_are_reused_after_a_resume(walks, tmp_path, monkeypatch):
     work = Slow()
     monkeypatch.setattr(trials, "run_trial", work)
 
@@ -175,7 +181,7 @@ def test_trials_that_took_longer_than_expected_are_found_again(walks, tmp_path, 
     assert {name for name in work.done[len(done) :] if not name.startswith("final")} == set()
 
 
-def test_further_seeds_of_a_finalist_leave_the_search_as_it_is(chosen, walks, tmp_path):
+def test_further_seeds_of_a_finalist_do_not_change_the_search(chosen, walks, tmp_path):
     place, state, _, _ = chosen
     copied = tmp_path / "choice"
     shutil.copytree(place, copied)
@@ -188,7 +194,7 @@ def test_further_seeds_of_a_finalist_leave_the_search_as_it_is(chosen, walks, tm
     assert opened.state["finals"]["rows"] == state["finals"]["rows"]
 
 
-def test_the_recommendation_carries_the_users_names_and_a_command_that_loads(chosen, walks):
+def test_the_recommendation_has_the_users_names_and_a_valid_command(chosen, walks):
     place, state, _, _ = chosen
     page = (place / "index.html").read_text()
     assert page.index("<h2>Recommendation") < page.index("<h2>Finalists")
@@ -205,9 +211,7 @@ def test_the_recommendation_carries_the_users_names_and_a_command_that_loads(cho
     assert recipe.training.epochs == load_recipe(str(walks), CHANGES).training.epochs
 
 
-def test_the_command_can_be_pasted_beside_a_run_of_the_same_name(
-    chosen, walks, tmp_path, monkeypatch
-):
+def test_the_recommended_command_avoids_taken_names_of_runs(chosen, walks, tmp_path, monkeypatch):
     place, state, _, _ = chosen
     assert "--name" not in state["verdict"]["train"]
     monkeypatch.chdir(tmp_path)
@@ -217,7 +221,7 @@ def test_the_command_can_be_pasted_beside_a_run_of_the_same_name(
     assert search(walks, copied)["verdict"]["train"].endswith(" --name walks-2")
 
 
-def test_a_recommended_method_is_saved_and_an_operator_takes_its_place(
+def test_a_recommended_method_is_saved_and_replaced_by_an_operator(
     chosen, walks, tmp_path, monkeypatch
 ):
     place, state, _, _ = chosen
@@ -245,10 +249,11 @@ def test_a_recommended_method_is_saved_and_an_operator_takes_its_place(
             assert found.temperature <= max(r["temperature"] for r in rows_)
 
 
-def test_few_samples_are_validated_in_turn_and_never_on_the_test(walks):
+def test_few_samples_are_cross_validated_without_the_test(walks):
     recipe = load_recipe(str(walks), CHANGES)
     made = Splits(recipe)
-    held, ids = [], made._source.collection.ids
+    held = []
+    ids = made._source.collection.ids
     for fold in range(made.folds):
         train, val = made.fold(fold)
         assert len(train) + len(val) == 32
@@ -262,7 +267,7 @@ def test_few_samples_are_validated_in_turn_and_never_on_the_test(walks):
 
 
 def grouped(path, groups, label):
-    """A table of six rows per group."""
+    """Write a table of six rows per group."""
     rng = np.random.default_rng(0)
     rows = [f"{rng.normal():.3f},{n // 6},{label(n)}" for n in range(6 * groups)]
     path.write_text("\n".join(["x,who,label", *rows]))
@@ -270,7 +275,7 @@ def grouped(path, groups, label):
 
 
 @pytest.mark.parametrize("label", [lambda n: "ab"[n % 2], lambda n: n / 7], ids=["class", "number"])
-def test_groups_are_kept_whole_where_few_samples_validate_in_turn(tmp_path, label):
+def test_cross_validation_does_not_divide_groups(tmp_path, label):
     path = grouped(tmp_path / "a.csv", 12, label)
     made = Splits(load_recipe(str(path), ["data.group=who"]))
     who = made._source.collection.groups
@@ -286,14 +291,15 @@ def test_groups_are_kept_whole_where_few_samples_validate_in_turn(tmp_path, labe
     assert Splits(load_recipe(str(few), ["data.group=who"])).folds == 1
 
 
-def test_classes_of_few_samples_each_are_not_divided(tmp_path):
+def test_classes_of_few_samples_are_not_cross_validated(tmp_path):
     rows = [f"{n},{'abcde'[n % 5]}" for n in range(20)]
     (tmp_path / "a.csv").write_text("\n".join(["x,label", *rows]))
     assert Splits(load_recipe(str(tmp_path / "a.csv"))).folds == 1
 
 
-def test_a_slow_first_call_is_not_the_time_of_a_step(walks, tmp_path, monkeypatch):
-    now, build = [0.0], trials.build_model
+def test_a_slow_first_call_does_not_count_as_step_time(walks, tmp_path, monkeypatch):
+    now = [0.0]
+    build = trials.build_model
 
     def cold(recipe, dataset):
         model, seconds = build(recipe, dataset), [20.0]  # of the first call
@@ -313,7 +319,7 @@ def test_a_slow_first_call_is_not_the_time_of_a_step(walks, tmp_path, monkeypatc
     assert size["step"] == pytest.approx(0.003)
 
 
-def test_each_fold_is_scaled_by_its_own_training_samples(tmp_path):
+def test_each_fold_is_scaled_by_its_training_samples(tmp_path):
     x = np.random.default_rng(0).normal(size=(60, 2))
     lines = [f"{a},{b},{a + b}" for a, b in x]
     (tmp_path / "a.csv").write_text("\n".join(["x,y,label", *lines]))
@@ -335,7 +341,7 @@ def test_each_fold_is_scaled_by_its_own_training_samples(tmp_path):
     assert made.train.units == made.test.units  # those of the recipe's own split
 
 
-def test_steps_are_shared_by_time():
+def test_steps_are_allocated_by_time():
     paces = {"a": Pace(0.01), "b": Pace(0.04), "slow": Pace(3.0)}
     steps = share_steps(paces, 2, 20.0, 500)
     assert steps["slow"] == 0  # ten steps are more than four equal shares
@@ -347,7 +353,7 @@ def test_steps_are_shared_by_time():
 
 
 def planned(paces, left, full=1000, folds=1):
-    """Trials of a search that has so many seconds left, its state, and what is said."""
+    """Return the trials of a search with that many seconds left, its state, and its messages."""
     clock = SimpleNamespace(left=left, minutes=left / 60, spent=0.0)
     trials = Mock(spec=Trials, clock=clock, pace=lambda name, test=False: paces[name])
     state = {"full_steps": full, "folds": folds, "rungs": [], "sizes": {name: {} for name in paces}}
@@ -362,7 +368,7 @@ def _planned_rung(trials, state, said, paces):
     return plan
 
 
-def test_short_of_time_the_slowest_are_left_out_by_name_and_the_others_get_steps_that_tell():
+def test_with_little_time_the_slowest_operators_are_dropped_by_name():
     paces = {"a": Pace(0.01), "b": Pace(0.02), "c": Pace(0.02), "d": Pace(0.02), "slow": Pace(1.0)}
     trials, state, said = planned(paces, 60.0)
     plan = _planned_rung(trials, state, said, paces)
@@ -380,7 +386,7 @@ def test_short_of_time_the_slowest_are_left_out_by_name_and_the_others_get_steps
     assert (set(plan["steps"]), said) == (set(paces), [])
 
 
-def test_a_later_rung_has_no_fewer_steps_than_the_one_before():
+def test_later_rungs_have_at_least_as_many_steps():
     paces = {name: Pace(0.01) for name in "abcdef"}
     trials, state, _ = planned(paces, 60.0, folds=5)
     found = halving.Halving(trials, state, print, print)
@@ -392,7 +398,7 @@ def test_a_later_rung_has_no_fewer_steps_than_the_one_before():
         assert min(plan["steps"].values(), default=steps) >= steps
 
 
-def test_fewer_seeds_and_finalists_rather_than_untrained_ones():
+def test_with_little_time_there_are_fewer_seeds_and_finalists():
     paces = {name: Pace(0.02) for name in ("a", "b", "c", "gru")}
     alive: halving.Alive = [(name, 1e-3) for name in "abc"]
     for left, finalists, steps in (
@@ -410,7 +416,7 @@ def test_fewer_seeds_and_finalists_rather_than_untrained_ones():
     assert set(last._plan(alive, 5, ["gru"])) == {"a", "b", "gru"}
 
 
-def test_too_little_time_is_said(walks, tmp_path):
+def test_too_little_time_is_reported(walks, tmp_path):
     with pytest.raises(OptionError, match="give more"):
         choose(walks, 1e-4, operators="softmax", out=tmp_path, changes=CHANGES, timer=Ticks())
 
@@ -424,7 +430,7 @@ def rows(operator, val, tests):
     ]
 
 
-def test_what_is_recommended_and_how_sure():
+def test_the_recommendation_follows_validation_and_its_interval():
     one = rows("one", 0.9, ["1111111101", "1111111110"])
     other = rows("other", 0.8, ["0000000100", "0000000010"])
     found = conclude(one + other, higher=True, each=True)
@@ -455,7 +461,7 @@ def test_ties_go_to_the_method_that_trains_faster():
     assert equal["pick"] == "fast"
 
 
-def test_what_is_always_right_has_intervals_all_the_same():
+def test_perfect_accuracy_has_an_interval():
     found = conclude(timed("one", 1.0, 1.0) + timed("other", 0.9, 1.0), higher=True, each=True)
     line, difference = found["table"][0], found["difference"]
     assert (line["test"], line["samples"]) == (1.0, 10)
@@ -466,7 +472,7 @@ def test_what_is_always_right_has_intervals_all_the_same():
     assert not found["sure"]
 
 
-def test_the_interval_of_paired_shares_holds_the_truth_as_often_as_it_says():
+def test_the_interval_of_paired_shares_has_its_coverage():
     draw = np.random.default_rng(0)
     held = 0
     for _ in range(500):
@@ -478,7 +484,7 @@ def test_the_interval_of_paired_shares_holds_the_truth_as_often_as_it_says():
     assert 0.93 <= held / 500 <= 0.99
 
 
-def test_samples_are_lost():
+def test_samples_are_halved_and_dropped_as_gaps():
     series = torch.arange(40.0).view(2, 20, 1)
     half = halve(series, timed=False)
     assert half[:, ::2].equal(series[:, ::2])
@@ -491,7 +497,7 @@ def test_samples_are_lost():
     assert kept.tolist() == [[[0.0, 5.0], [1.0, 6.0], [3.0, 8.0]]]
 
 
-def test_methods_beside_the_operators_learn(walks, tmp_path):
+def test_methods_beside_the_operators_are_trained(walks, tmp_path):
     recipe = load_recipe(str(walks), CHANGES)
     made = Splits(recipe)
     found = trial.judge(boosting(made.train, 0), made.test, 64)
@@ -505,7 +511,7 @@ def test_methods_beside_the_operators_learn(walks, tmp_path):
         assert trial.judge(method(texts.train, 0), texts.test, 64).score == 1.0
 
 
-def test_a_measure_that_is_not_defined_is_said(walks):
+def test_an_undefined_metric_is_reported(walks):
     data = Mock(classes=(), measures=("spearman",), task="regression", split="val", batch=None)
     data.metric = None
     pairs = [(torch.zeros(4, 1), torch.arange(4.0))]
@@ -516,7 +522,7 @@ def test_a_measure_that_is_not_defined_is_said(walks):
 
 
 @pytest.mark.parametrize("name", ["ckcnn-pmnist", "itnet-glue-mlm"])
-def test_schedules_and_phases_of_a_recipe_give_way_to_those_of_a_trial(name, tmp_path):
+def test_trials_replace_schedules_and_phases_of_a_recipe(name, tmp_path):
     splits, clock = Mock(spec=Splits), Mock(spec=Clock)
     made = Trials(find_task(name), {}, splits, tmp_path, clock, {}, batch=4)
     recipe = made.recipe("softmax", None, 7)
@@ -543,7 +549,7 @@ class Own(IntegralOperator):
 """
 
 
-def test_an_operator_of_the_users_is_compared_and_its_file_runs_once(walks, tmp_path):
+def test_a_user_defined_operator_is_compared_and_its_file_runs_once(walks, tmp_path):
     (tmp_path / "mine.py").write_text(OWN.format(name="mine_compared"))
     recipe = tmp_path / "own.yaml"
     model = {"name": "backbone_nano", "body": {"dim": 8, "depth": 1}}
@@ -602,7 +608,7 @@ def steps_pico():
 """
 
 
-def test_a_data_set_and_a_model_of_the_users_are_compared(tmp_path):
+def test_a_user_defined_data_set_and_model_are_compared(tmp_path):
     (tmp_path / "parts.py").write_text(PARTS)
     recipe = tmp_path / "steps.yaml"
     recipe.write_text(
@@ -620,7 +626,7 @@ def test_a_data_set_and_a_model_of_the_users_are_compared(tmp_path):
     assert load_recipe(words_[2], words_[3:]).data.name == "steps_compared"
 
 
-def test_every_trial_failed_is_an_exit_code(walks, tmp_path, monkeypatch, capsys):
+def test_failure_of_every_trial_gives_an_exit_code(walks, tmp_path, monkeypatch, capsys):
     def fail(*_):
         raise TrainingFailed("no luck")
 

@@ -1,4 +1,4 @@
-"""A metric by name decides: which weights are kept, when a run ends, what tables show."""
+"""A metric by name selects weights, ends runs, and is shown in tables."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def recall_of_ill(outputs, labels):
 
 
 def table(path: Path, count: int = 400) -> Path:
-    """Rows of which one in eight is ill, which two columns tell in part."""
+    """Write rows of which one in eight is ill, which two columns partly predict."""
     draw = np.random.default_rng(0)
     ill = np.arange(count) % 8 == 0
     x, z = draw.normal(size=(2, count)) + 1.2 * ill
@@ -52,7 +52,7 @@ def table(path: Path, count: int = 400) -> Path:
 
 @pytest.fixture(scope="module")
 def by_area(tmp_path_factory) -> Path:
-    """A run on such a table that goes by the area under the ROC curve."""
+    """Train a run on such a table by the area under the ROC curve."""
     folder = tmp_path_factory.mktemp("metric")
     source = table(folder / "state.csv")
     train(load_recipe(str(source), [*FAST, "training.metric=auc"]), folder / "run")
@@ -64,7 +64,7 @@ def history(run: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_the_weights_with_the_best_score_are_kept(by_area):
+def test_the_weights_with_the_best_score_are_saved(by_area):
     scores = [float(row["val_auc"]) for row in history(by_area)]
     assert len(set(scores)) > 1
     result = json.loads((by_area / "result.json").read_text())
@@ -79,15 +79,15 @@ def test_the_weights_with_the_best_score_are_kept(by_area):
     assert max(scores) == pytest.approx(area, abs=1e-9)
 
 
-def test_an_evaluation_gives_it_first(by_area, capsys):
+def test_an_evaluation_prints_the_metric_first(by_area, capsys):
     result = evaluate(by_area)
     assert list(result["scores"]) == ["auc", "balanced_accuracy", "accuracy"]
     assert main(["evaluate", str(by_area)]) == 0
     assert f"AUC {result['auc']:.4f}, balanced accuracy" in capsys.readouterr().out
 
 
-def test_a_run_ends_when_it_is_no_better(by_area, tmp_path):
-    """At a rate of nothing no score is ever better than the first."""
+def test_a_run_stops_when_the_metric_stops_improving(by_area, tmp_path):
+    """With a learning rate of zero no score exceeds the first."""
     source = by_area.parent / "state.csv"
     still = [*FAST, "optimizer.lr=1e-12", "training.metric=f1", "training.early_stop={patience: 2}"]
     result = train(load_recipe(str(source), still), tmp_path / "still")
@@ -98,7 +98,7 @@ def test_a_run_ends_when_it_is_no_better(by_area, tmp_path):
     assert rates[-1] == pytest.approx(1e-8)  # ten times less an epoch, as far as torch takes it
 
 
-def test_a_users_own_score_decides(by_area, tmp_path):
+def test_a_user_defined_score_selects_the_weights(by_area, tmp_path):
     (tmp_path / "own_score.py").write_text(OWN)
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(
@@ -114,7 +114,7 @@ def test_a_users_own_score_decides(by_area, tmp_path):
     assert result["recall_of_ill"] == result["per_class"]["ill"]
 
 
-def test_a_sweep_is_a_table_of_it(by_area, tmp_path):
+def test_the_table_of_a_sweep_shows_the_metric(by_area, tmp_path):
     source = str(by_area.parent / "state.csv")
     chosen = [*FAST, "training.epochs=1", "training.metric=auc", "optimizer.lr=1e-3,1e-2"]
     cells, rows = sweep(source, chosen, tmp_path)
@@ -123,8 +123,8 @@ def test_a_sweep_is_a_table_of_it(by_area, tmp_path):
     assert "| cell | test AUC | n |" in (tmp_path / "table.md").read_text()
 
 
-def test_a_score_that_the_test_split_does_not_define_fails_its_cell(tmp_path):
-    """Two classes of which the test split has one."""
+def test_an_undefined_score_of_the_test_split_fails_its_cell(tmp_path):
+    """Of two classes the test split has only one."""
     for split, letters in (("train", "ab"), ("val", "ab"), ("test", "a")):
         lines = [f"{i % 5},{letters[i % len(letters)]}" for i in range(40)]
         (tmp_path / f"{split}.csv").write_text("\n".join(["x,label", *lines]) + "\n")
@@ -133,7 +133,7 @@ def test_a_score_that_the_test_split_does_not_define_fails_its_cell(tmp_path):
     assert cells[0]["error"] == "training.metric: auc is not defined on the test split"
 
 
-def test_a_comparison_orders_by_it(by_area, tmp_path):
+def test_a_comparison_is_ordered_by_the_metric(by_area, tmp_path):
     found = choose(
         by_area.parent / "state.csv",
         0.3,
@@ -148,8 +148,8 @@ def test_a_comparison_orders_by_it(by_area, tmp_path):
 
 
 @pytest.mark.parametrize("metric", ["auc", "loss"])
-def test_what_trials_are_judged_on_is_judged_alike(by_area, metric):
-    """Of few samples every part in turn, which no recipe builds."""
+def test_trials_are_scored_by_the_metric_of_the_run(by_area, metric):
+    """Few samples are cross-validated, which no recipe builds."""
     recipe = load_recipe(str(by_area.parent / "state.csv"), [f"training.metric={metric}"])
     splits = Splits(recipe)
     assert splits.folds > 1
@@ -157,8 +157,8 @@ def test_what_trials_are_judged_on_is_judged_alike(by_area, metric):
     assert {measure_of(one) for one in sets} == {(metric, metric == "auc")}
 
 
-def test_a_better_method_is_better_whatever_the_score(tmp_path):
-    """By R², which grows as the squared errors of samples fall."""
+def test_methods_are_ordered_by_the_direction_of_the_score(tmp_path):
+    """R² grows as squared errors fall."""
     draw = np.random.default_rng(0)
     x = draw.normal(size=120)
     lines = [f"{a:.4f},{10 * a + 0.1 * b:.4f}" for a, b in zip(x, draw.normal(size=120))]
@@ -183,7 +183,7 @@ def test_a_better_method_is_better_whatever_the_score(tmp_path):
     assert is_sure(difference | {"over_seeds": [0.8, 0.7, 0.9]})
 
 
-def test_an_explanation_names_it():
+def test_an_explanation_names_the_metric():
     head = score_head(
         {"n": 9, "accuracy": 0.5, "loss": 1.0, "bits": 1.2, "scores": {"bits": 1.2}}, ""
     )
@@ -191,7 +191,7 @@ def test_an_explanation_names_it():
     assert "Loss" in [name for name, *_ in head]
 
 
-# --- what is refused ------------------------------------------------------------------------------
+# --- refusals -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -212,13 +212,13 @@ def test_an_explanation_names_it():
         ),
     ],
 )
-def test_mistakes_are_named(overrides, message):
+def test_wrong_metrics_are_refused(overrides, message):
     with pytest.raises(RecipeError) as caught:
         load_recipe("digits", overrides)
     assert message in str(caught.value)
 
 
-def test_a_score_of_other_answers_is_refused_before_there_is_a_run(tmp_path):
+def test_a_score_of_another_task_is_refused_before_the_run(tmp_path):
     lines = [f"{i},{i * 2.5}" for i in range(40)]
     (tmp_path / "numbers.csv").write_text("\n".join(["x,y", *lines]) + "\n")
     recipe = load_recipe(str(tmp_path / "numbers.csv"), [*FAST, "training.metric=auc"])
@@ -229,7 +229,7 @@ def test_a_score_of_other_answers_is_refused_before_there_is_a_run(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_smaller_score_of_the_users_own_may_stop_a_run(tmp_path):
+def test_a_user_defined_score_to_minimise_may_stop_a_run(tmp_path):
     (tmp_path / "own_score.py").write_text(OWN.replace('"recall_of_ill"', '"misses", mode="min"'))
     (tmp_path / "recipe.yaml").write_text(
         "name: own\nimport: own_score.py\ndata: digits\nmodel: backbone_nano\n"
@@ -245,12 +245,12 @@ def test_a_smaller_score_of_the_users_own_may_stop_a_run(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["loss", "error", "per_class", "Two words"])
-def test_names_that_results_have_are_refused(name):
+def test_reserved_names_of_scores_are_refused(name):
     with pytest.raises(OptionError, match=r"metric name: expected .*, got"):
         register_metric(name)
 
 
-def test_a_task_keeps_the_direction_of_its_own_metric():
+def test_a_task_defines_the_direction_of_its_metric():
     class Grade(Regression):
         name = "grade-of-a-test"
         metric = ("val_grade", "min")
@@ -261,7 +261,7 @@ def test_a_task_keeps_the_direction_of_its_own_metric():
     assert Grade().judge_by("grade").metric == ("val_grade", "min")
 
 
-def test_a_score_is_not_taken_from_another_loss():
+def test_a_score_is_not_derived_from_another_loss():
     class Absolute(Regression):
         name = "absolute-of-a-test"
 
@@ -274,13 +274,13 @@ def test_a_score_is_not_taken_from_another_loss():
     assert tally.metrics()["val_rmse"] == pytest.approx(50**0.5)
 
 
-def test_where_the_loss_is_no_number_no_score_is_one():
+def test_scores_are_nan_where_the_loss_is_nan():
     tally = Tally(create_task().judge_by("auc"))
     tally.add(torch.full((4, 2), torch.nan), torch.tensor([0, 1, 0, 1]))
     assert np.isnan(tally.metrics()["val_auc"])
 
 
-def test_a_score_that_validation_does_not_define_is_null_in_json(tmp_path):
+def test_an_undefined_validation_score_is_null_in_json(tmp_path):
     for split, letters in (("train", "ab"), ("val", "a"), ("test", "ab")):
         lines = [f"{i % 5},{letters[i % len(letters)]}" for i in range(40)]
         (tmp_path / f"{split}.csv").write_text("\n".join(["x,label", *lines]) + "\n")
@@ -293,11 +293,11 @@ def test_a_score_that_validation_does_not_define_is_null_in_json(tmp_path):
 
 
 @pytest.mark.parametrize(("task", "usual"), [("field", "loss"), ("regression", "spearman")])
-def test_a_conversion_has_a_usual_score(task, usual):
+def test_a_conversion_has_a_default_score(task, usual):
     assert judged_task(task, None).chosen == usual
 
 
-def test_logits_of_all_tokens_are_never_kept():
+def test_logits_of_all_tokens_are_never_stored():
     task = create_task("tokens")
     with pytest.raises(
         OptionError, match="expected one of accuracy, bits, loss, perplexity for tokens"
@@ -309,25 +309,29 @@ def test_logits_of_all_tokens_are_never_kept():
     assert tally.metrics()["val_bits"] == pytest.approx(2.0)
 
 
-def test_what_no_recipe_says_changes_no_cell(tmp_path):
-    """Tables of recipes without a metric are found again."""
+def test_a_metric_by_default_does_not_change_cells_of_a_table(tmp_path):
+    """Tables of recipes without a metric are reused."""
     settings = recipe_cell(load_recipe("digits"), tmp_path).settings
     assert "metric" not in settings["recipe"]["training"]
     named = recipe_cell(load_recipe("digits", ["training.metric=auc"]), tmp_path).settings
     assert named["recipe"]["training"]["metric"] == "auc"
 
 
-# --- the scores themselves ------------------------------------------------------------------------
+# --- scores ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", METRICS)
-def test_parts_of_a_split_give_the_score_of_the_whole(name):
-    """By batches, from sums or from all outputs, against the function itself."""
+def test_scores_over_batches_equal_those_of_the_split(name):
+    """Scores over batches, from sums or from all outputs, equal the function of the split."""
     torch.manual_seed(0)
     if METRICS[name].of == "classes":
-        task, outputs, labels = "classification", torch.randn(50, 3), torch.randint(3, (50,))
+        task = "classification"
+        outputs = torch.randn(50, 3)
+        labels = torch.randint(3, (50,))
     else:
-        task, outputs, labels = "regression", torch.randn(50, 1), torch.randn(50)
+        task = "regression"
+        outputs = torch.randn(50, 1)
+        labels = torch.randn(50)
     tally = Tally(create_task(task).judge_by(name))
     for part in torch.arange(50).split(7):
         tally.add(outputs[part], labels[part])
@@ -335,7 +339,7 @@ def test_parts_of_a_split_give_the_score_of_the_whole(name):
     assert tally.metrics()[f"val_{name}"] == pytest.approx(expected, rel=1e-5)
 
 
-def test_scores_against_scikit_learn():
+def test_scores_equal_scikit_learns():
     torch.manual_seed(0)
     logits, labels = torch.randn(60, 4), torch.randint(3, (60,))  # one class never there
     balanced = sklearn.recall_score(

@@ -42,7 +42,7 @@ SETTING = Setting(changes=CHANGES)
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
-    """A finished comparison of two operators with two seeds."""
+    """Run a comparison of two operators with two seeds."""
     place = tmp_path_factory.mktemp("compare")
     return place, compare(["digits"], "softmax,gru", place, setting=SETTING, seeds=2)
 
@@ -72,8 +72,9 @@ def test_a_comparison_is_resumed_and_extended(done, monkeypatch):
         compare(["digits"], "softmax", place)
 
 
-def test_two_comparisons_of_a_folder_keep_each_others_tasks(tmp_path):
-    mine, begun = tmp_path / "mine.yaml", []
+def test_concurrent_comparisons_keep_each_others_tasks(tmp_path):
+    mine = tmp_path / "mine.yaml"
+    begun = []
     mine.write_text("name: mine\ndata: {name: digits}\nmodel: {name: backbone_nano}\n")
 
     def meanwhile(line):
@@ -87,13 +88,13 @@ def test_two_comparisons_of_a_folder_keep_each_others_tasks(tmp_path):
     assert all(row["runs"] for task in found["tasks"] for row in task["rows"])
 
 
-def test_a_recipe_is_compared_without_the_weights_it_begins_with():
+def test_a_recipe_is_compared_without_its_initial_weights():
     with pytest.warns(UserWarning, match="compared without init_from"):
         task = find_task("itnet-paraphrase")
     assert make_recipe(task, read_contenders("softmax")[0]).init_from is None
 
 
-def test_sizes_are_those_of_the_setting_and_the_recipe(tmp_path, monkeypatch):
+def test_solved_sizes_depend_on_the_setting_and_the_recipe(tmp_path, monkeypatch):
     solved = []
 
     def solve(task, contender, *_):
@@ -135,7 +136,7 @@ def test_sizes_are_those_of_the_setting_and_the_recipe(tmp_path, monkeypatch):
     assert plan() == 8, "sizes of nobody knows which setting are solved again"
 
 
-def test_a_worker_finds_what_one_process_finds(done, tmp_path):
+def test_several_workers_give_the_results_of_one(done, tmp_path):
     _, results = done
     other = compare(["digits"], "softmax", tmp_path, setting=SETTING, seeds=1, worker=True)
     mine, theirs = results["tasks"][0]["rows"][0], other["tasks"][0]["rows"][0]
@@ -157,21 +158,17 @@ def test_budgets_are_met(budget):
             make_recipe(task, contender, (f"model.body.dim={size.dim + 2}",)), dataset
         )
         target = solve_size(task, read_contenders("softmax")[0], dataset, budget)
-        grown = (
-            sum(p.numel() for p in wider.parameters())
-            if budget == "params"
-            else count_flops(wider, dataset.example())
-        )
-        step = (
-            grown / getattr(target, {"params": "parameters", "flops": "flops"}[budget])
-            - 1
-            - size.off
-        )
-        assert abs(size.off) <= max(step / 2, 0.01) + 1e-9, contender  # no other width comes nearer
+        if budget == "params":
+            excess = sum(p.numel() for p in wider.parameters()) / target.parameters - 1
+        else:
+            excess = count_flops(wider, dataset.example()) / target.flops - 1
+        # No other width is closer to the budget.
+        assert abs(size.off) <= max((excess - size.off) / 2, 0.01) + 1e-9, contender
 
 
-def test_time_is_matched_by_epochs():
-    task, contender = find_task("digits"), read_contenders("softmax")[0]
+def test_time_budgets_are_met_by_epochs():
+    task = find_task("digits")
+    contender = read_contenders("softmax")[0]
     recipe = make_recipe(task, contender)
     dataset = build_dataset(recipe, "train")
     few, many = (epochs_in(recipe, dataset, minutes, steps=2) for minutes in (1e-9, 10.0))
@@ -180,7 +177,7 @@ def test_time_is_matched_by_epochs():
         epochs_in(recipe, dataset, 0.0)
 
 
-def test_what_cannot_serve_is_said_and_what_fails_is_recorded(tmp_path, monkeypatch):
+def test_unsuitable_operators_are_reported_and_failures_recorded(tmp_path, monkeypatch):
     monkeypatch.setattr(
         RecipeLearner,
         "configure_optimizers",
@@ -228,7 +225,7 @@ def test_the_rows_of_a_table_are_timed(done, tmp_path, monkeypatch):
         measure(tmp_path / "nowhere")
 
 
-def test_crossovers():
+def test_crossovers_are_found_between_lengths():
     quadratic = {"lengths": [10, 100, 1000], "milliseconds": [0.1, 10.0, 1000.0]}
     linear = {"lengths": [10, 100, 1000], "milliseconds": [1.0, 10.0, 100.0]}
     assert crossover(linear, quadratic) == pytest.approx(100)
@@ -245,7 +242,7 @@ def test_rows_are_ordered_by_their_score():
     assert score({**rows[1], "refused": "no"}) == "does not serve"
 
 
-def test_a_task_is_compared_by_its_own_metric(tmp_path, monkeypatch):
+def test_a_task_is_compared_by_its_metric(tmp_path, monkeypatch):
     def metrics(_, sums):
         return {"val_loss": sums[0] / sums[2], "val_near": 1 / (1 + sums[0] / sums[2])}
 
@@ -312,7 +309,7 @@ def test_tasks_are_valid_recipes(name):
         (["--seeds", "0"], "seeds: expected 1 or more, got 0"),
     ],
 )
-def test_bad_calls_are_one_line(arguments, message, capsys, tmp_path):
+def test_wrong_calls_give_one_line(arguments, message, capsys, tmp_path):
     assert main(["compare", *arguments, "--out", str(tmp_path / "out")]) == 2
     err = capsys.readouterr().err
     assert message in err
@@ -333,7 +330,7 @@ def test_the_command_prints_its_tables(done, capsys):
     assert "japanese-vowels" in capsys.readouterr().out
 
 
-def test_the_backbone_reads_by_the_recipe_s_encoder(tmp_path):
+def test_the_backbone_has_the_encoder_of_the_recipe(tmp_path):
     file = tmp_path / "mine.yaml"
 
     def encoder(text: str) -> dict:
@@ -349,7 +346,7 @@ def test_the_backbone_reads_by_the_recipe_s_encoder(tmp_path):
         assert encoder(mine) == {"spacing": 2.0}
 
 
-def test_any_recipe_is_a_task_in_the_backbone_so_that_baselines_serve_it(tmp_path):
+def test_any_recipe_is_compared_with_baselines_in_the_backbone(tmp_path):
     write_reviews(tmp_path)
     task = find_task("reviews")
     task = replace(task, overrides=(*task.overrides, f"data.path={tmp_path}"))

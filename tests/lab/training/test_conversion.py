@@ -1,6 +1,4 @@
-"""Two stages of a conversion: they learn, stop, resume to the same bits, and refuse what cannot be
-trained.
-"""
+"""Two stages of a conversion: training, bitwise resuming, and refusals."""
 
 from __future__ import annotations
 
@@ -37,8 +35,8 @@ transformers = pytest.importorskip("transformers")
 
 
 class Counting(Dataset):
-    """Is a token of the upper half of the vocabulary the first one? Sequences of 6 to 10 tokens,
-    padded.
+    """Padded sequences of 6 to 10 tokens. The label says whether the first token is in the upper
+    half of the vocabulary.
     """
 
     def __init__(self, size: int, seed: int):
@@ -65,7 +63,7 @@ FAST = {"data": DATA, "distil": DISTIL, "tune": TUNE}
 
 
 class Rows(Dataset):
-    """The same as rows by name, in lists, with the `batch` of Hugging Face's data sets."""
+    """The same samples as named rows, in lists, with the `batch` of Hugging Face's data sets."""
 
     def __init__(self, source, label="labels", **more):
         self.source, self.label, self.more = source, label, more
@@ -83,7 +81,7 @@ class Rows(Dataset):
 
 
 @pytest.mark.parametrize("label", ["labels", "label"])
-def test_rows_by_name_are_the_same_samples(label):
+def test_rows_by_name_equal_samples(label):
     expected, labels = as_dataset(DATA[0]).batch([3, 5])
     found, same = as_dataset(Rows(DATA[0], label)).batch([3, 5])
     assert same.equal(labels)
@@ -91,7 +89,7 @@ def test_rows_by_name_are_the_same_samples(label):
     assert all(found[name].equal(expected[name]) for name in expected)
 
 
-def test_samples_that_are_no_samples_are_named():
+def test_invalid_samples_are_named():
     with pytest.raises(DataError, match=r"dict with input_ids, attention_mask, target; give the"):
         as_dataset(Rows(DATA[0], "target")).batch([0])
     with pytest.raises(DataError, match="expected numbers as 'text' of a sample, got"):
@@ -107,7 +105,7 @@ def test_samples_that_are_no_samples_are_named():
         two_splits(DATA[0])
 
 
-def test_distillation_brings_attention_together_and_scores_are_reported(tmp_path):
+def test_distillation_lowers_the_divergence_and_reports_scores(tmp_path):
     lines: list[str] = []
     conversion = linearize(models.bert(), "luna", folder=tmp_path / "c", say=lines.append, **FAST)
     report = conversion.report
@@ -126,16 +124,18 @@ def test_distillation_brings_attention_together_and_scores_are_reported(tmp_path
     assert all(row.name in page for row in report.layers)
     assert "bert.encoder.layer.0.attention.self.linear_heads.feature_map.weight" in page
     assert "script" not in page.replace("Content-Security-Policy", "")
-    loaded, inputs = load_linearized(saved), models.padded()
+    loaded = load_linearized(saved)
+    inputs = models.padded()
     with torch.no_grad():
         assert loaded(**inputs).logits.equal(conversion.model(**inputs).logits)
 
 
-def test_a_stopped_conversion_ends_as_one_that_was_not(tmp_path, monkeypatch):
+def test_a_resumed_conversion_equals_an_uninterrupted_one(tmp_path, monkeypatch):
     from fredholm.lab.distill import stages
 
     whole = linearize(models.bert(), "hedgehog", folder=tmp_path / "whole", **FAST)
-    left, inner = [0], stages.Stage.training_step
+    left = [0]
+    inner = stages.Stage.training_step
 
     def stopping(self, batch, index):
         left[0] -= 1
@@ -167,8 +167,9 @@ def test_a_stopped_conversion_ends_as_one_that_was_not(tmp_path, monkeypatch):
         linearize(models.bert(), "luna", resume=True, **FAST)
 
 
-def test_a_conversion_goes_on_with_the_model_and_the_data_it_was_begun_with(tmp_path):
-    model, folder = models.bert(), tmp_path / "c"
+def test_a_conversion_is_resumed_only_with_its_model_and_data(tmp_path):
+    model = models.bert()
+    folder = tmp_path / "c"
     options = {"folder": folder, "distil": StageOptions(epochs=0), "tune": StageOptions(epochs=0)}
     known = linearize(model, "hedgehog", data=DATA, **options).report.scores
     other = models.bert()
@@ -190,8 +191,9 @@ def test_a_conversion_goes_on_with_the_model_and_the_data_it_was_begun_with(tmp_
         linearize(model, "hedgehog", data=DATA, resume=True, **options)
 
 
-def test_what_was_measured_of_something_else_is_measured_again(tmp_path):
-    progress, calls = Progress(tmp_path / "c", {}, False), []
+def test_measurements_of_another_model_are_not_reused(tmp_path):
+    progress = Progress(tmp_path / "c", {}, False)
+    calls = []
 
     def measured(of):
         return progress.get("receipt", lambda: calls.append(of) or len(calls), of=of)
@@ -204,7 +206,7 @@ def test_what_was_measured_of_something_else_is_measured_again(tmp_path):
     assert first == Documents({"code": ["a"]}, object()).facts()
 
 
-def test_scores_leave_each_module_in_its_mode():
+def test_scoring_restores_the_mode_of_each_module():
     model = models.bert().train()
     model.bert.embeddings.eval()
     before = [module.training for module in model.modules()]
@@ -228,7 +230,7 @@ def test_windows_of_another_length_or_reach_are_other_data():
     assert all(facts.count(each) == 1 for each in facts)
 
 
-def test_a_distillation_loss_that_is_not_finite_names_step_and_layer():
+def test_a_non_finite_distillation_loss_names_step_and_layer():
     broken = models.bert()
     with torch.no_grad():
         broken.bert.encoder.layer[1].attention.self.query.weight.fill_(math.inf)
@@ -260,7 +262,7 @@ def test_stages_may_be_left_out():
     assert "performer" in str(only.report)
 
 
-def test_mixed_precision():
+def test_mixed_precision_trains():
     options = {"distil": StageOptions(epochs=1, lr=1e-2), "tune": StageOptions(epochs=1, lr=1e-3)}
     report = linearize(
         models.bert(), "luna", data=(Counting(16, 0), Counting(8, 1)), precision="bf16", **options
@@ -270,7 +272,7 @@ def test_mixed_precision():
         linearize(models.bert(), precision="fp8")
 
 
-def test_images_and_our_own_models():
+def test_image_models_of_both_libraries_are_converted():
     from fredholm.data import create_dataset
 
     data = [Part(create_dataset("digits", split), torch.arange(24)) for split in ("train", "val")]
@@ -279,8 +281,8 @@ def test_images_and_our_own_models():
     assert all(row.after < row.before for row in report.layers)
 
 
-def test_low_rank_changes_of_torchs_layers():
-    """Operators read the weights of their layers, changes with them, in values and gradients."""
+def test_low_rank_updates_reach_operators_on_torchs_layers():
+    """Operators read their layers' weights with low-rank updates, in values and gradients."""
     model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True), 1)
     replaced = replace_attention(model.double().eval(), "hedgehog")
     x = torch.randn(2, 5, 8, dtype=torch.float64)
@@ -297,7 +299,7 @@ def test_low_rank_changes_of_torchs_layers():
     torch.testing.assert_close(replaced.model(x), out)
 
 
-def test_pictures_are_normalised_as_the_folder_says(tmp_path):
+def test_pictures_are_normalised_by_the_folders_processor(tmp_path):
     from fredholm.data import create_dataset
     from fredholm.lab.distill.sources import _splits
 
@@ -317,7 +319,7 @@ def test_pictures_are_normalised_as_the_folder_says(tmp_path):
         read({"image_mean": [0.2] * 3, "image_std": [0.4] * 3})
 
 
-def test_a_regression_is_scored_by_rank():
+def test_a_regression_is_scored_by_rank_correlation():
     model = models.bert(num_labels=1)
     names = "input_ids", "attention_mask"
     data = [
@@ -331,7 +333,7 @@ def test_a_regression_is_scored_by_rank():
     assert -1 <= report.scores["tuned"] <= 1
 
 
-def test_a_teacher_can_be_made_by_the_same_loop():
+def test_the_training_loop_can_fine_tune_a_teacher():
     model = models.bert()
     before = evaluate(model, as_dataset(DATA[0]), create_task())
     after = fine_tune(
@@ -340,7 +342,7 @@ def test_a_teacher_can_be_made_by_the_same_loop():
     assert after > before
 
 
-def test_a_fine_tuning_goes_on_with_the_model_and_the_data_it_was_begun_with(tmp_path):
+def test_a_fine_tuning_is_resumed_only_with_its_model_and_data(tmp_path):
     once = {"options": StageOptions(), "folder": tmp_path / "t"}
     kept = fine_tune(models.bert(), data=DATA, **once)
     assert fine_tune(models.bert(), data=DATA, resume=True, **once) == kept
@@ -357,7 +359,7 @@ def test_a_fine_tuning_goes_on_with_the_model_and_the_data_it_was_begun_with(tmp
         assert not (tmp_path / "n").exists()
 
 
-def test_options_that_would_do_nothing_are_refused():
+def test_options_without_effect_are_refused():
     low_rank = StageOptions(lora=2)
     for stage in ("distil", "tune"):
         with pytest.raises(OptionError, match=f"{stage}: expected lora in match or lengthen"):
@@ -370,21 +372,22 @@ def test_options_that_would_do_nothing_are_refused():
         linearize(models.bert(), "hedgehog", data=DATA, longer=DATA[0])
 
 
-def test_models_are_where_they_were_after_a_fit(monkeypatch):
-    """Lightning leaves what it trained on the processor."""
-    model, places = nn.Linear(2, 2), []
+def test_a_fit_returns_models_to_their_device(monkeypatch):
+    """Lightning moves a trained model to the CPU."""
+    model = nn.Linear(2, 2)
+    places = []
     monkeypatch.setattr(model, "to", lambda device: places.append(device))
     with _back_in_place([model]):
         assert places == []
     assert places == [torch.device("cpu")]
 
 
-def test_inputs_of_several_tensors_are_moved():
+def test_inputs_of_several_tensors_move_to_the_device():
     inputs = Inputs(tokens=torch.zeros(1, 2))
     assert _to(inputs, torch.device("cpu"))["tokens"].shape == (1, 2)
 
 
-def test_the_positions_of_roberta_begin_behind_the_place_of_padding():
+def test_positions_of_roberta_start_after_padding():
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     sizes |= {"intermediate_size": 8, "vocab_size": 16, "max_position_embeddings": 10}
     for kind, count in (("Roberta", 8), ("Bert", 10)):
@@ -396,7 +399,7 @@ def test_the_positions_of_roberta_begin_behind_the_place_of_padding():
             token_inputs(model)(count + 1)
 
 
-def test_texts_are_padded_to_the_longest_of_a_batch():
+def test_texts_are_padded_to_the_longest_in_the_batch():
     def tokenizer(first, second=None, **options):
         assert options == {"truncation": True, "max_length": 4}
         rows = [[len(w) for w in a.split()][:4] for a in first]
@@ -417,8 +420,8 @@ def test_texts_are_padded_to_the_longest_of_a_batch():
         TokenTexts("tiny", "train", ["a", "b", "c"], torch.tensor([0]), tokenizer, 4)
 
 
-def test_a_change_of_samples_is_applied_to_any_data_set():
-    """And a selection reads the samples that it chose."""
+def test_a_transform_is_applied_to_any_data_set():
+    """A selection also reads only its samples."""
 
     def letters(texts, **_):
         return {"input_ids": [list(text.encode()) for text in texts]}
@@ -444,8 +447,8 @@ def test_a_change_of_samples_is_applied_to_any_data_set():
         assert labels.equal(following)
 
 
-def test_a_text_is_padded_as_its_tokenizer_pads_it():
-    """A decoder with a class head finds a text's last token by the id of padding."""
+def test_texts_are_padded_with_the_tokenizers_id():
+    """A decoder with a class head finds the last token of a text by the id of padding."""
     from transformers import LlamaConfig, LlamaForSequenceClassification
 
     def tokenizer(texts, **options):
@@ -464,7 +467,7 @@ def test_a_text_is_padded_as_its_tokenizer_pads_it():
     torch.testing.assert_close(together, alone)
 
 
-def test_spearman_of_ties():
+def test_spearmans_correlation_averages_ties():
     assert spearman(torch.tensor([1.0, 1.0, 2.0]), torch.tensor([1.0, 2.0, 3.0])) == pytest.approx(
         0.8660254
     )
@@ -473,7 +476,7 @@ def test_spearman_of_ties():
     ) == pytest.approx(-1.0)
 
 
-def test_a_page_shows_speed_and_what_was_refused(tmp_path):
+def test_the_page_shows_speed_and_refused_layers(tmp_path):
     report = linearize(models.bert(), "elu").report
     report.refused = {"decoder.cross": "cross attention"}
     row = {"teacher_ms": 4.0, "student_ms": 2.0, "teacher_bytes": 2e6, "student_bytes": 1e6}
@@ -519,11 +522,11 @@ def test_divergences_are_means_over_samples():
         assert parts[name].mean == pytest.approx(value.mean, rel=1e-5)
 
 
-def test_a_conversion_cut_while_it_keeps_low_rank_changes_goes_on_as_if_it_never_was(
+def test_a_conversion_resumed_with_low_rank_updates_equals_an_uninterrupted_one(
     tmp_path, monkeypatch
 ):
-    """From its last checkpoint, after which there is no step, and before its first, whatever was
-    drawn in the process before.
+    """After the last checkpoint, with no step left, and before the first, for any state of the
+    random generators.
     """
     match = StageOptions(epochs=1, lr=1e-2, lora=2)
     one = StageOptions(epochs=1, lr=1e-3)

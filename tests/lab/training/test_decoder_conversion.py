@@ -1,4 +1,4 @@
-"""Decoders made linear: the teacher's logits, low-rank changes, the receipt, text from a folder."""
+"""Linearized decoders: the teacher's logits, low-rank updates, the receipt, generation of text."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Letters:
 
 
 def llama(**options):
-    """A small decoder whose attention matters: weights of the usual start would hardly look."""
+    """Return a small decoder with larger than usual weights, so that its attention matters."""
     torch.manual_seed(0)
     sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512}
@@ -85,10 +85,11 @@ FAST |= {"window": 4, "tied": False, "options": {"softmax": True}, "distil": DIS
 # --- the stage ------------------------------------------------------------------------------------
 
 
-def test_divergence_of_logits_is_torchs_in_value_and_gradient():
+def test_the_divergence_of_logits_equals_torchs_in_value_and_gradient():
     torch.manual_seed(0)
     student = (3 * torch.randn(2, 37, 11)).requires_grad_()
-    teacher, real = 3 * torch.randn(2, 37, 11), torch.rand(2, 37) < 0.6
+    teacher = 3 * torch.randn(2, 37, 11)
+    real = torch.rand(2, 37) < 0.6
     for mask in (None, real):
         p, s = teacher.log_softmax(-1), student.log_softmax(-1)
         rows = F.kl_div(s, p, log_target=True, reduction="none").sum(-1)
@@ -101,9 +102,10 @@ def test_divergence_of_logits_is_torchs_in_value_and_gradient():
         torch.testing.assert_close(*gradients)
 
 
-def test_matching_brings_the_logits_to_the_teachers():
+def test_matching_lowers_the_divergence_of_the_logits():
     lines: list[str] = []
-    model, ids = llama(), VAL.windows.long()
+    model = llama()
+    ids = VAL.windows.long()
     conversion = linearize(model, **FAST, match=MATCH, say=lines.append)
     fresh, report = linearize(model, **FAST).model, conversion.report
     assert report.metric == "perplexity"
@@ -119,8 +121,8 @@ def test_matching_brings_the_logits_to_the_teachers():
     assert all(row.after < row.before for row in report.layers)
 
 
-def test_windows_may_begin_at_later_positions():
-    """Every second one; a model with rotary positions answers them as before."""
+def test_windows_may_start_at_later_positions():
+    """Every second window does; rotary positions give the same outputs."""
     data = TokenWindows("letters", "train", TEXTS, Letters(), 24, reach=300)
     inputs, _ = data.batch([0, 1, 3])
     starts = inputs["position_ids"][:, 0].tolist()
@@ -137,7 +139,7 @@ def test_windows_may_begin_at_later_positions():
         TokenWindows("letters", "train", TEXTS, Letters(), 24, reach=20)
 
 
-def test_longer_windows_teach_what_lies_further_back():
+def test_longer_windows_train_longer_dependencies():
     lines: list[str] = []
     long = windows("train", TEXTS, 120)
     given = {**FAST, "match": MATCH, "say": lines.append}
@@ -157,7 +159,7 @@ def test_longer_windows_teach_what_lies_further_back():
     assert far[1] < 0.8 * far[0]
 
 
-def test_a_stopped_match_ends_as_one_that_was_not(tmp_path, monkeypatch):
+def test_a_resumed_match_equals_an_uninterrupted_one(tmp_path, monkeypatch):
     from fredholm.lab.distill.matching import Matching
 
     options = {
@@ -166,7 +168,8 @@ def test_a_stopped_match_ends_as_one_that_was_not(tmp_path, monkeypatch):
         "match": StageOptions(epochs=2, lr=5e-3, batch_size=6, lora=2),
     }
     whole = linearize(llama(), **options, folder=tmp_path / "whole")
-    left, inner = [0], Matching.training_step
+    left = [0]
+    inner = Matching.training_step
 
     def stopping(self, batch, index):
         left[0] += 1
@@ -183,7 +186,7 @@ def test_a_stopped_match_ends_as_one_that_was_not(tmp_path, monkeypatch):
     assert all(value.equal(theirs[name]) for name, value in ours.items())
 
 
-def test_low_rank_changes_are_merged_into_the_attention_alone():
+def test_low_rank_updates_are_merged_only_into_attention():
     model = llama()
     options = {**FAST, "distil": OFF, "match": StageOptions(lr=5e-3, batch_size=8, lora=2)}
     converted = linearize(model, **options).model
@@ -198,7 +201,7 @@ def test_low_rank_changes_are_merged_into_the_attention_alone():
     assert all(p.requires_grad for p in converted.parameters())
 
 
-def test_low_rank_changes_need_a_rank_and_linear_layers():
+def test_low_rank_updates_need_a_rank_and_linear_layers():
     with pytest.raises(OptionError, match="rank of 1"):
         StageOptions(lora=0)
     config = transformers.GPT2Config(n_embd=8, n_layer=1, n_head=2, vocab_size=16)
@@ -228,8 +231,9 @@ def test_a_regression_has_no_logits_to_match():
         )
 
 
-def test_the_gain_of_a_window_gives_the_past_softmaxs_share():
-    model, ids = llama(), torch.tensor([list(TEXTS[0].encode()[:40])])
+def test_calibration_gives_the_past_the_weight_of_softmax():
+    model = llama()
+    ids = torch.tensor([list(TEXTS[0].encode()[:40])])
     replaced = replace_attention(model, "hedgehog", window=4, options={"softmax": True})
     with torch.no_grad():
         before, after = {}, {}
@@ -247,14 +251,14 @@ def test_the_gain_of_a_window_gives_the_past_softmaxs_share():
 
 
 def distillation() -> Distillation:
-    """The first stage of a decoder with a window, in a stand-in for its trainer."""
+    """Return the first stage of a decoder with a window, with a stand-in for its trainer."""
     replaced = replace_attention(llama(), "hedgehog", window=4)
     stage = Distillation(replaced, lambda rank, world_size: None, DISTIL, 0)
     stage._trainer = SimpleNamespace(global_step=0, current_epoch=0, global_rank=0, world_size=1)
     return stage
 
 
-def test_gains_are_not_set_by_a_batch_that_is_refused():
+def test_a_refused_batch_does_not_calibrate_gains():
     stage = distillation()
     before = [gain.clone() for gain in stage.replaced.gains()]
     ids = torch.tensor([list(TEXTS[0].encode()[:40])] * 2)
@@ -267,8 +271,8 @@ def test_gains_are_not_set_by_a_batch_that_is_refused():
         assert gain.equal(old)
 
 
-def test_processes_begin_with_the_same_gains():
-    """Each calibrates by its part of the first batch, and has the mean of both afterwards."""
+def test_gains_are_averaged_over_processes():
+    """Each process calibrates on its part of the first batch and then has the mean of both."""
     ids = torch.tensor([list(TEXTS[0].encode()[start : start + 40]) for start in (0, 7)])
     parts = []
     for part in ids:
@@ -276,7 +280,8 @@ def test_processes_begin_with_the_same_gains():
         stage.on_train_batch_start(({"input_ids": part[None]}, part), 0)
         parts.append([gain.detach().clone() for gain in stage.replaced.gains()])
 
-    stage, others = distillation(), iter(parts[1])
+    stage = distillation()
+    others = iter(parts[1])
 
     def reduce(tensor, reduce_op):
         assert reduce_op == "mean"
@@ -290,10 +295,10 @@ def test_processes_begin_with_the_same_gains():
         torch.testing.assert_close(gain.detach(), torch.stack(both).mean(0))
 
 
-# --- what it reads --------------------------------------------------------------------------------
+# --- data -----------------------------------------------------------------------------------------
 
 
-def test_windows_lie_inside_documents_and_what_is_left_makes_more():
+def test_windows_lie_inside_documents_and_remainders_are_joined():
     data = TokenWindows("t", "train", ["abcdefgh", "xy", "zw"], Letters(), 3)
     rows = [bytes(row.tolist()).decode() for row in data.windows]
     assert rows == ["abc", "def", "ghx", "yzw"]
@@ -304,12 +309,14 @@ def test_windows_lie_inside_documents_and_what_is_left_makes_more():
 
 
 class Tokenised:
-    """Rows as data sets of Hugging Face have them for a decoder: the labels are its tokens."""
+    """Rows for a decoder in the format of Hugging Face's data sets: the labels are its tokens."""
 
     def __init__(self, own: bool = False):
         data = windows("train", TEXTS)
         inputs, following = data.batch(range(len(data)))
-        self.ids, self.following, self.own = inputs["input_ids"], following, own
+        self.ids = inputs["input_ids"]
+        self.following = following
+        self.own = own
 
     def __len__(self):
         return len(self.ids)
@@ -320,8 +327,8 @@ class Tokenised:
         return {"input_ids": self.ids[i].tolist(), "labels": self.ids[i].tolist()}
 
 
-def test_labels_by_name_are_the_tokens_of_a_decoder():
-    """As transformers' models take them, which ask for the token that follows."""
+def test_labels_of_a_decoder_are_its_tokens():
+    """transformers' models shift them to predict the next token."""
     train, _ = two_splits((Tokenised(), Tokenised(own=True)), decoder=True)
     inputs, following = train.batch([0, 1])
     model = llama()
@@ -338,14 +345,15 @@ def test_labels_by_name_are_the_tokens_of_a_decoder():
     assert reached[0] == reached[1]
 
 
-def test_labels_are_what_the_decoder_of_an_encoder_decoder_reads():
-    """Made as the model makes it, which left alone would read its encoder's tokens."""
+def test_labels_of_an_encoder_decoder_are_its_decoders_inputs():
+    """They are shifted as by the model, which would otherwise read its encoder's tokens."""
     from tests.linearize.library import inputs, library
 
     ids = torch.randint(3, 40, (4, 7), generator=torch.Generator().manual_seed(3))
     ids[0, 5:] = -100
     for name in ("bart", "whisper"):
-        model, given = library(name), {"input_features": inputs("whisper")["input_features"]}
+        model = library(name)
+        given = {"input_features": inputs("whisper")["input_features"]}
         given = {"input_ids": ids.clamp(min=3)} if name == "bart" else given
         count = len(next(iter(given.values())))
         rows = [{"labels": ids[i]} | {key: x[i] for key, x in given.items()} for i in range(count)]
@@ -361,7 +369,8 @@ def test_labels_are_what_the_decoder_of_an_encoder_decoder_reads():
             tune=OFF,
         )
         assert math.isclose(found.report.scores["teacher"], expected, rel_tol=1e-5)
-    model, rows = library("bart"), [{"input_ids": ids[1], "labels": ids[1]}]
+    model = library("bart")
+    rows = [{"input_ids": ids[1], "labels": ids[1]}]
     model.config.decoder_start_token_id = None
     with pytest.raises(DataError, match="set decoder_start_token_id and pad_token_id"):
         fine_tune(model, data=(rows, rows), task="tokens", options=StageOptions(epochs=1))
@@ -387,7 +396,7 @@ DOCUMENTS = Documents(
 )
 
 
-def test_a_receipt_of_the_teacher_itself_shows_no_loss_and_exact_bytes(tmp_path):
+def test_a_receipt_of_the_teacher_shows_no_loss_and_exact_bytes(tmp_path):
     model = llama()
     replaced = replace_attention(model, "hedgehog", window=4, options={"softmax": True})
     with replaced.mode("softmax"):
@@ -432,9 +441,9 @@ def test_a_receipt_of_the_teacher_itself_shows_no_loss_and_exact_bytes(tmp_path)
     assert ConversionReport.from_dict(report.to_dict()) == report
 
 
-def test_a_continuation_keeps_the_space_before_it():
+def test_a_continuation_starts_with_its_space():
     class Stripped(Letters):
-        """Decodes as SentencePiece does: no space at the beginning of a text."""
+        """Decode as SentencePiece does, without a space at the beginning of a text."""
 
         def decode(self, numbers, skip_special_tokens=True):
             return super().decode(numbers).lstrip()
@@ -448,12 +457,12 @@ def test_a_continuation_keeps_the_space_before_it():
 
 
 def row_text(receipt):
-    """The converted model's first continuation as it stands on the page."""
+    """Return the converted model's first continuation on the page."""
     return str(markupsafe.escape(receipt["continuations"][0]["student"]))
 
 
-def test_the_page_of_an_earlier_receipt_has_no_empty_section(tmp_path):
-    """Without intervals, lists, copies, positions to decode from and continuations."""
+def test_the_page_of_an_older_receipt_has_no_empty_section(tmp_path):
+    """It lacks intervals, lists, copies, positions of decoding and continuations."""
     replaced = replace_attention(llama(), "hedgehog")
     report = ConversionReport.of(replaced, "Llama")
     stretch = {"from": 0, "to": 32, "segments": 1, "teacher": 2.0, "student": 3.0, "ratio": 1.5}
@@ -467,7 +476,7 @@ def test_the_page_of_an_earlier_receipt_has_no_empty_section(tmp_path):
 
 
 def test_a_ratio_of_perplexities_has_an_interval_over_segments():
-    """Four times the segments: half as wide; one segment: none."""
+    """Four times the segments halve its width; one segment has none."""
     lost = torch.tensor([[0.1], [0.3]]).expand(2, 50)
     low, high = ratio_interval(lost)
     assert low < math.exp(0.2) < high
@@ -476,10 +485,10 @@ def test_a_ratio_of_perplexities_has_an_interval_over_segments():
     assert ratio_interval(lost[:1]) is None
 
 
-def test_perplexity_by_position_is_the_models_own():
+def test_perplexity_by_position_equals_the_models_loss():
     model = llama()
     tokens = [torch.tensor(list(text.encode())) for text in TEXTS]
-    (first, second) = by_position({"teacher": model, "student": model}, tokens, DOCUMENTS, 512)
+    first, second = by_position({"teacher": model, "student": model}, tokens, DOCUMENTS, 512)
     rows = segments(tokens, 128, 2)
     with torch.no_grad():
         losses = torch.stack([cross_entropies(model(x[None]).logits[0, :-1], x[1:]) for x in rows])
@@ -487,15 +496,15 @@ def test_perplexity_by_position_is_the_models_own():
     assert second["student"] == pytest.approx(float(losses[:, 32:127].mean().exp()), rel=0.05)
 
 
-def test_a_receipt_needs_documents_that_are_long_enough():
+def test_a_receipt_needs_long_enough_documents():
     with pytest.raises(DataError, match="got 5 at most; give longer texts"):
         measure_receipt(llama(), llama(), Documents({"seen": ["abcde"]}, Letters()))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("limit", "decoding"), [(20, []), (39, [15]), (100, [16, 64])])
-def test_a_receipt_of_a_decoder_with_few_positions(limit, decoding, tmp_path):
-    """Learned positions, beyond which nothing can be asked; prompts of 5 and of 64 letters."""
+def test_a_receipt_respects_learned_positions(limit, decoding, tmp_path):
+    """Learned positions limit prompts; they have 5 and 64 letters."""
     config = transformers.GPT2Config(
         vocab_size=128, n_positions=limit, n_embd=16, n_layer=1, n_head=2
     )
@@ -539,12 +548,12 @@ def test_a_model_is_saved_before_its_receipt_is_measured(tmp_path, monkeypatch):
     assert load_linearized(tmp_path / "d" / "model")(input_ids=ids).logits.isfinite().all()
 
 
-# --- text from a folder ---------------------------------------------------------------------------
+# --- generation from a folder ---------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A small decoder with its tokenizer, as transformers saves them."""
+    """Save a small decoder with its tokenizer in transformers' format."""
     tokenizers = pytest.importorskip("tokenizers")
     words = {word: i for i, word in enumerate(("<end>", "the", "fox", "dog", "jumps", "."))}
     model = tokenizers.models.WordLevel(words, unk_token="<end>")
@@ -562,7 +571,7 @@ def folder(tmp_path_factory):
     return place
 
 
-def test_text_from_a_converted_folder_is_that_of_its_model(folder, tmp_path):
+def test_text_from_a_converted_folder_equals_that_of_its_model(folder, tmp_path):
     from fredholm.training import linearize_source
 
     given = {"say": lambda line: None, "window": 4, "out": tmp_path / "out"}
@@ -579,7 +588,7 @@ def test_text_from_a_converted_folder_is_that_of_its_model(folder, tmp_path):
     assert again[0] == again[1]
 
 
-def test_the_space_before_what_is_added_is_kept():
+def test_the_space_before_a_continuation_is_printed():
     tokenizers = pytest.importorskip("tokenizers")
     words = {"<unk>": 0, "▁the": 1, "▁king": 2, "▁said": 3, "s": 4, "▁,": 5}
     own = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
@@ -591,7 +600,7 @@ def test_the_space_before_what_is_added_is_kept():
     assert text_after(tokenizer, [1, 2, 0], [3]) == " said"
 
     class Closer:
-        """Puts an apostrophe closer to the word before it, even that of the prompt."""
+        """A tokenizer that joins an apostrophe to the previous word, even of the prompt."""
 
         def decode(self, tokens, skip_special_tokens, clean_up_tokenization_spaces=True):
             text = " ".join(("do", "n", "'t", "go")[token] for token in tokens)
@@ -600,7 +609,7 @@ def test_the_space_before_what_is_added_is_kept():
     assert text_after(Closer(), [0, 1], [2, 3]) == " 't go"
 
 
-def test_the_folder_decides_when_a_text_ends_and_nothing_else_of_the_draws(folder, tmp_path):
+def test_only_the_end_of_text_is_read_from_the_generation_configuration(folder, tmp_path):
     for file in folder.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
@@ -616,7 +625,7 @@ def test_the_folder_decides_when_a_text_ends_and_nothing_else_of_the_draws(folde
     assert generate(tmp_path, "the fox", length=6, temperature=0.0)["tokens"] == [whole[2]]
 
 
-def test_prompts_that_cannot_be_continued_are_refused_by_name(folder, tmp_path):
+def test_unusable_prompts_are_refused(folder, tmp_path):
     with pytest.raises(DomainError, match="16 positions"):
         generate(folder, "the fox jumps . " * 5, length=2)
     with pytest.raises(OptionError, match="at least one token"):
@@ -627,7 +636,7 @@ def test_prompts_that_cannot_be_continued_are_refused_by_name(folder, tmp_path):
         generate(tmp_path, "the fox", length=2)
 
 
-def test_a_folder_of_two_gguf_files_or_a_damaged_one_is_refused(tmp_path):
+def test_two_gguf_files_or_a_damaged_one_are_refused(tmp_path):
     pytest.importorskip("gguf")
     from fredholm.linearization.transformers_folder import load_gguf
 
@@ -639,7 +648,7 @@ def test_a_folder_of_two_gguf_files_or_a_damaged_one_is_refused(tmp_path):
         load_gguf(tmp_path)
 
 
-def test_weights_by_name_are_fetched_and_their_texts_are_the_default(tmp_path, monkeypatch):
+def test_weights_by_name_are_fetched_with_their_default_texts(tmp_path, monkeypatch):
     from fredholm.lab.distill import sources
 
     asked = []
@@ -654,10 +663,10 @@ def test_weights_by_name_are_fetched_and_their_texts_are_the_default(tmp_path, m
     assert asked == ["smollm2"], "a folder is not fetched"
 
 
-# --- what models are given ------------------------------------------------------------------------
+# --- precision and inputs -------------------------------------------------------------------------
 
 
-def test_a_decoder_in_bfloat16_is_converted_and_trained_in_it():
+def test_a_bfloat16_decoder_is_converted_and_trained():
     steps = {"batch_size": 4, "steps": 2}
     stages = {"distil": StageOptions(lr=1e-2, **steps), "match": StageOptions(lr=1e-3, **steps)}
     model = linearize(llama().to(torch.bfloat16), **{**FAST, **stages}).model
@@ -668,12 +677,15 @@ def test_a_decoder_in_bfloat16_is_converted_and_trained_in_it():
 
 
 def learned(model, monkeypatch, **stage):
-    """A conversion by one stage, how many of the numbers that learn its steps changed, and the
-    losses of these steps.
+    """Return a conversion by one stage, the number of trained numbers that its steps changed, and
+    the losses of these steps.
     """
     from fredholm.lab.distill.stages import Stage
 
-    first, last, losses, inner = [], [], [], Stage.training_step
+    first = []
+    last = []
+    losses = []
+    inner = Stage.training_step
 
     def watched(self, batch, index):
         last[:] = [p.detach().clone() for p in self.trained()]
@@ -701,7 +713,7 @@ def learned(model, monkeypatch, **stage):
     ],
     ids=["tune", "match", "low-rank match"],
 )
-def test_a_source_in_half_precision_learns_as_in_single(stage, monkeypatch):
+def test_a_half_precision_source_trains_as_in_float32(stage, monkeypatch):
     source = llama().to(torch.bfloat16)
     half, moved, losses = learned(source, monkeypatch, **stage)
     single, expected, curve = learned(copy.deepcopy(source).float(), monkeypatch, **stage)
@@ -714,7 +726,7 @@ def test_a_source_in_half_precision_learns_as_in_single(stage, monkeypatch):
     assert all(p.grad is None or p.grad.dtype == p.dtype for p in half.parameters())
 
 
-def test_low_rank_changes_of_a_layer_in_half_precision_are_in_single():
+def test_low_rank_updates_of_half_precision_layers_are_float32():
     layer = torch.nn.Linear(6, 4).to(torch.bfloat16)
     before = layer.weight.clone()
     change = LowRankChange(layer, 2)
@@ -728,7 +740,7 @@ def test_low_rank_changes_of_a_layer_in_half_precision_are_in_single():
     torch.testing.assert_close(out, layer(x), rtol=0.05, atol=0.05)
 
 
-def test_texts_longer_than_a_models_positions_and_data_without_texts_are_refused(folder, tmp_path):
+def test_too_long_texts_and_data_without_texts_are_refused(folder, tmp_path):
     from fredholm.training import linearize_source
 
     with pytest.raises(OptionError, match="--max-length: expected at most 16"):
@@ -743,7 +755,7 @@ def test_texts_longer_than_a_models_positions_and_data_without_texts_are_refused
         linearize_source(folder, unseen="python-docs", out=tmp_path / "c")
 
 
-def test_a_run_is_converted_by_the_task_of_its_data(tmp_path):
+def test_a_run_is_converted_with_the_task_of_its_data(tmp_path):
     from fredholm.training import linearize_source, load_recipe, train
 
     changes = ["model={name: backbone_nano, body: {depth: 1, dim: 16}}", "operator=softmax"]
@@ -755,7 +767,7 @@ def test_a_run_is_converted_by_the_task_of_its_data(tmp_path):
     assert set(report.scores) == {"teacher", "before", "distilled", "tuned"}
 
 
-def test_windows_of_a_model_with_rotary_positions_are_spread_over_them():
+def test_windows_of_rotary_models_are_spread_over_positions():
     from transformers import GPT2Config, GPT2LMHeadModel
 
     from fredholm.lab.distill import sources

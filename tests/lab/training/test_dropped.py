@@ -22,11 +22,12 @@ def no_loader(rank: int, world_size: int) -> None:
     raise AssertionError("nothing is loaded here")
 
 
-def test_a_step_leaves_out_weights_and_an_evaluation_none(recipe):
+def test_weight_dropout_drops_its_share_of_weights_per_step(recipe):
     torch.manual_seed(0)
     model = nn.Linear(40, 10)
     learner = RecipeLearner(model, recipe("training.weight_dropout=0.25"), no_loader)
-    inputs, labels = torch.randn(6, 40), torch.arange(6)
+    inputs = torch.randn(6, 40)
+    labels = torch.arange(6)
     losses = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
@@ -42,7 +43,7 @@ def test_a_step_leaves_out_weights_and_an_evaluation_none(recipe):
     assert plain < mean < plain + 1.0
 
 
-def test_a_run_with_dropped_weights_is_trained_and_repeated(recipe, tmp_path):
+def test_a_run_with_weight_dropout_is_reproducible(recipe, tmp_path):
     small = recipe("training.weight_dropout=0.1", "training.epochs=1", "data.limit=400")
     metrics = [train(small, tmp_path / name).metrics for name in "ab"]
     assert metrics[0] == metrics[1]
@@ -51,7 +52,7 @@ def test_a_run_with_dropped_weights_is_trained_and_repeated(recipe, tmp_path):
 
 
 @pytest.mark.parametrize("config", [TokenConfig, TextConfig])
-def test_a_token_is_left_out_wherever_it_stands(config):
+def test_embedding_dropout_drops_every_occurrence_of_a_token(config):
     kinds = {"positions": "none"} if config is TextConfig else {}
     encoder = config(vocabulary=60, embedding_dropout=0.5, max_length=64, **kinds).build(8)
     numbers = torch.arange(1, 60).repeat(2, 1)
@@ -66,18 +67,19 @@ def test_a_token_is_left_out_wherever_it_stands(config):
 
 
 class Seen(nn.Module):
-    """Remembers how long its inputs were; two answers at every token."""
+    """A model that records the lengths of its inputs; it has two outputs per token."""
 
     def __init__(self):
         super().__init__()
-        self.weight, self.lengths = nn.Parameter(torch.zeros(2)), []
+        self.weight = nn.Parameter(torch.zeros(2))
+        self.lengths = []
 
     def forward(self, numbers: torch.Tensor) -> torch.Tensor:
         self.lengths.append(numbers.shape[-1])
         return self.weight.expand(*numbers.shape, 2)
 
 
-def test_texts_are_as_long_as_their_phase(monkeypatch):
+def test_phases_set_the_length_of_texts(monkeypatch):
     phases = "training.phases=[{steps: 3, max_length: 4}, {steps: 2}]"
     recipe = load_recipe("reviews", ["training.steps=5", "training.epochs=null", phases, *TEXTS])
     model = Seen()
@@ -100,18 +102,18 @@ def test_texts_are_as_long_as_their_phase(monkeypatch):
         ("digits", ["training.steps=5"], "digits holds images, which have no max_length"),
     ],
 )
-def test_phases_that_do_not_fit_are_refused(name, changes, message):
+def test_wrong_phases_are_refused(name, changes, message):
     phases = "training.phases=[{steps: 3, max_length: 4}, {steps: 2}]"
     with pytest.raises(RecipeError, match=message):
         load_recipe(name, [phases, "training.epochs=null", *changes])
 
 
-def test_dropped_weights_need_whole_ones():
+def test_weight_dropout_refuses_sharded_weights():
     with pytest.raises(RecipeError, match=r"weight_dropout: .* got 0\.1 with strategy='fsdp2'"):
         load_recipe("digits", ["training.weight_dropout=0.1", "training.strategy=fsdp2"])
 
 
-def test_a_weight_of_a_direction_and_a_magnitude_loses_entries_as_others_do():
+def test_weight_dropout_acts_on_weight_normalised_layers():
     torch.manual_seed(0)
     for sizes in ((1, 300), (20, 300)):
         layer = WeightNormLinear(*sizes).double()

@@ -1,4 +1,4 @@
-"""The report of a run on images whose objects are known."""
+"""The report of a run on images with known objects."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SMALL = [
 
 
 @pytest.mark.slow
-def test_a_trained_infvit_tells_where_it_looks_and_how_well_it_finds_the_objects(tmp_path):
+def test_the_report_of_infvit_has_maps_and_scores_of_objects(tmp_path):
     recipe = load_recipe(
         "infvit-linear-canvas", [*SMALL, f"data.path={write_clothes(tmp_path / 'clothes')}"]
     )

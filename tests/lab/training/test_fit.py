@@ -1,4 +1,4 @@
-"""The one fit: what ends it, what it keeps, and what a compression and a stage add to it."""
+"""The training loop: its end, the saved weights, and what compressions and stages add."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Points(LabelledDataset):
 
 
 class Line(Learner):
-    """A slope is learned; validation gives ``value`` times the epoch."""
+    """A learner of one slope, whose validation score is ``value`` times the epoch."""
 
     scores = ("val_score",)
     value = 1.0
@@ -62,8 +62,9 @@ VALIDATION = Batches(make_loader(Points(), 8))
 @pytest.mark.parametrize(
     ("value", "mode", "epoch"), [(1.0, "max", 3), (1.0, "min", 1), (math.nan, "max", 3)]
 )
-def test_the_best_weights_are_kept_or_the_last_where_no_score_is_a_number(value, mode, epoch):
-    module, kept = Line(), []
+def test_the_best_weights_are_saved_or_the_last_without_finite_scores(value, mode, epoch):
+    module = Line()
+    kept = []
     module.value = value
     found = fit(
         module,
@@ -76,13 +77,13 @@ def test_the_best_weights_are_kept_or_the_last_where_no_score_is_a_number(value,
     assert (kept[-1] == module.model.weight.item()) == (epoch == 3)
 
 
-def test_steps_end_a_fit_within_an_epoch():
+def test_a_number_of_steps_ends_a_fit_within_an_epoch():
     found = fit(Line(), limits=Limits(3, steps=5), keep=lambda model: None)
     assert (found.rows[-1]["step"], found.stopped) == (5, "all steps done")
 
 
 class Slopes(Line):
-    """Keeps the gradient of every step and the inputs of its batches; nothing is learned."""
+    """A learner that records every step's gradient and inputs, and does not change."""
 
     def __init__(self):
         super().__init__()
@@ -99,7 +100,7 @@ class Slopes(Line):
 
 
 @pytest.mark.parametrize(("together", "sizes"), [(1, [1, 1, 1, 1]), (3, [3, 1]), (8, [4])])
-def test_a_step_is_the_mean_of_its_batches_however_many_are_left(together, sizes):
+def test_an_accumulated_step_is_the_mean_of_its_batches(together, sizes):
     learner = Slopes()
     limits = Limits(epochs=2, accumulate=together, clip_norm=None)
     fit(learner, limits=limits, keep=lambda model: None)
@@ -111,7 +112,7 @@ def test_a_step_is_the_mean_of_its_batches_however_many_are_left(together, sizes
         torch.testing.assert_close(found, expected)
 
 
-def test_ctrl_c_ends_a_fit_without_a_folder_after_its_step(capsys):
+def test_ctrl_c_ends_a_fit_without_folder_after_the_step(capsys):
     class Stopped(Line):
         def training_step(self, batch, batch_idx: int) -> Tensor:
             if self.global_step == 1:
@@ -123,7 +124,7 @@ def test_ctrl_c_ends_a_fit_without_a_folder_after_its_step(capsys):
     assert "saving" not in capsys.readouterr().err
 
 
-def test_in_double_precision_inputs_of_several_tensors_are_too():
+def test_double_precision_applies_to_inputs_of_several_tensors():
     class Several(Points):
         def batch(self, indices, transform=None):
             x, labels = super().batch(indices)
@@ -140,7 +141,7 @@ def test_in_double_precision_inputs_of_several_tensors_are_too():
     assert module.model.weight.dtype == torch.float64
 
 
-def test_what_cannot_go_on_is_refused():
+def test_wrong_precisions_and_non_finite_losses_are_refused():
     with pytest.raises(OptionError, match="precision: expected one of 32, 64, bf16"):
         Limits(1, precision="fp8")
     module = Line()
@@ -150,7 +151,7 @@ def test_what_cannot_go_on_is_refused():
         fit(module, limits=Limits(1), keep=lambda model: None)
 
 
-def test_a_stage_leaves_frozen_what_was():
+def test_a_stage_keeps_parameters_frozen():
     from fredholm import linearize
     from fredholm.training import StageOptions
     from tests.lab.training.test_conversion import Counting
@@ -158,14 +159,15 @@ def test_a_stage_leaves_frozen_what_was():
 
     teacher = models.bert()
     teacher.bert.embeddings.word_embeddings.weight.requires_grad_(False)
-    data, once = (Counting(8, 0), Counting(8, 1)), StageOptions(epochs=1, lr=1e-2)
+    data = (Counting(8, 0), Counting(8, 1))
+    once = StageOptions(epochs=1, lr=1e-2)
     rest = {"tune": StageOptions(epochs=0), "probe": False}
     student = linearize(teacher, "hedgehog", data=data, distil=once, **rest).model
     frozen = {name for name, value in student.named_parameters() if not value.requires_grad}
     assert frozen == {"bert.embeddings.word_embeddings.weight"}
 
 
-def test_a_stage_keeps_other_processes_out(tmp_path, monkeypatch):
+def test_a_stage_locks_its_folder(tmp_path, monkeypatch):
     from fredholm.training import fine_tune
     from tests.lab.training.test_conversion import Counting
     from tests.linearize import models
@@ -189,9 +191,10 @@ def fitting() -> Fitting:
     return Fitting(exact, 2, signals, held_out=signals[:1], width=4)
 
 
-def test_a_stopped_compression_ends_as_one_that_was_not(tmp_path, monkeypatch):
+def test_a_resumed_compression_equals_an_uninterrupted_one(tmp_path, monkeypatch):
     monkeypatch.setattr(compress, "PATIENCE", 5)
-    whole, ways = fitting(), {}
+    whole = fitting()
+    ways = {}
     steps = 20
     expected = compress.fit_layer(Progress(tmp_path / "whole", {}, False), 1, whole, steps)
 
@@ -215,7 +218,7 @@ def test_a_stopped_compression_ends_as_one_that_was_not(tmp_path, monkeypatch):
     assert ways == {"resumed": expected, "read": expected}
 
 
-def test_a_compression_ends_where_nothing_improves(tmp_path, monkeypatch):
+def test_a_compression_stops_when_nothing_improves(tmp_path, monkeypatch):
     monkeypatch.setattr(compress, "PATIENCE", 5)
     monkeypatch.setattr(compress, "LR", 1e-12)
     report = compress.fit_layer(Progress(None, {}, False), 1, fitting(), 100)

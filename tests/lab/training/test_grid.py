@@ -1,4 +1,4 @@
-"""Cells of a grid are computed once, whoever comes back to them; one that fails stops no other."""
+"""Cells of a grid are computed once; a failed one does not stop the others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fredholm.lab.training.leases import HOLDER, Watch, hold, read_holder
 
 @pytest.fixture
 def counted():
-    """A grid that squares, and what it has worked on."""
+    """Return a grid that squares numbers, and its log of computed cells."""
     done = []
 
     def work(cell, report):
@@ -38,7 +38,7 @@ def results(grid, cells, **options):
     return [result for _, result in grid.run(cells, **options)]
 
 
-def test_a_cell_is_computed_once_and_known_by_its_settings(tmp_path, counted):
+def test_a_cell_is_computed_once_per_setting(tmp_path, counted):
     grid, done = counted
     cells = [Cell({"x": x}, tmp_path / str(x)) for x in (2, 3)]
     assert results(grid, cells) == [{"y": 4}, {"y": 9}] == results(grid, cells)
@@ -48,7 +48,7 @@ def test_a_cell_is_computed_once_and_known_by_its_settings(tmp_path, counted):
     assert Cell({"a": 1, "b": 2}, tmp_path).key == Cell({"b": 2, "a": 1}, tmp_path / "x").key
 
 
-def test_a_result_goes_with_its_folder(tmp_path, counted):
+def test_deleting_a_folder_deletes_its_result(tmp_path, counted):
     grid, done = counted
     cell = Cell({"x": 2}, tmp_path / "two")
     results(grid, [cell])
@@ -58,7 +58,7 @@ def test_a_result_goes_with_its_folder(tmp_path, counted):
     assert done == [2, 2]
 
 
-def test_a_failure_is_said_and_tried_again(tmp_path, counted):
+def test_a_failure_is_reported_and_retried(tmp_path, counted):
     grid, done = counted
     cells = [Cell({"x": -1}, tmp_path / "low"), Cell({"x": 1}, tmp_path / "high")]
     assert results(grid, cells) == [{"error": "ValueError: no square root"}, {"y": 1}]
@@ -76,7 +76,7 @@ def test_a_result_that_looks_like_a_failure_is_refused(tmp_path):
     assert Grid(work).read(cell) is None
 
 
-def test_an_interruption_ends_the_grid_and_the_next_call_goes_on(tmp_path, counted):
+def test_an_interrupted_grid_is_resumed_by_the_next_call(tmp_path, counted):
     grid, done = counted
 
     def stopped(cell, report):
@@ -91,7 +91,7 @@ def test_an_interruption_ends_the_grid_and_the_next_call_goes_on(tmp_path, count
     assert done == [2, 3]
 
 
-def test_a_cell_at_work_elsewhere_is_left_alone(tmp_path, counted):
+def test_a_cell_in_use_is_skipped(tmp_path, counted):
     grid, done = counted
     cell = Cell({"x": 2}, tmp_path / "two")
     with hold(tmp_path / CELLS / cell.key):
@@ -115,7 +115,7 @@ def test_a_damaged_result_is_named(tmp_path, counted):
 # --- workers --------------------------------------------------------------------------------------
 
 
-def test_a_worker_waits_for_what_another_one_computes(tmp_path, counted):
+def test_a_worker_waits_for_the_cell_of_another(tmp_path, counted):
     grid, done = counted
     cells = [Cell({"x": x}, tmp_path / str(x)) for x in (2, 3)]
     taken, free = threading.Event(), threading.Event()
@@ -148,7 +148,7 @@ def test_a_cell_that_fails_is_tried_by_one_worker(tmp_path, counted):
     assert done == [1, -1, -1]
 
 
-def test_the_lease_of_a_machine_that_died_runs_out(tmp_path, counted, monkeypatch):
+def test_the_lease_of_a_dead_machine_expires(tmp_path, counted, monkeypatch):
     grid, done = counted
     cell = Cell({"x": 2}, tmp_path / "two")
     dead = json.dumps({"process": 4711, "host": "elsewhere", "since": "2020-01-01T00:00:00+00:00"})
@@ -166,7 +166,7 @@ def test_the_lease_of_a_machine_that_died_runs_out(tmp_path, counted, monkeypatc
     assert done == [2]
 
 
-def test_a_worker_that_lost_its_lease_leaves_no_result(tmp_path, counted):
+def test_a_worker_that_lost_its_lease_writes_no_result(tmp_path, counted):
     grid, _ = counted
     cell = Cell({"x": 2}, tmp_path / "two")
     other = {"process": 4711, "host": "elsewhere", "since": "2020-01-01T00:00:00+00:00"}
@@ -199,7 +199,7 @@ sweeps.sweep("digits", lines, Path(sys.argv[1]), worker=sys.argv[2] == "worker",
 
 
 @pytest.mark.slow
-def test_three_workers_of_which_one_is_killed_leave_a_serial_table(tmp_path):
+def test_killing_one_of_three_workers_gives_the_serial_table(tmp_path):
     def start(folder, how):
         folder.mkdir(exist_ok=True)
         command = [sys.executable, "-c", WORKER, str(folder), how]

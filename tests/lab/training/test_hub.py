@@ -18,7 +18,7 @@ def run(tmp_path) -> Path:
     return unpack_pretrained("digits", tmp_path)
 
 
-def test_what_is_pushed_is_a_run_again(run, tmp_path, monkeypatch):
+def test_a_pushed_run_loads_again(run, tmp_path, monkeypatch):
     pytest.importorskip("transformers")
     (run / "checkpoints").mkdir()
     (run / "model-onnx.onnx").write_text("a program")
@@ -57,7 +57,7 @@ def test_what_is_pushed_is_a_run_again(run, tmp_path, monkeypatch):
     assert "| test_accuracy | 0.9777 |" in card
 
 
-def test_an_unfinished_run_is_refused_and_nothing_is_written(run, tmp_path):
+def test_an_unfinished_run_is_refused_without_writing(run, tmp_path):
     (run / "result.json").unlink()
     with pytest.raises(CheckpointError, match="expected a finished run, got none"):
         hub_folder(run, tmp_path / "folder")

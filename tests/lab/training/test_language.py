@@ -1,4 +1,4 @@
-"""Runs on tokens: hidden ones, then a task from their weights; the next one, then text from it;
+"""Runs on tokens: masked ones, then a task from their weights; the next token, then generation;
 other modes of a trained run.
 """
 
@@ -57,7 +57,7 @@ def glue(home):
 
 @pytest.fixture(scope="module")
 def hidden(home, glue):
-    """A model of hidden tokens, trained for a moment on MRPC's sentences."""
+    """Train a model of masked tokens briefly on MRPC's sentences."""
     given = [
         f"data.path={glue}",
         "data.options.task=mrpc",
@@ -73,13 +73,13 @@ def hidden(home, glue):
 
 @pytest.fixture(scope="module")
 def characters(home):
-    """A causal model of the next character."""
+    """Train a causal model of the next character."""
     given = [f"data.path={write_kjv(home / 'kjv')}", "data.max_length=24", "training.epochs=2"]
     recipe = load_recipe("itnet-kjv", [*SMALL, *LOW, *given])
     return train(recipe, home / "characters"), home / "characters"
 
 
-def test_hidden_tokens_are_a_task(hidden):
+def test_masked_tokens_are_trained_and_evaluated(hidden):
     result, run = hidden
     assert set(result.metrics) >= {"val_loss", "val_accuracy"}
     found = evaluate(run)
@@ -96,7 +96,7 @@ def test_hidden_tokens_are_a_task(hidden):
 
 
 @pytest.mark.parametrize("pool", ["mean", "cls"])
-def test_a_task_starts_from_the_weights_of_another_run(hidden, home, glue, pool):
+def test_a_task_starts_from_the_weights_of_a_pretrained_run(hidden, home, glue, pool):
     _, run = hidden
     lines = []
     given = [
@@ -125,7 +125,7 @@ def test_a_task_starts_from_the_weights_of_another_run(hidden, home, glue, pool)
     assert 0 <= found["auc"] <= 1
 
 
-def test_weights_that_do_not_fit_are_refused(hidden, home, glue):
+def test_mismatched_weights_are_refused(hidden, home, glue):
     _, run = hidden
     given = [
         f"init_from={run}",
@@ -149,7 +149,7 @@ def test_weights_that_do_not_fit_are_refused(hidden, home, glue):
         )
 
 
-def test_scores_of_pairs_are_a_regression(home, glue):
+def test_scores_of_sentence_pairs_are_a_regression(home, glue):
     given = [
         f"data.path={glue}",
         "data.options.task=stsb",
@@ -182,7 +182,7 @@ def test_the_papers_recipe_builds_at_its_own_size(name, glue):
 # --- generation -----------------------------------------------------------------------------------
 
 
-def test_generation_is_the_whole_text_computed_at_once(characters):
+def test_generation_equals_the_forward_on_the_full_text(characters):
     _, run = characters
     model, _ = load_run(run)
     numbers = Vocabulary.from_dict(model.extra["vocabulary"]).encode("And ")
@@ -200,7 +200,7 @@ def test_generation_is_the_whole_text_computed_at_once(characters):
     assert found["log_probability"] == pytest.approx(float(expected.detach()), abs=1e-4)
 
 
-def test_words_go_on_after_a_space(home, capsys):
+def test_generated_words_are_separated_by_spaces(home, capsys):
     given = [
         f"data.path={write_kjv(home / 'kjv-words')}",
         "data.max_length=24",
@@ -216,7 +216,7 @@ def test_words_go_on_after_a_space(home, capsys):
     assert capsys.readouterr().out == f"the text{found['text']}\n"
 
 
-def test_draws_follow_the_seed_and_the_options(characters):
+def test_sampling_follows_the_seed_and_the_options(characters):
     _, run = characters
     first = generate(run, "And ", length=15, seed=1)
     assert generate(run, "And ", length=15, seed=1) == first
@@ -239,7 +239,7 @@ def test_draws_follow_the_seed_and_the_options(characters):
     assert (chances - wanted).abs().max() < 4 * 0.5 / 20
 
 
-def test_what_cannot_be_generated_is_refused(characters):
+def test_unsupported_generation_is_refused(characters):
     _, run = characters
     for options, message in (
         ({"length": 22}, "length: expected at most 21 .*, got 22"),
@@ -255,7 +255,7 @@ def test_what_cannot_be_generated_is_refused(characters):
         generate(run, "")
 
 
-def test_the_command_writes_text(characters, capsys):
+def test_the_command_generates_text(characters, capsys):
     _, run = characters
     draws = ["--length", "6", "--temperature", "0.5", "--top-k", "5", "--seed", "3"]
     assert main(["generate", str(run), "--prompt", "And ", *draws]) == 0
@@ -270,7 +270,7 @@ def test_the_command_writes_text(characters, capsys):
 
 @pytest.fixture(scope="module")
 def sampled(home):
-    """Digits with sampled keys and a learned proposal, from the recipe."""
+    """Train on digits with sampled keys and a learned proposal, from the recipe."""
     small = [
         "data.batch_size=400",
         "model.encoder.patch=2",
@@ -325,7 +325,7 @@ def test_a_run_is_evaluated_in_another_mode(sampled):
         evaluate(run, overrides=["operator.width=5"])
 
 
-def test_a_run_is_compressed(sampled, home, capsys):
+def test_a_run_can_be_compressed(sampled, home, capsys):
     _, run = sampled
     assert main(["compress", str(run), "--rank", "3", "--steps", "4", "--samples", "8"]) == 0
     text = capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""One process at a time in a folder; a dead one's lock is taken over, a foreign one's is not."""
+"""One process per folder: the lock of a dead process is taken over, that of another host is not."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ with hold(Path(sys.argv[1])):
 
 @pytest.fixture
 def holding(tmp_path):
-    """Another process that holds ``tmp_path``."""
+    """Start another process that locks ``tmp_path``."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLDING, str(tmp_path)], stdout=subprocess.PIPE, text=True
     )
@@ -65,7 +65,7 @@ def test_a_live_process_keeps_others_out(tmp_path, holding):
     assert read_holder(tmp_path).process == holding.pid
 
 
-def test_the_lock_of_a_killed_process_is_taken_over_and_said(tmp_path, holding):
+def test_the_lock_of_a_killed_process_is_taken_over_and_reported(tmp_path, holding):
     lines: list[str] = []
     holding.kill()
     holding.wait()
@@ -76,15 +76,15 @@ def test_the_lock_of_a_killed_process_is_taken_over_and_said(tmp_path, holding):
     assert f"took over the lock of process {holding.pid} on" in lines[0]
 
 
-def test_a_number_that_another_process_has_since_got_is_not_mistaken(tmp_path):
-    write_holder(tmp_path, process=os.getppid())  # it lives, but does not hold the folder
+def test_a_reused_process_id_does_not_hold_the_lock(tmp_path):
+    write_holder(tmp_path, process=os.getppid())  # alive, but without the lock
     lines: list[str] = []
     with hold(tmp_path, lines.append):
         pass
     assert "which no longer runs" in lines[0]
 
 
-def test_the_lock_of_another_host_is_refused_with_the_way_out(tmp_path):
+def test_the_lock_of_another_host_is_refused_with_a_fix(tmp_path):
     write_holder(tmp_path, host="elsewhere")
     with pytest.raises(InUseError) as caught, hold(tmp_path):
         pass
@@ -96,13 +96,13 @@ def test_the_lock_of_another_host_is_refused_with_the_way_out(tmp_path):
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"process": 1}', "\x00"])
-def test_a_lock_that_cannot_be_read_is_no_free_folder(tmp_path, content):
+def test_an_unreadable_lock_is_not_taken_over(tmp_path, content):
     (tmp_path / HOLDER).write_text(content)
     with pytest.raises(InUseError, match="not a readable lock"), hold(tmp_path):
         pass
 
 
-def test_a_folder_that_cannot_be_made(tmp_path):
+def test_a_folder_that_cannot_be_created_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with (
         pytest.raises(StorageError, match="a file lies where a folder is needed"),
@@ -111,7 +111,7 @@ def test_a_folder_that_cannot_be_made(tmp_path):
         pass
 
 
-def test_of_many_that_come_at_once_one_gets_the_folder(tmp_path):
+def test_only_one_of_many_concurrent_processes_gets_the_lock(tmp_path):
     write_holder(tmp_path)  # a dead one's lock: all of them try to take it over
     code = HOLDING.replace("time.sleep(60)", "time.sleep(4)")
     processes = [

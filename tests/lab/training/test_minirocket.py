@@ -1,4 +1,4 @@
-"""MiniROCKET beside its definition in loops, and what it makes of series as users have them."""
+"""MiniROCKET against its definition in loops, and on irregular series."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from fredholm.lab.data.kinds.sequences import SequenceDataset, padded
 
 
 def in_loops(found: Convolutions, series: np.ndarray) -> np.ndarray:
-    """The features of one series (C, n), a kernel, a tap and a threshold at a time."""
-    length, features = series.shape[1], []
+    """Return the features of one series (C, n), by loops over kernels, taps and thresholds."""
+    length = series.shape[1]
+    features = []
     for number, dilation in enumerate(found.dilations):
         reach = 4 * dilation
         for kernel, twos in enumerate(combinations(range(9), 3)):
@@ -38,7 +39,7 @@ def in_loops(found: Convolutions, series: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("channels", "points"), [(1, 9), (1, 40), (3, 33)])
-def test_features_are_those_of_the_definition(channels, points):
+def test_features_equal_the_definition(channels, points):
     series = torch.randn(2, channels, points, generator=torch.Generator().manual_seed(0))
     found = Convolutions.draw(series, seed=1, count=4)
     features = found(series)
@@ -50,7 +51,7 @@ def test_features_are_those_of_the_definition(channels, points):
     assert torch.equal(features, Convolutions.draw(series, seed=1, count=4)(series))
 
 
-def test_dilations_are_those_of_the_paper():
+def test_dilations_match_the_paper():
     dilations, shares = dilated(150, 119)
     assert (dilations[0], dilations[-1]) == (1, 18)  # 8 * 18 < 150: the last kernel fits
     assert sum(shares) == 119
@@ -59,7 +60,7 @@ def test_dilations_are_those_of_the_paper():
     assert dilated(500, 1) == ([1], [1])
 
 
-def test_gaps_and_times_become_even_series():
+def test_gaps_and_timestamps_are_resampled_evenly():
     nan = float("nan")
     series = torch.tensor([[[1.0, nan], [nan, nan], [3.0, nan], [nan, nan]]])
     assert evened(series, 3, timed=False).tolist() == [[[1, 2, 3], [0, 0, 0]]]
@@ -69,8 +70,9 @@ def test_gaps_and_times_become_even_series():
 
 
 def waves(task: str = "classification", timed: bool = False) -> SequenceDataset:
-    """Sixty series of 20 to 39 points, with gaps: their frequency is asked for."""
-    rng, rows = np.random.default_rng(0), []
+    """Return sixty series of 20 to 39 points, with gaps, whose label is their frequency."""
+    rng = np.random.default_rng(0)
+    rows = []
     speeds = np.where(np.arange(60) % 3 == 0, 0.3, np.where(np.arange(60) % 3 == 1, 0.6, 1.2))
     for speed in speeds:
         times = np.arange(rng.integers(20, 40)).astype(float)
@@ -90,7 +92,7 @@ def waves(task: str = "classification", timed: bool = False) -> SequenceDataset:
 
 
 @pytest.mark.parametrize("timed", [False, True])
-def test_it_learns_from_series_of_different_lengths(timed):
+def test_series_of_different_lengths_are_classified(timed):
     data = waves(timed=timed)
     train, test = data.select(torch.arange(40)), data.select(torch.arange(40, 60))
     found = judge(minirocket(train, 0), test, 7)
@@ -98,7 +100,7 @@ def test_it_learns_from_series_of_different_lengths(timed):
     assert found.loss < 0.5
 
 
-def test_it_regresses():
+def test_series_are_regressed():
     data = waves("regression")
     answer = minirocket(data.select(torch.arange(40)), 0)
     inputs, labels = data.batch(torch.arange(40, 60))
@@ -106,8 +108,9 @@ def test_it_regresses():
     assert error < 0.2 * labels.var()
 
 
-def test_much_data_has_fewer_features(monkeypatch):
-    data, counts = waves(), []
+def test_large_data_sets_use_fewer_features(monkeypatch):
+    data = waves()
+    counts = []
     monkeypatch.setattr(module, "WORK", data.length * len(data) // 2)
     monkeypatch.setattr(module, "PER_KERNEL", 4)
     plain = Convolutions.draw
@@ -122,7 +125,7 @@ def test_much_data_has_fewer_features(monkeypatch):
     assert counts == [2, 4, 4, 1]
 
 
-def test_what_is_no_series_is_refused_by_name():
+def test_other_kinds_of_data_are_refused():
     assert serves(MINIROCKET, waves()) is None
     assert "classification" not in str(serves(MINIROCKET, waves("regression")))
     rows = torch.zeros(4, 5, dtype=torch.long)

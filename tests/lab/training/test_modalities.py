@@ -38,8 +38,9 @@ TINY = (
 )
 
 
-def test_relative_error_is_the_task_of_fields():
-    task, labels = create_task("field"), torch.rand(3, 2, 4, 5)
+def test_fields_are_scored_by_relative_error():
+    task = create_task("field")
+    labels = torch.rand(3, 2, 4, 5)
     outputs = torch.rand(3, 20, 2)
     expected = (outputs - labels.flatten(2).mT).flatten(1).norm(dim=1) / labels.flatten(1).norm(
         dim=1
@@ -57,7 +58,7 @@ def test_relative_error_is_the_task_of_fields():
         task.loss(outputs[..., :1], labels)
 
 
-def test_answers_are_scored():
+def test_answers_to_questions_are_scored():
     task = create_task("answers")
     outputs, scores = (
         torch.tensor([[9.0, -9.0], [-9.0, 9.0]]),
@@ -77,7 +78,7 @@ def sections(page: str) -> set[str]:
 
 
 @pytest.mark.slow
-def test_fields_from_their_recipe_and_at_another_resolution(tmp_path):
+def test_the_recipe_of_fields_trains_and_evaluates_at_another_resolution(tmp_path):
     recipe = load_recipe("itnet-darcy", [*FIELDS, *TINY, "training.epochs=2"])
     result = train(recipe, tmp_path / "run")
     assert set(result.metrics) == {"train_loss", "val_loss"}
@@ -101,7 +102,7 @@ def test_fields_from_their_recipe_and_at_another_resolution(tmp_path):
 
 
 @pytest.mark.slow
-def test_graphs_from_their_recipe(tmp_path):
+def test_the_recipe_of_graphs_trains(tmp_path):
     write_molecules(tmp_path / "data")
     common = [
         f"data.path={tmp_path / 'data'}",
@@ -144,7 +145,7 @@ FULL = {
 
 
 @pytest.mark.parametrize("name", FULL)
-def test_a_step_of_the_full_recipes_on_official_files(name, tmp_path):
+def test_the_full_recipes_train_a_step_on_official_files(name, tmp_path):
     write, *overrides = FULL[name]
     write(tmp_path / "data")
     recipe = load_recipe(
@@ -166,13 +167,14 @@ def test_a_step_of_the_full_recipes_on_official_files(name, tmp_path):
 @pytest.mark.parametrize(
     ("name", "millions"), [("itnet-modelnet40", 2.8), ("itnet-vqa-v2", 150), ("itnet-nlvr2", 148)]
 )
-def test_the_papers_sizes_build(name, millions):
-    """On no device: what is counted is what would be trained, but for the vocabulary of the
+def test_models_have_the_papers_sizes(name, millions):
+    """Built on the meta device; the counts equal those of training up to the vocabulary of the
     official texts.
     """
     from fredholm import models
 
-    recipe, size = load_recipe(name), {"image_size": 224, "channels": 3}
+    recipe = load_recipe(name)
+    size = {"image_size": 224, "channels": 3}
     overrides = {
         "itnet-modelnet40": {},
         "itnet-vqa-v2": {"encoder": "multimodal", "vocabulary": 8000, "num_classes": 3129} | size,

@@ -1,4 +1,4 @@
-"""Needles: hidden at random depths, asked for after several distances, counted with intervals."""
+"""Needles: hidden at random depths, queried after several distances, counted with intervals."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def text_of(tokens) -> str:
 
 
 @pytest.mark.parametrize("kind", ["needle", "list"])
-def test_a_number_lies_at_a_random_depth_and_is_the_answer(kind):
+def test_a_number_is_hidden_at_a_random_depth_and_is_the_answer(kind):
     depths = set()
     for index in range(12):
         found, again = (HAYSTACKS.draw(index, kind) for _ in range(2))
@@ -59,7 +59,7 @@ def test_a_number_lies_at_a_random_depth_and_is_the_answer(kind):
 
 
 class Pieces:
-    """SentencePiece-like: a space is a token of its own, and up to three digits are one."""
+    """A tokenizer like SentencePiece: a space is one token, and so are up to three digits."""
 
     def __init__(self):
         self.pieces = ["▁"]
@@ -80,7 +80,7 @@ class Pieces:
 
 
 @pytest.mark.parametrize("kind", ["needle", "list"])
-def test_a_space_is_not_a_digit_of_the_answer(kind):
+def test_a_space_token_is_not_part_of_the_answer(kind):
     pieces = Pieces()
     (filler,) = pieces([" ".join(TEXTS)])["input_ids"]
     found = Haystacks(torch.tensor(filler), pieces, DISTANCES, depth=20).draw(3, kind)
@@ -91,7 +91,7 @@ def test_a_space_is_not_a_digit_of_the_answer(kind):
 
 
 class Framed(Letters):
-    """Letters with a token before and one after each text, as tokenizers of transformers have."""
+    """Letters with special tokens before and after each text, as in transformers."""
 
     all_special_ids = (1, 2)
 
@@ -103,7 +103,7 @@ class Framed(Letters):
 
 
 @pytest.mark.parametrize("kind", ["needle", "list"])
-def test_a_text_begins_once_and_does_not_end_in_its_middle(kind):
+def test_joined_texts_have_one_beginning_and_no_inner_end(kind):
     framed = Haystacks(FILLER, Framed(), DISTANCES, depth=20)
     for index in range(4):
         plain, found = HAYSTACKS.draw(index, kind), framed.draw(index, kind)
@@ -113,7 +113,7 @@ def test_a_text_begins_once_and_does_not_end_in_its_middle(kind):
         assert found.digits == plain.digits
 
 
-def test_joined_documents_have_no_beginning_in_their_middle(monkeypatch):
+def test_joined_documents_have_no_inner_beginning(monkeypatch):
     documents = replace(DOCUMENTS, tokenizer=Framed())
     rows = [torch.tensor(row) for row in Framed()(TEXTS)["input_ids"]]
     seen = []
@@ -140,7 +140,7 @@ def test_joined_documents_have_no_beginning_in_their_middle(monkeypatch):
 
 @torch.no_grad()
 @pytest.mark.parametrize("student", [False, True])
-def test_answers_are_those_of_a_forward_without_a_cache(student):
+def test_answers_equal_a_forward_without_a_cache(student):
     model = llama()
     if student:
         model = replace_attention(model, "hedgehog", window=4, keep="0.1").model.eval()
@@ -154,8 +154,9 @@ def test_answers_are_those_of_a_forward_without_a_cache(student):
 
 
 @torch.no_grad()
-def test_all_digits_are_right_exactly_where_generation_gives_the_number():
-    model, (distance, *_) = llama(), DISTANCES
+def test_all_digits_are_right_exactly_if_generation_gives_the_number():
+    model = llama()
+    (distance, *_) = DISTANCES
     drawn = HAYSTACKS.draw(0)
     asked = drawn.question[: -drawn.digits]
     prompt = torch.cat([drawn.tokens[: drawn.told + distance], asked])[None]
@@ -172,7 +173,7 @@ def test_all_digits_are_right_exactly_where_generation_gives_the_number():
             assert not found[place]
 
 
-def test_intervals_are_wilsons():
+def test_intervals_equal_wilsons():
     for right, of in ((0, 7), (3, 7), (7, 7), (60, 100)):
         expected = binomtest(right, of).proportion_ci(method="wilson")
         assert wilson(right / of, of) == pytest.approx((expected.low, expected.high), abs=1e-9)
@@ -180,8 +181,8 @@ def test_intervals_are_wilsons():
     assert wilson(1.0, 7).high == 1.0
 
 
-def test_recall_is_the_share_of_what_the_teacher_recalls():
-    """A right digit that the teacher does not have adds nothing."""
+def test_recall_is_relative_to_the_teachers():
+    """A correct digit that the teacher misses adds nothing."""
     rows = [
         {"teacher": {8: [True, True]}, "student": {8: [True, False]}},
         {"teacher": {8: [False, True]}, "student": {8: [True, True]}},
@@ -204,7 +205,7 @@ def test_recall_is_the_share_of_what_the_teacher_recalls():
     )
 
 
-def test_the_control_sees_its_window_and_its_sinks_alone():
+def test_the_control_reads_only_its_window_and_sinks():
     replaced = replace_attention(llama(), "hedgehog", window=4, sinks=2, keep="0.1")
     full = replace_attention(llama(), "hedgehog", window=4, sinks=2)
     assert window_alone(full) is full.model
@@ -234,7 +235,7 @@ def test_a_conversions_receipt_has_lists_and_the_control(tmp_path):
     assert "window alone" in page
 
 
-def test_filler_that_is_too_short_is_refused_by_name():
+def test_too_short_filler_is_refused():
     short = replace(HAYSTACKS, filler=FILLER[:30])
     with pytest.raises(DataError, match=r"texts of .* tokens around a needle, got 30"):
         short.draw(0)

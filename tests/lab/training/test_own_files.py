@@ -1,5 +1,5 @@
-"""Files of the user's own, from a path to predictions: each kind trains, is evaluated under the
-user's names, and answers about new samples.
+"""A user's files, from a path to predictions: each kind trains, is evaluated with the user's names,
+and predicts new samples.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ KINDS = {
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> Path:
-    """A run on each kind of files."""
+    """Train a run on each kind of files."""
     folder = tmp_path_factory.mktemp("own")
     for name, write in KINDS.items():
         write(folder / name)
@@ -114,7 +114,7 @@ def trained(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_path_is_trained_on_evaluated_and_asked(trained, name):
+def test_a_path_is_trained_evaluated_and_predicted(trained, name):
     run = trained / "runs" / name
     result = evaluate(run)
     assert result["dataset"] == Path(name).stem
@@ -138,10 +138,11 @@ def test_a_path_is_trained_on_evaluated_and_asked(trained, name):
         assert shape == {"fields": (1, 4, 4), "scattered": (7, 1)}[kind]
 
 
-def test_what_is_predicted_is_what_is_evaluated(trained):
-    """The rows of the file that are the test set, asked one by one, have the evaluation's score."""
+def test_predictions_match_the_evaluation(trained):
+    """Predictions of the single rows of the test set give the score of the evaluation."""
     for name in ("series.csv", "pictures", "clouds.npz"):
-        run, source = trained / "runs" / name, open_files(trained / name)
+        run = trained / "runs" / name
+        source = open_files(trained / name)
         answers = predict(run, [trained / name])
         names, codes = source.collection.labels.names, source.collection.labels.codes
         test = np.flatnonzero(source.parts == 2)
@@ -171,7 +172,7 @@ def test_what_training_noted_on_the_files_is_not_repeated(tmp_path):
     assert "notes" not in evaluate(tmp_path / "run")
 
 
-def test_answers_are_written_as_csv_json_and_arrays(trained, tmp_path):
+def test_predictions_are_written_as_csv_json_and_arrays(trained, tmp_path):
     answers = predict(trained / "runs" / "series.csv", [trained / "series.csv"])
     lines = write_predictions(answers, tmp_path / "a.csv").read_text().splitlines()
     assert lines[0] == "file,row,id,class,probability,p(calm),p(wild)"
@@ -199,7 +200,8 @@ def test_answers_are_written_as_csv_json_and_arrays(trained, tmp_path):
 
 
 def test_fields_on_several_grids_are_predicted_together(trained, tmp_path):
-    run, files = trained / "runs" / "fields.npz", []
+    run = trained / "runs" / "fields.npz"
+    files = []
     for name, size in (("a", 4), ("b", 6), ("c", 4)):
         files.append(tmp_path / f"{name}.npz")
         np.savez(files[-1], inputs=RNG.normal(size=(3, size, size + 1)))
@@ -212,7 +214,7 @@ def test_fields_on_several_grids_are_predicted_together(trained, tmp_path):
     assert np.isfinite(values).sum((1, 2, 3)).tolist() == [20] * 3 + [42] * 3 + [20] * 3
 
 
-def test_standard_input_is_a_file(trained, monkeypatch, capsys):
+def test_standard_input_is_read_as_a_file(trained, monkeypatch, capsys):
     class Stdin:
         buffer = io.BytesIO(b"size,colour\n3,a\n4,b\n")
 
@@ -228,7 +230,7 @@ def test_standard_input_is_a_file(trained, monkeypatch, capsys):
     assert json.loads(capsys.readouterr().out)[0]["class"] in ("neg", "pos")
 
 
-def test_standard_input_is_called_so(trained, monkeypatch):
+def test_errors_name_standard_input(trained, monkeypatch):
     monkeypatch.setattr(
         "sys.stdin", type("Rows", (), {"buffer": io.BytesIO(b"size,colour\n3,a\n")})
     )
@@ -250,7 +252,7 @@ def test_files_of_another_kind_are_refused_by_name(trained, tmp_path):
         predict(trained / "runs" / "pictures", [tmp_path])
 
 
-def test_a_callers_default_type_changes_no_run(trained, tmp_path):
+def test_the_default_dtype_of_the_caller_changes_no_run(trained, tmp_path):
     recipe = load_recipe(str(trained / "rows.csv"), SHORT)
     expected = predict(trained / "runs" / "rows.csv", [trained / "rows.csv"])
     torch.set_default_dtype(torch.float64)
@@ -262,7 +264,7 @@ def test_a_callers_default_type_changes_no_run(trained, tmp_path):
         torch.set_default_dtype(torch.float32)
 
 
-def test_files_that_changed_since_are_not_evaluated(trained, tmp_path):
+def test_files_that_changed_since_training_are_not_evaluated(trained, tmp_path):
     path = tmp_path / "rows.csv"
     rows(path)
     run = tmp_path / "run"
@@ -272,7 +274,7 @@ def test_files_that_changed_since_are_not_evaluated(trained, tmp_path):
         evaluate(run)
 
 
-def test_files_that_another_version_divided_otherwise_are_not_evaluated(tmp_path):
+def test_files_split_by_an_older_rule_are_not_evaluated(tmp_path):
     rows(tmp_path / "rows.csv")
     dataset = open_files(tmp_path / "rows.csv").dataset("test")
     check_unchanged(json.loads(json.dumps(dataset.describe())), dataset)
@@ -292,7 +294,7 @@ def test_files_that_another_version_divided_otherwise_are_not_evaluated(tmp_path
         check_unchanged(facts, dataset)
 
 
-def test_flags_and_keys_say_what_is_not_found_out(tmp_path, capsys):
+def test_columns_are_declared_by_recipe_keys_and_flags(tmp_path, capsys):
     rows(tmp_path / "rows.csv")
     recipe = load_recipe({"data": {"path": str(tmp_path / "rows.csv"), "label": "colour"}})
     assert (recipe.name, recipe.data.name, recipe.data.label) == ("rows", "files", "colour")
@@ -318,16 +320,14 @@ def test_flags_and_keys_say_what_is_not_found_out(tmp_path, capsys):
         (["schedule.warmup_steps=100"], 100, None, (0.0, 100)),
     ],
 )
-def test_a_length_in_steps_takes_the_place_of_the_usual_epochs(
-    tmp_path, given, epochs, steps, warmup
-):
+def test_a_length_in_steps_replaces_the_default_epochs(tmp_path, given, epochs, steps, warmup):
     rows(tmp_path / "rows.csv")
     recipe = load_recipe(str(tmp_path / "rows.csv"), given)
     assert (recipe.training.epochs, recipe.training.steps) == (epochs, steps)
     assert (recipe.schedule.warmup_epochs, recipe.schedule.warmup_steps) == warmup
 
 
-def test_a_bare_word_is_a_recipe_and_a_path_is_not(tmp_path, monkeypatch):
+def test_a_bare_word_is_a_recipe_and_not_a_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "digits").mkdir()
     assert load_recipe("digits").data.name == "digits"
@@ -338,7 +338,7 @@ def test_a_bare_word_is_a_recipe_and_a_path_is_not(tmp_path, monkeypatch):
         load_recipe("./digits")
 
 
-def test_the_temperature_gives_what_is_right_as_often_as_it_says():
+def test_the_temperature_calibrates_probabilities():
     torch.manual_seed(0)
     logits = torch.randn(4000, 3)
     labels = torch.distributions.Categorical(logits=logits).sample()
@@ -348,7 +348,7 @@ def test_the_temperature_gives_what_is_right_as_often_as_it_says():
 
 
 @pytest.mark.parametrize(("points", "patch"), [(40, 1), (150, 3), (1344, 21)])
-def test_long_regular_series_are_put_together_in_patches(tmp_path, capsys, points, patch):
+def test_long_regular_series_are_divided_into_patches(tmp_path, capsys, points, patch):
     values = RNG.normal(size=(12, points, 1)).astype(np.float32)
     np.savez(tmp_path / "waves.npz", X=values, y=np.array(["a", "b"] * 6))
     recipe = load_recipe(str(tmp_path / "waves.npz"))
@@ -359,8 +359,9 @@ def test_long_regular_series_are_put_together_in_patches(tmp_path, capsys, point
     assert (f"patches of {patch} samples" in capsys.readouterr().out) == (patch > 1)
 
 
-def test_series_of_very_different_size_are_read_on_their_own_scale(tmp_path, capsys):
-    values, sizes = RNG.normal(size=(40, 20, 1)), np.geomspace(0.01, 100, 40)[:, None, None]
+def test_series_of_very_different_scale_are_standardised_individually(tmp_path, capsys):
+    values = RNG.normal(size=(40, 20, 1))
+    sizes = np.geomspace(0.01, 100, 40)[:, None, None]
     for name, scale in (("alike", 1.0), ("uneven", sizes)):
         np.savez(tmp_path / f"{name}.npz", X=values * scale, y=np.array(["a", "b"] * 20))
         encoder = load_recipe(str(tmp_path / f"{name}.npz")).model.encoder
@@ -369,7 +370,7 @@ def test_series_of_very_different_size_are_read_on_their_own_scale(tmp_path, cap
         assert ("on its own scale" in capsys.readouterr().out) == (name == "uneven")
 
 
-def test_what_is_asked_at_every_time_or_has_its_own_times_has_a_point_a_sample(tmp_path):
+def test_stepwise_labels_and_timestamps_prevent_patches(tmp_path):
     values, every = RNG.normal(size=(12, 90, 1)), RNG.integers(0, 2, (12, 90))
     np.savez(tmp_path / "steps.npz", X=values, y=every)
     assert "patch" not in load_recipe(str(tmp_path / "steps.npz")).model.encoder
@@ -403,7 +404,7 @@ def test_pictures_have_few_patches(size, patch, shown):
         ("1024", [1024, 1024], 16, "luna"),
     ],
 )
-def test_pictures_of_a_size_that_was_asked_for_are_divided_into_patches(
+def test_pictures_of_a_requested_size_are_divided_into_patches(
     trained, given, size, patch, operator
 ):
     small = [option for option in SMALL if option != "operator=softmax"]
@@ -420,7 +421,7 @@ def test_a_picture_is_never_one_patch(trained):
         build_model(recipe, build_dataset(recipe, "train"))
 
 
-def test_predictions_are_never_written_over_what_they_answer(tmp_path):
+def test_predictions_never_overwrite_their_input(tmp_path):
     given = tmp_path / "new.csv"
     given.write_text("a,b\n1,2\n")
     with pytest.raises(OptionError, match="one of the files to predict"):
@@ -435,7 +436,7 @@ def test_predictions_are_never_written_over_what_they_answer(tmp_path):
         predict(tmp_path / "run", [tmp_path / "folder"], out=deep / "new.csv")
 
 
-def test_predictions_need_a_folder_before_any_sample_is_read(tmp_path):
+def test_a_missing_output_folder_is_refused_before_reading(tmp_path):
     with pytest.raises(OptionError, match=r"a.csv'; make the folder first"):
         predict(tmp_path / "run", [tmp_path / "new.csv"], out=tmp_path / "nowhere" / "a.csv")
 
@@ -474,7 +475,7 @@ def far_scattered(path: Path) -> None:
         ("scattered.npz", far_scattered, "sample 1"),
     ],
 )
-def test_an_answer_that_is_no_number_is_none(trained, tmp_path, name, write, place):
+def test_non_finite_predictions_are_empty(trained, tmp_path, name, write, place):
     file = tmp_path / name
     write(file)
     with pytest.raises(DataError, match=f"{place}: expected a finite prediction, got NaN"):
@@ -486,8 +487,8 @@ def test_an_answer_that_is_no_number_is_none(trained, tmp_path, name, write, pla
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_run_judges_labelled_files_as_it_judges_its_splits(trained, name):
-    """All samples of a file as one: their loss is the mean of the splits' by their samples."""
+def test_labelled_files_are_evaluated_like_splits(trained, name):
+    """The loss of a file with all samples is the mean of the splits', weighted by samples."""
     run = trained / "runs" / name
     splits = [evaluate(run, split) for split in ("train", "val", "test")]
     found = evaluate_files(run, [trained / name])
@@ -502,10 +503,11 @@ def test_a_run_judges_labelled_files_as_it_judges_its_splits(trained, name):
     assert twice["loss"] == pytest.approx(expected, rel=1e-4)
 
 
-def test_fields_at_another_resolution_have_a_row_of_their_own(trained, tmp_path, capsys):
+def test_fields_at_another_resolution_have_a_separate_row(trained, tmp_path, capsys):
     fine = np.random.default_rng(1).normal(size=(5, 8, 8))
     np.savez(tmp_path / "fine.npz", inputs=fine, outputs=3 * fine)
-    run, files = trained / "runs" / "fields.npz", [trained / "fields.npz", tmp_path / "fine.npz"]
+    run = trained / "runs" / "fields.npz"
+    files = [trained / "fields.npz", tmp_path / "fine.npz"]
     found = evaluate_files(run, files)
     alone = [evaluate_files(run, [file]) for file in files]
     assert {key: part["n"] for key, part in found["resolutions"].items()} == {
@@ -520,7 +522,7 @@ def test_fields_at_another_resolution_have_a_row_of_their_own(trained, tmp_path,
     assert "8 × 8" in shown
 
 
-def test_series_at_another_rate_have_a_row_of_their_own(trained, tmp_path):
+def test_series_at_another_rate_have_a_separate_row(trained, tmp_path):
     lines = ["id,time,x,mood"]
     for i in range(6):
         lines += [
@@ -543,7 +545,7 @@ def test_series_at_another_rate_have_a_row_of_their_own(trained, tmp_path):
     ],
     ids=["no label", "unknown class", "one is missing"],
 )
-def test_labels_that_cannot_be_judged_are_named(trained, tmp_path, name, content, message):
+def test_unusable_labels_are_named(trained, tmp_path, name, content, message):
     (tmp_path / "new.csv").write_text(content)
     run = trained / "runs" / name
     if message is None:
@@ -553,7 +555,7 @@ def test_labels_that_cannot_be_judged_are_named(trained, tmp_path, name, content
         evaluate_files(run, [tmp_path / "new.csv"])
 
 
-def test_new_files_have_no_split_and_paths_are_told_from_changes(trained, tmp_path, capsys):
+def test_new_files_have_no_split_and_paths_differ_from_overrides(trained, tmp_path, capsys):
     run, file = str(trained / "runs" / "rows.csv"), str(trained / "rows.csv")
     assert main(["evaluate", run, file, "--split", "val"]) == 2
     assert "--split: expected none with new files" in capsys.readouterr().err
@@ -565,7 +567,7 @@ def test_new_files_have_no_split_and_paths_are_told_from_changes(trained, tmp_pa
     assert "no such file" in capsys.readouterr().err
 
 
-def test_a_text_can_be_asked_about_on_the_command_line(trained, capsys):
+def test_a_text_is_predicted_from_the_command_line(trained, capsys):
     run = str(trained / "runs" / "texts.csv")
     assert main(["predict", run, "--input", "a fine film", "--input", "a dull film", "--json"]) == 0
     rows_ = json.loads(capsys.readouterr().out)
@@ -598,7 +600,7 @@ def test_predictions_can_be_piped(trained, tmp_path, capsys):
     assert "expected .npz or .json for fields" in capsys.readouterr().err
 
 
-def test_forecasting_is_said_to_be_missing_where_it_is_asked_for(trained, tmp_path, capsys):
+def test_forecasting_is_refused_with_advice(trained, tmp_path, capsys):
     command = [
         "train",
         str(trained / "series.csv"),

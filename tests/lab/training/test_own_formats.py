@@ -1,5 +1,5 @@
-"""Every kind of file of docs/your-data.md, as a user walks through it: describe, train, evaluate,
-predict, explain. The kinds themselves are in test_own_files.
+"""Every format of docs/your-data.md through describe, train, evaluate, predict and explain. Kinds
+of data are in test_own_files.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ WALKS = {
 
 
 def walk(name: str, folder: Path, capsys) -> tuple[str, str]:
-    """The path and the run, after describe, train, evaluate and predict."""
+    """Run describe, train, evaluate and predict; return the path and the run."""
     make, kind, measure, _ = WALKS[name]
     path, run, runs = str(make(folder)), str(folder / "runs" / "walk"), str(folder / "runs")
     assert main(["data", "describe", path]) == 0
@@ -153,7 +153,7 @@ def walk(name: str, folder: Path, capsys) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("name", WALKS)
-def test_a_kind_of_file_from_description_to_predictions(name, tmp_path, capsys):
+def test_every_format_is_described_trained_evaluated_and_predicted(name, tmp_path, capsys):
     walk(name, tmp_path, capsys)
 
 
@@ -161,7 +161,7 @@ def test_a_kind_of_file_from_description_to_predictions(name, tmp_path, capsys):
 @pytest.mark.parametrize(
     "name", ["rows.parquet", "texts.parquet", "wide.csv", "split", "ply", "grid.h5", "points.h5"]
 )
-def test_a_kind_of_file_is_explained_in_its_own_words(name, tmp_path, capsys):
+def test_every_format_is_explained_in_its_terms(name, tmp_path, capsys):
     _, run = walk(name, tmp_path, capsys)
     assert main(["explain", run]) == 0
     page = (Path(run) / "report/index.html").read_text(encoding="utf-8")

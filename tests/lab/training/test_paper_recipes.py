@@ -1,5 +1,5 @@
-"""The papers' recipes on tiny data in the official layouts: the model is built for the data, a step
-is finite; and the one line that a missing folder gets.
+"""The papers' recipes on tiny data in the official layouts: models are built, a step is finite, and
+a missing folder gives one line.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TS = "@problemName CharacterTrajectories\n@timeStamps false\n@classLabel true {}
 
 
 def trajectories(folder: Path) -> Path:
-    """Twenty letters, three channels."""
+    """Write twenty letters of three channels."""
     letters = [chr(97 + i) for i in range(20)]
     for part in ("TRAIN", "TEST"):
         rows = [":".join(["1,2,3,4", "4,3,2,1", f"0,{i},0,1", letters[i % 20]]) for i in range(80)]
@@ -87,7 +87,7 @@ def pictures(folder: Path) -> Path:
     return write_image_folder(folder / "imagenet", each=12)
 
 
-# What a recipe reads, and the paper's number of parameters where the data are its size.
+# The data of a recipe, and the paper's number of parameters if the data have its size.
 RECIPES: dict[str, tuple[Any, int | None]] = {
     "infvit-linear-imagenet": (pictures, None),
     "infvit-pure-imagenet": (pictures, None),
@@ -112,7 +112,7 @@ WIDE = ("infvit", "imagenet-s", "lra-listops")  # built, but too large for a ste
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_papers_recipe_reads_its_official_files_and_takes_a_step(name, tmp_path):
+def test_the_papers_recipes_train_a_step_on_official_files(name, tmp_path):
     write, parameters = RECIPES[name]
     recipe = load_recipe(name, [f"data.path={write(tmp_path)}"])
     data = build_dataset(recipe, "train")

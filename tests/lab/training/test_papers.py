@@ -1,6 +1,4 @@
-"""Recipes against the papers' tables, row by row: papers.yaml names the numbers and every
-deviation from them.
-"""
+"""Recipes against the papers' tables, row by row: papers.yaml has numbers and deviations."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ PAPERS = TABLES["papers"]
 
 
 def value_of(recipe: Any, key: str) -> Any:
-    """What a recipe trains with: its own value, or that of its model's preset."""
+    """Return the value of a recipe's key, or that of its model's preset."""
     section, *path = key.split(".")
     preset = model_config(recipe.model.name)
     if section == "model":
@@ -39,7 +37,7 @@ def plain(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", PAPERS)
-def test_a_recipe_differs_from_its_table_only_where_that_is_said(name):
+def test_recipes_deviate_from_their_tables_only_as_documented(name):
     rows = PAPERS[name]["rows"].values()
     changes = PAPERS[name].get("overrides", [])
     recipe = load_recipe(PAPERS[name].get("recipe", name), changes)
@@ -53,7 +51,7 @@ def test_a_recipe_differs_from_its_table_only_where_that_is_said(name):
     assert all(isinstance(reason, str) and len(reason) > 10 for reason in reasons)
 
 
-def test_every_recipe_has_a_table_or_is_ours():
+def test_every_recipe_has_a_table_or_belongs_to_the_library():
     ours = [name for names in TABLES["ours"].values() for name in names]
     tables = [name for name, table in PAPERS.items() if "recipe" not in table]
     assert sorted([*tables, *ours]) == list_recipes()

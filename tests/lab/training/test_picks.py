@@ -1,4 +1,4 @@
-"""A recommended method on disk: it answers as it did when it was fitted, and about users' files."""
+"""A recommended method on disk predicts as it did when it was fitted, also for users' files."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ RNG = np.random.default_rng(0)
 
 @pytest.fixture
 def backbones(monkeypatch):
-    """Backbones of a line in the place of the fetched ones."""
+    """Replace fetched backbones by one-line functions."""
     monkeypatch.setattr(starts, "describe", lambda name: {"fetched": True})
     read = {
         "minilm": lambda texts: torch.tensor([[float("FINE" in t), 1.0 / len(t)] for t in texts]),
@@ -68,7 +68,7 @@ DATA = {
 @pytest.mark.parametrize(
     ("name", "make"), [(name, make) for name, every in DATA.items() for make in every]
 )
-def test_what_was_saved_answers_as_what_was_fitted(name, make, tmp_path, backbones):
+def test_a_saved_method_predicts_as_the_fitted_one(name, make, tmp_path, backbones):
     data = make()
     fitted = PLAIN[name].fit(data, 0)
     facts = json.loads(json.dumps(data.describe()))
@@ -84,7 +84,7 @@ def test_what_was_saved_answers_as_what_was_fitted(name, make, tmp_path, backbon
 
 
 @pytest.mark.parametrize("classes", [0, 2, 3])
-def test_trees_are_those_of_scikit_learn(classes):
+def test_trees_equal_scikit_learns(classes):
     rows = RNG.normal(size=(300, 4))
     rows[RNG.random(rows.shape) < 0.1] = np.nan
     score = np.nan_to_num(rows[:, 0]) + np.nan_to_num(rows[:, 1]) * np.isnan(rows[:, 2])
@@ -100,7 +100,7 @@ def test_trees_are_those_of_scikit_learn(classes):
 
 
 @pytest.mark.parametrize("pairs", [False, True])
-def test_terms_are_those_of_scikit_learn(pairs):
+def test_term_frequencies_equal_scikit_learns(pairs):
     texts = torch.from_numpy(RNG.integers(0, 9, (40, 12)))
     texts[0] = 0  # a text without words
     read, new = texts[:25], texts[[0, *range(25, 40)]]
@@ -119,7 +119,7 @@ def test_terms_are_those_of_scikit_learn(pairs):
 
 
 @pytest.mark.parametrize("classes", [2, 3])
-def test_linear_models_are_those_of_scikit_learn(classes):
+def test_linear_models_equal_scikit_learns(classes):
     rows = RNG.normal(3.0, 2.0, size=(60, 5))
     scaler = StandardScaler().fit(rows)
     labels = np.digitize(rows[:, 0], [2.0, 4.0][: classes - 1])
@@ -138,8 +138,9 @@ def test_linear_models_are_those_of_scikit_learn(classes):
 
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory):
-    """Small tables of series, rows with a number each, and texts."""
-    place, rng = tmp_path_factory.mktemp("tables"), np.random.default_rng(0)
+    """Write small tables of series, of rows with a numeric label, and of texts."""
+    place = tmp_path_factory.mktemp("tables")
+    rng = np.random.default_rng(0)
     lines = ["id,time,hip,gait"]
     for walk in range(40):
         gait = ("slow", "brisk")[walk % 2]
@@ -162,7 +163,7 @@ def tables(tmp_path_factory):
 
 
 def kept(path, name, place):
-    """The pick of a comparison of a table that recommends a method, and the table's samples."""
+    """Save the pick of a comparison that recommends a method; return it and the table's samples."""
     splits = Splits(load_recipe(str(path)))
     state = {"setting": {"source": str(path), "changes": []}}
     state["verdict"] = {"pick": name, "train": None}
@@ -177,7 +178,7 @@ def kept(path, name, place):
      (WORDS, "films.csv"), ("minilm", "films.csv"), ("vit-s", "pictures"),
      (BOOSTING, "pictures"), (BOOSTING, "clouds.npz")],
 )  # fmt: skip
-def test_files_are_answered_as_the_data_set_was(name, table, tables, tmp_path, backbones):
+def test_files_are_predicted_as_the_data_set(name, table, tables, tmp_path, backbones):
     pick, splits = kept(tables / table, name, tmp_path)
     assert pick.samples == "training and validation samples"
     assert pick.temperature == pytest.approx(1.0)
@@ -196,7 +197,7 @@ def test_files_are_answered_as_the_data_set_was(name, table, tables, tmp_path, b
     assert json.loads((tmp_path / "evaluation.json").read_text()) == result
 
 
-def test_numbers_are_answered_in_the_units_of_the_file(tables, tmp_path):
+def test_regressions_predict_in_the_units_of_the_file(tables, tmp_path):
     kept(tables / "rows.csv", BOOSTING, tmp_path)
     values = [row["value"] for row in predict(tmp_path, [tables / "rows.csv"])]
     truth = [float(row["price"]) for row in csv.DictReader((tables / "rows.csv").open())]
@@ -205,7 +206,7 @@ def test_numbers_are_answered_in_the_units_of_the_file(tables, tmp_path):
     assert 0 < evaluate(tmp_path)["absolute_error"] < 60
 
 
-def test_samples_of_the_test_are_not_fitted_to(tables, tmp_path, monkeypatch):
+def test_test_samples_are_not_used_for_fitting(tables, tmp_path, monkeypatch):
     seen = []
     method = PLAIN[WORDS]
     watched = {"fit": lambda train, seed: seen.extend(train.texts) or method.fit(train, seed)}
@@ -217,13 +218,13 @@ def test_samples_of_the_test_are_not_fitted_to(tables, tmp_path, monkeypatch):
     assert len(seen) == len(splits.train) + len(splits.val)
 
 
-def test_a_catalogues_data_set_is_fitted_to_its_training_samples():
+def test_a_catalogue_set_is_fitted_on_its_training_samples():
     splits = Splits(load_recipe("digits", ["data.limit=20"]))
     train, samples = splits.whole()
     assert (len(train), samples) == (20, "training samples")
 
 
-def test_the_command_line_answers(tables, tmp_path, capsys):
+def test_the_command_line_predicts(tables, tmp_path, capsys):
     kept(tables / "walks.csv", MINIROCKET, tmp_path)
     out = tmp_path / "gaits.csv"
     assert main(["predict", str(tmp_path), str(tables / "walks.csv"), "--out", str(out)]) == 0
@@ -244,7 +245,7 @@ def test_the_command_line_evaluates(tables, tmp_path, capsys):
         evaluate(tmp_path, overrides=["model.body.steps=3"])
 
 
-def test_files_that_changed_since_are_not_evaluated(tables, tmp_path):
+def test_files_that_changed_since_fitting_are_not_evaluated(tables, tmp_path):
     path = tmp_path / "films.csv"
     path.write_text((tables / "films.csv").read_text())
     kept(path, WORDS, tmp_path)
@@ -253,7 +254,7 @@ def test_files_that_changed_since_are_not_evaluated(tables, tmp_path):
         evaluate(tmp_path)
 
 
-def test_code_of_a_recipe_runs_with_trust_alone(tables, tmp_path, capsys):
+def test_code_of_a_recipe_runs_only_with_trust(tables, tmp_path, capsys):
     log, own, recipe = (tmp_path / name for name in ("ran.txt", "own.py", "own.yaml"))
     text = f"import: own.py\ndata: {{path: {tables / 'films.csv'}}}\n"
     recipe.write_text(text)
@@ -269,10 +270,10 @@ def test_code_of_a_recipe_runs_with_trust_alone(tables, tmp_path, capsys):
     assert log.exists()
 
 
-# --- folders that cannot be used ------------------------------------------------------------------
+# --- unusable folders -----------------------------------------------------------------------------
 
 
-def test_what_is_damaged_is_said(tables, tmp_path):
+def test_damaged_folders_are_named(tables, tmp_path):
     kept(tables / "films.csv", WORDS, tmp_path)
     for name in ("arrays.safetensors", "method.json"):
         path = tmp_path / "method" / name
@@ -291,14 +292,14 @@ def test_what_is_damaged_is_said(tables, tmp_path):
         load_pick(tmp_path)
 
 
-def test_parts_of_other_versions_are_refused_by_name():
+def test_parts_of_other_versions_are_refused():
     with pytest.raises(CheckpointError, match=r"part: expected one of .*Linear, .*, got 'Rocket2'"):
         rebuild({"part": "Rocket2"}, {})
     with pytest.raises(CheckpointError, match=r"Linear: expected the fields .*, got .*'bias'"):
         rebuild({"part": "Linear"}, {"weights": torch.zeros(1, 2)})
 
 
-def test_a_comparison_without_a_method_says_what_to_do(tmp_path):
+def test_a_comparison_without_a_method_names_the_next_command(tmp_path):
     verdict = {"pick": "luna", "train": "fredholm train x.csv operator=luna"}
     for state, words in (
         ({}, "not finished; the same `fredholm compare` continues it"),
@@ -310,7 +311,7 @@ def test_a_comparison_without_a_method_says_what_to_do(tmp_path):
     drop_pick(tmp_path)  # nothing there: nothing happens
 
 
-def test_what_needs_operators_refuses_a_comparison(tables, tmp_path, capsys):
+def test_commands_that_need_an_operator_refuse_a_method(tables, tmp_path, capsys):
     for name in ("words", "luna"):
         (tmp_path / name).mkdir()
     kept(tables / "films.csv", WORDS, tmp_path / "words")
@@ -323,7 +324,7 @@ def test_what_needs_operators_refuses_a_comparison(tables, tmp_path, capsys):
         assert f"; {way}" in said
 
 
-def test_a_start_without_its_weights_is_said(tables, tmp_path, backbones, monkeypatch):
+def test_a_start_without_its_weights_is_named(tables, tmp_path, backbones, monkeypatch):
     kept(tables / "films.csv", "minilm", tmp_path)
     monkeypatch.setattr(starts, "describe", lambda name: {"fetched": False})
     with pytest.raises(OptionError, match="fredholm data fetch minilm"):

@@ -1,4 +1,4 @@
-"""What a run will cost, before it."""
+"""Estimates of the cost of a run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def plan():
     return plan_run(load_recipe("digits", TINY), steps=1)
 
 
-def test_what_can_be_counted_is_counted(plan):
+def test_the_plan_counts_samples_parameters_memory_and_minutes(plan):
     recipe = load_recipe("digits", TINY)
     train = build_dataset(recipe, "train")
     model = build_model(recipe, train)
@@ -49,18 +49,18 @@ def test_what_can_be_counted_is_counted(plan):
     assert plan.operators["1"].startswith("Exact(")
 
 
-def test_a_run_in_double_precision_is_measured_in_it(plan):
+def test_a_double_precision_run_is_measured_in_float64(plan):
     double = plan_run(load_recipe("digits", [*TINY, "training.precision=64"]), steps=1)
     assert double.memory.parameters == pytest.approx(2 * plan.memory.parameters)
     assert double.memory.activations == pytest.approx(2 * plan.memory.activations, rel=0.1)
 
 
-def test_dropped_weights_are_of_the_step(plan):
+def test_weight_dropout_is_part_of_the_measured_step(plan):
     dropped = plan_run(load_recipe("digits", [*TINY, "training.weight_dropout=0.5"]), steps=1)
     assert dropped.memory.activations > plan.memory.activations, "each weight's own"
 
 
-def test_what_the_forward_keeps_grows_with_the_batch(plan):
+def test_saved_activations_grow_with_the_batch(plan):
     double = plan_run(load_recipe("digits", [*TINY, "data.batch_size=128"]), steps=1)
     assert double.memory.activations == pytest.approx(2 * plan.memory.activations, rel=0.1)
     # at least the input of every layer: 64 samples, 16 points, 32-bit
@@ -72,7 +72,7 @@ def test_what_the_forward_keeps_grows_with_the_batch(plan):
     assert plan.memory.total > plan.memory.activations
 
 
-def test_the_first_limit_ends_the_run():
+def test_the_earliest_limit_ends_the_run():
     few = [*TINY, "training.accumulate=4", "training.steps=3"]
     plan = plan_run(load_recipe("digits", few), steps=1)
     assert plan.steps > 12, "an epoch has more batches"
@@ -85,7 +85,7 @@ def test_the_first_limit_ends_the_run():
     assert _batches(8, 10, 4) == 28, "each epoch ends with a step of two batches"
 
 
-def test_phases_count_by_their_batches(tmp_path):
+def test_phases_are_weighted_by_their_batches(tmp_path):
     given = [f"data.path={write_kjv(tmp_path)}", "data.max_length=24", "data.batch_size=8"]
     given += ["model.body.depth=1", "training.epochs=null"]
 
@@ -116,7 +116,7 @@ def test_phases_count_by_their_batches(tmp_path):
     assert plan.batches == 10
 
 
-def test_without_the_data_pixels_of_their_shape_stand_in(tmp_path, monkeypatch):
+def test_missing_data_are_replaced_by_random_inputs_of_their_shape(tmp_path, monkeypatch):
     monkeypatch.setenv("FREDHOLM_DATA", str(tmp_path))
     small = [*TINY, "model.encoder.patch=7", "data.limit=1000", "training.ema_decay=0.9"]
     plan = plan_run(load_recipe("mnist", small), steps=1)
@@ -129,14 +129,14 @@ def test_without_the_data_pixels_of_their_shape_stand_in(tmp_path, monkeypatch):
         plan_run(load_recipe("reviews"))
 
 
-def test_a_recipe_that_cannot_run_here_is_refused_before_the_data(monkeypatch):
+def test_an_unsupported_recipe_is_refused_before_reading_data(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(OptionError, match=r"devices: expected at most the 1 GPUs .*, got 2"):
         plan_run(load_recipe("reviews", ["training.devices=2"]))
 
 
-def test_the_command(plan, capsys):
+def test_the_command_prints_the_plan(plan, capsys):
     assert main(["plan", "digits", *TINY, "--steps", "1", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["parameters"] == plan.parameters

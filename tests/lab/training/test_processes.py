@@ -1,4 +1,4 @@
-"""Several processes are one run: the same numbers, one writer, and a clear line when one dies."""
+"""Several processes as one run: equal numbers, one writer, and a clear line when one dies."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def rows_of(folder: Path) -> list[dict[str, float]]:
 
 
 def assert_one_run(alone: Path, together: Path):
-    """The same table of epochs and the same kept weights."""
+    """Check that both have the same table of epochs and the same saved weights."""
     left, right = rows_of(alone), rows_of(together)
     assert len(left) == len(right)
     for one, other in zip(left, right):
@@ -66,7 +66,7 @@ def assert_one_run(alone: Path, together: Path):
 
 
 def start(*arguments: str, nodes: int = 1, node: int = 0, port: int = 0, each: int = 2, **changes):
-    """torchrun, which knows this machine by its number: a name has to be looked up."""
+    """Start torchrun with this machine's address, because a name would have to be resolved."""
     place = ["--standalone", "--local-addr=127.0.0.1"]
     if nodes > 1:
         place = [f"--nnodes={nodes}", f"--node-rank={node}", "--rdzv-backend=c10d"]
@@ -83,8 +83,8 @@ def popen(*command: str, **changes: str):
 
 
 def finished(process: subprocess.Popen, seconds: float) -> str:
-    """What a process printed, once it has ended; one that does not end is killed, and what it has
-    printed until then is the failure.
+    """Return the output of a process after its end. One that does not end is killed and fails with
+    its output.
     """
     try:
         return process.communicate(timeout=seconds)[0]
@@ -104,7 +104,7 @@ def free_port() -> int:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Jobs done by two processes, what each process says of them, and the same by one."""
+    """Run jobs with two processes and with one; return the folders and each process's report."""
     folder = tmp_path_factory.mktemp("together")
     alone = folder / "alone"
     train(load_recipe("digits", EXACT), alone / "exact")
@@ -163,13 +163,13 @@ def test_early_stop_agrees_with_one_process(runs):
 
 
 @pytest.mark.slow
-def test_parts_are_weighted_by_what_is_asked_of_them(runs):
+def test_parts_of_a_batch_are_weighted_by_their_labels(runs):
     folder, _ = runs
     assert_one_run(folder / "alone" / "ragged", folder / "ragged")
 
 
 @pytest.mark.slow
-def test_another_number_of_processes_goes_on(runs):
+def test_a_run_is_resumed_by_another_number_of_processes(runs):
     folder, said = runs
     assert_one_run(folder / "alone" / "exact", folder / "resumed")  # by one, then sharded over two
     assert {each["stopped"]["kind"] for each in said} == {"Interrupted"}
@@ -178,7 +178,7 @@ def test_another_number_of_processes_goes_on(runs):
 
 
 @pytest.mark.slow
-def test_what_all_refuse_one_says(runs):
+def test_an_error_of_all_processes_is_printed_once(runs):
     folder, said = runs
     for job, kind, text in (
         ("unlike", "RecipeError", r"rank 1 of 2 .*optimizer.lr \(0.001 -> 0.002\)"),
@@ -193,7 +193,7 @@ def test_what_all_refuse_one_says(runs):
 
 
 def test_sigterm_after_a_lost_connection_does_not_end_the_process():
-    """torchrun's SIGTERM may come between the error and the search for the process that died."""
+    """torchrun's SIGTERM may arrive between the error and the search for the dead process."""
     before = signal.getsignal(signal.SIGTERM)
     pair = Group()
     pair.size = 2
@@ -209,7 +209,7 @@ def test_sigterm_after_a_lost_connection_does_not_end_the_process():
 
 
 @pytest.mark.slow
-def test_a_killed_process_is_named_and_the_run_goes_on(tmp_path):
+def test_a_killed_process_is_named_and_the_run_resumes(tmp_path):
     folder = tmp_path / "killed"
     chosen = [*EXACT, "data.batch_size=100", "training.checkpoint_steps=2"]
     process = start(str(HERE / "worker.py"), str(folder), "0.1", *chosen)
@@ -230,8 +230,8 @@ def test_a_killed_process_is_named_and_the_run_goes_on(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("which", [0, 1])
-def test_a_process_that_is_told_to_stop_stops_all_of_them_with_a_checkpoint(tmp_path, which):
-    """In the middle of an accumulation, as a cluster's time limit does."""
+def test_stopping_one_process_stops_all_with_a_checkpoint(tmp_path, which):
+    """In the middle of an accumulation, as at a cluster's time limit."""
     folder = tmp_path / "told"
     chosen = [*EXACT, "data.batch_size=20", "training.accumulate=4", "training.checkpoint_steps=2"]
     process = start(str(HERE / "worker.py"), str(folder), "0.1", *chosen)
@@ -261,8 +261,9 @@ def _children(parent: int) -> list[int]:
 
 
 @pytest.mark.slow
-def test_two_torchruns_on_the_loopback_are_one_run(tmp_path):
-    port, base = free_port(), ["-m", "fredholm", "train", "digits", *EXACT, "--runs", str(tmp_path)]
+def test_two_torchruns_on_the_loopback_form_one_run(tmp_path):
+    port = free_port()
+    base = ["-m", "fredholm", "train", "digits", *EXACT, "--runs", str(tmp_path)]
     agents = [
         start(*base, "--name", "two", nodes=2, node=node, port=port, each=1) for node in range(2)
     ]
@@ -290,7 +291,7 @@ def test_devices_start_processes_without_a_launcher(tmp_path):
 
 
 @pytest.mark.slow
-def test_srun_starts_one_run(tmp_path):
+def test_the_variables_of_srun_form_one_run(tmp_path):
     """The variables of srun, without SLURM."""
     base = {"SLURM_NTASKS": "2", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "1"}
     base |= {"SLURM_JOB_NAME": "train", "SLURM_NODEID": "0", "SLURM_NTASKS_PER_NODE": "2"}
@@ -311,7 +312,7 @@ def test_srun_starts_one_run(tmp_path):
 
 @pytest.fixture
 def launched(monkeypatch):
-    """The environment of torchrun, as one of two processes."""
+    """Set the environment of torchrun for one of two processes."""
 
     def arrange(**changes: str) -> None:
         facts = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
@@ -333,7 +334,7 @@ def test_an_address_in_use_is_named(launched, recipe):
             joined(recipe()).__enter__()
 
 
-def test_processes_that_do_not_come_are_not_waited_for(launched, recipe):
+def test_absent_processes_end_in_a_timeout(launched, recipe):
     launched()
     with pytest.raises(TrainingFailed, match=r"rank 0 of 2: not all processes met at 127.0.0.1"):
         joined(recipe()).__enter__()
@@ -348,7 +349,7 @@ def test_processes_that_do_not_come_are_not_waited_for(launched, recipe):
         ([], {TIMEOUT: "soon"}, f"{TIMEOUT}: expected a positive number .*, got 'soon'"),
     ],
 )
-def test_numbers_that_do_not_fit_are_refused(launched, recipe, overrides, changes, message):
+def test_mismatched_numbers_of_processes_are_refused(launched, recipe, overrides, changes, message):
     launched(**changes)
     with pytest.raises(OptionError, match=message):
         joined(recipe(*overrides)).__enter__()
@@ -361,13 +362,13 @@ def test_numbers_that_do_not_fit_are_refused(launched, recipe, overrides, change
         ("training.strategy=ddp", "training.strategy: expected 'auto' for one process, got 'ddp'"),
     ],
 )
-def test_one_process_is_not_several(tmp_path, recipe, override, message):
+def test_options_of_several_processes_are_refused_in_one(tmp_path, recipe, override, message):
     with pytest.raises(OptionError, match=message):
         train(recipe(override), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_who_speaks_follows_from_the_environment(launched, monkeypatch):
+def test_the_environment_decides_which_process_prints(launched, monkeypatch):
     assert first_process()
     assert (Group().rank, Group().size, Group().first) == (0, 1, True)
     assert timeout().total_seconds() == 600
@@ -380,5 +381,5 @@ def test_who_speaks_follows_from_the_environment(launched, monkeypatch):
     assert first_process()
 
 
-def test_fsdp_is_another_name(recipe):
+def test_fsdp_is_a_strategy_by_name(recipe):
     assert recipe("training.strategy=fsdp").training.strategy == "fsdp2"

@@ -1,4 +1,4 @@
-"""Recipes: what is accepted, and the one line that each mistake gets."""
+"""Recipes: accepted values, and one line per mistake."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ MISTAKES = [
 
 @contextmanager
 def at_once():
-    """Two seconds of the processor are a hundred times what a mistake takes."""
+    """Limit the test to two CPU seconds, a hundred times what a mistake takes."""
     load_recipe("digits")  # what is imported when first used does not count
     before = time.process_time()
     try:
@@ -112,7 +112,7 @@ def at_once():
 
 
 @pytest.mark.parametrize(("overrides", "message"), MISTAKES, ids=[m[0][0][:40] for m in MISTAKES])
-def test_mistakes_get_one_line_naming_the_key(overrides, message):
+def test_mistakes_give_one_line_with_the_key(overrides, message):
     with pytest.raises(RecipeError) as caught, at_once():
         load_recipe("digits", overrides)
     assert message in str(caught.value)
@@ -137,7 +137,7 @@ FILES = {
 
 
 @pytest.mark.parametrize(("content", "message"), FILES.values(), ids=FILES)
-def test_files_that_are_no_recipes_get_one_line_at_once(tmp_path, content, message):
+def test_files_that_are_not_recipes_give_one_line_quickly(tmp_path, content, message):
     file = tmp_path / "odd.yaml"
     file.write_bytes(content)
     for read in (load_recipe, imported_code):  # the command line asks for the code first
@@ -148,7 +148,7 @@ def test_files_that_are_no_recipes_get_one_line_at_once(tmp_path, content, messa
         assert len(str(caught.value)) < 500
 
 
-def test_plain_data_that_multiply_are_refused_too():
+def test_expanding_yaml_aliases_are_refused():
     value = ["x"] * 9
     for _ in range(12):
         value = [value] * 9
@@ -157,7 +157,7 @@ def test_plain_data_that_multiply_are_refused_too():
 
 
 @pytest.mark.parametrize("word", ["off", "no", "on", "yes", "No", "OFF"])
-def test_words_stay_words_where_text_is_meant(word, tmp_path):
+def test_words_stay_strings_where_strings_are_expected(word, tmp_path):
     recipe = load_recipe(
         "digits", [f"name={word}", f"data.path={word}", "operator=infsa", f"operator.norm={word}"]
     )
@@ -171,7 +171,7 @@ def test_words_stay_words_where_text_is_meant(word, tmp_path):
 @pytest.mark.parametrize(
     ("word", "value"), [("off", False), ("no", False), ("on", True), ("yes", True), ("true", True)]
 )
-def test_words_are_truth_values_where_those_are_meant(word, value, tmp_path):
+def test_words_become_booleans_where_booleans_are_expected(word, value, tmp_path):
     recipe = load_recipe(
         "digits",
         [
@@ -198,13 +198,13 @@ def test_every_recipe_runs_for_one_epoch(name):
     assert recipe.warmup_epochs == (given if given < 1 else 0.5)
 
 
-def test_a_warm_up_that_fits_stays(tmp_path):
+def test_a_warm_up_shorter_than_the_run_is_unchanged(tmp_path):
     recipe = load_recipe("digits", ["training.epochs=3", "schedule.warmup_epochs=2.5"])
     assert recipe.warmup_epochs == 2.5
     assert load_recipe("digits", ["schedule.warmup_epochs=60"]).warmup_epochs == 30
 
 
-def test_every_problem_is_reported_at_once():
+def test_all_problems_are_reported_together():
     with pytest.raises(RecipeError) as caught:
         load_recipe("digits", ["optimizer.lr=-1", "training.epochs=no", "dat=3"])
     lines = str(caught.value).splitlines()
@@ -229,7 +229,7 @@ def test_overrides_are_typed_as_yaml():
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_a_new_operator_drops_the_old_ones_options(order):
+def test_another_operator_drops_the_options_of_the_old_one(order):
     raw = {"operator": {"name": "itnet", "hidden": 8}}
     assert apply_overrides(dict(raw), ["operator=softmax"]) == {"operator": {"name": "softmax"}}
     chosen = ["operator.name=softmax", "operator.bias=true"][::order]
@@ -247,7 +247,7 @@ def test_a_key_given_twice_is_refused(tmp_path):
         load_recipe(file)
 
 
-def test_a_recipe_survives_the_disk(tmp_path):
+def test_a_saved_recipe_loads_unchanged(tmp_path):
     recipe = load_recipe(
         "digits", ["training.early_stop={patience: 3}", "operator={name: softmax}"]
     )
@@ -289,7 +289,7 @@ def test_built_in_recipes_are_valid(name):
     assert load_recipe(name).name == name
 
 
-def test_a_recipe_given_as_a_dictionary_stays_as_it_is():
+def test_a_recipe_as_dictionary_is_not_changed():
     base = {"name": "demo", "data": {"name": "digits"}, "model": {"name": "itnet_nano"}}
     base |= {"training": {"epochs": 10}}
     load_recipe(base, ["training.epochs=1", "operator.name=softmax"])
@@ -317,7 +317,7 @@ def test_imports_of_one_name_are_refused(tmp_path):
         ("position_dim", "the data set", "remove it"),
     ],
 )
-def test_an_option_that_others_define_is_refused_by_name(option, owner, fix):
+def test_options_defined_elsewhere_are_refused_by_name(option, owner, fix):
     recipe = load_recipe("digits", ["operator=softmax", f"operator.{option}=3", "name=x"])
     with pytest.raises(
         RecipeError, match=f"operator.{option}: .* {owner} defines it, got 3; {fix}"
@@ -325,7 +325,7 @@ def test_an_option_that_others_define_is_refused_by_name(option, owner, fix):
         build_model(recipe, build_dataset(recipe, "train"))
 
 
-def test_a_folder_of_annotations_is_a_whole_path(monkeypatch, tmp_path):
+def test_a_folder_of_annotations_becomes_an_absolute_path(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     given = ["data.name=image-folder", "data.path=photos", "data.options={boxes: marks}"]
     recipe = load_recipe("digits", [*given, "data.image_size=8"])

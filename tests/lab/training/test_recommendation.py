@@ -1,4 +1,4 @@
-"""The recommendation of a search, in words: from the saved state of one."""
+"""The text of a search's recommendation, from a saved state."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ FINISHED = Path(__file__).parents[2] / "fixtures/formats/comparisons/finished/ch
 
 @pytest.fixture
 def state():
-    """A search with one seed, whose pick is not an operator."""
+    """Return a search with one seed, whose pick is not an operator."""
     return json.loads(FINISHED.read_text("utf-8"))
 
 
-def test_a_difference_has_its_unit_and_one_interval_is_singular(state):
+def test_differences_are_printed_in_points_with_an_interval(state):
     sure = dict(report.recommendation(state))["how sure"]
     assert "+39.6 points, 95% interval +33.1 to +46.0 over" in sure
 
 
-def test_the_training_command_is_called_after_what_it_trains(state):
+def test_the_training_command_is_named_after_its_operator(state):
     assert "train best operator" in dict(report.recommendation(state))
     operator = state["verdict"]["operator"]
     state["verdict"]["pick"] = operator
     assert "train in full" in dict(report.recommendation(state))
 
 
-def test_a_tie_says_which_method_trains_faster(state):
+def test_a_tie_names_the_faster_method(state):
     state["verdict"]["ties"] = ["linear_attention"]
     tie = dict(report.recommendation(state))["tie"]
     assert tie.startswith("with linear_attention: at most one validation sample apart; the recomm")
 
 
-def test_slow_steps_have_a_separator_for_thousands(state):
+def test_slow_steps_are_printed_with_thousands_separators(state):
     state["sizes"]["softmax"]["step"] = 1.786
     row = next(row for row in report.rungs_table(state).rows if row[0] == "softmax")
     assert row[3] == "1,786"
 
 
-def test_the_page_speaks_of_seeds_only_where_there_are_several(state, tmp_path):
+def test_the_page_mentions_seeds_only_if_there_are_several(state, tmp_path):
     report.write(tmp_path, state)
     page = (tmp_path / "index.html").read_text("utf-8")
     assert "trained anew with one seed." in page

@@ -1,5 +1,5 @@
-"""Training that makes a state work: exercises made from texts, windows that vary, and the control
-that has no state.
+"""Training of the state's memory: exercises from texts, varying windows, and a control without
+state.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def text(tokens: torch.Tensor) -> str:
 # --- samples --------------------------------------------------------------------------------------
 
 
-def test_exercises_say_something_and_ask_for_it_further_on():
+def test_exercises_state_a_fact_and_query_it_later():
     data = exercises()
     found = [text(data.exercise(i)) for i in range(18)]
     assert all(len(x) == LENGTH for x in found)
@@ -57,7 +57,7 @@ def test_exercises_say_something_and_ask_for_it_further_on():
     assert len(needles) + len(lists) < len(found)  # the others are copies
 
 
-def test_a_share_of_the_windows_are_exercises_the_same_each_time():
+def test_a_fixed_share_of_the_windows_are_exercises():
     data, again = exercises(0.25), exercises(0.25)
     assert 0 < data.chosen.float().mean() < 0.6
     every = torch.arange(len(data))
@@ -71,8 +71,8 @@ def test_a_share_of_the_windows_are_exercises_the_same_each_time():
     assert not inputs["input_ids"].equal(exercises(0.25, seed=1).batch(every)[0]["input_ids"])
 
 
-def test_an_exercise_begins_as_its_window_does_and_has_no_other_beginning():
-    """Windows are documents with little filler, so that the statement often comes first."""
+def test_an_exercise_has_only_the_beginning_of_its_window():
+    """Windows are documents with little filler, so the statement often comes first."""
     source = TokenWindows("letters", "train", [PROSE[0][:160]] * 60, Framed(), 162)
     data = Exercises(source, Framed(), 1.0)
     for index in range(60):
@@ -81,14 +81,14 @@ def test_an_exercise_begins_as_its_window_does_and_has_no_other_beginning():
         assert 1 not in tokens[1:]
 
 
-def test_positions_of_the_windows_stay():
+def test_exercises_keep_the_positions_of_their_windows():
     source = TokenWindows("letters", "train", PROSE, Letters(), LENGTH, reach=1024)
     data = Exercises(source, Letters(), 1.0)
     inputs, _ = data.batch([1])
     assert inputs["position_ids"].equal(source.batch([1])[0]["position_ids"])
 
 
-def test_exercises_that_cannot_be_made_are_refused_by_name():
+def test_impossible_exercises_are_refused():
     for share in (0.0, 1.5):
         with pytest.raises(OptionError, match="exercises: expected a share above 0"):
             exercises(share)
@@ -110,7 +110,7 @@ def test_exercises_that_cannot_be_made_are_refused_by_name():
 # --- windows --------------------------------------------------------------------------------------
 
 
-def test_a_conversion_is_narrowed_for_a_while():
+def test_windows_are_narrowed_inside_the_context_only():
     replaced = replace_attention(llama(), "hedgehog", window=8, sinks=1, store=3, keep="0.1")
     ids = torch.arange(1, 25)[None]
     with torch.no_grad():
@@ -137,12 +137,13 @@ REMEMBERS = FAST | {
 
 
 def remembering() -> dict:
-    """Exercises of two lengths; the validation windows are plain."""
+    """Return exercises of two lengths, with plain validation windows."""
     return REMEMBERS | {"data": (exercises(0.5), VAL), "longer": exercises(0.5, LENGTH + 64)}
 
 
-def test_windows_vary_over_steps_and_some_steps_have_the_whole(monkeypatch):
-    seen, inner = [], LinearHeads.in_window
+def test_windows_vary_over_steps_and_are_sometimes_full(monkeypatch):
+    seen = []
+    inner = LinearHeads.in_window
 
     def noting(self, *given):
         seen.append((self.window, self.store))
@@ -158,8 +159,8 @@ def test_windows_vary_over_steps_and_some_steps_have_the_whole(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_stopped_training_ends_as_one_that_was_not(tmp_path, monkeypatch):
-    """Stopped in the second and in the third stage."""
+def test_a_resumed_training_equals_an_uninterrupted_one(tmp_path, monkeypatch):
+    """It is stopped in the second and in the third stage."""
     whole = linearize(llama(), **remembering(), folder=tmp_path / "whole")
     inner = Matching.training_step
 
@@ -182,7 +183,7 @@ def test_a_stopped_training_ends_as_one_that_was_not(tmp_path, monkeypatch):
     assert all(value.equal(theirs[name]) for name, value in ours.items())
 
 
-def test_a_window_that_cannot_vary_is_refused_by_name():
+def test_a_window_that_cannot_vary_is_refused():
     varied = StageOptions(vary_window=True)
     with pytest.raises(OptionError, match="expected a window beside vary_window=True"):
         linearize(llama(), **FAST | {"window": 0, "distil": varied})
@@ -197,7 +198,7 @@ def test_a_window_that_cannot_vary_is_refused_by_name():
 # --- the control ----------------------------------------------------------------------------------
 
 
-def test_a_control_is_trained_alike_and_has_no_state():
+def test_a_control_is_trained_equally_and_has_no_state():
     data = (windows("train", TEXTS), VAL)
     done = linearize(
         llama(), **FAST | {"data": data, "match": MATCH, "state": False, "keep": "0.1"}

@@ -1,4 +1,4 @@
-"""A resumed run ends with the same bits as one that was never stopped, wherever it was stopped."""
+"""A resumed run is bitwise equal to an uninterrupted one, wherever it was stopped."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from fredholm.models.decay import weight_decay_groups
 from fredholm.training import TrainingFailed, train
 from tests.lab.training.conftest import SMALL
 
-# Everything that could lose its place: shuffling, augmentation, dropout, mixing, averaged weights,
-# accumulation of sums.
+# All state that a resume must restore: shuffling, augmentation, dropout, mixing, averaged weights,
+# accumulated gradients.
 BUSY = [
     "data.mixup=0.4",
     "data.cutmix=1.0",
@@ -52,7 +52,7 @@ class Crash(Exception):
 
 @pytest.fixture
 def crash_at(monkeypatch):
-    """Make the training step that would be number ``step`` fail."""
+    """Make training step number ``step`` fail."""
     original = RecipeLearner.training_step
 
     def arrange(step: int | None):
@@ -67,7 +67,7 @@ def crash_at(monkeypatch):
 
 
 def outcome(folder: Path):
-    """All that a run leaves behind, except how long it took."""
+    """Return all files of a run without its times."""
     with (folder / "metrics.csv").open() as file:
         rows = [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
     state = read_checkpoint(list_checkpoints(folder / "checkpoints")[0])
@@ -96,7 +96,7 @@ COURSES = {
 
 
 @pytest.mark.parametrize("extra", EXTRAS.values(), ids=EXTRAS)
-def test_resume_is_bitwise_wherever_it_stopped(tmp_path, recipe, crash_at, extra):
+def test_a_resumed_run_is_bitwise_equal_wherever_it_stopped(tmp_path, recipe, crash_at, extra):
     chosen = recipe(*BUSY, *extra)
     train(chosen, tmp_path / "whole")
     steps = 3 * len(_batches(chosen))
@@ -111,7 +111,7 @@ def test_resume_is_bitwise_wherever_it_stopped(tmp_path, recipe, crash_at, extra
 
 
 @pytest.mark.parametrize("extra", COURSES.values(), ids=COURSES)
-def test_a_resumed_schedule_goes_on_with_the_same_rates(tmp_path, recipe, crash_at, extra):
+def test_a_resumed_schedule_continues_with_the_same_rates(tmp_path, recipe, crash_at, extra):
     # So low a rate that nothing improves.
     chosen = recipe("optimizer.lr=1e-6", "data.batch_size=200", *extra)
     train(chosen, tmp_path / "whole")
@@ -125,8 +125,9 @@ def test_a_resumed_schedule_goes_on_with_the_same_rates(tmp_path, recipe, crash_
     assert_same(tmp_path / "whole", tmp_path / "stopped")
 
 
-def test_a_run_stopped_while_it_calibrates_is_gone_on_with(tmp_path, recipe, monkeypatch):
-    chosen, folder = recipe("data.batch_size=200"), tmp_path / "stopped"
+def test_a_run_stopped_during_calibration_can_be_resumed(tmp_path, recipe, monkeypatch):
+    chosen = recipe("data.batch_size=200")
+    folder = tmp_path / "stopped"
     train(chosen, tmp_path / "whole")
 
     def stop(*_):
@@ -177,7 +178,8 @@ def _wait_for(process, folder: Path, pattern: str):
 
 def test_killed_mid_epoch_and_resumed_equals_uninterrupted(tmp_path, recipe):
     overrides = [*BUSY, "data.batch_size=50"]
-    chosen, folder = recipe(*overrides, "name=killed"), tmp_path / "killed"
+    chosen = recipe(*overrides, "name=killed")
+    folder = tmp_path / "killed"
     process = _start(folder, *overrides, pause=0.2)
     _wait_for(process, folder, "checkpoints/step-*4.ckpt")
     process.kill()
@@ -205,7 +207,9 @@ def test_killed_mid_epoch_and_resumed_equals_uninterrupted(tmp_path, recipe):
     ],
     ids=["ctrl-c", "in an accumulation", "in a validation"],
 )
-def test_ctrl_c_saves_says_how_to_resume_and_exits_130(tmp_path, recipe, number, moment, more):
+def test_ctrl_c_saves_prints_the_resume_command_and_exits_130(
+    tmp_path, recipe, number, moment, more
+):
     overrides = ["training.checkpoint_minutes=null", *more]
     folder = tmp_path / "stopped"
     process = _start(folder, *overrides, pause=0.2)
@@ -224,8 +228,9 @@ def test_ctrl_c_saves_says_how_to_resume_and_exits_130(tmp_path, recipe, number,
     assert_same(tmp_path / "whole", folder)
 
 
-def test_a_truncated_checkpoint_is_named_and_the_one_before_it_used(tmp_path, recipe, crash_at):
-    chosen, folder = recipe(*BUSY), tmp_path / "run"
+def test_a_truncated_checkpoint_is_named_and_the_previous_one_used(tmp_path, recipe, crash_at):
+    chosen = recipe(*BUSY)
+    folder = tmp_path / "run"
     train(chosen, tmp_path / "whole")
     crash_at(len(_batches(chosen)) + 3)
     with pytest.raises(Crash):
@@ -241,7 +246,8 @@ def test_a_truncated_checkpoint_is_named_and_the_one_before_it_used(tmp_path, re
 
 
 def test_without_a_readable_checkpoint_resuming_is_refused(tmp_path, recipe, crash_at):
-    chosen, folder = recipe(*BUSY), tmp_path / "run"
+    chosen = recipe(*BUSY)
+    folder = tmp_path / "run"
     with pytest.raises(CheckpointError, match="no run to resume"):
         train(chosen, folder, resume=True)
     crash_at(3)
@@ -257,7 +263,7 @@ def test_without_a_readable_checkpoint_resuming_is_refused(tmp_path, recipe, cra
 
 
 @pytest.mark.parametrize("content", ["", '{"na', "[]", "{}"])
-def test_damaged_files_of_a_run_are_named_and_what_to_do(tmp_path, content):
+def test_damaged_files_of_a_run_are_named_with_a_fix(tmp_path, content):
     place = RunFolder(tmp_path)
     reads = {
         place.result: place.read_result,
@@ -285,7 +291,8 @@ def test_a_checkpoint_that_would_run_code_is_refused(tmp_path):
 
 
 def test_a_started_run_is_neither_overwritten_nor_changed_silently(tmp_path, recipe):
-    chosen, folder = recipe("training.epochs=2"), tmp_path / "run"
+    chosen = recipe("training.epochs=2")
+    folder = tmp_path / "run"
     first = train(chosen, folder)
     with pytest.raises(
         OptionError, match=r"holds a finished run; add --resume, --overwrite or another --name"
@@ -304,10 +311,11 @@ def test_a_started_run_is_neither_overwritten_nor_changed_silently(tmp_path, rec
         train(chosen, tmp_path / "other", overwrite=True)
 
 
-def test_paths_of_a_run_are_whole_and_old_ones_still_the_same(tmp_path, recipe, monkeypatch):
+def test_paths_of_a_run_are_absolute_and_old_runs_still_resume(tmp_path, recipe, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
-    place, given = RunFolder("run"), ["data.name=image-folder", "data.image_size=8"]
+    place = RunFolder("run")
+    given = ["data.name=image-folder", "data.image_size=8"]
     for path, start in (("photos", "base"), ("~/photos", "[~/base, other]")):
         chosen = recipe(*given, f"data.path={path}", f"init_from={start}")
         runs = chosen.init_from if isinstance(chosen.init_from, list) else [chosen.init_from]
@@ -315,7 +323,8 @@ def test_paths_of_a_run_are_whole_and_old_ones_still_the_same(tmp_path, recipe, 
         assert runs == [str(tmp_path / "base"), str(tmp_path / "other")][: len(runs)]
     place.root.mkdir()
     old = chosen.model_copy(deep=True)
-    old.data.path, old.init_from = "photos", ["~/base", "other"]
+    old.data.path = "photos"
+    old.init_from = ["~/base", "other"]
     save_recipe(old, place.recipe)
     place.check(chosen, resume=True, overwrite=False)
     changed = recipe(*given, "data.path=other", f"init_from={start}")
@@ -323,8 +332,9 @@ def test_paths_of_a_run_are_whole_and_old_ones_still_the_same(tmp_path, recipe, 
         place.check(changed, resume=True, overwrite=False)
 
 
-def test_a_recipe_among_other_files_is_no_run(tmp_path, recipe):
-    chosen, folder = recipe("training.epochs=1"), tmp_path / "mine"
+def test_a_folder_with_other_files_is_not_a_run(tmp_path, recipe):
+    chosen = recipe("training.epochs=1")
+    folder = tmp_path / "mine"
     (folder / "data").mkdir(parents=True)
     save_recipe(chosen, folder / "recipe.yaml")
     for given in ({}, {"overwrite": True}):
@@ -338,11 +348,12 @@ def test_a_recipe_among_other_files_is_no_run(tmp_path, recipe):
     assert not (folder / "data").exists()
 
 
-def test_a_start_that_the_disk_cut_short_can_be_repeated(tmp_path, recipe, monkeypatch):
+def test_a_start_interrupted_by_a_full_disk_can_be_repeated(tmp_path, recipe, monkeypatch):
     def full(path, value):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
-    chosen, place = recipe(), RunFolder(tmp_path / "run")
+    chosen = recipe()
+    place = RunFolder(tmp_path / "run")
     place.root.mkdir()
     (place.root / ".recipe.yaml.12.tmp").write_text("na")  # of a start that was killed
     with monkeypatch.context() as patched:
@@ -356,7 +367,7 @@ def test_a_start_that_the_disk_cut_short_can_be_repeated(tmp_path, recipe, monke
     assert len(list(place.root.iterdir())) == 2
 
 
-def test_a_loss_that_is_not_finite_ends_the_run_with_its_step(tmp_path, recipe, monkeypatch):
+def test_a_non_finite_loss_ends_the_run_and_names_the_step(tmp_path, recipe, monkeypatch):
     original = RecipeLearner.training_step
     monkeypatch.setattr(
         RecipeLearner,
@@ -377,7 +388,8 @@ def test_moments_of_other_parameters_are_refused():
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.ones(1, 2)).sum().backward()
     optimizer.step()
-    states, groups = [optimizer.state_dict()], weight_decay_groups(model, 0.1)
+    states = [optimizer.state_dict()]
+    groups = weight_decay_groups(model, 0.1)
     check_moments(states, groups)
     check_moments(states, list(model.parameters()))
     with pytest.raises(CheckpointError, match=r"expected moment 0 of shape \(3,\), got \(3, 2\)"):

@@ -1,4 +1,4 @@
-"""Groups of heads that keep softmax: ranked by a probe of retrieval, named in the report."""
+"""Groups of heads with softmax: ranked by a retrieval probe, listed in the report."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def retrieval(**options) -> Retrieval:
     return Retrieval(TEXTS, Letters(), **{**SMALL, **options})
 
 
-def test_samples_end_in_the_number_that_was_said():
+def test_samples_end_in_the_hidden_number():
     samples = _samples(retrieval(), torch.Generator().manual_seed(0))
     assert len(samples) == 4
     kinds = set()
@@ -44,7 +44,7 @@ def test_samples_end_in_the_number_that_was_said():
 
 @torch.no_grad()
 def test_a_group_has_the_mass_of_its_best_head():
-    """By the attention that the teacher itself gives."""
+    """The reference is the teacher's attention."""
     teacher = llama()
     teacher.set_attn_implementation("eager")
     ranking = rank_groups(replace_attention(llama(), "hedgehog", window=4), retrieval())
@@ -64,7 +64,7 @@ def test_a_group_has_the_mass_of_its_best_head():
         assert row["mass"] == pytest.approx(float(expected[layer, group]), abs=1e-5)
 
 
-def test_the_best_groups_are_kept_and_the_ranking_is_in_the_report(tmp_path):
+def test_the_best_groups_keep_softmax_and_the_report_has_the_ranking(tmp_path):
     given = PLAIN | {"keep": 2, "retrieval": retrieval(), "folder": tmp_path / "out"}
     result = linearize(llama(), **given)
     ranking = result.report.ranking
@@ -90,14 +90,14 @@ def test_the_best_groups_are_kept_and_the_ranking_is_in_the_report(tmp_path):
 
 
 @pytest.mark.parametrize("keep", [None, "0.1"])
-def test_groups_are_ranked_whatever_is_kept(keep):
+def test_the_ranking_does_not_depend_on_the_kept_groups(keep):
     expected = linearize(llama(), **PLAIN, keep=2, retrieval=retrieval()).report.ranking
     result = linearize(llama(), **PLAIN, keep=keep, retrieval=retrieval())
     assert result.report.ranking == expected
     assert list(result.replaced.keep.values()) == ([] if keep is None else [(1,)])
 
 
-def test_what_cannot_be_ranked_is_refused_by_name():
+def test_unsupported_rankings_are_refused():
     ranking = [{"group": "0.0", "mass": 0.01}]
     for wrong in (0, 2, "1", "proeb"):
         with pytest.raises(OptionError, match="keep: expected 1 to 1 groups"):
@@ -115,7 +115,7 @@ def test_what_cannot_be_ranked_is_refused_by_name():
         rank_groups(replaced, retrieval(distance=800))
 
     class Drifting(Letters):
-        """A number is read by its place."""
+        """A tokenizer whose numbers depend on their position."""
 
         def __call__(self, texts):
             rows = [[(x + i) % 128 for i, x in enumerate(text.encode())] for text in texts]
@@ -125,7 +125,7 @@ def test_what_cannot_be_ranked_is_refused_by_name():
         rank_groups(replaced, Retrieval(TEXTS, Drifting(), **SMALL))
 
     class Words(Letters):
-        """All digits are one unknown sign."""
+        """A tokenizer with one unknown token for all digits."""
 
         def __call__(self, texts):
             rows = [[0 if 48 <= x < 58 else x for x in text.encode()] for text in texts]
@@ -133,13 +133,14 @@ def test_what_cannot_be_ranked_is_refused_by_name():
 
     with pytest.raises(DataError, match="reads different digits as the same tokens"):
         rank_groups(replaced, Retrieval(TEXTS, Words(), **SMALL))
-    documents, lines = Documents({"seen": TEXTS}, Words(), distances=(8,)), []
+    documents = Documents({"seen": TEXTS}, Words(), distances=(8,))
+    lines = []
     tokens = [torch.tensor(x) for x in Words()(TEXTS)["input_ids"]]
     assert recall({"teacher": llama()}, tokens, documents, 512, say=lines.append) == []
     assert "the tokenizer does not tell digits apart" in lines[0]
 
 
-def test_the_command_keeps_groups_by_name(tmp_path, capsys):
+def test_the_command_selects_groups_by_name(tmp_path, capsys):
     llama().save_pretrained(tmp_path / "llama")
     command = ["linearize", str(tmp_path / "llama"), "--to", "hedgehog", "--out"]
     assert main([*command, str(tmp_path / "out"), "--keep", "0.1,1.0", "--window", "4"]) == 0

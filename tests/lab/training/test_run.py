@@ -1,5 +1,5 @@
-"""What a run does and leaves behind: schedule, averaged weights, early stop, kept model,
-evaluation, prediction.
+"""A run and its files: schedule, averaged weights, early stopping, saved model, evaluation,
+prediction.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def rows_of(folder):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """One finished run, shared by the tests that only look at it."""
+    """Return one finished run, shared by the tests that only read it."""
     from fredholm.training import load_recipe
     from tests.lab.training.conftest import SMALL
 
@@ -57,7 +57,7 @@ def finished(tmp_path_factory):
     return train(recipe, folder), folder
 
 
-def test_a_run_learns_and_leaves_its_files(finished):
+def test_a_run_learns_and_writes_its_files(finished):
     result, folder = finished
     rows = rows_of(folder)
     assert list(rows[0]) == [
@@ -85,7 +85,7 @@ def test_a_run_learns_and_leaves_its_files(finished):
     assert list((folder / "tensorboard").glob("events.out.*"))
 
 
-def test_the_kept_model_is_the_best_validated_one(finished):
+def test_the_saved_model_has_the_best_validation_score(finished):
     result, folder = finished
     best = max(rows_of(folder), key=lambda row: float(row["val_accuracy"]))
     assert result.best_epoch == int(best["epoch"])
@@ -96,7 +96,7 @@ def test_the_kept_model_is_the_best_validated_one(finished):
 
 
 @pytest.mark.parametrize("epochs", [1, 2])
-def test_a_warm_up_as_long_as_the_run_is_shortened_and_that_is_said(tmp_path, recipe, epochs):
+def test_a_warm_up_as_long_as_the_run_is_shortened_with_a_message(tmp_path, recipe, epochs):
     lines: list[str] = []
     chosen = recipe(f"training.epochs={epochs}", "schedule.warmup_epochs=2", "data.batch_size=100")
     train(chosen, tmp_path / "run", report=lines.append)
@@ -110,13 +110,13 @@ def test_a_warm_up_as_long_as_the_run_is_shortened_and_that_is_said(tmp_path, re
     assert not any("warmup" in line for line in lines)
 
 
-def test_the_largest_seed_is_one_that_every_generator_takes(tmp_path, recipe):
+def test_the_largest_seed_is_valid_for_every_generator(tmp_path, recipe):
     options = ("data.augment={shift: 1, flip: true}", "data.mixup=0.4", "data.limit=800")
     chosen = recipe(f"seed={2**63 - 1}", "model.body.dropout=0.1", *options)
     assert train(chosen, tmp_path / "run").epochs == 3
 
 
-def test_evaluation_adds_up(finished):
+def test_an_evaluation_matches_its_confusion_matrix(finished):
     _, folder = finished
     report = evaluate(folder)
     assert json.loads((folder / "evaluation.json").read_text()) == report
@@ -130,8 +130,9 @@ def test_evaluation_adds_up(finished):
 
 
 @pytest.mark.slow
-def test_an_evaluation_of_an_epoch_is_not_the_runs(tmp_path, recipe):
-    folder, seen = tmp_path / "cell", []
+def test_an_evaluation_during_training_is_not_the_runs(tmp_path, recipe):
+    folder = tmp_path / "cell"
+    seen = []
 
     def watch(line):
         if line.startswith("epoch 1"):  # as from a second terminal
@@ -157,7 +158,7 @@ def test_an_evaluation_of_an_epoch_is_not_the_runs(tmp_path, recipe):
     assert read_evaluation(folder) == seen[0]
 
 
-def test_predict_reads_image_files_as_training_does(finished, tmp_path):
+def test_predict_preprocesses_image_files_as_training(finished, tmp_path):
     from PIL import Image
 
     _, folder = finished
@@ -209,7 +210,7 @@ def test_schedule_warms_up_linearly_and_ends_at_the_floor(tmp_path, recipe):
     assert shares == pytest.approx([0.25, 1, 1, 0, 0])
 
 
-def test_averaged_weights_are_validated_and_kept(tmp_path, recipe):
+def test_averaged_weights_are_validated_and_saved(tmp_path, recipe):
     train(recipe("training.ema_decay=0.9", "training.keep=last"), tmp_path / "run")
     state = read_checkpoint(list_checkpoints(tmp_path / "run" / "checkpoints")[0])
     kept = load_run(tmp_path / "run")[0].state_dict()
@@ -220,9 +221,10 @@ def test_averaged_weights_are_validated_and_kept(tmp_path, recipe):
 
 
 def test_the_moving_average_follows_its_formula():
-    """decay of update n = min(decay, (1 + n) / (10 + n)), against the recursion written out."""
+    """The decay of update n is min(decay, (1 + n) / (10 + n)); the reference is the recursion."""
     average = Ema(0.5)._kwargs["multi_avg_fn"]
-    mean, expected = torch.tensor(0.0), 0.0
+    mean = torch.tensor(0.0)
+    expected = 0.0
     for count, value in enumerate([1.0, 4.0, 2.0, 8.0, 3.0, 7.0, 5.0, 9.0, 6.0, 0.0], start=1):
         decay = min(0.5, (1 + count) / (10 + count))
         expected = decay * expected + (1 - decay) * value
@@ -230,9 +232,9 @@ def test_the_moving_average_follows_its_formula():
     assert float(mean) == pytest.approx(expected)
 
 
-def test_averages_are_torchs_with_buffers_and_at_any_dtype():
-    """What is looked for once a fit gives what torch's update gives, bit for bit, after weights
-    were moved in memory and a buffer was replaced.
+def test_averaged_weights_equal_torchs_with_buffers_in_any_dtype():
+    """Tensors that are collected once per fit give bitwise the result of torch's update, also after
+    weights moved in memory and a buffer was replaced.
     """
     torch.manual_seed(0)
     model: Any = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 2).double())
@@ -253,7 +255,7 @@ def test_averages_are_torchs_with_buffers_and_at_any_dtype():
     assert int(found["n_averaged"]) == 6
 
 
-def test_the_curve_of_the_steps_has_every_tenth(finished):
+def test_the_curve_of_losses_has_every_tenth_step(finished):
     _, folder = finished
     file = event_accumulator.EventAccumulator(str(folder / "tensorboard"))
     file.Reload()
@@ -262,7 +264,7 @@ def test_the_curve_of_the_steps_has_every_tenth(finished):
     assert [point.step for point in points] == list(range(9, steps, 10)) != []
 
 
-def test_early_stop_ends_a_run_that_does_not_improve(tmp_path, recipe, monkeypatch):
+def test_early_stopping_ends_a_run_that_does_not_improve(tmp_path, recipe, monkeypatch):
     scores = [0.5, 0.7, 0.6, 0.7, 0.9]
 
     def pretend(self):
@@ -277,8 +279,8 @@ def test_early_stop_ends_a_run_that_does_not_improve(tmp_path, recipe, monkeypat
     assert result.best_epoch == 2
 
 
-def test_early_stop_watches_what_the_task_has():
-    """Without a metric the one by which weights are kept; an accuracy of numbers is refused."""
+def test_early_stopping_follows_a_metric_of_the_task():
+    """The default metric is that of the saved weights; an accuracy of a regression is refused."""
     patient = EarlyStop(patience=2)
     assert _goal(None, Regression()) is None
     assert _goal(patient, Classification()) == Goal("val_accuracy", "max", 2)
@@ -300,7 +302,7 @@ def test_a_time_limit_ends_a_run(tmp_path, recipe):
     assert result.minutes < 0.5
 
 
-def test_too_little_time_for_an_epoch_is_said(tmp_path, recipe):
+def test_too_little_time_for_an_epoch_is_reported(tmp_path, recipe):
     for length in ("training.epochs=1", "training.steps=4"):
         with pytest.raises(
             TrainingFailed, match=r"max_minutes: expected .*, got 1e-09; raise it; no"
@@ -309,7 +311,7 @@ def test_too_little_time_for_an_epoch_is_said(tmp_path, recipe):
         assert not (tmp_path / "run" / "model").exists(), "of weights that have learned nothing"
 
 
-def test_gradients_are_clipped_and_decay_spares_what_the_model_says(tmp_path, recipe, monkeypatch):
+def test_gradients_are_clipped_and_weight_decay_follows_the_groups(tmp_path, recipe, monkeypatch):
     norms, groups = [], []
 
     def watch(self, optimizer):
@@ -358,7 +360,7 @@ def test_mixed_labels_reach_the_loss(tmp_path, recipe, monkeypatch):
     assert ((labels > 0).sum(1) == 2).any()
 
 
-def test_too_little_memory_is_said(tmp_path, recipe, monkeypatch):
+def test_too_little_memory_is_reported(tmp_path, recipe, monkeypatch):
     def loss(self, inputs, labels):
         return torch.empty(1 << 60)
 
@@ -389,7 +391,7 @@ def test_random_frequencies_follow_the_run_s_seed(recipe):
     assert other[1].equal(other[2]), "layers share one B"
 
 
-def test_what_cannot_be_built_is_refused_before_a_folder_is_made(tmp_path, recipe):
+def test_invalid_models_are_refused_before_a_folder_is_created(tmp_path, recipe):
     with pytest.raises(RecipeError, match=r"data.batch_size: expected at most the .*, got 100000"):
         train(recipe("data.batch_size=100000"), tmp_path / "run")
     with pytest.raises(RecipeError, match=r"operator: got {'widht': 3}"):
@@ -399,7 +401,7 @@ def test_what_cannot_be_built_is_refused_before_a_folder_is_made(tmp_path, recip
     assert not (tmp_path / "run").exists()
 
 
-def test_what_the_task_does_not_have_is_refused_before_a_folder_is_made(tmp_path, recipe):
+def test_unsupported_metrics_are_refused_before_a_folder_is_created(tmp_path, recipe):
     from fredholm.training import load_recipe
 
     counts = "data.options={length: 8, train: 8, val: 4, test: 4}"
@@ -419,7 +421,7 @@ def test_what_the_task_does_not_have_is_refused_before_a_folder_is_made(tmp_path
         check_task(recipe("data.mixup=0.3"), Regression())
 
 
-def test_judging_a_few_samples_leaves_no_trace(recipe):
+def test_evaluating_a_few_samples_does_not_change_random_states(recipe):
     chosen = recipe("data.mixup=0.3", "data.cutmix=1.0", "model.body.dropout=0.1")
     dataset = build_dataset(chosen, "train")
     model = build_model(chosen, dataset)
@@ -433,7 +435,7 @@ def test_judging_a_few_samples_leaves_no_trace(recipe):
 
 
 def test_public_names_are_not_shadowed_by_modules():
-    """Importing a module of the package binds it there; no public name may be called like one."""
+    """Importing a module of the package binds its name there, so no public name may equal one."""
     from pathlib import Path
 
     from fredholm.lab import training
@@ -443,10 +445,8 @@ def test_public_names_are_not_shadowed_by_modules():
 
 
 @pytest.mark.parametrize("epochs", [1, 2])
-def test_a_run_that_ended_before_its_model_says_how_far_it_came(epochs, recipe, tmp_path):
-    """The last weights are written at the end; a run that was killed has none, whatever its
-    epochs.
-    """
+def test_a_run_without_a_model_names_its_last_epoch(epochs, recipe, tmp_path):
+    """The last weights are written at the end, so a killed run has none, whatever its epochs."""
     folder = tmp_path / "run"
     train(recipe("training.keep=last", f"training.epochs={epochs}"), folder)
     shutil.rmtree(folder / "model")

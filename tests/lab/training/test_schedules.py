@@ -1,4 +1,4 @@
-"""Learning rates: each course against its formula, lengths by steps, and what a recipe may say."""
+"""Learning rates: each schedule against its formula, lengths in steps, and recipes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_course_is_its_formula(schedule, expected):
 
 
 def rates(schedule: Schedule, limits: Limits, value: float = 1.0) -> list[float]:
-    """What each step of a fit is taken with; four of them are an epoch."""
+    """Return the learning rate of each step of a fit, with four steps per epoch."""
     taken = []
 
     class Watched(Line):
@@ -54,8 +54,8 @@ def rates(schedule: Schedule, limits: Limits, value: float = 1.0) -> list[float]
 
 @pytest.mark.parametrize("name", ["cosine", "linear"])
 @pytest.mark.parametrize("limits", [Limits(3), Limits(None, steps=12)], ids=["epochs", "steps"])
-def test_a_course_ends_with_the_training_and_not_before(name, limits):
-    """Of twelve steps, two are warm-up: the step after the last would be at the floor."""
+def test_a_schedule_reaches_its_end_with_the_training(name, limits):
+    """Two of twelve steps are warm-up; the step after the last would be at the floor."""
     found = rates(Schedule(name, warmup_steps=2, floor=0.2), limits)
     progress = [(step - 2) / (12 - 2) for step in range(2, 12)]
     fallen = {
@@ -157,7 +157,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("change", "message"), MISTAKES.items(), ids=MISTAKES)
-def test_what_a_schedule_has_not_is_refused(change, message):
+def test_unknown_options_of_a_schedule_are_refused(change, message):
     with pytest.raises(RecipeError) as caught:
         load_recipe("digits", [change])
     assert message in str(caught.value)

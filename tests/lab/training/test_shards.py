@@ -1,4 +1,4 @@
-"""Training with the points of every sample in several processes is training in one."""
+"""Training with the points of every sample sharded over processes equals training in one."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ REFUSED = {
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Every job by one process and by two, each of which has a part of every sample."""
+    """Run every job with one process and with two, each with a shard of every sample."""
     folder = tmp_path_factory.mktemp("cut")
     jobs = [(name, [*overrides, *CUT], False) for name, overrides in JOBS.items()]
     jobs += [(f"no-{name}", [*wrong, *CUT], False) for name, (wrong, _) in REFUSED.items()]
@@ -90,7 +90,7 @@ def runs(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", JOBS)
-def test_loss_curve_and_weights_are_those_of_one_process(runs, name):
+def test_loss_curve_and_weights_equal_one_process(runs, name):
     folder, said = runs
     assert "error" not in said[0][name], said[0][name]
     assert_one_run(folder / "alone" / name, folder / name)
@@ -103,14 +103,14 @@ def test_loss_curve_and_weights_are_those_of_one_process(runs, name):
 
 
 @pytest.mark.slow
-def test_weights_may_be_split_as_well(runs):
+def test_weights_can_be_sharded_too(runs):
     folder, said = runs
     assert "error" not in said[0]["fsdp2"], said[0]["fsdp2"]
     assert_one_run(folder / "alone" / "infvit", folder / "fsdp2")
 
 
 @pytest.mark.slow
-def test_one_process_goes_on_where_several_stopped_and_the_other_way_round(runs):
+def test_a_run_is_resumed_by_more_or_fewer_processes(runs):
     folder, said = runs
     assert "error" not in said[0]["resumed"], said[0]["resumed"]
     assert_one_run(folder / "alone" / "infvit", folder / "resumed")
@@ -121,7 +121,7 @@ def test_one_process_goes_on_where_several_stopped_and_the_other_way_round(runs)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_needs_whole_samples_is_refused_before_there_is_a_run(runs, name):
+def test_options_that_need_complete_samples_are_refused_before_the_run(runs, name):
     folder, said = runs
     assert REFUSED[name][1] in said[0][f"no-{name}"]["error"]
     assert sorted(each[f"no-{name}"]["said"] for each in said) == [False, True]
@@ -129,7 +129,7 @@ def test_what_needs_whole_samples_is_refused_before_there_is_a_run(runs, name):
 
 
 @pytest.mark.slow
-def test_parts_of_samples_beside_parts_of_batches(runs, tmp_path):
+def test_sharded_samples_combine_with_sharded_batches(runs, tmp_path):
     both = [*JOBS["infvit"], "training.devices=4", "parallel.domain=2"]
     train(load_recipe("digits", both), tmp_path / "four")
     assert_one_run(runs[0] / "alone" / "infvit", tmp_path / "four")
@@ -149,12 +149,12 @@ def test_parts_of_samples_beside_parts_of_batches(runs, tmp_path):
         ),
     ],
 )
-def test_recipes_that_cannot_be_are_refused_before_data_are_read(recipe, overrides, message):
+def test_unsupported_recipes_are_refused_before_reading_data(recipe, overrides, message):
     with pytest.raises(RecipeError, match=message):
         recipe(*overrides)
 
 
-def test_one_process_has_no_parts(recipe, tmp_path):
+def test_sharding_is_refused_in_one_process(recipe, tmp_path):
     with pytest.raises(
         OptionError, match=r"domain: expected a divisor of the 1 processes .*, got 2"
     ):
@@ -162,7 +162,7 @@ def test_one_process_has_no_parts(recipe, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-# --- what a process reads -------------------------------------------------------------------------
+# --- data of a process ----------------------------------------------------------------------------
 
 
 def test_stored_rows_are_read_in_part(tmp_path):
@@ -175,7 +175,7 @@ def test_stored_rows_are_read_in_part(tmp_path):
 
 
 @pytest.mark.parametrize("stored", [False, True])
-def test_parts_put_together_are_the_samples(tmp_path, stored):
+def test_shards_combine_to_the_samples(tmp_path, stored):
     media, flow = (torch.rand(3, 1, 7, 4) for _ in range(2))
     if stored:
         for name, values in (("media", media), ("flow", flow)):
@@ -190,7 +190,7 @@ def test_parts_put_together_are_the_samples(tmp_path, stored):
     assert torch.equal(turned, whole.batch([1])[0].flip(2)[:, :, 3:5])
 
 
-def test_a_part_of_a_cloud_may_have_no_point():
+def test_a_shard_of_a_cloud_may_be_empty():
     clouds = torch.rand(2, 6, 3)
     clouds[1, 2:] = torch.nan
     data = PointDataset("few", "train", clouds, torch.zeros(2), ("a",))
@@ -199,7 +199,7 @@ def test_a_part_of_a_cloud_may_have_no_point():
     assert part[1].isnan().all()
 
 
-def test_samples_that_cannot_be_cut_are_named():
+def test_samples_that_cannot_be_sharded_are_named():
     values = torch.rand(2, 1, 6, 4)
     data = FieldDataset("flow", "train", values, values, ("u",))
     with pytest.raises(DataError, match="a sample: expected a multiple of 4 entries, got 6"):

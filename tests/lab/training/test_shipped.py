@@ -1,4 +1,4 @@
-"""``pretrained:NAME`` in the place of a run's folder."""
+"""``pretrained:NAME`` instead of a run's folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fredholm.models.pretrained import WEIGHTS
 from fredholm.training import evaluate, unpack_pretrained
 
 
-def test_a_copy_is_a_run_that_measures_as_its_card_says(tmp_path):
+def test_a_copied_run_has_the_score_of_its_card(tmp_path):
     run = unpack_pretrained("digits", tmp_path)
     before = json.loads((run / "evaluation.json").read_text())
     now = evaluate(run)
@@ -20,7 +20,7 @@ def test_a_copy_is_a_run_that_measures_as_its_card_says(tmp_path):
     assert now["loss"] == pytest.approx(before["loss"], rel=1e-5)
 
 
-def test_a_copy_is_made_once_and_another_run_is_not_taken_for_it(tmp_path):
+def test_a_copy_is_made_once_and_other_runs_are_refused(tmp_path):
     run = unpack_pretrained("digits", tmp_path)
     (run / "note.txt").write_text("mine")
     assert unpack_pretrained("digits", tmp_path) == run
@@ -31,7 +31,7 @@ def test_a_copy_is_made_once_and_another_run_is_not_taken_for_it(tmp_path):
         unpack_pretrained("digits", tmp_path)
 
 
-def test_commands_take_the_name(tmp_path, monkeypatch, capsys):
+def test_commands_accept_the_name(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["fredholm", "evaluate", "pretrained:digits", "--json"])
     assert main() in (0, None)
@@ -40,7 +40,7 @@ def test_commands_take_the_name(tmp_path, monkeypatch, capsys):
     assert said["accuracy"] > 0.9
 
 
-def test_an_unknown_name_is_one_line(tmp_path, monkeypatch, capsys):
+def test_an_unknown_name_gives_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["fredholm", "evaluate", "pretrained:digit"])
     assert main() == 2

@@ -1,5 +1,5 @@
-"""Pretrained starts: what they read, that nothing is read twice, that none is left out in silence;
-backbones of a line stand in the place of the fetched ones.
+"""Pretrained starts: inputs, one reading per sample, and reports of skipped ones. One-line
+functions replace the fetched backbones.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ TEXTS = [f"{'a FINE' if n % 2 else 'a dull'} film of {n} minutes" for n in range
 
 
 def said(task: str = "classification") -> TextDataset:
-    labels, words = torch.arange(40) % 2, Vocabulary.of_words(["film"], 1)
+    labels = torch.arange(40) % 2
+    words = Vocabulary.of_words(["film"], 1)
     targets = 2.0 * labels if task == "regression" else None
     return TextDataset("said", "train", TEXTS, labels, ("dull", "fine"), words, 2, targets, task)
 
 
 def pictures(side: int = 8, channels: int = 1) -> ArrayDataset:
-    """Dark and bright ones."""
+    """Return dark and bright pictures."""
     labels = torch.arange(40) % 2
     noise = torch.randint(
         60, (40, channels, side, side), generator=torch.Generator().manual_seed(0)
@@ -50,7 +51,7 @@ def pictures(side: int = 8, channels: int = 1) -> ArrayDataset:
 
 @pytest.fixture
 def start(monkeypatch):
-    """A start that reads texts, by whether they are FINE, and the texts that it was given."""
+    """Return a start that checks texts for the word FINE, and its list of read texts."""
     given = []
 
     def load(folder):
@@ -64,7 +65,7 @@ def start(monkeypatch):
     return Start("a line", "minilm", True, load), given
 
 
-def test_texts_are_read_as_they_were_written_and_once(start):
+def test_original_texts_are_read_once(start):
     start, given = start
     data = said()  # whose own batches know one word of each
     for _ in range(2):
@@ -75,7 +76,7 @@ def test_texts_are_read_as_they_were_written_and_once(start):
     assert (inputs, labels.tolist()) == ([TEXTS[3], TEXTS[0]], [1, 0])
 
 
-def test_texts_with_a_number_each(start):
+def test_texts_with_numeric_labels_are_regressed(start):
     start, _ = start
     data = said("regression")
     answers = start.fit(data, 0)(TEXTS[:4])
@@ -83,7 +84,7 @@ def test_texts_with_a_number_each(start):
 
 
 @pytest.mark.parametrize(("side", "channels", "seen"), [(8, 1, 70), (100, 3, 98), (230, 3, 224)])
-def test_pictures_come_at_sides_that_patches_divide(monkeypatch, side, channels, seen):
+def test_pictures_are_resized_to_multiples_of_the_patch(monkeypatch, side, channels, seen):
     shapes = []
 
     def load(folder):
@@ -93,7 +94,8 @@ def test_pictures_come_at_sides_that_patches_divide(monkeypatch, side, channels,
 
         return features
 
-    start, data = Start("a mean", "vit-s-focus", False, load), pictures(side, channels)
+    start = Start("a mean", "vit-s-focus", False, load)
+    data = pictures(side, channels)
     assert judge(start.fit(data, 0), start.view(data), 9).score == 1.0
     assert set(shapes) == {(3, seen, seen)}
     pixels = starts._pixels(data, data.batch(torch.arange(2))[0])
@@ -103,8 +105,8 @@ def test_pictures_come_at_sides_that_patches_divide(monkeypatch, side, channels,
     assert torch.allclose(back.mean((2, 3)), whole.expand(-1, 3, -1, -1).mean((2, 3)), atol=0.02)
 
 
-def test_the_estimate_counts_all_samples_that_are_read(start, monkeypatch):
-    """The training samples up to a limit, and every sample of the other parts."""
+def test_the_estimate_counts_all_samples(start, monkeypatch):
+    """It counts training samples up to a limit, and every sample of the other splits."""
     start, given = start
     monkeypatch.setattr(starts, "MOST", 30)
     seconds = iter(range(4))
@@ -119,7 +121,7 @@ def test_the_estimate_counts_all_samples_that_are_read(start, monkeypatch):
     assert len(given) == 40
 
 
-def test_who_serves_what():
+def test_starts_support_texts_or_pictures():
     assert serves("minilm", said()) is None
     assert serves("vit-s", pictures()) is None
     assert "needs texts" in str(serves("minilm", pictures()))
@@ -132,12 +134,13 @@ def finals(data, minutes=5.0) -> tuple[Finals, list[str]]:
     lines: list[str] = []
     splits = SimpleNamespace(train=data, val=data, test=data)
     trials = Mock(spec=Trials)
-    trials.splits, trials.clock = splits, Clock(minutes)
+    trials.splits = splits
+    trials.clock = Clock(minutes)
     state = {"finals": {"rows": []}, "sizes": {}}
     return Finals(trials, Mock(spec=Halving), state, lines.append, lambda: None), lines
 
 
-def test_data_sets_and_tasks_are_asked_not_their_attributes_and_names():
+def test_support_follows_the_data_set_and_task_not_their_attributes():
     hidden = HiddenTokens(said(), 0.5)  # whose ``texts`` are a data set of tokens
     assert not STARTS["minilm"].fits(hidden)
     assert STARTS["minilm"].fits(said())
@@ -155,7 +158,7 @@ def test_data_sets_and_tasks_are_asked_not_their_attributes_and_names():
         TASKS._entries.pop("grade", None)
 
 
-def test_weights_that_are_not_there_are_said(monkeypatch, tmp_path):
+def test_missing_weights_are_reported(monkeypatch, tmp_path):
     monkeypatch.setenv("FREDHOLM_DATA", str(tmp_path))
     for data, name in ((said(), "minilm"), (pictures(), "vit-s")):
         made, lines = finals(data)
@@ -169,7 +172,7 @@ def test_weights_that_are_not_there_are_said(monkeypatch, tmp_path):
         assert all(f"fredholm data fetch {weights}" in why for why in reasons.values())
 
 
-def test_too_little_time_for_a_start_is_said(start, monkeypatch):
+def test_too_little_time_for_a_start_is_reported(start, monkeypatch):
     start, _ = start
     method = PLAIN["minilm"]
     monkeypatch.setattr(ending, "PLAIN", {"minilm": replace(method, start=start)})

@@ -1,5 +1,5 @@
-"""Pretrained starts with linear attention: what they learn, from what, once, and in what time;
-backbones of two small layers with random weights stand in the place of the fetched ones.
+"""Pretrained starts with linear attention: distillation, its data and its time. Backbones of two
+small random layers replace the fetched ones.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .test_starts import pictures, said
 
 
 def reader(folder) -> Backbone:
-    """Letters as tokens."""
+    """Return a backbone of texts with letters as tokens."""
     model = bert().base_model.eval()
 
     def arguments(texts):
@@ -47,7 +47,7 @@ def viewer(folder) -> Backbone:
 
 @pytest.fixture(autouse=True)
 def fetched(monkeypatch):
-    """Weights that are there."""
+    """Pretend that the weights are available."""
     starts._loaded.cache_clear()
     monkeypatch.setattr(starts, "describe", lambda name: {"fetched": True})
     monkeypatch.setattr(starts, "dataset_path", lambda name: Path(name))
@@ -66,7 +66,7 @@ def begun(start: Start, data) -> students.Student:
 
 
 @pytest.mark.parametrize(("worded", "data"), [(True, said()), (False, pictures(8, 3))])
-def test_features_come_near_the_teachers(worded, data):
+def test_features_approach_the_teachers(worded, data):
     taught, other = start(worded), start(worded, linear=False)
     student = begun(taught, data)
     teacher = other.features(other.view(data))
@@ -74,7 +74,8 @@ def test_features_come_near_the_teachers(worded, data):
     with torch.inference_mode():
         raw = student.backbone(taught.given(data, inputs))
     line = str(taught.prepare(Clock(1).timer))
-    before, after = student.loss(), taught.features(taught.view(data))
+    before = student.loss()
+    after = taught.features(taught.view(data))
     assert not torch.allclose(after, teacher, atol=1e-3)
     assert (after - teacher).norm() < 0.8 * (raw - teacher).norm()
     assert f"learnt from 40 {data.kind.many}" in line
@@ -83,15 +84,17 @@ def test_features_come_near_the_teachers(worded, data):
     assert torch.equal(other.features(other.view(data)), teacher)  # its own stays as it was
 
 
-def test_the_same_samples_give_the_same_features_and_others_are_forgotten():
-    data, (first, second) = said(), (start(), start())
+def test_features_are_cached_for_the_current_samples_only():
+    data = said()
+    (first, second) = (start(), start())
     first.fit(data, 0)
     state = torch.get_rng_state()
     second.fit(data, 1)
     assert torch.equal(torch.get_rng_state(), state)
     one, other = (s.features(s.view(data)) for s in (first, second))
     assert torch.equal(one, other)
-    student, fewer = first.student, data.select(torch.arange(30))
+    student = first.student
+    fewer = data.select(torch.arange(30))
     first.fit(fewer, 0)  # a fold of the same search
     assert first.student is student
     another = begun(first, fewer)  # of another search
@@ -100,14 +103,14 @@ def test_the_same_samples_give_the_same_features_and_others_are_forgotten():
     assert len(another.samples) == 30
 
 
-def test_labels_are_not_seen():
+def test_labels_are_not_read():
     arguments, labels = begun(start(), said()).samples.batch([1, 3])
     assert set(arguments) == {"input_ids", "attention_mask"}
     assert not labels.any()
 
 
 class Ticks:
-    """A timer that tells a second more at every look."""
+    """A timer that advances by a second per call."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -128,13 +131,14 @@ def finals(data, minutes, timer) -> tuple[Finals, list[str]]:
 
 @pytest.fixture
 def alone(monkeypatch):
-    """The linear start, small, without the frozen one: its name and it."""
-    name, small = "minilm-linear", start()
+    """Return the name and a small linear start, without the frozen one."""
+    name = "minilm-linear"
+    small = start()
     monkeypatch.setattr(ending, "PLAIN", {name: replace(PLAIN[name], start=small)})
     return name, small
 
 
-def test_its_learning_is_counted(alone):
+def test_the_estimate_includes_distillation(alone):
     name, small = alone
     needed = small._needs([said()] * 3, Ticks())[1]
     assert needed == 120 / 8 + 30  # a second for eight samples, and one a step
@@ -145,8 +149,9 @@ def test_its_learning_is_counted(alone):
     assert not small.known  # read when it is their turn
 
 
-def test_too_little_time_to_learn_is_said(alone):
-    (name, small), (made, lines) = alone, finals(said(), 3, Ticks())
+def test_too_little_time_for_distillation_is_reported(alone):
+    name, small = alone
+    made, lines = finals(said(), 3, Ticks())
     assert name not in dict(made._beside())
     (line,) = lines
     assert "30 steps of distillation and reading 120 texts takes about 0.8 minutes" in line
@@ -154,7 +159,7 @@ def test_too_little_time_to_learn_is_said(alone):
     assert not begun(small, made.trials.splits.train).learned
 
 
-def test_the_report_says_what_its_attention_learnt():
+def test_the_report_describes_the_training_of_linear_attention():
     line = {"operator": "minilm-linear", "test": 0.7, "sd": None, "seeds": 1}
     verdict = {"pick": "minilm-linear", "operator": None, "table": [line], "train": ""}
     state = {"verdict": verdict, "higher": True, "measure": "accuracy", "full_steps": 1}
@@ -168,7 +173,7 @@ def test_the_report_says_what_its_attention_learnt():
     assert found["its attention"] == "learnt from 9 texts"
 
 
-def test_what_there_is():
+def test_frozen_and_linear_starts_share_their_weights():
     for name in ("minilm", "vit-s"):
         frozen, linear = STARTS[name], STARTS[f"{name}-linear"]
         assert (frozen.linear, linear.linear) == (False, True)
@@ -176,8 +181,9 @@ def test_what_there_is():
 
 
 @pytest.mark.parametrize(("worded", "data"), [(True, said()), (False, pictures(8, 3))])
-def test_what_was_learnt_answers_from_its_files(worded, data, tmp_path, monkeypatch):
-    taught, name = start(worded), "minilm-linear" if worded else "vit-s-linear"
+def test_a_saved_student_predicts_from_its_files(worded, data, tmp_path, monkeypatch):
+    taught = start(worded)
+    name = "minilm-linear" if worded else "vit-s-linear"
     monkeypatch.setitem(STARTS, name, taught)
     fitted = taught.fit(data, 0)
     save_pick(tmp_path, Pick(name, fitted, {}, {}, 1.0, "some"))

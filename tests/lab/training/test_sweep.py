@@ -17,7 +17,7 @@ from tests.lab.training.conftest import SMALL
 BASE = [*SMALL, "training.epochs=2"]
 
 
-def test_a_grid_spans_every_combination_and_seed():
+def test_a_grid_has_every_combination_and_seed():
     cells = expand(["a=1,2", "b=x", "c=[1,2],[3]", "seeds=2"], 7)
     assert len(cells) == 8
     assert cells[0] == ("a=1 c=[1,2]", ["a=1", "b=x", "c=[1,2]"], 7)
@@ -35,7 +35,7 @@ def test_a_grid_spans_every_combination_and_seed():
         expand(["seeds=many"], 0)
 
 
-def test_letters_of_any_alphabet_give_names_of_runs_and_other_ones():
+def test_values_of_any_alphabet_give_different_names_of_runs():
     labels = ["data.label=größe", "data.label=grüße", "data.label=高さ", "data.label=rate"]
     names = [safe_name(label) for label in labels]
     assert len(set(names)) == len(names)
@@ -44,7 +44,7 @@ def test_letters_of_any_alphabet_give_names_of_runs_and_other_ones():
         assert load_recipe("digits", [f"name={name},seed=0"]).name == f"{name},seed=0"
 
 
-def test_a_value_given_twice_is_one_cell():
+def test_repeated_values_give_one_cell():
     cells = expand(["operator=itnet,softmax,itnet", "seeds=2"], 0)
     assert [(label, seed) for label, _, seed in cells] == [
         (f"operator={name}", seed) for name in ("itnet", "softmax") for seed in (0, 1)
@@ -72,7 +72,7 @@ def test_a_sweep_resumes_and_tabulates(tmp_path, monkeypatch):
     assert sweep("digits", [*BASE, "optimizer.lr=1e-3,5e-3", "seeds=2"], tmp_path) == (cells, rows)
 
 
-def test_a_failed_cell_is_recorded_and_the_rest_goes_on(tmp_path, monkeypatch):
+def test_a_failed_cell_is_recorded_and_others_continue(tmp_path, monkeypatch):
     lines = []
     cells, rows = sweep("digits", [*BASE, "model.body.heads=3,2"], tmp_path, report=lines.append)
     assert "expected heads that divide dim" in cells[0]["error"]
@@ -88,7 +88,7 @@ def test_a_wrong_recipe_stops_a_sweep_before_it_starts(tmp_path):
     assert not (tmp_path / "sweep").exists()
 
 
-def test_the_table_says_what_is_missing():
+def test_the_table_names_missing_cells():
     rows = tabulate(
         [
             {"cell": "a", "seed": 0, "error": "no"},
@@ -101,7 +101,7 @@ def test_the_table_says_what_is_missing():
     assert "| b | 50.00 | 1 | 7 | 2.0 |" in to_markdown(rows)
 
 
-def test_scores_of_two_kinds_are_named_in_one_table():
+def test_scores_of_two_metrics_are_named_in_one_table():
     one = {"seed": 0, "parameters": 5, "minutes": 1.0}
     cells = [
         {"cell": "task=sst2", "accuracy": 0.912, "loss": 0.31, **one},

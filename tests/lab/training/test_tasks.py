@@ -1,4 +1,4 @@
-"""Tasks beyond one class a sample: classes at every point, and numbers."""
+"""Tasks beyond one class per sample: classes at every point, and numbers."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ SMALL = (
 )
 
 
-def test_points_at_which_nothing_is_asked_do_not_count():
-    task, labels = create_task("steps"), torch.tensor([[0, IGNORED], [1, 2]])
+def test_points_without_labels_do_not_count():
+    task = create_task("steps")
+    labels = torch.tensor([[0, IGNORED], [1, 2]])
     logits = torch.randn(2, 2, 3)
     expected = torch.nn.functional.cross_entropy(logits.mT, labels, ignore_index=IGNORED)
     assert_close(task.loss(logits, labels), expected)
@@ -41,7 +42,9 @@ def test_points_at_which_nothing_is_asked_do_not_count():
 
 
 def test_a_regression_has_no_accuracy():
-    task, outputs, labels = create_task("regression"), torch.randn(5, 1), torch.randn(5)
+    task = create_task("regression")
+    outputs = torch.randn(5, 1)
+    labels = torch.randn(5)
     loss, _, count = task.sums(outputs, labels)
     assert task.metrics([float(loss), 0.0, count]) == {
         "val_loss": pytest.approx(float(task.loss(outputs, labels)))
@@ -52,7 +55,8 @@ def test_a_regression_has_no_accuracy():
 
 
 def test_a_correlation_of_equal_answers_is_null_in_json():
-    outputs, labels = torch.ones(4, 1), torch.arange(4.0)
+    outputs = torch.ones(4, 1)
+    labels = torch.arange(4.0)
     for pair in ((outputs, labels), (labels[:, None], outputs[:, 0])):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -74,13 +78,13 @@ def test_a_correlation_of_equal_answers_is_null_in_json():
         ),
     ],
 )
-def test_heads_that_do_not_fit(name, shape, message):
+def test_mismatched_heads_are_refused(name, shape, message):
     labels = torch.zeros((2, 4) if name == "steps" else (2,), dtype=torch.long)
     with pytest.raises(ShapeError, match=message):
         create_task(name).loss(torch.randn(shape), labels)
 
 
-def test_copy_memory_from_its_recipe(tmp_path):
+def test_the_recipe_of_copy_memory_trains(tmp_path):
     recipe = load_recipe("ckcnn-copy-memory", [*SMALL, "data.options.delay=5"])
     result = train(recipe, tmp_path / "run")
     assert result.parameters == 15526
@@ -94,7 +98,7 @@ def test_copy_memory_from_its_recipe(tmp_path):
     assert [len(row["classes"]) for row in answers] == [25, 25]
 
 
-def test_adding_from_its_recipe(tmp_path):
+def test_the_recipe_of_adding_trains(tmp_path):
     lines = []
     recipe = load_recipe("ckcnn-adding", [*SMALL, "data.options.length=12"])
     result = train(recipe, tmp_path / "run", report=lines.append)
@@ -105,7 +109,7 @@ def test_adding_from_its_recipe(tmp_path):
     assert config["encoder"]["length"] == 12
 
 
-def test_a_metric_of_the_tasks_own_keeps_the_weights_and_is_in_the_table(tmp_path, monkeypatch):
+def test_the_metric_of_a_task_selects_weights_and_is_in_the_table(tmp_path, monkeypatch):
     monkeypatch.setattr(Regression, "metric", ("val_hits", "max"))
     monkeypatch.setattr(
         Regression, "metrics", lambda self, sums: {"val_loss": sums[0] / sums[2], "val_hits": 0.5}
@@ -140,9 +144,9 @@ def test_a_regression_is_swept_by_its_loss(tmp_path):
     assert "| cell | test loss |" in (tmp_path / "table.md").read_text()
 
 
-def test_a_batch_in_which_nothing_is_asked_costs_nothing(tmp_path):
-    """Series without labels among labelled ones, one a batch; and the loss of an epoch is a mean
-    over points, of which some series have more than others.
+def test_a_batch_without_labels_has_no_loss(tmp_path):
+    """Series without labels among labelled ones, one per batch; the loss of an epoch is a mean over
+    points, which differ in number between series.
     """
     outputs = torch.randn(2, 3, 4, requires_grad=True)
     loss = create_task("steps").loss(outputs, torch.full((2, 3), IGNORED), smoothing=0.1)

@@ -1,6 +1,4 @@
-"""A run on texts: train, evaluate with the saved vocabulary, predict lines, and what a recipe of
-text refuses.
-"""
+"""A run on texts: train, evaluate with the saved vocabulary, predict lines; refusals of recipes."""
 
 from __future__ import annotations
 
@@ -49,7 +47,7 @@ def finished(tmp_path_factory):
     return train(recipe, folder / "run", report=lines.append), folder / "run", lines
 
 
-def test_the_run_says_what_was_cut(finished):
+def test_the_run_reports_truncated_texts(finished):
     result, run, lines = finished
     count = len(build_dataset(load_run(run)[1].load_recipe(), "train"))
     assert lines[0] == f"{count} of {count} texts are longer than 5 tokens and lost their end"
@@ -63,8 +61,7 @@ def test_the_vocabulary_is_saved_with_the_model(finished):
     words = saved["extra"]["vocabulary"]["words"].split()
     assert saved["config"]["encoder"]["vocabulary"] == 2 + len(words)
     assert saved["config"]["encoder"]["max_length"] == saved["extra"]["max_length"] == 5
-    # Other reviews at the run's place change the training split, not the numbers that the model
-    # reads.
+    # Other reviews in the run's folder change the training split, but not the token numbers.
     folder = Path(load_run(run)[1].load_recipe().data.path or "")
     before = (evaluate(run)["loss"], (folder / FILE).read_bytes())
     others = b"\r\n9001\t2.0\tzebra zebra zebra\r\n9002\t2.0\tquite new zebra words"
@@ -100,7 +97,7 @@ def test_evaluate_and_predict_agree(finished, tmp_path):
     ("content", "message"),
     [(b"", "only empty lines"), (b" \n\n", "only empty lines"), (b"\xff\xfe", "expected UTF-8")],
 )
-def test_files_without_texts(finished, tmp_path, content, message):
+def test_files_without_texts_are_refused(finished, tmp_path, content, message):
     (tmp_path / "t.txt").write_bytes(content)
     with pytest.raises(DataError, match=message):
         predict(finished[1], [tmp_path / "t.txt"])
@@ -108,7 +105,7 @@ def test_files_without_texts(finished, tmp_path, content, message):
         predict(finished[1], [tmp_path / "none.txt"])
 
 
-def test_overrides_of_a_trained_model(finished):
+def test_a_trained_model_accepts_some_overrides(finished):
     _, run, _ = finished
     evaluate(run)
     changed = evaluate(run, overrides=["model.body.dropout=0.4"])
@@ -141,12 +138,12 @@ def test_overrides_of_a_trained_model(finished):
         ("digits", "data.max_length=9", "data.max_length: .* digits holds images, got 9"),
     ],
 )
-def test_recipes_that_mix_texts_and_images(recipe, override, message):
+def test_recipes_that_mix_texts_and_images_are_refused(recipe, override, message):
     with pytest.raises(RecipeError, match=message):
         load_recipe(recipe, [override])
 
 
-def test_bytes_train_too(tmp_path):
+def test_texts_as_bytes_are_trained(tmp_path):
     place = write_reviews(tmp_path / "reviews")
     recipe = load_recipe(
         "reviews", [*SMALL, f"data.path={place}", "data.tokens=bytes", "data.min_count=null"]
@@ -158,7 +155,7 @@ def test_bytes_train_too(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_continuous_run_writes_what_its_steps_do_and_runs_at_other_steps(tmp_path):
+def test_a_continuous_run_writes_its_trajectory_and_runs_at_other_depths(tmp_path):
     place = write_reviews(tmp_path / "reviews")
     sizes = [
         "model.body.dim=8",
@@ -231,7 +228,7 @@ def test_a_resumed_run_has_each_step_once(tmp_path, monkeypatch):
     assert whole == again
 
 
-def test_steps_are_watched_in_double_precision_too(tmp_path):
+def test_trajectories_are_recorded_in_double_precision(tmp_path):
     sizes = ["model.body.dim=8", "model.body.heads=2", "data.limit=40", "data.batch_size=20"]
     double = ["training.precision=64", "training.epochs=1", "schedule.warmup_epochs=0"]
     model = ["model=continuous_vit_micro", "operator=softmax"]

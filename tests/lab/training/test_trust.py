@@ -1,4 +1,4 @@
-"""Code that comes with a folder runs when somebody says so, and not before."""
+"""Code in a folder is executed only when trusted."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def of_the_run(dim, heads=1, **options):
 
 
 def forget():
-    """As in a new process: no file of a user has been imported."""
+    """Forget imported user files, as in a new process."""
     registry._IMPORTED.clear()
     registry.OPERATORS._entries.pop("of-the-run", None)
     for name in [name for name in sys.modules if name.startswith("fredholm_user_")]:
@@ -56,7 +56,7 @@ def forget():
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """A user's recipe that imports a file, which notes every time it is executed, and its run."""
+    """Train a recipe that imports a file, which logs its executions."""
     folder = tmp_path_factory.mktemp("trust")
     (folder / "mine.py").write_text(OPERATOR.format(marker=str(folder / "marker")))
     (folder / "own.yaml").write_text("import: mine.py\ndata: {name: digits}\nmodel: itnet_nano\n")
@@ -70,7 +70,7 @@ def home(tmp_path_factory):
 
 @pytest.fixture
 def sent(home, tmp_path):
-    """The run as somebody else receives it; what it executes is in ``marker``, next to nothing."""
+    """Return a copy of the run as a recipient has it; executions are logged in ``marker``."""
     shutil.copytree(home / "runs" / "own", tmp_path / "sent")
     code = tmp_path / "sent/code/mine.py"
     code.write_text(OPERATOR.format(marker=str(tmp_path / "marker")))
@@ -102,7 +102,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_run_s_code_is_not_executed_without_being_trusted(name, sent):
+def test_untrusted_code_of_a_run_is_not_executed(name, sent):
     with pytest.raises(TrustError) as caught:
         CALLS[name](sent)
     assert executed(sent) == 0
@@ -138,7 +138,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=[" ".join(c) for c in COMMANDS])
-def test_commands_take_the_flag_and_show_the_path(command, sent, capsys, monkeypatch):
+def test_commands_accept_the_flag_and_print_the_path(command, sent, capsys, monkeypatch):
     monkeypatch.chdir(sent.parent)
     first, *rest = command
     path = repr(str(sent / "code" / "mine.py"))
@@ -147,7 +147,8 @@ def test_commands_take_the_flag_and_show_the_path(command, sent, capsys, monkeyp
     assert executed(sent) == 0
     assert path in error
     assert "--trust-code" in error
-    main([first, "sent", *rest, "--trust-code"])  # not every command can do something with this run
+    # Not every command supports this run.
+    main([first, "sent", *rest, "--trust-code"])
     captured = capsys.readouterr()
     assert executed(sent) == 1
     assert f"--trust-code: executing {path}" in captured.err
@@ -159,7 +160,7 @@ def test_evaluate_prints_its_figures_for_trusted_code(sent, capsys):
     assert json.loads(capsys.readouterr().out)["dataset"] == "digits"
 
 
-def test_resuming_compares_the_run_s_code_and_never_executes_it(home, sent, capsys):
+def test_resuming_compares_the_code_of_a_run_without_executing_it(home, sent, capsys):
     (sent / "code" / "mine.py").write_text((home / "mine.py").read_text())
     before = (home / "marker").read_text()
     name = ["--runs", str(sent.parent), "--name", "sent", "--resume"]
@@ -174,7 +175,7 @@ def test_resuming_compares_the_run_s_code_and_never_executes_it(home, sent, caps
     assert executed(sent) == 0
 
 
-def test_weights_of_a_run_with_code_of_its_own(sent):
+def test_weights_of_a_run_with_untrusted_code_are_refused(sent):
     chosen = [*SMALL, "training.epochs=1", "schedule.warmup_epochs=0", f"init_from={sent}"]
     with pytest.raises(TrustError):
         train(load_recipe("digits", chosen), sent.parent / "next")
@@ -184,7 +185,7 @@ def test_weights_of_a_run_with_code_of_its_own(sent):
     assert executed(sent) == 1
 
 
-def test_timing_the_rows_of_a_table_runs_its_recipes_code_when_told(sent, monkeypatch):
+def test_timing_a_table_executes_code_only_with_trust(sent, monkeypatch):
     monkeypatch.setattr(speed, "_child", lambda what, given: [])
     setting = {"budget": "params", "minutes": None, "changes": []}
     entry = {"name": "sent", "title": "sent", "recipe": str(sent / "recipe.yaml"), "rows": []}
@@ -205,7 +206,7 @@ def test_timing_the_rows_of_a_table_runs_its_recipes_code_when_told(sent, monkey
     assert executed(sent) == 1
 
 
-def test_a_cell_imports_its_recipe_s_files_in_another_process(home, tmp_path):
+def test_a_cell_imports_the_files_of_its_recipe_in_another_process(home, tmp_path):
     forget()
     small = [*SMALL, "operator=of-the-run", "training.epochs=1", "schedule.warmup_epochs=0"]
     cell = recipe_cell(load_recipe(home / "own.yaml", small), tmp_path / "cell")
@@ -219,8 +220,8 @@ def test_imports_are_listed_without_executing_them(sent):
     assert imported_code("digits") == []
 
 
-def test_byte_code_beside_a_file_is_not_what_runs(sent):
-    """An unchecked ``.pyc`` is executed by Python whatever its source says."""
+def test_byte_code_beside_a_file_is_not_executed(sent):
+    """Python executes an unchecked ``.pyc`` regardless of its source."""
     code = sent / "code" / "mine.py"
     hidden = f"open({str(sent.parent / 'hidden')!r}, 'w').close()\n" + code.read_text()
     place = Path(importlib.util.cache_from_source(str(code)))
@@ -243,9 +244,7 @@ def unchecked_byte_code(source: str, path: Path) -> bytes:
 
 @pytest.fixture
 def remote(tmp_path, monkeypatch):
-    """A folder of transformers whose ``auto_map`` names a file in it; questions are
-    answered yes.
-    """
+    """Write a folder of transformers whose ``auto_map`` names a file in it, and confirm prompts."""
     pytest.importorskip("transformers")
     folder = tmp_path / "remote"
     folder.mkdir()
@@ -264,17 +263,17 @@ def remote(tmp_path, monkeypatch):
     assert not (tmp_path / "ran").exists()
 
 
-def test_explain_runs_no_remote_code(remote, tmp_path, capsys):
+def test_explain_executes_no_remote_code(remote, tmp_path, capsys):
     assert main(["explain", str(remote), "--module", "x", "--out", str(tmp_path / "o")]) == 2
     assert "needs Python code that lies in it (auto_map" in capsys.readouterr().err
 
 
-def test_linearize_runs_no_remote_code(remote, tmp_path, capsys):
+def test_linearize_executes_no_remote_code(remote, tmp_path, capsys):
     assert main(["linearize", str(remote), "--out", str(tmp_path / "o")]) == 2
     assert "needs Python code that lies in it (auto_map" in capsys.readouterr().err
 
 
-def test_a_known_model_is_read_by_the_library_s_own_class(remote, tmp_path):
+def test_a_known_model_loads_with_the_librarys_class(remote, tmp_path):
     from fredholm.lab.report.sources import load_model
     from tests.linearize import models
 
@@ -286,7 +285,7 @@ def test_a_known_model_is_read_by_the_library_s_own_class(remote, tmp_path):
     assert type(model).__module__ == "transformers.models.bert.modeling_bert"
 
 
-def test_a_class_that_is_no_model_is_not_called(remote, tmp_path, capsys):
+def test_a_class_that_is_not_a_model_is_not_called(remote, tmp_path, capsys):
     from tests.linearize import models
 
     models.bert().save_pretrained(remote)

@@ -1,5 +1,5 @@
-"""Weights of other runs: between images, texts and pictures with a text, what fits is taken, and
-what is left is said.
+"""Weights of other runs, between images, texts and both: matching ones are copied, and the others
+reported.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SENTENCES = "sentence\tlabel\nwhat colour is it\t1\nnumber 1 is a dull film\t0\n
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """A model of images, a model of texts, and the files of a model of both."""
+    """Train a model of images and one of texts, and write the files of a model of both."""
     folder = tmp_path_factory.mktemp("starting")
     write_image_folder(folder / "pictures")
     write_vqa(folder / "vqa")
@@ -61,14 +61,14 @@ def recipe(name: str, folder, *overrides: str):
 
 
 def fresh(name: str, folder, *overrides: str):
-    """An untrained model, its data set, and its tensors before anything is copied."""
+    """Return an untrained model, its data set, and its initial tensors."""
     chosen = recipe(name, folder, "seed=5", *overrides)
     dataset = build_dataset(chosen, "train")
     model = build_model(chosen, dataset)
     return model, dataset, {key: value.clone() for key, value in model.state_dict().items()}
 
 
-def test_pictures_with_questions_start_from_images_and_texts(home):
+def test_a_model_of_pictures_and_texts_starts_from_both_models(home):
     model, dataset, before = fresh("vqa", home)
     lines = start_from(model, [home / "image", home / "text"], dataset)
     after = model.state_dict()
@@ -99,7 +99,7 @@ def test_pictures_with_questions_start_from_images_and_texts(home):
     assert lines[4] == f"anew: {anew}, head.bias, head.weight"
 
 
-def test_such_a_run_trains_from_its_recipe(home):
+def test_the_recipe_with_two_starts_trains(home):
     lines = []
     chosen = recipe("vqa", home, f"init_from=[{home / 'image'}, {home / 'text'}]")
     train(chosen, home / "both", report=lines.append)
@@ -126,12 +126,13 @@ def test_such_a_run_trains_from_its_recipe(home):
     )
 
 
-def test_texts_of_such_a_start_keep_their_own_vocabulary(home):
-    """A question's vocabulary is that of its data; rows follow the words, not the numbers."""
+def test_embeddings_follow_words_instead_of_numbers(home):
+    """A question's vocabulary is that of its data; embeddings are copied by word."""
     chosen = recipe("vqa", home, f"init_from={home / 'text'}", "optimizer.lr=1e-12")
     train(chosen, home / "from-text")
     found, text = load_run(home / "from-text")[0], load_run(home / "text")[0]
-    theirs, mine = Vocabulary.from_dict(text.extra["vocabulary"]), found.extra["words"]
+    theirs = Vocabulary.from_dict(text.extra["vocabulary"])
+    mine = found.extra["words"]
     row = Vocabulary.from_dict(mine).encode("colour")[0]
     assert torch.allclose(
         found.state_dict()["encoder.words.weight"][row],
@@ -140,8 +141,8 @@ def test_texts_of_such_a_start_keep_their_own_vocabulary(home):
     )
 
 
-def test_own_texts_are_read_with_the_words_of_the_run_they_start_from(tmp_path):
-    """Of which there are other ones, in another order, in the files."""
+def test_a_users_texts_keep_the_vocabulary_of_their_start(tmp_path):
+    """The files have other words in another order."""
     words = ["good", "bad", "film", "the", "plot"]
     for name, known in (("base", words), ("mine", [*words[:0:-1], "song"])):
         rows = [f"{known[i % 5]} {known[i * i % 4]} a,{'yn'[i % 2]}" for i in range(40)]
@@ -164,7 +165,7 @@ def test_own_texts_are_read_with_the_words_of_the_run_they_start_from(tmp_path):
         start_from(build_model(chosen, dataset), base, dataset)
 
 
-def test_a_resumed_run_does_without_the_run_it_started_from(home):
+def test_a_resumed_run_does_not_need_its_start(home):
     class Stop(Exception):
         pass
 
@@ -185,7 +186,7 @@ def test_a_resumed_run_does_without_the_run_it_started_from(home):
         assert words[0] == words[1]
 
 
-def test_what_cannot_start_a_model_is_refused(home):
+def test_unsuitable_starts_are_refused(home):
     model, dataset, _ = fresh("vqa", home, "model.body.dim=8")
     with pytest.raises(RecipeError, match=r"width 8, .* got 16 .*; set model\.body\.dim"):
         start_from(model, [home / "image", home / "text"], dataset)

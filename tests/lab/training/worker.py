@@ -30,7 +30,8 @@ def slow(original, mark: Path, pause: float):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    folder, pause = Path(sys.argv[1]), float(sys.argv[2])
+    folder = Path(sys.argv[1])
+    pause = float(sys.argv[2])
     # There are more steps of validation.
     for name, wait in (("training", pause), ("validation", pause / 10)):
         method = f"{name}_step"

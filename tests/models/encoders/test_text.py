@@ -184,7 +184,7 @@ def test_steps_of_a_half_precision_model_equal_its_forward(name):
     model = create_model(name, **parts(**options)).eval().bfloat16()
     numbers = torch.randint(1, 9, (2, 6))
     whole = model(numbers)
-    (first, state) = model.prefill(numbers[:, :4], model.init_state(12, 2))
+    first, state = model.prefill(numbers[:, :4], model.init_state(12, 2))
     last, _ = model.step(numbers[:, 4], state)
     assert_close(torch.cat([first, last[:, None]], 1), whole[:, :5], dtype=torch.bfloat16)
 
