@@ -89,8 +89,8 @@ class Sums(SeparableForm):
         pointwise = kernel.pointwise and not isinstance(kernel, Expanded)
         if pointwise and wants_pieces(problem.uy, longest, self.strategy.piece):
             return self._in_pieces(kernel, problem)
-        found = features(kernel, problem)
-        return self.sums(kernel, problem, found.query, found.key, found.value)
+        query, key, _, value = features(kernel, problem)
+        return self.sums(kernel, problem, query, key, value)
 
     def _in_pieces(self, kernel: Separable, problem: Problem) -> Tensor:
         """Integrate a piece of points at a time, so that inference never has the features of all

@@ -243,4 +243,9 @@ def _without_holes(rows: Problem, shards: Shards) -> Problem:
         density=_select(q.density, kept),
         log_density=_select(q.log_density, kept),
     )
-    return replace(rows, y=rows.y[:, kept], uy=rows.uy[:, :, kept], quadrature=quadrature)
+    return replace(
+        rows,
+        y=rows.y[:, kept],
+        uy=rows.uy[:, :, kept],
+        quadrature=quadrature,
+    )

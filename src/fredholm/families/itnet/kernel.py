@@ -192,7 +192,8 @@ class MLPKernel(HiddenKernel, SplitHidden):
         """Return h at broadcast pairs, (…, w), literally: the groups are concatenated and the
         network is run pair by pair.
         """
-        lead = torch.broadcast_shapes(x.shape[:-1], y.shape[:-1], ux.shape[:-1], uy.shape[:-1])
+        shapes = [each.shape[:-1] for each in (x, y, ux, uy)]
+        lead = torch.broadcast_shapes(*shapes)
         inputs = []
         for group in self.groups:
             values = self._group_input(group, x, y, ux, uy).to(uy.dtype)

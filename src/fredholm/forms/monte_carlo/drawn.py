@@ -333,8 +333,14 @@ def _one_query(problem: Problem, element: int, row: int) -> Problem:
             return x
         return x[element : element + 1]
 
-    p = problem.rows([row])
-    return replace(p, x=pick(p.x), y=pick(p.y), ux=pick(p.ux), uy=pick(p.uy))
+    of_row = problem.rows([row])
+    return replace(
+        of_row,
+        x=pick(of_row.x),
+        y=pick(of_row.y),
+        ux=pick(of_row.ux),
+        uy=pick(of_row.uy),
+    )
 
 
 def _messages(kernel: Kernel, problem: Problem, index: Tensor) -> Tensor:

@@ -234,6 +234,7 @@ def lattice(
     number = torch.arange(queries * heads, device=device, dtype=torch.float64)
     number = number.view(queries, heads).mT[..., None]
 
+    # Each query's points are moved by a multiple of 1 / p and of 1 / p², modulo 1.
     first = (s + 0.5) / count + _PLASTIC**-1 * number
     second = _GOLDEN * s + _PLASTIC**-2 * number
     return torch.stack([first.frac(), second.frac()], -1)

@@ -132,9 +132,13 @@ def _coefficients(queries: dict[str, Any]) -> Tensor:
 
     The second pair of them is shorter and belongs to the last columns.
     """
-    coefficients = queries["query"][:, :, :, None] * queries["scale"][:, None]
+
+    def product(query: Tensor, scale: Tensor) -> Tensor:
+        return query[:, :, :, None] * scale[:, None]
+
+    coefficients = product(queries["query"], queries["scale"])
     if "query2" in queries:
-        last = queries["query2"][:, :, :, None] * queries["scale2"][:, None]
+        last = product(queries["query2"], queries["scale2"])
         missing = coefficients.shape[-1] - last.shape[-1]
         coefficients = coefficients + F.pad(last, (missing, 0))
     return coefficients

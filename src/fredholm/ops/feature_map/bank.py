@@ -235,7 +235,8 @@ def forward(
             y = torch.baddbmm(shift[..., None], readout, hidden)
             if nonneg:
                 y.relu_()
-            out[r, s, :, c] = y.view(channels, *part.shape).transpose(0, 1)
+            by_row = y.view(channels, *part.shape).transpose(0, 1)
+            out[r, s, :, c] = by_row
     return out
 
 

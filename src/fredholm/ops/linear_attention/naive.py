@@ -41,7 +41,8 @@ def linear_density(
         weights = weights.to(dtype)
         if floor is None:
             return raw
-        return raw / guarded((raw * weights).sum(-1, keepdim=True), floor)
+        integral = (raw * weights).sum(-1, keepdim=True)
+        return raw / guarded(integral, floor)
 
 
 def measured_density(
@@ -92,7 +93,8 @@ def at_scale_of_seen(
     largest = key.detach().amax(-1)[:, :, None]
     if fading is not None:
         largest = largest * fading.detach().to(largest.dtype)
-    return at_scale(query, torch.where(weights > 0, largest, 0.0).amax(-1))
+    seen = torch.where(weights > 0, largest, 0.0)
+    return at_scale(query, seen.amax(-1))
 
 
 def linear_attention_naive(
@@ -111,4 +113,5 @@ def linear_attention_naive(
         >>> linear_attention_naive(ones, ones, ones, weights, 1e-6)[0, 0, 0].tolist()
         [1.0, 1.0, 1.0]
     """
-    return (linear_density(query, key, weights, floor) * weights) @ value
+    density = linear_density(query, key, weights, floor)
+    return (density * weights) @ value

@@ -245,4 +245,5 @@ def moment_of(
     dtype = torch.promote_types(key.dtype, torch.float32)
     with full_precision(key):
         weighted = key.to(dtype) * mass[:, None, :, None].to(dtype)
-        return weighted.mT @ with_ones(value.to(dtype), floor)
+        columns = with_ones(value.to(dtype), floor)
+        return weighted.mT @ columns

@@ -307,7 +307,9 @@ def _add_gradients(tile: Tile, call: Call) -> None:
 
     # S, and φ(S). ReLU's slope can be read from its value, so that it needs no second buffer.
     scores = call.scores.view(*shape)
-    torch.bmm(tile.queries(x.query), tile.keys(x.key).mT, out=scores.flatten(0, 1))
+    query = tile.queries(x.query)
+    key = tile.keys(x.key)
+    torch.bmm(query, key.mT, out=scores.flatten(0, 1))
     raw = scores
     if call.activation != "relu":
         raw = call.copy.view(*shape).copy_(scores)
@@ -337,9 +339,9 @@ def _add_gradients(tile: Tile, call: Call) -> None:
     act.gradient_(above, scores)
     slope = above.flatten(0, 1)
     if totals.query is not None:
-        tile.queries(totals.query).baddbmm_(slope, tile.keys(x.key))
+        tile.queries(totals.query).baddbmm_(slope, key)
     if totals.key is not None:
-        tile.keys(totals.key).baddbmm_(slope.mT, tile.queries(x.query))
+        tile.keys(totals.key).baddbmm_(slope.mT, query)
 
 
 def _add_statistic_gradient(tile: Tile, call: Call, pairs: Tensor, above: Tensor) -> None:

@@ -276,8 +276,9 @@ class TokenGraph:
     def _evenly(self, value: Tensor) -> Hop:
         """Return :meth:`start` there: γ P V / (‖P‖ + ε / m), samples and heads as one dimension."""
         b, h, n, _ = self.query.shape
-        pairs = torch.bmm(self.query.flatten(0, 1), self.key.flatten(0, 1).mT)
-        pairs = activated(pairs, self.activation)
+        query = self.query.flatten(0, 1)
+        key = self.key.flatten(0, 1)
+        pairs = activated(torch.bmm(query, key.mT), self.activation)
         product = torch.bmm(pairs, cast(value, pairs.dtype).flatten(0, 1))
 
         # γ / (‖P‖ + ε / m), a number per sample and head.

@@ -228,7 +228,8 @@ class FirstLayer:
             return
 
         # dr (1, b, Tq, Tk), over r. At r = 0 the quotient would be NaN.
-        of_distance = (slope * scale[:, :, None, :, None]).sum((0, 3))[None]
+        of_distance = (slope * scale[:, :, None, :, None]).sum((0, 3))
+        of_distance = of_distance[None]
         length = far[:, :, :, 0]
         coincide = length == 0
         per_length = of_distance / torch.where(coincide, 1.0, length)
@@ -264,8 +265,9 @@ def _distances(f: Tensors, q: Span, k: Span) -> Tensor | None:
     """Return distances (1, b, Tq, 1, Tk) of a tile, or None."""
     if f.distance_scale is None or f.query_positions is None or f.key_positions is None:
         return None
-    far = distances(f.query_positions[:, :, q], f.key_positions[:, :, k])
-    return far[:, :, :, None, :]
+    x = f.query_positions[:, :, q]
+    y = f.key_positions[:, :, k]
+    return distances(x, y)[:, :, :, None, :]
 
 
 def _table_places(x: Tensors, q: Span, k: Span) -> Tensor | None:
@@ -294,8 +296,13 @@ def _add_row_gradients(f: Tensors, g: Tensors, rows_grad: Tensor, q: Span) -> No
     e = rows_grad.shape[-1] - 1
     if g.query_bias is not None:
         add_shared(g.query_bias[:, :, q], rows_grad[..., e])
-    _add_factor_gradients(_Factors(f.query, f.scale), _Factors(g.query, g.scale), rows_grad, q)
-    _add_factor_gradients(_Factors(f.query2, f.scale2), _Factors(g.query2, g.scale2), rows_grad, q)
+    first = _Factors(f.query, f.scale)
+    of_first = _Factors(g.query, g.scale)
+    _add_factor_gradients(first, of_first, rows_grad, q)
+
+    second = _Factors(f.query2, f.scale2)
+    of_second = _Factors(g.query2, g.scale2)
+    _add_factor_gradients(second, of_second, rows_grad, q)
 
 
 class _Factors(NamedTuple):
