@@ -455,6 +455,23 @@ def test_kernels_without_positions_ignore_images():
         assert_close(out, operator(u, domain))
 
 
+@pytest.mark.parametrize("batched", ["source", "target"])
+def test_one_graph_serves_samples_with_other_times(batched):
+    """In causal order between two domains, each sample hides what is later there."""
+    times = positions(1, 6)
+    moved = torch.stack([times, times.flip(0), 1 - times])
+    source, target = Domain.points(times, causal=True), Domain.points(positions(1, 6) + 0.1)
+    if batched == "source":
+        source = source.replace(positions=moved)
+    else:
+        target = target.replace(positions=moved)
+    source = source.replace(pairs=Edges.of_index(ring(6, twice=True), 6))
+    operator, u, query = operator_of("softmax"), signal(3, 6), signal(3, 6).flip(1)
+    call = {"query": query, "query_domain": target}
+    out = operator(u, source, **call)
+    assert_close(out, operator(u, source.dense(), **call))
+
+
 def test_steps_refuse_edges_that_they_would_not_read():
     """A step takes each key at its own position: fine for softmax, wrong for a convolution."""
     u = signal(1, 12)
