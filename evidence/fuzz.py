@@ -4,7 +4,8 @@
 A case is a registered operator with options, a domain and features, all drawn from its number. Each
 case passes through four checks, in float64 except for the second:
 
-- ``forward`` equals the definition, ``dense``, in values and in all gradients;
+- ``forward`` equals the definition, ``dense``, in values and in all gradients; edges and reaches
+  are written out for it as masks, pair by pair;
 - ``gradient``: values and gradients in float32 equal those of the definition in float64;
 - ``jvp``: forward-mode derivatives are the transpose of the backward's;
 - ``step``: in causal order, any split into stretches and steps equals ``forward``.
@@ -19,22 +20,23 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import random
 import time
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fredholm import Domain
 from fredholm.errors import FredholmError, StrategyError
-from fredholm.operators import IntegralOperator, create_operator, list_operators
+from fredholm.operators import list_operators
 
+from .fuzz_cases import Case, Draw, make_case
+from .fuzz_definitions import dense
 from .kit.machine import describe
 from .kit.page import PAGES, RESULTS, head, load, table
 from .kit.subject import Subject
@@ -43,170 +45,22 @@ OUT = RESULTS / "fuzz.json"
 SUBJECT = Subject(__name__, pages={PAGES / "fuzz.md": ":page"})
 CHECKS = ("forward", "gradient", "jvp", "step")
 OUTCOMES = ("passed", "refused", "missing", "failed")
-TEXT = """Each case is an operator with options, a domain and features, all drawn at random from the number of the case. Four checks are run:
+TEXT = """Each case is an operator with options, a domain and features, all drawn at random from the number of the case. Options include windows with sinks, and
+decays. Domains include padding, masks, biases, edges with densities, neighbours (within a radius, the nearest, or in a periodic box) and reaches, each with
+or without an order, and queries on a second domain, which see all points, their neighbours or the points of a mask. Four checks are run:
 
 | check | what is compared |
 |---|---|
-| forward | the fast form and the definition, in values and in all gradients, in float64 |
+| forward | the fast form and the definition, in which edges and reaches are written out pair by pair, in values and in all gradients, in float64 |
 | gradient | the same in float32, with the definition in float64 as reference; where float32 cannot be more exact, up to ten times the definition's error in float32 is allowed |
 | jvp | forward-mode derivatives and the transpose of the backward pass |
 | step | a causal signal in one call, and any split of it into prefills and steps |
 
-*Refused*: both forward and definition (or a strategy selected by the case) raised a named error. *Missing*: there is no causal order, so no steps. *Worst*: the largest difference
-among the cases that passed, relative to the largest magnitude.
+*Refused*: both forward and definition (or a strategy selected by the case, or steps) raised a named error. *Missing*: there is no causal order, so no steps. *Worst*: the largest
+difference among the cases that passed, relative to the largest magnitude.
 """
 # Allowed distances, as shares of the largest magnitude: in float64, and of float32 from float64.
 EXACT, SINGLE = 1e-8, 2e-3
-Draw = random.Random
-
-
-# --- cases ----------------------------------------------------------------------------------------
-
-
-@dataclass
-class Case:
-    """One operator on one domain; ``query_domain`` is the queries' domain where they have their
-    own.
-    """
-
-    number: int
-    name: str
-    options: dict[str, Any]
-    operator: IntegralOperator
-    domain: Domain
-    query_domain: Domain | None
-    u: Tensor
-    query: Tensor | None
-
-    def __str__(self) -> str:
-        options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
-        words = f"{self.name}({options}) on {self.domain}"
-        return words if self.query_domain is None else f"{words}, queries on {self.query_domain}"
-
-
-def make_case(number: int, names: list[str]) -> Case:
-    """Draw a case from its number alone.
-
-    Raises:
-        FredholmError: the operator or the domain refuses what was drawn.
-    """
-    draw = Draw(number)
-    torch.manual_seed(number)
-    name = draw.choice(names)
-    heads = draw.choice([1, 1, 2, 3])
-    options = draw_options(name, draw)
-    dim = heads * draw.choice([1, 2, 4, 5])
-    if options.get("feature_map") == "luna" or options.get("preset") == "paper-gated":
-        dim = heads * 4
-    batch = draw.choice([1, 2, 3])
-    p = options.get("position_dim", draw.choice([1, 1, 2]))
-    domain = draw_domain(draw, p, batch, heads)
-    operator = create_operator(name, dim, heads, **options).double()
-    # Away from the initial values every term counts.
-    with torch.no_grad():
-        for parameter in operator.parameters():
-            parameter.add_(0.2 * torch.randn_like(parameter))
-    target = query = None
-    if draw.random() < 0.15:
-        target = Domain.points(torch.rand(draw.randint(1, 6), p).double())
-        target = target.replace(causal=domain.causal and draw.random() < 0.5)
-        query = torch.randn(batch, target.size, dim).double()
-        domain = domain.replace(pairs=None)
-    u = torch.randn(batch, domain.size, dim).double()
-    if domain.valid is not None and draw.random() < 0.3:
-        # The values at padded points must not reach any result.
-        u = torch.where(domain.valid[..., None], u, torch.nan)
-    options = {"dim": dim, "heads": heads, **options}
-    return Case(number, name, options, operator.eval(), domain, target, u, query)
-
-
-def draw_some(draw: Draw, **choices: list[Any]) -> dict[str, Any]:
-    """Draw values for about half of the options; the others stay at their defaults."""
-    return {name: draw.choice(values) for name, values in choices.items() if draw.random() < 0.5}
-
-
-def draw_options(name: str, draw: Draw) -> dict[str, Any]:
-    """Draw options of a library's operator; an operator registered by a user gets none."""
-    flags = [True, False]
-    activations = ["gelu", "silu", "tanh", "sin", "relu"]
-    position = {"position_dim": draw.choice([1, 1, 2, 3])}
-    small = {"frequencies": draw.randint(1, 4), "sigma": 1.0, "width": draw.randint(1, 6)}
-    tiles = {"strategy": [{"name": "exact", "memory": 300}, {"name": "exact", "memory": 20_000}]}
-    chunks = {"strategy": [{"name": "linear", "chunk": n} for n in (1, 3, 5)]}
-    if name == "itnet":
-        groups = ["query", "key", "product", "relative", "distance", "query_position"]
-        chosen = tuple(draw.sample(groups, draw.randint(1, len(groups))))
-        further = {"depth": [2, 3], "groups": [chosen], "output": ["full", "compact"], **tiles}
-        further |= {"per_head_hidden": flags, "learned_frequencies": flags}
-        return position | small | draw_some(draw, activation=activations, rank=[1, 3], **further)
-    if name == "itnet_low_rank":
-        further = {"activation": activations, "learned_frequencies": flags, "strategy": ["exact"]}
-        return position | small | {"rank": draw.randint(1, 5)} | draw_some(draw, **further)
-    if name == "luna":
-        sizes = {"channels": draw.randint(1, 4), "directions": draw.randint(1, 3), "hidden": 4}
-        further = {"per_head": flags, "shared": flags, "envelope": [None, "channels"], **chunks}
-        activation = {"activation": ["relu", "gelu", "tanh"]}
-        return sizes | draw_some(draw, tied=flags, **activation, **further)
-    if name == "linear_attention":
-        maps = ["elu", "relu", "softplus", "performer", "hedgehog", "rff", "t2r"]
-        return draw_some(draw, feature_map=maps, tied=flags, bias=flags, **chunks)
-    if name == "ckconv":
-        sizes = {"width": draw.randint(2, 6), "omega": 2.0, "length": draw.randint(2, 16)}
-        further = {"origin": ["start", "centre"], "bias": flags, "horizon": [None, 3]}
-        strategies = ["auto", "exact", "fft"]
-        return position | sizes | draw_some(draw, strategy=strategies, **further)
-    if name in ("infsa", "linear_infsa"):
-        further: dict[str, list[Any]] = {"activation": ["relu", "gelu", "abs"], "bias": flags}
-        further |= {"learned_decay": flags, "power": [0, 1, 2], "preset": ["paper", "released"]}
-        if name == "infsa":
-            return draw_some(draw, norm=["frobenius", "rows"], tied=flags, **further, **tiles)
-        steps = {"steps": [1, 2], "centres": [1, 2, 3], "causal": ["exact", "streaming"]}
-        return draw_some(draw, tied=flags, **steps, **further)
-    if name == "softmax":
-        return draw_some(draw, bias=flags, **tiles)
-    return {}
-
-
-def draw_domain(draw: Draw, p: int, batch: int, heads: int) -> Domain:
-    """Draw one of the kinds of domain that positions of dimension p allow."""
-    n = draw.choice([1, 2, 3, 5, 8, 13, 21])
-    kinds = ["points", "batch", "grid", "graph", "join"] + ["line", "line", "timestamps"] * (p == 1)
-    kind = draw.choice(kinds)
-    causal = draw.random() < 0.45
-    options: dict[str, Any] = {"causal": causal}
-    if kind == "graph":
-        edges = torch.randint(n, (2, 2 * n))
-        return Domain.graph(edges, n, positions=torch.rand(n, p).double(), **options)
-    if kind == "join":
-        parts = [Domain.points(torch.rand(k, p).double()) for k in (n, draw.randint(1, 4))]
-        balance = draw.choice([None, (0.5, 0.5), (1.0, 3.0)])
-        return Domain.join(*parts, balance=balance).replace(causal=causal)
-    if kind == "grid":
-        shape = tuple(draw.choice([1, 2, 3, 4]) for _ in range(p))
-        n = torch.Size(shape).numel()
-    if draw.random() < 0.3:
-        lengths = torch.tensor([draw.randint(1, n) for _ in range(batch)])
-        options["valid"] = torch.arange(n) < lengths[:, None]
-    if draw.random() < 0.25:
-        shape_of = draw.choice([(n, n), (batch, n, n), (batch, heads, n, n), (1, heads, n, n)])
-        bias = torch.randn(shape_of).double()
-        visible = (bias > -0.5) | torch.eye(n).bool()
-        options["pairs"] = draw.choice([bias, visible, bias.masked_fill(~visible, -torch.inf)])
-    if kind == "timestamps":
-        rows = () if draw.random() < 0.5 else (batch,)
-        return Domain.timestamps(torch.rand(*rows, n).double().cumsum(-1) + 0.1, **options)
-    masses = [torch.rand(n).double() + 0.1, torch.rand(batch, n).double() + 0.1]
-    options["measure"] = draw.choice(["uniform", "uniform", "counting", *masses])
-    normalised = isinstance(options["measure"], Tensor) and draw.random() < 0.5
-    if kind == "grid":
-        domain = Domain.grid(*shape, dtype=torch.float64, **options)
-    elif kind == "line":
-        length = draw.choice([None, 16.0])
-        domain = Domain.line(n, length=length, dtype=torch.float64, **options)
-    else:
-        rows = (batch,) if kind == "batch" else ()
-        domain = Domain.points(torch.rand(*rows, n, p).double(), **options)
-    return domain.with_masses(domain.measure, normalised=True) if normalised else domain
 
 
 # --- checks ---------------------------------------------------------------------------------------
@@ -290,9 +144,14 @@ def compare(actual: Answer, expected: Answer, allowed: float) -> float:
     return max(output, close(gradients, allowed))
 
 
+def define(case: Case) -> Answer:
+    """Return the answer of the definition, for which sparse pairs are written out."""
+    return evaluate(case, partial(dense, case.operator))
+
+
 def check_forward(case: Case) -> float:
     """Compare the operator with its definition in float64."""
-    return compare(evaluate(case, case.operator), evaluate(case, case.operator.dense), EXACT)
+    return compare(evaluate(case, case.operator), define(case), EXACT)
 
 
 def check_gradient(case: Case) -> float:
@@ -301,7 +160,7 @@ def check_gradient(case: Case) -> float:
     Some cases are ill-conditioned in float32. There the definition in float32 is far off as well,
     and ten times its distance is allowed.
     """
-    exact = evaluate(case, case.operator.dense)
+    exact = define(case)
     single = replace(case, u=case.u.float(), domain=case.domain.to(torch.float32))
     if case.query is not None:
         single.query = case.query.float()
@@ -312,7 +171,7 @@ def check_gradient(case: Case) -> float:
         try:
             return compare(found, exact, SINGLE)
         except Wrong:
-            least = compare(evaluate(single, case.operator.dense), exact, float("inf"))
+            least = compare(define(single), exact, float("inf"))
             return compare(found, exact, 10 * least)
     finally:
         case.operator.double()
@@ -321,10 +180,11 @@ def check_gradient(case: Case) -> float:
 def check_jvp(case: Case) -> float | None:
     """Compare forward mode with reverse mode; None where an operation lacks the forward rule."""
     u = case.u.nan_to_num()
+    query = None if case.query is None else case.query.nan_to_num()
     tangent = torch.randn(u.shape, generator=torch.Generator().manual_seed(1)).to(u)
 
     def function(x: Tensor) -> Tensor:
-        return case.operator(x, case.domain, query=case.query, **queries_of(case))
+        return case.operator(x, case.domain, query=query, **queries_of(case))
 
     try:
         out, moved = torch.func.jvp(function, (u,), (tangent,))
@@ -345,7 +205,7 @@ def check_jvp(case: Case) -> float | None:
 
 def check_step(case: Case) -> float | None:
     """Compare steps and stretches of drawn lengths with one call; None without a causal order."""
-    if not case.domain.causal or case.query_domain is not None:
+    if not case.domain.causal or case.query is not None or case.query_domain is not None:
         return None
     draw, n = Draw(case.number), case.domain.size
     op, parts, t = case.operator, [], 0
@@ -418,9 +278,9 @@ def run_case(number: int, names: list[str]) -> Iterator[tuple[str, str, float | 
 
 def both_refuse(case: Case) -> bool:
     """Return whether the operator and its definition both refuse the case."""
-    for function in (case.operator, case.operator.dense):
+    for answer in (lambda: evaluate(case, case.operator), lambda: define(case)):
         try:
-            evaluate(case, function)
+            answer()
             return False
         except FredholmError:
             pass

@@ -19,7 +19,7 @@ from torch.autograd import forward_ad
 from torch.export import register_dataclass
 
 from .arguments import Device, checked, refuse_kind
-from .distributed.shards import Shards, agreed, checked_sizes, even_sizes
+from .distributed.shards import Shards, agreed, checked_sizes, checksum, even_sizes
 from .edges import (
     Edges,
     check_edge_features,
@@ -596,7 +596,7 @@ class Domain(NotebookTable):
         Every rank calls this, with the same domain. Then every rank calls the operator with its
         part and with the features of its points, ``op(u[:, part], domain.shard(mesh))``. The
         responses are those that the operator has at these points on the complete domain. Sharding
-        itself exchanges a few facts per rank, and no points.
+        itself exchanges a few facts and checksums per rank, in one message, and no points.
 
         Args:
             mesh: a torch ``DeviceMesh``.
@@ -605,7 +605,8 @@ class Domain(NotebookTable):
 
         Raises:
             DomainError: no process group, no such mesh or dimension, more ranks than points, sizes
-                that do not add up, or another domain on another rank.
+                that do not add up, or another domain on another rank; it names the part of the
+                domain that differs, and the ranks.
         """
         self.refuse_shards("shard")
         shards = Shards.over(mesh, dimension)
@@ -614,19 +615,13 @@ class Domain(NotebookTable):
         else:
             parts = checked_sizes(sizes, self.size, shards.count)
 
-        # Ranks with different domains would compute a wrong integral without an error. Sums of the
-        # positions and masses tell most of them apart; which pairs and which points are real is not
-        # compared. NaN counts as zero, since padding may have it, and sums are rounded because
-        # devices add in different orders.
-        sums = [
-            float(values.detach().double().nansum()) for values in (self.positions, self.measure)
-        ]
+        # Ranks with different domains would compute a wrong integral without an error.
         facts = {
             **self._common_facts(),
             "points": self.size,
             "sizes": parts,
             "shape": self.shape,
-            "checksum": tuple(round(total, 6) for total in sums),
+            **self.kept("checksums", self._checksums),
         }
         agreed({"same": facts}, shards)
 
@@ -719,12 +714,36 @@ class Domain(NotebookTable):
             "dimension": self.dim,
             "dtype": str(self.positions.dtype),
             "batch": self.batch,
+            "batch of positions": tuple(self.positions.shape[:-2]),
+            "batch of masses": tuple(self.measure.shape[:-1]),
+            "dtype of masses": str(self.measure.dtype),
             "measure": self.kind,
             "causal": self.causal,
             "padding": self.valid is not None,
             "reach": self.reach,
             "pairs": None if mask is None else tuple(mask.shape[:-2]),
         }
+
+    def _checksums(self) -> dict[str, str | tuple | None]:
+        """Return checksums of everything that operators read of the domain's tensors, by name."""
+        positions, measure = self.positions, self.measure
+        if self.valid is not None:
+            # Padding may hold anything.
+            positions = torch.where(self.valid[..., None], positions, 0.0)
+            measure = torch.where(self.valid, measure, 0.0)
+        sums = {
+            "values of valid": checksum(self.valid),
+            "values of positions": checksum(positions),
+            "values of measure": checksum(measure),
+            "values of pairs": checksum(self._mask),
+            "edges": None,
+        }
+        edges = self.pairs if isinstance(self.pairs, Edges) else None
+        if edges is not None:
+            sums["edges"] = (edges.batch, checksum(edges.ptr), checksum(edges.source))
+        for name in ("log_density", "features", "shift"):
+            sums[f"{name} of edges"] = checksum(getattr(edges, name, None))
+        return sums
 
     def refuse_shards(self, caller: str) -> None:
         """DomainError where ``caller`` needs the whole domain and this is one rank's part of it."""

@@ -102,7 +102,14 @@ def check_edges(edges: Edges, positions: Tensor) -> None:
 
 
 def hide_later(edges: Edges, query_time: Tensor, key_time: Tensor) -> Edges:
-    """Return the edges with those from later points hidden, by a log-density of -inf."""
+    """Return the edges with those from later points hidden, by a log-density of -inf.
+
+    Times are (1 | B, N). Where samples that share one graph differ in times, each sample gets its
+    own graph.
+    """
+    samples = max(query_time.shape[0], key_time.shape[0])
+    if edges.batch == 1 and samples > 1:
+        edges = Edges.collate([edges] * samples)
     target = edges.targets()
     graph = torch.div(target, edges.queries, rounding_mode="floor")
     row = target - graph * edges.queries

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import time
+import unittest.mock
+from dataclasses import replace
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from fredholm.distributed import Shards, count_traffic, sum_gradients
@@ -386,6 +389,97 @@ def refusals(mesh: Any) -> dict[str, str]:
         except FredholmError as error:
             out[name] = f"{type(error).__name__}: {error}"
     return out
+
+
+def unlike_domains() -> dict[str, tuple[Domain, Domain]]:
+    """Return pairs of domains, by the part in which they differ; sums over points are equal."""
+    n, generator = 8, seeded(1)
+    x = torch.rand(n, 2, generator=generator, dtype=torch.float64)
+    points = Domain.points(x)
+    masses = torch.rand(n, generator=generator, dtype=torch.float64)
+    lengths = torch.tensor([[3], [5]])
+    valid = torch.arange(n) < lengths
+    upper = torch.ones(n, n).triu().bool()
+    bias = torch.randn(n, n, generator=generator, dtype=torch.float64)
+    index = torch.stack([torch.arange(n), (torch.arange(n) + 1) % n])
+    ring = Domain.graph(index, n, positions=x, edge_weight=masses, edge_attr=x)
+    edges = ring.pairs
+    box = Domain.points(x, radius=0.3, box=(1.0, 1.0))
+    images = replace(box.pairs, shift=-box.pairs.shift)
+    fading = replace(edges, log_density=edges.log_density.flip(0))
+    signed = replace(edges, features=edges.features.flip(0))
+    backward = Domain.graph(index.flip(0), n, positions=x, edge_weight=masses, edge_attr=x)
+    same_values = replace(backward.pairs, log_density=edges.log_density, features=edges.features)
+    return {
+        "values of positions": (points, Domain.points(x.flip(0))),
+        "values of measure": (points.with_masses(masses), points.with_masses(masses.flip(0))),
+        "values of valid": (points.replace(valid=valid), points.replace(valid=valid.flip(0))),
+        "values of pairs": (points.replace(pairs=upper), points.replace(pairs=upper.mT)),
+        "bias": (points.replace(pairs=bias), points.replace(pairs=bias.mT)),
+        "edges": (ring, ring.replace(pairs=same_values)),
+        "log_density of edges": (ring, ring.replace(pairs=fading)),
+        "features of edges": (ring, ring.replace(pairs=signed)),
+        "shift of edges": (box, box.replace(pairs=images)),
+        "no edges": (points, box),
+        "reach": (points.replace(reach=1), points.replace(reach=2)),
+        "measure": (points, points.replace(kind="counting")),
+        "dtype of masses": (points, points.replace(measure=points.measure.float(), kind="uniform")),
+    }
+
+
+def other_domains(mesh: Any) -> dict[str, str]:
+    """Return what ``shard`` says where rank 1 has another domain than all others."""
+    out = {}
+    for name, domains in unlike_domains().items():
+        try:
+            domains[mesh.get_local_rank() == 1].shard(mesh)
+            out[name] = "answered"
+        except FredholmError as error:
+            out[name] = f"{type(error).__name__}: {error}"
+    return out
+
+
+def equal_domains(mesh: Any) -> list[int]:
+    """Shard domains of equal values that lie otherwise in memory on rank 1, and differ where
+    nothing is read; return the number of messages that each sends.
+    """
+    x = torch.rand(8, 2, generator=seeded(1), dtype=torch.float64)
+    x[0] = 0.0
+    valid = torch.arange(8) < torch.tensor([[5], [7]])
+    bias = torch.randn(2, 8, 8, generator=seeded(2), dtype=torch.float64)
+    domain = Domain.points(x.expand(2, 8, 2), valid=valid, pairs=bias)
+    if mesh.get_local_rank() == 1:
+        # Zeros of the other sign, columns before rows, NaN in the padding.
+        mirrored = torch.where(x == 0, -0.0, x).mT.contiguous().mT.expand(2, 8, 2)
+        hidden = torch.where(valid[..., None], mirrored, torch.nan)
+        masses = torch.where(valid, domain.measure, 7.0)
+        pairs = bias.movedim(0, -1).contiguous().movedim(-1, 0)
+        domain = domain.replace(positions=hidden, measure=masses, pairs=pairs, kind="uniform")
+    else:
+        domain = domain.replace(measure=domain.measure.expand(2, 8), kind="uniform")
+
+    messages = []
+    gather = dist.all_gather_object
+
+    def counted(*arguments: Any, **options: Any) -> None:
+        messages.append(1)
+        gather(*arguments, **options)
+
+    with unittest.mock.patch.object(dist, "all_gather_object", counted):
+        domain.shard(mesh)
+    return messages
+
+
+def unlike_parts(mesh: Any) -> str:
+    """Return what ``from_shard`` says where only rank 1 has positions for each sample."""
+    domain = Domain.points(torch.rand(3, 1)).replace(valid=torch.ones(2, 3, dtype=torch.bool))
+    if mesh.get_local_rank() == 1:
+        domain = domain.replace(positions=domain.positions.expand(2, 3, 1))
+    try:
+        Domain.from_shard(domain, mesh)
+    except FredholmError as error:
+        return f"{type(error).__name__}: {error}"
+    return "answered"
 
 
 def own_parts(mesh: Any) -> dict[str, float]:

@@ -19,7 +19,7 @@ EXPECTED = {
     "sizes": "with sum 8",
     "points": "points: expected the same on all ranks of a sharded domain, got 8 on rank 0 and 9",
     "order": "got False on rank 0 and True on rank 1",
-    "other values": "checksum",
+    "other values": "values of positions: expected the same on all ranks of a sharded domain, got",
     "parts of two kinds": "causal: expected the same on all ranks of a sharded domain, got False",
     "parts of times": "give masses",
     "sharded again": "expected a whole domain for shard,",
@@ -41,6 +41,28 @@ def test_wrong_input_is_refused_on_every_rank(two):
         assert answer.keys() == EXPECTED.keys()
         for what, words in EXPECTED.items():
             assert words in answer[what], (what, answer[what])
+
+
+def test_another_domain_on_one_rank_is_refused_by_its_part_and_rank(three):
+    others = ", ".join(str(rank) for rank in range(three.count) if rank != 1)
+    part_of = {"bias": "values of pairs", "no edges": "edges"}
+    for answer in three.run(jobs.other_domains):
+        assert answer.keys() == jobs.unlike_domains().keys()
+        for name, words in answer.items():
+            part = part_of.get(name, name)
+            expected = f"DomainError: {part}: expected the same on all ranks of a sharded domain"
+            assert words.startswith(expected), words
+            assert f"on ranks {others} and " in words, words
+            assert "on rank 1;" in words, words
+
+
+def test_equal_values_are_one_domain_in_any_layout_and_cost_one_message(three):
+    assert three.run(jobs.equal_domains) == [[1]] * three.count
+
+
+def test_parts_of_other_batches_are_refused_before_anything_is_sent(three):
+    for answer in three.run(jobs.unlike_parts):
+        assert answer.startswith("DomainError: batch of positions: expected the same"), answer
 
 
 def test_a_missing_process_group_is_named():

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from evidence import fuzz
+from fredholm.edges import Edges
 from fredholm.integral import IntegralOperator
 
 
@@ -25,13 +26,6 @@ def test_120_cases_have_no_failure(tmp_path, capsys):
         assert checks["forward"]["passed"] >= 5
 
 
-def test_a_case_depends_on_its_number_alone():
-    a, b = (fuzz.make_case(11, ["luna"]) for _ in range(2))
-    assert str(a) == str(b)
-    assert torch.equal(a.u, b.u)
-    assert torch.equal(a.operator(a.u, a.domain), b.operator(b.u, b.domain))
-
-
 def _first(names, wanted):
     """Return the first case that the operator accepts and ``wanted`` holds for."""
     for number in range(100):
@@ -45,6 +39,37 @@ def _first(names, wanted):
     raise AssertionError("no such case")
 
 
+def test_a_case_depends_on_its_number_alone():
+    a = _first(["luna"], lambda case: case.query is None)
+    b = fuzz.make_case(a.number, ["luna"])
+    assert str(a) == str(b)
+    assert torch.equal(a.u, b.u)
+    assert torch.equal(a.operator(a.u, a.domain), b.operator(b.u, b.domain))
+
+
+def test_the_cases_have_every_kind_of_domain_and_past():
+    """Among few cases are windows, decays, edges, images, reaches, each with and without order."""
+    found = set()
+    for number in range(400):
+        try:
+            case = fuzz.make_case(number, ["luna", "softmax"])
+        except ValueError:
+            continue
+        domain, edges = case.domain, case.domain.pairs
+        order = "causal" if domain.causal else "free"
+        found |= case.options.keys() & {"window", "sinks", "decay"}
+        if domain.reach is not None:
+            found.add(f"{order} reach")
+        if isinstance(edges, Edges):
+            found.add(f"{order} edges" if edges.shift is None else f"{order} images")
+        if case.query_domain is not None:
+            found.add(f"{order} second domain with {type(edges).__name__}")
+    kinds = {f"{order} {kind}" for order in ("causal", "free") for kind in ("reach", "edges")}
+    kinds |= {"causal images", "free images", "window", "sinks", "decay"}
+    kinds |= {f"free second domain with {kind}" for kind in ("NoneType", "Tensor", "Edges")}
+    assert kinds <= found, kinds - found
+
+
 def test_a_wrong_answer_is_detected(monkeypatch):
     case = _first(["softmax"], lambda case: case.query_domain is None)
     dense = IntegralOperator.dense
@@ -55,7 +80,7 @@ def test_a_wrong_answer_is_detected(monkeypatch):
 
 
 def test_a_wrong_step_is_detected(monkeypatch):
-    case = _first(["softmax"], lambda c: c.domain.causal and c.query_domain is None)
+    case = _first(["softmax"], lambda c: c.domain.causal and c.query is None)
     advance = IntegralOperator._advance
 
     def wrong(self, *arguments):

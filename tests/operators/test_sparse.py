@@ -5,6 +5,7 @@ tiles, wrong input.
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -457,6 +458,54 @@ def test_rows_of_a_large_graph_are_not_dense(monkeypatch):
     centres = create_operator("linear_infsa", 8, 2, centres=2).double()
     with pytest.raises(DomainError, match="dense pairs"):
         centres(u, domain)
+
+
+def test_kernels_without_positions_ignore_images():
+    """For features alone a key is the same from everywhere, so that all pairs can be written out,
+    as a window and the definitions need it.
+    """
+    u = signal(1, 12)
+    domain = Domain.points(positions(2, 12), radius=0.3, box=(1.0, 1.0), causal=True)
+    assert domain.pairs.shift.any()
+    plain = domain.replace(pairs=replace(domain.pairs, shift=None))
+    window = create_operator("linear_attention", 8, 2, window=2).double()
+    for operator in (operator_of("softmax"), create_operator("infsa", 8, 2).double(), window):
+        assert_close(operator(u, domain), operator(u, plain))
+        assert_close(operator.dense(u, domain), operator(u, domain))
+        out, _ = operator.prefill(u, operator.init_state(1, domain))
+        assert_close(out, operator(u, domain))
+
+
+@pytest.mark.parametrize("batched", ["source", "target"])
+def test_one_graph_serves_samples_with_other_times(batched):
+    """In causal order between two domains, each sample hides what is later there."""
+    times = positions(1, 6)
+    moved = torch.stack([times, times.flip(0), 1 - times])
+    source, target = Domain.points(times, causal=True), Domain.points(positions(1, 6) + 0.1)
+    if batched == "source":
+        source = source.replace(positions=moved)
+    else:
+        target = target.replace(positions=moved)
+    source = source.replace(pairs=Edges.of_index(ring(6, twice=True), 6))
+    operator, u, query = operator_of("softmax"), signal(3, 6), signal(3, 6).flip(1)
+    call = {"query": query, "query_domain": target}
+    out = operator(u, source, **call)
+    assert_close(out, operator(u, source.dense(), **call))
+
+
+def test_steps_refuse_edges_that_they_would_not_read():
+    """A step takes each key at its own position: fine for softmax, wrong for a convolution."""
+    u = signal(1, 12)
+    domain = Domain.points(positions(2, 12), radius=0.3, box=(1.0, 1.0), causal=True)
+    with pytest.raises(DomainError, match="periodic box, and Continuous"):
+        operator_of("ckconv").init_state(1, domain)
+    operator = operator_of("softmax")
+    out, _ = operator.prefill(u, operator.init_state(1, domain))
+    assert_close(out, operator(u, domain))
+
+    attributed = Domain.graph(ring(12), 12, edge_attr=torch.randn(12, 3), causal=True)
+    with pytest.raises(DomainError, match="edges without features"):
+        operator.init_state(1, attributed)
 
 
 @pytest.mark.parametrize("norm", ["frobenius", "rows"])

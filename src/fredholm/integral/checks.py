@@ -133,6 +133,25 @@ def _check_edges(edges: Edges, batch: int, heads: int) -> None:
             )
 
 
+def check_steps(kernel: Kernel, domain: Domain) -> None:
+    """Raise DomainError for edges that causal steps do not read: a step takes keys at their own
+    positions, and no features of pairs.
+    """
+    edges = domain.pairs
+    if not isinstance(edges, Edges):
+        return
+    if edges.shift is not None and kernel.reads_position:
+        raise DomainError(
+            f"init_state: expected keys at their own positions, got {edges!r} in a periodic box, "
+            f"and {type(kernel).__name__} reads positions; call the operator on the domain instead"
+        )
+    if edges.features is not None:
+        raise DomainError(
+            f"init_state: expected edges without features, got {edges!r}; call the operator on the "
+            "domain instead, or leave the features out"
+        )
+
+
 def check_query(
     kernel: Kernel,
     u: Tensor,

@@ -19,7 +19,7 @@ from ..ops.backend import cast, result_dtype
 from ..ops.dense import dense_apply, kernel_norm
 from ..quadrature import Rows
 from .capabilities import WeightedValue
-from .checks import check_domains, check_features, check_pairs, check_rows
+from .checks import check_domains, check_features, check_pairs, check_rows, check_steps
 from .contract import Form, Kernel, Part, check_inference, choose, first_dtype, with_offset
 from .facts import Facts, OperatorFacts
 from .features import clean, head_width
@@ -277,7 +277,8 @@ class IntegralOperator(nn.Module, NotebookTable, metaclass=Checked):
         positions, measure and masks of all later points.
 
         Raises:
-            DomainError: a domain without causal order, in shards, or refused by the kernel.
+            DomainError: a domain without causal order, in shards, or refused by the kernel; edges
+                with features, or in a periodic box where the kernel reads positions.
             ShapeError: a domain for another batch size.
         """
         check_domains(domain=domain)
@@ -293,6 +294,7 @@ class IntegralOperator(nn.Module, NotebookTable, metaclass=Checked):
                 f"{domain.batch}; pass batch={domain.batch}, or another domain"
             )
         check_pairs(domain, batch, self.heads)
+        check_steps(self.kernel, domain)
 
         facts = Facts.on(self.kernel, domain, operator=self._facts(), stepping=True)
         form = choose(self._strategy, self.kernel, facts)

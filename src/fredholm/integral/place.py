@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..domain import Domain
+from ..edges import Edges
 from ..errors import ShapeError
 from ..ops.backend import cast, promoted
 from ..quadrature import Quadrature
@@ -54,6 +56,17 @@ def default_domain(kernel: Kernel, u: Tensor) -> Domain:
     """Return the kernel's domain for features u (B, N, dim) that came without one."""
     dtype = torch.float64 if u.dtype == torch.float64 else torch.float32
     return kernel.default_domain(u.shape[1], device=u.device, dtype=dtype)
+
+
+def without_images(domain: Domain) -> Domain:
+    """Return the domain without the images of a periodic box, for kernels that read no positions:
+    to them a key is the same from everywhere.
+    """
+    edges = domain.pairs
+    if not isinstance(edges, Edges) or edges.shift is None:
+        return domain
+    plain = replace(edges, shift=None)
+    return domain.kept("without images", lambda: replace(domain, pairs=plain))
 
 
 def points_of(kernel: Kernel, query: Tensor, domain: Domain, *, default: bool) -> Domain:

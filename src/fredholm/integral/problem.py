@@ -33,7 +33,14 @@ from .checks import (
 )
 from .facts import Facts, Layout, OperatorFacts
 from .features import clean
-from .place import Place, default_domain, grid_displacements, points_of, positions
+from .place import (
+    Place,
+    default_domain,
+    grid_displacements,
+    points_of,
+    positions,
+    without_images,
+)
 
 if TYPE_CHECKING:
     from .contract import Kernel
@@ -121,6 +128,8 @@ class Problem:
         default = domain is None
         if domain is None:
             domain = default_domain(kernel, u)
+        if domain.pairs is not None and not kernel.reads_position:
+            domain = without_images(domain)
         given = query is not None or query_domain is not None
         if not given and domain.shards is None:
             return cls._at_own_points(kernel, u, domain, operator)

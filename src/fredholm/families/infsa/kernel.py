@@ -63,6 +63,8 @@ class TokenGraphKernel(AttentionKernel, DecayingWeights):
         DomainError: queries on another domain than keys: a graph has one set of tokens.
     """
 
+    reads_position = False
+
     def __init__(
         self,
         dim: int,
