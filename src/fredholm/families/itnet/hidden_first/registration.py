@@ -53,8 +53,7 @@ def plain(*arguments: Any) -> Tensor:
     parts: dict[str, Any] = {}
     for name, fact in PAIR_TENSORS.items():
         part: Any = getattr(x, name)
-        is_number = part is not None and part.is_floating_point() and fact.kind != "time"
-        if is_number:
+        if part is not None and part.is_floating_point() and fact.kind != "time":
             part = part.to(dtype)
         parts[name] = part
 
