@@ -405,7 +405,7 @@ def unlike_domains() -> dict[str, tuple[Domain, Domain]]:
     ring = Domain.graph(index, n, positions=x, edge_weight=masses, edge_attr=x)
     edges = ring.pairs
     box = Domain.points(x, radius=0.3, box=(1.0, 1.0))
-    images = replace(box.pairs, shift=-box.pairs.shift)
+    images = replace(box.pairs, shift=box.pairs.shift + 1.0)
     fading = replace(edges, log_density=edges.log_density.flip(0))
     signed = replace(edges, features=edges.features.flip(0))
     backward = Domain.graph(index.flip(0), n, positions=x, edge_weight=masses, edge_attr=x)

@@ -211,7 +211,7 @@ def checksum(tensor: Tensor | None) -> str | None:
     if values.is_floating_point():
         values = torch.where(values.isnan(), torch.nan, values + 0.0)
     content = hashlib.blake2b(f"{values.dtype} {tuple(values.shape)}".encode(), digest_size=8)
-    content.update(values.contiguous().flatten().view(torch.uint8).numpy())
+    content.update(values.contiguous().flatten().view(torch.uint8).numpy().data)
     return f"checksum {content.hexdigest()}"
 
 
