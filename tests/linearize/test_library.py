@@ -275,7 +275,7 @@ STRANGE = {
         "at 'key' has parametrised weights",
     ),
     "adapter": (wrapped, "LoRA at 'query' is not a layer of torch or transformers"),
-    "attention": (patched, r"layer\\.1\\.\\S+: BertSelfAttention has its forward"),
+    "attention": (patched, r"layer\.1\.\S+: BertSelfAttention has its forward"),
 }
 
 
