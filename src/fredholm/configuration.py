@@ -140,7 +140,7 @@ def check_known(config: Any, **known: Iterable[str]) -> None:
 
 def check_name(option: str, value: object, known: Iterable[str]) -> None:
     """OptionError unless an option's value is one of its known names."""
-    if value not in known:
+    if value not in list(known):
         hint = suggest(str(value), known)
         raise OptionError(f"{option}: expected a known name, got {value!r}{hint}")
 
