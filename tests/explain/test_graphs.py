@@ -58,6 +58,11 @@ def test_a_graph_without_positions_is_laid_out_in_the_plane():
         assert apart[source, target] < apart[source].median()
 
 
+def test_nodes_of_equal_degree_are_not_told_apart():
+    chosen = graphs.choose_nodes(Domain.graph(ring(12), 12, sparse=True))
+    assert {label for label, _ in chosen} == {"a node like the others"}
+
+
 def test_triangles_of_a_mesh_are_its_cells():
     mesh = lattice(4)
     domain = Domain.mesh(mesh.vertices, mesh.cells, adjacent=True)

@@ -239,6 +239,12 @@ def test_fields_on_points_have_the_units_of_the_files():
     assert list(bare.panels()) == ["truth", "prediction", "error"]
 
 
+def test_a_constant_answer_is_named():
+    found = {"n": 8, "loss": 4.0, "variance": 9.0, "label_mean": 12_345.6}
+    (_, _, note) = score_head(found, "test rows")[-1]
+    assert note == "root mean squared error; 3 for always answering 12,346, the mean"
+
+
 def test_a_certainty_has_an_interval():
     ((_, value, note), *_) = score_head({"n": 60, "accuracy": 1.0}, "test rows")
     assert (value, note) == ("100.00%", "on 60 test rows; 95% interval 94.0% to 100.0%")

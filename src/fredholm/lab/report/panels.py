@@ -176,7 +176,19 @@ def within_percent(limits: tuple[float, float]) -> tuple[float, float]:
 def plain_numbers(axis: Any) -> None:
     """Write a few numbers on an axis, large ones such as prices in full, with commas."""
     axis.get_major_locator().set_params(nbins=5)
-    axis.set_major_formatter(lambda value, _: readable(value, 5))
+    axis.set_major_formatter(lambda value, _: written(value))
+
+
+def written(value: float) -> str:
+    """Return a number for an axis, on which all numbers of five digits have their comma.
+
+    Example:
+        >>> written(0.25), written(50_000), written(1_250_000)
+        ('0.25', '50,000', '1,250,000')
+    """
+    if abs(value) < 1e5:
+        return f"{value:,.5g}"
+    return readable(value, 5)
 
 
 def whole_numbers(axis: Any) -> None:

@@ -203,7 +203,7 @@ def _name_sample(axes: Axes, theme: Theme, answer: Answer) -> None:
     colour, above = theme.ink, clip(answer.answer)
     if answer.wrong is not None:
         colour = theme.good
-        above = f"{above} {answer.note}".rstrip()
+        above = f"{above}, {answer.note}".removesuffix(", ")
     if answer.wrong:
         colour = theme.bad
     axes.set_title(above, loc="center", fontsize=8, color=colour, pad=3)

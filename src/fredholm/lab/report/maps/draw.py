@@ -130,7 +130,8 @@ def draw_lines(
         if ticks:
             axes.set_xticks(line.x, ticks, rotation=45, ha="right", rotation_mode="anchor")
         if 1 < len(layer) <= len(theme.series):
-            axes.legend(ncols=theme.pick(4, 2))
+            # Above the panel, where neither a line nor the query's mark crosses it.
+            axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=theme.pick(4, 2))
     figure.supylabel("weight", fontsize=9)
     figure.supxlabel(literal(line.label), fontsize=9)
     return figure

@@ -45,7 +45,7 @@ def entry_section(layer: Layer) -> Numbered:
         "entries_caption",
         chosen=count,
         count=f"{len(size):,}",
-        query=query,
+        query=query + 1,
         share=f"{share:.0%}",
         grid=grid is not None,
     )

@@ -201,6 +201,8 @@ def choose_nodes(domain: Domain) -> list[tuple[str, int]]:
         int(linked[len(linked) // 2]): "a node of middle degree",
         int(linked[-1]): "a node of few neighbours",
     }
+    if degree[order[0]] == degree[order[-1]]:
+        chosen = dict.fromkeys(chosen, "a node like the others")
     return [(label, index) for index, label in chosen.items()]
 
 

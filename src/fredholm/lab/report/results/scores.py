@@ -69,7 +69,11 @@ def _losses(evaluation: Mapping[str, Any], where: str) -> list[Fact]:
             found.append(Fact("R²", f"{1 - loss / variance:.3f}", where))
         if "rmse" not in scores:
             constant = readable(math.sqrt(variance), 3)
-            note = f"root mean squared error; {constant} for answering the mean"
+            answer = "the mean"
+            # Evaluations of earlier versions do not say which number that is.
+            if "label_mean" in evaluation:
+                answer = f"{readable(evaluation['label_mean'])}, the mean"
+            note = f"root mean squared error; {constant} for always answering {answer}"
             found.append(Fact("RMSE", readable(math.sqrt(loss), 3), note))
         return found
 
