@@ -321,7 +321,7 @@ def test_a_run_is_evaluated_in_another_mode(sampled):
         evaluate(run, overrides=["operator=softmax"])
     with pytest.raises(OptionError, match=r"expected model\.PART\.KEY=VALUE or operator"):
         evaluate(run, overrides=["optimizer.lr=1"])
-    with pytest.raises(CheckpointError, match="shapes"):
+    with pytest.raises(CheckpointError, match="of another shape"):
         evaluate(run, overrides=["operator.width=5"])
 
 
