@@ -111,6 +111,16 @@ def misfits(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> dict[st
     return {fault: names for fault, names in faults.items() if names}
 
 
+def list_misfits(faults: Mapping[str, list[str]]) -> str:
+    """Return the faults of :func:`misfits` in words.
+
+    Example:
+        >>> list_misfits({"missing": ["a", "b"], "of another shape": ["c (3,) for (2,)"]})
+        'missing: a, b; of another shape: c (3,) for (2,)'
+    """
+    return "; ".join(f"{fault}: {', '.join(names)}" for fault, names in faults.items())
+
+
 def read_checksum(path: Path) -> str | None:
     """Return the checksum in a safetensors file's metadata, or None where the file has none or is
     missing. Tensors are not read.

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 from torch import Tensor, nn
 
 from ..errors import CheckpointError, ConversionError, OptionError
-from ..tensor_files import misfits
+from ..tensor_files import list_misfits, misfits
 from .divergence import ExactDivergence, Noted
 from .graph_heads import GRAPHS
 
@@ -209,7 +209,7 @@ class Replaced:
 
         faults = misfits(expected, tensors)
         if faults:
-            raise CheckpointError(f"{folder}: the maps do not fit: {faults}")
+            raise CheckpointError(f"{folder}: the maps do not fit; {list_misfits(faults)}")
         self.model.load_state_dict(tensors, strict=not maps_only)
 
     @property

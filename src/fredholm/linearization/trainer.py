@@ -11,7 +11,7 @@ from typing import Any
 import transformers
 
 from ..errors import CheckpointError
-from ..tensor_files import misfits, read_tensors
+from ..tensor_files import list_misfits, misfits, read_tensors
 from .auto import WEIGHTS
 from .description import FIX
 
@@ -60,7 +60,7 @@ def read_into(model: Any, path: Path) -> None:
     faults = misfits(wanted, tensors)
     if faults:
         raise CheckpointError(
-            f"{path}: the weights do not fit {type(model).__name__}: {faults}; the checkpoint is "
-            "of another model"
+            f"{path}: the weights do not fit {type(model).__name__} ({list_misfits(faults)}); "
+            "the checkpoint is of another model"
         )
     model.load_state_dict(tensors, strict=False)

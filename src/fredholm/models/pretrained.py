@@ -17,7 +17,7 @@ from ..configuration import Configuration, known_fields
 from ..errors import CheckpointError, FredholmError, OptionError
 from ..files import check_format, sealed, storing, unsealed, write_json
 from ..registry import Registry
-from ..tensor_files import misfits, read_tensors, write_tensors
+from ..tensor_files import list_misfits, misfits, read_tensors, write_tensors
 from .config import PARTS, ModelConfig, suggest_field
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
@@ -234,8 +234,8 @@ def load_weights(model: nn.Module, path: Path, fresh: tuple[str, ...] = ()) -> N
         faults["of another dtype"] = kinds
     if faults:
         raise CheckpointError(
-            f"{path}: expected the weights of its configuration, got {faults}; restore the folder "
-            "as it was saved"
+            f"{path}: expected the weights of its configuration, got others "
+            f"({list_misfits(faults)}); restore the folder as it was saved"
         )
 
     # A model that was saved in another precision comes back in it, bit for bit.

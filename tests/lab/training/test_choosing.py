@@ -417,7 +417,7 @@ def test_with_little_time_there_are_fewer_seeds_and_finalists():
 
 
 def test_too_little_time_is_reported(walks, tmp_path):
-    with pytest.raises(OptionError, match="give more"):
+    with pytest.raises(OptionError, match="expected time for one trial"):
         choose(walks, 1e-4, operators="softmax", out=tmp_path, changes=CHANGES, timer=Ticks())
 
 

@@ -136,7 +136,7 @@ def finals(data, minutes=5.0) -> tuple[Finals, list[str]]:
     trials = Mock(spec=Trials)
     trials.splits = splits
     trials.clock = Clock(minutes)
-    state = {"finals": {"rows": []}, "sizes": {}}
+    state = {"finals": {"rows": []}, "rungs": [], "sizes": {}}
     return Finals(trials, Mock(spec=Halving), state, lines.append, lambda: None), lines
 
 
