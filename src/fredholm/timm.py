@@ -20,6 +20,7 @@ from .configuration import image_sides
 from .domain import Domain
 from .errors import OptionError, require
 from .models import create_model, list_models, list_pretrained, model_config, read_out
+from .models.shipped import pretrained_card
 from .models.bodies import ResidualBody
 
 require("timm", "timm", "models in timm's registry")
@@ -340,12 +341,13 @@ def _register(preset: str) -> None:
 
 
 def _weights(preset: str, tag: str | None) -> str:
-    """Return the name of weights of a preset that come with the package.
+    """Return the name of weights of a preset that come with the package and classify pictures.
 
     Raises:
         OptionError: there are none.
     """
-    known = list_pretrained(preset)
+    # Other weights of the same preset, such as those of a field, have no classes.
+    known = [n for n in list_pretrained(preset) if pretrained_card(n)["metric"] == "accuracy"]
     if not known or (tag is not None and tag not in known):
         raise OptionError(
             f"pretrained: expected weights of {preset} ({', '.join(known) or 'none'}), got "
