@@ -20,8 +20,8 @@ from .configuration import image_sides
 from .domain import Domain
 from .errors import OptionError, require
 from .models import create_model, list_models, list_pretrained, model_config, read_out
-from .models.shipped import pretrained_card
 from .models.bodies import ResidualBody
+from .models.shipped import pretrained_card
 
 require("timm", "timm", "models in timm's registry")
 
