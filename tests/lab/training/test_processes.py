@@ -181,7 +181,7 @@ def test_a_run_is_resumed_by_another_number_of_processes(runs):
 def test_an_error_of_all_processes_is_printed_once(runs):
     folder, said = runs
     for job, kind, text in (
-        ("unlike", "RecipeError", r"rank 1 of 2 .*optimizer.lr \(0.001 -> 0.002\)"),
+        ("unlike", "RecipeError", r"rank 1 of 2: .*optimizer.lr \(0.001 -> 0.002\)"),
         ("taken", "OptionError", "is not a run folder"),
         ("nan", "TrainingFailed", "loss: (nan|inf)"),
     ):

@@ -249,8 +249,9 @@ class HiddenConvolution(Form):
         signal = weighed(problem.uy, problem.quadrature.mass)
 
         # A model that only answers keeps its spectrum, which is then one transform less per unit.
-        fits = _small(readout, grid) and not wants_triton(backend)
-        if answering(kernel) and fits and signal.numel():
+        # Its size is looked at last: while a program is traced, the comparison would bound its grid.
+        keeps_spectrum = answering(kernel) and not wants_triton(backend) and _small(readout, grid)
+        if keeps_spectrum and signal.numel():
             out = _with_kept_spectrum(kernel, problem, signal, hidden)
         else:
             hidden, readout = with_bias(hidden, readout, bias)

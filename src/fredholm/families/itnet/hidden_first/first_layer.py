@@ -96,10 +96,10 @@ class FirstLayer:
                 torch.mul(scale.expand_as(s), far, out=s)
             terms.append(far)
 
-        # The product is added to what S holds. Without terms S holds the last tile's values.
-        keep = int(bool(terms))
         keys = f.key[chunk][:, :, k].flatten(0, 1)
         flat = rows.view(h * b, tq * w, -1)
+        # The product is added to what S holds. Without terms S holds the last tile's values.
+        keep = int(bool(terms))
         multiply_rows(s.view(h * b, tq * w, tk), flat, keys.mT, beta=keep)
         return PreActivations(s, rows)
 
