@@ -6,6 +6,7 @@ attention.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -45,28 +46,36 @@ def readme() -> str:
 
 
 def price() -> str:
-    """Return the table of SmolLM2's recall, and a sentence on its perplexity on long texts.
+    """Return the table of SmolLM2's recall, its perplexity on long texts and its cache.
 
-    Recall is measured untrained, once with 12 groups of heads that keep softmax and once with a
-    store.
+    Once with 12 groups of heads that keep softmax and once with a store, untrained and trained.
     """
     found = load("recall.json")
-    receipt = load("smollm2.json")["all"]["receipt"]
-    text = receipt["perplexity"]["python-docs"][-1]
     groups = LABELS[KEPT].removesuffix(" groups keep softmax")
     teacher = found["bytes"][TEACHER] / 1e6
-    kept, store = (_recall(found, name) for name in (KEPT, STORE))
-    cache = f"cache at 4,096 (teacher: {teacher:.0f} MB)"
-    heads = ("SmolLM2, untrained", "digits recalled, 512 tokens back", "2,048", cache)
-    rows = [
-        (f"{groups} head groups keep softmax", *kept, _cache(found, KEPT)),
-        (f"{STORED} stored tokens per group", *store, f"{_cache(found, STORE)}, constant"),
-    ]
+    start = found["perplexity"][TEACHER][-1]["from"]
+    names = {
+        KEPT: f"{groups} head groups keep softmax",
+        f"remember-{KEPT}": "the same, trained",
+        STORE: f"{STORED} stored tokens per group",
+        "remember-store": "the same, trained",
+    }
+    heads = (
+        "SmolLM2",
+        "digits recalled, 512 tokens back",
+        "2,048",
+        f"perplexity beyond {start:,}",
+        f"cache at 4,096 (teacher: {teacher:.0f} MB)",
+    )
+    rows = []
+    for name, label in names.items():
+        cache = _cache(found, name)
+        if "store" in name:
+            cache += ", constant"
+        rows.append((label, *_recall(found, name), f"× {_far_ratio(found, name):.2f}", cache))
     return (
-        "\nThe price ([recall](docs/results/recall.md) relative to the teacher's):\n\n"
-        f"{table(heads, rows)}\n\n"
-        f"Trained, with a window alone, its perplexity beyond {text['from']:,} tokens is\n"
-        f"[{text['ratio']:.1f} times](docs/results/smollm2.md) the teacher's.\n"
+        "\nThe price ([recall and perplexity](docs/results/recall.md) relative to the teacher's):\n\n"
+        f"{table(heads, rows)}\n"
     )
 
 
@@ -82,6 +91,12 @@ def _recall(found: dict[str, Any], name: str) -> Recall:
     low, high = recall[512][f"{name}_share_interval"]
     near, far = recall[512][f"{name}_share"], recall[2048][f"{name}_share"]
     return Recall(f"{near:.0%} ({low:.0%} to {high:.0%})", f"{far:.0%}")
+
+
+def _far_ratio(found: dict[str, Any], name: str) -> float:
+    """Return the perplexity over the teacher's in the last range of positions."""
+    ours, theirs = (found["perplexity"][of][-1]["loss"] for of in (name, TEACHER))
+    return math.exp(ours - theirs)
 
 
 def _cache(found: dict[str, Any], name: str) -> str:

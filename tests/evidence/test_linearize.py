@@ -217,6 +217,15 @@ def test_goals_of_trained_rows_are_judged_on_the_last_positions():
     assert recall.far_goals({"remember-12": found["remember-12"]}) == []
 
 
+def test_the_page_names_controls_that_were_not_run():
+    stored = {"0": {"128": "11111", "512": "11011"}}
+    page = recall.page({"needle": ANSWERED | {"remember-12": stored}})
+    assert "Not run yet: the control without a state, trained alike, of *12 of 90 groups, " in page
+    both = {"remember-12": stored, "remember-12-control": stored}
+    assert "Not run yet" not in recall.page({"needle": ANSWERED | both})
+    assert "Not run yet" not in recall.page({"needle": ANSWERED})
+
+
 def test_stored_answers_are_not_recomputed(tmp_path):
     bench = recall.Bench.__new__(recall.Bench)
     bench.options = Options(results=tmp_path)
