@@ -55,26 +55,24 @@ def price() -> str:
     teacher = found["bytes"][TEACHER] / 1e6
     start = found["perplexity"][TEACHER][-1]["from"]
     names = {
-        KEPT: f"{groups} head groups keep softmax",
-        f"remember-{KEPT}": "the same, trained",
-        STORE: f"{STORED} stored tokens per group",
-        "remember-store": "the same, trained",
+        KEPT: f"{groups} groups keep softmax",
+        f"remember-{KEPT}": "trained",
+        STORE: f"{STORED} stored tokens per group (constant)",
+        "remember-store": "trained",
     }
     heads = (
         "SmolLM2",
-        "digits recalled, 512 tokens back",
+        "recall at 512",
         "2,048",
-        f"perplexity beyond {start:,}",
-        f"cache at 4,096 (teacher: {teacher:.0f} MB)",
+        f"perplexity from {start:,}",
+        f"cache at 4,096 (of {teacher:.0f} MB)",
     )
     rows = []
     for name, label in names.items():
-        cache = _cache(found, name)
-        if "store" in name:
-            cache += ", constant"
-        rows.append((label, *_recall(found, name), f"× {_far_ratio(found, name):.2f}", cache))
+        ratio = f"× {_far_ratio(found, name):.2f}"
+        rows.append((label, *_recall(found, name), ratio, _cache(found, name)))
     return (
-        "\nThe price ([recall and perplexity](docs/results/recall.md) relative to the teacher's):\n\n"
+        "\nThe price ([relative to the teacher's](docs/results/recall.md)):\n\n"
         f"{table(heads, rows)}\n"
     )
 
