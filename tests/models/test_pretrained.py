@@ -145,7 +145,7 @@ def test_missing_and_unknown_weights_are_refused(folder):
     tensors = load_file(folder / "model.safetensors")
     tensors["stray"] = tensors.pop("head.bias")
     save_file(tensors, folder / "model.safetensors")
-    with pytest.raises(CheckpointError, match="missing: head.bias; unknown: stray"):
+    with pytest.raises(CheckpointError, match=r"missing: head\.bias; unknown: stray"):
         from_pretrained(folder)
 
 

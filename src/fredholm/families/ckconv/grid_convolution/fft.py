@@ -249,7 +249,7 @@ class HiddenConvolution(Form):
         signal = weighed(problem.uy, problem.quadrature.mass)
 
         # A model that only answers keeps its spectrum, which is then one transform less per unit.
-        # Its size is looked at last: while a program is traced, the comparison would bound its grid.
+        # Its size is looked at last: in a traced program the comparison would bound the grid.
         keeps_spectrum = answering(kernel) and not wants_triton(backend) and _small(readout, grid)
         if keeps_spectrum and signal.numel():
             out = _with_kept_spectrum(kernel, problem, signal, hidden)
