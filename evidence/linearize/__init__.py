@@ -8,7 +8,12 @@ from ..kit.subject import Subject
 SUBJECT = Subject(
     __name__,
     times={"minilm": "speed:time", "smollm2": "smollm2:time"},
-    runs={"conversions": "conversions:run", "smollm2": "smollm2:run", "recall": "recall:run"},
+    runs={
+        "conversions": "conversions:run",
+        "smollm2": "smollm2:run",
+        "recall": "recall:run",
+        "recall-second": "recall:run_second",
+    },
     pages={
         PAGES / "luna.md": "page:page",
         PAGES / "smollm2.md": "smollm2:page",

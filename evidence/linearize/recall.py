@@ -6,6 +6,7 @@ The answers to each needle are stored, so an interrupted run continues where it 
 from __future__ import annotations
 
 import math
+import random
 import textwrap
 import time
 from collections.abc import Callable, Mapping
@@ -22,6 +23,9 @@ from ..kit.subject import Options
 from .smollm2 import REMEMBERING
 
 FILE = "recall.json"
+SECOND_FILE = "recall-qwen.json"
+SECOND = "qwen-coder"
+"""Weights of a second family of models, for which only the ranking and needles are tested."""
 DISTANCES = (128, 512, 2048)
 DEPTH = 256
 """Largest number of tokens before a needle."""
@@ -37,16 +41,23 @@ NEAR, EVERY = 2, 3
 TEACHER, ALONE, FULL, STORE = "teacher", "alone", "full", "store"
 STORED = 128
 """Tokens of each group of heads in the store."""
+DRAWN, DRAWS = "drawn-", 3
+"""A control: as many groups as the number says, drawn at random instead of by the probe. Needles
+take turns with this many draws.
+"""
 
 # A number is the count of groups of heads that retain softmax. The others have the window and the
 # sinks.
 MAIN = (TEACHER, ALONE, "12")
-FEWER = ("6", "3", "24")
+FEWER = ("6", "3", "24", f"{DRAWN}12")
+SECOND_ROWS = (TEACHER, ALONE, "6", f"{DRAWN}6", "3", "12")
 TRAINED = tuple(REMEMBERING)
 """Rows of smollm2.py, which are tested if their training has ended."""
 SECTIONS = ("needle", "costs", START, "list", "fewer", STORE, "trained")
 STORE_NEEDLES = 28
 """Number of needles for the store."""
+SECOND_NEEDLES = 30
+"""Number of needles for the second family, whose model takes four times as long."""
 POSITIONS, SEGMENTS = (256, 1024, 4096), 4
 """Ends of the ranges of positions for perplexity, as in a receipt, and the number of stretches."""
 CACHED = 4096
@@ -64,6 +75,7 @@ LABELS = {
     "6": "6 of 90 groups keep softmax",
     "12": "12 of 90 groups keep softmax",
     "24": "24 of 90 groups keep softmax",
+    f"{DRAWN}12": "12 groups drawn at random keep softmax",
     "remember-12": "12 of 90 groups, trained",
     "remember-12-control": "12 of 90 groups without a state, trained alike",
     "remember-store": "a store of 128 per group, trained",
@@ -71,8 +83,18 @@ LABELS = {
     "remember": "window 64 + 4 sinks, trained",
     "remember-control": "window 64 + 4 sinks without a state, trained alike",
 }
+SECOND_LABELS = {
+    TEACHER: "teacher",
+    ALONE: "window 64 + 4 sinks alone",
+    "3": "3 of 48 groups keep softmax",
+    "6": "6 of 48 groups keep softmax",
+    f"{DRAWN}6": "6 groups drawn at random keep softmax",
+    "12": "12 of 48 groups keep softmax",
+}
 GOALS = {512: 0.8, 2048: 0.6}
 """Goals for the share of the teacher's digits, with 12 groups, by distance."""
+FEWEST, FEWEST_AT = 0.85, 512
+"""The fewest groups are asked for that reach this share of the teacher's digits at this distance."""
 CACHE_GOAL = 40e6
 """Goal for the bytes of the cache at CACHED tokens."""
 FAR_GOALS = {"remember-12": 1.25, "remember-store": 1.67}
@@ -89,6 +111,7 @@ ABOUT = """These are needle-in-a-haystack tests: a number is stated in a text an
   documentation. The needles below lie in its test texts, which the ranking did not use, at random depths from 0 to 256 tokens.
 - *All other groups* apply softmax to a window of 64 tokens and to the first 4. The state, which represents the tokens in between, has a thousandth of
   its weight until it is trained.
+- *Groups drawn at random* are a control for the ranking. Needles take turns with three draws.
 - *A store* adds, for each group, the 128 tokens that this state reproduces worst. In these rows no group keeps softmax.
 - *Trained* rows had about 80 minutes of one core: 40 steps on attention, 300 on logits and 20 on windows of 2,048 tokens, on
   [Python's documentation](smollm2.md). A quarter of it were needles, lists and copies in training texts: the statement and the
@@ -98,6 +121,10 @@ ABOUT = """These are needle-in-a-haystack tests: a number is stated in a text an
 Brackets are 95% Wilson intervals, in which the digits of a number count as one
 observation. A hundred needles are planned, of which every third is also asked for after 2,048 tokens; the last column gives the number of
 needles so far.
+"""
+SECOND_ABOUT = """The model is Qwen2.5-Coder-0.5B-Instruct (Qwen2: 24 layers with 2 groups of heads each and biases on queries and keys, 4-bit
+weights of the packages, computed in float32). Nothing is trained, and the texts, needles and settings are those above, so the ranking is the
+same procedure on another family. `python -m evidence run linearize recall-second` measures what is missing.
 """
 
 Answered = Mapping[str, Mapping[str, Mapping[str, str]]]
@@ -134,10 +161,22 @@ def run(options: Options) -> None:
                 bench.needles("needle", (TEACHER, name))
 
 
-class Bench:
-    """The models, each made when it is first needed, and the file of results."""
+def run_second(options: Options) -> None:
+    """Rank the groups of the second family, test its recall, and add what is missing to its file."""
+    bench = Bench(options, SECOND, SECOND_FILE)
+    bench.needles("needle", SECOND_ROWS, SECOND_NEEDLES)
 
-    def __init__(self, options: Options):
+
+class Bench:
+    """The models, each made when it is first needed, and the file of results.
+
+    Args:
+        options: of the command.
+        source: name of the teacher's weights.
+        file: of the results.
+    """
+
+    def __init__(self, options: Options, source: str = "smollm2", file: str = FILE):
         import torch
 
         from fredholm.lab.data import fetch
@@ -146,8 +185,9 @@ class Bench:
 
         torch.set_num_threads(options.threads)
         self.options = options
+        self.file = file
         self.ends = time.monotonic() + 60 * options.minutes
-        self.teacher, self.tokenizer = load_gguf(fetch("smollm2"))
+        self.teacher, self.tokenizer = load_gguf(fetch(source))
         self.teacher.eval()
         self.documents = load_texts(TEXTS, "test")
         self.validation = partial(load_texts, TEXTS, "val")
@@ -161,7 +201,7 @@ class Bench:
 
     def get(self, *keys: str, compute: Callable[[], Any]) -> Any:
         """Return the value under keys of the file; compute and store it if it is missing."""
-        found = load(FILE, self.options.results) or {}
+        found = load(self.file, self.options.results) or {}
         inner = found
         for key in keys[:-1]:
             inner = inner.setdefault(key, {})
@@ -169,12 +209,12 @@ class Bench:
             return inner[keys[-1]]
         value = compute()
         # Another process may have written to the file meanwhile.
-        found = load(FILE, self.options.results) or {}
+        found = load(self.file, self.options.results) or {}
         inner = found
         for key in keys[:-1]:
             inner = inner.setdefault(key, {})
         inner[keys[-1]] = value
-        save(found, FILE, self.options.results)
+        save(found, self.file, self.options.results)
         return value
 
     def ranking(self) -> list[dict[str, Any]]:
@@ -191,26 +231,44 @@ class Bench:
 
         return self.get("ranking", compute=compute)
 
-    def model(self, name: str) -> Any:
-        """Return the model of a row, which is made or read first if necessary."""
-        from fredholm.lab.distill.retrieval import best_groups
+    def model(self, name: str, draw: int = 0) -> Any:
+        """Return the model of a row, which is made or read first if necessary.
+
+        Args:
+            name: of the row.
+            draw: number of the draw, for groups that are drawn at random.
+        """
         from fredholm.lab.distill.sources import MAP
         from fredholm.linearization import load_linearized, replace_attention
 
-        if name not in self.models and name in TRAINED:
-            self.models[name] = load_linearized(self.folder(name)).eval()
-        if name not in self.models:
+        key = f"{name}, draw {draw}" if name.startswith(DRAWN) else name
+        if key not in self.models and name in TRAINED:
+            self.models[key] = load_linearized(self.folder(name)).eval()
+        if key not in self.models:
             options: dict[str, Any] = {}
             if name == STORE:
                 options["store"] = STORED
             elif name not in (ALONE, FULL):
-                options["keep"] = best_groups(self.ranking(), int(name))
+                options["keep"] = self.groups(name, draw)
             replaced = replace_attention(self.teacher, **MAP, **options, probe=False)
             if name == FULL:
                 for part in replaced.parts.values():
                     part.gain.data += QUIET
-            self.models[name] = replaced.model.eval()
-        return self.models[name]
+            _share_weights(replaced.model, self.teacher)
+            self.models[key] = replaced.model.eval()
+        return self.models[key]
+
+    def groups(self, name: str, draw: int) -> list[str]:
+        """Return the groups of heads that keep softmax in a row: the best of the ranking, or some
+        that are drawn at random.
+        """
+        from fredholm.lab.distill.retrieval import best_groups
+
+        if not name.startswith(DRAWN):
+            return best_groups(self.ranking(), int(name))
+        groups = sorted(row["group"] for row in self.ranking())
+        count = int(name.removeprefix(DRAWN))
+        return random.Random(draw).sample(groups, count)
 
     def folder(self, name: str) -> Path:
         """Return the folder of a row's trained model, which exists once it is trained."""
@@ -241,13 +299,16 @@ class Bench:
                 far = kind == START or (name != ALONE and index % EVERY == 0)
                 if not far:
                     distances = distances[:NEAR]
-                compute = partial(self.answer, name, haystack, distances)
+                model = partial(self.model, name, index % DRAWS)
+                compute = partial(self.answer, model, haystack, distances)
                 self.get(kind, name, str(index), compute=compute)
 
-    def answer(self, name: str, haystack: Any, distances: tuple[int, ...]) -> dict[str, str]:
+    def answer(
+        self, model: Callable[[], Any], haystack: Any, distances: tuple[int, ...]
+    ) -> dict[str, str]:
         """Return right (1) and wrong (0) digits by distance."""
         digits = {}
-        for distance, row in answers(self.model(name), haystack, distances).items():
+        for distance, row in answers(model(), haystack, distances).items():
             digits[str(distance)] = "".join(str(int(right)) for right in row)
         return digits
 
@@ -299,13 +360,22 @@ class Bench:
         ]
 
 
+def _share_weights(student: Any, teacher: Any) -> None:
+    """Let the weights that both models have lie in memory once."""
+    weights = dict(teacher.named_parameters())
+    for name, weight in student.named_parameters():
+        if name in weights:
+            weight.data = weights[name].data
+
+
 # --- the page -------------------------------------------------------------------------------------
 
 
-def page(found: dict[str, Any] | None = None) -> str:
-    """Return the text of the page, by default from the committed answers."""
+def page(found: dict[str, Any] | None = None, second: dict[str, Any] | None = None) -> str:
+    """Return the text of the page, by default from the committed answers of both models."""
     if found is None:
         found = load(FILE) or {}
+        second = load(SECOND_FILE)
     assert found is not None
     parts = [head("What SmolLM2 recalls with a smaller cache", "linearize", FILE), ABOUT]
     parts.append("\n`python -m evidence run linearize recall` measures what is missing.\n")
@@ -319,6 +389,10 @@ def page(found: dict[str, Any] | None = None) -> str:
         parts.append(f"\n## Perplexity and memory\n\n{costs(found)}\n")
     if "ranking" in found:
         parts.append(f"\n## The ranking\n\n{ranking_text(found['ranking'])}\n")
+    if second is not None:
+        answers_table = recall_table(second["needle"], SECOND_LABELS)
+        ranking = ranking_text(second["ranking"])
+        parts.append(f"\n## A second family\n\n{SECOND_ABOUT}\n{answers_table}\n\n{ranking}\n")
     return "".join(parts)
 
 
@@ -336,14 +410,14 @@ def _missing_controls(answers_of: Answered) -> str:
     )
 
 
-def recall_table(answers_of: Answered) -> str:
+def recall_table(answers_of: Answered, labels: Mapping[str, str] = LABELS) -> str:
     """Return a table of recall by model and distance, over needles that the teacher had too."""
     lines = []
-    for name in (name for name in LABELS if name in answers_of):
+    for name in (name for name in labels if name in answers_of):
         for row in recall_rows(answers_of, name):
             share = "" if name == TEACHER else _interval(row, f"{name}_share")
             cells = [_interval(row, name), _interval(row, f"{name}_whole"), share]
-            lines.append((LABELS[name], f"{row['distance']:,}", *cells, row["needles"]))
+            lines.append((labels[name], f"{row['distance']:,}", *cells, row["needles"]))
     heads = ("", "tokens back", "digits", "whole numbers", "of the teacher's digits", "needles")
     return table(heads, lines)
 
@@ -378,6 +452,7 @@ def goals(found: Mapping[str, Any]) -> str:
             verdict = "missed"
         what = f"of the teacher's digits, {row['distance']:,} tokens back"
         lines.append((what, f"≥ {goal:.0%}", _interval(row, "12_share"), verdict))
+    lines += fewest_groups(found["needle"])
     size = found.get("bytes", {}).get("12")
     if size is not None:
         verdict = "met" if size <= CACHE_GOAL else "missed"
@@ -386,6 +461,23 @@ def goals(found: Mapping[str, Any]) -> str:
     text = f"Where no other row is named, the goals are for {LABELS['12']}, untrained. A goal inside the interval is open."
     lines += far_goals(found.get("perplexity", {}))
     return f"{text}\n\n{table(('', 'goal', 'measured', ''), lines)}"
+
+
+def fewest_groups(answers_of: Answered) -> list[tuple[str, str, str, str]]:
+    """Return a row with the fewest groups that reach :data:`FEWEST`, among the numbers tested."""
+    shares = {}
+    for name in sorted((name for name in answers_of if name.isdigit()), key=int):
+        for row in recall_rows(answers_of, name):
+            share = row[f"{name}_share"]
+            if row["distance"] == FEWEST_AT and share is not None:
+                shares[name] = share
+    if not shares:
+        return []
+    enough = [name for name, share in shares.items() if share >= FEWEST]
+    measured = ", ".join(f"{name}: {share:.0%}" for name, share in shares.items())
+    found = f"{enough[0]} groups" if enough else "more than tested"
+    what = f"fewest groups, untrained, for {FEWEST:.0%} of the teacher's digits at {FEWEST_AT}"
+    return [(what, "", measured, found)]
 
 
 def far_goals(perplexity: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:

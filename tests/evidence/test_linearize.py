@@ -226,9 +226,45 @@ def test_the_page_names_controls_that_were_not_run():
     assert "Not run yet" not in recall.page({"needle": ANSWERED})
 
 
+def test_goals_name_the_fewest_groups_that_suffice():
+    right, wrong = {"0": {"512": "11111"}}, {"0": {"512": "11000"}}
+    answered = {"teacher": right, "3": wrong, "6": right, "24": right}
+    ((_, _, measured, fewest),) = recall.fewest_groups(answered)
+    assert (measured, fewest) == ("3: 40%, 6: 100%, 24: 100%", "6 groups")
+    assert recall.fewest_groups({"teacher": right, "3": wrong})[0][3] == "more than tested"
+    assert recall.fewest_groups({"teacher": right}) == []
+
+
+def test_the_page_has_the_second_family_beside_the_first():
+    second = {
+        "needle": {"teacher": {"0": {"128": "1"}}, "drawn-6": {"0": {"128": "0"}}},
+        "ranking": [{"group": "9.1", "mass": 0.5}],
+    }
+    text = recall.page({"needle": ANSWERED}, second)
+    own = text.partition("## A second family")[2]
+    assert "| 6 groups drawn at random keep softmax | 128 | 0% (" in own
+    assert "9.1 (0.50)" in own
+    assert "## A second family" not in recall.page({"needle": ANSWERED})
+    assert set(recall.SECOND_ROWS) == recall.SECOND_LABELS.keys()
+
+
+def test_groups_drawn_at_random_are_a_control_with_several_draws():
+    bench = recall.Bench.__new__(recall.Bench)
+    bench.ranking = lambda: [
+        {"group": f"{layer}.{group}", "mass": 1 / (1 + layer)}
+        for layer in range(20)
+        for group in (0, 1)
+    ]
+    assert bench.groups("3", 1) == ["0.0", "0.1", "1.0"]
+    draws = [bench.groups("drawn-6", draw) for draw in range(recall.DRAWS)]
+    assert draws == [bench.groups("drawn-6", draw) for draw in range(recall.DRAWS)]
+    assert len({frozenset(draw) for draw in draws}) == recall.DRAWS
+    assert all(len(set(draw)) == 6 for draw in draws)
+
+
 def test_stored_answers_are_not_recomputed(tmp_path):
     bench = recall.Bench.__new__(recall.Bench)
-    bench.options = Options(results=tmp_path)
+    bench.options, bench.file = Options(results=tmp_path), recall.FILE
     assert bench.get("needle", "12", "0", compute=lambda: {"128": "1"}) == {"128": "1"}
     assert bench.get("needle", "12", "1", compute=lambda: {"128": "0"}) == {"128": "0"}
     assert bench.get("needle", "12", "0", compute=lambda: 1 / 0) == {"128": "1"}
