@@ -112,11 +112,9 @@ class Hops(Form):
         return gained(kernel, sum_of_hops(graph, value, self.strategy.hops), value)
 
 
-class HopRows(Form):
-    """The same point by point: each hop has a cache, O(hops·t)."""
+class GraphRows(Form):
+    """Base of the forms that walk a causal graph point by point, from cached keys."""
 
-    word = Neumann
-    strategy: Any
     name = "rows of the graph, keys cached"
     reason = "a causal row needs the keys before it and a running norm"
     responds = False
@@ -124,7 +122,15 @@ class HopRows(Form):
     triton = True
 
     def preferred(self, kernel: Kernel, facts: Facts) -> bool:
+        # Several hops are another response than the kernel's.
         return False
+
+
+class HopRows(GraphRows):
+    """:class:`Hops` point by point: each hop has a cache, O(hops·t)."""
+
+    word = Neumann
+    strategy: Neumann
 
     def step(
         self,

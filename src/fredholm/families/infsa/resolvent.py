@@ -15,7 +15,7 @@ from ...quadrature import Quadrature
 from .capabilities import TokenGraphWeights
 from .graph import resolvent, resolvent_naive
 from .graph.solve import SOLVERS, Solved
-from .hops import NEEDS, HopRows, append, gained, graph_of, graph_row
+from .hops import NEEDS, GraphRows, append, gained, graph_of, graph_row
 
 
 @register_strategy("resolvent")
@@ -126,10 +126,11 @@ class Substitution(Iterations):
         return None
 
 
-class WalkRows(HopRows):
+class WalkRows(GraphRows):
     """Substitution point by point: the walks of all points before are the memory, O(t)."""
 
     word = Resolvent
+    strategy: Resolvent
 
     def step(
         self,
