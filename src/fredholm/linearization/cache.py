@@ -25,7 +25,7 @@ from transformers.cache_utils import (
 
 from ..errors import ConversionError
 from ..integral import Memory
-from ..ops.linear_attention import STORE, begins_block
+from ..ops.linear_attention import NEAR_AGE, STORE, STORE_AGE, begins_block
 from .heads import LinearHeads
 from .interface import SLOT, STATE
 from .kept import KEPT, MixedHeads
@@ -37,10 +37,19 @@ from .state import advance, has_state, step, steps_in_place
 # The last tokens of a layer with a window, and the dimension along which they lie.
 NEAR = {"near_key": 2, "near_value": 2, "near_mass": 1}
 # The recurrent states of a layer, by their index. Saved caches have these indices, so new names
-# come last.
-AGE, STORE_AGE = "near_age", "store_age"
-_STORED = (name for name in STORE if name != STORE_AGE)
-NAMES = ("moment", "shift", "real", *NEAR, "sinks_filled", *KEPT, *_STORED, AGE, STORE_AGE)
+# come last: both ages are newer than the rest of a store.
+STORE_BEFORE_AGES = tuple(name for name in STORE if name != STORE_AGE)
+NAMES = (
+    "moment",
+    "shift",
+    "real",
+    *NEAR,
+    "sinks_filled",
+    *KEPT,
+    *STORE_BEFORE_AGES,
+    NEAR_AGE,
+    STORE_AGE,
+)
 
 
 class LinearState(CacheLayerMixin):
@@ -137,9 +146,9 @@ class LinearState(CacheLayerMixin):
             return result
         for name, dim in NEAR.items():
             result[name] = self._in_order(result[name], dim, self.first)
-        if AGE in result:
+        if NEAR_AGE in result:
             # It counts the window's tokens alone, (B, G, w), without the sinks.
-            result[AGE] = self._in_order(result[AGE][..., None], 2, 0)[..., 0]
+            result[NEAR_AGE] = self._in_order(result[NEAR_AGE][..., None], 2, 0)[..., 0]
         return result
 
     def _in_order(self, x: Tensor, dim: int, first: int) -> Tensor:

@@ -12,14 +12,17 @@ from .running import (
     linear_attention_stretch,
     moment_of,
 )
-from .store import STORE, Store, begins_block
+from .store import STORE, STORE_AGE, Store, begins_block
 from .store_naive import stored_naive
+from .window_decay import NEAR_AGE
 from .window_step import step_window
 from .window_stretch import Far, vanishing
 from .windowed import advance_window
 
 __all__ = [
+    "NEAR_AGE",
     "STORE",
+    "STORE_AGE",
     "Far",
     "Moment",
     "Points",

@@ -29,11 +29,13 @@ from ..backend import full_precision
 from .band import Points, Sinks, taken_by_group
 from .chunked import over_new_factor
 from .running import moment_of
-from .window_decay import AGE
+from .window_decay import NEAR_AGE
 from .window_stretch import Far, Sizes, WindowAdvance, advance_stretch, near_points, vanishing
 
-STORE = ("store_key", "store_value", "store_number", "store_count", "store_age")
-"""The memory's tensors of a store; the last only beside a decay."""
+STORE_AGE = "store_age"
+"""The memory's ages of a store's points, (B, G, s); only beside a decay."""
+STORE = ("store_key", "store_value", "store_number", "store_count", STORE_AGE)
+"""The memory's tensors of a store, in the order of the fields of :class:`Store`."""
 LARGEST_BLOCK = 64
 """Points that compete at once; fewer where the window is shorter."""
 Number = TypeVar("Number", int, Tensor)
@@ -349,7 +351,7 @@ def _ages_of(
     if store.age is None:
         return None
     # Heads of a group may have states of their own, which fade alike.
-    near = memory[AGE].unflatten(1, (store.age.shape[1], -1))[:, :, 0, :block]
+    near = memory[NEAR_AGE].unflatten(1, (store.age.shape[1], -1))[:, :, 0, :block]
     return torch.cat([store.age, near.to(store.age.dtype)], 2).gather(2, order)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .band import taken_by_row
 
-AGE = "near_age"
+NEAR_AGE = "near_age"
 """The memory's ages of the last w points, (B, S, w)."""
 
 
@@ -63,7 +63,7 @@ class Ages(NamedTuple):
             order = (~valid).long().argsort(dim=1, stable=True)
             birth = _at(clock, order)
         if memory:
-            birth = torch.cat([-memory[AGE].to(birth.dtype), birth], -1)
+            birth = torch.cat([-memory[NEAR_AGE].to(birth.dtype), birth], -1)
         else:
             birth = F.pad(birth, (window, 0))
         return cls(decay, clock, birth, window)
@@ -137,7 +137,7 @@ def fade_in_place(
         valid: rows whose point is visible; None for all.
     """
     decay = for_states(decay, features)
-    age = memory[AGE]
+    age = memory[NEAR_AGE]
     memory["moment"].mul_((-decay).exp()[..., None])
     age.add_(decay)
 

@@ -12,7 +12,7 @@ from ..backend import at_least_single, cast, full_precision
 from .band import Points
 from .chunked import over_new_factor
 from .store import Store
-from .window_decay import AGE, fade_in_place
+from .window_decay import NEAR_AGE, fade_in_place
 from .window_stretch import Far, near_points, vanishing, without
 
 
@@ -74,7 +74,7 @@ def step_window(
     features, shift = far.keys(oldest.key, oldest.mass > 0, memory.get("shift"))
     if far.decay is not None:
         # Sinks lie in front of the ring, and have no age.
-        sinks = ring.key.shape[2] - memory[AGE].shape[2]
+        sinks = ring.key.shape[2] - memory[NEAR_AGE].shape[2]
         features = fade_in_place(memory, far.decay, features, slot - sinks, valid)
     store = None
     if left is not None:

@@ -15,7 +15,7 @@ from ..backend import full_precision
 from .band import NOTHING, Points, Sinks, attend_in_band, folded, visible_first
 from .chunked import over_new_factor
 from .running import Advance, linear_attention_step, linear_attention_stretch
-from .window_decay import AGE, Ages
+from .window_decay import NEAR_AGE, Ages
 
 KeyFeatures = Callable[[Tensor, Tensor | None, Tensor | None], tuple[Tensor, Tensor | None]]
 
@@ -150,7 +150,7 @@ def advance_stretch(
     if shift is not None:
         after["shift"] = shift
     if ages is not None:
-        after[AGE] = ages.last(rank)
+        after[NEAR_AGE] = ages.last(rank)
     after["moment"] = moment
     after.update(zip(NEAR, _last_points(near, rank, sizes.window)))
     return WindowAdvance(out, after)
