@@ -11,7 +11,12 @@ from fredholm.families.ckconv.grid_convolution import grid_convolution, grid_con
 from fredholm.families.infsa.graph import edge_product
 from fredholm.families.infsa.naive import edge_product_naive
 from fredholm.ops.feature_map import Bank, scalar_bank_naive
-from fredholm.ops.linear_attention import banked_attention, linear_attention, linear_attention_naive
+from fredholm.ops.linear_attention import (
+    Banks,
+    banked_attention,
+    linear_attention,
+    linear_attention_naive,
+)
 from fredholm.quadrature import Quadrature
 
 from .cases import Inputs, KernelCase, leaf, register
@@ -57,8 +62,9 @@ def _bank(x: Inputs) -> Bank:
 
 def _luna(x: Inputs, backend: str) -> Tensor:
     bank = _bank(x)
+    banks = Banks(bank, bank)
     return banked_attention(
-        x["query"], x["key"], x["value"], _quadrature(x), bank, bank, floor=FLOOR, backend=backend
+        x["query"], x["key"], x["value"], _quadrature(x), banks, floor=FLOOR, backend=backend
     )
 
 

@@ -24,7 +24,7 @@ from fredholm.models.depth import FeedForward
 from fredholm.ops.attention import attention
 from fredholm.ops.custom_op import custom_op, differentiable_op
 from fredholm.ops.feature_map import Bank, scalar_bank
-from fredholm.ops.linear_attention import banked_attention, linear_attention
+from fredholm.ops.linear_attention import Banks, banked_attention, linear_attention
 from fredholm.ops.scan import scan
 
 from ..tolerances import assert_close
@@ -222,8 +222,8 @@ TRITON = {
         u.exp(), u.exp(), u, LINE.to(u.device).quadrature(), floor=1e-6, backend=b
     ),
     "banked_attention": lambda u, b: banked_attention(
-        u.mT, u.mT, u, LINE.to(u.device).quadrature(), *2 * [Bank(*(x.to(u) for x in BANK))],
-        activation="gelu", floor=1e-6, backend=b,
+        u.mT, u.mT, u, LINE.to(u.device).quadrature(),
+        Banks(*2 * [Bank(*(x.to(u) for x in BANK))], activation="gelu"), floor=1e-6, backend=b,
     ),
 }  # fmt: skip
 

@@ -10,12 +10,14 @@ import torch
 from fredholm.domain import Domain
 from fredholm.errors import BackendError, StrategyError
 from fredholm.ops.linear_attention import (
+    JointFeatures,
     advance_moment,
     decayed_prefix_sums,
     linear_attention,
     linear_attention_naive,
 )
 from fredholm.ops.linear_attention.decayed import _traced_sums
+from fredholm.quadrature import Quadrature
 
 from ..tolerances import assert_close
 
@@ -106,17 +108,9 @@ def test_prefills_and_steps_equal_one_forward(split):
     start = 0
     for size in split:
         part = slice(start, start + size)
-        points = query[:, :, part], key[:, :, part], value[:, :, part]
-        out, memory = advance_moment(
-            *points,
-            None,
-            quadrature.mass[:, part],
-            None,
-            memory,
-            floor=FLOOR,
-            chunk=2,
-            decay=decay[..., part],
-        )
+        features = JointFeatures(query[:, :, part], key[:, :, part], None, value[:, :, part])
+        measure = Quadrature(quadrature.mass[:, part], decay=decay[..., part])
+        out, memory = advance_moment(features, measure, memory, floor=FLOOR, chunk=2)
         outs.append(out)
         start += size
     assert_close(torch.cat(outs, 2), whole)

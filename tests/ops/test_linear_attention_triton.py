@@ -13,7 +13,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from fredholm.domain import Domain
 from fredholm.errors import BackendError, StrategyError
 from fredholm.ops.feature_map import Bank, scalar_bank_naive
-from fredholm.ops.linear_attention import banked_attention, linear_attention, linear_attention_naive
+from fredholm.ops.linear_attention import (
+    Banks,
+    banked_attention,
+    linear_attention,
+    linear_attention_naive,
+)
 
 from ..tolerances import assert_close
 from .triton_device import devices, poisoned  # noqa: F401
@@ -120,7 +125,7 @@ def assert_banked(
     exact = Bank(*doubles[3 : 3 + count]), Bank(*doubles[3 + count :] or doubles[3:])
     quadrature = quadrature_of(name, device, n, queries)
     found = banked_attention(
-        *leaves[:3], quadrature, *banks, floor=None, backend="triton", **options
+        *leaves[:3], quadrature, Banks(*banks, **options), floor=None, backend="triton"
     )
     phi = [features(u, p, **options) for u, p in zip(doubles, exact)]
     assert_same(
@@ -203,7 +208,13 @@ def test_no_feature_is_saved_for_the_backward(device):
         lambda t: saved.append(t.numel()) or t, lambda t: t
     ):
         banked_attention(
-            u, u, v, quadrature_of("uniform", device), parts, parts, floor=FLOOR, backend="triton"
+            u,
+            u,
+            v,
+            quadrature_of("uniform", device),
+            Banks(parts, parts),
+            floor=FLOOR,
+            backend="triton",
         )
     assert max(saved) == 8 * N
 
@@ -235,7 +246,7 @@ def test_flops_are_counted(device):
     parts = bank(device, 2, 1, hidden=5)
     here = quadrature_of("uniform", device, 8)
     with FlopCounterMode(display=False) as counter:
-        out = banked_attention(u, u, v, here, parts, parts, floor=FLOOR, backend="triton")
+        out = banked_attention(u, u, v, here, Banks(parts, parts), floor=FLOOR, backend="triton")
     moment, scalar = 8 * 6 * 5, 16 * 3 * (10 + 10)
     assert counter.get_total_flops() == 2 * (2 * moment + scalar)
     with FlopCounterMode(display=False) as counter:
@@ -247,14 +258,16 @@ def test_the_kernel_agrees_with_the_same_call_in_torch(device):
     u, v = draw("cpu", (B, H, 3, N), (B, H, N, D))
     parts = bank("cpu", 3, 1)
     expected = banked_attention(
-        u, u, v, quadrature_of("causal padded", "cpu"), parts, parts, floor=FLOOR
+        u, u, v, quadrature_of("causal padded", "cpu"), Banks(parts, parts), floor=FLOOR
     )
     u = u.to(device)
     v = v.to(device)
     parts = Bank(*(x.to(device) for x in parts))
     quadrature = quadrature_of("causal padded", device)
     assert_close(
-        banked_attention(u, u, v, quadrature, parts, parts, floor=FLOOR, backend="triton").cpu(),
+        banked_attention(
+            u, u, v, quadrature, Banks(parts, parts), floor=FLOOR, backend="triton"
+        ).cpu(),
         expected,
     )
 
@@ -266,13 +279,13 @@ def test_unsupported_sizes_dtypes_and_pairs_are_refused(device):
     with pytest.raises(
         BackendError, match="up to 128 features and 128 columns of a value, got 512 and 2"
     ):
-        banked_attention(u, u, v, quadrature, parts, parts, floor=FLOOR, backend="triton")
+        banked_attention(u, u, v, quadrature, Banks(parts, parts), floor=FLOOR, backend="triton")
     double = v.double()
     with pytest.raises(BackendError, match="linear attention: its sums are in float32"):
         linear_attention(double, double, double, quadrature, floor=FLOOR, backend="triton")
     pairs = quadrature_of("pairs", device, 4)
     with pytest.raises(StrategyError, match="pair weights"):
-        banked_attention(u, u, v, pairs, parts, parts, floor=FLOOR, backend="triton")
+        banked_attention(u, u, v, pairs, Banks(parts, parts), floor=FLOOR, backend="triton")
 
 
 @pytest.mark.gpu
@@ -284,7 +297,7 @@ def test_half_precisions_agree_with_float32(device, dtype):
     quadrature = quadrature_of("causal", device, 300)
     u, v = (x.detach().to(dtype) for x in draw(device, (B, H, 8, 300), (B, H, 300, 64)))
     found = [
-        banked_attention(*points, quadrature, parts, parts, floor=FLOOR, backend="triton")
+        banked_attention(*points, quadrature, Banks(parts, parts), floor=FLOOR, backend="triton")
         for points in ((u.float(), u.float(), v.float()), (u, u, v))
     ]
     assert_close(found[1].double(), found[0].double(), dtype=torch.bfloat16)

@@ -158,22 +158,17 @@ class RunningMoment(SeparableForm, StretchForm):
         valid = quadrature.valid
         if valid is not None:
             valid = valid[:, -n:]
-        query, key, shift, value = kernel.together(x, u, valid, memory.get("shift"))
+        joint = kernel.together(x, u, valid, memory.get("shift"))
         decay = None
         if isinstance(kernel, Decaying) and kernel.fades:
             decay = quadrature.exponents(kernel.rates(x, u))
         out, memory = advance_moment(
-            query,
-            key,
-            value,
-            shift,
-            quadrature.mass[:, -n:],
-            quadrature.scale,
+            joint,
+            Quadrature(quadrature.mass[:, -n:], quadrature.scale, decay=decay),
             memory,
             floor=kernel.floor,
             positive=kernel.nonnegative,
             chunk=self.strategy.chunk,
-            decay=decay,
         )
         problem = Problem(x, x, u, u, quadrature, STEP)
         return with_offset(expanded(kernel, problem, out), kernel, problem), memory

@@ -11,7 +11,7 @@ from ..integral.contract import Form, Kernel, Memory, StretchForm, with_offset
 from ..integral.facts import Facts
 from ..integral.problem import Problem
 from ..integral.strategy import Linear
-from ..ops.linear_attention import Far, advance_window
+from ..ops.linear_attention import Far, Points, WindowSizes, advance_window
 from ..quadrature import Quadrature
 from .keys import STEP
 
@@ -45,18 +45,12 @@ class WindowForm(Form):
         valid = quadrature.valid
         if valid is not None:
             valid = valid[:, last]
-        out, memory = advance_window(
-            kernel.near_queries(x, u),
-            kernel.near_keys(x, u),
-            kernel.values(x, u),
-            quadrature.mass[:, last],
-            Far(query, shift, kernel.far_keys, decay),
-            memory,
-            window=kernel.window,
-            sinks=kernel.sinks,
-            valid=valid,
-            chunk=self.strategy.chunk,
-        )
+        near_query = kernel.near_queries(x, u)
+        near_key = kernel.near_keys(x, u)
+        points = Points(near_key, kernel.values(x, u), quadrature.mass[:, last])
+        far = Far(query, shift, kernel.far_keys, decay)
+        sizes = WindowSizes(kernel.window, kernel.sinks, chunk=self.strategy.chunk)
+        out, memory = advance_window(near_query, points, far, memory, sizes, valid)
         problem = Problem(x, x, u, u, quadrature, STEP)
         return with_offset(out, kernel, problem), memory
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from torch import Tensor
 
+from ..ops.linear_attention import JointFeatures
 from ..quadrature import Quadrature
 from .facts import Layout
 from .problem import Problem
@@ -91,22 +92,6 @@ class SoftmaxScores(WeightedValue):
         The queries may lack ``factor``, which fused attention applies to the scores.
         """
         return self.queries(x, u), self.keys(x, u), self.values(x, u)
-
-
-class JointFeatures(NamedTuple):
-    """Features and values of points that are both queries and keys.
-
-    Attributes:
-        query: φ up to a factor of each query, (B, H, N, r).
-        key: ψ divided by e^shift, (B, H, N, r).
-        shift: the exponent, (B, H), or None where nothing was divided.
-        value: (B, H, N, c).
-    """
-
-    query: Tensor
-    key: Tensor
-    shift: Tensor | None
-    value: Tensor
 
 
 @capability

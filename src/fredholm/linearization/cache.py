@@ -30,9 +30,9 @@ from .heads import LinearHeads
 from .interface import SLOT, STATE
 from .kept import KEPT, MixedHeads
 from .masks import new_tokens
-from .rollback import PENDING, RECORDS, Past, Tokens, added
+from .rollback import PENDING, RECORDS, Past, added
 from .seen import clean
-from .state import advance, has_state, step, steps_in_place
+from .state import Tokens, advance, has_state, step, steps_in_place
 
 # The last tokens of a layer with a window, and the dimension along which they lie.
 NEAR = {"near_key": 2, "near_value": 2, "near_mass": 1}
@@ -268,7 +268,7 @@ class LinearState(CacheLayerMixin):
             if heads.store and heads.window is not None and self.behind_sinks is not None:
                 self.behind_sinks += 1
                 left = self.behind_sinks - heads.window
-            out = step(heads, query, *new, memory, slot, scale=scale, left=left)
+            out = step(heads, query, new, memory, slot, scale=scale, left=left)
             # A hidden token takes no place in the window, whose oldest one then stays.
             moved: int | Tensor = 1
             if new.valid is not None and heads.window is not None:

@@ -19,6 +19,8 @@ from ..integral.feature_map import is_per_head, is_pointwise
 from ..integral.windowed import near_pairs, window_density
 from ..ops.linear_attention import (
     Far,
+    Points,
+    WindowSizes,
     advance_window,
     at_scale,
     at_scale_of_seen,
@@ -600,7 +602,7 @@ class LinearHeads(Heads, FeatureAttention):
             )
 
         outs = []
-        sizes = {"window": self.window, "sinks": self.sinks, "store": self.store}
+        sizes = WindowSizes(self.window, self.sinks, self.store)
         for part in stretches(query, query.shape[2]):
             q, k, v = (x[:, :, part] for x in (query, key, value))
             real = None
@@ -609,7 +611,7 @@ class LinearHeads(Heads, FeatureAttention):
                 real = valid[:, part]
                 mass = real.to(q.dtype)
             far = self.far(q, scale, v, real)
-            out, memory = advance_window(q * scale, k, v, mass, far, memory, **sizes, valid=real)
+            out, memory = advance_window(q * scale, Points(k, v, mass), far, memory, sizes, real)
             outs.append(out.to(value.dtype))
         if len(outs) == 1:
             return outs[0], memory

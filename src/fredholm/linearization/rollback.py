@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from torch import Tensor
 from ..errors import ConversionError
 from ..integral import Memory
 from .heads import LinearHeads
-from .state import advance
+from .state import Tokens, advance
 
 # The attribute of a cache that asks states made in it to record: the library asks before there is
 # a state.
@@ -25,37 +25,6 @@ RECORDS = "fredholm_record_past"
 
 # Tokens that can be removed where the window is narrower, or where there is none.
 PENDING = 64
-
-
-class Tokens(NamedTuple):
-    """Tokens as a layer receives them.
-
-    Attributes:
-        key, value: (B, G, n, ·).
-        valid: tokens that are not padding, (B, n); None for all.
-    """
-
-    key: Tensor
-    value: Tensor
-    valid: Tensor | None
-
-    @property
-    def count(self) -> int:
-        return self.key.shape[2]
-
-    def part(self, span: slice) -> Tokens:
-        """Return some of the tokens."""
-        valid = self.valid
-        if valid is not None:
-            valid = valid[:, span]
-        return Tokens(self.key[:, :, span], self.value[:, :, span], valid)
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> Tokens:
-        """Return the tokens with every tensor changed."""
-        valid = self.valid
-        if valid is not None:
-            valid = change(valid)
-        return Tokens(change(self.key), change(self.value), valid)
 
 
 def joined(parts: Sequence[Tokens]) -> Tokens:

@@ -4,6 +4,9 @@ depend on their number.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -11,15 +14,42 @@ from torch import Tensor
 from ..integral import Memory
 from ..integral.feature_map import is_per_head
 from ..ops.backend import at_least_single, cast
-from ..ops.linear_attention import (
-    advance_moment,
-    guarded,
-    step_window,
-)
-from ..quadrature import reciprocal
+from ..ops.linear_attention import JointFeatures, Points, advance_moment, guarded, step_window
+from ..quadrature import Quadrature, reciprocal
 from .heads import Heads, LinearHeads, stretches
 from .kept import MixedHeads
 from .seen import clean
+
+
+class Tokens(NamedTuple):
+    """Tokens as a layer receives them.
+
+    Attributes:
+        key, value: (B, G, n, ·).
+        valid: tokens that are not padding, (B, n); None for all.
+    """
+
+    key: Tensor
+    value: Tensor
+    valid: Tensor | None
+
+    @property
+    def count(self) -> int:
+        return self.key.shape[2]
+
+    def part(self, span: slice) -> Tokens:
+        """Return some of the tokens."""
+        valid = self.valid
+        if valid is not None:
+            valid = valid[:, span]
+        return Tokens(self.key[:, :, span], self.value[:, :, span], valid)
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Tokens:
+        """Return the tokens with every tensor changed."""
+        valid = self.valid
+        if valid is not None:
+            valid = change(valid)
+        return Tokens(change(self.key), change(self.value), valid)
 
 
 def has_state(heads: Heads) -> bool:
@@ -125,17 +155,15 @@ def advance(
     if decay is not None:
         decay = decay.repeat_interleave(groups // decay.shape[1], 1)
         decay = folded(decay[..., None])[..., 0]
-    out, after = advance_moment(
+    joint = JointFeatures(
         folded(heads.query_features(query, scale)),
         folded(features),
-        folded(value),
         shift,
-        per_group(mass),
-        per_group(query_scale)[:, None],
-        {name: folded(x) for name, x in sums.items()},
-        floor=heads.floor,
-        decay=decay,
+        folded(value),
     )
+    folded_sums = {name: folded(x) for name, x in sums.items()}
+    quadrature = Quadrature(per_group(mass), per_group(query_scale)[:, None], decay=decay)
+    out, after = advance_moment(joint, quadrature, folded_sums, floor=heads.floor)
     after = {name: x.reshape(b, groups, *x.shape[2:]) for name, x in after.items()}
     return out.reshape(b, h, n, -1).to(value.dtype), after | {"real": counted[:, -1]}
 
@@ -164,9 +192,7 @@ def steps_in_place(heads: LinearHeads, query: Tensor, key: Tensor, memory: Memor
 def step(
     heads: LinearHeads,
     query: Float[Tensor, "b h 1 e"],
-    key: Float[Tensor, "b g 1 e"],
-    value: Float[Tensor, "b g 1 d"],
-    valid: Bool[Tensor, "b 1"] | None,
+    new: Tokens,
     memory: Memory,
     slot: int | Int[Tensor, " b"],
     *,
@@ -177,20 +203,23 @@ def step(
     nothing is allocated that stays.
 
     Args:
+        new: the token.
         slot: of a window, where its oldest token lies; the new one takes its place. One per row
             where hidden tokens came.
         left: of a store, see :func:`fredholm.ops.linear_attention.step_window`.
     """
-    heads.check(query, key)
+    heads.check(query, new.key)
     scale = heads.factor(scale)
-    key, value = clean(key, valid), clean(value, valid)
+    valid = new.valid
+    key, value = clean(new.key, valid), clean(new.value, valid)
     if heads.window is not None:
         mass = key.new_ones(1, 1)
         if valid is not None:
             mass = valid.to(key.dtype)
         far = heads.far(query, scale, value, valid)
-        points = query * scale, key, value, mass, far
-        return cast(step_window(*points, memory, slot, valid, left), value.dtype)
+        point = Points(key, value, mass)
+        out = step_window(query * scale, point, far, memory, slot, valid, left)
+        return cast(out, value.dtype)
 
     assert heads.floor is not None  # converted layers are normalised
     decay = heads.exponents(value, valid)

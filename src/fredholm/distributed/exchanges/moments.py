@@ -89,16 +89,15 @@ class MomentsBefore(Exchange):
             before = before_this(own, shards)
         else:
             before = _faded_moment_before(key, value, q.mass, decay, kernel.floor, shards)
+        own_points = Quadrature(q.mass, q.scale, decay=decay)
         out, _ = linear_attention_stretch(
             query,
             key,
             value,
-            q.mass,
-            q.scale,
+            own_points,
             before,
             floor=kernel.floor,
             chunk=form.strategy.chunk,
-            decay=decay,
         )
         return with_offset(expanded(kernel, p, out), kernel, p)
 

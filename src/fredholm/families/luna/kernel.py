@@ -5,7 +5,7 @@ networks on learned projections.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -35,13 +35,21 @@ from ...ops.feature_map import (
     segments,
 )
 from ...ops.feature_map import bank as networks
-from ...ops.linear_attention import banked_attention
+from ...ops.linear_attention import Banks, banked_attention
 from .initial import INITS, chosen_options, gaussian, normal_grid, orthonormal
 
 TINY = 1e-6
 """Added to a mean square before its root, whose slope at zero is infinite."""
 LEARNED = ("coefficient", "gate", "gate_bias")
 """Parameters that are learned also where the networks stay as drawn."""
+
+
+class BankedInputs(NamedTuple):
+    """Scalars of queries and keys, (B, H, M, N), and the networks that make features of them."""
+
+    query: Tensor
+    key: Tensor
+    banks: Banks
 
 
 @capability
@@ -51,8 +59,8 @@ class Banked(Separable):
     """
 
     @abstractmethod
-    def banked(self, problem: Problem) -> dict[str, Any] | None:
-        """Scalars, banks and rules of :func:`fredholm.ops.linear_attention.banked_attention`; None
+    def banked(self, problem: Problem) -> BankedInputs | None:
+        """Return the arguments of :func:`fredholm.ops.linear_attention.banked_attention`; None
         where more acts on the features.
         """
 
@@ -62,18 +70,20 @@ class BankedForm(SeparableForm):
 
     def respond(self, kernel: Banked, problem: Problem) -> Tensor:
         options = self.strategy
-        bank = None
+        inputs = None
         if wants_triton(options.backend):
-            bank = kernel.banked(problem)
-        if bank is None:
+            inputs = kernel.banked(problem)
+        if inputs is None:
             return super().respond(kernel, problem)
         out = banked_attention(
-            value=kernel.values(problem.y, problem.uy),
-            quadrature=problem.quadrature,
+            inputs.query,
+            inputs.key,
+            kernel.values(problem.y, problem.uy),
+            problem.quadrature,
+            inputs.banks,
             floor=kernel.floor,
             chunk=options.chunk,
             backend=options.backend,
-            **bank,
         )
         return with_offset(expanded(kernel, problem, out), kernel, problem)
 
@@ -142,7 +152,7 @@ class LunaKernel(FeatureAttentionKernel, Banked):
             projections=projections,
         )
 
-    def banked(self, problem: Problem) -> dict[str, Any] | None:
+    def banked(self, problem: Problem) -> BankedInputs | None:
         if self.decay is not None:
             # The kernels have no decay; linear attention refuses them by name.
             return None
@@ -153,14 +163,13 @@ class LunaKernel(FeatureAttentionKernel, Banked):
             return None
         query = query_map.scalars(self._heads(problem.ux, 0))
         key = key_map.scalars(self._heads(problem.uy, 1))
-        return {
-            "query": query,
-            "key": key,
-            "query_bank": query_map.scaled_bank(query.dtype),
-            "key_bank": key_map.scaled_bank(query.dtype),
-            "activation": query_map.activation,
-            "nonneg": query_map.nonneg,
-        }
+        banks = Banks(
+            query_map.scaled_bank(query.dtype),
+            key_map.scaled_bank(query.dtype),
+            query_map.activation,
+            query_map.nonneg,
+        )
+        return BankedInputs(query, key, banks)
 
     def check(self, layout: Layout) -> None:
         super().check(layout)

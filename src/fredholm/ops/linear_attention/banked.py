@@ -4,6 +4,8 @@ store the features.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -19,17 +21,35 @@ BANKED_ATTENTION = "attention with a bank's features"
 """The op's name in messages."""
 
 
+class Banks(NamedTuple):
+    """The networks that make features of scalars.
+
+    Attributes:
+        query, key: ψ of queries and of keys, with one set or H, and as many channels L. The same
+            object for both is one bank.
+        activation, nonneg: of both, see :func:`scalar_bank`.
+    """
+
+    query: Bank
+    key: Bank
+    activation: str = "relu"
+    nonneg: bool = True
+
+    def to(self, dtype: torch.dtype) -> Banks:
+        """Return the banks in another precision."""
+        query = Bank(*(part.to(dtype) for part in self.query))
+        key = Bank(*(part.to(dtype) for part in self.key))
+        return self._replace(query=query, key=key)
+
+
 @checkable(BANKED_ATTENTION)
 def banked_attention(
     query: Float[Tensor, "b h m q"],
     key: Float[Tensor, "b h m k"],
     value: Float[Tensor, "b h k c"],
     quadrature: Quadrature,
-    query_bank: Bank,
-    key_bank: Bank,
+    banks: Banks,
     *,
-    activation: str = "relu",
-    nonneg: bool = True,
     floor: float | None,
     chunk: int = 64,
     backend: str = "auto",
@@ -40,9 +60,7 @@ def banked_attention(
     Args:
         query, key: scalars u, M per point.
         value, quadrature, floor, chunk: see :func:`linear_attention`.
-        query_bank, key_bank: ψ of queries and of keys, with one set or H, and as many channels L.
-            The same object for both is one bank.
-        activation, nonneg: see :func:`scalar_bank`.
+        banks: ψ of queries and of keys.
         backend: see :mod:`fredholm.ops.backend`. The Triton kernels evaluate the networks in
             registers, once more in the backward, whatever the activation, and choose their own
             chunks.
@@ -60,7 +78,7 @@ def banked_attention(
         >>> one = torch.ones(1, 1, 1)
         >>> bank, u = Bank(one, 0 * one, one[None], 0 * one), torch.ones(1, 1, 1, 3)
         >>> value, quadrature = torch.ones(1, 1, 3, 2), Domain.line(3).quadrature()
-        >>> out = banked_attention(u, u, value, quadrature, bank, bank, floor=1e-6)
+        >>> out = banked_attention(u, u, value, quadrature, Banks(bank, bank), floor=1e-6)
         >>> out[0, 0, 0].tolist()
         [1.0, 1.0]
     """
@@ -69,7 +87,7 @@ def banked_attention(
 
     def refusal() -> str | None:
         # The kernels pad directions and channels to powers of two.
-        features = power_of_two(query.shape[2], 1) * power_of_two(query_bank.channels, 1)
+        features = power_of_two(query.shape[2], 1) * power_of_two(banks.query.channels, 1)
         pairs = value.shape[0] * value.shape[1]
         return linear_attention_refusal(dtype, features, value.shape[3], pairs)
 
@@ -77,19 +95,7 @@ def banked_attention(
         # Imported here, because Triton may not be installed.
         from .triton import attend
 
-        query_parts = [part.to(dtype) for part in query_bank]
-        key_parts = [part.to(dtype) for part in key_bank]
-        return attend(
-            query.to(dtype),
-            key.to(dtype),
-            value,
-            quadrature,
-            floor,
-            query_parts,
-            key_parts,
-            activation,
-            nonneg,
-        )
+        return attend(query.to(dtype), key.to(dtype), value, quadrature, floor, banks.to(dtype))
 
     def features(u: Tensor, bank: Bank) -> Tensor:
         """Return φ at scalars (B, H, M, N), (B, H, N, L·M)."""
@@ -99,12 +105,12 @@ def banked_attention(
         else:
             # One set for all heads: they are further rows.
             rows = u.reshape(b * h, 1, m * n)
-        y = scalar_bank(rows.to(dtype), bank, activation=activation, nonneg=nonneg)
+        y = scalar_bank(rows.to(dtype), bank, activation=banks.activation, nonneg=banks.nonneg)
         return y.reshape(b, h, bank.channels * m, n).mT
 
     return linear_attention(
-        features(query, query_bank),
-        features(key, key_bank),
+        features(query, banks.query),
+        features(key, banks.key),
         value,
         quadrature,
         floor=floor,

@@ -11,10 +11,27 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ...quadrature import Quadrature
 from ..backend import at_least_single, cast, full_precision, product
-from .chunked import at_scale, divided_by_last, over_new_factor, with_ones
+from .chunked import at_scale, divided_by_last, over_new_factor, query_scale, with_ones
 from .decayed import decayed_prefix_sums, largest_seen
 from .prefix_sums import prefix_sums
+
+
+class JointFeatures(NamedTuple):
+    """Features and values of points that are both queries and keys.
+
+    Attributes:
+        query: φ up to a factor of each query, (B, H, N, r).
+        key: ψ divided by e^shift, (B, H, N, r).
+        shift: the exponent, (B, H), or None where nothing was divided.
+        value: (B, H, N, c).
+    """
+
+    query: Tensor
+    key: Tensor
+    shift: Tensor | None
+    value: Tensor
 
 
 class Advance(NamedTuple):
@@ -37,42 +54,37 @@ class RunningAdvance(NamedTuple):
 
 
 def advance_moment(
-    query: Float[Tensor, "#b #h n r"],
-    key: Float[Tensor, "#b #h n r"],
-    value: Float[Tensor, "#b #h n c"],
-    shift: Float[Tensor, "#b #h"] | None,
-    mass: Float[Tensor, "#b n"],
-    scale: Float[Tensor, "#b #h n"] | None,
+    features: JointFeatures,
+    quadrature: Quadrature,
     memory: dict[str, Tensor],
     *,
     floor: float | None,
     positive: bool = False,
     chunk: int = 64,
-    decay: Float[Tensor, "#b #h n"] | None = None,
 ) -> RunningAdvance:
     """Return the responses of the next n points in causal order, and the memory after them.
 
     Heads of queries may share the keys of fewer heads by broadcasting.
 
     Args:
-        query: features φ.
-        key, shift: features ψ over :math:`e^c`, and c, no smaller than the memory's; None where
-            nothing was divided.
-        value: v.
-        mass, scale: see :class:`fredholm.quadrature.Quadrature`.
+        features: φ, ψ over :math:`e^c`, c, and v of these points; c is no smaller than the
+            memory's.
+        quadrature: of these points, of which mass, scale and decay are read.
         memory: ``moment`` of the points before, and ``shift`` where there is one; empty before the
             first.
         floor, positive, chunk: see :func:`linear_attention`.
-        decay: exponents by which the past fades as each point comes, or None.
 
     Cost: O(n·r·c) time; a memory of r·(c + 1) numbers per head, and c.
 
     Example:
-        >>> u, mass = torch.ones(1, 1, 3, 2), torch.ones(1, 3)
-        >>> out, memory = advance_moment(u, u, u, None, mass, None, {}, floor=1e-6)
+        >>> u = torch.ones(1, 1, 3, 2)
+        >>> features, quadrature = JointFeatures(u, u, None, u), Domain.line(3).quadrature()
+        >>> out, memory = advance_moment(features, quadrature, {}, floor=1e-6)
         >>> tuple(memory["moment"].shape)
         (1, 1, 2, 3)
     """
+    query, key, shift, value = features
+    mass, scale, decay = quadrature.mass, quadrature.scale, quadrature.decay
     moment = memory.get("moment")
     after: dict[str, Tensor] = {}
     if shift is not None:
@@ -92,7 +104,7 @@ def advance_moment(
 
     if query.shape[2] > 1:
         out, moment = linear_attention_stretch(
-            query, key, value, mass, scale, moment, floor=floor, chunk=chunk, decay=decay
+            query, key, value, quadrature, moment, floor=floor, chunk=chunk
         )
     else:
         # A single point takes no chunks, whose padding would cost as much again.
@@ -108,30 +120,27 @@ def linear_attention_stretch(
     query: Float[Tensor, "#b #h n r"],
     key: Float[Tensor, "#b #h n r"],
     value: Float[Tensor, "#b #h n c"],
-    mass: Float[Tensor, "#b n"],
-    scale: Float[Tensor, "#b #h n"] | None,
+    quadrature: Quadrature,
     moment: Float[Tensor, "#b #h r _"] | None,
     *,
     floor: float | None,
     chunk: int = 64,
-    decay: Float[Tensor, "#b #h n"] | None = None,
 ) -> Advance:
     """Return the responses of n points in causal order, and the moment after the last.
 
     Args:
         query, key, value: φ, ψ and v.
-        mass, scale: see :class:`fredholm.quadrature.Quadrature`.
+        quadrature: of these points, of which mass, scale and decay are read.
         moment: of the points before, or None where there are none.
         floor, chunk: see :func:`linear_attention`.
-        decay: see :func:`advance_moment`.
 
     Cost: O(n·r·c) time; memory O(n·(r + c)) and O(n·(r·c / chunk + chunk)) more.
 
     Example:
-        >>> u, mass = torch.ones(1, 1, 3, 2), torch.ones(1, 3)
-        >>> head, rest = (u[:, :, :1], mass[:, :1]), (u[:, :, 1:], mass[:, 1:])
-        >>> _, moment = linear_attention_stretch(*3 * head[:1], head[1], None, None, floor=1e-6)
-        >>> out, _ = linear_attention_stretch(*3 * rest[:1], rest[1], None, moment, floor=1e-6)
+        >>> one, two = torch.ones(1, 1, 1, 2), torch.ones(1, 1, 2, 2)
+        >>> first, rest = Quadrature(torch.ones(1, 1)), Quadrature(torch.ones(1, 2))
+        >>> _, moment = linear_attention_stretch(one, one, one, first, None, floor=1e-6)
+        >>> out, _ = linear_attention_stretch(two, two, two, rest, moment, floor=1e-6)
         >>> out[0, 0].tolist()
         [[1.0, 1.0], [1.0, 1.0]]
     """
@@ -139,17 +148,16 @@ def linear_attention_stretch(
     with full_precision(query):
         # m [v, 1], (B, H, n, c + 1).
         value = with_ones(cast(value, dtype), floor)
-        value = value * cast(mass, dtype)[:, None, :, None]
+        value = value * cast(quadrature.mass, dtype)[:, None, :, None]
         query = cast(query, dtype)
         key = cast(key, dtype)
-        if decay is None:
+        if quadrature.decay is None:
             sums = prefix_sums(query, key, value, chunk, moment)
         else:
-            sums = decayed_prefix_sums(query, key, value, cast(decay, dtype), chunk, moment)
+            decay = cast(quadrature.decay, dtype)
+            sums = decayed_prefix_sums(query, key, value, decay, chunk, moment)
 
-        if scale is not None:
-            scale = cast(scale, dtype)[..., None]
-        out = divided_by_last(sums.out, scale, floor)
+        out = divided_by_last(sums.out, query_scale(quadrature, dtype), floor)
         return Advance(out, sums.moment)
 
 
@@ -165,7 +173,8 @@ def linear_attention_step(
 ) -> Advance:
     """Return the response of one point in causal order, and the moment after it.
 
-    Arguments are those of :func:`linear_attention_stretch` without the dimension of points.
+    Arguments are those of :func:`linear_attention_stretch` without the dimension of points; mass
+    and scale are those of its quadrature.
 
     Cost: O(r·c) time and memory.
 

@@ -30,7 +30,7 @@ from .band import Points, Sinks, taken_by_group
 from .chunked import over_new_factor
 from .running import moment_of
 from .window_decay import NEAR_AGE
-from .window_stretch import Far, Sizes, WindowAdvance, advance_stretch, near_points, vanishing
+from .window_stretch import Far, WindowAdvance, WindowSizes, advance_stretch, near_points, vanishing
 
 STORE_AGE = "store_age"
 """The memory's ages of a store's points, (B, G, s); only beside a decay."""
@@ -128,7 +128,7 @@ def advance_with_store(
     points: Points,
     far: Far,
     memory: dict[str, Tensor],
-    sizes: Sizes,
+    sizes: WindowSizes,
     valid: Tensor | None,
     sinks: Sinks | None,
 ) -> WindowAdvance:

@@ -22,6 +22,7 @@ from ..feature_map.naive import Bank, scalar_bank_naive
 from ..launch import launch
 from ..plain import vjp
 from ..tuning import Tiles, case_name, choose_tiles, power_of_two
+from .banked import Banks
 from .chunked import linear_attention
 from .triton_backward import key_gradient, query_gradient, rates
 from .triton_forward import carry, moments, respond
@@ -87,23 +88,25 @@ def attend(
     value: Tensor,
     quadrature: Quadrature,
     floor: float | None,
-    query_bank: list[Tensor] | None = None,
-    key_bank: list[Tensor] | None = None,
-    activation: str = "relu",
-    nonneg: bool = True,
+    banks: Banks | None = None,
 ) -> Tensor:
     """Return linear attention against a quadrature without pairs, (B, H, Nq, d) in float32.
 
     Args:
-        query, key: features, or scalars of banks; dimensions of size 1 broadcast.
+        query, key: features, or scalars where there are banks; dimensions of size 1 broadcast.
         value, quadrature, floor: see :func:`linear_attention`.
-        query_bank, key_bank, activation, nonneg: see :func:`banked_attention`.
+        banks: see :func:`banked_attention`.
     """
     batch, heads = (max(t.shape[i] for t in (query, key, value)) for i in (0, 1))
     query, key, value = (t.expand(batch, heads, *t.shape[2:]) for t in (query, key, value))
-    x = Inputs(
-        query, key, value, quadrature.mass, quadrature.scale, query_bank or [], key_bank or []
-    )
+    query_bank, key_bank = [], []
+    # Without banks nobody reads the rules of their networks.
+    activation, nonneg = "relu", True
+    if banks is not None:
+        query_bank, key_bank = list(banks.query), list(banks.key)
+        activation, nonneg = banks.activation, banks.nonneg
+
+    x = Inputs(query, key, value, quadrature.mass, quadrature.scale, query_bank, key_bank)
     options = Options(quadrature.triangular, floor or 0.0, floor is not None, activation, nonneg)
     out, _ = linear_attention_triton(*x, *options)
     return out

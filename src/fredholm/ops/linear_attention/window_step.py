@@ -18,9 +18,7 @@ from .window_stretch import Far, near_points, vanishing, without
 
 def step_window(
     query: Float[Tensor, "b h 1 e"],
-    key: Float[Tensor, "b g 1 e"],
-    value: Float[Tensor, "b g 1 c"],
-    mass: Float[Tensor, "#b 1"],
+    new: Points,
     far: Far,
     memory: dict[str, Tensor],
     slot: int | Int[Tensor, " b"],
@@ -38,7 +36,8 @@ def step_window(
         y = \sum_{j} p_j v_j + p_{w+1}\, s / z, \qquad (s, z) = \phi\,M
 
     Args:
-        query, key, value, mass, far: see :func:`advance_window`; no gradients are recorded.
+        query, far: see :func:`advance_window`; no gradients are recorded.
+        new: the next point.
         memory: of the points before, in the dtypes that :func:`advance_window` gives it. Its
             tensors keep their place in memory.
         slot: of the oldest point; one per row where hidden points came, whose rows did not move on.
@@ -51,15 +50,15 @@ def step_window(
 
     Example:
         >>> x = torch.ones(1, 1, 1, 2)
+        >>> point = Points(x, x, torch.ones(1, 1))
         >>> far = Far(x, None, lambda key, real, least: (key, None))
         >>> memory = {"moment": torch.zeros(1, 1, 2, 3), "near_mass": torch.zeros(1, 3)}
         >>> memory |= {name: torch.zeros(1, 1, 3, 2) for name in ("near_key", "near_value")}
-        >>> out = [step_window(x, x, x, torch.ones(1, 1), far, memory, i % 3) for i in range(5)]
+        >>> out = [step_window(x, point, far, memory, i % 3) for i in range(5)]
         >>> out[4][0, 0, 0].tolist(), memory["moment"][0, 0].tolist()
         ([1.0, 1.0], [[2.0, 2.0, 2.0], [2.0, 2.0, 2.0]])
     """
     ring = near_points(memory)
-    new = Points(key, value, mass)
     dtype = at_least_single(query.dtype)
 
     # Rows that advance alike are read and written through views, without a gather.

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ...quadrature import Quadrature
 from ..backend import full_precision
 from .band import NOTHING, Points, Sinks, attend_in_band, folded, visible_first
 from .chunked import over_new_factor
@@ -58,15 +59,20 @@ def near_points(memory: dict[str, Tensor]) -> Points:
     return Points(memory["near_key"], memory["near_value"], memory["near_mass"])
 
 
-class Sizes(NamedTuple):
-    """The sizes of :func:`.advance_window`: the window, the sinks, a chunk of the far part, and the
-    store.
+class WindowSizes(NamedTuple):
+    """Numbers of points in :func:`.advance_window`.
+
+    Attributes:
+        window: w, the last visible points, which softmax sees; the query's own is one of them.
+        sinks: s, the first visible points of all, which softmax sees as well.
+        store: points of each group of heads that softmax sees beside them; their masses are 1.
+        chunk: points in a chunk of the linear part.
     """
 
     window: int
-    sinks: int
-    chunk: int
+    sinks: int = 0
     store: int = 0
+    chunk: int = 64
 
 
 class WindowAdvance(NamedTuple):
@@ -81,7 +87,7 @@ def advance_stretch(
     points: Points,
     far: Far,
     memory: dict[str, Tensor],
-    sizes: Sizes,
+    sizes: WindowSizes,
     valid: Tensor | None,
     sinks: Sinks | None,
     stored: Tensor | None = None,
@@ -262,7 +268,7 @@ def _sums_before(
 
     if n > 1:
         out, moment = linear_attention_stretch(
-            query, key, value, mass, None, moment, floor=None, chunk=chunk, decay=decay
+            query, key, value, Quadrature(mass, decay=decay), moment, floor=None, chunk=chunk
         )
     else:
         # A single point takes no chunks, whose padding would cost as much again.

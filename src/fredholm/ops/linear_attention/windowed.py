@@ -17,8 +17,8 @@ from .store import advance_with_store
 from .window_stretch import (
     NEAR,
     Far,
-    Sizes,
     WindowAdvance,
+    WindowSizes,
     advance_stretch,
     near_points,
 )
@@ -26,17 +26,11 @@ from .window_stretch import (
 
 def advance_window(
     query: Float[Tensor, "b h n e"],
-    key: Float[Tensor, "b g n e"],
-    value: Float[Tensor, "b g n c"],
-    mass: Float[Tensor, "#b n"],
+    points: Points,
     far: Far,
     memory: dict[str, Tensor],
-    *,
-    window: int,
-    sinks: int = 0,
-    store: int = 0,
+    sizes: WindowSizes,
     valid: Bool[Tensor, "#b n"] | None = None,
-    chunk: int = 64,
 ) -> WindowAdvance:
     r"""Return the responses of the next n points in causal order, and the memory after them.
 
@@ -58,16 +52,13 @@ def advance_window(
     :mod:`fredholm.ops.linear_attention.store`. They have mass 1 there.
 
     Args:
-        query, key, value: q with softmax's scale in it, k and v; keys of fewer heads are each for a
-            group of neighbouring heads of queries.
-        mass: m, zero at padding.
+        query: q with softmax's scale in it.
+        points: k, v and m, zero at padding; keys of fewer heads are each for a group of
+            neighbouring heads of queries.
         far: φ and ψ.
         memory: of the points before; empty before the first.
-        window: w, visible points that softmax sees, the query's own included.
-        sinks: s, the first visible points of all, which softmax sees as well.
-        store: points of each group of heads that softmax sees beside them; their masses are 1.
+        sizes: of window, sinks and store.
         valid: the visible points, or None where all are.
-        chunk: of the linear part.
 
     Returns:
         Responses (B, H, n, c) and a memory: ``moment`` (B, S, r, c + 1), ``shift`` c (B, S) where
@@ -80,20 +71,19 @@ def advance_window(
     Cost: O(n·(w·(e + c) + r·c)) time, whatever came before.
 
     Example:
-        >>> x, mass = torch.ones(1, 1, 5, 2), torch.ones(1, 5)
+        >>> x = torch.ones(1, 1, 5, 2)
+        >>> points = Points(x, x, torch.ones(1, 5))
         >>> far = Far(x, None, lambda key, real, least: (key, None))
-        >>> out, memory = advance_window(x, x, x, mass, far, {}, window=3)
+        >>> out, memory = advance_window(x, points, far, {}, WindowSizes(window=3))
         >>> out[0, 0, 4].tolist(), tuple(memory["near_key"].shape), memory["moment"][0, 0].tolist()
         ([1.0, 1.0], (1, 1, 3, 2), [[2.0, 2.0, 2.0], [2.0, 2.0, 2.0]])
     """
-    points = Points(key, value, mass)
-    sizes = Sizes(window, sinks, chunk, store)
-    if sinks:
+    if sizes.sinks:
         return _advance_beside_sinks(query, points, far, memory, sizes, valid)
     return _advance_by(sizes)(query, points, far, memory, sizes, valid, None)
 
 
-def _advance_by(sizes: Sizes) -> Callable[..., WindowAdvance]:
+def _advance_by(sizes: WindowSizes) -> Callable[..., WindowAdvance]:
     """Return how points that are not sinks come: with a store, or all at once."""
     if sizes.store:
         return advance_with_store
@@ -124,7 +114,7 @@ def _advance_beside_sinks(
     points: Points,
     far: Far,
     memory: dict[str, Tensor],
-    sizes: Sizes,
+    sizes: WindowSizes,
     valid: Tensor | None,
 ) -> WindowAdvance:
     """Return :func:`advance_window` with sinks, which window and moment take for hidden points."""
@@ -172,7 +162,7 @@ def _sinks_then_others(
     points: Points,
     far: Far,
     memory: dict[str, Tensor],
-    sizes: Sizes,
+    sizes: WindowSizes,
     missing: int,
 ) -> WindowAdvance:
     """Advance by the ``missing`` sinks first, and then by the others, which need no gather."""
