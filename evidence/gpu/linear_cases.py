@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fredholm.families.ckconv.grid_convolution import grid_convolution, grid_convolution_naive
-from fredholm.families.infsa.graph import edge_product
+from fredholm.families.infsa.graph import EdgeOptions, edge_product
 from fredholm.families.infsa.naive import edge_product_naive
 from fredholm.ops.feature_map import Bank, scalar_bank_naive
 from fredholm.ops.linear_attention import (
@@ -164,7 +164,8 @@ def _infsa(x: Inputs, backend: str) -> Tensor:
     causal, dtype = "time" in x, x["query"].dtype
     half = None if dtype == torch.float32 else dtype
     tensors = x["query"], x["key"], x["value"], x["mass"][:, :1]
-    return _normalised(*edge_product(*tensors, causal=causal, half=half, backend=backend), causal)
+    options = EdgeOptions(causal=causal, half=half)
+    return _normalised(*edge_product(*tensors, options=options, backend=backend), causal)
 
 
 def _infsa_exact(x: Inputs) -> Tensor:

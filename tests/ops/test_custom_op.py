@@ -17,7 +17,7 @@ import fredholm
 from fredholm.errors import DerivativeError
 from fredholm.families.ckconv import CKConv
 from fredholm.families.ckconv.grid_convolution import grid_convolution
-from fredholm.families.infsa.graph import edge_product
+from fredholm.families.infsa.graph import EdgeOptions, edge_product
 from fredholm.families.itnet.hidden_first import mlp_kernel
 from fredholm.integral import Exact
 from fredholm.models.depth import FeedForward
@@ -210,7 +210,7 @@ def test_fused_attention_is_differentiable_twice(masked):
 LINE = fredholm.Domain.line(6, causal=True)
 TRITON = {
     "edge_product": lambda u, b: edge_product(
-        u, u, u, torch.ones(1, 6).to(u), causal=True, backend=b
+        u, u, u, torch.ones(1, 6).to(u), options=EdgeOptions(causal=True), backend=b
     )[0],
     "grid_convolution": lambda u, b: grid_convolution(
         u, LAGS.to(u), READOUT.to(u), (6,), backend=b

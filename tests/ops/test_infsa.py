@@ -15,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from fredholm.errors import ConvergenceError, OptionError, ShapeError
 from fredholm.families.infsa.graph import (
     ACTIVATIONS,
+    EdgeOptions,
     TokenGraph,
     edge_product,
     resolvent,
@@ -50,9 +51,9 @@ def test_tiles_equal_the_definition(activation, causal, density, memory):
     for statistic in ("squares", "sums", "none"):
         for equal in (False, True):
             x = inputs(density, equal)
-            options = {"causal": causal, "activation": activation, "statistic": statistic}
-            found = edge_product(*x, memory=memory, **options)
-            expected = edge_product_naive(*x, **options)
+            rules = {"causal": causal, "activation": activation, "statistic": statistic}
+            found = edge_product(*x, options=EdgeOptions(**rules, memory=memory))
+            expected = edge_product_naive(*x, **rules)
             weight = [torch.randn_like(y) for y in expected]
             both = [
                 torch.autograd.grad(
@@ -99,15 +100,15 @@ def test_flops_are_counted():
 def test_wrong_arguments_are_named():
     q, k, v, m = inputs()
     with pytest.raises(OptionError, match="did you mean 'relu'"):
-        edge_product(q, k, v, m, activation="rellu")
+        edge_product(q, k, v, m, options=EdgeOptions(activation="rellu"))
     with pytest.raises(OptionError, match="statistic"):
-        edge_product(q, k, v, m, statistic="cubes")
+        edge_product(q, k, v, m, options=EdgeOptions(statistic="cubes"))
     with pytest.raises(OptionError, match="one byte or more for a tile, got 0"):
-        edge_product(q, k, v, m, memory=0)
+        edge_product(q, k, v, m, options=EdgeOptions(memory=0))
     with pytest.raises(
         ShapeError, match="as many queries as keys in a causal product, got 3 and 7"
     ):
-        edge_product(q[:, :, :3], k, v, m, causal=True)
+        edge_product(q[:, :, :3], k, v, m, options=EdgeOptions(causal=True))
     with pytest.raises(ShapeError, match="expected query"):
         # The tests' own check of shapes is unwrapped.
         inspect.unwrap(edge_product)(q, k[..., :2], v, m)

@@ -9,7 +9,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from fredholm.errors import BackendError
-from fredholm.families.infsa.graph import edge_product
+from fredholm.families.infsa.graph import EdgeOptions, edge_product
 from fredholm.families.infsa.naive import edge_product_naive
 
 from ..tolerances import assert_close
@@ -37,7 +37,7 @@ def inputs(device, density="none", *, equal=False, queries=37, keys=37, dtype=to
 def assert_same(x, dtype=torch.float32, **options):
     """Compare values and gradients with the definition in float64."""
     exact = [t.detach().double().requires_grad_() for t in x]
-    found = edge_product(*x, backend="triton", **options)
+    found = edge_product(*x, options=EdgeOptions(**options), backend="triton")
     expected = edge_product_naive(*exact, **options)
     assert all(y.dtype == torch.float32 for y in found)
     weight = [torch.randn_like(y) for y in expected]
@@ -131,6 +131,7 @@ def test_half_precisions_agree_with_float64(device, dtype):
         pytest.skip("the interpreter's bfloat16 is wrong")
     x = inputs(device, queries=133, keys=133)
     q, k, v, m = (t.detach().to(dtype).float() for t in x)
-    found = edge_product(q, k, v, m, causal=True, half=dtype, backend="triton")
+    options = EdgeOptions(causal=True, half=dtype)
+    found = edge_product(q, k, v, m, options=options, backend="triton")
     for a, b in zip(found, edge_product_naive(*(t.double() for t in (q, k, v, m)), causal=True)):
         assert_close(a.double(), b, dtype=torch.bfloat16)

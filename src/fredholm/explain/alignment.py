@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..domain import Domain
 from ..errors import DomainError, OptionError, require
 from ..families.infsa.capabilities import CentredWeights
-from ..families.infsa.graph import edge_product
+from ..families.infsa.graph import EdgeOptions, edge_product
 from ..integral import Problem
 from ..integral.capabilities import has_trait
 from .attention import operator_inputs
@@ -114,14 +114,8 @@ def _centred_weights(
     for _ in range(iterations):
         # Keys stand in the place of queries and the other way round, which transposes the graph.
         # Masses multiply the values; the row statistic, which has its own, is not needed.
-        options = {"activation": kernel.activation, "statistic": "none"}
-        vector, _ = edge_product(
-            key,
-            query,
-            mass * vector,
-            mass[:, 0, :1, 0],
-            **options,
-        )
+        options = EdgeOptions(activation=kernel.activation, statistic="none")
+        vector, _ = edge_product(key, query, mass * vector, mass[:, 0, :1, 0], options=options)
         vector = _normalised(vector)
     return _mean_weights(kernel, problem), vector[..., 0]
 

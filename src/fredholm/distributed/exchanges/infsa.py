@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...families.infsa.capabilities import TokenGraphWeights
 from ...families.infsa.centre_kernel import CentreKernel, StreamingCentreKernel
-from ...families.infsa.graph import NORMS, edge_product
+from ...families.infsa.graph import NORMS, EdgeOptions, edge_product
 from ...families.infsa.graph.token_graph import row_factor
 from ...families.infsa.hops import Hops, OneHop, gained
 from ...forms.own import OwnResponse
@@ -62,7 +62,12 @@ class _GraphAndValue(NamedTuple):
 
 
 def _sharded_graph(
-    kernel: TokenGraphWeights, problem: Problem, shards: Shards, **options: Any
+    kernel: TokenGraphWeights,
+    problem: Problem,
+    shards: Shards,
+    *,
+    backend: str,
+    memory: int | None = None,
 ) -> _GraphAndValue:
     query, key, value = kernel.tokens(problem.uy)
     dtype = torch.promote_types(query.dtype, torch.float32)
@@ -72,7 +77,8 @@ def _sharded_graph(
         problem=problem,
         shards=shards,
         rules=kernel.rules(),
-        options=options,
+        backend=backend,
+        memory=memory,
     )
     return _GraphAndValue(graph, value)
 
@@ -126,7 +132,7 @@ class ShardedGraph:
         problem: who sees whom.
         shards: the ranks.
         rules: decay, activation, norm and eps.
-        options: of each product: memory, backend.
+        backend, memory: of each product.
     """
 
     query: Tensor
@@ -134,7 +140,8 @@ class ShardedGraph:
     problem: Problem
     shards: Shards
     rules: dict[str, Any]
-    options: dict[str, Any]
+    backend: str
+    memory: int | None
 
     def sum_of_hops(self, value: Tensor, hops: int) -> Tensor:
         """Return :func:`fredholm.families.infsa.graph.sum_of_hops` at this rank's tokens."""
@@ -151,6 +158,11 @@ class ShardedGraph:
         """Return the edges of this rank's queries times all values, and the size of each row."""
         mass = self.problem.quadrature.mass.to(self.query.dtype)
         weighted_value = value * mass[:, None, :, None]
+        options = EdgeOptions(
+            activation=self.rules["activation"],
+            statistic=statistic,
+            memory=self.memory,
+        )
 
         # Masses travel only where row sizes are asked for.
         needs_mass = statistic != "none"
@@ -165,14 +177,7 @@ class ShardedGraph:
             if needs_mass:
                 key_mass = masses[0]
             return edge_product(
-                self.query,
-                key,
-                weighted,
-                key_mass,
-                density,
-                activation=self.rules["activation"],
-                statistic=statistic,
-                **self.options,
+                self.query, key, weighted, key_mass, density, options, backend=self.backend
             )
 
         # The dimension of the points in keys, values and masses.

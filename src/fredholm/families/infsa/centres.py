@@ -21,7 +21,7 @@ from torch import Tensor
 from ...ops.backend import followed, number
 from ...ops.tiles import by_head, heads_apart, root_of
 from ...quadrature import Quadrature
-from .graph import activated, edge_product
+from .graph import EdgeOptions, activated, edge_product
 
 POSITIVE = ("relu", "abs")
 """Activations that are never negative."""
@@ -260,6 +260,8 @@ def rows_of_centres(tokens: Tokens, value: Tensor, quadrature: Quadrature) -> Te
 
     # Heads and centres are one dimension of the op, which goes over the pairs tile by tile.
     key = tokens.key[:, :, None].expand(b, h, c, n, width).flatten(1, 2)
+    causal = q.query_time is not None
+    options = EdgeOptions(causal=causal, activation=tokens.activation, statistic="sums")
     for step in range(tokens.steps):
         centre = pool[..., :width]
         if step == tokens.steps - 1:
@@ -274,9 +276,7 @@ def rows_of_centres(tokens: Tokens, value: Tensor, quadrature: Quadrature) -> Te
             massive,
             q.mass,
             density,
-            causal=q.query_time is not None,
-            activation=tokens.activation,
-            statistic="sums",
+            options,
         )
         product = product.unflatten(1, (h, c))
         row = row.unflatten(1, (h, c))[..., None]

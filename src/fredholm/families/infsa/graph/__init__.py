@@ -9,12 +9,13 @@
 
 from .solve import Convergence, resolvent, resolvent_naive, solve
 from .tiled import ACTIVATIONS, activated
-from .token_graph import NORMS, TokenGraph, edge_product, sum_of_hops
+from .token_graph import NORMS, EdgeOptions, TokenGraph, edge_product, sum_of_hops
 
 __all__ = [
     "ACTIVATIONS",
     "NORMS",
     "Convergence",
+    "EdgeOptions",
     "TokenGraph",
     "activated",
     "edge_product",

@@ -14,7 +14,7 @@ from ....errors import ConvergenceError, DerivativeError
 from ....ops.backend import several_gradients
 from ....ops.plain import differentiable_again
 from .tiled import activated
-from .token_graph import TokenGraph, edge_product
+from .token_graph import EdgeOptions, TokenGraph, edge_product
 
 Map = Callable[[Tensor], Tensor]
 
@@ -268,6 +268,7 @@ def substitute(
         of_row, of_column = mass, factor
         starts = reversed(starts)
 
+    options = EdgeOptions(activation=graph.activation, statistic="none", memory=graph.memory)
     # In memory are one block of rows and its square on the diagonal, (B, H, BLOCK, BLOCK).
     for start in starts:
         rows = slice(start, min(start + BLOCK, n))
@@ -282,9 +283,7 @@ def substitute(
                 (z * of_column)[:, :, known],
                 graph.mass[:, :1],
                 _part(graph.density, rows, known, transposed),
-                activation=graph.activation,
-                statistic="none",
-                memory=graph.memory,
+                options,
                 backend=graph.backend,
             )
             right = right + of_row[:, :, rows] * product

@@ -219,19 +219,14 @@ class TokenGraph:
         mass = self.mass
         if self.equal or statistic == "none":
             mass = mass[:, :1]
-        return edge_product(
-            query,
-            key,
-            value,
-            mass,
-            density,
+        options = EdgeOptions(
             causal=self.causal,
             activation=self.activation,
             statistic=statistic,
             memory=self.memory,
-            backend=self.backend,
             half=self.half,
         )
+        return edge_product(query, key, value, mass, density, options, backend=self.backend)
 
     def _weighted(self, value: Tensor) -> Tensor:
         """Return values times their masses."""
@@ -305,6 +300,28 @@ def sum_of_hops(graph: TokenGraph, value: Tensor, hops: int) -> Tensor:
 # --- one product with the edges -------------------------------------------------------------------
 
 
+class EdgeOptions(NamedTuple):
+    """Options of :func:`edge_product`.
+
+    Attributes:
+        causal: query i sees the keys j ≤ i.
+        activation: φ, a name of :data:`ACTIVATIONS`.
+        statistic: ``"squares"``, ``"sums"`` (of magnitudes), or ``"none"`` (r is zero).
+        memory: bytes of one tile of the PyTorch form.
+        half: the half precision in which a Triton kernel multiplies, where the tensors came from
+            it; sums stay in float32.
+    """
+
+    causal: bool = False
+    activation: str = "relu"
+    statistic: str = "squares"
+    memory: int | None = None
+    half: torch.dtype | None = None
+
+
+DEFAULT_OPTIONS = EdgeOptions()
+
+
 @checkable(EDGE_PRODUCT)
 def edge_product(
     query: Float[Tensor, "b h q e"],
@@ -312,13 +329,9 @@ def edge_product(
     value: Float[Tensor, "b h k d"],
     mass: Float[Tensor, "#b #k"],
     density: Float[Tensor, "#b #h q k"] | None = None,
+    options: EdgeOptions = DEFAULT_OPTIONS,
     *,
-    causal: bool = False,
-    activation: str = "relu",
-    statistic: str = "squares",
-    memory: int | None = None,
     backend: str = "auto",
-    half: torch.dtype | None = None,
 ) -> tuple[Float[Tensor, "b h q d"], Float[Tensor, "b h q"]]:
     r"""Return edges times values, and the size of every row, in one pass over tiles:
 
@@ -335,13 +348,8 @@ def edge_product(
             wanted.
         mass: m of the row statistic, (B | 1, Nk), or (B | 1, 1) where all keys have the same.
         density: ρ, (B | 1, H | 1, Nq, Nk).
-        causal: query i sees the keys j ≤ i.
-        activation: φ, a name of :data:`ACTIVATIONS`.
-        statistic: ``"squares"``, ``"sums"`` (of magnitudes), or ``"none"`` (r is zero).
-        memory: bytes of one tile of the PyTorch form.
+        options: the order, φ, the statistic, and memory and precision of the computation.
         backend: see :mod:`fredholm.ops.backend`.
-        half: the half precision in which a Triton kernel multiplies, where the tensors came from
-            it; sums stay in float32.
 
     Returns:
         o and r, in float32 at least.
@@ -358,10 +366,12 @@ def edge_product(
 
     Example:
         >>> one = torch.ones(1, 1, 2, 1)
-        >>> out, row = edge_product(one, one, one, torch.ones(1, 1), causal=True)
+        >>> options = EdgeOptions(causal=True)
+        >>> out, row = edge_product(one, one, one, torch.ones(1, 1), options=options)
         >>> out.flatten().tolist(), row.round(decimals=4).flatten().tolist()
         ([1.0, 2.0], [1.0, 2.0])
     """
+    causal, activation, statistic, memory, half = options
     find_activation(activation, ACTIVATIONS)
     if statistic not in STATISTICS:
         raise OptionError(f"unknown statistic {statistic!r}{suggest(statistic, STATISTICS)}")
