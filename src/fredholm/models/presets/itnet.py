@@ -13,13 +13,12 @@ from ..registry import register_model
 
 def _size(
     encoder: EncoderConfig,
+    head: LinearConfig,
     dim: int,
     depth: int,
     heads: int,
     drop_path: float,
     *,
-    outputs: int,
-    pool: str = "mean",
     width: int = 128,
     rank: int | None = None,
 ) -> ModelConfig:
@@ -38,7 +37,7 @@ def _size(
         drop_path=drop_path,
         operator_options=options,
     )
-    return ModelConfig(encoder, body, LinearConfig(outputs=outputs, pool=pool))
+    return ModelConfig(encoder, body, head)
 
 
 # --- ImageNet, Table 10 ---------------------------------------------------------------------------
@@ -48,7 +47,8 @@ def _imagenet(
     dim: int, depth: int, heads: int, drop_path: float, rank: int | None = None
 ) -> ModelConfig:
     encoder = ImageConfig((224, 224), channels=3, patch=16, frequencies=64, sigma=10.0)
-    return _size(encoder, dim, depth, heads, drop_path, outputs=1000, pool="cls", rank=rank)
+    head = LinearConfig(outputs=1000, pool="cls")
+    return _size(encoder, head, dim, depth, heads, drop_path, rank=rank)
 
 
 @register_model
@@ -92,7 +92,8 @@ def itnet_l_compact() -> ModelConfig:
 
 def _clouds(rank: int | None = None) -> ModelConfig:
     encoder = PointConfig(features="fourier", neighbours=16, frequencies=64, sigma=1.0)
-    return _size(encoder, 128, 6, 4, 0.1, outputs=40, width=64, rank=rank)
+    head = LinearConfig(outputs=40, pool="mean")
+    return _size(encoder, head, 128, 6, 4, 0.1, width=64, rank=rank)
 
 
 @register_model
