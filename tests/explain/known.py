@@ -33,6 +33,9 @@ class KnownOperator:
     def weights(self, u, domain=None, *, query=None, query_domain=None, rows=None) -> Tensor:
         return self.scalar(u, domain, rows).abs() * domain.quadrature().weights(rows)
 
+    def influence(self, u, domain=None, *, query=None, query_domain=None, rows=None) -> Tensor:
+        return 2 * self.weights(u, domain, rows=rows)
+
 
 def distance_kernel(x, y, u, v):
     return torch.exp(-3 * (x - y).norm(dim=-1))

@@ -5,7 +5,6 @@ eigenvector of their graph.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -15,11 +14,10 @@ from ..domain import Domain
 from ..errors import DomainError, OptionError, require
 from ..families.infsa.capabilities import CentredWeights
 from ..families.infsa.graph import EdgeOptions, edge_product
-from ..integral import Problem
-from ..integral.capabilities import has_trait
+from ..integral import IntegralOperator, Problem
 from .attention import operator_inputs
 from .centrality import token_chain
-from .kernels import BUDGET, check
+from .kernels import BUDGET, PairwiseOperator, check
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +32,7 @@ class Alignment:
 
 @torch.no_grad()
 def eigenvector_alignment(
-    operator: Any,
+    operator: PairwiseOperator,
     u: Float[Tensor, "b n d"],
     domain: Domain | None = None,
     *,
@@ -72,11 +70,11 @@ def eigenvector_alignment(
             "the alignment needs a domain without order, pairs or padding, where all queries see "
             "all points"
         )
-    centred = has_trait(getattr(operator, "kernel", None), CentredWeights)
-    pair = _received_weights
-    if centred:
-        pair = _centred_weights
-    weights, vector = pair(operator, u, domain, iterations)
+    if isinstance(operator, IntegralOperator) and isinstance(operator.kernel, CentredWeights):
+        problem = operator.problem(u, domain)
+        weights, vector = _centred_weights(operator.kernel, problem, iterations)
+    else:
+        weights, vector = _received_weights(operator, u, domain, iterations)
     # A class token has no mass and is no node of the graph.
     kept = (domain.measure.reshape(-1, domain.size) > 0).all(0)
     weights, vector = weights[..., kept], vector[..., kept]
@@ -95,10 +93,7 @@ def _average_ranks(values: Tensor) -> Tensor:
 
 
 def _centred_weights(
-    operator: Any,
-    u: Tensor,
-    domain: Domain,
-    iterations: int,
+    kernel: CentredWeights, problem: Problem, iterations: int
 ) -> tuple[Tensor, Tensor]:
     r"""Return the mean weights of a LinearInfSA, and the left Perron vector of its token graph at
     length 1, each (B, H, N) in float64.
@@ -106,11 +101,9 @@ def _centred_weights(
     Power iteration: :math:`v_j \leftarrow \sum_i \phi(q_i \cdot k_j)\, m_i v_i` with the masses m,
     then normalised, from a vector of ones.
     """
-    kernel = operator.kernel
-    problem = operator.problem(u, domain)
     query, key, _ = (x.double() for x in kernel.tokens(problem.uy))
     mass = problem.quadrature.mass.double()[:, None, :, None]
-    vector = torch.ones(*query.shape[:3], 1, dtype=torch.float64, device=u.device)
+    vector = torch.ones(*query.shape[:3], 1, dtype=torch.float64, device=query.device)
     for _ in range(iterations):
         # Keys stand in the place of queries and the other way round, which transposes the graph.
         # Masses multiply the values; the row statistic, which has its own, is not needed.
@@ -139,7 +132,7 @@ def _mean_weights(kernel: CentredWeights, problem: Problem) -> Tensor:
 
 
 def _received_weights(
-    operator: Any,
+    operator: PairwiseOperator,
     u: Tensor,
     domain: Domain,
     iterations: int,

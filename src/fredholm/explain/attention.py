@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -20,16 +20,16 @@ from ..integral import IntegralOperator
 from ..models.bodies.body import signal_of
 from ..modes import evaluating
 from .centrality import DENSE, token_chain
-from .kernels import BUDGET, check, class_token, image_grid, masses, pair_weights
+from .kernels import BUDGET, PairwiseOperator, check, class_token, image_grid, masses, pair_weights
 from .vision import traced
 
 METHODS = ("attention", "rollout", "incoming")
-Seen = tuple[Any, Tensor, Domain]
+Seen = tuple[PairwiseOperator, Tensor, Domain]
 
 
 @torch.no_grad()
 def class_attention(
-    operator: Any,
+    operator: PairwiseOperator,
     u: Float[Tensor, "b n d"],
     domain: Domain | None = None,
     *,
@@ -115,7 +115,7 @@ def rollout(seen: Sequence[Seen], *, residual: float = 0.5) -> Float[Tensor, "b 
 
 @torch.no_grad()
 def image_maps(
-    model: Any,
+    model: nn.Module,
     images: Tensor,
     *,
     method: str = "attention",
@@ -141,9 +141,9 @@ def image_maps(
         >>> image_maps(create_model("infvit_pure_pico"), torch.rand(2, 1, 56, 56)).shape
         torch.Size([2, 8, 8])
     """
-    model = traced(model)
-    with evaluating(model):
-        return maps_of(model.trace(images), method, layer)
+    readable = traced(model)
+    with evaluating(readable):
+        return maps_of(readable.trace(images), method, layer)
 
 
 def maps_of(seen: Sequence[Seen], method: str, layer: int = -1) -> Tensor:
@@ -169,10 +169,19 @@ def maps_of(seen: Sequence[Seen], method: str, layer: int = -1) -> Tensor:
     return _distribution(maps.flatten(1)).view_as(maps).cpu()
 
 
+class OperatorInput(NamedTuple):
+    """An operator of a model, by its name, and its input u (B, N, D) on a domain."""
+
+    name: str
+    operator: IntegralOperator
+    u: Tensor
+    domain: Domain
+
+
 @torch.no_grad()
-def operator_inputs(model: nn.Module, inputs: Tensor) -> list[tuple[str, Any, Tensor, Domain]]:
-    """Return the input of every operator in a model, read from one forward pass in evaluation mode:
-    (name, operator, u (B, N, D), domain), in the order of the calls.
+def operator_inputs(model: nn.Module, inputs: Tensor) -> list[OperatorInput]:
+    """Return the input of every operator in a model, read from one forward pass in evaluation mode,
+    in the order of the calls.
 
     An operator that is called twice is listed twice. Calls of cross-attention are omitted, because
     their queries are a different signal, and a token graph needs one set of points.
@@ -186,10 +195,10 @@ def operator_inputs(model: nn.Module, inputs: Tensor) -> list[tuple[str, Any, Te
         >>> [name for name, *_ in operator_inputs(create_model("infvit_pure_pico", body={"depth": 2}), torch.rand(1, 1, 56, 56))]
         ['body.blocks.0.operator', 'body.blocks.1.operator']
     """
-    seen: list[tuple[str, Any, Tensor, Domain]] = []
+    seen: list[OperatorInput] = []
 
     def note(name: str):
-        def hook(module: nn.Module, given: tuple, named: dict[str, Any]) -> None:
+        def hook(module: IntegralOperator, given: tuple, named: dict[str, Any]) -> None:
             """Record the input of one call, before the operator runs: ``given`` are its positional
             arguments, ``named`` those by keyword. Returns None, so that the call is unchanged.
             """
@@ -198,7 +207,7 @@ def operator_inputs(model: nn.Module, inputs: Tensor) -> list[tuple[str, Any, Te
             if named.get("query") is not None:
                 return
             u, domain = signal_of(module, given, named)
-            seen.append((name, module, u, check(u, domain)))
+            seen.append(OperatorInput(name, module, u, check(u, domain)))
 
         return hook
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -20,8 +19,8 @@ from ..domain import Domain
 from ..errors import ConvergenceError, OptionError
 from ..families.infsa.capabilities import DecayingWeights, TokenGraphWeights
 from ..families.infsa.graph import TokenGraph, solve
-from ..integral.capabilities import has_trait
-from .kernels import BUDGET, check, masses, pair_weights
+from ..integral import IntegralOperator
+from .kernels import BUDGET, PairwiseOperator, check, masses, pair_weights
 
 # Points up to which the matrix is in memory.
 DENSE = 1024
@@ -178,7 +177,7 @@ class TokenChain:
 
 @torch.no_grad()
 def token_chain(
-    operator: Any,
+    operator: PairwiseOperator,
     u: Float[Tensor, "b n d"],
     domain: Domain | None = None,
     *,
@@ -267,9 +266,9 @@ def token_chain(
 
 
 @torch.no_grad()
-def _own_decay(kernel: Any) -> float | Tensor:
+def _own_decay(kernel: object) -> float | Tensor:
     """Return the decay that leaves one γ in the weights of a kernel with a decay of its own."""
-    if not has_trait(kernel, DecayingWeights):
+    if not isinstance(kernel, DecayingWeights):
         return 0.7
     gain = kernel.gain()
     if gain is None:
@@ -278,7 +277,7 @@ def _own_decay(kernel: Any) -> float | Tensor:
 
 
 def _graph_products(
-    operator,
+    operator: PairwiseOperator,
     u: Tensor,
     domain: Domain,
     real: Tensor,
@@ -286,12 +285,10 @@ def _graph_products(
     """Return products with a token graph, by tiles; None for other operators, and for GELU, whose
     weights may be negative.
     """
-    kernel: Any = getattr(operator, "kernel", None)
-    if (
-        kernel is None
-        or not has_trait(kernel, TokenGraphWeights)
-        or kernel.rules()["activation"] == "gelu"
-    ):
+    if not isinstance(operator, IntegralOperator):
+        return None
+    kernel = operator.kernel
+    if not isinstance(kernel, TokenGraphWeights) or kernel.rules()["activation"] == "gelu":
         return None
     problem = operator.problem(u, domain)
     query, key, _ = kernel.tokens(problem.uy)
@@ -307,7 +304,7 @@ def _graph_products(
 
 
 def _row_products(
-    operator,
+    operator: PairwiseOperator,
     u: Tensor,
     domain: Domain,
     real: Tensor,

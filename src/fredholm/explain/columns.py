@@ -8,7 +8,7 @@ N² of them. Here a tile of queries is evaluated at a time and only what is aske
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..domain import Domain
 from ..errors import OptionError
-from .kernels import BUDGET, check, output_points, pair_weights
+from .kernels import BUDGET, PairwiseOperator, check, output_points, pair_weights
 
 
 class TopKeys(NamedTuple):
@@ -33,7 +33,7 @@ class TopKeys(NamedTuple):
 
 @torch.no_grad()
 def column_sums(
-    operator: Any,
+    operator: PairwiseOperator,
     u: Float[Tensor, "b n d"],
     domain: Domain | None = None,
     *,
@@ -73,7 +73,7 @@ def column_sums(
 
 @torch.no_grad()
 def top_keys(
-    operator: Any,
+    operator: PairwiseOperator,
     u: Float[Tensor, "b n d"],
     domain: Domain | None = None,
     *,
@@ -112,7 +112,7 @@ def top_keys(
 
 
 def _tiles(
-    operator: Any,
+    operator: PairwiseOperator,
     u: Tensor,
     domain: Domain,
     budget: int,

@@ -1,8 +1,7 @@
 """Kernels to numbers: profiles against distance and maps of one query, through the operator
 contract alone.
 
-Any operator with ``kernel_matrix(u, domain, rows=...)`` and ``weights(u, domain, rows=...)`` can be
-read, whatever its kernel. Only some queries' rows are ever evaluated, in pieces that fit a memory
+Any :class:`PairwiseOperator` can be read, whatever its kernel. Only some queries' rows are ever evaluated, in pieces that fit a memory
 budget.
 """
 
@@ -10,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -24,6 +23,33 @@ from ..quadrature import Rows
 
 # Bytes of kernel matrix in memory at once.
 BUDGET = 2**27
+
+
+@runtime_checkable
+class PairwiseOperator(Protocol):
+    """The operator contract, as far as it is about pairs of points.
+
+    Every :class:`fredholm.operators.IntegralOperator` obeys it. ``rows`` selects queries.
+    """
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether a pair has a scalar weight, so that :meth:`weights` exist."""
+        ...
+
+    def kernel_matrix(
+        self, u: Tensor, domain: Domain | None = None, *, rows: Rows = None
+    ) -> Tensor:
+        """Return K as densities against the measure, (B, H, Nq, Nk, d_out, d_in)."""
+        ...
+
+    def weights(self, u: Tensor, domain: Domain | None = None, *, rows: Rows = None) -> Tensor:
+        """Return the scalar weight of each pair times the key's measure, (B, H, Nq, Nk)."""
+        ...
+
+    def influence(self, u: Tensor, domain: Domain | None = None, *, rows: Rows = None) -> Tensor:
+        """Return ‖K‖_F times the key's measure, (B, H, Nq, Nk)."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +85,7 @@ class Profile:
 
 @torch.no_grad()
 def kernel_profile(
-    operator: Any,
+    operator: PairwiseOperator,
     u: Float[Tensor, "b n d"],
     domain: Domain | None = None,
     *,
@@ -142,7 +168,7 @@ def kernel_profile(
 
 
 def pair_weights(
-    operator: Any,
+    operator: PairwiseOperator,
     u: Tensor,
     domain: Domain | None = None,
     *,
@@ -161,7 +187,7 @@ def pair_weights(
 
 @torch.no_grad()
 def kernel_map(
-    operator: Any,
+    operator: PairwiseOperator,
     u: Float[Tensor, "b n d"],
     domain: Domain | None = None,
     *,
@@ -274,7 +300,7 @@ def choose_queries(domain: Domain, number: int, seed: int) -> list[int]:
     return sorted(real[order[:number]].tolist())
 
 
-def output_points(operator: Any, domain: Domain) -> Domain:
+def output_points(operator: PairwiseOperator, domain: Domain) -> Domain:
     """Return the domain of the output: ``domain`` itself, or the other grid of an operator whose
     kernel has one (a strided convolution).
     """
@@ -330,7 +356,7 @@ def take_samples(domain: Domain, samples: slice) -> Domain:
 
 
 def matrix_rows(
-    operator: Any,
+    operator: PairwiseOperator,
     u: Tensor,
     domain: Domain,
     rows: list[int],
@@ -361,11 +387,11 @@ def _of_samples(values: Tensor, samples: slice) -> Tensor:
 
 
 def _norms(
-    operator,
-    u,
-    domain,
-    rows,
-    budget,
+    operator: PairwiseOperator,
+    u: Tensor,
+    domain: Domain,
+    rows: list[int],
+    budget: int,
 ) -> Iterator[tuple[slice, slice, Tensor, Tensor]]:
     """Yield, for each piece of :func:`matrix_rows`, its slice of samples, its slice of ``rows``, the
     Frobenius norms of the kernel matrices and the weights of the pairs (:func:`pair_weights`).

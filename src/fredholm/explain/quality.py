@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..errors import DomainError, OptionError, ShapeError
 from ..modes import evaluating
@@ -79,7 +79,7 @@ class Quality:
 
 
 def attention_quality(
-    model: Any,
+    model: nn.Module,
     images: Float[Tensor, "b c h w"],
     *,
     boxes: Tensor | None = None,
@@ -118,7 +118,7 @@ def attention_quality(
         >>> sorted(found.maps), found.degradation["rollout"].curves["morf"].shape
         (['attention', 'incoming', 'rollout'], torch.Size([2, 3]))
     """
-    model = traced(model)
+    readable = traced(model)
     known = {"box": boxes, "mask": masks}
     for kind, given in known.items():
         if given is not None and given.shape != (len(images), *images.shape[2:]):
@@ -128,8 +128,8 @@ def attention_quality(
             )
     maps: dict[str, Tensor] = {}
     skipped: dict[str, str] = {}
-    with evaluating(model):
-        parts = [model.trace(part) for part in images.split(BATCH)]
+    with evaluating(readable):
+        parts = [readable.trace(part) for part in images.split(BATCH)]
         for method in methods:
             try:
                 maps[method] = torch.cat([maps_of(seen, method) for seen in parts])
@@ -148,13 +148,7 @@ def attention_quality(
     loss = {}
     if steps:
         for method, result in maps.items():
-            loss[method] = degradation(
-                model,
-                images,
-                result,
-                steps=steps,
-                seed=seed,
-            )
+            loss[method] = degradation(readable, images, result, steps=steps, seed=seed)
     return Quality(maps, loss, places, targets, skipped)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from ..domain import Domain
 from ..errors import DomainError, OptionError, ShapeError
-from .kernels import BUDGET, check, choose_queries, matrix_rows, output_points
+from .kernels import BUDGET, PairwiseOperator, check, choose_queries, matrix_rows, output_points
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +40,7 @@ class VarianceShare:
 
 @torch.no_grad()
 def variance_share(
-    operator: Any,
+    operator: PairwiseOperator,
     u: Float[Tensor, "b n d"],
     domain: Domain | None = None,
     *,

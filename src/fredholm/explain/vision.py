@@ -199,7 +199,7 @@ def _place(grid: Domain, before: int) -> Domain:
     return Domain.join(Domain.points(middle), grid)
 
 
-def traced(model: Any) -> Any:
+def traced(model: nn.Module) -> Any:
     """Return the model itself if it has ``trace``, else its :class:`Traced` wrapper.
 
     Raises:
