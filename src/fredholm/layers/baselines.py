@@ -63,7 +63,13 @@ class Recurrence(IntegralOperator):
     def init_state(self, batch: int, domain: Domain) -> CausalState:
         return super().init_state(batch, in_reading_order(domain))
 
-    def _problem(self, u, domain, query, query_domain):
+    def _problem(
+        self,
+        u,
+        domain,
+        query,
+        query_domain,
+    ):
         if domain is not None:
             domain = in_reading_order(domain, getattr(u, "device", None))
         return super()._problem(u, domain, query, query_domain)
@@ -145,16 +151,33 @@ def in_reading_order(domain: Domain, device: torch.device | None = None) -> Doma
 
 @register_baseline("convolution")
 def _convolution(
-    dim: int, heads: int, *, position_dim: int, causal: bool, **options: Any
+    dim: int,
+    heads: int,
+    *,
+    position_dim: int,
+    causal: bool,
+    **options: Any,
 ) -> IntegralOperator:
     return Convolution(dim, position_dim=position_dim, causal=causal, **options)
 
 
 @register_baseline("gru")
-def _gru(dim: int, heads: int, *, position_dim: int, causal: bool) -> IntegralOperator:
+def _gru(
+    dim: int,
+    heads: int,
+    *,
+    position_dim: int,
+    causal: bool,
+) -> IntegralOperator:
     return Recurrence("gru", dim, causal=causal)
 
 
 @register_baseline("lstm")
-def _lstm(dim: int, heads: int, *, position_dim: int, causal: bool) -> IntegralOperator:
+def _lstm(
+    dim: int,
+    heads: int,
+    *,
+    position_dim: int,
+    causal: bool,
+) -> IntegralOperator:
     return Recurrence("lstm", dim, causal=causal)

@@ -180,7 +180,8 @@ class ContinuousStateSpaceKernel(MatrixKernel, LagTaps, StateScan, CausalTransit
 
 
 def _times_at_rest(
-    times: Float[Tensor, "#b n"], valid: Bool[Tensor, "#b n"] | None
+    times: Float[Tensor, "#b n"],
+    valid: Bool[Tensor, "#b n"] | None,
 ) -> Float[Tensor, "#b n"]:
     """Return times that stand still at padding: those of the last real point, and before the first
     real point its own.

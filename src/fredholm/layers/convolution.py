@@ -83,7 +83,13 @@ class Reads(NamedTuple):
             mode = "constant"
         return cls(stride, dilation, padding, ends, mode)
 
-    def convolve(self, image: Tensor, weight: Tensor, bias: Tensor | None, heads: int) -> Tensor:
+    def convolve(
+        self,
+        image: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        heads: int,
+    ) -> Tensor:
         """Return torch's convolution of (B, C, *grid)."""
         if self.ends is not None:
             image = F.pad(image, self.ends, self.mode)

@@ -191,7 +191,9 @@ def call_on_graph(layer: Any, u: Tensor, domain: Domain) -> Tensor:
 
 
 @register_converter(
-    "torch_geometric.nn.conv.gcn_conv.GCNConv", call=call_on_graph, domain=small_graph
+    "torch_geometric.nn.conv.gcn_conv.GCNConv",
+    call=call_on_graph,
+    domain=small_graph,
 )
 def graph_convolution(module: nn.Module) -> IntegralOperator:
     """Convert a graph convolution; its domain is ``Domain.graph(edge_index, n,
@@ -207,7 +209,9 @@ def graph_convolution(module: nn.Module) -> IntegralOperator:
 
 
 @register_converter(
-    "torch_geometric.nn.conv.sage_conv.SAGEConv", call=call_on_graph, domain=small_graph
+    "torch_geometric.nn.conv.sage_conv.SAGEConv",
+    call=call_on_graph,
+    domain=small_graph,
 )
 def sample_and_aggregate(module: nn.Module) -> IntegralOperator:
     """Convert GraphSAGE with a mean or a sum over neighbours. Its domain is
@@ -237,7 +241,9 @@ def sample_and_aggregate(module: nn.Module) -> IntegralOperator:
 
 
 def check_layer(
-    layer: Any, expected: dict[str, Any], aggregations: tuple[str, ...] = ("SumAggregation",)
+    layer: Any,
+    expected: dict[str, Any],
+    aggregations: tuple[str, ...] = ("SumAggregation",),
 ) -> None:
     """Raise ConversionError unless the options are as expected."""
     if not isinstance(layer.in_channels, int):

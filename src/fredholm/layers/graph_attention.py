@@ -211,7 +211,9 @@ class DynamicAttentionKernel(AdditiveScoresKernel):
 
 
 @register_converter(
-    "torch_geometric.nn.conv.gat_conv.GATConv", call=call_on_graph, domain=small_graph
+    "torch_geometric.nn.conv.gat_conv.GATConv",
+    call=call_on_graph,
+    domain=small_graph,
 )
 def graph_attention(module: nn.Module) -> IntegralOperator:
     """Convert graph attention; ``edge_index`` goes into ``Domain.graph(edge_index, n,
@@ -232,7 +234,9 @@ def graph_attention(module: nn.Module) -> IntegralOperator:
 
 
 @register_converter(
-    "torch_geometric.nn.conv.gatv2_conv.GATv2Conv", call=call_on_graph, domain=small_graph
+    "torch_geometric.nn.conv.gatv2_conv.GATv2Conv",
+    call=call_on_graph,
+    domain=small_graph,
 )
 def dynamic_graph_attention(module: nn.Module) -> IntegralOperator:
     """Convert dynamic graph attention; ``edge_index`` goes into ``Domain.graph(edge_index, n,

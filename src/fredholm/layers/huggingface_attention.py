@@ -198,7 +198,10 @@ def gpt2_attention(module: Any) -> IntegralOperator:
 
 
 def separate(
-    module: Any, names: tuple[str, str, str], heads: int, options: dict[str, Any]
+    module: Any,
+    names: tuple[str, str, str],
+    heads: int,
+    options: dict[str, Any],
 ) -> SoftmaxKernel:
     """Return the kernel of three layers, or raise ConversionError."""
     _check_backend(module)

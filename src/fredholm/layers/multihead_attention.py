@@ -52,7 +52,10 @@ def multihead_attention(module: nn.MultiheadAttention) -> IntegralOperator:
     packed.weight = module.in_proj_weight
     packed.bias = module.in_proj_bias
     kernel = SoftmaxKernel(
-        module.embed_dim, module.num_heads, projections=packed, dropout=module.dropout
+        module.embed_dim,
+        module.num_heads,
+        projections=packed,
+        dropout=module.dropout,
     )
     return bind(kernel, linear(module, "out_proj"))
 

@@ -65,7 +65,13 @@ class AdditiveScores(Scores):
             both = both * direction[:, None, None]
         return attend(both.sum(-1), value, bias)
 
-    def of_row(self, query: Tensor, key: Tensor, direction: Tensor | None, heads: int) -> RowScores:
+    def of_row(
+        self,
+        query: Tensor,
+        key: Tensor,
+        direction: Tensor | None,
+        heads: int,
+    ) -> RowScores:
         both = F.leaky_relu(query + key, self.slope)
         # The second one is kept for the gradients.
         if direction is None:
@@ -134,7 +140,13 @@ class AdditiveScoresKernel(WeightedKernel):
     whole = True
     bias: Tensor | None
 
-    def __init__(self, value: Tensor, heads: int, slope: float, dropout: float):
+    def __init__(
+        self,
+        value: Tensor,
+        heads: int,
+        slope: float,
+        dropout: float,
+    ):
         width, dim = value.shape
         super().__init__(heads, dim, width // heads)
         self.slope = slope

@@ -140,7 +140,9 @@ class AffineSystemKernel(MatrixKernel):
         return free[:, None]
 
     def trajectory(
-        self, times: Float[Tensor, " n"], u: Float[Tensor, "b n i"]
+        self,
+        times: Float[Tensor, " n"],
+        u: Float[Tensor, "b n i"],
     ) -> Float[Tensor, "b n s"]:
         """Return the driven solution at the points."""
         signal = self.path(times, u)
@@ -148,7 +150,10 @@ class AffineSystemKernel(MatrixKernel):
         return self._solve_on(times, lambda t, h: self._drive(h, signal(t)), first)
 
     def _solve_on(
-        self, times: Tensor, function: Callable[[Tensor, Tensor], Tensor], first: Tensor
+        self,
+        times: Tensor,
+        function: Callable[[Tensor, Tensor], Tensor],
+        first: Tensor,
     ) -> Tensor:
         """Return the solution of h' = function(t, h) at all ``times`` (N,), as (B, N, S).
 
@@ -182,7 +187,8 @@ class AffineSystemKernel(MatrixKernel):
 
 
 def interpolate(
-    times: Float[Tensor, " n"], u: Float[Tensor, "b n i"]
+    times: Float[Tensor, " n"],
+    u: Float[Tensor, "b n i"],
 ) -> Callable[[Tensor], Tensor]:
     """Return u between its points, linearly: a function of time with values (B, d_in).
 
@@ -248,6 +254,12 @@ def affine_system(
         return odeint(function, state, times, rtol=rtol, atol=atol, method=method, options=options)
 
     kernel = AffineSystemKernel(
-        field, input_matrix, output_matrix, initial_state, solve, path=path, sensitivity=sensitivity
+        field,
+        input_matrix,
+        output_matrix,
+        initial_state,
+        solve,
+        path=path,
+        sensitivity=sensitivity,
     )
     return bind(kernel)

@@ -62,7 +62,10 @@ class AdaptiveWindow:
         return None
 
     def averages(
-        self, outputs: Int[Tensor, " r"], n: int, dtype: torch.dtype
+        self,
+        outputs: Int[Tensor, " r"],
+        n: int,
+        dtype: torch.dtype,
     ) -> Float[Tensor, "r n"]:
         """Return the weight with which an output reads a key along one axis."""
         m = self.size(n)
@@ -77,7 +80,13 @@ class AdaptiveWindow:
 class _Average(LatticeKernel, OwnForm):
     """A weighted mean that is a product over the axes; every channel is a head."""
 
-    def averages(self, axis: int, outputs: Tensor, n: int, dtype: torch.dtype) -> Tensor:
+    def averages(
+        self,
+        axis: int,
+        outputs: Tensor,
+        n: int,
+        dtype: torch.dtype,
+    ) -> Tensor:
         """Return the weight with which an output reads a key along one axis, (R, n)."""
         raise NotImplementedError
 
@@ -150,7 +159,13 @@ class AveragePoolKernel(_Average):
             return "windows at the end of the real points have other divisors"
         return super().padding_refusal()
 
-    def averages(self, axis: int, outputs: Tensor, n: int, dtype: torch.dtype) -> Tensor:
+    def averages(
+        self,
+        axis: int,
+        outputs: Tensor,
+        n: int,
+        dtype: torch.dtype,
+    ) -> Tensor:
         window = self.windows[axis]
         read = window.incidence(outputs, n, dtype).sum(-1)
         if self.divisor is not None:
@@ -204,7 +219,13 @@ class AdaptivePoolKernel(_Average):
     def padding_refusal(self) -> str | None:
         return "the parts of a padded axis are not those of the real points"
 
-    def averages(self, axis: int, outputs: Tensor, n: int, dtype: torch.dtype) -> Tensor:
+    def averages(
+        self,
+        axis: int,
+        outputs: Tensor,
+        n: int,
+        dtype: torch.dtype,
+    ) -> Tensor:
         return self.windows[axis].averages(outputs, n, dtype)
 
     def _pool(self, image: Tensor) -> Tensor:
@@ -280,7 +301,9 @@ class MaxPoolKernel(LatticeKernel, OwnForm):
     *(f"torch.nn.modules.pooling.AvgPool{axes}d" for axes in (1, 2, 3)), call=call_on_grid
 )
 def average_pooling(
-    module: nn.AvgPool1d | nn.AvgPool2d | nn.AvgPool3d, *, dim: int | None = None
+    module: nn.AvgPool1d | nn.AvgPool2d | nn.AvgPool3d,
+    *,
+    dim: int | None = None,
 ) -> IntegralOperator:
     """Convert a mean over windows; ``dim`` is the number of channels, which the layer does not
     know.
@@ -310,7 +333,9 @@ def adaptive_pooling(
     *(f"torch.nn.modules.pooling.MaxPool{axes}d" for axes in (1, 2, 3)), call=call_on_grid
 )
 def max_pooling(
-    module: nn.MaxPool1d | nn.MaxPool2d | nn.MaxPool3d, *, dim: int | None = None
+    module: nn.MaxPool1d | nn.MaxPool2d | nn.MaxPool3d,
+    *,
+    dim: int | None = None,
 ) -> IntegralOperator:
     """Convert the largest value of a window; ``dim`` is the number of channels."""
     if module.return_indices:

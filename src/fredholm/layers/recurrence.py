@@ -185,7 +185,9 @@ class RecurrentKernel(MatrixKernel, OwnForm, CausalTransition):
         return u
 
     def linearization_error(
-        self, u: Float[Tensor, "b n d"], valid: Bool[Tensor, "b n"] | None = None
+        self,
+        u: Float[Tensor, "b n d"],
+        valid: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, ""]:
         r"""Return the relative distance of the kernel's response from the layer's output,
         :math:`\lVert K u + o - y \rVert / \lVert y \rVert` over all points.
@@ -234,7 +236,9 @@ class RecurrentKernel(MatrixKernel, OwnForm, CausalTransition):
         return in_bf16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
     def _layer_output(
-        self, u: Float[Tensor, "b n d"], valid: Tensor | None
+        self,
+        u: Float[Tensor, "b n d"],
+        valid: Tensor | None,
     ) -> Float[Tensor, "b n o"]:
         """Run torch's recurrence. Padding is moved behind the real points, where it reaches no
         output of theirs.
@@ -334,12 +338,22 @@ class RecurrentKernel(MatrixKernel, OwnForm, CausalTransition):
 
     def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
         return default_line(
-            n, causal=self.directions == 1, measure="counting", device=device, dtype=dtype
+            n,
+            causal=self.directions == 1,
+            measure="counting",
+            device=device,
+            dtype=dtype,
         )
 
     # --- parts ------------------------------------------------------------------------------------
 
-    def _cell(self, layer: int, direction: int, u: Tensor, state: tuple[Tensor, ...]) -> Trajectory:
+    def _cell(
+        self,
+        layer: int,
+        direction: int,
+        u: Tensor,
+        state: tuple[Tensor, ...],
+    ) -> Trajectory:
         """Return one layer and direction along its trajectory."""
         tail = f"_l{layer}"
         if direction:
@@ -371,7 +385,9 @@ class RecurrentKernel(MatrixKernel, OwnForm, CausalTransition):
 
 
 def run_layer(
-    layer: nn.RNNBase, u: Float[Tensor, "b n d"], state: tuple[Tensor, ...]
+    layer: nn.RNNBase,
+    u: Float[Tensor, "b n d"],
+    state: tuple[Tensor, ...],
 ) -> Float[Tensor, "b n o"]:
     """Call torch's layer on (B, N, d), whatever its ``batch_first``."""
     first = as_torch_takes_it(state)

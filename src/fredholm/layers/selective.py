@@ -158,7 +158,12 @@ class SelectiveKernel(TrajectoryKernel):
     """
 
     def __init__(
-        self, dim: int, state: int = 16, *, rank: int | None = None, discretization: str = "zoh"
+        self,
+        dim: int,
+        state: int = 16,
+        *,
+        rank: int | None = None,
+        discretization: str = "zoh",
     ):
         super().__init__(1, dim)
         if discretization not in RULES:

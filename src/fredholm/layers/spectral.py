@@ -56,7 +56,13 @@ class PeriodicKernel(LatticeKernel, OwnForm):
     """
 
     def __init__(
-        self, layer: nn.Module, d_in: int, d_out: int, *, axes: int, even: tuple[int, ...] = ()
+        self,
+        layer: nn.Module,
+        d_in: int,
+        d_out: int,
+        *,
+        axes: int,
+        even: tuple[int, ...] = (),
     ):
         super().__init__(1, d_in, d_out, (Window(1, mode="circular"),) * axes)
         self.layer = layer
@@ -128,7 +134,9 @@ def _grid(module: Any) -> Domain:
 
 
 @register_converter(
-    "neuralop.layers.spectral_convolution.SpectralConv", call=call_on_grid, domain=_grid
+    "neuralop.layers.spectral_convolution.SpectralConv",
+    call=call_on_grid,
+    domain=_grid,
 )
 def spectral_convolution(module: nn.Module) -> IntegralOperator:
     """Convert a Fourier multiplier on a periodic grid, with any factorisation of its weights; on
@@ -146,6 +154,10 @@ def spectral_convolution(module: nn.Module) -> IntegralOperator:
     refuse_unless(module, expected)
     even = tuple(range(layer.order - 1))
     kernel = PeriodicKernel(
-        module, layer.in_channels, layer.out_channels, axes=layer.order, even=even
+        module,
+        layer.in_channels,
+        layer.out_channels,
+        axes=layer.order,
+        even=even,
     )
     return bind(kernel)

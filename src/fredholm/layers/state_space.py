@@ -220,6 +220,9 @@ def linear_system(
         kernel: Kernel = ContinuousStateSpaceKernel(*matrices, initial_state=initial_state)
     else:
         kernel = StateSpaceKernel(
-            *matrices, discretization=discretization, step=step, initial_state=initial_state
+            *matrices,
+            discretization=discretization,
+            step=step,
+            initial_state=initial_state,
         )
     return with_feedthrough(kernel, feedthrough)

@@ -36,7 +36,10 @@ RULES = ("zoh", "bilinear", "euler")
 
 
 def check_sequence(
-    kernel: Kernel, layout: Layout, *, measures: tuple[str, ...] | None = None
+    kernel: Kernel,
+    layout: Layout,
+    *,
+    measures: tuple[str, ...] | None = None,
 ) -> None:
     """Raise DomainError unless the domain is one causal sequence without pairs, and has one of the
     ``measures`` if these are given.

@@ -202,7 +202,13 @@ class ContinuousConvolutionKernel(HiddenKernel, LagFeatures):
             z = 2 * z - 1
         return self.network(z)
 
-    def hidden(self, x: Tensor, y: Tensor, ux: Tensor, uy: Tensor) -> Tensor:
+    def hidden(
+        self,
+        x: Tensor,
+        y: Tensor,
+        ux: Tensor,
+        uy: Tensor,
+    ) -> Tensor:
         return self.lag_features(x - y)
 
     def readout(self) -> tuple[Tensor, Tensor | None]:
@@ -250,7 +256,12 @@ class ContinuousConvolutionKernel(HiddenKernel, LagFeatures):
         """
         causal = self.origin == "start"
         line = Domain.line(
-            n, length=1.0, causal=causal, measure="counting", device=device, dtype=dtype
+            n,
+            length=1.0,
+            causal=causal,
+            measure="counting",
+            device=device,
+            dtype=dtype,
         )
         # No value of ``extent`` is read, so that traced code can do the same.
         step = self.extent.to(line.positions) / self.length

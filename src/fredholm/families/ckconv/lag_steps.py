@@ -90,7 +90,12 @@ class LagSteps(Form):
 
 
 def _with_points(
-    kernel: LagFeatures, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
+    kernel: LagFeatures,
+    x: Tensor,
+    u: Tensor,
+    quadrature: Quadrature,
+    t: int,
+    memory: Memory,
 ) -> Memory:
     """Return the memory with n more points.
 
@@ -113,7 +118,12 @@ def _with_points(
 
 
 def _finished(
-    out: Tensor, kernel: Kernel, x: Tensor, u: Tensor, quadrature: Quadrature, t: int
+    out: Tensor,
+    kernel: Kernel,
+    x: Tensor,
+    u: Tensor,
+    quadrature: Quadrature,
+    t: int,
 ) -> Tensor:
     """Return an integral with the queries' scale and the kernel's offset."""
     if quadrature.scale is not None:

@@ -323,7 +323,15 @@ class PositionNetwork(nn.Module):
         )
 
 
-def _check(position_dim, width, depth, activation, omega, knots, preset) -> None:
+def _check(
+    position_dim,
+    width,
+    depth,
+    activation,
+    omega,
+    knots,
+    preset,
+) -> None:
     for name, value in (("position_dim", position_dim), ("width", width), ("depth", depth)):
         if value < 1:
             raise OptionError(f"{name} must be at least 1, got {value}")

@@ -65,7 +65,9 @@ class Moments(NamedTuple):
 
 
 def attention(
-    u: Float[Tensor, "b n d"], mass: Float[Tensor, " n"], maps: Attention
+    u: Float[Tensor, "b n d"],
+    mass: Float[Tensor, " n"],
+    maps: Attention,
 ) -> Float[Tensor, "b n d"]:
     """Return term I, ∫ γ V over the tokens with γ the softmax of ⟨Q, K⟩ / √d_h, Eqs. 10 and 50."""
 

@@ -144,7 +144,13 @@ class CentreKernel(TokenGraphKernel, CentredWeights, OwnForm):
         """Return the response where order or pairs give each query its centres."""
         return rows_of_centres(tokens, value, problem.quadrature)
 
-    def _shared(self, tokens: Tokens, u: Tensor, mass: Tensor, total: Sum) -> Tensor:
+    def _shared(
+        self,
+        tokens: Tokens,
+        u: Tensor,
+        mass: Tensor,
+        total: Sum,
+    ) -> Tensor:
         """Return the response where all queries see all keys.
 
         Features are pooled before they become values: N·H·C·dim multiply-adds instead of N·dim².

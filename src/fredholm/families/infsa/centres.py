@@ -114,7 +114,12 @@ def centre_weights(tokens: Tokens, query: Tensor, weights: Tensor) -> Tensor:
     return tokens.mix(query, centre, a)
 
 
-def stream_weights(tokens: Tokens, query: Tensor, weights: Tensor, all_weights: Tensor) -> Tensor:
+def stream_weights(
+    tokens: Tokens,
+    query: Tensor,
+    weights: Tensor,
+    all_weights: Tensor,
+) -> Tensor:
     """Return the same where each key is scored once, against the centre at its own time:
     ``all_weights`` (·, ·, Nk, Nk) are the weights of what each key saw.
     """
@@ -307,7 +312,10 @@ def running_sum(x: Tensor) -> Tensor:
 
 
 def streamed_centres(
-    tokens: Tokens, value: Tensor, quadrature: Quadrature, running: Sum = running_sum
+    tokens: Tokens,
+    value: Tensor,
+    quadrature: Quadrature,
+    running: Sum = running_sum,
 ) -> Tensor:
     """Return the causal response (B, H, N, d) where each key is scored once, at its own time:
     running sums, O(N).
@@ -352,7 +360,11 @@ class StreamPoint(NamedTuple):
 
 
 def advance_stream(
-    tokens: Tokens, value: Tensor, mass: Tensor, scale: Tensor | None, before: Stream
+    tokens: Tokens,
+    value: Tensor,
+    mass: Tensor,
+    scale: Tensor | None,
+    before: Stream,
 ) -> StreamPoint:
     """Return one more point of :func:`streamed_centres`: tokens of one point (N = 1), its mass
     (B | 1,) and scale (B | 1, 1 | H).

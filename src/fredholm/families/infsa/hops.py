@@ -152,7 +152,11 @@ class GraphTokens(NamedTuple):
 
 
 def graph_of(
-    kernel: TokenGraphWeights, problem: Problem, *, half: bool = False, **options: Any
+    kernel: TokenGraphWeights,
+    problem: Problem,
+    *,
+    half: bool = False,
+    **options: Any,
 ) -> GraphTokens:
     """Return a problem's graph, with ``options`` of :class:`TokenGraph`, and its tokens' values.
 
@@ -175,7 +179,12 @@ def gained(kernel: TokenGraphWeights, out: Tensor, value: Tensor) -> Tensor:
 
 
 def step_hops(
-    kernel: TokenGraphWeights, u: Tensor, quadrature: Quadrature, t: int, memory: Memory, hops: int
+    kernel: TokenGraphWeights,
+    u: Tensor,
+    quadrature: Quadrature,
+    t: int,
+    memory: Memory,
+    hops: int,
 ) -> tuple[Tensor, Memory]:
     """Answer one causal point. Hop h needs the results of hop h - 1 at all points before, so each
     hop has a cache.
@@ -207,7 +216,11 @@ class GraphRow(NamedTuple):
 
 
 def graph_row(
-    kernel: TokenGraphWeights, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
+    kernel: TokenGraphWeights,
+    u: Tensor,
+    quadrature: Quadrature,
+    t: int,
+    memory: Memory,
 ) -> GraphRow:
     """Return row t of M, and the memory after it."""
     dtype = at_least_single(u.dtype)

@@ -236,7 +236,14 @@ class HopKernel(TokenGraphKernel, TokenGraphWeights):
         HopsAlongEdges,
     )
 
-    def __init__(self, dim: int, heads: int, *, norm: str = "frobenius", **options):
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        *,
+        norm: str = "frobenius",
+        **options,
+    ):
         if norm not in NORMS:
             raise OptionError(f"unknown norm {norm!r}{suggest(norm, NORMS)}")
         super().__init__(dim, heads, **options)
@@ -280,7 +287,11 @@ class HopKernel(TokenGraphKernel, TokenGraphWeights):
 
 
 def _check_options(
-    decay: float, power: int, activation: str, scale: float | str, eps: float
+    decay: float,
+    power: int,
+    activation: str,
+    scale: float | str,
+    eps: float,
 ) -> None:
     """OptionError where an option has an impossible value."""
     if not 0.0 < decay < 1.0:

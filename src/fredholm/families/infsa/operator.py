@@ -63,7 +63,12 @@ class InfSA(IntegralOperator):
     ):
         kernel = HopKernel(dim, heads, norm=norm, **kernel_options)
         super().__init__(
-            dim, heads, kernel=kernel, strategy=strategy, out_dim=out_dim, residual=False
+            dim,
+            heads,
+            kernel=kernel,
+            strategy=strategy,
+            out_dim=out_dim,
+            residual=False,
         )
 
     def convergence(self, u: Tensor, domain: Domain | None = None) -> Convergence:
@@ -140,7 +145,12 @@ class LinearInfSA(IntegralOperator):
             raise OptionError(f"unknown causal form {causal!r}{suggest(causal, CAUSAL_FORMS)}")
         kernel = CAUSAL_FORMS[causal](dim, heads, **kernel_options)
         super().__init__(
-            dim, heads, kernel=kernel, strategy=strategy, out_dim=out_dim, residual=False
+            dim,
+            heads,
+            kernel=kernel,
+            strategy=strategy,
+            out_dim=out_dim,
+            residual=False,
         )
 
     def _finish(self, response: Tensor, query: Tensor | None, valid: Tensor | None) -> Tensor:

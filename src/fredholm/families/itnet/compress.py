@@ -202,7 +202,12 @@ def optimizer_of(fitting: Fitting, lr: float, steps: int) -> tuple[torch.optim.A
     return optimizer, LambdaLR(optimizer, lambda step: max(0.0, 1.0 - step / steps))
 
 
-def _check(exact: IntegralOperator, rank: int, signals: Signals, held_out: Signals) -> None:
+def _check(
+    exact: IntegralOperator,
+    rank: int,
+    signals: Signals,
+    held_out: Signals,
+) -> None:
     kernel = exact.kernel
     affine = type(kernel).offset is not Kernel.offset
     if kernel.whole or kernel.d_in != kernel.d_out or affine:
@@ -234,7 +239,10 @@ def _check(exact: IntegralOperator, rank: int, signals: Signals, held_out: Signa
 
 
 def _student(
-    teacher: IntegralOperator, rank: int, batch: tuple[Tensor, Domain], options: dict[str, Any]
+    teacher: IntegralOperator,
+    rank: int,
+    batch: tuple[Tensor, Domain],
+    options: dict[str, Any],
 ) -> LowRankITNetOperator:
     """Return an operator whose factors start at the mean kernel's singular vectors."""
     u, domain = batch
@@ -310,7 +318,10 @@ def _forever(batches: list[tuple[Tensor, Domain]]) -> Iterator[tuple[Tensor, Dom
 
 
 def _loss(
-    teacher: IntegralOperator, student: IntegralOperator, u: Tensor, domain: Domain
+    teacher: IntegralOperator,
+    student: IntegralOperator,
+    u: Tensor,
+    domain: Domain,
 ) -> Tensor:
     """Return the relative squared error of the responses plus that of some rows of the matrix."""
     problem = teacher.problem(u, domain)

@@ -33,7 +33,11 @@ class HiddenDraws(DrawnKeys):
         return terms
 
     def integral(
-        self, kernel: SplitHidden, problem: Problem, samples: Samples, keys: Memory
+        self,
+        kernel: SplitHidden,
+        problem: Problem,
+        samples: Samples,
+        keys: Memory,
     ) -> Tensor:
         # Some queries of a grid are no grid themselves, but their keys have the grid's table.
         complete = problem.parent or problem
@@ -46,7 +50,13 @@ class HiddenDraws(DrawnKeys):
 
         readout, bias = kernel.readout()
         return sampled_mlp_kernel(
-            samples.index, samples.weight, problem.uy, readout, bias, keys, queries
+            samples.index,
+            samples.weight,
+            problem.uy,
+            readout,
+            bias,
+            keys,
+            queries,
         )
 
 

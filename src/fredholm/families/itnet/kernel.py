@@ -188,7 +188,13 @@ class MLPKernel(HiddenKernel, SplitHidden):
 
     # --- the definition ---------------------------------------------------------------------------
 
-    def hidden(self, x: Tensor, y: Tensor, ux: Tensor, uy: Tensor) -> Tensor:
+    def hidden(
+        self,
+        x: Tensor,
+        y: Tensor,
+        ux: Tensor,
+        uy: Tensor,
+    ) -> Tensor:
         """Return h at broadcast pairs, (…, w), literally: the groups are concatenated and the
         network is run pair by pair.
         """
@@ -206,7 +212,14 @@ class MLPKernel(HiddenKernel, SplitHidden):
         biases = [self.bias1, *self.mid_biases]
         return hidden_pairs(inputs, weights, biases, self.activation)
 
-    def _group_input(self, group: str, x: Tensor, y: Tensor, ux: Tensor, uy: Tensor) -> Tensor:
+    def _group_input(
+        self,
+        group: str,
+        x: Tensor,
+        y: Tensor,
+        ux: Tensor,
+        uy: Tensor,
+    ) -> Tensor:
         """Return one of the seven inputs of Eq. 3, (…, size), at broadcast pairs: positions x, y
         (…, p) and features ux, uy (…, d) of query and key.
         """
@@ -267,7 +280,11 @@ class MLPKernel(HiddenKernel, SplitHidden):
         return torch.matmul(inputs, weight.mT)
 
     def _project_positions(
-        self, group: str, x: Tensor, gamma: Tensor | None, dtype: torch.dtype
+        self,
+        group: str,
+        x: Tensor,
+        gamma: Tensor | None,
+        dtype: torch.dtype,
     ) -> Tensor:
         """Return W γ(x) of a group, (1 | B, 1, N, w). ``gamma`` is γ(x) if the caller has it."""
 
@@ -291,7 +308,12 @@ class MLPKernel(HiddenKernel, SplitHidden):
         return columns and "relative" in self.groups and self.fourier is None
 
     def key_terms(
-        self, y: Tensor, uy: Tensor, *, columns: bool, gamma: Tensor | None = None
+        self,
+        y: Tensor,
+        uy: Tensor,
+        *,
+        columns: bool,
+        gamma: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """Return the key side of the hidden units: an additive bias, and the columns multiplied
         with the query's.
@@ -330,7 +352,12 @@ class MLPKernel(HiddenKernel, SplitHidden):
         return terms
 
     def query_terms(
-        self, x: Tensor, ux: Tensor, *, columns: bool, gamma: Tensor | None = None
+        self,
+        x: Tensor,
+        ux: Tensor,
+        *,
+        columns: bool,
+        gamma: Tensor | None = None,
     ) -> dict[str, Any]:
         r"""Return the query side of the hidden units: with c, s the two halves of γ(x),
         :math:`W_{rel}\gamma(x-y) = [W_c c + W_s s, W_c s - W_s c]\cdot\gamma(y)`.
@@ -450,7 +477,12 @@ def _like(gamma: Tensor, u: Tensor) -> Tensor:
     return cast(gamma, u.dtype).expand(batch, heads, -1, -1)
 
 
-def _check_sizes(depth: int, rank: int, frequencies: int, epsilon: float) -> None:
+def _check_sizes(
+    depth: int,
+    rank: int,
+    frequencies: int,
+    epsilon: float,
+) -> None:
     if depth < 2:
         raise OptionError(
             f"depth: expected at least 2, which is one hidden layer and the output, got {depth}"

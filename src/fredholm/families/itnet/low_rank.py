@@ -54,7 +54,15 @@ class FactorNetwork(nn.Module):
         torch.Size([1, 2, 5, 4, 3])
     """
 
-    def __init__(self, heads: int, dim: int, rank: int, width: int, columns: int, activation: str):
+    def __init__(
+        self,
+        heads: int,
+        dim: int,
+        rank: int,
+        width: int,
+        columns: int,
+        activation: str,
+    ):
         super().__init__()
         self.columns = columns
         self.activation = activation
@@ -107,7 +115,13 @@ class FactorNetwork(nn.Module):
         return factor.unflatten(-1, (dim, rank))
 
 
-def first_units(weight: Tensor, bias: Tensor, gamma: Tensor, u: Tensor, activation: str) -> Tensor:
+def first_units(
+    weight: Tensor,
+    bias: Tensor,
+    gamma: Tensor,
+    u: Tensor,
+    activation: str,
+) -> Tensor:
     """Return act(W [γ(x), u(x)] + b), (..., rows of W).
 
     All heads share the positions, so that W's columns of γ are multiplied once for all of them.
@@ -200,7 +214,13 @@ class LowRankKernel(Aligned, PairKernel, Pooled):
 
     # --- the definition ---------------------------------------------------------------------------
 
-    def forward(self, x: Tensor, y: Tensor, ux: Tensor, uy: Tensor) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        y: Tensor,
+        ux: Tensor,
+        uy: Tensor,
+    ) -> Tensor:
         left = self.query(self.fourier(x), ux)
         right = self.key(self.fourier(y), uy)
         return left @ right.mT

@@ -55,7 +55,9 @@ def heads_of(u: Float[Tensor, "b n d"], heads: int) -> Float[Tensor, "b h n i"]:
 
 
 def kernel_inputs(
-    u: Float[Tensor, "b h n i"], x: Float[Tensor, "n p"], frequencies: Float[Tensor, "m p"]
+    u: Float[Tensor, "b h n i"],
+    x: Float[Tensor, "n p"],
+    frequencies: Float[Tensor, "m p"],
 ) -> Float[Tensor, "b h q k c"]:
     """Return z of every pair: the seven groups of Eq. 3 one after the other."""
     b, h, n, _ = u.shape
@@ -176,7 +178,9 @@ def _factor(inputs: Float[Tensor, "b h n c"], network: Network) -> Float[Tensor,
 
 
 def mix(
-    u: Float[Tensor, "b n d"], integral: Float[Tensor, "b h n o"], mixing: Mixing
+    u: Float[Tensor, "b n d"],
+    integral: Float[Tensor, "b h n o"],
+    mixing: Mixing,
 ) -> Float[Tensor, "b n e"]:
     """Return W u + W_O [integral of head 1, 2, …] + bias, Eqs. 1 and 4."""
     heads = integral.transpose(1, 2).flatten(2)

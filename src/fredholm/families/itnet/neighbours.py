@@ -87,7 +87,11 @@ def _work(kernel: SplitHidden, problem: Problem) -> Work:
                 hidden = function(F.linear(hidden, weight, shift))
             mass = cast(tile.weights(spread=False), single)
             return read_moments(
-                hidden, mass, value, weights["term.readout"], weights.get("term.bias")
+                hidden,
+                mass,
+                value,
+                weights["term.readout"],
+                weights.get("term.bias"),
             )
 
     # Memory of a tile: gathered rows per key; per pair the hidden units of all heads, of which
@@ -102,7 +106,9 @@ def _work(kernel: SplitHidden, problem: Problem) -> Work:
 
 
 def _gathered(
-    p: Problem, terms: dict[str, Any], shifted: bool
+    p: Problem,
+    terms: dict[str, Any],
+    shifted: bool,
 ) -> dict[str, tuple[End, Tensor | None]]:
     """Return the tensors that tiles gather, each with its end of a pair."""
     parts: dict[str, tuple[End, Tensor | None]] = {}

@@ -51,7 +51,13 @@ class _Sizes(NamedTuple):
         return cls(channels, 1)
 
 
-def _linear_bank(sets: int, channels: int, hidden: int, shared: bool, activation: str) -> Bank:
+def _linear_bank(
+    sets: int,
+    channels: int,
+    hidden: int,
+    shared: bool,
+    activation: str,
+) -> Bank:
     """Draw a bank as torch draws linear layers 1 → hidden → outputs by default."""
     networks, outputs = _Sizes.of(channels, shared)
 
@@ -68,7 +74,13 @@ def _linear_bank(sets: int, channels: int, hidden: int, shared: bool, activation
     )
 
 
-def _knot_bank(sets: int, channels: int, hidden: int, shared: bool, activation: str) -> Bank:
+def _knot_bank(
+    sets: int,
+    channels: int,
+    hidden: int,
+    shared: bool,
+    activation: str,
+) -> Bank:
     """Draw knots from N(0, 1), slopes ±1, and readouts such that ψ has mean 0 and variance 1
     there: no channel is dead.
     """
@@ -90,7 +102,13 @@ def _knot_bank(sets: int, channels: int, hidden: int, shared: bool, activation: 
     return bank._replace(readout=bank.readout / std[..., None], shift=-mean / std)
 
 
-def _exponential_bank(sets: int, channels: int, hidden: int, shared: bool, activation: str) -> Bank:
+def _exponential_bank(
+    sets: int,
+    channels: int,
+    hidden: int,
+    shared: bool,
+    activation: str,
+) -> Bank:
     """Return chords of :math:`e^{\\pm u/j}` between equidistant knots on [-6, 6], constant on the
     lower side, a line on the other.
     """

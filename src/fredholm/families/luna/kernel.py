@@ -359,7 +359,10 @@ class LunaMap(FeatureMap):
         if self.cap == "running":
             scalars = normal_grid().expand(1, sets, -1)
             values = scalar_bank_naive(
-                scalars, networks, activation=self.activation, nonneg=self.nonneg
+                scalars,
+                networks,
+                activation=self.activation,
+                nonneg=self.nonneg,
             )
             first["mean_square"] = values.square().mean((0, 1, 3))
         return first
@@ -482,7 +485,9 @@ class LunaMap(FeatureMap):
         """Return ψ at scalars (R, S, T), (R, S, L, T)."""
         if self.activation == "relu" and answering(self):
             lines = prepared(
-                self, ("segments", u.dtype), lambda: segments(self.scaled_bank(u.dtype))
+                self,
+                ("segments", u.dtype),
+                lambda: segments(self.scaled_bank(u.dtype)),
             )
             return piecewise_linear(u, *lines, self.nonneg)
         bank = self.scaled_bank(u.dtype)

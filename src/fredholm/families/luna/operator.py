@@ -51,5 +51,10 @@ class LunaAttention(IntegralOperator):
     ):
         kernel = LunaKernel(dim, heads, **kernel_options)
         super().__init__(
-            dim, heads, kernel=kernel, strategy=strategy, out_dim=out_dim, residual=False
+            dim,
+            heads,
+            kernel=kernel,
+            strategy=strategy,
+            out_dim=out_dim,
+            residual=False,
         )

@@ -92,7 +92,12 @@ class RandomFeatures(FeatureMap):
     """Features per frequency."""
 
     def __init__(
-        self, width: int, heads: int = 1, *, features: int | None = None, orthogonal: bool = True
+        self,
+        width: int,
+        heads: int = 1,
+        *,
+        features: int | None = None,
+        orthogonal: bool = True,
     ):
         origin = ""
         if features is None:
@@ -184,7 +189,14 @@ class HeadLinear(FeatureMap):
         features: r.
     """
 
-    def __init__(self, width: int, heads: int = 1, *, rows: int, features: int):
+    def __init__(
+        self,
+        width: int,
+        heads: int = 1,
+        *,
+        rows: int,
+        features: int,
+    ):
         super().__init__(width, heads, features=features)
         self.weight = nn.Parameter(torch.empty(heads, rows, width))
         self.bias = nn.Parameter(torch.zeros(heads, rows))
@@ -274,7 +286,10 @@ class HedgehogFeatures(HeadLinear, ExponentialMap):
         return super().parts_of_queries(x)
 
     def of_keys(
-        self, x: Tensor, valid: Tensor | None = None, least: Tensor | None = None
+        self,
+        x: Tensor,
+        valid: Tensor | None = None,
+        least: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         if self.softmax:
             return self(x), None

@@ -50,7 +50,12 @@ class SoftmaxAttention(IntegralOperator):
     ):
         kernel = SoftmaxKernel(dim, heads, bias=bias)
         super().__init__(
-            dim, heads, kernel=kernel, strategy=strategy, out_dim=out_dim, residual=False
+            dim,
+            heads,
+            kernel=kernel,
+            strategy=strategy,
+            out_dim=out_dim,
+            residual=False,
         )
 
 
@@ -96,5 +101,10 @@ class LinearAttention(IntegralOperator):
     ):
         kernel = LinearAttentionKernel(dim, heads, feature_map=feature_map, **kernel_options)
         super().__init__(
-            dim, heads, kernel=kernel, strategy=strategy, out_dim=out_dim, residual=False
+            dim,
+            heads,
+            kernel=kernel,
+            strategy=strategy,
+            out_dim=out_dim,
+            residual=False,
         )

@@ -72,7 +72,9 @@ def to_encoder(evolution: Evolution, *, batch_first: bool = True) -> nn.Transfor
 
 
 def _encoder_layer(
-    terms: list[Term], relaxed: bool, batch_first: bool
+    terms: list[Term],
+    relaxed: bool,
+    batch_first: bool,
 ) -> nn.TransformerEncoderLayer:
     """Return one PyTorch layer with copies of a knot's parameters, on their device and in their
     dtype.

@@ -68,7 +68,9 @@ class EncoderEvolution(PretrainedMixin, Evolution):
     """
 
     def __init__(
-        self, config: EncoderEvolutionConfig, activations: Sequence[nn.Module | None] = ()
+        self,
+        config: EncoderEvolutionConfig,
+        activations: Sequence[nn.Module | None] = (),
     ):
         modules = list(activations) or [None] * len(config.knots)
         knots = [_knot(config.dim, knot, module) for knot, module in zip(config.knots, modules)]

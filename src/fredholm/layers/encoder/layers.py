@@ -114,7 +114,12 @@ def plain(name: str) -> Slot:
     return Slot(f"{name}.weight", f"{name}.bias")
 
 
-def exactly(layer: nn.Module, name: str, first: type, *others: type | str) -> None:
+def exactly(
+    layer: nn.Module,
+    name: str,
+    first: type,
+    *others: type | str,
+) -> None:
     """Raise ConversionError unless an inner layer is of one of these classes, or qualified
     names.
     """

@@ -191,7 +191,11 @@ def _bert_layer(layer: Any) -> Layer:
 
 
 def _hugging_face(
-    layer: nn.Module, places: dict[str, str], heads: int, activation: Any, norm: str
+    layer: nn.Module,
+    places: dict[str, str],
+    heads: int,
+    activation: Any,
+    norm: str,
 ) -> Layer:
     """Return the facts of a layer whose parts have no packed parameters."""
     parts: dict[str, Any] = {}

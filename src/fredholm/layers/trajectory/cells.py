@@ -45,7 +45,11 @@ State = tuple[Tensor, ...]
 
 
 def rnn(
-    weights: Weights, x: Tensor, state: State, linearization: str, activation: str = "tanh"
+    weights: Weights,
+    x: Tensor,
+    state: State,
+    linearization: str,
+    activation: str = "tanh",
 ) -> Trajectory:
     r"""Unroll Elman's recurrence: :math:`h_t = D_t (W x_t + U h_{t-1} + b)`,
     :math:`D_t = \mathrm{diag}\,S(z_t)`, z the argument of σ.
@@ -92,7 +96,12 @@ def rnn(
     )
 
 
-def lstm(weights: Weights, x: Tensor, state: State, linearization: str) -> Trajectory:
+def lstm(
+    weights: Weights,
+    x: Tensor,
+    state: State,
+    linearization: str,
+) -> Trajectory:
     r"""Unroll long short-term memory, with the cell c as the state and its candidate's argument a:
 
     .. math:: c_t = f_t c_{t-1} + i_t S(a_t)\,(W_g x_t + U_g h_{t-1} + b_g), \qquad
@@ -149,7 +158,12 @@ def lstm(weights: Weights, x: Tensor, state: State, linearization: str) -> Traje
     )
 
 
-def gru(weights: Weights, x: Tensor, state: State, linearization: str) -> Trajectory:
+def gru(
+    weights: Weights,
+    x: Tensor,
+    state: State,
+    linearization: str,
+) -> Trajectory:
     r"""Unroll a gated recurrent unit, with the candidate's argument a:
 
     .. math:: h_t = z_t h_{t-1} + (1 - z_t) S(a_t)\,

@@ -24,7 +24,12 @@ class Order:
 
     @classmethod
     def of(
-        cls, valid: Bool[Tensor, "b n"] | None, n: int, *, reverse: bool, device: torch.device
+        cls,
+        valid: Bool[Tensor, "b n"] | None,
+        n: int,
+        *,
+        reverse: bool,
+        device: torch.device,
     ) -> Order:
         """Return the order forwards or backwards over the real points, padding behind them."""
         if valid is None and not reverse:

@@ -54,7 +54,11 @@ class SequenceConfig(SequenceInputs):
         check_whole(self.patch, self.standard, timed=self.timed, causal=self.causal)
 
     def build(
-        self, dim: int | None, *, dropout: float = 0.0, class_token: bool = False
+        self,
+        dim: int | None,
+        *,
+        dropout: float = 0.0,
+        class_token: bool = False,
     ) -> EmbeddedSequence:
         assert dim is not None
         return EmbeddedSequence(dim=dim, dropout=dropout, **options_of(self))

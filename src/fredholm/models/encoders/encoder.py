@@ -182,7 +182,12 @@ class Encoder(nn.Module):
         )
 
 
-def part_of_grid(rows: int, others: tuple[int, ...], mesh: Any, **place: Any) -> Domain:
+def part_of_grid(
+    rows: int,
+    others: tuple[int, ...],
+    mesh: Any,
+    **place: Any,
+) -> Domain:
     """Return this rank's part of a grid, whose rows are divided among the ranks in their order.
 
     Args:
@@ -335,7 +340,9 @@ class EncoderConfig(Configuration):
         return (Part("inputs", self.input_shape, self.axes),)
 
     def batch(
-        self, shapes: Mapping[str, Sequence[int]], generator: torch.Generator
+        self,
+        shapes: Mapping[str, Sequence[int]],
+        generator: torch.Generator,
     ) -> Tensor | Inputs:
         """Return a made-up batch of inputs whose :attr:`parts` have these shapes, as
         :meth:`example` does of one tensor.
@@ -344,7 +351,9 @@ class EncoderConfig(Configuration):
 
 
 ENCODERS: Registry[type[EncoderConfig]] = Registry(
-    "encoder", home="fredholm.models.encoders", attribute="kind"
+    "encoder",
+    home="fredholm.models.encoders",
+    attribute="kind",
 )
 
 

@@ -40,7 +40,11 @@ class FieldConfig(EncoderConfig):
         check_positive(self, "sigma")
 
     def build(
-        self, dim: int | None, *, dropout: float = 0.0, class_token: bool = False
+        self,
+        dim: int | None,
+        *,
+        dropout: float = 0.0,
+        class_token: bool = False,
     ) -> FieldEncoder:
         assert dim is not None
         return FieldEncoder(dim=dim, dropout=dropout, **options_of(self))

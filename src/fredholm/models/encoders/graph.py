@@ -65,7 +65,11 @@ class GraphConfig(EncoderConfig):
             )
 
     def build(
-        self, dim: int | None, *, dropout: float = 0.0, class_token: bool = False
+        self,
+        dim: int | None,
+        *,
+        dropout: float = 0.0,
+        class_token: bool = False,
     ) -> GraphEncoder:
         assert dim is not None
         return GraphEncoder(dim=dim, dropout=dropout, **options_of(self))
@@ -98,7 +102,9 @@ class GraphConfig(EncoderConfig):
         else:
             # Token 0 is padding of a bag.
             tensors["tokens"] = torch.randint(
-                self.vocabulary, tuple(shapes["tokens"]), generator=generator
+                self.vocabulary,
+                tuple(shapes["tokens"]),
+                generator=generator,
             )
         return Inputs(**tensors)
 
@@ -266,7 +272,10 @@ class GraphEncoder(Encoder):
                 )
 
     def pairs(
-        self, edges: Bool[Tensor, "b n n"], valid: Bool[Tensor, "b n"], dtype: torch.dtype
+        self,
+        edges: Bool[Tensor, "b n n"],
+        valid: Bool[Tensor, "b n"],
+        dtype: torch.dtype,
     ) -> Tensor:
         """Return log(w / mean of w over the real points), or log w under the measure of nodes, -inf
         where nothing is seen, (B, N, N): the domain's density of pairs.
@@ -294,7 +303,10 @@ class GraphEncoder(Encoder):
         return torch.where(seen, (weight * count / total).log(), -torch.inf)
 
     def pairs_of_links(
-        self, links: Int[Tensor, "b e 2"], valid: Bool[Tensor, "b n"], dtype: torch.dtype
+        self,
+        links: Int[Tensor, "b e 2"],
+        valid: Bool[Tensor, "b n"],
+        dtype: torch.dtype,
     ) -> Tensor | Edges:
         """Return :meth:`pairs` of links: edges where pairs without a link are not seen, else all
         pairs.

@@ -106,7 +106,11 @@ class ImageConfig(PictureConfig):
         return dict.fromkeys(("frequencies", "sigma"), "positions='learned'")
 
     def build(
-        self, dim: int | None, *, dropout: float = 0.0, class_token: bool = False
+        self,
+        dim: int | None,
+        *,
+        dropout: float = 0.0,
+        class_token: bool = False,
     ) -> ImageEncoder:
         assert dim is not None
         return ImageEncoder(

@@ -95,7 +95,9 @@ class _Mode(NamedTuple):
 
 
 def sparse_laplacian_positions(
-    edge_index: Int[Tensor, "2 e"], nodes: int, k: int
+    edge_index: Int[Tensor, "2 e"],
+    nodes: int,
+    k: int,
 ) -> Float[Tensor, "n k"]:
     """Return :func:`laplacian_positions` of a large graph, from its edges, in memory O(E + N·k).
 
@@ -182,7 +184,12 @@ def _lowest(laplacian: Any, null: Any, count: int) -> tuple[Any, Any]:
     krylov = min(n - 1, max(64, 4 * count))
     try:
         values, vectors = eigsh(
-            turned, count, which="LA", v0=start, ncv=krylov, maxiter=LANCZOS_STEPS
+            turned,
+            count,
+            which="LA",
+            v0=start,
+            ncv=krylov,
+            maxiter=LANCZOS_STEPS,
         )
         values = 2 - values
     except ArpackNoConvergence:

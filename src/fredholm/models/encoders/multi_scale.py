@@ -53,7 +53,11 @@ class MultiScaleImageConfig(PictureConfig):
             check_patch(self.sides, patch)
 
     def build(
-        self, dim: int | None, *, dropout: float = 0.0, class_token: bool = False
+        self,
+        dim: int | None,
+        *,
+        dropout: float = 0.0,
+        class_token: bool = False,
     ) -> MultiScaleImageEncoder:
         assert dim is not None
         return MultiScaleImageEncoder(dim=dim, dropout=dropout, **options_of(self, "image_size"))

@@ -69,7 +69,11 @@ class MultimodalConfig(PictureConfig):
         return math.prod(n // part for n, part in zip(self.sides, image_sides(self.patch)))
 
     def build(
-        self, dim: int | None, *, dropout: float = 0.0, class_token: bool = False
+        self,
+        dim: int | None,
+        *,
+        dropout: float = 0.0,
+        class_token: bool = False,
     ) -> MultimodalEncoder:
         assert dim is not None
         return MultimodalEncoder(
@@ -170,7 +174,11 @@ class MultimodalEncoder(Encoder):
         self.max_length = max_length
         self.dim = dim
         self.image = ImageEncoder(
-            patch=patch, channels=channels, dim=dim, frequencies=frequencies, sigma=sigma
+            patch=patch,
+            channels=channels,
+            dim=dim,
+            frequencies=frequencies,
+            sigma=sigma,
         )
         self.words = nn.Embedding(vocabulary, dim, padding_idx=0)
         self.fourier = FourierFeatures(2, frequencies, sigma)

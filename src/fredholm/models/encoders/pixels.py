@@ -28,7 +28,11 @@ class PixelConfig(PictureConfig):
     own_width = True
 
     def build(
-        self, dim: int | None, *, dropout: float = 0.0, class_token: bool = False
+        self,
+        dim: int | None,
+        *,
+        dropout: float = 0.0,
+        class_token: bool = False,
     ) -> PixelEncoder:
         return PixelEncoder(self.channels)
 

@@ -58,7 +58,11 @@ class PointConfig(EncoderConfig):
         return dict.fromkeys(("frequencies", "sigma"), "features='raw'")
 
     def build(
-        self, dim: int | None, *, dropout: float = 0.0, class_token: bool = False
+        self,
+        dim: int | None,
+        *,
+        dropout: float = 0.0,
+        class_token: bool = False,
     ) -> PointEncoder:
         assert dim is not None
         return PointEncoder(dim=dim, dropout=dropout, **options_of(self))
@@ -166,7 +170,9 @@ class PointEncoder(Encoder):
                     nn.init.zeros_(layer.bias)
 
     def forward(
-        self, clouds: Float[Tensor, "b n c"], valid: Bool[Tensor, "b n"] | None = None
+        self,
+        clouds: Float[Tensor, "b n c"],
+        valid: Bool[Tensor, "b n"] | None = None,
     ) -> tuple[Float[Tensor, "b n d"], Domain]:
         if clouds.dim() != 3 or clouds.shape[-1] != self.channels:
             raise ShapeError(
@@ -255,7 +261,10 @@ def nearest(positions: Float[Tensor, "b n p"], valid: Bool[Tensor, "b n"], k: in
 
 
 def _nearest_of(
-    rows: Int[Tensor, " r"], positions: Float[Tensor, "b n p"], valid: Bool[Tensor, "b n"], k: int
+    rows: Int[Tensor, " r"],
+    positions: Float[Tensor, "b n p"],
+    valid: Bool[Tensor, "b n"],
+    k: int,
 ) -> Tensor:
     """Return :func:`nearest` of the points ``rows``, (b, r, min(k, n))."""
     n = positions.shape[1]

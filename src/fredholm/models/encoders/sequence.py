@@ -92,7 +92,11 @@ class SampleConfig(SequenceInputs):
         return {"step": "timed=False"}
 
     def build(
-        self, dim: int | None, *, dropout: float = 0.0, class_token: bool = False
+        self,
+        dim: int | None,
+        *,
+        dropout: float = 0.0,
+        class_token: bool = False,
     ) -> SequenceEncoder:
         return SequenceEncoder(**options_of(self))
 

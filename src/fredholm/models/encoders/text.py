@@ -96,7 +96,11 @@ class TextConfig(EncoderConfig):
         return dict.fromkeys(("frequencies", "sigma"), f"positions={positions!r}")
 
     def build(
-        self, dim: int | None, *, dropout: float = 0.0, class_token: bool = False
+        self,
+        dim: int | None,
+        *,
+        dropout: float = 0.0,
+        class_token: bool = False,
     ) -> TextEncoder:
         assert dim is not None
         return TextEncoder(dim=dim, class_token=class_token, dropout=dropout, **options_of(self))
@@ -285,11 +289,17 @@ class TextEncoder(Encoder):
         """
         dtype = torch.promote_types(self.embed.weight.dtype, torch.float32)
         return Domain.line(
-            length, length=self.max_length, causal=self.causal, device=device, dtype=dtype
+            length,
+            length=self.max_length,
+            causal=self.causal,
+            device=device,
+            dtype=dtype,
         )
 
     def point(
-        self, numbers: Int[Tensor, "b ..."], position: Float[Tensor, "... 1"]
+        self,
+        numbers: Int[Tensor, "b ..."],
+        position: Float[Tensor, "... 1"],
     ) -> Float[Tensor, "b ... d"]:
         """Return features (B, D) of one token of each text at one position, as :meth:`forward`
         gives them; or (B, n, D) of n tokens (B, n) at as many positions.

@@ -55,7 +55,11 @@ class TokenConfig(EncoderConfig):
         check_counts(self, "vocabulary", "max_length", "dim")
 
     def build(
-        self, dim: int | None, *, dropout: float = 0.0, class_token: bool = False
+        self,
+        dim: int | None,
+        *,
+        dropout: float = 0.0,
+        class_token: bool = False,
     ) -> TokenEncoder:
         return TokenEncoder(
             self.vocabulary,

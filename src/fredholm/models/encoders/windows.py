@@ -10,7 +10,9 @@ from torch import Tensor
 
 
 def windows(
-    sequences: Float[Tensor, "b n c"], size: int, spacing: float = 1.0
+    sequences: Float[Tensor, "b n c"],
+    size: int,
+    spacing: float = 1.0,
 ) -> Float[Tensor, "b m p"]:
     """Cut sequences into windows of ``size`` time steps, after resampling them to the time step of
     the training data.
@@ -53,7 +55,12 @@ def windows(
     return torch.where((samples > 0)[..., None], line, torch.nan)
 
 
-def _interpolated(sequences: Tensor, known: Tensor, steps: int, spacing: float) -> Tensor:
+def _interpolated(
+    sequences: Tensor,
+    known: Tensor,
+    steps: int,
+    spacing: float,
+) -> Tensor:
     """Return the values at ``steps`` steps of training, (B, steps, C), on straight lines between
     known samples.
     """

@@ -109,7 +109,12 @@ class DirectConvolution(Form):
         return finished(out, kernel, problem)
 
 
-def _by_convolution(signal: Tensor, taps: Tensor, grid: tuple[int, ...], causal: bool) -> Tensor:
+def _by_convolution(
+    signal: Tensor,
+    taps: Tensor,
+    grid: tuple[int, ...],
+    causal: bool,
+) -> Tensor:
     """Return the convolution by torch, (B, H, N, d_out).
 
     Args:
@@ -171,7 +176,12 @@ def _windows(u: Tensor, lags: int) -> bool:
     return 0 < u.numel() * lags <= WINDOWS and values_alone((u,))
 
 
-def _by_windows(signal: Tensor, rows: Tensor, grid: tuple[int, ...], causal: bool) -> Tensor:
+def _by_windows(
+    signal: Tensor,
+    rows: Tensor,
+    grid: tuple[int, ...],
+    causal: bool,
+) -> Tensor:
     """Return the convolution on a line by windows, (B, H, N, d_out).
 
     Args:
@@ -193,14 +203,24 @@ def _by_windows(signal: Tensor, rows: Tensor, grid: tuple[int, ...], causal: boo
     return out.mT
 
 
-def _rows(kernel: LagFeatures, problem: Problem, lags: Tensor, dtype: torch.dtype) -> Tensor:
+def _rows(
+    kernel: LagFeatures,
+    problem: Problem,
+    lags: Tensor,
+    dtype: torch.dtype,
+) -> Tensor:
     """Return κ at all lags of a line, the longest first: (H, d_out, lags·d_in)."""
     taps = _taps(kernel, problem, lags, dtype)
     d_out = taps.shape[0] // kernel.heads
     return taps.mT.reshape(kernel.heads, d_out, -1)
 
 
-def _taps(kernel: LagFeatures, problem: Problem, lags: Tensor, dtype: torch.dtype) -> Tensor:
+def _taps(
+    kernel: LagFeatures,
+    problem: Problem,
+    lags: Tensor,
+    dtype: torch.dtype,
+) -> Tensor:
     """Return κ at all lags for torch's convolutions, the longest first: (H·d_out, d_in, *lags)."""
     grid, causal = _order(problem)
     readout, bias = kernel.readout()
@@ -260,7 +280,10 @@ class HiddenConvolution(Form):
 
 
 def _with_kept_spectrum(
-    kernel: LagFeatures, problem: Problem, signal: Tensor, hidden: Tensor
+    kernel: LagFeatures,
+    problem: Problem,
+    signal: Tensor,
+    hidden: Tensor,
 ) -> Tensor:
     """Return the convolution with a spectrum that is made once for as long as weights stay."""
     grid, causal = _order(problem)
@@ -403,14 +426,27 @@ def grid_convolution(
             from ..triton.op import grid_convolution_triton
 
             return grid_convolution_triton(
-                signal.to(dtype), hidden.to(dtype), readout.to(dtype), list(grid), causal
+                signal.to(dtype),
+                hidden.to(dtype),
+                readout.to(dtype),
+                list(grid),
+                causal,
             )
         return grid_convolution_op(
-            signal.to(dtype), hidden.to(dtype), readout.to(dtype), list(grid), causal
+            signal.to(dtype),
+            hidden.to(dtype),
+            readout.to(dtype),
+            list(grid),
+            causal,
         )
 
 
-def _check(signal: Tensor, hidden: Tensor, grid: tuple[int, ...], causal: bool) -> None:
+def _check(
+    signal: Tensor,
+    hidden: Tensor,
+    grid: tuple[int, ...],
+    causal: bool,
+) -> None:
     """Raise ShapeError unless points and lags are those of the grid."""
     if causal and len(grid) != 1:
         raise ShapeError(

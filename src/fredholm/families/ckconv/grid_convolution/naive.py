@@ -40,7 +40,12 @@ def grid_convolution_naive(
     return torch.stack(rows, 2)
 
 
-def _place(x: Sequence[int], y: Sequence[int], grid: Sequence[int], causal: bool) -> int:
+def _place(
+    x: Sequence[int],
+    y: Sequence[int],
+    grid: Sequence[int],
+    causal: bool,
+) -> int:
     """Return the row-major number of the displacement x - y among all lags.
 
     The lags of an axis of n points begin at 0 in causal order, else at 1 - n.

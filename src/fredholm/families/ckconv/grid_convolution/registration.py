@@ -61,7 +61,10 @@ class GridSizes:
             self.start = (0,) * len(grid)
 
     def transform(
-        self, x: Tensor, shape: tuple[int, ...], start: tuple[int, ...] | None = None
+        self,
+        x: Tensor,
+        shape: tuple[int, ...],
+        start: tuple[int, ...] | None = None,
     ) -> Tensor:
         """Return the spectrum (H·d, B, F) of x (B, H, points, d).
 
@@ -89,7 +92,11 @@ class GridSizes:
         return out
 
     def back(
-        self, x: Tensor, heads: int, shape: tuple[int, ...], start: tuple[int, ...] | None = None
+        self,
+        x: Tensor,
+        heads: int,
+        shape: tuple[int, ...],
+        start: tuple[int, ...] | None = None,
     ) -> Tensor:
         """Return the signal with spectrum x in the box of ``shape`` from ``start`` on,
         (B, H, points, d).
@@ -184,7 +191,12 @@ def forward(
     return sizes.back(product(u, h, readout), heads, sizes.grid, sizes.start)
 
 
-def spectrum_of(hidden: Tensor, readout: Tensor, grid: tuple[int, ...], causal: bool) -> Tensor:
+def spectrum_of(
+    hidden: Tensor,
+    readout: Tensor,
+    grid: tuple[int, ...],
+    causal: bool,
+) -> Tensor:
     """Return κ̂ of the kernel at all frequencies, for :func:`convolve_with`.
 
     About 2·H·d_out·d_in·N complex numbers.
@@ -194,7 +206,12 @@ def spectrum_of(hidden: Tensor, readout: Tensor, grid: tuple[int, ...], causal: 
     return spectrum.kernel_spectrum(h, readout)
 
 
-def convolve_with(signal: Tensor, kernel: Tensor, grid: tuple[int, ...], causal: bool) -> Tensor:
+def convolve_with(
+    signal: Tensor,
+    kernel: Tensor,
+    grid: tuple[int, ...],
+    causal: bool,
+) -> Tensor:
     """Return :func:`forward` with a spectrum of :func:`spectrum_of`."""
     sizes = GridSizes(list(grid), causal)
     heads = signal.shape[1]
@@ -204,7 +221,11 @@ def convolve_with(signal: Tensor, kernel: Tensor, grid: tuple[int, ...], causal:
 
 
 def empty_result(
-    signal: Tensor, hidden: Tensor, readout: Tensor, grid: list[int], causal: bool
+    signal: Tensor,
+    hidden: Tensor,
+    readout: Tensor,
+    grid: list[int],
+    causal: bool,
 ) -> Tensor:
     """Return a result of :func:`forward` without values."""
     b, h, n, _ = signal.shape
@@ -246,7 +267,12 @@ def backward(
     share = sizes.share(signal)
     with full_precision(signal):
         grad_u, grad_h, grad_readout = adjoint(
-            g, u, h, readout, share, (needs_u, needs_h, needs_readout)
+            g,
+            u,
+            h,
+            readout,
+            share,
+            (needs_u, needs_h, needs_readout),
         )
 
     heads = signal.shape[1]
@@ -281,7 +307,13 @@ def empty_gradients(
     return [x for x, needed in zip(gradients, needs) if needed]
 
 
-def plain(signal: Tensor, hidden: Tensor, readout: Tensor, grid: list[int], causal: bool) -> Tensor:
+def plain(
+    signal: Tensor,
+    hidden: Tensor,
+    readout: Tensor,
+    grid: list[int],
+    causal: bool,
+) -> Tensor:
     """Return the convolution in torch's operations, with κ̂ at all frequencies at once."""
     sizes = GridSizes(grid, causal)
     transform = partial(torch.fft.rfftn, s=sizes.sizes, dim=sizes.dims)

@@ -78,7 +78,12 @@ def apply(u: Tensor, kernel: Tensor, heads: int) -> Tensor:
     return _product(kernel, u, heads, slice(None))
 
 
-def _product(kernel: Tensor, u: Tensor, heads: int, block: slice) -> Tensor:
+def _product(
+    kernel: Tensor,
+    u: Tensor,
+    heads: int,
+    block: slice,
+) -> Tensor:
     """Return κ̂ û of a block of frequencies, (H·d_out, B, f).
 
     With κ̂ = A + iC, A û and C û are one real product, and κ̂ û = A û + i (C û).
@@ -162,7 +167,12 @@ def adjoint(
     )
 
 
-def _outer(turned: Tensor, signal: Tensor, heads: int, entries: int) -> Tensor:
+def _outer(
+    turned: Tensor,
+    signal: Tensor,
+    heads: int,
+    entries: int,
+) -> Tensor:
     """Return P of a block, real above imaginary part at each frequency, (2f, H·d_out·d_in)."""
     products = turned @ signal.mT
     products = products.view(-1, heads, 2, entries).transpose(1, 2)

@@ -57,7 +57,9 @@ def solve(
     Reference: continuous transformer, Eq. 13, 14; Chen et al. 2018.
     """
     torchdiffeq: Any = require(
-        "torchdiffeq", "ode", "solving an evolution by an adaptive or adjoint solver"
+        "torchdiffeq",
+        "ode",
+        "solving an evolution by an adaptive or adjoint solver",
     )
     u, domain = evolution.enter(u, domain)
     time = torch.tensor([0.0, evolution.horizon], device=u.device, dtype=torch.float64)

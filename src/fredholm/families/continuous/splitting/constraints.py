@@ -254,7 +254,11 @@ class PositivityConstraint(Constraint):
     """
 
     def __init__(
-        self, dim: int | None = None, *, penalty: float | None = None, substep: str = "auto"
+        self,
+        dim: int | None = None,
+        *,
+        penalty: float | None = None,
+        substep: str = "auto",
     ):
         super().__init__(dim, penalty, substep)
 

@@ -16,7 +16,12 @@ class Controls:
     """
 
     def locate(
-        self, t: float, horizon: float, knots: int, *, before: bool = False
+        self,
+        t: float,
+        horizon: float,
+        knots: int,
+        *,
+        before: bool = False,
     ) -> tuple[int, int, float]:
         """Return (i, j, w) with θ(t) = (1 - w) θ_i + w θ_j; at a jump the value after it, or
         ``before`` it.
@@ -34,7 +39,12 @@ class Constant(Controls):
     """
 
     def locate(
-        self, t: float, horizon: float, knots: int, *, before: bool = False
+        self,
+        t: float,
+        horizon: float,
+        knots: int,
+        *,
+        before: bool = False,
     ) -> tuple[int, int, float]:
         # Rounding must not put a time that is meant to be a jump on its other side.
         s = t / horizon * knots
@@ -59,7 +69,12 @@ class Linear(Controls):
     """
 
     def locate(
-        self, t: float, horizon: float, knots: int, *, before: bool = False
+        self,
+        t: float,
+        horizon: float,
+        knots: int,
+        *,
+        before: bool = False,
     ) -> tuple[int, int, float]:
         s = min(max(t / horizon * knots - 0.5, 0.0), knots - 1.0)
         k = min(floor(s + 1e-9), max(knots - 2, 0))

@@ -226,7 +226,9 @@ class ConvolutionalEmbedding(nn.Module):
         self.norm = nn.LayerNorm(out_dim)
 
     def forward(
-        self, u: Float[Tensor, "b n i"], domain: Domain
+        self,
+        u: Float[Tensor, "b n i"],
+        domain: Domain,
     ) -> tuple[Float[Tensor, "b m o"], Domain]:
         shape = grid_of(domain, self.axes, "ConvolutionalEmbedding")
         if _is_limited(domain):

@@ -55,7 +55,13 @@ def encoder_terms(
     if not bias and "bias" in operator_options(operator):
         options["bias"] = False
     attention = OperatorTerm.of(
-        operator, dim, heads, norm=before(), dropout=dropout, drop_path=drop_path, **options
+        operator,
+        dim,
+        heads,
+        norm=before(),
+        dropout=dropout,
+        drop_path=drop_path,
+        **options,
     )
     projection = getattr(attention.operator, "projection", None)
     if not bias and isinstance(projection, nn.Linear):

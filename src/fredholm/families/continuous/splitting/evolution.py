@@ -189,7 +189,14 @@ class Evolution(nn.Module):
         flows = self.flows(domain, scheme, step=0, observer=observer)
         return scheme.step(flows, u, t, dt)
 
-    def rate(self, u: Tensor, domain: Domain, t: float, *, before: bool = False) -> Tensor:
+    def rate(
+        self,
+        u: Tensor,
+        domain: Domain,
+        t: float,
+        *,
+        before: bool = False,
+    ) -> Tensor:
         r"""Return the complete right-hand side :math:`\sum_k A_k(u; \theta_k(t))`; a hard
         constraint has none and raises SubstepError.
 
@@ -200,7 +207,12 @@ class Evolution(nn.Module):
         return torch.stack(rates).sum(0)
 
     def integrate(
-        self, u: Tensor, domain: Domain | None = None, *, steps: int, method: str = "rk4"
+        self,
+        u: Tensor,
+        domain: Domain | None = None,
+        *,
+        steps: int,
+        method: str = "rk4",
     ) -> Float[Tensor, "b n d"]:
         """Solve the same equation unsplit, to compare with: by an explicit Runge-Kutta method on
         the complete right-hand side.
@@ -229,12 +241,21 @@ class Evolution(nn.Module):
         return list(group._modules.values())
 
     def flows(
-        self, domain: Domain, scheme: Scheme, step: int = 0, observer: Observer | None = None
+        self,
+        domain: Domain,
+        scheme: Scheme,
+        step: int = 0,
+        observer: Observer | None = None,
     ) -> list[Flow]:
         """Return one flow per term for a scheme to compose: ``flow(u, t, dt, speed=1.0)``."""
 
         def flow(
-            k: int, substep: str, u: Tensor, t: float, dt: float, speed: float = 1.0
+            k: int,
+            substep: str,
+            u: Tensor,
+            t: float,
+            dt: float,
+            speed: float = 1.0,
         ) -> Tensor:
             """Return u after term k has acted from t to t + dt."""
             # A control read at the midpoint keeps a second-order scheme at order 2.
@@ -320,7 +341,12 @@ def _report(record: Substep, stages: list[tuple[str, Tensor]], observer: Observe
 
 
 def _unsplit(
-    evolution: Evolution, u: Tensor, domain: Domain, t: float, dt: float, method: str
+    evolution: Evolution,
+    u: Tensor,
+    domain: Domain,
+    t: float,
+    dt: float,
+    method: str,
 ) -> Tensor:
     """Return u after one Runge-Kutta step of the unsplit equation; controls are read at the time of
     each stage, inside the step.

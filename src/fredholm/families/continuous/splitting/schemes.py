@@ -37,7 +37,13 @@ class Scheme:
         """Return the substep that a term takes under this scheme."""
         return term.resolve(self.order)
 
-    def step(self, flows: Sequence[Flow], u: Tensor, t: float, dt: float) -> Tensor:
+    def step(
+        self,
+        flows: Sequence[Flow],
+        u: Tensor,
+        t: float,
+        dt: float,
+    ) -> Tensor:
         """Return u at t + dt from u at t."""
         raise NotImplementedError
 
@@ -50,7 +56,13 @@ class Lie(Scheme):
     Reference: continuous transformer, Eq. 74.
     """
 
-    def step(self, flows: Sequence[Flow], u: Tensor, t: float, dt: float) -> Tensor:
+    def step(
+        self,
+        flows: Sequence[Flow],
+        u: Tensor,
+        t: float,
+        dt: float,
+    ) -> Tensor:
         for flow in flows:
             u = flow(u, t, dt)
         return u
@@ -97,7 +109,13 @@ class Strang(Scheme):
 
     order: ClassVar[int] = 2
 
-    def step(self, flows: Sequence[Flow], u: Tensor, t: float, dt: float) -> Tensor:
+    def step(
+        self,
+        flows: Sequence[Flow],
+        u: Tensor,
+        t: float,
+        dt: float,
+    ) -> Tensor:
         # Half steps of all terms but the last, a whole step of that, and the half steps back.
         *outer, last = flows
         for flow in outer:
@@ -118,7 +136,13 @@ class Parallel(Scheme):
     Reference: continuous transformer, Eq. 75.
     """
 
-    def step(self, flows: Sequence[Flow], u: Tensor, t: float, dt: float) -> Tensor:
+    def step(
+        self,
+        flows: Sequence[Flow],
+        u: Tensor,
+        t: float,
+        dt: float,
+    ) -> Tensor:
         return _parallel_step(flows, u, t, dt)
 
 
@@ -143,13 +167,24 @@ class Hybrid(Scheme):
                 f"{self.groups}"
             )
 
-    def step(self, flows: Sequence[Flow], u: Tensor, t: float, dt: float) -> Tensor:
+    def step(
+        self,
+        flows: Sequence[Flow],
+        u: Tensor,
+        t: float,
+        dt: float,
+    ) -> Tensor:
         for group in self.groups:
             u = _parallel_step([flows[k] for k in group], u, t, dt)
         return u
 
 
-def _parallel_step(flows: Sequence[Flow], u: Tensor, t: float, dt: float) -> Tensor:
+def _parallel_step(
+    flows: Sequence[Flow],
+    u: Tensor,
+    t: float,
+    dt: float,
+) -> Tensor:
     """Return the mean of the flows, each at their number times its rate."""
     if len(flows) == 1:
         return flows[0](u, t, dt)

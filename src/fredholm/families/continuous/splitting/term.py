@@ -121,7 +121,13 @@ class Term(nn.Module):
         """Return A(u), the change of u in unit time by this term alone."""
         raise NotImplementedError(f"{type(self).__name__} must define rate(u, domain)")
 
-    def forward(self, u: Tensor, domain: Domain, h: float, substep: str = "euler") -> Tensor:
+    def forward(
+        self,
+        u: Tensor,
+        domain: Domain,
+        h: float,
+        substep: str = "euler",
+    ) -> Tensor:
         """Return u after this term alone has acted for a time h; with ``substep="rate"`` A(u)."""
         if substep == "rate":
             return self.rate(u, domain)

@@ -252,7 +252,12 @@ class LinearTerm(Term):
     automatic: ClassVar[tuple[str, str]] = ("euler", "exact")
 
     def __init__(
-        self, dim: int, *, bias: bool = True, rectify: bool = False, substep: str = "auto"
+        self,
+        dim: int,
+        *,
+        bias: bool = True,
+        rectify: bool = False,
+        substep: str = "auto",
     ):
         self.rectify = rectify
         super().__init__(dim, substep)

@@ -97,7 +97,12 @@ class System(NamedTuple):
 
 
 def resolvent(
-    graph: TokenGraph, value: Tensor, *, tol: float, max_iterations: int, method: str
+    graph: TokenGraph,
+    value: Tensor,
+    *,
+    tol: float,
+    max_iterations: int,
+    method: str,
 ) -> Solved:
     r"""Return :math:`((I - M)^{-1} - I)\,v = \sum_{t \ge 1} M^t v`, and how it was solved.
 
@@ -183,7 +188,11 @@ def _resolvent(graph: TokenGraph, value: Tensor, limits: Limits) -> Solved:
 
 @torch.no_grad()
 def conjugate_solution(
-    graph: TokenGraph, grad: Tensor, factor: Tensor, limits: Limits, lost: Tensor
+    graph: TokenGraph,
+    grad: Tensor,
+    factor: Tensor,
+    limits: Limits,
+    lost: Tensor,
 ) -> Tensor:
     """Return λ with λ = g + Mᵀλ, which a gradient g of the resolvent becomes.
 
@@ -205,7 +214,13 @@ def conjugate_solution(
     return solution.masked_fill(lost, torch.nan)
 
 
-def solve(apply: Map, right: Tensor, tol: float, max_iterations: int, method: str) -> Solved:
+def solve(
+    apply: Map,
+    right: Tensor,
+    tol: float,
+    max_iterations: int,
+    method: str,
+) -> Solved:
     """Return z = b + Az (B, H, N, d) for a linear map A given as a product, and how it was solved.
 
     Raises:
@@ -244,7 +259,11 @@ def _lost(*tensors: Tensor) -> Tensor:
 
 
 def substitute(
-    graph: TokenGraph, value: Tensor, factor: Tensor, *, transposed: bool = False
+    graph: TokenGraph,
+    value: Tensor,
+    factor: Tensor,
+    *,
+    transposed: bool = False,
 ) -> Tensor:
     """Return z = v + Mz for a causal graph, or with Mᵀ, a block of rows at a time: one pass over
     the triangle.
@@ -308,7 +327,12 @@ def _diagonal_block(graph: TokenGraph, rows: slice) -> Tensor:
     return block * density
 
 
-def _part(density: Tensor | None, rows: slice, columns: slice, transposed: bool) -> Tensor | None:
+def _part(
+    density: Tensor | None,
+    rows: slice,
+    columns: slice,
+    transposed: bool,
+) -> Tensor | None:
     """Return the density of a block of pairs, or of the transposed block."""
     if density is None:
         return None
@@ -330,7 +354,12 @@ def diagonal_radius(graph: TokenGraph, factor: Tensor) -> float:
 # --- iterations -----------------------------------------------------------------------------------
 
 
-def neumann(apply: Map, right: Tensor, tol: float, max_iterations: int) -> Iterate:
+def neumann(
+    apply: Map,
+    right: Tensor,
+    tol: float,
+    max_iterations: int,
+) -> Iterate:
     """Solve z = b + Az by iterating just that. Stops early where it diverges.
 
     The change of z shrinks by the spectral radius in each step, in the end.
@@ -353,7 +382,12 @@ def neumann(apply: Map, right: Tensor, tol: float, max_iterations: int) -> Itera
     return Iterate(z, max_iterations - 1, radius)
 
 
-def gmres(apply: Map, right: Tensor, tol: float, max_iterations: int) -> Iterate:
+def gmres(
+    apply: Map,
+    right: Tensor,
+    tol: float,
+    max_iterations: int,
+) -> Iterate:
     """Solve (I - A) z = b by restarted GMRES, every head and sample by itself."""
     z = right
     products = 0
@@ -394,7 +428,12 @@ class KrylovSpace(NamedTuple):
     hessenberg: Tensor
 
 
-def _arnoldi(apply: Map, residual: Tensor, size: Tensor, steps: int) -> KrylovSpace:
+def _arnoldi(
+    apply: Map,
+    residual: Tensor,
+    size: Tensor,
+    steps: int,
+) -> KrylovSpace:
     """Build the Krylov space of a residual by Gram and Schmidt's method."""
     basis = residual.new_zeros(steps + 1, *residual.shape)
     basis[0] = _unit(residual, size)

@@ -174,7 +174,9 @@ def _contiguous(x: Inputs) -> Inputs:
     memory; the density stays as it is.
     """
     return x._replace(
-        query=x.query.contiguous(), key=x.key.contiguous(), value=x.value.contiguous()
+        query=x.query.contiguous(),
+        key=x.key.contiguous(),
+        value=x.value.contiguous(),
     )
 
 
@@ -192,7 +194,11 @@ def forward_op(*arguments: Any) -> tuple[Tensor, Tensor]:
 
 
 def forward(
-    x: Inputs, causal: bool, activation: str, statistic: str, memory: int
+    x: Inputs,
+    causal: bool,
+    activation: str,
+    statistic: str,
+    memory: int,
 ) -> tuple[Tensor, Tensor]:
     """Return the product (B, H, Nq, d) and row statistic (B, H, Nq); see :func:`edge_product`."""
     b, h, nq, _ = x.query.shape
@@ -344,7 +350,12 @@ def _add_gradients(tile: Tile, call: Call) -> None:
         tile.keys(totals.key).baddbmm_(slope.mT, query)
 
 
-def _add_statistic_gradient(tile: Tile, call: Call, pairs: Tensor, above: Tensor) -> None:
+def _add_statistic_gradient(
+    tile: Tile,
+    call: Call,
+    pairs: Tensor,
+    above: Tensor,
+) -> None:
     """Add 2 g m P, or g m sign P, to dP, and the masses' gradient Σ g P², or Σ g |P|."""
     rate = call.row_grad[tile.chunk][:, :, tile.q][..., None]
     mass = tile.mass()

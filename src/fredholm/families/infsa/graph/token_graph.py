@@ -42,7 +42,12 @@ WIDEST = 256
 """Columns of a query or a value that fit into the registers of a Triton program."""
 
 
-def total_norm(row: Tensor, mass: Tensor, norm: str, causal: bool) -> Tensor:
+def total_norm(
+    row: Tensor,
+    mass: Tensor,
+    norm: str,
+    causal: bool,
+) -> Tensor:
     r"""Return one number per head from the rows' sizes r (B, H, N): :math:`\sqrt{\sum_i m_i r_i}`
     or :math:`\max_i r_i`, (B, H, 1).
 
@@ -65,7 +70,12 @@ def total_norm(row: Tensor, mass: Tensor, norm: str, causal: bool) -> Tensor:
     return root_of(weighted.sum(-1, keepdim=True))
 
 
-def row_factor(norm: Tensor, scale: Tensor | None, decay: Tensor, eps: float) -> Tensor:
+def row_factor(
+    norm: Tensor,
+    scale: Tensor | None,
+    decay: Tensor,
+    eps: float,
+) -> Tensor:
     r"""Return :math:`\gamma s_i / (s_i n_i + \varepsilon)`, by which a row of the unnormalised
     product is multiplied; 0 where n is 0.
     """
@@ -137,7 +147,12 @@ class TokenGraph:
 
     @classmethod
     def of(
-        cls, query: Tensor, key: Tensor, quadrature: Quadrature, decay: Tensor, **options
+        cls,
+        query: Tensor,
+        key: Tensor,
+        quadrature: Quadrature,
+        decay: Tensor,
+        **options,
     ) -> TokenGraph:
         """Return the graph of tokens that see one another as ``quadrature`` says; computed in
         float32 at least.
@@ -176,7 +191,11 @@ class TokenGraph:
             product = pairs @ self._weighted(value)
             return Hop(product * factor[..., None], factor)
         product, row = self._product(
-            self.query, self.key, self._weighted(value), self.density, NORMS[self.norm]
+            self.query,
+            self.key,
+            self._weighted(value),
+            self.density,
+            NORMS[self.norm],
         )
         factor = self.factor(row)
         return Hop(product * factor[..., None], factor)
@@ -189,7 +208,11 @@ class TokenGraph:
     def apply(self, value: Tensor, factor: Tensor) -> Tensor:
         """Return M v, with the factors of :meth:`start`: one hop."""
         product, _ = self._product(
-            self.query, self.key, self._weighted(value), self.density, "none"
+            self.query,
+            self.key,
+            self._weighted(value),
+            self.density,
+            "none",
         )
         return product * factor[..., None]
 
@@ -213,7 +236,12 @@ class TokenGraph:
         return self._weighted(product.flip(2))
 
     def _product(
-        self, query: Tensor, key: Tensor, value: Tensor, density: Tensor | None, statistic: str
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        density: Tensor | None,
+        statistic: str,
     ) -> tuple[Tensor, Tensor]:
         """Return the product with unnormalised edges, and their rows' sizes."""
         mass = self.mass
@@ -415,7 +443,12 @@ def edge_product(
     )
 
 
-def _check_shapes(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> None:
+def _check_shapes(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    causal: bool,
+) -> None:
     """Raise ShapeError unless queries, keys and values fit one another."""
     b, h, nk, _ = value.shape
     nq = query.shape[2]

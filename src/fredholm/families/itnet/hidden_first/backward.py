@@ -61,7 +61,13 @@ class Pass:
     moments: Scratch
 
     @staticmethod
-    def make(x: Tensors, activation: str, memory: int, mid: list[Tensor], readout: bool) -> Pass:
+    def make(
+        x: Tensors,
+        activation: str,
+        memory: int,
+        mid: list[Tensor],
+        readout: bool,
+    ) -> Pass:
         """Allocate the memory of a pass. Only the ``readout``'s gradient needs moments."""
         plan = Plan.make(x, memory)
         n = plan.numbers
@@ -101,7 +107,11 @@ class Part(NamedTuple):
 
 
 def backward(
-    grad: Tensor, x: Tensors, activation: str, memory: int, needs: list[bool]
+    grad: Tensor,
+    x: Tensors,
+    activation: str,
+    memory: int,
+    needs: list[bool],
 ) -> list[Tensor]:
     """Return gradients of the inputs marked in ``needs`` (the order of :class:`Tensors`, ``mid``
     spread out at the end).
@@ -146,7 +156,13 @@ def _restored(name: str, g: Tensors, x: Tensors) -> Tensor:
     return as_given(PAIR_TENSORS[name], total, getattr(x, name))
 
 
-def _rows(run: Pass, f: Tensors, g: Tensors, q: Span, grad: Tensor) -> None:
+def _rows(
+    run: Pass,
+    f: Tensors,
+    g: Tensors,
+    q: Span,
+    grad: Tensor,
+) -> None:
     """Add all gradients that come from one block's queries ``q``, whose moments and moment
     gradients are held together.
     """
@@ -179,7 +195,12 @@ def _rows(run: Pass, f: Tensors, g: Tensors, q: Span, grad: Tensor) -> None:
 
 
 def _query_tile(
-    run: Pass, f: Tensors, g: Tensors, q: Span, moments_grad: Tensor, moments: Tensor | None
+    run: Pass,
+    f: Tensors,
+    g: Tensors,
+    q: Span,
+    moments_grad: Tensor,
+    moments: Tensor | None,
 ) -> None:
     """Add the gradients from one query tile of one block, and add to ``moments``
     (h, b, Tq, w', d) where they are wanted.
@@ -225,7 +246,12 @@ class HiddenGradient(NamedTuple):
 
 
 def _hidden_gradient(
-    run: Pass, part: Part, chunk: Chunk, s: Tensor, moments_grad: Tensor, weight: Tensor | None
+    run: Pass,
+    part: Part,
+    chunk: Chunk,
+    s: Tensor,
+    moments_grad: Tensor,
+    weight: Tensor | None,
 ) -> HiddenGradient:
     """Go back through the hidden layers, from the gradient dM of the moments. The results overwrite
     scratch memory, ``s`` included.
@@ -279,7 +305,12 @@ def _add_density_gradient(part: Part, chunk: Chunk, of_density: Tensor) -> None:
     add_shared(target[:, :, q, k], of_density)
 
 
-def _mid_gradient(run: Pass, layer: int, before: Tensor, up: Tensor) -> Tensor:
+def _mid_gradient(
+    run: Pass,
+    layer: int,
+    before: Tensor,
+    up: Tensor,
+) -> Tensor:
     """Go back through one further layer: add to its weight's and bias's gradient, and return the
     gradient of the pre-activations ``before`` it.
     """

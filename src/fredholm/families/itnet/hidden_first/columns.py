@@ -123,7 +123,11 @@ class Columns:
         return torch.bmm(x.expand(count, -1, -1), columns)
 
     def of_positions(
-        self, kernel: MLPKernel, domain: Domain, grid: GridPoints, n: int
+        self,
+        kernel: MLPKernel,
+        domain: Domain,
+        grid: GridPoints,
+        n: int,
     ) -> PositionTerms:
         """Return the terms of both ends' n positions and of displacements."""
         ends = None
@@ -139,7 +143,10 @@ class Columns:
         return PositionTerms(ends, table.expand(grid.lengths.shape[0], -1))
 
     def of_ends(
-        self, positions: Tensor | None, flat: Tensor, matrices: int
+        self,
+        positions: Tensor | None,
+        flat: Tensor,
+        matrices: int,
     ) -> tuple[Tensor | None, Tensor | None]:
         """Return the terms of queries and of keys, (H·B, N, w) each or None: of their positions
         (groups, N, w) and of their features ``flat`` (H·B·N, d).

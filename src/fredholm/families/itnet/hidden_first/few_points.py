@@ -23,7 +23,12 @@ if TYPE_CHECKING:
     from ..kernel import MLPKernel
 
 
-def few_points(kernel: MLPKernel, problem: Problem, value: Tensor, readout: Tensor) -> Tensor:
+def few_points(
+    kernel: MLPKernel,
+    problem: Problem,
+    value: Tensor,
+    readout: Tensor,
+) -> Tensor:
     """Return the same as :func:`.tiled.mlp_kernel`, (B, H, Nq, o)."""
     b, h, n, d = value.shape
     o = readout.shape[1]

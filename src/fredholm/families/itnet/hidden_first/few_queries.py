@@ -39,7 +39,12 @@ class BlockScratch(NamedTuple):
     moments: Scratch
 
 
-def few_queries(kernel: MLPKernel, problem: Problem, value: Tensor, readout: Tensor) -> Tensor:
+def few_queries(
+    kernel: MLPKernel,
+    problem: Problem,
+    value: Tensor,
+    readout: Tensor,
+) -> Tensor:
     """Return the same as :func:`.tiled.mlp_kernel`, (B, H, Nq, o)."""
     b, h, n, d = value.shape
     o = readout.shape[1]
@@ -79,7 +84,11 @@ def few_queries(kernel: MLPKernel, problem: Problem, value: Tensor, readout: Ten
 
 
 def _write_moments(
-    sums: Tensor, layers: Layers, values: Tensor, q: Span, scratch: BlockScratch
+    sums: Tensor,
+    layers: Layers,
+    values: Tensor,
+    q: Span,
+    scratch: BlockScratch,
 ) -> None:
     """Write the moments of queries ``q`` into ``sums`` (H·B, Tq, d, w)."""
     matrices, t, d, w = sums.shape
@@ -146,7 +155,10 @@ class Layers:
             self.queries = flat.mT[..., None]
 
     def _position_terms(
-        self, kernel: MLPKernel, problem: Problem, columns: Columns
+        self,
+        kernel: MLPKernel,
+        problem: Problem,
+        columns: Columns,
     ) -> PositionTerms:
         """Return the terms of positions. The table has a column for each displacement, or, where
         one block has all queries, for each pair, (Nk, Nq, w).
@@ -184,7 +196,13 @@ class Layers:
         """Return the rows of the table that pairs read, (Nk, Tq)."""
         return (self.index[q] + displacements // 2) - self.index[:seen, None]
 
-    def hidden(self, part: Span, q: Span, shifts: Tensor, scratch: BlockScratch) -> Tensor:
+    def hidden(
+        self,
+        part: Span,
+        q: Span,
+        shifts: Tensor,
+        scratch: BlockScratch,
+    ) -> Tensor:
         """Return the last hidden layer (matrices, Nk, Tq, w). The next call overwrites it."""
         seen, t, w = shifts.shape
         matrices = part.stop - part.start

@@ -57,7 +57,14 @@ class FirstLayer:
         scratch: memory of the tile.
     """
 
-    def __init__(self, x: Tensors, f: Tensors, q: Span, k: Span, scratch: LayerScratch):
+    def __init__(
+        self,
+        x: Tensors,
+        f: Tensors,
+        q: Span,
+        k: Span,
+        scratch: LayerScratch,
+    ):
         self.f = f
         self.q = q
         self.k = k
@@ -168,7 +175,12 @@ class FirstLayer:
         return gradient.zero_()
 
     def add_gradients(
-        self, g: Tensors, slope: Tensor, rows: Tensor, shared: Tensor | None, chunk: Chunk
+        self,
+        g: Tensors,
+        slope: Tensor,
+        rows: Tensor,
+        shared: Tensor | None,
+        chunk: Chunk,
     ) -> None:
         """Add to ``g`` the gradients of a chunk's terms, from the gradient ``slope`` (dS) of its
         pre-activations. Those of shared terms are collected in ``shared``.
@@ -284,7 +296,12 @@ def _wants_distance(g: Tensors) -> bool:
     return any(t is not None for t in (g.distance_scale, g.query_positions, g.key_positions))
 
 
-def _add_row_gradients(f: Tensors, g: Tensors, rows_grad: Tensor, q: Span) -> None:
+def _add_row_gradients(
+    f: Tensors,
+    g: Tensors,
+    rows_grad: Tensor,
+    q: Span,
+) -> None:
     """Add the gradients of query bias, queries and scales to the tensors ``g``, from the values
     ``f`` and the gradient of the rows ``[scale ⊙ query, query bias]`` (h, b, Tq, w, e + 1) of the
     queries ``q``.
@@ -313,7 +330,10 @@ class _Factors(NamedTuple):
 
 
 def _add_factor_gradients(
-    factors: _Factors, gradients: _Factors, rows_grad: Tensor, q: Span
+    factors: _Factors,
+    gradients: _Factors,
+    rows_grad: Tensor,
+    q: Span,
 ) -> None:
     """Add the gradients of a query and its scale, whose product is in the last columns but one.
 

@@ -109,7 +109,13 @@ class FirstTerms(NamedTuple):
         return FirstLayer(self.x, self.f, q, k, self.scratch)
 
 
-def _moments(terms: FirstTerms, act: Activation, plan: Plan, q: Span, sums: Tensor) -> None:
+def _moments(
+    terms: FirstTerms,
+    act: Activation,
+    plan: Plan,
+    q: Span,
+    sums: Tensor,
+) -> None:
     """Overwrite ``sums`` (h, b, Tq, w', d) with one query tile's moments over all keys, for one
     block.
     """

@@ -21,7 +21,10 @@ from .first_layer import pair_values
 
 
 def one_tile(
-    terms: Mapping[str, Any], value: Tensor, readout: Tensor, quadrature: Quadrature
+    terms: Mapping[str, Any],
+    value: Tensor,
+    readout: Tensor,
+    quadrature: Quadrature,
 ) -> Tensor:
     """Return the same as :func:`.tiled.mlp_kernel`, (B, H, Nq, o), from the same terms of the first
     layer; order and density of pairs are those of ``quadrature``.

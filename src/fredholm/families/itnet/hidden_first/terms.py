@@ -67,7 +67,12 @@ class PairTensor:
         object.__setattr__(self, "shared", tuple(word.endswith("|1") for word in words))
 
 
-def tensor(shape: str, side: str, text: str, **facts: Any) -> Any:
+def tensor(
+    shape: str,
+    side: str,
+    text: str,
+    **facts: Any,
+) -> Any:
     """Return a field of :class:`Tensors`."""
     return field(default=None, metadata={"pair": PairTensor(shape, side, text, **facts)})
 
@@ -106,10 +111,20 @@ class Tensors:
     )  # fmt: skip
     key_index: Tensor | None = tensor("k", "key", "J", term="table", kind="index", triton="values")
     distance_scale: Tensor | None = tensor(
-        "h|1 w", "layer", "δ", term="distance", triton="gradients", single=True
+        "h|1 w",
+        "layer",
+        "δ",
+        term="distance",
+        triton="gradients",
+        single=True,
     )
     query_positions: Tensor | None = tensor(
-        "b|1 q p", "query", "x, or without batch", term="distance", triton="values", single=True
+        "b|1 q p",
+        "query",
+        "x, or without batch",
+        term="distance",
+        triton="values",
+        single=True,
     )
     key_positions: Tensor | None = tensor(
         "b|1 k p", "key", "y, or without batch", decides="p", term="distance", triton="values",
@@ -187,7 +202,10 @@ FIRST_LAYER: tuple[Callable[[Tensors], Tensor | None], ...] = (
 
 
 def _product(
-    x: Tensors, query: Tensor | None, scale: Tensor | None, key: Tensor | None
+    x: Tensors,
+    query: Tensor | None,
+    scale: Tensor | None,
+    key: Tensor | None,
 ) -> Tensor | None:
     """Return Σ_c scale_c query_c key_c of all pairs, (B, H, Nq, Nk, w); None without a query."""
     if query is None or scale is None or key is None:

@@ -107,10 +107,20 @@ class TiledTable(Form):
         return with_offset(_tiled(kernel, p, terms, self.strategy), kernel, p)
 
 
-def _tiled(kernel: MLPKernel, problem: Problem, terms: dict[str, Any], strategy: Exact) -> Tensor:
+def _tiled(
+    kernel: MLPKernel,
+    problem: Problem,
+    terms: dict[str, Any],
+    strategy: Exact,
+) -> Tensor:
     """Return ∫ K u dμ from the terms of the first layer."""
 
-    def moments_read(kernel: MLPKernel, problem: Problem, value: Tensor, readout: Tensor) -> Tensor:
+    def moments_read(
+        kernel: MLPKernel,
+        problem: Problem,
+        value: Tensor,
+        readout: Tensor,
+    ) -> Tensor:
         """Return the moments of ``value`` (mass times signal, (B, H, Nk, d), in float32 or better)
         contracted with the readout, (B, H, Nq, o); see :func:`_integral`.
         """
@@ -171,7 +181,10 @@ def _takes_blocks(strategy: Exact) -> bool:
 
 
 def _fits_one_tile(
-    kernel: MLPKernel, problem: Problem, terms: Mapping[str, Any], strategy: Exact
+    kernel: MLPKernel,
+    problem: Problem,
+    terms: Mapping[str, Any],
+    strategy: Exact,
 ) -> bool:
     """Return whether all pairs are taken at once: from sizes alone, and never where lengths are
     traced or a tile's memory or a Triton kernel was asked for.
