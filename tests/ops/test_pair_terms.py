@@ -144,12 +144,12 @@ FIRST_LAYER: tuple""",
         "table_term, distance_term,": "table_term, distance_term, phase_term,",
     },
     COMPUTED: {
-        "        keys = f.key[chunk][:, :, k].flatten(0, 1)\n        flat = rows.view(": """\
+        "        keys = matrices_of_points(f.key, chunk, k)\n        flat = rows.view(": """\
         if f.phase_scale is not None:
             part = cut(f.phase_scale, *chunk)[:, :, None, :, None] * self._angle(chunk).cos()
             s.add_(part) if terms else s.copy_(part.expand_as(s))
             terms.append(part)
-        keys = f.key[chunk][:, :, k].flatten(0, 1)
+        keys = matrices_of_points(f.key, chunk, k)
         flat = rows.view(""",
         "        add_shared(cut(shared, *chunk), slope)\n": """\
         add_shared(cut(shared, *chunk), slope)

@@ -35,8 +35,10 @@ class SplitHidden(HiddenReadout):
         """Return both ends' terms without columns of displacements. A kernel may override it to
         compute shared parts once.
         """
-        terms: dict[str, Any] = dict(self.key_terms(problem.y, problem.uy, columns=False))
-        return terms | self.query_terms(problem.x, problem.ux, columns=False)
+        of_keys = self.key_terms(problem.y, problem.uy, columns=False)
+        terms: dict[str, Any] = dict(of_keys)
+        of_queries = self.query_terms(problem.x, problem.ux, columns=False)
+        return terms | of_queries
 
     @abstractmethod
     def table(self, displacements: Tensor) -> Tensor | None:

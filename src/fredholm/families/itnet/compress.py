@@ -147,7 +147,10 @@ class Fitting:
         self.exact = exact
         self.held_out = held_out
         self.teacher = deepcopy(exact).float().eval()
-        self.batches = [(u.to(device, torch.float32), domain.to(device)) for u, domain in signals]
+        self.batches = []
+        for u, domain in signals:
+            batch = (u.to(device, torch.float32), domain.to(device))
+            self.batches.append(batch)
         torch.manual_seed(seed)
         self.student = _student(self.teacher, rank, self.batches[0], kernel_options)
 
@@ -158,7 +161,9 @@ class Fitting:
     def operator(self) -> LowRankITNetOperator:
         """Return the low-rank operator as it stands, in the exact one's precision."""
         exact, student = self.exact, self.student
-        student.eval().to(next(exact.parameters()).dtype)
+        student.eval()
+        dtype = next(exact.parameters()).dtype
+        student.to(dtype)
         # Copied after the change of precision, so that they are not rounded on the way.
         student.residual = deepcopy(exact.residual)
         student.projection = deepcopy(exact.projection)
@@ -168,7 +173,9 @@ class Fitting:
         """Return the operator after ``steps``, and its report."""
         student = self.operator()
         like = next(self.exact.parameters())
-        unseen = [(u.to(like), domain.to(like.device)) for u, domain in self.held_out]
+        unseen = []
+        for u, domain in self.held_out:
+            unseen.append((u.to(like), domain.to(like.device)))
         with evaluating(self.exact):
             report = _report(self.exact, student, unseen, steps)
         return student, report
@@ -198,8 +205,14 @@ class Plateau:
 
 def optimizer_of(fitting: Fitting, lr: float, steps: int) -> tuple[torch.optim.Adam, LambdaLR]:
     """Return Adam on the factors, and its rate, which falls linearly to zero."""
-    optimizer = torch.optim.Adam(list(fitting.student.kernel.parameters()), lr=lr)
-    return optimizer, LambdaLR(optimizer, lambda step: max(0.0, 1.0 - step / steps))
+    parameters = list(fitting.student.kernel.parameters())
+    optimizer = torch.optim.Adam(parameters, lr=lr)
+
+    def rate(step: int) -> float:
+        """Return the factor of the learning rate: from 1 to 0 along a line."""
+        return max(0.0, 1.0 - step / steps)
+
+    return optimizer, LambdaLR(optimizer, rate)
 
 
 def _check(
@@ -264,8 +277,10 @@ def _student(
 
     with torch.no_grad():
         # The mean over samples and pairs, one matrix (d, d) per head: K̄ = (U √S) (V √S)ᵀ.
-        rows = torch.arange(min(domain.size, _rows(teacher, u)), device=u.device)
-        mean = teacher.kernel_matrix(u, domain, rows=rows).mean((0, 2, 3))
+        count = min(domain.size, _rows(teacher, u))
+        rows = torch.arange(count, device=u.device)
+        matrices = teacher.kernel_matrix(u, domain, rows=rows)
+        mean = matrices.mean((0, 2, 3))
         left, values, right = torch.linalg.svd(mean)
         r = min(rank, values.shape[-1])
         root = values[:, None, :r].sqrt()
@@ -325,10 +340,12 @@ def _loss(
 ) -> Tensor:
     """Return the relative squared error of the responses plus that of some rows of the matrix."""
     problem = teacher.problem(u, domain)
-    rows = torch.randperm(domain.size, device=u.device)[: _rows(teacher, u)]
+    rows = torch.randperm(domain.size, device=u.device)
+    rows = rows[: _rows(teacher, u)]
     part = problem.rows(rows)
     # The mass of each key, (B, 1, 1, Nk, 1, 1).
-    mass = problem.quadrature.mass[:, None, None, :, None, None].to(u.dtype)
+    mass = problem.quadrature.mass[:, None, None, :, None, None]
+    mass = mass.to(u.dtype)
     with torch.no_grad():
         exact = _respond(teacher, problem)
         matrix = teacher.kernel.matrix(part)
@@ -337,8 +354,10 @@ def _loss(
     # Relative to the response at real queries.
     real = _real_queries(problem, exact.dtype)
     difference = (_respond(student, problem) - exact) * real
-    response_error = difference.square().sum() / (exact * real).square().sum()
-    matrix_error = _power(student.kernel.matrix(part) - matrix, mass) / scale
+    response_power = (exact * real).square().sum()
+    response_error = difference.square().sum() / response_power
+    matrix_difference = student.kernel.matrix(part) - matrix
+    matrix_error = _power(matrix_difference, mass) / scale
     return response_error + matrix_error
 
 
@@ -353,7 +372,8 @@ def _real_queries(problem: Problem, dtype: torch.dtype) -> Tensor | float:
     """Return a factor that is zero at padded queries, broadcastable to (B, H, Nq, d)."""
     if problem.real is None:
         return 1.0
-    return problem.real[:, None, :, None].to(dtype)
+    real = problem.real[:, None, :, None]
+    return real.to(dtype)
 
 
 def _power(matrix: Tensor, mass: Tensor) -> Tensor:
@@ -408,13 +428,16 @@ def _report(
 
         root = problem.quadrature.mass.sqrt()
         matrix = _matrix_in_measure(exact.kernel.matrix(problem), root)
-        matrix_error = matrix - _matrix_in_measure(student.kernel.matrix(problem), root)
+        found = _matrix_in_measure(student.kernel.matrix(problem), root)
+        matrix_error = matrix - found
         values = torch.linalg.svdvals(matrix)
         tail = values[..., rank:]
-        bound = values.sum(-1) / (rank + 1) ** 0.5
+        nuclear = values.sum(-1)
+        bound = nuclear / (rank + 1) ** 0.5
 
         parts = [error, response, matrix_error, matrix, tail, bound]
-        total += torch.stack([x.double().square().sum().cpu() for x in parts])
+        sums = [x.double().square().sum().cpu() for x in parts]
+        total += torch.stack(sums)
 
     sums = SquaredSums(*total.tolist())
     return CompressionReport(

@@ -15,7 +15,8 @@ class HiddenDraws(DrawnKeys):
     """Base of both forms: the first layer splits, so that nothing wide is computed per pair."""
 
     def numbers_per_pair(self, kernel: SplitHidden) -> int:
-        return getattr(kernel, "width", 64) + 4 * kernel.d_in + 64
+        width = getattr(kernel, "width", 64)
+        return width + 4 * kernel.d_in + 64
 
     def key_terms(self, kernel: SplitHidden, problem: Problem) -> Memory:
         """Return the keys' terms of the hidden units. On a regular grid a table of displacements

@@ -23,7 +23,15 @@ from .hidden_first import hidden_pairs
 from .hidden_first.tiled import TiledColumns, TiledTable
 from .neighbours import NeighbourHidden
 
-GROUPS = ("query_position", "key_position", "relative", "distance", "query", "key", "product")
+GROUPS = (
+    "query_position",
+    "key_position",
+    "relative",
+    "distance",
+    "query",
+    "key",
+    "product",
+)
 """The seven input groups of Eq. 3, in the order in which their columns lie in W1."""
 OUTPUTS = ("full", "compact")
 _FOURIER = GROUPS[:3]
@@ -147,7 +155,8 @@ class MLPKernel(HiddenKernel, SplitHidden):
         first_heads = 1
         if per_head_hidden:
             first_heads = heads
-        self.weight1 = _empty(first_heads, width, sum(self.sizes.values()))
+        inputs = sum(self.sizes.values())
+        self.weight1 = _empty(first_heads, width, inputs)
         self.bias1 = _empty(first_heads, width)
         further = range(depth - 2)
         self.mid_weights = nn.ParameterList(_empty(width, width) for _ in further)
@@ -168,7 +177,8 @@ class MLPKernel(HiddenKernel, SplitHidden):
         nn.init.normal_(self.weight1, std=0.02)
         nn.init.zeros_(self.bias1)
         for weight, bias in self.mid_layers():
-            nn.init.normal_(weight, std=self.width**-0.5)
+            std = self.width**-0.5
+            nn.init.normal_(weight, std=std)
             nn.init.zeros_(bias)
 
         std = epsilon * self.width**-0.5
@@ -202,7 +212,8 @@ class MLPKernel(HiddenKernel, SplitHidden):
         lead = torch.broadcast_shapes(*shapes)
         inputs = []
         for group in self.groups:
-            values = self._group_input(group, x, y, ux, uy).to(uy.dtype)
+            values = self._group_input(group, x, y, ux, uy)
+            values = values.to(uy.dtype)
             inputs.append(values.expand(*lead, -1))
         if not inputs:
             # The constant kernel: a network of no inputs, whose bias alone answers.
@@ -231,7 +242,8 @@ class MLPKernel(HiddenKernel, SplitHidden):
             return self.gamma(x - y)
         if group == "distance":
             # ``root_of`` has gradient zero where both points coincide; that of ``sqrt`` is NaN.
-            return root_of((x - y).square().sum(-1, keepdim=True))
+            squares = (x - y).square()
+            return root_of(squares.sum(-1, keepdim=True))
         if group == "query":
             return ux
         if group == "key":
@@ -244,7 +256,8 @@ class MLPKernel(HiddenKernel, SplitHidden):
             return self.weight2, self.bias2
         # K = Σ_k h_k (diag(d_k) + U_k V_kᵀ) as one matrix per hidden unit.
         low_rank = torch.einsum("hork,hirk->hoik", self.left, self.right)
-        identity = torch.eye(self.d_in, device=low_rank.device)[..., None]
+        identity = torch.eye(self.d_in, device=low_rank.device)
+        identity = identity[..., None]
         diagonal = identity * self.diagonal[:, :, None]
         return low_rank + diagonal, self.bias2
 
@@ -334,10 +347,12 @@ class MLPKernel(HiddenKernel, SplitHidden):
             else:
                 bias = bias + of_content
         if bias is None:
-            bias = uy.new_zeros(1, 1, uy.shape[2], self.width)
+            keys = uy.shape[2]
+            bias = uy.new_zeros(1, 1, keys, self.width)
         if self._subtracts_positions(columns):
             # W (x - y) = W x - W y, and this end has the second term.
-            bias = bias - self._project_positions("relative", y, None, uy.dtype)
+            of_position = self._project_positions("relative", y, None, uy.dtype)
+            bias = bias - of_position
         terms: dict[str, Tensor] = {"key_bias": bias}
 
         parts = []
@@ -376,19 +391,23 @@ class MLPKernel(HiddenKernel, SplitHidden):
             gamma = self.gamma(x)[:, None]
         terms: dict[str, Any] = {"activation": self.activation}
 
-        bias = cast(self.bias1, ux.dtype)[:, None]
+        bias = cast(self.bias1, ux.dtype)
+        bias = bias[:, None]
         if "query_position" in self.groups:
-            bias = bias + self._project_positions("query_position", x, gamma, ux.dtype)
+            of_position = self._project_positions("query_position", x, gamma, ux.dtype)
+            bias = bias + of_position
         if "query" in self.groups:
             bias = bias + self._project(ux, "query")
         if self._subtracts_positions(columns):
-            bias = bias + self._project_positions("relative", x, None, ux.dtype)
+            of_position = self._project_positions("relative", x, None, ux.dtype)
+            bias = bias - of_position
         if bias.dim() == 3:
             # Neither positions nor features entered: the bias of a head is the same at all queries.
             bias = bias[None]
         # The op reads the number of queries off this tensor.
         batch, heads, _, _ = bias.shape
-        terms["query_bias"] = bias.expand(batch, heads, ux.shape[2], self.width)
+        points = ux.shape[2]
+        terms["query_bias"] = bias.expand(batch, heads, points, self.width)
 
         queries: list[Tensor] = []
         scales: list[Tensor] = []
@@ -397,17 +416,24 @@ class MLPKernel(HiddenKernel, SplitHidden):
             scales.append(self._weight("product"))
         if gamma is not None and self._splits_shift(columns):
             cos, sin = _like(gamma, ux).chunk(2, -1)
-            of_cos, of_sin = self._weight("relative").chunk(2, -1)
-            queries.append(torch.cat([cos, sin], -1))
-            scales.append(torch.cat([of_cos, of_cos], -1))
+            weight = self._weight("relative")
+            of_cos, of_sin = weight.chunk(2, -1)
+
+            first_query = torch.cat([cos, sin], -1)
+            queries.append(first_query)
+            first_scale = torch.cat([of_cos, of_cos], -1)
+            scales.append(first_scale)
+
             terms["query2"] = torch.cat([sin, -cos], -1)
-            terms["scale2"] = prepared(self, "scale2", lambda: torch.cat([of_sin, of_sin], -1))
+            both_sines = [of_sin, of_sin]
+            terms["scale2"] = prepared(self, "scale2", lambda: torch.cat(both_sines, -1))
         if len(queries) == 1:
             (terms["query"],) = queries
             (terms["scale"],) = scales
         elif queries:
             terms["query"] = torch.cat(queries, -1)
-            terms["scale"] = prepared(self, ("scale", columns), lambda: torch.cat(scales, -1))
+            name = ("scale", columns)
+            terms["scale"] = prepared(self, name, lambda: torch.cat(scales, -1))
 
         if columns and "distance" in self.groups:
             terms["query_positions"] = x
@@ -434,13 +460,18 @@ class MLPKernel(HiddenKernel, SplitHidden):
         On a regular grid both groups of x - y are functions of one of D = O(N) displacements: the
         table replaces their columns, at one gather per pair instead of 2m multiply-adds.
         """
-        return prepared(self, "table", lambda: self._table(displacements), of=(displacements,))
+
+        def make() -> Tensor | None:
+            return self._table(displacements)
+
+        return prepared(self, "table", make, of=(displacements,))
 
     def _table(self, displacements: Tensor) -> Tensor | None:
         dtype = self.weight1.dtype
         total = None
         if "relative" in self.groups:
-            total = self._project(self.gamma(displacements).to(dtype), "relative")
+            gamma = self.gamma(displacements)
+            total = self._project(gamma.to(dtype), "relative")
         if "distance" in self.groups:
             length = torch.linalg.vector_norm(displacements, dim=-1, keepdim=True)
             of_length = self._project(length.to(dtype), "distance")
@@ -474,7 +505,8 @@ def _like(gamma: Tensor, u: Tensor) -> Tensor:
     tensor of columns.
     """
     batch, heads = u.shape[:2]
-    return cast(gamma, u.dtype).expand(batch, heads, -1, -1)
+    like_u = cast(gamma, u.dtype)
+    return like_u.expand(batch, heads, -1, -1)
 
 
 def _check_sizes(

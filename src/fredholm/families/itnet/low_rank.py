@@ -66,7 +66,8 @@ class FactorNetwork(nn.Module):
         super().__init__()
         self.columns = columns
         self.activation = activation
-        self.weight1 = nn.Parameter(torch.empty(width, columns + dim))
+        inputs = columns + dim
+        self.weight1 = nn.Parameter(torch.empty(width, inputs))
         self.bias1 = nn.Parameter(torch.empty(width))
         self.weight2 = nn.Parameter(torch.empty(heads, dim, rank, width))
         self.bias2 = nn.Parameter(torch.empty(heads, dim, rank))
@@ -86,9 +87,12 @@ class FactorNetwork(nn.Module):
         # One product per head and channel i reads W2 as it lies in memory; then the sum over i.
         batch = moment.shape[0]
         rows = moment.flatten(1, 2).transpose(0, 1)
-        of_channels = torch.bmm(rows, weight.flatten(0, 1).mT)
-        out = of_channels.view(heads, dim, batch, rank).sum(1)
-        return torch.baddbmm(out, total.transpose(0, 1), bias)
+        matrices = weight.flatten(0, 1)
+        of_channels = torch.bmm(rows, matrices.mT)
+        of_channels = of_channels.view(heads, dim, batch, rank)
+        out = of_channels.sum(1)
+        totals = total.transpose(0, 1)
+        return torch.baddbmm(out, totals, bias)
 
     def spread(self, z: Tensor) -> LinearMap:
         """Return the linear map of hidden units that the factor makes of z (H, B, r)."""
@@ -100,17 +104,20 @@ class FactorNetwork(nn.Module):
         # Heads first, so that a head's matrix meets all samples.
         by_channel = z.repeat_interleave(dim, 0)
         gain = torch.bmm(by_channel, weight.flatten(0, 1))
-        gain = gain.view(heads, dim, batch, width).permute(2, 0, 3, 1)
-        shift = torch.bmm(z, bias.mT).transpose(0, 1)
-        return LinearMap(gain, shift[:, :, None])
+        gain = gain.view(heads, dim, batch, width)
+        gain = gain.permute(2, 0, 3, 1)
+        shift = torch.bmm(z, bias.mT)
+        shift = shift.transpose(0, 1)[:, :, None]
+        return LinearMap(gain, shift)
 
     def forward(self, gamma: Tensor, u: Tensor) -> Tensor:
         units = self.units(gamma, u)
         heads, dim, rank, width = self.weight2.shape
         # Dimensions of size 1 between the heads and the points of u.
         ones = [1] * (u.dim() - 4)
-        weight = self.weight2.reshape(heads, *ones, dim * rank, width)
-        bias = self.bias2.reshape(heads, *ones, 1, dim * rank)
+        outputs = dim * rank
+        weight = self.weight2.reshape(heads, *ones, outputs, width)
+        bias = self.bias2.reshape(heads, *ones, 1, outputs)
         factor = units @ weight.mT + bias
         return factor.unflatten(-1, (dim, rank))
 
@@ -129,7 +136,9 @@ def first_units(
     columns = gamma.shape[-1]
     rest = weight.shape[1] - columns
     of_gamma, of_u = weight.split_with_sizes((columns, rest), 1)
-    position = F.linear(cast(gamma, u.dtype), cast(of_gamma, u.dtype), bias)
+    gamma = cast(gamma, u.dtype)
+    of_gamma = cast(of_gamma, u.dtype)
+    position = F.linear(gamma, of_gamma, bias)
     content = F.linear(u, of_u)
     return ACTIVATIONS[activation].function(position + content)
 
@@ -165,7 +174,9 @@ class LowRankKernel(Aligned, PairKernel, Pooled):
     """
 
     forms = (HiddenPooled, *PairKernel.forms)
-    fourier, query, key = Part(), Part(), Part()
+    fourier = Part()
+    query = Part()
+    key = Part()
 
     floor = None
 
@@ -189,13 +200,17 @@ class LowRankKernel(Aligned, PairKernel, Pooled):
         self.rank = rank
         self.width = width
         self.fourier = FourierFeatures(position_dim, frequencies, sigma, learned_frequencies)
-        self.query = FactorNetwork(heads, dim, rank, width, 2 * frequencies, activation)
-        self.key = FactorNetwork(heads, dim, rank, width, 2 * frequencies, activation)
+        columns = 2 * frequencies
+        self.query = FactorNetwork(heads, dim, rank, width, columns, activation)
+        self.key = FactorNetwork(heads, dim, rank, width, columns, activation)
         self.reset_parameters()
         self._aligned = self._neighbours()
 
     def _neighbours(self) -> SideBySide | None:
-        layers = {name: self._modules.get(name) for name in ("query", "key")}
+        layers = {
+            "query": self._modules.get("query"),
+            "key": self._modules.get("key"),
+        }
         return side_by_side(layers, FactorNetwork, ("weight1", "bias1"), last=True)
 
     def reset_parameters(self, epsilon: float = 0.01) -> None:
@@ -203,7 +218,8 @@ class LowRankKernel(Aligned, PairKernel, Pooled):
         for network in (self.query, self.key):
             nn.init.normal_(network.weight1, std=0.02)
             nn.init.zeros_(network.bias1)
-            nn.init.normal_(network.weight2, std=epsilon * self.width**-0.5)
+            std = epsilon * self.width**-0.5
+            nn.init.normal_(network.weight2, std=std)
 
         with torch.no_grad():
             for bias in self.query.bias2:
@@ -221,8 +237,10 @@ class LowRankKernel(Aligned, PairKernel, Pooled):
         ux: Tensor,
         uy: Tensor,
     ) -> Tensor:
-        left = self.query(self.fourier(x), ux)
-        right = self.key(self.fourier(y), uy)
+        query_gamma = self.fourier(x)
+        left = self.query(query_gamma, ux)
+        key_gamma = self.fourier(y)
+        right = self.key(key_gamma, uy)
         return left @ right.mT
 
     # --- separable --------------------------------------------------------------------------------
@@ -237,13 +255,17 @@ class LowRankKernel(Aligned, PairKernel, Pooled):
 
     def values(self, y: Tensor, uy: Tensor) -> Tensor:
         """Return Ψ(y)ᵀ u(y), (B, H, Nk, r)."""
-        factor = self.key(self.fourier(y)[:, None], uy)
-        return (factor.mT @ uy[..., None]).squeeze(-1)
+        gamma = self.fourier(y)[:, None]
+        factor = self.key(gamma, uy)
+        z = factor.mT @ uy[..., None]
+        return z.squeeze(-1)
 
     def expand(self, x: Tensor, ux: Tensor, response: Tensor) -> Tensor:
         """Return Φ(x) z, (B, H, Nq, d)."""
-        factor = self.query(self.fourier(x)[:, None], ux)
-        return (factor @ response[..., None].to(factor.dtype)).squeeze(-1)
+        gamma = self.fourier(x)[:, None]
+        factor = self.query(gamma, ux)
+        z = response[..., None].to(factor.dtype)
+        return (factor @ z).squeeze(-1)
 
     def pooled(self, problem: Problem, total: Callable[[Tensor], Tensor] | None = None) -> Tensor:
         r"""Return ∫ K u dμ, hidden units first: :math:`M = \int h_\psi \otimes u\,d\mu`,
@@ -258,35 +280,40 @@ class LowRankKernel(Aligned, PairKernel, Pooled):
         units = self._units(problem)
         with full_precision(uy):
             mass = cast(problem.quadrature.mass, dtype)
-            signal = cast(uy, dtype) * mass.view(-1, 1, mass.shape[-1], 1)
-            moment = product(signal.mT, cast(units.key, dtype))
+            mass = mass.view(-1, 1, mass.shape[-1], 1)
+            signal = cast(uy, dtype) * mass
+            key_units = cast(units.key, dtype)
+            moment = product(signal.mT, key_units)
             mean = signal.sum(2)
             if total is not None:
                 # One message between ranks: the mean as a last column of the moment.
-                joined = total(torch.cat([moment, mean[..., None]], -1))
+                columns = torch.cat([moment, mean[..., None]], -1)
+                joined = total(columns)
                 moment = joined[..., :-1]
                 mean = joined[..., -1]
 
             z = self.key.read(moment, mean)
             gain, shift = self.query.spread(z)
-            out = sum_of_product(shift, cast(units.query, dtype), gain)
+            query_units = cast(units.query, dtype)
+            out = sum_of_product(shift, query_units, gain)
             return cast(out, uy.dtype)
 
     def _units(self, p: Problem) -> UnitsOfEnds:
         """Return the hidden units of both networks, each at its own end."""
-        key_gamma = self.fourier.on(p.domain, p.y).unsqueeze(1)
+        key_gamma = self.fourier.on(p.domain, p.y)
+        key_gamma = key_gamma.unsqueeze(1)
         if p.layout.cross:
             query_gamma = self.fourier(p.x).unsqueeze(1)
-            return UnitsOfEnds(
-                key=self.key.units(key_gamma, p.uy), query=self.query.units(query_gamma, p.ux)
-            )
+            key_units = self.key.units(key_gamma, p.uy)
+            query_units = self.query.units(query_gamma, p.ux)
+            return UnitsOfEnds(key_units, query_units)
 
         # Queries are keys: their sines, a good part of the cost, are computed once.
         joined = read_together(self._aligned, self._modules)
         if joined is None:
-            return UnitsOfEnds(
-                key=self.key.units(key_gamma, p.uy), query=self.query.units(key_gamma, p.ux)
-            )
+            key_units = self.key.units(key_gamma, p.uy)
+            query_units = self.query.units(key_gamma, p.ux)
+            return UnitsOfEnds(key_units, query_units)
         weight, bias = joined
         assert bias is not None
         units = first_units(weight, bias, key_gamma, p.uy, self.query.activation)

@@ -45,13 +45,15 @@ class Mixing(NamedTuple):
 
 def fourier(x: Float[Tensor, "*s p"], frequencies: Float[Tensor, "m p"]) -> Tensor:
     """Return γ(x) = [cos 2πBx, sin 2πBx], Eq. 199: (*s, 2m)."""
-    angle = 2 * math.pi * torch.einsum("...p,mp->...m", x, frequencies)
+    phase = torch.einsum("...p,mp->...m", x, frequencies)
+    angle = 2 * math.pi * phase
     return torch.cat([angle.cos(), angle.sin()], -1)
 
 
 def heads_of(u: Float[Tensor, "b n d"], heads: int) -> Float[Tensor, "b h n i"]:
     """Return the slices u_h of Eq. 4."""
-    return u.unflatten(-1, (heads, -1)).transpose(1, 2)
+    by_head = u.unflatten(-1, (heads, -1))
+    return by_head.transpose(1, 2)
 
 
 def kernel_inputs(
@@ -75,7 +77,8 @@ def kernel_inputs(
         of_key,  # u(y)
         of_query * of_key,  # u(x) ⊙ u(y)
     ]
-    return torch.cat([group.expand(b, h, n, n, -1) for group in groups], -1)
+    pairs = [group.expand(b, h, n, n, -1) for group in groups]
+    return torch.cat(pairs, -1)
 
 
 def itnet_naive(
@@ -113,7 +116,8 @@ def itnet_naive(
     z = kernel_inputs(slices, x, frequencies)
 
     # h = GELU(W1 z + b1) and K = W2 h + b2, Eqs. 196-198.
-    units = torch.einsum("bhqkc,wc->bhqkw", z, network.weight1) + network.bias1
+    units = torch.einsum("bhqkc,wc->bhqkw", z, network.weight1)
+    units = units + network.bias1
     hidden = F.gelu(units)
     kernel = torch.einsum("bhqkw,hoiw->bhqkoi", hidden, network.weight2)
     kernel = kernel + network.bias2[:, None, None]
@@ -127,7 +131,8 @@ def integrate(
 ) -> Float[Tensor, "b h q o"]:
     """Return Σ_k K(x_q, y_k) u(y_k) μ_k, the integral of Eq. 1."""
     n = u.shape[2]
-    return torch.einsum("bhqkoi,qk,bhki->bhqo", kernel, measure.expand(n, n), u)
+    masses = measure.expand(n, n)
+    return torch.einsum("bhqkoi,qk,bhki->bhqo", kernel, masses, u)
 
 
 def low_rank_naive(
@@ -161,7 +166,8 @@ def low_rank_naive(
     """
     slices = heads_of(u, query.weight2.shape[0])
     batch, heads, n, _ = slices.shape
-    gamma = fourier(x, frequencies).expand(batch, heads, n, -1)
+    gamma = fourier(x, frequencies)
+    gamma = gamma.expand(batch, heads, n, -1)
     inputs = torch.cat([gamma, slices], -1)
 
     # K = Φ Ψᵀ of every pair.
@@ -172,9 +178,11 @@ def low_rank_naive(
 
 
 def _factor(inputs: Float[Tensor, "b h n c"], network: Network) -> Float[Tensor, "b h n o r"]:
-    units = torch.einsum("bhnc,wc->bhnw", inputs, network.weight1) + network.bias1
+    units = torch.einsum("bhnc,wc->bhnw", inputs, network.weight1)
+    units = units + network.bias1
     hidden = F.gelu(units)
-    return torch.einsum("bhnw,horw->bhnor", hidden, network.weight2) + network.bias2[:, None]
+    factor = torch.einsum("bhnw,horw->bhnor", hidden, network.weight2)
+    return factor + network.bias2[:, None]
 
 
 def mix(

@@ -25,7 +25,12 @@ from ...ops.backend import at_least_single, cast, full_precision
 from ...ops.tiles import find_activation
 from .capabilities import SplitHidden
 
-ENDS: dict[str, End] = {"query_bias": "query", "query": "query", "key_bias": "key", "key": "key"}
+ENDS: dict[str, End] = {
+    "query_bias": "query",
+    "query": "query",
+    "key_bias": "key",
+    "key": "key",
+}
 
 
 class NeighbourHidden(Form):
@@ -52,9 +57,11 @@ class NeighbourHidden(Form):
             return shape_alone(kernel, problem)
         batch, _, queries, _ = problem.ux.shape
         work = _work(kernel, problem)
-        out = added(work.results(), work.tiles, batch * queries)
+        results = work.results()
+        out = added(results, work.tiles, batch * queries)
         out = cast(out, problem.uy.dtype)
-        out = out.unflatten(0, (batch, queries)).transpose(1, 2)
+        out = out.unflatten(0, (batch, queries))
+        out = out.transpose(1, 2)
         return with_offset(out, kernel, problem)
 
 
@@ -63,7 +70,8 @@ def _work(kernel: SplitHidden, problem: Problem) -> Work:
     p = problem
     terms = kernel.both_terms(p)
     single = at_least_single(p.uy.dtype)
-    shifted = kernel.table(p.x.new_zeros(1, p.x.shape[-1])) is not None
+    no_displacement = p.x.new_zeros(1, p.x.shape[-1])
+    shifted = kernel.table(no_displacement) is not None
     heads = {name: terms[name].shape[1] for name in ENDS if name in terms}
     rows = Rows.of(_gathered(p, terms, shifted))
 
@@ -116,16 +124,22 @@ def _gathered(
         # Where the product's columns are the values, the values are gathered once.
         if name in terms and not (name == "key" and terms[name] is p.uy):
             parts[name] = (end, by_point(terms[name]))
-    parts |= {"value": ("key", by_point(p.uy)), **measure_rows(p)}
+    parts["value"] = ("key", by_point(p.uy))
+    parts |= measure_rows(p)
     if shifted:
-        parts |= {"x": ("query", p.x), "y": ("key", p.y)}
+        parts["x"] = ("query", p.x)
+        parts["y"] = ("key", p.y)
     return parts
 
 
 def _weights(kernel: SplitHidden, terms: dict[str, Any]) -> dict[str, Tensor]:
     """Return the tensors of the layer itself that every tile reads."""
     readout, bias = kernel.readout()
-    weights = {"term.readout": readout, "term.bias": bias, "term.scale": terms.get("scale")}
+    weights = {
+        "term.readout": readout,
+        "term.bias": bias,
+        "term.scale": terms.get("scale"),
+    }
     for i, (weight, shift) in enumerate(terms.get("mid", ())):
         weights[f"term.weight{i}"] = weight
         weights[f"term.shift{i}"] = shift
@@ -148,8 +162,10 @@ def _first_layer(
         key_rows = "value"
         if key in tile.rows:
             key_rows = key
-        of_query = cast(tile.heads(query, heads[query]), dtype)
-        of_key = cast(tile.heads(key_rows, heads[key]), dtype)
+        of_query = tile.heads(query, heads[query])
+        of_query = cast(of_query, dtype)
+        of_key = tile.heads(key_rows, heads[key])
+        of_key = cast(of_key, dtype)
         return of_query[:, :, :, None], of_key[:, :, None]
 
     of_query, of_key = ends("query_bias", "key_bias")
@@ -167,6 +183,7 @@ def _first_layer(
         table = kernel.table(away.flatten(0, 2))
         # ``shifted`` says that the layer has a displacement term.
         assert table is not None
-        by_pair = table.to(dtype).mT.unflatten(1, away.shape[:3])
+        by_pair = table.to(dtype).mT
+        by_pair = by_pair.unflatten(1, away.shape[:3])
         total = total + by_pair.transpose(0, 1)
     return total

@@ -30,7 +30,14 @@ from ....ops.tiles import (
     multiply_rows,
     spans,
 )
-from .first_layer import Chunk, FirstLayer, LayerScratch, cut_pairs
+from .first_layer import (
+    Chunk,
+    FirstLayer,
+    LayerScratch,
+    cut_pairs,
+    matrices_of_points,
+    tile_matrices,
+)
 from .forward import Plan, as_given, linear, moment_shape, pair_weight, prepare
 from .terms import PAIR_TENSORS, Tensors
 
@@ -80,7 +87,11 @@ class Pass:
             find_activation(activation),
             plan,
             mid,
-            layer=LayerScratch(scratch(n.tile), scratch(n.shared), scratch(n.rows)),
+            layer=LayerScratch(
+                scores=scratch(n.tile),
+                shared=scratch(n.shared),
+                rows=scratch(n.rows),
+            ),
             up=scratch(n.tile),
             shared_grad=scratch(n.shared),
             moments_grad=scratch(n.moments),
@@ -103,7 +114,7 @@ class Part(NamedTuple):
 
     def values(self, chunk: Chunk) -> Tensor:
         """Return the values of the keys of a chunk, (h·b, Tk, d)."""
-        return self.f.value[chunk][:, :, self.k].flatten(0, 1)
+        return matrices_of_points(self.f.value, chunk, self.k)
 
 
 def backward(
@@ -123,18 +134,26 @@ def backward(
     b, h, nk, _ = x.value.shape
     nq = x.query_bias.shape[2]
     if 0 not in (b, h, nk, nq):
-        run = Pass.make(x, activation, memory, mid, readout=g.readout is not None)
+        wants_readout = g.readout is not None
+        run = Pass.make(x, activation, memory, mid, wants_readout)
         grad = grad.transpose(0, 1)
         for block in groups(h, b, run.plan.block, run.plan.block_heads):
             values = cut_pairs(f, *block)
             gradients = cut_pairs(g, *block)
             above = grad[block]
             for q in spans(0, nq, run.plan.rows):
-                _rows(run, values, gradients, q, above[:, :, q])
+                of_queries = above[:, :, q]
+                _rows(run, values, gradients, q, of_queries)
 
-    results = [_restored(name, g, x) for name, needed in wanted.items() if needed]
+    results = []
+    for name, needed in wanted.items():
+        if needed:
+            results.append(_restored(name, g, x))
     mid_needs = needs[len(wanted) :]
-    return results + [t for t, needed in zip(mid, mid_needs) if needed]
+    for gradient, needed in zip(mid, mid_needs):
+        if needed:
+            results.append(gradient)
+    return results
 
 
 def _zeros(f: Tensors, wanted: dict[str, bool]) -> Tensors:
@@ -143,7 +162,8 @@ def _zeros(f: Tensors, wanted: dict[str, bool]) -> Tensors:
     for name, needed in wanted.items():
         x = getattr(f, name)
         if needed and x is not None:
-            zeros[name] = torch.zeros_like(x, memory_format=torch.contiguous_format)
+            contiguous = torch.contiguous_format
+            zeros[name] = torch.zeros_like(x, memory_format=contiguous)
     return Tensors(**zeros)
 
 
@@ -153,7 +173,8 @@ def _restored(name: str, g: Tensors, x: Tensors) -> Tensor:
     if name == "key":
         # The last column is the ones that `prepare` added.
         total = total[..., :-1]
-    return as_given(PAIR_TENSORS[name], total, getattr(x, name))
+    given = getattr(x, name)
+    return as_given(PAIR_TENSORS[name], total, given)
 
 
 def _rows(
@@ -168,13 +189,16 @@ def _rows(
     """
     # Moments and their gradient are (h, b, Tq, w', d).
     heads, batch, queries, _ = grad.shape
-    shape = (heads, batch, queries, *moment_shape(run.x))
+    width, d = moment_shape(run.x)
+    shape = (heads, batch, queries, width, d)
     above = grad.flatten(1, 2)
-    readout = f.readout[:, 0].flatten(1, 2)
+    readout = f.readout[:, 0]
+    readout = readout.flatten(1, 2)
 
     # dM = G R.
     moments_grad = run.moments_grad.view(*shape)
-    torch.bmm(above, readout.mT, out=moments_grad.flatten(3).flatten(1, 2))
+    rows = moments_grad.flatten(3).flatten(1, 2)
+    torch.bmm(above, readout.mT, out=rows)
     moments = None
     if g.readout is not None:
         moments = run.moments.view(*shape).zero_()
@@ -182,14 +206,16 @@ def _rows(
     # One tile of queries at a time, which adds up its moments beside the gradients.
     for tile in spans(q.start, q.stop, run.plan.queries):
         rows = slice(tile.start - q.start, tile.stop - q.start)
+        tile_grad = moments_grad[:, :, rows]
         sums = None
         if moments is not None:
             sums = moments[:, :, rows]
-        _query_tile(run, f, g, tile, moments_grad[:, :, rows], sums)
+        _query_tile(run, f, g, tile, tile_grad, sums)
 
     # dR = Gᵀ M.
     if moments is not None and g.readout is not None:
-        total = g.readout[:, 0].flatten(1, 2)
+        total = g.readout[:, 0]
+        total = total.flatten(1, 2)
         flat = moments.flatten(3).flatten(1, 2)
         total.baddbmm_(flat.mT, above)
 
@@ -218,16 +244,18 @@ def _query_tile(
         shared_grad = layer.shared_gradient(g, run.shared_grad)
         for chunk in groups(heads, batch, run.plan.group, heads):
             first = layer.values(chunk)
-            above = moments_grad[chunk].flatten(0, 1).flatten(1, 2)
-            hidden, slope = _hidden_gradient(run, part, chunk, first.values, above, pairs.weight)
+            above = tile_matrices(moments_grad[chunk])
+            weight = pairs.weight
+            hidden, slope = _hidden_gradient(run, part, chunk, first.values, above, weight)
 
             # M += H V and dV += Hᵀ dM, of weighted hidden units ρH.
-            flat = hidden.flatten(0, 1).flatten(1, 2)
+            flat = tile_matrices(hidden)
             if moments is not None:
-                sums = moments[chunk].flatten(0, 1).flatten(1, 2)
-                multiply_rows(sums, flat, part.values(chunk), beta=1)
+                sums = tile_matrices(moments[chunk])
+                values = part.values(chunk)
+                multiply_rows(sums, flat, values, beta=1)
             if g.value is not None:
-                of_values = g.value[chunk][:, :, k].flatten(0, 1)
+                of_values = matrices_of_points(g.value, chunk, k)
                 of_values.baddbmm_(flat.mT, above)
             layer.add_gradients(g, slope, first.rows, shared_grad, chunk)
         layer.add_shared_gradients(g, shared_grad)
@@ -267,7 +295,8 @@ def _hidden_gradient(
     h, b, tq, last, tk = before[-1].shape
     up = run.up.view(h, b, tq, last, tk)
     flat = up.view(h * b, tq * last, tk)
-    multiply_rows(flat, moments_grad, part.values(chunk).mT, beta=0)
+    values = part.values(chunk)
+    multiply_rows(flat, moments_grad, values.mT, beta=0)
 
     # dρ = Σ_k H ⊙ d(H) needs both factors before ρ enters either.
     hidden = None
@@ -299,7 +328,9 @@ def _add_density_gradient(part: Part, chunk: Chunk, of_density: Tensor) -> None:
     """
     f, g, q, k = part
     if f.query_time is not None and f.key_time is not None:
-        late = f.key_time[:, :, None, k] > f.query_time[:, :, q, None]
+        key_time = f.key_time[:, :, None, k]
+        query_time = f.query_time[:, :, q, None]
+        late = key_time > query_time
         of_density.masked_fill_(cut(late, *chunk), 0.0)
     target = cut(g.density, *chunk)
     add_shared(target[:, :, q, k], of_density)
@@ -316,12 +347,14 @@ def _mid_gradient(
     """
     act = run.act
     weight = run.x.mid[2 * layer]
-    of_weight, of_bias = run.mid[2 * layer : 2 * layer + 2]
+    of_weight = run.mid[2 * layer]
+    of_bias = run.mid[2 * layer + 1]
     hidden = act.function(before).flatten(0, 2)
     flat = up.flatten(0, 2)
 
     # dW = dS Hᵀ, db = dS summed, d(H) = Wᵀ dS.
-    of_weight.add_(torch.bmm(flat, hidden.mT).sum(0))
+    of_matrices = torch.bmm(flat, hidden.mT)
+    of_weight.add_(of_matrices.sum(0))
     of_bias.add_(flat.sum((0, 2)))
     transposed = weight.mT.expand(len(flat), -1, -1)
     down = torch.bmm(transposed, flat).view_as(before)

@@ -35,8 +35,9 @@ def fits(kernel: MLPKernel, problem: Problem) -> bool:
     if not GROUPS.issuperset(kernel.groups) or kernel.weight1.shape[0] > 1:
         return False
     q = problem.quadrature
-    hides_pairs = q.density is not None or (q.query_time is not None and not q.triangular)
-    if problem.domain is None or hides_pairs:
+    if problem.domain is None or q.density is not None:
+        return False
+    if q.query_time is not None and not q.triangular:
         return False
 
     # The passes overwrite their inputs, so that no tensor may need a gradient.
@@ -47,7 +48,8 @@ def fits(kernel: MLPKernel, problem: Problem) -> bool:
     # Before any size is compared: a comparison in traced code would bound the program's lengths.
     if not values_alone(tensors):
         return False
-    return u.shape[2] * kernel.width <= LONGEST and u.device.type == "cpu" and u.numel() > 0
+    numbers = u.shape[2] * kernel.width
+    return numbers <= LONGEST and u.device.type == "cpu" and u.numel() > 0
 
 
 def all_at_once(kernel: MLPKernel, problem: Problem) -> bool:
@@ -119,8 +121,10 @@ class Columns:
             return None
         count = len(read)
         columns = self.of(read[0], read[-1])
-        columns = columns.unflatten(1, (count, x.shape[1])).permute(1, 2, 0)
-        return torch.bmm(x.expand(count, -1, -1), columns)
+        columns = columns.unflatten(1, (count, x.shape[1]))
+        columns = columns.permute(1, 2, 0)
+        inputs = x.expand(count, -1, -1)
+        return torch.bmm(inputs, columns)
 
     def of_positions(
         self,
@@ -139,8 +143,10 @@ class Columns:
             if "relative" in self.sizes:
                 table = F.linear(gamma[n:], self.of("relative"), table)
         if "distance" in self.sizes:
-            table = torch.addmm(table, cast(grid.lengths, table.dtype), self.of("distance").mT)
-        return PositionTerms(ends, table.expand(grid.lengths.shape[0], -1))
+            lengths = cast(grid.lengths, table.dtype)
+            table = torch.addmm(table, lengths, self.of("distance").mT)
+        displacements = grid.lengths.shape[0]
+        return PositionTerms(ends, table.expand(displacements, -1))
 
     def of_ends(
         self,
@@ -154,9 +160,11 @@ class Columns:
         features = self.products(CONTENT, flat)
         terms: dict[str, Tensor] = {}
         if features is not None:
-            terms |= dict(zip(self.read(CONTENT), features.unbind(0)))
+            names = self.read(CONTENT)
+            terms.update(zip(names, features.unbind(0)))
         if positions is not None:
-            terms |= dict(zip(self.read(ENDS), positions.unbind(0)))
+            names = self.read(ENDS)
+            terms.update(zip(names, positions.unbind(0)))
 
         query, key = (
             _sum_of_terms(terms.get(position), terms.get(content), matrices)
@@ -183,4 +191,5 @@ def ends_and_shifts(problem: Problem) -> GridPoints:
     """Return a grid's positions and displacements."""
     displacements, index = problem.displacements()
     lengths = torch.linalg.vector_norm(displacements, dim=-1, keepdim=True)
-    return GridPoints(torch.cat([problem.x[0], displacements]), lengths, index)
+    points = torch.cat([problem.x[0], displacements])
+    return GridPoints(points, lengths, index)

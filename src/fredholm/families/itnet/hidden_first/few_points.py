@@ -41,13 +41,15 @@ def few_points(
 
         # M of each query: (d × Nk) times (Nk × w). All queries of a matrix meet the same values.
         by_head = cast(value, dtype).permute(1, 0, 3, 2)
-        for_queries = by_head[:, :, None].expand(h, b, n, d, n)
+        by_head = by_head[:, :, None]
+        for_queries = by_head.expand(h, b, n, d, n)
         values = for_queries.reshape(-1, d, n)
         moments = torch.bmm(values, hidden.flatten(0, 1))
 
         # The readout as (H, d·w, o).
         columns = cast(readout, dtype).flatten(2).mT
-        out = torch.bmm(moments.view(h, b * n, -1), columns)
+        moments = moments.view(h, b * n, -1)
+        out = torch.bmm(moments, columns)
         out = out.view(h, b, n, o).transpose(0, 1)
         return cast(out, value.dtype)
 
@@ -65,16 +67,19 @@ def _hidden(kernel: MLPKernel, problem: Problem, dtype: torch.dtype) -> Tensor:
     b, h, n, d = u.shape
     # ``grid.index`` names the displacement of every pair, query by query. It depends on the points
     # alone, and the domain keeps it for the next call.
-    grid = domain.kept(("ends and pairs", problem.x.dtype), lambda: _ends_and_pairs(problem))
+    name = ("ends and pairs", problem.x.dtype)
+    grid = domain.kept(name, lambda: _ends_and_pairs(problem))
     columns = Columns(kernel, dtype)
 
     def make() -> PositionTerms:
         """Return the terms of positions, with the table written out per pair, (Nq, Nk, w)."""
         terms = columns.of_positions(kernel, domain, grid, n)
-        pairs = terms.table.index_select(0, grid.index).view(n, n, -1)
+        pairs = terms.table.index_select(0, grid.index)
+        pairs = pairs.view(n, n, -1)
         return PositionTerms(terms.ends, pairs)
 
-    positions = prepared(kernel, ("all pairs", dtype), make, of=(grid.points, grid.lengths))
+    points = (grid.points, grid.lengths)
+    positions = prepared(kernel, ("all pairs", dtype), make, of=points)
 
     # Features with heads before samples, (H·B·N, d), and their terms, (H·B, N, w) each or None.
     flat = u.transpose(0, 1).reshape(-1, d)
@@ -92,13 +97,16 @@ def _hidden(kernel: MLPKernel, problem: Problem, dtype: torch.dtype) -> Tensor:
     rows = s.view(-1, kernel.width)
     if "product" in columns.sizes:
         ends = flat.view(h * b, n, d)
-        pairs = (ends[:, :, None] * ends[:, None]).view(-1, d)
+        products = ends[:, :, None] * ends[:, None]
+        pairs = products.view(-1, d)
         rows.addmm_(pairs, columns.of("product").mT)
 
     activate = find_activation(kernel.activation).apply_
     activate(rows)
     for weight, bias in kernel.mid_layers():
-        rows = F.linear(rows, cast(weight, dtype), cast(bias, dtype))
+        weight = cast(weight, dtype)
+        bias = cast(bias, dtype)
+        rows = F.linear(rows, weight, bias)
         activate(rows)
     return rows.view(h * b, n, n, -1)
 

@@ -50,7 +50,9 @@ def few_queries(
     o = readout.shape[1]
     dtype = at_least_single(value.dtype)
     with full_precision(value):
-        values = cast(value, dtype).permute(1, 0, 3, 2).reshape(h * b, d, n)
+        # One matrix per head and sample, (H·B, d, Nk).
+        values = cast(value, dtype).permute(1, 0, 3, 2)
+        values = values.reshape(h * b, d, n)
         layers = Layers(kernel, problem, dtype)
         # The readout as (H, d·w, o).
         columns = cast(readout, dtype).flatten(2).mT
@@ -72,10 +74,14 @@ def few_queries(
                 rows = block.stop - block.start
                 sums = kept.view(h * b, rows, d, width)
                 for q in spans(block.start, block.stop, layers.queries_of_block):
-                    of_q = sums[:, q.start - block.start : q.stop - block.start]
+                    first = q.start - block.start
+                    last = q.stop - block.start
+                    of_q = sums[:, first:last]
                     _write_moments(of_q, layers, values, q, scratch)
-                part = torch.bmm(sums.view(h, b * rows, -1), columns)
-                parts.append(part.view(h, b, rows, o).transpose(0, 1))
+                by_head = sums.view(h, b * rows, -1)
+                part = torch.bmm(by_head, columns)
+                part = part.view(h, b, rows, o)
+                parts.append(part.transpose(0, 1))
 
     out = parts[0]
     if len(parts) > 1:
@@ -104,13 +110,17 @@ def _write_moments(
         hidden = layers.hidden(part, q, shifts, scratch)
         if layers.triangular and t > 1:
             # Earlier keys are visible to all of these queries; among themselves order counts.
-            visible = torch.ones(t, t, dtype=hidden.dtype).triu_()
+            visible = torch.ones(t, t, dtype=hidden.dtype)
+            visible = visible.triu_()
             hidden[:, q].mul_(visible[..., None])
 
         # (d × Nk) times (Nk × Tq·w), and then queries come before channels.
         moments = scratch.moments.view(len(hidden), d, t * w)
-        torch.bmm(values[part, :, :seen], hidden.view(-1, seen, t * w), out=moments)
-        by_query = moments.view(-1, d, t, w).transpose(1, 2)
+        seen_values = values[part, :, :seen]
+        units = hidden.view(-1, seen, t * w)
+        torch.bmm(seen_values, units, out=moments)
+        by_query = moments.view(-1, d, t, w)
+        by_query = by_query.transpose(1, 2)
         sums[part].copy_(by_query)
 
 
@@ -126,24 +136,31 @@ class Layers:
         self.triangular = problem.quadrature.triangular
         self.all = n
         self.act = find_activation(kernel.activation).apply_
-        self.mid = [(cast(x, dtype), cast(y, dtype)) for x, y in kernel.mid_layers()]
+        self.mid = []
+        for weight, bias in kernel.mid_layers():
+            self.mid.append((cast(weight, dtype), cast(bias, dtype)))
 
         # A cell is a query of one matrix, with the hidden units of all its keys. As many queries as
         # matrices at once, so that terms of either end are read as rarely.
         matrices = h * b
         cells = max(1, NUMBERS // (n * self.width))
-        t = min(n, max(math.isqrt(cells), cells // matrices))
+        per_matrix = cells // matrices
+        t = min(n, max(math.isqrt(cells), per_matrix))
         group = min(matrices, max(1, cells // t))
         self.queries_of_block = t
         self.matrices_of_block = group
         # In the order of BlockScratch.
-        numbers = n * t, group * n * t, group * (d + 1) * t, group * d * t
+        units = group * n * t
+        rows = group * (d + 1) * t
+        moments = group * d * t
+        numbers = (n * t, units, rows, moments)
         self.sizes = [count * self.width for count in numbers]
 
         columns = Columns(kernel, dtype)
         positions = self._position_terms(kernel, problem, columns)
         self.table = positions.table
-        flat = u.transpose(0, 1).reshape(matrices * n, d)
+        flat = u.transpose(0, 1)
+        flat = flat.reshape(matrices * n, d)
         self.query, self.key = columns.of_ends(positions.ends, flat, matrices)
         self.product = None
         if "product" in kernel.sizes:
@@ -166,7 +183,8 @@ class Layers:
         n = self.all
         domain = problem.domain
         assert domain is not None
-        grid = domain.kept(("ends and shifts", problem.x.dtype), lambda: ends_and_shifts(problem))
+        name = ("ends and shifts", problem.x.dtype)
+        grid = domain.kept(name, lambda: ends_and_shifts(problem))
         self.index = grid.index
 
         def of_shifts() -> PositionTerms:
@@ -174,14 +192,17 @@ class Layers:
 
         def of_pairs() -> PositionTerms:
             terms = of_shifts()
-            places = self._places(slice(0, n), n, len(terms.table)).flatten()
-            by_pair = terms.table.index_select(0, places).view(n, n, -1)
+            every = slice(0, n)
+            places = self._places(every, n, len(terms.table))
+            by_pair = terms.table.index_select(0, places.flatten())
+            by_pair = by_pair.view(n, n, -1)
             return terms._replace(table=by_pair)
 
         name, make = "shifts", of_shifts
         if self.queries_of_block == n:
             name, make = "pairs", of_pairs
-        return prepared(kernel, (name, columns.bias.dtype), make, of=(grid.points, grid.lengths))
+        key = (name, columns.bias.dtype)
+        return prepared(kernel, key, make, of=(grid.points, grid.lengths))
 
     def shifts(self, q: Span, seen: int, scratch: BlockScratch) -> Tensor:
         """Return the table's column of every pair of the first ``seen`` keys, (Nk, Tq, w)."""
@@ -189,12 +210,15 @@ class Layers:
             return self.table[:seen, q]
         places = self._places(q, seen, len(self.table))
         out = scratch.shifts.view(places.numel(), self.width)
-        torch.index_select(self.table, 0, places.flatten(), out=out)
+        flat = places.flatten()
+        torch.index_select(self.table, 0, flat, out=out)
         return out.view(*places.shape, -1)
 
     def _places(self, q: Span, seen: int, displacements: int) -> Tensor:
         """Return the rows of the table that pairs read, (Nk, Tq)."""
-        return (self.index[q] + displacements // 2) - self.index[:seen, None]
+        middle = displacements // 2
+        query_places = self.index[q] + middle
+        return query_places - self.index[:seen, None]
 
     def hidden(
         self,
@@ -210,19 +234,23 @@ class Layers:
         if self.key is None:
             s.copy_(shifts)
         else:
-            torch.add(shifts, self.key[part, :seen, None], out=s)
+            keys = self.key[part, :seen, None]
+            torch.add(shifts, keys, out=s)
 
         if self.product is not None:
             # One product per matrix: the scaled queries, and below them the queries' terms, which
             # the column of ones behind the keys adds.
             d = self.product.shape[0]
             rows = scratch.rows.view(matrices, d + 1, t, w)
-            torch.mul(self.queries[part, :, q], self.product, out=rows[:, :d])
+            queries = self.queries[part, :, q]
+            torch.mul(queries, self.product, out=rows[:, :d])
             if self.query is None:
                 rows[:, d] = 0.0
             else:
                 rows[:, d] = self.query[part, q]
-            s.view(matrices, seen, t * w).baddbmm_(self.keys[part, :seen], rows.flatten(2))
+            keys = self.keys[part, :seen]
+            flat = s.view(matrices, seen, t * w)
+            flat.baddbmm_(keys, rows.flatten(2))
         elif self.query is not None:
             s.add_(self.query[part, None, q])
 

@@ -81,21 +81,25 @@ class FirstLayer:
         """Return the pre-activations of a chunk. The next call overwrites them."""
         f, k = self.f, self.k
         rows = self._scaled_queries(chunk)
-        s = self.scores.view(*rows.shape[:4], k.stop - k.start)
+        key_count = k.stop - k.start
+        s = self.scores.view(*rows.shape[:4], key_count)
         h, b, tq, w, tk = s.shape
 
         terms = []
         if self.shared is not None:
             terms.append(cut(self.shared, *chunk))
         if f.key_bias is not None:
-            terms.append(cut(f.key_bias, *chunk)[:, :, None, :, k])
+            key_bias = cut(f.key_bias, *chunk)
+            terms.append(key_bias[:, :, None, :, k])
         if len(terms) == 2:
-            torch.add(terms[0].expand_as(s), terms[1], out=s)
+            shared = terms[0].expand_as(s)
+            torch.add(shared, terms[1], out=s)
         elif terms:
             s.copy_(terms[0])
 
         if self.far is not None and not self.far_is_shared:
-            scale = cut(f.distance_scale, *chunk)[:, :, None, :, None]
+            scale = cut(f.distance_scale, *chunk)
+            scale = scale[:, :, None, :, None]
             far = cut(self.far, *chunk)
             if terms:
                 s.addcmul_(scale, far)
@@ -103,11 +107,12 @@ class FirstLayer:
                 torch.mul(scale.expand_as(s), far, out=s)
             terms.append(far)
 
-        keys = f.key[chunk][:, :, k].flatten(0, 1)
+        keys = matrices_of_points(f.key, chunk, k)
         flat = rows.view(h * b, tq * w, -1)
         # The product is added to what S holds. Without terms S holds the last tile's values.
         keep = int(bool(terms))
-        multiply_rows(s.view(h * b, tq * w, tk), flat, keys.mT, beta=keep)
+        sums = s.view(h * b, tq * w, tk)
+        multiply_rows(sums, flat, keys.mT, beta=keep)
         return PreActivations(s, rows)
 
     def _scaled_queries(self, chunk: Chunk) -> Tensor:
@@ -116,7 +121,8 @@ class FirstLayer:
         """
         f, q = self.f, self.q
         heads, batch, _, columns = f.key[chunk].shape
-        bias = cut(f.query_bias, *chunk)[:, :, q]
+        bias = cut(f.query_bias, *chunk)
+        bias = bias[:, :, q]
         _, _, queries, width = bias.shape
         rows = self.rows.view(heads, batch, queries, width, columns)
 
@@ -125,16 +131,20 @@ class FirstLayer:
         rows[..., e] = bias
         products = rows[..., :e]
         if f.query is not None and f.scale is not None:
-            query = cut(f.query, *chunk)[:, :, q, None]
-            scale = cut(f.scale, *chunk)[:, :, None]
+            query = cut(f.query, *chunk)
+            query = query[:, :, q, None]
+            scale = cut(f.scale, *chunk)
+            scale = scale[:, :, None]
             torch.mul(query.expand_as(products), scale, out=products)
         else:
             products.zero_()
 
         # The second product meets the last columns of the keys alone.
         if f.query2 is not None and f.scale2 is not None:
-            query = cut(f.query2, *chunk)[:, :, q, None]
-            scale = cut(f.scale2, *chunk)[:, :, None]
+            query = cut(f.query2, *chunk)
+            query = query[:, :, q, None]
+            scale = cut(f.scale2, *chunk)
+            scale = scale[:, :, None]
             last_columns = products[..., e - query.shape[-1] :]
             last_columns.addcmul_(query, scale)
         return rows
@@ -150,11 +160,14 @@ class FirstLayer:
         if f.table is not None and self.places is not None:
             h, _, w, _ = f.table.shape
             queries, keys = self.places.shape
-            total = scratch.view(h * w, self.places.numel())
-            torch.index_select(f.table.flatten(0, 2), 1, self.places.flatten(), out=total)
-            total = total.view(h, 1, w, queries, keys).transpose(2, 3)
+            places = self.places.flatten()
+            total = scratch.view(h * w, places.numel())
+            torch.index_select(f.table.flatten(0, 2), 1, places, out=total)
+            total = total.view(h, 1, w, queries, keys)
+            total = total.transpose(2, 3)
         if self.far is not None and self.far_is_shared and f.distance_scale is not None:
-            term = f.distance_scale[:, :, None, :, None] * self.far
+            scale = f.distance_scale[:, :, None, :, None]
+            term = scale * self.far
             if total is None:
                 total = term
             else:
@@ -171,7 +184,8 @@ class FirstLayer:
         if self.shared is None or (g.table is None and not wants_distance):
             return None
         h, _, tq, w, tk = self.shared.shape
-        gradient = scratch.view(h, 1, w, tq, tk).transpose(2, 3)
+        gradient = scratch.view(h, 1, w, tq, tk)
+        gradient = gradient.transpose(2, 3)
         return gradient.zero_()
 
     def add_gradients(
@@ -186,22 +200,26 @@ class FirstLayer:
         pre-activations. Those of shared terms are collected in ``shared``.
         """
         f, k = self.f, self.k
-        flat = slope.flatten(0, 1).flatten(1, 2)
-        keys = f.key[chunk][:, :, k].flatten(0, 1)
+        flat = tile_matrices(slope)
+        keys = matrices_of_points(f.key, chunk, k)
 
         # dkeys = dSᵀ Q and dQ = dS · keys, for the rows Q of scaled queries.
         if g.key is not None:
-            flat_rows = rows.flatten(0, 1).flatten(1, 2)
-            of_keys = g.key[chunk][:, :, k].flatten(0, 1)
+            flat_rows = tile_matrices(rows)
+            of_keys = matrices_of_points(g.key, chunk, k)
             of_keys.baddbmm_(flat.mT, flat_rows)
         of_rows = (g.query, g.query_bias, g.scale, g.query2, g.scale2)
         if any(t is not None for t in of_rows):
-            rows_grad = torch.bmm(flat, keys).view(rows.shape)
-            _add_row_gradients(cut_pairs(f, *chunk), cut_pairs(g, *chunk), rows_grad, self.q)
+            rows_grad = torch.bmm(flat, keys)
+            rows_grad = rows_grad.view(rows.shape)
+            values = cut_pairs(f, *chunk)
+            gradients = cut_pairs(g, *chunk)
+            _add_row_gradients(values, gradients, rows_grad, self.q)
 
         # An added term has the gradient dS, summed over what its tensor shares.
         if g.key_bias is not None:
-            add_shared(cut(g.key_bias, *chunk)[..., k], slope.sum(2))
+            of_key_bias = cut(g.key_bias, *chunk)
+            add_shared(of_key_bias[..., k], slope.sum(2))
         add_shared(cut(shared, *chunk), slope)
         if self.far is not None and not self.far_is_shared:
             self._add_distance_gradients(g, slope, chunk)
@@ -216,9 +234,11 @@ class FirstLayer:
             part = slope
             if g.table.shape[0] == 1 and slope.shape[0] > 1:
                 part = slope.sum(0, keepdim=True)
-            columns = part.transpose(2, 3).flatten(3)
+            columns = part.transpose(2, 3)
+            columns = columns.flatten(3)
             # Pairs of the same displacement read one column, whose gradient is their sum.
-            index = self.places.flatten().expand_as(columns)
+            places = self.places.flatten()
+            index = places.expand_as(columns)
             g.table.scatter_add_(-1, index, columns)
         if self.far_is_shared:
             every = slice(None)
@@ -240,22 +260,24 @@ class FirstLayer:
             return
 
         # dr (1, b, Tq, Tk), over r. At r = 0 the quotient would be NaN.
-        of_distance = (slope * scale[:, :, None, :, None]).sum((0, 3))
-        of_distance = of_distance[None]
+        scale = scale[:, :, None, :, None]
+        of_distance = (slope * scale).sum((0, 3))[None]
         length = far[:, :, :, 0]
         coincide = length == 0
         per_length = of_distance / torch.where(coincide, 1.0, length)
         per_length = torch.where(coincide, 0.0, per_length)
 
-        x = cut(f.query_positions, *chunk)[:, :, q, None, :]
-        y = cut(f.key_positions, *chunk)[:, :, None, k, :]
-        pull = per_length[..., None] * (x - y)
+        x = cut(f.query_positions, *chunk)
+        y = cut(f.key_positions, *chunk)
+        # x - y of every pair, (·, b, Tq, Tk, p).
+        difference = x[:, :, q, None, :] - y[:, :, None, k, :]
+        pull = per_length[..., None] * difference
         if g.query_positions is not None:
-            of_queries = cut(g.query_positions, *chunk)[:, :, q]
-            add_shared(of_queries, pull.sum(3))
+            of_queries = cut(g.query_positions, *chunk)
+            add_shared(of_queries[:, :, q], pull.sum(3))
         if g.key_positions is not None:
-            of_keys = cut(g.key_positions, *chunk)[:, :, k]
-            add_shared(of_keys, -pull.sum(2))
+            of_keys = cut(g.key_positions, *chunk)
+            add_shared(of_keys[:, :, k], -pull.sum(2))
 
 
 def cut_pairs(x: Tensors, h: Span, b: Span) -> Tensors:
@@ -264,13 +286,28 @@ def cut_pairs(x: Tensors, h: Span, b: Span) -> Tensors:
     for name, fact in PAIR_TENSORS.items():
         # Indices belong to points alone, and tiles read them off the call's tensors.
         if fact.kind != "index":
-            parts[name] = cut(getattr(x, name), h, b)
+            whole = getattr(x, name)
+            parts[name] = cut(whole, h, b)
     return Tensors(**parts)
+
+
+def tile_matrices(x: Tensor) -> Tensor:
+    """Return (h, b, Tq, w, n) as one matrix per head and batch entry, (h·b, Tq·w, n)."""
+    return x.flatten(0, 1).flatten(1, 2)
+
+
+def matrices_of_points(x: Tensor, chunk: Chunk, points: Span) -> Tensor:
+    """Return the rows of some points of a chunk, one matrix per head and batch entry
+    (h·b, points, n).
+    """
+    rows = x[chunk][:, :, points]
+    return rows.flatten(0, 1)
 
 
 def shared_terms_differ(x: Tensors) -> bool:
     """Return whether the terms that all batch entries share differ between heads."""
-    return any(t is not None and t.shape[0] > 1 for t in (x.table, x.distance_scale))
+    tensors = (x.table, x.distance_scale)
+    return any(t is not None and t.shape[0] > 1 for t in tensors)
 
 
 def _distances(f: Tensors, q: Span, k: Span) -> Tensor | None:
@@ -312,7 +349,8 @@ def _add_row_gradients(
     # The query bias meets the column of ones, which is the last.
     e = rows_grad.shape[-1] - 1
     if g.query_bias is not None:
-        add_shared(g.query_bias[:, :, q], rows_grad[..., e])
+        of_bias = g.query_bias[:, :, q]
+        add_shared(of_bias, rows_grad[..., e])
     first = _Factors(f.query, f.scale)
     of_first = _Factors(g.query, g.scale)
     _add_factor_gradients(first, of_first, rows_grad, q)
@@ -344,12 +382,15 @@ def _add_factor_gradients(
     if query is None or scale is None:
         return
     e = rows_grad.shape[-1] - 1
-    part = rows_grad[..., e - query.shape[-1] : e]
+    first = e - query.shape[-1]
+    part = rows_grad[..., first:e]
     if gradients.query is not None:
         of_query = (part * scale[:, :, None]).sum(3)
         add_shared(gradients.query[:, :, q], of_query)
     if gradients.scale is not None:
-        of_scale = (part * query[:, :, q, None, :]).sum((1, 2))
+        query = query[:, :, q, None, :]
+        of_scale = (part * query).sum((1, 2))
+
         add_shared(gradients.scale, of_scale[:, None])
 
 
@@ -360,18 +401,27 @@ def pair_values(terms: Mapping[str, Any], dtype: torch.dtype) -> Tensor:
     """Return the pre-activations of all pairs at once, (B | 1, H | 1, Nk, Nq, w), from the terms as
     supplied.
     """
-    of = {name: cast(x, dtype) for name, x in terms.items() if _is_number(x)}
-    total = of["key_bias"][:, :, :, None] + of["query_bias"][:, :, None]
+    of = {}
+    for name, x in terms.items():
+        if _is_number(x):
+            of[name] = cast(x, dtype)
+
+    key_bias = of["key_bias"][:, :, :, None]
+    query_bias = of["query_bias"][:, :, None]
+    total = key_bias + query_bias
     if "query" in of:
         total = _with_products(total, of)
     if "table" in of:
-        places = terms["query_index"] - terms["key_index"][:, None]
+        key_index = terms["key_index"][:, None]
+        places = terms["query_index"] - key_index
         of_displacements = of["table"].mT[:, places]
         total = total + of_displacements
     if "distance_scale" in of:
         # Positions keep their precision until they are subtracted.
-        far = cast(distances(terms["key_positions"], terms["query_positions"]), dtype)
-        total = total + far[:, None, :, :, None] * of["distance_scale"][:, None, None]
+        far = distances(terms["key_positions"], terms["query_positions"])
+        far = cast(far, dtype)
+        scale = of["distance_scale"][:, None, None]
+        total = total + far[:, None, :, :, None] * scale
     return total
 
 
@@ -382,7 +432,9 @@ def _with_products(total: Tensor, of: Mapping[str, Tensor]) -> Tensor:
     key = of["key"]
     if "query2" in of:
         # The last columns of the keys have two summands.
-        second = of["scale2"][:, None] * of["query2"][..., None, :]
+        scale2 = of["scale2"][:, None]
+        query2 = of["query2"][..., None, :]
+        second = scale2 * query2
         last = second.shape[-1]
         sizes = [key.shape[-1] - last, last]
         scale, last_scale = scale.split(sizes, -1)

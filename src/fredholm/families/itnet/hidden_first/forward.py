@@ -27,7 +27,14 @@ from ....ops.tiles import (
     multiply_rows,
     spans,
 )
-from .first_layer import FirstLayer, LayerScratch, cut_pairs, shared_terms_differ
+from .first_layer import (
+    FirstLayer,
+    LayerScratch,
+    cut_pairs,
+    matrices_of_points,
+    shared_terms_differ,
+    tile_matrices,
+)
 from .terms import PAIR_TENSORS, PairTensor, Tensors
 
 KEY_TILE = 512
@@ -49,7 +56,9 @@ def gather(tensors: Any) -> Tensors:
     end.
     """
     named = dict(zip(PAIR_TENSORS, tensors))
-    mid = [layer for layers in tensors[len(PAIR_TENSORS) :] for layer in layers]
+    mid = []
+    for layers in tensors[len(PAIR_TENSORS) :]:
+        mid.extend(layers)
     return Tensors(**named, mid=mid)
 
 
@@ -62,7 +71,8 @@ def forward(x: Tensors, activation: str, memory: int) -> Tensor:
     """
     b, h, nk, _ = x.value.shape
     nq = x.query_bias.shape[2]
-    out = x.value.new_zeros(b, h, nq, x.readout.shape[1])
+    outputs = x.readout.shape[1]
+    out = x.value.new_zeros(b, h, nq, outputs)
     if 0 in (b, h, nk, nq):
         return out
 
@@ -74,14 +84,19 @@ def forward(x: Tensors, activation: str, memory: int) -> Tensor:
         scratch = LayerScratch(*layer)
         for block in groups(h, b, plan.block, plan.block_heads):
             part = cut_pairs(f, *block)
-            readout = part.readout[:, 0].flatten(1, 2)
+            readout = part.readout[:, 0]
+            readout = readout.flatten(1, 2)
+            terms = FirstTerms(x, part, scratch)
             for q in spans(0, nq, plan.rows):
                 target = heads_first_out[block][:, :, q]
                 heads, batch, queries, _ = target.shape
-                moments = kept_moments.view(heads, batch, queries, *moment_shape(x))
+                width, d = moment_shape(x)
+                moments = kept_moments.view(heads, batch, queries, width, d)
                 for tile in spans(q.start, q.stop, plan.queries):
-                    sums = moments[:, :, tile.start - q.start : tile.stop - q.start]
-                    _moments(FirstTerms(x, part, scratch), act, plan, tile, sums)
+                    first = tile.start - q.start
+                    last = tile.stop - q.start
+                    sums = moments[:, :, first:last]
+                    _moments(terms, act, plan, tile, sums)
                 rows = moments.flatten(3).flatten(1, 2)
                 result = torch.bmm(rows, readout)
                 target.copy_(result.view(target.shape))
@@ -139,9 +154,9 @@ def _moments(
 
             # M += H V: the first tile of keys overwrites what the scratch held.
             keep = int(not fresh)
-            total = sums[chunk].flatten(0, 1).flatten(1, 2)
-            flat = hidden.flatten(0, 1).flatten(1, 2)
-            values = f.value[chunk][:, :, k].flatten(0, 1)
+            total = tile_matrices(sums[chunk])
+            flat = tile_matrices(hidden)
+            values = matrices_of_points(f.value, chunk, k)
             multiply_rows(total, flat, values, beta=keep)
         fresh = False
     # The order hides all keys.
@@ -211,7 +226,8 @@ class Plan:
         b, h, k, d = x.value.shape
         q, w = x.query_bias.shape[2:]
         e = product_columns(x)
-        widths = [w, *(weight.shape[0] for weight in x.mid[::2])]
+        mid_widths = [weight.shape[0] for weight in x.mid[::2]]
+        widths = [w, *mid_widths]
         widest = max(widths)
         elements = max(1, memory // x.value.element_size())
 
@@ -219,13 +235,17 @@ class Plan:
         # Nearly equal tiles: the last one is then as efficient as the first.
         tiles_of_keys = -(-k // keys)
         keys = -(-k // tiles_of_keys)
-        queries = max(1, min(q, elements // (widest * keys)))
-        group = min(b * h, max(1, elements // (widest * keys * queries)))
+        in_tile = elements // (widest * keys)
+        queries = max(1, min(q, in_tile))
+        in_chunk = elements // (widest * keys * queries)
+        group = min(b * h, max(1, in_chunk))
 
         moment = x.readout.shape[-1] * d
         held = MOMENT_TILES * elements
-        block = min(b * h, max(group, held // (queries * moment)))
-        rows = min(q, max(queries, held // (block * moment)))
+        in_block = held // (queries * moment)
+        block = min(b * h, max(group, in_block))
+        in_rows = held // (block * moment)
+        rows = min(q, max(queries, in_rows))
         # Shared terms are made once per block, for all of its heads where these differ.
         heads = h
         if shared_terms_differ(x):
@@ -292,7 +312,8 @@ def as_given(fact: PairTensor, x: Tensor, like: Tensor) -> Tensor:
     """
     # Batch first, then heads, and then the others as they are given.
     order = _order(fact)
-    x = x.permute([order.index(i) for i in range(len(order))])
+    places = [order.index(i) for i in range(len(order))]
+    x = x.permute(places)
     if "h" not in fact.sizes:
         x = x.select(1, 0)
     if "b" not in fact.sizes:
@@ -304,7 +325,8 @@ def _order(fact: PairTensor) -> list[int]:
     """Return where each heads-first dimension lies in (b, h, the others as they are given)."""
     others = [size for size in fact.sizes if size not in ("b", "h")]
     tile = fact.tile.split() or others
-    return [1, 0, *(2 + others.index(size) for size in tile)]
+    places = [2 + others.index(size) for size in tile]
+    return [1, 0, *places]
 
 
 class PairWeight(NamedTuple):
@@ -327,18 +349,22 @@ def pair_weight(f: Tensors, q: Span, k: Span) -> PairWeight:
     """
     weight = None
     if f.density is not None:
-        density = f.density[:, :, q, k].to(f.value.dtype)
+        density = f.density[:, :, q, k]
+        density = density.to(f.value.dtype)
         weight = density[:, :, :, None, :]
     if f.query_time is None or f.key_time is None:
         return PairWeight(weight, empty=False)
 
-    visible = f.key_time[:, :, None, k] <= f.query_time[:, :, q, None]
+    key_time = f.key_time[:, :, None, k]
+    query_time = f.query_time[:, :, q, None]
+    visible = key_time <= query_time
     if visible.device.type == "cpu":
         if not visible.any():
             return PairWeight(None, empty=True)
         if visible.all():
             return PairWeight(weight, empty=False)
-    seen = visible[:, :, :, None, :].to(f.value.dtype)
+    seen = visible[:, :, :, None, :]
+    seen = seen.to(f.value.dtype)
     if weight is not None:
         seen = weight * seen
     return PairWeight(seen, empty=False)

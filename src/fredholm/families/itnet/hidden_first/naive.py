@@ -46,7 +46,8 @@ def hidden_pairs(
         torch.Size([1, 1, 2, 4, 5])
     """
     function = find_activation(activation).function
-    pairs = torch.broadcast_shapes(*(group.shape[:-1] for group in groups))
+    shapes = [group.shape[:-1] for group in groups]
+    pairs = torch.broadcast_shapes(*shapes)
     inputs = [group.expand(*pairs, -1) for group in groups]
     hidden = torch.cat(inputs, -1)
     for weight, bias in zip(weights, biases, strict=True):
@@ -90,7 +91,8 @@ def mlp_kernel_naive(
     """
     function = find_activation(activation).function
     core = {"query": query, "key": key, "value": value, "readout": readout}
-    x = Tensors(**complete(core | {"query_bias": query_bias} | terms))
+    tensors = complete(core | {"query_bias": query_bias} | terms)
+    x = Tensors(**tensors)
 
     # Terms whose tensors are left out are None.
     parts = [term(x) for term in FIRST_LAYER]
@@ -102,12 +104,15 @@ def mlp_kernel_naive(
     if x.density is not None:
         hidden = hidden * x.density[..., None]
     if x.query_time is not None and x.key_time is not None:
-        visible = x.key_time[..., None, :] <= x.query_time[..., :, None]
+        key_time = x.key_time[..., None, :]
+        query_time = x.query_time[..., :, None]
+        visible = key_time <= query_time
         hidden = torch.where(visible[:, None, ..., None], hidden, 0.0)
 
     # out = R M with the moments M = Σ_j h_ij v_jᵀ of each query.
     batch, heads, keys, _ = value.shape
-    queries, width = query_bias.shape[2], readout.shape[-1]
+    queries = query_bias.shape[2]
+    width = readout.shape[-1]
     hidden = hidden.expand(batch, heads, queries, keys, width)
     moments = torch.einsum("bhqkw,bhkd->bhqwd", hidden, value)
     return torch.einsum("hodw,bhqwd->bhqo", readout, moments)

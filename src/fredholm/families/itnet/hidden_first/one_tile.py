@@ -35,7 +35,9 @@ def one_tile(
     with full_precision(value):
         hidden = activation(pair_values(terms, dtype))
         for weight, bias in terms.get("mid", ()):
-            hidden = F.linear(hidden, cast(weight, dtype), cast(bias, dtype))
+            weight = cast(weight, dtype)
+            bias = cast(bias, dtype)
+            hidden = F.linear(hidden, weight, bias)
             hidden = activation(hidden)
         seen = seen_pairs(quadrature, dtype)
         if seen is not None:
@@ -43,11 +45,13 @@ def one_tile(
 
         # M of all queries at once: (d × Nk) times (Nk × Nq·w).
         queries, width = hidden.shape[3:]
-        hidden = hidden.expand(b, h, -1, -1, -1).flatten(3)
+        hidden = hidden.expand(b, h, -1, -1, -1)
+        hidden = hidden.flatten(3)
         moments = cast(value, dtype).mT @ hidden
         moments = moments.view(b, h, d, queries, width)
         by_query = moments.transpose(2, 3).flatten(3)
-        out = by_head(by_query, cast(readout, dtype).flatten(2))
+        columns = cast(readout, dtype).flatten(2)
+        out = by_head(by_query, columns)
     return cast(out, value.dtype)
 
 

@@ -58,7 +58,8 @@ def plain(*arguments: Any) -> Tensor:
         parts[name] = part
 
     # Pairs of weight and bias from the flat list W, b, W, b, …. The Triton form has none.
-    mid = list(zip(x.mid[::2], x.mid[1::2]))
+    weights, biases = x.mid[::2], x.mid[1::2]
+    mid = list(zip(weights, biases))
     with full_precision(x.value):
         out = mlp_kernel_naive(**parts, mid=mid, activation=activation)
     return out.to(x.value.dtype)
@@ -98,7 +99,8 @@ class Counts:
         if x["key"] is not None:
             e = int(x["key"][-1])
         # ``mid`` has the shapes of weights and biases in turn.
-        layers = sum(after * before for after, before in x["mid"][::2])
+        weights = x["mid"][::2]
+        layers = sum(after * before for after, before in weights)
         rows = b * h * q
         return Counts(
             pairs=rows * k,
@@ -114,7 +116,8 @@ def forward_flops(*shapes: Any) -> int:
     """Return the FLOPs of the forward."""
     n = Counts.of(shapes)
     per_pair = n.product + n.layers + n.moment
-    return 2 * (n.pairs * per_pair + n.rows * n.moment * n.outputs)
+    of_readout = n.rows * n.moment * n.outputs
+    return 2 * (n.pairs * per_pair + of_readout)
 
 
 def backward_flops(*shapes: Any, needs: list[bool]) -> int:
@@ -129,7 +132,8 @@ def backward_flops(*shapes: Any, needs: list[bool]) -> int:
     per_pair += n.product * (wants_rows + wanted["key"])
     per_pair += n.moment * (wanted["value"] + wanted["readout"])
     per_pair += 2 * n.layers
-    per_row = n.moment * n.outputs * (1 + wanted["readout"])
+    products = 1 + wanted["readout"]
+    per_row = n.moment * n.outputs * products
     return 2 * (n.pairs * per_pair + n.rows * per_row)
 
 

@@ -65,10 +65,16 @@ class TiledColumns(KeyRing):
     triton = True
 
     def keys(self, kernel: MLPKernel, y: Tensor, uy: Tensor) -> Memory:
-        return {**kernel.key_terms(y, uy, columns=True), "positions": y, "signal": uy}
+        memory = kernel.key_terms(y, uy, columns=True)
+        return {**memory, "positions": y, "signal": uy}
 
     def integrate(self, kernel: MLPKernel, problem: Problem, keys: Memory) -> Tensor:
-        terms = {name: x for name, x in keys.items() if name not in ("positions", "signal")}
+        # The first layer reads neither the positions nor the signal itself.
+        terms = {}
+        for name, x in keys.items():
+            if name not in ("positions", "signal"):
+                terms[name] = x
+
         terms |= kernel.query_terms(problem.x, problem.ux, columns=True)
         return _tiled(kernel, problem, terms, self.strategy)
 
@@ -103,8 +109,11 @@ class TiledTable(Form):
         if table is not None:
             # The middle column of the table is displacement 0.
             middle = displacements.shape[0] // 2
-            terms |= {"table": table, "query_index": index + middle, "key_index": index}
-        return with_offset(_tiled(kernel, p, terms, self.strategy), kernel, p)
+            terms["table"] = table
+            terms["query_index"] = index + middle
+            terms["key_index"] = index
+        out = _tiled(kernel, p, terms, self.strategy)
+        return with_offset(out, kernel, p)
 
 
 def _tiled(
@@ -132,15 +141,19 @@ def _tiled(
         arguments = {"query": None, "key": None} | terms
         if q.query_time is not None:
             arguments |= {"query_time": q.query_time, "key_time": q.key_time}
-        arguments |= {"density": q.density, "readout": readout}
-        arguments |= {"memory": strategy.memory, "backend": strategy.backend, "dtype": value.dtype}
+        arguments["density"] = q.density
+        arguments["readout"] = readout
+        arguments["memory"] = strategy.memory
+        arguments["backend"] = strategy.backend
+        arguments["dtype"] = value.dtype
         if value.device.type == "cpu":
             return mlp_kernel(value=value, **arguments)
 
         # Triton's kernels multiply in the dtype of the values, here that of the signal. In a half
         # precision a large mass would overflow, so that the largest one is divided out and
         # multiplied back in the float32 result.
-        top = q.mass.detach().amax().clamp(min=1.0)
+        largest = q.mass.detach().amax()
+        top = largest.clamp(min=1.0)
         value = cast(value / top, problem.uy.dtype)
         return mlp_kernel(value=value, **arguments) * top
 
@@ -156,22 +169,27 @@ def _integral(kernel: MLPKernel, problem: Problem, moments_read: Callable[..., T
     """
     q = problem.quadrature
     readout, bias = kernel.readout()
-    signal = cast(problem.uy, at_least_single(problem.uy.dtype))
+    dtype = at_least_single(problem.uy.dtype)
+    signal = cast(problem.uy, dtype)
     if signal.shape[1] != kernel.heads:
         signal = signal.expand(-1, kernel.heads, -1, -1)
 
     # A mask or an order acts on pairs. Padding has mass zero and finite features, so that the
     # masses can be multiplied into the values.
-    mass = cast(q.mass, signal.dtype).view(-1, 1, signal.shape[2], 1)
+    mass = cast(q.mass, signal.dtype)
+    mass = mass.view(-1, 1, signal.shape[2], 1)
     value = mass * signal
     out = moments_read(kernel, problem, value, readout)
     with full_precision(value):
         if bias is not None:
             # The readout's bias is one more kernel, constant over pairs.
-            total = _mean(q, value, problem.ux.shape[2])
-            out = out + by_head(total, cast(bias, out.dtype))
+            queries = problem.ux.shape[2]
+            total = _mean(q, value, queries)
+            bias = cast(bias, out.dtype)
+            out = out + by_head(total, bias)
         if q.scale is not None:
-            out = out * cast(q.scale, out.dtype)[..., None]
+            scale = cast(q.scale, out.dtype)
+            out = out * scale[..., None]
     return cast(out, problem.uy.dtype)
 
 
@@ -204,7 +222,8 @@ def _fits_one_tile(
     columns = 0
     if "key" in terms:
         columns = terms["key"].shape[-1]
-    numbers = batch * kernel.heads * queries * kernel.width * max(keys, columns)
+    read = max(keys, columns)
+    numbers = batch * kernel.heads * queries * kernel.width * read
     return numbers <= limit
 
 
@@ -219,7 +238,8 @@ def _mean(quadrature: Quadrature, value: Tensor, queries: int) -> Tensor:
     if density is None and quadrature.triangular:
         return value.cumsum(2)
 
-    seen = torch.ones(1, 1, queries, value.shape[2], dtype=value.dtype, device=value.device)
+    keys = value.shape[2]
+    seen = torch.ones(1, 1, queries, keys, dtype=value.dtype, device=value.device)
     if order is not None:
         seen = seen * order[:, None]
     if density is not None:
@@ -311,7 +331,10 @@ def mlp_kernel(
     if dtype is None:
         dtype = value.dtype
 
-    if choose_backend(backend, MLP_KERNEL, device, lambda: refusal(tensors, mid)) == "triton":
+    def reason() -> str | None:
+        return refusal(tensors, mid)
+
+    if choose_backend(backend, MLP_KERNEL, device, reason) == "triton":
         # Imported here, because Triton may not be installed.
         from ..triton.op import mlp_kernel_triton
 
@@ -323,7 +346,7 @@ def mlp_kernel(
             memory = DEFAULT_BYTES
     layers = [t for layer in mid for t in layer]
     single = _compute_dtype([*tensors.values(), *layers])
-    converted = [_cast(name, t, single) for name, t in tensors.items()]
+    converted = [_cast(name, x, single) for name, x in tensors.items()]
     layers = [t.to(single) for t in layers]
     out = mlp_kernel_op(*converted, layers, activation, memory)
     return out.to(dtype)
@@ -365,7 +388,8 @@ def complete(arguments: Mapping[str, Any]) -> dict[str, Any]:
     for name, x, fact in _present(tensors):
         if fact.kind == "time":
             x = x.detach()
-        lacks_batch = fact.sizes[0] == "b" and x.dim() == len(fact.sizes) - 1
+        lacks_one = x.dim() == len(fact.sizes) - 1
+        lacks_batch = fact.sizes[0] == "b" and lacks_one
         if lacks_batch and "h" not in fact.sizes:
             x = x[None]
         tensors[name] = x
@@ -374,8 +398,12 @@ def complete(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def _present(tensors: Mapping[str, Any]) -> list[tuple[str, Tensor, PairTensor]]:
     """Return name, tensor and description of the tensors that a call has."""
-    named = [(name, tensors[name], fact) for name, fact in PAIR_TENSORS.items()]
-    return [entry for entry in named if entry[1] is not None]
+    present = []
+    for name, fact in PAIR_TENSORS.items():
+        x = tensors[name]
+        if x is not None:
+            present.append((name, x, fact))
+    return present
 
 
 def check(tensors: Mapping[str, Any], mid: Sequence[tuple[Tensor, Tensor]]) -> None:
@@ -434,9 +462,11 @@ def _sizes(tensors: Mapping[str, Any], mid: Sequence[tuple[Tensor, Tensor]]) -> 
     for _, x, fact in _present(tensors):
         if x.dim() == len(fact.sizes):
             for size in fact.decides.split():
-                sizes[size] = x.shape[fact.sizes.index(size)]
+                place = fact.sizes.index(size)
+                sizes[size] = x.shape[place]
     if mid:
-        sizes["v"] = mid[-1][0].shape[0]
+        last_weight, _ = mid[-1]
+        sizes["v"] = last_weight.shape[0]
     elif "w" in sizes:
         sizes["v"] = sizes["w"]
     return sizes
