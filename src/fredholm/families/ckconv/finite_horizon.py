@@ -90,7 +90,8 @@ class FiniteHorizonKernel(ContinuousConvolutionKernel, CausalTransition):
     def readout(self) -> tuple[Tensor, Tensor | None]:
         weight, bias = super().readout()
         assert bias is not None
-        return torch.cat([weight, bias[..., None]], -1), None
+        with_constant = torch.cat([weight, bias[..., None]], -1)
+        return with_constant, None
 
     @property
     def width(self) -> int:
@@ -114,16 +115,22 @@ class FiniteHorizonKernel(ContinuousConvolutionKernel, CausalTransition):
         positions = memory["positions"]
         # Positions may be more precise than the signal, and remain so.
         x = x.to(promoted(x.dtype, positions.dtype))
-        mass = point.mass.expand(batch).to(memory["mass"].dtype)
+        mass = point.mass.expand(batch)
+        mass = mass.to(memory["mass"].dtype)
         memory = memory | {"positions": positions.to(x.dtype)}
         self._check_memory(x, mass, memory)
 
         # The oldest of the ``memory`` points leaves, and the new one comes last.
-        new_point = {"signal": point.weighed(), "mass": mass, "positions": x}
+        new_point = {
+            "signal": point.weighed(),
+            "mass": mass,
+            "positions": x,
+        }
         after = {}
         for name, new in new_point.items():
-            before = memory[name]
-            after[name] = torch.cat([before[:, 1:], new[:, None].to(before.dtype)], 1)
+            remaining = memory[name][:, 1:]
+            last = new[:, None].to(remaining.dtype)
+            after[name] = torch.cat([remaining, last], 1)
 
         # A slot without a point has no position. It gets that of the new point, at lag 0, where its
         # mass of zero leaves it out.
@@ -136,11 +143,14 @@ class FiniteHorizonKernel(ContinuousConvolutionKernel, CausalTransition):
         weight, _ = self.readout()
         dtype = at_least_single(point.u.dtype)
         with full_precision(point.u):
-            moment = torch.einsum("bkw,bkhi->bhiw", hidden.to(dtype), after["signal"].to(dtype))
+            hidden = hidden.to(dtype)
+            signal = after["signal"].to(dtype)
+            moment = torch.einsum("bkw,bkhi->bhiw", hidden, signal)
             out = torch.einsum("hoiw,bhiw->bho", weight.to(dtype), moment)
         out = point.scaled(out)
         if self.bias is not None:
-            out = out + self.bias.view(1, self.heads, self.d_out)
+            bias = self.bias.view(1, self.heads, self.d_out)
+            out = out + bias
         return out, after
 
     def _check_memory(self, x: Tensor, mass: Tensor, memory: dict[str, Tensor]) -> None:
@@ -150,8 +160,10 @@ class FiniteHorizonKernel(ContinuousConvolutionKernel, CausalTransition):
         """
         if not (cheap_to_read(mass, waited=True) and cheap_to_read(x, waited=True)):
             return
-        both_exist = (mass > 0) & (memory["mass"][:, 0] > 0)
-        lag_of_oldest = (x - memory["positions"][:, 0])[:, 0]
+        oldest_mass = memory["mass"][:, 0]
+        both_exist = (mass > 0) & (oldest_mass > 0)
+        oldest_position = memory["positions"][:, 0]
+        lag_of_oldest = (x - oldest_position)[:, 0]
         lost = both_exist & (lag_of_oldest < self._end(x.dtype))
         if bool(lost.any()):
             raise DomainError(

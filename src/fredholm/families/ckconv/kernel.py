@@ -105,11 +105,13 @@ class ContinuousConvolutionKernel(HiddenKernel, LagFeatures):
             )
         self.blur = blur
         self.network = PositionNetwork(position_dim, **network_options)
-        self.readout_layer = WeightNormLinear(self.network.width, heads * self.d_out * d_in)
+        entries = heads * self.d_out * d_in
+        self.readout_layer = WeightNormLinear(self.network.width, entries)
         self.bias = nn.Parameter(torch.zeros(heads * self.d_out)) if bias else None
         self.extent: Tensor
         dtype = at_least_single(torch.get_default_dtype())
-        self.register_buffer("extent", torch.tensor(float(extent), dtype=dtype))
+        training_extent = torch.tensor(float(extent), dtype=dtype)
+        self.register_buffer("extent", training_extent)
         self.origin = origin
         self.length = length
         self.first_extent = float(extent)
@@ -150,14 +152,17 @@ class ContinuousConvolutionKernel(HiddenKernel, LagFeatures):
             if network.omega is not None and not network.omega.is_meta:
                 omega = float(network.omega)
             bound = (6.0 / network.width) ** 0.5 / omega
-            weight = torch.empty_like(layer.direction).uniform_(-bound, bound)
+            weight = torch.empty_like(layer.direction)
+            weight.uniform_(-bound, bound)
             layer.set_weight(weight)
 
         if self.unit_variance:
             # The deviation of the kernel's entries at random positions.
             z = torch.empty(512, network.position_dim, device=layer.bias.device)
-            hidden = network(z.uniform_(-1.0, 1.0))
-            entries = nn.functional.linear(hidden, cast(layer.weight, hidden.dtype))
+            z.uniform_(-1.0, 1.0)
+            hidden = network(z)
+            weight = cast(layer.weight, hidden.dtype)
+            entries = nn.functional.linear(hidden, weight)
             spread = entries.std()
             wanted = (self.d_in * self.length) ** -0.5
             # The only unit behind a layer norm is constant, and has no spread to divide by.
@@ -168,8 +173,9 @@ class ContinuousConvolutionKernel(HiddenKernel, LagFeatures):
 
     def lag_features(self, displacements: Tensor) -> Tensor:
         """Return h at displacements (..., p): (..., w)."""
+        name = ("hidden", self.blur)
         of = (displacements,)
-        return prepared(self, ("hidden", self.blur), lambda: self._smooth(displacements), of=of)
+        return prepared(self, name, lambda: self._smooth(displacements), of=of)
 
     def _smooth(self, displacements: Tensor) -> Tensor:
         """Return h, smoothed along the displacement where the samples are finer than in training.
@@ -191,8 +197,9 @@ class ContinuousConvolutionKernel(HiddenKernel, LagFeatures):
         sample = self.blur * self.extent / self.length
         total = torch.zeros((), device=displacements.device)
         for k, weight in zip(offsets, weights):
+            share = weight / sum_of_weights
             shifted = self._features(displacements + k * sample)
-            total = total + weight / sum_of_weights * shifted
+            total = total + share * shifted
         return total
 
     def _features(self, displacements: Tensor) -> Tensor:
@@ -236,7 +243,8 @@ class ContinuousConvolutionKernel(HiddenKernel, LagFeatures):
             return
         if not cheap_to_read(displacements, waited=True):
             return
-        longest = float(torch.linalg.vector_norm(displacements.detach(), math.inf))
+        longest_lag = torch.linalg.vector_norm(displacements.detach(), math.inf)
+        longest = float(longest_lag)
         extent = float(self.extent)
         # Positions of a grid are rounded, and may pass the extent by that.
         if longest > extent * (1 + 1e-6):

@@ -32,7 +32,8 @@ class LagSteps(Form):
 
     def refuses(self, kernel: Kernel, facts: Facts) -> str | None:
         layout = facts.layout
-        line = layout.keys is not None and len(layout.keys) == 1 and layout.fixed
+        one_axis = layout.keys is not None and len(layout.keys) == 1
+        line = one_axis and layout.fixed
         if not line or layout.padded or layout.pairs:
             return "lags are no whole steps of a line without padding and pairs"
         if not isinstance(kernel, LagFeatures):
@@ -56,12 +57,15 @@ class LagSteps(Form):
         with full_precision(u):
             # The longest lag comes first, as the first point does. Hidden units are summed before
             # the readout: (B, H, d, t + 1) @ (1, 1, t + 1, w).
-            moment = cast(signal, dtype).mT @ cast(lags, dtype)[:, None]
-            out = heads_apart(moment.flatten(2), cast(readout, dtype).flatten(2))
+            of_lags = cast(lags, dtype)[:, None]
+            moment = cast(signal, dtype).mT @ of_lags
+            columns = cast(readout, dtype).flatten(2)
+            out = heads_apart(moment.flatten(2), columns)
             if bias is not None:
                 total = signal.sum(2, dtype=dtype)
                 out = out + heads_apart(total, cast(bias, dtype))
-        return _finished(out[:, :, None], kernel, x, u, quadrature, t), memory
+        out = _finished(out[:, :, None], kernel, x, u, quadrature, t)
+        return out, memory
 
     def prefill(
         self,
@@ -86,7 +90,8 @@ class LagSteps(Form):
         signal = memory["signal"]
         points = signal.shape[2]
         out = grid_convolution(signal, hidden, readout, (points,), causal=True)
-        return _finished(out[:, :, t:], kernel, x, u, quadrature, t), memory
+        new = _finished(out[:, :, t:], kernel, x, u, quadrature, t)
+        return new, memory
 
 
 def _with_points(
@@ -110,7 +115,8 @@ def _with_points(
     lags = kernel.lag_features(displacements)[None]
     if n > 1:
         lags = lags.flip(1)
-    signal = weighed(u, quadrature.mass[:, t : t + n])
+    mass = quadrature.mass[:, t : t + n]
+    signal = weighed(u, mass)
     if memory:
         lags = torch.cat([lags, memory["lags"]], 1)
         signal = torch.cat([memory["signal"], signal], 2)
@@ -127,7 +133,8 @@ def _finished(
 ) -> Tensor:
     """Return an integral with the queries' scale and the kernel's offset."""
     if quadrature.scale is not None:
-        scale = quadrature.scale[..., t : t + out.shape[2], None]
+        last = t + out.shape[2]
+        scale = quadrature.scale[..., t:last, None]
         out = out * scale.to(out.dtype)
     problem = Problem(x, x, u, u, quadrature, STEP)
     return with_offset(out, kernel, problem)

@@ -30,8 +30,10 @@ class WeightNorm(NamedTuple):
     bias: Float[Tensor, " v"]
 
     def __call__(self, z: Float[Tensor, "*s c"]) -> Float[Tensor, "*s v"]:
-        unit = self.direction / torch.linalg.vector_norm(self.direction, dim=-1, keepdim=True)
-        return torch.einsum("...c,vc,v->...v", z, unit, self.magnitude) + self.bias
+        length = torch.linalg.vector_norm(self.direction, dim=-1, keepdim=True)
+        unit = self.direction / length
+        mapped = torch.einsum("...c,vc,v->...v", z, unit, self.magnitude)
+        return mapped + self.bias
 
 
 def kernel(
@@ -50,7 +52,8 @@ def kernel(
     z = 2 * displacement / extent - 1
     for layer in layers[:-1]:
         z = torch.sin(omega * layer(z))
-    return layers[-1](z).unflatten(-1, channels)
+    entries = layers[-1](z)
+    return entries.unflatten(-1, channels)
 
 
 def ckconv_naive(
@@ -96,4 +99,6 @@ def ckconv_naive(
         extent=extent,
         channels=(bias.shape[0], u.shape[-1]),
     )
-    return torch.einsum("nmoi,nm,bmi->bno", psi, measure.expand(n, n), u) + bias
+    masses = measure.expand(n, n)
+    integral = torch.einsum("nmoi,nm,bmi->bno", psi, masses, u)
+    return integral + bias

@@ -95,14 +95,16 @@ class WeightNormLinear(nn.Module):
         """
         kept = torch.rand_like(self.direction) >= rate
         direction = torch.where(kept, self.direction, 0.0)
-        factor = direction.norm(dim=-1) / self.direction.norm(dim=-1) / (1 - rate)
+        length = self.direction.norm(dim=-1)
+        factor = direction.norm(dim=-1) / length / (1 - rate)
 
         # A row that loses every entry is zero through its magnitude alone. It keeps its direction,
         # because v' / |v'| would be 0 / 0.
         empty = ~kept.any(-1)
+        magnitude = self.magnitude * factor
         return {
             "direction": torch.where(empty[:, None], self.direction, direction),
-            "magnitude": torch.where(empty, 0.0, self.magnitude * factor),
+            "magnitude": torch.where(empty, 0.0, magnitude),
         }
 
     @torch.no_grad()
@@ -113,7 +115,9 @@ class WeightNormLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         weight = prepared(self, "weight", lambda: self.weight)
-        return F.linear(x, cast(weight, x.dtype), cast(self.bias, x.dtype))
+        weight = cast(weight, x.dtype)
+        bias = cast(self.bias, x.dtype)
+        return F.linear(x, weight, bias)
 
 
 class PositionNetwork(nn.Module):
@@ -259,11 +263,13 @@ class PositionNetwork(nn.Module):
             bound = 1.0 / fan
             if i > 0:
                 bound = math.sqrt(6.0 / fan) / omega
-            weight = torch.empty_like(layer.direction).uniform_(-bound, bound)
+            weight = torch.empty_like(layer.direction)
+            weight.uniform_(-bound, bound)
             layer.set_weight(weight)
 
             # The magnitude of unit i is |W_i|, the norm of its row of the weight just set.
-            phase = torch.empty_like(layer.bias).uniform_(-math.pi, math.pi)
+            phase = torch.empty_like(layer.bias)
+            phase.uniform_(-math.pi, math.pi)
             layer.bias.copy_(phase / layer.magnitude)
 
     @torch.no_grad()
@@ -281,7 +287,8 @@ class PositionNetwork(nn.Module):
 
             # One position per unit, so that row i of h is the input at unit i's position.
             h = self._run(z, i)
-            unbiased = (layer.weight * h).sum(-1)
+            products = layer.weight * h
+            unbiased = products.sum(-1)
             layer.bias.copy_(-unbiased)
 
     def forward(self, z: Tensor) -> Tensor:
@@ -298,7 +305,9 @@ class PositionNetwork(nn.Module):
             h = cast(h, promoted(h.dtype, dtype))
             in_place = unrecorded()
             for i in range(depth):
-                h = self._activated(self.layers[i](h), i, in_place)
+                layer = self.layers[i]
+                h = self._activated(layer(h), i, in_place)
+
             return cast(h, dtype)
 
     def _activated(self, h: Tensor, layer: int, in_place: bool) -> Tensor:
@@ -332,7 +341,8 @@ def _check(
     knots,
     preset,
 ) -> None:
-    for name, value in (("position_dim", position_dim), ("width", width), ("depth", depth)):
+    sizes = {"position_dim": position_dim, "width": width, "depth": depth}
+    for name, value in sizes.items():
         if value < 1:
             raise OptionError(f"{name} must be at least 1, got {value}")
     if not omega > 0:

@@ -86,7 +86,8 @@ class CentreKernel(TokenGraphKernel, CentredWeights, OwnForm):
         super().__init__(dim, heads, tied=tied, **options)
         self.steps = steps
         self.centres = centres
-        probes = torch.randn(heads, centres, self.width) * self.width**-0.5
+        std = self.width**-0.5
+        probes = torch.randn(heads, centres, self.width) * std
         self.probes: nn.Parameter | None = None
         if centres > 1:
             self.probes = nn.Parameter(probes)
@@ -101,7 +102,8 @@ class CentreKernel(TokenGraphKernel, CentredWeights, OwnForm):
         if self.centres > 1:
             queries = self._queries(problem.ux)
         with full_precision(problem.uy):
-            seen = problem.quadrature.weights().to(tokens.energy.dtype)
+            seen = problem.quadrature.weights()
+            seen = seen.to(tokens.energy.dtype)
             density = centre_weights(tokens, queries, seen)
             density = density * self._factor().to(density.dtype)
         return density.expand(-1, -1, problem.ux.shape[2], -1)
@@ -138,7 +140,8 @@ class CentreKernel(TokenGraphKernel, CentredWeights, OwnForm):
 
     def _values(self, u: Tensor) -> Tensor:
         """Return the values of features with their bias, in float32 at least."""
-        return self._precise(self._with_bias(self._heads(u, 2)))
+        value = self._with_bias(self._heads(u, 2))
+        return self._precise(value)
 
     def _apart(self, tokens: Tokens, value: Tensor, problem: Problem) -> Tensor:
         """Return the response where order or pairs give each query its centres."""
@@ -155,12 +158,15 @@ class CentreKernel(TokenGraphKernel, CentredWeights, OwnForm):
 
         Features are pooled before they become values: N·H·C·dim multiply-adds instead of N·dim².
         """
-        weights, centre = shared_centres(tokens, cast(mass, tokens.energy.dtype), total)
-        pooled = over_points(weights, cast(u.squeeze(1), weights.dtype))
+        mass = cast(mass, tokens.energy.dtype)
+        weights, centre = shared_centres(tokens, mass, total)
+        signal = cast(u.squeeze(1), weights.dtype)
+        pooled = over_points(weights, signal)
         bias = self.value_bias()
         if bias is not None:
             # The bias is multiplied with the sum of the weights, which goes in the same message.
-            pooled = torch.cat([pooled, weights.sum(-1, keepdim=True)], -1)
+            amount = weights.sum(-1, keepdim=True)
+            pooled = torch.cat([pooled, amount], -1)
         pooled = total(pooled)
         maps = cast(self.value_map(), pooled.dtype)
         if bias is None:
@@ -192,7 +198,8 @@ class CentreKernel(TokenGraphKernel, CentredWeights, OwnForm):
         return Tokens(query, key, energy, self.steps, self.activation, self.eps)
 
     def _queries(self, u: Tensor) -> Tensor:
-        return self._scaled(self._precise(self._heads(u, 0)))
+        query = self._precise(self._heads(u, 0))
+        return self._scaled(query)
 
     def _precise(self, x: Tensor) -> Tensor:
         return cast(x, at_least_single(x.dtype))
@@ -270,9 +277,11 @@ class StreamingCentreKernel(CentreKernel, CausalTransition):
         batch = u.shape[0]
         levels = self.steps + 1
         dtype = torch.promote_types(u.dtype, torch.float32)
-        totals = torch.zeros(batch, self.heads, self.centres, levels, dtype=dtype, device=u.device)
+        shape = (batch, self.heads, self.centres, levels)
+        totals = torch.zeros(shape, dtype=dtype, device=u.device)
         # Queries and values side by side.
-        sums = totals.new_zeros(*totals.shape, self.width + self.d_out)
+        columns = self.width + self.d_out
+        sums = totals.new_zeros(*shape, columns)
         return Stream(sums, totals)._asdict()
 
     def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -282,5 +291,6 @@ class StreamingCentreKernel(CentreKernel, CausalTransition):
         before = Stream(memory["sums"], memory["totals"])
         with full_precision(u):
             out, after = advance_stream(tokens, value, point.mass, point.scale, before)
-            out = out * self._factor()[..., 0].to(out.dtype)
+            factor = self._factor()[..., 0]
+            out = out * factor.to(out.dtype)
         return out.to(u.dtype), after._asdict()

@@ -74,7 +74,8 @@ class Tokens:
         if centre.shape[3] == 1:
             score = centre[..., 0, :] @ query.mT
         else:
-            score = (centre * query[:, :, None]).sum(-1)
+            query = query[:, :, None]
+            score = (centre * query).sum(-1)
         scale = query.shape[-1] ** -0.5
         return torch.softmax(score * scale, 2)
 
@@ -82,7 +83,8 @@ class Tokens:
         """Return φ of the inner products of each key with a centre at the key's own place, (B, H,
         C, N, e) to (B, H, C, N).
         """
-        products = (centre * self.key[:, :, None]).sum(-1)
+        key = self.key[:, :, None]
+        products = (centre * key).sum(-1)
         return activated(products, self.activation)
 
 
@@ -101,14 +103,16 @@ def centre_weights(tokens: Tokens, query: Tensor, weights: Tensor) -> Tensor:
     (B | 1, 1 | H, Nq, Nk). O(Nq·Nk).
     """
     w = weights[:, :, None]
+    queries = tokens.query[:, :, None]
+    keys = tokens.key[:, :, None]
     energy = tokens.energy[:, :, :, None]
     total = (w * energy).sum(-1, keepdim=True)
     a = tokens.share(energy, total, None)
-    centre = (w * a) @ tokens.query[:, :, None]
+    centre = (w * a) @ queries
     for step in range(tokens.steps):
         if step:
-            centre = (w * a) @ tokens.query[:, :, None]
-        score = activated(centre @ tokens.key[:, :, None].mT, tokens.activation)
+            centre = (w * a) @ queries
+        score = activated(centre @ keys.mT, tokens.activation)
         total = (w * score.abs()).sum(-1, keepdim=True)
         a = tokens.share(score, total, a)
     return tokens.mix(query, centre, a)
@@ -133,12 +137,13 @@ def stream_weights(
     centre = torch.zeros_like(query[:, :, None])
     for level in range(tokens.steps + 1):
         size = score.abs()[:, :, :, None]
+        score = score[:, :, :, None]
         total_seen = (w * size).sum(-1, keepdim=True)
-        seen = tokens.share(score[:, :, :, None], total_seen, seen)
+        seen = tokens.share(score, total_seen, seen)
         if level == tokens.steps:
             break
         total_past = (w_all * size).sum(-1, keepdim=True)
-        past = tokens.share(score[:, :, :, None], total_past, past)
+        past = tokens.share(score, total_past, past)
         centre = (w * seen) @ queries
         centre_at_keys = (w_all * past) @ queries
         score = tokens.likeness(centre_at_keys)
@@ -182,7 +187,8 @@ def shared_centres(tokens: Tokens, mass: Tensor, total: Sum = alone) -> SharedCe
         if m.shape[0] == 1:
             m = m[:, 0]
         else:
-            m = m.expand(-1, h, -1, -1).flatten(0, 1)
+            m = m.expand(-1, h, -1, -1)
+            m = m.flatten(0, 1)
     key = key.mT
 
     # At first the scores are energies. They are lengths, and need no magnitude.
@@ -194,7 +200,8 @@ def shared_centres(tokens: Tokens, mass: Tensor, total: Sum = alone) -> SharedCe
         moment = multiply(score, query)
         if total is not alone:
             # Between ranks it is messages that cost: one for both.
-            sums = total(torch.cat([amount, moment], -1))
+            columns = torch.cat([amount, moment], -1)
+            sums = total(columns)
             amount = sums[..., :1]
             moment = sums[..., 1:]
 
@@ -207,7 +214,8 @@ def shared_centres(tokens: Tokens, mass: Tensor, total: Sum = alone) -> SharedCe
             a = tokens.share(score, amount, a)
             centre = tokens.share(moment, amount, centre)
 
-        score = m * activated(multiply(centre, key), tokens.activation)
+        edges = activated(multiply(centre, key), tokens.activation)
+        score = m * edges
         size = score
         if not positive:
             size = score.abs()
@@ -230,7 +238,8 @@ def over_points(weights: Tensor, u: Tensor) -> Tensor:
         # onnxscript's optimiser drops both reshapes and takes heads for samples.
         return torch.einsum("bhcn,bni->bhci", weights, u)
     batch, heads, centres, _ = weights.shape
-    sums = torch.bmm(weights.flatten(1, 2), u)
+    rows = weights.flatten(1, 2)
+    sums = torch.bmm(rows, u)
     return sums.view(batch, heads, centres, u.shape[2])
 
 
@@ -239,7 +248,8 @@ def through_heads(x: Tensor, maps: Tensor) -> Tensor:
     if torch.compiler.is_compiling():
         return torch.einsum("bhci,hoi->bhco", x, maps)
     if x.shape[2] == 1:
-        return heads_apart(x.squeeze(2), maps).unsqueeze(2)
+        row = x.squeeze(2)
+        return heads_apart(row, maps).unsqueeze(2)
     return by_head(x, maps)
 
 
@@ -257,14 +267,17 @@ def rows_of_centres(tokens: Tokens, value: Tensor, quadrature: Quadrature) -> Te
     # Pools of queries and values side by side, of which the centre is the first part.
     width = tokens.query.shape[-1]
     both = torch.cat([tokens.query, value], -1)
-    weighted = q.mass[:, None, None, :, None] * tokens.energy[..., None]
+    mass = q.mass[:, None, None, :, None]
+    weighted = mass * tokens.energy[..., None]
     total = scale * _seen(q, weighted)
     sums = scale * _seen(q, weighted * both[:, :, None])
+
     pool = tokens.share(sums, total, None)
     centre = pool[..., :width]
 
     # Heads and centres are one dimension of the op, which goes over the pairs tile by tile.
-    key = tokens.key[:, :, None].expand(b, h, c, n, width).flatten(1, 2)
+    key = tokens.key[:, :, None]
+    key = key.expand(b, h, c, n, width).flatten(1, 2)
     causal = q.query_time is not None
     options = EdgeOptions(causal=causal, activation=tokens.activation, statistic="sums")
     for step in range(tokens.steps):
@@ -273,8 +286,9 @@ def rows_of_centres(tokens: Tokens, value: Tensor, quadrature: Quadrature) -> Te
             # The last step pools values alone: no further centre is made.
             both = value
             pool = pool[..., width:]
-        massive = q.mass[:, None, :, None] * both
-        massive = massive[:, :, None].expand(b, h, c, n, -1).flatten(1, 2)
+        mass = q.mass[:, None, :, None]
+        massive = (mass * both)[:, :, None]
+        massive = massive.expand(b, h, c, n, -1).flatten(1, 2)
         product, row = edge_product(
             centre.flatten(1, 2),
             key,
@@ -285,6 +299,7 @@ def rows_of_centres(tokens: Tokens, value: Tensor, quadrature: Quadrature) -> Te
         )
         product = product.unflatten(1, (h, c))
         row = row.unflatten(1, (h, c))[..., None]
+
         pool = tokens.share(scale * product, scale * row, pool)
     return tokens.mix(tokens.query, centre, pool)
 
@@ -324,7 +339,8 @@ def streamed_centres(
     mass = quadrature.mass[:, None, None]
     scale = _scale(quadrature, value)
     # Queries and values side by side: the first part of their means is the next centre.
-    both = torch.cat([tokens.query, value], -1)[:, :, None]
+    both = torch.cat([tokens.query, value], -1)
+    both = both[:, :, None]
     score = tokens.energy
     pool = None
     centre = tokens.query[:, :, None]
@@ -337,7 +353,8 @@ def streamed_centres(
             centre = pool[..., :width]
             score = tokens.likeness(centre)
     assert pool is not None
-    return tokens.mix(tokens.query, centre, pool[..., width:])
+    response = pool[..., width:]
+    return tokens.mix(tokens.query, centre, response)
 
 
 class Stream(NamedTuple):
@@ -384,17 +401,26 @@ def advance_stream(
         # (B, H, C, 1)
         weighted = mass[:, None, None, None] * score
         level_sum = before.sums[..., level, :] + weighted * both
-        level_total = before.totals[..., level] + weighted[..., 0].abs()
+        size = weighted[..., 0].abs()
+        level_total = before.totals[..., level] + size
         sums.append(level_sum)
         totals.append(level_total)
 
-        pool = tokens.share(factor * level_sum, factor * level_total[..., None], pool)
+        mean_sum = factor * level_sum
+        mean_total = factor * level_total[..., None]
+        pool = tokens.share(mean_sum, mean_total, pool)
         if level < tokens.steps:
             centre = pool[..., :width]
-            products = (centre * tokens.key).sum(-1, keepdim=True)
+            products = centre * tokens.key
+            products = products.sum(-1, keepdim=True)
             score = activated(products, tokens.activation)
 
     assert pool is not None
-    after = Stream(torch.stack(sums, -2), torch.stack(totals, -1))
-    response = tokens.mix(tokens.query, centre[..., None, :], pool[..., None, width:])
+    after = Stream(
+        sums=torch.stack(sums, -2),
+        totals=torch.stack(totals, -1),
+    )
+    centre = centre[..., None, :]
+    response = pool[..., None, width:]
+    response = tokens.mix(tokens.query, centre, response)
     return StreamPoint(response[:, :, 0], after)

@@ -75,9 +75,16 @@ class OneHop(Form):
     triton = True
 
     def respond(self, kernel: TokenGraphWeights, problem: Problem) -> Tensor:
-        memory, backend = self.strategy.memory, self.strategy.backend
-        graph, value = graph_of(kernel, problem, half=True, memory=memory, backend=backend)
-        return gained(kernel, sum_of_hops(graph, value, 1), value)
+        strategy = self.strategy
+        graph, value = graph_of(
+            kernel,
+            problem,
+            half=True,
+            memory=strategy.memory,
+            backend=strategy.backend,
+        )
+        out = sum_of_hops(graph, value, 1)
+        return gained(kernel, out, value)
 
     def step(
         self,
@@ -108,8 +115,10 @@ class Hops(Form):
         return False
 
     def respond(self, kernel: TokenGraphWeights, problem: Problem) -> Tensor:
-        graph, value = graph_of(kernel, problem, half=True, backend=self.strategy.backend)
-        return gained(kernel, sum_of_hops(graph, value, self.strategy.hops), value)
+        strategy = self.strategy
+        graph, value = graph_of(kernel, problem, half=True, backend=strategy.backend)
+        out = sum_of_hops(graph, value, strategy.hops)
+        return gained(kernel, out, value)
 
 
 class GraphRows(Form):
@@ -166,7 +175,8 @@ def graph_of(
     low = None
     if half and query.dtype in (torch.bfloat16, torch.float16):
         low = query.dtype
-    graph = TokenGraph.of(query, key, problem.quadrature, half=low, **options, **kernel.rules())
+    rules = kernel.rules()
+    graph = TokenGraph.of(query, key, problem.quadrature, half=low, **options, **rules)
     return GraphTokens(graph, value)
 
 
@@ -174,7 +184,8 @@ def gained(kernel: TokenGraphWeights, out: Tensor, value: Tensor) -> Tensor:
     """Return a sum over hops times the kernel's factor, in the values' precision."""
     gain = kernel.gain()
     if gain is not None:
-        out = out * cast(gain, out.dtype)[:, None, None]
+        gain = cast(gain, out.dtype)
+        out = out * gain[:, None, None]
     return cast(out, value.dtype)
 
 
@@ -224,7 +235,10 @@ def graph_row(
 ) -> GraphRow:
     """Return row t of M, and the memory after it."""
     dtype = at_least_single(u.dtype)
-    query, key, value = (cast(x, dtype) for x in kernel.tokens(u))
+    query, key, value = kernel.tokens(u)
+    query = cast(query, dtype)
+    key = cast(key, dtype)
+    value = cast(value, dtype)
     rules = kernel.rules()
     view = quadrature.row(t)
     with full_precision(u):
@@ -241,16 +255,21 @@ def graph_row(
         mass = masses[:, None, None]
         own_mass = mass[..., -1]
         if rules["norm"] == "rows":
-            norm = total = torch.maximum(before, torch.where(own_mass > 0, size, 0.0))
+            # The largest row so far, which is also all that the next point needs.
+            own_size = torch.where(own_mass > 0, size, 0.0)
+            total = torch.maximum(before, own_size)
+            norm = total
         else:
             total = before + own_mass * size
             norm = root_of(total)
         scale = view.scale
         if scale is not None:
             scale = cast(scale, dtype)
-        factor = row_factor(norm, scale, cast(rules["decay"], dtype), rules["eps"])
+        decay = cast(rules["decay"], dtype)
+        factor = row_factor(norm, scale, decay, rules["eps"])
         row = factor[..., None] * pairs * mass
-        return GraphRow(row, value, {"key": keys, "norm": total})
+        after = {"key": keys, "norm": total}
+        return GraphRow(row, value, after)
 
 
 def append(memory: Memory, name: str, new: Tensor) -> Tensor:

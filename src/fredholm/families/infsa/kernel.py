@@ -104,22 +104,27 @@ class TokenGraphKernel(AttentionKernel, DecayingWeights):
                 f"expected tied keys with as many heads as queries, {heads}, got projections of "
                 f"{self.groups}; give projections=(query, query, value)"
             )
-        self.tied, self.gamma, self.power = tied, float(decay), power
+        self.tied = tied
+        self.gamma = float(decay)
+        self.power = power
         if tied:
             # There is no third map, and the layout of three that share a matrix does not apply.
             self.key = None  # type: ignore[assignment]
             self._aligned = None
-        self.activation, self.eps = activation, eps
+        self.activation = activation
+        self.eps = eps
         self.scale = 1.0 / self.width
         if not isinstance(scale, str):
             self.scale = float(scale)
         self.decay_logit: nn.Parameter | None = None
         if learned_decay:
-            self.decay_logit = nn.Parameter(torch.full((heads,), self._start_logit()))
+            start = torch.full((heads,), self._start_logit())
+            self.decay_logit = nn.Parameter(start)
 
     def _start_logit(self) -> float:
         """Return the number whose sigmoid is the decay that was given."""
-        return math.log(self.gamma / (1 - self.gamma))
+        odds = self.gamma / (1 - self.gamma)
+        return math.log(odds)
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
@@ -161,7 +166,8 @@ class TokenGraphKernel(AttentionKernel, DecayingWeights):
     def _decay(self) -> Tensor:
         if self.decay_logit is not None:
             return torch.sigmoid(self.decay_logit)
-        return self._map(2)[0].new_full((self.heads,), self.gamma)
+        value_map = self._map(2)[0]
+        return value_map.new_full((self.heads,), self.gamma)
 
     def gain(self) -> Tensor | None:
         """Return the factor of the response beside the γ of its hops,
@@ -170,7 +176,11 @@ class TokenGraphKernel(AttentionKernel, DecayingWeights):
         if self.power == 1:
             return None
         name = ("gain", self.gamma, self.power)
-        return prepared(self, name, lambda: self.decay() ** (self.power - 1))
+
+        def make() -> Tensor:
+            return self.decay() ** (self.power - 1)
+
+        return prepared(self, name, make)
 
     def weights(self, problem: Problem) -> Tensor:
         raise NotImplementedError(f"{type(self).__name__} must define weights(problem)")
@@ -180,7 +190,9 @@ class TokenGraphKernel(AttentionKernel, DecayingWeights):
         bias = self.value_bias()
         if bias is None:
             return None
-        integral = (self.weights(problem) * problem.quadrature.weights()).sum(-1, keepdim=True)
+        weights = self.weights(problem)
+        seen = problem.quadrature.weights()
+        integral = (weights * seen).sum(-1, keepdim=True)
         return integral * bias
 
     def check(self, layout: Layout) -> None:
@@ -265,7 +277,8 @@ class HopKernel(TokenGraphKernel, TokenGraphWeights):
         with full_precision(whole.uy):
             graph = TokenGraph.of(query, key, whole.quadrature, **self.rules())
             if problem.index is None:
-                factor = graph.factor(graph.sizes(graph.edges()))
+                sizes = graph.sizes(graph.edges())
+                factor = graph.factor(sizes)
             else:
                 # Tiles of the whole graph, without a product: no column of the values is needed.
                 factor = graph.start(value[..., :0]).factor
@@ -273,13 +286,16 @@ class HopKernel(TokenGraphKernel, TokenGraphWeights):
             # Weights are multiplied by the quadrature's, which hold the scale already.
             if graph.scale is not None:
                 seen = graph.scale > 0
-                factor = torch.where(seen, factor / torch.where(seen, graph.scale, 1.0), 0.0)
+                scale = torch.where(seen, graph.scale, 1.0)
+                factor = torch.where(seen, factor / scale, 0.0)
             rows = graph.query
             if problem.index is not None:
                 rows = rows.index_select(2, problem.index)
                 if factor.shape[-1] > 1:
                     factor = factor.index_select(2, problem.index)
-            density = activated(rows @ graph.key.mT, self.activation) * factor[..., None]
+            factor = factor[..., None]
+            density = activated(rows @ graph.key.mT, self.activation) * factor
+
             gain = self.gain()
             if gain is not None:
                 density = density * gain[:, None, None]

@@ -55,8 +55,10 @@ def token_graph(
         edges = edges.tril()
 
         # Row i has the norm of the first i + 1 rows, whose later columns are zero.
-        blocks = [edges[:, :, : i + 1] for i in range(edges.shape[2])]
-        norms = [torch.linalg.vector_norm(block, dim=(2, 3)) for block in blocks]
+        norms = []
+        for i in range(edges.shape[2]):
+            first_rows = edges[:, :, : i + 1]
+            norms.append(torch.linalg.vector_norm(first_rows, dim=(2, 3)))
         norm = torch.stack(norms, 2)[..., None]
     else:
         norm = torch.linalg.vector_norm(edges, dim=(2, 3), keepdim=True)
@@ -151,12 +153,15 @@ def linear(
 
     # e (16) and α (17).
     energy = torch.linalg.vector_norm(q, dim=3)
-    alpha = energy / (energy.sum(2, keepdim=True) + eps)
+    total = energy.sum(2, keepdim=True)
+    alpha = energy / (total + eps)
 
     # The central query (18), and the likeness S of the keys to it (19, 20).
     centre = torch.einsum("bhn,bhne->bhe", alpha, q)
-    score = PHI[activation](torch.einsum("bhe,bhne->bhn", centre, k))
-    a = score / (score.sum(2, keepdim=True) + eps)
+    likeness = torch.einsum("bhe,bhne->bhn", centre, k)
+    score = PHI[activation](likeness)
+    total = score.sum(2, keepdim=True)
+    a = score / (total + eps)
 
     # The response (21).
     response = decay**layer * torch.einsum("bhn,bhne->bhe", a, v)
@@ -193,7 +198,12 @@ def edge_product_naive(
     if causal:
         edges = edges.tril()
 
-    size = {"squares": edges.square(), "sums": edges.abs(), "none": torch.zeros_like(edges)}
-    row = (size[statistic] * mass[:, None, None, :]).sum(3)
+    size = {
+        "squares": edges.square(),
+        "sums": edges.abs(),
+        "none": torch.zeros_like(edges),
+    }
+    massive = size[statistic] * mass[:, None, None, :]
+    row = massive.sum(3)
     product = torch.einsum("bhij,bhjd->bhid", edges, value)
     return product, row

@@ -76,9 +76,11 @@ def _respond(kernel: TokenGraphWeights, problem: Problem, hops: int) -> Tensor:
         # depend on the edges alone, so the first pass gives the norm for all hops, and later
         # passes drop them. In causal order a row has the norm of the points up to it.
         causal = q.query_time is not None
-        sums = _edge_sums(problem, QueryKeyValue(query, key, start), rules)
+        tokens = QueryKeyValue(query, key, start)
+        sums = _edge_sums(problem, tokens, rules)
         norm = total_norm(sums[..., -1], mass, rules["norm"], causal)
-        factor = row_factor(norm, scale, decay, rules["eps"])[..., None]
+        factor = row_factor(norm, scale, decay, rules["eps"])
+        factor = factor[..., None]
         out = sums[..., :-1] * factor
         for _ in range(hops - 1):
             tokens = QueryKeyValue(query, key, start + out)
@@ -112,13 +114,15 @@ def _edge_sums(problem: Problem, tokens: QueryKeyValue, rules: dict[str, Any]) -
             pairs = activated(pair_products(query, key), rules["activation"])
             if "log_density" in tile.rows or tile.part.seen is not None:
                 pairs = pairs * cast(tile.density().density, dtype)
-            massive = pairs * cast(tile.mass(), dtype)[:, None, None]
+            mass = cast(tile.mass(), dtype)
+            massive = pairs * mass[:, None, None]
 
             if NORMS[rules["norm"]] == "squares":
                 size = massive * pairs
             else:
                 size = massive.abs()
             sums = weighted_sum(massive, value)
-            return torch.cat([sums, size.sum(-1, keepdim=True)], -1)
+            total = size.sum(-1, keepdim=True)
+            return torch.cat([sums, total], -1)
 
     return sum_over_tiles(problem, rows, answer, numbers_per_pair=4 * heads, dtype=dtype)

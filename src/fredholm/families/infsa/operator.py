@@ -157,4 +157,5 @@ class LinearInfSA(IntegralOperator):
         """Project a response that all queries share once."""
         assert query is not None
         out = super()._finish(response, query, valid)
-        return out.expand(-1, query.shape[1], -1).contiguous()
+        by_query = out.expand(-1, query.shape[1], -1)
+        return by_query.contiguous()

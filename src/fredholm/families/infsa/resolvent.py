@@ -95,7 +95,8 @@ class Iterations(Form):
         # A transformed tensor has no values by which iterations could stop.
         graph, value = graph_of(kernel, problem)
         with full_precision(value):
-            out = resolvent_naive(graph, value.to(graph.query.dtype))
+            start = value.to(graph.query.dtype)
+            out = resolvent_naive(graph, start)
         return gained(kernel, out, value)
 
     def solve(self, kernel: TokenGraphWeights, problem: Problem) -> Solved:
@@ -110,7 +111,8 @@ class Iterations(Form):
                 max_iterations=options.max_iterations,
                 method=options.method,
             )
-        return solved._replace(solution=gained(kernel, solved.solution, value))
+        solution = gained(kernel, solved.solution, value)
+        return solved._replace(solution=solution)
 
 
 class Substitution(Iterations):
@@ -147,7 +149,8 @@ class WalkRows(GraphRows):
             known = torch.zeros_like(value)
             if t:
                 known = row[..., :-1] @ memory["walk"]
-            walk = (value + known) / (1.0 - row[..., -1:])
+            own = row[..., -1:]
+            walk = (value + known) / (1.0 - own)
         after["walk"] = append(memory, "walk", walk)
         return gained(kernel, walk - value, u), after
 

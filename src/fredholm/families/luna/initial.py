@@ -34,7 +34,8 @@ REACH = 6.0
 def normal_grid(n: int = 256) -> Tensor:
     """Return quantiles of N(0, 1), which projections of features of variance 1 follow."""
     dtype = torch.get_default_dtype()
-    levels = (torch.arange(n, dtype=at_least_single(dtype)) + 0.5) / n
+    ranks = torch.arange(n, dtype=at_least_single(dtype))
+    levels = (ranks + 0.5) / n
     return torch.special.ndtri(levels).to(dtype)
 
 
@@ -62,7 +63,8 @@ def _linear_bank(
     networks, outputs = _Sizes.of(channels, shared)
 
     def uniform(bound: float, *shape: int) -> Tensor:
-        return torch.empty(sets, networks, *shape).uniform_(-bound, bound)
+        memory = torch.empty(sets, networks, *shape)
+        return memory.uniform_(-bound, bound)
 
     # The bound is one over the root of a layer's inputs: 1 of the first, ``hidden`` of the second.
     bound = hidden**-0.5
@@ -85,7 +87,8 @@ def _knot_bank(
     there: no channel is dead.
     """
     networks, outputs = _Sizes.of(channels, shared)
-    weight = torch.randint(0, 2, (sets, networks, hidden)) * 2.0 - 1.0
+    coins = torch.randint(0, 2, (sets, networks, hidden))
+    weight = coins * 2.0 - 1.0
     knots = torch.randn(sets, networks, hidden)
     bank = Bank(
         weight=weight,
@@ -99,7 +102,9 @@ def _knot_bank(
     values = scalar_bank_naive(scalars, bank, activation=activation, nonneg=False)
     values = values.view(sets, networks, outputs, -1)
     std, mean = torch.std_mean(values, -1)
-    return bank._replace(readout=bank.readout / std[..., None], shift=-mean / std)
+    readout = bank.readout / std[..., None]
+    shift = -mean / std
+    return bank._replace(readout=readout, shift=shift)
 
 
 def _exponential_bank(
@@ -121,8 +126,9 @@ def _exponential_bank(
         raise OptionError(f'init="exponential" needs at least 2 hidden units, got {hidden}')
 
     # Channels 2j and 2j + 1 have the rates 1 / (j + 1) and -1 / (j + 1).
-    signs = 1.0 - 2.0 * (torch.arange(channels) % 2)
-    rates = 1.0 / (1 + torch.arange(channels) // 2)
+    channel = torch.arange(channels)
+    signs = 1.0 - 2.0 * (channel % 2)
+    rates = 1.0 / (1 + channel // 2)
     knots = torch.linspace(-REACH, REACH, hidden, device=rates.device)
 
     # A network per channel takes its channel's sign into the hidden units, so that it rises to the
@@ -134,7 +140,9 @@ def _exponential_bank(
     # A unit begins at each knot and adds the change of slope there; none begins at the last knot.
     slopes = drawn.diff(dim=-1) / knots.diff()
     nothing = torch.zeros(channels, 1)
-    readout = torch.cat([slopes[:, :1], slopes.diff(dim=-1), nothing], -1)
+    first_slope = slopes[:, :1]
+    changes = slopes.diff(dim=-1)
+    readout = torch.cat([first_slope, changes, nothing], -1)
     if shared:
         of_one_set = Bank(
             weight=torch.ones(1, hidden),
@@ -149,18 +157,25 @@ def _exponential_bank(
             readout=readout[:, None],
             shift=drawn[:, :1],
         )
-    return Bank(*(part.expand(sets, *part.shape).clone() for part in of_one_set))
+    # Every set of networks has its own copy, which training changes.
+    parts = []
+    for part in of_one_set:
+        of_sets = part.expand(sets, *part.shape)
+        parts.append(of_sets.clone())
+    return Bank(*parts)
 
 
 def gaussian(sets: int, directions: int, width: int) -> Tensor:
-    return torch.randn(sets, directions, width) * width**-0.5
+    std = width**-0.5
+    return torch.randn(sets, directions, width) * std
 
 
 def orthonormal(sets: int, directions: int, width: int) -> Tensor:
     """Return the identity, or rows that are orthonormal within blocks of ``width``."""
     if directions == width:
         return torch.eye(width).repeat(sets, 1, 1)
-    rows = torch.stack([orthogonal_draws(directions, width) for _ in range(sets)])
+    draws = [orthogonal_draws(directions, width) for _ in range(sets)]
+    rows = torch.stack(draws)
     return rows / rows.norm(dim=-1, keepdim=True)
 
 

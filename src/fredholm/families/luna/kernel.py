@@ -161,8 +161,10 @@ class LunaKernel(FeatureAttentionKernel, Banked):
             key_map = self.key_map
         if not (query_map.plain and key_map.plain):
             return None
-        query = query_map.scalars(self._heads(problem.ux, 0))
-        key = key_map.scalars(self._heads(problem.uy, 1))
+        query_features = self._heads(problem.ux, 0)
+        query = query_map.scalars(query_features)
+        key_features = self._heads(problem.uy, 1)
+        key = key_map.scalars(key_features)
         banks = Banks(
             query_map.scaled_bank(query.dtype),
             key_map.scaled_bank(query.dtype),
@@ -332,7 +334,8 @@ class LunaMap(FeatureMap):
         out.
         """
         init, sets, hidden, shared, bank = self._start
-        networks = INITS[init](sets, self.channels, hidden, shared, self.activation)
+        draw_bank = INITS[init]
+        networks = draw_bank(sets, self.channels, hidden, shared, self.activation)
         draw = gaussian
         if init == "exponential":
             draw = orthonormal
@@ -351,7 +354,8 @@ class LunaMap(FeatureMap):
         first["gate_bias"] = None
         if self.envelope is not None:
             rows = 1 if self.envelope == "scalar" else self.channels
-            first["gate"] = torch.randn(sets, rows, self.width) * self.width**-0.5
+            std = self.width**-0.5
+            first["gate"] = torch.randn(sets, rows, self.width) * std
             first["gate_bias"] = torch.zeros(sets, rows)
 
         # The running average starts where channels do at projections of variance 1.
@@ -364,7 +368,8 @@ class LunaMap(FeatureMap):
                 activation=self.activation,
                 nonneg=self.nonneg,
             )
-            first["mean_square"] = values.square().mean((0, 1, 3))
+            squares = values.square()
+            first["mean_square"] = squares.mean((0, 1, 3))
         return first
 
     def _register(self, name: str, value: Tensor | None, *, learned: bool) -> None:
@@ -408,19 +413,21 @@ class LunaMap(FeatureMap):
         """Return the networks ψ with all factors of a channel, but for the envelope and the batch's
         cap.
         """
-        return prepared(self, ("bank", dtype), lambda: self._scaled_bank(dtype))
+        name = ("bank", dtype)
+        return prepared(self, name, lambda: self._scaled_bank(dtype))
 
     def _scaled_bank(self, dtype: torch.dtype) -> Bank:
         # The scale is not negative, so that it may act before the ReLU.
         scale = self._scale(dtype)
         bank = self._bank_in(dtype)
         by_channel = scale.view(bank.shift.shape[1:])
-        return bank._replace(
-            readout=bank.readout * by_channel[..., None], shift=bank.shift * by_channel
-        )
+        readout = bank.readout * by_channel[..., None]
+        shift = bank.shift * by_channel
+        return bank._replace(readout=readout, shift=shift)
 
     def _bank_in(self, dtype: torch.dtype) -> Bank:
-        return Bank(*(cast(part, dtype) for part in self.bank))
+        parts = [cast(part, dtype) for part in self.bank]
+        return Bank(*parts)
 
     def features_of(self, x: Tensor) -> Tensor:
         few = self._of_few(x)
@@ -430,7 +437,8 @@ class LunaMap(FeatureMap):
         if self.cap == "batch":
             y = self._capped(y)
         if self.gate is not None:
-            y = y * self._envelope(x, self.gate, self.gate_bias)
+            envelope = self._envelope(x, self.gate, self.gate_bias)
+            y = y * envelope
         return y.flatten(2, 3).mT
 
     def _of_scalars(self, u: Tensor) -> Tensor:
@@ -454,7 +462,8 @@ class LunaMap(FeatureMap):
         if self.activation == "relu" and answering(self):
             return None
         b, h, n, _ = x.shape
-        if b * h * n * self.directions > networks.FEW * self.weight.shape[0]:
+        scalars = b * h * n * self.directions
+        if scalars > networks.FEW * self.weight.shape[0]:
             return None
 
         weight = cast(self.weight, x.dtype)
@@ -469,7 +478,8 @@ class LunaMap(FeatureMap):
         if y is None:
             return None
         y = y.reshape(b, h, self.channels, n, self.directions)
-        return y.transpose(2, 3).flatten(3)
+        y = y.transpose(2, 3)
+        return y.flatten(3)
 
     def _few_curves(self, u: Tensor) -> Tensor | None:
         """Return ψ at few scalars (R, S, T), (R, S, L, T), or None."""
@@ -479,7 +489,13 @@ class LunaMap(FeatureMap):
         else:
             bank = self.scaled_bank(u.dtype)
             scale = 1.0
-        return few_scalars(u, bank, activation=self.activation, nonneg=self.nonneg, scale=scale)
+        return few_scalars(
+            u,
+            bank,
+            activation=self.activation,
+            nonneg=self.nonneg,
+            scale=scale,
+        )
 
     def _curves(self, u: Tensor) -> Tensor:
         """Return ψ at scalars (R, S, T), (R, S, L, T)."""
@@ -495,7 +511,8 @@ class LunaMap(FeatureMap):
 
     def _scale(self, dtype: torch.dtype) -> Tensor:
         """Return the factor of each channel but for the envelope and the batch's cap, (L,)."""
-        scale = self.weight.new_full((self.channels,), self.directions**-0.5, dtype=dtype)
+        per_direction = self.directions**-0.5
+        scale = self.weight.new_full((self.channels,), per_direction, dtype=dtype)
         if self.coefficient is not None:
             scale = scale * self.coefficient.to(dtype).abs()
         if self.cap == "running":
@@ -506,7 +523,8 @@ class LunaMap(FeatureMap):
 
     def _capped(self, y: Tensor) -> Tensor:
         """Return channels under the batch's cap; the running one is in :meth:`_scale`."""
-        mean_square = y.square().mean((0, 1, 3, 4)) * self.directions
+        mean_square = y.square().mean((0, 1, 3, 4))
+        mean_square = mean_square * self.directions
         size = (mean_square + TINY).sqrt()
         cap = (self.target / size).clamp(max=1.0)
         return y * cap[:, None, None]
@@ -526,8 +544,10 @@ class LunaMap(FeatureMap):
         if real is not None:
             mass = mass * real
         count = mass.sum()
-        seen = torch.where(mass[:, None] > 0, squares, 0.0)
-        mean = seen.sum((0, 2)) / count.clamp(min=1)
+        has_mass = mass[:, None] > 0
+        seen = torch.where(has_mass, squares, 0.0)
+        total = seen.sum((0, 2))
+        mean = total / count.clamp(min=1)
 
         # The features carry the scale, which may be small: it is one over the size.
         least = torch.finfo(squares.dtype).tiny
@@ -541,7 +561,9 @@ class LunaMap(FeatureMap):
     def _envelope(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Return h, (B, H, 1 | L, 1, N)."""
         assert bias is not None
-        gate = weight.to(x.dtype) @ x.mT + bias.to(x.dtype)[..., None]
+        weight = weight.to(x.dtype)
+        bias = bias.to(x.dtype)
+        gate = weight @ x.mT + bias[..., None]
         if self.envelope == "scalar":
             gate = nn.functional.softplus(gate)
         else:

@@ -18,7 +18,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-ACTIVATIONS = {"relu": torch.relu, "gelu": torch.nn.functional.gelu, "tanh": torch.tanh}
+ACTIVATIONS = {
+    "relu": torch.relu,
+    "gelu": torch.nn.functional.gelu,
+    "tanh": torch.tanh,
+}
 
 
 class Networks(NamedTuple):
@@ -40,8 +44,9 @@ def channels(
     nonneg: bool = True,
 ) -> Float[Tensor, "b h n m l"]:
     """ψ_l at every scalar t. ``nonneg``: the last ReLU, by which no denominator is negative."""
-    before = torch.einsum("bhnm,lj->bhnmlj", t, networks.weight) + networks.bias
-    psi = torch.einsum("bhnmlj,lj->bhnml", ACTIVATIONS[activation](before), networks.readout)
+    scaled = torch.einsum("bhnm,lj->bhnmlj", t, networks.weight)
+    units = ACTIVATIONS[activation](scaled + networks.bias)
+    psi = torch.einsum("bhnmlj,lj->bhnml", units, networks.readout)
     psi = psi + networks.shift
     return torch.relu(psi) if nonneg else psi
 
@@ -60,8 +65,10 @@ def feature_map(
     ``envelope`` holds the values h(x), 1 if not given; ``options`` are those of :func:`channels`.
     The offsets b are the listing's. Column i·l + c is channel c of direction i.
     """
-    t = torch.einsum("md,bhnd->bhnm", directions, x) + offsets
-    psi = channels(t, networks, **options) / math.sqrt(directions.shape[0])
+    projections = torch.einsum("md,bhnd->bhnm", directions, x)
+    t = projections + offsets
+    psi = channels(t, networks, **options)
+    psi = psi / math.sqrt(directions.shape[0])
     if envelope is not None:
         psi = psi * envelope[:, :, :, None]
     return psi.flatten(3)

@@ -176,7 +176,8 @@ class FourierRandomFeatures(RandomFeatures):
 
     def features_of(self, x: Tensor) -> Tensor:
         _, phase = self.phases(x)
-        waves = torch.cat([phase.cos(), phase.sin()], -1)
+        cosines, sines = phase.cos(), phase.sin()
+        waves = torch.cat([cosines, sines], -1)
         return waves * (self.features / 2) ** -0.5
 
 
@@ -223,7 +224,8 @@ class T2RFeatures(HeadLinear):
         if features is None:
             features = width
         super().__init__(width, heads, rows=features, features=features)
-        nn.init.normal_(self.weight, std=width**-0.5)
+        std = width**-0.5
+        nn.init.normal_(self.weight, std=std)
 
     def features_of(self, x: Tensor) -> Tensor:
         return torch.relu(self.mixed(x))
@@ -261,22 +263,28 @@ class HedgehogFeatures(HeadLinear, ExponentialMap):
             return super().features_of(x)
         if answering(self):
             # Both halves in one product, which costs less than two products at any length.
-            weight, bias = prepared(self, ("signed", x.dtype), lambda: self._signed(x.dtype))
+            name = ("signed", x.dtype)
+            weight, bias = prepared(self, name, lambda: self._signed(x.dtype))
             if x.shape[0] == 1:
-                x = torch.baddbmm(bias, x[0], weight)[None]
+                x = torch.baddbmm(bias, x[0], weight)
+                x = x[None]
             else:
                 x = x @ weight + bias
             halves = x.unflatten(-1, (2, -1))
-            return halves.softmax(-1).flatten(-2)
+            softmaxes = halves.softmax(-1)
+            return softmaxes.flatten(-2)
         x = self.mixed(x)
-        return torch.cat([x.softmax(-1), (-x).softmax(-1)], -1)
+        positive = x.softmax(-1)
+        negative = (-x).softmax(-1)
+        return torch.cat([positive, negative], -1)
 
     def _signed(self, dtype: torch.dtype) -> SignedLayer:
         weight = self.weight.to(dtype)
         bias = self.bias.to(dtype)
         signed_weight = torch.cat([weight, -weight], 1)
         signed_bias = torch.cat([bias, -bias], 1)
-        return SignedLayer(signed_weight.mT.contiguous(), signed_bias[:, None])
+        columns = signed_weight.mT.contiguous()
+        return SignedLayer(columns, signed_bias[:, None])
 
     # Features over their sum need no common factor: neither half overflows, and neither vanishes.
 

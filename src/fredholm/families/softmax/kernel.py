@@ -89,10 +89,13 @@ class SoftmaxKernel(AttentionKernel, SoftmaxScores):
         return self.scale
 
     def queries(self, x: Tensor, ux: Tensor) -> Tensor:
-        return self._turned(x, self._heads(ux, 0), self.query_norm) * self.scale
+        query = self._heads(ux, 0)
+        turned = self._turned(x, query, self.query_norm)
+        return turned * self.scale
 
     def keys(self, y: Tensor, uy: Tensor) -> Tensor:
-        return self._turned(y, self._heads(uy, 1), self.key_norm)
+        key = self._heads(uy, 1)
+        return self._turned(y, key, self.key_norm)
 
     def project(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         query, key, value = self._all_heads(u)
@@ -105,7 +108,9 @@ class SoftmaxKernel(AttentionKernel, SoftmaxScores):
         key = self.keys(problem.y, problem.uy)
         scores = query @ key.mT
         quadrature = problem.quadrature
-        return attention_density(scores, quadrature.weights(), quadrature.visible())
+        weights = quadrature.weights()
+        visible = quadrature.visible()
+        return attention_density(scores, weights, visible)
 
     def _turned(self, x: Tensor, u: Tensor, norm: nn.Module | None) -> Tensor:
         """Return queries or keys normalised and rotated by their positions."""

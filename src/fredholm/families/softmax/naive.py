@@ -30,7 +30,8 @@ class Layer(NamedTuple):
     bias: Float[Tensor, " e"]
 
     def __call__(self, u: Float[Tensor, "b n d"]) -> Float[Tensor, "b n e"]:
-        return torch.einsum("ed,bnd->bne", self.weight, u) + self.bias
+        mapped = torch.einsum("ed,bnd->bne", self.weight, u)
+        return mapped + self.bias
 
     def heads(self, u: Float[Tensor, "b n d"], heads: int) -> Float[Tensor, "b h n e"]:
         """Return the output cut into heads."""
@@ -82,7 +83,8 @@ def softmax_attention_naive(
     scores = torch.einsum("bhqe,bhke->bhqk", query, key) * scale
 
     # Less the largest score, which the normaliser takes away again: exp stays finite.
-    largest = scores.amax(-1, keepdim=True).detach()
+    largest = scores.amax(-1, keepdim=True)
+    largest = largest.detach()
     unnormalised = (scores - largest).exp()
     return _average(unnormalised, measure, value, projections.output)
 
@@ -118,7 +120,9 @@ def linear_attention_naive(
     query = projections.query.heads(u, heads)
     key = projections.key.heads(u, heads)
     value = projections.value.heads(u, heads)
-    unnormalised = torch.einsum("bhqr,bhkr->bhqk", feature_map(query), feature_map(key))
+    query_features = feature_map(query)
+    key_features = feature_map(key)
+    unnormalised = torch.einsum("bhqr,bhkr->bhqk", query_features, key_features)
     return _average(unnormalised, measure, value, projections.output)
 
 

@@ -89,10 +89,15 @@ class DirectConvolution(Form):
         # Several heads are a grouped convolution for torch, which is slow to plan on few points.
         # There, on a line and without gradients, the windows are copied and multiplied instead. The
         # two take the taps in different layouts, (H, d_out, L·d_in) and (H·d_out, d_in, *lags).
-        if len(grid) == 1 and kernel.heads > 1 and _windows(u, len(lags)):
-            layout, make_taps, convolve = "rows", _rows, _by_windows
+        on_a_line = len(grid) == 1 and kernel.heads > 1
+        if on_a_line and _windows(u, len(lags)):
+            layout = "rows"
+            make_taps = _rows
+            convolve = _by_windows
         else:
-            layout, make_taps, convolve = "taps", _taps, _by_convolution
+            layout = "taps"
+            make_taps = _taps
+            convolve = _by_convolution
 
         # `prepared` caches the taps under this name while a model only answers. A kernel's blur may
         # change between calls and changes its taps, so it is part of the name.
@@ -104,7 +109,8 @@ class DirectConvolution(Form):
 
         with full_precision(u):
             taps = prepared(kernel, name, make, of=(lags,))
-            signal = cast(weighed(u, problem.quadrature.mass), taps.dtype)
+            massive = weighed(u, problem.quadrature.mass)
+            signal = cast(massive, taps.dtype)
             out = convolve(signal, taps, grid, causal)
         return finished(out, kernel, problem)
 
@@ -137,7 +143,8 @@ def _by_convolution(
 
     convolve = CONVOLUTIONS[len(grid) - 1]
     out = convolve(padded, taps, groups=heads)
-    return out.view(b, heads, out.shape[1] // heads, n).mT
+    d_out = out.shape[1] // heads
+    return out.view(b, heads, d_out, n).mT
 
 
 def direct_convolution(
@@ -161,9 +168,10 @@ def direct_convolution(
         [1.0, 10.0, 102.0]
     """
     heads, d_out, d_in, width = readout.shape
-    # The longest lag comes first.
-    taps = readout.reshape(-1, width) @ hidden.flip(0).mT
-    taps = taps.reshape(heads * d_out, d_in, *lags_of_axes(grid, causal))
+    longest_first = hidden.flip(0)
+    lags = lags_of_axes(grid, causal)
+    taps = readout.reshape(-1, width) @ longest_first.mT
+    taps = taps.reshape(heads * d_out, d_in, *lags)
     return _by_convolution(signal, taps, tuple(grid), causal)
 
 
@@ -198,7 +206,8 @@ def _by_windows(
     # The window of point i begins i·d numbers into its head, and lies behind that in one run.
     points = padded.shape[2]
     strides = (heads * points * d, points * d, d, 1)
-    windows = padded.as_strided((b, heads, n, rows.shape[2]), strides)
+    shape = (b, heads, n, rows.shape[2])
+    windows = padded.as_strided(shape, strides)
     out = torch.matmul(rows, windows.contiguous().mT)
     return out.mT
 
@@ -234,8 +243,10 @@ def _taps(
     if bias is None:
         taps = weight @ units
     else:
-        taps = torch.addmm(cast(bias, dtype).view(-1, 1), weight, units)
-    return taps.view(heads * d_out, d_in, *lags_of_axes(grid, causal))
+        bias = cast(bias, dtype).view(-1, 1)
+        taps = torch.addmm(bias, weight, units)
+    lags_per_axis = lags_of_axes(grid, causal)
+    return taps.view(heads * d_out, d_in, *lags_per_axis)
 
 
 class HiddenConvolution(Form):
@@ -264,18 +275,27 @@ class HiddenConvolution(Form):
     def respond(self, kernel: LagFeatures, problem: Problem) -> Tensor:
         backend = self.strategy.backend
         grid, causal = _order(problem)
-        hidden = kernel.lag_features(_lags(problem))
+        lags = _lags(problem)
+        hidden = kernel.lag_features(lags)
         readout, bias = kernel.readout()
         signal = weighed(problem.uy, problem.quadrature.mass)
 
         # A model that only answers keeps its spectrum, which is then one transform less per unit.
         # Its size is looked at last: in a traced program the comparison would bound the grid.
-        keeps_spectrum = answering(kernel) and not wants_triton(backend) and _small(readout, grid)
+        answers = answering(kernel) and not wants_triton(backend)
+        keeps_spectrum = answers and _small(readout, grid)
         if keeps_spectrum and signal.numel():
             out = _with_kept_spectrum(kernel, problem, signal, hidden)
         else:
             hidden, readout = with_bias(hidden, readout, bias)
-            out = grid_convolution(signal, hidden, readout, grid, causal=causal, backend=backend)
+            out = grid_convolution(
+                signal,
+                hidden,
+                readout,
+                grid,
+                causal=causal,
+                backend=backend,
+            )
         return finished(out, kernel, problem)
 
 
@@ -292,13 +312,16 @@ def _with_kept_spectrum(
 
     def make() -> Tensor:
         units, weight = with_bias(hidden, readout, bias)
-        return spectrum_of(units.to(dtype), weight.to(dtype), grid, causal)
+        units = units.to(dtype)
+        weight = weight.to(dtype)
+        return spectrum_of(units, weight, grid, causal)
 
     made_from = [hidden, readout]
     if bias is not None:
         made_from.append(bias)
+    name = ("spectrum", grid, causal, dtype)
     with full_precision(signal):
-        spectrum = prepared(kernel, ("spectrum", grid, causal, dtype), make, of=made_from)
+        spectrum = prepared(kernel, name, make, of=made_from)
         return convolve_with(signal.to(dtype), spectrum, grid, causal)
 
 
@@ -328,14 +351,16 @@ def _lags(problem: Problem, *, longest_first: bool = False) -> Tensor:
 
     if problem.domain is None:
         return make()
-    return problem.domain.kept(("lags", causal, longest_first, problem.x.dtype), make)
+    name = ("lags", causal, longest_first, problem.x.dtype)
+    return problem.domain.kept(name, make)
 
 
 def finished(out: Tensor, kernel: Kernel, problem: Problem) -> Tensor:
     """Return an integral with the queries' scale and the kernel's offset."""
     scale = problem.quadrature.scale
     if scale is not None:
-        out = out * cast(scale, out.dtype)[..., None]
+        scale = cast(scale, out.dtype)
+        out = out * scale[..., None]
     return with_offset(out, kernel, problem)
 
 
@@ -352,7 +377,8 @@ def with_bias(hidden: Tensor, readout: Tensor, bias: Tensor | None) -> UnitsAndR
         return UnitsAndReadout(hidden, readout)
     ones = torch.ones_like(hidden[:, :1])
     return UnitsAndReadout(
-        hidden=torch.cat([hidden, ones], -1), readout=torch.cat([readout, bias[..., None]], -1)
+        hidden=torch.cat([hidden, ones], -1),
+        readout=torch.cat([readout, bias[..., None]], -1),
     )
 
 

@@ -71,13 +71,17 @@ class GridSizes:
         Its points fill a box of ``shape`` from ``start`` on, 0 by default.
         """
         # One row per channel of a head, (H·d, B, points).
-        rows = x.transpose(1, 2).flatten(2).permute(2, 0, 1)
-        return self.spectra(rows.unflatten(-1, shape), start)
+        rows = x.transpose(1, 2).flatten(2)
+        rows = rows.permute(2, 0, 1)
+        boxes = rows.unflatten(-1, shape)
+        return self.spectra(boxes, start)
 
     def spectra(self, rows: Tensor, start: tuple[int, ...] | None = None) -> Tensor:
         """Return the spectra (R, B, F) of rows (R, B, *shape), which lie from ``start`` on."""
         count, batch, *shape = rows.shape
-        out = rows.new_empty(count, batch, prod(self.half), dtype=rows.dtype.to_complex())
+        frequencies = prod(self.half)
+        dtype = rows.dtype.to_complex()
+        out = rows.new_empty(count, batch, frequencies, dtype=dtype)
 
         # Some rows at a time, whose padded copy (size, B, *sizes) fits the budget. The padding
         # around the box is written once and stays zero.
@@ -85,9 +89,10 @@ class GridSizes:
         padded = rows.new_zeros(min(size, count), batch, *self.sizes)
         for first in range(0, count, size):
             part = rows[first : first + size]
-            box = self.part(padded, tuple(shape), start)
-            box[: len(part)] = part
-            spectra = torch.fft.rfftn(padded[: len(part)], dim=self.dims)
+            used = padded[: len(part)]
+            box = self.part(used, tuple(shape), start)
+            box.copy_(part)
+            spectra = torch.fft.rfftn(used, dim=self.dims)
             out[first : first + size] = spectra.flatten(2)
         return out
 
@@ -105,9 +110,11 @@ class GridSizes:
         """
         rows, batch, _ = x.shape
         out = x.real.new_empty(batch, prod(shape), rows)
-        as_rows = out.permute(2, 0, 1).unflatten(-1, shape)
+        as_rows = out.permute(2, 0, 1)
+        as_rows = as_rows.unflatten(-1, shape)
         self.values(x, shape, start, out=as_rows)
-        return out.unflatten(-1, (heads, -1)).transpose(1, 2)
+        by_head = out.unflatten(-1, (heads, -1))
+        return by_head.transpose(1, 2)
 
     def values(
         self,
@@ -136,14 +143,17 @@ class GridSizes:
             block = x[first : first + size]
             if weight is not None:
                 block = block * weight
-            full = torch.fft.irfftn(block.unflatten(-1, self.half), s=self.sizes, dim=self.dims)
+            block = block.unflatten(-1, self.half)
+            full = torch.fft.irfftn(block, s=self.sizes, dim=self.dims)
             out[first : first + size] = self.part(full, shape, start)
         return out
 
     def part(self, full: Tensor, shape: tuple[int, ...], start: tuple[int, ...] | None) -> Tensor:
         """Return a view of the box of ``shape`` from ``start`` on, in padded points (…, *sizes)."""
         corner = start or (0,) * len(shape)
-        box = [slice(first, first + n) for first, n in zip(corner, shape)]
+        box = []
+        for first, n in zip(corner, shape):
+            box.append(slice(first, first + n))
         return full[(..., *box)]
 
     def _rows(self, x: Tensor, batch: int) -> int:
@@ -159,10 +169,12 @@ class GridSizes:
         """
         last = self.sizes[-1]
         count = prod(self.sizes)
-        row = torch.full((last // 2 + 1,), 2.0 / count, dtype=like.dtype, device=like.device)
-        row[0] = 1.0 / count
+        ones = 1.0 / count
+        frequencies = last // 2 + 1
+        row = torch.full((frequencies,), 2.0 / count, dtype=like.dtype, device=like.device)
+        row[0] = ones
         if last % 2 == 0:
-            row[-1] = 1.0 / count
+            row[-1] = ones
         return row.repeat(count // last)
 
 
@@ -188,7 +200,8 @@ def forward(
     u = sizes.transform(signal, sizes.grid)
     h = sizes.transform(hidden[None, None], sizes.lags)
     heads = signal.shape[1]
-    return sizes.back(product(u, h, readout), heads, sizes.grid, sizes.start)
+    result = product(u, h, readout)
+    return sizes.back(result, heads, sizes.grid, sizes.start)
 
 
 def spectrum_of(
@@ -229,7 +242,9 @@ def empty_result(
 ) -> Tensor:
     """Return a result of :func:`forward` without values."""
     b, h, n, _ = signal.shape
-    return signal.new_empty(b, n, h, readout.shape[1]).transpose(1, 2)
+    d_out = readout.shape[1]
+    out = signal.new_empty(b, n, h, d_out)
+    return out.transpose(1, 2)
 
 
 def backward(
@@ -278,7 +293,8 @@ def backward(
     heads = signal.shape[1]
     gradients = []
     if grad_u is not None:
-        gradients.append(sizes.back(grad_u, heads, sizes.grid))
+        of_signal = sizes.back(grad_u, heads, sizes.grid)
+        gradients.append(of_signal)
     if grad_h is not None:
         # Hidden units are a signal of one sample and one head.
         of_hidden = sizes.back(grad_h, 1, sizes.lags)
@@ -299,8 +315,9 @@ def empty_gradients(
 ) -> list[Tensor]:
     """Return results of :func:`backward` without values."""
     b, h, n, d = signal.shape
+    of_signal = signal.new_empty(b, n, h, d)
     gradients = (
-        signal.new_empty(b, n, h, d).transpose(1, 2),
+        of_signal.transpose(1, 2),
         hidden.new_empty(hidden.shape),
         readout.new_empty(readout.shape),
     )
@@ -319,16 +336,20 @@ def plain(
     transform = partial(torch.fft.rfftn, s=sizes.sizes, dim=sizes.dims)
     signal_on_grid = signal.mT.unflatten(-1, sizes.grid)
     hidden_on_lags = hidden.mT.unflatten(-1, sizes.lags)
-    u = transform(signal_on_grid).flatten(3)
-    h = transform(hidden_on_lags).flatten(1)
+    u = transform(signal_on_grid)
+    u = u.flatten(3)
+    h = transform(hidden_on_lags)
+    h = h.flatten(1)
     kernel = torch.einsum("hoiw,wf->hoif", readout.to(h.dtype), h)
 
     # A matrix product at each frequency, (H, F, d_out, d_in) @ (H, F, d_in, B). Where d_in is 1,
     # ``einsum`` would multiply number by number. Such a complex product has strides that depend on
     # those of dimensions of size 1, which AOTInductor predicts wrongly: samples and channels would
     # change places.
-    product = kernel.permute(0, 3, 1, 2) @ u.permute(1, 3, 2, 0)
-    product = product.permute(3, 0, 2, 1).unflatten(-1, sizes.half)
+    kernel = kernel.permute(0, 3, 1, 2)
+    product = kernel @ u.permute(1, 3, 2, 0)
+    product = product.permute(3, 0, 2, 1)
+    product = product.unflatten(-1, sizes.half)
     full = torch.fft.irfftn(product, s=sizes.sizes, dim=sizes.dims)
     out = sizes.part(full, sizes.grid, sizes.start)
     return out.flatten(3).mT
@@ -350,7 +371,8 @@ def _work(signal: Any, readout: Any, grid: Any) -> _Work:
     b, h, _, _ = signal
     _, d_out, d_in, w = readout
     sizes = [fast_size(2 * n) for n in grid]
-    frequencies = prod(sizes[:-1]) * (sizes[-1] // 2 + 1)
+    frequencies_of_last = sizes[-1] // 2 + 1
+    frequencies = prod(sizes[:-1]) * frequencies_of_last
     entries = frequencies * h * d_out * d_in
     points = prod(sizes)
     # A real times a complex number counts 4 with its addition, two complex ones 8, and a real
@@ -374,7 +396,8 @@ def forward_flops(
     b, h, _, d_in = signal
     _, d_out, _, w = readout
     transforms = b * h * (d_in + d_out) + w
-    return work.kernel + work.product + round(work.transform * transforms)
+    of_transforms = round(work.transform * transforms)
+    return work.kernel + work.product + of_transforms
 
 
 def backward_flops(
@@ -398,8 +421,10 @@ def backward_flops(
 
     # Gradients of ĥ and of R begin with the same outer products.
     outer = needs_h or needs_readout
-    products = work.kernel * sum(needs) + work.product * (needs_u + outer)
-    return products + round(work.transform * transforms)
+    of_kernel = work.kernel * sum(needs)
+    of_product = work.product * (needs_u + outer)
+    of_transforms = round(work.transform * transforms)
+    return of_kernel + of_product + of_transforms
 
 
 # --- registration ---------------------------------------------------------------------------------

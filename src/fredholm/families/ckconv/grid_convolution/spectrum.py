@@ -46,7 +46,8 @@ def convolve(u: Tensor, h: Tensor, readout: Tensor) -> Tensor:
     """
     heads, d_out, d_in, _ = readout.shape
     if d_out == d_in == 1:
-        return u.mul_(_channelwise(h, readout)[:, None])
+        kernel = _channelwise(h, readout)
+        return u.mul_(kernel[:, None])
 
     out = u
     if d_out != d_in:
@@ -68,14 +69,16 @@ def kernel_spectrum(h: Tensor, readout: Tensor) -> Tensor:
     """
     if readout.shape[1] == readout.shape[2] == 1:
         return _channelwise(h, readout)
-    return _kernel(h, readout, slice(None)).contiguous()
+    every = slice(None)
+    return _kernel(h, readout, every).contiguous()
 
 
 def apply(u: Tensor, kernel: Tensor, heads: int) -> Tensor:
     """Return κ̂ û as :func:`convolve` does, with the spectrum of :func:`kernel_spectrum`."""
     if kernel.dim() == 2:
         return u.mul_(kernel[:, None])
-    return _product(kernel, u, heads, slice(None))
+    every = slice(None)
+    return _product(kernel, u, heads, every)
 
 
 def _product(
@@ -90,11 +93,13 @@ def _product(
     """
     d_out = kernel.shape[1] // 2
     both = _complex(_times(kernel, _pairs(u, heads, block)))
-    of_real, of_imaginary = both[:, :d_out], both[:, d_out:]
+    of_real = both[:, :d_out]
+    of_imaginary = both[:, d_out:]
     product = torch.add(of_real, of_imaginary, alpha=1j)
 
     batch = u.shape[1]
-    return product.view(-1, heads * d_out, batch).permute(1, 2, 0)
+    product = product.view(-1, heads * d_out, batch)
+    return product.permute(1, 2, 0)
 
 
 # --- gradients ------------------------------------------------------------------------------------
@@ -147,16 +152,19 @@ def adjoint(
 
         if outer is not None and grad_readout is not None:
             # A frequency has two rows, of real and of imaginary parts.
-            shares = share[block].repeat_interleave(2)[:, None]
-            grad_readout.addmm_(outer.mT, _columns(h, block) * shares)
+            shares = share[block].repeat_interleave(2)
+            columns = _columns(h, block) * shares[:, None]
+            grad_readout.addmm_(outer.mT, columns)
         if needs_u:
             kernel = _kernel(h, readout, block)
             of_u = _complex(_times(kernel.mT, turned))
             of_u = of_u.view(-1, heads * d_in, batch)
             u[..., block] = of_u.permute(1, 2, 0)
         if outer is not None and needs_h:
-            of_h = (outer @ matrix).unflatten(0, (-1, 2))
-            h[:, 0, block] = torch.complex(of_h[:, 0], of_h[:, 1]).mT
+            of_h = outer @ matrix
+            of_h = of_h.unflatten(0, (-1, 2))
+            gradient = torch.complex(of_h[:, 0], of_h[:, 1])
+            h[:, 0, block] = gradient.mT
 
     if grad_readout is not None:
         grad_readout = grad_readout.view_as(readout)
@@ -175,7 +183,8 @@ def _outer(
 ) -> Tensor:
     """Return P of a block, real above imaginary part at each frequency, (2f, H·d_out·d_in)."""
     products = turned @ signal.mT
-    products = products.view(-1, heads, 2, entries).transpose(1, 2)
+    products = products.view(-1, heads, 2, entries)
+    products = products.transpose(1, 2)
     return products.reshape(-1, heads * entries)
 
 
@@ -197,14 +206,17 @@ def _adjoint_channelwise(
         # P = Σ_b ĝ conj(û)
         outer = (grad * u.conj()).sum(1)
         if needs_readout:
-            of_matrix = _flat(outer * share) @ _flat(h).mT
+            weighted = _flat(outer * share)
+            of_matrix = weighted @ _flat(h).mT
             grad_readout = of_matrix.view_as(readout)
         if needs_h:
             matrix = readout.flatten(1)
-            grad_h = _complex(matrix.mT @ _flat(outer))[:, None]
+            of_h = matrix.mT @ _flat(outer)
+            grad_h = _complex(of_h)[:, None]
     if needs_u:
         kernel = _channelwise(h, readout)
-        grad_u = grad * kernel.conj()[:, None]
+        conjugate = kernel.conj()
+        grad_u = grad * conjugate[:, None]
     return Gradients(grad_u, grad_h, grad_readout)
 
 
@@ -226,7 +238,8 @@ def _blocks(readout: Tensor, u: Tensor) -> Iterator[slice]:
     size = max(1, budget(u) // bytes_per_frequency)
     frequencies = u.shape[-1]
     for start in range(0, frequencies, size):
-        yield slice(start, min(start + size, frequencies))
+        stop = min(start + size, frequencies)
+        yield slice(start, stop)
 
 
 def _channelwise(h: Tensor, readout: Tensor) -> Tensor:
@@ -237,34 +250,40 @@ def _channelwise(h: Tensor, readout: Tensor) -> Tensor:
 
 def _flat(x: Tensor) -> Tensor:
     """Return spectra as rows of real numbers in turn, (rows, 2·F)."""
-    return torch.view_as_real(x.flatten(1)).flatten(1)
+    numbers = torch.view_as_real(x.flatten(1))
+    return numbers.flatten(1)
 
 
 def _complex(pairs: Tensor) -> Tensor:
     """Return real numbers in turn, (…, 2·n), as n complex ones."""
-    return torch.view_as_complex(pairs.unflatten(-1, (-1, 2)))
+    numbers = pairs.unflatten(-1, (-1, 2))
+    return torch.view_as_complex(numbers)
 
 
 def _columns(h: Tensor, block: slice) -> Tensor:
     """Return ĥ of a block as (2f, w): one row of real parts, one of imaginary parts, and so on."""
     width = h.shape[0]
     parts = torch.view_as_real(h[:, 0, block])
-    return parts.permute(1, 2, 0).reshape(-1, width)
+    rows = parts.permute(1, 2, 0)
+    return rows.reshape(-1, width)
 
 
 def _kernel(h: Tensor, readout: Tensor, block: slice) -> Tensor:
     """Return κ̂ of a block, real parts above imaginary parts, (f·H, 2·d_out, d_in)."""
     heads, d_out, d_in, width = readout.shape
-    kernel = _columns(h, block) @ readout.reshape(-1, width).mT
+    matrix = readout.reshape(-1, width)
+    kernel = _columns(h, block) @ matrix.mT
     # From a real and an imaginary part of all heads to both parts of each head.
-    kernel = kernel.view(-1, 2, heads, d_out * d_in).transpose(1, 2)
+    kernel = kernel.view(-1, 2, heads, d_out * d_in)
+    kernel = kernel.transpose(1, 2)
     return kernel.reshape(-1, 2 * d_out, d_in)
 
 
 def _pairs(x: Tensor, heads: int, block: slice) -> Tensor:
     """Return a spectrum of a block as real numbers in turn, (f·H, d, 2·B)."""
     channels = x.shape[0] // heads
-    rows = x[..., block].permute(2, 0, 1).contiguous()
+    rows = x[..., block].permute(2, 0, 1)
+    rows = rows.contiguous()
     pairs = torch.view_as_real(rows)
     return pairs.view(len(rows) * heads, channels, -1)
 

@@ -20,7 +20,8 @@ def _fake(*arguments: Any) -> tuple[Tensor, Tensor]:
     """Return results of the right shapes, without values."""
     x = Inputs(*arguments[:5])
     batch, heads, queries, _ = x.query.shape
-    out = x.value.new_empty(batch, heads, queries, x.value.shape[3])
+    columns = x.value.shape[3]
+    out = x.value.new_empty(batch, heads, queries, columns)
     row = x.value.new_empty(batch, heads, queries)
     return out, row
 
@@ -82,7 +83,9 @@ def _backward_flops(grad: Any, row_grad: Any, *arguments: Any) -> int:
 
     # Scores are made again in any case; their gradient is needed for all but the values.
     scores = query or key or any(others)
-    return 2 * pairs * (e * (1 + query + key) + d * (value + scores))
+    by_scores = e * (1 + query + key)
+    by_values = d * (value + scores)
+    return 2 * pairs * (by_scores + by_values)
 
 
 # The registered name is an earlier one: exported programs and FLOP tables contain it.

@@ -115,7 +115,8 @@ def resolvent(
     """
     if value.is_meta or not value.numel():
         # Without values there is no residual by which iterations could stop.
-        return Solved(resolvent_naive(graph, value), Convergence(method, 0, 0.0, 0.0))
+        report = Convergence(method, 0, 0.0, 0.0)
+        return Solved(resolvent_naive(graph, value), report)
     smallest = ROUNDING * torch.finfo(value.dtype).eps
     limits = Limits(max(tol, smallest), max_iterations, method)
     reports: list[Convergence] = []
@@ -140,8 +141,10 @@ def resolvent_naive(graph: TokenGraph, value: Tensor) -> Tensor:
     edges = graph.edges()
     factor = graph.factor(graph.sizes(edges))
     matrix = factor[..., None] * edges * graph.mass[:, None, None]
+
     identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
-    solution = torch.linalg.solve(identity - matrix, value.to(matrix.dtype))
+    right = value.to(matrix.dtype)
+    solution = torch.linalg.solve(identity - matrix, right)
     return solution - value
 
 
@@ -160,9 +163,11 @@ def _resolvent(graph: TokenGraph, value: Tensor, limits: Limits) -> Solved:
             z = substitute(graph, value, fixed)
             found = Iterate(z, products=0, radius=diagonal_radius(graph, fixed))
         else:
-            system = System(partial(graph.apply, factor=fixed), value)
+            apply = partial(graph.apply, factor=fixed)
+            system = System(apply, value)
             found = system.without(lost).solve(limits)
-            found = found._replace(z=found.z.masked_fill(lost, torch.nan))
+            z = found.z.masked_fill(lost, torch.nan)
+            found = found._replace(z=z)
 
     # A solver may hand back the right side itself, with its gradient.
     z = found.z.detach()
@@ -170,8 +175,10 @@ def _resolvent(graph: TokenGraph, value: Tensor, limits: Limits) -> Solved:
     # One more product, with gradients, measures the residual. By z = v + Mz its gradient is right
     # but for a factor (I - Mᵀ)⁻¹ on the gradient that arrives at z: the hook solves for it.
     attached = value + graph.apply(z, factor)
-    residual = float(_relative(attached.detach() - z, z, lost))
-    report = Convergence(limits.method, found.products + 1, residual, found.radius)
+    difference = attached.detach() - z
+    residual = float(_relative(difference, z, lost))
+    products = found.products + 1
+    report = Convergence(limits.method, products, residual, found.radius)
     _check(report, limits.tol)
     if bool(lost.any()):
         report = replace(report, residual=torch.nan)
@@ -209,8 +216,9 @@ def conjugate_solution(
     if graph.causal:
         return substitute(graph, grad, factor, transposed=True)
     lost = lost | _lost(grad)
-    system = System(partial(graph.apply_transposed, factor=factor), grad)
-    solution = _solve(system.without(lost), limits).solution
+    apply = partial(graph.apply_transposed, factor=factor)
+    system = System(apply, grad).without(lost)
+    solution = _solve(system, limits).solution
     return solution.masked_fill(lost, torch.nan)
 
 
@@ -275,7 +283,8 @@ def substitute(
     n = value.shape[2]
     z = torch.zeros_like(value)
     batch, heads = factor.shape[:2]
-    factor = factor.expand(batch, heads, n)[..., None]
+    factor = factor.expand(batch, heads, n)
+    factor = factor[..., None]
     mass = graph.mass[:, None, :, None]
 
     # M_ij = factor_i P_ij mass_j: the transposed product swaps ends and factors.
@@ -309,18 +318,24 @@ def substitute(
 
         # (I - M) on the diagonal block: lower triangular, and transposed an upper triangle.
         block = _diagonal_block(graph, rows)
-        identity = torch.eye(block.shape[-1], dtype=block.dtype, device=block.device)
-        triangle = identity - factor[:, :, rows] * block * mass[:, :, rows].mT
+        size = block.shape[-1]
+        identity = torch.eye(size, dtype=block.dtype, device=block.device)
+        row_factor = factor[:, :, rows]
+        row_mass = mass[:, :, rows].mT
+        triangle = identity - row_factor * block * row_mass
         if transposed:
             triangle = triangle.mT
-        z[:, :, rows] = torch.linalg.solve_triangular(triangle, right, upper=transposed)
+        solved = torch.linalg.solve_triangular(triangle, right, upper=transposed)
+        z[:, :, rows] = solved
     return z
 
 
 def _diagonal_block(graph: TokenGraph, rows: slice) -> Tensor:
     """Return the edges P of some rows among themselves, a lower triangle."""
-    scores = graph.query[:, :, rows] @ graph.key[:, :, rows].mT
-    block = activated(scores, graph.activation).tril()
+    query = graph.query[:, :, rows]
+    key = graph.key[:, :, rows]
+    edges = activated(query @ key.mT, graph.activation)
+    block = edges.tril()
     density = _part(graph.density, rows, rows, transposed=False)
     if density is None:
         return block
@@ -347,7 +362,8 @@ def diagonal_radius(graph: TokenGraph, factor: Tensor) -> float:
     edges = activated(scores, graph.activation)
     diagonal = edges * factor * graph.mass[:, None]
     if graph.density is not None:
-        diagonal = diagonal * graph.density.diagonal(dim1=-2, dim2=-1)
+        own_density = graph.density.diagonal(dim1=-2, dim2=-1)
+        diagonal = diagonal * own_density
     return float(diagonal.abs().max())
 
 
@@ -372,7 +388,8 @@ def neumann(
         change = _size(after - z)
         if before is not None:
             radius = float(_ratio(change, before).max())
-        converged = bool((change <= tol * _size(after)).all())
+        limit = tol * _size(after)
+        converged = bool((change <= limit).all())
         diverges = not bool(change.isfinite().all())
 
         z = after
@@ -396,7 +413,8 @@ def gmres(
         residual = right + apply(z) - z
         products += 1
         size = _size(residual)
-        if bool((size <= tol * _size(z)).all()):
+        limit = tol * _size(z)
+        if bool((size <= limit).all()):
             break
         steps = min(RESTART, max_iterations - 1 - products)
         if steps < 1:
@@ -405,17 +423,21 @@ def gmres(
         products += steps
 
         # The combination of basis vectors whose residual is least: a small least-squares problem.
-        target = torch.zeros(*size.shape, steps + 1, 1, dtype=small.dtype, device=small.device)
+        shape = (*size.shape, steps + 1, 1)
+        target = torch.zeros(shape, dtype=small.dtype, device=small.device)
         target[..., 0, 0] = size
-        weights = (torch.linalg.pinv(small) @ target)[..., 0]
-        correction = torch.einsum("sbhnd,bhs->bhnd", basis[:steps], weights.to(z.dtype))
+        inverse = torch.linalg.pinv(small)
+        weights = (inverse @ target)[..., 0].to(z.dtype)
+        correction = torch.einsum("sbhnd,bhs->bhnd", basis[:steps], weights)
         z = z + correction
 
         # Ritz values of A: eigenvalues of I - H. They are 1 where there is nothing to solve.
         identity = torch.eye(steps, dtype=small.dtype, device=small.device)
-        ritz = torch.linalg.eigvals(identity - small[..., :steps, :])
+        square = small[..., :steps, :]
+        ritz = torch.linalg.eigvals(identity - square)
         largest = ritz.abs().amax(-1)
-        radius = float(torch.where(size > 0, largest, 0.0).max())
+        largest = torch.where(size > 0, largest, 0.0)
+        radius = float(largest.max())
     return Iterate(z, products, radius)
 
 
@@ -450,7 +472,8 @@ def _arnoldi(
 
         # A length of rounding alone says that the space is exhausted.
         length = _size(vector)
-        length = torch.where(length > torch.finfo(length.dtype).eps, length, 0.0)
+        smallest = torch.finfo(length.dtype).eps
+        length = torch.where(length > smallest, length, 0.0)
         hessenberg[..., s + 1, s] = length
         basis[s + 1] = _unit(vector, length)
     return KrylovSpace(basis, hessenberg)
@@ -489,7 +512,8 @@ def _relative(difference: Tensor, z: Tensor, lost: Tensor | None = None) -> Tens
     # A difference of zero counts as none, whatever the solution.
     ratio = torch.where(size == 0, 0.0, ratio)
     if lost is not None:
-        ratio = ratio.masked_fill(lost[..., 0, 0], 0.0)
+        lost_matrices = lost[..., 0, 0]
+        ratio = ratio.masked_fill(lost_matrices, 0.0)
     return ratio.max()
 
 

@@ -114,26 +114,31 @@ class Tile:
 
     def queries(self, tensor: Tensor) -> Tensor:
         """Return the tile's rows of a tensor of all queries."""
-        return tensor[self.chunk][:, :, self.q].flatten(0, 1)
+        rows = tensor[self.chunk][:, :, self.q]
+        return rows.flatten(0, 1)
 
     def keys(self, tensor: Tensor) -> Tensor:
         """Return the tile's rows of a tensor of all keys."""
-        return tensor[self.chunk][:, :, self.k].flatten(0, 1)
+        rows = tensor[self.chunk][:, :, self.k]
+        return rows.flatten(0, 1)
 
     def key_masses(self, mass: Tensor) -> Tensor:
         """Return the tile's part of a tensor of masses, (b | 1, Tk | 1)."""
-        mass = cut(mass, self.chunk[0], slice(None))
+        every = slice(None)
+        mass = cut(mass, self.chunk[0], every)
         if mass.shape[1] > 1:
             mass = mass[:, self.k]
         return mass
 
     def mass(self) -> Tensor:
         """Return the masses in the row statistic, (b | 1, 1, 1, Tk | 1)."""
-        return self.key_masses(self.x.mass)[:, None, None, :]
+        mass = self.key_masses(self.x.mass)
+        return mass[:, None, None, :]
 
     def density(self, density: Tensor) -> Tensor:
         """Return the tile's part of a density, (b | 1, h | 1, Tq, Tk)."""
-        return cut(density, *self.chunk)[:, :, self.q, self.k]
+        of_chunk = cut(density, *self.chunk)
+        return of_chunk[:, :, self.q, self.k]
 
     def hide_later(self, pairs: Tensor) -> None:
         """Zero the pairs (b, h, Tq, Tk) whose key comes after the query."""
@@ -216,13 +221,16 @@ def forward(
     for tile in tiles(x, causal, plan):
         pairs = scratch.view(*tile.shape())
         flat = pairs.flatten(0, 1)
-        torch.bmm(tile.queries(x.query), tile.keys(x.key).mT, out=flat)
+        key = tile.keys(x.key)
+        torch.bmm(tile.queries(x.query), key.mT, out=flat)
         act.apply_(pairs)
         tile.hide(pairs)
         if d:
-            tile.queries(out).baddbmm_(flat, tile.keys(x.value))
+            target = tile.queries(out)
+            target.baddbmm_(flat, tile.keys(x.value))
         if statistic != "none":
-            row[tile.chunk][:, :, tile.q] += _statistic(pairs, tile.mass(), statistic)
+            found = _statistic(pairs, tile.mass(), statistic)
+            row[tile.chunk][:, :, tile.q] += found
     return out, row
 
 
@@ -283,7 +291,8 @@ def backward(
     totals: list[Any] = [None] * len(x)
     for i, (tensor, needed) in enumerate(zip(x, needs)):
         if needed and tensor is not None:
-            totals[i] = torch.zeros_like(tensor, memory_format=torch.contiguous_format)
+            contiguous = torch.contiguous_format
+            totals[i] = torch.zeros_like(tensor, memory_format=contiguous)
     b, h, nq, _ = x.query.shape
     if 0 not in (b, h, nq, x.key.shape[2]):
         x = _contiguous(x)
@@ -330,9 +339,12 @@ def _add_gradients(tile: Tile, call: Call) -> None:
     # dV = Pᵀ G, dP = G Vᵀ and the row statistic's part.
     grad = tile.queries(call.grad)
     if totals.value is not None and x.value.shape[3]:
-        tile.keys(totals.value).baddbmm_(pairs.flatten(0, 1).mT, grad)
+        of_value = tile.keys(totals.value)
+        flat = pairs.flatten(0, 1)
+        of_value.baddbmm_(flat.mT, grad)
     above = call.above.view(*shape)
-    torch.bmm(grad, tile.keys(x.value).mT, out=above.flatten(0, 1))
+    value = tile.keys(x.value)
+    torch.bmm(grad, value.mT, out=above.flatten(0, 1))
     if call.statistic != "none":
         _add_statistic_gradient(tile, call, pairs, above)
     if totals.density is not None:
@@ -347,7 +359,8 @@ def _add_gradients(tile: Tile, call: Call) -> None:
     if totals.query is not None:
         tile.queries(totals.query).baddbmm_(slope, key)
     if totals.key is not None:
-        tile.keys(totals.key).baddbmm_(slope.mT, query)
+        of_key = tile.keys(totals.key)
+        of_key.baddbmm_(slope.mT, query)
 
 
 def _add_statistic_gradient(
@@ -357,7 +370,8 @@ def _add_statistic_gradient(
     above: Tensor,
 ) -> None:
     """Add 2 g m P, or g m sign P, to dP, and the masses' gradient Σ g P², or Σ g |P|."""
-    rate = call.row_grad[tile.chunk][:, :, tile.q][..., None]
+    rate = call.row_grad[tile.chunk][:, :, tile.q]
+    rate = rate[..., None]
     mass = tile.mass()
     if call.statistic == "squares":
         slope = pairs * 2

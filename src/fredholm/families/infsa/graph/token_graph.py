@@ -232,7 +232,10 @@ class TokenGraph:
         # causal product computes.
         if density is not None:
             density = density.flip(2).flip(3)
-        product, _ = self._product(query.flip(2), key.flip(2), weighted.flip(2), density, "none")
+        query = query.flip(2)
+        key = key.flip(2)
+        weighted = weighted.flip(2)
+        product, _ = self._product(query, key, weighted, density, "none")
         return self._weighted(product.flip(2))
 
     def _product(
@@ -258,7 +261,8 @@ class TokenGraph:
 
     def _weighted(self, value: Tensor) -> Tensor:
         """Return values times their masses."""
-        return cast(value, self.query.dtype) * self.mass[:, None, :, None]
+        mass = self.mass[:, None, :, None]
+        return cast(value, self.query.dtype) * mass
 
     # --- every pair in memory ---------------------------------------------------------------------
 
@@ -282,7 +286,8 @@ class TokenGraph:
         if self.query.device.type != "cpu" or wants_triton(self.backend):
             return False
         b, h, n, _ = self.query.shape
-        return b * h * n * n <= FEW
+        pairs = b * h * n * n
+        return pairs <= FEW
 
     def _even(self) -> bool:
         """Whether every point sees every other with one mass, and no gradient asks for the norm's
@@ -302,16 +307,20 @@ class TokenGraph:
         query = self.query.flatten(0, 1)
         key = self.key.flatten(0, 1)
         pairs = activated(torch.bmm(query, key.mT), self.activation)
-        product = torch.bmm(pairs, cast(value, pairs.dtype).flatten(0, 1))
+
+        values = cast(value, pairs.dtype)
+        product = torch.bmm(pairs, values.flatten(0, 1))
 
         # γ / (‖P‖ + ε / m), a number per sample and head.
         mass = self.mass[:, :1]
-        norm = torch.linalg.vector_norm(pairs, dim=(1, 2)).view(b, h)
+        norm = torch.linalg.vector_norm(pairs, dim=(1, 2))
+        norm = norm.view(b, h)
         below = norm + self.eps / mass
         share = (self.decay / below).unsqueeze(2)
 
         product = product.view(b, h, n, product.shape[-1])
-        return Hop(product * share.unsqueeze(3), share / mass)
+        out = product * share.unsqueeze(3)
+        return Hop(out, share / mass)
 
 
 def sum_of_hops(graph: TokenGraph, value: Tensor, hops: int) -> Tensor:
