@@ -43,7 +43,8 @@ class Layer(NamedTuple):
     bias: Float[Tensor, " e"]
 
     def __call__(self, u: Float[Tensor, "b n d"]) -> Float[Tensor, "b n e"]:
-        return torch.einsum("ed,bnd->bne", self.weight, u) + self.bias
+        mapped = torch.einsum("ed,bnd->bne", self.weight, u)
+        return mapped + self.bias
 
 
 class Attention(NamedTuple):
@@ -72,7 +73,8 @@ def attention(
     """Return term I, ∫ γ V over the tokens with γ the softmax of ⟨Q, K⟩ / √d_h, Eqs. 10 and 50."""
 
     def split(layer: Layer) -> Float[Tensor, "b h n e"]:
-        return layer(u).unflatten(-1, (maps.heads, -1)).transpose(1, 2)
+        by_head = layer(u).unflatten(-1, (maps.heads, -1))
+        return by_head.transpose(1, 2)
 
     query = split(maps.query)
     key = split(maps.key)
@@ -94,7 +96,8 @@ def project_moments(u: Float[Tensor, "b n d"], to: Moments) -> Float[Tensor, "b 
     """Return P on S1: the layer normalisation, Theorem 3.1."""
     centred = u - u.mean(-1, keepdim=True)
     variance = centred.square().mean(-1, keepdim=True)
-    return to.std * centred / (variance + to.eps).sqrt() + to.mean
+    std = (variance + to.eps).sqrt()
+    return to.std * centred / std + to.mean
 
 
 def project_positive(u: Tensor) -> Tensor:

@@ -21,7 +21,8 @@ class _Field(nn.Module):
 
     def forward(self, t: Tensor, u: Tensor) -> Tensor:
         # A solver's last step may reach beyond the interval.
-        time = min(max(float(t.detach()), 0.0), self.evolution.horizon)
+        time = max(float(t.detach()), 0.0)
+        time = min(time, self.evolution.horizon)
         return self.evolution.rate(u, self.domain, time)
 
 

@@ -194,9 +194,11 @@ class MomentConstraint(Constraint):
         if affine == "vector":
             shape = (dim,)
         if affine != "none":
-            self.weight = nn.Parameter(torch.full(shape, float(std)))
+            start = torch.full(shape, float(std))
+            self.weight = nn.Parameter(start)
         if affine != "none" and bias:
-            self.bias = nn.Parameter(torch.full(shape, float(mean)))
+            start = torch.full(shape, float(mean))
+            self.bias = nn.Parameter(start)
 
     def standardise(self, u: Tensor) -> Tensor:
         """Return u with mean 0 and variance 1 over the features, but for ε: before the affine
@@ -237,7 +239,8 @@ class MomentConstraint(Constraint):
         moments = self.moments()
         if self.affine == "vector":
             moments = Moments(0.0, 1.0)
-        return MomentErrors.of(u, *moments).distance.mean()
+        errors = MomentErrors.of(u, *moments)
+        return errors.distance.mean()
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, affine={self.affine!r}, eps={self.eps}"

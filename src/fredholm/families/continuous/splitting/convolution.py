@@ -59,11 +59,14 @@ class ConvolutionTerm(Term):
                 "expected a convolution of 1 to 3 axes and odd taps, got "
                 f"axes={axes}, kernel_size={kernel_size}"
             )
-        self.axes, self.kernel_size, self.norm = axes, kernel_size, norm
+        self.axes = axes
+        self.kernel_size = kernel_size
+        self.norm = norm
         groups = 1
         if depthwise:
             groups = dim
-        self.convolution = _CONVOLUTIONS[axes](dim, dim, kernel_size, groups=groups, bias=bias)
+        convolution = _CONVOLUTIONS[axes]
+        self.convolution = convolution(dim, dim, kernel_size, groups=groups, bias=bias)
 
     def refusal(self, substep: str) -> str | None:
         if substep in ("implicit", "trapezoid", "exact"):
@@ -156,14 +159,20 @@ class ConvolutionalAttention(nn.Module):
             mode = "circular"
 
         def filtered(step: int) -> nn.Sequential:
-            sizes: Any = (dim, dim, kernel_size, step, kernel_size // 2)
-            filters = _CONVOLUTIONS[axes](*sizes, groups=dim, bias=False, padding_mode=mode)
+            padding = kernel_size // 2
+            sizes: Any = (dim, dim, kernel_size, step, padding)
+            convolution = _CONVOLUTIONS[axes]
+            filters = convolution(*sizes, groups=dim, bias=False, padding_mode=mode)
             if not batch_norm:
                 return nn.Sequential(filters)
             return nn.Sequential(filters, _BATCH_NORMS[axes](dim))
 
         self.filters = nn.ModuleDict(
-            {"query": filtered(1), "key": filtered(stride), "value": filtered(stride)}
+            {
+                "query": filtered(1),
+                "key": filtered(stride),
+                "value": filtered(stride),
+            }
         )
         self.query = nn.Linear(dim, dim, bias=bias)
         self.key = nn.Linear(dim, dim, bias=bias)
@@ -171,7 +180,8 @@ class ConvolutionalAttention(nn.Module):
         self.projection = nn.Linear(dim, dim)
 
     def forward(self, u: Float[Tensor, "b n d"], domain: Domain) -> Float[Tensor, "b n d"]:
-        grid = to_grid(u, grid_of(domain, self.axes, "ConvolutionalAttention"))
+        shape = grid_of(domain, self.axes, "ConvolutionalAttention")
+        grid = to_grid(u, shape)
         if _is_limited(domain) or not MEASURES[domain.kind].equal:
             raise DomainError(
                 "expected a grid of equal masses without padding, order or pairs for "
@@ -222,7 +232,8 @@ class ConvolutionalEmbedding(nn.Module):
         self.axes = axes
         if padding is None:
             padding = kernel_size // 2
-        self.convolution = _CONVOLUTIONS[axes](in_dim, out_dim, kernel_size, stride, padding)
+        convolution = _CONVOLUTIONS[axes]
+        self.convolution = convolution(in_dim, out_dim, kernel_size, stride, padding)
         self.norm = nn.LayerNorm(out_dim)
 
     def forward(
@@ -238,7 +249,8 @@ class ConvolutionalEmbedding(nn.Module):
             )
         out = self.convolution(to_grid(u, shape))
         like = domain.positions
-        coarse = Domain.grid(*out.shape[2:], device=like.device, dtype=like.dtype)
+        extents = out.shape[2:]
+        coarse = Domain.grid(*extents, device=like.device, dtype=like.dtype)
         return self.norm(from_grid(out)), coarse
 
 
@@ -264,7 +276,8 @@ def to_grid(u: Float[Tensor, "b n d"], shape: tuple[int, ...]) -> Tensor:
         # a strided convolution rounded down. It has code for points that are taken by number.
         number = torch.zeros((), dtype=torch.int64, device=u.device)
         for extent in shape:
-            number = number[..., None] * extent + torch.arange(extent, device=u.device)
+            along_axis = torch.arange(extent, device=u.device)
+            number = number[..., None] * extent + along_axis
         return u.mT[..., number]
     return u.mT.unflatten(-1, shape)
 

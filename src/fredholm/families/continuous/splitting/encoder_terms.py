@@ -77,5 +77,6 @@ def encoder_terms(
     )
     if norm != "post":
         return [attention, network]
-    first, second = (MomentConstraint(dim, bias=bias, eps=eps) for _ in range(2))
+    first = MomentConstraint(dim, bias=bias, eps=eps)
+    second = MomentConstraint(dim, bias=bias, eps=eps)
     return [attention, first, network, second]

@@ -118,7 +118,8 @@ class Evolution(nn.Module):
             # One sequence of terms is a single knot.
             groups = [knots]
         self.dim = _check_knots(groups)
-        self.knots: Any = nn.ModuleList(nn.ModuleList(group) for group in groups)
+        knots = [nn.ModuleList(group) for group in groups]
+        self.knots: Any = nn.ModuleList(knots)
         self.controls: Controls = resolve_controls(controls)
         self.scheme: Scheme | str = resolve_scheme(scheme)
         if horizon is None:
@@ -131,7 +132,8 @@ class Evolution(nn.Module):
         self.steps = steps
         self.norm = norm
         _positive_steps(self.steps)
-        self._check(self.scheme, self.horizon / self.steps)
+        dt = self.horizon / self.steps
+        self._check(self.scheme, dt)
 
     # --- evaluation -------------------------------------------------------------------------------
 
@@ -154,8 +156,9 @@ class Evolution(nn.Module):
         self._check(scheme, dt)
         u, domain = self.enter(u, domain)
         for n in range(steps):
+            t = n * dt
             flows = self.flows(domain, scheme, n, observer)
-            u = scheme.step(flows, u, n * dt, dt)
+            u = scheme.step(flows, u, t, dt)
         return self.leave(u, domain)
 
     def step(
@@ -202,8 +205,10 @@ class Evolution(nn.Module):
 
         Where the controls jump at t, they are read after the jump, or ``before`` it.
         """
-        count = len(self._terms(0))
-        rates = [self._act(k, t, u, domain, 0.0, "rate", before) for k in range(count)]
+        rates = []
+        for k in range(len(self._terms(0))):
+            rate = self._act(k, t, u, domain, 0.0, "rate", before)
+            rates.append(rate)
         return torch.stack(rates).sum(0)
 
     def integrate(
@@ -223,7 +228,8 @@ class Evolution(nn.Module):
         u, domain = self.enter(u, domain)
         dt = self.horizon / steps
         for n in range(steps):
-            u = _unsplit(self, u, domain, n * dt, dt, method)
+            t = n * dt
+            u = _unsplit(self, u, domain, t, dt, method)
         return self.leave(u, domain)
 
     # --- parts ------------------------------------------------------------------------------------
@@ -237,7 +243,8 @@ class Evolution(nn.Module):
         """Return the terms of a knot."""
         # Not self.knots[knot], which takes ten times as long. Not by name either: under
         # torch.compile a number of steps may be symbolic, and has no text.
-        group: Any = list(self.knots._modules.values())[knot]
+        knots = list(self.knots._modules.values())
+        group: Any = knots[knot]
         return list(group._modules.values())
 
     def flows(
@@ -263,12 +270,17 @@ class Evolution(nn.Module):
             after = self._act(k, middle, u, domain, speed * dt, substep)
             if observer is not None:
                 term = self._nearest_term(k, middle)
-                record = Substep(step, t, dt, k, type(term).__name__, term, u, after)
-                _report(record, term.stages(u, domain, substep), observer)
+                stages = term.stages(u, domain, substep)
+                name = type(term).__name__
+                record = Substep(step, t, dt, k, name, term, u, after)
+                _report(record, stages, observer)
             return after
 
-        terms = self._terms(0)
-        return [partial(flow, k, scheme.resolve(term)) for k, term in enumerate(terms)]
+        flows = []
+        for k, term in enumerate(self._terms(0)):
+            substep = scheme.resolve(term)
+            flows.append(partial(flow, k, substep))
+        return flows
 
     def _nearest_term(self, k: int, t: float) -> Term:
         """Return term k of the knot that is nearest to time t."""
@@ -297,8 +309,11 @@ class Evolution(nn.Module):
         # Between two knots the term runs with interpolated parameters.
         next_term = self._terms(j)[k]
         after = dict(next_term.named_parameters())
-        between = {name: torch.lerp(p, after[name], w) for name, p in term.named_parameters()}
-        return call_with(term, between, (u, domain, h, substep))
+        between = {}
+        for name, parameter in term.named_parameters():
+            between[name] = torch.lerp(parameter, after[name], w)
+        inputs = (u, domain, h, substep)
+        return call_with(term, between, inputs)
 
     def _check(self, scheme: Scheme, dt: float) -> None:
         """Error where the scheme may not compose these terms, in steps of ``dt``."""
@@ -314,7 +329,9 @@ class Evolution(nn.Module):
         if u.dim() != 3 or (self.dim is not None and u.shape[-1] != self.dim):
             raise ShapeError(f"expected u (B, N, {self.dim or 'D'}), got {tuple(u.shape)}")
         if domain is None:
-            domain = default_line(u.shape[1], device=u.device, dtype=at_least_single(u.dtype))
+            n = u.shape[1]
+            dtype = at_least_single(u.dtype)
+            domain = default_line(n, device=u.device, dtype=dtype)
         check_domains(domain=domain)
         check_fit(u, domain, "u", "domain")
         return clean(u, domain.valid), domain
@@ -336,7 +353,8 @@ def _report(record: Substep, stages: list[tuple[str, Tensor]], observer: Observe
         observer(record)
     before = record.before
     for name, state in stages:
-        observer(replace(record, name=name, before=before, after=state))
+        stage = replace(record, name=name, before=before, after=state)
+        observer(stage)
         before = state
 
 
@@ -355,9 +373,11 @@ def _unsplit(
 
     def rate(v: Tensor) -> Tensor:
         c = next(stages)
-        return evolution.rate(v, domain, t + c * dt, before=c == 1.0)
+        at_the_end = c == 1.0
+        return evolution.rate(v, domain, t + c * dt, before=at_the_end)
 
-    return EXPLICIT[method](rate, u, dt)
+    step = EXPLICIT[method]
+    return step(rate, u, dt)
 
 
 def _positive_steps(steps: int) -> None:
@@ -385,14 +405,17 @@ def _check_knots(groups: list[Any]) -> int | None:
                 "expected the same terms of the same shapes in all knots, got knot "
                 f"{number} that differs from knot 0"
             )
-    widths = {term.dim for term in groups[0] if term.dim is not None}
+    wide = [term for term in groups[0] if term.dim is not None]
+    widths = {term.dim for term in wide}
     if len(widths) > 1:
-        listed = ", ".join(f"{type(t).__name__} {t.dim}" for t in groups[0] if t.dim is not None)
+        listed = ", ".join(f"{type(term).__name__} {term.dim}" for term in wide)
         raise OptionError(f"expected terms of one width, got {listed}")
     return next(iter(widths), None)
 
 
 def _kind(term: Term) -> tuple:
     """Return the facts of a term that all knots must share."""
-    shapes = [(name, tuple(parameter.shape)) for name, parameter in term.named_parameters()]
+    shapes = []
+    for name, parameter in term.named_parameters():
+        shapes.append((name, tuple(parameter.shape)))
     return type(term), term.substep, shapes

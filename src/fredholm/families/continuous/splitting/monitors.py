@@ -31,7 +31,8 @@ def energy(u: Tensor, domain: Domain | None = None) -> Tensor:
         # Padding may hold NaN, which a mass of zero would not remove.
         masses = torch.where(domain.valid, masses, 0.0)
         square = torch.where(domain.valid, square, 0.0)
-    weights = (masses / masses.sum(-1, keepdim=True)).to(u.dtype)
+    total = masses.sum(-1, keepdim=True)
+    weights = (masses / total).to(u.dtype)
     return (square * weights).sum(-1) / 2
 
 
@@ -68,10 +69,12 @@ class Monitor:
         term = substep.term
         if isinstance(term, MomentConstraint) and term.penalty is None:
             # Before its affine map, a moment constraint has mean 0 and standard deviation 1.
-            errors = MomentErrors.of(term.standardise(substep.before), 0.0, 1.0)
+            standardised = term.standardise(substep.before)
+            errors = MomentErrors.of(standardised, 0.0, 1.0)
         else:
             errors = MomentErrors.of(u, self.mean, self.std)
-        negative = (u < 0).to(u.dtype).mean(-1)
+        negative = (u < 0).to(u.dtype)
+        negative = negative.mean(-1)
         self.rows.append(
             {
                 "step": substep.step,
@@ -119,8 +122,9 @@ def growth(
     v = u + perturbation
     ratios = []
     for n in range(steps):
-        u = evolution.step(u, domain, n * dt, dt)
-        v = evolution.step(v, domain, n * dt, dt)
+        t = n * dt
+        u = evolution.step(u, domain, t, dt)
+        v = evolution.step(v, domain, t, dt)
         ratio = (u - v).norm() / size
         ratios.append(float(ratio))
     return ratios

@@ -64,16 +64,19 @@ def convergence(
         raise OptionError(f"expected two or more numbers of steps, got {tuple(steps)}")
     steps = tuple(sorted(steps))
     if reference is None:
-        reference = evolution.integrate(u, domain, steps=2 * steps[-1])
+        finer = 2 * steps[-1]
+        reference = evolution.integrate(u, domain, steps=finer)
     scale = reference.norm()
     errors = []
     for n in steps:
-        difference = evolution(u, domain, steps=n, scheme=scheme) - reference
+        solution = evolution(u, domain, steps=n, scheme=scheme)
+        difference = solution - reference
         errors.append(float(difference.norm() / scale))
 
     # A line through the logarithms, by least squares.
     x = torch.tensor(steps, dtype=torch.float64).log()
     y = torch.tensor(errors, dtype=torch.float64).log()
-    x, y = x - x.mean(), y - y.mean()
+    x = x - x.mean()
+    y = y - y.mean()
     slope = (x * y).sum() / x.square().sum()
     return Convergence(steps, tuple(errors), float(-slope))

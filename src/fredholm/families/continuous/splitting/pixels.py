@@ -45,7 +45,8 @@ class PixelAttention(nn.Module):
         self.dim = _pixels(image, kernel_size)
 
         def filters() -> nn.Conv2d:
-            return nn.Conv2d(1, heads, kernel_size, padding=kernel_size // 2, bias=False)
+            padding = kernel_size // 2
+            return nn.Conv2d(1, heads, kernel_size, padding=padding, bias=False)
 
         self.query = filters()
         self.key = filters()
@@ -57,7 +58,9 @@ class PixelAttention(nn.Module):
 
         def by_head(maps: Tensor) -> Tensor:
             """Return (B, H, N, dim) from maps (B·N, H, height, width)."""
-            return maps.unflatten(0, (batch, n)).flatten(3).transpose(1, 2)
+            by_token = maps.unflatten(0, (batch, n))
+            by_head = by_token.flatten(3)
+            return by_head.transpose(1, 2)
 
         query = by_head(self.query(images))
         key = by_head(self.key(images))
@@ -89,11 +92,13 @@ class PixelConvolutionTerm(Term):
     ):
         super().__init__(_pixels(image, kernel_size), substep)
         self.image = image
-        self.convolution = nn.Conv2d(1, 1, kernel_size, padding=kernel_size // 2, bias=bias)
+        padding = kernel_size // 2
+        self.convolution = nn.Conv2d(1, 1, kernel_size, padding=padding, bias=bias)
 
     def rate(self, u: Tensor, domain: Domain) -> Tensor:
         images = u.reshape(-1, 1, *self.image)
-        return self.convolution(images).reshape(u.shape)
+        rates = self.convolution(images)
+        return rates.reshape(u.shape)
 
 
 def _pixels(image: tuple[int, int], kernel_size: int) -> int:

@@ -118,11 +118,12 @@ class Strang(Scheme):
     ) -> Tensor:
         # Half steps of all terms but the last, a whole step of that, and the half steps back.
         *outer, last = flows
+        half = dt / 2
         for flow in outer:
-            u = flow(u, t, dt / 2)
+            u = flow(u, t, half)
         u = last(u, t, dt)
         for flow in reversed(outer):
-            u = flow(u, t + dt / 2, dt / 2)
+            u = flow(u, t + half, half)
         return u
 
 
@@ -175,7 +176,8 @@ class Hybrid(Scheme):
         dt: float,
     ) -> Tensor:
         for group in self.groups:
-            u = _parallel_step([flows[k] for k in group], u, t, dt)
+            members = [flows[k] for k in group]
+            u = _parallel_step(members, u, t, dt)
         return u
 
 
@@ -190,7 +192,8 @@ def _parallel_step(
         return flows[0](u, t, dt)
     # Each term alone must go as far as all of them together: at K times its rate.
     speed = float(len(flows))
-    return torch.stack([flow(u, t, dt, speed) for flow in flows]).mean(0)
+    after = [flow(u, t, dt, speed) for flow in flows]
+    return torch.stack(after).mean(0)
 
 
 SCHEMES: dict[str, Callable[[], Scheme]] = {

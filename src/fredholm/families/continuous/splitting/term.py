@@ -32,7 +32,8 @@ def _midpoint(rate: Rate, u: Tensor, h: float) -> Tensor:
 
 def _heun(rate: Rate, u: Tensor, h: float) -> Tensor:
     first = rate(u)
-    second = rate(torch.add(u, first, alpha=h))
+    end = torch.add(u, first, alpha=h)
+    second = rate(end)
     return torch.add(u, first + second, alpha=h / 2)
 
 

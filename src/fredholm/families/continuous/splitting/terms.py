@@ -64,7 +64,10 @@ class OperatorTerm(Term):
         torch.Size([1, 4, 8])
     """
 
-    norm, operator, dropout, drop_path = Part(), Part(), Part(), Part()
+    norm = Part()
+    operator = Part()
+    dropout = Part()
+    drop_path = Part()
 
     def __init__(
         self,
@@ -104,7 +107,14 @@ class OperatorTerm(Term):
     ) -> OperatorTerm:
         """Return the term of a registered operator; ``options`` go to the operator."""
         operator = create_operator(name, dim, heads, **options)
-        return cls(operator, dim, norm=norm, dropout=dropout, drop_path=drop_path, substep=substep)
+        return cls(
+            operator,
+            dim,
+            norm=norm,
+            dropout=dropout,
+            drop_path=drop_path,
+            substep=substep,
+        )
 
     def refusal(self, substep: str) -> str | None:
         if substep in ("implicit", "trapezoid", "exact"):
@@ -112,7 +122,8 @@ class OperatorTerm(Term):
         return None
 
     def rate(self, u: Tensor, domain: Domain) -> Tensor:
-        out = self.operator(_normed(self.norm, u), domain)
+        signal = _normed(self.norm, u)
+        out = self.operator(signal, domain)
         out = _dropped(self.dropout, out)
         return self.drop_path(out, domain.shards)
 
@@ -141,7 +152,10 @@ class FeedForwardTerm(Term):
     """
 
     serves: ClassVar[tuple[str, ...]] = (*EXPLICIT, "relaxed")
-    norm, layers, dropout, drop_path = Part(), Part(), Part(), Part()
+    norm = Part()
+    layers = Part()
+    dropout = Part()
+    drop_path = Part()
 
     def __init__(
         self,
@@ -167,7 +181,8 @@ class FeedForwardTerm(Term):
         if min(widths) < 1:
             raise OptionError(f"expected positive widths of a network, got {widths}")
         self.norm = norm
-        self.layers = nn.ModuleList(nn.Linear(a, b, bias=bias) for a, b in pairwise(widths))
+        layers = [nn.Linear(a, b, bias=bias) for a, b in pairwise(widths)]
+        self.layers = nn.ModuleList(layers)
         self.activation = activation
         self.dropout = nn.Dropout(dropout)
         self.drop_path = StochasticDepth(drop_path)
@@ -196,7 +211,8 @@ class FeedForwardTerm(Term):
         return _dropped(self.dropout, last(u))  # type: ignore[misc]
 
     def rate(self, u: Tensor, domain: Domain) -> Tensor:
-        out = self.network(_normed(self.norm, u))
+        signal = _normed(self.norm, u)
+        out = self.network(signal)
         return self.drop_path(out, domain.shards)
 
     def relaxed(self, u: Tensor, domain: Domain, h: float) -> Tensor:
@@ -205,7 +221,8 @@ class FeedForwardTerm(Term):
             raise SubstepError(
                 f"FeedForwardTerm cannot serve substep='relaxed' over {h}: {why}; use euler"
             )
-        return mix(u, self.rate(u, domain), 0.5)
+        rate = self.rate(u, domain)
+        return mix(u, rate, 0.5)
 
     def stages(self, u: Tensor, domain: Domain, substep: str) -> list[tuple[str, Tensor]]:
         """Return the J layers and the relaxation, for the substep ``relaxed``."""
@@ -219,7 +236,8 @@ class FeedForwardTerm(Term):
             if number < len(self.layers):
                 u = self._activate(u)
             states.append((f"layer {number}", u))
-        return [*states, ("relaxation", mix(start, u, 0.5))]
+        relaxed = mix(start, u, 0.5)
+        return [*states, ("relaxation", relaxed)]
 
 
 class LinearTerm(Term):
@@ -304,7 +322,8 @@ class LinearTerm(Term):
         shift = None
         if self.bias is not None:
             shift = change[:, -1]
-        return u + F.linear(u, change[:, : len(change)], shift)
+        matrix = change[:, : len(change)]
+        return u + F.linear(u, matrix, shift)
 
     def _change(self, h: float) -> Tensor:
         """Return e^{hW} - I, and h φ₁(hW) b beside it where there is a bias."""
@@ -316,15 +335,18 @@ class LinearTerm(Term):
         generator = h * self.weight.to(double)
         if self.bias is not None:
             # One more coordinate, which is always one: its row of the generator is zero.
-            generator = torch.cat([generator, h * self.bias.to(double)[:, None]], 1)
+            column = h * self.bias.to(double)
+            generator = torch.cat([generator, column[:, None]], 1)
             generator = F.pad(generator, (0, 0, 0, 1))
         flow = torch.linalg.matrix_exp(generator)
-        change = flow - torch.eye(len(flow), dtype=flow.dtype, device=flow.device)
-        return change[: len(self.weight)].to(self.weight.dtype)
+        identity = torch.eye(len(flow), dtype=flow.dtype, device=flow.device)
+        change = (flow - identity)[: len(self.weight)]
+        return change.to(self.weight.dtype)
 
     def semi_implicit(self, u: Tensor, domain: Domain, h: float) -> Tensor:
         rate = F.linear(u, self.weight, self.bias)
-        return F.relu(torch.add(u, rate, alpha=h))
+        after = torch.add(u, rate, alpha=h)
+        return F.relu(after)
 
     def _solve(self, u: Tensor, h: float, part: float) -> Tensor:
         """Return u + h (I - part · W)⁻¹ (W u + b)."""
@@ -339,7 +361,8 @@ class LinearTerm(Term):
             matrix = identity - part * weight
 
             # One system for all points: their rates are the columns of the right side.
-            columns = torch.linalg.solve(matrix, rate.flatten(0, -2).mT)
+            right = rate.flatten(0, -2).mT
+            columns = torch.linalg.solve(matrix, right)
             change = columns.mT.reshape(u.shape)
             after = torch.add(cast(u, dtype), change, alpha=h)
             return cast(after, u.dtype)
