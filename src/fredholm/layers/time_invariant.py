@@ -28,7 +28,7 @@ from ..integral import (
 )
 from ..integral.capabilities import LagTaps, StateScan
 from ..integral.features import weighed
-from ..ops.backend import full_precision
+from ..ops.backend import at_least_single, full_precision
 from ..ops.scan import pack, ranks, reorder
 from .parts import bind
 
@@ -198,7 +198,7 @@ def real_points(problem: Problem) -> Tensor | None:
 
 def full(u: Tensor) -> Tensor:
     """Return ``u`` in float32 or better."""
-    return u.to(torch.promote_types(u.dtype, torch.float32))
+    return u.to(at_least_single(u.dtype))
 
 
 def check_matrices(

@@ -102,7 +102,7 @@ class FiniteHorizonKernel(ContinuousConvolutionKernel, CausalTransition):
 
     def start(self, u: Tensor) -> dict[str, Tensor]:
         batch, heads, d = u.shape
-        dtype = torch.promote_types(u.dtype, torch.float32)
+        dtype = at_least_single(u.dtype)
         return {
             "signal": u.new_zeros(batch, self.memory, heads, d, dtype=dtype),
             "mass": u.new_zeros(batch, self.memory, dtype=dtype),

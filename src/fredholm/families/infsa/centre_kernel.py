@@ -276,7 +276,7 @@ class StreamingCentreKernel(CentreKernel, CausalTransition):
     def start(self, u: Tensor) -> dict[str, Tensor]:
         batch = u.shape[0]
         levels = self.steps + 1
-        dtype = torch.promote_types(u.dtype, torch.float32)
+        dtype = at_least_single(u.dtype)
         shape = (batch, self.heads, self.centres, levels)
         totals = torch.zeros(shape, dtype=dtype, device=u.device)
         # Queries and values side by side.

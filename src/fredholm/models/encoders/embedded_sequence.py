@@ -170,7 +170,8 @@ class EmbeddedSequence(Encoder):
             fill_gaps=False,
             **options,
         )
-        self.embed = nn.Linear(self.samples.dim + facts, dim)
+        width = self.samples.dim + facts
+        self.embed = nn.Linear(width, dim)
         self.fourier = FourierFeatures(1, frequencies, sigma)
         self.position = nn.Linear(2 * frequencies, dim, bias=False)
         self.dropout = nn.Dropout(dropout)
@@ -189,14 +190,17 @@ class EmbeddedSequence(Encoder):
             sequences = windows(sequences, self.patch, self.spacing)
         samples, domain = self.samples(sequences)
         if facts is not None:
-            samples = torch.cat([samples, facts[:, None].expand(-1, samples.shape[1], -1)], -1)
+            columns = facts[:, None].expand(-1, samples.shape[1], -1)
+            samples = torch.cat([samples, columns], -1)
         return self._embedded(samples, domain)
 
     def part(self, inputs: Float[Tensor, "b n c"], mesh: Any) -> tuple[Tensor, Domain]:
         if self.patch > 1 or self.standard:
             self.refuse_part("patches are filled from their neighbours, scales are of all samples")
-        return self._embedded(*self.samples.part(inputs, mesh))
+        samples, domain = self.samples.part(inputs, mesh)
+        return self._embedded(samples, domain)
 
     def _embedded(self, samples: Tensor, domain: Domain) -> tuple[Tensor, Domain]:
-        features = self.with_positions(self.embed(samples), domain.positions)
+        features = self.embed(samples)
+        features = self.with_positions(features, domain.positions)
         return self.dropout(features), domain

@@ -62,8 +62,10 @@ def embedded(embed: nn.Embedding, numbers: Tensor, dropout: float) -> Tensor:
         return vectors
 
     # A token is left out wherever it occurs.
-    kept = torch.rand(embed.num_embeddings, device=numbers.device) >= dropout
-    return vectors * (kept[numbers].to(vectors.dtype) / (1 - dropout))[..., None]
+    draws = torch.rand(embed.num_embeddings, device=numbers.device)
+    kept = draws >= dropout
+    factor = kept[numbers].to(vectors.dtype) / (1 - dropout)
+    return vectors * factor[..., None]
 
 
 def check_tokens(numbers: Tensor) -> None:
@@ -150,7 +152,8 @@ class Encoder(nn.Module):
         if self.fourier is None or self.position is None:
             return features
         # Positions may be in float32 beside weights in half precision.
-        gamma = self.fourier(positions).to(self.position.weight.dtype)
+        gamma = self.fourier(positions)
+        gamma = gamma.to(self.position.weight.dtype)
         return features + self.position(gamma)
 
     def refuse_part(self, why: str) -> NoReturn:

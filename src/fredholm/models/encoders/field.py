@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -13,6 +12,7 @@ from ...configuration import check_counts, check_positive, options_of
 from ...domain import Domain
 from ...errors import ShapeError
 from ...integral import FourierFeatures
+from ...ops.backend import at_least_single
 from .encoder import Axis, Encoder, EncoderConfig, part_of_grid, register_encoder
 
 
@@ -117,12 +117,14 @@ class FieldEncoder(Encoder):
 
     def forward(self, fields: Float[Tensor, "b c *n"]) -> tuple[Float[Tensor, "b m d"], Domain]:
         self._check(fields)
-        domain = Domain.grid(*fields.shape[2:], **self._place(fields))
+        extents = fields.shape[2:]
+        domain = Domain.grid(*extents, **self._place(fields))
         return self._features(fields, domain), domain
 
     def part(self, inputs: Float[Tensor, "b c *n"], mesh: Any) -> tuple[Tensor, Domain]:
         self._check(inputs)
-        rows, others = inputs.shape[2], tuple(inputs.shape[3:])
+        rows = inputs.shape[2]
+        others = tuple(inputs.shape[3:])
         domain = part_of_grid(rows, others, mesh, **self._place(inputs))
         return self._features(inputs, domain), domain
 
@@ -141,9 +143,11 @@ class FieldEncoder(Encoder):
 
     def _place(self, fields: Tensor) -> dict[str, Any]:
         # Half precision would round positions.
-        dtype = torch.promote_types(self.embed.weight.dtype, torch.float32)
+        dtype = at_least_single(self.embed.weight.dtype)
         return {"device": fields.device, "dtype": dtype}
 
     def _features(self, fields: Tensor, domain: Domain) -> Tensor:
-        features = self.embed(fields.flatten(2).mT)
-        return self.dropout(self.with_positions(features, domain.positions))
+        values = fields.flatten(2).mT
+        features = self.embed(values)
+        features = self.with_positions(features, domain.positions)
+        return self.dropout(features)

@@ -79,9 +79,11 @@ class GraphConfig(EncoderConfig):
         rows = Axis(1, "nodes")
         features = Part("features", (NODES, self.channels or 0), (rows,))
         if self.vocabulary is not None:
-            features = Part("tokens", (NODES, WORDS), (rows, Axis(2, "words")))
+            words = Axis(2, "words")
+            features = Part("tokens", (NODES, WORDS), (rows, words))
+        columns = Axis(2, "nodes")
         return (
-            Part("edges", (NODES, NODES), (rows, Axis(2, "nodes"))),
+            Part("edges", (NODES, NODES), (rows, columns)),
             Part("positions", (NODES, self.eigenvectors), (rows,)),
             Part("valid", (NODES,), (rows,)),
             features,
@@ -89,7 +91,8 @@ class GraphConfig(EncoderConfig):
 
     def batch(self, shapes: Mapping[str, Sequence[int]], generator: torch.Generator) -> Inputs:
         # Each pair of nodes has an edge with probability 0.3, in both directions.
-        edges = torch.rand(*shapes["edges"], generator=generator) < 0.3
+        chances = torch.rand(*shapes["edges"], generator=generator)
+        edges = chances < 0.3
         valid = torch.ones(*shapes["valid"], dtype=torch.bool)
         valid[-1, -1] = False  # padding
         tensors = {
@@ -200,24 +203,28 @@ class GraphEncoder(Encoder):
             self.words = nn.Embedding(vocabulary, dim, padding_idx=0)
         self.theta = None
         if off_edges == "learned":
-            self.theta = nn.Parameter(torch.tensor(float(start)))
+            theta = torch.tensor(float(start))
+            self.theta = nn.Parameter(theta)
         self.dropout = nn.Dropout(dropout)
         if self.embed is not None:
             nn.init.xavier_uniform_(self.embed.weight)
             nn.init.zeros_(self.embed.bias)
         if self.words is not None:
-            nn.init.normal_(self.words.weight, std=dim**-0.5)
+            std = dim**-0.5
+            nn.init.normal_(self.words.weight, std=std)
             with torch.no_grad():
                 self.words.weight[0] = 0.0
 
     def forward(self, graph: Inputs) -> tuple[Float[Tensor, "b n d"], Domain]:
         self._check(graph)
-        positions, valid = graph["positions"], graph["valid"]
+        positions = graph["positions"]
+        valid = graph["valid"]
         positions = torch.where(valid[..., None], positions, 0.0)
         if self.training:
             # One sign per graph and eigenvector.
             size = (len(positions), 1, positions.shape[-1])
-            sign = torch.randint(2, size, device=positions.device) * 2 - 1
+            coin = torch.randint(2, size, device=positions.device)
+            sign = coin * 2 - 1
             positions = positions * sign.to(positions.dtype)
         features = self._features(graph)
         # Under autocast or in half precision, counts would be rounded.
@@ -227,15 +234,19 @@ class GraphEncoder(Encoder):
             pairs = self.pairs(graph["edges"], valid, wide)
         else:
             pairs = self.pairs_of_links(graph["links"], valid, wide)
-        domain = Domain.points(places, valid=valid).replace(pairs=pairs)
-        return self.dropout(torch.where(valid[..., None], features, 0.0)), domain
+        domain = Domain.points(places, valid=valid)
+        domain = domain.replace(pairs=pairs)
+        features = torch.where(valid[..., None], features, 0.0)
+        return self.dropout(features), domain
 
     def _features(self, graph: Inputs) -> Tensor:
         if self.embed is not None:
-            return self.embed(graph["features"].to(self.embed.weight.dtype))
+            features = graph["features"]
+            return self.embed(features.to(self.embed.weight.dtype))
         assert self.words is not None
         check_numbers(graph["tokens"], self.words)
-        return self.words(graph["tokens"]).sum(-2)
+        words = self.words(graph["tokens"])
+        return words.sum(-2)
 
     def _check(self, graph: Inputs) -> None:
         # Features have a width; tokens, of which any number per node is allowed, have none (-1).
@@ -266,7 +277,8 @@ class GraphEncoder(Encoder):
                     "add it"
                 )
             result = tuple(graph[name].shape)
-            if len(result) != len(shape) or any(f != s for f, s in zip(result, shape) if s >= 0):
+            agrees = len(result) == len(shape)
+            if not agrees or any(f != s for f, s in zip(result, shape) if s >= 0):
                 raise ShapeError(
                     f"{name}: expected shape {shape} for this graph, got {result}; reshape it"
                 )
@@ -280,7 +292,9 @@ class GraphEncoder(Encoder):
         """Return log(w / mean of w over the real points), or log w under the measure of nodes, -inf
         where nothing is seen, (B, N, N): the domain's density of pairs.
         """
-        linked = edges | torch.eye(edges.shape[1], dtype=torch.bool, device=edges.device)
+        n = edges.shape[1]
+        loops = torch.eye(n, dtype=torch.bool, device=edges.device)
+        linked = edges | loops
         real = valid[:, None, :]
         if self.off_edges == "none":
             weight = linked.to(dtype)
@@ -288,19 +302,22 @@ class GraphEncoder(Encoder):
             weight = torch.ones_like(linked, dtype=dtype)
         else:
             assert self.theta is not None
-            weight = torch.where(linked, 1.0, self.theta.sigmoid().to(dtype))
+            apart = self.theta.sigmoid().to(dtype)
+            weight = torch.where(linked, 1.0, apart)
         weight = torch.where(real, weight, 0.0)
         seen = weight > 0
         total = weight.sum(-1, keepdim=True)
         if self.measure == "nodes":
-            total = real.sum(-1, keepdim=True).to(dtype)
+            total = real.sum(-1, keepdim=True)
+            total = total.to(dtype)
         # The domain divides by the number of points a node sees; the density undoes that, so that a
         # node takes the weighted mean.
         count = seen.sum(-1, keepdim=True).clamp(min=1)
         # Where nothing is seen, numbers that have a logarithm and a finite gradient.
         weight = torch.where(seen, weight, 1.0)
         total = torch.where(total > 0, total, 1.0)
-        return torch.where(seen, (weight * count / total).log(), -torch.inf)
+        density = weight * count / total
+        return torch.where(seen, density.log(), -torch.inf)
 
     def pairs_of_links(
         self,
@@ -312,11 +329,14 @@ class GraphEncoder(Encoder):
         pairs.
         """
         n = valid.shape[1]
-        loops = torch.arange(n, device=links.device).expand(2, n)
+        loops = torch.arange(n, device=links.device)
+        loops = loops.expand(2, n)
         graphs = []
         for each in links:
-            index = each[each[:, 0] >= 0].mT
-            linked = Edges.of_index(torch.cat([index, loops], 1), n)
+            # Padding has the source -1.
+            real = each[:, 0] >= 0
+            index = torch.cat([each[real].mT, loops], 1)
+            linked = Edges.of_index(index, n)
             # A pair counts once, however often it is linked.
             graphs.append(linked.with_density(None))
         edges = graphs[0]
@@ -324,12 +344,18 @@ class GraphEncoder(Encoder):
             edges = Edges.collate(graphs)
         if self.off_edges != "none":
             edges.check_dense(edges.rows)
-            return self.pairs(edges.dense().view(-1, n, n), valid, dtype)
+            dense = edges.dense().view(-1, n, n)
+            return self.pairs(dense, valid, dtype)
         if self.measure == "weights":
             return edges
         # The share of the real nodes that a node sees: 1 / N instead of 1 / count per node.
-        seen = valid.flatten()[edges.flat_source()].to(dtype)
-        count = seen.new_zeros(edges.rows).index_add(0, edges.targets(), seen).view(-1, n)
-        real = valid.sum(-1, keepdim=True).clamp(min=1).to(dtype)
-        share = (count.clamp(min=1) / real).log().flatten()
-        return edges.with_density(share[edges.targets()])
+        source = edges.flat_source()
+        target = edges.targets()
+        seen = valid.flatten()[source].to(dtype)
+        count = seen.new_zeros(edges.rows)
+        count = count.index_add(0, target, seen).view(-1, n)
+        real = valid.sum(-1, keepdim=True)
+        real = real.clamp(min=1).to(dtype)
+        share = count.clamp(min=1) / real
+        log_share = share.log().flatten()
+        return edges.with_density(log_share[target])

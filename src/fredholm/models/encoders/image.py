@@ -24,6 +24,7 @@ from ...distributed import Shards
 from ...domain import Domain
 from ...errors import OptionError, ShapeError
 from ...integral import FourierFeatures
+from ...ops.backend import at_least_single
 from .encoder import (
     TOKENS,
     Axis,
@@ -124,7 +125,8 @@ class ImageConfig(PictureConfig):
     @property
     def grid(self) -> tuple[int, int]:
         """Rows and columns of patches."""
-        (h, w), (ph, pw) = self.sides, image_sides(self.patch)
+        h, w = self.sides
+        ph, pw = image_sides(self.patch)
         return h // ph, w // pw
 
     @property
@@ -202,8 +204,12 @@ class ImageEncoder(Encoder):
         self.position_dim = 2
         self.dim = dim
         self.grain = height
-        self.embed = nn.Linear(channels * height * width, dim)
-        self.fourier = self.position = self.table = self.token = None
+        numbers_per_patch = channels * height * width
+        self.embed = nn.Linear(numbers_per_patch, dim)
+        self.fourier = None
+        self.position = None
+        self.table = None
+        self.token = None
         if positions == "fourier":
             self.fourier = FourierFeatures(2, frequencies, sigma)
             self.position = nn.Linear(2 * frequencies, dim, bias=False)
@@ -225,7 +231,8 @@ class ImageEncoder(Encoder):
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> tuple[Float[Tensor, "b n d"], Domain]:
         domain = self.domain(images)
-        return self._features(images, domain, self._grid(images)), domain
+        grid = self._grid(images)
+        return self._features(images, domain, grid), domain
 
     def part(self, inputs: Float[Tensor, "b c h w"], mesh: Any) -> tuple[Tensor, Domain]:
         """Encode this rank's rows of every image: return features (B, n, D) of its patches, and
@@ -248,23 +255,29 @@ class ImageEncoder(Encoder):
 
         # Rows and columns of patches of the complete image. Positions and a learned table depend on
         # it, not on this rank's rows alone.
-        grid = (shards.total - tokens) // columns, columns
-        domain = self._domain(grid, inputs.device).shard(mesh, sizes=shards.sizes)
+        complete_rows = (shards.total - tokens) // columns
+        grid = (complete_rows, columns)
+        domain = self._domain(grid, inputs.device)
+        domain = domain.shard(mesh, sizes=shards.sizes)
         return self._features(inputs, domain, grid), domain
 
     def _features(self, images: Tensor, domain: Domain, grid: tuple[int, int]) -> Tensor:
         """Return the features of the patches that are here, of a ``grid`` of them."""
-        features = self.embed(self._patches(images))
+        patches = self._patches(images)
+        features = self.embed(patches)
         # Of a sharded image only the first part has the class token.
         tokens = domain.size - features.shape[1]
         if self.table is not None:
             start = first_row(domain, self.token is not None)
-            rows = self._interpolated(grid)[start : start + features.shape[1]]
+            stop = start + features.shape[1]
+            rows = self._interpolated(grid)[start:stop]
             features = features + rows.to(features.dtype)
         if self.token is not None:
-            token = self.token.to(features.dtype).expand(images.shape[0], tokens, -1)
+            token = self.token.to(features.dtype)
+            token = token.expand(images.shape[0], tokens, -1)
             features = torch.cat([token, features], 1)
-        return self.dropout(self.with_positions(features, domain.positions))
+        features = self.with_positions(features, domain.positions)
+        return self.dropout(features)
 
     def _interpolated(self, grid: tuple[int, int]) -> Tensor:
         """Return the table's rows for a grid of patches, (N, D)."""
@@ -272,19 +285,22 @@ class ImageEncoder(Encoder):
         table = self.table[None]
         if tuple(table.shape[2:]) != grid:
             table = functional.interpolate(table, grid, mode="bicubic", align_corners=False)
-        return table[0].flatten(1).mT
+        by_patch = table[0].flatten(1)
+        return by_patch.mT
 
     def domain(self, images: Tensor) -> Domain:
         """Return the patch centres of these images, and the class token's point if there is one."""
-        return self._domain(self._grid(images), images.device)
+        grid = self._grid(images)
+        return self._domain(grid, images.device)
 
     def _domain(self, grid: tuple[int, int], device: torch.device) -> Domain:
-        dtype = torch.promote_types(self.embed.weight.dtype, torch.float32)
+        dtype = at_least_single(self.embed.weight.dtype)
         domain = Domain.grid(*grid, device=device, dtype=dtype)
         if self.token is None:
             return domain
         # The token stands in the middle, where no direction is preferred.
-        centre = Domain.points(torch.full_like(domain.positions[:1], 0.5))
+        middle = torch.full_like(domain.positions[:1], 0.5)
+        centre = Domain.points(middle)
         return with_token(centre, domain, self.token_kind)
 
     def _grid(self, images: Tensor) -> tuple[int, int]:
@@ -293,7 +309,8 @@ class ImageEncoder(Encoder):
                 f"images: expected shape (B, {self.channels}, H, W), got {tuple(images.shape)}; "
                 "reshape them"
             )
-        (h, w), (ph, pw) = images.shape[2:], self.patch
+        h, w = images.shape[2:]
+        ph, pw = self.patch
         if h % ph or w % pw:
             raise ShapeError(
                 f"images: expected sides that are multiples of the patch {ph}x{pw}, got {h}x{w}; "
@@ -307,4 +324,5 @@ class ImageEncoder(Encoder):
         rows, columns = self._grid(images)
         height, width = self.patch
         tiles = images.reshape(b, c, rows, height, columns, width)
-        return tiles.permute(0, 2, 4, 1, 3, 5).reshape(b, rows * columns, c * height * width)
+        tiles = tiles.permute(0, 2, 4, 1, 3, 5)
+        return tiles.reshape(b, rows * columns, c * height * width)

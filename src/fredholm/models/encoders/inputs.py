@@ -54,13 +54,15 @@ class Inputs:
             return self.tensors[key]
         if isinstance(key, int):
             return {name: tensor[key] for name, tensor in self.tensors.items()}
-        return Inputs(**{name: tensor[key] for name, tensor in self.tensors.items()})
+        selected = {name: tensor[key] for name, tensor in self.tensors.items()}
+        return Inputs(**selected)
 
     def __contains__(self, name: str) -> bool:
         return name in self.tensors
 
     def __len__(self) -> int:
-        return next(iter(self.tensors.values())).shape[0]
+        first = next(iter(self.tensors.values()))
+        return first.shape[0]
 
     def to(self, *args, **kwargs) -> Inputs:
         """Move the tensors like :meth:`torch.Tensor.to`; integers and masks keep their dtype."""
@@ -73,5 +75,7 @@ class Inputs:
         return Inputs(**moved)
 
     def __repr__(self) -> str:
-        shapes = [f"{name}={tuple(tensor.shape)}" for name, tensor in self.tensors.items()]
+        shapes = []
+        for name, tensor in self.tensors.items():
+            shapes.append(f"{name}={tuple(tensor.shape)}")
         return f"Inputs({', '.join(shapes)})"

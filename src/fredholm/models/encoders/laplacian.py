@@ -48,39 +48,53 @@ def laplacian_positions(edges: Bool[Tensor, "*b n n"], k: int) -> Float[Tensor, 
         )
     n = edges.shape[-1]
     adjacent = (edges | edges.mT).double()
-    adjacent = adjacent * (1 - torch.eye(n, dtype=torch.float64, device=edges.device))
+    identity = torch.eye(n, dtype=torch.float64, device=edges.device)
+    adjacent = adjacent * (1 - identity)
     degree = adjacent.sum(-1)
-    scale = torch.where(degree > 0, degree.clamp(min=1).rsqrt(), 0.0)
-    laplacian = (
-        torch.diag_embed((degree > 0).double())
-        - scale[..., :, None] * adjacent * scale[..., None, :]
-    )
+    has_edge = degree > 0
+    scale = torch.where(has_edge, degree.clamp(min=1).rsqrt(), 0.0)
+
+    # I - D^{-1/2} A D^{-1/2}, without the ones of isolated nodes.
+    diagonal = torch.diag_embed(has_edge.double())
+    scaled = scale[..., :, None] * adjacent * scale[..., None, :]
+    laplacian = diagonal - scaled
+
     # Eigenvalues rise: the null space comes first, with a vector per component.
     vectors = torch.linalg.eigh(laplacian).eigenvectors
-    order = _components(adjacent > 0)[..., None] + torch.arange(min(k, n), device=edges.device)
+    components = _components(adjacent > 0)
+    following = torch.arange(min(k, n), device=edges.device)
+    order = components[..., None] + following
     exists = order < n
     order = order.clamp(max=n - 1)
-    chosen = vectors.gather(-1, order[..., None, :].expand(*vectors.shape[:-1], -1))
+    columns = order[..., None, :].expand(*vectors.shape[:-1], -1)
+    chosen = vectors.gather(-1, columns)
 
     # An eigenvector is defined up to its sign.
-    largest = chosen.gather(-2, chosen.abs().argmax(-2, keepdim=True))
+    place = chosen.abs().argmax(-2, keepdim=True)
+    largest = chosen.gather(-2, place)
     sign = torch.where(largest < 0, -1.0, 1.0)
-    size = (degree > 0).sum(-1).clamp(min=1).double().sqrt()
-    chosen = torch.where(exists[..., None, :], chosen * sign, 0.0) * size[..., None, None]
+    nodes = has_edge.sum(-1).clamp(min=1)
+    size = nodes.double().sqrt()
+    chosen = torch.where(exists[..., None, :], chosen * sign, 0.0)
+    chosen = chosen * size[..., None, None]
+
     missing = max(k - chosen.shape[-1], 0)
-    return torch.nn.functional.pad(chosen, (0, missing)).float()
+    positions = torch.nn.functional.pad(chosen, (0, missing))
+    return positions.float()
 
 
 def _components(edges: Bool[Tensor, "*b n n"]) -> Tensor:
     """Return the number of connected components of each graph of undirected edges. O(n³ log n)."""
     n = edges.shape[-1]
     nodes = torch.arange(n, device=edges.device)
-    linked = (edges | (nodes == nodes[:, None])).float()
+    own = nodes == nodes[:, None]
+    linked = (edges | own).float()
     # Each round reaches twice as far.
     for _ in range(max(0, n - 1).bit_length()):
         linked = (linked @ linked).clamp(max=1.0)
     # A component counts at its first node, which reaches none before itself.
-    return (linked.argmax(-1) == nodes).sum(-1)
+    first_reached = linked.argmax(-1)
+    return (first_reached == nodes).sum(-1)
 
 
 # --- of a large graph -----------------------------------------------------------------------------
@@ -127,7 +141,8 @@ def sparse_laplacian_positions(
     apart = source != target
     ends = numpy.concatenate([source[apart], target[apart]])
     others = numpy.concatenate([target[apart], source[apart]])
-    adjacent = coo_array((numpy.ones(len(ends)), (ends, others)), (nodes, nodes)).tocsr()
+    ones = numpy.ones(len(ends))
+    adjacent = coo_array((ones, (ends, others)), (nodes, nodes)).tocsr()
     adjacent.data[:] = 1.0
     degree = numpy.diff(adjacent.indptr)
 
@@ -135,16 +150,23 @@ def sparse_laplacian_positions(
     _, label = connected_components(adjacent, directed=False)
     order = numpy.argsort(label, kind="stable")
     modes: list[_Mode] = []
-    for part in numpy.split(order, numpy.flatnonzero(numpy.diff(label[order])) + 1):
+    starts = numpy.flatnonzero(numpy.diff(label[order])) + 1
+    for part in numpy.split(order, starts):
         if len(part) > 1:
-            modes += _modes(adjacent[part][:, part], part, k)
+            within = adjacent[part][:, part]
+            modes += _modes(within, part, k)
 
     positions = numpy.zeros((nodes, k))
-    size = max(int((degree > 0).sum()), 1) ** 0.5
-    for column, mode in enumerate(sorted(modes, key=lambda mode: mode.value)[:k]):
-        largest = mode.entries[numpy.abs(mode.entries).argmax()]
-        positions[mode.nodes, column] = numpy.copysign(size, largest) * mode.entries
-    return torch.from_numpy(positions).float().to(edge_index.device)
+    with_edges = int((degree > 0).sum())
+    size = max(with_edges, 1) ** 0.5
+    modes.sort(key=lambda mode: mode.value)
+    for column, mode in enumerate(modes[:k]):
+        # An eigenvector is defined up to its sign.
+        place = numpy.abs(mode.entries).argmax()
+        signed_size = numpy.copysign(size, mode.entries[place])
+        positions[mode.nodes, column] = signed_size * mode.entries
+    found = torch.from_numpy(positions).float()
+    return found.to(edge_index.device)
 
 
 def _modes(adjacent: Any, nodes: Any, k: int) -> list[_Mode]:
@@ -152,17 +174,24 @@ def _modes(adjacent: Any, nodes: Any, k: int) -> list[_Mode]:
     from scipy.sparse import diags_array, eye_array
 
     n = len(nodes)
-    root = numpy.sqrt(numpy.diff(adjacent.indptr).astype(float))
+    degree = numpy.diff(adjacent.indptr)
+    root = numpy.sqrt(degree.astype(float))
     scale = diags_array(1.0 / root)
     similar = scale @ adjacent @ scale
     null = root / numpy.linalg.norm(root)
     count = min(k, n - 1)
     if n <= FEW_NODES or count >= n - 1:
-        values, vectors = numpy.linalg.eigh(numpy.eye(n) - similar.toarray())
-        values, vectors = values[1 : count + 1], vectors[:, 1 : count + 1]
+        laplacian = numpy.eye(n) - similar.toarray()
+        values, vectors = numpy.linalg.eigh(laplacian)
+        # The first eigenvalue is 0, of the null vector.
+        values = values[1 : count + 1]
+        vectors = vectors[:, 1 : count + 1]
     else:
         values, vectors = _lowest(eye_array(n) - similar, null, count)
-    return [_Mode(float(values[i]), nodes, vectors[:, i]) for i in range(len(values))]
+    modes = []
+    for i, value in enumerate(values):
+        modes.append(_Mode(float(value), nodes, vectors[:, i]))
+    return modes
 
 
 def _lowest(laplacian: Any, null: Any, count: int) -> tuple[Any, Any]:
@@ -176,7 +205,8 @@ def _lowest(laplacian: Any, null: Any, count: int) -> tuple[Any, Any]:
 
     def apply(v: Any) -> Any:
         v = v.reshape(-1)
-        return 2 * v - laplacian @ v - 2 * null * (null @ v)
+        of_null = 2 * null * (null @ v)
+        return 2 * v - laplacian @ v - of_null
 
     operator: Any = LinearOperator
     turned = operator((n, n), matvec=apply, dtype=float)
@@ -194,11 +224,21 @@ def _lowest(laplacian: Any, null: Any, count: int) -> tuple[Any, Any]:
         values = 2 - values
     except ArpackNoConvergence:
         # The inverse tells close eigenvalues apart, at the cost of a factorisation.
-        values, vectors = eigsh(laplacian.tocsc(), count + 1, sigma=-1e-4, which="LM", v0=start)
+        values, vectors = eigsh(
+            laplacian.tocsc(),
+            count + 1,
+            sigma=-1e-4,
+            which="LM",
+            v0=start,
+        )
     order = numpy.argsort(values, kind="stable")
-    values, vectors = values[order], vectors[:, order]
+    values = values[order]
+    vectors = vectors[:, order]
     if len(values) > count:
-        other = numpy.argsort(numpy.abs(null @ vectors), kind="stable")[:count]
+        # The null vector is among them: the others are nearly orthogonal to it.
+        overlap = numpy.abs(null @ vectors)
+        other = numpy.argsort(overlap, kind="stable")[:count]
         other.sort()
-        values, vectors = values[other], vectors[:, other]
+        values = values[other]
+        vectors = vectors[:, other]
     return values, vectors

@@ -65,7 +65,10 @@ class MultiScaleImageConfig(PictureConfig):
     @property
     def points(self) -> int:
         height, width = self.sides
-        return sum((height // patch) * (width // patch) for patch in self.scales)
+        patches = 0
+        for patch in self.scales:
+            patches += (height // patch) * (width // patch)
+        return patches
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -125,7 +128,8 @@ class MultiScaleImageEncoder(Encoder):
         self.measure = measure
         self.dim = dim
         options = {"channels": channels, "dim": dim, "frequencies": frequencies, "sigma": sigma}
-        self.encoders = nn.ModuleList(ImageEncoder(patch=patch, **options) for patch in scales)
+        encoders = [ImageEncoder(patch=patch, **options) for patch in scales]
+        self.encoders = nn.ModuleList(encoders)
         self.scale = nn.Parameter(torch.empty(len(scales), dim))
         self.dropout = nn.Dropout(dropout)
         nn.init.normal_(self.scale, std=0.02)
@@ -134,7 +138,10 @@ class MultiScaleImageEncoder(Encoder):
         parts = [encoder(images) for encoder in self.encoders]
 
         # Each scale's features and its learned embedding (D,).
-        features = torch.cat([tokens + scale for (tokens, _), scale in zip(parts, self.scale)], 1)
+        embedded = []
+        for (tokens, _), scale in zip(parts, self.scale):
+            embedded.append(tokens + scale)
+        features = torch.cat(embedded, 1)
 
         domain, *others = [domain for _, domain in parts]
         for joined, other in enumerate(others, 1):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -66,7 +65,10 @@ class MultimodalConfig(PictureConfig):
     @property
     def patches(self) -> int:
         """Points of a picture of this size."""
-        return math.prod(n // part for n, part in zip(self.sides, image_sides(self.patch)))
+        height, width = image_sides(self.patch)
+        rows = self.sides[0] // height
+        columns = self.sides[1] // width
+        return rows * columns
 
     def build(
         self,
@@ -98,7 +100,8 @@ class MultimodalConfig(PictureConfig):
 
     def batch(self, shapes: Mapping[str, Sequence[int]], generator: torch.Generator) -> Inputs:
         image = torch.randn(*shapes["image"], generator=generator)
-        tokens = torch.randint(1, self.vocabulary, tuple(shapes["tokens"]), generator=generator)
+        shape = tuple(shapes["tokens"])
+        tokens = torch.randint(1, self.vocabulary, shape, generator=generator)
         tokens[-1, -1] = 0  # padding
         return Inputs(image=image, tokens=tokens)
 
@@ -188,7 +191,8 @@ class MultimodalEncoder(Encoder):
         if class_token:
             self.token = nn.Parameter(torch.empty(dim))
         self.dropout = nn.Dropout(dropout)
-        nn.init.normal_(self.words.weight, std=dim**-0.5)
+        std = dim**-0.5
+        nn.init.normal_(self.words.weight, std=std)
         with torch.no_grad():
             self.words.weight[0] = 0.0
         nn.init.trunc_normal_(self.position.weight, std=0.02)
@@ -227,14 +231,19 @@ class MultimodalEncoder(Encoder):
         patches, picture = self.image(image)
         line = self._line(tokens, picture.positions)
         check_numbers(tokens, self.words)
-        words = self.with_positions(self.words(tokens), line.positions)
+        words = self.words(tokens)
+        words = self.with_positions(words, line.positions)
         # A learned vector per modality tells patches from tokens.
-        features = torch.cat([patches + self.modality[0], words + self.modality[1]], 1)
+        patches = patches + self.modality[0]
+        words = words + self.modality[1]
+        features = torch.cat([patches, words], 1)
         domain = self._join(picture, line)
         if self.token is not None:
-            token = self.token.to(features.dtype).expand(features.shape[0], 1, -1)
+            token = self.token.to(features.dtype)
+            token = token.expand(features.shape[0], 1, -1)
             features = torch.cat([token, features], 1)
-            centre = Domain.points(torch.full_like(line.positions[:1], 0.5))
+            middle = torch.full_like(line.positions[:1], 0.5)
+            centre = Domain.points(middle)
             domain = with_token(centre, domain, "reader")
         return self.dropout(features), domain
 
@@ -247,15 +256,18 @@ class MultimodalEncoder(Encoder):
                 f"image: expected shape (B, {self.views}, C, H, W), got {tuple(image.shape)}; "
                 "reshape it"
             )
-        return image.flatten(0, 1), tokens.repeat_interleave(self.views, 0)
+        pictures = image.flatten(0, 1)
+        return pictures, tokens.repeat_interleave(self.views, 0)
 
     def _line(self, tokens: Tensor, like: Tensor) -> Domain:
         """Return the points of a text, on a line below the picture."""
         number = torch.arange(tokens.shape[1], device=like.device, dtype=like.dtype)
         place = number / self.max_length
-        positions = torch.stack([torch.full_like(place, ROW), place], -1)
+        row = torch.full_like(place, ROW)
+        positions = torch.stack([row, place], -1)
         # Token 0 is padding.
-        return Domain.points(positions).replace(valid=tokens != 0)
+        valid = tokens != 0
+        return Domain.points(positions).replace(valid=valid)
 
     def _join(self, picture: Domain, line: Domain) -> Domain:
         if self.measure == "uniform":

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from ...domain import Domain
 from ...errors import ShapeError
+from ...ops.backend import at_least_single
 from .encoder import Axis, Encoder, part_of_grid, register_encoder
 from .image import PictureConfig
 
@@ -64,12 +64,14 @@ class PixelEncoder(Encoder):
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> tuple[Float[Tensor, "b n c"], Domain]:
         place = self._place(images)
-        return images.flatten(2).mT, Domain.grid(*images.shape[2:], **place)
+        domain = Domain.grid(*images.shape[2:], **place)
+        return images.flatten(2).mT, domain
 
     def part(self, inputs: Float[Tensor, "b c h w"], mesh: Any) -> tuple[Tensor, Domain]:
         place = self._place(inputs)
         rows, columns = inputs.shape[2:]
-        return inputs.flatten(2).mT, part_of_grid(rows, (columns,), mesh, **place)
+        domain = part_of_grid(rows, (columns,), mesh, **place)
+        return inputs.flatten(2).mT, domain
 
     def _place(self, images: Tensor) -> dict[str, Any]:
         if images.dim() != 4 or images.shape[1] != self.channels:
@@ -79,5 +81,5 @@ class PixelEncoder(Encoder):
             )
         return {
             "device": images.device,
-            "dtype": torch.promote_types(images.dtype, torch.float32),
+            "dtype": at_least_single(images.dtype),
         }

@@ -15,6 +15,7 @@ from ...domain import Domain
 from ...errors import OptionError, ShapeError
 from ...integral import FourierFeatures
 from ...ops.anchors import distances
+from ...ops.backend import at_least_single
 from .encoder import Axis, Encoder, EncoderConfig, register_encoder
 
 FEATURES = ("raw", "fourier")
@@ -79,7 +80,8 @@ class PointConfig(EncoderConfig):
     @property
     def axes(self) -> tuple[Axis, ...]:
         # With fewer points than neighbours, the neighbourhoods would be of another size.
-        return (Axis(1, "points", smallest=max(1, self.neighbours)),)
+        smallest = max(1, self.neighbours)
+        return (Axis(1, "points", smallest=smallest),)
 
 
 class PointEncoder(Encoder):
@@ -161,7 +163,11 @@ class PointEncoder(Encoder):
         if neighbours:
             # A centre, an offset to a neighbour, and the neighbour's further channels.
             width = channels + self.position_dim
-            self.local = nn.Sequential(nn.Linear(width, dim), nn.GELU(), nn.Linear(dim, dim))
+            self.local = nn.Sequential(
+                nn.Linear(width, dim),
+                nn.GELU(),
+                nn.Linear(dim, dim),
+            )
         self.dropout = nn.Dropout(dropout)
         for layer in self.modules():
             if isinstance(layer, nn.Linear):
@@ -185,8 +191,9 @@ class PointEncoder(Encoder):
             is_point = is_point & valid
         valid = is_point
         clouds = torch.where(valid[..., None], clouds, 0.0)
-        dtype = torch.promote_types(clouds.dtype, torch.float32)
-        domain = Domain.points(clouds[..., : self.position_dim].to(dtype), valid=valid)
+        dtype = at_least_single(clouds.dtype)
+        positions = clouds[..., : self.position_dim].to(dtype)
+        domain = Domain.points(positions, valid=valid)
         features = self.embed(self._as_weights(clouds))
         features = self.with_positions(features, domain.positions)
         if self.local is not None:
@@ -216,8 +223,10 @@ class PointEncoder(Encoder):
         """
         assert self.local is not None
         # Indices of the neighbours, (B, N, min(k, N)).
-        index = nearest(clouds[..., : self.position_dim], valid, self.neighbours)
-        batch = torch.arange(clouds.shape[0], device=clouds.device)[:, None, None]
+        positions = clouds[..., : self.position_dim]
+        index = nearest(positions, valid, self.neighbours)
+        batch = torch.arange(clouds.shape[0], device=clouds.device)
+        batch = batch[:, None, None]
         neighbours = clouds[batch, index]
         # In a cloud of fewer than k real points the other indices are those of padding.
         real = valid[batch, index]
@@ -227,13 +236,16 @@ class PointEncoder(Encoder):
         centre = clouds[..., None, : self.position_dim]
         offset = neighbours[..., : self.position_dim] - centre
         channels = neighbours[..., self.position_dim :]
-        pairs = torch.cat([centre.expand_as(offset), offset, channels], -1)
+        centres = centre.expand_as(offset)
+        pairs = torch.cat([centres, offset, channels], -1)
         response = self.local(self._as_weights(pairs))
 
         # Padding must not win the maximum.
         lowest = torch.finfo(response.dtype).min
-        best = torch.where(real[..., None], response, lowest).amax(-2)
-        return torch.where(real.any(-1, keepdim=True), best, 0.0)
+        candidates = torch.where(real[..., None], response, lowest)
+        best = candidates.amax(-2)
+        has_neighbour = real.any(-1, keepdim=True)
+        return torch.where(has_neighbour, best, 0.0)
 
 
 @torch.no_grad()
@@ -254,7 +266,9 @@ def nearest(positions: Float[Tensor, "b n p"], valid: Bool[Tensor, "b n"], k: in
     if torch.compiler.is_compiling():
         return _nearest_of(everything, positions, valid, k)
     block = max(1, DISTANCES // max(1, batch * n))
-    found = [_nearest_of(rows, positions, valid, k) for rows in everything.split(block)]
+    found = []
+    for rows in everything.split(block):
+        found.append(_nearest_of(rows, positions, valid, k))
     if len(found) == 1:
         return found[0]
     return torch.cat(found, 1)
@@ -269,11 +283,14 @@ def _nearest_of(
     """Return :func:`nearest` of the points ``rows``, (b, r, min(k, n))."""
     n = positions.shape[1]
     distance = distances(positions[:, rows], positions)
-    distance = distance.masked_fill(~valid[:, None, :], torch.inf)
+    padding = ~valid[:, None, :]
+    distance = distance.masked_fill(padding, torch.inf)
 
     # A twin at distance zero must not come before the point itself.
-    own = rows[:, None] == torch.arange(n, device=rows.device)
-    distance = distance.masked_fill(own & valid[:, rows, None], -1.0)
+    everything = torch.arange(n, device=rows.device)
+    own = rows[:, None] == everything
+    own = own & valid[:, rows, None]
+    distance = distance.masked_fill(own, -1.0)
     # A tracer would keep min(k, n) as a size of its own, not equal to k anywhere.
     count = k
     if n < k:
@@ -286,11 +303,13 @@ def _smallest(values: Float[Tensor, "*b n"], k: int) -> Tensor:
     takes several times as long.
     """
     n = values.shape[-1]
-    last = values.topk(k, dim=-1, largest=False).values[..., -1:]
+    smallest = values.topk(k, dim=-1, largest=False).values
+    last = smallest[..., -1:]
     place = torch.arange(n, dtype=torch.int32, device=values.device)
     # No two candidates have the same rank: topk alone may take any of equal values.
     rank = torch.where(values > last, n, place)
     rank = torch.where(values < last, place - n, rank)
     index = rank.topk(k, dim=-1, largest=False).indices
-    order = values.gather(-1, index).sort(dim=-1, stable=True).indices
+    found = values.gather(-1, index)
+    order = found.sort(dim=-1, stable=True).indices
     return index.gather(-1, order)

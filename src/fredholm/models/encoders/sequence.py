@@ -16,6 +16,7 @@ from ...configuration import check_counts, check_known, check_name, check_positi
 from ...distributed import Shards, concatenated
 from ...domain import Domain
 from ...errors import OptionError, ShapeError
+from ...ops.backend import at_least_single
 from .encoder import Axis, Encoder, EncoderConfig, register_encoder
 
 MASKS = ("none", "point", "channel")
@@ -203,12 +204,14 @@ class SequenceEncoder(Encoder):
         if self.timed:
             values = sequences[..., 1:]
         known = ~values.isnan()
-        present = known.any(-1).to(values.dtype)
+        present = known.any(-1)
+        present = present.to(values.dtype)
         features = torch.where(known, values, 0.0)
         if self.mask == "point":
             features = torch.cat([features, present[..., None]], -1)
         elif self.mask == "channel":
-            features = torch.cat([features, known.to(values.dtype)], -1)
+            known = known.to(values.dtype)
+            features = torch.cat([features, known], -1)
         if self.timed:
             return features, sequences[..., 0]
         return features, present
@@ -219,7 +222,7 @@ class SequenceEncoder(Encoder):
         return self._line(places)
 
     def _line(self, places: Tensor) -> Domain:
-        dtype = torch.promote_types(places.dtype, torch.float32)
+        dtype = at_least_single(places.dtype)
         options: Any = {"device": places.device, "dtype": dtype}
         batch, n = places.shape
         present = places > 0
@@ -229,17 +232,22 @@ class SequenceEncoder(Encoder):
         mass = line.measure
         if self.fill_gaps:
             # The cells of points at 0, 1, 2, …, of which those beside a gap reach into it.
-            index = torch.arange(n, **options).expand(batch, n)
-            mass = Domain.timestamps(index, causal=self.causal, valid=present).measure
+            index = torch.arange(n, **options)
+            index = index.expand(batch, n)
+            steps = Domain.timestamps(index, causal=self.causal, valid=present)
+            mass = steps.measure
         elif self.spacing == 1:
             return line
-        return line.replace(measure=mass * self.spacing, kind="spacing")
+        mass = mass * self.spacing
+        return line.replace(measure=mass, kind="spacing")
 
     def _times(self, times: Tensor) -> Domain:
         # Masses are differences of the times as they came: divided before, they would be rounded.
         real = ~times.isnan()
         domain = Domain.timestamps(times, step=self.step, causal=self.causal, valid=real)
-        return domain.replace(positions=domain.positions / (self.length * self.step))
+        length = self.length * self.step
+        positions = domain.positions / length
+        return domain.replace(positions=positions)
 
     def extra_repr(self) -> str:
         size = f"channels={self.channels}, length={self.length}"

@@ -22,6 +22,7 @@ from ...distributed import Shards, concatenated
 from ...domain import Domain
 from ...errors import OptionError, ShapeError
 from ...integral import FourierFeatures
+from ...ops.backend import at_least_single
 from ...validation import cheap_to_read
 from .encoder import (
     TOKENS,
@@ -206,7 +207,10 @@ class TextEncoder(Encoder):
         self.max_length = max_length
         self.position_dim = 1
         self.embed = nn.Embedding(vocabulary, dim, padding_idx=0)
-        self.fourier = self.position = self.table = self.token = None
+        self.fourier = None
+        self.position = None
+        self.table = None
+        self.token = None
         if positions == "fourier":
             self.fourier = FourierFeatures(1, frequencies, sigma)
             self.position = nn.Linear(2 * frequencies, dim, bias=False)
@@ -261,12 +265,15 @@ class TextEncoder(Encoder):
         features = embedded(self.embed, numbers, self.embedding_dropout)
         if self.table is not None:
             start = first_row(domain, self.token is not None)
-            features = features + self.table[start : start + numbers.shape[1]]
+            stop = start + numbers.shape[1]
+            features = features + self.table[start:stop]
         if self.token is not None:
             tokens = domain.size - numbers.shape[1]
-            token = self.token.to(features.dtype).expand(numbers.shape[0], tokens, -1)
+            token = self.token.to(features.dtype)
+            token = token.expand(numbers.shape[0], tokens, -1)
             features = torch.cat([token, features], 1)
-        return self.dropout(self.with_positions(features, domain.positions))
+        features = self.with_positions(features, domain.positions)
+        return self.dropout(features)
 
     def _rows(self, numbers: Tensor) -> Tensor:
         """Return each text of a sample by itself, (V · B, N)."""
@@ -287,7 +294,7 @@ class TextEncoder(Encoder):
         """Return the line of ``length`` tokens, in float32 or better: in bfloat16 most of them
         would share a position.
         """
-        dtype = torch.promote_types(self.embed.weight.dtype, torch.float32)
+        dtype = at_least_single(self.embed.weight.dtype)
         return Domain.line(
             length,
             length=self.max_length,
@@ -319,7 +326,9 @@ class TextEncoder(Encoder):
                 "numbers: expected tokens of the texts, got 0, which is padding; go through texts "
                 "of one length together, and through others one by one"
             )
-        return self.dropout(self.with_positions(self.embed(numbers), position))
+        features = self.embed(numbers)
+        features = self.with_positions(features, position)
+        return self.dropout(features)
 
     def domain(self, numbers: Tensor) -> Domain:
         """Return the line of token numbers (B, N), with padding marked. A class token's point, if
@@ -336,8 +345,10 @@ class TextEncoder(Encoder):
             )
         # Padding differs between texts, positions (N, 1) do not. They are not copied per text, so
         # that operators can compute their terms of positions once for the batch.
-        line = self._line(numbers.shape[1], numbers.device).replace(valid=numbers != 0)
+        line = self._line(numbers.shape[1], numbers.device)
+        line = line.replace(valid=numbers != 0)
         if self.token is None:
             return line
-        start = Domain.points(torch.zeros_like(line.positions[:1]))
+        first = torch.zeros_like(line.positions[:1])
+        start = Domain.points(first)
         return with_token(start, line, self.token_kind)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ...configuration import check_counts, check_rates
 from ...distributed import Shards
 from ...domain import Domain
+from ...ops.backend import at_least_single
 from .encoder import (
     Axis,
     Encoder,
@@ -115,7 +116,8 @@ class TokenEncoder(Encoder):
         super().__init__()
         self.embedding_dropout = embedding_dropout
         self.embed = nn.Embedding(vocabulary, dim)
-        nn.init.normal_(self.embed.weight, std=dim**-0.5)
+        std = dim**-0.5
+        nn.init.normal_(self.embed.weight, std=std)
         self.dim = dim
         self.length = length
         self.causal = causal
@@ -123,7 +125,8 @@ class TokenEncoder(Encoder):
     def forward(self, numbers: Int[Tensor, "b n"]) -> tuple[Float[Tensor, "b n d"], Domain]:
         check_tokens(numbers)
         vectors = embedded(self.embed, numbers, self.embedding_dropout)
-        return vectors, self._line(numbers.shape[1], device=numbers.device)
+        line = self._line(numbers.shape[1], device=numbers.device)
+        return vectors, line
 
     def part(self, inputs: Int[Tensor, "b n"], mesh: Any) -> tuple[Tensor, Domain]:
         """Encode this rank's tokens of every text: return features (B, n, D), and this rank's part
@@ -146,7 +149,8 @@ class TokenEncoder(Encoder):
             self.refuse_part("which tokens are left out in training is drawn for all of them")
         shards = Shards.of_parts(mesh, inputs.shape[1])
         whole = self._line(shards.total, device=inputs.device)
-        return self.embed(inputs), whole.shard(mesh, sizes=shards.sizes)
+        domain = whole.shard(mesh, sizes=shards.sizes)
+        return self.embed(inputs), domain
 
     def line(self, length: int, **place: Any) -> Domain:
         check_length(length, self.length, self.causal)
@@ -160,7 +164,7 @@ class TokenEncoder(Encoder):
             measure="counting",
             device=device,
             # In half precision, positions of long texts would coincide.
-            dtype=torch.promote_types(self.embed.weight.dtype, torch.float32),
+            dtype=at_least_single(self.embed.weight.dtype),
         )
 
     def point(self, numbers: Int[Tensor, "b ..."], position: Tensor) -> Float[Tensor, "b ... d"]:

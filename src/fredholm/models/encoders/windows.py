@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ...ops.backend import at_least_single
+
 
 def windows(
     sequences: Float[Tensor, "b n c"],
@@ -38,21 +40,28 @@ def windows(
     """
     batch, count, channels = sequences.shape
     known = ~sequences.isnan()
+    # The term 1e-9 keeps a product such as 2.9999… at its whole number.
     steps = 1 + int((count - 1) * spacing + 1e-9)
     number = math.ceil(steps / size)
     # The last window may extend beyond the last sample. Its values there are constant, as they are
     # in a sequence that a batch pads with NaN.
     line = _interpolated(sequences, known, number * size, spacing)
 
-    # The number of the window that each sample lies in, (N,). The term 1e-9 keeps a product such as
-    # 2.9999… at its whole number, as in ``steps`` above; float32 would round it away.
-    places = torch.arange(count, dtype=torch.float64, device="cpu") * spacing + 1e-9
-    window = (places.long() // size).to(sequences.device)
-    samples = torch.zeros(batch, number, dtype=torch.int64, device=sequences.device)
+    # The number of the window that each sample lies in, (N,), again with the term 1e-9, which
+    # float32 would round away.
+    index = torch.arange(count, dtype=torch.float64, device="cpu")
+    places = index * spacing + 1e-9
+    window = places.long() // size
+    window = window.to(sequences.device)
+
     # Samples per window with a value in any channel, (B, M).
-    samples = samples.index_add(1, window, known.any(-1).long())
+    samples = torch.zeros(batch, number, dtype=torch.int64, device=sequences.device)
+    has_value = known.any(-1).long()
+    samples = samples.index_add(1, window, has_value)
+
     line = line.reshape(batch, number, size * channels)
-    return torch.where((samples > 0)[..., None], line, torch.nan)
+    seen = (samples > 0)[..., None]
+    return torch.where(seen, line, torch.nan)
 
 
 def _interpolated(
@@ -65,12 +74,15 @@ def _interpolated(
     known samples.
     """
     count = sequences.shape[1]
-    dtype = torch.promote_types(sequences.dtype, torch.float32)
-    places = torch.arange(steps, device=sequences.device, dtype=dtype) / spacing
+    dtype = at_least_single(sequences.dtype)
+    index = torch.arange(steps, device=sequences.device, dtype=dtype)
+    places = index / spacing
 
     # The known samples around each step; at an end of a channel both are its last one.
-    low = _nearest(known, later=False)[:, places.floor().long().clamp(max=count - 1)]
-    high = _nearest(known, later=True)[:, places.ceil().long().clamp(max=count - 1)]
+    before = places.floor().long().clamp(max=count - 1)
+    after = places.ceil().long().clamp(max=count - 1)
+    low = _nearest(known, later=False)[:, before]
+    high = _nearest(known, later=True)[:, after]
     first = torch.where(low < 0, high, low)
     high = torch.where(high >= count, low, high)
     low = first
@@ -79,9 +91,12 @@ def _interpolated(
     high = high.clamp(0, count - 1)
 
     values = torch.where(known, sequences, 0.0)
-    share = (places[:, None] - low) / (high - low).clamp(min=1)
+    length = (high - low).clamp(min=1)
+    share = (places[:, None] - low) / length
     share = share.clamp(0, 1).to(values.dtype)
-    line = torch.lerp(values.gather(1, low), values.gather(1, high), share)
+    low_value = values.gather(1, low)
+    high_value = values.gather(1, high)
+    line = torch.lerp(low_value, high_value, share)
     return torch.where(exists, line, 0.0)
 
 
@@ -102,9 +117,11 @@ def standardised(
     zeroed = torch.where(known, values, 0.0)
     mean = zeroed.sum(1, keepdim=True) / count
     apart = torch.where(known, zeroed - mean, 0.0)
-    deviation = (apart.square().sum(1, keepdim=True) / count + 1e-6).sqrt()
-    facts = torch.cat([mean, deviation.log()], -1)[:, 0]
-    return torch.where(known, apart / deviation, torch.nan), facts
+    variance = apart.square().sum(1, keepdim=True) / count
+    deviation = (variance + 1e-6).sqrt()
+    facts = torch.cat([mean, deviation.log()], -1)
+    scaled = apart / deviation
+    return torch.where(known, scaled, torch.nan), facts[:, 0]
 
 
 def _nearest(known: Tensor, later: bool) -> Tensor:
@@ -115,5 +132,7 @@ def _nearest(known: Tensor, later: bool) -> Tensor:
     index = torch.arange(count, device=known.device)[:, None]
     if later:
         places = torch.where(known, index, count)
-        return places.flip(1).cummin(1).values.flip(1)
-    return torch.where(known, index, -1).cummax(1).values
+        following = places.flip(1).cummin(1).values
+        return following.flip(1)
+    places = torch.where(known, index, -1)
+    return places.cummax(1).values

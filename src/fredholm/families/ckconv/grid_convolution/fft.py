@@ -390,7 +390,7 @@ def _small(readout: Tensor, grid: tuple[int, ...]) -> bool:
 
 def _dtype(signal: Tensor, hidden: Tensor) -> torch.dtype:
     dtype = torch.promote_types(signal.dtype, hidden.dtype)
-    return torch.promote_types(dtype, torch.float32)
+    return at_least_single(dtype)
 
 
 @checkable(CONVOLUTION)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
-from ....ops.backend import full_precision
+from ....ops.backend import at_least_single, full_precision
 from ....ops.custom_op import differentiable_op
 from ..naive import edge_product_naive
 from .tiled import Inputs, backward, forward_op
@@ -36,7 +35,7 @@ def plain(*arguments: Any) -> tuple[Tensor, Tensor]:
     """Return the op, or its Triton form, with every edge at once."""
     x = Inputs(*arguments[:5])
     causal, activation, statistic = arguments[5:8]
-    dtype = torch.promote_types(x.query.dtype, torch.float32)
+    dtype = at_least_single(x.query.dtype)
     with full_precision(x.value):
         return edge_product_naive(
             x.query.to(dtype),
