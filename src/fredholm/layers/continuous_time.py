@@ -109,29 +109,39 @@ class ContinuousStateSpaceKernel(MatrixKernel, LagTaps, StateScan, CausalTransit
         system's.
         """
         matrix = full(self.state_matrix)
-        return torch.linalg.matrix_exp(matrix * elapsed[..., None, None].to(matrix.dtype))
+        elapsed = elapsed[..., None, None].to(matrix.dtype)
+        return torch.linalg.matrix_exp(matrix * elapsed)
 
     def matrix(self, problem: Problem) -> Float[Tensor, "b 1 q k o i"]:
-        elapsed = times_of(problem.x)[:, :, None] - times_of(problem.y)[:, None]
+        query_times = times_of(problem.x)
+        key_times = times_of(problem.y)
+        elapsed = query_times[:, :, None] - key_times[:, None]
         seen = problem.quadrature.visible()
         if seen is not None:
             # An unstable system must not overflow where nothing is read.
             if problem.real is not None:
-                seen = seen & problem.real[:, None, :, None]
+                real = problem.real[:, None, :, None]
+                seen = seen & real
             elapsed = torch.where(seen[:, 0], elapsed, 0.0)
-        dense = full(self.output_matrix) @ self.flow(elapsed) @ full(self.input_matrix)
-        return dense[:, None].expand(problem.uy.shape[0], -1, -1, -1, -1, -1)
+        b = full(self.input_matrix)
+        c = full(self.output_matrix)
+        dense = c @ self.flow(elapsed) @ b
+        batch = problem.uy.shape[0]
+        return dense[:, None].expand(batch, -1, -1, -1, -1, -1)
 
     def offset(self, problem: Problem) -> Tensor | None:
         if self.initial_state is None:
             return None
-        return self.free(times_of(problem.x))[:, None]
+        times = times_of(problem.x)
+        return self.free(times)[:, None]
 
     def free(self, times: Float[Tensor, "*b"]) -> Float[Tensor, "*b o"]:
         """Return the response to the initial state, C e^{A (t - t_0)} h_0."""
         assert self.initial_state is not None
-        states = self.flow(times - self.origin) @ full(self.initial_state)
-        return states @ full(self.output_matrix).mT
+        flow = self.flow(times - self.origin)
+        states = flow @ full(self.initial_state)
+        c = full(self.output_matrix)
+        return states @ c.mT
 
     # --- fast forms -------------------------------------------------------------------------------
 
@@ -141,29 +151,40 @@ class ContinuousStateSpaceKernel(MatrixKernel, LagTaps, StateScan, CausalTransit
         n = times.shape[0]
         step = times[1] - times[0] if n > 1 else times.new_zeros(())
         with full_precision(times):
-            columns = krylov(self.flow(step), full(self.input_matrix), n)
-            return (full(self.output_matrix) @ columns)[None]
+            b = full(self.input_matrix)
+            columns = krylov(self.flow(step), b, n)
+            taps = full(self.output_matrix) @ columns
+            return taps[None]
 
     def scan(self, problem: Problem) -> Float[Tensor, "b 1 n o"]:
         q = problem.quadrature
-        times = _times_at_rest(times_of(problem.y), q.valid)
+        times = times_of(problem.y)
+        times = _times_at_rest(times, q.valid)
         with full_precision(times):
             # The state before the first point is at rest, so that its first step may be zero long.
             first = torch.zeros_like(times[:, :1])
             elapsed = torch.cat([first, times.diff(dim=1)], 1)
-            drive = weighed(problem.uy, q.mass)[:, 0] @ full(self.input_matrix).mT
+            signal = weighed(problem.uy, q.mass)[:, 0]
+            b = full(self.input_matrix)
+            drive = signal @ b.mT
             states = transition_scan(self.flow(elapsed), drive)
-            out = (states @ full(self.output_matrix).mT)[:, None]
+            c = full(self.output_matrix)
+            out = (states @ c.mT)[:, None]
         if q.scale is not None:
-            out = out * q.scale[..., None].to(out.dtype)
+            scale = q.scale[..., None]
+            out = out * scale.to(out.dtype)
         return with_offset(out, self, problem)
 
     def start(self, u: Tensor) -> dict[str, Tensor]:
-        zero = full(u.new_zeros(u.shape[0], self.state_matrix.shape[0]))
-        return {"state": zero, "time": torch.full_like(zero[:, 0], torch.inf)}
+        state = u.new_zeros(u.shape[0], self.state_matrix.shape[0])
+        state = full(state)
+        # No point so far: infinitely long ago.
+        time = torch.full_like(state[:, 0], torch.inf)
+        return {"state": state, "time": time}
 
     def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        time = times_of(point.x).expand(point.u.shape[0])
+        batch = point.u.shape[0]
+        time = times_of(point.x).expand(batch)
         with full_precision(time):
             # No time passes before the first point, nor back to padding, which stands at 0.
             passes = memory["time"].isfinite()
@@ -171,9 +192,15 @@ class ContinuousStateSpaceKernel(MatrixKernel, LagTaps, StateScan, CausalTransit
                 passes = passes & point.real
             elapsed = torch.where(passes, time - memory["time"], 0.0)
 
-            moved = (self.flow(elapsed) @ memory["state"][..., None])[..., 0]
-            state = moved + point.weighed()[:, 0] @ full(self.input_matrix).mT
-            out = point.scaled((state @ full(self.output_matrix).mT)[:, None])[:, 0]
+            flow = self.flow(elapsed)
+            moved = (flow @ memory["state"][..., None])[..., 0]
+            b = full(self.input_matrix)
+            drive = point.weighed()[:, 0] @ b.mT
+            state = moved + drive
+
+            c = full(self.output_matrix)
+            out = (state @ c.mT)[:, None]
+            out = point.scaled(out)[:, 0]
             if self.initial_state is not None:
                 out = out + self.free(time)
         return out[:, None], {"state": state, "time": time}
@@ -189,7 +216,8 @@ def _times_at_rest(
     if valid is None:
         return times
     points = torch.arange(times.shape[1], device=times.device)
-    index = torch.where(valid, points, -1).cummax(-1).values
+    real_points = torch.where(valid, points, -1)
+    index = real_points.cummax(-1).values
     first = valid.int().argmax(-1, keepdim=True)
     index = torch.where(index < 0, first, index)
     times, index = torch.broadcast_tensors(times, index)

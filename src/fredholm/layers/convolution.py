@@ -77,7 +77,9 @@ class Reads(NamedTuple):
         # of one row, and a distributed grid has padded its first axis already.
         mode = windows[-1].mode
         if mode != "zeros" or any(w.before != w.after for w in windows):
-            ends = [p for w in reversed(windows) for p in (w.before, w.after)]
+            ends = []
+            for window in reversed(windows):
+                ends += [window.before, window.after]
             padding = (0,) * len(windows)
         if mode == "zeros":
             mode = "constant"
@@ -94,7 +96,15 @@ class Reads(NamedTuple):
         if self.ends is not None:
             image = F.pad(image, self.ends, self.mode)
         convolve = CONVOLVE[len(self.stride)]
-        return convolve(image, weight, bias, self.stride, self.padding, self.dilation, heads)
+        return convolve(
+            image,
+            weight,
+            bias,
+            self.stride,
+            self.padding,
+            self.dilation,
+            heads,
+        )
 
 
 class StencilKernel(LatticeKernel, OwnForm, CausalTransition):
@@ -169,8 +179,11 @@ class StencilKernel(LatticeKernel, OwnForm, CausalTransition):
             raise OptionError(f"output_padding: expected less than stride or dilation, got {spare}")
 
         windows = []
-        for k, s, d, ends, o in zip(taps, strides, dilations, _each(padding, len(taps)), spare):
-            before, after = (ends, ends) if isinstance(ends, int) else ends
+        ends_of_axes = _each(padding, len(taps))
+        for k, s, d, ends, o in zip(taps, strides, dilations, ends_of_axes, spare):
+            if isinstance(ends, int):
+                ends = (ends, ends)
+            before, after = ends
             windows.append(Window(k, s, d, before, after - o, padding_mode, transposed))
 
         channels = weight.shape[0]
@@ -179,7 +192,8 @@ class StencilKernel(LatticeKernel, OwnForm, CausalTransition):
                 f"heads: expected a divisor of the {channels} channels, got {heads}, which does "
                 "not divide them"
             )
-        d_out, d_in = channels // heads, weight.shape[1]
+        d_out = channels // heads
+        d_in = weight.shape[1]
         if transposed:
             d_out, d_in = d_in, d_out
         if bias is not None and bias.shape != (heads * d_out,):
@@ -201,10 +215,9 @@ class StencilKernel(LatticeKernel, OwnForm, CausalTransition):
         keys = problem.layout.keys or ()
         taps = self.taps()
         # Along each axis: whether query r reads key k by tap t, (R, K, T).
-        factors = [
-            window.incidence(outputs, n, taps.dtype)
-            for window, outputs, n in zip(self.windows, self.outputs(problem), keys)
-        ]
+        factors = []
+        for window, outputs, n in zip(self.windows, self.outputs(problem), keys):
+            factors.append(window.incidence(outputs, n, taps.dtype))
 
         # In two dimensions "hoiab,rma,rnb->hrmnoi".
         axes = AXES[: len(keys)]
@@ -212,8 +225,11 @@ class StencilKernel(LatticeKernel, OwnForm, CausalTransition):
         all_keys = "".join(axis.key for axis in axes)
         reads = ",".join(f"r{axis.key}{axis.tap}" for axis in axes)
         formula = f"hoi{all_taps},{reads}->hr{all_keys}oi"
-        dense = torch.einsum(formula, taps, *factors).flatten(2, 1 + len(keys))
-        return dense.expand(problem.uy.shape[0], -1, -1, -1, -1, -1)
+        dense = torch.einsum(formula, taps, *factors)
+        # All axes of keys as one.
+        dense = dense.flatten(2, 1 + len(keys))
+        batch = problem.uy.shape[0]
+        return dense.expand(batch, -1, -1, -1, -1, -1)
 
     def offset(self, problem: Problem) -> Tensor | None:
         return bias_offset(self.bias, self)
@@ -233,7 +249,8 @@ class StencilKernel(LatticeKernel, OwnForm, CausalTransition):
                 out = self.reads.convolve(image, weight, bias, self.heads)
         out = write_points(out, self.heads)
         if problem.layout.causal:
-            out = out[:, :, : problem.uy.shape[2]]
+            points = problem.uy.shape[2]
+            out = out[:, :, :points]
         return self.scaled(out, problem)
 
     def image_taps(self, problem: Problem, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
@@ -247,10 +264,10 @@ class StencilKernel(LatticeKernel, OwnForm, CausalTransition):
         if len(self.windows) == 1:
             # A line is an image of one row.
             weight = weight.unsqueeze(2)
-        bias = self.bias
-        if bias is None or problem.quadrature.scale is not None:
-            return cast(weight, dtype), None
-        return cast(weight, dtype), cast(bias, dtype)
+        weight = cast(weight, dtype)
+        if self.bias is None or problem.quadrature.scale is not None:
+            return weight, None
+        return weight, cast(self.bias, dtype)
 
     def scaled(self, out: Tensor, problem: Problem) -> Tensor:
         """Return the sums ``out`` times the queries' scale, and the bias that had to wait for
@@ -259,7 +276,8 @@ class StencilKernel(LatticeKernel, OwnForm, CausalTransition):
         scale = problem.quadrature.scale
         if scale is None:
             return out
-        out = out * scale[..., None].to(out.dtype)
+        scale = scale[..., None]
+        out = out * scale.to(out.dtype)
         return with_offset(out, self, problem)
 
     def _scatter(self, image: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -271,10 +289,12 @@ class StencilKernel(LatticeKernel, OwnForm, CausalTransition):
         # Outputs kept at the end beyond those that torch cuts like the ones at the start.
         spare = [w.before - w.after for w in windows]
         more = [max(0, s) for s in spare]
-        out = SCATTER[len(windows)](image, weight, bias, stride, cut, more, self.heads, dilation)
+        scatter = SCATTER[len(windows)]
+        out = scatter(image, weight, bias, stride, cut, more, self.heads, dilation)
         if min(spare) < 0:
             # torch cuts no more outputs at the end than at the start.
-            kept = [slice(0, n + min(0, s)) for n, s in zip(out.shape[2:], spare)]
+            extents = out.shape[2:]
+            kept = [slice(0, n + min(0, s)) for n, s in zip(extents, spare)]
             out = out[(..., *kept)]
         return out
 
@@ -285,28 +305,35 @@ class StencilKernel(LatticeKernel, OwnForm, CausalTransition):
         (B, H, d_in, lags).
         """
         lags = max(0, *(-away for away in self.windows[0].offsets))
-        return {"past": u.new_zeros(*u.shape, lags, dtype=at_least_single(u.dtype))}
+        past = u.new_zeros(*u.shape, lags, dtype=at_least_single(u.dtype))
+        return {"past": past}
 
     def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        seen = torch.cat([memory["past"], point.weighed()[..., None]], -1)
+        now = point.weighed()[..., None]
+        seen = torch.cat([memory["past"], now], -1)
         last = seen.shape[-1] - 1
         # Taps in the past, and the inputs that they read.
         offsets = self.windows[0].offsets
         taps = [t for t, away in enumerate(offsets) if away <= 0]
         places = [last + offsets[t] for t in taps]
-        read = seen.index_select(-1, torch.tensor(places, device=seen.device))
+        read_places = torch.tensor(places, device=seen.device)
+        read = seen.index_select(-1, read_places)
         weight = cast(self.taps(), read.dtype)
-        weight = weight.index_select(-1, torch.tensor(taps, device=seen.device))
+        read_taps = torch.tensor(taps, device=seen.device)
+        weight = weight.index_select(-1, read_taps)
         with full_precision(read):
-            out = point.scaled(torch.einsum("hoit,bhit->bho", weight, read))
+            out = torch.einsum("hoit,bhit->bho", weight, read)
+            out = point.scaled(out)
         if self.bias is not None:
-            out = out + self.bias.view(1, self.heads, self.d_out)
+            bias = self.bias.view(1, self.heads, self.d_out)
+            out = out + bias
         return out, {"past": seen[..., 1:]}
 
     def extra_repr(self) -> str:
         parts = [super().extra_repr()]
         for name in ("taps", "stride", "dilation"):
-            parts.append(f"{name}={tuple(getattr(w, name) for w in self.windows)}")
+            values = tuple(getattr(window, name) for window in self.windows)
+            parts.append(f"{name}={values}")
         return f"{', '.join(parts)}, padding_mode={self.windows[0].mode!r}"
 
 
@@ -345,7 +372,10 @@ def convolution(module: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> IntegralOperator:
     padding = module.padding
     if padding == "same":
         reach = [d * (k - 1) for d, k in zip(module.dilation, module.kernel_size)]
-        padding = [(r // 2, r - r // 2) for r in reach]
+        # An odd reach pads one more point at the end.
+        padding = []
+        for r in reach:
+            padding.append((r // 2, r - r // 2))
     elif padding == "valid":
         padding = 0
     kernel = StencilKernel(

@@ -110,23 +110,28 @@ class DiagonalStateSpaceKernel(TimeInvariantKernel):
             if self.log_step is not None:
                 self.log_step.uniform_(math.log(shortest), math.log(longest))
             self.log_decay.fill_(math.log(0.5))
-            self.frequency.copy_(math.pi * torch.arange(self.size).expand(self.heads, -1))
-            self.input.copy_(torch.tensor([1.0, 0.0]).expand_as(self.input))
+            modes = torch.arange(self.size).expand(self.heads, -1)
+            self.frequency.copy_(math.pi * modes)
+            one = torch.tensor([1.0, 0.0])
+            self.input.copy_(one.expand_as(self.input))
             self.readout.normal_(std=0.5**0.5)
             if self.initial_state is not None:
                 self.initial_state.zero_()
 
     def recurrence(self) -> DiscretePoles:
         """Return λ̄ and B̄."""
-        return prepared(self, ("recurrence", self.discretization), self._recurrence)
+        name = ("recurrence", self.discretization)
+        return prepared(self, name, self._recurrence)
 
     def _recurrence(self) -> DiscretePoles:
-        pole = torch.complex(-full(self.log_decay).exp(), full(self.frequency))
+        decay = full(self.log_decay).exp()
+        pole = torch.complex(-decay, full(self.frequency))
         b = _complex(self.input)
         if self.log_step is None:
             return DiscretePoles(pole, pole.exp(), b)
         # Δ per head, and Δλ.
-        step = full(self.log_step).exp()[:, None]
+        step = full(self.log_step).exp()
+        step = step[:, None]
         z = pole * step
         if self.discretization == "zoh":
             # e^z - 1 without the digits that the difference loses at small z.
@@ -140,12 +145,14 @@ class DiagonalStateSpaceKernel(TimeInvariantKernel):
             a = 1 + z
             gain = step.to(z.dtype)
         # A pole at zero has no logarithm; the smallest number stands for it.
-        nonzero = torch.where(a == 0, torch.finfo(step.dtype).tiny, a)
+        smallest = torch.finfo(step.dtype).tiny
+        nonzero = torch.where(a == 0, smallest, a)
         return DiscretePoles(nonzero.log(), a, gain[..., None] * b)
 
     def read(self, states: Complex[Tensor, "b h n s"]) -> Float[Tensor, "b h n o"]:
         """Return Re C h, twice for conjugate pairs."""
-        out = (states @ _complex(self.readout).mT).real
+        readout = _complex(self.readout)
+        out = (states @ readout.mT).real
         return 2 * out if self.conjugate else out
 
     def lags(self, n: int) -> Float[Tensor, "h n o i"]:
@@ -157,7 +164,8 @@ class DiagonalStateSpaceKernel(TimeInvariantKernel):
             # With one channel per head C_n B̄_n is a number. The sum over states is then one product
             # of the powers (H, N, S) with a vector, instead of a contraction of three tensors.
             gain = readout[:, 0] * poles.input[..., 0]
-            taps = (powers @ gain[..., None])[..., None]
+            taps = powers @ gain[..., None]
+            taps = taps[..., None]
         else:
             taps = torch.einsum("hos,hns,hsi->hnoi", readout, powers, poles.input)
         return 2 * taps.real if self.conjugate else taps.real
@@ -166,24 +174,30 @@ class DiagonalStateSpaceKernel(TimeInvariantKernel):
         poles = self.recurrence()
         b = poles.input
         # Scans run along dimension 1.
-        drive = (signal.to(b.dtype) @ b.mT).movedim(1, 2)
-        states = recurrence(poles.value[None, None], drive)
+        drive = signal.to(b.dtype) @ b.mT
+        drive = drive.movedim(1, 2)
+        decay = poles.value[None, None]
+        states = recurrence(decay, drive)
         return self.read(states.movedim(2, 1))
 
     def free(self, n: int) -> Tensor | None:
         if self.initial_state is None:
             return None
         # After its first step the initial state has been multiplied once.
-        powers = _powers(self.recurrence().log, 1, n)
-        states = powers * _complex(self.initial_state)[:, None]
+        log_a = self.recurrence().log
+        powers = _powers(log_a, 1, n)
+        start = _complex(self.initial_state)
+        states = powers * start[:, None]
         return self.read(states[None])[0]
 
     def rest(self, u: Tensor) -> dict[str, Tensor]:
-        dtype = torch.complex(u.new_zeros(()), u.new_zeros(())).dtype
-        zero = torch.zeros(u.shape[0], self.heads, self.size, dtype=dtype, device=u.device)
-        memory = {"state": zero}
+        zero = u.new_zeros(())
+        dtype = torch.complex(zero, zero).dtype
+        shape = (u.shape[0], self.heads, self.size)
+        start = torch.zeros(shape, dtype=dtype, device=u.device)
+        memory = {"state": start}
         if self.initial_state is not None:
-            memory["free"] = zero + _complex(self.initial_state)
+            memory["free"] = start + _complex(self.initial_state)
         return memory
 
     def move(self, state: Tensor, u: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -191,8 +205,11 @@ class DiagonalStateSpaceKernel(TimeInvariantKernel):
         b = poles.input
         state = poles.value * state
         if u is not None:
-            state = state + (u[:, :, None].to(b.dtype) @ b.mT)[:, :, 0]
-        return self.read(state[:, :, None])[:, :, 0], state
+            signal = u[:, :, None].to(b.dtype)
+            drive = signal @ b.mT
+            state = state + drive[:, :, 0]
+        out = self.read(state[:, :, None])
+        return out[:, :, 0], state
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, state={self.size}, discretization={self.discretization!r}"
@@ -200,13 +217,15 @@ class DiagonalStateSpaceKernel(TimeInvariantKernel):
 
 def _complex(x: Tensor) -> Tensor:
     """Return pairs of real numbers as complex ones, whatever memory format a model was moved to."""
-    return torch.view_as_complex(full(x).contiguous())
+    pairs = full(x).contiguous()
+    return torch.view_as_complex(pairs)
 
 
 def _powers(log_a: Complex[Tensor, "h s"], first: int, n: int) -> Complex[Tensor, "h n s"]:
     """Return λ̄^k for k = first, …, first + n - 1."""
     k = torch.arange(first, first + n, dtype=log_a.real.dtype, device=log_a.device)
-    return (log_a[:, None] * k[:, None]).exp()
+    exponent = log_a[:, None] * k[:, None]
+    return exponent.exp()
 
 
 def diagonal_system(
@@ -261,8 +280,11 @@ def diagonal_system(
         assert kernel.log_step is not None
         # The inverses of Δ = exp(log_step) and Re λ = -exp(log_decay).
         kernel.log_step.fill_(step).log_()
-        kernel.log_decay.copy_((-poles.real).log()[None])
+        log_decay = (-poles.real).log()
+        kernel.log_decay.copy_(log_decay[None])
         kernel.frequency.copy_(poles.imag[None])
-        kernel.input.copy_(torch.view_as_real(input_matrix.to(poles.dtype))[None])
-        kernel.readout.copy_(torch.view_as_real(output_matrix.to(poles.dtype))[None])
+        b = input_matrix.to(poles.dtype)
+        c = output_matrix.to(poles.dtype)
+        kernel.input.copy_(torch.view_as_real(b)[None])
+        kernel.readout.copy_(torch.view_as_real(c)[None])
     return with_feedthrough(kernel, feedthrough)

@@ -93,7 +93,13 @@ class MambaKernel(TrajectoryKernel):
             x_proj.in_features,
             x_proj.out_features,
         )
-        needs = (2 * width, width, width, width, sum(self.split))
+        needs = (
+            2 * width,
+            width,
+            width,
+            width,
+            sum(self.split),
+        )
         if sizes != needs or dt_proj.out_features != width or feedthrough.shape != (width,):
             raise ShapeError(
                 f"a mixer of width {width} and state {state}: expected layers of sizes {needs}, "
@@ -111,14 +117,19 @@ class MambaKernel(TrajectoryKernel):
 
     def convolve(self, x: Float[Tensor, "b m e"]) -> Float[Tensor, "b n e"]:
         """Return the convolution of points that k - 1 earlier ones precede."""
-        return F.conv1d(x.mT, self.conv.weight, self.conv.bias, groups=self.conv.groups).mT
+        conv = self.conv
+        signal = F.conv1d(x.mT, conv.weight, conv.bias, groups=conv.groups)
+        return signal.mT
 
     def terms(self, inner: Float[Tensor, "b n e"]) -> MambaTerms:
         """Return Δ, A, B and C from the input of the scan."""
-        squeezed, inputs, outputs = (full(x) for x in self.x_proj(inner).split(self.split, -1))
+        columns = self.x_proj(inner).split(self.split, -1)
+        squeezed, inputs, outputs = (full(x) for x in columns)
         with full_precision(inner):
             weight = full(self.dt_proj.weight)
-            step = F.softplus(F.linear(squeezed, weight, full(self.dt_proj.bias)))
+            bias = full(self.dt_proj.bias)
+            step = F.linear(squeezed, weight, bias)
+            step = F.softplus(step)
         poles = prepared(self, "poles", lambda: -full(self.log_decay).exp())
         return MambaTerms(step, poles, inputs, outputs)
 
@@ -130,16 +141,24 @@ class MambaKernel(TrajectoryKernel):
         better.
         """
         x, gate = self.in_proj(u).chunk(2, -1)
-        # k - 1 zeros before the first point make the convolution causal.
-        inner = F.silu(self.convolve(F.pad(x, (0, 0, self.taps - 1, 0))))
+        c = self.convolve(self._with_past(x))
+        inner = F.silu(c)
         terms = self.terms(inner)
         with full_precision(u):
             inner = full(inner)
-            drive = (terms.step * inner)[..., None] * terms.inputs[:, :, None]
-            decay = (terms.step[..., None] * terms.poles).exp()
+            inputs = terms.inputs[:, :, None]
+            drive = (terms.step * inner)[..., None] * inputs
+            step = terms.step[..., None]
+            decay = (step * terms.poles).exp()
             states = scan(decay, drive)
-            out = (states @ terms.outputs[..., None])[..., 0] + self.feedthrough * inner
-            return (out * F.silu(full(gate))).to(u.dtype)
+            read = states @ terms.outputs[..., None]
+            out = read[..., 0] + self.feedthrough * inner
+            gated = out * F.silu(full(gate))
+            return gated.to(u.dtype)
+
+    def _with_past(self, x: Tensor) -> Tensor:
+        """Return points (B, N, E) behind k - 1 zeros, which make the convolution causal."""
+        return F.pad(x, (0, 0, self.taps - 1, 0))
 
     # --- the definition ---------------------------------------------------------------------------
 
@@ -149,29 +168,34 @@ class MambaKernel(TrajectoryKernel):
         """
         n = u.shape[1]
         x, gate = self.in_proj(u).chunk(2, -1)
-        c = self.convolve(F.pad(x, (0, 0, self.taps - 1, 0)))
+        c = self.convolve(self._with_past(x))
         terms = self.terms(F.silu(c))
 
         # M(t, r) of the class, with D on the diagonal.
-        gain = terms.step[..., None] * terms.inputs[:, :, None]
+        step = terms.step[..., None]
+        gain = step * terms.inputs[:, :, None]
         dense = selective_matrix(terms.step, terms.poles, gain, terms.outputs, at)
         now = torch.arange(n, device=u.device) == at[:, :, None]
-        dense = dense + torch.where(now[..., None], self.feedthrough, 0.0)
+        diagonal = torch.where(now[..., None], self.feedthrough, 0.0)
+        dense = dense + diagonal
 
         # silu(c) = σ(c) c, so that c_r enters by M(t, r) σ(c_r).
-        after = F.silu(reorder(gate, at, 1))[:, :, None] * dense * c.sigmoid()[:, None]
+        query_gate = F.silu(reorder(gate, at, 1))
+        after = query_gate[:, :, None] * dense * c.sigmoid()[:, None]
 
         # x_s enters through the taps of the k outputs from s on.
         weight = self.conv.weight[:, 0]
         later = F.pad(after, (0, 0, 0, self.taps - 1))
         before = torch.zeros_like(after)
         for j in range(self.taps):
-            before = before + later[:, :, j : j + n] * weight[:, self.taps - 1 - j]
+            tap = weight[:, self.taps - 1 - j]
+            before = before + later[:, :, j : j + n] * tap
         return after, before
 
     def unrolled(self, u: Float[Tensor, "b n i"], at: Tensor) -> Float[Tensor, "b q k o i"]:
         _, before = self.coefficients(u, at)
-        return before[..., None] * self.in_proj.weight[: self.d_out]
+        weight = self.in_proj.weight[: self.d_out]
+        return before[..., None] * weight
 
     def offset(self, problem: Problem) -> Tensor | None:
         if self.in_proj.bias is None and self.conv.bias is None:
@@ -182,14 +206,17 @@ class MambaKernel(TrajectoryKernel):
         if self.conv.bias is not None:
             out = out + after.sum(2) * self.conv.bias
         if self.in_proj.bias is not None:
-            out = out + before.sum(2) * self.in_proj.bias[: self.d_out]
+            bias = self.in_proj.bias[: self.d_out]
+            out = out + before.sum(2) * bias
         return out[:, None]
 
     # --- one step ---------------------------------------------------------------------------------
 
     def start(self, u: Tensor) -> dict[str, Tensor]:
-        window = u.new_zeros(u.shape[0], self.taps - 1, self.d_out)
-        return {"window": window, "state": full(u.new_zeros(u.shape[0], *self.log_decay.shape))}
+        batch = u.shape[0]
+        window = u.new_zeros(batch, self.taps - 1, self.d_out)
+        state = u.new_zeros(batch, *self.log_decay.shape)
+        return {"window": window, "state": full(state)}
 
     def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Take one step: return the gated output (B, 1, E), without the output projection, and the
@@ -202,17 +229,22 @@ class MambaKernel(TrajectoryKernel):
         x, gate = self.in_proj(point.u).chunk(2, -1)
         # The k taps of the convolution read k - 1 earlier inputs and this one. Under autocast the
         # projection may return another dtype than that of the window before the first point.
-        window = torch.cat([memory["window"].to(x.dtype), x], 1)
+        earlier = memory["window"].to(x.dtype)
+        window = torch.cat([earlier, x], 1)
         inner = F.silu(self.convolve(window))
         terms = self.terms(inner)
         with full_precision(x):
             step = terms.step[:, 0]
             inner = full(inner[:, 0])
             drive = (step * inner)[..., None] * terms.inputs[:, 0, None]
-            state = (step[..., None] * terms.poles).exp() * memory["state"] + drive
-            out = (state @ terms.outputs[:, 0, :, None])[..., 0] + self.feedthrough * inner
-            out = (out * F.silu(full(gate[:, 0]))).to(point.u.dtype)
-            return out[:, None], {"window": window[:, 1:], "state": state}
+            decay = (step[..., None] * terms.poles).exp()
+            state = decay * memory["state"] + drive
+
+            read = state @ terms.outputs[:, 0, :, None]
+            out = read[..., 0] + self.feedthrough * inner
+            gated = out * F.silu(full(gate[:, 0]))
+            after = {"window": window[:, 1:], "state": state}
+            return gated.to(point.u.dtype)[:, None], after
 
 
 @register_converter("transformers.models.mamba.modeling_mamba.MambaMixer")
@@ -232,7 +264,8 @@ def from_transformers(module: nn.Module) -> IntegralOperator:
 @register_converter("mambapy.mamba.MambaBlock")
 def from_mambapy(module: nn.Module) -> IntegralOperator:
     """Convert mamba.py's block, in either of its scan modes."""
-    refuse_unless(module, {"inner_layernorms": False, "use_cuda": False}, module.config)
+    supported = {"inner_layernorms": False, "use_cuda": False}
+    refuse_unless(module, supported, module.config)
     return _operator(module)
 
 
@@ -240,7 +273,12 @@ def _operator(module: Any) -> IntegralOperator:
     """Return the operator of a module with the layers and names of the authors' released code."""
     if module.dt_proj.bias is None:
         raise refuse(module, "dt_proj without bias", "a bias of the step")
-    layers = module.in_proj, module.conv1d, module.x_proj, module.dt_proj
+    layers = (
+        module.in_proj,
+        module.conv1d,
+        module.x_proj,
+        module.dt_proj,
+    )
     kernel = MambaKernel(*layers, module.A_log, module.D)
     project = module.out_proj
     return IntegralOperator(

@@ -54,12 +54,16 @@ class TrajectoryKernel(MatrixKernel, StateScan, CausalTransition):
 
     def scan(self, problem: Problem) -> Float[Tensor, "b 1 n o"]:
         order = packing(problem.quadrature.valid)
-        out = self.response(reorder(problem.uy[:, 0], order.there, 1))
-        return reorder(out, order.back, 1)[:, None]
+        packed_signal = reorder(problem.uy[:, 0], order.there, 1)
+        out = self.response(packed_signal)
+        out = reorder(out, order.back, 1)
+        return out[:, None]
 
     def matrix(self, problem: Problem) -> Float[Tensor, "b 1 q k o i"]:
         signal = packed(problem)
-        return reorder(self.unrolled(signal.u, signal.at), signal.back, 2)[:, None]
+        matrix = self.unrolled(signal.u, signal.at)
+        matrix = reorder(matrix, signal.back, 2)
+        return matrix[:, None]
 
 
 class PackedSignal(NamedTuple):
@@ -81,10 +85,12 @@ def packed(problem: Problem) -> PackedSignal:
     valid = problem.quadrature.valid
     u = problem.uy[:, 0]
     order = packing(valid)
-    at = ranks(valid, u.shape[1], u.device).clamp(min=0)
+    at = ranks(valid, u.shape[1], u.device)
+    at = at.clamp(min=0)
     if problem.index is not None:
         at = at[:, problem.index]
-    return PackedSignal(reorder(u, order.there, 1), at.expand(u.shape[0], -1), order.back)
+    first = reorder(u, order.there, 1)
+    return PackedSignal(first, at.expand(u.shape[0], -1), order.back)
 
 
 def selective_matrix(
@@ -99,13 +105,16 @@ def selective_matrix(
     """
     # ∏ e^{Δ_r A} over r = s+1 … t is e^{(Σ_t - Σ_s) A}, with Σ the running sum of the steps.
     total = step.cumsum(1)
-    seen = torch.arange(step.shape[1], device=step.device) <= at[:, :, None]
+    index = torch.arange(step.shape[1], device=step.device)
+    seen = index <= at[:, :, None]
     seen = seen[..., None]
     # Products of decays are differences of one running sum; later keys must not overflow in exp.
-    elapsed = reorder(total, at, 1)[:, :, None] - total[:, None]
+    total_at = reorder(total, at, 1)
+    elapsed = total_at[:, :, None] - total[:, None]
     elapsed = torch.where(seen, elapsed, 0.0)
     decay = (elapsed[..., None] * poles).exp()
-    dense = torch.einsum("bqs,bqkes,bkes->bqke", reorder(outputs, at, 1), decay, gain)
+    outputs_at = reorder(outputs, at, 1)
+    dense = torch.einsum("bqs,bqkes,bkes->bqke", outputs_at, decay, gain)
     return torch.where(seen, dense, 0.0)
 
 
@@ -185,15 +194,20 @@ class SelectiveKernel(TrajectoryKernel):
         log-uniform.
         """
         with torch.no_grad():
-            poles = torch.arange(1, self.log_decay.shape[1] + 1)
+            states = self.log_decay.shape[1]
+            poles = torch.arange(1, states + 1)
             self.log_decay.copy_(poles.log().expand_as(self.log_decay))
-            step = torch.empty_like(self.step.bias).uniform_(math.log(1e-3), math.log(1e-1)).exp()
+            log_step = torch.empty_like(self.step.bias)
+            log_step.uniform_(math.log(1e-3), math.log(1e-1))
+            step = log_step.exp()
             # The inverse of softplus, log(e^Δ - 1), without overflow.
-            self.step.bias.copy_(step + (-torch.expm1(-step)).log())
+            below = -torch.expm1(-step)
+            self.step.bias.copy_(step + below.log())
 
     def terms(self, u: Float[Tensor, "b n e"]) -> Coefficients:
         """Return the coefficients along a sequence, in float32 or better."""
-        step = full(self.step(self.squeeze(u)))
+        squeezed = self.squeeze(u)
+        step = full(self.step(squeezed))
         inputs = full(self.input(u))
         outputs = full(self.output(u))
         with full_precision(u):
@@ -202,29 +216,37 @@ class SelectiveKernel(TrajectoryKernel):
             z = step[..., None] * poles
             # `expm1` keeps the digits of e^z - 1 where the step is small.
             if self.discretization == "zoh":
-                gain = torch.expm1(z) / poles * inputs[:, :, None]
+                gain = torch.expm1(z) / poles
+                gain = gain * inputs[:, :, None]
             else:
                 gain = step[..., None] * inputs[:, :, None]
-            return Coefficients(step, poles, z.exp(), gain, outputs)
+            decay = z.exp()
+            return Coefficients(step, poles, decay, gain, outputs)
 
     def response(self, u: Float[Tensor, "b n i"], recurrence: Any = scan) -> Float[Tensor, "b n o"]:
         c = self.terms(u)
         with full_precision(u):
             # h_t = decay_t h_{t-1} + gain_t u_t for every channel and state, then y_t = C_t h_t.
-            states = recurrence(c.decay, c.gain * full(u)[..., None])
-            return (states @ c.outputs[..., None])[..., 0]
+            drive = c.gain * full(u)[..., None]
+            states = recurrence(c.decay, drive)
+            read = states @ c.outputs[..., None]
+            return read[..., 0]
 
     def unrolled(self, u: Float[Tensor, "b n i"], at: Tensor) -> Float[Tensor, "b q k o i"]:
         c = self.terms(u)
-        return torch.diag_embed(selective_matrix(c.step, c.poles, c.gain, c.outputs, at))
+        dense = selective_matrix(c.step, c.poles, c.gain, c.outputs, at)
+        return torch.diag_embed(dense)
 
     def start(self, u: Tensor) -> dict[str, Tensor]:
-        return {"state": full(u.new_zeros(u.shape[0], *self.log_decay.shape))}
+        state = u.new_zeros(u.shape[0], *self.log_decay.shape)
+        return {"state": full(state)}
 
     def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         u = point.u
         c = self.terms(u)
         with full_precision(u):
-            drive = c.gain[:, 0] * full(u)[:, 0, :, None]
+            signal = full(u)[:, 0, :, None]
+            drive = c.gain[:, 0] * signal
             state = c.decay[:, 0] * memory["state"] + drive
-            return (state @ c.outputs[:, 0, :, None])[:, None, :, 0], {"state": state}
+            out = state @ c.outputs[:, 0, :, None]
+            return out[:, None, :, 0], {"state": state}
