@@ -114,18 +114,23 @@ class AffineSystemKernel(MatrixKernel):
         flows = None
         rows = []
         for k in range(times.shape[0]):
-            states = driven[:, k, None].expand_as(columns[:, k])
-            start = torch.stack([states, columns[:, k]], -2)[:, None]
+            column = columns[:, k]
+            states = driven[:, k, None].expand_as(column)
+            start = torch.stack([states, column], -2)
+            start = start[:, None]
             if flows is None:
                 flows = start
             else:
                 interval = times[k - 1 : k + 1]
-                moved = self.solve(lambda t, z: self._vary(z, signal(t)), flows, interval)[-1]
+                at_times = self.solve(lambda t, z: self._vary(z, signal(t)), flows, interval)
+                moved = at_times[-1]
                 flows = torch.cat([moved, start], 1)
 
-            seen = self.output_matrix @ flows[..., 1, :].mT
+            directions = flows[..., 1, :]
+            seen = self.output_matrix @ directions.mT
             later = times.shape[0] - k - 1
-            rows.append(nn.functional.pad(seen, (0, 0, 0, 0, 0, later)))
+            padded = nn.functional.pad(seen, (0, 0, 0, 0, 0, later))
+            rows.append(padded)
         dense = torch.stack(rows, 1)
         if problem.index is not None:
             dense = dense[:, problem.index]
@@ -133,7 +138,8 @@ class AffineSystemKernel(MatrixKernel):
 
     def offset(self, problem: Problem) -> Tensor:
         times = times_of(problem.y)[0]
-        free = self._solve_on(times, lambda t, h: self.field(h), self.initial_state[None])
+        first = self.initial_state[None]
+        free = self._solve_on(times, lambda t, h: self.field(h), first)
         free = free @ self.output_matrix.mT
         if problem.index is not None:
             free = free[:, problem.index]
@@ -163,7 +169,9 @@ class AffineSystemKernel(MatrixKernel):
         """
         states = [first]
         for k in range(1, times.shape[0]):
-            states.append(self.solve(function, states[-1], times[k - 1 : k + 1])[-1])
+            interval = times[k - 1 : k + 1]
+            solution = self.solve(function, states[-1], interval)
+            states.append(solution[-1])
         return torch.stack(states, 1)
 
     def _input(self, h: Tensor) -> Tensor:
@@ -175,7 +183,9 @@ class AffineSystemKernel(MatrixKernel):
 
     def _drive(self, h: Tensor, u: Tensor) -> Tensor:
         """Return f(h) + B(h) u."""
-        return self.field(h) + (self._input(h) @ u[..., None])[..., 0]
+        rate = self.field(h)
+        push = self._input(h) @ u[..., None]
+        return rate + push[..., 0]
 
     def _vary(self, z: Float[Tensor, "b k i 2 s"], u: Float[Tensor, "b i"]) -> Tensor:
         """Return the rates of states and of their derivatives in a direction."""
@@ -183,7 +193,8 @@ class AffineSystemKernel(MatrixKernel):
         rate = self.field
         if self.sensitivity == "driven":
             rate = lambda h: self._drive(h, u[:, None, None])  # noqa: E731
-        return torch.stack(torch.func.jvp(rate, (h,), (v,)), -2)
+        rates = torch.func.jvp(rate, (h,), (v,))
+        return torch.stack(rates, -2)
 
 
 def interpolate(
@@ -202,9 +213,11 @@ def interpolate(
         if times.shape[0] == 1:
             return u[:, 0]
         # The interval [times[k], times[k + 1]) that contains t.
-        after = torch.searchsorted(times, t.detach().reshape(1), right=True)[0]
+        moment = t.detach().reshape(1)
+        after = torch.searchsorted(times, moment, right=True)[0]
         k = (after - 1).clamp(0, times.shape[0] - 2)
-        share = (t - times[k]) / (times[k + 1] - times[k])
+        length = times[k + 1] - times[k]
+        share = (t - times[k]) / length
         return u[:, k] * (1 - share) + u[:, k + 1] * share
 
     return at

@@ -56,7 +56,8 @@ class AdaptiveWindow:
 
     def centre(self, outputs: Any, n: int) -> Any:
         """Return the middle of the output's part of the line."""
-        return (outputs + 0.5) * (n / self.size(n)) - 0.5
+        spacing = n / self.size(n)
+        return (outputs + 0.5) * spacing - 0.5
 
     def refusal(self, n: int) -> str | None:
         return None
@@ -73,8 +74,11 @@ class AdaptiveWindow:
         # The ceiling, as the negative floor of the negative.
         stop = -(-(outputs + 1) * n).div(m, rounding_mode="floor")
         keys = torch.arange(n, device=outputs.device)
-        read = (start[:, None] <= keys) & (keys < stop[:, None])
-        return read.to(dtype) / (stop - start)[:, None]
+        starts_before = start[:, None] <= keys
+        stops_after = keys < stop[:, None]
+        read = starts_before & stops_after
+        count = stop - start
+        return read.to(dtype) / count[:, None]
 
 
 class _Average(LatticeKernel, OwnForm):
@@ -98,19 +102,23 @@ class _Average(LatticeKernel, OwnForm):
         keys = problem.layout.keys or ()
         factors = []
         for axis, (outputs, n) in enumerate(zip(self.outputs(problem), keys)):
-            factors.append(self.averages(axis, outputs, n, problem.uy.dtype))
+            averages = self.averages(axis, outputs, n, problem.uy.dtype)
+            factors.append(averages)
 
         # In two dimensions "rm,rn->rmn".
         axes = KEYS[: len(keys)]
         formula = ",".join(f"r{axis}" for axis in axes) + f"->r{axes}"
-        dense = torch.einsum(formula, *factors).flatten(1)
-        return dense[:, :, None, None].expand(problem.uy.shape[0], self.heads, -1, -1, 1, 1)
+        dense = torch.einsum(formula, *factors)
+        dense = dense.flatten(1)[:, :, None, None]
+        batch = problem.uy.shape[0]
+        return dense.expand(batch, self.heads, -1, -1, 1, 1)
 
     def evaluates(self, layout: Layout) -> bool:
         return not layout.pairs
 
     def evaluate(self, problem: Problem) -> Tensor:
-        return write_points(self._pool(read_grid(problem)), self.heads)
+        pooled = self._pool(read_grid(problem))
+        return write_points(pooled, self.heads)
 
 
 class AveragePoolKernel(_Average):
@@ -167,7 +175,8 @@ class AveragePoolKernel(_Average):
         dtype: torch.dtype,
     ) -> Tensor:
         window = self.windows[axis]
-        read = window.incidence(outputs, n, dtype).sum(-1)
+        incidence = window.incidence(outputs, n, dtype)
+        read = incidence.sum(-1)
         if self.divisor is not None:
             # One divisor for the product over all axes.
             return read / self.divisor if axis == 0 else read
@@ -175,7 +184,8 @@ class AveragePoolKernel(_Average):
         if self.include_padding:
             # A window counts up to the end of the padding.
             start = outputs * window.stride - window.before
-            stop = (start + window.taps).clamp(max=n + window.after)
+            end = n + window.after
+            stop = (start + window.taps).clamp(max=end)
             count = (stop - start).to(dtype)
         return read / count[:, None]
 
@@ -214,7 +224,8 @@ class AdaptivePoolKernel(_Average):
     """
 
     def __init__(self, dim: int, sizes: Sequence[int | None]):
-        super().__init__(dim, 1, 1, tuple(AdaptiveWindow(m) for m in sizes))
+        windows = tuple(AdaptiveWindow(m) for m in sizes)
+        super().__init__(dim, 1, 1, windows)
 
     def padding_refusal(self) -> str | None:
         return "the parts of a padded axis are not those of the real points"
@@ -226,14 +237,16 @@ class AdaptivePoolKernel(_Average):
         n: int,
         dtype: torch.dtype,
     ) -> Tensor:
-        return self.windows[axis].averages(outputs, n, dtype)
+        window = self.windows[axis]
+        return window.averages(outputs, n, dtype)
 
     def _pool(self, image: Tensor) -> Tensor:
         sizes = [w.outputs for w in self.windows]
         if len(sizes) == 1:
             # A line is an image of one row.
             sizes = [1, *sizes]
-        return ADAPTIVE[image.dim() - 2](image, sizes)
+        pool = ADAPTIVE[image.dim() - 2]
+        return pool(image, sizes)
 
 
 class MaxPoolKernel(LatticeKernel, OwnForm):
@@ -278,12 +291,15 @@ class MaxPoolKernel(LatticeKernel, OwnForm):
 
     def chosen(self, problem: Problem) -> Tensor:
         """Return the index of the key with the largest value for each output, (B, H, M)."""
-        _, places = self._pool(read_grid(problem, masses=False))
+        image = read_grid(problem, masses=False)
+        _, places = self._pool(image)
         return places.flatten(2)
 
     def matrix(self, problem: Problem) -> Tensor:
         chosen = at_queries(self.chosen(problem), problem)
-        return F.one_hot(chosen, problem.uy.shape[2]).to(problem.uy.dtype)[..., None, None]
+        keys = problem.uy.shape[2]
+        dense = F.one_hot(chosen, keys).to(problem.uy.dtype)
+        return dense[..., None, None]
 
     def evaluates(self, layout: Layout) -> bool:
         return not layout.pairs
@@ -294,7 +310,9 @@ class MaxPoolKernel(LatticeKernel, OwnForm):
             values, _ = self._pool(image)
             return write_points(values, self.heads)
         # The largest value is chosen before masses multiply it, which might choose another.
-        return image.flatten(2).gather(2, self.chosen(problem))[..., None]
+        places = self.chosen(problem)
+        values = image.flatten(2).gather(2, places)
+        return values[..., None]
 
 
 @register_converter(
@@ -326,7 +344,9 @@ def adaptive_pooling(
     dim: int | None = None,
 ) -> IntegralOperator:
     """Convert a mean over the parts of each axis; ``dim`` is the number of channels."""
-    return bind(AdaptivePoolKernel(_width(module, dim), _each(module, module.output_size)))
+    width = _width(module, dim)
+    sizes = _each(module, module.output_size)
+    return bind(AdaptivePoolKernel(width, sizes))
 
 
 @register_converter(
@@ -340,13 +360,17 @@ def max_pooling(
     """Convert the largest value of a window; ``dim`` is the number of channels."""
     if module.return_indices:
         raise refuse(module, "return_indices=True", "False: an operator returns values")
-    return bind(MaxPoolKernel(_width(module, dim), _windows(module)))
+    width = _width(module, dim)
+    return bind(MaxPoolKernel(width, _windows(module)))
 
 
 def _axes(module: nn.Module) -> int:
     """Return the number of axes: ``MaxPool2d``, or a subclass of it, pools over two."""
     # "MaxPool2d"[-2] is the number of axes.
-    names = [c.__name__ for c in type(module).__mro__ if c.__module__ == "torch.nn.modules.pooling"]
+    names = []
+    for base in type(module).__mro__:
+        if base.__module__ == "torch.nn.modules.pooling":
+            names.append(base.__name__)
     return int(names[0][-2])
 
 
@@ -366,10 +390,10 @@ def _windows(module: Any) -> tuple[Window, ...]:
     strides = _each(module, module.stride)
     paddings = _each(module, module.padding)
     dilations = _each(module, getattr(module, "dilation", 1))
-    return tuple(
-        Window(k, s, d, p, p, ceil=module.ceil_mode)
-        for k, s, d, p in zip(taps, strides, dilations, paddings)
-    )
+    windows = []
+    for k, s, d, p in zip(taps, strides, dilations, paddings):
+        windows.append(Window(k, s, d, p, p, ceil=module.ceil_mode))
+    return tuple(windows)
 
 
 def _width(module: nn.Module, dim: int | None) -> int:

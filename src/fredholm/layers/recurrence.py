@@ -141,17 +141,22 @@ class RecurrentKernel(MatrixKernel, OwnForm, CausalTransition):
         # The rows of the identity at the queries, (B, Nq, N, d_out, d_out).
         points = nn.functional.one_hot(index, n).to(u.dtype)
         features = torch.eye(self.d_out, dtype=u.dtype, device=u.device)
-        rows = (points[:, :, None, None] * features).expand(u.shape[0], -1, -1, -1, -1)
+        rows = points[:, :, None, None] * features
+        rows = rows.expand(u.shape[0], -1, -1, -1, -1)
 
         # From the last layer to the first: its rows are the factors of the layer below.
-        for lines in reversed(self._unroll(u, problem.quadrature.valid)):
+        layers = self._unroll(u, problem.quadrature.valid)
+        for lines in reversed(layers):
             parts = zip(lines, rows.split(self.width, -1))
-            rows = reduce(torch.add, [line.pull(part) for line, part in parts])
+            pulled = [line.pull(part) for line, part in parts]
+            rows = reduce(torch.add, pulled)
         return rows[:, None]
 
     def offset(self, problem: Problem) -> Tensor | None:
-        layers = self._unroll(problem.uy[:, 0], problem.quadrature.valid)
-        return at_queries(self._respond(layers, None)[:, None], problem)
+        u = problem.uy[:, 0]
+        layers = self._unroll(u, problem.quadrature.valid)
+        response = self._respond(layers, None)
+        return at_queries(response[:, None], problem)
 
     def _unroll(self, u: Float[Tensor, "b n d"], valid: Tensor | None) -> list[list[Line]]:
         """Return the trajectory of every layer and direction."""
@@ -167,7 +172,8 @@ class RecurrentKernel(MatrixKernel, OwnForm, CausalTransition):
             outputs = []
             for direction, order in enumerate(orders):
                 start = next(states)
-                line = self._cell(layer, direction, take(u, order.there), start)
+                ordered = take(u, order.there)
+                line = self._cell(layer, direction, ordered, start)
                 lines.append(Line(line, order, start))
                 outputs.append(take(line.output, order.back))
             u = torch.cat(outputs, -1)
@@ -180,7 +186,8 @@ class RecurrentKernel(MatrixKernel, OwnForm, CausalTransition):
         The response to no signal is the offset.
         """
         for lines in layers:
-            u = torch.cat([line.push(u) for line in lines], -1)
+            outputs = [line.push(u) for line in lines]
+            u = torch.cat(outputs, -1)
         assert u is not None
         return u
 
@@ -204,9 +211,11 @@ class RecurrentKernel(MatrixKernel, OwnForm, CausalTransition):
             real = valid.to(u.dtype)
             u = torch.where(valid[..., None], u, 0.0)
         exact = self._layer_output(u, valid)
-        linear = self._respond(self._unroll(u, valid), u)
+        layers = self._unroll(u, valid)
+        linear = self._respond(layers, u)
         difference = (linear - exact) * real[..., None]
-        return difference.norm() / (exact * real[..., None]).norm()
+        exact = exact * real[..., None]
+        return difference.norm() / exact.norm()
 
     # --- as torch computes it ---------------------------------------------------------------------
 
@@ -219,12 +228,15 @@ class RecurrentKernel(MatrixKernel, OwnForm, CausalTransition):
         valid = problem.quadrature.valid
         # torch's layers have no rules for transforms, and read lengths of padded sequences.
         if self.linearization != "secant" or transforms() or u.is_meta:
-            return self._respond(self._unroll(u, valid), u).unsqueeze(1)
+            layers = self._unroll(u, valid)
+            return self._respond(layers, u).unsqueeze(1)
         if self._lacks_bf16(u):
             with torch.autocast("cpu", enabled=False):
-                u = u.to(next(self.layer.parameters()).dtype)
-                return self._layer_output(u, valid).unsqueeze(1)
-        return self._layer_output(u, valid).unsqueeze(1)
+                dtype = next(self.layer.parameters()).dtype
+                out = self._layer_output(u.to(dtype), valid)
+                return out.unsqueeze(1)
+        out = self._layer_output(u, valid)
+        return out.unsqueeze(1)
 
     def _lacks_bf16(self, u: Tensor) -> bool:
         """Return whether autocast would ask oneDNN for an LSTM in bfloat16 on a processor where it
@@ -244,16 +256,18 @@ class RecurrentKernel(MatrixKernel, OwnForm, CausalTransition):
         output of theirs.
         """
         batch, n, _ = u.shape
-        parts = tuple(for_batch(x, batch).contiguous() for x in self.initial)
+        parts = contiguous_for(self.initial, batch)
         order = Order.of(valid, n, reverse=False, device=u.device)
         u = take(u, order.there)
 
         # A second direction begins at the last real point, so that it needs the lengths. torch
         # packs no empty batch, which has no padding to be read either.
         if valid is not None and self.directions == 2 and batch:
-            lengths = valid.expand(batch, -1).sum(1).clamp(min=1).cpu()
+            lengths = valid.expand(batch, -1).sum(1)
+            lengths = lengths.clamp(min=1).cpu()
             packed = pack_padded_sequence(u, lengths, batch_first=True, enforce_sorted=False)
-            answer, _ = self.layer(packed, as_torch_takes_it(parts))
+            start = as_torch_takes_it(parts)
+            answer, _ = self.layer(packed, start)
             out, _ = pad_packed_sequence(answer, batch_first=True, total_length=n)
         else:
             out = run_layer(self.layer, u, parts)
@@ -289,13 +303,15 @@ class RecurrentKernel(MatrixKernel, OwnForm, CausalTransition):
         for layer in range(self.layer.num_layers):
             # h, and of an LSTM also c.
             names = [f"{name}{layer}" for name in "hc" if f"{name}{layer}" in memory]
-            line = self._cell(layer, 0, u, tuple(memory[name] for name in names))
+            state = tuple(memory[name] for name in names)
+            line = self._cell(layer, 0, u, state)
             u = line.output
             after |= dict(zip(names, line.state))
             if self.linearization != "secant":
-                before = memory[f"s{layer}"], memory[f"y{layer}"]
+                before = (memory[f"s{layer}"], memory[f"y{layer}"])
                 affine, (s, y) = push(line, affine, before)
-                after |= {f"s{layer}": s, f"y{layer}": y}
+                after[f"s{layer}"] = s
+                after[f"y{layer}"] = y
 
         if self.linearization == "secant":
             return u, after
@@ -359,13 +375,16 @@ class RecurrentKernel(MatrixKernel, OwnForm, CausalTransition):
         if direction:
             tail += "_reverse"
         names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
-        weights = Weights(*(getattr(self.layer, name + tail, None) for name in names))  # type: ignore[arg-type]
-        return CELLS[self.layer.mode](weights, u, state, self.linearization)
+        tensors = [getattr(self.layer, name + tail, None) for name in names]
+        weights = Weights(*tensors)  # type: ignore[arg-type]
+        cell = CELLS[self.layer.mode]
+        return cell(weights, u, state, self.linearization)
 
     @property
     def initial(self) -> tuple[Tensor, ...]:
         """The initial state as it was passed, empty for zeros."""
-        return tuple(x for x in (self.initial_h, self.initial_c) if isinstance(x, Tensor))
+        parts = (self.initial_h, self.initial_c)
+        return tuple(x for x in parts if isinstance(x, Tensor))
 
     def _states(self, u: Tensor) -> list[tuple[Tensor, ...]]:
         """Return the state before the first point, layer by layer and direction by direction, for a
@@ -378,7 +397,9 @@ class RecurrentKernel(MatrixKernel, OwnForm, CausalTransition):
             if self.layer.mode == "LSTM":
                 widths.append(self.layer.hidden_size)
             parts = tuple(u.new_zeros(rows, width) for width in widths)
-        return list(zip(*(for_batch(x, u.shape[0]).unbind(0) for x in parts)))
+        batch = u.shape[0]
+        of_layers = [for_batch(x, batch).unbind(0) for x in parts]
+        return list(zip(*of_layers))
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, linearization={self.linearization!r}"
@@ -392,8 +413,15 @@ def run_layer(
     """Call torch's layer on (B, N, d), whatever its ``batch_first``."""
     first = as_torch_takes_it(state)
     if layer.batch_first:
-        return layer(u, first)[0]
-    return layer(u.transpose(0, 1), first)[0].transpose(0, 1)
+        out, _ = layer(u, first)
+        return out
+    out, _ = layer(u.transpose(0, 1), first)
+    return out.transpose(0, 1)
+
+
+def contiguous_for(parts: tuple[Tensor, ...], batch: int) -> tuple[Tensor, ...]:
+    """Return the parts of an initial state for a batch, as torch's layers read them."""
+    return tuple(for_batch(x, batch).contiguous() for x in parts)
 
 
 def dropout_of(layer: nn.RNNBase) -> float:
@@ -416,7 +444,7 @@ def _call(
     batch = u.shape[0]
     if linearization != "secant" or not fits_batch(parts, batch):
         return None
-    return run_layer(layer, u, tuple(for_batch(x, batch).contiguous() for x in parts))
+    return run_layer(layer, u, contiguous_for(parts, batch))
 
 
 @register_converter(

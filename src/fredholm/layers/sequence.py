@@ -72,11 +72,13 @@ class SequenceKernel(MatrixKernel, OwnForm):
     # --- the definition ---------------------------------------------------------------------------
 
     def matrix(self, problem: Problem) -> Float[Tensor, "b 1 q k o i"]:
-        matrix = self._composed(problem).matrix.permute(0, 1, 3, 2, 4)
+        matrix = self._composed(problem).matrix
+        matrix = matrix.permute(0, 1, 3, 2, 4)
         return at_queries(matrix[:, None], problem)
 
     def offset(self, problem: Problem) -> Tensor:
-        return at_queries(self._composed(problem).offset[:, None], problem)
+        offset = self._composed(problem).offset
+        return at_queries(offset[:, None], problem)
 
     def _composed(self, problem: Problem) -> AffineMap:
         """Return the whole chain as one affine map."""
@@ -88,7 +90,8 @@ class SequenceKernel(MatrixKernel, OwnForm):
                 chain = link
             else:
                 matrix = torch.einsum("bqozc,bzcki->bqoki", link.matrix, chain.matrix)
-                offset = torch.einsum("bqozc,bzc->bqo", link.matrix, chain.offset) + link.offset
+                moved = torch.einsum("bqozc,bzc->bqo", link.matrix, chain.offset)
+                offset = moved + link.offset
                 chain = AffineMap(matrix, offset)
             u = operator(u, domain)
         assert chain is not None
@@ -126,8 +129,10 @@ class SequenceKernel(MatrixKernel, OwnForm):
             )
 
     def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
-        kernels: list[Any] = [operator.kernel for operator in self.operators]
-        domains = [kernel.default_domain(n, device=device, dtype=dtype) for kernel in kernels]
+        domains = []
+        for operator in self.operators:
+            kernel: Any = operator.kernel
+            domains.append(kernel.default_domain(n, device=device, dtype=dtype))
         # One causal layer makes the chain causal, and its points are taken.
         causal = [domain for domain in domains if domain.causal]
         domain = (causal or domains)[0]
@@ -149,7 +154,8 @@ class SequenceKernel(MatrixKernel, OwnForm):
             return super().small_domain()
         axes = len(first.small_domain().shape or ())
         for n in range(4, 1000):
-            domain = Domain.grid(*range(n, n + axes), measure="counting")
+            extents = range(n, n + axes)
+            domain = Domain.grid(*extents, measure="counting")
             try:
                 for operator, place in self._links(domain):
                     operator.kernel.check(Layout.of(place))
@@ -181,7 +187,15 @@ def problem_domain(problem: Problem) -> Domain:
     if positions.shape[0] == 1:
         positions = positions[0]
     masses = torch.ones_like(q.mass[0])
-    return Domain(positions, masses, q.valid, None, layout.causal, layout.keys, "counting")
+    return Domain(
+        positions,
+        masses,
+        q.valid,
+        None,
+        layout.causal,
+        layout.keys,
+        "counting",
+    )
 
 
 class AffineMap(NamedTuple):
@@ -198,13 +212,16 @@ def affine_map(operator: IntegralOperator, u: Tensor, domain: Domain) -> AffineM
     problem = operator.problem(u, domain)
     kernel = operator.kernel
     weights = problem.quadrature.weights()[..., None, None]
-    dense = (kernel.matrix(problem) * weights).to(u.dtype)
+    dense = kernel.matrix(problem) * weights
+    dense = dense.to(u.dtype)
     if kernel.whole:
-        matrix = dense.permute(0, 2, 1, 4, 3, 5).flatten(2, 3)
+        matrix = dense.permute(0, 2, 1, 4, 3, 5)
+        matrix = matrix.flatten(2, 3)
     else:
         # A head reads its own slice of the features: the matrix is block diagonal.
         same = torch.eye(operator.heads, dtype=u.dtype, device=u.device)
-        matrix = torch.einsum("bhqkoi,hg->bqhokgi", dense, same).flatten(2, 3).flatten(4, 5)
+        matrix = torch.einsum("bhqkoi,hg->bqhokgi", dense, same)
+        matrix = matrix.flatten(2, 3).flatten(4, 5)
 
     offset = kernel.offset(problem)
     if offset is None:
@@ -217,7 +234,8 @@ def affine_map(operator: IntegralOperator, u: Tensor, domain: Domain) -> AffineM
         shift = operator.projection(shift)
     if operator.residual is not None:
         same = torch.eye(u.shape[1], dtype=u.dtype, device=u.device)
-        matrix = matrix + torch.einsum("qk,oi->qoki", same, operator.residual.weight)
+        pointwise = torch.einsum("qk,oi->qoki", same, operator.residual.weight)
+        matrix = matrix + pointwise
     if problem.real is not None:
         # Outputs at padding are zero.
         matrix = matrix * problem.real[..., None, None, None]
@@ -234,7 +252,10 @@ def _on_grid(layer: nn.Module) -> bool:
 
 def _layers(module: nn.Sequential) -> list[tuple[str, nn.Module]]:
     """Return the layers that do something, by name."""
-    layers = [(n, m) for n, m in module.named_children() if type(m) is not nn.Identity]
+    layers = []
+    for name, layer in module.named_children():
+        if type(layer) is not nn.Identity:
+            layers.append((name, layer))
     if not layers:
         raise ConversionError(f"{type(module).__name__} has no layers to convert")
     return layers
@@ -273,7 +294,9 @@ def sequence(module: nn.Sequential, *, dim: int | None = None) -> IntegralOperat
     for name, layer in layers:
         try:
             _check(layer, module, last=layer is last)
-            options: dict[str, Any] = {"dim": width} if _takes_width(layer) else {}
+            options: dict[str, Any] = {}
+            if _takes_width(layer):
+                options["dim"] = width
             operator = as_operator(layer, probe=False, **options)
         except ConversionError as error:
             raise ConversionError(f"{type(module).__name__}, layer {name!r}: {error}") from error

@@ -82,7 +82,9 @@ class StateSpaceKernel(TimeInvariantKernel):
     ):
         check_matrices(state_matrix, input_matrix, output_matrix, initial_state, bias)
         size = state_matrix.shape[0]
-        d_out = size if output_matrix is None else output_matrix.shape[0]
+        d_out = size
+        if output_matrix is not None:
+            d_out = output_matrix.shape[0]
         super().__init__(1, input_matrix.shape[1], d_out)
         self.size = size
         self.discretization = check_rule(discretization)
@@ -95,7 +97,8 @@ class StateSpaceKernel(TimeInvariantKernel):
 
     def recurrence(self) -> tuple[Float[Tensor, "s s"], Float[Tensor, "s i"]]:
         """Return Ā and B̄."""
-        return prepared(self, ("recurrence", self.discretization, self.step), self._recurrence)
+        name = ("recurrence", self.discretization, self.step)
+        return prepared(self, name, self._recurrence)
 
     def _recurrence(self) -> tuple[Tensor, Tensor]:
         if self.discretization is None:
@@ -107,11 +110,15 @@ class StateSpaceKernel(TimeInvariantKernel):
             return one + a, b
         # (1 - ΔA/2)⁻¹ (1 + ΔA/2) and (1 - ΔA/2)⁻¹ ΔB.
         if self.discretization == "bilinear":
-            return torch.linalg.solve(one - a / 2, one + a / 2), torch.linalg.solve(one - a / 2, b)
+            step_of_state = torch.linalg.solve(one - a / 2, one + a / 2)
+            step_of_input = torch.linalg.solve(one - a / 2, b)
+            return step_of_state, step_of_input
 
         # The exponential of [[ΔA, ΔB], [0, 0]] contains both, and needs no inverse of A.
-        zeros = torch.zeros(b.shape[1], self.size + b.shape[1]).to(a)
-        block = torch.cat([torch.cat([a, b], 1), zeros], 0)
+        inputs = b.shape[1]
+        zeros = torch.zeros(inputs, self.size + inputs).to(a)
+        rates = torch.cat([a, b], 1)
+        block = torch.cat([rates, zeros], 0)
         both = torch.linalg.matrix_exp(block)[: self.size]
         return both[:, : self.size], both[:, self.size :]
 
@@ -131,7 +138,8 @@ class StateSpaceKernel(TimeInvariantKernel):
     def states(self, signal: Float[Tensor, "b h n i"], recurrence: Any = transition_scan) -> Tensor:
         a, b = self.recurrence()
         drive = signal[:, 0] @ b.mT
-        return self.read(recurrence(a[None, None], drive))[:, None]
+        states = recurrence(a[None, None], drive)
+        return self.read(states)[:, None]
 
     def free(self, n: int) -> Tensor | None:
         if self.initial_state is None and self.bias is None:
@@ -147,9 +155,11 @@ class StateSpaceKernel(TimeInvariantKernel):
         # One more coordinate, always one, carries the bias: [[Ā, b], [0, 1]].
         last = torch.zeros(1, self.size + 1, dtype=a.dtype, device=a.device)
         last[:, -1] = 1.0
-        affine = torch.cat([torch.cat([a, drive], 1), last], 0)
-        start = torch.cat([first, first.new_ones(1)])[:, None]
-        states = krylov(affine, affine @ start, n)[:, : self.size, 0]
+        moves = torch.cat([a, drive], 1)
+        affine = torch.cat([moves, last], 0)
+        start = torch.cat([first, first.new_ones(1)])
+        states = krylov(affine, affine @ start[:, None], n)
+        states = states[:, : self.size, 0]
         return self.read(states)[None]
 
     def rest(self, u: Tensor) -> dict[str, Tensor]:

@@ -121,9 +121,12 @@ class TimeInvariantKernel(MatrixKernel, LagTaps, StateScan, CausalTransition):
         # Lags count real points: padding takes no step.
         queries, keys = _ranks(problem)
         lag = queries[:, :, None] - keys[:, None, :]
-        dense = self.taps(problem)[:, lag.clamp(min=0)].movedim(0, 1)
-        dense = torch.where((lag >= 0)[:, None, :, :, None, None], dense, 0.0)
-        return dense.expand(problem.uy.shape[0], -1, -1, -1, -1, -1)
+        taps = self.taps(problem)
+        dense = taps[:, lag.clamp(min=0)].movedim(0, 1)
+        seen = (lag >= 0)[:, None, :, :, None, None]
+        dense = torch.where(seen, dense, 0.0)
+        batch = problem.uy.shape[0]
+        return dense.expand(batch, -1, -1, -1, -1, -1)
 
     def offset(self, problem: Problem) -> Tensor | None:
         with full_precision(problem.uy):
@@ -131,7 +134,8 @@ class TimeInvariantKernel(MatrixKernel, LagTaps, StateScan, CausalTransition):
         if free is None:
             return None
         queries, _ = _ranks(problem)
-        return free[:, queries.clamp(min=0)].movedim(0, 1)
+        responses = free[:, queries.clamp(min=0)]
+        return responses.movedim(0, 1)
 
     # --- fast forms -------------------------------------------------------------------------------
 
@@ -145,10 +149,12 @@ class TimeInvariantKernel(MatrixKernel, LagTaps, StateScan, CausalTransition):
         order = packing(q.valid)
         with full_precision(problem.uy):
             signal = weighed(problem.uy, q.mass)
-            states = self.states(reorder(signal, order.there, 2))
+            packed = reorder(signal, order.there, 2)
+            states = self.states(packed)
             out = reorder(states, order.back, 2)
         if q.scale is not None:
-            out = out * q.scale[..., None].to(out.dtype)
+            scale = q.scale[..., None]
+            out = out * scale.to(out.dtype)
         return with_offset(out, self, problem)
 
     def start(self, u: Tensor) -> dict[str, Tensor]:
@@ -156,7 +162,8 @@ class TimeInvariantKernel(MatrixKernel, LagTaps, StateScan, CausalTransition):
 
     def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         with full_precision(point.u):
-            out, state = self.move(memory["state"], point.weighed())
+            signal = point.weighed()
+            out, state = self.move(memory["state"], signal)
             after = {"state": state}
             out = point.scaled(out)
             if "free" in memory:
@@ -167,8 +174,11 @@ class TimeInvariantKernel(MatrixKernel, LagTaps, StateScan, CausalTransition):
 
 def _ranks(problem: Problem) -> tuple[Tensor, Tensor]:
     """Return the step numbers of queries and keys, (1 | B, Nq) and (1 | B, Nk)."""
-    keys = ranks(problem.quadrature.valid, problem.uy.shape[2], problem.uy.device)
-    queries = keys if problem.index is None else keys[:, problem.index]
+    n = problem.uy.shape[2]
+    keys = ranks(problem.quadrature.valid, n, problem.uy.device)
+    queries = keys
+    if problem.index is not None:
+        queries = keys[:, problem.index]
     return queries, keys
 
 
@@ -193,7 +203,8 @@ def real_points(problem: Problem) -> Tensor | None:
     valid = problem.quadrature.valid
     if valid is None:
         return None
-    return valid.expand(problem.uy.shape[0], -1)
+    batch = problem.uy.shape[0]
+    return valid.expand(batch, -1)
 
 
 def full(u: Tensor) -> Tensor:
@@ -209,13 +220,16 @@ def check_matrices(
     bias: Tensor | None = None,
 ) -> None:
     """Raise ShapeError unless the matrices are those of one real system."""
-    size = a.shape[0] if a.dim() else 0
+    size = 0
+    if a.dim():
+        size = a.shape[0]
     vectors = [v for v in (initial_state, bias) if v is not None]
     fits = a.shape == (size, size) and b.dim() == 2 and b.shape[0] == size
     if c is not None:
         fits = fits and c.dim() == 2 and c.shape[1] == size
     if not fits or any(v.shape != (size,) for v in vectors):
-        got = ", ".join(str(tuple(x.shape)) for x in (a, b, c, *vectors) if x is not None)
+        parts = [x for x in (a, b, c, *vectors) if x is not None]
+        got = ", ".join(str(tuple(x.shape)) for x in parts)
         raise ShapeError(
             "a linear system: expected A (S, S), B (S, d_in), C (d_out, S) and vectors (S,), got "
             f"{got}"
@@ -229,7 +243,9 @@ def check_matrices(
 
 def as_parameter(x: Tensor) -> nn.Parameter:
     """Return a parameter as it is, and another tensor as a new one."""
-    return x if isinstance(x, nn.Parameter) else nn.Parameter(x.clone())
+    if isinstance(x, nn.Parameter):
+        return x
+    return nn.Parameter(x.clone())
 
 
 def as_parameter_or_none(x: Tensor | None) -> nn.Parameter | None:
