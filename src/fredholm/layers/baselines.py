@@ -118,7 +118,9 @@ class Convolution(IntegralOperator):
         if dilation < 1:
             raise OptionError(f"dilation: expected 1 or more, got {dilation}")
         span = dilation * (taps - 1)
-        ends = (span, 0) if causal else (span // 2, span // 2)
+        ends = (span // 2, span // 2)
+        if causal:
+            ends = (span, 0)
 
         # torch's layer is built for its initial weights alone.
         kind = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}[position_dim]
@@ -143,7 +145,12 @@ def in_reading_order(domain: Domain, device: torch.device | None = None) -> Doma
     device = device or domain.positions.device
 
     def make() -> Domain:
-        line = Domain.line(domain.size, causal=domain.causal, measure="counting", device=device)
+        line = Domain.line(
+            domain.size,
+            causal=domain.causal,
+            measure="counting",
+            device=device,
+        )
         return line.replace(valid=domain.valid, pairs=domain.pairs)
 
     return domain.kept(("reading order", device), make)

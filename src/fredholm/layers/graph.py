@@ -58,8 +58,10 @@ class NeighbourDegrees(Form):
         value = kernel.value_map()
         dtype = at_least_single(u.dtype)
         # A degree is the mass that a node sees: the sum of ones over its neighbours.
-        ones = torch.ones(1, 1, u.shape[2], 1, dtype=dtype, device=u.device)
-        degree = sum_over_neighbours(problem, ones)[..., 0].to(u.dtype)
+        points = u.shape[2]
+        ones = torch.ones(1, 1, points, 1, dtype=dtype, device=u.device)
+        degree = sum_over_neighbours(problem, ones)[..., 0]
+        degree = degree.to(u.dtype)
         of_query, of_key = kernel.factors(degree)
 
         # The narrower of features and values is gathered.
@@ -146,9 +148,12 @@ class AdjacencyKernel(WeightedKernel):
     def weights(self, problem: Problem) -> Tensor:
         # A block of queries does not know the keys' degrees: they come from the whole domain.
         complete = problem.parent or problem
-        masses = complete.quadrature.weights().expand(-1, -1, problem.uy.shape[2], -1)
-        of_query, of_key = self.factors(masses.sum(-1).to(problem.uy.dtype))
-        return at_queries(of_query, problem)[..., None] * of_key[:, :, None]
+        queries = problem.uy.shape[2]
+        masses = complete.quadrature.weights().expand(-1, -1, queries, -1)
+        degree = masses.sum(-1).to(problem.uy.dtype)
+        of_query, of_key = self.factors(degree)
+        of_query = at_queries(of_query, problem)
+        return of_query[..., None] * of_key[:, :, None]
 
     def factors(self, degree: Tensor) -> tuple[Tensor, Tensor]:
         """Return the factors of queries and of keys in the weight of a pair, (1 | B, 1, N) each,
@@ -171,7 +176,8 @@ def _edges(domain: Domain) -> Tensor:
     """Return the edges of a graph without repeated ones, (2, E)."""
     assert domain.pairs is not None
     if isinstance(domain.pairs, Edges):
-        return torch.stack([domain.pairs.source, domain.pairs.targets()])
+        edges = domain.pairs
+        return torch.stack([edges.source, edges.targets()])
     # Row target, column source.
     target, source = domain.pairs.nonzero(as_tuple=True)
     return torch.stack([source, target])
@@ -179,7 +185,10 @@ def _edges(domain: Domain) -> Tensor:
 
 def small_graph(layer: Any) -> Domain:
     """Return five nodes on which layer and operator are compared, looped where the layer loops."""
-    edges = torch.tensor([[0, 1, 2, 3, 4, 0, 2], [1, 2, 3, 4, 0, 3, 0]])
+    # A cycle of five nodes with two more edges, 0 → 3 and 2 → 0.
+    sources = [0, 1, 2, 3, 4, 0, 2]
+    targets = [1, 2, 3, 4, 0, 3, 0]
+    edges = torch.tensor([sources, targets])
     loops = getattr(layer, "add_self_loops", False)
     return Domain.graph(edges, 5, self_loops=loops, measure="counting")
 
@@ -187,7 +196,8 @@ def small_graph(layer: Any) -> Domain:
 def call_on_graph(layer: Any, u: Tensor, domain: Domain) -> Tensor:
     """Call the layer on each signal of a batch. A loop that the layer adds is an edge already."""
     edges = _edges(domain)
-    return torch.stack([layer(x, edges) for x in u])
+    outputs = [layer(x, edges) for x in u]
+    return torch.stack(outputs)
 
 
 @register_converter(
@@ -202,7 +212,8 @@ def graph_convolution(module: nn.Module) -> IntegralOperator:
     Edge weights are the domain's ``pairs``, their logarithms.
     """
     layer: Any = module
-    check_layer(layer, {"improved": False, "cached": False, "flow": "source_to_target"})
+    expected = {"improved": False, "cached": False, "flow": "source_to_target"}
+    check_layer(layer, expected)
     degrees = "both" if layer.normalize else "none"
     value = weight_of(layer, "lin")
     return bind(AdjacencyKernel(value, layer.bias, degrees=degrees))
@@ -250,9 +261,11 @@ def check_layer(
         raise refuse(layer, f"in_channels={layer.in_channels}", "one width for sources and targets")
     refuse_unless(layer, expected)
     if type(layer.aggr_module).__name__ not in aggregations:
-        known = " or ".join(name.removesuffix("Aggregation").lower() for name in aggregations)
+        known_names = [name.removesuffix("Aggregation").lower() for name in aggregations]
+        known = " or ".join(known_names)
         raise refuse(layer, f"aggr={layer.aggr!r}", f"aggr={known!r}")
-    if any(hooks for name, hooks in vars(layer).items() if name.endswith("_hooks")):
+    hooks = [value for name, value in vars(layer).items() if name.endswith("_hooks")]
+    if any(hooks):
         raise ConversionError(
             f"{type(layer).__name__}: expected no hooks, because an operator would not run them, "
             "got some; remove them first"

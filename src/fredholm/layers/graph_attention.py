@@ -85,12 +85,17 @@ class AdditiveAttentionKernel(AdditiveScoresKernel):
     def score_ends(self, problem: Problem) -> ScoreEnds:
         check_dropout(self.training, self.dropout)
         # Scores are numbers per point, made of the projections that are also the values.
-        value = split_heads(F.linear(problem.uy[:, 0], self.value), self.heads)
+        value = F.linear(problem.uy[:, 0], self.value)
+        value = split_heads(value, self.heads)
         of_query = value
         if problem.ux is not problem.uy:
-            of_query = split_heads(F.linear(problem.ux[:, 0], self.value), self.heads)
-        query = (of_query * self.query.view(self.heads, 1, -1)).sum(-1, keepdim=True)
-        key = (value * self.key.view(self.heads, 1, -1)).sum(-1, keepdim=True)
+            of_query = F.linear(problem.ux[:, 0], self.value)
+            of_query = split_heads(of_query, self.heads)
+
+        query_direction = self.query.view(self.heads, 1, -1)
+        query = (of_query * query_direction).sum(-1, keepdim=True)
+        key_direction = self.key.view(self.heads, 1, -1)
+        key = (value * key_direction).sum(-1, keepdim=True)
         return ScoreEnds(query, key, value, None)
 
     def weights(self, problem: Problem) -> Tensor:
@@ -105,7 +110,8 @@ class AdditiveAttentionKernel(AdditiveScoresKernel):
     def _score(self, values: Tensor, direction: Tensor, u: Tensor) -> Tensor:
         """Return a_h · V_h u at every point, (B, H, N), for the maps V of all heads."""
         by_head = direction.view(self.heads, -1)
-        return (u[:, 0] @ torch.einsum("hoi,ho->ih", values, by_head)).mT
+        directions = torch.einsum("hoi,ho->ih", values, by_head)
+        return (u[:, 0] @ directions).mT
 
 
 class DynamicAttentionKernel(AdditiveScoresKernel):
@@ -194,8 +200,10 @@ class DynamicAttentionKernel(AdditiveScoresKernel):
         if self.value_bias is not None:
             query = query + self.value_bias
         query = split_heads(query, self.heads)
-        value = split_heads(F.linear(problem.uy[:, 0], self.value), self.heads)
-        return ScoreEnds(query, value, None, self.score.view(self.heads, -1))
+        value = F.linear(problem.uy[:, 0], self.value)
+        value = split_heads(value, self.heads)
+        direction = self.score.view(self.heads, -1)
+        return ScoreEnds(query, value, None, direction)
 
     def weights(self, problem: Problem) -> Tensor:
         check_dropout(self.training, self.dropout)
@@ -205,7 +213,8 @@ class DynamicAttentionKernel(AdditiveScoresKernel):
         of_key = split_heads(of_key, self.heads)
         # The activation comes before the direction, so that every pair has d_out numbers.
         both = F.leaky_relu(of_query[:, :, :, None] + of_key[:, :, None], self.slope)
-        scores = torch.einsum("bhqko,ho->bhqk", both, self.score.view(self.heads, -1))
+        direction = self.score.view(self.heads, -1)
+        scores = torch.einsum("bhqko,ho->bhqk", both, direction)
         q = problem.quadrature
         return attention_density(scores, q.weights(), q.visible())
 

@@ -97,12 +97,15 @@ def additive_mask(u: Tensor, domain: Domain) -> Tensor | None:
     if not domain.causal:
         return None
     # Causal order, and of a window its pairs.
-    seen = torch.ones(domain.size, domain.size, dtype=torch.bool, device=u.device).tril()
+    size = domain.size
+    seen = torch.ones(size, size, dtype=torch.bool, device=u.device)
+    seen = seen.tril()
     pairs = domain.dense().pairs
     if isinstance(pairs, Tensor):
         seen = seen & pairs
     mask = torch.zeros_like(seen, dtype=u.dtype)
-    mask = mask.masked_fill(~seen, torch.finfo(u.dtype).min)
+    hidden = torch.finfo(u.dtype).min
+    mask = mask.masked_fill(~seen, hidden)
     return mask[None, None]
 
 
@@ -117,7 +120,8 @@ def call_first(layer: Any, u: Tensor, domain: Domain) -> Tensor | None:
     """Call a layer that takes u and a mask, and returns its output first."""
     if not takes_masks(layer):
         return None
-    return layer(u, attention_mask=additive_mask(u, domain))[0]
+    mask = additive_mask(u, domain)
+    return layer(u, attention_mask=mask)[0]
 
 
 def _call_across(layer: Any, u: Tensor, domain: Domain) -> Tensor | None:
@@ -134,9 +138,14 @@ def bert_attention(module: Any) -> IntegralOperator:
     """Convert the attention of BERT, RoBERTa, ELECTRA and their relatives, without its output
     layer, which lives in ``BertSelfOutput``; causal in a decoder.
     """
-    options = {"causal": module.is_causal, "scale": module.scaling, "dropout": module.dropout.p}
+    options = {
+        "causal": module.is_causal,
+        "scale": module.scaling,
+        "dropout": module.dropout.p,
+    }
     names = ("query", "key", "value")
-    return bind(separate(module, names, module.num_attention_heads, options))
+    kernel = separate(module, names, module.num_attention_heads, options)
+    return bind(kernel)
 
 
 register_converter(*sources(BERT, "SelfAttention"), call=call_first)(bert_attention)
@@ -178,7 +187,11 @@ def bart_attention(module: Any) -> IntegralOperator:
     """Convert the attention of BART and its relatives with its output layer: of an encoder, of a
     decoder (causal), or across, where ``query`` are the decoder's features.
     """
-    options = {"scale": module.scaling, "dropout": module.dropout, "causal": module.is_causal}
+    options = {
+        "scale": module.scaling,
+        "dropout": module.dropout,
+        "causal": module.is_causal,
+    }
     kernel = separate(module, PROJECTIONS, module.num_heads, options)
     return bind(kernel, linear(module, "out_proj"))
 
@@ -192,7 +205,11 @@ def gpt2_attention(module: Any) -> IntegralOperator:
     dropout = max(module.attn_dropout.p, module.resid_dropout.p)
     refuse_dropout(module, dropout)
     packed = _conv1d(module, "c_attn")
-    options = {"scale": module.scaling, "causal": True, "dropout": dropout}
+    options = {
+        "scale": module.scaling,
+        "causal": True,
+        "dropout": dropout,
+    }
     kernel = SoftmaxKernel(module.embed_dim, module.num_heads, projections=packed, **options)
     return bind(kernel, _conv1d(module, "c_proj"))
 
@@ -209,7 +226,8 @@ def separate(
     query, key, value = (linear(module, name) for name in names)
     widths = [layer.in_features for layer in (query, key, value)]
     if len(set(widths)) > 1:
-        got = ", ".join(f"{name} of {width}" for name, width in zip(names, widths))
+        widths_by_name = zip(names, widths)
+        got = ", ".join(f"{name} of {width}" for name, width in widths_by_name)
         raise refuse(module, got, "queries, keys and values read from signals of one width")
     return SoftmaxKernel(query.in_features, heads, projections=(query, key, value), **options)
 

@@ -39,8 +39,10 @@ def _call(layer: Any, u: Tensor, domain: Domain) -> Tensor | None:
     angles = domain.positions.float() * frequencies
     # The library turns features i and i + d/2 by the same angle.
     angles = torch.cat([angles, angles], -1)[None]
-    turns = angles.cos().to(u.dtype), angles.sin().to(u.dtype)
-    return layer(u, turns, attention_mask=additive_mask(u, domain))[0]
+    cos = angles.cos().to(u.dtype)
+    sin = angles.sin().to(u.dtype)
+    mask = additive_mask(u, domain)
+    return layer(u, (cos, sin), attention_mask=mask)[0]
 
 
 @register_converter(*sources(LLAMA, "Attention"), call=_call)

@@ -77,7 +77,8 @@ class PointwiseKernel(MatrixKernel, OwnForm, CausalTransition):
         queries = keys if problem.index is None else problem.index
         # Points are the same when their indices are.
         same = queries[:, None] == keys
-        dense = same.to(weight.dtype)[:, :, None, None] * weight
+        unit = same.to(weight.dtype)[:, :, None, None]
+        dense = unit * weight
         return dense.expand(batch, 1, -1, -1, -1, -1)
 
     def offset(self, problem: Problem) -> Tensor | None:
@@ -93,15 +94,18 @@ class PointwiseKernel(MatrixKernel, OwnForm, CausalTransition):
         if problem.layout.measure != "counting":
             u = weighed(u, q.mass)
         if q.scale is not None:
-            u = u * q.scale[..., None].to(u.dtype)
-        return self.linear(cast(u, problem.uy.dtype))
+            scale = q.scale[..., None]
+            u = u * scale.to(u.dtype)
+        signal = cast(u, problem.uy.dtype)
+        return self.linear(signal)
 
     def start(self, u: Tensor) -> dict[str, Tensor]:
         """Return an empty memory."""
         return {}
 
     def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        u = cast(point.scaled(point.weighed()), point.u.dtype)
+        u = point.scaled(point.weighed())
+        u = cast(u, point.u.dtype)
         return self.linear(u), memory
 
 

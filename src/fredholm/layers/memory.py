@@ -46,7 +46,12 @@ def memory_profile(
         raise ShapeError(f"rows: expected some of the points 0 to {last}, got {rows}")
 
     matrix = operator.kernel_matrix(u, domain, rows=rows)
-    sizes = torch.linalg.matrix_norm(matrix).mean((0, 1))
+    norms = torch.linalg.matrix_norm(matrix)
+    sizes = norms.mean((0, 1))
     lags = min(rows) + 1
-    profiles = [size[t + 1 - lags : t + 1].flip(0) for size, t in zip(sizes, rows)]
+    profiles = []
+    for size, t in zip(sizes, rows):
+        # The points at the lags 0, 1, … before t.
+        past = size[t + 1 - lags : t + 1]
+        profiles.append(past.flip(0))
     return torch.stack(profiles).mean(0)

@@ -17,9 +17,11 @@ from .parts import bind
 def call_multihead(layer: Any, u: Tensor, domain: Domain | None = None) -> Tensor:
     """Call self attention on (B, N, dim), whatever the layer's layout."""
     if layer.batch_first:
-        return layer(u, u, u, need_weights=False)[0]
+        out, _ = layer(u, u, u, need_weights=False)
+        return out
     u = u.transpose(0, 1)
-    return layer(u, u, u, need_weights=False)[0].transpose(0, 1)
+    out, _ = layer(u, u, u, need_weights=False)
+    return out.transpose(0, 1)
 
 
 @register_converter("torch.nn.modules.activation.MultiheadAttention", call=call_multihead)

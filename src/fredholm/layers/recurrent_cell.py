@@ -44,8 +44,11 @@ def _call(
         return None
 
     # From (1, width) or (1, B, width), as a recurrence of one layer has it, to (B, width).
-    rows = tuple(x.reshape(-1, x.shape[-1]).expand(batch, -1) for x in parts)
-    state: Any = as_torch_takes_it(rows)
+    rows = []
+    for x in parts:
+        row = x.reshape(-1, x.shape[-1])
+        rows.append(row.expand(batch, -1))
+    state: Any = as_torch_takes_it(tuple(rows))
     outputs = []
     for point in u.unbind(1):
         state = cell(point, state)
@@ -69,7 +72,11 @@ def recurrent_cell(
     ``initial_state`` and ``linearization`` are those of
     :class:`fredholm.layers.recurrence.RecurrentKernel`.
     """
-    options: dict[str, Any] = {"bias": module.bias, "batch_first": True, "device": "meta"}
+    options: dict[str, Any] = {
+        "bias": module.bias,
+        "batch_first": True,
+        "device": "meta",
+    }
     if isinstance(module, nn.RNNCell):
         options["nonlinearity"] = module.nonlinearity
     kind = next(layer for cell, layer in LAYERS.items() if isinstance(module, cell))
@@ -78,4 +85,5 @@ def recurrent_cell(
         parameter = getattr(module, name)
         if parameter is not None:
             setattr(layer, f"{name}_l0", parameter)
-    return bind(RecurrentKernel(layer, initial_state=initial_state, linearization=linearization))
+    kernel = RecurrentKernel(layer, initial_state=initial_state, linearization=linearization)
+    return bind(kernel)

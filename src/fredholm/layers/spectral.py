@@ -64,14 +64,18 @@ class PeriodicKernel(LatticeKernel, OwnForm):
         axes: int,
         even: tuple[int, ...] = (),
     ):
-        super().__init__(1, d_in, d_out, (Window(1, mode="circular"),) * axes)
+        windows = (Window(1, mode="circular"),) * axes
+        super().__init__(1, d_in, d_out, windows)
         self.layer = layer
         self.even = even
 
     def check(self, layout: Layout) -> None:
         super().check(layout)
         extents = layout.keys or ()
-        odd = {axis: extents[axis] for axis in self.even if extents and extents[axis] % 2}
+        odd = {}
+        for axis in self.even:
+            if extents and extents[axis] % 2:
+                odd[axis] = extents[axis]
         if odd:
             raise DomainError(
                 f"{type(self.layer).__name__} is not a convolution on an odd number of points: "
@@ -83,22 +87,29 @@ class PeriodicKernel(LatticeKernel, OwnForm):
         grid = problem.layout.keys or ()
         # κ by input, output and displacement.
         responses = self._responses(problem)
-        kappa = (responses[1:] - responses[:1]).flatten(2)
+        kappa = responses[1:] - responses[:1]
+        kappa = kappa.flatten(2)
 
         # The displacement of every pair as one number, (Nq, *grid).
         index = torch.zeros((), dtype=torch.int64, device=kappa.device)
         for axis, (outputs, n) in enumerate(zip(self.outputs(problem), grid)):
             later = grid[axis + 1 :]
-            keys = torch.arange(n, device=kappa.device).reshape(-1, *(1,) * len(later))
+            ones = (1,) * len(later)
+            keys = torch.arange(n, device=kappa.device).reshape(-1, *ones)
             # Displacements go around: a grid of n points has n of them.
-            away = (outputs.reshape(-1, *(1,) * len(grid)) - keys) % n
+            column = outputs.reshape(-1, *(1,) * len(grid))
+            away = (column - keys) % n
             index = index + away * prod(later)
 
-        dense = kappa[:, :, index.flatten(1)].permute(2, 3, 1, 0)
-        return dense.expand(problem.uy.shape[0], 1, -1, -1, -1, -1)
+        dense = kappa[:, :, index.flatten(1)]
+        dense = dense.permute(2, 3, 1, 0)
+        batch = problem.uy.shape[0]
+        return dense.expand(batch, 1, -1, -1, -1, -1)
 
     def offset(self, problem: Problem) -> Tensor | None:
-        return at_queries(write_points(self._responses(problem, impulses=False), 1), problem)
+        response = self._responses(problem, impulses=False)
+        offset = write_points(response, 1)
+        return at_queries(offset, problem)
 
     def evaluates(self, layout: Layout) -> bool:
         return not layout.pairs
@@ -109,7 +120,8 @@ class PeriodicKernel(LatticeKernel, OwnForm):
         It includes the layer's response to zero, which is the :meth:`offset` of the definition.
         """
         # With masses the image is float32, which a layer in half precision does not take.
-        image = read_grid(problem).to(problem.uy.dtype)
+        image = read_grid(problem)
+        image = image.to(problem.uy.dtype)
         # `read_grid` makes a line an image of one row, (B, d_in, 1, N). The layer of a line takes
         # (B, d_in, N).
         if len(self.windows) == 1:
@@ -121,15 +133,19 @@ class PeriodicKernel(LatticeKernel, OwnForm):
         (1 + d_in, d_out, *grid).
         """
         n = problem.uy.shape[2]
-        inputs = problem.uy.new_zeros(1 + impulses * self.d_in, self.d_in, n)
+        signals = 1 + impulses * self.d_in
+        inputs = problem.uy.new_zeros(signals, self.d_in, n)
         if impulses:
             inputs[1:, :, 0] = torch.eye(self.d_in, dtype=inputs.dtype, device=inputs.device)
-        return self.layer(inputs.unflatten(-1, problem.layout.keys or ()))
+        grid = problem.layout.keys or ()
+        return self.layer(inputs.unflatten(-1, grid))
 
 
 def _grid(module: Any) -> Domain:
     """Return a periodic grid that has all of the layer's modes, and an even number of points."""
-    extents = [2 * max(2, int(modes)) for modes in module.n_modes]
+    extents = []
+    for modes in module.n_modes:
+        extents.append(2 * max(2, int(modes)))
     return Domain.grid(*extents, measure="counting")
 
 

@@ -54,7 +54,9 @@ def to_encoder(evolution: Evolution, *, batch_first: bool = True) -> nn.Transfor
             f"{knots} knots, T = {evolution.horizon:g}, {evolution.steps} steps"
         )
     relaxed = isinstance(scheme, Relaxed)
-    layers = [_encoder_layer(list(knot), relaxed, batch_first) for knot in evolution.knots]
+    layers = []
+    for knot in evolution.knots:
+        layers.append(_encoder_layer(list(knot), relaxed, batch_first))
     if len(layers) < evolution.steps:
         layers = layers * evolution.steps
 
@@ -137,7 +139,8 @@ def _layer_activation(activation: str | nn.Module) -> Any:
         # The module may have parameters, and the encoder has copies of all parameters.
         return copy.deepcopy(activation)
     # PyTorch's layer knows only "relu" and "gelu" by name, which are passed on.
-    return {"silu": F.silu, "tanh": torch.tanh}.get(activation, activation)
+    functions = {"silu": F.silu, "tanh": torch.tanh}
+    return functions.get(activation, activation)
 
 
 POST = [OperatorTerm, MomentConstraint, FeedForwardTerm, MomentConstraint]
@@ -234,8 +237,10 @@ def _fill(layer: Any, parts: dict[str, Any]) -> None:
 
     attention = layer.self_attn
     packed = [parts[role] for role in packed_roles]
-    attention.in_proj_weight.copy_(torch.cat([part.weight for part in packed]))
+    weights = [part.weight for part in packed]
+    attention.in_proj_weight.copy_(torch.cat(weights))
     if missing:
         attention.register_parameter("in_proj_bias", None)
     else:
-        attention.in_proj_bias.copy_(torch.cat([part.bias for part in packed]))
+        biases = [part.bias for part in packed]
+        attention.in_proj_bias.copy_(torch.cat(biases))

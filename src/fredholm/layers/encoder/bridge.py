@@ -74,7 +74,9 @@ def from_encoder(
     _check_scheme(scheme, layers)
 
     # One object repeated is one knot that all steps share.
-    knots = layers[:1] if _is_shared(stack.layers) else layers
+    knots = layers
+    if _is_shared(stack.layers):
+        knots = layers[:1]
     final = norm or stack.norm
     config = EncoderEvolutionConfig(
         dim=layers[0].dim,
@@ -84,7 +86,12 @@ def from_encoder(
         scheme=scheme,
         controls=controls,
     )
-    modules = [x.activation if isinstance(x.activation, nn.Module) else None for x in knots]
+    modules = []
+    for knot in knots:
+        module = None
+        if isinstance(knot.activation, nn.Module):
+            module = knot.activation
+        modules.append(module)
     evolution = EncoderEvolution(config, modules)
     parameter = next(encoder.parameters())
     evolution = evolution.to(parameter.device, parameter.dtype)
@@ -149,7 +156,8 @@ def correspondence(encoder: nn.Module) -> list[tuple[str, str]]:
     for n, source in enumerate(sources):
         layer = read_layer(source)
         for parameter in layer.parameters():
-            pairs.append((f"{n}.{parameter.name}", _target(n, layer, parameter)))
+            target = _target(n, layer, parameter)
+            pairs.append((f"{n}.{parameter.name}", target))
     return pairs
 
 
@@ -193,7 +201,10 @@ def _copy(layers: Sequence[Layer], evolution: Evolution) -> None:
             filled.add(name)
 
     # The final norm is copied by its state, an activation is a module of the encoder's.
-    names = [name for name, _ in evolution.named_parameters() if name.startswith("knots.")]
+    names = []
+    for name, _ in evolution.named_parameters():
+        if name.startswith("knots."):
+            names.append(name)
     expected = {name for name in names if ".activation." not in name}
     if expected != filled:
         raise ConversionError(

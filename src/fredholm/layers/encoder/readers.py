@@ -200,7 +200,10 @@ def _hugging_face(
     """Return the facts of a layer whose parts have no packed parameters."""
     parts: dict[str, Any] = {}
     for role, name in places.items():
-        exactly(layer, name, nn.LayerNorm if role.startswith("norm") else nn.Linear)
+        kind = nn.Linear
+        if role.startswith("norm"):
+            kind = nn.LayerNorm
+        exactly(layer, name, kind)
         parts[role] = layer.get_submodule(name)
     query = parts["query"]
     if query.out_features != query.in_features:
@@ -232,7 +235,8 @@ def _thirds(prefix: str) -> dict[str, Slot]:
     """
     separator = "" if prefix.endswith(".") else "_"
     weight, bias = f"{prefix}{separator}weight", f"{prefix}{separator}bias"
-    return {role: Slot(weight, bias, third) for third, role in enumerate(("query", "key", "value"))}
+    roles = ("query", "key", "value")
+    return {role: Slot(weight, bias, third) for third, role in enumerate(roles)}
 
 
 def _part(layer: nn.Module, name: str) -> nn.Module | None:

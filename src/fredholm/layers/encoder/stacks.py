@@ -69,7 +69,8 @@ def _batch_first(layer: nn.Module, batch_first: bool, u: Tensor) -> Tensor:
     """Call one of torch's layers on (B, N, dim), whatever the order of its dimensions."""
     if batch_first:
         return layer(u)
-    return layer(u.transpose(0, 1)).transpose(0, 1)
+    out = layer(u.transpose(0, 1))
+    return out.transpose(0, 1)
 
 
 def _torch_encoder(encoder: nn.TransformerEncoder) -> Stack:
@@ -77,7 +78,8 @@ def _torch_encoder(encoder: nn.TransformerEncoder) -> Stack:
 
     def call(u: Tensor) -> Tensor:
         attention = getattr(layers[0], "self_attn", None)
-        return _batch_first(encoder, getattr(attention, "batch_first", True), u)
+        batch_first = getattr(attention, "batch_first", True)
+        return _batch_first(encoder, batch_first, u)
 
     return Stack(layers, encoder.norm, call)
 
@@ -93,7 +95,9 @@ def _clip_encoder(encoder: Any) -> Stack:
 
 def _timm_model(model: Any) -> Stack:
     """Return the blocks and the norm behind them: ``forward_features`` after ``norm_pre``."""
-    norm = None if isinstance(model.norm, nn.Identity) else model.norm
+    norm = model.norm
+    if isinstance(norm, nn.Identity):
+        norm = None
     return _in_turn(list(model.blocks), norm)
 
 

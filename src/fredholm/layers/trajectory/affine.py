@@ -76,7 +76,9 @@ def push(
     s, y = start
     outputs = []
     for t in range(line.keep.shape[1]):
-        s = line.keep[:, t] * s + line.gain[:, t] * (y @ line.recurrent.mT)
+        moved = line.keep[:, t] * s
+        read = line.gain[:, t] * (y @ line.recurrent.mT)
+        s = moved + read
         if drive is not None:
             s = s + drive[:, t]
         y = line.write[:, t] * s
@@ -109,13 +111,19 @@ def pull(line: Trajectory, left: Float[Tensor, "b q t o m"]) -> Float[Tensor, "b
         # y_t enters the rows by L, and s_(t+1) by β_(t+1) U y_t.
         upon_y = left[:, :, t]
         if upon_next is not None:
-            upon_y = upon_y + (upon_next * line.gain[:, t + 1, None, None]) @ line.recurrent
+            upon_read = upon_next * line.gain[:, t + 1, None, None]
+            upon_y = upon_y + upon_read @ line.recurrent
 
         # s_t enters y_t by V ε_t, and s_(t+1) by α_(t+1).
-        upon_s = upon_y if line.out is None else upon_y @ line.out
+        upon_s = upon_y
+        if line.out is not None:
+            upon_s = upon_y @ line.out
         upon_s = upon_s * line.write[:, t, None, None]
         if upon_next is not None:
-            upon_s = upon_s + upon_next * line.keep[:, t + 1, None, None]
-        responses.append(upon_s * line.drive[:, t, None, None])
+            keep = line.keep[:, t + 1, None, None]
+            upon_s = upon_s + upon_next * keep
+        response = upon_s * line.drive[:, t, None, None]
+        responses.append(response)
         upon_next = upon_s
-    return torch.stack(responses[::-1], 2) @ line.read
+    in_order = responses[::-1]
+    return torch.stack(in_order, 2) @ line.read

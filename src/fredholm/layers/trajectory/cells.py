@@ -73,13 +73,15 @@ def rnn(
     (h,) = state
     arguments = []
     outputs = []
-    for drive in F.linear(x, weights.read, bias).unbind(1):
+    drives = F.linear(x, weights.read, bias)
+    for drive in drives.unbind(1):
         z = drive + h @ weights.recurrent.mT
         h = function(z)
         arguments.append(z)
         outputs.append(h)
 
-    gain = slope(activation, linearization)(torch.stack(arguments, 1))
+    slopes = slope(activation, linearization)
+    gain = slopes(torch.stack(arguments, 1))
     zero = gain.new_zeros(1, 1, 1)
     one = gain.new_ones(1, 1, 1)
     return Trajectory(
@@ -127,8 +129,10 @@ def lstm(
     h, c = state
     # Of each step its gates, the candidate's argument, the cell and the output.
     steps = []
-    for drive in F.linear(x, weights.read, bias).unbind(1):
-        i, f, a, o = (drive + h @ weights.recurrent.mT).chunk(4, -1)
+    drives = F.linear(x, weights.read, bias)
+    for drive in drives.unbind(1):
+        gates = drive + h @ weights.recurrent.mT
+        i, f, a, o = gates.chunk(4, -1)
         i = i.sigmoid()
         f = f.sigmoid()
         o = o.sigmoid()
@@ -144,12 +148,18 @@ def lstm(
     # The third quarter of the stacked gates.
     n = drive.shape[-1]
     candidate = slice(2 * n, 3 * n)
+    # Without the state's way through the gates, only their products are kept.
+    gain = drive
+    if linearization == "gates":
+        gain = torch.zeros_like(drive)
+    if bias is not None:
+        bias = drive * bias[candidate]
     return Trajectory(
         keep=f,
-        gain=torch.zeros_like(drive) if linearization == "gates" else drive,
+        gain=gain,
         drive=drive,
         write=o * through(cells),
-        bias=None if bias is None else drive * bias[candidate],
+        bias=bias,
         recurrent=weights.recurrent[candidate],
         read=weights.read[candidate],
         out=weights.out,
@@ -186,7 +196,8 @@ def gru(
     (h,) = state
     # Of each step its gates, the candidate's argument and the output.
     steps = []
-    for drive in F.linear(x, weights.read, weights.read_bias).unbind(1):
+    drives = F.linear(x, weights.read, weights.read_bias)
+    for drive in drives.unbind(1):
         recurrent = F.linear(h, weights.recurrent, weights.recurrent_bias)
         xr, xz, xn = drive.chunk(3, -1)
         hr, hz, hn = recurrent.chunk(3, -1)
@@ -197,15 +208,20 @@ def gru(
         steps.append((r, z, a, h))
     r, z, a, outputs = (torch.stack(values, 1) for values in zip(*steps))
 
-    drive = (1 - z) * slope("tanh", linearization)(a)
+    through = slope("tanh", linearization)
+    drive = (1 - z) * through(a)
     # The last third of the stacked gates.
     candidate = slice(2 * drive.shape[-1], None)
     bias = None
     if weights.read_bias is not None and weights.recurrent_bias is not None:
-        bias = drive * (weights.read_bias[candidate] + r * weights.recurrent_bias[candidate])
+        recurrent_part = r * weights.recurrent_bias[candidate]
+        bias = drive * (weights.read_bias[candidate] + recurrent_part)
+    gain = torch.zeros_like(drive)
+    if linearization != "gates":
+        gain = drive * r
     return Trajectory(
         keep=z,
-        gain=torch.zeros_like(drive) if linearization == "gates" else drive * r,
+        gain=gain,
         drive=drive,
         write=drive.new_ones(1, 1, 1).expand_as(drive),
         bias=bias,

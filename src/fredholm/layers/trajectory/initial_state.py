@@ -45,7 +45,10 @@ def check_state(layer: nn.RNNBase, state: InitialState | None, width: int) -> Pa
         )
 
     # A state for each layer and direction.
-    rows = layer.num_layers * (2 if layer.bidirectional else 1)
+    directions = 1
+    if layer.bidirectional:
+        directions = 2
+    rows = layer.num_layers * directions
     for name, x, size in zip("hc", parts, (width, layer.hidden_size)):
         if x.dim() not in (2, 3) or x.shape[0] != rows or x.shape[-1] != size:
             raise OptionError(

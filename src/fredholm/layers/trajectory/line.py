@@ -35,12 +35,15 @@ class Order:
         if valid is None and not reverse:
             return cls()
         if valid is None:
-            there = torch.arange(n - 1, -1, -1, device=device)[None]
+            from_last = torch.arange(n - 1, -1, -1, device=device)
+            there = from_last[None]
         # Stable sorts by "is padding" keep the order of the real points.
         elif reverse:
-            there = n - 1 - (~valid.flip(1)).int().argsort(dim=1, stable=True)
+            padding = (~valid.flip(1)).int()
+            there = n - 1 - padding.argsort(dim=1, stable=True)
         else:
-            there = (~valid).int().argsort(dim=1, stable=True)
+            padding = (~valid).int()
+            there = padding.argsort(dim=1, stable=True)
         return cls(there, there.argsort(1))
 
 
@@ -50,7 +53,8 @@ def take(x: Tensor, index: Tensor | None, dim: int = 1) -> Tensor:
         return x
     shape = [1] * x.dim()
     shape[0], shape[dim] = index.shape
-    return torch.take_along_dim(x, index.view(shape), dim)
+    index = index.view(shape)
+    return torch.take_along_dim(x, index, dim)
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,11 +72,12 @@ class Line:
         if x is not None:
             x = take(x, self.order.there)
         # An LSTM's state is its cell, which comes last; its output is h.
-        start = self.start[-1], self.start[0]
+        start = (self.start[-1], self.start[0])
         response, _ = push(self.line, x, start)
         return take(response, self.order.back)
 
     def pull(self, left: Float[Tensor, "b q n o m"]) -> Float[Tensor, "b q n o d"]:
         """Return rows of the kernel under the factors ``left``, points as they come."""
-        rows = pull(self.line, take(left, self.order.there, 2))
+        left = take(left, self.order.there, 2)
+        rows = pull(self.line, left)
         return take(rows, self.order.back, 2)

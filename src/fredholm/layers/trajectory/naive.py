@@ -31,9 +31,11 @@ def transitions(
     if out is None:
         out = torch.eye(write.shape[-1], dtype=write.dtype, device=write.device)
     c = out * write[:, :, None, :]
-    mixed = line.gain[:, 1:, :, None] * (line.recurrent @ c[:, :-1])
+    outputs_before = c[:, :-1]
+    mixed = line.gain[:, 1:, :, None] * (line.recurrent @ outputs_before)
     # A row of zeros in time stands for the first transition.
-    a = torch.diag_embed(line.keep) + torch.nn.functional.pad(mixed, (0, 0, 0, 0, 1, 0))
+    mixed = torch.nn.functional.pad(mixed, (0, 0, 0, 0, 1, 0))
+    a = torch.diag_embed(line.keep) + mixed
     b = line.drive[..., None] * line.read
     return a, b, c
 
@@ -53,7 +55,8 @@ def kernel_naive(line: Trajectory) -> Float[Tensor, "b t t m d"]:
     """
     a, b, c = transitions(line)
     batch, n, width, _ = a.shape
-    identity = torch.eye(width, dtype=a.dtype, device=a.device).expand(batch, -1, -1)
+    identity = torch.eye(width, dtype=a.dtype, device=a.device)
+    identity = identity.expand(batch, -1, -1)
     zero = torch.zeros_like(c[:, 0] @ b[:, 0])
     rows = []
     for t in range(n):
@@ -62,7 +65,8 @@ def kernel_naive(line: Trajectory) -> Float[Tensor, "b t t m d"]:
             product = identity
             for r in range(s + 1, t + 1):
                 product = a[:, r] @ product
-            row.append(c[:, t] @ product @ b[:, s])
+            response = c[:, t] @ product @ b[:, s]
+            row.append(response)
         row += [zero] * (n - t - 1)
         rows.append(torch.stack(row, 1))
     return torch.stack(rows, 1)
