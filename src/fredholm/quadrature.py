@@ -173,6 +173,13 @@ class Quadrature:
             dense = dense * part.scale[..., None]
         return dense
 
+    def scaled(self, sums: Float[Tensor, "b h q d"]) -> Float[Tensor, "b h q d"]:
+        """Return sums over the keys, each times the scale of its query, in the dtype of the sums."""
+        if self.scale is None:
+            return sums
+        scale = self.scale[..., None]
+        return sums * scale.to(sums.dtype)
+
     # --- a past that fades ------------------------------------------------------------------------
 
     def decayed(self, rates: Float[Tensor, "#b #h k"]) -> Quadrature:

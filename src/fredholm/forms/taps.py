@@ -44,6 +44,4 @@ class TapConvolution(Form):
             signal = reorder(signal, order, 2)
         out = causal_convolution(signal, kernel.taps(problem))
         out = reorder(out, back, 2)
-        if q.scale is not None:
-            out = out * q.scale[..., None].to(out.dtype)
-        return with_offset(out, kernel, problem)
+        return with_offset(q.scaled(out), kernel, problem)

@@ -170,10 +170,7 @@ class ContinuousStateSpaceKernel(MatrixKernel, LagTaps, StateScan, CausalTransit
             states = transition_scan(self.flow(elapsed), drive)
             c = full(self.output_matrix)
             out = (states @ c.mT)[:, None]
-        if q.scale is not None:
-            scale = q.scale[..., None]
-            out = out * scale.to(out.dtype)
-        return with_offset(out, self, problem)
+        return with_offset(q.scaled(out), self, problem)
 
     def start(self, u: Tensor) -> dict[str, Tensor]:
         state = u.new_zeros(u.shape[0], self.state_matrix.shape[0])

@@ -273,12 +273,10 @@ class StencilKernel(LatticeKernel, OwnForm, CausalTransition):
         """Return the sums ``out`` times the queries' scale, and the bias that had to wait for
         it.
         """
-        scale = problem.quadrature.scale
-        if scale is None:
+        q = problem.quadrature
+        if q.scale is None:
             return out
-        scale = scale[..., None]
-        out = out * scale.to(out.dtype)
-        return with_offset(out, self, problem)
+        return with_offset(q.scaled(out), self, problem)
 
     def _scatter(self, image: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Return torch's transposed convolution of (B, C, *grid)."""

@@ -93,10 +93,7 @@ class PointwiseKernel(MatrixKernel, OwnForm, CausalTransition):
         # Under the counting measure each mass is one, and padding is zero already.
         if problem.layout.measure != "counting":
             u = weighed(u, q.mass)
-        if q.scale is not None:
-            scale = q.scale[..., None]
-            u = u * scale.to(u.dtype)
-        signal = cast(u, problem.uy.dtype)
+        signal = cast(q.scaled(u), problem.uy.dtype)
         return self.linear(signal)
 
     def start(self, u: Tensor) -> dict[str, Tensor]:

@@ -152,10 +152,7 @@ class TimeInvariantKernel(MatrixKernel, LagTaps, StateScan, CausalTransition):
             packed = reorder(signal, order.there, 2)
             states = self.states(packed)
             out = reorder(states, order.back, 2)
-        if q.scale is not None:
-            scale = q.scale[..., None]
-            out = out * scale.to(out.dtype)
-        return with_offset(out, self, problem)
+        return with_offset(q.scaled(out), self, problem)
 
     def start(self, u: Tensor) -> dict[str, Tensor]:
         return self.rest(full(u))

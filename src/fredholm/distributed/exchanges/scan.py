@@ -37,8 +37,7 @@ class SystemScan(Exchange):
             signal = reorder(weighed(problem.uy, q.mass), packed.order, 2)
             states = kernel.states(signal, packed.recurrence)
             out = reorder(states, packed.back, 2)
-        if q.scale is not None:
-            out = out * q.scale[..., None].to(out.dtype)
+        out = q.scaled(out)
         if kernel.free(1) is None:
             return out
 

@@ -357,10 +357,7 @@ def _lags(problem: Problem, *, longest_first: bool = False) -> Tensor:
 
 def finished(out: Tensor, kernel: Kernel, problem: Problem) -> Tensor:
     """Return an integral with the queries' scale and the kernel's offset."""
-    scale = problem.quadrature.scale
-    if scale is not None:
-        scale = cast(scale, out.dtype)
-        out = out * scale[..., None]
+    out = problem.quadrature.scaled(out)
     return with_offset(out, kernel, problem)
 
 

@@ -187,9 +187,7 @@ def _integral(kernel: MLPKernel, problem: Problem, moments_read: Callable[..., T
             total = _mean(q, value, queries)
             bias = cast(bias, out.dtype)
             out = out + by_head(total, bias)
-        if q.scale is not None:
-            scale = cast(q.scale, out.dtype)
-            out = out * scale[..., None]
+        out = q.scaled(out)
     return cast(out, problem.uy.dtype)
 
 
