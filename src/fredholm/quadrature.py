@@ -174,7 +174,7 @@ class Quadrature:
         return dense
 
     def scaled(self, sums: Float[Tensor, "b h q d"]) -> Float[Tensor, "b h q d"]:
-        """Return sums over the keys, each times the scale of its query, in the dtype of the sums."""
+        """Return sums over keys, each times the scale of its query, in the dtype of the sums."""
         if self.scale is None:
             return sums
         scale = self.scale[..., None]

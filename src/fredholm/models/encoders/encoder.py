@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, NoReturn
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ...configuration import Configuration
@@ -32,6 +33,19 @@ def with_token(token: Domain, domain: Domain, kind: str) -> Domain:
     if kind == "reader":
         return Domain.join(token, domain, balance=(0.0, 1.0))
     return Domain.join(token, domain)
+
+
+def behind_token(
+    features: Float[Tensor, "b n d"],
+    token: Float[Tensor, " d"],
+    tokens: int = 1,
+) -> Float[Tensor, "b m d"]:
+    """Return features behind the class token, where ``tokens`` is one, or as they are, where it is
+    zero: another rank has the token.
+    """
+    token = token.to(features.dtype)
+    by_sample = token.expand(features.shape[0], tokens, -1)
+    return torch.cat([by_sample, features], 1)
 
 
 def first_row(domain: Domain, has_token: bool) -> int:

@@ -30,6 +30,7 @@ from .encoder import (
     Axis,
     Encoder,
     EncoderConfig,
+    behind_token,
     first_row,
     register_encoder,
     with_token,
@@ -273,9 +274,7 @@ class ImageEncoder(Encoder):
             rows = self._interpolated(grid)[start:stop]
             features = features + rows.to(features.dtype)
         if self.token is not None:
-            token = self.token.to(features.dtype)
-            token = token.expand(images.shape[0], tokens, -1)
-            features = torch.cat([token, features], 1)
+            features = behind_token(features, self.token, tokens)
         features = self.with_positions(features, domain.positions)
         return self.dropout(features)
 

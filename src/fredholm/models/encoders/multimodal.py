@@ -18,6 +18,7 @@ from .encoder import (
     Encoder,
     EncoderConfig,
     Part,
+    behind_token,
     check_numbers,
     register_encoder,
     with_token,
@@ -239,9 +240,7 @@ class MultimodalEncoder(Encoder):
         features = torch.cat([patches, words], 1)
         domain = self._join(picture, line)
         if self.token is not None:
-            token = self.token.to(features.dtype)
-            token = token.expand(features.shape[0], 1, -1)
-            features = torch.cat([token, features], 1)
+            features = behind_token(features, self.token)
             middle = torch.full_like(line.positions[:1], 0.5)
             centre = Domain.points(middle)
             domain = with_token(centre, domain, "reader")

@@ -29,6 +29,7 @@ from .encoder import (
     Axis,
     Encoder,
     EncoderConfig,
+    behind_token,
     check_length,
     check_tokens,
     embedded,
@@ -269,9 +270,7 @@ class TextEncoder(Encoder):
             features = features + self.table[start:stop]
         if self.token is not None:
             tokens = domain.size - numbers.shape[1]
-            token = self.token.to(features.dtype)
-            token = token.expand(numbers.shape[0], tokens, -1)
-            features = torch.cat([token, features], 1)
+            features = behind_token(features, self.token, tokens)
         features = self.with_positions(features, domain.positions)
         return self.dropout(features)
 
