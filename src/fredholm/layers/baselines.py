@@ -133,7 +133,13 @@ class Convolution(IntegralOperator):
             dilation=dilation,
             padding=[ends] * position_dim,
         )
-        super().__init__(dim, groups, kernel=kernel, residual=False, projection=False)
+        super().__init__(
+            dim,
+            groups,
+            kernel=kernel,
+            residual=False,
+            projection=False,
+        )
 
 
 def in_reading_order(domain: Domain, device: torch.device | None = None) -> Domain:

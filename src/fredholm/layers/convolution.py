@@ -253,7 +253,11 @@ class StencilKernel(LatticeKernel, OwnForm, CausalTransition):
             out = out[:, :, :points]
         return self.scaled(out, problem)
 
-    def image_taps(self, problem: Problem, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+    def image_taps(
+        self,
+        problem: Problem,
+        dtype: torch.dtype,
+    ) -> tuple[Tensor, Tensor | None]:
         """Return the taps of an image of a dtype, and the bias where no scale comes between."""
         weight = self.weight
         if problem.layout.causal:
@@ -288,7 +292,16 @@ class StencilKernel(LatticeKernel, OwnForm, CausalTransition):
         spare = [w.before - w.after for w in windows]
         more = [max(0, s) for s in spare]
         scatter = SCATTER[len(windows)]
-        out = scatter(image, weight, bias, stride, cut, more, self.heads, dilation)
+        out = scatter(
+            image,
+            weight,
+            bias,
+            stride,
+            cut,
+            more,
+            self.heads,
+            dilation,
+        )
         if min(spare) < 0:
             # torch cuts no more outputs at the end than at the start.
             extents = out.shape[2:]
@@ -306,7 +319,11 @@ class StencilKernel(LatticeKernel, OwnForm, CausalTransition):
         past = u.new_zeros(*u.shape, lags, dtype=at_least_single(u.dtype))
         return {"past": past}
 
-    def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    def advance(
+        self,
+        point: Point,
+        memory: dict[str, Tensor],
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         now = point.weighed()[..., None]
         seen = torch.cat([memory["past"], now], -1)
         last = seen.shape[-1] - 1
@@ -335,7 +352,11 @@ class StencilKernel(LatticeKernel, OwnForm, CausalTransition):
         return f"{', '.join(parts)}, padding_mode={self.windows[0].mode!r}"
 
 
-def _check_transposed(transposed: bool, padding_mode: str, output_padding: tuple) -> None:
+def _check_transposed(
+    transposed: bool,
+    padding_mode: str,
+    output_padding: tuple,
+) -> None:
     if transposed and padding_mode != "zeros":
         raise OptionError(
             "padding_mode: expected 'zeros' for a transposed stencil, which cuts outputs, got "

@@ -59,7 +59,14 @@ class NeighbourDegrees(Form):
         dtype = at_least_single(u.dtype)
         # A degree is the mass that a node sees: the sum of ones over its neighbours.
         points = u.shape[2]
-        ones = torch.ones(1, 1, points, 1, dtype=dtype, device=u.device)
+        ones = torch.ones(
+            1,
+            1,
+            points,
+            1,
+            dtype=dtype,
+            device=u.device,
+        )
         degree = sum_over_neighbours(problem, ones)[..., 0]
         degree = degree.to(u.dtype)
         of_query, of_key = kernel.factors(degree)
@@ -114,7 +121,13 @@ class AdjacencyKernel(WeightedKernel):
     reads_query = False
     sums = True
 
-    def __init__(self, value: Tensor, bias: Tensor | None = None, *, degrees: str = "both"):
+    def __init__(
+        self,
+        value: Tensor,
+        bias: Tensor | None = None,
+        *,
+        degrees: str = "both",
+    ):
         super().__init__(1, value.shape[1], value.shape[0])
         if degrees not in DEGREES:
             raise OptionError(
@@ -212,7 +225,11 @@ def graph_convolution(module: nn.Module) -> IntegralOperator:
     Edge weights are the domain's ``pairs``, their logarithms.
     """
     layer: Any = module
-    expected = {"improved": False, "cached": False, "flow": "source_to_target"}
+    expected = {
+        "improved": False,
+        "cached": False,
+        "flow": "source_to_target",
+    }
     check_layer(layer, expected)
     degrees = "both" if layer.normalize else "none"
     value = weight_of(layer, "lin")
@@ -230,7 +247,11 @@ def sample_and_aggregate(module: nn.Module) -> IntegralOperator:
     map of the node itself is the pointwise term W.
     """
     layer: Any = module
-    expected = {"normalize": False, "project": False, "flow": "source_to_target"}
+    expected = {
+        "normalize": False,
+        "project": False,
+        "flow": "source_to_target",
+    }
     check_layer(layer, expected, aggregations=("MeanAggregation", "SumAggregation"))
     mean = type(layer.aggr_module).__name__ == "MeanAggregation"
     value = weight_of(layer, "lin_l")

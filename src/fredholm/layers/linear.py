@@ -100,7 +100,11 @@ class PointwiseKernel(MatrixKernel, OwnForm, CausalTransition):
         """Return an empty memory."""
         return {}
 
-    def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    def advance(
+        self,
+        point: Point,
+        memory: dict[str, Tensor],
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         u = point.scaled(point.weighed())
         u = cast(u, point.u.dtype)
         return self.linear(u), memory

@@ -162,7 +162,11 @@ class MambaKernel(TrajectoryKernel):
 
     # --- the definition ---------------------------------------------------------------------------
 
-    def coefficients(self, u: Float[Tensor, "b n i"], at: Tensor) -> tuple[Tensor, Tensor]:
+    def coefficients(
+        self,
+        u: Float[Tensor, "b n i"],
+        at: Tensor,
+    ) -> tuple[Tensor, Tensor]:
         """Return the weights with which the convolution's output c_r, and the projected x_s, enter
         the gated output at t: (B, Nq, N, E) twice.
         """
@@ -192,7 +196,11 @@ class MambaKernel(TrajectoryKernel):
             before = before + later[:, :, j : j + n] * tap
         return after, before
 
-    def unrolled(self, u: Float[Tensor, "b n i"], at: Tensor) -> Float[Tensor, "b q k o i"]:
+    def unrolled(
+        self,
+        u: Float[Tensor, "b n i"],
+        at: Tensor,
+    ) -> Float[Tensor, "b q k o i"]:
         _, before = self.coefficients(u, at)
         weight = self.in_proj.weight[: self.d_out]
         return before[..., None] * weight
@@ -218,7 +226,11 @@ class MambaKernel(TrajectoryKernel):
         state = u.new_zeros(batch, *self.log_decay.shape)
         return {"window": window, "state": full(state)}
 
-    def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    def advance(
+        self,
+        point: Point,
+        memory: dict[str, Tensor],
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """Take one step: return the gated output (B, 1, E), without the output projection, and the
         memory after it.
 

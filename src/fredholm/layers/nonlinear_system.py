@@ -263,8 +263,20 @@ def affine_system(
     """
     odeint = require("torchdiffeq", "ode", "a continuous-time system").odeint
 
-    def solve(function: Callable[[Tensor, Tensor], Tensor], state: Tensor, times: Tensor) -> Tensor:
-        return odeint(function, state, times, rtol=rtol, atol=atol, method=method, options=options)
+    def solve(
+        function: Callable[[Tensor, Tensor], Tensor],
+        state: Tensor,
+        times: Tensor,
+    ) -> Tensor:
+        return odeint(
+            function,
+            state,
+            times,
+            rtol=rtol,
+            atol=atol,
+            method=method,
+            options=options,
+        )
 
     kernel = AffineSystemKernel(
         field,

@@ -158,7 +158,11 @@ class RecurrentKernel(MatrixKernel, OwnForm, CausalTransition):
         response = self._respond(layers, None)
         return at_queries(response[:, None], problem)
 
-    def _unroll(self, u: Float[Tensor, "b n d"], valid: Tensor | None) -> list[list[Line]]:
+    def _unroll(
+        self,
+        u: Float[Tensor, "b n d"],
+        valid: Tensor | None,
+    ) -> list[list[Line]]:
         """Return the trajectory of every layer and direction."""
         n = u.shape[1]
         orders = [Order.of(valid, n, reverse=False, device=u.device)]
@@ -289,7 +293,11 @@ class RecurrentKernel(MatrixKernel, OwnForm, CausalTransition):
                 memory[f"y{layer}"] = state[0]
         return memory
 
-    def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    def advance(
+        self,
+        point: Point,
+        memory: dict[str, Tensor],
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the output at one point, (B, 1, d_out), and the memory after it; see
         :meth:`start`.
 
@@ -352,7 +360,13 @@ class RecurrentKernel(MatrixKernel, OwnForm, CausalTransition):
             )
         check_dropout(self.layer.training, dropout_of(self.layer))
 
-    def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
+    def default_domain(
+        self,
+        n: int,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> Domain:
         return default_line(
             n,
             causal=self.directions == 1,

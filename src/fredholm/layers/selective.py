@@ -46,7 +46,11 @@ class TrajectoryKernel(MatrixKernel, StateScan, CausalTransition):
         """Return the output of the recurrence on sequences without padding, offset included."""
         raise NotImplementedError
 
-    def unrolled(self, u: Float[Tensor, "b n i"], at: Tensor) -> Float[Tensor, "b q k o i"]:
+    def unrolled(
+        self,
+        u: Float[Tensor, "b n i"],
+        at: Tensor,
+    ) -> Float[Tensor, "b q k o i"]:
         """Return K at query steps ``at`` (B, Nq), zero for later keys, on sequences without
         padding.
         """
@@ -223,7 +227,11 @@ class SelectiveKernel(TrajectoryKernel):
             decay = z.exp()
             return Coefficients(step, poles, decay, gain, outputs)
 
-    def response(self, u: Float[Tensor, "b n i"], recurrence: Any = scan) -> Float[Tensor, "b n o"]:
+    def response(
+        self,
+        u: Float[Tensor, "b n i"],
+        recurrence: Any = scan,
+    ) -> Float[Tensor, "b n o"]:
         c = self.terms(u)
         with full_precision(u):
             # h_t = decay_t h_{t-1} + gain_t u_t for every channel and state, then y_t = C_t h_t.
@@ -232,7 +240,11 @@ class SelectiveKernel(TrajectoryKernel):
             read = states @ c.outputs[..., None]
             return read[..., 0]
 
-    def unrolled(self, u: Float[Tensor, "b n i"], at: Tensor) -> Float[Tensor, "b q k o i"]:
+    def unrolled(
+        self,
+        u: Float[Tensor, "b n i"],
+        at: Tensor,
+    ) -> Float[Tensor, "b q k o i"]:
         c = self.terms(u)
         dense = selective_matrix(c.step, c.poles, c.gain, c.outputs, at)
         return torch.diag_embed(dense)
@@ -241,7 +253,11 @@ class SelectiveKernel(TrajectoryKernel):
         state = u.new_zeros(u.shape[0], *self.log_decay.shape)
         return {"state": full(state)}
 
-    def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    def advance(
+        self,
+        point: Point,
+        memory: dict[str, Tensor],
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         u = point.u
         c = self.terms(u)
         with full_precision(u):

@@ -135,7 +135,11 @@ class StateSpaceKernel(TimeInvariantKernel):
             columns = full(self.output_matrix) @ columns
         return columns[None]
 
-    def states(self, signal: Float[Tensor, "b h n i"], recurrence: Any = transition_scan) -> Tensor:
+    def states(
+        self,
+        signal: Float[Tensor, "b h n i"],
+        recurrence: Any = transition_scan,
+    ) -> Tensor:
         a, b = self.recurrence()
         drive = signal[:, 0] @ b.mT
         states = recurrence(a[None, None], drive)

@@ -81,7 +81,11 @@ class TimeInvariantKernel(MatrixKernel, LagTaps, StateScan, CausalTransition):
         """Return κ at lags 0 to n - 1."""
 
     @abstractmethod
-    def states(self, signal: Float[Tensor, "b h n i"], recurrence: Any = None) -> Tensor:
+    def states(
+        self,
+        signal: Float[Tensor, "b h n i"],
+        recurrence: Any = None,
+    ) -> Tensor:
         """Return outputs of the system at rest, (B, H, N, d_out), through all its states;
         ``recurrence`` replaces the scan over them.
         """
@@ -157,7 +161,11 @@ class TimeInvariantKernel(MatrixKernel, LagTaps, StateScan, CausalTransition):
     def start(self, u: Tensor) -> dict[str, Tensor]:
         return self.rest(full(u))
 
-    def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    def advance(
+        self,
+        point: Point,
+        memory: dict[str, Tensor],
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         with full_precision(point.u):
             signal = point.weighed()
             out, state = self.move(memory["state"], signal)
@@ -264,7 +272,12 @@ def with_feedthrough(kernel: Kernel, feedthrough: Tensor | None) -> IntegralOper
     """Return the operator of a system. Its pointwise term W is D, if there is one."""
     if feedthrough is None:
         return bind(kernel)
-    operator = IntegralOperator(kernel.d_in, kernel=kernel, out_dim=kernel.d_out, projection=False)
+    operator = IntegralOperator(
+        kernel.d_in,
+        kernel=kernel,
+        out_dim=kernel.d_out,
+        projection=False,
+    )
     assert operator.residual is not None
     need = operator.residual.weight.shape
     if feedthrough.shape != need:

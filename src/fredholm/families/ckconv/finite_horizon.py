@@ -109,7 +109,11 @@ class FiniteHorizonKernel(ContinuousConvolutionKernel, CausalTransition):
             "positions": u.new_zeros(batch, self.memory, 1, dtype=dtype),
         }
 
-    def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    def advance(
+        self,
+        point: Point,
+        memory: dict[str, Tensor],
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         batch = point.u.shape[0]
         x = point.x.expand(batch, -1)
         positions = memory["positions"]

@@ -257,7 +257,13 @@ class ContinuousConvolutionKernel(HiddenKernel, LagFeatures):
 
     # --- where the kernel lives -------------------------------------------------------------------
 
-    def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
+    def default_domain(
+        self,
+        n: int,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> Domain:
         """Return a line of n samples at the training rate, with a mass of one per sample.
 
         It is causal where displacement 0 is the start of the kernel.

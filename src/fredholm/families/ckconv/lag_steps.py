@@ -49,7 +49,14 @@ class LagSteps(Form):
         t: int,
         memory: Memory,
     ) -> tuple[Tensor, Memory]:
-        memory = _with_points(kernel, x, u, quadrature, t, memory)
+        memory = _with_points(
+            kernel,
+            x,
+            u,
+            quadrature,
+            t,
+            memory,
+        )
         lags = memory["lags"]
         signal = memory["signal"]
         readout, bias = kernel.readout()
@@ -64,7 +71,14 @@ class LagSteps(Form):
             if bias is not None:
                 total = signal.sum(2, dtype=dtype)
                 out = out + heads_apart(total, cast(bias, dtype))
-        out = _finished(out[:, :, None], kernel, x, u, quadrature, t)
+        out = _finished(
+            out[:, :, None],
+            kernel,
+            x,
+            u,
+            quadrature,
+            t,
+        )
         return out, memory
 
     def prefill(
@@ -83,14 +97,28 @@ class LagSteps(Form):
         The FFT runs over all t + n points of the memory, because the new outputs also read the
         earlier ones. Outputs at those are computed too, and dropped.
         """
-        memory = _with_points(kernel, x, u, quadrature, t, memory)
+        memory = _with_points(
+            kernel,
+            x,
+            u,
+            quadrature,
+            t,
+            memory,
+        )
         # The convolution takes lag 0 first; the memory has the longest lag first.
         lags = memory["lags"][0].flip(0)
         hidden, readout = with_bias(lags, *kernel.readout())
         signal = memory["signal"]
         points = signal.shape[2]
         out = grid_convolution(signal, hidden, readout, (points,), causal=True)
-        new = _finished(out[:, :, t:], kernel, x, u, quadrature, t)
+        new = _finished(
+            out[:, :, t:],
+            kernel,
+            x,
+            u,
+            quadrature,
+            t,
+        )
         return new, memory
 
 
@@ -120,7 +148,11 @@ def _with_points(
     if memory:
         lags = torch.cat([lags, memory["lags"]], 1)
         signal = torch.cat([memory["signal"], signal], 2)
-    return {"origin": origin, "lags": lags, "signal": signal}
+    return {
+        "origin": origin,
+        "lags": lags,
+        "signal": signal,
+    }
 
 
 def _finished(
@@ -136,5 +168,12 @@ def _finished(
         last = t + out.shape[2]
         scale = quadrature.scale[..., t:last, None]
         out = out * scale.to(out.dtype)
-    problem = Problem(x, x, u, u, quadrature, STEP)
+    problem = Problem(
+        x,
+        x,
+        u,
+        u,
+        quadrature,
+        STEP,
+    )
     return with_offset(out, kernel, problem)

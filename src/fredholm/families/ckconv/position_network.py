@@ -171,7 +171,15 @@ class PositionNetwork(nn.Module):
         preset: str = "paper",
     ):
         super().__init__()
-        _check(position_dim, width, depth, activation, omega, knots, preset)
+        _check(
+            position_dim,
+            width,
+            depth,
+            activation,
+            omega,
+            knots,
+            preset,
+        )
         if learned_omega and activation != "sine":
             raise OptionError(
                 f"expected activation='sine' with learned_omega, got {activation!r}, which has no "
@@ -341,7 +349,11 @@ def _check(
     knots,
     preset,
 ) -> None:
-    sizes = {"position_dim": position_dim, "width": width, "depth": depth}
+    sizes = {
+        "position_dim": position_dim,
+        "width": width,
+        "depth": depth,
+    }
     for name, value in sizes.items():
         if value < 1:
             raise OptionError(f"{name} must be at least 1, got {value}")

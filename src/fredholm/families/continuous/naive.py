@@ -105,7 +105,10 @@ def project_positive(u: Tensor) -> Tensor:
     return u.clamp(min=0)
 
 
-def network(u: Float[Tensor, "b n d"], layers: Sequence[Layer]) -> Float[Tensor, "b n d"]:
+def network(
+    u: Float[Tensor, "b n d"],
+    layers: Sequence[Layer],
+) -> Float[Tensor, "b n d"]:
     """Return N(u), the J layers of (18) and (19): explicit in W_j, implicit in S2."""
     for layer in layers[:-1]:
         u = project_positive(layer(u))

@@ -195,7 +195,14 @@ class CentreKernel(TokenGraphKernel, CentredWeights, OwnForm):
                 # A centre counts the tokens that are like its probe.
                 likeness = self.probes.to(query.dtype) @ query.mT
                 energy = energy * torch.sigmoid(likeness)
-        return Tokens(query, key, energy, self.steps, self.activation, self.eps)
+        return Tokens(
+            query,
+            key,
+            energy,
+            self.steps,
+            self.activation,
+            self.eps,
+        )
 
     def _queries(self, u: Tensor) -> Tensor:
         query = self._precise(self._heads(u, 0))
@@ -284,7 +291,11 @@ class StreamingCentreKernel(CentreKernel, CausalTransition):
         sums = totals.new_zeros(*shape, columns)
         return Stream(sums, totals)._asdict()
 
-    def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    def advance(
+        self,
+        point: Point,
+        memory: dict[str, Tensor],
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         u = point.u[:, :, None]
         value = self._values(u)
         tokens = self._centred(u)

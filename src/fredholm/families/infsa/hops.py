@@ -95,7 +95,14 @@ class OneHop(Form):
         t: int,
         memory: Memory,
     ) -> tuple[Tensor, Memory]:
-        return step_hops(kernel, u, quadrature, t, memory, 1)
+        return step_hops(
+            kernel,
+            u,
+            quadrature,
+            t,
+            memory,
+            1,
+        )
 
 
 class Hops(Form):
@@ -150,7 +157,14 @@ class HopRows(GraphRows):
         t: int,
         memory: Memory,
     ) -> tuple[Tensor, Memory]:
-        return step_hops(kernel, u, quadrature, t, memory, self.strategy.hops)
+        return step_hops(
+            kernel,
+            u,
+            quadrature,
+            t,
+            memory,
+            self.strategy.hops,
+        )
 
 
 class GraphTokens(NamedTuple):
@@ -176,7 +190,14 @@ def graph_of(
     if half and query.dtype in (torch.bfloat16, torch.float16):
         low = query.dtype
     rules = kernel.rules()
-    graph = TokenGraph.of(query, key, problem.quadrature, half=low, **options, **rules)
+    graph = TokenGraph.of(
+        query,
+        key,
+        problem.quadrature,
+        half=low,
+        **options,
+        **rules,
+    )
     return GraphTokens(graph, value)
 
 

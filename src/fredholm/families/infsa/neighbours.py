@@ -89,7 +89,11 @@ def _respond(kernel: TokenGraphWeights, problem: Problem, hops: int) -> Tensor:
     return gained(kernel, out, value)
 
 
-def _edge_sums(problem: Problem, tokens: QueryKeyValue, rules: dict[str, Any]) -> Tensor:
+def _edge_sums(
+    problem: Problem,
+    tokens: QueryKeyValue,
+    rules: dict[str, Any],
+) -> Tensor:
     r"""Return :math:`\sum_j m_j P_{ij} v_j` with :math:`P_{ij} = \rho_{ij}\,\phi(q_i \cdot k_j)`,
     and in a last column the row's size, :math:`\sum_j m_j P_{ij}^2` or
     :math:`\sum_j m_j |P_{ij}|`: (B, H, N, d + 1).

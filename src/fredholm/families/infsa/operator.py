@@ -153,7 +153,12 @@ class LinearInfSA(IntegralOperator):
             residual=False,
         )
 
-    def _finish(self, response: Tensor, query: Tensor | None, valid: Tensor | None) -> Tensor:
+    def _finish(
+        self,
+        response: Tensor,
+        query: Tensor | None,
+        valid: Tensor | None,
+    ) -> Tensor:
         """Project a response that all queries share once."""
         assert query is not None
         out = super()._finish(response, query, valid)

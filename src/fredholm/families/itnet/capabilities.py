@@ -54,7 +54,11 @@ class Pooled(Expanded):
     """
 
     @abstractmethod
-    def pooled(self, problem: Problem, total: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+    def pooled(
+        self,
+        problem: Problem,
+        total: Callable[[Tensor], Tensor] | None = None,
+    ) -> Tensor:
         """Return ∫ K u dμ, (B, H, Nq, d_out). Where the problem is one rank's part of a larger one,
         ``total`` returns the moment of the larger one from that of the part.
         """

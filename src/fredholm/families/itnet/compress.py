@@ -115,7 +115,14 @@ def compress(
     if first.is_cuda:
         devices.append(first.device)
     with torch.random.fork_rng(devices=devices):
-        fitting = Fitting(exact, rank, signals, held_out=held_out, seed=seed, **kernel_options)
+        fitting = Fitting(
+            exact,
+            rank,
+            signals,
+            held_out=held_out,
+            seed=seed,
+            **kernel_options,
+        )
         taken = _descend(fitting, steps, lr, patience, progress)
     return fitting.finish(taken)
 
@@ -203,7 +210,11 @@ class Plateau:
         return False
 
 
-def optimizer_of(fitting: Fitting, lr: float, steps: int) -> tuple[torch.optim.Adam, LambdaLR]:
+def optimizer_of(
+    fitting: Fitting,
+    lr: float,
+    steps: int,
+) -> tuple[torch.optim.Adam, LambdaLR]:
     """Return Adam on the factors, and its rate, which falls linearly to zero."""
     parameters = list(fitting.student.kernel.parameters())
     optimizer = torch.optim.Adam(parameters, lr=lr)

@@ -276,7 +276,12 @@ class MLPKernel(HiddenKernel, SplitHidden):
             start += size
         raise KeyError(group)
 
-    def gamma(self, x: Tensor, domain: Domain | None = None, name: str = "points") -> Tensor:
+    def gamma(
+        self,
+        x: Tensor,
+        domain: Domain | None = None,
+        name: str = "points",
+    ) -> Tensor:
         """Return γ(x). Where x are positions of a ``domain``, named by ``name``, the domain may
         cache it: see :meth:`FourierFeatures.on`.
         """

@@ -201,8 +201,22 @@ class LowRankKernel(Aligned, PairKernel, Pooled):
         self.width = width
         self.fourier = FourierFeatures(position_dim, frequencies, sigma, learned_frequencies)
         columns = 2 * frequencies
-        self.query = FactorNetwork(heads, dim, rank, width, columns, activation)
-        self.key = FactorNetwork(heads, dim, rank, width, columns, activation)
+        self.query = FactorNetwork(
+            heads,
+            dim,
+            rank,
+            width,
+            columns,
+            activation,
+        )
+        self.key = FactorNetwork(
+            heads,
+            dim,
+            rank,
+            width,
+            columns,
+            activation,
+        )
         self.reset_parameters()
         self._aligned = self._neighbours()
 
@@ -267,7 +281,11 @@ class LowRankKernel(Aligned, PairKernel, Pooled):
         z = response[..., None].to(factor.dtype)
         return (factor @ z).squeeze(-1)
 
-    def pooled(self, problem: Problem, total: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+    def pooled(
+        self,
+        problem: Problem,
+        total: Callable[[Tensor], Tensor] | None = None,
+    ) -> Tensor:
         r"""Return ∫ K u dμ, hidden units first: :math:`M = \int h_\psi \otimes u\,d\mu`,
         :math:`z = W_{2\psi} : M`, :math:`G = W_{2\phi} z`, and :math:`G h_\phi`.
 

@@ -177,7 +177,10 @@ def low_rank_naive(
     return mix(u, integrate(kernel, measure, slices), mixing)
 
 
-def _factor(inputs: Float[Tensor, "b h n c"], network: Network) -> Float[Tensor, "b h n o r"]:
+def _factor(
+    inputs: Float[Tensor, "b h n c"],
+    network: Network,
+) -> Float[Tensor, "b h n o r"]:
     units = torch.einsum("bhnc,wc->bhnw", inputs, network.weight1)
     units = units + network.bias1
     hidden = F.gelu(units)

@@ -86,7 +86,14 @@ def _work(kernel: SplitHidden, problem: Problem) -> Work:
     def answer(tile: Neighbours, weights: Weights) -> Pending:
         value = cast(tile.heads("value", count), single)
         with full_precision(value):
-            first = _first_layer(kernel, tile, weights, heads, shifted, single)
+            first = _first_layer(
+                kernel,
+                tile,
+                weights,
+                heads,
+                shifted,
+                single,
+            )
             function = find_activation(terms["activation"]).function
             hidden = function(first)
             for i in range(layers):
@@ -108,9 +115,22 @@ def _work(kernel: SplitHidden, problem: Problem) -> Work:
     width = terms["query_bias"].shape[-1]
     key_bytes = size * rows.width()
     pair_bytes = 4 * size * count * width
-    tiles = partition(p, key_bytes=key_bytes, pair_bytes=pair_bytes, split=True, cached=True)
+    tiles = partition(
+        p,
+        key_bytes=key_bytes,
+        pair_bytes=pair_bytes,
+        split=True,
+        cached=True,
+    )
     within = with_parameters(kernel, list(parameters))
-    return Work(rows, weights, tiles, answer, p.quadrature, within)
+    return Work(
+        rows,
+        weights,
+        tiles,
+        answer,
+        p.quadrature,
+        within,
+    )
 
 
 def _gathered(

@@ -52,7 +52,11 @@ class ITNetOperator(IntegralOperator):
     """
 
     kernel_class = MLPKernel
-    small: ClassVar[Mapping[str, Any]] = {"width": 16, "frequencies": 16, "sigma": 3.0}
+    small: ClassVar[Mapping[str, Any]] = {
+        "width": 16,
+        "frequencies": 16,
+        "sigma": 3.0,
+    }
 
     def __init__(
         self,
@@ -76,7 +80,13 @@ class ITNetOperator(IntegralOperator):
             groups=groups,
             **kernel_options,
         )
-        super().__init__(dim, heads, kernel=kernel, strategy=strategy, out_dim=out_dim)
+        super().__init__(
+            dim,
+            heads,
+            kernel=kernel,
+            strategy=strategy,
+            out_dim=out_dim,
+        )
         self.start = start
         self._scale_start()
         if proposal is True:
@@ -145,7 +155,13 @@ class LowRankITNetOperator(IntegralOperator):
             width=width,
             **kernel_options,
         )
-        super().__init__(dim, heads, kernel=kernel, strategy=strategy, out_dim=out_dim)
+        super().__init__(
+            dim,
+            heads,
+            kernel=kernel,
+            strategy=strategy,
+            out_dim=out_dim,
+        )
 
 
 def _proposal_options(options: Mapping[str, Any]) -> dict[str, Any]:

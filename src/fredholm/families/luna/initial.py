@@ -179,7 +179,11 @@ def orthonormal(sets: int, directions: int, width: int) -> Tensor:
     return rows / rows.norm(dim=-1, keepdim=True)
 
 
-INITS = {"knots": _knot_bank, "linear": _linear_bank, "exponential": _exponential_bank}
+INITS = {
+    "knots": _knot_bank,
+    "linear": _linear_bank,
+    "exponential": _exponential_bank,
+}
 
 
 def chosen_options(name: str, **given: Any) -> dict[str, Any]:
@@ -197,7 +201,11 @@ def chosen_options(name: str, **given: Any) -> dict[str, Any]:
     if chosen["envelope"] == "none":
         chosen["envelope"] = None
 
-    allowed = {"envelope": ENVELOPES, "cap": CAPS, "init": tuple(INITS)}
+    allowed = {
+        "envelope": ENVELOPES,
+        "cap": CAPS,
+        "init": tuple(INITS),
+    }
     for key, known in allowed.items():
         value = chosen.get(key)
         if value not in known:

@@ -287,7 +287,13 @@ class LunaMap(FeatureMap):
         cap: str | None = None,
         target: float = 0.1,
     ):
-        chosen = chosen_options(preset, shared=shared, envelope=envelope, init=init, cap=cap)
+        chosen = chosen_options(
+            preset,
+            shared=shared,
+            envelope=envelope,
+            init=init,
+            cap=cap,
+        )
         init = str(chosen["init"])
         exponential = init == "exponential"
         if directions is None:

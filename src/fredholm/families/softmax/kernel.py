@@ -138,12 +138,24 @@ class SoftmaxKernel(AttentionKernel, SoftmaxScores):
                 )
         check_dropout(self.training, self.dropout)
 
-    def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
+    def default_domain(
+        self,
+        n: int,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> Domain:
         # A line of length 1 per point has the positions 0, 1, 2, … that rotary angles are made for.
         length = None
         if self.rotary is not None:
             length = 1.0
-        line = default_line(n, length=length, causal=self.causal, device=device, dtype=dtype)
+        line = default_line(
+            n,
+            length=length,
+            causal=self.causal,
+            device=device,
+            dtype=dtype,
+        )
         if self.window is None or n <= self.window:
             return line
         index = torch.arange(n, device=device)

@@ -26,7 +26,11 @@ from ...stochastic_depth import StochasticDepth
 from .layers import ROLES, norm_options, targets
 
 
-def to_encoder(evolution: Evolution, *, batch_first: bool = True) -> nn.TransformerEncoder:
+def to_encoder(
+    evolution: Evolution,
+    *,
+    batch_first: bool = True,
+) -> nn.TransformerEncoder:
     """Convert an evolution to a ``torch.nn.TransformerEncoder`` with equal outputs and gradients,
     without dropout.
 

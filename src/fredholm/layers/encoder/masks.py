@@ -57,4 +57,11 @@ def encoder_domain(
                 "pass heads=..."
             )
         pairs = pairs.unflatten(0, (-1, heads))
-    return Domain.line(n, causal=is_causal, valid=valid, pairs=pairs, device=device, dtype=dtype)
+    return Domain.line(
+        n,
+        causal=is_causal,
+        valid=valid,
+        pairs=pairs,
+        device=device,
+        dtype=dtype,
+    )

@@ -88,7 +88,10 @@ def push(
     return torch.stack(outputs, 1), Affine(s, y)
 
 
-def pull(line: Trajectory, left: Float[Tensor, "b q t o m"]) -> Float[Tensor, "b q t o d"]:
+def pull(
+    line: Trajectory,
+    left: Float[Tensor, "b q t o m"],
+) -> Float[Tensor, "b q t o d"]:
     r"""Return rows of the kernel: :math:`\sum_r L(q, r)\,K(r, s)` with K the map of the whole
     signal x to y, for any factors L.
 

@@ -290,7 +290,13 @@ class EncoderConfig(Configuration):
     causal = False
     views = 1
 
-    def build(self, dim: int | None, *, dropout: float = 0.0, class_token: bool = False) -> Encoder:
+    def build(
+        self,
+        dim: int | None,
+        *,
+        dropout: float = 0.0,
+        class_token: bool = False,
+    ) -> Encoder:
         """Return the encoder with features of width ``dim`` (None: that of the data), with a class
         token if the read-out needs one.
         """

@@ -89,7 +89,11 @@ class GraphConfig(EncoderConfig):
             features,
         )
 
-    def batch(self, shapes: Mapping[str, Sequence[int]], generator: torch.Generator) -> Inputs:
+    def batch(
+        self,
+        shapes: Mapping[str, Sequence[int]],
+        generator: torch.Generator,
+    ) -> Inputs:
         # Each pair of nodes has an edge with probability 0.3, in both directions.
         chances = torch.rand(*shapes["edges"], generator=generator)
         edges = chances < 0.3

@@ -22,7 +22,10 @@ LANCZOS_STEPS = 400
 
 
 @torch.no_grad()
-def laplacian_positions(edges: Bool[Tensor, "*b n n"], k: int) -> Float[Tensor, "*b n k"]:
+def laplacian_positions(
+    edges: Bool[Tensor, "*b n n"],
+    k: int,
+) -> Float[Tensor, "*b n k"]:
     r"""Return the first k eigenvectors of :math:`I - D^{-1/2} A D^{-1/2}` outside its null space,
     times :math:`\sqrt{n}`, where n is the number of nodes with an edge.
 

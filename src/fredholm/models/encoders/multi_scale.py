@@ -127,7 +127,12 @@ class MultiScaleImageEncoder(Encoder):
         check_name("measure", measure, MEASURES)
         self.measure = measure
         self.dim = dim
-        options = {"channels": channels, "dim": dim, "frequencies": frequencies, "sigma": sigma}
+        options = {
+            "channels": channels,
+            "dim": dim,
+            "frequencies": frequencies,
+            "sigma": sigma,
+        }
         encoders = [ImageEncoder(patch=patch, **options) for patch in scales]
         self.encoders = nn.ModuleList(encoders)
         self.scale = nn.Parameter(torch.empty(len(scales), dim))

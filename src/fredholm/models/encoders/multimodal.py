@@ -59,7 +59,14 @@ class MultimodalConfig(PictureConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_counts(self, "vocabulary", "max_length", "views", "patch", "frequencies")
+        check_counts(
+            self,
+            "vocabulary",
+            "max_length",
+            "views",
+            "patch",
+            "frequencies",
+        )
         check_positive(self, "sigma")
         check_patch(self.sides, self.patch)
 
@@ -99,7 +106,11 @@ class MultimodalConfig(PictureConfig):
         text = Part("tokens", (self.max_length,), (Axis(1, "length"),))
         return Part("image", picture, sides), text
 
-    def batch(self, shapes: Mapping[str, Sequence[int]], generator: torch.Generator) -> Inputs:
+    def batch(
+        self,
+        shapes: Mapping[str, Sequence[int]],
+        generator: torch.Generator,
+    ) -> Inputs:
         image = torch.randn(*shapes["image"], generator=generator)
         shape = tuple(shapes["tokens"])
         tokens = torch.randint(1, self.vocabulary, shape, generator=generator)

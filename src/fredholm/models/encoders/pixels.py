@@ -67,7 +67,11 @@ class PixelEncoder(Encoder):
         domain = Domain.grid(*images.shape[2:], **place)
         return images.flatten(2).mT, domain
 
-    def part(self, inputs: Float[Tensor, "b c h w"], mesh: Any) -> tuple[Tensor, Domain]:
+    def part(
+        self,
+        inputs: Float[Tensor, "b c h w"],
+        mesh: Any,
+    ) -> tuple[Tensor, Domain]:
         place = self._place(inputs)
         rows, columns = inputs.shape[2:]
         domain = part_of_grid(rows, (columns,), mesh, **place)

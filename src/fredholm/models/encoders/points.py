@@ -249,7 +249,11 @@ class PointEncoder(Encoder):
 
 
 @torch.no_grad()
-def nearest(positions: Float[Tensor, "b n p"], valid: Bool[Tensor, "b n"], k: int) -> Tensor:
+def nearest(
+    positions: Float[Tensor, "b n p"],
+    valid: Bool[Tensor, "b n"],
+    k: int,
+) -> Tensor:
     """Return the indices of the min(k, N) nearest real points of each point, by distance.
 
     Of equal distances the point itself is first, and the others keep their order. If fewer points

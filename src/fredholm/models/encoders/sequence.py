@@ -159,7 +159,12 @@ class SequenceEncoder(Encoder):
     ):
         super().__init__()
         check_name("mask", mask, MASKS)
-        sizes = {"channels": channels, "length": length, "spacing": spacing, "step": step}
+        sizes = {
+            "channels": channels,
+            "length": length,
+            "spacing": spacing,
+            "step": step,
+        }
         for name, value in sizes.items():
             # NaN is not positive either.
             if not value > 0:
@@ -172,7 +177,11 @@ class SequenceEncoder(Encoder):
         self.causal = causal
         self.fill_gaps = fill_gaps
         self.mask = mask
-        marks = {"none": 0, "point": 1, "channel": channels}
+        marks = {
+            "none": 0,
+            "point": 1,
+            "channel": channels,
+        }
         self.dim = channels + marks[mask]
 
     def forward(self, sequences: Float[Tensor, "b n c"]) -> tuple[Float[Tensor, "b n d"], Domain]:
@@ -227,7 +236,13 @@ class SequenceEncoder(Encoder):
         batch, n = places.shape
         present = places > 0
         length = self.length / self.spacing
-        line = Domain.line(n, length=length, causal=self.causal, measure="counting", **options)
+        line = Domain.line(
+            n,
+            length=length,
+            causal=self.causal,
+            measure="counting",
+            **options,
+        )
         line = line.replace(valid=present)
         mass = line.measure
         if self.fill_gaps:
@@ -244,7 +259,12 @@ class SequenceEncoder(Encoder):
     def _times(self, times: Tensor) -> Domain:
         # Masses are differences of the times as they came: divided before, they would be rounded.
         real = ~times.isnan()
-        domain = Domain.timestamps(times, step=self.step, causal=self.causal, valid=real)
+        domain = Domain.timestamps(
+            times,
+            step=self.step,
+            causal=self.causal,
+            valid=real,
+        )
         length = self.length * self.step
         positions = domain.positions / length
         return domain.replace(positions=positions)

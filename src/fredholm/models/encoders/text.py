@@ -105,7 +105,12 @@ class TextConfig(EncoderConfig):
         class_token: bool = False,
     ) -> TextEncoder:
         assert dim is not None
-        return TextEncoder(dim=dim, class_token=class_token, dropout=dropout, **options_of(self))
+        return TextEncoder(
+            dim=dim,
+            class_token=class_token,
+            dropout=dropout,
+            **options_of(self),
+        )
 
     @property
     def points(self) -> int:

@@ -167,6 +167,10 @@ class TokenEncoder(Encoder):
             dtype=at_least_single(self.embed.weight.dtype),
         )
 
-    def point(self, numbers: Int[Tensor, "b ..."], position: Tensor) -> Float[Tensor, "b ... d"]:
+    def point(
+        self,
+        numbers: Int[Tensor, "b ..."],
+        position: Tensor,
+    ) -> Float[Tensor, "b ... d"]:
         """Return features of one token of each text, which do not depend on the position."""
         return self.embed(numbers)

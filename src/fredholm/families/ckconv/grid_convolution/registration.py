@@ -148,7 +148,12 @@ class GridSizes:
             out[first : first + size] = self.part(full, shape, start)
         return out
 
-    def part(self, full: Tensor, shape: tuple[int, ...], start: tuple[int, ...] | None) -> Tensor:
+    def part(
+        self,
+        full: Tensor,
+        shape: tuple[int, ...],
+        start: tuple[int, ...] | None,
+    ) -> Tensor:
         """Return a view of the box of ``shape`` from ``start`` on, in padded points (…, *sizes)."""
         corner = start or (0,) * len(shape)
         box = []
@@ -271,7 +276,15 @@ def backward(
     """
     # torch.fft raises on a tensor without elements.
     if not signal.numel():
-        empty = empty_gradients(grad, signal, hidden, readout, grid, causal, needs)
+        empty = empty_gradients(
+            grad,
+            signal,
+            hidden,
+            readout,
+            grid,
+            causal,
+            needs,
+        )
         return [x.zero_() for x in empty]
 
     sizes = GridSizes(grid, causal)

@@ -130,7 +130,14 @@ def adjoint(
     """
     heads, d_out, d_in, width = readout.shape
     if d_out == d_in == 1:
-        return _adjoint_channelwise(grad, u, h, readout, share, needs)
+        return _adjoint_channelwise(
+            grad,
+            u,
+            h,
+            readout,
+            share,
+            needs,
+        )
     needs_u, needs_h, needs_readout = needs
     batch = u.shape[1]
     matrix = readout.reshape(-1, width)

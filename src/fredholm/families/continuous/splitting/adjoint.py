@@ -68,5 +68,13 @@ def solve(
     solver = torchdiffeq.odeint
     if adjoint:
         solver = torchdiffeq.odeint_adjoint
-    states = solver(field, u, time, method=method, rtol=rtol, atol=atol, **options)
+    states = solver(
+        field,
+        u,
+        time,
+        method=method,
+        rtol=rtol,
+        atol=atol,
+        **options,
+    )
     return evolution.leave(states[-1], domain)

@@ -17,8 +17,16 @@ from ....integral.features import head_width
 from ....integral.problem import merge_heads, split_heads
 from .term import Term
 
-_CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
-_BATCH_NORMS = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
+_CONVOLUTIONS = {
+    1: nn.Conv1d,
+    2: nn.Conv2d,
+    3: nn.Conv3d,
+}
+_BATCH_NORMS = {
+    1: nn.BatchNorm1d,
+    2: nn.BatchNorm2d,
+    3: nn.BatchNorm3d,
+}
 
 
 class ConvolutionTerm(Term):
@@ -162,7 +170,12 @@ class ConvolutionalAttention(nn.Module):
             padding = kernel_size // 2
             sizes: Any = (dim, dim, kernel_size, step, padding)
             convolution = _CONVOLUTIONS[axes]
-            filters = convolution(*sizes, groups=dim, bias=False, padding_mode=mode)
+            filters = convolution(
+                *sizes,
+                groups=dim,
+                bias=False,
+                padding_mode=mode,
+            )
             if not batch_norm:
                 return nn.Sequential(filters)
             return nn.Sequential(filters, _BATCH_NORMS[axes](dim))
@@ -179,7 +192,11 @@ class ConvolutionalAttention(nn.Module):
         self.value = nn.Linear(dim, dim, bias=bias)
         self.projection = nn.Linear(dim, dim)
 
-    def forward(self, u: Float[Tensor, "b n d"], domain: Domain) -> Float[Tensor, "b n d"]:
+    def forward(
+        self,
+        u: Float[Tensor, "b n d"],
+        domain: Domain,
+    ) -> Float[Tensor, "b n d"]:
         shape = grid_of(domain, self.axes, "ConvolutionalAttention")
         grid = to_grid(u, shape)
         if _is_limited(domain) or not MEASURES[domain.kind].equal:

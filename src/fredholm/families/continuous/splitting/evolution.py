@@ -207,7 +207,15 @@ class Evolution(nn.Module):
         """
         rates = []
         for k in range(len(self._terms(0))):
-            rate = self._act(k, t, u, domain, 0.0, "rate", before)
+            rate = self._act(
+                k,
+                t,
+                u,
+                domain,
+                0.0,
+                "rate",
+                before,
+            )
             rates.append(rate)
         return torch.stack(rates).sum(0)
 
@@ -229,7 +237,14 @@ class Evolution(nn.Module):
         dt = self.horizon / steps
         for n in range(steps):
             t = n * dt
-            u = _unsplit(self, u, domain, t, dt, method)
+            u = _unsplit(
+                self,
+                u,
+                domain,
+                t,
+                dt,
+                method,
+            )
         return self.leave(u, domain)
 
     # --- parts ------------------------------------------------------------------------------------
@@ -267,12 +282,28 @@ class Evolution(nn.Module):
             """Return u after term k has acted from t to t + dt."""
             # A control read at the midpoint keeps a second-order scheme at order 2.
             middle = t + dt / 2
-            after = self._act(k, middle, u, domain, speed * dt, substep)
+            after = self._act(
+                k,
+                middle,
+                u,
+                domain,
+                speed * dt,
+                substep,
+            )
             if observer is not None:
                 term = self._nearest_term(k, middle)
                 stages = term.stages(u, domain, substep)
                 name = type(term).__name__
-                record = Substep(step, t, dt, k, name, term, u, after)
+                record = Substep(
+                    step,
+                    t,
+                    dt,
+                    k,
+                    name,
+                    term,
+                    u,
+                    after,
+                )
                 _report(record, stages, observer)
             return after
 
@@ -347,13 +378,22 @@ class Evolution(nn.Module):
         return f"scheme={self.scheme}, controls={self.controls}, {time}"
 
 
-def _report(record: Substep, stages: list[tuple[str, Tensor]], observer: Observer) -> None:
+def _report(
+    record: Substep,
+    stages: list[tuple[str, Tensor]],
+    observer: Observer,
+) -> None:
     """Call an observer with each state inside a substep, or with the substep where it has none."""
     if not stages:
         observer(record)
     before = record.before
     for name, state in stages:
-        stage = replace(record, name=name, before=before, after=state)
+        stage = replace(
+            record,
+            name=name,
+            before=before,
+            after=state,
+        )
         observer(stage)
         before = state
 

@@ -52,7 +52,11 @@ class PixelAttention(nn.Module):
         self.key = filters()
         self.value = filters()
 
-    def forward(self, u: Float[Tensor, "b n d"], domain: Domain) -> Float[Tensor, "b n d"]:
+    def forward(
+        self,
+        u: Float[Tensor, "b n d"],
+        domain: Domain,
+    ) -> Float[Tensor, "b n d"]:
         batch, n, _ = u.shape
         images = u.reshape(-1, 1, *self.image)
 

@@ -137,7 +137,12 @@ class Term(nn.Module):
         method = self.check(substep).replace("-", "_")
         return getattr(self, method)(u, domain, h)
 
-    def stages(self, u: Tensor, domain: Domain, substep: str) -> list[tuple[str, Tensor]]:
+    def stages(
+        self,
+        u: Tensor,
+        domain: Domain,
+        substep: str,
+    ) -> list[tuple[str, Tensor]]:
         """Return named states inside one substep, for observers; most terms have none."""
         return []
 

@@ -224,7 +224,12 @@ class FeedForwardTerm(Term):
         rate = self.rate(u, domain)
         return mix(u, rate, 0.5)
 
-    def stages(self, u: Tensor, domain: Domain, substep: str) -> list[tuple[str, Tensor]]:
+    def stages(
+        self,
+        u: Tensor,
+        domain: Domain,
+        substep: str,
+    ) -> list[tuple[str, Tensor]]:
         """Return the J layers and the relaxation, for the substep ``relaxed``."""
         if substep != "relaxed":
             return []

@@ -437,7 +437,16 @@ def edge_product(
 
         if half is not None:
             query, key, value = (x.to(half) for x in (query, key, value))
-        return edge_product_triton(query, key, value, mass, density, causal, activation, statistic)
+        return edge_product_triton(
+            query,
+            key,
+            value,
+            mass,
+            density,
+            causal,
+            activation,
+            statistic,
+        )
 
     return edge_product_op(
         cast(query, dtype),

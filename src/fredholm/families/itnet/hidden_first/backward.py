@@ -210,7 +210,14 @@ def _rows(
         sums = None
         if moments is not None:
             sums = moments[:, :, rows]
-        _query_tile(run, f, g, tile, tile_grad, sums)
+        _query_tile(
+            run,
+            f,
+            g,
+            tile,
+            tile_grad,
+            sums,
+        )
 
     # dR = Gᵀ M.
     if moments is not None and g.readout is not None:
@@ -246,7 +253,14 @@ def _query_tile(
             first = layer.values(chunk)
             above = tile_matrices(moments_grad[chunk])
             weight = pairs.weight
-            hidden, slope = _hidden_gradient(run, part, chunk, first.values, above, weight)
+            hidden, slope = _hidden_gradient(
+                run,
+                part,
+                chunk,
+                first.values,
+                above,
+                weight,
+            )
 
             # M += H V and dV += Hᵀ dM, of weighted hidden units ρH.
             flat = tile_matrices(hidden)

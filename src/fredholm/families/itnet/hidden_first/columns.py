@@ -173,7 +173,11 @@ class Columns:
         return query, key
 
 
-def _sum_of_terms(position: Tensor | None, content: Tensor | None, matrices: int) -> Tensor | None:
+def _sum_of_terms(
+    position: Tensor | None,
+    content: Tensor | None,
+    matrices: int,
+) -> Tensor | None:
     """Return the sum of an end's terms, (H·B, N, w): of positions (N, w), which all matrices share,
     and of features (H·B·N, w), which is overwritten. None where there is neither.
     """

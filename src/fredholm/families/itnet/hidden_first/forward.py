@@ -258,7 +258,15 @@ class Plan:
             rows=group * queries * w * (e + 1),
             moments=block * rows * moment,
         )
-        return Plan(keys, queries, group, block, heads, rows, numbers)
+        return Plan(
+            keys,
+            queries,
+            group,
+            block,
+            heads,
+            rows,
+            numbers,
+        )
 
 
 # --- the tensors as tiles see them ----------------------------------------------------------------

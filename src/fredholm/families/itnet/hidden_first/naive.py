@@ -90,7 +90,12 @@ def mlp_kernel_naive(
         [[[[60.0], [60.0]]]]
     """
     function = find_activation(activation).function
-    core = {"query": query, "key": key, "value": value, "readout": readout}
+    core = {
+        "query": query,
+        "key": key,
+        "value": value,
+        "readout": readout,
+    }
     tensors = complete(core | {"query_bias": query_bias} | terms)
     x = Tensors(**tensors)
 

@@ -66,7 +66,11 @@ class TiledColumns(KeyRing):
 
     def keys(self, kernel: MLPKernel, y: Tensor, uy: Tensor) -> Memory:
         memory = kernel.key_terms(y, uy, columns=True)
-        return {**memory, "positions": y, "signal": uy}
+        return {
+            **memory,
+            "positions": y,
+            "signal": uy,
+        }
 
     def integrate(self, kernel: MLPKernel, problem: Problem, keys: Memory) -> Tensor:
         # The first layer reads neither the positions nor the signal itself.
@@ -160,7 +164,11 @@ def _tiled(
     return _integral(kernel, problem, moments_read)
 
 
-def _integral(kernel: MLPKernel, problem: Problem, moments_read: Callable[..., Tensor]) -> Tensor:
+def _integral(
+    kernel: MLPKernel,
+    problem: Problem,
+    moments_read: Callable[..., Tensor],
+) -> Tensor:
     """Return ∫ K u dμ.
 
     ``moments_read(kernel, problem, value, readout)`` computes everything except the readout's bias
@@ -237,7 +245,14 @@ def _mean(quadrature: Quadrature, value: Tensor, queries: int) -> Tensor:
         return value.cumsum(2)
 
     keys = value.shape[2]
-    seen = torch.ones(1, 1, queries, keys, dtype=value.dtype, device=value.device)
+    seen = torch.ones(
+        1,
+        1,
+        queries,
+        keys,
+        dtype=value.dtype,
+        device=value.device,
+    )
     if order is not None:
         seen = seen * order[:, None]
     if density is not None:
@@ -322,7 +337,12 @@ def mlp_kernel(
     find_activation(activation)
     if memory is not None and memory < 1:
         raise OptionError(f"memory: expected at least 1 byte for a tile, got {memory}")
-    core = {"query": query, "key": key, "value": value, "readout": readout}
+    core = {
+        "query": query,
+        "key": key,
+        "value": value,
+        "readout": readout,
+    }
     tensors = complete(core | {"query_bias": query_bias} | terms)
     check(tensors, mid)
     device = value.device
@@ -454,7 +474,10 @@ def _complete_terms(tensors: Mapping[str, Any]) -> set[str]:
     return present
 
 
-def _sizes(tensors: Mapping[str, Any], mid: Sequence[tuple[Tensor, Tensor]]) -> dict[str, int]:
+def _sizes(
+    tensors: Mapping[str, Any],
+    mid: Sequence[tuple[Tensor, Tensor]],
+) -> dict[str, int]:
     """Return the size of every dimension that one tensor decides for the others."""
     sizes: dict[str, int] = {}
     for _, x, fact in _present(tensors):
