@@ -79,9 +79,12 @@ class CKConv(IntegralOperator):
                 "leave heads out"
             )
         if separable:
-            heads, d_in, d_out = dim, 1, 1
+            heads = dim
+            d_in = 1
+            d_out = 1
         else:
-            d_in, d_out = head_width(dim, heads), head_width(out_dim, heads)
+            d_in = head_width(dim, heads)
+            d_out = head_width(out_dim, heads)
 
         kernel_options |= {"position_dim": position_dim, "length": length}
         if horizon is None:

@@ -395,7 +395,8 @@ def advance_stream(
 
     score = tokens.energy
     pool = None
-    sums, totals = [], []
+    sums = []
+    totals = []
     centre = tokens.query[:, :, None, 0]
     for level in range(tokens.steps + 1):
         # (B, H, C, 1)

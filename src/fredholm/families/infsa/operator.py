@@ -90,7 +90,8 @@ class InfSA(IntegralOperator):
                 f"expected the strategy Resolvent, which iterates to a tolerance, got "
                 f"{self.strategy!r}"
             )
-        problem, kernel = self.problem(u, domain), self.kernel
+        problem = self.problem(u, domain)
+        kernel = self.kernel
         assert isinstance(kernel, HopKernel)
         return Iterations(self.strategy).solve(kernel, problem).convergence
 

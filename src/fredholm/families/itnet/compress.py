@@ -167,7 +167,8 @@ class Fitting:
 
     def operator(self) -> LowRankITNetOperator:
         """Return the low-rank operator as it stands, in the exact one's precision."""
-        exact, student = self.exact, self.student
+        exact = self.exact
+        student = self.student
         student.eval()
         dtype = next(exact.parameters()).dtype
         student.to(dtype)

@@ -448,7 +448,8 @@ class MLPKernel(HiddenKernel, SplitHidden):
         return terms
 
     def both_terms(self, problem: Problem) -> dict[str, Any]:
-        x, y = problem.x, problem.y
+        x = problem.x
+        y = problem.y
         gamma = None
         # Where queries are keys, both ends read the same γ, which is a good part of the cost of a
         # small call. Inside `inference` the projected positions are cached, and γ is not needed.

@@ -176,7 +176,8 @@ class FourierRandomFeatures(RandomFeatures):
 
     def features_of(self, x: Tensor) -> Tensor:
         _, phase = self.phases(x)
-        cosines, sines = phase.cos(), phase.sin()
+        cosines = phase.cos()
+        sines = phase.sin()
         waves = torch.cat([cosines, sines], -1)
         return waves * (self.features / 2) ** -0.5
 

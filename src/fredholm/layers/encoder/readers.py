@@ -234,7 +234,8 @@ def _thirds(prefix: str) -> dict[str, Slot]:
     begin with ``prefix``.
     """
     separator = "" if prefix.endswith(".") else "_"
-    weight, bias = f"{prefix}{separator}weight", f"{prefix}{separator}bias"
+    weight = f"{prefix}{separator}weight"
+    bias = f"{prefix}{separator}bias"
     roles = ("query", "key", "value")
     return {role: Slot(weight, bias, third) for third, role in enumerate(roles)}
 

@@ -131,7 +131,8 @@ class EmbeddedSequence(Encoder):
         torch.Size([3, 3, 8])
     """
 
-    position_dim, axis = 1, 1
+    position_dim = 1
+    axis = 1
 
     def __init__(
         self,

@@ -254,9 +254,11 @@ class GraphEncoder(Encoder):
 
     def _check(self, graph: Inputs) -> None:
         # Features have a width; tokens, of which any number per node is allowed, have none (-1).
-        need, width = "tokens", -1
+        need = "tokens"
+        width = -1
         if self.embed is not None:
-            need, width = "features", self.channels
+            need = "features"
+            width = self.channels
         b, n = graph["valid"].shape[:2]
         if "edges" in graph or "links" not in graph:
             edges = graph["edges"]

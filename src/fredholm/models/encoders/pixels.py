@@ -56,7 +56,8 @@ class PixelEncoder(Encoder):
         torch.Size([2, 20, 3])
     """
 
-    position_dim, axis = 2, 2
+    position_dim = 2
+    axis = 2
 
     def __init__(self, channels: int):
         super().__init__()

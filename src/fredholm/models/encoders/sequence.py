@@ -143,7 +143,8 @@ class SequenceEncoder(Encoder):
         ([5.0, 7.0, 0.0], [[True, True, False]], [[1.0, 1.5, 0.0]])
     """
 
-    position_dim, axis = 1, 1
+    position_dim = 1
+    axis = 1
 
     def __init__(
         self,

@@ -102,7 +102,8 @@ class TokenEncoder(Encoder):
         torch.Size([2, 7, 8])
     """
 
-    position_dim, axis = 1, 1
+    position_dim = 1
+    axis = 1
 
     def __init__(
         self,

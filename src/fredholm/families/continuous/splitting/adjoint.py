@@ -17,7 +17,8 @@ class _Field(nn.Module):
 
     def __init__(self, evolution: Evolution, domain: Domain):
         super().__init__()
-        self.evolution, self.domain = evolution, domain
+        self.evolution = evolution
+        self.domain = domain
 
     def forward(self, t: Tensor, u: Tensor) -> Tensor:
         # A solver's last step may reach beyond the interval.

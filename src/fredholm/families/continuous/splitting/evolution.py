@@ -100,7 +100,8 @@ class Evolution(nn.Module):
         (torch.Size([2, 5, 8]), torch.Size([2, 5, 8]))
     """
 
-    knots, norm = Part(), Part()
+    knots = Part()
+    norm = Part()
 
     def __init__(
         self,

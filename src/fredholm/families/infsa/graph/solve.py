@@ -288,12 +288,15 @@ def substitute(
     mass = graph.mass[:, None, :, None]
 
     # M_ij = factor_i P_ij mass_j: the transposed product swaps ends and factors.
-    query, key = graph.query, graph.key
-    of_row, of_column = factor, mass
+    query = graph.query
+    key = graph.key
+    of_row = factor
+    of_column = mass
     starts = range(0, n, BLOCK)
     if transposed:
         query, key = key, query
-        of_row, of_column = mass, factor
+        of_row = mass
+        of_column = factor
         starts = reversed(starts)
 
     options = EdgeOptions(activation=graph.activation, statistic="none", memory=graph.memory)

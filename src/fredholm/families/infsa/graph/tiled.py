@@ -154,7 +154,8 @@ class Tile:
     def shape(self) -> tuple[int, int, int, int]:
         """Return the numbers of samples, heads, queries and keys, (b, h, Tq, Tk)."""
         b, h = self.chunk
-        q, k = self.q, self.k
+        q = self.q
+        k = self.k
         return b.stop - b.start, h.stop - h.start, q.stop - q.start, k.stop - k.start
 
 

@@ -219,7 +219,8 @@ class TokenGraph:
     def apply_transposed(self, value: Tensor, factor: Tensor) -> Tensor:
         """Return Mᵀ v: one hop backwards."""
         # Mᵀ swaps the roles of queries and keys.
-        query, key = self.key, self.query
+        query = self.key
+        key = self.query
         weighted = value * factor[..., None]
         density = None
         if self.density is not None:

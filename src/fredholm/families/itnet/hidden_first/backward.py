@@ -298,7 +298,8 @@ def _hidden_gradient(
     """Go back through the hidden layers, from the gradient dM of the moments. The results overwrite
     scratch memory, ``s`` included.
     """
-    act, mid = run.act, run.x.mid
+    act = run.act
+    mid = run.x.mid
     # The pre-activations of every hidden layer, the first one's first.
     before = [s]
     for w, bias in zip(mid[::2], mid[1::2]):

@@ -198,9 +198,11 @@ class Layers:
             by_pair = by_pair.view(n, n, -1)
             return terms._replace(table=by_pair)
 
-        name, make = "shifts", of_shifts
+        name = "shifts"
+        make = of_shifts
         if self.queries_of_block == n:
-            name, make = "pairs", of_pairs
+            name = "pairs"
+            make = of_pairs
         key = (name, columns.bias.dtype)
         return prepared(kernel, key, make, of=(grid.points, grid.lengths))
 

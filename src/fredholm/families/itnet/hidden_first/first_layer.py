@@ -79,7 +79,8 @@ class FirstLayer:
 
     def values(self, chunk: Chunk) -> PreActivations:
         """Return the pre-activations of a chunk. The next call overwrites them."""
-        f, k = self.f, self.k
+        f = self.f
+        k = self.k
         rows = self._scaled_queries(chunk)
         key_count = k.stop - k.start
         s = self.scores.view(*rows.shape[:4], key_count)
@@ -119,7 +120,8 @@ class FirstLayer:
         """Return rows (h, b, Tq, w, e + 1) of a chunk whose product with the keys is the product
         terms plus the query bias.
         """
-        f, q = self.f, self.q
+        f = self.f
+        q = self.q
         heads, batch, _, columns = f.key[chunk].shape
         bias = cut(f.query_bias, *chunk)
         bias = bias[:, :, q]
@@ -199,7 +201,8 @@ class FirstLayer:
         """Add to ``g`` the gradients of a chunk's terms, from the gradient ``slope`` (dS) of its
         pre-activations. Those of shared terms are collected in ``shared``.
         """
-        f, k = self.f, self.k
+        f = self.f
+        k = self.k
         flat = tile_matrices(slope)
         keys = matrices_of_points(f.key, chunk, k)
 
@@ -250,7 +253,9 @@ class FirstLayer:
         With r = |x - y|, ∂r/∂x is (x - y) / r and ∂r/∂y its negative; zero where two points
         coincide, as :func:`distances` defines it.
         """
-        f, q, k = self.f, self.q, self.k
+        f = self.f
+        q = self.q
+        k = self.k
         scale = cut(f.distance_scale, *chunk)
         far = cut(self.far, *chunk)
         if g.distance_scale is not None:

@@ -58,7 +58,8 @@ def plain(*arguments: Any) -> Tensor:
         parts[name] = part
 
     # Pairs of weight and bias from the flat list W, b, W, b, …. The Triton form has none.
-    weights, biases = x.mid[::2], x.mid[1::2]
+    weights = x.mid[::2]
+    biases = x.mid[1::2]
     mid = list(zip(weights, biases))
     with full_precision(x.value):
         out = mlp_kernel_naive(**parts, mid=mid, activation=activation)

@@ -245,14 +245,7 @@ def _mean(quadrature: Quadrature, value: Tensor, queries: int) -> Tensor:
         return value.cumsum(2)
 
     keys = value.shape[2]
-    seen = torch.ones(
-        1,
-        1,
-        queries,
-        keys,
-        dtype=value.dtype,
-        device=value.device,
-    )
+    seen = torch.ones((1, 1, queries, keys), dtype=value.dtype, device=value.device)
     if order is not None:
         seen = seen * order[:, None]
     if density is not None:
