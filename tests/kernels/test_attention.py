@@ -7,13 +7,12 @@ import pickle
 
 import pytest
 import torch
-from safetensors.torch import load_model, save_model
 from torch import nn
 from torch.nn.utils import parametrizations, prune
 
+from fredholm import inference
 from fredholm.domain import Domain
 from fredholm.errors import ConversionError, DomainError, OptionError
-from fredholm.integral.contract import read_together
 from fredholm.kernels import LinearAttentionKernel, Rotary, SoftmaxKernel, TransposedLinear
 from fredholm.operators import IntegralOperator, SoftmaxAttention, create_operator
 
@@ -221,7 +220,7 @@ def test_active_dropout_is_refused_at_every_call():
     assert operator(u).shape == u.shape
 
 
-# --- maps side by side in memory ------------------------------------------------------------------
+# --- maps that are joined, replaced or pruned -----------------------------------------------------
 
 
 def moved(kernel):
@@ -259,24 +258,8 @@ def test_one_product_equals_the_three_maps(name, change):
         u = torch.randn(2, 5, 8, dtype=op.kernel.query.weight.dtype)
         recorded = op(u)
         assert recorded.requires_grad
-        with torch.no_grad():
+        with inference(op):
             assert_close(op(u), recorded)
-
-
-def test_adjacent_parameters_are_read_together_only_under_no_grad():
-    kernel = SoftmaxKernel(8, 2)
-    assert read_together(kernel._aligned, kernel._modules) is None  # gradients are recorded
-    with torch.no_grad():
-        weight, bias = read_together(kernel._aligned, kernel._modules)
-        assert [n for n, _ in kernel.named_parameters()] == list(SoftmaxKernel(8, 2).state_dict())
-        assert_close(
-            weight, torch.cat([x.weight for x in (kernel.query, kernel.key, kernel.value)])
-        )
-        assert bias[16:].tolist() == [0.0] * 8
-        for other in (copy.deepcopy(kernel), kernel.double()):
-            assert read_together(other._aligned, other._modules) is not None
-        replaced(kernel)
-        assert read_together(kernel._aligned, kernel._modules) is None
 
 
 class Added(nn.Module):
@@ -351,45 +334,6 @@ def test_pruned_and_parametrised_maps_equal_their_layers():
     expected = operator(u)
     operator.kernel = plain
     assert_close(operator(u), expected)
-
-
-SIDE_BY_SIDE = {"softmax": {}, "luna": {}, "itnet_low_rank": {"width": 5, "frequencies": 3}}
-
-
-@pytest.mark.parametrize("name", SIDE_BY_SIDE)
-def test_adjacent_parameters_have_separate_storages(name, tmp_path):
-    """Writers of checkpoints take tensors of one storage for duplicates and save only one."""
-    operator, other = (create_operator(name, 8, 2, **SIDE_BY_SIDE[name]) for _ in range(2))
-    state = operator.state_dict()
-    sizes = [(x.untyped_storage().nbytes(), x.storage_offset()) for x in state.values()]
-    assert sizes == [(x.nbytes, 0) for x in state.values()]
-    assert len({x.untyped_storage().data_ptr() for x in state.values()}) == len(state)
-    save_model(operator, tmp_path / "model.safetensors")
-    load_model(other, tmp_path / "model.safetensors")
-    u = torch.randn(1, 5, 8)
-    with torch.no_grad():
-        assert read_together(other.kernel._aligned, other.kernel._modules) is not None
-        assert_close(other(u), operator(u))
-    rebuilt = torch.func.grad(lambda v: create_operator(name, 8, 2)(v).sum())(u)
-    assert rebuilt.shape == u.shape  # built where nothing has memory of its own
-
-
-@pytest.mark.parametrize("name", SIDE_BY_SIDE)
-def test_shared_parameters_stay_shared(name):
-    operator = create_operator(name, 8, 2, **SIDE_BY_SIDE[name])
-    u = torch.randn(1, 5, 8)
-    expected = operator(u)
-    assert all(x.is_shared() for x in operator.share_memory().state_dict().values())
-    with torch.no_grad():
-        assert_close(operator(u), expected)
-
-
-def test_external_layers_are_not_moved_in_memory():
-    layers = [torch.nn.Linear(8, 8) for _ in range(3)]
-    places = [layer.weight.data_ptr() for layer in layers]
-    kernel = SoftmaxKernel(8, 2, projections=tuple(layers))
-    assert [layer.weight.data_ptr() for layer in layers] == places
-    assert kernel._aligned is None
 
 
 def test_scores_are_float32_under_autocast_inside_a_transform():

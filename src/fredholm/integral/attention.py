@@ -20,7 +20,7 @@ from ..ops.linear_attention import at_scale_of_seen, measured_density
 from ..quadrature import Quadrature
 from .bases import SEPARABLE, WeightedKernel
 from .capabilities import Decaying, JointFeatures, Windowed, measure_of
-from .contract import Part, answering, prepared, read_together, weight_and_bias
+from .contract import Part, answering, prepared, weight_and_bias
 from .decay import check_order, read_decay
 from .denominators import DenominatorWatch, denominators
 from .facts import Layout
@@ -35,7 +35,6 @@ from .feature_map import (
 from .features import head_width
 from .problem import Problem, split_heads
 from .projections import Projections, projected_widths
-from .side_by_side import Aligned, SideBySide, side_by_side
 from .windowed import (
     ScaledFeatures,
     check_window,
@@ -65,7 +64,7 @@ JOINT_METHODS = (
 )
 
 
-class AttentionKernel(Aligned, WeightedKernel):
+class AttentionKernel(WeightedKernel):
     """Base of kernels with queries, keys and values: the linear maps, their widths and the value
     bias.
 
@@ -114,17 +113,9 @@ class AttentionKernel(Aligned, WeightedKernel):
         else:
             self.query, self.key, self.value = projections
 
-        # Only new layers are laid side by side: those of the caller's stay where they are.
-        self._fresh = fresh
+        # Only new layers are initialised: the caller's keep their weights.
         if fresh:
             self.reset_parameters()
-        self._aligned = self._neighbours()
-
-    def _neighbours(self) -> SideBySide | None:
-        if not getattr(self, "_fresh", False):
-            return None
-        layers = {name: self._modules.get(name) for name in MAPS}
-        return side_by_side(layers, nn.Linear)
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
@@ -162,10 +153,10 @@ class AttentionKernel(Aligned, WeightedKernel):
 
     def _all_heads(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values of the same points, (B, H, N, ·) each: one matrix product
-        where the maps are packed or side by side.
+        where the maps are packed, or their weights joined inside :class:`.inference`.
         """
         u = u.squeeze(1)
-        flat = self._side_by_side(u)
+        flat = self._one_product(u)
         if flat is None:
             return self._project(u, QUERY), self._project(u, KEY), self._project(u, VALUE)
         if self._alike:
@@ -184,7 +175,7 @@ class AttentionKernel(Aligned, WeightedKernel):
         """Whether queries, keys and values have as many heads of one width."""
         return self.groups == self.heads and self.width == self.d_out
 
-    def _side_by_side(self, u: Tensor) -> Tensor | None:
+    def _one_product(self, u: Tensor) -> Tensor | None:
         """Return queries, keys and values of (B, N, dim) by one matrix product, (B, N, ·), values
         without bias; None where three products are better.
         """
@@ -196,12 +187,10 @@ class AttentionKernel(Aligned, WeightedKernel):
                 bias = F.pad(bias[: 2 * third], (0, third))
             return F.linear(u, weight, bias)
 
-        joined = read_together(self._aligned, self._modules)
-        if joined is None and answering(self):
-            joined = prepared(self, "side by side", self._joined)
-        if joined is None:
+        # Joining the weights at each call costs what one product saves.
+        if not answering(self):
             return None
-        weight, bias = joined
+        weight, bias = prepared(self, "side by side", self._joined)
         return F.linear(u, weight, bias)
 
     def _joined(self) -> tuple[Tensor, Tensor | None]:
@@ -663,7 +652,7 @@ class FeatureAttentionKernel(AttentionKernel, FeatureAttention, Windowed, Decayi
         # A named function takes queries and keys of all heads in one call.
         feature_map = self._key_map
         if self.key_map is None and feature_map is self.named_map:
-            flat = self._side_by_side(u.squeeze(1)) if self._alike else None
+            flat = self._one_product(u.squeeze(1)) if self._alike else None
             if flat is not None:
                 heads = self.heads
                 stacked = split_heads(flat, 3 * heads)

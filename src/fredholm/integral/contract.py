@@ -29,7 +29,6 @@ from .strategy import Plan, Strategy
 
 if TYPE_CHECKING:
     from .memo import Memo
-    from .side_by_side import SideBySide
 
 Value = TypeVar("Value")
 
@@ -497,28 +496,6 @@ def weight_and_bias(layer: nn.Module, name: str) -> tuple[Tensor, Tensor | None]
             # torch's types say that a hook takes the inputs alone; it takes the module as well.
             hook(layer, ())  # type: ignore[call-arg]
     return layer.weight, layer.bias  # type: ignore[return-value]
-
-
-def read_together(
-    aligned: SideBySide | None, modules: Mapping[str, nn.Module | None]
-) -> tuple[Tensor, Tensor | None] | None:
-    """Return weights and biases of layers that lie side by side, as one tensor of each.
-
-    None where the layers must be read one by one: ``modules`` are other layers by now, parameters
-    have been replaced or moved, gradients are recorded, or code is traced.
-    """
-    if aligned is None or torch.is_grad_enabled() or torch.compiler.is_compiling():
-        return None
-    weight_name, bias_name = aligned.names
-    for name, layer, parameters, weight, bias in aligned.layers:
-        if modules.get(name) is not layer:
-            return None
-        if parameters.get(weight_name) is not weight or parameters.get(bias_name) is not bias:
-            return None
-    for parameter, address in zip(aligned.parameters, aligned.addresses):
-        if parameter.data_ptr() != address:
-            return None
-    return aligned.weight, aligned.bias
 
 
 # --- results that depend on weights alone ---------------------------------------------------------

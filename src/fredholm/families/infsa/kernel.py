@@ -108,9 +108,7 @@ class TokenGraphKernel(AttentionKernel, DecayingWeights):
         self.gamma = float(decay)
         self.power = power
         if tied:
-            # There is no third map, and the layout of three that share a matrix does not apply.
             self.key = None  # type: ignore[assignment]
-            self._aligned = None
         self.activation = activation
         self.eps = eps
         self.scale = 1.0 / self.width

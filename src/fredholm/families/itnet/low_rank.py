@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from ...errors import OptionError
 from ...integral import FourierFeatures, PairKernel, Problem
-from ...integral.contract import Part, read_together
-from ...integral.side_by_side import Aligned, SideBySide, side_by_side
+from ...integral.contract import Part
 from ...ops.backend import at_least_single, cast, full_precision, product, sum_of_product
 from ...ops.tiles import ACTIVATIONS, find_activation
 from .capabilities import Pooled
@@ -73,8 +72,17 @@ class FactorNetwork(nn.Module):
         self.bias2 = nn.Parameter(torch.empty(heads, dim, rank))
 
     def units(self, gamma: Tensor, u: Tensor) -> Tensor:
-        """Return the hidden units h, (..., w)."""
-        return first_units(self.weight1, self.bias1, gamma, u, self.activation)
+        """Return the hidden units h = act(W1 [γ(x), u(x)] + b1), (..., w).
+
+        All heads share the positions, so that W1's columns of γ are multiplied once for all of
+        them.
+        """
+        columns = gamma.shape[-1]
+        rest = self.weight1.shape[1] - columns
+        of_gamma, of_u = self.weight1.split_with_sizes((columns, rest), 1)
+        position = F.linear(cast(gamma, u.dtype), cast(of_gamma, u.dtype), self.bias1)
+        content = F.linear(u, of_u)
+        return ACTIVATIONS[self.activation].function(position + content)
 
     def read(self, moment: Tensor, total: Tensor) -> Tensor:
         """Return Σ_i W2_i M_i + b2_i U_i, (H, B, r), of moments (B, H, d, w) and totals (B, H, d):
@@ -122,28 +130,7 @@ class FactorNetwork(nn.Module):
         return factor.unflatten(-1, (dim, rank))
 
 
-def first_units(
-    weight: Tensor,
-    bias: Tensor,
-    gamma: Tensor,
-    u: Tensor,
-    activation: str,
-) -> Tensor:
-    """Return act(W [γ(x), u(x)] + b), (..., rows of W).
-
-    All heads share the positions, so that W's columns of γ are multiplied once for all of them.
-    """
-    columns = gamma.shape[-1]
-    rest = weight.shape[1] - columns
-    of_gamma, of_u = weight.split_with_sizes((columns, rest), 1)
-    gamma = cast(gamma, u.dtype)
-    of_gamma = cast(of_gamma, u.dtype)
-    position = F.linear(gamma, of_gamma, bias)
-    content = F.linear(u, of_u)
-    return ACTIVATIONS[activation].function(position + content)
-
-
-class LowRankKernel(Aligned, PairKernel, Pooled):
+class LowRankKernel(PairKernel, Pooled):
     r"""A matrix kernel of rank r: :math:`K_h(x, y) = \Phi_h(x, u(x))\,\Psi_h(y, u(y))^T`, with
     :math:`\Phi, \Psi \in R^{d \times r}`.
 
@@ -218,14 +205,6 @@ class LowRankKernel(Aligned, PairKernel, Pooled):
             activation,
         )
         self.reset_parameters()
-        self._aligned = self._neighbours()
-
-    def _neighbours(self) -> SideBySide | None:
-        layers = {
-            "query": self._modules.get("query"),
-            "key": self._modules.get("key"),
-        }
-        return side_by_side(layers, FactorNetwork, ("weight1", "bias1"), last=True)
 
     def reset_parameters(self, epsilon: float = 0.01) -> None:
         """Draw near-linear hidden units, and factors that start as one semi-orthogonal matrix."""
@@ -318,26 +297,6 @@ class LowRankKernel(Aligned, PairKernel, Pooled):
 
     def _units(self, p: Problem) -> UnitsOfEnds:
         """Return the hidden units of both networks, each at its own end."""
-        key_gamma = self.fourier.on(p.domain, p.y)
-        key_gamma = key_gamma.unsqueeze(1)
-        if p.layout.cross:
-            query_gamma = self.fourier(p.x).unsqueeze(1)
-            key_units = self.key.units(key_gamma, p.uy)
-            query_units = self.query.units(query_gamma, p.ux)
-            return UnitsOfEnds(key_units, query_units)
-
-        # Queries are keys: their sines, a good part of the cost, are computed once.
-        joined = read_together(self._aligned, self._modules)
-        if joined is None:
-            key_units = self.key.units(key_gamma, p.uy)
-            query_units = self.query.units(key_gamma, p.ux)
-            return UnitsOfEnds(key_units, query_units)
-        weight, bias = joined
-        assert bias is not None
-        units = first_units(weight, bias, key_gamma, p.uy, self.query.activation)
-        # Side by side in the order of `_neighbours`.
-        query_units, key_units = units.chunk(2, -1)
-        return UnitsOfEnds(key_units, query_units)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, rank={self.rank}, width={self.width}"
