@@ -15,7 +15,7 @@ from fredholm import Domain, ITNetOperator, LunaAttention
 ROOT = Path(fredholm.__file__).parent
 PAGE = Path(__file__).parents[1] / "docs" / "architecture.md"
 WALKS = {
-    "itnet": (lambda: ITNetOperator(16, heads=2, position_dim=2, width=8), Domain.grid(24, 24)),
+    "itnet": (lambda: ITNetOperator(16, heads=2, position_dim=2, width=8), Domain.grid(12, 12)),
     "luna": (lambda: LunaAttention(16, heads=2), Domain.line(16)),
 }
 

@@ -22,16 +22,14 @@ if TYPE_CHECKING:
 ENDS = ("query_position", "key_position")
 CONTENT = ("query", "key")
 GROUPS = {*ENDS, "relative", "distance", *CONTENT, "product"}
-LONGEST = 1 << 19
-"""Hidden units of one query up to which keys are not cut into tiles."""
-LARGEST = 1 << 20
+LARGEST = 1 << 21
 """Hidden units of all pairs up to which they are taken at once: `python -m evidence time small
 tune`.
 """
 
 
 def fits(kernel: MLPKernel, problem: Problem) -> bool:
-    """Return whether :func:`.few_queries` can take this problem and is faster than the op."""
+    """Return whether :func:`.few_points` can take this problem and is faster than the op."""
     if not GROUPS.issuperset(kernel.groups) or kernel.weight1.shape[0] > 1:
         return False
     q = problem.quadrature
@@ -48,14 +46,9 @@ def fits(kernel: MLPKernel, problem: Problem) -> bool:
     # Before any size is compared: a comparison in traced code would bound the program's lengths.
     if not values_alone(tensors):
         return False
-    numbers = u.shape[2] * kernel.width
-    return numbers <= LONGEST and u.device.type == "cpu" and u.numel() > 0
-
-
-def all_at_once(kernel: MLPKernel, problem: Problem) -> bool:
-    """Return whether :func:`.few_points` is faster still."""
-    batch = problem.uy.shape[0]
-    n = problem.ux.shape[2]
+    if u.device.type != "cpu" or u.numel() == 0:
+        return False
+    batch, _, n, _ = u.shape
     return batch * kernel.heads * n * n * kernel.width <= LARGEST
 
 
@@ -65,7 +58,7 @@ class PositionTerms(NamedTuple):
     Attributes:
         ends: of queries and of keys, (groups, N, w), or None where no group reads them.
         table: of displacements, with the first layer's bias: (D, w) for D displacements, or
-            (N, N, w) where it is written out for every pair.
+            (Nq, Nk, w) where it is written out for every pair.
     """
 
     ends: Tensor | None

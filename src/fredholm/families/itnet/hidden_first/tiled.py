@@ -29,9 +29,8 @@ from ....ops.backend import (
 )
 from ....ops.tiles import by_head, find_activation
 from ....quadrature import Quadrature
-from .columns import all_at_once, fits
+from .columns import fits
 from .few_points import few_points
-from .few_queries import few_queries
 from .limits import refusal
 from .one_tile import one_tile
 from .registration import mlp_kernel_op
@@ -102,10 +101,7 @@ class TiledTable(Form):
     def respond(self, kernel: MLPKernel, problem: Problem) -> Tensor:
         p = problem
         if _takes_blocks(self.strategy) and fits(kernel, p):
-            integral = few_queries
-            if all_at_once(kernel, p):
-                integral = few_points
-            return with_offset(_integral(kernel, p, integral), kernel, p)
+            return with_offset(_integral(kernel, p, few_points), kernel, p)
 
         terms = kernel.both_terms(p)
         displacements, index = p.displacements()

@@ -1,4 +1,4 @@
-"""ITNet's kernel for a few queries at a time, and for all pairs at once, equals the definition."""
+"""ITNet's kernel without gradients, in tiles and for all pairs at once, equals the definition."""
 
 from __future__ import annotations
 
@@ -7,20 +7,13 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from fredholm.domain import Domain
-from fredholm.families.itnet.hidden_first import columns, few_points
-from fredholm.families.itnet.hidden_first import few_queries as form
+from fredholm.families.itnet.hidden_first import columns, few_points, tiled
 from fredholm.families.itnet.kernel import ablations
 from fredholm.operators import ITNetOperator
 
 from ..tolerances import assert_close
 
 DOUBLE = {"dtype": torch.float64}
-BLOCKS = {
-    "whole": (1 << 19, 1 << 23),
-    "one query": (1, 1),
-    "some": (300, 2000),
-    "few moments": (1 << 19, 50),
-}
 
 
 def operator(heads: int = 2, dim: int = 6, **options) -> ITNetOperator:
@@ -34,12 +27,13 @@ def operator(heads: int = 2, dim: int = 6, **options) -> ITNetOperator:
 
 def assert_definition(op: ITNetOperator, domain: Domain, batch: int, monkeypatch) -> None:
     u = torch.randn(batch, domain.size, op.dim, **DOUBLE)
-    calls = []
+    tiles = []
     pairs = []
-    monkeypatch.setattr(form.Layers, "hidden", counted(form.Layers.hidden, calls))
+    monkeypatch.setattr(tiled, "FEW", 0)
+    monkeypatch.setattr(tiled, "mlp_kernel", counted(tiled.mlp_kernel, tiles))
     monkeypatch.setattr(few_points, "_hidden", counted(few_points._hidden, pairs))
     expected = op.dense(u, domain).detach()
-    for largest, taken in ((0, calls), (1 << 30, pairs)):
+    for largest, taken in ((0, tiles), (1 << 30, pairs)):
         monkeypatch.setattr(columns, "LARGEST", largest)
         with torch.no_grad():
             again = op(u, domain), op(u, domain)  # the second reads the domain's cache
@@ -49,27 +43,20 @@ def assert_definition(op: ITNetOperator, domain: Domain, batch: int, monkeypatch
 
 
 def counted(function, calls):
-    def call(*arguments):
+    def call(*arguments, **named):
         calls.append(1)
-        return function(*arguments)
+        return function(*arguments, **named)
 
     return call
 
 
-@pytest.fixture(params=list(BLOCKS))
-def blocks(request, monkeypatch):
-    numbers, moments = BLOCKS[request.param]
-    monkeypatch.setattr(form, "NUMBERS", numbers)
-    monkeypatch.setattr(form, "MOMENTS", moments)
-
-
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("batch", [1, 3])
-def test_lines_equal_the_definition(batch, causal, blocks, monkeypatch):
+def test_lines_equal_the_definition(batch, causal, monkeypatch):
     assert_definition(operator(), Domain.line(9, causal=causal, **DOUBLE), batch, monkeypatch)
 
 
-def test_padded_grids_equal_the_definition(blocks, monkeypatch):
+def test_padded_grids_equal_the_definition(monkeypatch):
     valid = torch.ones(2, 12, dtype=torch.bool)
     valid[1, 7:] = False
     domain = Domain.grid(3, 4, **DOUBLE).replace(valid=valid)
@@ -87,7 +74,7 @@ def test_every_choice_of_groups_equals_the_definition(name, monkeypatch):
     [{"depth": 3}, {"output": "compact"}, {"activation": "tanh"}, {"heads": 1}],
     ids=lambda options: next(iter(options)),
 )
-def test_every_option_equals_the_definition(options, blocks, monkeypatch):
+def test_every_option_equals_the_definition(options, monkeypatch):
     assert_definition(operator(**options), Domain.line(7, **DOUBLE), 2, monkeypatch)
 
 
@@ -130,7 +117,7 @@ def test_each_leaf_alone_receives_its_gradient(largest, monkeypatch):
         leaf.requires_grad_(False)
 
 
-def test_the_form_for_few_queries_runs_only_without_gradients(monkeypatch):
+def test_the_form_for_few_points_runs_only_without_gradients(monkeypatch):
     op = operator()
     domain = Domain.line(5, **DOUBLE)
     u = torch.randn(1, 5, 6, **DOUBLE)
