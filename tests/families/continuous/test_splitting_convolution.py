@@ -1,6 +1,4 @@
-"""Convolutions along the tokens against plain loops and against a CvT; section 6 as printed;
-monitors.
-"""
+"""Convolutions along the tokens against plain loops and against a CvT; monitors."""
 
 from __future__ import annotations
 
@@ -17,8 +15,6 @@ from fredholm.families.continuous.splitting import (
     Evolution,
     FeedForwardTerm,
     OperatorTerm,
-    PixelAttention,
-    PixelConvolutionTerm,
     SubstepError,
 )
 
@@ -158,37 +154,13 @@ def _cvt_terms(layer, dim, heads):
     return [OperatorTerm(operator, norm=layer.layernorm_before), network]
 
 
-def test_pixel_attention_is_equation_55_and_56():
-    operator = PixelAttention((3, 2), 2).double()
-    u = draw(2, 5, 6)
-    domain = Domain.points(torch.rand(5, 1)).with_masses(
-        torch.rand(5, dtype=torch.float64), normalised=True
-    )
-    images = u.reshape(10, 1, 3, 2)
-    expected = torch.zeros_like(u)
-    for h in range(2):
-        q, k, v = (
-            nn.functional.conv2d(images, layer.weight[h : h + 1], padding=1).reshape(2, 5, 6)
-            for layer in (operator.query, operator.key, operator.value)
-        )
-        raw = (q @ k.mT / 6**0.5).exp() * domain.measure
-        expected = expected + raw / raw.sum(-1, keepdim=True) @ v
-    assert_close(operator(u, domain), expected)
-    evolution = Evolution([PixelConvolutionTerm((3, 2)), OperatorTerm(operator)]).double()
-    v = u + nn.functional.conv2d(
-        images, *evolution.terms[0].convolution.parameters(), padding=1
-    ).reshape(u.shape)
-    assert_close(evolution(u, domain), v + operator(v, domain))
-
-
 def test_gradients_pass_gradcheck():
     attention = ConvolutionalAttention(D, 2, batch_norm=False).double()
-    pixels, term = PixelAttention((2, 2)).double(), ConvolutionTerm(D).double()
+    term = ConvolutionTerm(D).double()
     u = draw(1, 4, D).requires_grad_()
     grid = Domain.grid(2, 2)
     for call in (
         lambda v: attention(v, grid),
-        lambda v: pixels(v, grid),
         lambda v: term(v, grid, 0.5, "midpoint"),
     ):
         assert torch.autograd.gradcheck(call, (u,))
@@ -200,8 +172,6 @@ def test_convolutions_refuse_unsuitable_domains_and_options():
     for make in (ConvolutionTerm, ConvolutionalAttention):
         with pytest.raises(OptionError, match="odd taps"):
             make(D, kernel_size=2)
-    with pytest.raises(OptionError, match="odd taps"):
-        PixelAttention((2, 2), kernel_size=2)
     with pytest.raises(DomainError, match=r"grid of 2 axes.*got Domain\(4 points.*line 4"):
         ConvolutionTerm(D).rate(u, line)
     with pytest.raises(DomainError, match="expected a regular grid"):

@@ -4,7 +4,7 @@ Xue-Cheng Tai, Hao Liu, Lingfeng Li, Raymond H. Chan. 2025. https://arxiv.org/ab
 
 - ``naive.py``: one step of the splitting, Eqs. 16-21, in plain einsums: open it first.
 - ``splitting/``: the equation in general. ``term.py`` defines a term; ``terms.py``,
-  ``constraints.py``, ``convolution.py`` and ``pixels.py`` are terms; ``schemes.py`` composes them,
+  ``constraints.py`` and ``convolution.py`` are terms; ``schemes.py`` composes them,
   ``controls.py`` interpolates their parameters in time, ``evolution.py`` binds all into a module;
   ``encoder_terms.py`` has the terms of known encoders; ``adjoint.py``, ``orders.py`` and
   ``monitors.py`` solve, measure and watch.

@@ -8,7 +8,6 @@ from .encoder_terms import encoder_terms
 from .evolution import Evolution, Observer, Substep
 from .monitors import Monitor, energy, growth
 from .orders import Convergence, convergence
-from .pixels import PixelAttention, PixelConvolutionTerm
 from .schemes import Hybrid, Lie, Parallel, Relaxed, Scheme, Strang, resolve_scheme
 from .term import SubstepError, Term
 from .terms import FeedForwardTerm, LinearTerm, OperatorTerm
@@ -32,8 +31,6 @@ __all__ = [
     "Observer",
     "OperatorTerm",
     "Parallel",
-    "PixelAttention",
-    "PixelConvolutionTerm",
     "PositivityConstraint",
     "Relaxed",
     "Scheme",
