@@ -17,7 +17,6 @@ from fredholm.layers.trajectory import (
     CELLS,
     LINEARIZATIONS,
     Weights,
-    kernel_naive,
     pull,
     push,
     tanh_secant,
@@ -25,6 +24,7 @@ from fredholm.layers.trajectory import (
 from fredholm.operators import IntegralOperator
 
 from ..tolerances import assert_close
+from .trajectory_naive import kernel_naive
 
 DOUBLE = {"dtype": torch.float64}
 LAYERS = {"RNN_TANH": 1, "RNN_RELU": 1, "LSTM": 4, "GRU": 3}

@@ -1,6 +1,5 @@
 """The algebra of recurrences: a nonlinear recurrence is a linear one along its trajectory.
 
-- ``naive.py``: the kernel as products of transition matrices, pair by pair.
 - ``slopes.py``: secants and tangents, which stand for the nonlinearities.
 - ``cells.py``: torch's cells, unrolled, with the coefficients of the affine recurrence.
 - ``affine.py``: that recurrence driven forwards (responses) and backwards (rows of the kernel).
@@ -9,7 +8,6 @@
 
 from .affine import Trajectory, pull, push
 from .cells import CELLS, Weights
-from .naive import kernel_naive, transitions
 from .slopes import LINEARIZATIONS, slope, tanh_secant
 
 __all__ = [
@@ -17,10 +15,8 @@ __all__ = [
     "LINEARIZATIONS",
     "Trajectory",
     "Weights",
-    "kernel_naive",
     "pull",
     "push",
     "slope",
     "tanh_secant",
-    "transitions",
 ]

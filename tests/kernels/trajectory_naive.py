@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .affine import Trajectory
+from fredholm.layers.trajectory import Trajectory
 
 
 def transitions(
@@ -44,7 +44,7 @@ def kernel_naive(line: Trajectory) -> Float[Tensor, "b t t m d"]:
     r"""Return the whole kernel, pair by pair:
     :math:`K(t, s) = C_t A_t A_{t-1} \cdots A_{s+1} B_s` for s ≤ t, else 0. O(N²·n³).
 
-    The oracle of :func:`pull`.
+    The oracle of :func:`fredholm.layers.trajectory.pull`.
 
     Example:
         >>> one = torch.ones(1, 2, 1)
