@@ -1,4 +1,6 @@
-"""Measurements of Theorems 4 and 5 of ITNet's paper, and witnesses of its strict inclusions."""
+"""Measurements of Theorems 4 and 5 of ITNet's paper, the systems of Theorem 3 (a'), and witnesses of
+its strict inclusions.
+"""
 
 from __future__ import annotations
 

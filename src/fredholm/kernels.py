@@ -63,7 +63,6 @@ from .layers.graph import AdjacencyKernel
 from .layers.graph_attention import AdditiveAttentionKernel, DynamicAttentionKernel
 from .layers.linear import PointwiseKernel
 from .layers.mamba import MambaKernel
-from .layers.nonlinear_system import AffineSystemKernel
 from .layers.pooling import AdaptivePoolKernel, AveragePoolKernel, MaxPoolKernel
 from .layers.recurrence import RecurrentKernel
 from .layers.selective import SelectiveKernel
@@ -76,7 +75,6 @@ __all__ = [
     "AdaptivePoolKernel",
     "AdditiveAttentionKernel",
     "AdjacencyKernel",
-    "AffineSystemKernel",
     "AttentionKernel",
     "AveragePoolKernel",
     "Banked",

@@ -10,7 +10,7 @@ of ITNet say that convolution, attention and recurrence are integral transforms;
   ``recurrent_cell.py``: their cells; ``memory.py``: how far back they look.
 - ``state_space.py``, ``diagonal_state_space.py``: linear systems in discrete time;
   ``time_invariant.py`` is what they share.
-- ``continuous_time.py``, ``nonlinear_system.py``: systems in real time.
+- ``continuous_time.py``: linear systems in real time.
 - ``selective.py``, ``mamba.py``: the selective scan, and the whole Mamba mixer around it.
 - ``baselines.py``: some of these in an operator's place, to compare with.
 
@@ -29,7 +29,6 @@ from .graph_attention import AdditiveAttentionKernel, DynamicAttentionKernel
 from .linear import PointwiseKernel
 from .mamba import MambaKernel
 from .memory import memory_profile
-from .nonlinear_system import AffineSystemKernel, affine_system
 from .pooling import AdaptivePoolKernel, AveragePoolKernel, MaxPoolKernel
 from .recurrence import RecurrentKernel
 from .selective import SelectiveKernel
@@ -49,7 +48,6 @@ __all__ = [
     "AdaptivePoolKernel",
     "AdditiveAttentionKernel",
     "AdjacencyKernel",
-    "AffineSystemKernel",
     "AveragePoolKernel",
     "ContinuousStateSpaceKernel",
     "Convolution",
@@ -64,7 +62,6 @@ __all__ = [
     "SelectiveKernel",
     "StateSpaceKernel",
     "StencilKernel",
-    "affine_system",
     "diagonal_system",
     "linear_system",
     "memory_profile",

@@ -7,11 +7,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from evidence.theorems.affine_system import AffineSystemKernel, affine_system
 
 from fredholm.domain import Domain
 from fredholm.errors import DomainError, OptionError
-from fredholm.kernels import AffineSystemKernel
-from fredholm.layers import affine_system
+from fredholm.layers import linear_system
 
 from ..tolerances import assert_close
 
@@ -97,8 +97,6 @@ def test_an_input_matrix_with_several_channels_converges_to_a_driven_solve():
 
 
 def test_a_linear_field_gives_the_linear_kernel():
-    from fredholm.layers.state_space import linear_system
-
     a, b, c = torch.randn(2, 2, **DOUBLE), torch.randn(2, 1, **DOUBLE), torch.randn(1, 2, **DOUBLE)
     h0, u = torch.randn(2, **DOUBLE), torch.randn(2, 4, 1, **DOUBLE)
     domain = Domain.timestamps(torch.tensor([0.0, 0.3, 0.5, 1.1], **DOUBLE))

@@ -1,4 +1,5 @@
-r"""Nonlinear systems that are affine in the signal, h' = f(h) + B(h) u, exactly along a trajectory.
+r"""Nonlinear systems that are affine in the signal, h' = f(h) + B(h) u, exactly along a trajectory:
+Theorem 3 (a') of ITNet's paper.
 
 The kernel, then :func:`affine_system`, which makes an operator of f and B and solves with
 ``torchdiffeq``.
@@ -13,11 +14,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..errors import DomainError, OptionError, require
-from ..integral import DefaultLine, IntegralOperator, Layout, MatrixKernel, Problem
-from .continuous_time import times_of
-from .parts import bind
-from .time_invariant import as_parameter, check_matrices, check_sequence
+from fredholm import IntegralOperator
+from fredholm.errors import DomainError, OptionError, ShapeError, require
+from fredholm.integral import DefaultLine
+from fredholm.kernels import Layout, MatrixKernel, Problem
 
 Field = Callable[[Tensor], Tensor]
 Solver = Callable[[Callable[[Tensor, Tensor], Tensor], Tensor, Tensor], Tensor]
@@ -55,7 +55,7 @@ class AffineSystemKernel(MatrixKernel):
 
     Reference: ITNet Theorem 3 (a'), E.3 (Alekseev's formula, corrected).
 
-    Example: see :func:`fredholm.layers.nonlinear_system.affine_system`.
+    Example: see :func:`affine_system`.
     """
 
     reads_query = False
@@ -76,7 +76,11 @@ class AffineSystemKernel(MatrixKernel):
         constant = isinstance(input_matrix, Tensor)
         size = initial_state.shape[0]
         b = input_matrix if constant else input_matrix(initial_state)
-        check_matrices(torch.empty(size, size), b, output_matrix, initial_state)
+        if b.shape[-2] != size or output_matrix.shape[-1] != size:
+            raise ShapeError(
+                f"expected B ({size}, d_in) and C (d_out, {size}) for {size} states, got "
+                f"{tuple(b.shape)} and {tuple(output_matrix.shape)}"
+            )
         super().__init__(1, b.shape[-1], output_matrix.shape[0])
         if sensitivity not in ("unforced", "driven"):
             raise OptionError(
@@ -87,22 +91,31 @@ class AffineSystemKernel(MatrixKernel):
         self.solve = solve
         self.sensitivity = sensitivity
         self.path = path or interpolate
-        self.input_matrix = as_parameter(input_matrix) if constant else input_matrix
-        self.output_matrix = as_parameter(output_matrix)
-        self.initial_state = as_parameter(initial_state)
+        self.input_matrix = _as_parameter(input_matrix) if constant else input_matrix
+        self.output_matrix = _as_parameter(output_matrix)
+        self.initial_state = _as_parameter(initial_state)
 
     def check(self, layout: Layout) -> None:
-        check_sequence(self, layout, measures=("spacing", "weighted"))
+        name = type(self).__name__
+        if not layout.causal or layout.pairs or layout.cross:
+            raise DomainError(
+                f"{name}: expected one causal sequence without pairs or other queries, got "
+                "another domain; build it with causal=True"
+            )
+        if layout.measure not in ("spacing", "weighted"):
+            raise DomainError(
+                f"{name}: expected the measure 'spacing' or 'weighted', got {layout.measure!r}"
+            )
         if layout.padded or not layout.fixed:
             raise DomainError(
-                f"{type(self).__name__}: expected times shared by the batch, without padding or "
-                "gradient, got others"
+                f"{name}: expected times shared by the batch, without padding or gradient, got "
+                "others"
             )
 
     # --- the definition ---------------------------------------------------------------------------
 
     def matrix(self, problem: Problem) -> Float[Tensor, "b 1 q k o i"]:
-        times = times_of(problem.y)[0]
+        times = _times_of(problem.y)
         u = problem.uy[:, 0]
         signal = self.path(times, u)
         driven = self.trajectory(times, u)
@@ -137,7 +150,7 @@ class AffineSystemKernel(MatrixKernel):
         return dense[:, None]
 
     def offset(self, problem: Problem) -> Tensor:
-        times = times_of(problem.y)[0]
+        times = _times_of(problem.y)
         first = self.initial_state[None]
         free = self._solve_on(times, lambda t, h: self.field(h), first)
         free = free @ self.output_matrix.mT
@@ -197,6 +210,20 @@ class AffineSystemKernel(MatrixKernel):
         return torch.stack(rates, -2)
 
 
+def _times_of(y: Float[Tensor, "b n p"]) -> Float[Tensor, " n"]:
+    """Return the positions, which all samples share, as times."""
+    if y.shape[-1] != 1:
+        raise DomainError(f"times: expected positions of one coordinate, got {y.shape[-1]}")
+    return y[0, :, 0]
+
+
+def _as_parameter(x: Tensor) -> nn.Parameter:
+    """Return a parameter as it is, and another tensor as a new one."""
+    if isinstance(x, nn.Parameter):
+        return x
+    return nn.Parameter(x.clone())
+
+
 def interpolate(
     times: Float[Tensor, " n"],
     u: Float[Tensor, "b n i"],
@@ -244,7 +271,7 @@ def affine_system(
 
     Args:
         field, input_matrix, output_matrix, initial_state, path, sensitivity: of
-            :class:`fredholm.kernels.AffineSystemKernel`.
+            :class:`AffineSystemKernel`.
         method, rtol, atol, options: of ``torchdiffeq.odeint``.
 
     Shape: (B, N, d_in) on a causal domain of times to (B, N, d_out).
@@ -255,6 +282,7 @@ def affine_system(
     Reference: ITNet Theorem 3 (a'), E.3.
 
     Example:
+        >>> from fredholm import Domain
         >>> one = torch.ones(1, 1)
         >>> system = affine_system(lambda h: -(h**3) - h / 2, one, one, torch.ones(1))
         >>> times = Domain.timestamps(torch.linspace(0, 1, 5), step=1.0)
@@ -287,4 +315,6 @@ def affine_system(
         path=path,
         sensitivity=sensitivity,
     )
-    return bind(kernel)
+    return IntegralOperator(
+        kernel.d_in, 1, kernel=kernel, out_dim=kernel.d_out, residual=False, projection=False
+    )
