@@ -14,6 +14,8 @@ from torch import nn
 from fredholm.models import Model, create_model
 from fredholm.operators import list_operators
 
+from ..itnet import two_streams  # noqa: F401  registers the body
+
 VOCABULARY = 9
 TEXT: dict[str, Any] = {"kind": "text", "vocabulary": VOCABULARY, "max_length": 64}
 

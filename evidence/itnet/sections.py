@@ -197,9 +197,12 @@ MEASURES = {
     "3:1 for the text": ("model.encoder.measure=0.25",),
 }
 BESIDE = ("model.head.kind=mlp", "model.head.pool=mean")
+# Beside the recipe's folder.
+IMPORTED = "import=../itnet/two_streams.py"
 STREAMS = {
-    "two streams, cross-attention": ("model.body.kind=two_streams",),
+    "two streams, cross-attention": (IMPORTED, "model.body.kind=two_streams"),
     "two streams, concatenation": (
+        IMPORTED,
         "model.body.kind=two_streams",
         "model.body.fusion=concatenation",
         *BESIDE,

@@ -57,7 +57,11 @@ def from_dict(table: Registry[type[Part]], given: Mapping[str, Any]) -> Part:
         OptionError: an unknown kind or field.
     """
     fields = dict(given)
-    cls = table[fields.pop("kind", None)]
+    kind = fields.pop("kind", None)
+    try:
+        cls = table[kind]
+    except OptionError as error:
+        raise OptionError(f"{error}; if a file registers it, import that file first") from None
     return cls(**known_fields(cls, fields, table.what))
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from evidence.itnet import two_streams  # noqa: F401  registers the body
 
 from fredholm import Domain, create_operator, explain
 from fredholm.data import Graph, GraphDataset

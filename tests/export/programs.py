@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from evidence.itnet import two_streams  # noqa: F401  registers the body
 
 from fredholm.export import export_decoder, export_onnx, export_package, export_program
 from fredholm.export.onnx import INPUT, onnx_answers, runner_of

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from evidence.itnet import two_streams  # noqa: F401  registers the body
 
 from fredholm.encoders import EncoderConfig
 from fredholm.errors import (

@@ -9,8 +9,6 @@ from .bodies import (
     BodyConfig,
     ResidualBody,
     ResidualConfig,
-    TwoStreamsBody,
-    TwoStreamsConfig,
     register_body,
 )
 from .config import ModelConfig
@@ -40,8 +38,6 @@ __all__ = [
     "ResidualConfig",
     "TextState",
     "TiedConfig",
-    "TwoStreamsBody",
-    "TwoStreamsConfig",
     "count",
     "counter",
     "create_model",

@@ -7,7 +7,6 @@ from .continuous import ContinuousBody, ContinuousConfig
 from .infvit import AccumulatedBody, InfViTConfig
 from .residual import ResidualBody, ResidualConfig
 from .stages import StagesBody, StagesConfig
-from .two_streams import TwoStreamsBody, TwoStreamsConfig
 
 __all__ = [
     "BODIES",
@@ -25,7 +24,5 @@ __all__ = [
     "ResidualConfig",
     "StagesBody",
     "StagesConfig",
-    "TwoStreamsBody",
-    "TwoStreamsConfig",
     "register_body",
 ]

@@ -3,11 +3,10 @@
 """
 
 from .accumulation import Accumulation
-from .residual import CrossBlock, FeedForward, ResidualBlock, output_layers
+from .residual import FeedForward, ResidualBlock, output_layers
 
 __all__ = [
     "Accumulation",
-    "CrossBlock",
     "FeedForward",
     "ResidualBlock",
     "output_layers",

@@ -158,8 +158,6 @@ class MultimodalEncoder(Encoder):
     """
 
     position_dim = 2
-    # Size of pictures, if the body accepts no other.
-    only_size: tuple[int, ...] | None = None
 
     def __init__(
         self,
@@ -212,14 +210,6 @@ class MultimodalEncoder(Encoder):
         if self.token is not None:
             nn.init.trunc_normal_(self.token, std=0.02)
 
-    def _fits(self, image: Tensor) -> bool:
-        """Return whether a picture has the size that the body was built for, if any."""
-        if self.only_size is None:
-            return True
-        # Side by side: under torch.compile sides may be symbolic, and tuples of them never equal.
-        height, width = self.only_size
-        return image.shape[-2] == height and image.shape[-1] == width
-
     def forward(self, inputs: Inputs) -> tuple[Float[Tensor, "b n d"], Domain]:
         image, tokens = self._pairs(inputs["image"], inputs["tokens"])
         if (
@@ -232,13 +222,6 @@ class MultimodalEncoder(Encoder):
             raise ShapeError(
                 f"tokens: expected integers {need}, got {tuple(tokens.shape)} of {tokens.dtype}; "
                 "convert them"
-            )
-        if not self._fits(image):
-            need = " x ".join(map(str, self.only_size or ()))
-            raise ShapeError(
-                f"image: expected {need} pixels, for which this body was built, got "
-                f"{tuple(image.shape)}; build the model with that encoder.image_size, or with a "
-                "joint body such as 'residual'"
             )
         patches, picture = self.image(image)
         line = self._line(tokens, picture.positions)

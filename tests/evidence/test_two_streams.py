@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from evidence.itnet.two_streams import CrossBlock, TwoStreamsBody
 from torch import Tensor, nn
 
 from fredholm.domain import Domain
 from fredholm.encoders import Inputs
 from fredholm.errors import OptionError, ShapeError
-from fredholm.models import Model, TwoStreamsBody, create_model, from_pretrained, save_pretrained
-from fredholm.models.depth import CrossBlock
+from fredholm.models import Model, create_model, from_pretrained, save_pretrained
 from fredholm.operators import create_operator
 
 from ..tolerances import assert_close

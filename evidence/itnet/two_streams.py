@@ -1,4 +1,7 @@
-"""Two-stream body for a picture and a text: the alternative to a joint domain."""
+"""Two-stream body for a picture and a text: the alternative to a joint domain.
+
+Importing this file registers the body ``two_streams``; a recipe names it under ``import:``.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...configuration import check_known
-from ...domain import Domain
-from ...errors import DomainError, OptionError
-from ..depth import CrossBlock, ResidualBlock
-from .body import Body, register_body
-from .residual import ResidualConfig
+from fredholm import Domain
+from fredholm.errors import DomainError, OptionError, ShapeError, suggest
+from fredholm.models import Body, ResidualConfig, register_body
+from fredholm.models.depth import ResidualBlock
 
 FUSIONS = ("cross", "concatenation")
 
@@ -40,7 +41,11 @@ class TwoStreamsConfig(ResidualConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_known(self, fusion=FUSIONS)
+        if self.fusion not in FUSIONS:
+            raise OptionError(
+                f"fusion: expected one of {', '.join(FUSIONS)}, got {self.fusion!r}"
+                f"{suggest(self.fusion, FUSIONS)}"
+            )
 
     def build(self, encoder: Any, config: Any) -> TwoStreamsBody:
         token = encoder.token is not None
@@ -52,7 +57,7 @@ class TwoStreamsConfig(ResidualConfig):
         if self.fusion == "cross":
             _check_queries(self, encoder, config)
         # Where the text begins is known from the picture's size alone.
-        encoder.only_size = config.sides
+        encoder.register_forward_pre_hook(partial(_check_size, config.sides))
         return TwoStreamsBody(
             partial(self.operator_of, encoder=encoder, config=config),
             self.dim,
@@ -85,6 +90,64 @@ def _check_queries(body: TwoStreamsConfig, encoder: Any, config: Any) -> None:
                 "fusion: expected an operator that answers at other points beside 'cross', got "
                 f"{body.operator!r} ({error}); choose fusion=concatenation or another operator"
             ) from error
+
+
+def _check_size(sides: tuple[int, int], encoder: nn.Module, given: tuple[Any, ...]) -> None:
+    """Refuse pictures of another size than the body was built for, before the encoder reads them.
+
+    Raises:
+        ShapeError: naming both sizes.
+    """
+    image = given[0]["image"]
+    # Side by side: under torch.compile sides may be symbolic, and tuples of them never equal.
+    height, width = sides
+    if image.shape[-2] != height or image.shape[-1] != width:
+        raise ShapeError(
+            f"image: expected {height} x {width} pixels, for which this body was built, got "
+            f"{tuple(image.shape)}; build the model with that encoder.image_size, or with a "
+            "joint body such as 'residual'"
+        )
+
+
+class CrossBlock(ResidualBlock):
+    r"""A block that reads another signal s:
+    :math:`v = u + \mathrm{Drop}(T(\mathrm{LN}\,s)(x_u, \mathrm{LN}\,u))`,
+    :math:`u' = v + \mathrm{FFN}(\mathrm{LN}\,v)`, the integral over the domain of s at the points
+    of u.
+
+    Args:
+        operator, dim: see :class:`ResidualBlock`.
+        options: its others.
+
+    Raises:
+        DomainError: when called, of an operator that answers at its own points only.
+
+    Reference: Vaswani et al. 2017, the decoder's attention to the encoder.
+
+    Example:
+        >>> from fredholm import create_operator
+        >>> block = CrossBlock(create_operator("softmax", 8, heads=2), 8)
+        >>> u, words = torch.zeros(1, 4, 8), torch.zeros(1, 3, 8)
+        >>> block(u, Domain.line(4), source=words, source_domain=Domain.line(3)).shape
+        torch.Size([1, 4, 8])
+    """
+
+    def __init__(self, operator: nn.Module, dim: int, **options: Any):
+        super().__init__(operator, dim, **options)
+        self.norm_source = nn.LayerNorm(dim)
+
+    def forward(
+        self,
+        u: Tensor,
+        domain: Domain,
+        *,
+        source: Tensor,
+        source_domain: Domain,
+    ) -> Tensor:
+        branch = self.operator(
+            self.norm_source(source), source_domain, query=self.norm1(u), query_domain=domain
+        )
+        return self._added(u, branch)
 
 
 class Stream(nn.Module):
@@ -177,7 +240,7 @@ class TwoStreamsBody(Body):
     study of training end-to-end vision-and-language transformers, 2022 (co-attention).
 
     Example:
-        >>> from fredholm.operators import create_operator
+        >>> from fredholm import create_operator
         >>> body = TwoStreamsBody(lambda block: create_operator("softmax", 8), 8, depth=1, first=4)
         >>> body(torch.zeros(1, 7, 8), Domain.points(torch.rand(7, 2)))[0].shape
         torch.Size([1, 7, 8])
