@@ -94,7 +94,8 @@ def _seeds(state: State) -> int:
 
 
 def _finalists(state: State, finals: Table) -> Section:
-    measure, lines = state["measure"], state["verdict"]["table"]
+    measure = state["measure"]
+    lines = state["verdict"]["table"]
     seeds = _seeds(state)
     rows = [[row["operator"], row["seed"], row["test"]["score"]] for row in _finished(state)]
     picture = Picture(
@@ -110,13 +111,19 @@ def _finalists(state: State, finals: Table) -> Section:
 
 def _class_section(state: State) -> Section:
     """Return the accuracy of the pick and the runner-up by class, means over seeds."""
-    verdict, lines = state["verdict"], []
+    verdict = state["verdict"]
+    lines = []
     names = [verdict[key] for key in ("pick", "runner_up") if verdict.get(key) is not None]
     for label in state["classes"]:
         shares = [_class_share(state, name, label) for name in names]
         lines.append([label, *shares])
     text = words("choice_classes", names=names, seeds=_seeds(state))
-    return Section("classes", "Classes", text, after=table(["class", *names], lines))
+    return Section(
+        "classes",
+        "Classes",
+        text,
+        after=table(["class", *names], lines),
+    )
 
 
 def _class_share(state: State, name: str, label: str) -> str:
@@ -150,7 +157,8 @@ def comparison_page(results: Row, rows: Sequence[Row]) -> str:
     """
     # An operator keeps its colour and its mark on all tasks.
     names = list(dict.fromkeys(row["operator"] for row in rows))
-    tasks, setting = results["tasks"], results["setting"]
+    tasks = results["tasks"]
+    setting = results["setting"]
     sections = []
     for task in tasks:
         own = [row for row in rows if row["task"] == task["name"]]
@@ -183,7 +191,9 @@ def _task_section(task: Row, rows: Sequence[Row], names: Sequence[str]) -> Secti
         rows: of the task, one per operator.
         names: of the operators of all tasks, which keep their colours.
     """
-    ordered, name, measure = best_first(list(rows)), task["name"], task["measure"]
+    ordered = best_first(list(rows))
+    name = task["name"]
+    measure = task["measure"]
     scored = [row for row in ordered if row["mean"] is not None]
     pictures = []
     # Operators without a score cannot be drawn.
@@ -198,7 +208,8 @@ def _task_section(task: Row, rows: Sequence[Row], names: Sequence[str]) -> Secti
         )
         pictures.append(picture)
 
-    curves, metric = _curves(task), f"validation {task['metric']}"
+    curves = _curves(task)
+    metric = f"validation {task['metric']}"
     if curves:
         logarithmic = all(row["direction"] == "min" for row in rows)
         lines = enumerate(zip_longest(*curves.values()), 1)
@@ -213,7 +224,12 @@ def _task_section(task: Row, rows: Sequence[Row], names: Sequence[str]) -> Secti
 
     shown = [{**row, "score": score(row)} for row in ordered]
     after = words("task_table", measure=measure, rows=shown) + words("refused", rows=ordered)
-    text = words("task", title=task["title"], points=task["points"], samples=f"{task['samples']:,}")
+    text = words(
+        "task",
+        title=task["title"],
+        points=task["points"],
+        samples=f"{task['samples']:,}",
+    )
     return Section(name, name, text, pictures, after)
 
 
@@ -239,8 +255,21 @@ def draw_finalists(theme: Theme, state: State) -> Figure:
     for place, line in enumerate(lines):
         scores = [row["test"]["score"] for row in _finished(state, line["operator"])]
         places = [place] * len(scores)
-        axes.plot(scores, places, "o", color=theme.series[0], alpha=0.6, markersize=6)
-        axes.plot(line["test"], place, "|", color=theme.series[1], markersize=16)
+        axes.plot(
+            scores,
+            places,
+            "o",
+            color=theme.series[0],
+            alpha=0.6,
+            markersize=6,
+        )
+        axes.plot(
+            line["test"],
+            place,
+            "|",
+            color=theme.series[1],
+            markersize=16,
+        )
     axes.set_yticks(range(len(lines)), [line["operator"] for line in lines])
     axes.set_ylim(-0.6, len(lines) - 0.4)
     axes.set_xlabel(f"test {state['measure']}")
@@ -251,7 +280,12 @@ def draw_finalists(theme: Theme, state: State) -> Figure:
     return figure
 
 
-def draw_costs(theme: Theme, rows: Sequence[Row], names: Sequence[str], measure: str) -> Figure:
+def draw_costs(
+    theme: Theme,
+    rows: Sequence[Row],
+    names: Sequence[str],
+    measure: str,
+) -> Figure:
     """Plot score against cost, one mark per operator."""
     figure, axes = _figure(theme, 3.6, len(rows))
     for row in rows:
@@ -291,7 +325,13 @@ def draw_learning(
     for name, curve in curves.items():
         epochs = np.arange(len(curve)) + 1
         every = max(1, len(curve) // 8)
-        axes.plot(epochs, curve, label=name, markevery=every, **_look(theme, name, names))
+        axes.plot(
+            epochs,
+            curve,
+            label=name,
+            markevery=every,
+            **_look(theme, name, names),
+        )
     whole_numbers(axes.xaxis)
     axes.set_xlabel("epoch")
     axes.set_ylabel(metric)
@@ -349,11 +389,13 @@ def score(row: Row) -> str:
         return "not run"
 
     # Losses span orders of magnitude: they get two digits, whatever their size.
-    factor, style = 1, ".2g"
+    factor = 1
+    style = ".2g"
     if row.get("direction") == "max":
         style = ".3f"
     if row["metric"] == "accuracy":
-        factor, style = 100, ".1f"
+        factor = 100
+        style = ".1f"
     values = [row["mean"], row["sd"]]
     return " ± ".join(f"{factor * value:{style}}" for value in values if value is not None)
 

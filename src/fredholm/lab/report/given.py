@@ -105,7 +105,8 @@ class RunFacts:
         Raises:
             FredholmError: an ``evaluation.json`` that cannot be read.
         """
-        metrics, recipe = None, None
+        metrics = None
+        recipe = None
         if (run / "metrics.csv").is_file():
             metrics = run / "metrics.csv"
         if (run / "recipe.yaml").is_file():

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Shuffles of a column, and rows that are shuffled, at most.
-REPEATS, ROWS = 5, 500
+REPEATS = 5
+ROWS = 500
 
 # Numbers that the model reads, at most: columns × repeats × rows × channels.
 CELLS = 10_000_000
@@ -70,7 +71,12 @@ class Word(NamedTuple):
 
 
 def column_importance(
-    model: nn.Module, inputs: Tensor, columns: Sequence[Column], score: Score, *, seed: int
+    model: nn.Module,
+    inputs: Tensor,
+    columns: Sequence[Column],
+    score: Score,
+    *,
+    seed: int,
 ) -> list[Importance]:
     """Return permutation importance, the most important column first: how much the error grows
     when a column's cells are shuffled among the rows.

@@ -53,7 +53,12 @@ def profile_section(view: View, *, seed: int, queries: int) -> Numbered:
     # All layers are read at equally many samples and queries.
     first = profiles[0]
     count = f"{first.samples} samples × {first.queries} queries × all keys per layer, seed {seed}."
-    caption = words("profile_caption", many=len(first.norm) > 1, count=count, kind=view.kind)
+    caption = words(
+        "profile_caption",
+        many=len(first.norm) > 1,
+        count=count,
+        kind=view.kind,
+    )
     pictures = [_profile_picture("profile", view, profiles, "norm", caption)]
     if not all(_proportional(profile) for profile in profiles):
         caption = words("weights_caption", scalar=view.layers[0].has_weights, count=count)
@@ -63,10 +68,15 @@ def profile_section(view: View, *, seed: int, queries: int) -> Numbered:
 
 
 def _profile_picture(
-    key: str, view: View, profiles: Sequence[Profile], what: str, caption: str
+    key: str,
+    view: View,
+    profiles: Sequence[Profile],
+    what: str,
+    caption: str,
 ) -> Picture:
     """Return the picture of the ``"norm"`` or the ``"weight"`` of pairs against distance."""
-    ends, rows = [], []
+    ends = []
+    rows = []
     for name, profile in zip(view.names, profiles):
         mean, sd = (values.tolist() for values in profile.pooled(what))
         ends.append(f"{name}: {mean[0]:.3g} at distance 0, {mean[-1]:.3g} farthest")
@@ -85,7 +95,8 @@ def _proportional(profile: Profile) -> bool:
     """Return whether weights are norms times one constant per head: a second picture would show
     the same.
     """
-    norm, weight = profile.norm, profile.weight
+    norm = profile.norm
+    weight = profile.weight
     there = norm > 0
     ratio = weight / norm.where(there, torch.ones(()))
     mean = (ratio * there).sum(1, keepdim=True) / there.sum(1, keepdim=True).clamp(min=1)
@@ -105,7 +116,8 @@ def share_section(view: View, *, seed: int) -> Numbered:
     except (DomainError, ShapeError) as error:
         return None, {"skipped": str(error)}
 
-    names, first = view.names, shares[0]
+    names = view.names
+    first = shares[0]
     caption = words("shares_caption", first=first, seed=seed, kind=view.kind)
     alt = "; ".join(
         f"{name}: {_percent(share.share)} position" for name, share in zip(names, shares)
@@ -148,7 +160,8 @@ def evolution_section(model: Any, inputs: Tensor | Inputs, *, seed: int) -> Numb
     inputs = inputs.to(next(model.parameters()).device)
     paths = {count: trajectory(model, inputs, count, seed) for count in counts}
 
-    ends, rows = [], []
+    ends = []
+    rows = []
     for count, path in paths.items():
         last = ", ".join(f"{key} {path[key][-1]:.3g}" for key in QUANTITIES)
         ends.append(f"{count} steps end at {last}")
@@ -170,7 +183,10 @@ def evolution_section(model: Any, inputs: Tensor | Inputs, *, seed: int) -> Numb
 
 
 def draw_profiles(
-    theme: Theme, names: Sequence[str], found: Sequence[Profile], what: str
+    theme: Theme,
+    names: Sequence[str],
+    found: Sequence[Profile],
+    what: str,
 ) -> Figure:
     """Plot a mean against distance, one panel per layer: all heads with their band, and each head
     as a thin line.
@@ -179,7 +195,14 @@ def draw_profiles(
         what: ``"norm"`` or ``"weight"``.
     """
     columns = theme.pick(min(3, len(found)), 1)
-    figure, every = panels(theme, len(found), 2.5, columns=columns, margin=0.3, sharex=True)
+    figure, every = panels(
+        theme,
+        len(found),
+        2.5,
+        columns=columns,
+        margin=0.3,
+        sharex=True,
+    )
     for axes, name, profile in zip(every, names, found):
         _profile(axes, theme, profile, what)
         axes.set_title(name)
@@ -196,7 +219,14 @@ def _profile(axes: Axes, theme: Theme, profile: Profile, what: str) -> None:
     # Norms and weights are never negative.
     low = np.maximum(mean - sd, 0)
     colour = theme.series[0]
-    axes.fill_between(distance, low, mean + sd, color=colour, alpha=0.18, linewidth=0)
+    axes.fill_between(
+        distance,
+        low,
+        mean + sd,
+        color=colour,
+        alpha=0.18,
+        linewidth=0,
+    )
     if len(heads) > 1:
         axes.plot(distance, heads.T, color=theme.faint, linewidth=0.8, alpha=0.8)
     axes.plot(distance, mean, color=colour, **DOT)
@@ -243,8 +273,21 @@ def _share(axes: Axes, theme: Theme, row: int, share: VarianceShare) -> None:
     # An estimate from few samples can leave [0, 1].
     part = min(max(share.share, 0.0), 1.0)
     axes.barh(row, part, color=theme.position, height=0.62)
-    axes.barh(row, 1 - part, left=part, color=theme.content, height=0.62)
-    axes.errorbar(part, row, xerr=share.error, color=theme.ink, capsize=3, linewidth=1.2)
+    axes.barh(
+        row,
+        1 - part,
+        left=part,
+        color=theme.content,
+        height=0.62,
+    )
+    axes.errorbar(
+        part,
+        row,
+        xerr=share.error,
+        color=theme.ink,
+        capsize=3,
+        linewidth=1.2,
+    )
     heads = share.head_share.clamp(0, 1).numpy()
     if len(heads) > 1:
         axes.scatter(
@@ -266,7 +309,13 @@ def draw_steps(theme: Theme, paths: Mapping[int, Mapping[str, list[float]]]) -> 
     for axes, (key, label) in zip(every, QUANTITIES.items()):
         for colour, (count, path) in zip(theme.series, paths.items()):
             label = f"{count} steps"
-            axes.plot(path["time"], path[key], color=colour, label=label, **dots(count))
+            axes.plot(
+                path["time"],
+                path[key],
+                color=colour,
+                label=label,
+                **dots(count),
+            )
         axes.set_title(label)
         axes.set_xlabel("time t")
         axes.set_ylim(bottom=0)

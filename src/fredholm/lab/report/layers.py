@@ -65,7 +65,8 @@ class Axis:
         The class token, wherever it stands, has no name and is skipped. The other points take the
         names in turn. Padding follows the real points, so the names have run out when it comes.
         """
-        token, names = class_token(domain), iter(self.names)
+        token = class_token(domain)
+        names = iter(self.names)
         result = []
         for point in range(domain.size):
             name = ""

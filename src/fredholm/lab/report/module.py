@@ -148,7 +148,12 @@ def explain_module(
     """
     model = load_model(source, state)
     given, phrase = load_inputs(
-        model, inputs=inputs, data=data, shape=shape, samples=samples, seed=seed
+        model,
+        inputs=inputs,
+        data=data,
+        shape=shape,
+        samples=samples,
+        seed=seed,
     )
     return report_module(
         model,
@@ -191,17 +196,23 @@ class _Converted:
         samples = slice(0, max(FEWEST, WORK // (8 * self.row)))
         u = self.call.u[samples]
         layer = Layer(self.path, self.operator, u, take_samples(self.domain, samples))
-        image, kind = _picture(layer), SAMPLES
+        image = _picture(layer)
+        kind = SAMPLES
         if image is not None:
             kind = IMAGES
         return View([layer], image, kind)
 
 
 def _convert(
-    model: nn.Module, path: str, inputs: Any, samples: int, options: Mapping[str, Any]
+    model: nn.Module,
+    path: str,
+    inputs: Any,
+    samples: int,
+    options: Mapping[str, Any],
 ) -> _Converted:
     """Convert a layer of a model and compare the operator with it."""
-    layer, operator = find_layer(model, path), None
+    layer = find_layer(model, path)
+    operator = None
     pools = type(layer).__module__.endswith(".pooling") and "dim" not in options
     if not pools:
         # A layer that cannot be converted is refused before the model runs.
@@ -221,7 +232,8 @@ def check_kernel(operator: IntegralOperator, call: Call, domain: Domain) -> floa
     """Return the difference between a layer and the explicit kernel, K and offset, on one sample,
     over the largest output; None where the kernel does not fit in memory.
     """
-    kernel, target = operator.kernel, output_points(operator, domain)
+    kernel = operator.kernel
+    target = output_points(operator, domain)
     entries = operator.heads * kernel.d_out * kernel.d_in * domain.size * target.size
     if entries * call.u.element_size() > 2 * BUDGET:
         return None
@@ -236,7 +248,8 @@ def _picture(layer: Layer) -> np.ndarray | None:
     if grid is None:
         return None
     size = layer.u[0].detach().double().cpu().norm(dim=-1)[grid]
-    low, high = size.min(), size.max()
+    low = size.min()
+    high = size.max()
     return ((size - low) / (high - low).clamp(min=1e-12))[..., None].numpy()
 
 
@@ -248,12 +261,18 @@ def _facts(converted: _Converted) -> list[Fact]:
     usual form, over all samples, and that of the explicit kernel, on the first sample. A layer that
     changes the grid, such as a convolution with stride, has other points at its output.
     """
-    operator, call, domain = converted.operator, converted.call, converted.domain
-    explicit, note = "not formed", "too large to hold at once"
+    operator = converted.operator
+    call = converted.call
+    domain = converted.domain
+    explicit = "not formed"
+    note = "too large to hold at once"
     if converted.kernel_error is not None:
-        explicit, note = _tiny(converted.kernel_error), "of sample 1"
+        explicit = _tiny(converted.kernel_error)
+        note = "of sample 1"
 
-    target, points, where = output_points(operator, domain), str(domain.size), "in and out"
+    target = output_points(operator, domain)
+    points = str(domain.size)
+    where = "in and out"
     if call.grid:
         points = " × ".join(str(extent) for extent in call.grid)
     if target is not domain:
@@ -275,7 +294,9 @@ def _tiny(error: float) -> str:
 
 def _identity(converted: _Converted, options: Mapping[str, Any]) -> Section:
     """Return the section on which operator the layer is: the equation, its kernel, its form."""
-    layer, operator, domain = converted.layer, converted.operator, converted.domain
+    layer = converted.layer
+    operator = converted.operator
+    domain = converted.domain
     kernel = type(operator.kernel)
     # The first line of a docstring, without its formula.
     summary = (kernel.__doc__ or "").strip().partition("\n")[0].partition(":math:")[0]
@@ -299,7 +320,8 @@ def _identity(converted: _Converted, options: Mapping[str, Any]) -> Section:
 @torch.no_grad()
 def _has_offset(converted: _Converted) -> bool:
     """Whether zero features get another answer than the bias of the output projection."""
-    operator, zero = converted.operator, torch.zeros_like(converted.call.u[:1])
+    operator = converted.operator
+    zero = torch.zeros_like(converted.call.u[:1])
     answer = operator(zero, first_sample(converted.domain))
     if operator.projection is not None and operator.projection.bias is not None:
         answer = answer - operator.projection.bias

@@ -160,7 +160,10 @@ def render_figure(title: str, found: dict[str, Any]) -> str:
     """Return the interactive figure as a page of its own; ``found`` is a section's ``explorer``."""
     script = script_source()
     return _template("figure.html").render(
-        title=title, found=found, script=Markup(script), policy=Markup(policy(script))
+        title=title,
+        found=found,
+        script=Markup(script),
+        policy=Markup(policy(script)),
     )
 
 

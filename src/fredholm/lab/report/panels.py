@@ -28,12 +28,24 @@ def picture(axes: Any, image: np.ndarray, **options: Any) -> None:
     shown = image
     if image.shape[-1] != 3:
         shown = image.mean(-1)
-    axes.imshow(shown, cmap="gray", vmin=0, vmax=1, interpolation="nearest", **options)
+    axes.imshow(
+        shown,
+        cmap="gray",
+        vmin=0,
+        vmax=1,
+        interpolation="nearest",
+        **options,
+    )
     axes.spines[:].set_visible(False)
     no_ticks(axes)
 
 
-def weights_image(axes: Any, values: np.ndarray, shape: float, **look: Any) -> None:
+def weights_image(
+    axes: Any,
+    values: np.ndarray,
+    shape: float,
+    **look: Any,
+) -> None:
     """Draw weights over a grid in the unit square.
 
     Args:
@@ -45,7 +57,12 @@ def weights_image(axes: Any, values: np.ndarray, shape: float, **look: Any) -> N
 
 
 def weighted_points(
-    axes: Any, theme: Theme, places: np.ndarray, weights: np.ndarray, at: int, **look: Any
+    axes: Any,
+    theme: Theme,
+    places: np.ndarray,
+    weights: np.ndarray,
+    at: int,
+    **look: Any,
 ) -> None:
     """Draw points in the colours of their weights, the largest on top, and a ring around one.
 
@@ -55,8 +72,20 @@ def weighted_points(
         look: colours and size of the points.
     """
     order = np.argsort(np.abs(weights), kind="stable")
-    axes.scatter(*places[order].T, c=weights[order], zorder=3, **look)
-    axes.scatter(*places[at], s=48, facecolor="none", edgecolor=theme.mark, linewidth=1.8, zorder=4)
+    axes.scatter(
+        *places[order].T,
+        c=weights[order],
+        zorder=3,
+        **look,
+    )
+    axes.scatter(
+        *places[at],
+        s=48,
+        facecolor="none",
+        edgecolor=theme.mark,
+        linewidth=1.8,
+        zorder=4,
+    )
     axes.set_aspect("equal", adjustable="datalim")
 
 
@@ -80,7 +109,13 @@ def ring(
     )
 
 
-def outline(axes: Any, values: np.ndarray, colour: str, *, outside: str = "edge") -> None:
+def outline(
+    axes: Any,
+    values: np.ndarray,
+    colour: str,
+    *,
+    outside: str = "edge",
+) -> None:
     """Draw the line where values over the unit square cross the middle of their range, so that the
     map below stays readable.
 
@@ -90,11 +125,19 @@ def outline(axes: Any, values: np.ndarray, colour: str, *, outside: str = "edge"
     """
     # One more cell on every side, so that lines end at the border of the panel.
     padded = np.pad(values, 1, mode=outside)  # pyright: ignore[reportArgumentType, reportCallIssue]
-    low, high = float(padded.min()), float(padded.max())
+    low = float(padded.min())
+    high = float(padded.max())
     if min(values.shape) < 2 or high <= low:
         return
     y, x = (np.clip((np.arange(-1, n + 1) + 0.5) / n, 0, 1) for n in values.shape)
-    axes.contour(x, y, padded, levels=[(low + high) / 2], colors=[colour], linewidths=1.3)
+    axes.contour(
+        x,
+        y,
+        padded,
+        levels=[(low + high) / 2],
+        colors=[colour],
+        linewidths=1.3,
+    )
 
 
 def label_range(axes: Any, values: np.ndarray, theme: Theme) -> None:
@@ -106,7 +149,9 @@ def label_range(axes: Any, values: np.ndarray, theme: Theme) -> None:
 
 
 def head_panels(
-    every: Sequence[Sequence[Any]], names: Sequence[str], found: Sequence[np.ndarray]
+    every: Sequence[Sequence[Any]],
+    names: Sequence[str],
+    found: Sequence[np.ndarray],
 ) -> Iterator[tuple[Any, np.ndarray]]:
     """Yield the axes and the values of each head of each layer; heads are named above the first
     row, layers beside the first head.

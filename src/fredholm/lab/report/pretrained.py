@@ -54,11 +54,17 @@ def explain_pictures(
         found, phrase = _of_data_set(inner, data, samples, seed)
     else:
         loaded, phrase = load_inputs(
-            inner, inputs=inputs, data=data, shape=shape, samples=samples, seed=seed
+            inner,
+            inputs=inputs,
+            data=data,
+            shape=shape,
+            samples=samples,
+            seed=seed,
         )
         found = _of_inputs(inner, loaded)
 
-    home, name = home_of(source), source
+    home = home_of(source)
+    name = source
     if Path(source).expanduser().is_dir():
         name = home.resolve().name
     return report(
@@ -115,7 +121,8 @@ def _of_data_set(model: nn.Module, data: str, samples: int, seed: int) -> tuple[
             f"{wanted}"
         )
 
-    facts, phrase = saved_facts(model), f"{len(chosen)} test pictures of {data}"
+    facts = saved_facts(model)
+    phrase = f"{len(chosen)} test pictures of {data}"
     if "mean" not in facts:
         phrase += ", scaled by a mean and a deviation of 0.5, which are assumed"
     mean, std = (_per_channel(facts.get(name, ASSUMED), channels) for name in ("mean", "std"))

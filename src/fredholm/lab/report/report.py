@@ -29,8 +29,10 @@ from .results.curves import curve_section, read_history
 from .results.sections import result_sections
 from .subject import Subject, choose_samples, trace_layers
 
-PAGE, NUMBERS = "index.html", "numbers.json"
-USUAL, UNKNOWN = ReportOptions(), RunFacts()
+PAGE = "index.html"
+NUMBERS = "numbers.json"
+USUAL = ReportOptions()
+UNKNOWN = RunFacts()
 
 
 def report(
@@ -154,7 +156,10 @@ class Content:
 
 
 def _of_operator(
-    operator: Any, inputs: Tensor, domain: Domain | None, options: ReportOptions
+    operator: Any,
+    inputs: Tensor,
+    domain: Domain | None,
+    options: ReportOptions,
 ) -> Content:
     place = domain or Domain.line(inputs.shape[1], device=inputs.device)
     layer = Layer(type(operator).__name__, operator, inputs[: options.samples], place)
@@ -178,7 +183,8 @@ def _of_model(subject: Subject, options: ReportOptions, run: RunFacts) -> Conten
         sections.append(Section("recipe", "Recipe", after=text))
 
     # A pretrained model may have been chosen for its maps; the page says why it has none.
-    lead, skipped = _lead(model, subject.kind), numbers["attention"].get("skipped")
+    lead = _lead(model, subject.kind)
+    skipped = numbers["attention"].get("skipped")
     if isinstance(model, Traced) and isinstance(skipped, str):
         lead += f". No attention maps: {skipped}"
     return Content(lead, facts, sections, numbers)
@@ -188,7 +194,8 @@ def _learned(subject: Subject, options: ReportOptions) -> tuple[list[Section], N
     """Return the sections on kernels, attention maps and steps: what a model's operators do with
     some samples; and the numbers of each.
     """
-    count, kind = len(subject.inputs), subject.kind
+    count = len(subject.inputs)
+    kind = subject.kind
     chosen = choose_samples(count, options.samples, options.seed, options.picture)
     layers = trace_layers(subject, chosen)
     image = None

@@ -42,7 +42,10 @@ def home_of(source: str) -> Path:
 
 
 def load_model(
-    source: str, state: str | Path | None = None, *, classifier: bool = False
+    source: str,
+    state: str | Path | None = None,
+    *,
+    classifier: bool = False,
 ) -> nn.Module:
     """Return a model in evaluation mode from a run's or model's folder, a Hugging Face folder, or
     ``package.module:factory``.
@@ -257,7 +260,8 @@ def _image(path: Path, model: nn.Module) -> Tensor:
     """Return an image (1, C, H, W) of the size and channels that the model's configuration names,
     cut and normalised as those of its training were.
     """
-    facts, size = saved_facts(model), input_size(model)
+    facts = saved_facts(model)
+    size = input_size(model)
     pixels = read_as_trained(path, facts, _channels(model), size)
     mean, std = (torch.tensor(facts.get(name, ASSUMED)).view(-1, 1, 1) for name in ("mean", "std"))
     # One mean for all channels fits any image.
@@ -282,7 +286,8 @@ def open_data_set(data: str, model: nn.Module) -> Any:
     """Return the test split of a data set, read as a model needs it."""
     from ..data import create_dataset, get_entry
 
-    entry, facts = get_entry(data), saved_facts(model)
+    entry = get_entry(data)
+    facts = saved_facts(model)
     options: dict[str, Any] = {
         "image_size": input_size(model),
         "max_length": facts.get("max_length"),
@@ -299,7 +304,9 @@ def open_data_set(data: str, model: nn.Module) -> Any:
 
 def _random(model: nn.Module, samples: int, generator: torch.Generator) -> Any:
     """Return random tokens or pictures of the size that the model's configuration names."""
-    encoder, config, size = encoder_config(model), getattr(model, "config", None), input_size(model)
+    encoder = encoder_config(model)
+    config = getattr(model, "config", None)
+    size = input_size(model)
     vocabulary = getattr(config, "vocab_size", None)
     # Only Hugging Face models have such a configuration and no encoder of ours.
     if vocabulary and encoder is None:

@@ -151,7 +151,11 @@ def panels(
 
 
 def layer_panels(
-    theme: Theme, found: Sequence[Any], *, largest: float, title: float
+    theme: Theme,
+    found: Sequence[Any],
+    *,
+    largest: float,
+    title: float,
 ) -> tuple[Figure, list[list[Any]]]:
     """Return a figure of square panels, one row per layer and one column per head, and its axes.
 
@@ -160,7 +164,8 @@ def layer_panels(
         largest: side of a panel in inches, where the page is wide enough.
         title: inches above a panel.
     """
-    layers, heads = len(found), len(found[0])
+    layers = len(found)
+    heads = len(found[0])
     across = panels_across(theme, heads)
     side = min(largest, theme.width / across)
     rows = layers * -(-heads // across)
@@ -254,6 +259,11 @@ def render(draw: Callable[..., Figure], *values: Any) -> dict[str, bytes]:
                 continue
             buffer = io.BytesIO()
             # The version of matplotlib in the file would change the bytes.
-            figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
+            figure.savefig(
+                buffer,
+                format="png",
+                dpi=DPI,
+                metadata={"Software": None},
+            )
         pictures[theme.name] = buffer.getvalue()
     return pictures

@@ -60,7 +60,8 @@ class Subject:
         Raises:
             ShapeError: no samples; or labels and class names that do not fit.
         """
-        facts, encoder = saved_facts(model), encoder_config(model)
+        facts = saved_facts(model)
+        encoder = encoder_config(model)
         kind = samples.kind or kind_of(samples.inputs, getattr(encoder, "data", ""))
         if not len(samples.inputs):
             raise ShapeError(f"a report needs at least one {kind.one}, got none")
@@ -73,7 +74,13 @@ class Subject:
 
         named = samples.classes or facts.get("classes")
         classes = _class_names(named, model, samples.labels, len(inputs))
-        samples = replace(samples, mean=mean, std=std, kind=kind, classes=classes)
+        samples = replace(
+            samples,
+            mean=mean,
+            std=std,
+            kind=kind,
+            classes=classes,
+        )
         return cls(model, samples, kind, classes, inputs, things, seed)
 
     @property
@@ -118,7 +125,12 @@ class Subject:
         return Axis(tuple(vocabulary.decode(numbers)), "the text, word by word")
 
 
-def choose_samples(count: int, samples: int, seed: int, picture: int | None) -> list[int]:
+def choose_samples(
+    count: int,
+    samples: int,
+    seed: int,
+    picture: int | None,
+) -> list[int]:
     """Return indices of some samples, drawn with ``seed``; ``picture``, if given, comes first."""
     if picture is not None and not 0 <= picture < count:
         raise OptionError(f"picture {picture} is not among the {count} samples")
@@ -158,14 +170,19 @@ def answers(model: nn.Module, inputs: Any, *, batch: int = 128) -> Tensor:
 
 
 def _class_names(
-    classes: Sequence[str] | None, model: Any, labels: Tensor | None, size: int
+    classes: Sequence[str] | None,
+    model: Any,
+    labels: Tensor | None,
+    size: int,
 ) -> list[str]:
     """Return the names of all classes: those given, else their numbers.
 
     Raises:
         ShapeError: labels or names that do not fit the model and its ``size`` samples.
     """
-    known, lowest, highest = 0, 0, -1
+    known = 0
+    lowest = 0
+    highest = -1
     if isinstance(model, Model):
         known = model.config.head.outputs
     if labels is not None:
@@ -173,7 +190,8 @@ def _class_names(
             raise ShapeError(
                 f"labels must have shape ({size},), one per sample, got {tuple(labels.shape)}"
             )
-        lowest, highest = int(labels.min()), int(labels.max())
+        lowest = int(labels.min())
+        highest = int(labels.max())
 
     count = known or len(classes or ()) or highest + 1
     if lowest < 0 or highest >= count:

@@ -35,7 +35,8 @@ def draw_overlays(
         inside: True at the patches of the object, (images, rows, columns); None if unknown.
         names: of the images, above them.
     """
-    count, rows = len(images), 1 + len(maps)
+    count = len(images)
+    rows = 1 + len(maps)
     shape = images[0].shape[0] / images[0].shape[1]
     across = theme.pick(count, min(count, 4))
     side = min(1.35, (theme.width - 0.9) / across)
@@ -54,7 +55,13 @@ def draw_overlays(
             picture(axes, image, extent=UNIT)
             axes.set_aspect(shape)
             if values is not None:
-                weights_image(axes, values, shape, alpha=0.72, **colour_scale(theme, values))
+                weights_image(
+                    axes,
+                    values,
+                    shape,
+                    alpha=0.72,
+                    **colour_scale(theme, values),
+                )
             if inside is not None:
                 # Eight cells per patch, so that corners of the outline are nearly square.
                 patches = np.kron(inside[column].astype(float), np.ones((8, 8)))
@@ -69,7 +76,9 @@ def draw_overlays(
 
 
 def draw_removals(
-    theme: Theme, fractions: np.ndarray, curves: Mapping[str, Mapping[str, np.ndarray]]
+    theme: Theme,
+    fractions: np.ndarray,
+    curves: Mapping[str, Mapping[str, np.ndarray]],
 ) -> Figure:
     """Plot mean relative confidence with its standard error: one panel per method, one line per
     order of removal.
@@ -82,12 +91,27 @@ def draw_removals(
     colours = theme.series[1], theme.series[0], theme.faint
     for axes, (method, orders) in zip(every, curves.items()):
         for colour, (order, values) in zip(colours, orders.items()):
-            mean, error = values.mean(0), np.zeros(len(fractions))
+            mean = values.mean(0)
+            error = np.zeros(len(fractions))
             if len(values) > 1:
                 error = values.std(0, ddof=1) / np.sqrt(len(values))
-            axes.plot(fractions, mean, color=colour, label=ORDERS[order], **DOT)
-            low, high = mean - error, mean + error
-            axes.fill_between(fractions, low, high, color=colour, alpha=0.2, linewidth=0)
+            axes.plot(
+                fractions,
+                mean,
+                color=colour,
+                label=ORDERS[order],
+                **DOT,
+            )
+            low = mean - error
+            high = mean + error
+            axes.fill_between(
+                fractions,
+                low,
+                high,
+                color=colour,
+                alpha=0.2,
+                linewidth=0,
+            )
         axes.set_title(method)
         axes.tick_params(labelleft=True)
         axes.set_xlabel("patches removed")
@@ -142,7 +166,12 @@ def draw_alignments(theme: Theme, found: Mapping[str, Any]) -> Figure:
         found: the :class:`fredholm.explain.Alignment` of each layer.
     """
     titles = {"cosine": "cosine", "spearman": "Spearman correlation"}
-    figure, every = panels(theme, len(titles), 0.42 * len(found) + 1.0, sharey=True)
+    figure, every = panels(
+        theme,
+        len(titles),
+        0.42 * len(found) + 1.0,
+        sharey=True,
+    )
     for axes, (key, title) in zip(every, titles.items()):
         for row, one in enumerate(found.values()):
             values = getattr(one, key).flatten().cpu().numpy()
@@ -151,7 +180,8 @@ def draw_alignments(theme: Theme, found: Mapping[str, Any]) -> Figure:
             look = {"color": theme.series[0], "alpha": 0.35, "linewidth": 0}
             axes.scatter(values, row + spread, s=5, **look)
             if len(values):
-                mean, ends = [values.mean()] * 2, [row - 0.33, row + 0.33]
+                mean = [values.mean()] * 2
+                ends = [row - 0.33, row + 0.33]
                 axes.plot(mean, ends, color=theme.mark, linewidth=2)
         # Values that differ by rounding alone would fill the axis with long numbers.
         low, high = axes.get_xlim()

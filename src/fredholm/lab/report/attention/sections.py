@@ -49,7 +49,9 @@ Value = TypeVar("Value")
 
 
 def quality_sections(
-    subject: Subject, layers: Sequence[Layer], options: ReportOptions
+    subject: Subject,
+    layers: Sequence[Layer],
+    options: ReportOptions,
 ) -> tuple[list[Section], Numbers]:
     """Return all sections for some images of a model, and their numbers.
 
@@ -67,21 +69,30 @@ def quality_sections(
 
 
 def _sections(
-    subject: Subject, layers: Sequence[Layer], chosen: Tensor
+    subject: Subject,
+    layers: Sequence[Layer],
+    chosen: Tensor,
 ) -> tuple[list[Section], Numbers]:
-    model, samples = subject.model, subject.samples
+    model = subject.model
+    samples = subject.samples
     images = subject.inputs[chosen].to(subject.device)
     # Without a classifier there is no answer that removed patches could change.
     steps = STEPS
     if isinstance(model, Traced) and not model.classifies(images):
         steps = 0
-    boxes, masks = samples.boxes, samples.masks
+    boxes = samples.boxes
+    masks = samples.masks
     if boxes is not None:
         boxes = boxes[chosen]
     if masks is not None:
         masks = masks[chosen]
     quality = attention_quality(
-        model, images, boxes=boxes, masks=masks, steps=steps, seed=subject.seed
+        model,
+        images,
+        boxes=boxes,
+        masks=masks,
+        steps=steps,
+        seed=subject.seed,
     )
 
     sections = [_overlay_section(subject, quality, chosen[:SHOWN].tolist())]
@@ -101,7 +112,8 @@ def choose_marked(subject: Subject, options: ReportOptions) -> list[int]:
     """
     if not subject.kind.judged or options.quality < 1:
         return []
-    count, samples = len(subject.inputs), subject.samples
+    count = len(subject.inputs)
+    samples = subject.samples
     order = choose_samples(count, count, options.seed, options.picture)
     marked = samples.boxes
     if marked is None:
@@ -141,7 +153,8 @@ def _entries(layer: Layer) -> int:
     """Return the number of kernel entries of one image: a matrix-valued kernel of many points is
     too large for complete maps.
     """
-    operator, entries = layer.operator, 1
+    operator = layer.operator
+    entries = 1
     if not layer.has_weights:
         entries = operator.kernel.d_out * operator.kernel.d_in
     return entries * operator.heads * layer.domain.size**2
@@ -150,7 +163,8 @@ def _entries(layer: Layer) -> int:
 def _overlay_section(subject: Subject, quality: Quality, chosen: Sequence[int]) -> Section:
     """Return the section with maps laid over ``chosen``, the first images of ``quality``."""
     assert subject.things is not None
-    count, kind = len(chosen), next(iter(quality.targets), None)
+    count = len(chosen)
+    kind = next(iter(quality.targets), None)
     inside = None
     if kind is not None:
         inside = quality.targets[kind][:count].numpy()
@@ -238,7 +252,8 @@ def _centrality_section(layers: Sequence[Layer]) -> Numbered:
     the limit of many, how long walks are, where γ had to be lowered.
     """
     found: dict[str, Alignment] = {}
-    numbers, rows = {}, []
+    numbers = {}
+    rows = []
     for layer in layers:
         try:
             alignment = eigenvector_alignment(layer.operator, layer.u, layer.domain)
@@ -248,8 +263,10 @@ def _centrality_section(layers: Sequence[Layer]) -> Numbered:
             continue
         found[layer.name] = alignment
         numbers[layer.name] = plain(facts)
-        cosine, spearman = _score(facts["cosine"]), _score(facts["spearman"])
-        visits, limited = f"{facts['outgoing']:.2f}", f"{facts['limited']:.0%}"
+        cosine = _score(facts["cosine"])
+        spearman = _score(facts["spearman"])
+        visits = f"{facts['outgoing']:.2f}"
+        limited = f"{facts['limited']:.0%}"
         rows.append([layer.name, cosine, spearman, visits, limited])
     if not found:
         return None, numbers

@@ -80,7 +80,11 @@ def field_section(samples: Sequence[FieldSample], name: str) -> Section:
 
 
 def field_samples(
-    inputs: Tensor, outputs: Tensor, targets: Tensor, facts: Mapping[str, Any], coordinates: int
+    inputs: Tensor,
+    outputs: Tensor,
+    targets: Tensor,
+    facts: Mapping[str, Any],
+    coordinates: int,
 ) -> list[FieldSample]:
     """Return samples in the units of the files, the first channel of each.
 
@@ -97,11 +101,13 @@ def field_samples(
     for sample, answer, target in zip(inputs.double(), answers, targets.double()):
         truth = target[0]
         if inputs.dim() == 4:
-            given, places = _on_grid(sample[0], facts), None
+            given = _on_grid(sample[0], facts)
+            places = None
             answer = answer.reshape(truth.shape)
         else:
             real = ~truth.isnan()
-            truth, answer = truth[real], answer[real]
+            truth = truth[real]
+            answer = answer[real]
             given, places = _on_points(sample[real].numpy(), facts, coordinates)
 
         # A grid may have holes as well; they are drawn empty and do not count.
@@ -121,7 +127,9 @@ def _on_grid(values: Tensor, facts: Mapping[str, Any]) -> np.ndarray:
 
 
 def _on_points(
-    points: np.ndarray, facts: Mapping[str, Any], coordinates: int
+    points: np.ndarray,
+    facts: Mapping[str, Any],
+    coordinates: int,
 ) -> tuple[np.ndarray | None, np.ndarray]:
     """Return the first input, if there is one, and the places of points in the units of the files."""
     scaling = (facts.get("source") or {}).get("scaling") or {}
@@ -148,7 +156,8 @@ def draw_field(theme: Theme, sample: FieldSample) -> Figure:
     """Draw input, truth, prediction and error of one field; truth and prediction share a scale, and
     zero error has the colour of the paper.
     """
-    found, shape = sample.panels(), 0.8
+    found = sample.panels()
+    shape = 0.8
     columns = theme.pick(len(found), 2)
     if sample.places is None:
         shape = sample.truth.shape[0] / sample.truth.shape[1]
@@ -164,13 +173,20 @@ def draw_field(theme: Theme, sample: FieldSample) -> Figure:
         else:
             spanned = shared.get(name, values)
             # A grid may have holes, which are NaN.
-            low, high = np.nanmin(spanned), np.nanmax(spanned)
+            low = np.nanmin(spanned)
+            high = np.nanmax(spanned)
             look = {"cmap": colormap(theme), "vmin": low, "vmax": high}
         if sample.places is None:
             drawn = axes.imshow(values, interpolation="nearest", **look)
         else:
             axes.set_aspect("equal", adjustable="datalim")
-            drawn = axes.scatter(*sample.places.T, c=values, s=5, linewidths=0, **look)
+            drawn = axes.scatter(
+                *sample.places.T,
+                c=values,
+                s=5,
+                linewidths=0,
+                **look,
+            )
         axes.set_title(name, loc="center")
         no_ticks(axes)
         bar = figure.colorbar(drawn, ax=axes, shrink=0.8, pad=0.03)

@@ -49,10 +49,18 @@ def class_examples(subject: Subject, labels: Tensor, outputs: Tensor) -> Section
     right = (labels == predicted).nonzero()[:, 0]
 
     def answer(index: int) -> Answer:
-        true, called = int(labels[index]), int(predicted[index])
-        names, share = subject.classes, f"{float(probability[index]):.0%}"
+        true = int(labels[index])
+        called = int(predicted[index])
+        names = subject.classes
+        share = f"{float(probability[index]):.0%}"
         return Answer(
-            index, subject.name(index), names[true], names[called], share, true != called, called
+            index,
+            subject.name(index),
+            names[true],
+            names[called],
+            share,
+            true != called,
+            called,
         )
 
     section = Section("examples", "Examples", legend(subject))
@@ -115,7 +123,8 @@ def _with_list(
 
 def _row_table(subject: Subject, title: str, found: Sequence[Answer]) -> str:
     """Return a table with the names of the user's columns, behind true and predicted."""
-    terms, rows = subject.terms, subject.inputs[..., 0].cpu().numpy()
+    terms = subject.terms
+    rows = subject.inputs[..., 0].cpu().numpy()
     names = [column.name for column in terms.columns]
     cells = [terms.cells(rows[each.index])[:WIDEST] for each in found]
     return words(
@@ -129,9 +138,15 @@ def _row_table(subject: Subject, title: str, found: Sequence[Answer]) -> str:
     )
 
 
-def _picture(subject: Subject, key: str, title: str, found: Sequence[Answer]) -> Picture:
+def _picture(
+    subject: Subject,
+    key: str,
+    title: str,
+    found: Sequence[Answer],
+) -> Picture:
     assert subject.things is not None
-    kind, things = subject.kind, [subject.things[each.index] for each in found]
+    kind = subject.kind
+    things = [subject.things[each.index] for each in found]
     if isinstance(things[0], Signal):
         things = [subject.terms.signal(thing) for thing in things]
     answered = ", ".join(f"{each.truth} answered as {each.answer}" for each in found)
@@ -162,7 +177,8 @@ def draw_examples(theme: Theme, things: Sequence[Any], found: Sequence[Answer]) 
         found: the answer to each.
     """
     first = things[0]
-    columns, shape = theme.pick(4, 2), 0.6
+    columns = theme.pick(4, 2)
+    shape = 0.6
     if isinstance(first, np.ndarray):
         columns = theme.pick(8, 3)
         shape = 0.85 * min(first.shape[0] / first.shape[1], 1.6)
@@ -185,14 +201,24 @@ def _sample(axes: Axes, thing: np.ndarray | Signal | Cloud, theme: Theme) -> Non
         picture(axes, thing)
         return
     if isinstance(thing, Cloud):
-        axes.scatter(*thing.flat().T, s=1.5, color=theme.series[0], linewidths=0)
+        axes.scatter(
+            *thing.flat().T,
+            s=1.5,
+            color=theme.series[0],
+            linewidths=0,
+        )
         axes.set_aspect("equal", adjustable="datalim")
     else:
         look = {"linewidth": 0.8, **dots(len(thing.x))}
         if "marker" in look:
             look["markersize"] = 1.2
         for channel, values in enumerate(thing.values.T):
-            axes.plot(thing.x, values, color=theme.series[channel % len(theme.series)], **look)
+            axes.plot(
+                thing.x,
+                values,
+                color=theme.series[channel % len(theme.series)],
+                **look,
+            )
     axes.spines[:].set_color(theme.faint)
     axes.spines[:].set_linewidth(0.4)
     few_ticks(axes)
@@ -200,13 +226,20 @@ def _sample(axes: Axes, thing: np.ndarray | Signal | Cloud, theme: Theme) -> Non
 
 def _name_sample(axes: Axes, theme: Theme, answer: Answer) -> None:
     """Write the prediction above a sample; the truth below it, unless the class is right."""
-    colour, above = theme.ink, clip(answer.answer)
+    colour = theme.ink
+    above = clip(answer.answer)
     if answer.wrong is not None:
         colour = theme.good
         above = f"{above}, {answer.note}".removesuffix(", ")
     if answer.wrong:
         colour = theme.bad
-    axes.set_title(above, loc="center", fontsize=8, color=colour, pad=3)
+    axes.set_title(
+        above,
+        loc="center",
+        fontsize=8,
+        color=colour,
+        pad=3,
+    )
     if answer.wrong is not False:
         axes.set_xlabel(f"true: {clip(answer.truth)}", fontsize=8, labelpad=2)
 

@@ -83,7 +83,12 @@ def legend(subject: Subject) -> str:
     return words("marks")
 
 
-def marked_texts(subject: Subject, title: str, found: Sequence[Answer], scale: float) -> str:
+def marked_texts(
+    subject: Subject,
+    title: str,
+    found: Sequence[Answer],
+    scale: float,
+) -> str:
     """Return the HTML of texts with the words marked that speak for the answer or against it.
 
     A long text ends after :data:`LONGEST` words; its answers are those of the complete text.
@@ -96,7 +101,8 @@ def marked_texts(subject: Subject, title: str, found: Sequence[Answer], scale: f
         scale: of a number, units of the files per unit of the model's answers; 1 for classes.
     """
     assert subject.things is not None
-    read, rows = _reader(subject), []
+    read = _reader(subject)
+    rows = []
     for each in found:
         # The answer is that of the complete text, and so are the answers without a word.
         text = subject.things[each.index].split()
@@ -113,10 +119,12 @@ def marked_texts(subject: Subject, title: str, found: Sequence[Answer], scale: f
 def _mark(word: Word, answer: Answer, text: Sequence[Word]) -> Mark:
     """Return a word of a text with its shade, relative to the text's strongest word."""
     largest = max((abs(each.support) for each in text if each.support is not None), default=0.0)
-    least, style = SUPPORTS * largest, "{:.5g}"
+    least = SUPPORTS * largest
+    style = "{:.5g}"
     if answer.called is not None:
         # Log-odds that hardly change are noise, even if no word of the text changes them more.
-        least, style = max(least, FAINTEST), f"{answer.answer} {{:.0%}}"
+        least = max(least, FAINTEST)
+        style = f"{answer.answer} {{:.0%}}"
     if word.support is None or abs(word.support) <= least:
         return Mark(word.text)
 

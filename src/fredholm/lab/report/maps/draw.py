@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Points of a line whose names are written, and the same on a phone.
-MAX_NAMED, NARROW_NAMED = 40, 16
+MAX_NAMED = 40
+NARROW_NAMED = 16
 
 # Place of a query, (row, column) of the unit square.
 Place = tuple[float, float]
@@ -107,20 +108,30 @@ class Line(NamedTuple):
 
 
 def draw_lines(
-    theme: Theme, line: Line, names: Sequence[str], found: Sequence[np.ndarray]
+    theme: Theme,
+    line: Line,
+    names: Sequence[str],
+    found: Sequence[np.ndarray],
 ) -> Figure:
     """Draw one query's weights along a line: one panel per layer, one line per head.
 
     Args:
         found: (heads, points) of each layer.
     """
-    height, ticks = 1.9, []
+    height = 1.9
+    ticks = []
     if len(line.names) <= theme.pick(MAX_NAMED, NARROW_NAMED):
         ticks = [clip(name, 14) for name in line.names]
     if ticks:
         height = 2.4
     figure, every = panels(
-        theme, len(found), height, columns=1, width=theme.width, margin=0.4, sharex=True
+        theme,
+        len(found),
+        height,
+        columns=1,
+        width=theme.width,
+        margin=0.4,
+        sharex=True,
     )
     for axes, name, layer, at in zip(every, names, found, line.at):
         _along(axes, theme, line, layer)
@@ -139,7 +150,8 @@ def draw_lines(
 
 def _along(axes: Axes, theme: Theme, line: Line, layer: np.ndarray) -> None:
     """Draw the weights of a layer's heads along a line."""
-    order, look = np.argsort(line.x), {}
+    order = np.argsort(line.x)
+    look = {}
     if line.names:
         look = DOT
     for head, values in enumerate(layer):
@@ -161,7 +173,11 @@ def mark_query(axes: Any, theme: Theme, at: float) -> None:
 
 
 def draw_clouds(
-    theme: Theme, points: np.ndarray, names: Sequence[str], found: Sequence[np.ndarray], at: int
+    theme: Theme,
+    points: np.ndarray,
+    names: Sequence[str],
+    found: Sequence[np.ndarray],
+    at: int,
 ) -> Figure:
     """Draw one query's weights over scattered points: layers as rows, heads as columns, each panel
     on its own scale.
@@ -174,7 +190,16 @@ def draw_clouds(
     figure, every = layer_panels(theme, found, largest=1.8, title=0.35)
     for axes, values in head_panels(every, names, found):
         look = colour_scale(theme, values)
-        weighted_points(axes, theme, points, values, at, s=9, linewidths=0, **look)
+        weighted_points(
+            axes,
+            theme,
+            points,
+            values,
+            at,
+            s=9,
+            linewidths=0,
+            **look,
+        )
         few_ticks(axes)
         label_range(axes, values, theme)
     return figure
@@ -194,7 +219,11 @@ def draw_entry_maps(theme: Theme, found: dict[str, np.ndarray], at: np.ndarray) 
     # Few entries have panels as wide as many have, and the figure is narrower.
     side = (theme.width - 0.4) / across
     figure, every = panels(
-        theme, len(found), side * shape + 0.35, columns=columns, width=max(side * columns, 3.0)
+        theme,
+        len(found),
+        side * shape + 0.35,
+        columns=columns,
+        width=max(side * columns, 3.0),
     )
     look = colour_scale(theme, values, signed=True)
     for axes, (name, entry) in zip(every, found.items()):
@@ -208,7 +237,10 @@ def draw_entry_maps(theme: Theme, found: dict[str, np.ndarray], at: np.ndarray) 
 
 
 def draw_entry_lines(
-    theme: Theme, found: dict[str, np.ndarray], x: np.ndarray, at: float
+    theme: Theme,
+    found: dict[str, np.ndarray],
+    x: np.ndarray,
+    at: float,
 ) -> Figure:
     """Draw signed entries of a kernel's row along a line, all on one scale.
 
@@ -217,11 +249,22 @@ def draw_entry_lines(
     """
     columns = min(theme.pick(4, 2), len(found))
     figure, every = panels(
-        theme, len(found), 1.4, columns=columns, margin=0.5, sharex=True, sharey=True
+        theme,
+        len(found),
+        1.4,
+        columns=columns,
+        margin=0.5,
+        sharex=True,
+        sharey=True,
     )
     for axes, (name, entry) in zip(every, found.items()):
         axes.axhline(0, color=theme.rule, linewidth=0.8)
-        axes.plot(x, entry, color=theme.series[0], **dots(len(x)))
+        axes.plot(
+            x,
+            entry,
+            color=theme.series[0],
+            **dots(len(x)),
+        )
         mark_query(axes, theme, at)
         axes.tick_params(labelbottom=True, labelleft=True)
         axes.set_title(name, fontsize=8)

@@ -72,7 +72,8 @@ def entry_section(layer: Layer) -> Numbered:
 @torch.no_grad()
 def _kernel_row(layer: Layer, target: Domain, query: int) -> Tensor:
     """Return what a unit of u_i at y adds to output o at the query, (H, N, o, i)."""
-    domain, queries = first_sample(layer.domain), None
+    domain = first_sample(layer.domain)
+    queries = None
     if target is not layer.domain:
         queries = first_sample(target)
     row = layer.operator.kernel_matrix(layer.u[:1], domain, rows=[query])[0, :, 0]

@@ -72,12 +72,17 @@ class Explorer:
 
     def _repr_html_(self) -> str:
         style = f"width:100%;height:{self.height}px;border:0"
-        title, page = escape(self.title), escape(self.page)
+        title = escape(self.title)
+        page = escape(self.page)
         return f'<iframe title="{title}" style="{style}" srcdoc="{page}"></iframe>'
 
 
 def explore(
-    operators: object, u: Tensor, domain: Domain | None = None, *, names: Sequence[str] = ()
+    operators: object,
+    u: Tensor,
+    domain: Domain | None = None,
+    *,
+    names: Sequence[str] = (),
 ) -> Explorer:
     """Return an interactive figure of the kernels of one or several operators on one signal.
 
@@ -189,10 +194,12 @@ def explore_section(view: View) -> Section | None:
         "weights": base64.b64encode(encoded.tobytes()).decode("ascii"),
     }
 
-    picture, shape = None, 1.0
+    picture = None
+    shape = 1.0
     if view.image is not None and points.layout == "grid":
         height, width, _ = view.image.shape
-        picture, shape = _png(view.image), width / height
+        picture = _png(view.image)
+        shape = width / height
     figure = {
         "kernel": json.dumps(kernel, ensure_ascii=False),
         "layers": len(shown),
@@ -228,7 +235,8 @@ class _Points:
 
 def _points(view: View) -> _Points | None:
     """Return the points of the first sample that can be picked, and where they are drawn."""
-    domain, point = view.layers[0].domain, view.kind.point
+    domain = view.layers[0].domain
+    point = view.kind.point
     layout = layout_of(domain, view.axis)
     if layout == "grid":
         return _grid_points(domain, point)
@@ -237,10 +245,12 @@ def _points(view: View) -> _Points | None:
         kept = [index for index, name in enumerate(names) if name]
         return _Points(kept, layout, [names[index] for index in kept])
 
-    real, x = real_points(domain), places_of(domain).numpy()
+    real = real_points(domain)
+    x = places_of(domain).numpy()
     nodes = node_places(first_sample(domain), view.kind)
     if nodes is not None:
-        layout, x = "points", nodes.numpy()
+        layout = "points"
+        x = nodes.numpy()
     if layout == "line":
         real = sorted(real, key=lambda index: x[index, 0])
         at = [readable(x[index, 0] * view.axis.unit, 3) for index in real]

@@ -91,7 +91,8 @@ def graph_section(view: View) -> Numbered:
     # All rows of a layer's kernel, (H, nodes, N), are in memory at once.
     heads = max(layer.operator.heads for layer in view.layers)
     limit = max(2, min(NODES, NUMBERS // max(1, heads * domain.size)))
-    pictures, signed = [], False
+    pictures = []
+    signed = False
     weights: dict[str, list[Tensor]] = {name: [] for name in view.names}
     for place, (label, index) in enumerate(chosen, 1):
         part = part_around(domain, index, limit)
@@ -167,9 +168,11 @@ def part_around(domain: Domain, query: int, limit: int = NODES) -> Part:
     links = links[:, links[0] != links[1]]
 
     if _apart(domain.positions):
-        places, cells = _seen(places_of(domain)[nodes]), _triangles(links, len(nodes))
+        places = _seen(places_of(domain)[nodes])
+        cells = _triangles(links, len(nodes))
     else:
-        places, cells = _layout(nodes, links), links.new_zeros(0, 3)
+        places = _layout(nodes, links)
+        cells = links.new_zeros(0, 3)
     if len(cells) > CELLS_PER_NODE * len(nodes):
         cells = cells[:0]
     return Part(nodes.numpy(), places.numpy(), links.numpy(), cells.numpy())
@@ -278,7 +281,10 @@ def _triangles(links: Tensor, count: int) -> Tensor:
 
 
 def draw_graphs(
-    theme: Theme, part: Part, names: Sequence[str], kernels: Sequence[np.ndarray]
+    theme: Theme,
+    part: Part,
+    names: Sequence[str],
+    kernels: Sequence[np.ndarray],
 ) -> Figure:
     """Draw one node's row of the kernel over a part of a graph: layers as rows, heads as columns,
     each panel on its own scale. Nodes have the colour of the query's weight on them, edges that of
@@ -294,20 +300,35 @@ def draw_graphs(
     # An edge's target is the query of its pair, its source the key.
     source, target = part.edges
     for axes, kernel in head_panels(every, names, kernels):
-        along, weights = kernel[target, source], kernel[0]
+        along = kernel[target, source]
+        weights = kernel[0]
         both = np.concatenate([along, weights])
         look = colour_scale(theme, both)
 
         # From back to front: triangles, edges, nodes.
         if len(part.cells):
             corners = weights[part.cells].mean(1)
-            axes.tripcolor(*part.places.T, part.cells, facecolors=corners, alpha=0.6, **look)
+            axes.tripcolor(
+                *part.places.T,
+                part.cells,
+                facecolors=corners,
+                alpha=0.6,
+                **look,
+            )
         # The strongest edges are drawn last, on top of the others.
         order = np.argsort(np.abs(along), kind="stable")
         ends = list(part.places[part.edges.T[order]])
         axes.add_collection(LineCollection(ends, array=along[order], linewidths=1.1, **look))
         nodes = {"s": 14, "edgecolors": theme.faint, "linewidths": 0.4}
-        weighted_points(axes, theme, part.places, weights, 0, **nodes, **look)
+        weighted_points(
+            axes,
+            theme,
+            part.places,
+            weights,
+            0,
+            **nodes,
+            **look,
+        )
         no_ticks(axes)
         label_range(axes, both, theme)
     return figure

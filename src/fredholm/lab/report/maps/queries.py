@@ -77,7 +77,8 @@ def map_section(view: View) -> Numbered:
         # Queries are output points. A strided convolution has fewer of them than its input has.
         chosen = choose_map_queries(target, view.image, view.kind.point)
         indices = [index for _, index in chosen]
-        own, weights = [], []
+        own = []
+        weights = []
         for layer in shown.layers:
             own.append(_queries_of(layer, target, indices))
             weights.append(first_map(layer, own[-1]))
@@ -133,7 +134,9 @@ def _omitted(layers: int, shown: int, heads: int) -> str:
 
 
 def choose_map_queries(
-    domain: Domain, image: np.ndarray | None, point: str = "patch"
+    domain: Domain,
+    image: np.ndarray | None,
+    point: str = "patch",
 ) -> list[tuple[str, int]]:
     """Return up to three queries of the first sample, (label, index), that are worth a picture: of
     a class token, the patch least like the background, a corner, the centre; on a line the first
@@ -146,7 +149,9 @@ def choose_map_queries(
         >>> choose_map_queries(Domain.join(before, Domain.grid(3, 3)), None)
         [('the class token', 0), ('a corner', 5), ('the centre', 9)]
     """
-    x, grid, token = places_of(domain), image_grid(domain), class_token(domain)
+    x = places_of(domain)
+    grid = image_grid(domain)
+    token = class_token(domain)
     # A sample of padding alone still has points to ask.
     real = torch.tensor(real_points(domain) or range(domain.size))
     result = []
@@ -163,7 +168,8 @@ def choose_map_queries(
         middle = len(real) // 2
         places = {"the first point": 0, "the middle": middle, "the last point": -1}
     else:
-        low, high = x[real].amin(0), x[real].amax(0)
+        low = x[real].amin(0)
+        high = x[real].amax(0)
         wanted = {"a corner": low, "the centre": (low + high) / 2}
         places = {label: (x[real] - place).norm(dim=-1).argmin() for label, place in wanted.items()}
     result += [(label, int(real[place])) for label, place in places.items()]
@@ -188,9 +194,12 @@ def _outstanding(image: np.ndarray, grid: Tensor) -> int:
 def _picture(name: str, view: View, query: _Query, layout: str) -> Picture:
     """Return the picture of a query's weights in all layers, laid out as the points are."""
     first = view.layers[0]
-    target, index = output_points(first.operator, first.domain), query.indices[0]
-    keys, names = places_of(first.domain).numpy(), view.axis.of(first.domain)
-    label, where = query.label, ""
+    target = output_points(first.operator, first.domain)
+    index = query.indices[0]
+    keys = places_of(first.domain).numpy()
+    names = view.axis.of(first.domain)
+    label = query.label
+    where = ""
     if layout == "grid":
         drawn = _over_grid(view, query, keys)
         if not float(masses(target)[0, index]):
@@ -215,10 +224,21 @@ def _picture(name: str, view: View, query: _Query, layout: str) -> Picture:
         point=view.kind.point,
     )
     alt = f"Weights of {label} over the domain, {plural(len(view.layers), 'layer')}"
-    return Picture(name, alt, caption, drawn, _data(view, query, keys, names))
+    return Picture(
+        name,
+        alt,
+        caption,
+        drawn,
+        _data(view, query, keys, names),
+    )
 
 
-def _data(view: View, query: _Query, keys: np.ndarray, names: list[str]) -> Data:
+def _data(
+    view: View,
+    query: _Query,
+    keys: np.ndarray,
+    names: list[str],
+) -> Data:
     """Return the weights as a table: one row per layer, head and point."""
     coordinates = [f"position {axis + 1}" for axis in range(keys.shape[1])]
     points = [[number, *place] for number, place in enumerate(keys.tolist())]
@@ -242,7 +262,8 @@ def _over_grid(view: View, query: _Query, keys: np.ndarray) -> Drawn:
     # The layout is "grid" only where the points form one.
     grid = image_grid(view.layers[0].domain)
     assert grid is not None
-    cells, image = grid.numpy(), view.image
+    cells = grid.numpy()
+    image = view.image
     if image is None:
         image = np.zeros((*cells.shape, 1))
     # (heads, N) becomes (heads, rows, columns).
@@ -262,10 +283,17 @@ def _among_points(view: View, query: _Query, keys: np.ndarray) -> Drawn:
     return render(draw.draw_clouds, Cloud(places).flat(), view.names, weights, at)
 
 
-def _along_line(view: View, query: _Query, keys: np.ndarray, names: list[str]) -> Drawn:
+def _along_line(
+    view: View,
+    query: _Query,
+    keys: np.ndarray,
+    names: list[str],
+) -> Drawn:
     """Draw weights along an axis, or along the names of the points where they have some."""
-    points, shown = real_points(view.layers[0].domain), ()
-    x, at = keys[points, 0] * view.axis.unit, query.places[:, 0] * view.axis.unit
+    points = real_points(view.layers[0].domain)
+    shown = ()
+    x = keys[points, 0] * view.axis.unit
+    at = query.places[:, 0] * view.axis.unit
     if any(names):
         points = [point for point, name in enumerate(names) if name]
         shown = tuple(names[point] for point in points)
@@ -283,7 +311,9 @@ def _in_picture(keys: np.ndarray, grid: np.ndarray, place: np.ndarray) -> tuple[
     """Return a place as (row, column), in units of the picture whose points (N, 2) form a grid."""
     found = []
     for axis, line in enumerate((grid[:, 0], grid[0])):
-        first, last, count = keys[line[0], axis], keys[line[-1], axis], len(line)
+        first = keys[line[0], axis]
+        last = keys[line[-1], axis]
+        count = len(line)
         cell = 1.0
         if count > 1:
             cell = (last - first) / (count - 1)

@@ -27,7 +27,9 @@ BESIDE = 10
 
 # Letters of a class that fit below its column of the confusion matrix, letters at most, and the
 # inches of one.
-SHORT, LONGEST, LETTER = 3, 14, 0.075
+SHORT = 3
+LONGEST = 14
+LETTER = 0.075
 
 
 class _Mistake(NamedTuple):
@@ -40,7 +42,9 @@ class _Mistake(NamedTuple):
 
 
 def confusion_section(
-    evaluation: Mapping[str, Any], classes: Sequence[str], counted: str
+    evaluation: Mapping[str, Any],
+    classes: Sequence[str],
+    counted: str,
 ) -> Section:
     """Return the section on which classes are taken for which: a matrix, for few enough classes,
     and the most frequent mistakes.
@@ -52,7 +56,8 @@ def confusion_section(
             f"the confusion matrix has {len(counts)} classes, but there are {len(classes)} class "
             "names"
         )
-    total, wrong = counts.sum(), counts.sum() - np.trace(counts)
+    total = counts.sum()
+    wrong = counts.sum() - np.trace(counts)
     text = words("mistakes", wrong=wrong, count=total, what=counted)
     after = words("frequent", mistakes=_mistakes(counts, classes))
     pictures = []
@@ -92,7 +97,8 @@ def agreement_section(truth: Tensor, predicted: Tensor, label: str, counted: str
         label: name of the numbers; may be empty.
         counted: word for the samples.
     """
-    name, count = label or "the number asked for", len(truth)
+    name = label or "the number asked for"
+    count = len(truth)
     r2 = METRICS["r2"](predicted, truth)
     columns = {"sample": range(count), "true": truth.tolist(), "predicted": predicted.tolist()}
     picture = Picture(
@@ -109,7 +115,8 @@ def draw_confusion(theme: Theme, counts: np.ndarray, classes: Sequence[str]) -> 
     """Draw counts of true (rows) against predicted classes (columns), shaded by the share of the
     row.
     """
-    size, names = len(counts), [clip(str(name), LONGEST) for name in classes]
+    size = len(counts)
+    names = [clip(str(name), LONGEST) for name in classes]
     # Long names need room of their own, or they would squeeze the matrix.
     longest = max(map(len, names))
     spare = LETTER * max(0, longest - SHORT)
@@ -121,12 +128,25 @@ def draw_confusion(theme: Theme, counts: np.ndarray, classes: Sequence[str]) -> 
     figure = new_figure(side, side)
     axes = figure.subplots()
     share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    axes.imshow(share, cmap=colormap(theme), vmin=0, vmax=1)
+    axes.imshow(
+        share,
+        cmap=colormap(theme),
+        vmin=0,
+        vmax=1,
+    )
     for i, j in zip(*np.nonzero(counts)):
         colour = theme.ink
         if share[i, j] > 0.45:
             colour = theme.paper
-        axes.text(j, i, str(counts[i, j]), ha="center", va="center", fontsize=letters, color=colour)
+        axes.text(
+            j,
+            i,
+            str(counts[i, j]),
+            ha="center",
+            va="center",
+            fontsize=letters,
+            color=colour,
+        )
 
     # Long names would run into one another.
     turned: dict[str, Any] = {}
@@ -147,7 +167,14 @@ def draw_agreement(theme: Theme, truth: np.ndarray, predicted: np.ndarray, label
     axes = figure.subplots()
     ends = [min(truth.min(), predicted.min()), max(truth.max(), predicted.max())]
     axes.plot(ends, ends, color=theme.faint, linewidth=1, linestyle="--")
-    axes.scatter(truth, predicted, s=14, color=theme.series[0], alpha=0.55, linewidth=0)
+    axes.scatter(
+        truth,
+        predicted,
+        s=14,
+        color=theme.series[0],
+        alpha=0.55,
+        linewidth=0,
+    )
     axes.set_aspect("equal")
     plain_numbers(axes.xaxis)
     plain_numbers(axes.yaxis)

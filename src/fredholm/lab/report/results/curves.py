@@ -32,7 +32,8 @@ def read_history(metrics: str | Path | Iterable[Mapping[str, Any]]) -> dict[str,
         >>> read_history([{"epoch": 1, "val_loss": 0.5}, {"epoch": 2, "val_loss": 0.25}])
         {'epoch': [1.0, 2.0], 'val_loss': [0.5, 0.25]}
     """
-    name, rows = "metrics", metrics
+    name = "metrics"
+    rows = metrics
     if isinstance(metrics, str | Path):
         name = str(metrics)
         try:
@@ -60,16 +61,32 @@ def read_history(metrics: str | Path | Iterable[Mapping[str, Any]]) -> dict[str,
 
 def curve_section(history: dict[str, list[float]]) -> Section:
     """Return the section with loss and accuracy against the epoch."""
-    unit, also, time, alt = "", "", "", "Loss against the epoch"
+    unit = ""
+    also = ""
+    time = ""
+    alt = "Loss against the epoch"
     if "val_accuracy" in history:
-        unit, also = " (nats)", ", and validation accuracy,"
+        unit = " (nats)"
+        also = ", and validation accuracy,"
         final = history["val_accuracy"][-1]
         alt = f"Loss and accuracy against the epoch; validation accuracy ends at {final:.1%}"
     if history.get("seconds"):
         time = f", {duration(history['seconds'][-1])} in all"
     epochs = len(history["epoch"])
-    caption = words("curves_caption", unit=unit, also=also, epochs=epochs, time=time)
-    picture = Picture("curves", alt, caption, render(draw_curves, history), Data.of(history))
+    caption = words(
+        "curves_caption",
+        unit=unit,
+        also=also,
+        epochs=epochs,
+        time=time,
+    )
+    picture = Picture(
+        "curves",
+        alt,
+        caption,
+        render(draw_curves, history),
+        Data.of(history),
+    )
     return Section("training", "Training", "", [picture])
 
 
@@ -96,13 +113,24 @@ def draw_curves(theme: Theme, history: Mapping[str, list[float]]) -> Figure:
     return figure
 
 
-def _curve(axes: Axes, theme: Theme, history: Mapping[str, list[float]], what: str) -> None:
+def _curve(
+    axes: Axes,
+    theme: Theme,
+    history: Mapping[str, list[float]],
+    what: str,
+) -> None:
     """Plot one quantity, ``"loss"`` or ``"accuracy"``, of training and validation."""
     epoch = history["epoch"]
     for (part, label), colour in zip(PARTS.items(), theme.series):
         values = history.get(f"{part}_{what}")
         if values is not None:
-            axes.plot(epoch, values, color=colour, label=label, **dots(len(epoch)))
+            axes.plot(
+                epoch,
+                values,
+                color=colour,
+                label=label,
+                **dots(len(epoch)),
+            )
     axes.set_xlabel("epoch")
     axes.grid(axis="y")
     whole_numbers(axes.xaxis)

@@ -12,7 +12,10 @@ from ..page import Fact
 
 
 def score_head(
-    evaluation: Mapping[str, Any], counted: str, *, independent: bool = True
+    evaluation: Mapping[str, Any],
+    counted: str,
+    *,
+    independent: bool = True,
 ) -> list[Fact]:
     """Return the scores of an evaluation for the top of the page.
 
@@ -32,7 +35,8 @@ def score_head(
     where = f"on {evaluation['n']} {counted}"
     head = []
     if "accuracy" in evaluation:
-        accuracy, note = evaluation["accuracy"], where
+        accuracy = evaluation["accuracy"]
+        note = where
         if independent:
             low, high = wilson(accuracy, evaluation["n"])
             note += f"; 95% interval {low:.1%} to {high:.1%}"
@@ -51,7 +55,8 @@ def _losses(evaluation: Mapping[str, Any], where: str) -> list[Fact]:
     """Return the loss of an evaluation in the units of its task."""
     # Tokens of a language model. An infinite perplexity is saved as None.
     if "bits" in evaluation and "perplexity" in evaluation:
-        perplexity, shown = evaluation["perplexity"], "beyond numbers"
+        perplexity = evaluation["perplexity"]
+        shown = "beyond numbers"
         if perplexity is not None:
             shown = f"{perplexity:.1f}"
         return [Fact("Bits", f"{evaluation['bits']:.3f}", f"per token, perplexity {shown}")]
@@ -63,8 +68,10 @@ def _losses(evaluation: Mapping[str, Any], where: str) -> list[Fact]:
 
     # Numbers: the loss is the mean squared error, the variance that of the labels.
     if "variance" in evaluation:
-        loss, variance = evaluation["loss"], evaluation["variance"]
-        scores, found = evaluation.get("scores", {}), []
+        loss = evaluation["loss"]
+        variance = evaluation["variance"]
+        scores = evaluation.get("scores", {})
+        found = []
         if "r2" not in scores and variance > 0:
             found.append(Fact("R²", f"{1 - loss / variance:.3f}", where))
         if "rmse" not in scores:

@@ -25,7 +25,9 @@ def result_sections(subject: Subject, run: RunFacts) -> tuple[list[Fact], list[S
     """Return the scores for the top of the page, and sections about the answers as far as the right
     ones are known. The model is in evaluation mode.
     """
-    samples, evaluation, sections = subject.samples, run.evaluation, []
+    samples = subject.samples
+    evaluation = run.evaluation
+    sections = []
     counted = _counted(subject, run)
     if samples.labels is not None:
         evaluation, sections = _of_classes(subject, evaluation, counted)
@@ -49,7 +51,9 @@ def _counted(subject: Subject, run: RunFacts) -> str:
 
 
 def _of_classes(
-    subject: Subject, evaluation: Mapping[str, Any] | None, counted: str
+    subject: Subject,
+    evaluation: Mapping[str, Any] | None,
+    counted: str,
 ) -> tuple[Mapping[str, Any], list[Section]]:
     assert subject.samples.labels is not None
     labels = subject.samples.labels.cpu()
@@ -93,7 +97,8 @@ def _of_numbers(subject: Subject, counted: str) -> list[Section]:
 
 def _of_fields(subject: Subject) -> list[Section]:
     assert subject.samples.targets is not None
-    inputs, targets = subject.inputs[:FIELDS], subject.samples.targets[:FIELDS].cpu()
+    inputs = subject.inputs[:FIELDS]
+    targets = subject.samples.targets[:FIELDS].cpu()
     outputs = answers(subject.model, inputs, batch=16)
     if outputs.dim() == 2:
         outputs = outputs[..., None]
