@@ -35,7 +35,8 @@ REPORT = "compression.json"
 STAGES = "layers"
 
 # Learning rate, and steps without progress that end it, as in :func:`fredholm.operators.compress`.
-LR, PATIENCE = 1e-2, 200
+LR = 1e-2
+PATIENCE = 200
 
 # Validation samples for the report of a layer. The matrix of each one is decomposed.
 HELD_OUT = 8
@@ -147,7 +148,11 @@ def compress_run(
         progress = Progress(stages, {"run": str(place.root.resolve()), **settings}, resume)
         for number, block in enumerate(model.body.blocks):
             fitting = Fitting(
-                block.operator, own_rank, fitted[number], held_out=unseen[number], **factors
+                block.operator,
+                own_rank,
+                fitted[number],
+                held_out=unseen[number],
+                **factors,
             )
             row = fit_layer(progress, number + 1, fitting, sizes.steps, report)
             layers.append({"layer": number + 1, **row})
@@ -285,7 +290,10 @@ def seen(model: Any, dataset: Any, samples: int, batch_size: int) -> list[list[t
 
 
 def low_rank_config(
-    config: Any, low: LowRankITNetOperator, rank: int, options: dict[str, Any]
+    config: Any,
+    low: LowRankITNetOperator,
+    rank: int,
+    options: dict[str, Any],
 ) -> Any:
     """Return the configuration of a model with low-rank operators like ``low``."""
     fourier: Any = low.kernel.fourier
@@ -295,7 +303,12 @@ def low_rank_config(
     return config.replace(body={"operator": "itnet_low_rank", "operator_options": fields})
 
 
-def _write(place: RunFolder, target: RunFolder, model: Any, extra: dict[str, Any]) -> None:
+def _write(
+    place: RunFolder,
+    target: RunFolder,
+    model: Any,
+    extra: dict[str, Any],
+) -> None:
     """Write the run folder of the compressed model: its recipe, imported files and weights."""
     recipe = place.load_recipe()
     body = model.config.body

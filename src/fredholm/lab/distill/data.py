@@ -172,7 +172,9 @@ class TokenTexts(LabelledDataset):
         for key, column in self.columns.items():
             rows = [torch.tensor(column[int(i)]) for i in indices]
             parts[key] = torch.nn.utils.rnn.pad_sequence(
-                rows, batch_first=True, padding_value=self.fill.get(key, 0)
+                rows,
+                batch_first=True,
+                padding_value=self.fill.get(key, 0),
             )
         return parts, self.labels[indices]
 
@@ -280,7 +282,8 @@ def decoder_tokens(model: Any, labels: Tensor) -> Tensor:
     try:
         if own is not None:
             return own(labels=labels)
-        start, fill = model.config.decoder_start_token_id, model.config.pad_token_id
+        start = model.config.decoder_start_token_id
+        fill = model.config.pad_token_id
         moved = torch.cat([torch.full_like(labels[:, :1], start), labels[:, :-1]], 1)
         return torch.where(moved == IGNORED, fill, moved)
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:

@@ -23,11 +23,14 @@ from ..training.machine import seconds_of
 STEPS = 24
 
 # Prompts timed at each length, at most, and the tokens of all of them together.
-PROMPTS, PROMPT_TOKENS = 5, 8192
+PROMPTS = 5
+PROMPT_TOKENS = 8192
 
 
 def measure_decoding(
-    models: dict[str, nn.Module], text: Tensor, lengths: list[int]
+    models: dict[str, nn.Module],
+    text: Tensor,
+    lengths: list[int],
 ) -> list[dict[str, float]]:
     """Measure the cost of decoding after prompts of each length.
 

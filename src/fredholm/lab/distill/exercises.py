@@ -65,7 +65,13 @@ class Exercises(LabelledDataset):
 
     task = "tokens"
 
-    def __init__(self, source: TokenWindows, tokenizer: Any, share: float, seed: int = 0):
+    def __init__(
+        self,
+        source: TokenWindows,
+        tokenizer: Any,
+        share: float,
+        seed: int = 0,
+    ):
         if not 0 < share <= 1:
             raise OptionError(
                 f"exercises: expected a share above 0 and at most 1, got {share}; give e.g. 0.25"

@@ -272,7 +272,9 @@ class Splits(NamedTuple):
 
 
 def linearize(
-    model: nn.Module, to: str = "luna", **options: Unpack[ConversionOptions]
+    model: nn.Module,
+    to: str = "luna",
+    **options: Unpack[ConversionOptions],
 ) -> Conversion:
     r"""Replace the softmax attention of a pretrained model by linear attention, and train the
     result to answer as the model does.
@@ -476,7 +478,16 @@ def fine_tune(
     progress = chosen.begin(model, settings)
 
     # A stage belongs to a conversion; here it is one in which nothing was replaced.
-    stub = Replaced(model, "torch", "softmax", {}, True, [], {}, {})
+    stub = Replaced(
+        model,
+        "torch",
+        "softmax",
+        {},
+        True,
+        [],
+        {},
+        {},
+    )
     run = chosen.run(progress, stub, type(model).__name__)
     run_stage(run, "tuned", FineTuning, train, val, options, task)
     model.eval()

@@ -94,7 +94,10 @@ def cross_entropies(
     for rows, chosen in zip(logits.split(ROWS), labels.split(ROWS)):
         result.append(
             nn.functional.cross_entropy(
-                rows.float(), chosen, reduction="none", ignore_index=IGNORED
+                rows.float(),
+                chosen,
+                reduction="none",
+                ignore_index=IGNORED,
             )
         )
     return torch.cat(result)[labels != IGNORED]

@@ -29,7 +29,8 @@ PAIRS = 8
 # Letters of a word in a list at most.
 LONGEST = 12
 
-SAID, QUESTION = "The pass key is {}. Remember it.\n\n", "\n\nThe pass key is"
+SAID = "The pass key is {}. Remember it.\n\n"
+QUESTION = "\n\nThe pass key is"
 KINDS = ("needle", "list")
 
 # Tokens beside the filler at most.
@@ -93,7 +94,9 @@ class Haystacks:
         # A needle uses the first number only.
         numbers = [draw_number(draw) for _ in range(PAIRS)]
         if kind == "needle":
-            statement, question, number = SAID.format(numbers[0]), QUESTION, numbers[0]
+            statement = SAID.format(numbers[0])
+            question = QUESTION
+            number = numbers[0]
         else:
             statement, question, number = list_question(self._words, numbers, draw)
 
@@ -160,7 +163,9 @@ class ListQuestion(NamedTuple):
 
 
 def list_question(
-    words: Sequence[str], numbers: Sequence[str], draw: torch.Generator
+    words: Sequence[str],
+    numbers: Sequence[str],
+    draw: torch.Generator,
 ) -> ListQuestion:
     """Draw :data:`PAIRS` of the words for as many numbers, and the pair that is asked for.
 
@@ -256,7 +261,9 @@ def _with_interval(name: str, shares: Sequence[float]) -> dict[str, Any]:
 
 
 def _of_teacher(
-    name: str, ours: Sequence[Sequence[bool]], theirs: Sequence[Sequence[bool]]
+    name: str,
+    ours: Sequence[Sequence[bool]],
+    theirs: Sequence[Sequence[bool]],
 ) -> dict[str, Any]:
     """Return the share of the teacher's right digits that are right here too, or None."""
     both = sum(a and b for one, other in zip(ours, theirs) for a, b in zip(one, other))

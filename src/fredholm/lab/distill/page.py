@@ -119,7 +119,13 @@ def _stages(report: ConversionReport) -> Section:
     done = [key for key in STAGES if key in report.scores]
     rows = [[STAGES[key], f"{report.scores[key]:.4f}"] for key in done]
     text = words("stages_text", metric=report.metric, smaller=report.smaller)
-    return Section("stages", "From stage to stage", text, [], table(["", f"{report.metric}"], rows))
+    return Section(
+        "stages",
+        "From stage to stage",
+        text,
+        [],
+        table(["", f"{report.metric}"], rows),
+    )
 
 
 def _layers(report: ConversionReport) -> Section:
@@ -137,13 +143,23 @@ def _layers(report: ConversionReport) -> Section:
         ]
     names = folded("Names of the kept and new parameters", words("names", layers=report.layers))
     return Section(
-        "layers", "Layer by layer", words("layers"), pictures, table(*report.table()) + names
+        "layers",
+        "Layer by layer",
+        words("layers"),
+        pictures,
+        table(*report.table()) + names,
     )
 
 
 def _refused(report: ConversionReport) -> Section:
     rows = [[name, why] for name, why in report.refused.items()]
-    return Section("refused", "Not converted", words("left"), [], table(["module", "why"], rows))
+    return Section(
+        "refused",
+        "Not converted",
+        words("left"),
+        [],
+        table(["module", "why"], rows),
+    )
 
 
 def _speed(report: ConversionReport) -> Section:
@@ -160,7 +176,13 @@ def _speed(report: ConversionReport) -> Section:
         Data(head, rows),
     )
     text = words("passes", crossover=crossover)
-    return Section("speed", "Speed and memory of one pass", text, [picture], table(head, rows))
+    return Section(
+        "speed",
+        "Speed and memory of one pass",
+        text,
+        [picture],
+        table(head, rows),
+    )
 
 
 def _speed_row(row: Mapping[str, float]) -> list[str]:
@@ -177,10 +199,22 @@ def _bars(theme: Theme, report: ConversionReport) -> Figure:
     axes = figure.subplots()
     places = range(len(report.layers))
     before = [layer.before or 0.0 for layer in report.layers]
-    axes.bar([p - 0.2 for p in places], before, 0.38, color=theme.series[1], label="before")
+    axes.bar(
+        [p - 0.2 for p in places],
+        before,
+        0.38,
+        color=theme.series[1],
+        label="before",
+    )
     if any(layer.after is not None for layer in report.layers):
         after = [layer.after or 0.0 for layer in report.layers]
-        axes.bar([p + 0.2 for p in places], after, 0.38, color=theme.series[0], label="after")
+        axes.bar(
+            [p + 0.2 for p in places],
+            after,
+            0.38,
+            color=theme.series[0],
+            label="after",
+        )
 
     # Labels of thirty layers run into one another on a phone.
     most = 30

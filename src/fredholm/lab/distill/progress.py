@@ -32,7 +32,12 @@ class Progress:
         RecipeError: the conversion to resume has other settings.
     """
 
-    def __init__(self, folder: Path | None, settings: dict[str, Any], resume: bool):
+    def __init__(
+        self,
+        folder: Path | None,
+        settings: dict[str, Any],
+        resume: bool,
+    ):
         self.folder = folder
         self.done: dict[str, Any] = {}
         self.weights: dict[str, dict[str, Tensor]] = {}
@@ -66,7 +71,12 @@ class Progress:
         self.settings = settings
         self._write()
 
-    def get(self, key: str, compute: Callable[[], Any], of: Any = None) -> Any:
+    def get(
+        self,
+        key: str,
+        compute: Callable[[], Any],
+        of: Any = None,
+    ) -> Any:
         """Return a result of an earlier call, or compute and keep it.
 
         Args:

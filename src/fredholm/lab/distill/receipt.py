@@ -170,7 +170,10 @@ def segments(tokens: list[Tensor], length: int, count: int) -> Tensor:
 
 
 def by_position(
-    models: Models, tokens: list[Tensor], documents: Documents, limit: int
+    models: Models,
+    tokens: list[Tensor],
+    documents: Documents,
+    limit: int,
 ) -> list[Row]:
     """Return perplexity of the models in each stretch of positions, given all before it.
 
@@ -251,9 +254,11 @@ def recall(
         kind: ``"needle"``, or ``"list"`` for one of several words.
     """
     text = _joined(filler, documents)
-    count, distances = documents.needles, documents.distances
+    count = documents.needles
+    distances = documents.distances
     if kind == "list":
-        count, distances = documents.lists, documents.list_distances
+        count = documents.lists
+        distances = documents.list_distances
     room = min(limit - ROOM[kind], len(text))
     distances = tuple(distance for distance in distances if distance <= room)
     if not distances or not count:

@@ -75,7 +75,13 @@ def _perplexity(receipt: Row) -> Section:
         Data(head, rows),
     )
     text = words("perplexity", first=kinds[0])
-    return Section("perplexity", "What it lost", text, [picture], table(head, rows) + note)
+    return Section(
+        "perplexity",
+        "What it lost",
+        text,
+        [picture],
+        table(head, rows) + note,
+    )
 
 
 def _perplexity_row(kind: str, row: Row, controlled: bool) -> list[str]:
@@ -178,7 +184,13 @@ def _decoding(receipt: Row) -> Section:
         smaller=_length(receipt["smaller_from"]),
         faster=_length(receipt["faster_from"]),
     )
-    return Section("decoding", "What it saves", text, [picture], table(head, rows))
+    return Section(
+        "decoding",
+        "What it saves",
+        text,
+        [picture],
+        table(head, rows),
+    )
 
 
 def _decoding_row(row: Row) -> list[str]:
@@ -224,11 +236,24 @@ def _ratio_lines(theme: Theme, receipt: Row) -> Figure:
     for (kind, rows), colour in zip(receipt["perplexity"].items(), theme.series):
         ends = [row["to"] for row in rows]
         ratios = [row["ratio"] for row in rows]
-        axes.semilogx(ends, ratios, marker="o", markersize=4, color=colour, label=kind)
+        axes.semilogx(
+            ends,
+            ratios,
+            marker="o",
+            markersize=4,
+            color=colour,
+            label=kind,
+        )
         # The band of the 95% interval.
         known = [row for row in rows if row.get("ratio_interval")]
         low, high = ([row["ratio_interval"][end] for row in known] for end in (0, 1))
-        axes.fill_between([row["to"] for row in known], low, high, color=colour, alpha=0.2)
+        axes.fill_between(
+            [row["to"] for row in known],
+            low,
+            high,
+            color=colour,
+            alpha=0.2,
+        )
     ends = [row["to"] for rows in receipt["perplexity"].values() for row in rows]
     label_lengths(axes, theme, ends)
     axes.axhline(1.0, linewidth=0.8, color=theme.ink, alpha=0.5)
@@ -259,7 +284,11 @@ def _recall_lines(theme: Theme, receipt: Row) -> Figure:
 
 
 def _recall_panel(
-    axes: Axes, theme: Theme, rows: Sequence[Row], place: str, controlled: bool
+    axes: Axes,
+    theme: Theme,
+    rows: Sequence[Row],
+    place: str,
+    controlled: bool,
 ) -> None:
     """Draw one line per model with its interval; the control is dashed."""
     places = [row[place] for row in rows]
@@ -268,10 +297,25 @@ def _recall_panel(
         lines.append((*CONTROL, theme.faint, "--"))
     for side, name, colour, style in lines:
         values = [100 * row[side] for row in rows]
-        axes.semilogx(places, values, style, marker="o", markersize=4, color=colour, label=name)
+        axes.semilogx(
+            places,
+            values,
+            style,
+            marker="o",
+            markersize=4,
+            color=colour,
+            label=name,
+        )
         if all(f"{side}_interval" in row for row in rows):
             low, high = ([100 * row[f"{side}_interval"][end] for row in rows] for end in (0, 1))
-            axes.fill_between(places, low, high, color=colour, alpha=0.15, linewidth=0)
+            axes.fill_between(
+                places,
+                low,
+                high,
+                color=colour,
+                alpha=0.15,
+                linewidth=0,
+            )
 
 
 def _decoding_lines(theme: Theme, rows: Sequence[Row]) -> Figure:
@@ -280,7 +324,10 @@ def _decoding_lines(theme: Theme, rows: Sequence[Row]) -> Figure:
 
 
 def lines_by_length(
-    theme: Theme, rows: Sequence[Mapping[str, Any]], parts: Sequence[Part], label: str
+    theme: Theme,
+    rows: Sequence[Mapping[str, Any]],
+    parts: Sequence[Part],
+    label: str,
 ) -> Figure:
     """Draw quantities against a number of tokens, one panel each and one line per model.
 
@@ -300,7 +347,14 @@ def lines_by_length(
             values = [max(row[f"{side}_{key}"], 1e-9) / unit for row in rows]
             # The converted model has the first colour, as in the other figures of both.
             colour = theme.series[1 - i]
-            axes.loglog(lengths, values, marker="o", markersize=4, color=colour, label=name)
+            axes.loglog(
+                lengths,
+                values,
+                marker="o",
+                markersize=4,
+                color=colour,
+                label=name,
+            )
         label_lengths(axes, theme, lengths)
         axes.set_xlabel(label)
         axes.set_ylabel(quantity)

@@ -180,7 +180,12 @@ class _Reader:
         self.sample = sample
         self.total = total
 
-    def __call__(self, part: Heads, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __call__(
+        self,
+        part: Heads,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
         # The batch has one sample: query and key are (heads, N, e) here.
         query = args[0][0]
         key = part.share(args[1])[0]

@@ -39,7 +39,8 @@ def evaluate(
     """
     tally = Tally(task)
     for out, target in _forward(model, dataset, precision, batch_size):
-        outputs, labels = out.float().cpu(), target.cpu()
+        outputs = out.float().cpu()
+        labels = target.cpu()
         tally.add(outputs, labels)
         if each is None:
             continue
@@ -64,7 +65,10 @@ def check_head(model: nn.Module, dataset: Any) -> None:
 
 @torch.no_grad()
 def divergences(
-    replaced: Replaced, dataset: Any, precision: str = "32", batch_size: int = 16
+    replaced: Replaced,
+    dataset: Any,
+    precision: str = "32",
+    batch_size: int = 16,
 ) -> dict[str, ExactDivergence]:
     """Return each layer's exact divergence from its teacher, over the first batches of a split.
 
@@ -77,7 +81,11 @@ def divergences(
 
 
 def _forward(
-    model: nn.Module, dataset: Any, precision: str, batch_size: int, limit: int | None = None
+    model: nn.Module,
+    dataset: Any,
+    precision: str,
+    batch_size: int,
+    limit: int | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Iterate over outputs and labels of the first ``limit`` batches of a split; None: of all."""
     device = next(model.parameters()).device

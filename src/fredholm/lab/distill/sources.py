@@ -26,7 +26,9 @@ from .receipt import Documents
 from .retrieval import Retrieval
 
 # Defaults for language models: the data set, tokens per window, and validation windows.
-TEXTS, WINDOW, VALIDATED = "python-docs", 512, 16
+TEXTS = "python-docs"
+WINDOW = 512
+VALIDATED = 16
 
 # Held-out texts on which groups of heads are ranked.
 PROBED = 24
@@ -193,13 +195,24 @@ def linearize_source(
             stage = replace(defaults[key], **(stage or {}))
         options[key] = stage
     options["task"] = task or "classification"
-    result = linearize(model, to or "luna", data=splits, folder=out, say=say, **options)
+    result = linearize(
+        model,
+        to or "luna",
+        data=splits,
+        folder=out,
+        say=say,
+        **options,
+    )
     _save_processor(source, Path(out), processor)
     return result
 
 
 def _read_texts(
-    data: str, tokenizer: Any, model: Any, texts: TextOptions, options: dict[str, Any]
+    data: str,
+    tokenizer: Any,
+    model: Any,
+    texts: TextOptions,
+    options: dict[str, Any],
 ) -> tuple[Any, Any]:
     """Return the splits of a language model; add to ``options`` what else it reads of the data."""
     train, val = _windows(data, tokenizer, texts.max_length, model, texts.reach)
@@ -272,7 +285,11 @@ def _fetched(name: str, say: Callable[[str], None] | None = None) -> Path:
 
 
 def _windows(
-    name: str, tokenizer: Any, max_length: int | None, model: Any, reach: int | None
+    name: str,
+    tokenizer: Any,
+    max_length: int | None,
+    model: Any,
+    reach: int | None,
 ) -> tuple[Any, Any]:
     """Return a data set's training and validation split as windows of tokens."""
     limit = positions_of(model)
@@ -284,7 +301,12 @@ def _windows(
     return train, _some(val, min(len(val), VALIDATED))
 
 
-def _reach(model: Any, reach: int | None, length: int, limit: int | None) -> int | None:
+def _reach(
+    model: Any,
+    reach: int | None,
+    length: int,
+    limit: int | None,
+) -> int | None:
     """Return the position below which windows of ``length`` tokens end, or None if all of them
     begin at the first position.
     """
@@ -305,13 +327,26 @@ def _reach(model: Any, reach: int | None, length: int, limit: int | None) -> int
     return _placed(model, reach, "--reach")
 
 
-def _longer(name: str, tokenizer: Any, length: int, model: Any, reach: int | None) -> Any:
+def _longer(
+    name: str,
+    tokenizer: Any,
+    length: int,
+    model: Any,
+    reach: int | None,
+) -> Any:
     """Return the training split as longer windows."""
     length = _placed(model, length, "--lengthen")
     if reach:
         reach = max(reach, length)
     reach = _reach(model, reach, length, positions_of(model))
-    return TokenWindows(name, "train", load_texts(name, "train"), tokenizer, length, reach=reach)
+    return TokenWindows(
+        name,
+        "train",
+        load_texts(name, "train"),
+        tokenizer,
+        length,
+        reach=reach,
+    )
 
 
 def _placed(model: Any, length: int, option: str) -> int:
@@ -346,14 +381,24 @@ def load_texts(name: str, split: str) -> list[str]:
     return list(result)
 
 
-def _documents(data: str, unseen: str | None, tokenizer: Any, needles: int | None) -> Documents:
+def _documents(
+    data: str,
+    unseen: str | None,
+    tokenizer: Any,
+    needles: int | None,
+) -> Documents:
     """Return the held-out texts of the receipt: of the kind trained on, and of another."""
     kinds = {data: load_texts(data, "test")}
     if unseen is not None:
         kinds[unseen] = load_texts(unseen, "test")
     if needles is None:
         return Documents(kinds, tokenizer)
-    return Documents(kinds, tokenizer, needles=needles, lists=min(needles, Documents.lists))
+    return Documents(
+        kinds,
+        tokenizer,
+        needles=needles,
+        lists=min(needles, Documents.lists),
+    )
 
 
 def _some(dataset: Any, samples: int) -> Any:
@@ -465,13 +510,19 @@ def _per_channel(value: float | Sequence[float], count: int) -> tuple[float, ...
     return tuple(value)
 
 
-def _splits(model: Any, folder: Path, name: str, max_length: int | None) -> tuple[Any, Any]:
+def _splits(
+    model: Any,
+    folder: Path,
+    name: str,
+    max_length: int | None,
+) -> tuple[Any, Any]:
     """Return a data set's training and validation split as the model reads them."""
     if model.main_input_name == "pixel_values":
         facts = picture_scale(folder)
         size = model.config.image_size
         train, val = (create_dataset(name, part, image_size=size) for part in ("train", "val"))
-        mean, std = facts.get("mean"), facts.get("std")
+        mean = facts.get("mean")
+        std = facts.get("std")
         return _scaled(train, mean, std), _scaled(val, mean, std)
 
     tokenizer = _tokenizer(folder)

@@ -53,7 +53,9 @@ def token_inputs(model: Any) -> Callable[[int], dict[str, Any]]:
 
 @torch.inference_mode()
 def measure_speed(
-    teacher: nn.Module, student: nn.Module, lengths: Sequence[int] | dict[int, Any]
+    teacher: nn.Module,
+    student: nn.Module,
+    lengths: Sequence[int] | dict[int, Any],
 ) -> list[dict[str, float]]:
     """Measure one forward pass of both models at each length.
 

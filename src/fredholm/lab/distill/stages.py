@@ -86,7 +86,13 @@ class Stage(Learner):
 
     scores = ("val_loss", "val_metric")
 
-    def __init__(self, replaced: Replaced, loader: Loader, options: Any, seed: int):
+    def __init__(
+        self,
+        replaced: Replaced,
+        loader: Loader,
+        options: Any,
+        seed: int,
+    ):
         descent = Descent(
             options.lr, options.weight_decay, schedule=Schedule(warmup=options.warmup)
         )
