@@ -52,7 +52,11 @@ def minilm(folder: Path) -> Backbone:
 
     def arguments(texts: list[str]) -> dict[str, Tensor]:
         encoded = tokenizer(
-            texts, return_tensors="pt", padding=True, truncation=True, max_length=LENGTH
+            texts,
+            return_tensors="pt",
+            padding=True,
+            truncation=True,
+            max_length=LENGTH,
         )
         return dict(encoded)
 

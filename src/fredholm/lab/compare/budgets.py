@@ -118,7 +118,11 @@ def solve_size(
 
 
 def _cost_by_width(
-    task: ComparedTask, contender: Contender, dataset: Any, budget: str, changes: tuple[str, ...]
+    task: ComparedTask,
+    contender: Contender,
+    dataset: Any,
+    budget: str,
+    changes: tuple[str, ...],
 ) -> Callable[[int | None], float]:
     """Return the cost of a contender's model as a function of its width (None: the task's own)."""
 
@@ -139,7 +143,12 @@ def _count_parameters(model: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def epochs_in(recipe: Recipe, dataset: Any, minutes: float, steps: int = 5) -> int:
+def epochs_in(
+    recipe: Recipe,
+    dataset: Any,
+    minutes: float,
+    steps: int = 5,
+) -> int:
     """Return how many epochs fit in the minutes, at least one.
 
     The estimate is the median time of a few training steps on this machine, now.
@@ -184,7 +193,10 @@ def step_times(
 
 
 def refusal(
-    task: ComparedTask, contender: Contender, dataset: Any, changes: tuple[str, ...]
+    task: ComparedTask,
+    contender: Contender,
+    dataset: Any,
+    changes: tuple[str, ...],
 ) -> str | None:
     """Return why an operator cannot serve a task, such as a convolution on points without a grid,
     or None where it can.

@@ -86,7 +86,11 @@ class Pace:
 
 
 def fitting(
-    paces: Mapping[str, Pace], trials: int, seconds: float, steps: int, least: int
+    paces: Mapping[str, Pace],
+    trials: int,
+    seconds: float,
+    steps: int,
+    least: int,
 ) -> list[str]:
     """Return the quickest contenders whose ``trials`` of ``steps`` steps fit in the seconds.
 
@@ -112,7 +116,10 @@ def fitting(
 
 
 def share_steps(
-    paces: Mapping[str, Pace], trials: int, seconds: float, most: int
+    paces: Mapping[str, Pace],
+    trials: int,
+    seconds: float,
+    most: int,
 ) -> dict[str, int]:
     """Return the steps of each contender with which ``trials`` of all of them fit in the seconds.
 

@@ -164,9 +164,22 @@ class Finals:
             result[label] = max(count, FEWEST, *before)
         return result
 
-    def cell(self, label: str, lr: float | None, steps: dict[str, int], seed: int) -> Cell:
+    def cell(
+        self,
+        label: str,
+        lr: float | None,
+        steps: dict[str, int],
+        seed: int,
+    ) -> Cell:
         """Return the trial of a finalist with one of the seeds."""
-        return self.trials.cell(label, lr, steps.get(label, 0), FINAL, seed, seed=seed)
+        return self.trials.cell(
+            label,
+            lr,
+            steps.get(label, 0),
+            FINAL,
+            seed,
+            seed=seed,
+        )
 
     def _round(
         self,

@@ -175,7 +175,9 @@ class Logistic(Part):
 
 
 def log_probabilities(
-    scores: Float[Tensor, "b k"], classes: Sequence[int], count: int
+    scores: Float[Tensor, "b k"],
+    classes: Sequence[int],
+    count: int,
 ) -> Float[Tensor, "b classes"]:
     """Return the logarithm of the softmax of scores, for all ``count`` classes, in float32.
 

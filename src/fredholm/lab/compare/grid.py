@@ -295,7 +295,10 @@ def plan(
 
 
 def _solve_or_refuse(
-    task: ComparedTask, contender: Contender, dataset: Any, setting: Setting
+    task: ComparedTask,
+    contender: Contender,
+    dataset: Any,
+    setting: Setting,
 ) -> dict[str, Any]:
     """Return the fields of a contender's :class:`.budgets.Size` and its ``epochs``, or under
     ``refused`` the reason why it cannot be trained on the task.

@@ -51,7 +51,12 @@ def _seconds(body: Any, points: int, repeats: int = 3) -> float:
     along = torch.randn(1, points, body.dim)
 
     def once() -> None:
-        torch.autograd.grad(layer(u, domain), [u, *layer.parameters()], along, allow_unused=True)
+        torch.autograd.grad(
+            layer(u, domain),
+            [u, *layer.parameters()],
+            along,
+            allow_unused=True,
+        )
 
     # The first call is slower. Of the others the shortest is the least disturbed.
     times = [seconds_of(once) for _ in range(repeats + 1)]

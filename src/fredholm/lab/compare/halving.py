@@ -21,7 +21,8 @@ FINALISTS = 3
 RATES = (1 / 3, 3.0)
 
 # Shares of the time left: of the first rung, of each later one, and of the learning rates.
-FIRST, LATER = 0.25, 0.2
+FIRST = 0.25
+LATER = 0.2
 TUNING = 0.2
 
 # Share of all the time that no rung may use.

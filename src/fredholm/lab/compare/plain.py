@@ -25,11 +25,14 @@ from .starts import STARTS, Start
 from .terms import Terms
 from .trees import Trees
 
-BOOSTING, MINIROCKET, WORDS = "boosting", "minirocket", "words"
+BOOSTING = "boosting"
+MINIROCKET = "minirocket"
+WORDS = "words"
 
 # Gradient boosting is fitted to at most this many training samples.
 MOST = 10_000
-ROUNDS, LEAVES = 100, 15
+ROUNDS = 100
+LEAVES = 15
 
 # Components of a text's term weights at most.
 COMPONENTS = 64
@@ -136,7 +139,12 @@ def boosting(train: Any, seed: int) -> Boosted:
         model = HistGradientBoostingRegressor(**options).fit(rows, labels)
         classes = []
         count = 0
-    return Boosted(Trees.of(model), classes=classes, count=count, **reader)
+    return Boosted(
+        Trees.of(model),
+        classes=classes,
+        count=count,
+        **reader,
+    )
 
 
 class Features(NamedTuple):
@@ -229,6 +237,11 @@ PLAIN = {
 }
 for _name, _start in STARTS.items():
     PLAIN[_name] = Method(
-        _start.title, _start.fits, _start.needs, _start.fit, _start.view, start=_start
+        _start.title,
+        _start.fits,
+        _start.needs,
+        _start.fit,
+        _start.view,
+        start=_start,
     )
 TITLES = {name: method.title for name, method in PLAIN.items()}

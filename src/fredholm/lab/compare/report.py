@@ -70,7 +70,8 @@ def recommendation(state: State) -> list[tuple[str, str]]:
         state: of a search that has ended; its ``verdict`` is that of :func:`.verdict.conclude`
             with the commands ``train`` and, for a pick that is not an operator, ``predict``.
     """
-    verdict, percent = state["verdict"], state["percent"]
+    verdict = state["verdict"]
+    percent = state["percent"]
     lines = {line["operator"]: line for line in verdict["table"]}
     name = verdict["pick"]
     pick = lines[name]

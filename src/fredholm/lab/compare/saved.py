@@ -29,7 +29,9 @@ from .plain import PLAIN
 from .splits import Splits, batches
 from .tasks import code_of, find_task
 
-FOLDER, FACTS, ARRAYS = "method", "method.json", "arrays.safetensors"
+FOLDER = "method"
+FACTS = "method.json"
+ARRAYS = "arrays.safetensors"
 
 # The file that every comparison writes.
 RESULTS = "choice.json"
@@ -98,7 +100,12 @@ class Pick:
 # --- writing --------------------------------------------------------------------------------------
 
 
-def keep_pick(place: Path, splits: Splits, name: str, rows: Sequence[Mapping[str, Any]]) -> Pick:
+def keep_pick(
+    place: Path,
+    splits: Splits,
+    name: str,
+    rows: Sequence[Mapping[str, Any]],
+) -> Pick:
     """Fit a method to all samples except those of the test split, and save it.
 
     Its temperature is the geometric mean of those that the trials found on validation. One that an
@@ -127,7 +134,14 @@ def keep_pick(place: Path, splits: Splits, name: str, rows: Sequence[Mapping[str
     temperature = 1.0
     if found:
         temperature = statistics.geometric_mean(found)
-    pick = Pick(name, PLAIN[name].fit(train, 0), facts, train.encoder(), temperature, samples)
+    pick = Pick(
+        name,
+        PLAIN[name].fit(train, 0),
+        facts,
+        train.encoder(),
+        temperature,
+        samples,
+    )
     save_pick(place, pick)
     return pick
 

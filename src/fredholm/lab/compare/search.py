@@ -137,7 +137,14 @@ def open_search(
         held.enter_context(hold(place, given.report))
     state = _read_state(place, setting)
     clock = Clock(minutes, state.get("spent", 0.0), given.timer)
-    trials = Trials.of(task, contenders, splits, place, clock, state.get("sizes", {}))
+    trials = Trials.of(
+        task,
+        contenders,
+        splits,
+        place,
+        clock,
+        state.get("sizes", {}),
+    )
     search = Search.open(trials, state, setting, given.report or quiet)
     train = shlex.join(["fredholm", "train", str(source), *given.changes])
     search.state["command"] = given.command or train

@@ -57,7 +57,13 @@ class Splits:
             return build_dataset(self.recipe, part)
         return with_metric(self.recipe, self._given.dataset(part, image_size=self._size))
 
-    def _subset(self, source: Source, part: str, chosen: np.ndarray, **known: Any) -> Any:
+    def _subset(
+        self,
+        source: Source,
+        part: str,
+        chosen: np.ndarray,
+        **known: Any,
+    ) -> Any:
         found = source.subset(part, chosen, image_size=self._size, **known)
         return with_metric(self.recipe, found)
 

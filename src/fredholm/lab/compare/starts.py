@@ -236,7 +236,8 @@ class Start:
 
         # Its name is saved; the title stands for a start that has none.
         name = next((name for name, start in STARTS.items() if start is self), self.title)
-        mean, std = [], []
+        mean = []
+        std = []
         if not self.worded:
             mean, std = map(list, train.normalisation())
         maps = torch.zeros(0)
@@ -335,7 +336,11 @@ def _pixels(dataset: Any, inputs: Float[Tensor, "b c h w"]) -> Float[Tensor, "b 
     least, most = SIDES
     side = min(max(PATCH * round(max(images.shape[2:]) / PATCH), least), most)
     images = torch.nn.functional.interpolate(
-        images, (side, side), mode="bicubic", antialias=True, align_corners=False
+        images,
+        (side, side),
+        mode="bicubic",
+        antialias=True,
+        align_corners=False,
     )
 
     # Bicubic interpolation overshoots at edges.

@@ -29,7 +29,9 @@ from .fitted import AGAIN
 MAP = "hedgehog"
 
 # Steps of distillation, samples per step, and the learning rate.
-STEPS, SIZE, RATE = 120, 8, 1e-2
+STEPS = 120
+SIZE = 8
+RATE = 1e-2
 SEED = 0
 
 
@@ -43,10 +45,13 @@ class Arguments(LabelledDataset):
 
     def __init__(self, dataset: Any, arguments: Callable[[Any], dict[str, Tensor]]):
         super().__init__(dataset.name, dataset.split, torch.zeros(len(dataset)), ())
-        self.whole, self.arguments = dataset, arguments
+        self.whole = dataset
+        self.arguments = arguments
 
     def batch(
-        self, indices: Indices, transform: Transform | None = None
+        self,
+        indices: Indices,
+        transform: Transform | None = None,
     ) -> tuple[dict[str, Tensor], Tensor]:
         """Return the arguments of some samples, and zeros in the place of their labels."""
         indices = index_tensor(indices)
@@ -174,7 +179,12 @@ class Recalled(Student):
         teacher: loads the backbone with softmax, when it is first needed.
     """
 
-    def __init__(self, maps: Float[Tensor, " p"], example: Any, teacher: Callable[[], Backbone]):
+    def __init__(
+        self,
+        maps: Float[Tensor, " p"],
+        example: Any,
+        teacher: Callable[[], Backbone],
+    ):
         self._maps = maps
         self._example = example
         self._teacher = teacher

@@ -75,7 +75,10 @@ def list_tasks() -> list[str]:
 
 
 def find_task(
-    name: str, changes: tuple[str, ...] = (), *, trust_code: bool = False
+    name: str,
+    changes: tuple[str, ...] = (),
+    *,
+    trust_code: bool = False,
 ) -> ComparedTask:
     """Return a registered task, or one made of a recipe or of the user's files.
 

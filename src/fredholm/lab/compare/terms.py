@@ -49,7 +49,9 @@ class Terms(Part):
         """Return the weights as a sparse matrix. Terms of no training text do not count."""
         known = self.codes.numpy()
         rarity = self.rarity.numpy()
-        columns, weights, ends = [], [], [0]
+        columns = []
+        weights = []
+        ends = [0]
         for row in texts.numpy():
             codes, counts = np.unique(_coded(row, self.pairs), return_counts=True)
             # A code beyond the last known one is compared with the last, and differs from it.

@@ -86,14 +86,20 @@ def measure_of(dataset: Any) -> Measure:
 
 
 def judge(
-    answer: Answer, dataset: Any, size: int, change: Callable[[Tensor], Tensor] | None = None
+    answer: Answer,
+    dataset: Any,
+    size: int,
+    change: Callable[[Tensor], Tensor] | None = None,
 ) -> Judgement:
     """Judge the answers to a data set, ``size`` samples at a time; ``change`` the samples first."""
     return _judged(_answered(answer, dataset, size, change), dataset)
 
 
 def _answered(
-    answer: Answer, dataset: Any, size: int, change: Callable[[Tensor], Tensor] | None = None
+    answer: Answer,
+    dataset: Any,
+    size: int,
+    change: Callable[[Tensor], Tensor] | None = None,
 ) -> list[tuple[Tensor, Tensor]]:
     """Return outputs and labels of each batch, in the units of the files."""
     pairs = []
@@ -162,7 +168,8 @@ def run_trial(splits: Splits, cell: Cell, report: Report) -> Result:
         method beside the operators that classifies also the ``temperature`` of its classes.
     """
     start = perf_counter()
-    settings, recipe = cell.settings, cell.given.recipe
+    settings = cell.settings
+    recipe = cell.given.recipe
     train, val = splits.fold(settings["fold"])
 
     # A method reads a view of the data set; a model, whose steps are counted, reads it as it is.

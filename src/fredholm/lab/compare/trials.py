@@ -124,7 +124,13 @@ class Trials:
         # Judging is a forward pass, a third of a training step.
         return Pace(step, step / self.batch * judged / 3)
 
-    def recipe(self, label: str, lr: float | None, steps: int, seed: int = 0) -> Recipe:
+    def recipe(
+        self,
+        label: str,
+        lr: float | None,
+        steps: int,
+        seed: int = 0,
+    ) -> Recipe:
         """Return the task's recipe with a number of steps and no other limit.
 
         Methods beside the operators, which are not among the contenders, get the reference's.
@@ -140,7 +146,13 @@ class Trials:
         return make_recipe(self.task, self.contenders.get(label, REFERENCE), tuple(changes))
 
     def cell(
-        self, label: str, lr: float | None, steps: int, rung: int, fold: int, seed: int = 0
+        self,
+        label: str,
+        lr: float | None,
+        steps: int,
+        rung: int,
+        fold: int,
+        seed: int = 0,
     ) -> Cell:
         """Return a trial; ``rung`` may be :data:`FINAL`, ``fold`` any number."""
         fold = fold % self.splits.folds

@@ -56,7 +56,8 @@ def paired_interval(one: Sequence[float], other: Sequence[float]) -> list[float]
         [0.0, -0.06, 0.06]
     """
     count = len(one)
-    first, second = statistics.fmean(one), statistics.fmean(other)
+    first = statistics.fmean(one)
+    second = statistics.fmean(other)
     first_low, first_high = wilson(first, count)
     second_low, second_high = wilson(second, count)
 
@@ -130,7 +131,13 @@ def _line(name: str, rows: list[Row]) -> Row:
     return line
 
 
-def compared(rows: Sequence[Row], one: str, other: str, higher: bool, each: bool) -> Row:
+def compared(
+    rows: Sequence[Row],
+    one: str,
+    other: str,
+    higher: bool,
+    each: bool,
+) -> Row:
     """Return how much better ``one`` is than ``other`` on the test split.
 
     Args:
@@ -197,7 +204,12 @@ def is_sure(found: Row) -> bool:
     return True
 
 
-def conclude(finals: Sequence[Row], higher: bool, each: bool, resolution: float = 0.0) -> Row:
+def conclude(
+    finals: Sequence[Row],
+    higher: bool,
+    each: bool,
+    resolution: float = 0.0,
+) -> Row:
     """Choose a contender on validation samples only, and compare it with the next one on the test
     split.
 
