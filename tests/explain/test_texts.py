@@ -12,7 +12,8 @@ from fredholm.errors import ShapeError
 from fredholm.explain import ReportOptions, Samples, report
 from fredholm.lab.data import Vocabulary
 from fredholm.lab.report.importance import Word, word_support
-from fredholm.lab.report.kernels import evolution_section
+from fredholm.lab.report.kernels import QUANTITIES, draw_steps, evolution_section
+from fredholm.lab.report.style import LIGHT
 from fredholm.models import create_model
 from fredholm.models.trajectory import trajectory
 from tests.parts import parts
@@ -90,6 +91,13 @@ def test_steps_equal_the_trajectory(written):
     for key, values in expected.items():
         assert numbers["4"][key] == pytest.approx(values, rel=1e-5)
     assert (folder / "steps.png").is_file()
+
+
+def test_every_panel_of_steps_is_titled_by_its_quantity():
+    path = dict.fromkeys(["time", *QUANTITIES], (0.0, 1.0))
+    figure = draw_steps(LIGHT, {2: path, 4: path})
+    assert [axes.get_title() for axes in figure.axes] == list(QUANTITIES.values())
+    assert figure.axes[0].get_legend_handles_labels()[1] == ["2 steps", "4 steps"]
 
 
 def test_other_models_have_no_steps():

@@ -306,17 +306,16 @@ def _share(axes: Axes, theme: Theme, row: int, share: VarianceShare) -> None:
 def draw_steps(theme: Theme, paths: Mapping[int, Mapping[str, list[float]]]) -> Figure:
     """Plot each quantity against time: one panel per quantity, one line per number of steps."""
     figure, every = panels(theme, len(QUANTITIES), 2.7)
-    for axes, (key, label) in zip(every, QUANTITIES.items()):
+    for axes, (key, title) in zip(every, QUANTITIES.items()):
         for colour, (count, path) in zip(theme.series, paths.items()):
-            label = f"{count} steps"
             axes.plot(
                 path["time"],
                 path[key],
                 color=colour,
-                label=label,
+                label=f"{count} steps",
                 **dots(count),
             )
-        axes.set_title(label)
+        axes.set_title(title)
         axes.set_xlabel("time t")
         axes.set_ylim(bottom=0)
         axes.grid(axis="y")
