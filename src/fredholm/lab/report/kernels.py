@@ -35,19 +35,31 @@ QUANTITIES = {
 }
 
 # Labels of what is plotted against distance.
-LABELS = {"norm": "‖K‖ (Frobenius)", "weight": "weight of a pair"}
+LABELS = {
+    "norm": "‖K‖ (Frobenius)",
+    "weight": "weight of a pair",
+}
 
 
 def profile_section(view: View, *, seed: int, queries: int) -> Numbered:
     """Return the mean kernel norm against distance, one panel per layer, and its numbers; also the
     weights, unless they are the norm times a constant. No section if all points lie in one place.
     """
-    profiles = [
-        kernel_profile(layer.operator, layer.u, layer.domain, queries=queries, seed=seed)
-        for layer in steps("explain: kernels and distance", view.layers, unit="layers")
-    ]
-    numbers = {name: plain(vars(profile)) for name, profile in zip(view.names, profiles)}
-    if max(float(profile.distance.max()) for profile in profiles) == 0:
+    profiles = []
+    numbers = {}
+    for layer in steps("explain: kernels and distance", view.layers, unit="layers"):
+        profile = kernel_profile(
+            layer.operator,
+            layer.u,
+            layer.domain,
+            queries=queries,
+            seed=seed,
+        )
+        profiles.append(profile)
+        numbers[layer.name] = plain(vars(profile))
+
+    farthest = max(float(profile.distance.max()) for profile in profiles)
+    if farthest == 0:
         return None, numbers
 
     # All layers are read at equally many samples and queries.
@@ -59,10 +71,13 @@ def profile_section(view: View, *, seed: int, queries: int) -> Numbered:
         count=count,
         kind=view.kind,
     )
-    pictures = [_profile_picture("profile", view, profiles, "norm", caption)]
+    norms = _profile_picture("profile", view, profiles, "norm", caption)
+    pictures = [norms]
     if not all(_proportional(profile) for profile in profiles):
-        caption = words("weights_caption", scalar=view.layers[0].has_weights, count=count)
-        pictures.append(_profile_picture("profile-weights", view, profiles, "weight", caption))
+        scalar = view.layers[0].has_weights
+        caption = words("weights_caption", scalar=scalar, count=count)
+        weights = _profile_picture("profile-weights", view, profiles, "weight", caption)
+        pictures.append(weights)
     text = words("profile", point=view.kind.point)
     return Section("profile", "Kernel and distance", text, pictures), numbers
 
@@ -77,15 +92,21 @@ def _profile_picture(
     """Return the picture of the ``"norm"`` or the ``"weight"`` of pairs against distance."""
     ends = []
     rows = []
+    most = 0
     for name, profile in zip(view.names, profiles):
-        mean, sd = (values.tolist() for values in profile.pooled(what))
+        distances = profile.distance.tolist()
+        mean, sd = profile.pooled(what)
+        mean = mean.tolist()
         ends.append(f"{name}: {mean[0]:.3g} at distance 0, {mean[-1]:.3g} farthest")
-        heads = getattr(profile, what).T.tolist()
-        for distance, middle, spread, single in zip(profile.distance.tolist(), mean, sd, heads):
-            rows.append([name, distance, middle, spread, *single])
 
-    most = max(len(getattr(profile, what)) for profile in profiles)
-    head = ["layer", "distance", "mean", "sd", *(f"head {i + 1}" for i in range(most))]
+        heads = getattr(profile, what)
+        most = max(most, len(heads))
+        columns = [distances, mean, sd.tolist(), *heads.tolist()]
+        for cells in zip(*columns):
+            rows.append([name, *cells])
+
+    numbered = [f"head {head + 1}" for head in range(most)]
+    head = ["layer", "distance", "mean", "sd", *numbered]
     alt = f"{LABELS[what]} against distance. {', '.join(ends)}"
     drawn = render(draw_profiles, view.names, profiles, what)
     return Picture(key, alt, caption, drawn, Data(head, rows))
@@ -99,29 +120,34 @@ def _proportional(profile: Profile) -> bool:
     weight = profile.weight
     there = norm > 0
     ratio = weight / norm.where(there, torch.ones(()))
-    mean = (ratio * there).sum(1, keepdim=True) / there.sum(1, keepdim=True).clamp(min=1)
+
+    total = (ratio * there).sum(1, keepdim=True)
+    count = there.sum(1, keepdim=True).clamp(min=1)
+    mean = total / count
     near = (ratio - mean).abs() <= 1e-3 * mean
-    return bool((near | (~there & (weight == 0))).all())
+
+    both_zero = ~there & (weight == 0)
+    return bool((near | both_zero).all())
 
 
 def share_section(view: View, *, seed: int) -> Numbered:
     """Return the shares of content and position in the kernel's variance, one bar per layer, and
     their numbers. No section if they are undefined; the numbers then say why.
     """
+    shares = []
     try:
-        shares = [
-            variance_share(layer.operator, layer.u, layer.domain, seed=seed)
-            for layer in steps("explain: content and position", view.layers, unit="layers")
-        ]
+        for layer in steps("explain: content and position", view.layers, unit="layers"):
+            share = variance_share(layer.operator, layer.u, layer.domain, seed=seed)
+            shares.append(share)
     except (DomainError, ShapeError) as error:
         return None, {"skipped": str(error)}
 
     names = view.names
-    first = shares[0]
-    caption = words("shares_caption", first=first, seed=seed, kind=view.kind)
-    alt = "; ".join(
-        f"{name}: {_percent(share.share)} position" for name, share in zip(names, shares)
-    )
+    parts = []
+    numbers = {}
+    for name, share in zip(names, shares):
+        parts.append(f"{name}: {_percent(share.share)} position")
+        numbers[name] = plain(vars(share))
     data = Data.of(
         {
             "layer": names,
@@ -130,11 +156,16 @@ def share_section(view: View, *, seed: int) -> Numbered:
             "varies by": [share.relative for share in shares],
         }
     )
-    drawn = render(draw_shares, names, shares)
-    picture = Picture("shares", alt, caption, drawn, data)
+    picture = Picture(
+        "shares",
+        "; ".join(parts),
+        words("shares_caption", first=shares[0], seed=seed, kind=view.kind),
+        render(draw_shares, names, shares),
+        data,
+    )
     text = words("shares", point=view.kind.point)
-    numbers = {name: plain(vars(share)) for name, share in zip(names, shares)}
-    return Section("shares", "Content and position", text, [picture]), numbers
+    section = Section("shares", "Content and position", text, [picture])
+    return section, numbers
 
 
 def _percent(value: float) -> str:
@@ -144,7 +175,12 @@ def _percent(value: float) -> str:
     return f"{value:.0%}"
 
 
-def evolution_section(model: Any, inputs: Tensor | Inputs, *, seed: int) -> Numbered:
+def evolution_section(
+    model: Any,
+    inputs: Tensor | Inputs,
+    *,
+    seed: int,
+) -> Numbered:
     """Return energy, distance to the constraint and growth of a perturbation after each step of a
     continuous model, at N, 2N and 4N steps, and their numbers; no section for other models.
     """
@@ -157,16 +193,23 @@ def evolution_section(model: Any, inputs: Tensor | Inputs, *, seed: int) -> Numb
     if model.config.body.scheme == "relaxed":
         # Its weights are of single steps.
         counts = [built]
-    inputs = inputs.to(next(model.parameters()).device)
-    paths = {count: trajectory(model, inputs, count, seed) for count in counts}
+    device = next(model.parameters()).device
+    inputs = inputs.to(device)
 
+    paths = {}
+    numbers = {}
     ends = []
     rows = []
-    for count, path in paths.items():
+    for count in counts:
+        path = trajectory(model, inputs, count, seed)
+        paths[count] = path
+        numbers[str(count)] = path
         last = ", ".join(f"{key} {path[key][-1]:.3g}" for key in QUANTITIES)
         ends.append(f"{count} steps end at {last}")
         columns = [path[key] for key in ("time", *QUANTITIES)]
-        rows += [[count, *line] for line in zip(*columns)]
+        for line in zip(*columns):
+            rows.append([count, *line])
+
     picture = Picture(
         "steps",
         "; ".join(ends),
@@ -174,9 +217,10 @@ def evolution_section(model: Any, inputs: Tensor | Inputs, *, seed: int) -> Numb
         render(draw_steps, paths),
         Data(["steps", "time", *QUANTITIES], rows),
     )
-    text = words("evolution", steps=built, horizon=f"{body.evolution.horizon:g}")
-    numbers = {str(count): path for count, path in paths.items()}
-    return Section("steps", "Step by step", text, [picture]), numbers
+    horizon = f"{body.evolution.horizon:g}"
+    text = words("evolution", steps=built, horizon=horizon)
+    section = Section("steps", "Step by step", text, [picture])
+    return section, numbers
 
 
 # --- pictures -------------------------------------------------------------------------------------
@@ -211,40 +255,57 @@ def draw_profiles(
     return figure
 
 
-def _profile(axes: Axes, theme: Theme, profile: Profile, what: str) -> None:
+def _profile(
+    axes: Axes,
+    theme: Theme,
+    profile: Profile,
+    what: str,
+) -> None:
     distance = profile.distance.numpy()
     mean, sd = (values.numpy() for values in profile.pooled(what))
     heads = getattr(profile, what).numpy()
 
     # Norms and weights are never negative.
     low = np.maximum(mean - sd, 0)
+    high = mean + sd
     colour = theme.series[0]
     axes.fill_between(
         distance,
         low,
-        mean + sd,
+        high,
         color=colour,
         alpha=0.18,
         linewidth=0,
     )
     if len(heads) > 1:
-        axes.plot(distance, heads.T, color=theme.faint, linewidth=0.8, alpha=0.8)
+        axes.plot(
+            distance,
+            heads.T,
+            color=theme.faint,
+            linewidth=0.8,
+            alpha=0.8,
+        )
     axes.plot(distance, mean, color=colour, **DOT)
     axes.tick_params(labelbottom=True)
-    top = max(float((mean + sd).max()), float(heads.max()))
+    top = max(float(high.max()), float(heads.max()))
     axes.set_ylim(0, 1.08 * top or 1)
     axes.grid(axis="y")
 
 
-def draw_shares(theme: Theme, names: Sequence[str], found: Sequence[VarianceShare]) -> Figure:
+def draw_shares(
+    theme: Theme,
+    names: Sequence[str],
+    found: Sequence[VarianceShare],
+) -> Figure:
     """Plot stacked bars, position then content, one row per layer; the error at their border, heads
     as dots.
     """
     figure = new_figure(theme.width, 0.46 * len(found) + 1.1)
     axes = figure.subplots()
+    labels = []
     for row, share in enumerate(found):
         _share(axes, theme, row, share)
-    labels = [f"{name}\nvaries by {share.relative:.2g}" for name, share in zip(names, found)]
+        labels.append(f"{names[row]}\nvaries by {share.relative:.2g}")
     axes.set_yticks(range(len(found)), labels)
     axes.invert_yaxis()
     axes.set_xlim(0, 1)
@@ -303,7 +364,10 @@ def _share(axes: Axes, theme: Theme, row: int, share: VarianceShare) -> None:
     axes.text(1.012, row, text, va="center", fontsize=8.5)
 
 
-def draw_steps(theme: Theme, paths: Mapping[int, Mapping[str, list[float]]]) -> Figure:
+def draw_steps(
+    theme: Theme,
+    paths: Mapping[int, Mapping[str, list[float]]],
+) -> Figure:
     """Plot each quantity against time: one panel per quantity, one line per number of steps."""
     figure, every = panels(theme, len(QUANTITIES), 2.7)
     for axes, (key, title) in zip(every, QUANTITIES.items()):

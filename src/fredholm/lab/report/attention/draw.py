@@ -11,12 +11,19 @@ from ..panels import DOT, UNIT, outline, percent, picture, weights_image
 from ..style import Theme, colour_scale, literal, new_figure, panels
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from torch import Tensor
 
 # Of the axis of alignments: correlations that differ by less look alike.
 LEAST_SPAN = 0.02
 
-ORDERS = {"morf": "most relevant first", "lerf": "least relevant first", "random": "random order"}
+# Orders in which patches are removed, and their names in the legend.
+ORDERS = {
+    "morf": "most relevant first",
+    "lerf": "least relevant first",
+    "random": "random order",
+}
 
 
 def draw_overlays(
@@ -37,20 +44,29 @@ def draw_overlays(
     """
     count = len(images)
     rows = 1 + len(maps)
-    shape = images[0].shape[0] / images[0].shape[1]
+    height, width = images[0].shape[:2]
+    shape = height / width
+
+    # On a phone, images that do not fit side by side continue in a block of rows below. `every`
+    # puts the blocks side by side again, as axes (rows, images).
     across = theme.pick(count, min(count, 4))
     side = min(1.35, (theme.width - 0.9) / across)
     blocks = -(-count // across)
-    figure = new_figure(theme.width, ((side * shape + 0.12) * rows + 0.4) * blocks)
-    axes_of = figure.subplots(rows * blocks, across, squeeze=False)
-    # On a phone, images that do not fit side by side continue in a block of rows below. `every`
-    # puts the blocks side by side again, as axes (rows, images).
+    block_height = (side * shape + 0.12) * rows + 0.4
+    figure = new_figure(theme.width, block_height * blocks)
+    axes_of = figure.subplots(
+        rows * blocks,
+        across,
+        squeeze=False,
+    )
     every = np.concatenate(np.split(axes_of, blocks), axis=1)
     for empty in every[:, count:].ravel():
         empty.set_axis_off()
 
     for column, image in enumerate(images):
-        laid = [None, *(values[column] for values in maps.values())]
+        laid = [None]
+        for values in maps.values():
+            laid.append(values[column])
         for axes, values in zip(every[:, column], laid):
             picture(axes, image, extent=UNIT)
             axes.set_aspect(shape)
@@ -64,9 +80,12 @@ def draw_overlays(
                 )
             if inside is not None:
                 # Eight cells per patch, so that corners of the outline are nearly square.
-                patches = np.kron(inside[column].astype(float), np.ones((8, 8)))
-                outline(axes, patches, theme.mark, outside="constant")
-        every[0, column].set_title(literal(names[column]), fontsize=8, loc="center")
+                patches = inside[column].astype(float)
+                cells = np.kron(patches, np.ones((8, 8)))
+                outline(axes, cells, theme.mark, outside="constant")
+
+        title = literal(names[column])
+        every[0, column].set_title(title, fontsize=8, loc="center")
     for row, name in zip(every, ("image", *maps)):
         # A panel is hardly as tall as a name is long.
         broken = name.replace(" ", "\n").replace("-", "-\n")
@@ -88,13 +107,15 @@ def draw_removals(
         curves: confidence (images, fractions) by method and order.
     """
     figure, every = panels(theme, len(curves), 2.8, sharey=True)
-    colours = theme.series[1], theme.series[0], theme.faint
+    first, second = theme.series[:2]
+    colours = (second, first, theme.faint)
     for axes, (method, orders) in zip(every, curves.items()):
         for colour, (order, values) in zip(colours, orders.items()):
             mean = values.mean(0)
             error = np.zeros(len(fractions))
             if len(values) > 1:
-                error = values.std(0, ddof=1) / np.sqrt(len(values))
+                deviation = values.std(0, ddof=1)
+                error = deviation / np.sqrt(len(values))
             axes.plot(
                 fractions,
                 mean,
@@ -123,7 +144,11 @@ def draw_removals(
     return figure
 
 
-def draw_rankings(theme: Theme, maps: Mapping[str, np.ndarray], inside: np.ndarray) -> Figure:
+def draw_rankings(
+    theme: Theme,
+    maps: Mapping[str, np.ndarray],
+    inside: np.ndarray,
+) -> Figure:
     """Plot ROC and precision against recall of all patches of all images together, one line per
     method; dashed: a map that knows nothing.
 
@@ -134,15 +159,25 @@ def draw_rankings(theme: Theme, maps: Mapping[str, np.ndarray], inside: np.ndarr
     from sklearn.metrics import precision_recall_curve, roc_curve
 
     figure, (left, right) = panels(theme, 2, 3.2)
+    truth = inside.ravel()
     for colour, (method, values) in zip(theme.series, maps.items()):
         # Maps of different images are comparable relative to their largest value.
-        scores = (values / np.maximum(values.max((1, 2), keepdims=True), 1e-300)).ravel()
-        false, found, _ = roc_curve(inside.ravel(), scores, drop_intermediate=False)
-        precision, recall, _ = precision_recall_curve(inside.ravel(), scores)
+        largest = values.max((1, 2), keepdims=True)
+        relative = values / np.maximum(largest, 1e-300)
+        scores = relative.ravel()
+
+        false, found, _ = roc_curve(truth, scores, drop_intermediate=False)
         left.plot(false, found, color=colour, label=method)
+
         # The last point, of no patch at all, has no precision.
+        precision, recall, _ = precision_recall_curve(truth, scores)
         right.plot(recall[:-1], precision[:-1], color=colour)
-    chance = {"color": theme.faint, "linestyle": "--", "linewidth": 1}
+
+    chance = {
+        "color": theme.faint,
+        "linestyle": "--",
+        "linewidth": 1,
+    }
     left.plot([0, 1], [0, 1], **chance)
     right.axhline(inside.mean(), **chance)
     left.set_title("patches of the object found")
@@ -173,16 +208,9 @@ def draw_alignments(theme: Theme, found: Mapping[str, Any]) -> Figure:
         sharey=True,
     )
     for axes, (key, title) in zip(every, titles.items()):
-        for row, one in enumerate(found.values()):
-            values = getattr(one, key).flatten().cpu().numpy()
-            values = values[np.isfinite(values)]
-            spread = np.random.default_rng(0).uniform(-0.22, 0.22, len(values))
-            look = {"color": theme.series[0], "alpha": 0.35, "linewidth": 0}
-            axes.scatter(values, row + spread, s=5, **look)
-            if len(values):
-                mean = [values.mean()] * 2
-                ends = [row - 0.33, row + 0.33]
-                axes.plot(mean, ends, color=theme.mark, linewidth=2)
+        for row, alignment in enumerate(found.values()):
+            correlations = getattr(alignment, key)
+            _alignment_row(axes, theme, row, correlations)
         # Values that differ by rounding alone would fill the axis with long numbers.
         low, high = axes.get_xlim()
         spare = max(0.0, LEAST_SPAN - (high - low)) / 2
@@ -193,3 +221,27 @@ def draw_alignments(theme: Theme, found: Mapping[str, Any]) -> Figure:
         axes.set_ylim(len(found) - 0.5, -0.5)
         axes.grid(axis="x")
     return figure
+
+
+def _alignment_row(
+    axes: Axes,
+    theme: Theme,
+    row: int,
+    correlations: Tensor,
+) -> None:
+    """Draw the correlations of one layer as dots, spread over the row's height, and their mean."""
+    values = correlations.flatten().cpu().numpy()
+    values = values[np.isfinite(values)]
+    spread = np.random.default_rng(0).uniform(-0.22, 0.22, len(values))
+    axes.scatter(
+        values,
+        row + spread,
+        s=5,
+        color=theme.series[0],
+        alpha=0.35,
+        linewidth=0,
+    )
+    if len(values):
+        mean = values.mean()
+        ends = [row - 0.33, row + 0.33]
+        axes.plot([mean, mean], ends, color=theme.mark, linewidth=2)

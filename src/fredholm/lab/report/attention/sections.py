@@ -5,7 +5,7 @@ centrality. Captions say what is plotted and from how much.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,9 +43,10 @@ NAMES = {
 }
 
 # Names of maps in tables.
-TITLES = NAMES | {"attention": "read-out's attention, last layer", "rollout": "rollout, all layers"}
-
-Value = TypeVar("Value")
+TITLES = NAMES | {
+    "attention": "read-out's attention, last layer",
+    "rollout": "rollout, all layers",
+}
 
 
 def quality_sections(
@@ -61,7 +62,8 @@ def quality_sections(
     chosen = choose_marked(subject, options)
     if not chosen or not layers:
         return [], {}
-    reason = refusal(layers, tuple(subject.inputs.shape[2:]))
+    size = tuple(subject.inputs.shape[2:])
+    reason = refusal(layers, size)
     if reason:
         return [], {"skipped": reason}
     with working("explain: attention maps"):
@@ -95,7 +97,8 @@ def _sections(
         seed=subject.seed,
     )
 
-    sections = [_overlay_section(subject, quality, chosen[:SHOWN].tolist())]
+    shown = chosen[:SHOWN].tolist()
+    sections = [_overlay_section(subject, quality, shown)]
     if steps:
         sections.append(_removal_section(quality))
     if quality.targets:
@@ -169,16 +172,19 @@ def _overlay_section(subject: Subject, quality: Quality, chosen: Sequence[int]) 
     if kind is not None:
         inside = quality.targets[kind][:count].numpy()
     names = [""] * count
-    if subject.samples.labels is not None:
-        names = [subject.classes[int(subject.samples.labels[image])] for image in chosen]
+    labels = subject.samples.labels
+    if labels is not None:
+        names = [subject.classes[int(labels[image])] for image in chosen]
     pictures = [subject.things[image] for image in chosen]
-    maps = _named({method: values[:count].numpy() for method, values in quality.maps.items()})
 
-    rows = [
-        [image, name, row, column, float(value)]
-        for name, values in maps.items()
-        for (image, row, column), value in np.ndenumerate(values)
-    ]
+    maps = {}
+    rows = []
+    for method, values in quality.maps.items():
+        name = NAMES[method]
+        maps[name] = values[:count].numpy()
+        for place, value in np.ndenumerate(maps[name]):
+            image, row, column = place
+            rows.append([image, name, row, column, float(value)])
     picture = Picture(
         "overlays",
         f"Attention maps over {count} images: {', '.join(maps)}",
@@ -191,29 +197,30 @@ def _overlay_section(subject: Subject, quality: Quality, chosen: Sequence[int]) 
 
 def _removal_section(quality: Quality) -> Section:
     """Return the section on the confidence that is left when patches are removed."""
-    results = _named(quality.degradation)
-    first = next(iter(results.values()))
+    first = next(iter(quality.degradation.values()))
     fractions = first.fractions.numpy()
-    curves = {
-        name: {order: values.numpy() for order, values in result.curves.items()}
-        for name, result in results.items()
-    }
+    curves = {}
     columns = {"share removed": fractions.tolist()}
-    for name, orders in curves.items():
+    areas = []
+    ends = []
+    for method, result in quality.degradation.items():
+        name = NAMES[method]
+        orders = {order: values.numpy() for order, values in result.curves.items()}
+        curves[name] = orders
         for order, values in orders.items():
             columns[f"{name}, {order}"] = values.mean(0).tolist()
 
-    areas = []
-    for method, result in quality.degradation.items():
-        scores = [_score(mean_error(result.area(order))) for order in AREAS]
+        scores = []
+        for order in AREAS:
+            found = mean_error(result.area(order))
+            scores.append(_score(found))
         areas.append([TITLES[method], *scores])
-    alt = "; ".join(
-        f"{TITLES[method]}: MoRF {float(result.area('morf').mean()):.2f}"
-        for method, result in quality.degradation.items()
-    )
+        relevant_first = float(result.area("morf").mean())
+        ends.append(f"{TITLES[method]}: MoRF {relevant_first:.2f}")
+
     picture = Picture(
         "removal",
-        alt,
+        "; ".join(ends),
         words("removal_caption", images=len(first.curves["morf"])),
         render(draw_removals, fractions, curves),
         Data.of(columns),
@@ -227,21 +234,28 @@ def _place_section(quality: Quality) -> Section:
     rows = []
     for method, kinds in quality.localisation.items():
         for kind, measures in kinds.items():
-            scores = [_score(mean_error(measures[key])) for key in MEASURES]
+            scores = []
+            for key in MEASURES:
+                found = mean_error(measures[key])
+                scores.append(_score(found))
             rows.append([TITLES[method], kind, *scores])
 
     # The figure is of the first of box and mask, and of the images in which it is marked.
-    kind, inside = next(iter(quality.targets.items()))
-    marked = inside.flatten(1).any(1)
-    inside = inside[marked].numpy()
-    maps = _named({method: values[marked].numpy() for method, values in quality.maps.items()})
-    columns = {"inside": inside.astype(int)} | maps
+    kind, targets = next(iter(quality.targets.items()))
+    marked = targets.flatten(1).any(1)
+    inside = targets[marked].numpy()
+    maps = {}
+    columns = {"inside": inside.astype(int).ravel().tolist()}
+    for method, values in quality.maps.items():
+        name = NAMES[method]
+        maps[name] = values[marked].numpy()
+        columns[name] = maps[name].ravel().tolist()
     picture = Picture(
         "rankings",
         f"ROC and precision-recall of {', '.join(maps)}",
         words("place_caption", kind=kind, images=len(inside)),
         render(draw_rankings, maps, inside),
-        Data.of({name: values.ravel().tolist() for name, values in columns.items()}),
+        Data.of(columns),
     )
     after = table(["map", "object as", *MEASURES.values()], rows)
     return Section("localisation", "Finding the object", words("place"), [picture], after)
@@ -271,18 +285,21 @@ def _centrality_section(layers: Sequence[Layer]) -> Numbered:
     if not found:
         return None, numbers
 
-    dots = [
-        [name, dot, float(cosine), float(spearman)]
-        for name, one in found.items()
-        for dot, (cosine, spearman) in enumerate(zip(one.cosine.flatten(), one.spearman.flatten()))
-    ]
-    alt = "; ".join(
-        f"{name}: cosine {float(one.cosine.nanmean()):.3f}" for name, one in found.items()
-    )
+    dots = []
+    means = []
+    for name, alignment in found.items():
+        cosines = alignment.cosine.flatten().tolist()
+        spearmans = alignment.spearman.flatten().tolist()
+        for dot, pair in enumerate(zip(cosines, spearmans)):
+            dots.append([name, dot, *pair])
+        mean = float(alignment.cosine.nanmean())
+        means.append(f"{name}: cosine {mean:.3f}")
+
+    images = len(layers[0].u)
     picture = Picture(
         "alignment",
-        alt,
-        words("centrality_caption", dots=len(dots), images=len(layers[0].u)),
+        "; ".join(means),
+        words("centrality_caption", dots=len(dots), images=images),
         render(draw_alignments, found),
         Data(["layer", "dot", "cosine", "spearman"], dots),
     )
@@ -294,21 +311,22 @@ def _centrality_section(layers: Sequence[Layer]) -> Numbered:
 
 def _chain_facts(layer: Layer, alignment: Alignment) -> Numbers:
     """Return the numbers of a layer as an absorbing chain."""
+    cosine = alignment.cosine.flatten()
+    spearman = alignment.spearman.flatten()
     chain = token_chain(layer.operator, layer.u, layer.domain)
-    real = (chain.real[..., 0] > 0).expand_as(chain.row_sums)
+    real = chain.real[..., 0] > 0
+    real = real.expand_as(chain.row_sums)
+    outgoing = chain.outgoing[real]
+    absorption = chain.absorption[real]
+    limited = chain.limited.double()
     return {
-        "cosine": mean_error(alignment.cosine.flatten()),
-        "spearman": mean_error(alignment.spearman.flatten()),
-        "samples": alignment.cosine.numel(),
-        "outgoing": float(chain.outgoing[real].mean()),
-        "least_absorption": float(chain.absorption[real].min()),
-        "limited": float(chain.limited.double().mean()),
+        "cosine": mean_error(cosine),
+        "spearman": mean_error(spearman),
+        "samples": cosine.numel(),
+        "outgoing": float(outgoing.mean()),
+        "least_absorption": float(absorption.min()),
+        "limited": float(limited.mean()),
     }
-
-
-def _named(found: Mapping[str, Value]) -> dict[str, Value]:
-    """Return what belongs to each method, by its name in figures."""
-    return {NAMES[method]: value for method, value in found.items()}
 
 
 def _score(found: Mapping[str, Any]) -> str:

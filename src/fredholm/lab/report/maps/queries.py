@@ -71,7 +71,8 @@ def map_section(view: View) -> Numbered:
         # Queries that live elsewhere than the keys are drawn over pictures and lines alone.
         layout = layout_of(first.domain, view.axis)
         target = output_points(first.operator, first.domain)
-        if not layout or (layout == "points" and target is not first.domain):
+        elsewhere = target is not first.domain
+        if not layout or (layout == "points" and elsewhere):
             return None, {}
 
         # Queries are output points. A strided convolution has fewer of them than its input has.
@@ -79,33 +80,39 @@ def map_section(view: View) -> Numbered:
         indices = [index for _, index in chosen]
         own = []
         weights = []
+        numbers = {}
         for layer in shown.layers:
-            own.append(_queries_of(layer, target, indices))
-            weights.append(first_map(layer, own[-1]))
+            queries = _queries_of(layer, target, indices)
+            rows = first_map(layer, queries)
+            own.append(queries)
+            weights.append(rows)
+            numbers[layer.name] = {"queries": queries, "weights": plain(rows)}
 
         pictures = []
         for number, (label, _) in enumerate(chosen):
             at = [each[number] for each in own]
-            every = zip(shown.layers, at)
-            places = np.stack([output_places(layer)[index].numpy() for layer, index in every])
-            rows = [layer[:MAX_HEADS, number].numpy() for layer in weights]
-            query = _Query(label, at, places, rows)
-            pictures.append(_picture(f"map-{number + 1}", shown, query, layout))
+            places = []
+            for layer, index in zip(shown.layers, at):
+                place = output_places(layer)[index]
+                places.append(place.numpy())
+            heads = [rows[:MAX_HEADS, number].numpy() for rows in weights]
+            query = _Query(label, at, np.stack(places), heads)
+            picture = _picture(f"map-{number + 1}", shown, query, layout)
+            pictures.append(picture)
 
+    signed = any(has_negative(rows.numpy()) for rows in weights)
+    omitted = _omitted(len(view.layers), len(weights), len(weights[0]))
     text = words(
         "maps",
         layout=layout,
         pictured=view.image is not None,
         scalar=first.has_weights,
-        signed=any(has_negative(layer.numpy()) for layer in weights),
-        omitted=_omitted(len(view.layers), len(weights), len(weights[0])),
+        signed=signed,
+        omitted=omitted,
         kind=view.kind,
     )
-    numbers = {
-        name: {"queries": each, "weights": plain(layer)}
-        for name, each, layer in zip(shown.names, own, weights)
-    }
-    return Section("maps", "One query at a time", text, pictures), numbers
+    section = Section("maps", "One query at a time", text, pictures)
+    return section, numbers
 
 
 def _queries_of(layer: Layer, target: Domain, indices: list[int]) -> list[int]:
@@ -115,7 +122,9 @@ def _queries_of(layer: Layer, target: Domain, indices: list[int]) -> list[int]:
     own = output_places(layer)
     if len(own) == target.size:
         return indices
-    return torch.cdist(places_of(target)[indices], own).argmin(1).tolist()
+    wanted = places_of(target)[indices]
+    nearest = torch.cdist(wanted, own).argmin(1)
+    return nearest.tolist()
 
 
 def _omitted(layers: int, shown: int, heads: int) -> str:
@@ -162,30 +171,50 @@ def choose_map_queries(
         # Registers may stand before the points of the grid.
         real = grid.flatten().cpu()
         if image is not None:
-            result.append((f"the {point} that stands out most", _outstanding(image, grid)))
+            outstanding = _outstanding(image, grid)
+            result.append((f"the {point} that stands out most", outstanding))
 
+    x = x[real]
     if domain.dim == 1:
-        middle = len(real) // 2
-        places = {"the first point": 0, "the middle": middle, "the last point": -1}
+        places = {
+            "the first point": 0,
+            "the middle": len(real) // 2,
+            "the last point": -1,
+        }
     else:
-        low = x[real].amin(0)
-        high = x[real].amax(0)
-        wanted = {"a corner": low, "the centre": (low + high) / 2}
-        places = {label: (x[real] - place).norm(dim=-1).argmin() for label, place in wanted.items()}
-    result += [(label, int(real[place])) for label, place in places.items()]
+        low = x.amin(0)
+        high = x.amax(0)
+        centre = (low + high) / 2
+        places = {
+            "a corner": _nearest(x, low),
+            "the centre": _nearest(x, centre),
+        }
+    for label, place in places.items():
+        index = int(real[place])
+        result.append((label, index))
 
     # A point may be chosen twice; its first label stays.
-    labels = {index: label for label, index in reversed(result)}
-    unique = dict.fromkeys(index for _, index in result)
-    return [(labels[index], index) for index in unique][:QUERIES]
+    labels = {}
+    for label, index in result:
+        labels.setdefault(index, label)
+    queries = [(label, index) for index, label in labels.items()]
+    return queries[:QUERIES]
+
+
+def _nearest(x: Tensor, place: Tensor) -> int:
+    """Return which of the positions (N, p) lies nearest to a place."""
+    distance = (x - place).norm(dim=-1)
+    return int(distance.argmin())
 
 
 def _outstanding(image: np.ndarray, grid: Tensor) -> int:
     """Return the point of a grid at which an image differs most from its median."""
     grey = torch.from_numpy(image.mean(-1))[None, None]
     off = (grey - grey.median()) ** 2
-    contrast = torch.nn.functional.adaptive_avg_pool2d(off, (grid.shape[0], grid.shape[1]))
-    return int(grid.flatten()[contrast.flatten().argmax()])
+    rows, columns = grid.shape
+    contrast = torch.nn.functional.adaptive_avg_pool2d(off, (rows, columns))
+    strongest = contrast.flatten().argmax()
+    return int(grid.flatten()[strongest])
 
 
 # --- one picture ----------------------------------------------------------------------------------
@@ -224,13 +253,8 @@ def _picture(name: str, view: View, query: _Query, layout: str) -> Picture:
         point=view.kind.point,
     )
     alt = f"Weights of {label} over the domain, {plural(len(view.layers), 'layer')}"
-    return Picture(
-        name,
-        alt,
-        caption,
-        drawn,
-        _data(view, query, keys, names),
-    )
+    data = _data(view, query, keys, names)
+    return Picture(name, alt, caption, drawn, data)
 
 
 def _data(
@@ -240,17 +264,22 @@ def _data(
     names: list[str],
 ) -> Data:
     """Return the weights as a table: one row per layer, head and point."""
-    coordinates = [f"position {axis + 1}" for axis in range(keys.shape[1])]
-    points = [[number, *place] for number, place in enumerate(keys.tolist())]
+    _, dim = keys.shape
+    coordinates = [f"position {axis + 1}" for axis in range(dim)]
     head = ["layer", "head", "point", *coordinates, "weight"]
+    points = []
+    for number, place in enumerate(keys.tolist()):
+        points.append([number, *place])
     if any(names):
         head.insert(3, "name")
-        points = [[number, name, *place] for (number, *place), name in zip(points, names)]
+        for point, name in zip(points, names):
+            point.insert(1, name)
 
     rows = []
     for layer, heads in zip(view.names, query.weights):
         for number, weights in enumerate(heads.tolist(), 1):
-            rows += [[layer, number, *point, w] for point, w in zip(points, weights)]
+            for point, weight in zip(points, weights):
+                rows.append([layer, number, *point, weight])
     return Data(head, rows)
 
 
@@ -277,10 +306,13 @@ def _among_points(view: View, query: _Query, keys: np.ndarray) -> Drawn:
     places = keys[real]
     if view.image is not None:
         # Rows of a picture run down.
-        places = np.stack([places[:, 1], -places[:, 0]], 1)
+        down = places[:, 0]
+        across = places[:, 1]
+        places = np.stack([across, -down], 1)
+    cloud = Cloud(places).flat()
     weights = [layer[:, real] for layer in query.weights]
     at = int(np.searchsorted(real, query.indices[0]))
-    return render(draw.draw_clouds, Cloud(places).flat(), view.names, weights, at)
+    return render(draw.draw_clouds, cloud, view.names, weights, at)
 
 
 def _along_line(
@@ -291,23 +323,32 @@ def _along_line(
 ) -> Drawn:
     """Draw weights along an axis, or along the names of the points where they have some."""
     points = real_points(view.layers[0].domain)
+    unit = view.axis.unit
     shown = ()
-    x = keys[points, 0] * view.axis.unit
-    at = query.places[:, 0] * view.axis.unit
+    x = keys[points, 0] * unit
+    at = list(query.places[:, 0] * unit)
     if any(names):
         points = [point for point, name in enumerate(names) if name]
         shown = tuple(names[point] for point in points)
         x = np.arange(len(points))
         # A class token has no place among the words.
-        at = [None] * len(query.weights)
-        if query.indices[0] in points:
-            at = [points.index(query.indices[0])] * len(query.weights)
-    line = draw.Line(x, list(at), view.axis.label or view.kind.axis, shown)
+        word = None
+        index = query.indices[0]
+        if index in points:
+            word = points.index(index)
+        at = [word] * len(query.weights)
+
+    label = view.axis.label or view.kind.axis
+    line = draw.Line(x, at, label, shown)
     weights = [layer[:, points] for layer in query.weights]
     return render(draw.draw_lines, line, view.names, weights)
 
 
-def _in_picture(keys: np.ndarray, grid: np.ndarray, place: np.ndarray) -> tuple[float, float]:
+def _in_picture(
+    keys: np.ndarray,
+    grid: np.ndarray,
+    place: np.ndarray,
+) -> tuple[float, float]:
     """Return a place as (row, column), in units of the picture whose points (N, 2) form a grid."""
     found = []
     for axis, line in enumerate((grid[:, 0], grid[0])):
@@ -317,5 +358,7 @@ def _in_picture(keys: np.ndarray, grid: np.ndarray, place: np.ndarray) -> tuple[
         cell = 1.0
         if count > 1:
             cell = (last - first) / (count - 1)
-        found.append(float((place[axis] - first) / cell + 0.5) / count)
-    return found[0], found[1]
+        cells = (place[axis] - first) / cell + 0.5
+        found.append(float(cells) / count)
+    row, column = found
+    return row, column
