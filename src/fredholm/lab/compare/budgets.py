@@ -50,7 +50,11 @@ class Size:
     off: float
 
 
-def make_recipe(task: ComparedTask, contender: Contender, changes: tuple[str, ...] = ()) -> Recipe:
+def make_recipe(
+    task: ComparedTask,
+    contender: Contender,
+    changes: tuple[str, ...] = (),
+) -> Recipe:
     """Return the recipe of one contender on a task, with further overrides ``changes``."""
     operator = json.dumps({"name": contender.name, **options_of(task, contender)})
     # Overrides change plain data in place.

@@ -59,7 +59,12 @@ class Finals:
     say: Callable[[str], object]
     save: Callable[[], None]
 
-    def run(self, alive: Alive, seeds: int, always: Sequence[str]) -> None:
+    def run(
+        self,
+        alive: Alive,
+        seeds: int,
+        always: Sequence[str],
+    ) -> None:
         """Train finalists seed by seed and judge them on validation and test.
 
         They are the best of ``alive``, those named in ``always``, and the methods beside the
@@ -133,7 +138,12 @@ class Finals:
                 chosen.append((name, None))
         return chosen
 
-    def _plan(self, alive: Alive, seeds: int, always: Sequence[str]) -> dict[str, int]:
+    def _plan(
+        self,
+        alive: Alive,
+        seeds: int,
+        always: Sequence[str],
+    ) -> dict[str, int]:
         """Return the finalists and their steps by the first of :data:`PLANS` that fits.
 
         Seeds and finalists are given up before training is. No finalist gets fewer steps than a
@@ -192,7 +202,12 @@ class Finals:
         for label, lr in entrants:
             new = (label, seed) not in rows
             result = self.trials.compute(label, self.cell(label, lr, steps, seed))
-            row = {"operator": label, "lr": lr, "seed": seed, **result}
+            row = {
+                "operator": label,
+                "lr": lr,
+                "seed": seed,
+                **result,
+            }
             rows[label, seed] = row
             self.save()
             if new:

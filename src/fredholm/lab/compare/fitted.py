@@ -82,7 +82,11 @@ def dismantle(part: Part, prefix: str = "") -> tuple[dict[str, Any], dict[str, T
     return values, tensors
 
 
-def rebuild(values: Mapping[str, Any], tensors: Mapping[str, Tensor], prefix: str = "") -> Any:
+def rebuild(
+    values: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    prefix: str = "",
+) -> Any:
     """Return the part that :func:`dismantle` took apart, with all parts inside it.
 
     Executes no code from the files: the class is looked up by name among :data:`PARTS`.
@@ -166,7 +170,12 @@ class Logistic(Part):
     count: int
 
     @classmethod
-    def of(cls, model: Any, count: int, scaler: Any = None) -> Logistic:
+    def of(
+        cls,
+        model: Any,
+        count: int,
+        scaler: Any = None,
+    ) -> Logistic:
         """Return a logistic regression of scikit-learn, see :meth:`Linear.of`."""
         return cls(Linear.of(model, scaler), model.classes_.tolist(), count)
 

@@ -211,7 +211,11 @@ def _row(run: Run, result: dict[str, Any]) -> Row:
         return {"seed": run.seed, "error": error}
 
     # Parameters are the same for every seed; they are listed beside the width.
-    row = {"seed": run.seed, **result, "curve": _curve(run)}
+    row = {
+        "seed": run.seed,
+        **result,
+        "curve": _curve(run),
+    }
     row.pop("parameters", None)
     return row
 

@@ -40,7 +40,12 @@ def growth(body: Any, points: int) -> dict[str, Any]:
             then = _seconds(body, TIMES * points, repeats=2)
     except FredholmError as error:
         return {"points": points, "refused": str(error).partition("\n")[0]}
-    return {"points": points, "seconds": here, "then": then, "measured": measured}
+    return {
+        "points": points,
+        "seconds": here,
+        "then": then,
+        "measured": measured,
+    }
 
 
 def _seconds(body: Any, points: int, repeats: int = 3) -> float:

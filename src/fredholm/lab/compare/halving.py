@@ -152,7 +152,12 @@ class Halving:
                 rung["cut"] = f"{place - 1} of {len(entries)} trials"
                 self.say(f"the time of the rung is up after {rung['cut']}")
                 break
-            row = {"operator": label, "lr": lr, "fold": fold, **self.trials.compute(label, cell)}
+            row = {
+                "operator": label,
+                "lr": lr,
+                "fold": fold,
+                **self.trials.compute(label, cell),
+            }
             rows.append(row)
             self.save()
             self.say(f"[{place}/{len(entries)}] {self.line(row)}")
@@ -192,10 +197,18 @@ class Halving:
             for folds in folds_in_turn:
                 steps = share_steps(some, len(folds), seconds, self.state["full_steps"])
                 if all(steps[label] >= before[label] for label in some):
-                    return {"steps": steps, "folds": folds, "seconds": seconds}
+                    return {
+                        "steps": steps,
+                        "folds": folds,
+                        "seconds": seconds,
+                    }
         return None
 
-    def _plan_first(self, seconds: float, paces: dict[str, Any]) -> dict[str, Any]:
+    def _plan_first(
+        self,
+        seconds: float,
+        paces: dict[str, Any],
+    ) -> dict[str, Any]:
         """Plan the first rung. The slowest contenders are left out where not all can have
         :data:`TELLING` steps.
         """
@@ -220,7 +233,11 @@ class Halving:
                 self.say(f"{label}: left out: {left_out[label]}")
         if min(steps.values()) < telling:
             self.say(f"fewer than {telling} steps each tell little: {AGAIN}")
-        return {"steps": steps, "folds": [0], "seconds": seconds}
+        return {
+            "steps": steps,
+            "folds": [0],
+            "seconds": seconds,
+        }
 
     def _order(self, rows: Iterable[Row]) -> Alive:
         """Return the contenders of some rows, each at its best learning rate, the best first.

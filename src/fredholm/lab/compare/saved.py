@@ -71,7 +71,11 @@ class Pick:
             sizes["input_shape"] = (sizes["channels"], *sizes["image_size"])
         return SimpleNamespace(**sizes)
 
-    def __call__(self, batch: Tensor, texts: Sequence[str] | None) -> Tensor:
+    def __call__(
+        self,
+        batch: Tensor,
+        texts: Sequence[str] | None,
+    ) -> Tensor:
         """Return the outputs for samples that were read from files, in float32: (B, classes),
         logarithms of probabilities up to a constant, or (B, 1), numbers.
 
@@ -225,7 +229,11 @@ def load_pick(folder: str | Path) -> Pick:
     )
 
 
-def splits_of(folder: str | Path, pick: Pick, trust_code: bool = False) -> Splits:
+def splits_of(
+    folder: str | Path,
+    pick: Pick,
+    trust_code: bool = False,
+) -> Splits:
     """Return the data that a comparison was made on.
 
     Raises:

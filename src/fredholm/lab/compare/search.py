@@ -71,7 +71,11 @@ class SearchOptions:
             raise OptionError(f"seeds: expected 1 or more, got {self.seeds}; give a larger number")
 
 
-def choose(source: str | Path, minutes: float = 30.0, **options: Any) -> dict[str, Any]:
+def choose(
+    source: str | Path,
+    minutes: float = 30.0,
+    **options: Any,
+) -> dict[str, Any]:
     """Find the operator that suits a data set, in ``minutes``; write ``choice.json``,
     ``choice.md`` and ``index.html``, and return the content of the first of them.
 

@@ -181,7 +181,11 @@ def _divided(collection: Any, pool: np.ndarray) -> list[np.ndarray]:
         same at each call.
     """
     # A fixed seed, so that a search that continues has the same folds.
-    shuffled: dict[str, Any] = {"n_splits": FOLDS, "shuffle": True, "random_state": 0}
+    shuffled: dict[str, Any] = {
+        "n_splits": FOLDS,
+        "shuffle": True,
+        "random_state": 0,
+    }
     labels = collection.labels
 
     # Only samples with one class each can be stratified: not numbers, and not series with a class

@@ -148,7 +148,11 @@ class Start:
             f"the {left / 60:.1f} minutes left"
         )
 
-    def _needs(self, parts: Sequence[Any], timer: Callable[[], float]) -> tuple[str, float]:
+    def _needs(
+        self,
+        parts: Sequence[Any],
+        timer: Callable[[], float],
+    ) -> tuple[str, float]:
         """Return what has to be done, in words, and its seconds, estimated from a few samples."""
         self.begin(parts[0])
         few = limit_samples(parts[0], 2 * TRIED)
@@ -291,7 +295,11 @@ class Started(Fitted):
         return STARTS[self.start].recall(self.maps)
 
 
-def _head(rows: Float[np.ndarray, "n d"], labels: np.ndarray, train: Any) -> Linear | Logistic:
+def _head(
+    rows: Float[np.ndarray, "n d"],
+    labels: np.ndarray,
+    train: Any,
+) -> Linear | Logistic:
     """Fit a linear model of scikit-learn to standardised features; it reads them unscaled."""
     if not task_of(train).classifies:
         scaler = StandardScaler().fit(rows)

@@ -19,7 +19,11 @@ def applies(dataset: Any) -> bool:
     return dataset.kind.sampled and task_of(dataset).lone
 
 
-def keep(series: Float[Tensor, "b n c"], kept: Bool[Tensor, "b n"], timed: bool) -> Tensor:
+def keep(
+    series: Float[Tensor, "b n c"],
+    kept: Bool[Tensor, "b n"],
+    timed: bool,
+) -> Tensor:
     """Return series with only the points ``kept``, and their first point in any case.
 
     In a regular series the others become NaN, so that the rest stays in its place. A series with
@@ -38,7 +42,11 @@ def keep(series: Float[Tensor, "b n c"], kept: Bool[Tensor, "b n"], timed: bool)
     return padded([row[here] for row, here in zip(series, kept & present)])
 
 
-def lose(series: Float[Tensor, "b n c"], share: float, timed: bool) -> Tensor:
+def lose(
+    series: Float[Tensor, "b n c"],
+    share: float,
+    timed: bool,
+) -> Tensor:
     """Return series without a random share of their points, drawn for each series of a batch."""
     batch, points = series.shape[:2]
     draws = uniform(0, torch.arange(batch)[:, None], torch.arange(points))

@@ -43,7 +43,11 @@ class Arguments(LabelledDataset):
         arguments: makes the backbone's arguments from the inputs of a batch.
     """
 
-    def __init__(self, dataset: Any, arguments: Callable[[Any], dict[str, Tensor]]):
+    def __init__(
+        self,
+        dataset: Any,
+        arguments: Callable[[Any], dict[str, Tensor]],
+    ):
         super().__init__(dataset.name, dataset.split, torch.zeros(len(dataset)), ())
         self.whole = dataset
         self.arguments = arguments
@@ -159,7 +163,12 @@ class Student:
             return self.backbone
 
         # An epoch has a step or more, so STEPS epochs never end before STEPS steps.
-        options = StageOptions(epochs=STEPS, lr=RATE, batch_size=SIZE, steps=STEPS)
+        options = StageOptions(
+            epochs=STEPS,
+            lr=RATE,
+            batch_size=SIZE,
+            steps=STEPS,
+        )
         report = ConversionReport.of(self.replaced, type(self.teacher.model).__name__)
         progress = Progress(None, {}, False)
         run = Run(create_task(), "32", SEED, quiet, progress, self.replaced, report)

@@ -60,7 +60,12 @@ def read_results(place: Path) -> Row:
     return results
 
 
-def add(results: Row, task: str, operator: str, run: Row) -> None:
+def add(
+    results: Row,
+    task: str,
+    operator: str,
+    run: Row,
+) -> None:
     """Put a run into the row of its task and operator, in place of one with the same seed, so that
     adding a run twice changes nothing.
 

@@ -166,7 +166,12 @@ def _backbone_overrides(recipe: Recipe) -> tuple[str, ...]:
         if preset.encoder.patch is not None and "patch" in reader.fields():
             encoder = {"patch": preset.encoder.patch, **encoder}
     head = {key: value for key, value in recipe.model.head.items() if key == "pool"}
-    model = {"name": "backbone_nano", "body": body, "encoder": encoder, "head": head}
+    model = {
+        "name": "backbone_nano",
+        "body": body,
+        "encoder": encoder,
+        "head": head,
+    }
     return (f"model={json.dumps(model)}",)
 
 

@@ -38,7 +38,11 @@ class Terms(Part):
     pairs: bool
 
     @classmethod
-    def fit(cls, texts: Int[Tensor, "n length"], pairs: bool) -> Terms:
+    def fit(
+        cls,
+        texts: Int[Tensor, "n length"],
+        pairs: bool,
+    ) -> Terms:
         """Collect all terms of the training texts."""
         found = [np.unique(_coded(row, pairs)) for row in texts.numpy()]
         codes, counts = np.unique(np.concatenate(found), return_counts=True)

@@ -105,7 +105,11 @@ class Trials:
         # trial. Else the contender will hardly be trained, and the estimate stands.
         if step * FEWEST <= 60 * self.clock.minutes / 4:
             step = min(step_times(model, train, self.batch, 4, self.clock.timer))
-        return {**asdict(size), "step": step, "points": count_points(train, model)}
+        return {
+            **asdict(size),
+            "step": step,
+            "points": count_points(train, model),
+        }
 
     def pace(self, label: str, test: bool = False) -> Pace:
         """Return the pace of a contender: as in its trials so far, else as it was measured.
@@ -168,7 +172,11 @@ class Trials:
 
         recipe = self.recipe(label, lr, steps, seed)
         settings = recipe_cell(recipe, self.place, self.splits.mark).settings
-        settings |= {"fold": fold, "test": final, "method": method}
+        settings |= {
+            "fold": fold,
+            "test": final,
+            "method": method,
+        }
 
         # A trial that takes three times as long as expected is cut off by the clock on the wall,
         # which says nothing about a process's own time.

@@ -245,5 +245,9 @@ def conclude(
 
     if len(names) > 1:
         difference = compared(finals, names[0], names[1], higher, each)
-        result |= {"runner_up": names[1], "difference": difference, "sure": is_sure(difference)}
+        result |= {
+            "runner_up": names[1],
+            "difference": difference,
+            "sure": is_sure(difference),
+        }
     return result

@@ -120,7 +120,11 @@ def compress_run(
             "name another run"
         )
     factors = {"width": sizes.width or model.body.blocks[0].operator.kernel.width}
-    settings = {**vars(sizes), "weights": digest_weights(model), **factors}
+    settings = {
+        **vars(sizes),
+        "weights": digest_weights(model),
+        **factors,
+    }
 
     target = RunFolder(place.root.with_name(f"{place.root.name}-rank{rank}"))
     if out is not None:
@@ -185,7 +189,11 @@ def compress_run(
 class Signals(LabelledDataset):
     """Batches (u, domain), repeated until there are ``steps`` of them."""
 
-    def __init__(self, batches: Sequence[tuple[Any, Any]], steps: int):
+    def __init__(
+        self,
+        batches: Sequence[tuple[Any, Any]],
+        steps: int,
+    ):
         super().__init__("signals", "train", torch.zeros(steps), ())
         self.batches = batches
 
@@ -268,7 +276,12 @@ def fit_layer(
     return progress.get(key, lambda: dataclasses.asdict(found))
 
 
-def seen(model: Any, dataset: Any, samples: int, batch_size: int) -> list[list[tuple[Any, Any]]]:
+def seen(
+    model: Any,
+    dataset: Any,
+    samples: int,
+    batch_size: int,
+) -> list[list[tuple[Any, Any]]]:
     """Return the signals that each block's operator reads on the first samples of a data set.
 
     All of them stay in memory: samples × N × D numbers per block. They have no gradients.
@@ -297,7 +310,11 @@ def low_rank_config(
 ) -> Any:
     """Return the configuration of a model with low-rank operators like ``low``."""
     fourier: Any = low.kernel.fourier
-    fields = {"rank": rank, "frequencies": fourier.frequencies, **options}
+    fields = {
+        "rank": rank,
+        "frequencies": fourier.frequencies,
+        **options,
+    }
     if isinstance(fourier.matrix, torch.nn.Parameter):
         fields["learned_frequencies"] = True
     return config.replace(body={"operator": "itnet_low_rank", "operator_options": fields})

@@ -60,7 +60,11 @@ def measure_decoding(
     return rows
 
 
-def _measure_length(models: dict[str, Any], tokens: Tensor, length: int) -> dict[str, float]:
+def _measure_length(
+    models: dict[str, Any],
+    tokens: Tensor,
+    length: int,
+) -> dict[str, float]:
     """Measure decoding after one prompt, with a new cache for each prompt and model.
 
     The prompt is read :data:`PROMPTS` times, a long one less often: :data:`PROMPT_TOKENS` in all,
@@ -106,7 +110,11 @@ def _seconds(model: Any, tokens: Tensor, cache: Any) -> float:
     """Time a forward pass over tokens (N,) that continues a cache."""
     device = next(model.parameters()).device
     ids = tokens[None].to(device)
-    options = {"past_key_values": cache, "use_cache": True, "logits_to_keep": 1}
+    options = {
+        "past_key_values": cache,
+        "use_cache": True,
+        "logits_to_keep": 1,
+    }
     return seconds_of(partial(model, input_ids=ids, **options), device)
 
 

@@ -168,7 +168,12 @@ def _copy(window: Tensor, draw: torch.Generator) -> Parts:
     return Parts(passage, [passage] * (1 + draw_below(2, draw)))
 
 
-def _composed(window: Tensor, parts: Parts, leading: int, draw: torch.Generator) -> Tensor:
+def _composed(
+    window: Tensor,
+    parts: Parts,
+    leading: int,
+    draw: torch.Generator,
+) -> Tensor:
     """Return as many tokens as the window has: its text, the statement within its first half, and
     the questions behind it.
 

@@ -37,7 +37,12 @@ from .speed import measure_speed
 from .stages import Distillation, FineTuning
 
 DISTIL = StageOptions(epochs=1, lr=1e-2)
-MATCH = StageOptions(epochs=0, lr=1e-4, batch_size=1, warmup=0.05)
+MATCH = StageOptions(
+    epochs=0,
+    lr=1e-4,
+    batch_size=1,
+    warmup=0.05,
+)
 LENGTHEN = replace(MATCH, lr=5e-5)
 TUNE = StageOptions(epochs=10, lr=1e-5, patience=3)
 
@@ -50,7 +55,12 @@ class Conversion:
     report: ConversionReport
     replaced: Replaced
 
-    def save(self, folder: str | Path, *, processor: Any = None) -> Path:
+    def save(
+        self,
+        folder: str | Path,
+        *,
+        processor: Any = None,
+    ) -> Path:
         """Save the model (:func:`fredholm.convert.save_linearized`), ``conversion.json`` and
         ``conversion.html``; return the folder.
 
@@ -136,7 +146,11 @@ class Course:
         """The task, judged by the metric."""
         return judged_task(self.task, self.metric)
 
-    def begin(self, model: nn.Module, settings: dict[str, Any]) -> Progress:
+    def begin(
+        self,
+        model: nn.Module,
+        settings: dict[str, Any],
+    ) -> Progress:
         """Begin a training, or continue the one in the folder.
 
         ``settings`` and those of the course identify it: one that is resumed must have the same.
@@ -210,7 +224,12 @@ class Plan(Course):
                 "name the groups"
             )
 
-    def replaced(self, model: nn.Module, groups: Any, **changes: Any) -> Replaced:
+    def replaced(
+        self,
+        model: nn.Module,
+        groups: Any,
+        **changes: Any,
+    ) -> Replaced:
         """Convert a copy of the model, whose named groups of heads keep softmax."""
         # The maps' initial weights do not depend on how many copies were made before.
         torch.manual_seed(self.seed)
@@ -474,7 +493,11 @@ def fine_tune(
     _without_vary_window("options", options)
     train, val = two_splits(data, task.follows and decoder_of(model))
     check_head(model, train)
-    settings = {"tune": options.settings(), **_scale(train), "data": [_facts(train), _facts(val)]}
+    settings = {
+        "tune": options.settings(),
+        **_scale(train),
+        "data": [_facts(train), _facts(val)],
+    }
     progress = chosen.begin(model, settings)
 
     # A stage belongs to a conversion; here it is one in which nothing was replaced.
@@ -524,7 +547,12 @@ def _without_lora(stage: str, options: StageOptions) -> None:
         )
 
 
-def _train(run: Run, plan: Plan, teacher: nn.Module, splits: Splits) -> None:
+def _train(
+    run: Run,
+    plan: Plan,
+    teacher: nn.Module,
+    splits: Splits,
+) -> None:
     """Run all stages, with measurements before and after each; finished stages are read."""
     train, val, longer = splits
     report = run.report

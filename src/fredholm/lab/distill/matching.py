@@ -33,7 +33,12 @@ class _Divergence(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, student: Tensor, teacher: Tensor, weight: Tensor) -> Tensor:
+    def forward(
+        ctx: Any,
+        student: Tensor,
+        teacher: Tensor,
+        weight: Tensor,
+    ) -> Tensor:
         total = torch.zeros((), dtype=torch.float64, device=student.device)
         gradient = torch.empty_like(student)
         for start in range(0, len(student), ROWS):

@@ -116,7 +116,12 @@ class Haystacks:
                 "measure without needles"
             )
         told = len(begin) + depth + len(stated)
-        return Haystack(tokens=tokens, told=told, question=answered, digits=digits)
+        return Haystack(
+            tokens=tokens,
+            told=told,
+            question=answered,
+            digits=digits,
+        )
 
     @cached_property
     def _words(self) -> list[str]:
@@ -196,7 +201,11 @@ class Haystack(NamedTuple):
 
 
 @torch.inference_mode()
-def answers(model: Any, haystack: Haystack, distances: Sequence[int]) -> Answers:
+def answers(
+    model: Any,
+    haystack: Haystack,
+    distances: Sequence[int],
+) -> Answers:
     """Return which tokens of the number a model has right at each distance, given those before.
 
     Greedy generation gives the whole number exactly where all of them are right.
@@ -210,14 +219,24 @@ def answers(model: Any, haystack: Haystack, distances: Sequence[int]) -> Answers
     for distance in sorted(distances):
         stop = haystack.told + distance
         tokens = haystack.tokens[None, start:stop].to(device)
-        model(input_ids=tokens, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        model(
+            input_ids=tokens,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
         start = stop
 
         # The question must not stay in the cache of the text, which goes on behind it.
         asked = haystack.question[None].to(device)
         fork = copy.deepcopy(cache)
         kept = haystack.digits + 1
-        out = model(input_ids=asked, past_key_values=fork, use_cache=True, logits_to_keep=kept)
+        out = model(
+            input_ids=asked,
+            past_key_values=fork,
+            use_cache=True,
+            logits_to_keep=kept,
+        )
         said = out.logits[0, -kept:-1].argmax(-1)
         found[distance] = (said == asked[0, 1 - kept :]).tolist()
     return found

@@ -16,7 +16,12 @@ from ...tensor_files import digest_tensors
 from ..training.checkpoints import read_state, write_checkpoint
 
 # Settings that the first format did not have, with the values that its conversions used.
-ABSENT = {"sinks": 0, "keep": None, "store": 0, "state": True}
+ABSENT = {
+    "sinks": 0,
+    "keep": None,
+    "store": 0,
+    "state": True,
+}
 
 
 class Progress:
@@ -121,7 +126,11 @@ class Progress:
             write_json(self.folder / "progress.json", content)
 
 
-def check_settings(folder: Path, before: dict[str, Any], settings: dict[str, Any]) -> None:
+def check_settings(
+    folder: Path,
+    before: dict[str, Any],
+    settings: dict[str, Any],
+) -> None:
     """Refuse to resume with settings other than ``before``, those in ``folder``.
 
     Raises:

@@ -158,7 +158,11 @@ def _joined(tokens: list[Tensor], documents: Documents) -> Tensor:
     return torch.cat([frame.inside(text) for text in tokens])
 
 
-def segments(tokens: list[Tensor], length: int, count: int) -> Tensor:
+def segments(
+    tokens: list[Tensor],
+    length: int,
+    count: int,
+) -> Tensor:
     """Return at most ``count`` segments of ``length`` tokens, (n, length): the first of each
     document, then the second of each, and so on.
     """
@@ -192,7 +196,11 @@ def by_position(
     result = []
     for start, stop in zip([0, *ends], ends):
         stretch = slice(start, stop - 1)
-        row: Row = {"from": start, "to": stop, "segments": len(rows)}
+        row: Row = {
+            "from": start,
+            "to": stop,
+            "segments": len(rows),
+        }
         for name, loss in losses.items():
             row[name] = exponential(float(loss[:, stretch].mean()))
         row["ratio"] = row["student"] / row["teacher"]
@@ -300,7 +308,12 @@ def copying(
     return result
 
 
-def _continued(models: Models, documents: Documents, prompt: str, limit: int) -> dict[str, str]:
+def _continued(
+    models: Models,
+    documents: Documents,
+    prompt: str,
+    limit: int,
+) -> dict[str, str]:
     """Return a prompt and its greedy continuation by each model: ``prompt``, and a text per name.
 
     A tokenizer with a chat template reads the prompt as a user's turn.

@@ -220,7 +220,11 @@ def _length(value: int | None) -> str:
 # --- pictures -------------------------------------------------------------------------------------
 
 
-def label_lengths(axes: Axes, theme: Theme, lengths: Sequence[float]) -> None:
+def label_lengths(
+    axes: Axes,
+    theme: Theme,
+    lengths: Sequence[float],
+) -> None:
     """Label a logarithmic axis with the measured lengths; on a phone with every second one."""
     step = 1
     if theme.narrow and len(lengths) > 4:

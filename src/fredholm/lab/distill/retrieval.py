@@ -237,7 +237,11 @@ def _filler(text: Tensor, retrieval: Retrieval, draw: torch.Generator) -> Tensor
     return text[start : start + retrieval.distance]
 
 
-def _sample(encode: Callable[[str], Tensor], asked: ListQuestion, filler: Tensor) -> Sample:
+def _sample(
+    encode: Callable[[str], Tensor],
+    asked: ListQuestion,
+    filler: Tensor,
+) -> Sample:
     """Compose a text: the statement, filler, the question, and the answer."""
     statement = encode(asked.statement)
     question = encode(asked.question)

@@ -38,11 +38,20 @@ REACH = 4096
 
 # The feature map of language models: beside a window of softmax, features must not outgrow its
 # exponentials.
-MAP = {"to": "hedgehog", "options": {"softmax": True}, "tied": False}
+MAP = {
+    "to": "hedgehog",
+    "options": {"softmax": True},
+    "tied": False,
+}
 
 # Stages of other models, and of language models: these learn the maps, then the teacher's logits,
 # and have no other task.
-ENCODER = {"distil": DISTIL, "match": MATCH, "lengthen": LENGTHEN, "tune": TUNE}
+ENCODER = {
+    "distil": DISTIL,
+    "match": MATCH,
+    "lengthen": LENGTHEN,
+    "tune": TUNE,
+}
 DECODER = {
     "distil": replace(DISTIL, lr=3e-2, batch_size=1, steps=60),
     "match": replace(MATCH, epochs=1, steps=400),
@@ -229,7 +238,11 @@ def _read_texts(
     return train, val
 
 
-def _refuse_unread(texts: TextOptions, options: Mapping[str, Any], decoder: bool) -> None:
+def _refuse_unread(
+    texts: TextOptions,
+    options: Mapping[str, Any],
+    decoder: bool,
+) -> None:
     """Refuse flags that only a language model with texts reads: an ignored flag would look like one
     that worked.
 

@@ -184,7 +184,11 @@ def comparison_page(results: Row, rows: Sequence[Row]) -> str:
     return render_page("Operators compared", lead, facts, sections, foot)
 
 
-def _task_section(task: Row, rows: Sequence[Row], names: Sequence[str]) -> Section:
+def _task_section(
+    task: Row,
+    rows: Sequence[Row],
+    names: Sequence[str],
+) -> Section:
     """Return the section of one task.
 
     Args:
@@ -361,7 +365,11 @@ def _legend(theme: Theme, figure: Figure) -> None:
         figure.legend(loc="outside right center")
 
 
-def _look(theme: Theme, name: str, names: Sequence[str]) -> dict[str, Any]:
+def _look(
+    theme: Theme,
+    name: str,
+    names: Sequence[str],
+) -> dict[str, Any]:
     """Return colour and marker of an operator, the same in all pictures."""
     index = list(names).index(name)
     return {

@@ -226,7 +226,11 @@ def _kept_words(count: int) -> Tensor:
     return torch.cat([every, single, some])
 
 
-def _without(written: Sequence[str], tried: Sequence[int], kept: Tensor) -> str:
+def _without(
+    written: Sequence[str],
+    tried: Sequence[int],
+    kept: Tensor,
+) -> str:
     """Return a text without the words that are not kept."""
     out = {tried[number] for number in (~kept).nonzero()[:, 0].tolist()}
     return " ".join(word for place, word in enumerate(written) if place not in out)
@@ -235,7 +239,11 @@ def _without(written: Sequence[str], tried: Sequence[int], kept: Tensor) -> str:
 # --- pictures -------------------------------------------------------------------------------------
 
 
-def draw_importance(theme: Theme, found: Sequence[Importance], measure: str) -> Figure:
+def draw_importance(
+    theme: Theme,
+    found: Sequence[Importance],
+    measure: str,
+) -> Figure:
     """Plot one bar per column, the most important on top, with a line of ± 1 standard deviation.
 
     Args:

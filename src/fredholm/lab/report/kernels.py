@@ -325,7 +325,12 @@ def draw_shares(
     return figure
 
 
-def _share(axes: Axes, theme: Theme, row: int, share: VarianceShare) -> None:
+def _share(
+    axes: Axes,
+    theme: Theme,
+    row: int,
+    share: VarianceShare,
+) -> None:
     if not np.isfinite(share.share):
         text = "constant kernel: no variance to share"
         axes.text(0.01, row, text, va="center", color=theme.faint)

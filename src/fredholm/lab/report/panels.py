@@ -170,7 +170,11 @@ def head_panels(
             yield axes, values
 
 
-def name_lanes(axes: Any, names: Sequence[str], most: int) -> None:
+def name_lanes(
+    axes: Any,
+    names: Sequence[str],
+    most: int,
+) -> None:
     """Write names of channels beside their lanes; of a single channel beside its numbers.
 
     Args:

@@ -96,7 +96,12 @@ def _of_inputs(model: nn.Module, inputs: Any) -> Samples:
     return Samples(inputs, mean=mean, std=std)
 
 
-def _of_data_set(model: nn.Module, data: str, samples: int, seed: int) -> tuple[Samples, str]:
+def _of_data_set(
+    model: nn.Module,
+    data: str,
+    samples: int,
+    seed: int,
+) -> tuple[Samples, str]:
     """Return pictures of a data set with what it knows of their objects, and a phrase about them.
 
     Raises:

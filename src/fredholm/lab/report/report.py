@@ -234,7 +234,11 @@ def kernel_sections(view: View, seed: int, queries: int = 32) -> tuple[list[Sect
     share, shares = share_section(view, seed=seed)
     maps, weights = map_section(view)
     explorer = explore_section(view)
-    numbers = {"profile": profiles, "variance": shares, "maps": weights}
+    numbers = {
+        "profile": profiles,
+        "variance": shares,
+        "maps": weights,
+    }
     return _present(explorer, maps, profile, share), numbers
 
 
@@ -313,7 +317,12 @@ def units(number: int) -> str:
     return f"{rounded / factor:.3g} {prefix}"
 
 
-def write_report(folder: Path, heading: str, content: Content, seed: int) -> Path:
+def write_report(
+    folder: Path,
+    heading: str,
+    content: Content,
+    seed: int,
+) -> Path:
     """Write pictures and numbers first, and the page last and in one step, so that a page that
     exists is complete. Return its path.
     """
@@ -326,6 +335,10 @@ def write_report(folder: Path, heading: str, content: Content, seed: int) -> Pat
     for section in content.sections:
         for picture in section.pictures:
             (folder / f"{picture.name}.png").write_bytes(picture.png["light"])
-    numbers: Mapping[str, Any] = {"title": heading, "seed": seed, **content.numbers}
+    numbers: Mapping[str, Any] = {
+        "title": heading,
+        "seed": seed,
+        **content.numbers,
+    }
     (folder / NUMBERS).write_text(json.dumps(plain(numbers), indent=1) + "\n", encoding="utf-8")
     return write_text(folder / PAGE, page)

@@ -120,7 +120,11 @@ def _from_folder(folder: Path, classifier: bool) -> nn.Module:
     return from_pretrained(folder)
 
 
-def _from_transformers(folder: Path, config: dict[str, Any], classifier: bool) -> nn.Module:
+def _from_transformers(
+    folder: Path,
+    config: dict[str, Any],
+    classifier: bool,
+) -> nn.Module:
     transformers = require("transformers", "hf", "a Hugging Face folder")
     architecture = (config.get("architectures") or [""])[0]
     try:

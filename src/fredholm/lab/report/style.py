@@ -174,7 +174,12 @@ def layer_panels(
     return figure, grid_of_panels(figure, theme, layers, heads)
 
 
-def grid_of_panels(figure: Figure, theme: Theme, rows: int, columns: int) -> list[list[Any]]:
+def grid_of_panels(
+    figure: Figure,
+    theme: Theme,
+    rows: int,
+    columns: int,
+) -> list[list[Any]]:
     """Return the axes of a grid of panels, a list of ``rows`` lists of ``columns`` axes.
 
     On a narrow figure a row continues below itself, see :func:`panels_across`. Panels that this
@@ -213,7 +218,12 @@ def _blend(colours: Sequence[str]) -> Colormap:
     return LinearSegmentedColormap.from_list("fredholm", list(colours))
 
 
-def colour_scale(theme: Theme, values: np.ndarray, *, signed: bool | None = None) -> dict[str, Any]:
+def colour_scale(
+    theme: Theme,
+    values: np.ndarray,
+    *,
+    signed: bool | None = None,
+) -> dict[str, Any]:
     """Return colours for weights and their range, as options of matplotlib's artists: from zero to
     the largest weight; of signed weights, zero is the middle and the range is symmetric.
 

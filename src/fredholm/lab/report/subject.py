@@ -159,7 +159,12 @@ def trace_layers(subject: Subject, chosen: list[int]) -> list[Layer]:
 
 
 @torch.no_grad()
-def answers(model: nn.Module, inputs: Any, *, batch: int = 128) -> Tensor:
+def answers(
+    model: nn.Module,
+    inputs: Any,
+    *,
+    batch: int = 128,
+) -> Tensor:
     """Return a model's outputs on all inputs, in float32 on the CPU."""
     device = next(model.parameters()).device
     parts = []

@@ -163,7 +163,11 @@ def _entries(layer: Layer) -> int:
     return entries * operator.heads * layer.domain.size**2
 
 
-def _overlay_section(subject: Subject, quality: Quality, chosen: Sequence[int]) -> Section:
+def _overlay_section(
+    subject: Subject,
+    quality: Quality,
+    chosen: Sequence[int],
+) -> Section:
     """Return the section with maps laid over ``chosen``, the first images of ``quality``."""
     assert subject.things is not None
     count = len(chosen)

@@ -41,7 +41,11 @@ class FieldSample(NamedTuple):
         ``input`` if there is one, ``truth``, ``prediction``, and ``error``, the signed difference
         (prediction − truth) at each point.
         """
-        found = {"truth": self.truth, "prediction": self.answer, "error": self.answer - self.truth}
+        found = {
+            "truth": self.truth,
+            "prediction": self.answer,
+            "error": self.answer - self.truth,
+        }
         if self.given is None:
             return found
         return {"input": self.given, **found}
@@ -61,7 +65,11 @@ def field_section(samples: Sequence[FieldSample], name: str) -> Section:
     """Return the section with the worst, a middling and the best sample, by relative error."""
     order = sorted(samples, key=lambda sample: -sample.error)
     # Of one or two samples the first label that fits.
-    labels = {0: "worst", len(order) // 2: "median", len(order) - 1: "best"}
+    labels = {
+        0: "worst",
+        len(order) // 2: "median",
+        len(order) - 1: "best",
+    }
     pictures = []
     for place, label in sorted(labels.items()):
         sample = order[place]
@@ -175,7 +183,11 @@ def draw_field(theme: Theme, sample: FieldSample) -> Figure:
             # A grid may have holes, which are NaN.
             low = np.nanmin(spanned)
             high = np.nanmax(spanned)
-            look = {"cmap": colormap(theme), "vmin": low, "vmax": high}
+            look = {
+                "cmap": colormap(theme),
+                "vmin": low,
+                "vmax": high,
+            }
         if sample.places is None:
             drawn = axes.imshow(values, interpolation="nearest", **look)
         else:

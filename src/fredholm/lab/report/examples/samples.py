@@ -75,7 +75,12 @@ def class_examples(subject: Subject, labels: Tensor, outputs: Tensor) -> Section
     return section
 
 
-def number_examples(subject: Subject, truth: Tensor, predicted: Tensor, scale: float) -> Section:
+def number_examples(
+    subject: Subject,
+    truth: Tensor,
+    predicted: Tensor,
+    scale: float,
+) -> Section:
     """Return the section with the samples whose numbers are farthest off.
 
     Args:
@@ -121,7 +126,11 @@ def _with_list(
     return replace(section, after=section.after + html)
 
 
-def _row_table(subject: Subject, title: str, found: Sequence[Answer]) -> str:
+def _row_table(
+    subject: Subject,
+    title: str,
+    found: Sequence[Answer],
+) -> str:
     """Return a table with the names of the user's columns, behind true and predicted."""
     terms = subject.terms
     rows = subject.inputs[..., 0].cpu().numpy()
@@ -169,7 +178,11 @@ def _picture(
     )
 
 
-def draw_examples(theme: Theme, things: Sequence[Any], found: Sequence[Answer]) -> Figure:
+def draw_examples(
+    theme: Theme,
+    things: Sequence[Any],
+    found: Sequence[Answer],
+) -> Figure:
     """Draw samples below their predictions, with the truth below a wrong class or a number.
 
     Args:
@@ -195,7 +208,11 @@ def draw_examples(theme: Theme, things: Sequence[Any], found: Sequence[Answer]) 
     return figure
 
 
-def _sample(axes: Axes, thing: np.ndarray | Signal | Cloud, theme: Theme) -> None:
+def _sample(
+    axes: Axes,
+    thing: np.ndarray | Signal | Cloud,
+    theme: Theme,
+) -> None:
     """Draw one sample: an image, a series with a line per channel, or a cloud of points."""
     if isinstance(thing, np.ndarray):
         picture(axes, thing)
@@ -259,7 +276,11 @@ def in_lanes(things: Sequence[Signal]) -> list[Signal]:
     return [replace(thing, values=(thing.values - low) / size + base) for thing in things]
 
 
-def _name_channels(every: Sequence[Axes], names: Sequence[str], columns: int) -> None:
+def _name_channels(
+    every: Sequence[Axes],
+    names: Sequence[str],
+    columns: int,
+) -> None:
     """Name the lanes of the first panel of each row."""
     for place, axes in enumerate(every):
         most = 0

@@ -116,7 +116,11 @@ def marked_texts(
     return words("marked_texts", title=title, rows=rows)
 
 
-def _mark(word: Word, answer: Answer, text: Sequence[Word]) -> Mark:
+def _mark(
+    word: Word,
+    answer: Answer,
+    text: Sequence[Word],
+) -> Mark:
     """Return a word of a text with its shade, relative to the text's strongest word."""
     largest = max((abs(each.support) for each in text if each.support is not None), default=0.0)
     least = SUPPORTS * largest

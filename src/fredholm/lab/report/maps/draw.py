@@ -139,7 +139,13 @@ def draw_lines(
             mark_query(axes, theme, at)
         axes.set_title(name)
         if ticks:
-            axes.set_xticks(line.x, ticks, rotation=45, ha="right", rotation_mode="anchor")
+            axes.set_xticks(
+                line.x,
+                ticks,
+                rotation=45,
+                ha="right",
+                rotation_mode="anchor",
+            )
         if 1 < len(layer) <= len(theme.series):
             # Above the panel, where neither a line nor the query's mark crosses it.
             axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=theme.pick(4, 2))
@@ -148,7 +154,12 @@ def draw_lines(
     return figure
 
 
-def _along(axes: Axes, theme: Theme, line: Line, layer: np.ndarray) -> None:
+def _along(
+    axes: Axes,
+    theme: Theme,
+    line: Line,
+    layer: np.ndarray,
+) -> None:
     """Draw the weights of a layer's heads along a line."""
     order = np.argsort(line.x)
     look = {}
@@ -205,7 +216,11 @@ def draw_clouds(
     return figure
 
 
-def draw_entry_maps(theme: Theme, found: dict[str, np.ndarray], at: np.ndarray) -> Figure:
+def draw_entry_maps(
+    theme: Theme,
+    found: dict[str, np.ndarray],
+    at: np.ndarray,
+) -> Figure:
     """Draw signed entries of a kernel's row over a grid, all on one scale.
 
     Args:

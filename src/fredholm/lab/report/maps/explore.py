@@ -47,7 +47,12 @@ POINTS = 600
 STEPS = 127
 
 # Height of a figure in pixels, by the layout of its points.
-HEIGHTS = {"words": 260, "line": 370, "grid": 520, "points": 520}
+HEIGHTS = {
+    "words": 260,
+    "line": 370,
+    "grid": 520,
+    "points": 520,
+}
 
 
 class Explorer:
@@ -61,7 +66,11 @@ class Explorer:
         height: in pixels, where it stands inside another page.
     """
 
-    def __init__(self, title: str, found: dict[str, Any]):
+    def __init__(
+        self,
+        title: str,
+        found: dict[str, Any],
+    ):
         self.title = title
         self.page = render_figure(title, found)
         self.height = HEIGHTS[found["layout"]]

@@ -124,7 +124,11 @@ def graph_section(view: View) -> Numbered:
     return Section("maps", "One node at a time", text, pictures), numbers
 
 
-def edge_table(part: Part, names: Sequence[str], kernels: Sequence[np.ndarray]) -> Data:
+def edge_table(
+    part: Part,
+    names: Sequence[str],
+    kernels: Sequence[np.ndarray],
+) -> Data:
     """Return the kernel along every edge that is drawn, one row per edge; nodes count from 1."""
     source, target = part.edges
     columns = {
@@ -319,7 +323,11 @@ def draw_graphs(
         order = np.argsort(np.abs(along), kind="stable")
         ends = list(part.places[part.edges.T[order]])
         axes.add_collection(LineCollection(ends, array=along[order], linewidths=1.1, **look))
-        nodes = {"s": 14, "edgecolors": theme.faint, "linewidths": 0.4}
+        nodes = {
+            "s": 14,
+            "edgecolors": theme.faint,
+            "linewidths": 0.4,
+        }
         weighted_points(
             axes,
             theme,

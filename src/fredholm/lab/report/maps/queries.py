@@ -115,7 +115,11 @@ def map_section(view: View) -> Numbered:
     return section, numbers
 
 
-def _queries_of(layer: Layer, target: Domain, indices: list[int]) -> list[int]:
+def _queries_of(
+    layer: Layer,
+    target: Domain,
+    indices: list[int],
+) -> list[int]:
     """Return a layer's output points for some points of ``target``: the same ones, or the nearest
     where the layer has other output points.
     """
@@ -220,7 +224,12 @@ def _outstanding(image: np.ndarray, grid: Tensor) -> int:
 # --- one picture ----------------------------------------------------------------------------------
 
 
-def _picture(name: str, view: View, query: _Query, layout: str) -> Picture:
+def _picture(
+    name: str,
+    view: View,
+    query: _Query,
+    layout: str,
+) -> Picture:
     """Return the picture of a query's weights in all layers, laid out as the points are."""
     first = view.layers[0]
     target = output_points(first.operator, first.domain)

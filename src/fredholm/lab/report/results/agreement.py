@@ -90,7 +90,12 @@ def _mistakes(counts: np.ndarray, classes: Sequence[str]) -> list[_Mistake]:
     return result
 
 
-def agreement_section(truth: Tensor, predicted: Tensor, label: str, counted: str) -> Section:
+def agreement_section(
+    truth: Tensor,
+    predicted: Tensor,
+    label: str,
+    counted: str,
+) -> Section:
     """Return the section with predicted against true numbers, a dot per sample.
 
     Args:
@@ -100,7 +105,11 @@ def agreement_section(truth: Tensor, predicted: Tensor, label: str, counted: str
     name = label or "the number asked for"
     count = len(truth)
     r2 = METRICS["r2"](predicted, truth)
-    columns = {"sample": range(count), "true": truth.tolist(), "predicted": predicted.tolist()}
+    columns = {
+        "sample": range(count),
+        "true": truth.tolist(),
+        "predicted": predicted.tolist(),
+    }
     picture = Picture(
         "agreement",
         f"Predicted against true {name}: R² {r2:.3f}, {count} {counted}",
@@ -111,7 +120,11 @@ def agreement_section(truth: Tensor, predicted: Tensor, label: str, counted: str
     return Section("agreement", "Predicted against true", pictures=[picture])
 
 
-def draw_confusion(theme: Theme, counts: np.ndarray, classes: Sequence[str]) -> Figure:
+def draw_confusion(
+    theme: Theme,
+    counts: np.ndarray,
+    classes: Sequence[str],
+) -> Figure:
     """Draw counts of true (rows) against predicted classes (columns), shaded by the share of the
     row.
     """
@@ -151,7 +164,11 @@ def draw_confusion(theme: Theme, counts: np.ndarray, classes: Sequence[str]) -> 
     # Long names would run into one another.
     turned: dict[str, Any] = {}
     if longest > SHORT:
-        turned = {"rotation": 60, "ha": "right", "rotation_mode": "anchor"}
+        turned = {
+            "rotation": 60,
+            "ha": "right",
+            "rotation_mode": "anchor",
+        }
     axes.set_xticks(range(size), names, **turned)
     axes.set_yticks(range(size), names)
     axes.set_xlabel("predicted")
@@ -160,13 +177,24 @@ def draw_confusion(theme: Theme, counts: np.ndarray, classes: Sequence[str]) -> 
     return figure
 
 
-def draw_agreement(theme: Theme, truth: np.ndarray, predicted: np.ndarray, label: str) -> Figure:
+def draw_agreement(
+    theme: Theme,
+    truth: np.ndarray,
+    predicted: np.ndarray,
+    label: str,
+) -> Figure:
     """Plot predicted against true numbers; on the dashed line they agree."""
     side = min(theme.width, 4.6)
     figure = new_figure(side, side)
     axes = figure.subplots()
     ends = [min(truth.min(), predicted.min()), max(truth.max(), predicted.max())]
-    axes.plot(ends, ends, color=theme.faint, linewidth=1, linestyle="--")
+    axes.plot(
+        ends,
+        ends,
+        color=theme.faint,
+        linewidth=1,
+        linestyle="--",
+    )
     axes.scatter(
         truth,
         predicted,
