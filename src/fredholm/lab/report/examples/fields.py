@@ -41,14 +41,13 @@ class FieldSample(NamedTuple):
         ``input`` if there is one, ``truth``, ``prediction``, and ``error``, the signed difference
         (prediction − truth) at each point.
         """
-        found = {
-            "truth": self.truth,
-            "prediction": self.answer,
-            "error": self.answer - self.truth,
-        }
-        if self.given is None:
-            return found
-        return {"input": self.given, **found}
+        found = {}
+        if self.given is not None:
+            found["input"] = self.given
+        found["truth"] = self.truth
+        found["prediction"] = self.answer
+        found["error"] = self.answer - self.truth
+        return found
 
     def data(self) -> Data:
         """Return the panels as one table, a row per point."""
@@ -56,20 +55,22 @@ class FieldSample(NamedTuple):
             rows, columns = np.indices(self.truth.shape)
             at = {"row": rows, "column": columns}
         else:
-            at = dict(zip(("x", "y"), self.places.T))
-        found = at | self.panels()
-        return Data.of({name: values.ravel().tolist() for name, values in found.items()})
+            x, y = self.places.T
+            at = {"x": x, "y": y}
+
+        columns = {}
+        for name, values in (at | self.panels()).items():
+            columns[name] = values.ravel().tolist()
+        return Data.of(columns)
 
 
 def field_section(samples: Sequence[FieldSample], name: str) -> Section:
     """Return the section with the worst, a middling and the best sample, by relative error."""
     order = sorted(samples, key=lambda sample: -sample.error)
     # Of one or two samples the first label that fits.
-    labels = {
-        0: "worst",
-        len(order) // 2: "median",
-        len(order) - 1: "best",
-    }
+    middle = len(order) // 2
+    last = len(order) - 1
+    labels = {0: "worst", middle: "median", last: "best"}
     pictures = []
     for place, label in sorted(labels.items()):
         sample = order[place]
@@ -82,8 +83,14 @@ def field_section(samples: Sequence[FieldSample], name: str) -> Section:
             sample=sample.name,
         )
         alt = f"Input, truth, prediction and error of the {label} of {len(samples)} fields"
-        drawn = render(draw_field, sample)
-        pictures.append(Picture(f"field-{label}", alt, caption, drawn, sample.data()))
+        picture = Picture(
+            f"field-{label}",
+            alt,
+            caption,
+            render(draw_field, sample),
+            sample.data(),
+        )
+        pictures.append(picture)
     return Section("fields", "Truth and prediction", words("fields"), pictures)
 
 
@@ -106,7 +113,8 @@ def field_samples(
     scale = torch.tensor(facts.get("scale") or [1.0])
     answers = (outputs * scale)[..., 0].double()
     result = []
-    for sample, answer, target in zip(inputs.double(), answers, targets.double()):
+    triples = zip(inputs.double(), answers, targets.double())
+    for sample, answer, target in triples:
         truth = target[0]
         if inputs.dim() == 4:
             given = _on_grid(sample[0], facts)
@@ -116,22 +124,32 @@ def field_samples(
             real = ~truth.isnan()
             truth = truth[real]
             answer = answer[real]
-            given, places = _on_points(sample[real].numpy(), facts, coordinates)
+            points = sample[real].numpy()
+            given, places = _on_points(points, facts, coordinates)
 
         # A grid may have holes as well; they are drawn empty and do not count.
         known = ~truth.isnan()
-        error = float((answer - truth)[known].norm())
+        off = (answer - truth)[known]
         size = float(truth[known].norm()) or 1.0
-        values = truth.numpy(), answer.numpy()
-        result.append(FieldSample(given, *values, places, error / size))
+        error = float(off.norm()) / size
+        result.append(
+            FieldSample(
+                given,
+                truth.numpy(),
+                answer.numpy(),
+                places,
+                error,
+            )
+        )
     return result
 
 
 def _on_grid(values: Tensor, facts: Mapping[str, Any]) -> np.ndarray:
     """Return the first input on a grid, (h, w), in the units of the files."""
-    shift = (facts.get("shift") or [0.0])[0]
-    unit = (facts.get("input_scale") or [1.0])[0]
-    return (values * unit + shift).numpy()
+    shifts = facts.get("shift") or [0.0]
+    units = facts.get("input_scale") or [1.0]
+    values = values * units[0] + shifts[0]
+    return values.numpy()
 
 
 def _on_points(
@@ -140,20 +158,25 @@ def _on_points(
     coordinates: int,
 ) -> tuple[np.ndarray | None, np.ndarray]:
     """Return the first input, if there is one, and the places of points in the units of the files."""
-    scaling = (facts.get("source") or {}).get("scaling") or {}
+    source = facts.get("source") or {}
+    scaling = source.get("scaling") or {}
     places = points[:, :coordinates]
     if "low" in scaling:
-        places = places * scaling["extent"] + np.array(scaling["low"])
+        low = np.array(scaling["low"])
+        places = places * scaling["extent"] + low
     if coordinates > 1:
         flat = Cloud(places).flat()
     else:
+        # Points of a line lie at height 0.
         flat = np.pad(places, ((0, 0), (0, 1)))
 
     if points.shape[1] == coordinates:
         return None, flat
     given = points[:, coordinates]
     if "mean" in scaling:
-        given = given * scaling["std"][0] + scaling["mean"][0]
+        mean = scaling["mean"][0]
+        std = scaling["std"][0]
+        given = given * std + mean
     return given, flat
 
 
@@ -168,11 +191,15 @@ def draw_field(theme: Theme, sample: FieldSample) -> Figure:
     shape = 0.8
     columns = theme.pick(len(found), 2)
     if sample.places is None:
-        shape = sample.truth.shape[0] / sample.truth.shape[1]
+        rows, cells = sample.truth.shape
+        shape = rows / cells
     across = (theme.width - 0.3) / columns
     # The bar of colours takes a part of a panel's width.
-    height = across * min(max(0.72 * shape, 0.2), 1.5) + 0.45
+    relative = min(max(0.72 * shape, 0.2), 1.5)
+    height = across * relative + 0.45
     figure, every = panels(theme, len(found), height, columns=columns)
+
+    # Truth and prediction share one scale.
     both = np.concatenate([sample.truth.ravel(), sample.answer.ravel()])
     shared = {"truth": both, "prediction": both}
     for axes, (name, values) in zip(every, found.items()):
@@ -181,12 +208,10 @@ def draw_field(theme: Theme, sample: FieldSample) -> Figure:
         else:
             spanned = shared.get(name, values)
             # A grid may have holes, which are NaN.
-            low = np.nanmin(spanned)
-            high = np.nanmax(spanned)
             look = {
                 "cmap": colormap(theme),
-                "vmin": low,
-                "vmax": high,
+                "vmin": np.nanmin(spanned),
+                "vmax": np.nanmax(spanned),
             }
         if sample.places is None:
             drawn = axes.imshow(values, interpolation="nearest", **look)
@@ -201,7 +226,12 @@ def draw_field(theme: Theme, sample: FieldSample) -> Figure:
             )
         axes.set_title(name, loc="center")
         no_ticks(axes)
-        bar = figure.colorbar(drawn, ax=axes, shrink=0.8, pad=0.03)
+        bar = figure.colorbar(
+            drawn,
+            ax=axes,
+            shrink=0.8,
+            pad=0.03,
+        )
         bar.ax.tick_params(labelsize=7, colors=theme.faint)
         bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
     return figure

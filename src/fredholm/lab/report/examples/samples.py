@@ -44,9 +44,10 @@ def class_examples(subject: Subject, labels: Tensor, outputs: Tensor) -> Section
         outputs: logits (N, classes).
     """
     probability, predicted = outputs.softmax(-1).max(-1)
-    wrong = (labels != predicted).nonzero()[:, 0]
-    wrong = wrong[probability[wrong].argsort(descending=True)]
     right = (labels == predicted).nonzero()[:, 0]
+    wrong = (labels != predicted).nonzero()[:, 0]
+    by_confidence = probability[wrong].argsort(descending=True)
+    wrong = wrong[by_confidence]
 
     def answer(index: int) -> Answer:
         true = int(labels[index])
@@ -68,8 +69,9 @@ def class_examples(subject: Subject, labels: Tensor, outputs: Tensor) -> Section
         "wrong": ("Wrong, most confident first", wrong),
         "right": ("Right, in the data's order", right),
     }
-    for key, (title, chosen) in lists.items():
-        found = [answer(index) for index in chosen[:SHOWN].tolist()]
+    for key, (title, indices) in lists.items():
+        shown = indices[:SHOWN].tolist()
+        found = [answer(index) for index in shown]
         if found:
             section = _with_list(section, subject, key, title, found)
     return section
@@ -89,14 +91,28 @@ def number_examples(
     """
     # Largest errors show best what a model has not learned.
     error = (predicted - truth).abs()
+    farthest = error.argsort(descending=True)[:SHOWN]
     found = []
-    for index in error.argsort(descending=True)[:SHOWN].tolist():
-        true, answer, off = (float(values[index]) for values in (truth, predicted, error))
-        note = f"off by {readable(off, 3)}"
-        shown = readable(true, 5), readable(answer, 5)
-        found.append(Answer(index, subject.name(index), *shown, note))
+    for index in farthest.tolist():
+        off = float(error[index])
+        answer = Answer(
+            index,
+            subject.name(index),
+            readable(float(truth[index]), 5),
+            readable(float(predicted[index]), 5),
+            f"off by {readable(off, 3)}",
+        )
+        found.append(answer)
+
     section = Section("examples", "Largest errors", legend(subject))
-    return _with_list(section, subject, "largest", "Farthest off first", found, scale)
+    return _with_list(
+        section,
+        subject,
+        "largest",
+        "Farthest off first",
+        found,
+        scale,
+    )
 
 
 def _with_list(
@@ -116,12 +132,15 @@ def _with_list(
         scale: see :func:`number_examples`.
     """
     assert subject.things is not None
+    first = subject.things[found[0].index]
+    listed = found[:LISTED]
     if subject.tabular and subject.terms.columns:
-        html = _row_table(subject, title, found[:LISTED])
-    elif isinstance(subject.things[found[0].index], str):
-        html = marked_texts(subject, title, found[:LISTED], scale)
+        html = _row_table(subject, title, listed)
+    elif isinstance(first, str):
+        html = marked_texts(subject, title, listed, scale)
     else:
-        section.pictures.append(_picture(subject, key, title, found))
+        picture = _picture(subject, key, title, found)
+        section.pictures.append(picture)
         html = words("example_names", title=title, rows=found)
     return replace(section, after=section.after + html)
 
@@ -133,17 +152,21 @@ def _row_table(
 ) -> str:
     """Return a table with the names of the user's columns, behind true and predicted."""
     terms = subject.terms
-    rows = subject.inputs[..., 0].cpu().numpy()
+    inputs = subject.inputs[..., 0].cpu().numpy()
     names = [column.name for column in terms.columns]
-    cells = [terms.cells(rows[each.index])[:WIDEST] for each in found]
+    left_out = max(0, len(names) - WIDEST)
+    rows = []
+    for answer in found:
+        cells = terms.cells(inputs[answer.index])
+        rows.append((answer, cells[:WIDEST]))
     return words(
         "example_table",
         title=title,
         label=terms.label or "truth",
         note=found[0].noted,
         names=names[:WIDEST],
-        rows=list(zip(found, cells)),
-        left_out=max(0, len(names) - WIDEST),
+        rows=rows,
+        left_out=left_out,
     )
 
 
@@ -168,7 +191,10 @@ def _picture(
         kind=kind,
     )
     head = ["sample", "name", "truth", "answer", found[0].noted]
-    rows = [[each.index, each.name, each.truth, each.answer, each.note] for each in found]
+    rows = []
+    for each in found:
+        cells = [each.index, each.name, each.truth, each.answer, each.note]
+        rows.append(cells)
     return Picture(
         key,
         f"{len(found)} {kind.many}: {answered}",
@@ -194,7 +220,8 @@ def draw_examples(
     shape = 0.6
     if isinstance(first, np.ndarray):
         columns = theme.pick(8, 3)
-        shape = 0.85 * min(first.shape[0] / first.shape[1], 1.6)
+        high, wide = first.shape[:2]
+        shape = 0.85 * min(high / wide, 1.6)
     height = theme.width / columns * shape + 0.42
     figure, every = panels(theme, len(found), height, columns=columns)
     if isinstance(first, Signal):
@@ -258,7 +285,8 @@ def _name_sample(axes: Axes, theme: Theme, answer: Answer) -> None:
         pad=3,
     )
     if answer.wrong is not False:
-        axes.set_xlabel(f"true: {clip(answer.truth)}", fontsize=8, labelpad=2)
+        below = f"true: {clip(answer.truth)}"
+        axes.set_xlabel(below, fontsize=8, labelpad=2)
 
 
 def in_lanes(things: Sequence[Signal]) -> list[Signal]:
@@ -268,12 +296,20 @@ def in_lanes(things: Sequence[Signal]) -> list[Signal]:
     values = np.concatenate([thing.values for thing in things])
     if values.shape[1] < 2:
         return list(things)
-    low = np.where(np.isnan(values), np.inf, values).min(0)
-    high = np.where(np.isnan(values), -np.inf, values).max(0)
+    # A channel without any value has the range from inf to -inf, without a warning.
+    missing = np.isnan(values)
+    low = np.where(missing, np.inf, values).min(0)
+    high = np.where(missing, -np.inf, values).max(0)
     # Lanes fill four fifths of their height, so that they do not touch.
     size = np.where(high > low, high - low, 1.0) / 0.8
-    base = np.arange(values.shape[1])[::-1]
-    return [replace(thing, values=(thing.values - low) / size + base) for thing in things]
+    _, channels = values.shape
+    base = np.arange(channels)[::-1]
+
+    result = []
+    for thing in things:
+        lanes = (thing.values - low) / size + base
+        result.append(replace(thing, values=lanes))
+    return result
 
 
 def _name_channels(

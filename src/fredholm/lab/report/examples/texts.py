@@ -108,7 +108,13 @@ def marked_texts(
         text = subject.things[each.index].split()
         marks = [Mark(word) for word in text]
         if read is not None:
-            support = word_support(subject.model, " ".join(text), read, each.called, scale)
+            support = word_support(
+                subject.model,
+                " ".join(text),
+                read,
+                each.called,
+                scale,
+            )
             marks = [_mark(word, each, support) for word in support]
         if len(marks) > LONGEST:
             marks = [*marks[:LONGEST], Mark("…")]
@@ -122,7 +128,8 @@ def _mark(
     text: Sequence[Word],
 ) -> Mark:
     """Return a word of a text with its shade, relative to the text's strongest word."""
-    largest = max((abs(each.support) for each in text if each.support is not None), default=0.0)
+    known = [each.support for each in text if each.support is not None]
+    largest = max(map(abs, known), default=0.0)
     least = SUPPORTS * largest
     style = "{:.5g}"
     if answer.called is not None:
@@ -132,7 +139,9 @@ def _mark(
     if word.support is None or abs(word.support) <= least:
         return Mark(word.text)
 
-    level = max(1, round(LEVELS * abs(word.support) / largest))
+    share = LEVELS * abs(word.support) / largest
+    level = max(1, round(share))
     if word.support < 0:
         level = -level
-    return Mark(word.text, level, f"without it: {style.format(word.without)}")
+    note = f"without it: {style.format(word.without)}"
+    return Mark(word.text, level, note)

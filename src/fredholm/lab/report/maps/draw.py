@@ -62,11 +62,17 @@ def draw_maps(
         at: the query in each layer.
     """
     columns = 1 + len(found[0])
-    side = theme.pick(min(1.35, (theme.width - 1.6) / columns), 1.0)
+    wide = min(1.35, (theme.width - 1.6) / columns)
+    side = theme.pick(wide, 1.0)
+    needed = (side + 0.12) * columns + 0.9
+    width = min(theme.width, max(PHONE, needed))
+
+    # On a phone a layer's panels continue in rows below.
+    across = panels_across(theme, columns)
+    rows = len(found) * -(-columns // across)
     shape = image.shape[0] / image.shape[1]
-    width = min(theme.width, max(PHONE, (side + 0.12) * columns + 0.9))
-    rows = len(found) * -(-columns // panels_across(theme, columns))
-    figure = new_figure(width, (side * shape + 0.3) * rows + 0.35)
+    height = (side * shape + 0.3) * rows + 0.35
+    figure = new_figure(width, height)
     every = grid_of_panels(figure, theme, len(found), columns)
 
     # The sample stands in front of the first row; the place below it stays empty.
@@ -82,10 +88,14 @@ def draw_maps(
     ring(sample, theme, at[0])
 
     heads = [row[1:] for row in every]
-    places = [place for place, layer in zip(at, found) for _ in layer]
+    places = []
+    for place, layer in zip(at, found):
+        places += [place] * len(layer)
+    grey = image.mean(-1)
     for place, (axes, values) in zip(places, head_panels(heads, names, found)):
-        weights_image(axes, values, shape, **colour_scale(theme, values))
-        outline(axes, image.mean(-1), theme.content)
+        look = colour_scale(theme, values)
+        weights_image(axes, values, shape, **look)
+        outline(axes, grey, theme.content)
         label_range(axes, values, theme)
         ring(axes, theme, place)
     return figure
@@ -120,7 +130,8 @@ def draw_lines(
     """
     height = 1.9
     ticks = []
-    if len(line.names) <= theme.pick(MAX_NAMED, NARROW_NAMED):
+    most = theme.pick(MAX_NAMED, NARROW_NAMED)
+    if len(line.names) <= most:
         ticks = [clip(name, 14) for name in line.names]
     if ticks:
         height = 2.4
@@ -148,7 +159,11 @@ def draw_lines(
             )
         if 1 < len(layer) <= len(theme.series):
             # Above the panel, where neither a line nor the query's mark crosses it.
-            axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=theme.pick(4, 2))
+            axes.legend(
+                loc="lower right",
+                bbox_to_anchor=(1, 1),
+                ncols=theme.pick(4, 2),
+            )
     figure.supylabel("weight", fontsize=9)
     figure.supxlabel(literal(line.label), fontsize=9)
     return figure
@@ -175,12 +190,18 @@ def _along(
         )
     axes.tick_params(labelbottom=True)
     axes.grid(axis="y")
-    axes.set_ylim(bottom=min(0.0, float(layer.min())))
+    least = float(layer.min())
+    axes.set_ylim(bottom=min(0.0, least))
 
 
 def mark_query(axes: Any, theme: Theme, at: float) -> None:
     """Draw a dashed line at the query's place."""
-    axes.axvline(at, color=theme.mark, linewidth=1.2, linestyle="--")
+    axes.axvline(
+        at,
+        color=theme.mark,
+        linewidth=1.2,
+        linestyle="--",
+    )
 
 
 def draw_clouds(
@@ -230,7 +251,8 @@ def draw_entry_maps(
     values = np.stack(list(found.values()))
     across = theme.pick(6, 3)
     columns = min(across, len(found))
-    shape = values.shape[1] / values.shape[2]
+    _, rows, cells = values.shape
+    shape = rows / cells
     # Few entries have panels as wide as many have, and the figure is narrower.
     side = (theme.width - 0.4) / across
     figure, every = panels(

@@ -31,16 +31,20 @@ def entry_section(layer: Layer) -> Numbered:
     entries = _kernel_row(layer, target, query)
     size = entries.square().sum(1).flatten()
     # Entries of zero are not drawn, unless all are.
-    count = min(SHOWN, len(size), max(1, int((size > 0).sum())))
+    nonzero = int((size > 0).sum())
+    count = min(SHOWN, len(size), max(1, nonzero))
     chosen = size.topk(count).indices
+
     values = {}
-    for head, o, i in zip(*np.unravel_index(chosen.numpy(), entries[:, 0].shape)):
+    heads_out_in = np.unravel_index(chosen.numpy(), entries[:, 0].shape)
+    for head, o, i in zip(*heads_out_in):
         name = f"{i + 1} → {o + 1}"
         if len(entries) > 1:
             name += f", head {head + 1}"
         values[name] = entries[head, :, o, i]
 
-    share = float(size[chosen].sum() / size.sum().clamp(min=1e-300))
+    total = size.sum().clamp(min=1e-300)
+    share = float(size[chosen].sum() / total)
     caption = words(
         "entries_caption",
         chosen=count,
@@ -51,21 +55,26 @@ def entry_section(layer: Layer) -> Numbered:
     )
     at = places_of(target)[query].numpy()
     if grid is None:
-        x = places_of(layer.domain)[:, 0].numpy()
+        places = places_of(layer.domain)
+        x = places[:, 0].numpy()
         lines = {name: line.numpy() for name, line in values.items()}
         drawn = render(draw.draw_entry_lines, lines, x, float(at[0]))
     else:
         maps = {name: line[grid].numpy() for name, line in values.items()}
         drawn = render(draw.draw_entry_maps, maps, at)
+
     columns = {"point": range(layer.domain.size)}
+    for name, line in values.items():
+        columns[name] = line.tolist()
     picture = Picture(
         "entries",
         f"Signed entries of one kernel row: {', '.join(values)}",
         caption,
         drawn,
-        Data.of(columns | {name: line.tolist() for name, line in values.items()}),
+        Data.of(columns),
     )
-    section = Section("entries", "Entries of the kernel", words("entries"), [picture])
+    text = words("entries")
+    section = Section("entries", "Entries of the kernel", text, [picture])
     return section, {"query": query, "entries": plain(values)}
 
 
@@ -76,9 +85,11 @@ def _kernel_row(layer: Layer, target: Domain, query: int) -> Tensor:
     queries = None
     if target is not layer.domain:
         queries = first_sample(target)
-    row = layer.operator.kernel_matrix(layer.u[:1], domain, rows=[query])[0, :, 0]
-    mass = domain.quadrature(queries).weights([query])[0, :, 0]
-    return row.double().cpu() * mass.double().cpu()[..., None, None]
+    rows = layer.operator.kernel_matrix(layer.u[:1], domain, rows=[query])
+    row = rows[0, :, 0].double().cpu()
+    masses = domain.quadrature(queries).weights([query])
+    mass = masses[0, :, 0].double().cpu()
+    return row * mass[..., None, None]
 
 
 def _middle(domain: Domain) -> int:
@@ -86,4 +97,6 @@ def _middle(domain: Domain) -> int:
     if domain.dim == 1 and domain.causal:
         return domain.size - 1
     x = places_of(domain)
-    return int((x - (x.amin(0) + x.amax(0)) / 2).norm(dim=-1).argmin())
+    centre = (x.amin(0) + x.amax(0)) / 2
+    distance = (x - centre).norm(dim=-1)
+    return int(distance.argmin())

@@ -4,6 +4,7 @@ and edges coloured by the kernel.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -78,30 +79,36 @@ def draws_graph(domain: Domain, kind: Kind) -> bool:
             # A log-density: minus infinity hides a pair.
             visible = pairs > -torch.inf
         return not bool(visible.all())
-    return mask and (domain.dim > DRAWABLE or not _apart(domain.positions))
+    if not mask:
+        return False
+    return domain.dim > DRAWABLE or not _apart(domain.positions)
 
 
 def graph_section(view: View) -> Numbered:
     """Return the kernel around some nodes of the first sample, in layers that live on one graph,
     and its numbers.
     """
-    domain = first_sample(view.layers[0].domain).to("cpu")
+    first = view.layers[0]
+    domain = first_sample(first.domain).to("cpu")
     chosen = choose_nodes(domain)
-
     # All rows of a layer's kernel, (H, nodes, N), are in memory at once.
     heads = max(layer.operator.heads for layer in view.layers)
-    limit = max(2, min(NODES, NUMBERS // max(1, heads * domain.size)))
+    row = max(1, heads * domain.size)
+    limit = max(2, min(NODES, NUMBERS // row))
+
     pictures = []
     signed = False
-    weights: dict[str, list[Tensor]] = {name: [] for name in view.names}
+    weights = defaultdict(list)
     for place, (label, index) in enumerate(chosen, 1):
         part = part_around(domain, index, limit)
         kernels = []
         for layer in view.layers:
-            kernel = kernel_on_part(layer, part)[:MAX_HEADS]
+            kernel = kernel_on_part(layer, part)
+            kernel = kernel[:MAX_HEADS]
             weights[layer.name].append(kernel[:, 0])
             kernels.append(kernel.numpy())
-        signed = signed or any(map(has_negative, kernels))
+        if any(map(has_negative, kernels)):
+            signed = True
         caption = words(
             "graph_caption",
             label=label,
@@ -117,11 +124,19 @@ def graph_section(view: View) -> Numbered:
             edge_table(part, view.names, kernels),
         )
         pictures.append(picture)
-    scalar = view.layers[0].has_weights
-    text = words("graphs", one=view.kind.one, scalar=scalar, signed=signed)
+    text = words(
+        "graphs",
+        one=view.kind.one,
+        scalar=first.has_weights,
+        signed=signed,
+    )
+    section = Section("maps", "One node at a time", text, pictures)
+
     indices = [index for _, index in chosen]
-    numbers = {name: {"queries": indices, "weights": plain(rows)} for name, rows in weights.items()}
-    return Section("maps", "One node at a time", text, pictures), numbers
+    numbers = {}
+    for name, rows in weights.items():
+        numbers[name] = {"queries": indices, "weights": plain(rows)}
+    return section, numbers
 
 
 def edge_table(
@@ -148,7 +163,9 @@ def node_places(domain: Domain, kind: Kind) -> Tensor | None:
     if not draws_graph(domain, kind) or _apart(domain.positions):
         return None
     edges = _edges(domain)
-    return _layout(torch.arange(domain.size), torch.stack([edges.source, edges.targets()]))
+    nodes = torch.arange(domain.size)
+    links = torch.stack([edges.source, edges.targets()])
+    return _layout(nodes, links)
 
 
 # --- the part that is drawn -----------------------------------------------------------------------
@@ -169,7 +186,8 @@ def part_around(domain: Domain, query: int, limit: int = NODES) -> Part:
     among = edges.select(nodes, nodes)
     links = torch.stack([among.source, among.targets()])
     # A node's edge to itself has no length to draw.
-    links = links[:, links[0] != links[1]]
+    source, target = links
+    links = links[:, source != target]
 
     if _apart(domain.positions):
         places = _seen(places_of(domain)[nodes])
@@ -179,7 +197,12 @@ def part_around(domain: Domain, query: int, limit: int = NODES) -> Part:
         cells = links.new_zeros(0, 3)
     if len(cells) > CELLS_PER_NODE * len(nodes):
         cells = cells[:0]
-    return Part(nodes.numpy(), places.numpy(), links.numpy(), cells.numpy())
+    return Part(
+        nodes.numpy(),
+        places.numpy(),
+        links.numpy(),
+        cells.numpy(),
+    )
 
 
 def kernel_on_part(layer: Layer, part: Part) -> Tensor:
@@ -199,24 +222,33 @@ def choose_nodes(domain: Domain) -> list[tuple[str, int]]:
     """
     degree = _edges(domain).degrees()
     real = torch.tensor(real_points(domain))
-    order = real[torch.sort(degree[real], stable=True, descending=True).indices]
+    by_degree = torch.sort(degree[real], stable=True, descending=True)
+    order = real[by_degree.indices]
     linked = order[degree[order] > 1]
     if not len(linked):
         linked = order
+
+    linked = linked.tolist()
+    middle = linked[len(linked) // 2]
     chosen = {
-        int(linked[0]): "the node of most neighbours",
-        int(linked[len(linked) // 2]): "a node of middle degree",
-        int(linked[-1]): "a node of few neighbours",
+        linked[0]: "the node of most neighbours",
+        middle: "a node of middle degree",
+        linked[-1]: "a node of few neighbours",
     }
-    if degree[order[0]] == degree[order[-1]]:
+    most = degree[order[0]]
+    least = degree[order[-1]]
+    if most == least:
         chosen = dict.fromkeys(chosen, "a node like the others")
     return [(label, index) for index, label in chosen.items()]
 
 
 def _apart(positions: Tensor) -> bool:
     """Whether points have places in the plane or in space."""
-    x = positions.reshape(-1, positions.shape[-1])
-    return 2 <= x.shape[1] <= DRAWABLE and bool((x != x[:1]).any())
+    dim = positions.shape[-1]
+    if not 2 <= dim <= DRAWABLE:
+        return False
+    x = positions.reshape(-1, dim)
+    return bool((x != x[:1]).any())
 
 
 def _edges(domain: Domain) -> Edges:
@@ -227,7 +259,9 @@ def _edges(domain: Domain) -> Edges:
     assert pairs is not None
     if not isinstance(pairs, Edges):
         # A mask may have a dimension of samples, or be shared by all of them.
-        pairs = Edges.of_mask(pairs[:1] if pairs.dim() > 2 else pairs)
+        if pairs.dim() > 2:
+            pairs = pairs[:1]
+        pairs = Edges.of_mask(pairs)
     return pairs.to("cpu")
 
 
@@ -237,17 +271,22 @@ def _nearest_nodes(edges: Edges, query: int, limit: int) -> Tensor:
     found = {query: None}
     last = [query]
     while last and len(found) < limit:
-        reached = [key for node in last for key in edges.row(node).tolist()]
-        last = [key for key in dict.fromkeys(reached) if key not in found]
-        found |= dict.fromkeys(last)
-    return torch.tensor(list(found)[:limit])
+        reached = []
+        for node in last:
+            for key in edges.row(node).tolist():
+                if key not in found:
+                    found[key] = None
+                    reached.append(key)
+        last = reached
+    nearest = list(found)[:limit]
+    return torch.tensor(nearest)
 
 
 def _seen(places: Tensor) -> Tensor:
     """Return places (n, 2) in the plane, of points in space seen along the axis of least extent."""
     extent = places.amax(0) - places.amin(0)
-    kept = extent.argsort(descending=True, stable=True)[:2].sort().values
-    return places[:, kept]
+    longest = extent.argsort(descending=True, stable=True)[:2]
+    return places[:, longest.sort().values]
 
 
 def _layout(nodes: Tensor, links: Tensor) -> Tensor:
@@ -257,28 +296,42 @@ def _layout(nodes: Tensor, links: Tensor) -> Tensor:
     count = len(nodes)
     if count < 3:
         line = torch.arange(count, dtype=torch.float64)
-        return torch.stack([line, torch.zeros_like(line)], 1)
-    adjacency = torch.zeros(count, count, dtype=torch.float64)
-    adjacency[links[0], links[1]] = 1.0
-    adjacency = torch.maximum(adjacency, adjacency.mT).fill_diagonal_(0.0)
+        height = torch.zeros_like(line)
+        return torch.stack([line, height], 1)
 
-    scale = adjacency.sum(1).clamp_min(1.0).rsqrt()
-    laplacian = torch.eye(count, dtype=torch.float64) - scale[:, None] * adjacency * scale
-    modes = torch.linalg.eigh(laplacian).eigenvectors * scale[:, None]
+    source, target = links
+    adjacency = torch.zeros(count, count, dtype=torch.float64)
+    adjacency[source, target] = 1.0
+    adjacency = torch.maximum(adjacency, adjacency.mT)
+    adjacency.fill_diagonal_(0.0)
+
+    degree = adjacency.sum(1)
+    scale = degree.clamp_min(1.0).rsqrt()
+    scaled = scale[:, None] * adjacency * scale
+    laplacian = torch.eye(count, dtype=torch.float64) - scaled
+    vectors = torch.linalg.eigh(laplacian).eigenvectors
+    modes = vectors * scale[:, None]
+
     # The slowest mode of all is constant.
     slow = modes[:, 1:3]
-    return slow / slow.abs().amax(0).clamp_min(1e-12)
+    largest = slow.abs().amax(0)
+    return slow / largest.clamp_min(1e-12)
 
 
 def _triangles(links: Tensor, count: int) -> Tensor:
     """Return all triples of nodes that are linked with one another, (t, 3)."""
+    source, target = links
     linked = torch.zeros(count, count, dtype=torch.bool)
-    linked[links[0], links[1]] = True
+    linked[source, target] = True
     linked = linked | linked.mT
+
+    # Every triangle is found once, its corners in increasing order.
     first, second = linked.triu(1).nonzero(as_tuple=True)
-    third = linked[first] & linked[second] & (torch.arange(count) > second[:, None])
+    beyond = torch.arange(count) > second[:, None]
+    third = linked[first] & linked[second] & beyond
     pair, last = third.nonzero(as_tuple=True)
-    return torch.stack([first[pair], second[pair], last], 1)
+    corners = [first[pair], second[pair], last]
+    return torch.stack(corners, 1)
 
 
 # --- pictures -------------------------------------------------------------------------------------
@@ -321,20 +374,23 @@ def draw_graphs(
             )
         # The strongest edges are drawn last, on top of the others.
         order = np.argsort(np.abs(along), kind="stable")
-        ends = list(part.places[part.edges.T[order]])
-        axes.add_collection(LineCollection(ends, array=along[order], linewidths=1.1, **look))
-        nodes = {
-            "s": 14,
-            "edgecolors": theme.faint,
-            "linewidths": 0.4,
-        }
+        edges = part.edges.T[order]
+        lines = LineCollection(
+            list(part.places[edges]),
+            array=along[order],
+            linewidths=1.1,
+            **look,
+        )
+        axes.add_collection(lines)
         weighted_points(
             axes,
             theme,
             part.places,
             weights,
             0,
-            **nodes,
+            s=14,
+            edgecolors=theme.faint,
+            linewidths=0.4,
             **look,
         )
         no_ticks(axes)

@@ -57,12 +57,14 @@ def confusion_section(
             "names"
         )
     total = counts.sum()
-    wrong = counts.sum() - np.trace(counts)
+    wrong = total - np.trace(counts)
     text = words("mistakes", wrong=wrong, count=total, what=counted)
     after = words("frequent", mistakes=_mistakes(counts, classes))
     pictures = []
     if len(counts) <= MAX_CLASSES:
-        rows = [[name, *line] for name, line in zip(classes, counts.tolist())]
+        rows = []
+        for name, line in zip(classes, counts.tolist()):
+            rows.append([name, *line])
         picture = Picture(
             "confusion",
             f"Confusion matrix of {len(classes)} classes, {wrong} mistakes of {total}",
@@ -84,9 +86,16 @@ def _mistakes(counts: np.ndarray, classes: Sequence[str]) -> list[_Mistake]:
     for flat in map(int, most):
         true, predicted = divmod(flat, len(counts))
         times = int(wrong[true, predicted])
-        if times:
-            share = times / int(counts[true].sum())
-            result.append(_Mistake(classes[true], classes[predicted], times, share))
+        if not times:
+            continue
+        share = times / int(counts[true].sum())
+        mistake = _Mistake(
+            classes[true],
+            classes[predicted],
+            times,
+            share,
+        )
+        result.append(mistake)
     return result
 
 
@@ -140,7 +149,8 @@ def draw_confusion(
         letters = 5
     figure = new_figure(side, side)
     axes = figure.subplots()
-    share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    samples = counts.sum(1, keepdims=True)
+    share = counts / np.maximum(samples, 1)
     axes.imshow(
         share,
         cmap=colormap(theme),
@@ -187,7 +197,9 @@ def draw_agreement(
     side = min(theme.width, 4.6)
     figure = new_figure(side, side)
     axes = figure.subplots()
-    ends = [min(truth.min(), predicted.min()), max(truth.max(), predicted.max())]
+    low = min(truth.min(), predicted.min())
+    high = max(truth.max(), predicted.max())
+    ends = [low, high]
     axes.plot(
         ends,
         ends,
