@@ -54,27 +54,38 @@ def choice_page(
     """
     verdict = state["verdict"]
     named = dict(recommendation)
-    cards = [Fact("Recommended", verdict["pick"], _after_name(named["recommended"]))]
+    note = _after_name(named["recommended"])
+    cards = [Fact("Recommended", verdict["pick"], note)]
     # A search that stopped early may have a single finalist.
     if "runner_up" in verdict:
-        sure = "sure" if verdict["sure"] else "not told apart"
-        cards.append(Fact("Runner-up", verdict["runner_up"], _after_name(named["runner-up"])))
+        note = _after_name(named["runner-up"])
+        cards.append(Fact("Runner-up", verdict["runner_up"], note))
+        sure = "not told apart"
+        if verdict["sure"]:
+            sure = "sure"
         cards.append(Fact("How sure", sure, "recommended against runner-up"))
 
+    text = words("choice", rows=recommendation)
     sections = [
-        Section("recommendation", "Recommendation", words("choice", rows=recommendation)),
+        Section("recommendation", "Recommendation", text),
         _finalists(state, finals),
     ]
     if state["task"] == "classification":
         sections.append(_class_section(state))
-    refused = [{"operator": label, "refused": why} for label, why in left_out.items()]
+
+    refused = []
+    for label, why in left_out.items():
+        refused.append({"operator": label, "refused": why})
+    text = words("choice_rungs")
     after = table(*rungs) + words("refused", rows=refused)
-    sections.append(Section("all", "All contenders", words("choice_rungs"), after=after))
+    sections.append(Section("all", "All contenders", text, after=after))
+
+    title = f"{state['name']}: which operator?"
     foot = (
         "Written by fredholm compare. The pick was made on validation samples; the test samples "
         "were read once, for the finalists."
     )
-    return render_page(f"{state['name']}: which operator?", facts, cards, sections, foot)
+    return render_page(title, facts, cards, sections, foot)
 
 
 def _after_name(text: str) -> str:
@@ -84,8 +95,13 @@ def _after_name(text: str) -> str:
 
 def _finished(state: State, method: str | None = None) -> list[Row]:
     """Return the runs of the finalists, or of one of them, that ended without an error."""
-    rows = [row for row in state["finals"]["rows"] if "error" not in row]
-    return [row for row in rows if method in (None, row["operator"])]
+    rows = []
+    for row in state["finals"]["rows"]:
+        if "error" in row:
+            continue
+        if method in (None, row["operator"]):
+            rows.append(row)
+    return rows
 
 
 def _seeds(state: State) -> int:
@@ -97,7 +113,10 @@ def _finalists(state: State, finals: Table) -> Section:
     measure = state["measure"]
     lines = state["verdict"]["table"]
     seeds = _seeds(state)
-    rows = [[row["operator"], row["seed"], row["test"]["score"]] for row in _finished(state)]
+    rows = []
+    for row in _finished(state):
+        reached = row["test"]["score"]
+        rows.append([row["operator"], row["seed"], reached])
     picture = Picture(
         "finalists",
         f"Test {measure} of {len(lines)} finalists, one dot per seed",
@@ -105,25 +124,26 @@ def _finalists(state: State, finals: Table) -> Section:
         render(draw_finalists, state),
         Data(["method", "seed", f"test {measure}"], rows),
     )
-    text = words("choice_finals", lost=any("stress" in line for line in lines), seeds=seeds)
-    return Section("finalists", "Finalists", text, [picture], table(*finals))
+    lost = any("stress" in line for line in lines)
+    text = words("choice_finals", lost=lost, seeds=seeds)
+    after = table(*finals)
+    return Section("finalists", "Finalists", text, [picture], after)
 
 
 def _class_section(state: State) -> Section:
     """Return the accuracy of the pick and the runner-up by class, means over seeds."""
     verdict = state["verdict"]
+    names = []
+    for key in ("pick", "runner_up"):
+        if verdict.get(key) is not None:
+            names.append(verdict[key])
     lines = []
-    names = [verdict[key] for key in ("pick", "runner_up") if verdict.get(key) is not None]
     for label in state["classes"]:
         shares = [_class_share(state, name, label) for name in names]
         lines.append([label, *shares])
     text = words("choice_classes", names=names, seeds=_seeds(state))
-    return Section(
-        "classes",
-        "Classes",
-        text,
-        after=table(["class", *names], lines),
-    )
+    after = table(["class", *names], lines)
+    return Section("classes", "Classes", text, after=after)
 
 
 def _class_share(state: State, name: str, label: str) -> str:
@@ -134,9 +154,12 @@ def _class_share(state: State, name: str, label: str) -> str:
         name: of the method.
         label: of the class.
     """
-    shares = [row["test"]["per_class"].get(label) for row in _finished(state, name)]
-    known = [share for share in shares if share is not None]
-    # Accuracy on a class without test samples is None, not 0.
+    known = []
+    for row in _finished(state, name):
+        share = row["test"]["per_class"].get(label)
+        # Accuracy on a class without test samples is None, not 0.
+        if share is not None:
+            known.append(share)
     if not known:
         return "none"
     return f"{100 * sum(known) / len(known):.1f}%"
@@ -202,7 +225,8 @@ def _task_section(
     pictures = []
     # Operators without a score cannot be drawn.
     if scored:
-        cells = [[row[key] for key in ("operator", "flops", "mean", "sd")] for row in scored]
+        keys = ("operator", "flops", "mean", "sd")
+        cells = [[row[key] for key in keys] for row in scored]
         picture = Picture(
             f"cost-{name}",
             f"{name}: test {measure} of {len(scored)} operators against {COST}",
@@ -216,18 +240,21 @@ def _task_section(
     metric = f"validation {task['metric']}"
     if curves:
         logarithmic = all(row["direction"] == "min" for row in rows)
-        lines = enumerate(zip_longest(*curves.values()), 1)
+        lines = []
+        for epoch, values in enumerate(zip_longest(*curves.values()), 1):
+            lines.append([epoch, *values])
         picture = Picture(
             f"curves-{name}",
             f"{name}: {metric} against the epoch for {len(curves)} operators",
             words("learning_caption", metric=metric.capitalize()),
             render(draw_learning, curves, names, metric, logarithmic),
-            Data(["epoch", *curves], [[epoch, *values] for epoch, values in lines]),
+            Data(["epoch", *curves], lines),
         )
         pictures.append(picture)
 
     shown = [{**row, "score": score(row)} for row in ordered]
-    after = words("task_table", measure=measure, rows=shown) + words("refused", rows=ordered)
+    after = words("task_table", measure=measure, rows=shown)
+    after += words("refused", rows=ordered)
     text = words(
         "task",
         title=task["title"],
@@ -257,7 +284,8 @@ def draw_finalists(theme: Theme, state: State) -> Figure:
     figure = new_figure(theme.width, 0.8 + 0.4 * len(lines))
     axes = figure.subplots()
     for place, line in enumerate(lines):
-        scores = [row["test"]["score"] for row in _finished(state, line["operator"])]
+        rows = _finished(state, line["operator"])
+        scores = [row["test"]["score"] for row in rows]
         places = [place] * len(scores)
         axes.plot(
             scores,
@@ -274,8 +302,9 @@ def draw_finalists(theme: Theme, state: State) -> Figure:
             color=theme.series[1],
             markersize=16,
         )
-    axes.set_yticks(range(len(lines)), [line["operator"] for line in lines])
-    axes.set_ylim(-0.6, len(lines) - 0.4)
+    names = [line["operator"] for line in lines]
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(-0.6, len(names) - 0.4)
     axes.set_xlabel(f"test {state['measure']}")
     if state["percent"]:
         percent(axes.xaxis)
@@ -352,7 +381,8 @@ def draw_learning(
 def _figure(theme: Theme, height: float, names: int) -> tuple[Figure, Any]:
     """Return a figure of one panel; on a phone with room for a legend of so many names below."""
     if theme.narrow:
-        height = 0.75 * height + 0.19 * -(-names // LEGEND_COLUMNS)
+        lines = -(-names // LEGEND_COLUMNS)
+        height = 0.75 * height + 0.19 * lines
     figure = new_figure(theme.width, height)
     return figure, figure.subplots()
 
@@ -404,8 +434,10 @@ def score(row: Row) -> str:
     if row["metric"] == "accuracy":
         factor = 100
         style = ".1f"
-    values = [row["mean"], row["sd"]]
-    return " ± ".join(f"{factor * value:{style}}" for value in values if value is not None)
+    text = f"{factor * row['mean']:{style}}"
+    if row["sd"] is not None:
+        text += f" ± {factor * row['sd']:{style}}"
+    return text
 
 
 def best_first(rows: list[Row]) -> list[Row]:
@@ -415,5 +447,6 @@ def best_first(rows: list[Row]) -> list[Row]:
     """
     scored = [row for row in rows if row["mean"] is not None]
     others = [row for row in rows if row["mean"] is None]
-    scored.sort(key=lambda row: row["mean"], reverse=bool(rows) and rows[0]["direction"] == "max")
+    higher_first = bool(rows) and rows[0]["direction"] == "max"
+    scored.sort(key=lambda row: row["mean"], reverse=higher_first)
     return [*scored, *others]

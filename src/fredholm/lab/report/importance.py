@@ -99,10 +99,12 @@ def column_importance(
 
     # One repeat reads each row once for every column.
     per_row = len(columns) * inputs.shape[1]
-    inputs = inputs[: min(ROWS, CELLS // per_row)]
+    rows = min(ROWS, CELLS // per_row)
+    inputs = inputs[:rows]
     if len(inputs) < FEWEST:
         return []
-    repeats = max(1, min(REPEATS, CELLS // (len(inputs) * per_row)))
+    per_repeat = len(inputs) * per_row
+    repeats = max(1, min(REPEATS, CELLS // per_repeat))
 
     base = score(answers(model, inputs))
     result = []
@@ -114,15 +116,21 @@ def column_importance(
             # All channels of a column move together, so that words stay words.
             channels = list(column.channels)
             shuffled[:, channels] = inputs[order][:, channels]
-            growth[repeat] = score(answers(model, shuffled)) - base
+            error = score(answers(model, shuffled))
+            growth[repeat] = error - base
+        mean = float(growth.mean())
         sd = 0.0
         if repeats > 1:
             sd = float(growth.std())
-        result.append(Importance(column.name, float(growth.mean()), sd))
+        result.append(Importance(column.name, mean, sd))
     return sorted(result, key=lambda each: -each.mean)
 
 
-def importance_section(subject: Subject, score: Score, measure: str) -> list[Section]:
+def importance_section(
+    subject: Subject,
+    score: Score,
+    measure: str,
+) -> list[Section]:
     """Return the section on which columns of a table matter, in a list; no section for other
     samples.
 
@@ -133,28 +141,43 @@ def importance_section(subject: Subject, score: Score, measure: str) -> list[Sec
     columns = subject.terms.columns
     if not subject.tabular or len(columns) < 2:
         return []
-    found = column_importance(subject.model, subject.inputs, columns, score, seed=subject.seed)
+    found = column_importance(
+        subject.model,
+        subject.inputs,
+        columns,
+        score,
+        seed=subject.seed,
+    )
     if not found:
         return []
 
     shown = found[:MAX_COLUMNS]
+    left_out = len(found) - len(shown)
     picture = Picture(
         "importance",
         "; ".join(f"{each.name}: {each.mean:.3g}" for each in shown),
-        words("importance_caption", left_out=len(found) - len(shown)),
+        words("importance_caption", left_out=left_out),
         render(draw_importance, shown, measure),
         Data(["column", "mean", "sd"], found),
     )
-    return [Section("importance", "Which columns matter", words("importance"), [picture])]
+    text = words("importance")
+    return [Section("importance", "Which columns matter", text, [picture])]
 
 
-def read_texts(facts: Mapping[str, Any]) -> Callable[[list[str]], Tensor] | None:
+def read_texts(
+    facts: Mapping[str, Any],
+) -> Callable[[list[str]], Tensor] | None:
     """Return how a saved model reads texts; None where it has no vocabulary."""
     saved = facts.get("vocabulary")
     if saved is None:
         return None
     vocabulary = Vocabulary.from_dict(saved)
-    return lambda texts: encode_rows(texts, vocabulary, facts["max_length"], "text")[0]
+
+    def read(texts: list[str]) -> Tensor:
+        tokens, _ = encode_rows(texts, vocabulary, facts["max_length"], "text")
+        return tokens
+
+    return read
 
 
 def word_support(
@@ -183,7 +206,10 @@ def word_support(
     written = re.findall(r"\S+", text)
     result = [Word(word) for word in written]
     # A word without a letter or digit, such as a dash, is not measured.
-    tried = [place for place, word in enumerate(written[:LONGEST]) if re.search(r"\w", word)]
+    tried = []
+    for place, word in enumerate(written[:LONGEST]):
+        if re.search(r"\w", word):
+            tried.append(place)
     if len(tried) < 2:
         return result
 
@@ -194,17 +220,27 @@ def word_support(
         values = shown = outputs.flatten() * scale
     else:
         # Log-odds add up over words where probabilities do not.
-        others = torch.cat([outputs[:, :called], outputs[:, called + 1 :]], 1)
+        before = outputs[:, :called]
+        after = outputs[:, called + 1 :]
+        others = torch.cat([before, after], 1)
         values = outputs[:, called] - others.logsumexp(1)
         shown = values.sigmoid()
 
+    # Least squares: one coefficient per word, and a constant.
     constant = torch.ones(len(kept), 1, dtype=torch.float64)
     design = torch.cat([kept.double(), constant], 1)
-    support = torch.linalg.lstsq(design, values.double()[:, None]).solution[:-1, 0]
+    target = values.double()[:, None]
+    fitted = torch.linalg.lstsq(design, target)
+    support = fitted.solution[:-1, 0]
+
+    # The complete text comes first, and then the text without each of its words.
+    without = shown[1:].tolist()
     for number, place in enumerate(tried):
-        # The complete text comes first, and then the text without each of its words.
-        without = float(shown[1 + number])
-        result[place] = Word(written[place], float(support[number]), without)
+        result[place] = Word(
+            written[place],
+            float(support[number]),
+            without[number],
+        )
     return result
 
 
@@ -215,8 +251,10 @@ def _kept_words(count: int) -> Tensor:
     every = torch.ones(1, count, dtype=torch.bool)
     single = ~torch.eye(count, dtype=torch.bool)
     if count <= FEW_WORDS:
+        # Each number's binary digits are one subset.
         numbers = torch.arange(1, 2**count - 1)
-        some = (numbers[:, None] >> torch.arange(count)) % 2 == 1
+        digits = torch.arange(count)
+        some = (numbers[:, None] >> digits) % 2 == 1
     else:
         generator = torch.Generator().manual_seed(0)
         half = torch.rand(VARIANTS // 2, count, generator=generator) < 0.5
@@ -232,8 +270,12 @@ def _without(
     kept: Tensor,
 ) -> str:
     """Return a text without the words that are not kept."""
-    out = {tried[number] for number in (~kept).nonzero()[:, 0].tolist()}
-    return " ".join(word for place, word in enumerate(written) if place not in out)
+    left_out = set()
+    for place, stays in zip(tried, kept.tolist()):
+        if not stays:
+            left_out.add(place)
+    words_left = [word for place, word in enumerate(written) if place not in left_out]
+    return " ".join(words_left)
 
 
 # --- pictures -------------------------------------------------------------------------------------
@@ -249,7 +291,9 @@ def draw_importance(
     Args:
         measure: ``"accuracy"``, or the name of an error.
     """
-    figure = new_figure(min(theme.width, 6.5), 0.3 * len(found) + 0.8)
+    width = min(theme.width, 6.5)
+    height = 0.3 * len(found) + 0.8
+    figure = new_figure(width, height)
     axes = figure.subplots()
     places = range(len(found))[::-1]
     axes.barh(
@@ -261,7 +305,8 @@ def draw_importance(
         height=0.62,
     )
     axes.axvline(0, color=theme.ink, linewidth=0.8)
-    axes.set_yticks(places, [clip(each.name, 22) for each in found])
+    names = [clip(each.name, 22) for each in found]
+    axes.set_yticks(places, names)
     change = f"{measure} added"
     plain_numbers(axes.xaxis)
     if measure == "accuracy":

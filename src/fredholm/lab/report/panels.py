@@ -129,7 +129,9 @@ def outline(
     high = float(padded.max())
     if min(values.shape) < 2 or high <= low:
         return
-    y, x = (np.clip((np.arange(-1, n + 1) + 0.5) / n, 0, 1) for n in values.shape)
+    rows, columns = values.shape
+    y = _middles(rows)
+    x = _middles(columns)
     axes.contour(
         x,
         y,
@@ -138,6 +140,14 @@ def outline(
         colors=[colour],
         linewidths=1.3,
     )
+
+
+def _middles(count: int) -> np.ndarray:
+    """Return the middles of cells across the unit square, and of one more cell at either end, moved
+    to the border.
+    """
+    middles = (np.arange(-1, count + 1) + 0.5) / count
+    return np.clip(middles, 0, 1)
 
 
 def label_range(axes: Any, values: np.ndarray, theme: Theme) -> None:
@@ -188,7 +198,8 @@ def name_lanes(
     if len(names) > most:
         names = ()
     places = [len(names) - 0.6 - i for i in range(len(names))]
-    axes.set_yticks(places, [clip(name) for name in names], fontsize=7)
+    clipped = [clip(name) for name in names]
+    axes.set_yticks(places, clipped, fontsize=7)
     axes.tick_params(axis="y", length=0)
 
 

@@ -75,35 +75,71 @@ class Theme:
 
 
 LIGHT = Theme(
-    name="light", ink="#1d2430", faint="#667080", rule="#d5dae1", paper="#ffffff",
+    name="light",
+    ink="#1d2430",
+    faint="#667080",
+    rule="#d5dae1",
+    paper="#ffffff",
     series=("#0072b2", "#d55e00", "#009e73", "#b0589a", "#8a6d00", "#3aa3d8", "#444c56", "#c98b00"),
-    position="#0072b2", content="#e69f00", mark="#d6006e", good="#00795a", bad="#c04a00",
+    position="#0072b2",
+    content="#e69f00",
+    mark="#d6006e",
+    good="#00795a",
+    bad="#c04a00",
     sequential=("#f4f7fb", "#c6dbef", "#6baed6", "#2171b5", "#08306b"),
-)  # fmt: skip
+)
 DARK = Theme(
-    name="dark", ink="#e4e8ee", faint="#98a2b0", rule="#39414d", paper="#14181f",
+    name="dark",
+    ink="#e4e8ee",
+    faint="#98a2b0",
+    rule="#39414d",
+    paper="#14181f",
     series=("#56b4e9", "#f08a45", "#2fc79a", "#dd8cc4", "#e6cf4a", "#8fd0f5", "#c4ccd6", "#f5b942"),
-    position="#56b4e9", content="#d89a1d", mark="#ff5fae", good="#2fc79a", bad="#f08a45",
+    position="#56b4e9",
+    content="#d89a1d",
+    mark="#ff5fae",
+    good="#2fc79a",
+    bad="#f08a45",
     sequential=("#1a212b", "#173f66", "#2878b5", "#7cc0ee", "#eaf6ff"),
-)  # fmt: skip
+)
 
 
-NARROW = tuple(replace(theme, name=f"{theme.name}-narrow", width=PHONE) for theme in (LIGHT, DARK))
+NARROW = (
+    replace(LIGHT, name="light-narrow", width=PHONE),
+    replace(DARK, name="dark-narrow", width=PHONE),
+)
 THEMES = (LIGHT, DARK, *NARROW)
 
 
 def settings(theme: Theme) -> dict[str, Any]:
     """Return the parameters of matplotlib for a theme."""
     return {
-        "figure.facecolor": "none", "axes.facecolor": "none", "savefig.facecolor": "none",
-        "text.color": theme.ink, "axes.labelcolor": theme.ink, "axes.titlecolor": theme.ink,
-        "axes.edgecolor": theme.rule, "xtick.color": theme.faint, "ytick.color": theme.faint,
-        "grid.color": theme.rule, "grid.linewidth": 0.6, "axes.grid": False,
-        "font.family": "DejaVu Sans", "font.size": 9, "axes.titlesize": 9.5, "axes.labelsize": 9,
-        "xtick.labelsize": 8, "ytick.labelsize": 8, "legend.fontsize": 8, "legend.frameon": False,
-        "axes.spines.top": False, "axes.spines.right": False, "lines.linewidth": 1.6, "axes.titlelocation": "left",
+        "figure.facecolor": "none",
+        "axes.facecolor": "none",
+        "savefig.facecolor": "none",
+        "text.color": theme.ink,
+        "axes.labelcolor": theme.ink,
+        "axes.titlecolor": theme.ink,
+        "axes.edgecolor": theme.rule,
+        "xtick.color": theme.faint,
+        "ytick.color": theme.faint,
+        "grid.color": theme.rule,
+        "grid.linewidth": 0.6,
+        "axes.grid": False,
+        "font.family": "DejaVu Sans",
+        "font.size": 9,
+        "axes.titlesize": 9.5,
+        "axes.labelsize": 9,
+        "xtick.labelsize": 8,
+        "ytick.labelsize": 8,
+        "legend.fontsize": 8,
+        "legend.frameon": False,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "lines.linewidth": 1.6,
+        "axes.titlelocation": "left",
         "mathtext.fontset": "dejavusans",
-    }  # fmt: skip
+    }
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -144,7 +180,8 @@ def panels(
     if width is None:
         width = min(theme.width, ALONE * columns)
     figure = new_figure(width, height * rows + margin)
-    axes = list(figure.subplots(rows, columns, squeeze=False, **options).ravel())
+    grid = figure.subplots(rows, columns, squeeze=False, **options)
+    axes = list(grid.ravel())
     for empty in axes[count:]:
         empty.set_axis_off()
     return figure, axes[:count]
@@ -170,7 +207,8 @@ def layer_panels(
     side = min(largest, theme.width / across)
     rows = layers * -(-heads // across)
     width = max(3.0, min(theme.width, side * across + 0.6))
-    figure = new_figure(width, (side + title) * rows + 0.3)
+    height = (side + title) * rows + 0.3
+    figure = new_figure(width, height)
     return figure, grid_of_panels(figure, theme, layers, heads)
 
 
@@ -188,7 +226,8 @@ def grid_of_panels(
     across = panels_across(theme, columns)
     # Lines of panels that one row takes in the figure.
     lines = -(-columns // across)
-    axes = figure.subplots(rows * lines, across, squeeze=False).reshape(rows, lines * across)
+    grid = figure.subplots(rows * lines, across, squeeze=False)
+    axes = grid.reshape(rows, lines * across)
     for empty in axes[:, columns:].ravel():
         empty.set_axis_off()
     return axes[:, :columns].tolist()
@@ -235,19 +274,25 @@ def colour_scale(
 
     known = values[~np.isnan(values)]
     # Weights that are all 0 still need a range of some width.
-    size = float(np.abs(known).max(initial=0.0)) or 1.0
+    largest = np.abs(known).max(initial=0.0)
+    size = float(largest) or 1.0
     if signed is None:
         signed = has_negative(known)
+
+    low = 0.0
+    colours = colormap(theme)
     if signed:
         # The paper is zero.
-        both = _blend((theme.content, theme.paper, theme.position))
-        return {"cmap": both, "norm": Normalize(-size, size)}
-    return {"cmap": colormap(theme), "norm": Normalize(0.0, size)}
+        low = -size
+        colours = _blend((theme.content, theme.paper, theme.position))
+    return {"cmap": colours, "norm": Normalize(low, size)}
 
 
 def has_negative(values: np.ndarray) -> bool:
     """Whether some weights are negative beyond rounding."""
-    return bool((values < -1e-6 * np.abs(values).max(initial=0.0)).any())
+    largest = np.abs(values).max(initial=0.0)
+    rounding = 1e-6 * largest
+    return bool((values < -rounding).any())
 
 
 def render(draw: Callable[..., Figure], *values: Any) -> dict[str, bytes]:

@@ -62,7 +62,8 @@ class Subject:
         """
         facts = saved_facts(model)
         encoder = encoder_config(model)
-        kind = samples.kind or kind_of(samples.inputs, getattr(encoder, "data", ""))
+        data = getattr(encoder, "data", "")
+        kind = samples.kind or kind_of(samples.inputs, data)
         if not len(samples.inputs):
             raise ShapeError(f"a report needs at least one {kind.one}, got none")
 
@@ -70,7 +71,8 @@ class Subject:
         mean = samples.mean or facts.get("mean")
         std = samples.std or facts.get("std")
         timed = bool(getattr(encoder, "timed", False))
-        inputs, things = kind.prepare(samples.inputs, Page(mean, std, samples.texts, timed))
+        page = Page(mean, std, samples.texts, timed)
+        inputs, things = kind.prepare(samples.inputs, page)
 
         named = samples.classes or facts.get("classes")
         classes = _class_names(named, model, samples.labels, len(inputs))
@@ -81,7 +83,15 @@ class Subject:
             kind=kind,
             classes=classes,
         )
-        return cls(model, samples, kind, classes, inputs, things, seed)
+        return cls(
+            model,
+            samples,
+            kind,
+            classes,
+            inputs,
+            things,
+            seed,
+        )
 
     @property
     def facts(self) -> Mapping[str, Any]:
@@ -122,7 +132,8 @@ class Subject:
         vocabulary = Vocabulary.from_dict(self.facts["vocabulary"])
         # Token 0 is padding.
         numbers = [number for number in tokens[chosen].tolist() if number]
-        return Axis(tuple(vocabulary.decode(numbers)), "the text, word by word")
+        names = tuple(vocabulary.decode(numbers))
+        return Axis(names, "the text, word by word")
 
 
 def choose_samples(
@@ -134,9 +145,11 @@ def choose_samples(
     """Return indices of some samples, drawn with ``seed``; ``picture``, if given, comes first."""
     if picture is not None and not 0 <= picture < count:
         raise OptionError(f"picture {picture} is not among the {count} samples")
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).tolist()
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(count, generator=generator).tolist()
     if picture is not None:
-        order = [picture, *(i for i in order if i != picture)]
+        order.remove(picture)
+        order.insert(0, picture)
     return order[:samples]
 
 
@@ -146,16 +159,19 @@ def trace_layers(subject: Subject, chosen: list[int]) -> list[Layer]:
     kernel.
     """
     model = subject.model
-    seen = model.trace(subject.inputs[chosen].to(subject.device))
+    inputs = subject.inputs[chosen].to(subject.device)
+    seen = model.trace(inputs)
     names = []
     if isinstance(model, Model):
         names = model.body.layer_names
-    names = names or [f"layer {number}" for number in range(1, len(seen) + 1)]
-    return [
-        Layer(name, operator, u, domain)
-        for name, (operator, u, domain) in zip(names, seen)
-        if hasattr(operator, "kernel_matrix")
-    ]
+    if not names:
+        names = [f"layer {number}" for number in range(1, len(seen) + 1)]
+
+    layers = []
+    for name, (operator, u, domain) in zip(names, seen):
+        if hasattr(operator, "kernel_matrix"):
+            layers.append(Layer(name, operator, u, domain))
+    return layers
 
 
 @torch.no_grad()
@@ -169,7 +185,8 @@ def answers(
     device = next(model.parameters()).device
     parts = []
     for start in range(0, len(inputs), batch):
-        outputs = model(inputs[start : start + batch].to(device))
+        part = inputs[start : start + batch].to(device)
+        outputs = model(part)
         parts.append(outputs.float().cpu())
     return torch.cat(parts)
 

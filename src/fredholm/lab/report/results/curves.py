@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 PARTS = {"train": "training", "val": "validation"}
 
 
-def read_history(metrics: str | Path | Iterable[Mapping[str, Any]]) -> dict[str, list[float]]:
+def read_history(
+    metrics: str | Path | Iterable[Mapping[str, Any]],
+) -> dict[str, list[float]]:
     """Return the columns of a ``metrics.csv`` or of rows (one mapping per epoch), without columns
     that are not numbers throughout.
 
@@ -98,9 +100,10 @@ def draw_curves(theme: Theme, history: Mapping[str, list[float]]) -> Figure:
         history: columns of ``metrics.csv``, one number per epoch: ``epoch``, and any of
             ``train_loss``, ``val_loss``, ``train_accuracy`` and ``val_accuracy``, as shares of 1.
     """
-    drawn = [
-        what for what in ("loss", "accuracy") if any(f"{part}_{what}" in history for part in PARTS)
-    ]
+    drawn = []
+    for what in ("loss", "accuracy"):
+        if any(f"{part}_{what}" in history for part in PARTS):
+            drawn.append(what)
     # Without any of these columns the page shows an empty panel.
     drawn = drawn or ["loss"]
     figure, every = panels(theme, len(drawn), 2.7)

@@ -21,25 +21,32 @@ from .scores import score_head
 FIELDS = 64
 
 
-def result_sections(subject: Subject, run: RunFacts) -> tuple[list[Fact], list[Section]]:
+def result_sections(
+    subject: Subject,
+    run: RunFacts,
+) -> tuple[list[Fact], list[Section]]:
     """Return the scores for the top of the page, and sections about the answers as far as the right
     ones are known. The model is in evaluation mode.
     """
-    samples = subject.samples
+    targets = subject.samples.targets
     evaluation = run.evaluation
     sections = []
     counted = _counted(subject, run)
-    if samples.labels is not None:
+    if subject.samples.labels is not None:
         evaluation, sections = _of_classes(subject, evaluation, counted)
-    elif samples.targets is not None and samples.targets.dim() == 1:
+    elif targets is not None and targets.dim() == 1:
         sections = _of_numbers(subject, counted)
-    elif samples.targets is not None:
+    elif targets is not None:
         sections = _of_fields(subject)
     elif evaluation is not None and "confusion" in evaluation:
-        sections = [confusion_section(evaluation, subject.classes, counted)]
+        confusion = confusion_section(evaluation, subject.classes, counted)
+        sections = [confusion]
+
     if evaluation is None:
         return [], sections
-    return score_head(evaluation, counted, independent=run.counted is None), sections
+    independent = run.counted is None
+    facts = score_head(evaluation, counted, independent=independent)
+    return facts, sections
 
 
 def _counted(subject: Subject, run: RunFacts) -> str:
@@ -63,15 +70,18 @@ def _of_classes(
 
     sections = []
     if "confusion" in evaluation:
-        sections.append(confusion_section(evaluation, subject.classes, counted))
+        confusion = confusion_section(evaluation, subject.classes, counted)
+        sections.append(confusion)
     if subject.things is not None:
-        sections.append(class_examples(subject, labels, outputs))
+        examples = class_examples(subject, labels, outputs)
+        sections.append(examples)
 
     def wrong(outputs: Tensor) -> float:
         mistakes = outputs.argmax(-1) != labels[: len(outputs)]
         return float(mistakes.double().mean())
 
-    return evaluation, sections + importance_section(subject, wrong, "accuracy")
+    sections += importance_section(subject, wrong, "accuracy")
+    return evaluation, sections
 
 
 def _of_numbers(subject: Subject, counted: str) -> list[Section]:
@@ -83,16 +93,22 @@ def _of_numbers(subject: Subject, counted: str) -> list[Section]:
     def in_units(outputs: Tensor) -> Tensor:
         return outputs.double().flatten() * scale + shift
 
-    predicted = in_units(answers(subject.model, subject.inputs))
-    sections = [agreement_section(truth, predicted, subject.terms.label, counted)]
+    outputs = answers(subject.model, subject.inputs)
+    predicted = in_units(outputs)
+    label = subject.terms.label
+    agreement = agreement_section(truth, predicted, label, counted)
+    sections = [agreement]
     if subject.things is not None:
-        sections.append(number_examples(subject, truth, predicted, scale))
+        examples = number_examples(subject, truth, predicted, scale)
+        sections.append(examples)
 
     def error(outputs: Tensor) -> float:
         off = in_units(outputs) - truth[: len(outputs)]
-        return float(off.square().mean().sqrt())
+        mean = off.square().mean()
+        return float(mean.sqrt())
 
-    return sections + importance_section(subject, error, "RMSE")
+    sections += importance_section(subject, error, "RMSE")
+    return sections
 
 
 def _of_fields(subject: Subject) -> list[Section]:
@@ -102,8 +118,21 @@ def _of_fields(subject: Subject) -> list[Section]:
     outputs = answers(subject.model, inputs, batch=16)
     if outputs.dim() == 2:
         outputs = outputs[..., None]
-    coordinates = getattr(encoder_config(subject.model), "position_dim", 0)
-    fields = field_samples(inputs.cpu(), outputs, targets, subject.facts, coordinates)
-    fields = [each._replace(name=subject.name(place)) for place, each in enumerate(fields)]
-    name = (subject.classes or ("the field",))[0]
-    return [field_section(fields, name)]
+    config = encoder_config(subject.model)
+    coordinates = getattr(config, "position_dim", 0)
+    samples = field_samples(
+        inputs.cpu(),
+        outputs,
+        targets,
+        subject.facts,
+        coordinates,
+    )
+    fields = []
+    for place, sample in enumerate(samples):
+        name = subject.name(place)
+        fields.append(sample._replace(name=name))
+
+    quantity = "the field"
+    if subject.classes:
+        quantity = subject.classes[0]
+    return [field_section(fields, quantity)]
