@@ -119,7 +119,8 @@ def compress_run(
             f"{place.root}: expected a trained ITNet with the operator 'itnet', got {operator!r}; "
             "name another run"
         )
-    factors = {"width": sizes.width or model.body.blocks[0].operator.kernel.width}
+    first = model.body.blocks[0].operator
+    factors = {"width": sizes.width or first.kernel.width}
     settings = {
         **vars(sizes),
         "weights": digest_weights(model),
@@ -135,21 +136,27 @@ def compress_run(
         known = read_state(written)
         check_settings(target.root, known["settings"], settings)
         return known
-    if target.root.exists() and not (resume and (stages / "progress.json").is_file()):
+    continues = resume and (stages / "progress.json").is_file()
+    if target.root.exists() and not continues:
         raise OptionError(
             f"{target.root}: expected no such folder, got one that exists; remove it, give another "
             "folder, or resume a compression that was stopped (resume=True, --resume)"
         )
 
-    fitted = seen(model, run_dataset(model, place, "train"), sizes.samples, sizes.batch_size)
+    train = run_dataset(model, place, "train")
+    fitted = seen(model, train, sizes.samples, sizes.batch_size)
     val = run_dataset(model, place, "val")
     unseen = seen(model, val, HELD_OUT, HELD_OUT)
     own_rank = math.ceil(rank / body.heads)
     layers = []
     # Everything but the operators stays as it was.
-    states = {key: value for key, value in model.state_dict().items() if ".operator." not in key}
+    states = {}
+    for key, value in model.state_dict().items():
+        if ".operator." not in key:
+            states[key] = value
     with hold(target.root, report):
-        progress = Progress(stages, {"run": str(place.root.resolve()), **settings}, resume)
+        known = {"run": str(place.root.resolve()), **settings}
+        progress = Progress(stages, known, resume)
         for number, block in enumerate(model.body.blocks):
             fitting = Fitting(
                 block.operator,
@@ -164,11 +171,13 @@ def compress_run(
                 states[f"body.blocks.{number}.operator.{key}"] = value
 
         # All layers have the same configuration; the last one stands for it.
-        student = models.Model(low_rank_config(model.config, fitting.student, own_rank, factors))
+        config = low_rank_config(model.config, fitting.student, own_rank, factors)
+        student = models.Model(config)
         student.load_state_dict(states, strict=True)
         _write(place, target, student.eval(), model.extra)
-        size = place.load_recipe().data.eval_batch_size
-        calibrate(target, task_of(val), make_loader(val, size))
+        recipe = place.load_recipe()
+        loader = make_loader(val, recipe.data.eval_batch_size)
+        calibrate(target, task_of(val), loader)
         result = {
             "run": str(place.root),
             "rank": rank,
@@ -199,7 +208,8 @@ class Signals(LabelledDataset):
 
     def raw(self, indices: Indices) -> tuple[Any, Tensor]:
         """Return one batch, and the indices of its samples."""
-        u, domain = self.batches[int(indices[0]) % len(self.batches)]
+        number = int(indices[0]) % len(self.batches)
+        u, domain = self.batches[number]
         return (u, domain), torch.arange(len(u))
 
 
@@ -208,7 +218,8 @@ class Factors(Learner):
 
     def __init__(self, fitting: Fitting, steps: int):
         def loader(rank: int, world_size: int) -> Any:
-            return make_loader(Signals(fitting.batches, steps), 1, shuffle=True)
+            signals = Signals(fitting.batches, steps)
+            return make_loader(signals, 1, shuffle=True)
 
         super().__init__(fitting.student, loader, Descent(LR), seed=0)
         self.fitting = fitting
@@ -220,11 +231,20 @@ class Factors(Learner):
 
     def configure_optimizers(self):
         optimizer, schedule = optimizer_of(self.fitting, LR, self.steps)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
+        }
 
-    def transfer_batch_to_device(self, batch: Any, device: Any, dataloader_idx: int) -> Any:
+    def transfer_batch_to_device(
+        self,
+        batch: Any,
+        device: Any,
+        dataloader_idx: int,
+    ) -> Any:
         (u, domain), labels = batch
-        return (u.to(device), domain.to(device)), labels
+        inputs = (u.to(device), domain.to(device))
+        return inputs, labels
 
     def on_train_start(self) -> None:
         self.fitting.teacher.to(self.device)
@@ -262,14 +282,16 @@ def fit_layer(
         progress.restore(key, fitting.student)
         return progress.done[key]
 
+    folder = progress.folder and progress.folder / key
     fitted = fit(
         Factors(fitting, steps),
         limits=Limits(epochs=1, clip_norm=None),
         # The last weights are the result, and the student has them.
         keep=lambda model: None,
-        saving=continuing(progress.folder and progress.folder / key),
+        saving=continuing(folder),
     )
-    low, found = fitting.finish(fitted.rows[-1]["step"])
+    done = fitted.rows[-1]["step"]
+    low, found = fitting.finish(done)
     progress.keep(key, low)
     if report:
         report(f"layer {number}: {found}")
@@ -295,11 +317,13 @@ def seen(
         One list per block, the first block first, of one pair per batch: the signal u (B, N, D) and
         its domain.
     """
-    inputs: list[list[tuple[Any, Any]]] = [[] for _ in model.body.blocks]
-    for indices in torch.arange(min(samples, len(dataset))).split(batch_size):
-        for layer, (_, u, domain) in zip(inputs, model.trace(dataset.batch(indices)[0])):
+    signals: list[list[tuple[Any, Any]]] = [[] for _ in model.body.blocks]
+    chosen = torch.arange(min(samples, len(dataset)))
+    for indices in chosen.split(batch_size):
+        inputs, _ = dataset.batch(indices)
+        for layer, (_, u, domain) in zip(signals, model.trace(inputs)):
             layer.append((u, domain))
-    return inputs
+    return signals
 
 
 def low_rank_config(
@@ -317,7 +341,11 @@ def low_rank_config(
     }
     if isinstance(fourier.matrix, torch.nn.Parameter):
         fields["learned_frequencies"] = True
-    return config.replace(body={"operator": "itnet_low_rank", "operator_options": fields})
+    body = {
+        "operator": "itnet_low_rank",
+        "operator_options": fields,
+    }
+    return config.replace(body=body)
 
 
 def _write(
@@ -329,12 +357,15 @@ def _write(
     """Write the run folder of the compressed model: its recipe, imported files and weights."""
     recipe = place.load_recipe()
     body = model.config.body
-    recipe.operator = type(recipe.operator)(name=body.operator, **body.operator_options)
+    section = type(recipe.operator)
+    recipe.operator = section(name=body.operator, **body.operator_options)
     recipe.name = target.root.name
 
     # Only the imported files are copied, nothing else that lies beside them.
     for source in recipe.imports:
         target.code.mkdir(exist_ok=True)
-        shutil.copyfile(source, target.code / Path(source).name)
-    save_recipe(recipe.model_copy(update={"imports": portable(recipe)}), target.recipe)
+        copy = target.code / Path(source).name
+        shutil.copyfile(source, copy)
+    recipe = recipe.model_copy(update={"imports": portable(recipe)})
+    save_recipe(recipe, target.recipe)
     models.save_pretrained(model, target.model, **extra)

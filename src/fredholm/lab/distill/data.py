@@ -59,7 +59,10 @@ class Collated(LabelledDataset):
             DataError: samples of another form, or of different lengths.
         """
         shifted = self.decoder is True
-        samples = [_sample(self.whole[int(i)], shifted) for i in indices]
+        samples = []
+        for index in indices:
+            item = self.whole[int(index)]
+            samples.append(_sample(item, shifted))
         try:
             inputs, labels = default_collate(samples)
         except (RuntimeError, TypeError, ValueError) as error:
@@ -70,8 +73,10 @@ class Collated(LabelledDataset):
             ) from error
         # An encoder-decoder: its decoder reads the labels one place later, unless the samples bring
         # its tokens themselves.
-        if callable(self.decoder) and isinstance(inputs, Mapping) and not set(READ) & set(inputs):
-            inputs = {**inputs, READ[0]: self.decoder(labels)}
+        if callable(self.decoder) and isinstance(inputs, Mapping):
+            brought = set(READ) & set(inputs)
+            if not brought:
+                inputs = {**inputs, READ[0]: self.decoder(labels)}
         return inputs, labels
 
 
@@ -81,7 +86,10 @@ def _sample(item: Any, shifted: bool) -> tuple[Any, Any]:
     if isinstance(item, Mapping):
         label = next((name for name in LABELS if name in item), None)
         if label is not None:
-            inputs = {name: _tensor(name, value) for name, value in item.items() if name != label}
+            inputs = {}
+            for name, value in item.items():
+                if name != label:
+                    inputs[name] = _tensor(name, value)
             target = _tensor(label, item[label])
             if shifted:
                 target = torch.nn.functional.pad(target[1:], (0, 1), value=IGNORED)
@@ -109,7 +117,8 @@ class Part(LabelledDataset):
     """Some samples of a data set, in a given order."""
 
     def __init__(self, source: LabelledDataset, indices: Tensor):
-        super().__init__(source.name, source.split, source.labels[indices], source.classes)
+        labels = source.labels[indices]
+        super().__init__(source.name, source.split, labels, source.classes)
         self.whole = source
         self.indices = indices
 
@@ -170,7 +179,7 @@ class TokenTexts(LabelledDataset):
         indices = index_tensor(indices)
         parts = {}
         for key, column in self.columns.items():
-            rows = [torch.tensor(column[int(i)]) for i in indices]
+            rows = [torch.tensor(column[index]) for index in indices.tolist()]
             parts[key] = torch.nn.utils.rnn.pad_sequence(
                 rows,
                 batch_first=True,
@@ -226,10 +235,11 @@ class TokenWindows(LabelledDataset):
         windows = []
         rest = []
         for ids in tokenizer(list(documents))["input_ids"]:
-            whole = len(ids) - len(ids) % length
-            windows += [ids[i : i + length] for i in range(0, whole, length)]
-            rest += ids[whole:]
-        windows += [rest[i : i + length] for i in range(0, len(rest) - length + 1, length)]
+            windows += _cut(ids, length)
+            remainder = len(ids) % length
+            rest += ids[len(ids) - remainder :]
+        # What is left of the documents is joined.
+        windows += _cut(rest, length)
         if not windows:
             raise DataError(
                 f"{name} {split}: expected {length} tokens for a window, got {len(rest)}; set a "
@@ -238,13 +248,15 @@ class TokenWindows(LabelledDataset):
         self.max_length = length
         self.reach = reach
         self.windows = torch.tensor(windows, dtype=torch.int32)
-        following = torch.nn.functional.pad(self.windows[:, 1:], (0, 1), value=IGNORED)
+        after_first = self.windows[:, 1:]
+        following = torch.nn.functional.pad(after_first, (0, 1), value=IGNORED)
         super().__init__(name, split, following, ())
         # The first position of each window.
         self.starts: Tensor | None = None
         if reach is not None:
             draw = torch.Generator().manual_seed(0)
-            self.starts = torch.randint(reach - length + 1, (len(windows),), generator=draw)
+            size = (len(windows),)
+            self.starts = torch.randint(reach - length + 1, size, generator=draw)
             self.starts[::2] = 0
 
     def raw(self, indices: Indices) -> tuple[dict[str, Tensor], Tensor]:
@@ -257,6 +269,14 @@ class TokenWindows(LabelledDataset):
         return inputs, self.labels[indices].long()
 
 
+def _cut(tokens: list[int], length: int) -> list[list[int]]:
+    """Cut tokens into windows of ``length``; a shorter end is left out."""
+    windows = []
+    for stop in range(length, len(tokens) + 1, length):
+        windows.append(tokens[stop - length : stop])
+    return windows
+
+
 def is_decoder(model: Any) -> bool:
     """Return whether a model of transformers predicts the next token."""
     return type(model).__name__.endswith(("ForCausalLM", "LMHeadModel"))
@@ -266,8 +286,10 @@ def decoder_of(model: Any) -> Decoder:
     """Return the argument ``decoder`` of :class:`Collated` for labels that are a model's tokens."""
     forward = getattr(model, "forward", None)
     # A decoder beside an encoder has arguments of its own.
-    if forward is not None and READ[0] in inspect.signature(forward).parameters:
-        return partial(decoder_tokens, model)
+    if forward is not None:
+        names = inspect.signature(forward).parameters
+        if READ[0] in names:
+            return partial(decoder_tokens, model)
     return is_decoder(model)
 
 
@@ -284,7 +306,8 @@ def decoder_tokens(model: Any, labels: Tensor) -> Tensor:
             return own(labels=labels)
         start = model.config.decoder_start_token_id
         fill = model.config.pad_token_id
-        moved = torch.cat([torch.full_like(labels[:, :1], start), labels[:, :-1]], 1)
+        first = torch.full_like(labels[:, :1], start)
+        moved = torch.cat([first, labels[:, :-1]], 1)
         return torch.where(moved == IGNORED, fill, moved)
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
         raise DataError(
@@ -311,7 +334,9 @@ def as_dataset(source: Any, decoder: Decoder = False) -> Any:
         raise DataError("data: expected a sample or more in each split, got none; add samples")
 
     # A Hugging Face data set has a `batch` as well, with another meaning, but no labels.
-    if isinstance(source, Collated) or (hasattr(source, "batch") and hasattr(source, "labels")):
+    if isinstance(source, Collated):
+        return source
+    if hasattr(source, "batch") and hasattr(source, "labels"):
         return source
     return Collated(source, decoder)
 

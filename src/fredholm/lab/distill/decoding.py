@@ -55,7 +55,8 @@ def measure_decoding(
         for length in sorted(lengths):
             needed = length + STEPS
             copies = math.ceil(needed / len(text))
-            row = _measure_length(models, text.repeat(copies)[:needed], length)
+            tokens = text.repeat(copies)[:needed]
+            row = _measure_length(models, tokens, length)
             rows.append({"length": float(length), **row})
     return rows
 
@@ -86,21 +87,26 @@ def _measure_length(
     row: dict[str, float] = {}
     caches: dict[str, Any] = {}
     times: dict[str, list[float]] = {name: [] for name in models}
-    for _ in range(min(PROMPTS, max(1, PROMPT_TOKENS // length))):
+    prompt = tokens[:length]
+    prompts = min(PROMPTS, max(1, PROMPT_TOKENS // length))
+    for _ in range(prompts):
         for name, model in models.items():
             caches[name] = DynamicCache(config=model.config)
-            times[name].append(_seconds(model, tokens[:length], caches[name]))
+            seconds = _seconds(model, prompt, caches[name])
+            times[name].append(seconds)
     for name, cache in caches.items():
         size = cache_size(cache)
+        in_all = size.linear_bytes + size.softmax_bytes
         row[f"{name}_prompt_ms"] = 1e3 * statistics.median(times[name])
-        row[f"{name}_bytes"] = float(size.linear_bytes + size.softmax_bytes)
+        row[f"{name}_bytes"] = float(in_all)
         row[f"{name}_softmax_bytes"] = float(size.softmax_bytes)
 
     times = {name: [] for name in models}
-    for i in range(STEPS):
+    for place in range(length, length + STEPS):
+        token = tokens[place : place + 1]
         for name, model in models.items():
-            step = tokens[length + i : length + i + 1]
-            times[name].append(_seconds(model, step, caches[name]))
+            seconds = _seconds(model, token, caches[name])
+            times[name].append(seconds)
     for name, values in times.items():
         row[f"{name}_tokens_a_second"] = 1.0 / statistics.median(values)
     return row
@@ -109,16 +115,19 @@ def _measure_length(
 def _seconds(model: Any, tokens: Tensor, cache: Any) -> float:
     """Time a forward pass over tokens (N,) that continues a cache."""
     device = next(model.parameters()).device
-    ids = tokens[None].to(device)
-    options = {
-        "past_key_values": cache,
-        "use_cache": True,
-        "logits_to_keep": 1,
-    }
-    return seconds_of(partial(model, input_ids=ids, **options), device)
+    forward = partial(
+        model,
+        input_ids=tokens[None].to(device),
+        past_key_values=cache,
+        use_cache=True,
+        logits_to_keep=1,
+    )
+    return seconds_of(forward, device)
 
 
-def crossings(rows: list[dict[str, float]]) -> dict[str, int | None]:
+def crossings(
+    rows: list[dict[str, float]],
+) -> dict[str, int | None]:
     """Return the lengths from which on the student's cache is smaller and its tokens are faster.
 
     The first follows from the bytes per token of the longest prompt; the second is a measured
@@ -136,10 +145,11 @@ def crossings(rows: list[dict[str, float]]) -> dict[str, int | None]:
     # Layers that keep softmax cost both models the same.
     last = rows[-1]
     kept = last["student_softmax_bytes"]
+    states = last["student_bytes"] - kept
     token = (last["teacher_bytes"] - kept) / last["length"]
     smaller = None
     if token > 0:
-        smaller = int((last["student_bytes"] - kept) // token) + 1
+        smaller = int(states // token) + 1
 
     def slower(row: dict[str, float]) -> bool:
         return row["student_tokens_a_second"] <= row["teacher_tokens_a_second"]

@@ -109,22 +109,25 @@ class Exercises(LabelledDataset):
         """Return a model's arguments and the tokens that follow, (B, N) each."""
         indices = index_tensor(indices)
         inputs, labels = self.base.raw(indices)
-        rows = self.chosen[indices].nonzero().flatten().tolist()
-        if not rows:
+        rows = self.chosen[indices].nonzero().flatten()
+        if not len(rows):
             return inputs, labels
         tokens = inputs["input_ids"].clone()
-        for row in rows:
-            tokens[row] = self.exercise(int(indices[row]))
+        for row in rows.tolist():
+            index = int(indices[row])
+            tokens[row] = self.exercise(index)
         following = torch.nn.functional.pad(tokens[:, 1:], (0, 1), value=IGNORED)
         return inputs | {"input_ids": tokens}, following
 
     def exercise(self, index: int) -> Tensor:
         """Return the exercise of a window, (N,)."""
         # The factor, a prime, keeps the streams of different seeds apart.
-        draw = torch.Generator().manual_seed(1_000_003 * self.seed + index)
+        stream = 1_000_003 * self.seed + index
+        draw = torch.Generator().manual_seed(stream)
         window = self.base.windows[index].long()
         leading = self._leading(window)
-        kind = EXERCISES[draw_below(len(EXERCISES), draw)]
+        number = draw_below(len(EXERCISES), draw)
+        kind = EXERCISES[number]
         if kind == "needle":
             parts = self._needle(draw)
         elif kind == "list":
@@ -142,15 +145,24 @@ class Exercises(LabelledDataset):
 
     def _needle(self, draw: torch.Generator) -> Parts:
         number = draw_number(draw)
+        statement = self._encode(SAID.format(number))
         question = self._encode(f"{QUESTION} {number}\n\n")
-        return Parts(self._encode(SAID.format(number)), [question] * (1 + draw_below(2, draw)))
+        times = 1 + draw_below(2, draw)
+        return Parts(statement, [question] * times)
 
     def _list(self, draw: torch.Generator) -> Parts:
-        order = torch.randperm(len(self.words), generator=draw)[:PAIRS].tolist()
-        pairs = [(self.words[i], draw_number(draw)) for i in order]
-        lines = "".join(f"{word}: {number}\n" for word, number in pairs)
-        asked = torch.randperm(PAIRS, generator=draw)[:ASKED].tolist()
-        questions = [self._encode("\n\n{}: {}\n\n".format(*pairs[i])) for i in asked]
+        order = torch.randperm(len(self.words), generator=draw)[:PAIRS]
+        pairs = []
+        for place in order.tolist():
+            number = draw_number(draw)
+            pairs.append(f"{self.words[place]}: {number}\n")
+        lines = "".join(pairs)
+
+        asked = torch.randperm(PAIRS, generator=draw)[:ASKED]
+        questions = []
+        for place in asked.tolist():
+            question = self._encode(f"\n\n{pairs[place]}\n")
+            questions.append(question)
         return Parts(self._encode(f"{lines}\n"), questions)
 
     def _encode(self, text: str) -> Tensor:
@@ -163,9 +175,12 @@ def _copy(window: Tensor, draw: torch.Generator) -> Parts:
     length = 2 + draw_below(longest - 1, draw)
     start = draw_below(len(window) - length + 1, draw)
     passage = window[start : start + length]
-    if draw_below(2, draw):
-        passage = passage[torch.randperm(length, generator=draw)]
-    return Parts(passage, [passage] * (1 + draw_below(2, draw)))
+    shuffled = draw_below(2, draw)
+    if shuffled:
+        order = torch.randperm(length, generator=draw)
+        passage = passage[order]
+    times = 1 + draw_below(2, draw)
+    return Parts(passage, [passage] * times)
 
 
 def _composed(
@@ -193,10 +208,12 @@ def _composed(
         questions.pop()
 
     first = max(leading, draw_below(filler // 2 + 1, draw))
-    places = torch.randint(first, filler + 1, (len(questions),), generator=draw).sort().values
+    size = (len(questions),)
+    places = torch.randint(first, filler + 1, size, generator=draw)
     pieces = [window[:first], parts.said]
     start = first
-    for place, question in zip(places.tolist(), questions):
+    for place, question in zip(sorted(places.tolist()), questions):
         pieces += [window[start:place], question]
         start = place
-    return torch.cat([*pieces, window[start:filler]])
+    pieces.append(window[start:filler])
+    return torch.cat(pieces)

@@ -12,13 +12,26 @@ from torch import Tensor
 WORD = "the"
 
 
-def encode_part(tokenizer: Any, text: str) -> Int[Tensor, " n"]:
+def encode_part(
+    tokenizer: Any,
+    text: str,
+) -> Int[Tensor, " n"]:
     """Return the tokens of a text that others surround, without BOS and EOS."""
     options = {}
     # Tokenizers of transformers add them unless told otherwise; plain functions have none.
     if hasattr(tokenizer, "all_special_ids"):
         options["add_special_tokens"] = False
-    return torch.tensor(tokenizer([text], **options)["input_ids"][0], dtype=torch.int64)
+    return _encode(tokenizer, text, **options)
+
+
+def _encode(
+    tokenizer: Any,
+    text: str,
+    **options: Any,
+) -> Int[Tensor, " n"]:
+    batch = tokenizer([text], **options)
+    tokens = batch["input_ids"][0]
+    return torch.tensor(tokens, dtype=torch.int64)
 
 
 class Frame(NamedTuple):
@@ -36,15 +49,22 @@ class Frame(NamedTuple):
 
     @classmethod
     def of(cls, tokenizer: Any) -> Frame:
-        framed = torch.tensor(tokenizer([WORD])["input_ids"][0], dtype=torch.int64)
+        framed = _encode(tokenizer, WORD)
         part = encode_part(tokenizer, WORD)
-        for start in range(len(framed) - len(part) + 1):
+        starts = len(framed) - len(part) + 1
+        for start in range(starts):
             stop = start + len(part)
-            if torch.equal(framed[start:stop], part):
+            middle = framed[start:stop]
+            if torch.equal(middle, part):
                 return cls(framed[:start], framed[stop:])
         # The word itself is read otherwise, so that the frame is not known.
         return cls(framed[:0], framed[:0])
 
-    def inside(self, tokens: Int[Tensor, " n"]) -> Int[Tensor, " m"]:
+    def inside(
+        self,
+        tokens: Int[Tensor, " n"],
+    ) -> Int[Tensor, " m"]:
         """Return the tokens of a text without its frame."""
-        return tokens[len(self.begin) : len(tokens) - len(self.end)]
+        first = len(self.begin)
+        last = len(tokens) - len(self.end)
+        return tokens[first:last]

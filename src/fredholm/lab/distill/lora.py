@@ -34,21 +34,27 @@ class LowRankChange(nn.Module):
     def __init__(self, layer: nn.Linear, rank: int):
         super().__init__()
         self.layer = layer
-        dtype = torch.promote_types(layer.weight.dtype, torch.float32)
-        like: dict[str, Any] = {"device": layer.weight.device, "dtype": dtype}
-        self.down = nn.Parameter(torch.empty(rank, layer.in_features, **like))
-        self.up = nn.Parameter(torch.zeros(layer.out_features, rank, **like))
+        weight = layer.weight
+        dtype = torch.promote_types(weight.dtype, torch.float32)
+        like: dict[str, Any] = {"device": weight.device, "dtype": dtype}
+        down = torch.empty(rank, layer.in_features, **like)
+        up = torch.zeros(layer.out_features, rank, **like)
+        self.down = nn.Parameter(down)
+        self.up = nn.Parameter(up)
         nn.init.kaiming_uniform_(self.down, a=math.sqrt(5))
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.layer(x)
-        change = F.linear(F.linear(x.to(self.down.dtype), self.down), self.up)
+        low = F.linear(x.to(self.down.dtype), self.down)
+        change = F.linear(low, self.up)
         return out + change.to(out.dtype)
 
     @property
     def weight(self) -> Tensor:
         """W + B A in W's dtype, for operators that read their layers' weights."""
-        return self.layer.weight + (self.up @ self.down).to(self.layer.weight.dtype)
+        weight = self.layer.weight
+        change = self.up @ self.down
+        return weight + change.to(weight.dtype)
 
     @property
     def bias(self) -> Tensor | None:
@@ -86,11 +92,10 @@ class Lora:
 
         # Subclasses of nn.Linear may compute something else than W x + b, and are left alone.
         attention = tuple(f"{layer.name}." for layer in replaced.layers)
-        self.names = [
-            name
-            for name, module in self.model.named_modules()
-            if type(module) is nn.Linear and name.startswith(attention)
-        ]
+        self.names = []
+        for name, module in self.model.named_modules():
+            if type(module) is nn.Linear and name.startswith(attention):
+                self.names.append(name)
         if not self.names:
             kind = type(self.model).__name__
             raise ConversionError(
@@ -101,8 +106,11 @@ class Lora:
         # The caller's random numbers continue as if nothing had been drawn here.
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            layers = map(self.model.get_submodule, self.names)
-            self.changes = [LowRankChange(layer, rank) for layer in layers]
+            self.changes = []
+            for name in self.names:
+                layer = self.model.get_submodule(name)
+                change = LowRankChange(layer, rank)
+                self.changes.append(change)
         for name, change in zip(self.names, self.changes):
             self.model.set_submodule(name, change)
 
@@ -111,7 +119,8 @@ class Lora:
         changes = []
         for change in self.changes:
             changes += [change.down, change.up]
-        return [*changes, *self.replaced.new_parameters().values()]
+        new = self.replaced.new_parameters()
+        return [*changes, *new.values()]
 
     def merge(self) -> None:
         """Add the changes to the weights; the model has its own layers again."""

@@ -47,18 +47,22 @@ class _Divergence(torch.autograd.Function):
             theirs = teacher[part].float().log_softmax(-1)
             target = theirs.exp()
             rows = (target * (theirs - ours)).sum(-1)
-            total += (rows * weight[part]).sum().double()
-
+            weighted = rows * weight[part]
+            total += weighted.sum().double()
             # The derivative of KL(p || s) by the student's logits is s - p.
-            gradient[part] = (ours.exp_() - target) * weight[part, None]
+            off = ours.exp_() - target
+            gradient[part] = off * weight[part, None]
         ctx.save_for_backward(gradient)
-        return total.to(torch.promote_types(student.dtype, torch.float32))
+        dtype = torch.promote_types(student.dtype, torch.float32)
+        return total.to(dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = ctx.saved_tensors
-        return gradient * upstream[0].to(gradient.dtype), None, None
+        (factor,) = upstream
+        scaled = gradient * factor.to(gradient.dtype)
+        return scaled, None, None
 
 
 def logit_divergence(
@@ -85,7 +89,8 @@ def logit_divergence(
     weight = torch.ones(len(student), device=student.device)
     if real is not None:
         weight = real.reshape(-1).to(weight.dtype)
-    return _Divergence.apply(student, teacher, weight / weight.sum().clamp(min=1.0))
+    total = weight.sum().clamp(min=1.0)
+    return _Divergence.apply(student, teacher, weight / total)
 
 
 @torch.no_grad()
@@ -97,14 +102,13 @@ def cross_entropies(
     labels = labels.reshape(-1)
     result = []
     for rows, chosen in zip(logits.split(ROWS), labels.split(ROWS)):
-        result.append(
-            nn.functional.cross_entropy(
-                rows.float(),
-                chosen,
-                reduction="none",
-                ignore_index=IGNORED,
-            )
+        losses = nn.functional.cross_entropy(
+            rows.float(),
+            chosen,
+            reduction="none",
+            ignore_index=IGNORED,
         )
+        result.append(losses)
     return torch.cat(result)[labels != IGNORED]
 
 
@@ -139,7 +143,8 @@ class Matching(Stage):
         self.recent: list[tuple[float, float]] = []
         self.lora: Lora | None = None
         if options.lora is not None:
-            self.lora = Lora(replaced, options.lora, step_seed(seed, *self.name.encode()))
+            drawn = step_seed(seed, *self.name.encode())
+            self.lora = Lora(replaced, options.lora, drawn)
 
     def trained(self) -> list[nn.Parameter]:
         if self.lora is not None:
@@ -162,28 +167,40 @@ class Matching(Stage):
             )
         with self.window_of_step():
             logits = outputs_of(self.model, inputs)
-        value = logit_divergence(logits, target, _real(inputs, logits))
-
+        real = _real(inputs, logits)
+        value = logit_divergence(logits, target, real)
         # Only tokens have a perplexity.
         excess = 0.0
         if labels.shape == logits.shape[:-1] and logits.dim() == 3:
-            more = cross_entropies(logits, labels) - cross_entropies(target, labels)
-            excess = float(more.mean())
+            ours = cross_entropies(logits, labels)
+            theirs = cross_entropies(target, labels)
+            excess = float((ours - theirs).mean())
         self.recent.append((float(value.detach()), excess))
         return value
 
-    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
         step = self.global_step
         total = int(self.trainer.estimated_stepping_batches)
         total = min(total, self.last_step or total)
         if len(self.recent) < EVERY and step < total:
             return
 
-        divergence, excess = (sum(column) / len(self.recent) for column in zip(*self.recent))
-        parts = [f"{self.name}: step {step}/{total}", f"KL {divergence:.4f}"]
+        divergences, excesses = zip(*self.recent)
+        divergence = sum(divergences) / len(divergences)
+        excess = sum(excesses) / len(excesses)
+        seconds = time.monotonic() - self.begun
+        parts = [
+            f"{self.name}: step {step}/{total}",
+            f"KL {divergence:.4f}",
+        ]
         if excess:
             parts.append(f"perplexity {exponential(excess):.4f} times the teacher's")
-        parts.append(f"{time.monotonic() - self.begun:.0f} s")
+        parts.append(f"{seconds:.0f} s")
         self.say("  ".join(parts))
         self.recent = []
 
@@ -209,6 +226,8 @@ def _real(inputs: Any, logits: Tensor) -> Tensor | None:
     # Beside an encoder, that mask is the encoder's, and the decoder has its own.
     if "decoder_input_ids" in inputs:
         mask = inputs.get("decoder_attention_mask")
-    if mask is None or logits.dim() < 3 or mask.shape != logits.shape[:-1]:
+    if mask is None or logits.dim() < 3:
+        return None
+    if mask.shape != logits.shape[:-1]:
         return None
     return mask.bool()

@@ -80,35 +80,41 @@ class Haystacks:
         # half a million indices apart.
         stream = 1_000_003 * self.seed + 2 * index + KINDS.index(kind)
         draw = torch.Generator().manual_seed(stream)
-
         depth = draw_below(self.depth + 1, draw)
-        farthest = max(self.distances)
-        if len(self.filler) < depth + farthest:
+        needed = depth + max(self.distances)
+        if len(self.filler) < needed:
             raise DataError(
-                f"expected texts of {depth + farthest} tokens around a needle, got "
+                f"expected texts of {needed} tokens around a needle, got "
                 f"{len(self.filler)}; give more text, or smaller distances"
             )
-        start = draw_below(len(self.filler) - depth - farthest + 1, draw)
-        around = self.filler[start : start + depth + farthest]
+        starts = len(self.filler) - needed + 1
+        start = draw_below(starts, draw)
+        around = self.filler[start : start + needed]
 
         # A needle uses the first number only.
         numbers = [draw_number(draw) for _ in range(PAIRS)]
         if kind == "needle":
-            statement = SAID.format(numbers[0])
-            question = QUESTION
             number = numbers[0]
+            statement = SAID.format(number)
+            question = QUESTION
         else:
-            statement, question, number = list_question(self._words, numbers, draw)
+            listed = list_question(self._words, numbers, draw)
+            number = listed.number
+            statement = listed.statement
+            question = listed.question
 
         stated = self._encode(statement)
         begin = Frame.of(self.tokenizer).begin
-        tokens = torch.cat([begin, around[:depth], stated, around[depth:]])
+        before = around[:depth]
+        behind = around[depth:]
+        tokens = torch.cat([begin, before, stated, behind])
 
         # The answer is what the question grows by. A leading space may be a token of its own, which
         # is not part of the number, and a token may hold several digits.
         asked = self._encode(question)
         answered = self._encode(f"{question} {number}")
-        pieces = [self.tokenizer.decode([token]) for token in answered[len(asked) :].tolist()]
+        answer = answered[len(asked) :].tolist()
+        pieces = [self.tokenizer.decode([token]) for token in answer]
         digits = sum(any(map(str.isdigit, piece)) for piece in pieces)
         if digits == 0:
             raise DataError(
@@ -149,13 +155,20 @@ class Haystacks:
 
 def list_words(tokenizer: Any, tokens: Tensor) -> list[str]:
     """Return words for lists, in alphabetical order, from the first tokens of a text."""
-    words = set(tokenizer.decode(tokens[:20_000].tolist()).split())
-    return sorted(word for word in words if word.isalpha() and len(word) <= LONGEST)
+    text = tokenizer.decode(tokens[:20_000].tolist())
+    words = []
+    for word in set(text.split()):
+        if word.isalpha() and len(word) <= LONGEST:
+            words.append(word)
+    return sorted(words)
 
 
 def tells_digits_apart(encode: Callable[[str], Tensor]) -> bool:
     """Return whether numbers of different digits have different tokens."""
-    known = {tuple(encode(f"key is {digit}").tolist()) for digit in range(1, 10)}
+    known = set()
+    for digit in range(1, 10):
+        tokens = encode(f"key is {digit}")
+        known.add(tuple(tokens.tolist()))
     return len(known) == 9
 
 
@@ -179,9 +192,14 @@ def list_question(
     """
     order = torch.randperm(len(words), generator=draw).tolist()
     chosen = [words[i] for i in order[:PAIRS]]
-    lines = "".join(f"{word}: {number}\n" for word, number in zip(chosen, numbers))
+    statement = ""
+    for word, number in zip(chosen, numbers):
+        statement += f"{word}: {number}\n"
+    statement += "\n"
+
     asked = draw_below(PAIRS, draw)
-    return ListQuestion(f"{lines}\n", f"\n\n{chosen[asked]}:", numbers[asked])
+    question = f"\n\n{chosen[asked]}:"
+    return ListQuestion(statement, question, numbers[asked])
 
 
 class Haystack(NamedTuple):
@@ -237,12 +255,16 @@ def answers(
             use_cache=True,
             logits_to_keep=kept,
         )
-        said = out.logits[0, -kept:-1].argmax(-1)
-        found[distance] = (said == asked[0, 1 - kept :]).tolist()
+        predicted = out.logits[0, -kept:-1].argmax(-1)
+        right = predicted == asked[0, 1 - kept :]
+        found[distance] = right.tolist()
     return found
 
 
-def summarise(rows: Sequence[Mapping[str, Answers]], distance: int) -> dict[str, Any]:
+def summarise(
+    rows: Sequence[Mapping[str, Answers]],
+    distance: int,
+) -> dict[str, Any]:
     """Return the recall of each model at a distance.
 
     Args:
@@ -266,8 +288,10 @@ def summarise(rows: Sequence[Mapping[str, Answers]], distance: int) -> dict[str,
         # Which digits are right, one list per needle.
         ours = [row[name][distance] for row in rows]
         theirs = [row["teacher"][distance] for row in rows]
-        result |= _with_interval(name, [sum(digits) / len(digits) for digits in ours])
-        result |= _with_interval(f"{name}_whole", [float(all(digits)) for digits in ours])
+        shares = [sum(digits) / len(digits) for digits in ours]
+        result |= _with_interval(name, shares)
+        complete = [float(all(digits)) for digits in ours]
+        result |= _with_interval(f"{name}_whole", complete)
         if name != "teacher":
             result |= _of_teacher(f"{name}_share", ours, theirs)
     return result
@@ -276,7 +300,8 @@ def summarise(rows: Sequence[Mapping[str, Answers]], distance: int) -> dict[str,
 def _with_interval(name: str, shares: Sequence[float]) -> dict[str, Any]:
     """Return the mean of shares, one per needle, and its interval."""
     share = sum(shares) / len(shares)
-    return {name: share, f"{name}_interval": list(wilson(share, len(shares)))}
+    interval = list(wilson(share, len(shares)))
+    return {name: share, f"{name}_interval": interval}
 
 
 def _of_teacher(
@@ -285,15 +310,20 @@ def _of_teacher(
     theirs: Sequence[Sequence[bool]],
 ) -> dict[str, Any]:
     """Return the share of the teacher's right digits that are right here too, or None."""
-    both = sum(a and b for one, other in zip(ours, theirs) for a, b in zip(one, other))
-    known = sum(map(sum, theirs))
+    known = 0
+    both = 0
+    for student, teacher in zip(ours, theirs):
+        known += sum(teacher)
+        for right, recalled in zip(student, teacher):
+            both += right and recalled
     if not known:
         return {name: None, f"{name}_interval": [0.0, 1.0]}
-    share = both / known
 
+    share = both / known
     # Needles of which the teacher recalls nothing are no observations.
     needles = sum(any(digits) for digits in theirs)
-    return {name: share, f"{name}_interval": list(wilson(share, needles))}
+    interval = list(wilson(share, needles))
+    return {name: share, f"{name}_interval": interval}
 
 
 def measure_needles(
@@ -307,17 +337,23 @@ def measure_needles(
     rows = []
     for index in range(count):
         haystack = haystacks.draw(index, kind)
-        rows.append({name: answers(x, haystack, haystacks.distances) for name, x in models.items()})
+        row = {}
+        for name, model in models.items():
+            row[name] = answers(model, haystack, haystacks.distances)
+        rows.append(row)
         if len(rows) % SHOWN == 0:
             say(f"receipt: {len(rows)} of {count} {kind}s")
-    return [summarise(rows, distance) for distance in sorted(haystacks.distances)]
+    distances = sorted(haystacks.distances)
+    return [summarise(rows, distance) for distance in distances]
 
 
 def draw_number(draw: torch.Generator) -> str:
     """Draw five digits, none of them zero."""
-    return "".join(str(int(x)) for x in torch.randint(1, 10, (DIGITS,), generator=draw))
+    digits = torch.randint(1, 10, (DIGITS,), generator=draw)
+    return "".join(map(str, digits.tolist()))
 
 
 def draw_below(limit: int, draw: torch.Generator) -> int:
     """Draw a whole number from 0 to ``limit`` - 1."""
-    return int(torch.randint(limit, (), generator=draw))
+    number = torch.randint(limit, (), generator=draw)
+    return int(number)

@@ -58,7 +58,8 @@ def write_page(report: ConversionReport, path: str | Path) -> Path:
     layers = plural(len(report.layers), "attention layer")
     lead = f"{layers} of {report.source} made linear, and how it compares with the original."
     foot = "Written by fredholm linearize; conversion.json beside this page has all numbers."
-    page = render_page(title, lead, _facts(report), sections, foot)
+    facts = _facts(report)
+    page = render_page(title, lead, facts, sections, foot)
     return write_text(Path(path), page)
 
 
@@ -66,7 +67,8 @@ def _facts(report: ConversionReport) -> list[Fact]:
     """Return the numbers at the top of the page: what was lost and saved, how much is new."""
     facts = []
     if report.ratio is not None:
-        facts.append((f"{report.metric}".capitalize(), f"{report.ratio:.3f}×", "the original's"))
+        metric = f"{report.metric}".capitalize()
+        facts.append((metric, f"{report.ratio:.3f}×", "the original's"))
     if report.recovered is not None:
         note = f"of the original's {report.metric}"
         facts.append(("Recovered", f"{report.recovered:.1f}%", note))
@@ -90,17 +92,24 @@ def _replaced(report: ConversionReport) -> Section:
             tokens += f" and on the first {report.sinks}"
         rows.append(("Softmax stays", tokens))
     if report.keep:
-        groups = plural(sum(map(len, report.keep.values())), "group")
-        where = "; ".join(f"{name}: {', '.join(map(str, x))}" for name, x in report.keep.items())
-        rows.append(("Kept as they were", f"{groups} of heads, on all tokens ({where})"))
+        count = 0
+        places = []
+        for name, numbers in report.keep.items():
+            count += len(numbers)
+            places.append(f"{name}: {', '.join(map(str, numbers))}")
+        groups = plural(count, "group")
+        kept = f"{groups} of heads, on all tokens ({'; '.join(places)})"
+        rows.append(("Kept as they were", kept))
     if report.refused:
         left = plural(len(report.refused), "module")
         rows.append(("Not converted", f"{left}; the reasons are below"))
     if report.data:
         rows.append(("Trained on", report.data))
     if report.minutes:
-        rows.append(("Training took", duration(60 * sum(report.minutes.values()))))
-    return Section("replaced", "What was replaced", words("replaced", rows=rows))
+        minutes = sum(report.minutes.values())
+        rows.append(("Training took", duration(60 * minutes)))
+    text = words("replaced", rows=rows)
+    return Section("replaced", "What was replaced", text)
 
 
 def _map(report: ConversionReport) -> str:
@@ -116,54 +125,50 @@ def _map(report: ConversionReport) -> str:
 
 def _stages(report: ConversionReport) -> Section:
     # Stages that were left out have no score.
-    done = [key for key in STAGES if key in report.scores]
-    rows = [[STAGES[key], f"{report.scores[key]:.4f}"] for key in done]
+    rows = []
+    for key, stage in STAGES.items():
+        if key in report.scores:
+            rows.append([stage, f"{report.scores[key]:.4f}"])
     text = words("stages_text", metric=report.metric, smaller=report.smaller)
-    return Section(
-        "stages",
-        "From stage to stage",
-        text,
-        [],
-        table(["", f"{report.metric}"], rows),
-    )
+    after = table(["", f"{report.metric}"], rows)
+    return Section("stages", "From stage to stage", text, after=after)
 
 
 def _layers(report: ConversionReport) -> Section:
     pictures = []
     if any(layer.before is not None for layer in report.layers):
-        rows = [[layer.name, layer.before, layer.after] for layer in report.layers]
-        pictures = [
-            Picture(
-                "divergence",
-                f"Bars of the divergence of {len(report.layers)} layers, before and after",
-                words("divergence_caption"),
-                render(lambda theme: _bars(theme, report)),
-                Data(["layer", "before", "after"], rows),
-            )
-        ]
-    names = folded("Names of the kept and new parameters", words("names", layers=report.layers))
-    return Section(
-        "layers",
-        "Layer by layer",
-        words("layers"),
-        pictures,
-        table(*report.table()) + names,
-    )
+        rows = []
+        for layer in report.layers:
+            rows.append([layer.name, layer.before, layer.after])
+        picture = Picture(
+            "divergence",
+            f"Bars of the divergence of {len(report.layers)} layers, before and after",
+            words("divergence_caption"),
+            render(lambda theme: _bars(theme, report)),
+            Data(["layer", "before", "after"], rows),
+        )
+        pictures.append(picture)
+
+    names = words("names", layers=report.layers)
+    after = table(*report.table())
+    after += folded("Names of the kept and new parameters", names)
+    return Section("layers", "Layer by layer", words("layers"), pictures, after)
 
 
 def _refused(report: ConversionReport) -> Section:
     rows = [[name, why] for name, why in report.refused.items()]
-    return Section(
-        "refused",
-        "Not converted",
-        words("left"),
-        [],
-        table(["module", "why"], rows),
-    )
+    after = table(["module", "why"], rows)
+    return Section("refused", "Not converted", words("left"), after=after)
 
 
 def _speed(report: ConversionReport) -> Section:
-    head = ["tokens", "original, ms", "converted, ms", "original, MiB", "converted, MiB"]
+    head = [
+        "tokens",
+        "original, ms",
+        "converted, ms",
+        "original, MiB",
+        "converted, MiB",
+    ]
     rows = [_speed_row(row) for row in report.speed]
     crossover = None
     if report.crossover is not None:
@@ -176,19 +181,18 @@ def _speed(report: ConversionReport) -> Section:
         Data(head, rows),
     )
     text = words("passes", crossover=crossover)
-    return Section(
-        "speed",
-        "Speed and memory of one pass",
-        text,
-        [picture],
-        table(head, rows),
-    )
+    after = table(head, rows)
+    return Section("speed", "Speed and memory of one pass", text, [picture], after)
 
 
 def _speed_row(row: Mapping[str, float]) -> list[str]:
-    times = [f"{row[key]:.1f}" for key in ("teacher_ms", "student_ms")]
-    sizes = [f"{row[key] / MIB:.1f}" for key in ("teacher_bytes", "student_bytes")]
-    return [f"{row['length']:,.0f}", *times, *sizes]
+    return [
+        f"{row['length']:,.0f}",
+        f"{row['teacher_ms']:.1f}",
+        f"{row['student_ms']:.1f}",
+        f"{row['teacher_bytes'] / MIB:.1f}",
+        f"{row['student_bytes'] / MIB:.1f}",
+    ]
 
 
 # --- pictures -------------------------------------------------------------------------------------
@@ -221,7 +225,9 @@ def _bars(theme: Theme, report: ConversionReport) -> Figure:
     if theme.narrow:
         most = 10
     step = 1 + len(report.layers) // most
-    axes.set_xticks(list(places)[::step], [str(p + 1) for p in places][::step])
+    shown = places[::step]
+    labels = [str(place + 1) for place in shown]
+    axes.set_xticks(shown, labels)
     axes.set_xlabel("layer")
     axes.set_ylabel("KL, nats")
     # Inside the panel the legend would hide bars.

@@ -24,7 +24,7 @@ from ..training.text_generation import prompt_ids, special_tokens_only, text_aft
 from .decoding import STEPS, crossings, measure_decoding
 from .frame import Frame
 from .matching import cross_entropies
-from .needles import ROOM, Haystacks, measure_needles
+from .needles import ROOM, Haystacks, draw_below, measure_needles
 
 Models = dict[str, nn.Module]
 Row = dict[str, Any]
@@ -75,10 +75,15 @@ class Documents:
 
     def facts(self) -> dict[str, Any]:
         """Return plain data that identify these documents: sizes, and hashes of the texts."""
-        plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        kinds = {name: digest_json(list(texts)) for name, texts in plain.pop("kinds").items()}
-        del plain["tokenizer"]
-        return {"kinds": kinds, **plain}
+        kinds = {}
+        for name, texts in self.kinds.items():
+            kinds[name] = digest_json(list(texts))
+
+        result: dict[str, Any] = {"kinds": kinds}
+        for field in dataclasses.fields(self):
+            if field.name not in ("kinds", "tokenizer"):
+                result[field.name] = getattr(self, field.name)
+        return result
 
 
 @torch.inference_mode()
@@ -105,12 +110,17 @@ def measure_receipt(
     Raises:
         DataError: no document with as many tokens as the first stretch of positions.
     """
-    both = {"teacher": teacher.eval(), "student": student.eval()}
+    both = {
+        "teacher": teacher.eval(),
+        "student": student.eval(),
+    }
     models = dict(both)
     if control is not None:
         models[CONTROL] = control.eval()
     limit = positions_of(teacher) or max(documents.lengths)
-    texts = {kind: _tokens(documents, kind, limit) for kind in documents.kinds}
+    texts = {}
+    for kind in documents.kinds:
+        texts[kind] = _tokens(documents, kind, limit)
     # Needles and copies are hidden in texts of the first kind.
     filler = next(iter(texts.values()))
     generator = torch.Generator().manual_seed(documents.seed)
@@ -131,18 +141,27 @@ def measure_receipt(
     result["decoding"] = measure_decoding(both, torch.cat(filler), lengths)
     result |= crossings(result["decoding"])
 
-    continued = [_continued(both, documents, prompt, limit) for prompt in documents.prompts]
-    result["continuations"] = [row for row in continued if row]
+    result["continuations"] = []
+    for prompt in documents.prompts:
+        row = _continued(both, documents, prompt, limit)
+        if row:
+            result["continuations"].append(row)
     result["sentence"] = sentence(result)
     say(f"receipt: {result['sentence']}")
     return result
 
 
-def _tokens(documents: Documents, kind: str, limit: int) -> list[Tensor]:
+def _tokens(
+    documents: Documents,
+    kind: str,
+    limit: int,
+) -> list[Tensor]:
     """Return the documents of a kind as tokens, the longest first."""
     needed = min(documents.positions[0], limit)
-    rows = documents.tokenizer(list(documents.kinds[kind]))["input_ids"]
-    result = sorted((torch.tensor(row) for row in rows), key=len, reverse=True)
+    texts = list(documents.kinds[kind])
+    rows = documents.tokenizer(texts)["input_ids"]
+    result = [torch.tensor(row) for row in rows]
+    result.sort(key=len, reverse=True)
     longest = max(map(len, result), default=0)
     if longest < needed:
         raise DataError(
@@ -167,9 +186,12 @@ def segments(
     document, then the second of each, and so on.
     """
     rows = []
-    for start in range(0, max(map(len, tokens)), length):
+    longest = max(map(len, tokens))
+    for start in range(0, longest, length):
         stop = start + length
-        rows += [document[start:stop] for document in tokens if len(document) >= stop]
+        for document in tokens:
+            if len(document) >= stop:
+                rows.append(document[start:stop])
     return torch.stack(rows[:count])
 
 
@@ -184,13 +206,16 @@ def by_position(
     ``ratio`` is the student's over the teacher's, with its 95% interval in ``ratio_interval``.
     """
     last = min(limit, len(tokens[0]))
-    ends = [end for end in documents.positions if end <= last] or [last]
+    ends = [end for end in documents.positions if end <= last]
+    if not ends:
+        ends = [last]
     rows = segments(tokens, ends[-1], documents.repeats)
 
     # (segments, tokens - 1): the first token of a segment is not predicted.
     losses = {}
     for name, model in models.items():
-        losses[name] = torch.stack([losses_of(model, row) for row in rows])
+        each = [losses_of(model, row) for row in rows]
+        losses[name] = torch.stack(each)
     excess = losses["student"] - losses["teacher"]
 
     result = []
@@ -202,7 +227,8 @@ def by_position(
             "segments": len(rows),
         }
         for name, loss in losses.items():
-            row[name] = exponential(float(loss[:, stretch].mean()))
+            mean = float(loss[:, stretch].mean())
+            row[name] = exponential(mean)
         row["ratio"] = row["student"] / row["teacher"]
         row["ratio_interval"] = ratio_interval(excess[:, stretch])
         if CONTROL in row:
@@ -227,23 +253,34 @@ def ratio_interval(lost: Tensor) -> list[float] | None:
     count = len(means)
     if count < 2:
         return None
-    half = float(student_t.ppf(0.975, count - 1)) * float(means.std()) / count**0.5
+    quantile = float(student_t.ppf(0.975, count - 1))
+    half = quantile * float(means.std()) / count**0.5
     centre = float(means.mean())
-    return [exponential(centre - half), exponential(centre + half)]
+    low = exponential(centre - half)
+    high = exponential(centre + half)
+    return [low, high]
 
 
 def losses_of(model: Any, row: Tensor) -> Tensor:
     """Return minus the log-probability of every token but the first, (N - 1,)."""
-    row = row.to(next(model.parameters()).device)
-    return cross_entropies(model(input_ids=row[None], use_cache=False).logits[0, :-1], row[1:])
+    device = next(model.parameters()).device
+    row = row.to(device)
+    out = model(input_ids=row[None], use_cache=False)
+    return cross_entropies(out.logits[0, :-1], row[1:])
 
 
 def _accuracy(model: Any, row: Tensor, last: int) -> float:
     """Return the share of the ``last`` tokens that a model predicts, given those before each."""
-    row = row.to(next(model.parameters()).device)
-    logits = model(input_ids=row[None], use_cache=False, logits_to_keep=last + 1).logits[0]
-    predicted = logits[-last - 1 : -1].argmax(-1)
-    return float((predicted == row[-last:]).float().mean())
+    device = next(model.parameters()).device
+    row = row.to(device)
+    out = model(
+        input_ids=row[None],
+        use_cache=False,
+        logits_to_keep=last + 1,
+    )
+    logits = out.logits[0, -last - 1 : -1]
+    right = logits.argmax(-1) == row[-last:]
+    return float(right.float().mean())
 
 
 def recall(
@@ -272,7 +309,13 @@ def recall(
     if not distances or not count:
         return []
     depth = min(documents.depth, room - max(distances))
-    haystacks = Haystacks(text, documents.tokenizer, distances, depth, documents.seed)
+    haystacks = Haystacks(
+        text,
+        documents.tokenizer,
+        distances,
+        depth,
+        documents.seed,
+    )
     if not haystacks.has_digits():
         say("receipt: no recall, since the tokenizer does not tell digits apart")
         return []
@@ -292,18 +335,22 @@ def copying(
     """
     text = _joined(filler, documents)
     result = []
+    longest = min(limit, len(text))
     for length in documents.copies:
-        if 2 * length > min(limit, len(text)):
+        if 2 * length > longest:
             continue
         rows = []
         for _ in range(documents.repeats):
-            start = int(torch.randint(len(text) - length + 1, (), generator=generator))
+            start = draw_below(len(text) - length + 1, generator)
+            order = torch.randperm(length, generator=generator)
             passage = text[start : start + length]
-            passage = passage[torch.randperm(length, generator=generator)]
-            rows.append(torch.cat([passage, passage]))
+            shuffled = passage[order]
+            rows.append(torch.cat([shuffled, shuffled]))
+
         scores = {}
         for name, model in models.items():
-            scores[name] = statistics.fmean(_accuracy(model, row, length - 1) for row in rows)
+            shares = [_accuracy(model, row, length - 1) for row in rows]
+            scores[name] = statistics.fmean(shares)
         result.append({"length": length, "passages": len(rows), **scores})
     return result
 
@@ -323,14 +370,17 @@ def _continued(
             tokens have to fit; if the prompt leaves no position, the result is empty.
     """
     tokenizer = documents.tokenizer
-    ids = prompt_ids(tokenizer, prompt, chat=bool(getattr(tokenizer, "chat_template", None)))
-    new_tokens = min(documents.new_tokens, limit - ids.shape[1])
+    template = getattr(tokenizer, "chat_template", None)
+    ids = prompt_ids(tokenizer, prompt, chat=bool(template))
+    length = ids.shape[1]
+    new_tokens = min(documents.new_tokens, limit - length)
     if new_tokens < 1:
         return {}
     result = {"prompt": prompt}
     for name, model in models.items():
         given: Any = model
-        tokens = ids.to(next(given.parameters()).device)
+        device = next(given.parameters()).device
+        tokens = ids.to(device)
         # A model's own configuration may have penalties, which change the most probable token. It
         # is set aside for this call only.
         own = given.generation_config
@@ -344,7 +394,7 @@ def _continued(
             )
         finally:
             given.generation_config = own
-        added = out[0, ids.shape[1] :].tolist()
+        added = out[0, length:].tolist()
         result[name] = text_after(tokenizer, ids[0].tolist(), added)
     return result
 
@@ -360,9 +410,12 @@ def sentence(result: dict[str, Any]) -> str:
 
 def lost(result: dict[str, Any]) -> str:
     """Return in words what it loses: perplexity, and recall at the largest distance."""
-    parts = [f"on {kind} {_ratios(rows)}" for kind, rows in result["perplexity"].items()]
+    parts = []
+    for kind, rows in result["perplexity"].items():
+        parts.append(f"on {kind} {_ratios(rows)}")
     if result["recall"]:
-        parts.append(_found(result["recall"][-1]))
+        farthest = result["recall"][-1]
+        parts.append(_found(farthest))
     return f"perplexity over the teacher's, by position: {'; '.join(parts)}"
 
 

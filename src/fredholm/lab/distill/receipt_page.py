@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ..report.page import Data, Picture, Section, table, words
@@ -32,8 +33,10 @@ def receipt_facts(receipt: Row) -> list[tuple[str, str, str]]:
     facts = []
     if receipt["recall"]:
         last = receipt["recall"][-1]
-        note = f"of digits {last['distance']:,} tokens back (original {_percent(last['teacher'])})"
-        facts.append(("Recall", _percent(last["student"]), note))
+        ours = _percent(last["student"])
+        theirs = _percent(last["teacher"])
+        note = f"of digits {last['distance']:,} tokens back (original {theirs})"
+        facts.append(("Recall", ours, note))
     if receipt["smaller_from"] is not None:
         facts.append(("Cache is smaller", f"from {receipt['smaller_from']:,}", "tokens on"))
     if receipt["faster_from"] is not None:
@@ -62,10 +65,13 @@ def _perplexity(receipt: Row) -> Section:
     intervals = False
     for kind, part in receipt["perplexity"].items():
         for row in part:
-            rows.append(_perplexity_row(kind, row, controlled))
+            cells = _perplexity_row(kind, row, controlled)
+            rows.append(cells)
             # A single segment has no interval.
-            intervals = intervals or bool(row.get("ratio_interval"))
-    note = words("perplexity_note", intervals=intervals, control=_control_name(receipt))
+            if row.get("ratio_interval"):
+                intervals = True
+    control = _control_name(receipt)
+    note = words("perplexity_note", intervals=intervals, control=control)
     kinds = list(receipt["perplexity"])
     picture = Picture(
         "perplexity",
@@ -75,16 +81,15 @@ def _perplexity(receipt: Row) -> Section:
         Data(head, rows),
     )
     text = words("perplexity", first=kinds[0])
-    return Section(
-        "perplexity",
-        "What it lost",
-        text,
-        [picture],
-        table(head, rows) + note,
-    )
+    after = table(head, rows) + note
+    return Section("perplexity", "What it lost", text, [picture], after)
 
 
-def _perplexity_row(kind: str, row: Row, controlled: bool) -> list[str]:
+def _perplexity_row(
+    kind: str,
+    row: Row,
+    controlled: bool,
+) -> list[str]:
     cells = [
         kind,
         f"{row['from']:,} to {row['to']:,}",
@@ -109,9 +114,14 @@ def _ratio(row: Row) -> str:
 
 def _tasks(receipt: Row) -> list[tuple[str, Row]]:
     """Return the names and results of everything that had to be recalled."""
-    tasks = [(f"needle, {x['distance']:,} tokens back", x) for x in receipt["recall"]]
-    tasks += [(f"list, {x['distance']:,} tokens back", x) for x in receipt.get("lists", [])]
-    return tasks + [(f"copy of {x['length']:,} tokens", x) for x in receipt["copying"]]
+    tasks = []
+    for row in receipt["recall"]:
+        tasks.append((f"needle, {row['distance']:,} tokens back", row))
+    for row in receipt.get("lists", []):
+        tasks.append((f"list, {row['distance']:,} tokens back", row))
+    for row in receipt["copying"]:
+        tasks.append((f"copy of {row['length']:,} tokens", row))
+    return tasks
 
 
 def _recall(receipt: Row) -> Section:
@@ -120,14 +130,17 @@ def _recall(receipt: Row) -> Section:
         sides.append(CONTROL)
     rows = []
     for label, row in _tasks(receipt):
-        rows.append([label, *(_share(row, side) for side, _ in sides)])
-        # The teacher is the measure of the shares, and has none.
+        recalled = [_share(row, side) for side, _ in sides]
+        rows.append([label, *recalled])
         if "student_whole" in row:
-            whole = [_share(row, f"{side}_whole") for side, _ in sides]
-            rows.append(["— whole numbers", *whole])
-            shares = ["", *(_share(row, f"{side}_share") for side, _ in sides[1:])]
-            rows.append(["— of the original's digits", *shares])
-    head = ["test", *(label for _, label in sides)]
+            complete = [_share(row, f"{side}_whole") for side, _ in sides]
+            rows.append(["— whole numbers", *complete])
+            # The teacher is the measure of the shares, and has none.
+            shares = [_share(row, f"{side}_share") for side, _ in sides[1:]]
+            rows.append(["— of the original's digits", "", *shares])
+
+    labels = [label for _, label in sides]
+    head = ["test", *labels]
     picture = Picture(
         "recall",
         "Share of needles recalled by distance, and of copied tokens by length",
@@ -135,13 +148,16 @@ def _recall(receipt: Row) -> Section:
         render(lambda theme: _recall_lines(theme, receipt)),
         Data(head, rows),
     )
-    after = table(head, rows) + words("recall_note", control=_control_name(receipt))
+    note = words("recall_note", control=_control_name(receipt))
+    after = table(head, rows) + note
     return Section("recall", "What it remembers", words("recall"), [picture], after)
 
 
 def _has_control(receipt: Row) -> bool:
     """Return whether the original model with only a window and sinks was measured too."""
-    return any(CONTROL[0] in row for rows in receipt["perplexity"].values() for row in rows)
+    control, _ = CONTROL
+    rows = chain.from_iterable(receipt["perplexity"].values())
+    return any(control in row for row in rows)
 
 
 def _control_name(receipt: Row) -> str:
@@ -184,22 +200,16 @@ def _decoding(receipt: Row) -> Section:
         smaller=_length(receipt["smaller_from"]),
         faster=_length(receipt["faster_from"]),
     )
-    return Section(
-        "decoding",
-        "What it saves",
-        text,
-        [picture],
-        table(head, rows),
-    )
+    after = table(head, rows)
+    return Section("decoding", "What it saves", text, [picture], after)
 
 
 def _decoding_row(row: Row) -> list[str]:
-    return [
-        f"{row['length']:,.0f}",
-        *(f"{row[f'{side}_bytes'] / MIB:,.2f}" for side, _ in SIDES),
-        *(f"{row[f'{side}_tokens_a_second']:.1f}" for side, _ in SIDES),
-        *(f"{row[f'{side}_prompt_ms']:,.0f}" for side, _ in SIDES),
-    ]
+    sides = [side for side, _ in SIDES]
+    sizes = [f"{row[f'{side}_bytes'] / MIB:,.2f}" for side in sides]
+    speeds = [f"{row[f'{side}_tokens_a_second']:.1f}" for side in sides]
+    prompts = [f"{row[f'{side}_prompt_ms']:,.0f}" for side in sides]
+    return [f"{row['length']:,.0f}", *sizes, *speeds, *prompts]
 
 
 def _continuations(receipt: Row) -> Section:
@@ -230,16 +240,19 @@ def label_lengths(
     if theme.narrow and len(lengths) > 4:
         step = 2
     shown = sorted(set(lengths))[::step]
-    axes.set_xticks(shown, [f"{length:,.0f}" for length in shown])
+    labels = [f"{length:,.0f}" for length in shown]
+    axes.set_xticks(shown, labels)
     axes.minorticks_off()
 
 
 def _ratio_lines(theme: Theme, receipt: Row) -> Figure:
     figure = new_figure(theme.width, 2.6)
     axes = figure.subplots()
+    lengths = []
     for (kind, rows), colour in zip(receipt["perplexity"].items(), theme.series):
         ends = [row["to"] for row in rows]
         ratios = [row["ratio"] for row in rows]
+        lengths += ends
         axes.semilogx(
             ends,
             ratios,
@@ -250,17 +263,20 @@ def _ratio_lines(theme: Theme, receipt: Row) -> Figure:
         )
         # The band of the 95% interval.
         known = [row for row in rows if row.get("ratio_interval")]
-        low, high = ([row["ratio_interval"][end] for row in known] for end in (0, 1))
         axes.fill_between(
             [row["to"] for row in known],
-            low,
-            high,
+            [row["ratio_interval"][0] for row in known],
+            [row["ratio_interval"][1] for row in known],
             color=colour,
             alpha=0.2,
         )
-    ends = [row["to"] for rows in receipt["perplexity"].values() for row in rows]
-    label_lengths(axes, theme, ends)
-    axes.axhline(1.0, linewidth=0.8, color=theme.ink, alpha=0.5)
+    label_lengths(axes, theme, lengths)
+    axes.axhline(
+        1.0,
+        linewidth=0.8,
+        color=theme.ink,
+        alpha=0.5,
+    )
     axes.set_xlabel("position in the text, tokens")
     axes.set_ylabel("perplexity ratio")
     axes.legend()
@@ -277,9 +293,12 @@ def _recall_lines(theme: Theme, receipt: Row) -> Figure:
     if not parts:
         parts.append(("lists", "distance", "list: tokens back"))
     figure, grid = panels(theme, len(parts), 2.7, sharey=True)
+    controlled = _has_control(receipt)
     for axes, (key, place, label) in zip(grid, parts):
-        _recall_panel(axes, theme, receipt[key], place, _has_control(receipt))
-        label_lengths(axes, theme, [row[place] for row in receipt[key]])
+        rows = receipt[key]
+        _recall_panel(axes, theme, rows, place, controlled)
+        lengths = [row[place] for row in rows]
+        label_lengths(axes, theme, lengths)
         axes.set_xlabel(label)
         axes.set_ylim(-5, 105)
         axes.set_ylabel("right, %")
@@ -296,7 +315,12 @@ def _recall_panel(
 ) -> None:
     """Draw one line per model with its interval; the control is dashed."""
     places = [row[place] for row in rows]
-    lines = [(side, name, theme.series[1 - i], "-") for i, (side, name) in enumerate(SIDES)]
+    first, second = theme.series[:2]
+    teacher, student = SIDES
+    lines = [
+        (*teacher, second, "-"),
+        (*student, first, "-"),
+    ]
     if controlled:
         lines.append((*CONTROL, theme.faint, "--"))
     for side, name, colour, style in lines:
@@ -311,11 +335,11 @@ def _recall_panel(
             label=name,
         )
         if all(f"{side}_interval" in row for row in rows):
-            low, high = ([100 * row[f"{side}_interval"][end] for row in rows] for end in (0, 1))
+            intervals = [row[f"{side}_interval"] for row in rows]
             axes.fill_between(
                 places,
-                low,
-                high,
+                [100 * low for low, _ in intervals],
+                [100 * high for _, high in intervals],
                 color=colour,
                 alpha=0.15,
                 linewidth=0,
@@ -323,7 +347,10 @@ def _recall_panel(
 
 
 def _decoding_lines(theme: Theme, rows: Sequence[Row]) -> Figure:
-    parts = (("tokens_a_second", "tokens per second", 1.0), ("bytes", "cache, MiB", MIB))
+    parts = (
+        ("tokens_a_second", "tokens per second", 1.0),
+        ("bytes", "cache, MiB", MIB),
+    )
     return lines_by_length(theme, rows, parts, "tokens before")
 
 
@@ -345,12 +372,13 @@ def lines_by_length(
     """
     figure, grid = panels(theme, len(parts), 2.8)
     lengths = [row["length"] for row in rows]
+    # The converted model has the first colour, as in the other figures of both.
+    first, second = theme.series[:2]
+    colours = (second, first)
     for axes, (key, quantity, unit) in zip(grid, parts):
-        for i, (side, name) in enumerate(SIDES):
+        for (side, name), colour in zip(SIDES, colours):
             # A logarithmic axis has no place for zero.
             values = [max(row[f"{side}_{key}"], 1e-9) / unit for row in rows]
-            # The converted model has the first colour, as in the other figures of both.
-            colour = theme.series[1 - i]
             axes.loglog(
                 lengths,
                 values,

@@ -90,11 +90,13 @@ def _forward(
     """Iterate over outputs and labels of the first ``limit`` batches of a split; None: of all."""
     device = next(model.parameters()).device
     with evaluating(model):
-        for number, (inputs, labels) in enumerate(make_loader(dataset, batch_size)):
+        loader = make_loader(dataset, batch_size)
+        for number, (inputs, labels) in enumerate(loader):
             if limit is not None and number >= limit:
                 break
             check_batch(inputs)
-            with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+            half = precision == "bf16"
+            with torch.autocast(device.type, torch.bfloat16, enabled=half):
                 yield outputs_of(model, _to(inputs, device)), labels
 
 
