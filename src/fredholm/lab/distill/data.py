@@ -125,9 +125,14 @@ class Part(LabelledDataset):
     def __len__(self) -> int:
         return len(self.indices)
 
-    def batch(self, indices: Indices, transform: Transform | None = None) -> tuple[Any, Tensor]:
+    def batch(
+        self,
+        indices: Indices,
+        transform: Transform | None = None,
+    ) -> tuple[Any, Tensor]:
         """Return inputs and labels, by indices within the part."""
-        return self.whole.batch(self.indices[index_tensor(indices)], transform)
+        chosen = self.indices[index_tensor(indices)]
+        return self.whole.batch(chosen, transform)
 
 
 class TokenTexts(LabelledDataset):

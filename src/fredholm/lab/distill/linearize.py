@@ -68,8 +68,12 @@ class Conversion:
             folder: of the model.
             processor: for a transformers model, a tokenizer or image processor to save beside it.
         """
-        lines = self.report.summary()
-        folder = save_linearized(self.replaced, folder, processor=processor, lines=lines)
+        folder = save_linearized(
+            self.replaced,
+            folder,
+            processor=processor,
+            lines=self.report.summary(),
+        )
         self._report(folder)
         return folder
 
@@ -168,11 +172,24 @@ class Course:
             settings["weights"] = digest_weights(model)
         return Progress(folder, settings, self.resume)
 
-    def run(self, progress: Progress, replaced: Replaced, source: str) -> Run:
+    def run(
+        self,
+        progress: Progress,
+        replaced: Replaced,
+        source: str,
+    ) -> Run:
         """Return the conversion of the model of a class ``source``, with a new report."""
         report = ConversionReport.of(replaced, source)
         say = self.say or quiet
-        return Run(self.judged, self.precision, self.seed, say, progress, replaced, report)
+        return Run(
+            self.judged,
+            self.precision,
+            self.seed,
+            say,
+            progress,
+            replaced,
+            report,
+        )
 
 
 @dataclass(frozen=True)
@@ -203,8 +220,13 @@ class Plan(Course):
         if unknown:
             raise TypeError(f"linearize() got an unexpected keyword argument {unknown[0]!r}")
         own = {each.name for each in fields(cls)}
-        replacement = {key: value for key, value in options.items() if key not in own}
-        known: dict[str, Any] = {key: value for key, value in options.items() if key in own}
+        replacement: dict[str, Any] = {}
+        known: dict[str, Any] = {}
+        for key, value in options.items():
+            if key in own:
+                known[key] = value
+            else:
+                replacement[key] = value
         return cls(to=to, replacement=replacement, **known)
 
     def __post_init__(self) -> None:
@@ -233,7 +255,8 @@ class Plan(Course):
         """Convert a copy of the model, whose named groups of heads keep softmax."""
         # The maps' initial weights do not depend on how many copies were made before.
         torch.manual_seed(self.seed)
-        return replace_attention(model, self.to, keep=groups, **(self.replacement | changes))
+        options = self.replacement | changes
+        return replace_attention(model, self.to, keep=groups, **options)
 
     def check_window(self, window: int | None) -> None:
         """Refuse options that need a window, which a conversion may choose by itself."""
@@ -250,6 +273,7 @@ class Plan(Course):
     def settings(self, replaced: Replaced, splits: Splits | None) -> dict[str, Any]:
         """Return plain data that identify the conversion; see :meth:`Course.begin`."""
         options = self.replacement
+        layers = options.get("layers")
         keep = self.keep
         if isinstance(keep, list | tuple):
             keep = list(keep)
@@ -257,7 +281,7 @@ class Plan(Course):
             "to": self.to,
             "options": options.get("options") or {},
             "tied": options.get("tied", True),
-            "layers": options.get("layers") and list(options["layers"]),
+            "layers": layers and list(layers),
             "distil": self.distil.settings(),
             "match": self.match.settings(),
             "tune": self.tune.settings(),
@@ -273,7 +297,8 @@ class Plan(Course):
             settings["lengthen"] = self.lengthen.settings()
         if splits is not None:
             settings |= _scale(splits.train)
-            settings["data"] = [_facts(split) for split in splits if split is not None]
+            given = [split for split in splits if split is not None]
+            settings["data"] = [_facts(split) for split in given]
         return settings
 
 
@@ -375,7 +400,8 @@ def linearize(
     replaced = plan.replaced(model, named)
     plan.check_window(replaced.window)
     settings = plan.settings(replaced, splits)
-    progress = plan.begin(model, {"model": type(model).__name__, **settings})
+    kind = type(model).__name__
+    progress = plan.begin(model, {"model": kind, **settings})
 
     ranking: list[dict[str, Any]] = []
     if plan.retrieval is not None:
@@ -387,11 +413,12 @@ def linearize(
         rank = partial(rank_groups, without_kept, plan.retrieval)
         ranking = progress.get("ranking", rank, of=plan.retrieval.facts())
         if by_rank(keep):
-            replaced = plan.replaced(model, best_groups(ranking, keep))
+            best = best_groups(ranking, keep)
+            replaced = plan.replaced(model, best)
     if not plan.state:
         silence(replaced)
 
-    run = plan.run(progress, replaced, type(model).__name__)
+    run = plan.run(progress, replaced, kind)
     run.report.ranking = ranking
     if splits is not None:
         _train(run, plan, model, splits)
@@ -428,8 +455,9 @@ def _measure(run: Run, plan: Plan, teacher: nn.Module) -> None:
     """Measure speed and receipt, as far as the plan asks for them."""
     student = run.replaced.model
     if plan.lengths:
+        lengths = list(plan.lengths)
         timed = partial(measure_speed, teacher, student, plan.lengths)
-        run.report.speed = run.progress.get("speed", timed, of=list(plan.lengths))
+        run.report.speed = run.progress.get("speed", timed, of=lengths)
 
     documents = plan.documents
     if documents is None:
@@ -437,10 +465,12 @@ def _measure(run: Run, plan: Plan, teacher: nn.Module) -> None:
 
     def measured() -> dict[str, Any]:
         # The control has a window and sinks: no state, no store, no kept groups.
-        control = window_alone(plan.replaced(teacher, None, store=0))
+        without_store = plan.replaced(teacher, None, store=0)
+        control = window_alone(without_store)
         return measure_receipt(teacher, student, documents, run.say, control)
 
-    run.report.receipt = run.progress.get("receipt", measured, of=documents.facts())
+    facts = documents.facts()
+    run.report.receipt = run.progress.get("receipt", measured, of=facts)
 
 
 def window_alone(replaced: Replaced) -> nn.Module | None:
@@ -491,7 +521,8 @@ def fine_tune(
         raise OptionError("options: expected 1 epoch or more, got epochs=0; raise it")
     _without_lora("options", options)
     _without_vary_window("options", options)
-    train, val = two_splits(data, task.follows and decoder_of(model))
+    decoder = task.follows and decoder_of(model)
+    train, val = two_splits(data, decoder)
     check_head(model, train)
     settings = {
         "tune": options.settings(),
@@ -503,18 +534,19 @@ def fine_tune(
     # A stage belongs to a conversion; here it is one in which nothing was replaced.
     stub = Replaced(
         model,
-        "torch",
-        "softmax",
-        {},
-        True,
-        [],
-        {},
-        {},
+        ecosystem="torch",
+        to="softmax",
+        options={},
+        tied=True,
+        layers=[],
+        refused={},
+        parts={},
     )
     run = chosen.run(progress, stub, type(model).__name__)
     run_stage(run, "tuned", FineTuning, train, val, options, task)
     model.eval()
-    return progress.get("score", lambda: evaluate(model, val, task, run.precision, task.at_once))
+    score = partial(evaluate, model, val, task, run.precision, task.at_once)
+    return progress.get("score", score)
 
 
 def judged_task(name: str, metric: str | None) -> Task:
@@ -564,17 +596,15 @@ def _train(
     at_once = run.task.at_once
 
     def score(key: str, of: nn.Module) -> None:
-        report.scores[key] = progress.get(
-            key, lambda: evaluate(of, val, run.task, run.precision, at_once)
-        )
+        compute = partial(evaluate, of, val, run.task, run.precision, at_once)
+        report.scores[key] = progress.get(key, compute)
         run.say(f"{report.metric} of {key}: {report.scores[key]:.4f}")
 
     def divergence(when: str) -> None:
         # Exact divergences need all pairs of tokens in memory.
-        found = progress.get(
-            f"divergence {when}",
-            lambda: divergences(run.replaced, val, run.precision, min(16, at_once)),
-        )
+        batch_size = min(16, at_once)
+        compute = partial(divergences, run.replaced, val, run.precision, batch_size)
+        found = progress.get(f"divergence {when}", compute)
         report.measured(when, found)
 
     score("teacher", teacher)
@@ -600,7 +630,7 @@ def _train(
 def _scale(data: Any) -> dict[str, Any]:
     """Return the normalisation of pictures, which a resumed conversion must not change."""
     whole = getattr(data, "whole", data)
-    if not (hasattr(whole, "mean") and hasattr(whole, "std")):
+    if not hasattr(whole, "mean") or not hasattr(whole, "std"):
         return {}
     return {"mean": list(whole.mean), "std": list(whole.std)}
 

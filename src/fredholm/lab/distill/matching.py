@@ -95,7 +95,8 @@ def logit_divergence(
 
 @torch.no_grad()
 def cross_entropies(
-    logits: Float[Tensor, "*n c"], labels: Int[Tensor, " *n"]
+    logits: Float[Tensor, "*n c"],
+    labels: Int[Tensor, " *n"],
 ) -> Float[Tensor, " m"]:
     """Return minus the log-probability of each label that is not ignored (m of n)."""
     logits = logits.reshape(-1, logits.shape[-1])

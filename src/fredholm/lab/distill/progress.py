@@ -102,7 +102,9 @@ class Progress:
 
     def keep(self, key: str, model: nn.Module) -> None:
         """Keep a copy of a model's weights."""
-        state = {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
+        state = {}
+        for name, value in model.state_dict().items():
+            state[name] = value.detach().cpu().clone()
         if self.folder is None:
             self.weights[key] = state
             return
@@ -147,5 +149,8 @@ def check_settings(
 
 def digest_weights(model: nn.Module) -> str:
     """Return a hash of a model's weights."""
-    state = model.state_dict().items()
-    return digest_tensors({name: value for name, value in state if isinstance(value, Tensor)})
+    tensors = {}
+    for name, value in model.state_dict().items():
+        if isinstance(value, Tensor):
+            tensors[name] = value
+    return digest_tensors(tensors)

@@ -27,6 +27,7 @@ from .needles import (
     QUESTION,
     SAID,
     ListQuestion,
+    draw_below,
     draw_number,
     list_question,
     tells_digits_apart,
@@ -100,7 +101,8 @@ def rank_groups(replaced: Replaced, retrieval: Retrieval) -> list[dict[str, Any]
         OptionError: a model with fewer positions than the samples have tokens.
     """
     causal: Any = [layer for layer in replaced.layers if layer.causal]
-    numbers = layer_numbers(replaced.model, [layer.name for layer in replaced.layers])
+    names = [layer.name for layer in replaced.layers]
+    numbers = layer_numbers(replaced.model, names)
     draw = torch.Generator().manual_seed(retrieval.seed)
     samples = _samples(retrieval, draw)
 
@@ -115,30 +117,38 @@ def rank_groups(replaced: Replaced, retrieval: Retrieval) -> list[dict[str, Any]
     # The mass of each head of a layer, summed over the samples. A hook reads queries and keys
     # before the heads answer, and adds the mass in place; it belongs to one sample, whose places it
     # knows, and is removed afterwards.
-    mass_sums = {layer.name: torch.zeros(layer.heads, dtype=torch.float64) for layer in causal}
+    mass_sums = {}
+    for layer in causal:
+        mass_sums[layer.name] = torch.zeros(layer.heads, dtype=torch.float64)
     model = replaced.model.eval()
     device = next(model.parameters()).device
     with replaced.mode("softmax"):
         for sample in samples:
             with ExitStack() as hooks:
                 for name, total in mass_sums.items():
-                    hook = _Reader(sample, total)
+                    reader = _Reader(sample, total)
                     part = replaced.parts[name]
-                    hooks.callback(part.register_forward_pre_hook(hook, with_kwargs=True).remove)
-                model(input_ids=sample.tokens[None].to(device), use_cache=False)
+                    hook = part.register_forward_pre_hook(reader, with_kwargs=True)
+                    hooks.callback(hook.remove)
+                tokens = sample.tokens[None].to(device)
+                model(input_ids=tokens, use_cache=False)
 
     rows = []
     for layer in causal:
         # (groups, heads per group): neighbouring heads share the keys of a group, and the best of
         # them stands for it.
-        masses = (mass_sums[layer.name] / len(samples)).view(layer.groups, -1)
-        for group, mass in enumerate(masses.amax(1).tolist()):
-            rows.append({"group": f"{numbers[layer.name]}.{group}", "mass": round(mass, 6)})
+        masses = mass_sums[layer.name] / len(samples)
+        best = masses.view(layer.groups, -1).amax(1)
+        number = numbers[layer.name]
+        for group, mass in enumerate(best.tolist()):
+            row = {"group": f"{number}.{group}", "mass": round(mass, 6)}
+            rows.append(row)
     return sorted(rows, key=lambda row: -row["mass"])
 
 
 def best_groups(
-    ranking: Sequence[dict[str, Any]], keep: int | str | Sequence[str] | None
+    ranking: Sequence[dict[str, Any]],
+    keep: int | str | Sequence[str] | None,
 ) -> list[str]:
     """Return the groups to keep: the first ``keep``, or with ``"probe"`` those with a mass of at
     least :data:`LEAST`.
@@ -189,15 +199,18 @@ class _Reader:
         # The batch has one sample: query and key are (heads, N, e) here.
         query = args[0][0]
         key = part.share(args[1])[0]
-        places = self.sample.queries.to(query.device)
-        scores = query[:, places].float() @ key.float().mT * part.factor(kwargs.get("scale"))
-        later = torch.arange(key.shape[1], device=key.device) > places[:, None]
+        device = key.device
+        queries = self.sample.queries.to(query.device)
+        factor = part.factor(kwargs.get("scale"))
+        scores = query[:, queries].float() @ key.float().mT * factor
+        later = torch.arange(key.shape[1], device=device) > queries[:, None]
         attention = scores.masked_fill(later, -torch.inf).softmax(-1)
 
         # Each query has one key, at the same index.
-        rows = torch.arange(len(places), device=key.device)
-        mass = attention[:, rows, self.sample.keys.to(key.device)]
-        self.total += mass.mean(-1).double().cpu()
+        rows = torch.arange(len(queries), device=device)
+        keys = self.sample.keys.to(device)
+        mass = attention[:, rows, keys].mean(-1)
+        self.total += mass.double().cpu()
 
 
 def _samples(retrieval: Retrieval, draw: torch.Generator) -> list[Sample]:
@@ -218,23 +231,34 @@ def _samples(retrieval: Retrieval, draw: torch.Generator) -> list[Sample]:
             f"expected texts of more than {retrieval.distance} tokens for the probe of groups, got "
             f"{len(text)}; give more text"
         )
-    every_word = {word for document in retrieval.texts for word in document.split()}
+    every_word = set()
+    for document in retrieval.texts:
+        every_word.update(document.split())
     words = sorted(filter(str.isalpha, every_word))
+
     samples = []
     for _ in range(retrieval.samples):
         numbers = [draw_number(draw) for _ in range(PAIRS)]
-        needle = ListQuestion(SAID.format(numbers[0]), QUESTION, numbers[0])
-        samples.append(_sample(encode, needle, _filler(text, retrieval, draw)))
+        number = numbers[0]
+        needle = ListQuestion(SAID.format(number), QUESTION, number)
+        filler = _filler(text, retrieval, draw)
+        samples.append(_sample(encode, needle, filler))
         if len(words) >= PAIRS:
-            asked = list_question(words, numbers, draw)
-            samples.append(_sample(encode, asked, _filler(text, retrieval, draw)))
+            listed = list_question(words, numbers, draw)
+            filler = _filler(text, retrieval, draw)
+            samples.append(_sample(encode, listed, filler))
     return samples
 
 
-def _filler(text: Tensor, retrieval: Retrieval, draw: torch.Generator) -> Tensor:
+def _filler(
+    text: Tensor,
+    retrieval: Retrieval,
+    draw: torch.Generator,
+) -> Tensor:
     """Draw a stretch of the text, as long as the distance."""
-    start = int(torch.randint(len(text) - retrieval.distance + 1, (), generator=draw))
-    return text[start : start + retrieval.distance]
+    length = retrieval.distance
+    start = draw_below(len(text) - length + 1, draw)
+    return text[start : start + length]
 
 
 def _sample(
@@ -246,8 +270,9 @@ def _sample(
     statement = encode(asked.statement)
     question = encode(asked.question)
     answered = encode(f"{asked.question} {asked.number}")
+    asked_again = answered[: len(question)]
     answer = answered[len(question) :]
-    if not torch.equal(answered[: len(question)], question) or not len(answer):
+    if not torch.equal(asked_again, question) or not len(answer):
         raise DataError(
             "expected a tokenizer that reads a question as the same tokens with and without its "
             f"answer, got one that does not; {NAME_GROUPS}"
@@ -273,7 +298,8 @@ def _place(tokens: Tensor, part: Tensor) -> int | None:
     """Return where a part begins in a text, or None where it does not occur."""
     if not len(part) or len(part) > len(tokens):
         return None
-    matches = (tokens.unfold(0, len(part), 1) == part).all(1).nonzero()
+    stretches = tokens.unfold(0, len(part), 1)
+    matches = (stretches == part).all(1).nonzero()
     if not len(matches):
         return None
     return int(matches[0])

@@ -53,7 +53,12 @@ ENCODER = {
     "tune": TUNE,
 }
 DECODER = {
-    "distil": replace(DISTIL, lr=3e-2, batch_size=1, steps=60),
+    "distil": replace(
+        DISTIL,
+        lr=3e-2,
+        batch_size=1,
+        steps=60,
+    ),
     "match": replace(MATCH, epochs=1, steps=400),
     "lengthen": replace(LENGTHEN, epochs=1, steps=60),
     "tune": replace(TUNE, epochs=0),
@@ -149,10 +154,15 @@ def linearize_source(
     """
     # Weights by name are fetched where they are not here yet.
     named = not Path(source).exists() and str(source) in list_datasets()
-    source = _fetched(str(source), say) if named else Path(source)
+    if named:
+        source = _fetched(str(source), say)
+    source = Path(source)
 
-    own = {field.name for field in fields(TextOptions)}
-    texts = TextOptions(**{key: options.pop(key) for key in own & options.keys()})
+    about_texts = {}
+    for field in fields(TextOptions):
+        if field.name in options:
+            about_texts[field.name] = options.pop(field.name)
+    texts = TextOptions(**about_texts)
     stages = {key: options.pop(key, None) for key in ENCODER}
     defaults = ENCODER
     processor: Any = None
@@ -164,8 +174,10 @@ def linearize_source(
                 "it out"
             )
         model, place = load_run(source, trust_code=trust_code)
-        splits = tuple(run_dataset(model, place, split) for split in ("train", "val"))
-        task = task or splits[0].task
+        train = run_dataset(model, place, "train")
+        val = run_dataset(model, place, "val")
+        splits = (train, val)
+        task = task or train.task
     else:
         if data is not None and Path(data).is_file():
             raise OptionError(
@@ -175,14 +187,17 @@ def linearize_source(
         model, processor = _transformers_model(source)
         decoder = is_decoder(model)
         if to is None and decoder:
-            options |= MAP | {"options": MAP["options"] | (options.get("options") or {})}
-            to = options.pop("to")
+            to = MAP["to"]
+            given = options.get("options") or {}
+            options["options"] = MAP["options"] | given
+            options["tied"] = MAP["tied"]
         if data is None and named and decoder:
             data = TEXTS
         if decoder and data is not None:
             defaults = DECODER
             task = "tokens"
-            splits = _read_texts(data, processor or _tokenizer(source), model, texts, options)
+            tokenizer = processor or _tokenizer(source)
+            splits = _read_texts(data, tokenizer, model, texts, options)
         else:
             if data is not None:
                 splits = _splits(model, source, data, texts.max_length)
@@ -201,7 +216,8 @@ def linearize_source(
     for key, stage in stages.items():
         # A mapping changes some fields of the default.
         if not isinstance(stage, StageOptions):
-            stage = replace(defaults[key], **(stage or {}))
+            changes = stage or {}
+            stage = replace(defaults[key], **changes)
         options[key] = stage
     options["task"] = task or "classification"
     result = linearize(
@@ -225,16 +241,19 @@ def _read_texts(
 ) -> tuple[Any, Any]:
     """Return the splits of a language model; add to ``options`` what else it reads of the data."""
     train, val = _windows(data, tokenizer, texts.max_length, model, texts.reach)
-    if texts.longer is not None:
-        options["longer"] = _longer(data, tokenizer, texts.longer, model, texts.reach)
     if texts.exercises is not None:
         train = Exercises(train, tokenizer, texts.exercises)
-        if texts.longer is not None:
-            options["longer"] = Exercises(options["longer"], tokenizer, texts.exercises)
+    if texts.longer is not None:
+        longer = _longer(data, tokenizer, texts.longer, model, texts.reach)
+        if texts.exercises is not None:
+            longer = Exercises(longer, tokenizer, texts.exercises)
+        options["longer"] = longer
     if texts.ranked or by_rank(options.get("keep")):
-        options["retrieval"] = Retrieval(load_texts(data, "val")[:PROBED], tokenizer)
+        probed = load_texts(data, "val")[:PROBED]
+        options["retrieval"] = Retrieval(probed, tokenizer)
     if texts.receipt:
-        options["documents"] = _documents(data, texts.unseen, tokenizer, texts.needles)
+        documents = _documents(data, texts.unseen, tokenizer, texts.needles)
+        options["documents"] = documents
     return train, val
 
 
@@ -265,7 +284,10 @@ def _refuse_unread(
         unread.append(("probe", texts.ranked, leave_out))
     if "documents" not in options:
         fix = "give --data and no --no-receipt, or leave it out"
-        unread += [("needles", texts.needles, fix), ("unseen", texts.unseen, fix)]
+        unread += [
+            ("needles", texts.needles, fix),
+            ("unseen", texts.unseen, fix),
+        ]
     for name, value, fix in unread:
         if value:
             raise OptionError(
@@ -287,7 +309,10 @@ def _save_processor(source: Path, out: Path, processor: Any) -> None:
                 shutil.copyfile(source / name, out / "model" / name)
 
 
-def _fetched(name: str, say: Callable[[str], None] | None = None) -> Path:
+def _fetched(
+    name: str,
+    say: Callable[[str], None] | None = None,
+) -> Path:
     """Return the folder of a data set or of weights; fetch it if it is not here yet."""
     folder = dataset_path(name)
     if not folder.is_dir():
@@ -306,12 +331,23 @@ def _windows(
 ) -> tuple[Any, Any]:
     """Return a data set's training and validation split as windows of tokens."""
     limit = positions_of(model)
-    length = _placed(model, max_length or min(WINDOW, limit or WINDOW), "--max-length")
+    if not max_length:
+        max_length = min(WINDOW, limit or WINDOW)
+    length = _placed(model, max_length, "--max-length")
     begins = _reach(model, reach, length, limit)
     texts = load_texts(name, "train")
-    train = TokenWindows(name, "train", texts, tokenizer, length, reach=begins)
-    val = TokenWindows(name, "val", load_texts(name, "val"), tokenizer, length)
-    return train, _some(val, min(len(val), VALIDATED))
+    train = TokenWindows(
+        name,
+        "train",
+        texts,
+        tokenizer,
+        length,
+        reach=begins,
+    )
+    texts = load_texts(name, "val")
+    val = TokenWindows(name, "val", texts, tokenizer, length)
+    count = min(len(val), VALIDATED)
+    return train, _some(val, count)
 
 
 def _reach(
@@ -428,7 +464,8 @@ def _some(dataset: Any, samples: int) -> Any:
             f"--samples: expected 1 to {len(dataset)}, the samples of the training split, got "
             f"{samples}; lower it"
         )
-    order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(0)
+    order = torch.randperm(len(dataset), generator=generator)
     return Part(dataset, order[:samples])
 
 
@@ -437,9 +474,9 @@ def _transformers_model(folder: Path) -> tuple[Any, Any]:
     only the latter contains.
     """
     library: Any = require("transformers", "hf", "converting a transformers model")
-    if not (folder / "config.json").is_file() and any(folder.glob("*.gguf")):
-        return load_gguf(folder)
     if not (folder / "config.json").is_file():
+        if any(folder.glob("*.gguf")):
+            return load_gguf(folder)
         raise CheckpointError(
             f"{folder}: expected a folder with config.json, got none; give a folder of "
             "transformers, or of a run of fredholm train"
@@ -517,7 +554,10 @@ def _scaled(
     return result
 
 
-def _per_channel(value: float | Sequence[float], count: int) -> tuple[float, ...]:
+def _per_channel(
+    value: float | Sequence[float],
+    count: int,
+) -> tuple[float, ...]:
     if isinstance(value, int | float):
         return (float(value),) * count
     return tuple(value)
@@ -533,16 +573,29 @@ def _splits(
     if model.main_input_name == "pixel_values":
         facts = picture_scale(folder)
         size = model.config.image_size
-        train, val = (create_dataset(name, part, image_size=size) for part in ("train", "val"))
+        train = create_dataset(name, "train", image_size=size)
+        val = create_dataset(name, "val", image_size=size)
         mean = facts.get("mean")
         std = facts.get("std")
         return _scaled(train, mean, std), _scaled(val, mean, std)
 
     tokenizer = _tokenizer(folder)
-    length = _placed(model, max_length or positions_of(model) or 512, "--max-length")
-    result = []
-    for split in ("train", "val"):
+    if not max_length:
+        max_length = positions_of(model) or 512
+    length = _placed(model, max_length, "--max-length")
+    numbers = model.config.num_labels == 1
+
+    def read(split: str) -> TokenTexts:
         source = create_dataset(name, split)
-        texts, labels = source.texts_and_targets(numbers=model.config.num_labels == 1)
-        result.append(TokenTexts(name, split, texts, labels, tokenizer, length, source.classes))
-    return result[0], result[1]
+        texts, labels = source.texts_and_targets(numbers=numbers)
+        return TokenTexts(
+            name,
+            split,
+            texts,
+            labels,
+            tokenizer,
+            length,
+            source.classes,
+        )
+
+    return read("train"), read("val")

@@ -30,7 +30,8 @@ def token_inputs(model: Any) -> Callable[[int], dict[str, Any]]:
         OptionError: a model that reads something else; from the function, a length beyond the
             positions of the model.
     """
-    size = getattr(getattr(model, "config", None), "vocab_size", None)
+    config = getattr(model, "config", None)
+    size = getattr(config, "vocab_size", None)
     limit = positions_of(model)
     if size is None:
         raise OptionError(
@@ -46,7 +47,8 @@ def token_inputs(model: Any) -> Callable[[int], dict[str, Any]]:
                 f"{length}; leave it out"
             )
         device = next(model.parameters()).device
-        return {"input_ids": torch.randint(0, int(size), (1, length), device=device)}
+        tokens = torch.randint(0, int(size), (1, length), device=device)
+        return {"input_ids": tokens}
 
     return make
 
@@ -74,7 +76,10 @@ def measure_speed(
         OptionError: lengths without inputs for a model that does not read tokens, or beyond its
             positions.
     """
-    models = {"teacher": teacher.eval(), "student": student.eval()}
+    models = {
+        "teacher": teacher.eval(),
+        "student": student.eval(),
+    }
     if isinstance(lengths, dict):
         make: Callable[[int], Any] = lengths.__getitem__
     else:
@@ -85,14 +90,16 @@ def measure_speed(
         inputs = make(length)
         row = {"length": float(length)}
         for name, model in models.items():
-            row[f"{name}_bytes"] = float(peak_bytes(partial(call, model, inputs)))
+            forward = partial(call, model, inputs)
+            row[f"{name}_bytes"] = float(peak_bytes(forward))
 
         # In turns, so that other work on the machine slows both down.
         times: dict[str, list[float]] = {name: [] for name in models}
         for _ in range(REPEATS):
             for name, model in models.items():
-                device = next(model.parameters()).device
-                times[name].append(seconds_of(partial(call, model, inputs), device))
+                forward = partial(call, model, inputs)
+                seconds = seconds_of(forward, next(model.parameters()).device)
+                times[name].append(seconds)
         for name, values in times.items():
             row[f"{name}_ms"] = 1e3 * statistics.median(values)
         rows.append(row)

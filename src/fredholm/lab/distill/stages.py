@@ -57,9 +57,12 @@ def check_batch(inputs: Any) -> None:
     Raises:
         DataError: naming the samples.
     """
-    if not isinstance(inputs, Mapping) or inputs.get("attention_mask") is None:
+    if not isinstance(inputs, Mapping):
         return
-    real = inputs["attention_mask"].bool().any(-1)
+    mask = inputs.get("attention_mask")
+    if mask is None:
+        return
+    real = mask.bool().any(-1)
     empty = (~real).nonzero().flatten().tolist()
     if empty:
         raise DataError(
@@ -93,9 +96,8 @@ class Stage(Learner):
         options: Any,
         seed: int,
     ):
-        descent = Descent(
-            options.lr, options.weight_decay, schedule=Schedule(warmup=options.warmup)
-        )
+        schedule = Schedule(warmup=options.warmup)
+        descent = Descent(options.lr, options.weight_decay, schedule=schedule)
         super().__init__(replaced.model, loader, descent, seed)
         self.replaced = replaced
         self.options = options
@@ -114,7 +116,8 @@ class Stage(Learner):
             return nullcontext()
         if torch.rand(()) < 0.5:
             return nullcontext()
-        return self.replaced.narrowed(int(torch.randint(1, window + 1, ())))
+        narrower = int(torch.randint(1, window + 1, ()))
+        return self.replaced.narrowed(narrower)
 
 
 class Distillation(Stage):
@@ -167,7 +170,8 @@ class Distillation(Stage):
                     f"{float(value.detach())} at step {self.global_step}; {self.cure()}, or choose "
                     "a map that cannot overflow"
                 )
-        return torch.stack(list(losses.values())).mean()
+        each = torch.stack(list(losses.values()))
+        return each.mean()
 
     def on_train_end(self) -> None:
         self.replaced.switch("linear")
@@ -192,7 +196,8 @@ class FineTuning(Stage):
         self.model.train()
 
     def loss(self, inputs: Any, labels: Tensor) -> Tensor:
-        return self.task.loss(outputs_of(self.model, inputs), labels)
+        outputs = outputs_of(self.model, inputs)
+        return self.task.loss(outputs, labels)
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         inputs, labels = batch
@@ -204,5 +209,8 @@ class FineTuning(Stage):
         found = self.tally.metrics()
         self.tally = Tally(self.task)
         name, _ = self.task.metric
-        self.metrics = {"val_metric": found[name], "val_loss": found["val_loss"]}
+        self.metrics = {
+            "val_metric": found[name],
+            "val_loss": found["val_loss"],
+        }
         self.log_dict(self.metrics, prog_bar=True, logger=False)
