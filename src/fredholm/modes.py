@@ -1,9 +1,10 @@
-"""Evaluation mode of a model, for a block of code."""
+"""Mode and device of a model."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 
 import torch
 from torch import nn
@@ -31,3 +32,10 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fused)
         for module in training:
             module.training = True
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Return the device of a model's weights, and the CPU for a model without weights."""
+    for tensor in chain(model.parameters(), model.buffers()):
+        return tensor.device
+    return torch.device("cpu")

@@ -21,9 +21,10 @@ from ..errors import ExportError, OptionError, require
 from ..files import check_target, replacing
 from ..integral.contract import Form
 from ..models.model import Model, TextState
+from ..modes import device_of
 from ..ops.feature_map.bank import sums_of_units
 from .onnx import INPUT, OUTPUT, Runner, converted, onnx_forms, runner_of
-from .program import check_error, check_ops, device_of, first_lines, without_torchs_warning
+from .program import check_error, check_ops, first_lines, without_torchs_warning
 from .signature import LARGEST_BATCH, signature_of
 
 TRACED_BATCH, TRACED_PROMPT = 5, 7

@@ -19,6 +19,7 @@ from torch.export import ExportedProgram
 from ..errors import ExportError
 from ..files import check_target, replacing
 from ..models.encoders.inputs import Inputs
+from ..modes import device_of
 from ..ops.custom_op import PLAIN
 from .signature import Signature, Sizes, signature_of, tensors_of
 
@@ -163,13 +164,6 @@ def check_error(error: float, model: nn.Module, signature: Signature, what: str)
             f"export: expected {what} as the model does, got a relative error of {error:.1e} "
             f"where {allowed:.0e} is allowed; nothing was written"
         ) from cause
-
-
-def device_of(model: nn.Module) -> torch.device:
-    """Return the device of a model's weights, and the CPU for a model without weights."""
-    for tensor in (*model.parameters(), *model.buffers()):
-        return tensor.device
-    return torch.device("cpu")
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ...integral import inference
 from ...linearization import cache_size
 from ...linearization.report import faster_from
+from ...modes import device_of
 from ..training.machine import seconds_of
 
 # transformers is an extra: the function that needs it imports it.
@@ -114,7 +115,7 @@ def _measure_length(
 
 def _seconds(model: Any, tokens: Tensor, cache: Any) -> float:
     """Time a forward pass over tokens (N,) that continues a cache."""
-    device = next(model.parameters()).device
+    device = device_of(model)
     forward = partial(
         model,
         input_ids=tokens[None].to(device),

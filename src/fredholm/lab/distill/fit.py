@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_map_only
 
 from ...errors import OptionError
 from ...linearization import ConversionReport, Replaced
+from ...modes import device_of
 from ..data import make_loader
 from ..training.build import Batches
 from ..training.fit import Goal, Limits, continuing, fit
@@ -145,7 +146,7 @@ def _frozen(model: nn.Module) -> Iterator[None]:
 @contextlib.contextmanager
 def _back_in_place(models: list[nn.Module]) -> Iterator[None]:
     """Restore the devices of models: a fit moves them, and Lightning leaves them on the CPU."""
-    places = [(model, next(model.parameters()).device) for model in models]
+    places = [(model, device_of(model)) for model in models]
     try:
         yield
     finally:

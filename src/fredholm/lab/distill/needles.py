@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import DataError
+from ...modes import device_of
 from ..training.metrics import wilson
 from .frame import Frame, encode_part
 
@@ -230,7 +231,7 @@ def answers(
     """
     from transformers import DynamicCache
 
-    device = next(model.parameters()).device
+    device = device_of(model)
     cache = DynamicCache(config=model.config)
     found: Answers = {}
     start = 0

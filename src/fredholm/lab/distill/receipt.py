@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from ...errors import DataError
 from ...files import digest_json
 from ...linearization.positions import positions_of
+from ...modes import device_of
 from ..training.metrics import exponential
 from ..training.text_generation import prompt_ids, special_tokens_only, text_after
 from .decoding import STEPS, crossings, measure_decoding
@@ -263,7 +264,7 @@ def ratio_interval(lost: Tensor) -> list[float] | None:
 
 def losses_of(model: Any, row: Tensor) -> Tensor:
     """Return minus the log-probability of every token but the first, (N - 1,)."""
-    device = next(model.parameters()).device
+    device = device_of(model)
     row = row.to(device)
     out = model(input_ids=row[None], use_cache=False)
     return cross_entropies(out.logits[0, :-1], row[1:])
@@ -271,7 +272,7 @@ def losses_of(model: Any, row: Tensor) -> Tensor:
 
 def _accuracy(model: Any, row: Tensor, last: int) -> float:
     """Return the share of the ``last`` tokens that a model predicts, given those before each."""
-    device = next(model.parameters()).device
+    device = device_of(model)
     row = row.to(device)
     out = model(
         input_ids=row[None],
@@ -379,7 +380,7 @@ def _continued(
     result = {"prompt": prompt}
     for name, model in models.items():
         given: Any = model
-        device = next(given.parameters()).device
+        device = device_of(given)
         tokens = ids.to(device)
         # A model's own configuration may have penalties, which change the most probable token. It
         # is set aside for this call only.

@@ -21,6 +21,7 @@ from ...linearization import Replaced
 from ...linearization.heads import Heads
 from ...linearization.positions import positions_of
 from ...linearization.replace import layer_numbers
+from ...modes import device_of
 from .frame import encode_part
 from .needles import (
     PAIRS,
@@ -121,7 +122,7 @@ def rank_groups(replaced: Replaced, retrieval: Retrieval) -> list[dict[str, Any]
     for layer in causal:
         mass_sums[layer.name] = torch.zeros(layer.heads, dtype=torch.float64)
     model = replaced.model.eval()
-    device = next(model.parameters()).device
+    device = device_of(model)
     with replaced.mode("softmax"):
         for sample in samples:
             with ExitStack() as hooks:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ...linearization import Replaced
 from ...linearization.divergence import ExactDivergence
-from ...modes import evaluating
+from ...modes import device_of, evaluating
 from ..data import make_loader
 from ..training.tasks import Tally, Task
 from .stages import check_batch, outputs_of
@@ -88,7 +88,7 @@ def _forward(
     limit: int | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Iterate over outputs and labels of the first ``limit`` batches of a split; None: of all."""
-    device = next(model.parameters()).device
+    device = device_of(model)
     with evaluating(model):
         loader = make_loader(dataset, batch_size)
         for number, (inputs, labels) in enumerate(loader):

@@ -13,6 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from ...errors import OptionError
 from ...linearization.positions import positions_of
+from ...modes import device_of
 from ..training.machine import seconds_of
 from .stages import call
 
@@ -46,7 +47,7 @@ def token_inputs(model: Any) -> Callable[[int], dict[str, Any]]:
                 f"lengths: expected at most {limit} tokens, for which the model has positions, got "
                 f"{length}; leave it out"
             )
-        device = next(model.parameters()).device
+        device = device_of(model)
         tokens = torch.randint(0, int(size), (1, length), device=device)
         return {"input_ids": tokens}
 
@@ -98,7 +99,7 @@ def measure_speed(
         for _ in range(REPEATS):
             for name, model in models.items():
                 forward = partial(call, model, inputs)
-                seconds = seconds_of(forward, next(model.parameters()).device)
+                seconds = seconds_of(forward, device_of(model))
                 times[name].append(seconds)
         for name, values in times.items():
             row[f"{name}_ms"] = 1e3 * statistics.median(values)

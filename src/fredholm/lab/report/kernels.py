@@ -17,6 +17,7 @@ from ...explain.variance import VarianceShare, variance_share
 from ...models.bodies.continuous import ContinuousBody
 from ...models.encoders import Inputs
 from ...models.trajectory import trajectory
+from ...modes import device_of
 from ...progress import steps
 from .layers import View, plain
 from .page import Data, Numbered, Picture, Section, words
@@ -193,7 +194,7 @@ def evolution_section(
     if model.config.body.scheme == "relaxed":
         # Its weights are of single steps.
         counts = [built]
-    device = next(model.parameters()).device
+    device = device_of(model)
     inputs = inputs.to(device)
 
     paths = {}

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ...errors import OptionError, ShapeError
 from ...models import Model
+from ...modes import device_of
 from ..data.files.terms import Terms
 from ..data.kinds.kind import Kind, Page, kind_of
 from ..data.kinds.sequences import SEQUENCES, TABLES
@@ -114,7 +115,7 @@ class Subject:
 
     @property
     def device(self) -> torch.device:
-        return next(self.model.parameters()).device
+        return device_of(self.model)
 
     def axis(self, chosen: int) -> Axis:
         """Return the names of a sample's points: columns, times of its clock, or words."""
@@ -182,7 +183,7 @@ def answers(
     batch: int = 128,
 ) -> Tensor:
     """Return a model's outputs on all inputs, in float32 on the CPU."""
-    device = next(model.parameters()).device
+    device = device_of(model)
     parts = []
     for start in range(0, len(inputs), batch):
         part = inputs[start : start + batch].to(device)
