@@ -208,8 +208,7 @@ class Signals(LabelledDataset):
 
     def raw(self, indices: Indices) -> tuple[Any, Tensor]:
         """Return one batch, and the indices of its samples."""
-        number = int(indices[0]) % len(self.batches)
-        u, domain = self.batches[number]
+        u, domain = self.batches[int(indices[0]) % len(self.batches)]
         return (u, domain), torch.arange(len(u))
 
 
@@ -218,8 +217,7 @@ class Factors(Learner):
 
     def __init__(self, fitting: Fitting, steps: int):
         def loader(rank: int, world_size: int) -> Any:
-            signals = Signals(fitting.batches, steps)
-            return make_loader(signals, 1, shuffle=True)
+            return make_loader(Signals(fitting.batches, steps), 1, shuffle=True)
 
         super().__init__(fitting.student, loader, Descent(LR), seed=0)
         self.fitting = fitting
@@ -243,8 +241,7 @@ class Factors(Learner):
         dataloader_idx: int,
     ) -> Any:
         (u, domain), labels = batch
-        inputs = (u.to(device), domain.to(device))
-        return inputs, labels
+        return (u.to(device), domain.to(device)), labels
 
     def on_train_start(self) -> None:
         self.fitting.teacher.to(self.device)
@@ -290,8 +287,7 @@ def fit_layer(
         keep=lambda model: None,
         saving=continuing(folder),
     )
-    done = fitted.rows[-1]["step"]
-    low, found = fitting.finish(done)
+    low, found = fitting.finish(fitted.rows[-1]["step"])
     progress.keep(key, low)
     if report:
         report(f"layer {number}: {found}")
@@ -341,11 +337,7 @@ def low_rank_config(
     }
     if isinstance(fourier.matrix, torch.nn.Parameter):
         fields["learned_frequencies"] = True
-    body = {
-        "operator": "itnet_low_rank",
-        "operator_options": fields,
-    }
-    return config.replace(body=body)
+    return config.replace(body={"operator": "itnet_low_rank", "operator_options": fields})
 
 
 def _write(
@@ -357,15 +349,13 @@ def _write(
     """Write the run folder of the compressed model: its recipe, imported files and weights."""
     recipe = place.load_recipe()
     body = model.config.body
-    section = type(recipe.operator)
-    recipe.operator = section(name=body.operator, **body.operator_options)
+    recipe.operator = type(recipe.operator)(name=body.operator, **body.operator_options)
     recipe.name = target.root.name
 
     # Only the imported files are copied, nothing else that lies beside them.
     for source in recipe.imports:
         target.code.mkdir(exist_ok=True)
-        copy = target.code / Path(source).name
-        shutil.copyfile(source, copy)
+        shutil.copyfile(source, target.code / Path(source).name)
     recipe = recipe.model_copy(update={"imports": portable(recipe)})
     save_recipe(recipe, target.recipe)
     models.save_pretrained(model, target.model, **extra)

@@ -59,10 +59,7 @@ class Collated(LabelledDataset):
             DataError: samples of another form, or of different lengths.
         """
         shifted = self.decoder is True
-        samples = []
-        for index in indices:
-            item = self.whole[int(index)]
-            samples.append(_sample(item, shifted))
+        samples = [_sample(self.whole[int(index)], shifted) for index in indices]
         try:
             inputs, labels = default_collate(samples)
         except (RuntimeError, TypeError, ValueError) as error:
@@ -131,8 +128,7 @@ class Part(LabelledDataset):
         transform: Transform | None = None,
     ) -> tuple[Any, Tensor]:
         """Return inputs and labels, by indices within the part."""
-        chosen = self.indices[index_tensor(indices)]
-        return self.whole.batch(chosen, transform)
+        return self.whole.batch(self.indices[index_tensor(indices)], transform)
 
 
 class TokenTexts(LabelledDataset):
@@ -253,8 +249,7 @@ class TokenWindows(LabelledDataset):
         self.max_length = length
         self.reach = reach
         self.windows = torch.tensor(windows, dtype=torch.int32)
-        after_first = self.windows[:, 1:]
-        following = torch.nn.functional.pad(after_first, (0, 1), value=IGNORED)
+        following = torch.nn.functional.pad(self.windows[:, 1:], (0, 1), value=IGNORED)
         super().__init__(name, split, following, ())
         # The first position of each window.
         self.starts: Tensor | None = None
@@ -276,10 +271,8 @@ class TokenWindows(LabelledDataset):
 
 def _cut(tokens: list[int], length: int) -> list[list[int]]:
     """Cut tokens into windows of ``length``; a shorter end is left out."""
-    windows = []
-    for stop in range(length, len(tokens) + 1, length):
-        windows.append(tokens[stop - length : stop])
-    return windows
+    starts = range(0, len(tokens) - length + 1, length)
+    return [tokens[start : start + length] for start in starts]
 
 
 def is_decoder(model: Any) -> bool:

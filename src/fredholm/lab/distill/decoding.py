@@ -97,9 +97,8 @@ def _measure_length(
             times[name].append(seconds)
     for name, cache in caches.items():
         size = cache_size(cache)
-        in_all = size.linear_bytes + size.softmax_bytes
         row[f"{name}_prompt_ms"] = 1e3 * statistics.median(times[name])
-        row[f"{name}_bytes"] = float(in_all)
+        row[f"{name}_bytes"] = float(size.linear_bytes + size.softmax_bytes)
         row[f"{name}_softmax_bytes"] = float(size.softmax_bytes)
 
     times = {name: [] for name in models}

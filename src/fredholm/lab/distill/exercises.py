@@ -114,8 +114,7 @@ class Exercises(LabelledDataset):
             return inputs, labels
         tokens = inputs["input_ids"].clone()
         for row in rows.tolist():
-            index = int(indices[row])
-            tokens[row] = self.exercise(index)
+            tokens[row] = self.exercise(int(indices[row]))
         following = torch.nn.functional.pad(tokens[:, 1:], (0, 1), value=IGNORED)
         return inputs | {"input_ids": tokens}, following
 
@@ -126,8 +125,7 @@ class Exercises(LabelledDataset):
         draw = torch.Generator().manual_seed(stream)
         window = self.base.windows[index].long()
         leading = self._leading(window)
-        number = draw_below(len(EXERCISES), draw)
-        kind = EXERCISES[number]
+        kind = EXERCISES[draw_below(len(EXERCISES), draw)]
         if kind == "needle":
             parts = self._needle(draw)
         elif kind == "list":
@@ -159,10 +157,7 @@ class Exercises(LabelledDataset):
         lines = "".join(pairs)
 
         asked = torch.randperm(PAIRS, generator=draw)[:ASKED]
-        questions = []
-        for place in asked.tolist():
-            question = self._encode(f"\n\n{pairs[place]}\n")
-            questions.append(question)
+        questions = [self._encode(f"\n\n{pairs[place]}\n") for place in asked.tolist()]
         return Parts(self._encode(f"{lines}\n"), questions)
 
     def _encode(self, text: str) -> Tensor:
@@ -175,8 +170,7 @@ def _copy(window: Tensor, draw: torch.Generator) -> Parts:
     length = 2 + draw_below(longest - 1, draw)
     start = draw_below(len(window) - length + 1, draw)
     passage = window[start : start + length]
-    shuffled = draw_below(2, draw)
-    if shuffled:
+    if draw_below(2, draw):
         order = torch.randperm(length, generator=draw)
         passage = passage[order]
     times = 1 + draw_below(2, draw)

@@ -51,11 +51,9 @@ class Frame(NamedTuple):
     def of(cls, tokenizer: Any) -> Frame:
         framed = _encode(tokenizer, WORD)
         part = encode_part(tokenizer, WORD)
-        starts = len(framed) - len(part) + 1
-        for start in range(starts):
+        for start in range(len(framed) - len(part) + 1):
             stop = start + len(part)
-            middle = framed[start:stop]
-            if torch.equal(middle, part):
+            if torch.equal(framed[start:stop], part):
                 return cls(framed[:start], framed[stop:])
         # The word itself is read otherwise, so that the frame is not known.
         return cls(framed[:0], framed[:0])

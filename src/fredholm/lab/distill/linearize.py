@@ -297,8 +297,7 @@ class Plan(Course):
             settings["lengthen"] = self.lengthen.settings()
         if splits is not None:
             settings |= _scale(splits.train)
-            given = [split for split in splits if split is not None]
-            settings["data"] = [_facts(split) for split in given]
+            settings["data"] = [_facts(split) for split in splits if split is not None]
         return settings
 
 
@@ -413,8 +412,7 @@ def linearize(
         rank = partial(rank_groups, without_kept, plan.retrieval)
         ranking = progress.get("ranking", rank, of=plan.retrieval.facts())
         if by_rank(keep):
-            best = best_groups(ranking, keep)
-            replaced = plan.replaced(model, best)
+            replaced = plan.replaced(model, best_groups(ranking, keep))
     if not plan.state:
         silence(replaced)
 
@@ -455,9 +453,8 @@ def _measure(run: Run, plan: Plan, teacher: nn.Module) -> None:
     """Measure speed and receipt, as far as the plan asks for them."""
     student = run.replaced.model
     if plan.lengths:
-        lengths = list(plan.lengths)
         timed = partial(measure_speed, teacher, student, plan.lengths)
-        run.report.speed = run.progress.get("speed", timed, of=lengths)
+        run.report.speed = run.progress.get("speed", timed, of=list(plan.lengths))
 
     documents = plan.documents
     if documents is None:

@@ -37,10 +37,8 @@ class LowRankChange(nn.Module):
         weight = layer.weight
         dtype = torch.promote_types(weight.dtype, torch.float32)
         like: dict[str, Any] = {"device": weight.device, "dtype": dtype}
-        down = torch.empty(rank, layer.in_features, **like)
-        up = torch.zeros(layer.out_features, rank, **like)
-        self.down = nn.Parameter(down)
-        self.up = nn.Parameter(up)
+        self.down = nn.Parameter(torch.empty(rank, layer.in_features, **like))
+        self.up = nn.Parameter(torch.zeros(layer.out_features, rank, **like))
         nn.init.kaiming_uniform_(self.down, a=math.sqrt(5))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -106,11 +104,8 @@ class Lora:
         # The caller's random numbers continue as if nothing had been drawn here.
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            self.changes = []
-            for name in self.names:
-                layer = self.model.get_submodule(name)
-                change = LowRankChange(layer, rank)
-                self.changes.append(change)
+            layers = map(self.model.get_submodule, self.names)
+            self.changes = [LowRankChange(layer, rank) for layer in layers]
         for name, change in zip(self.names, self.changes):
             self.model.set_submodule(name, change)
 
@@ -119,8 +114,7 @@ class Lora:
         changes = []
         for change in self.changes:
             changes += [change.down, change.up]
-        new = self.replaced.new_parameters()
-        return [*changes, *new.values()]
+        return [*changes, *self.replaced.new_parameters().values()]
 
     def merge(self) -> None:
         """Add the changes to the weights; the model has its own layers again."""

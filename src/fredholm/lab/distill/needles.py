@@ -88,8 +88,7 @@ class Haystacks:
                 f"expected texts of {needed} tokens around a needle, got "
                 f"{len(self.filler)}; give more text, or smaller distances"
             )
-        starts = len(self.filler) - needed + 1
-        start = draw_below(starts, draw)
+        start = draw_below(len(self.filler) - needed + 1, draw)
         around = self.filler[start : start + needed]
 
         # A needle uses the first number only.
@@ -99,16 +98,11 @@ class Haystacks:
             statement = SAID.format(number)
             question = QUESTION
         else:
-            listed = list_question(self._words, numbers, draw)
-            number = listed.number
-            statement = listed.statement
-            question = listed.question
+            statement, question, number = list_question(self._words, numbers, draw)
 
         stated = self._encode(statement)
         begin = Frame.of(self.tokenizer).begin
-        before = around[:depth]
-        behind = around[depth:]
-        tokens = torch.cat([begin, before, stated, behind])
+        tokens = torch.cat([begin, around[:depth], stated, around[depth:]])
 
         # The answer is what the question grows by. A leading space may be a token of its own, which
         # is not part of the number, and a token may hold several digits.
@@ -157,11 +151,8 @@ class Haystacks:
 def list_words(tokenizer: Any, tokens: Tensor) -> list[str]:
     """Return words for lists, in alphabetical order, from the first tokens of a text."""
     text = tokenizer.decode(tokens[:20_000].tolist())
-    words = []
-    for word in set(text.split()):
-        if word.isalpha() and len(word) <= LONGEST:
-            words.append(word)
-    return sorted(words)
+    words = set(text.split())
+    return sorted(word for word in words if word.isalpha() and len(word) <= LONGEST)
 
 
 def tells_digits_apart(encode: Callable[[str], Tensor]) -> bool:
@@ -301,8 +292,7 @@ def summarise(
 def _with_interval(name: str, shares: Sequence[float]) -> dict[str, Any]:
     """Return the mean of shares, one per needle, and its interval."""
     share = sum(shares) / len(shares)
-    interval = list(wilson(share, len(shares)))
-    return {name: share, f"{name}_interval": interval}
+    return {name: share, f"{name}_interval": list(wilson(share, len(shares)))}
 
 
 def _of_teacher(
@@ -323,8 +313,7 @@ def _of_teacher(
     share = both / known
     # Needles of which the teacher recalls nothing are no observations.
     needles = sum(any(digits) for digits in theirs)
-    interval = list(wilson(share, needles))
-    return {name: share, f"{name}_interval": interval}
+    return {name: share, f"{name}_interval": list(wilson(share, needles))}
 
 
 def measure_needles(
@@ -344,8 +333,7 @@ def measure_needles(
         rows.append(row)
         if len(rows) % SHOWN == 0:
             say(f"receipt: {len(rows)} of {count} {kind}s")
-    distances = sorted(haystacks.distances)
-    return [summarise(rows, distance) for distance in distances]
+    return [summarise(rows, distance) for distance in sorted(haystacks.distances)]
 
 
 def draw_number(draw: torch.Generator) -> str:
@@ -356,5 +344,4 @@ def draw_number(draw: torch.Generator) -> str:
 
 def draw_below(limit: int, draw: torch.Generator) -> int:
     """Draw a whole number from 0 to ``limit`` - 1."""
-    number = torch.randint(limit, (), generator=draw)
-    return int(number)
+    return int(torch.randint(limit, (), generator=draw))

@@ -159,8 +159,7 @@ def _tokens(
 ) -> list[Tensor]:
     """Return the documents of a kind as tokens, the longest first."""
     needed = min(documents.positions[0], limit)
-    texts = list(documents.kinds[kind])
-    rows = documents.tokenizer(texts)["input_ids"]
+    rows = documents.tokenizer(list(documents.kinds[kind]))["input_ids"]
     result = [torch.tensor(row) for row in rows]
     result.sort(key=len, reverse=True)
     longest = max(map(len, result), default=0)
@@ -215,8 +214,7 @@ def by_position(
     # (segments, tokens - 1): the first token of a segment is not predicted.
     losses = {}
     for name, model in models.items():
-        each = [losses_of(model, row) for row in rows]
-        losses[name] = torch.stack(each)
+        losses[name] = torch.stack([losses_of(model, row) for row in rows])
     excess = losses["student"] - losses["teacher"]
 
     result = []
@@ -228,8 +226,7 @@ def by_position(
             "segments": len(rows),
         }
         for name, loss in losses.items():
-            mean = float(loss[:, stretch].mean())
-            row[name] = exponential(mean)
+            row[name] = exponential(float(loss[:, stretch].mean()))
         row["ratio"] = row["student"] / row["teacher"]
         row["ratio_interval"] = ratio_interval(excess[:, stretch])
         if CONTROL in row:
@@ -257,23 +254,19 @@ def ratio_interval(lost: Tensor) -> list[float] | None:
     quantile = float(student_t.ppf(0.975, count - 1))
     half = quantile * float(means.std()) / count**0.5
     centre = float(means.mean())
-    low = exponential(centre - half)
-    high = exponential(centre + half)
-    return [low, high]
+    return [exponential(centre - half), exponential(centre + half)]
 
 
 def losses_of(model: Any, row: Tensor) -> Tensor:
     """Return minus the log-probability of every token but the first, (N - 1,)."""
-    device = device_of(model)
-    row = row.to(device)
+    row = row.to(device_of(model))
     out = model(input_ids=row[None], use_cache=False)
     return cross_entropies(out.logits[0, :-1], row[1:])
 
 
 def _accuracy(model: Any, row: Tensor, last: int) -> float:
     """Return the share of the ``last`` tokens that a model predicts, given those before each."""
-    device = device_of(model)
-    row = row.to(device)
+    row = row.to(device_of(model))
     out = model(
         input_ids=row[None],
         use_cache=False,
@@ -350,8 +343,7 @@ def copying(
 
         scores = {}
         for name, model in models.items():
-            shares = [_accuracy(model, row, length - 1) for row in rows]
-            scores[name] = statistics.fmean(shares)
+            scores[name] = statistics.fmean(_accuracy(model, row, length - 1) for row in rows)
         result.append({"length": length, "passages": len(rows), **scores})
     return result
 
@@ -380,8 +372,7 @@ def _continued(
     result = {"prompt": prompt}
     for name, model in models.items():
         given: Any = model
-        device = device_of(given)
-        tokens = ids.to(device)
+        tokens = ids.to(device_of(given))
         # A model's own configuration may have penalties, which change the most probable token. It
         # is set aside for this call only.
         own = given.generation_config
@@ -415,8 +406,7 @@ def lost(result: dict[str, Any]) -> str:
     for kind, rows in result["perplexity"].items():
         parts.append(f"on {kind} {_ratios(rows)}")
     if result["recall"]:
-        farthest = result["recall"][-1]
-        parts.append(_found(farthest))
+        parts.append(_found(result["recall"][-1]))
     return f"perplexity over the teacher's, by position: {'; '.join(parts)}"
 
 

@@ -65,8 +65,7 @@ def _perplexity(receipt: Row) -> Section:
     intervals = False
     for kind, part in receipt["perplexity"].items():
         for row in part:
-            cells = _perplexity_row(kind, row, controlled)
-            rows.append(cells)
+            rows.append(_perplexity_row(kind, row, controlled))
             # A single segment has no interval.
             if row.get("ratio_interval"):
                 intervals = True
@@ -297,8 +296,7 @@ def _recall_lines(theme: Theme, receipt: Row) -> Figure:
     for axes, (key, place, label) in zip(grid, parts):
         rows = receipt[key]
         _recall_panel(axes, theme, rows, place, controlled)
-        lengths = [row[place] for row in rows]
-        label_lengths(axes, theme, lengths)
+        label_lengths(axes, theme, [row[place] for row in rows])
         axes.set_xlabel(label)
         axes.set_ylim(-5, 105)
         axes.set_ylabel("right, %")

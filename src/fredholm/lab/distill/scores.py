@@ -95,8 +95,7 @@ def _forward(
             if limit is not None and number >= limit:
                 break
             check_batch(inputs)
-            half = precision == "bf16"
-            with torch.autocast(device.type, torch.bfloat16, enabled=half):
+            with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
                 yield outputs_of(model, _to(inputs, device)), labels
 
 

@@ -174,10 +174,8 @@ def linearize_source(
                 "it out"
             )
         model, place = load_run(source, trust_code=trust_code)
-        train = run_dataset(model, place, "train")
-        val = run_dataset(model, place, "val")
-        splits = (train, val)
-        task = task or train.task
+        splits = tuple(run_dataset(model, place, split) for split in ("train", "val"))
+        task = task or splits[0].task
     else:
         if data is not None and Path(data).is_file():
             raise OptionError(
@@ -216,8 +214,7 @@ def linearize_source(
     for key, stage in stages.items():
         # A mapping changes some fields of the default.
         if not isinstance(stage, StageOptions):
-            changes = stage or {}
-            stage = replace(defaults[key], **changes)
+            stage = replace(defaults[key], **(stage or {}))
         options[key] = stage
     options["task"] = task or "classification"
     result = linearize(
@@ -252,8 +249,7 @@ def _read_texts(
         probed = load_texts(data, "val")[:PROBED]
         options["retrieval"] = Retrieval(probed, tokenizer)
     if texts.receipt:
-        documents = _documents(data, texts.unseen, tokenizer, texts.needles)
-        options["documents"] = documents
+        options["documents"] = _documents(data, texts.unseen, tokenizer, texts.needles)
     return train, val
 
 
@@ -346,8 +342,7 @@ def _windows(
     )
     texts = load_texts(name, "val")
     val = TokenWindows(name, "val", texts, tokenizer, length)
-    count = min(len(val), VALIDATED)
-    return train, _some(val, count)
+    return train, _some(val, min(len(val), VALIDATED))
 
 
 def _reach(

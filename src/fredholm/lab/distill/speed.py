@@ -48,8 +48,7 @@ def token_inputs(model: Any) -> Callable[[int], dict[str, Any]]:
                 f"{length}; leave it out"
             )
         device = device_of(model)
-        tokens = torch.randint(0, int(size), (1, length), device=device)
-        return {"input_ids": tokens}
+        return {"input_ids": torch.randint(0, int(size), (1, length), device=device)}
 
     return make
 
@@ -91,15 +90,13 @@ def measure_speed(
         inputs = make(length)
         row = {"length": float(length)}
         for name, model in models.items():
-            forward = partial(call, model, inputs)
-            row[f"{name}_bytes"] = float(peak_bytes(forward))
+            row[f"{name}_bytes"] = float(peak_bytes(partial(call, model, inputs)))
 
         # In turns, so that other work on the machine slows both down.
         times: dict[str, list[float]] = {name: [] for name in models}
         for _ in range(REPEATS):
             for name, model in models.items():
-                forward = partial(call, model, inputs)
-                seconds = seconds_of(forward, device_of(model))
+                seconds = seconds_of(partial(call, model, inputs), device_of(model))
                 times[name].append(seconds)
         for name, values in times.items():
             row[f"{name}_ms"] = 1e3 * statistics.median(values)

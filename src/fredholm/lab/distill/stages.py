@@ -170,8 +170,7 @@ class Distillation(Stage):
                     f"{float(value.detach())} at step {self.global_step}; {self.cure()}, or choose "
                     "a map that cannot overflow"
                 )
-        each = torch.stack(list(losses.values()))
-        return each.mean()
+        return torch.stack(list(losses.values())).mean()
 
     def on_train_end(self) -> None:
         self.replaced.switch("linear")
@@ -196,8 +195,7 @@ class FineTuning(Stage):
         self.model.train()
 
     def loss(self, inputs: Any, labels: Tensor) -> Tensor:
-        outputs = outputs_of(self.model, inputs)
-        return self.task.loss(outputs, labels)
+        return self.task.loss(outputs_of(self.model, inputs), labels)
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         inputs, labels = batch
