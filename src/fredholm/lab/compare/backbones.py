@@ -63,10 +63,14 @@ def minilm(folder: Path) -> Backbone:
     return Backbone(model, arguments, mean_of_tokens)
 
 
-def mean_of_tokens(states: Tensor, arguments: dict[str, Tensor]) -> Tensor:
+def mean_of_tokens(
+    states: Tensor,
+    arguments: dict[str, Tensor],
+) -> Tensor:
     """Return the mean over the tokens of each text, without its padding."""
     mask = arguments["attention_mask"][..., None]
-    return (states * mask).sum(1) / mask.sum(1)
+    total = (states * mask).sum(1)
+    return total / mask.sum(1)
 
 
 def vit(folder: Path) -> Backbone:
@@ -82,13 +86,26 @@ def vit(folder: Path) -> Backbone:
     # The class has a mask token, which no forward pass without masks reads; the file has none.
     tensors = vit_tensors(folder)
     tensors["embeddings.mask_token"] = torch.zeros(1, WIDTH)
-    model = library.Dinov2Model.from_pretrained(None, config=config, state_dict=tensors)
-    return Backbone(model.eval(), lambda images: {"pixel_values": images}, class_and_mean)
+    model = library.Dinov2Model.from_pretrained(
+        None,
+        config=config,
+        state_dict=tensors,
+    )
+
+    def arguments(images: Tensor) -> dict[str, Tensor]:
+        return {"pixel_values": images}
+
+    return Backbone(model.eval(), arguments, class_and_mean)
 
 
-def class_and_mean(states: Tensor, arguments: dict[str, Tensor]) -> Tensor:
+def class_and_mean(
+    states: Tensor,
+    arguments: dict[str, Tensor],
+) -> Tensor:
     """Concatenate the class token with the mean over the other tokens."""
-    return torch.cat([states[:, 0], states[:, 1:].mean(1)], 1)
+    token = states[:, 0]
+    patches = states[:, 1:]
+    return torch.cat([token, patches.mean(1)], 1)
 
 
 def vit_tensors(folder: Path) -> dict[str, Tensor]:
@@ -96,13 +113,14 @@ def vit_tensors(folder: Path) -> dict[str, Tensor]:
     prefix = "backbone."
     result = {}
     positions = []
-    for name, tensor in read_onnx_tensors(folder / "vit_s_focus.onnx").items():
+    # The export has split the table of positions in two, for the class token and for the 37 x 37
+    # patches, and has lost the names of both parts.
+    shapes = ((1, WIDTH), (37 * 37, WIDTH))
+    tensors = read_onnx_tensors(folder / "vit_s_focus.onnx")
+    for name, tensor in tensors.items():
         if name.startswith(prefix):
             result[name.removeprefix(prefix)] = tensor
-
-        # The export has split the table of positions in two, for the class token and for the
-        # 37 x 37 patches, and has lost the names of both parts.
-        elif name.startswith("onnx::") and tensor.shape[1:] in ((1, WIDTH), (37 * 37, WIDTH)):
+        elif name.startswith("onnx::") and tensor.shape[1:] in shapes:
             positions.append(tensor)
 
     positions.sort(key=lambda tensor: tensor.shape[1])

@@ -73,8 +73,9 @@ class Finals:
         """
         finals = self.state["finals"]
         plain = self._beside()
-        rows = {(row["operator"], row["seed"]): row for row in finals["rows"]}
-
+        rows = {}
+        for row in finals["rows"]:
+            rows[row["operator"], row["seed"]] = row
         spent = self.trials.clock.spent
         self._round(plain, {}, 0, rows)
         if "plain_seconds" not in finals:
@@ -91,14 +92,18 @@ class Finals:
         for label in steps:
             if label not in rates:
                 rates[label] = self.halving.best_rate(label)
-        entrants: Alive = [*((label, rates[label]) for label in steps), *plain]
+        entrants: Alive = []
+        paces = {}
+        for label in steps:
+            entrants.append((label, rates[label]))
+            paces[label] = self.trials.pace(label, test=True)
+        entrants += plain
 
-        paces = {label: self.trials.pace(label, test=True) for label in steps}
         for seed in range(seeds):
             cells = [self.cell(label, lr, steps, seed) for label, lr in entrants]
             needed = rounds_of(paces, steps) + finals["plain_seconds"]
             late = needed > self.trials.clock.left
-            if seed and late and not all(self.trials.known(cell) for cell in cells):
+            if seed and late and not all(map(self.trials.known, cells)):
                 self.say(f"the time is up after {seed} of {seeds} seeds ({self.trials.clock})")
                 break
             self._round(entrants, steps, seed, rows)
@@ -152,7 +157,10 @@ class Finals:
         full = self.state["full_steps"]
         sizes = self.state["sizes"]
         left = max(self.trials.clock.left, 1.0)
-        able = [name for name in always if name in sizes and "refused" not in sizes[name]]
+        able = []
+        for name in always:
+            if name in sizes and "refused" not in sizes[name]:
+                able.append(name)
 
         steps: dict[str, int] = {}
         for plan in PLANS:
@@ -160,11 +168,12 @@ class Finals:
             chosen = [label for label, _ in alive[: plan.finalists]]
             finalists = dict.fromkeys([*chosen, *able])
             paces = {label: self.trials.pace(label, test=True) for label in finalists}
-
             # The methods beside the operators have had their first seed already.
             beside = (rounds - 1) * self.state["finals"]["plain_seconds"]
-            steps = share_steps(paces, rounds, max(1.0, LAST * left - beside), full)
-            if all(steps[label] >= plan.share * full for label in chosen):
+            seconds = max(1.0, LAST * left - beside)
+            steps = share_steps(paces, rounds, seconds, full)
+            least = plan.share * full
+            if all(steps[label] >= least for label in chosen):
                 break
 
         rungs = self.state["rungs"]
@@ -201,7 +210,8 @@ class Finals:
         """Train each entrant with one seed, and add the results to ``rows``."""
         for label, lr in entrants:
             new = (label, seed) not in rows
-            result = self.trials.compute(label, self.cell(label, lr, steps, seed))
+            cell = self.cell(label, lr, steps, seed)
+            result = self.trials.compute(label, cell)
             row = {
                 "operator": label,
                 "lr": lr,

@@ -64,7 +64,10 @@ class Fitted(Part):
         raise NotImplementedError
 
 
-def dismantle(part: Part, prefix: str = "") -> tuple[dict[str, Any], dict[str, Tensor]]:
+def dismantle(
+    part: Part,
+    prefix: str = "",
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return a part's plain values, nested, and its tensors by dotted names."""
     values: dict[str, Any] = {_KIND: type(part).__name__}
     tensors: dict[str, Tensor] = {}
@@ -75,7 +78,8 @@ def dismantle(part: Part, prefix: str = "") -> tuple[dict[str, Any], dict[str, T
         if isinstance(value, Tensor):
             tensors[prefix + field.name] = value
         elif isinstance(value, Part):
-            values[field.name], below = dismantle(value, f"{prefix}{field.name}.")
+            inner, below = dismantle(value, f"{prefix}{field.name}.")
+            values[field.name] = inner
             tensors |= below
         else:
             values[field.name] = value
@@ -140,19 +144,25 @@ class Linear(Part):
         """Return a linear model of scikit-learn that was fitted to rows which its standard scaler
         ``scaler`` had scaled, as one on unscaled rows.
         """
-        weights = torch.atleast_2d(torch.as_tensor(model.coef_, dtype=torch.float64))
-        bias = torch.atleast_1d(torch.as_tensor(model.intercept_, dtype=torch.float64))
+        weights = torch.atleast_2d(_double(model.coef_))
+        bias = torch.atleast_1d(_double(model.intercept_))
         if scaler is not None:
-            weights = weights / torch.as_tensor(scaler.scale_, dtype=torch.float64)
+            weights = weights / _double(scaler.scale_)
             if scaler.with_mean:
-                bias = bias - weights @ torch.as_tensor(scaler.mean_, dtype=torch.float64)
+                bias = bias - weights @ _double(scaler.mean_)
         return cls(weights.contiguous(), bias.clone())
 
     def __call__(self, rows: Any) -> Float[Tensor, "b outputs"]:
         """Apply the model to a tensor or a sparse matrix of scipy."""
         if isinstance(rows, Tensor):
             return rows.double() @ self.weights.mT + self.bias
-        return torch.from_numpy(rows @ self.weights.numpy().T) + self.bias
+        weighted = rows @ self.weights.numpy().T
+        return torch.from_numpy(weighted) + self.bias
+
+
+def _double(values: Any) -> Tensor:
+    """Return numbers as a tensor in float64."""
+    return torch.as_tensor(values, dtype=torch.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,10 +187,12 @@ class Logistic(Part):
         scaler: Any = None,
     ) -> Logistic:
         """Return a logistic regression of scikit-learn, see :meth:`Linear.of`."""
-        return cls(Linear.of(model, scaler), model.classes_.tolist(), count)
+        linear = Linear.of(model, scaler)
+        return cls(linear, model.classes_.tolist(), count)
 
     def __call__(self, rows: Any) -> Float[Tensor, "b classes"]:
-        return log_probabilities(self.linear(rows), self.classes, self.count)
+        scores = self.linear(rows)
+        return log_probabilities(scores, self.classes, self.count)
 
 
 def log_probabilities(
@@ -206,6 +218,8 @@ def log_probabilities(
     """
     if scores.shape[1] == 1:
         scores = torch.cat([torch.zeros_like(scores), scores], 1)
-    result = torch.full((len(scores), count), LEAST, dtype=torch.float64)
-    result[:, list(classes)] = scores.double().softmax(1).clamp(min=LEAST)
+    shape = (len(scores), count)
+    result = torch.full(shape, LEAST, dtype=torch.float64)
+    probabilities = scores.double().softmax(1)
+    result[:, list(classes)] = probabilities.clamp(min=LEAST)
     return result.log().float()

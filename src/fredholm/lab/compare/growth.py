@@ -31,7 +31,8 @@ def growth(body: Any, points: int) -> dict[str, Any]:
     try:
         here = _seconds(body, points)
         twice = _seconds(body, 2 * points)
-        power = max(0.0, torch.tensor(twice / here).log2().item())
+        ratio = torch.tensor(twice / here)
+        power = max(0.0, ratio.log2().item())
         then = here * TIMES**power
 
         # The guess may be too low by half.
@@ -39,7 +40,8 @@ def growth(body: Any, points: int) -> dict[str, Any]:
         if measured:
             then = _seconds(body, TIMES * points, repeats=2)
     except FredholmError as error:
-        return {"points": points, "refused": str(error).partition("\n")[0]}
+        why, _, _ = str(error).partition("\n")
+        return {"points": points, "refused": why}
     return {
         "points": points,
         "seconds": here,
@@ -48,12 +50,17 @@ def growth(body: Any, points: int) -> dict[str, Any]:
     }
 
 
-def _seconds(body: Any, points: int, repeats: int = 3) -> float:
+def _seconds(
+    body: Any,
+    points: int,
+    repeats: int = 3,
+) -> float:
     torch.manual_seed(0)
     layer = make_layer(body, 1, TextConfig(max_length=points))
     domain = suited(layer, Domain.line(points))
-    u = torch.randn(1, points, body.dim, requires_grad=True)
-    along = torch.randn(1, points, body.dim)
+    shape = (1, points, body.dim)
+    u = torch.randn(shape, requires_grad=True)
+    along = torch.randn(shape)
 
     def once() -> None:
         torch.autograd.grad(

@@ -76,14 +76,18 @@ class Halving:
         if "kept" in rung:
             return [(label, lr) for label, lr in rung["kept"]]
 
-        entrants = [(label, lr) for label, lr in alive if label in rung["steps"]]
-        entries = [(label, lr, fold) for fold in rung["folds"] for label, lr in entrants]
+        entries = []
+        for fold in rung["folds"]:
+            for label, lr in alive:
+                if label in rung["steps"]:
+                    entries.append((label, lr, fold))
         rung["rows"] = self._try(number, entries)
-        order = self._order(rung["rows"])
 
+        order = self._order(rung["rows"])
         half = max(FINALISTS, math.ceil(len(alive) / 2))
         # At least one contender leaves, so that the rungs come to an end.
-        kept = order[: min(half, max(1, len(alive) - 1))]
+        most = max(1, len(alive) - 1)
+        kept = order[: min(half, most)]
         rung["kept"] = [[label, lr] for label, lr in kept]
         names = ", ".join(label for label, _ in kept)
         self.say(f"rung {number + 1}: kept {names} ({self.trials.clock})")
@@ -100,12 +104,15 @@ class Halving:
         rung = self.state["rungs"][number]
 
         # A contender that the last rung had no time for has no trial to compare with.
-        alive = [(label, lr) for label, lr in alive if label in rung["steps"]]
-
+        steps = rung["steps"]
+        alive = [(label, lr) for label, lr in alive if label in steps]
         # The choice is saved before the trials: a search that goes on later has less time left, and
         # would decide otherwise.
         if "rates" not in rung:
-            once = sum(self.trials.pace(n).seconds(rung["steps"][n]) for n, _ in alive)
+            once = 0
+            for label, _ in alive:
+                pace = self.trials.pace(label)
+                once += pace.seconds(steps[label])
             cost = len(RATES) * len(rung["folds"]) * once
             rung["rates"] = []
             if cost <= TUNING * self.trials.clock.left:
@@ -125,7 +132,8 @@ class Halving:
             rung["tuned"] = True
 
         names = {label for label, _ in alive}
-        order = self._order(row for row in rung["rows"] if row["operator"] in names)
+        rows = [row for row in rung["rows"] if row["operator"] in names]
+        order = self._order(rows)
         if rung["rates"]:
             rates = ", ".join(f"{label} {lr:.2g}" for label, lr in order)
             self.say(f"learning rates: {rates} ({self.trials.clock})")
@@ -146,7 +154,13 @@ class Halving:
         clock = self.trials.clock
         rows = []
         for place, (label, lr, fold) in enumerate(entries, 1):
-            cell = self.trials.cell(label, lr, rung["steps"][label], number, fold)
+            cell = self.trials.cell(
+                label,
+                lr,
+                rung["steps"][label],
+                number,
+                fold,
+            )
             late = clock.left < RESERVE * 60 * clock.minutes
             if late and not self.trials.known(cell):
                 rung["cut"] = f"{place - 1} of {len(entries)} trials"
@@ -163,7 +177,11 @@ class Halving:
             self.say(f"[{place}/{len(entries)}] {self.line(row)}")
         return rows
 
-    def _plan_rung(self, number: int, alive: Alive) -> dict[str, Any] | None:
+    def _plan_rung(
+        self,
+        number: int,
+        alive: Alive,
+    ) -> dict[str, Any] | None:
         """Return the plan of a rung; None if there is no time for one that would tell more than the
         last.
 
@@ -192,10 +210,11 @@ class Halving:
         folds_in_turn = [[2 * number - 1, 2 * number], [2 * number]]
         if self.state["folds"] == 1:
             folds_in_turn = [[0]]
+        full = self.state["full_steps"]
         for count in dict.fromkeys((len(alive), FINALISTS + 1)):
             some = {label: paces[label] for label, _ in alive[:count]}
             for folds in folds_in_turn:
-                steps = share_steps(some, len(folds), seconds, self.state["full_steps"])
+                steps = share_steps(some, len(folds), seconds, full)
                 if all(steps[label] >= before[label] for label in some):
                     return {
                         "steps": steps,
@@ -215,7 +234,8 @@ class Halving:
         full = self.state["full_steps"]
         telling = min(TELLING, full)
         quick = fitting(paces, 1, seconds, telling, FINALISTS)
-        shares = share_steps({label: paces[label] for label in quick}, 1, seconds, full)
+        quick_paces = {label: paces[label] for label in quick}
+        shares = share_steps(quick_paces, 1, seconds, full)
         steps = {label: count for label, count in shares.items() if count}
         if not steps:
             raise OptionError(
@@ -251,9 +271,9 @@ class Halving:
         for row in rows:
             if "error" in row:
                 errors.append(row["error"])
-            else:
-                groups.setdefault((row["operator"], row["lr"]), []).append(row)
-
+                continue
+            entry = (row["operator"], row["lr"])
+            groups.setdefault(entry, []).append(row)
         if not groups and errors:
             raise TrainingFailed(f"{self.trials.task.name}: every trial failed: {errors[0]}")
         if not groups:
@@ -262,7 +282,8 @@ class Halving:
             )
 
         # Sorting is stable: of equal rates and of equal contenders the first one stays first.
-        ranked = sorted(groups, key=lambda entry: self._merit(groups[entry]), reverse=True)
+        merits = {entry: self._merit(rows) for entry, rows in groups.items()}
+        ranked = sorted(merits, key=merits.__getitem__, reverse=True)
         best: dict[str, float | None] = {}
         for label, lr in ranked:
             best.setdefault(label, lr)
@@ -271,16 +292,21 @@ class Halving:
     def _merit(self, rows: list[Row]) -> tuple[float, float]:
         """Return the mean score and the mean loss of trials, signed so that larger is better."""
         score = statistics.fmean(row["val"]["score"] for row in rows)
+        loss = statistics.fmean(row["val"]["loss"] for row in rows)
         if not self.state["higher"]:
             score = -score
-        return score, -statistics.fmean(row["val"]["loss"] for row in rows)
+        return score, -loss
 
     def best_rate(self, label: str) -> float:
         """Return the learning rate at which a contender was best in the last rung that tried it."""
         for rung in reversed(self.state["rungs"]):
-            rows = [r for r in rung["rows"] if r["operator"] == label and "error" not in r]
+            rows = []
+            for row in rung["rows"]:
+                if row["operator"] == label and "error" not in row:
+                    rows.append(row)
             if rows:
-                return max(rows, key=lambda row: self._merit([row]))["lr"]
+                best = max(rows, key=lambda row: self._merit([row]))
+                return best["lr"]
         return self.state["lr"]
 
     def line(self, row: Row) -> str:

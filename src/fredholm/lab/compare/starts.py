@@ -85,7 +85,10 @@ class Start:
         if self.worded:
             return dataset.kind.worded and dataset.written() is not None
         pixels = dataset.normalisation()
-        return dataset.kind.pictured and pixels is not None and len(pixels[0]) in (1, 3)
+        if not dataset.kind.pictured or pixels is None:
+            return False
+        mean, _ = pixels
+        return len(mean) in (1, 3)
 
     def missing(self) -> str | None:
         """Return what it lacks on this machine and how to get it, or None."""
@@ -107,7 +110,12 @@ class Start:
         if not self.linear:
             return
         if self.student is None or not self.student.learns_from(train):
-            self.student = Student(train, self.view, self.given, self._teacher)
+            self.student = Student(
+                train,
+                self.view,
+                self.given,
+                self._teacher,
+            )
             self.known.clear()
 
     def prepare(self, timer: Callable[[], float]) -> str | None:
@@ -154,23 +162,25 @@ class Start:
         timer: Callable[[], float],
     ) -> tuple[str, float]:
         """Return what has to be done, in words, and its seconds, estimated from a few samples."""
-        self.begin(parts[0])
-        few = limit_samples(parts[0], 2 * TRIED)
-        inputs, _ = self.view(few).batch(torch.arange(len(few)))
+        train, *others = parts
+        self.begin(train)
+        few = limit_samples(train, 2 * TRIED)
+        every = torch.arange(len(few))
+        inputs, _ = self.view(few).batch(every)
         samples = self.given(few, inputs)
 
         backbone = self._teacher()
         if self.student is not None:
             backbone = self.student.backbone
-        last = range(len(few))[-TRIED:]
+        places = range(len(few))
+        first = places[:TRIED]
+        last = places[-TRIED:]
         with torch.inference_mode():
             # The first call is slower.
-            backbone(_select(samples, range(len(few))[:TRIED]))
+            backbone(_select(samples, first))
             start = timer()
             backbone(_select(samples, last))
         per_sample = (timer() - start) / len(last)
-
-        train, *others = parts
         count = min(len(train), MOST) + sum(map(len, others))
         reading = f"reading {count:,} {few.kind.many}"
         seconds = per_sample * count
@@ -190,12 +200,18 @@ class Start:
             return dataset
         texts = dataset.written()
         result = copy.copy(dataset)
-        result.raw = lambda at: ([texts[int(i)] for i in at], dataset.raw(at)[1])
+
+        def raw(indices: Any) -> tuple[list[str], Tensor]:
+            _, labels = dataset.raw(indices)
+            return [texts[int(index)] for index in indices], labels
+
+        result.raw = raw
         return result
 
     def features(self, dataset: Any) -> Float[Tensor, "n d"]:
         """Compute the features of all samples of a :meth:`view`."""
-        return torch.cat([self.read(dataset, inputs) for inputs, _ in batches(dataset, 256)])
+        rows = [self.read(dataset, inputs) for inputs, _ in batches(dataset, 256)]
+        return torch.cat(rows)
 
     def read(self, dataset: Any, inputs: Any) -> Float[Tensor, "b d"]:
         """Return the features of a batch of a data set, computing those that are not known."""
@@ -213,7 +229,8 @@ class Start:
                 samples = self.given(dataset, _select(inputs, chosen))
                 with torch.inference_mode():
                     found = backbone(samples).float()
-                self.known |= {keys[place]: row for place, row in zip(chosen, found)}
+                for place, row in zip(chosen, found):
+                    self.known[keys[place]] = row
         return torch.stack([self.known[key] for key in keys])
 
     def _backbone(self) -> Any:
@@ -235,11 +252,14 @@ class Start:
         if self.student is None:
             self.begin(train)
         train = limit_samples(train, MOST)
-        labels = np.concatenate([labels.numpy() for _, labels in batches(train, 256)])
-        head = _head(self.features(self.view(train)).numpy(), labels, train)
+        parts = [labels.numpy() for _, labels in batches(train, 256)]
+        labels = np.concatenate(parts)
+        rows = self.features(self.view(train))
+        head = _head(rows.numpy(), labels, train)
 
         # Its name is saved; the title stands for a start that has none.
-        name = next((name for name, start in STARTS.items() if start is self), self.title)
+        names = (name for name, start in STARTS.items() if start is self)
+        name = next(names, self.title)
         mean = []
         std = []
         if not self.worded:
@@ -247,7 +267,14 @@ class Start:
         maps = torch.zeros(0)
         if self.student is not None:
             maps = self.student.maps
-        return Started(name, head, mean, std, maps, self)
+        return Started(
+            name,
+            head,
+            mean,
+            std,
+            maps,
+            self,
+        )
 
     def recall(self, maps: Float[Tensor, " p"]) -> Start:
         """Return the same start without known features, whose linear attention has the parameters
@@ -255,7 +282,8 @@ class Start:
         """
         result = replace(self, known={})
         if self.linear:
-            example: Any = torch.zeros(1, 3, SIDES[0], SIDES[0])
+            side, _ = SIDES
+            example: Any = torch.zeros(1, 3, side, side)
             if self.worded:
                 example = ["a text"]
             result.student = Recalled(maps, example, self._teacher)
@@ -303,14 +331,21 @@ def _head(
     """Fit a linear model of scikit-learn to standardised features; it reads them unscaled."""
     if not task_of(train).classifies:
         scaler = StandardScaler().fit(rows)
-        ridge = RidgeCV(np.logspace(-1, 5, 13)).fit(scaler.transform(rows), labels)
+        scaled = scaler.transform(rows)
+        penalties = np.logspace(-1, 5, 13)
+        ridge = RidgeCV(penalties).fit(scaled, labels)
         return Linear.of(ridge, scaler)
 
-    model: Any = make_pipeline(StandardScaler(), LogisticRegression(C=0.01, max_iter=1000))
+    regression = LogisticRegression(C=0.01, max_iter=1000)
+    model: Any = make_pipeline(StandardScaler(), regression)
     # Cross-validation needs each class in each part.
-    fewest = np.unique(labels, return_counts=True)[1].min()
-    if fewest >= PARTS:
-        model = GridSearchCV(model, {"logisticregression__C": PENALTIES}, cv=PARTS)
+    _, counts = np.unique(labels, return_counts=True)
+    if counts.min() >= PARTS:
+        model = GridSearchCV(
+            model,
+            {"logisticregression__C": PENALTIES},
+            cv=PARTS,
+        )
     model.fit(rows, labels)
     fitted = getattr(model, "best_estimator_", model)
     scaler, last = (step for _, step in fitted.steps)
@@ -329,20 +364,26 @@ def _loaded(load: Callable[[Path], Any], folder: Path) -> Any:
     return load(folder)
 
 
-def _pixels(dataset: Any, inputs: Float[Tensor, "b c h w"]) -> Float[Tensor, "b 3 s s"]:
+def _pixels(
+    dataset: Any,
+    inputs: Float[Tensor, "b c h w"],
+) -> Float[Tensor, "b 3 s s"]:
     """Return a data set's normalised pictures as a vision transformer reads them.
 
     They become squares whose side is a multiple of the patch size: the one nearest to the longer
     side of a picture, within :data:`SIDES`. The data set's mean and deviation are replaced by
     ImageNet's, with which the transformer was trained.
     """
-    means, stds = (torch.tensor(v)[:, None, None] for v in dataset.normalisation())
-
+    mean, std = map(_per_channel, dataset.normalisation())
+    images = inputs * std + mean
     # A grey channel is repeated as red, green and blue.
-    images = (inputs * stds + means)[:, :3].expand(-1, 3, -1, -1)
+    images = images[:, :3].expand(-1, 3, -1, -1)
 
+    # The side is a whole number of patches.
     least, most = SIDES
-    side = min(max(PATCH * round(max(images.shape[2:]) / PATCH), least), most)
+    longest = max(images.shape[2:])
+    side = PATCH * round(longest / PATCH)
+    side = min(max(side, least), most)
     images = torch.nn.functional.interpolate(
         images,
         (side, side),
@@ -352,21 +393,39 @@ def _pixels(dataset: Any, inputs: Float[Tensor, "b c h w"]) -> Float[Tensor, "b 
     )
 
     # Bicubic interpolation overshoots at edges.
-    mean, std = (torch.tensor(v)[:, None, None] for v in (MEAN, STD))
-    return (images.clamp(0, 1) - mean) / std
+    images = images.clamp(0, 1)
+    return (images - _per_channel(MEAN)) / _per_channel(STD)
+
+
+def _per_channel(values: Sequence[float]) -> Float[Tensor, "c 1 1"]:
+    return torch.tensor(values)[:, None, None]
 
 
 STARTS = {
-    "minilm": Start("logistic regression on MiniLM as it is", "minilm", True, minilm),
-    "minilm-linear": Start(
-        "logistic regression on MiniLM with linear attention", "minilm", True, minilm, linear=True
+    "minilm": Start(
+        "logistic regression on MiniLM as it is",
+        weights="minilm",
+        worded=True,
+        load=minilm,
     ),
-    "vit-s": Start("logistic regression on a ViT-S as it is", "vit-s-focus", False, vit),
+    "minilm-linear": Start(
+        "logistic regression on MiniLM with linear attention",
+        weights="minilm",
+        worded=True,
+        load=minilm,
+        linear=True,
+    ),
+    "vit-s": Start(
+        "logistic regression on a ViT-S as it is",
+        weights="vit-s-focus",
+        worded=False,
+        load=vit,
+    ),
     "vit-s-linear": Start(
         "logistic regression on a ViT-S with linear attention",
-        "vit-s-focus",
-        False,
-        vit,
+        weights="vit-s-focus",
+        worded=False,
+        load=vit,
         linear=True,
     ),
 }

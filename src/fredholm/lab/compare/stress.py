@@ -39,7 +39,10 @@ def keep(
     if not timed:
         return torch.where(kept[..., None], series, torch.nan)
     present = ~series[..., 0].isnan()
-    return padded([row[here] for row, here in zip(series, kept & present)])
+    rows = []
+    for row, here in zip(series, kept & present):
+        rows.append(row[here])
+    return padded(rows)
 
 
 def lose(
@@ -49,14 +52,20 @@ def lose(
 ) -> Tensor:
     """Return series without a random share of their points, drawn for each series of a batch."""
     batch, points = series.shape[:2]
-    draws = uniform(0, torch.arange(batch)[:, None], torch.arange(points))
+    sample = torch.arange(batch)[:, None]
+    point = torch.arange(points)
+    draws = uniform(0, sample, point)
     return keep(series, draws >= share, timed)
 
 
-def halve(series: Float[Tensor, "b n c"], timed: bool) -> Tensor:
+def halve(
+    series: Float[Tensor, "b n c"],
+    timed: bool,
+) -> Tensor:
     """Return every other point of each series."""
-    even = torch.arange(series.shape[1]) % 2 == 0
-    return keep(series, even.expand(len(series), -1), timed)
+    batch, points = series.shape[:2]
+    even = torch.arange(points) % 2 == 0
+    return keep(series, even.expand(batch, -1), timed)
 
 
 STRESSES: dict[str, Callable[..., Tensor]] = {

@@ -48,7 +48,8 @@ class Arguments(LabelledDataset):
         dataset: Any,
         arguments: Callable[[Any], dict[str, Tensor]],
     ):
-        super().__init__(dataset.name, dataset.split, torch.zeros(len(dataset)), ())
+        labels = torch.zeros(len(dataset))
+        super().__init__(dataset.name, dataset.split, labels, ())
         self.whole = dataset
         self.arguments = arguments
 
@@ -93,7 +94,8 @@ class Student:
     ):
         # `learns_from` compares this object with the training samples of a later search.
         self._train = train
-        self.dataset = view(limit_samples(train, STEPS * SIZE))
+        some = limit_samples(train, STEPS * SIZE)
+        self.dataset = view(some)
         self.given = given
         self._teacher = teacher
         self.learned = False
@@ -111,12 +113,14 @@ class Student:
     def replaced(self) -> Replaced:
         """The converted model, with its maps as they are now."""
         with torch.inference_mode(False):
-            return _converted(self.teacher, self.samples.batch([0])[0])
+            arguments, _ = self.samples.batch([0])
+            return _converted(self.teacher, arguments)
 
     @property
     def maps(self) -> Float[Tensor, " p"]:
         """All parameters of the feature maps, which are all that it learns."""
-        return torch.cat([value.detach().flatten() for value in _parameters(self.replaced)])
+        parameters = _parameters(self.replaced)
+        return torch.cat([value.detach().flatten() for value in parameters])
 
     @cached_property
     def teacher(self) -> Backbone:
@@ -127,18 +131,24 @@ class Student:
         """The samples that it learns from."""
 
         def arguments(inputs: Any) -> dict[str, Tensor]:
-            return self.teacher.arguments(self.given(self.dataset, inputs))
+            given = self.given(self.dataset, inputs)
+            return self.teacher.arguments(given)
 
         return Arguments(self.dataset, arguments)
 
     @property
     def backbone(self) -> Backbone:
         """The backbone with linear attention as it is now."""
-        return Backbone(self.replaced.model, self.teacher.arguments, self.teacher.pool)
+        return Backbone(
+            self.replaced.model,
+            self.teacher.arguments,
+            self.teacher.pool,
+        )
 
     def loss(self) -> Tensor:
         """Return the mean divergence of the layers from their teacher, on a few samples."""
-        arguments, _ = self.samples.batch(torch.arange(min(SIZE, len(self.samples))))
+        count = min(SIZE, len(self.samples))
+        arguments, _ = self.samples.batch(torch.arange(count))
         with self.replaced.mode("distil"):
             self.replaced.model(**arguments)
             losses = list(self.replaced.losses().values())
@@ -169,11 +179,27 @@ class Student:
             batch_size=SIZE,
             steps=STEPS,
         )
-        report = ConversionReport.of(self.replaced, type(self.teacher.model).__name__)
+        kind = type(self.teacher.model).__name__
+        report = ConversionReport.of(self.replaced, kind)
         progress = Progress(None, {}, False)
-        run = Run(create_task(), "32", SEED, quiet, progress, self.replaced, report)
+        run = Run(
+            create_task(),
+            "32",
+            SEED,
+            quiet,
+            progress,
+            self.replaced,
+            report,
+        )
         with torch.inference_mode(False), torch.random.fork_rng():
-            run_stage(run, "distilled", Distillation, self.samples, None, options)
+            run_stage(
+                run,
+                "distilled",
+                Distillation,
+                self.samples,
+                None,
+                options,
+            )
         self.replaced.model.eval()
         self.learned = True
         return self.backbone
@@ -203,7 +229,8 @@ class Recalled(Student):
     def replaced(self) -> Replaced:
         """The converted model with these maps."""
         with torch.inference_mode(False):
-            replaced = _converted(self.teacher, self.teacher.arguments(self._example))
+            arguments = self.teacher.arguments(self._example)
+            replaced = _converted(self.teacher, arguments)
         parameters = _parameters(replaced)
         sizes = [value.numel() for value in parameters]
         if sum(sizes) != len(self._maps):
@@ -212,7 +239,8 @@ class Recalled(Student):
                 f"maps: expected {sum(sizes):,} numbers, got {len(self._maps):,}; {AGAIN}"
             )
         with torch.inference_mode(False), torch.no_grad():
-            for value, saved in zip(parameters, self._maps.split(sizes), strict=True):
+            maps = self._maps.split(sizes)
+            for value, saved in zip(parameters, maps, strict=True):
                 value.copy_(saved.view_as(value))
         return replaced
 
@@ -220,7 +248,10 @@ class Recalled(Student):
         return False
 
 
-def _converted(teacher: Backbone, arguments: dict[str, Tensor]) -> Replaced:
+def _converted(
+    teacher: Backbone,
+    arguments: dict[str, Tensor],
+) -> Replaced:
     """Return the teacher's model with linear attention and untrained maps."""
     with torch.random.fork_rng():
         torch.manual_seed(SEED)
@@ -231,4 +262,5 @@ def _converted(teacher: Backbone, arguments: dict[str, Tensor]) -> Replaced:
 
 def _parameters(replaced: Replaced) -> list[Tensor]:
     """Return the parameters that are learnt, in the order of their names."""
-    return [value for _, value in sorted(replaced.new_parameters().items())]
+    by_name = sorted(replaced.new_parameters().items())
+    return [value for _, value in by_name]

@@ -45,9 +45,14 @@ class Terms(Part):
     ) -> Terms:
         """Collect all terms of the training texts."""
         found = [np.unique(_coded(row, pairs)) for row in texts.numpy()]
-        codes, counts = np.unique(np.concatenate(found), return_counts=True)
+        every = np.concatenate(found)
+        codes, counts = np.unique(every, return_counts=True)
         rarity = 1 + np.log((1 + len(found)) / (1 + counts))
-        return cls(torch.from_numpy(codes), torch.from_numpy(rarity), pairs)
+        return cls(
+            torch.from_numpy(codes),
+            torch.from_numpy(rarity),
+            pairs,
+        )
 
     def __call__(self, texts: Int[Tensor, "n length"]) -> Any:
         """Return the weights as a sparse matrix. Terms of no training text do not count."""
@@ -57,19 +62,26 @@ class Terms(Part):
         weights = []
         ends = [0]
         for row in texts.numpy():
-            codes, counts = np.unique(_coded(row, self.pairs), return_counts=True)
+            coded = _coded(row, self.pairs)
+            codes, counts = np.unique(coded, return_counts=True)
             # A code beyond the last known one is compared with the last, and differs from it.
-            places = np.minimum(np.searchsorted(known, codes), len(known) - 1)
+            places = np.searchsorted(known, codes)
+            places = np.minimum(places, len(known) - 1)
             here = known[places] == codes
             column = places[here]
-            weight = (1 + np.log(counts[here])) * rarity[column]
+            frequency = 1 + np.log(counts[here])
+            weight = frequency * rarity[column]
 
             # A text without known terms has the length zero.
             length = np.linalg.norm(weight) or 1.0
             columns.append(column)
             weights.append(weight / length)
             ends.append(ends[-1] + len(weight))
-        parts = np.concatenate(weights), np.concatenate(columns), np.array(ends)
+        parts = (
+            np.concatenate(weights),
+            np.concatenate(columns),
+            np.array(ends),
+        )
         return csr_array(parts, shape=(len(texts), len(known)))
 
 
@@ -82,4 +94,5 @@ def _coded(row: np.ndarray, pairs: bool) -> np.ndarray:
     alone = words << _HIGH
     if not pairs:
         return alone
-    return np.concatenate([alone, alone[:-1] + words[1:] + 1])
+    together = alone[:-1] + words[1:] + 1
+    return np.concatenate([alone, together])

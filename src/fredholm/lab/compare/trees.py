@@ -43,7 +43,9 @@ class Trees(Part):
         features are all numeric.
         """
         rounds = model._predictors
-        trees = [tree.nodes for each in rounds for tree in each]
+        trees = []
+        for each in rounds:
+            trees += [tree.nodes for tree in each]
         sizes = [len(nodes) for nodes in trees]
         starts = np.cumsum([0, *sizes[:-1]])
         nodes = np.concatenate(trees)
@@ -54,34 +56,49 @@ class Trees(Part):
         offset = np.repeat(starts, sizes)
         left = np.where(leaf, itself, offset + nodes["left"])
         right = np.where(leaf, itself, offset + nodes["right"])
+        features = np.where(leaf, 0, nodes["feature_idx"])
+        roots = starts.reshape(len(rounds), -1)
+        base = np.ravel(model._baseline_prediction)
 
         def tensor(values: np.ndarray, dtype: type) -> Tensor:
             return torch.from_numpy(values.astype(dtype))
 
         return cls(
-            features=tensor(np.where(leaf, 0, nodes["feature_idx"]), np.int64),
+            features=tensor(features, np.int64),
             thresholds=tensor(nodes["num_threshold"], np.float64),
             missing_left=tensor(nodes["missing_go_to_left"], bool),
             left=tensor(left, np.int64),
             right=tensor(right, np.int64),
             values=tensor(nodes["value"], np.float64),
-            roots=tensor(starts.reshape(len(rounds), -1), np.int64),
-            base=tensor(np.ravel(model._baseline_prediction), np.float64),
+            roots=tensor(roots, np.int64),
+            base=tensor(base, np.float64),
             depth=int(nodes["depth"].max()),
         )
 
-    def __call__(self, rows: Float[np.ndarray, "b features"]) -> Float[Tensor, "b outputs"]:
+    def __call__(
+        self,
+        rows: Float[np.ndarray, "b features"],
+    ) -> Float[Tensor, "b outputs"]:
         """Return f (B, outputs)."""
         x = torch.as_tensor(np.asarray(rows, np.float64))
         at = self.roots.flatten().expand(len(x), -1)
         for _ in range(self.depth):
             value = x.gather(1, self.features[at])
             below = value <= self.thresholds[at]
-            goes_left = torch.where(value.isnan(), self.missing_left[at], below)
-            at = torch.where(goes_left, self.left[at], self.right[at])
+            goes_left = torch.where(
+                value.isnan(),
+                self.missing_left[at],
+                below,
+            )
+            at = torch.where(
+                goes_left,
+                self.left[at],
+                self.right[at],
+            )
 
         # Adding one round after the other rounds exactly as scikit-learn does.
         result = self.base.expand(len(x), -1).clone()
-        for leaves in self.values[at].view(len(x), *self.roots.shape).unbind(1):
-            result += leaves
+        leaves = self.values[at].view(len(x), *self.roots.shape)
+        for added in leaves.unbind(1):
+            result += added
         return result

@@ -34,11 +34,15 @@ def interval(differences: Sequence[float]) -> list[float] | None:
         return [math.nan] * 3
     mean = statistics.fmean(differences)
     deviation = statistics.stdev(differences)
-    half = float(student_t.ppf((1 + LEVEL) / 2, count - 1)) * deviation / math.sqrt(count)
+    quantile = float(student_t.ppf((1 + LEVEL) / 2, count - 1))
+    half = quantile * deviation / math.sqrt(count)
     return [mean, mean - half, mean + half]
 
 
-def paired_interval(one: Sequence[float], other: Sequence[float]) -> list[float]:
+def paired_interval(
+    one: Sequence[float],
+    other: Sequence[float],
+) -> list[float]:
     """Return mean, lower and upper end of the 95% interval of a difference of two shares of the
     same samples, by Newcombe's method.
 
@@ -67,7 +71,8 @@ def paired_interval(one: Sequence[float], other: Sequence[float]) -> list[float]
         correlation = statistics.correlation(one, other)
 
     def half(near: float, far: float) -> float:
-        return math.sqrt(max(0.0, near**2 - 2 * correlation * near * far + far**2))
+        square = near**2 - 2 * correlation * near * far + far**2
+        return math.sqrt(max(0.0, square))
 
     difference = first - second
     lower = difference - half(first - first_low, second_high - second)
@@ -93,22 +98,27 @@ def table(rows: Sequence[Row], higher: bool) -> list[Row]:
         if "error" not in row:
             groups.setdefault(row["operator"], []).append(row)
     lines = [_line(name, own) for name, own in groups.items()]
-
     sign = 1
     if higher:
         sign = -1
-    return sorted(lines, key=lambda line: (sign * line["val"], line["val_loss"]))
+
+    def order(line: Row) -> tuple[float, float]:
+        return sign * line["val"], line["val_loss"]
+
+    return sorted(lines, key=order)
 
 
 def _line(name: str, rows: list[Row]) -> Row:
     mean, sd = mean_and_sd([row["test"]["score"] for row in rows])
     assert mean is not None
+    scores = [row["val"]["score"] for row in rows]
+    losses = [row["val"]["loss"] for row in rows]
     line: Row = {
         "operator": name,
         "lr": rows[0]["lr"],
         "seeds": len(rows),
-        "val": statistics.fmean(row["val"]["score"] for row in rows),
-        "val_loss": statistics.fmean(row["val"]["loss"] for row in rows),
+        "val": statistics.fmean(scores),
+        "val_loss": statistics.fmean(losses),
         "sd": sd,
         "test": mean,
     }
@@ -117,16 +127,18 @@ def _line(name: str, rows: list[Row]) -> Row:
     # spread.
     each = [row["test"]["each"] for row in rows]
     if all(map(_counted, each)):
-        share = statistics.fmean(statistics.fmean(decoded(one)) for one in each)
-        if math.isclose(share, mean):
-            line["samples"] = len(each[0])
-            line["interval"] = list(wilson(mean, line["samples"]))
+        shares = [statistics.fmean(decoded(one)) for one in each]
+        if math.isclose(statistics.fmean(shares), mean):
+            count = len(each[0])
+            line["samples"] = count
+            line["interval"] = list(wilson(mean, count))
 
     stresses = rows[0].get("stress", {})
     if stresses:
-        line["stress"] = {
-            key: statistics.fmean(row["stress"][key] for row in rows) for key in stresses
-        }
+        line["stress"] = {}
+        for key in stresses:
+            scores = [row["stress"][key] for row in rows]
+            line["stress"][key] = statistics.fmean(scores)
     line["seconds"] = statistics.fmean(row["seconds"] for row in rows)
     return line
 
@@ -153,19 +165,19 @@ def compared(
     first = _tests(rows, one)
     second = _tests(rows, other)
     seeds = [seed for seed in first if seed in second]
-    sign = 1 if higher else -1
-    over_seeds = interval([sign * (first[s]["score"] - second[s]["score"]) for s in seeds])
+    scores_first = [first[seed]["score"] for seed in seeds]
+    scores_second = [second[seed]["score"] for seed in seeds]
+    over_seeds = interval(_gains(scores_first, scores_second, higher))
 
     each_first = [first[seed]["each"] for seed in seeds]
     each_second = [second[seed]["each"] for seed in seeds]
     means_first = _means(each_first)
     means_second = _means(each_second)
-    if means_first and all(map(_counted, [*each_first, *each_second])):
+    counted = all(map(_counted, [*each_first, *each_second]))
+    if means_first and counted:
         over_samples = paired_interval(means_first, means_second)
     else:
-        sign = 1 if each else -1
-        pairs = zip(means_first, means_second)
-        over_samples = interval([sign * (a - b) for a, b in pairs])
+        over_samples = interval(_gains(means_first, means_second, each))
     return {
         "one": one,
         "other": other,
@@ -176,10 +188,25 @@ def compared(
     }
 
 
+def _gains(
+    one: Sequence[float],
+    other: Sequence[float],
+    higher: bool,
+) -> list[float]:
+    """Return by how much the first of each two numbers is better."""
+    sign = -1
+    if higher:
+        sign = 1
+    return [sign * (a - b) for a, b in zip(one, other)]
+
+
 def _tests(rows: Sequence[Row], name: str) -> dict[int, Row]:
     """Return the test results of a finalist by seed."""
-    own = [row for row in rows if row["operator"] == name and "error" not in row]
-    return {row["seed"]: row["test"] for row in own}
+    tests = {}
+    for row in rows:
+        if row["operator"] == name and "error" not in row:
+            tests[row["seed"]] = row["test"]
+    return tests
 
 
 def _means(each: list[str | list[float]]) -> list[float]:
@@ -232,21 +259,27 @@ def conclude(
 
     # The difference of two shares of samples may exceed the resolution by a rounding error.
     near = resolution * (1 + 1e-9)
-    ties = [line for line in lines if abs(line["val"] - lines[0]["val"]) <= near]
+    best = lines[0]["val"]
+    ties = [line for line in lines if abs(line["val"] - best) <= near]
     fastest = min(ties, key=lambda line: line["seconds"])
-    lines = [fastest, *(line for line in lines if line is not fastest)]
-    names = [line["operator"] for line in lines]
+    lines.remove(fastest)
+    lines.insert(0, fastest)
 
-    best_operator = next((name for name in names if name not in PLAIN), None)
-    result: Row = {"pick": names[0], "operator": best_operator}
+    pick, *others = [line["operator"] for line in lines]
+    operators = (name for name in [pick, *others] if name not in PLAIN)
+    result: Row = {
+        "pick": pick,
+        "operator": next(operators, None),
+    }
     if len(ties) > 1:
-        result["ties"] = [line["operator"] for line in ties if line is not fastest]
+        ties.remove(fastest)
+        result["ties"] = [line["operator"] for line in ties]
     result["table"] = lines
-
-    if len(names) > 1:
-        difference = compared(finals, names[0], names[1], higher, each)
+    if others:
+        runner_up = others[0]
+        difference = compared(finals, pick, runner_up, higher, each)
         result |= {
-            "runner_up": names[1],
+            "runner_up": runner_up,
             "difference": difference,
             "sure": is_sure(difference),
         }
