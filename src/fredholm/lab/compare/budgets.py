@@ -59,7 +59,8 @@ def make_recipe(
     operator = json.dumps({"name": contender.name, **options_of(task, contender)})
     # Overrides change plain data in place.
     source = deepcopy(task.recipe)
-    return load_recipe(source, [*task.overrides, *changes, f"operator={operator}"])
+    overrides = [*task.overrides, *changes, f"operator={operator}"]
+    return load_recipe(source, overrides)
 
 
 def width_override(dim: int) -> str:
@@ -113,12 +114,15 @@ def solve_size(
     # The cost grows with the width: find the first multiple that is not below the target.
     multiples = range(1, WIDEST * config.dim // step)
     first = 1 + bisect_left(multiples, target, key=lambda k: cost(k * step))
-    nearest = min((max(1, first - 1), first), key=lambda k: abs(cost(k * step) - target))
-
+    around = (max(1, first - 1), first)
+    nearest = min(around, key=lambda k: abs(cost(k * step) - target))
     dim = nearest * step
-    model = build_model(make_recipe(task, contender, (*changes, width_override(dim))), dataset)
+
+    recipe = make_recipe(task, contender, (*changes, width_override(dim)))
+    model = build_model(recipe, dataset)
     flops = count_flops(model, dataset.example())
-    return Size(dim, _count_parameters(model), flops, cost(dim) / target - 1)
+    off = cost(dim) / target - 1
+    return Size(dim, _count_parameters(model), flops, off)
 
 
 def _cost_by_width(
@@ -166,10 +170,16 @@ def epochs_in(
     # The first call of a model is slower and does not count.
     size = recipe.data.batch_size
     model = build_model(recipe, dataset)
-    times = step_times(model, dataset, size, steps + 1, time.perf_counter)[1:]
-
+    times = step_times(
+        model,
+        dataset,
+        size,
+        steps + 1,
+        time.perf_counter,
+    )
     steps_per_epoch = max(1, len(dataset) // size)
-    return max(1, int(60 * minutes / (statistics.median(times) * steps_per_epoch)))
+    epoch = statistics.median(times[1:]) * steps_per_epoch
+    return max(1, int(60 * minutes / epoch))
 
 
 def step_times(
@@ -190,7 +200,8 @@ def step_times(
         start = timer()
         inputs, labels = dataset.batch(chosen)
         optimizer.zero_grad()
-        task.loss(model(inputs), labels).backward()
+        loss = task.loss(model(inputs), labels)
+        loss.backward()
         optimizer.step()
         times.append(timer() - start)
     return times

@@ -102,13 +102,15 @@ def fitting(
         ['a', 'c']
     """
     cap = SLOWEST * seconds / max(1, len(paces))
-    costs = {name: trials * pace.seconds(steps) for name, pace in paces.items()}
-
+    costs = {}
+    for name, pace in paces.items():
+        costs[name] = trials * pace.seconds(steps)
     spent = 0.0
     chosen = set()
-    for name in sorted(costs, key=lambda name: costs[name]):
-        spent += costs[name]
-        too_slow = spent > seconds or costs[name] > cap
+    for name in sorted(costs, key=costs.__getitem__):
+        cost = costs[name]
+        spent += cost
+        too_slow = spent > seconds or cost > cap
         if too_slow and len(chosen) >= least:
             break
         chosen.add(name)
@@ -138,16 +140,19 @@ def share_steps(
     cap = SLOWEST * seconds / max(1, len(paces) * trials)
     fits = {}
     for name, pace in paces.items():
-        fits[name] = int((cap - pace.judging - OVERHEAD) / pace.step + rounding)
+        stepping = cap - pace.judging - OVERHEAD
+        fits[name] = int(stepping / pace.step + rounding)
 
     def limited(steps: int) -> dict[str, int]:
         """Return the steps of those that can have :data:`FEWEST`."""
-        able = {name: count for name, count in fits.items() if count >= FEWEST}
-        return {name: max(FEWEST, min(steps, count)) for name, count in able.items()}
+        able = {}
+        for name, count in fits.items():
+            if count >= FEWEST:
+                able[name] = max(FEWEST, min(steps, count))
+        return able
 
     def cost(steps: int) -> float:
-        each = [paces[name].seconds(count) for name, count in limited(steps).items()]
-        return trials * sum(each)
+        return trials * rounds_of(paces, limited(steps))
 
     # The largest common number of steps that fits; the smallest is taken whether it fits or not.
     fewest = min(FEWEST, most)
@@ -157,6 +162,9 @@ def share_steps(
     return {name: min(most, steps.get(name, 0)) for name in paces}
 
 
-def rounds_of(paces: Mapping[str, Pace], steps: Mapping[str, int]) -> float:
+def rounds_of(
+    paces: Mapping[str, Pace],
+    steps: Mapping[str, int],
+) -> float:
     """Return the seconds of one trial of each contender."""
     return sum(paces[name].seconds(count) for name, count in steps.items())

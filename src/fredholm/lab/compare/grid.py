@@ -192,8 +192,10 @@ def _lock(place: Path) -> FileLock:
 def compared(cell: Cell, say: Report) -> Row:
     """Train and evaluate a cell; return every number of the evaluation and the training's cost."""
     facts, scores = scores_of(cell, say)
-    numbers = {key: value for key, value in scores.items() if isinstance(value, int | float)}
-    numbers.pop("n", None)
+    numbers = {}
+    for key, value in scores.items():
+        if isinstance(value, int | float) and key != "n":
+            numbers[key] = value
     return numbers | facts
 
 
@@ -251,7 +253,13 @@ def plan(
 
     saved = place / task.name / "sizes.json"
     files = data_mark(common)
-    mark = digest_json({"setting": asdict(setting), "recipe": recipe_mark(common), "files": files})
+    mark = digest_json(
+        {
+            "setting": asdict(setting),
+            "recipe": recipe_mark(common),
+            "files": files,
+        }
+    )
     state = read_state(saved)
     sizes: dict[str, Any] = {}
     if state.get("of") == mark:

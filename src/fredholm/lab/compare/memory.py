@@ -57,13 +57,21 @@ def choose_for(
     """
     # A recipe must name a place; nothing is read from it, since the samples are in memory.
     data = {**recipe["data"], "path": source.name}
-    task = ComparedTask("samples", "samples", {"name": "samples", **recipe, "data": data})
+    recipe = {"name": "samples", **recipe, "data": data}
+    task = ComparedTask("samples", "samples", recipe)
     splits = Splits(make_recipe(task, REFERENCE), source)
     contenders = read_contenders(operators)
 
     with tempfile.TemporaryDirectory() as folder:
         clock = Clock(minutes, timer=time.perf_counter)
-        trials = Trials.of(task, contenders, splits, Path(folder), clock, {})
+        trials = Trials.of(
+            task,
+            contenders,
+            splits,
+            Path(folder),
+            clock,
+            sizes={},
+        )
         search = Search.open(trials, {}, {}, report or quiet)
         label, lr = search.shortlist()[0]
 

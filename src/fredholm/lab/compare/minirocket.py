@@ -73,7 +73,11 @@ def minirocket(train: Any, seed: int) -> Rocket:
     if classifies:
         targets = 2.0 * torch.nn.functional.one_hot(labels, len(train.classes)) - 1
     scaler: Any = StandardScaler(with_mean=False)
-    ridge = RidgeCV(ALPHAS, scoring="neg_mean_squared_error", store_cv_results=True)
+    ridge = RidgeCV(
+        ALPHAS,
+        scoring="neg_mean_squared_error",
+        store_cv_results=True,
+    )
     ridge.fit(scaler.fit_transform(features(series).numpy()), targets.numpy())
 
     scale = 1.0
@@ -81,7 +85,13 @@ def minirocket(train: Any, seed: int) -> Rocket:
         best = int(np.flatnonzero(ridge.alpha_ == ALPHAS)[0])
         left_out = torch.from_numpy(ridge.cv_results_[..., best])
         scale = 1 / fit_temperature(left_out, labels)
-    return Rocket(features, Linear.of(ridge, scaler), length, train.timed, scale)
+    return Rocket(
+        features,
+        Linear.of(ridge, scaler),
+        length,
+        train.timed,
+        scale,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +120,12 @@ class Convolutions(Part):
         return list(self.thresholds.split(self.shares, 1))
 
     @classmethod
-    def draw(cls, series: Float[Tensor, "b c n"], seed: int, count: int) -> Convolutions:
+    def draw(
+        cls,
+        series: Float[Tensor, "b c n"],
+        seed: int,
+        count: int,
+    ) -> Convolutions:
         """Draw channels and thresholds, ``count`` features per kernel.
 
         A threshold is a quantile of a kernel's outputs for one series, drawn for each kernel and
@@ -140,7 +155,10 @@ class Convolutions(Part):
             thresholds.append(torch.from_numpy(np.stack(each)).float())
         return cls(dilations, shares, torch.stack(weights), torch.cat(thresholds, 1))
 
-    def __call__(self, series: Float[Tensor, "b c n"]) -> Float[Tensor, "b features"]:
+    def __call__(
+        self,
+        series: Float[Tensor, "b c n"],
+    ) -> Float[Tensor, "b features"]:
         # Samples at a time; outputs are (samples, 84, n).
         step = max(1, BLOCK // (len(PATTERNS) * series.shape[2]))
         columns = []
@@ -177,7 +195,10 @@ def dilated(length: int, count: int) -> tuple[list[int], list[int]]:
     return dilations.tolist(), shares.tolist()
 
 
-def shifted(series: Float[Tensor, "b c n"], dilation: int) -> Float[Tensor, "b taps n"]:
+def shifted(
+    series: Float[Tensor, "b c n"],
+    dilation: int,
+) -> Float[Tensor, "b taps n"]:
     """Return the series as each tap of each channel reads it, with zeros outside."""
     reach = TAPS // 2 * dilation
     wide = torch.nn.functional.pad(series, (reach, reach))
@@ -185,7 +206,10 @@ def shifted(series: Float[Tensor, "b c n"], dilation: int) -> Float[Tensor, "b t
 
 
 def _shares(
-    outputs: Float[Tensor, "b k n"], bias: Float[Tensor, "k f"], number: int, edge: int
+    outputs: Float[Tensor, "b k n"],
+    bias: Float[Tensor, "k f"],
+    number: int,
+    edge: int,
 ) -> Float[Tensor, "b k f"]:
     """Return the shares of the points above each threshold.
 

@@ -210,8 +210,10 @@ def words(train: Any, seed: int) -> Worded:
     """Fit logistic regression on the TF-IDF weights of words and pairs of neighbouring words."""
     inputs, labels = train.batch(torch.arange(len(train)))
     terms = Terms.fit(inputs, pairs=True)
-    model: Any = LogisticRegression(C=4.0, max_iter=500).fit(terms(inputs), labels.numpy())
-    return Worded(terms, Logistic.of(model, len(train.classes)))
+    model: Any = LogisticRegression(C=4.0, max_iter=500)
+    model.fit(terms(inputs), labels.numpy())
+    head = Logistic.of(model, len(train.classes))
+    return Worded(terms, head)
 
 
 PLAIN = {

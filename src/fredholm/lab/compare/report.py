@@ -103,13 +103,16 @@ def recommendation(state: State) -> list[tuple[str, str]]:
         and operator in state.get("growth", {})
         and state["kind"] != TABLES.many
     ):
-        result.append(("ten times the length", _growth(operator, state["growth"][operator])))
+        grown = _growth(operator, state["growth"][operator])
+        result.append(("ten times the length", grown))
 
     short = _shortage(state)
     if short:
         result.append(("trained for", short))
     if "stress" in pick:
-        parts = [f"{kind}: {number(value, percent)}" for kind, value in pick["stress"].items()]
+        parts = []
+        for kind, value in pick["stress"].items():
+            parts.append(f"{kind}: {number(value, percent)}")
         result.append(("lost samples", "; ".join(parts)))
     if "predict" in verdict:
         result.append(("predict", f"{verdict['predict']} (fitted to {verdict['fitted']})"))
@@ -228,18 +231,28 @@ def finals_table(state: State) -> Table:
 
     rows = []
     for line in lines:
-        row = [title(line["operator"]), number(line["val"], percent), score(line, percent)]
+        row = [
+            title(line["operator"]),
+            number(line["val"], percent),
+            score(line, percent),
+        ]
         if intervals:
             ends = [number(end, True) for end in line.get("interval", ())]
             row.append(" to ".join(ends))
-        row += [number(line.get("stress", {}).get(key), percent) for key in stresses]
+        stress = line.get("stress", {})
+        row += [number(stress.get(key), percent) for key in stresses]
 
         # Methods beside the operators have no width and no learning rate.
         size = state["sizes"].get(line["operator"], {})
         rate = ""
         if line["lr"] is not None:
             rate = f"{line['lr']:.2g}"
-        rows.append([*row, str(line["seeds"]), str(size.get("dim", "")), rate])
+        row += [
+            str(line["seeds"]),
+            str(size.get("dim", "")),
+            rate,
+        ]
+        rows.append(row)
     return Table(head, rows)
 
 
@@ -258,12 +271,20 @@ def rungs_table(state: State) -> Table:
         if "refused" in size:
             rows.append([label, "does not serve", *[""] * (len(head) - 2)])
             continue
-        row = [label, str(size["dim"]), f"{size['parameters']:,}", readable(1e3 * size["step"], 3)]
+        row = [
+            label,
+            str(size["dim"]),
+            f"{size['parameters']:,}",
+            readable(1e3 * size["step"], 3),
+        ]
         for rung in rungs:
-            own = [r for r in rung["rows"] if r["operator"] == label and "error" not in r]
+            scores = []
+            for trial in rung["rows"]:
+                if trial["operator"] == label and "error" not in trial:
+                    scores.append(trial["val"]["score"])
             cell = "–"
-            if own:
-                cell = number(best(row["val"]["score"] for row in own), state["percent"])
+            if scores:
+                cell = number(best(scores), state["percent"])
             row.append(cell)
         rows.append(row)
     return Table(head, rows)
@@ -279,8 +300,13 @@ def to_markdown(state: State) -> str:
 
 
 def _markdown(table: Table) -> str:
-    lines = [f"| {' | '.join(row)} |" for row in table.rows]
-    return "\n".join([f"| {' | '.join(table.head)} |", "|---" * len(table.head) + "|", *lines])
+    lines = [
+        f"| {' | '.join(table.head)} |",
+        "|---" * len(table.head) + "|",
+    ]
+    for row in table.rows:
+        lines.append(f"| {' | '.join(row)} |")
+    return "\n".join(lines)
 
 
 def left_out(state: Mapping[str, Any]) -> dict[str, str]:

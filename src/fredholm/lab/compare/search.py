@@ -289,7 +289,13 @@ class Search:
     @property
     def finals(self) -> Finals:
         """The last trainings."""
-        return Finals(self.trials, self.halving, self.state, self.say, self._save)
+        return Finals(
+            self.trials,
+            self.halving,
+            self.state,
+            self.say,
+            self._save,
+        )
 
     def shortlist(self) -> Alive:
         """Return the contenders that all rungs have kept, with their learning rates, the best
@@ -358,7 +364,8 @@ class Search:
             if label not in PLAIN and label not in grown:
                 recipe = self.trials.recipe(label, line["lr"], 1)
                 model: Any = build_model(recipe, self.splits.train)
-                grown[label] = growth(model.config.body, state["sizes"][label]["points"])
+                points = state["sizes"][label]["points"]
+                grown[label] = growth(model.config.body, points)
         verdict["train"] = self._training_command()
 
         # A method beside the operators is fitted and saved; an operator has to be trained in full.

@@ -55,7 +55,8 @@ class Splits:
     def _read(self, part: str) -> Any:
         if self._given is None:
             return build_dataset(self.recipe, part)
-        return with_metric(self.recipe, self._given.dataset(part, image_size=self._size))
+        found = self._given.dataset(part, image_size=self._size)
+        return with_metric(self.recipe, found)
 
     def _subset(
         self,
@@ -64,7 +65,12 @@ class Splits:
         chosen: np.ndarray,
         **known: Any,
     ) -> Any:
-        found = source.subset(part, chosen, image_size=self._size, **known)
+        found = source.subset(
+            part,
+            chosen,
+            image_size=self._size,
+            **known,
+        )
         return with_metric(self.recipe, found)
 
     def whole(self) -> tuple[Any, str]:
@@ -79,7 +85,8 @@ class Splits:
         if self.train.kind.worded:
             # Texts keep the vocabulary of the training split, from which the trials learned.
             known["text"] = TextOptions(
-                max_length=self.train.max_length, vocabulary=self.train.vocabulary
+                max_length=self.train.max_length,
+                vocabulary=self.train.vocabulary,
             )
         found = self._subset(self._source, "train", self._pool, **known)
         return found, "training and validation samples"
@@ -111,10 +118,11 @@ class Splits:
         """Return the training and validation samples of a fold; after the last comes the first."""
         if not self._parts:
             return self.train, limit_samples(self.val, JUDGED)
-        held = self._parts[number % len(self._parts)]
-        source = self._fitted(number % len(self._parts))
+        number %= len(self._parts)
+        source = self._fitted(number)
         train = self._subset(source, "train", source.training)
-        return train, self._subset(source, "val", held)
+        val = self._subset(source, "val", self._parts[number])
+        return train, val
 
     def tested(self, number: int) -> Any:
         """Return the test split in the scales and units of a fold's training samples."""
@@ -122,12 +130,14 @@ class Splits:
         if not self._parts:
             return whole
         source = self._fitted(number % len(self._parts))
-        return self._subset(source, "test", np.flatnonzero(source.parts == TEST))
+        tested = np.flatnonzero(source.parts == TEST)
+        return self._subset(source, "test", tested)
 
     @cache  # noqa: B019
     def _fitted(self, number: int) -> Any:
         """Return the samples scaled by those that a fold trains on, not by those that judge it."""
-        return self._source.trained_on(np.setdiff1d(self._pool, self._parts[number]))
+        training = np.setdiff1d(self._pool, self._parts[number])
+        return self._source.trained_on(training)
 
     @cached_property
     def _source(self) -> Any:
@@ -138,7 +148,11 @@ class Splits:
         shares = {}
         if self.recipe.data.val_fraction:
             shares["val"] = self.recipe.data.val_fraction
-        return open_files(arguments["path"], arguments["options"], **shares)
+        return open_files(
+            arguments["path"],
+            arguments["options"],
+            **shares,
+        )
 
     @property
     def _pool(self) -> np.ndarray:
@@ -149,15 +163,18 @@ class Splits:
     def _parts(self) -> list[np.ndarray]:
         """Samples that each fold is judged on; empty if there is a single split."""
         data = self.recipe.data
-        if data.name != "files" or data.limit is not None or len(self.val) >= FEW:
+        if data.name != "files" or data.limit is not None:
+            return []
+        if len(self.val) >= FEW:
             return []
 
         # A user's own division of the samples stays, and so does an order in time. A vocabulary
         # would have to be made anew for each fold.
         collection = self._source.collection
         parts = collection.parts
-        divided = parts is not None and (parts == VAL).any() and (parts == TEST).any()
-        if divided or self.val.kind.worded or collection.reading.split == "time":
+        if parts is not None and (parts == VAL).any() and (parts == TEST).any():
+            return []
+        if self.val.kind.worded or collection.reading.split == "time":
             return []
 
         pool = self._pool
@@ -230,4 +247,5 @@ def _divided(collection: Any, pool: np.ndarray) -> list[np.ndarray]:
 def batches(dataset: Any, size: int) -> Iterator[Any]:
     """Iterate over all samples in order, as batches of (inputs, labels)."""
     for start in range(0, len(dataset), size):
-        yield dataset.batch(torch.arange(start, min(start + size, len(dataset))))
+        stop = min(start + size, len(dataset))
+        yield dataset.batch(torch.arange(start, stop))

@@ -80,8 +80,9 @@ def add(
     """
     entry = next(entry for entry in results["tasks"] if entry["name"] == task)
     row = next(row for row in entry["rows"] if row["operator"] == operator)
-    others = [other for other in row["runs"] if other["seed"] != run["seed"]]
-    row["runs"] = sorted([*others, run], key=lambda run: run["seed"])
+    runs = [other for other in row["runs"] if other["seed"] != run["seed"]]
+    runs.append(run)
+    row["runs"] = sorted(runs, key=lambda run: run["seed"])
 
 
 def summary(results: Row) -> list[Row]:
@@ -110,7 +111,8 @@ def summary(results: Row) -> list[Row]:
                 "epochs": next((run["epochs"] for run in good), None),
                 "minutes": minutes,
             }
-            flat |= {key: row.get(key) for key in ("dim", "parameters", "off", "flops", "refused")}
+            for key in ("dim", "parameters", "off", "flops", "refused"):
+                flat[key] = row.get(key)
             rows.append({key: flat[key] for key in COLUMNS})
     return rows
 
@@ -125,11 +127,15 @@ def to_markdown(results: Row) -> str:
             metric = "test accuracy (%)"
         heads = ["operator", metric, *HEADS]
         samples = f"{task['points']} points, {task['samples']:,} training samples"
-        lines += [f"**{task['name']}**: {task['title']}; {samples}", ""]
-        lines += [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-
-        own = best_first([row for row in rows if row["task"] == task["name"]])
-        lines += [f"| {' | '.join(_cells(row))} |" for row in own]
+        lines += [
+            f"**{task['name']}**: {task['title']}; {samples}",
+            "",
+            f"| {' | '.join(heads)} |",
+            "|---" * len(heads) + "|",
+        ]
+        own = [row for row in rows if row["task"] == task["name"]]
+        for row in best_first(own):
+            lines.append(f"| {' | '.join(_cells(row))} |")
         lines.append("")
     return "\n".join(lines)
 
@@ -141,8 +147,13 @@ def _cells(row: Row) -> list[str]:
     cells = [row["operator"], score(row), seeds]
     if row["dim"] is None:
         return [*cells, "", "", "", ""]
-    parameters = f"{row['parameters']:,}"
-    return [*cells, f"{row['dim']}", parameters, f"{row['off']:+.1%}", f"{row['flops'] / 1e6:.3g}"]
+    return [
+        *cells,
+        f"{row['dim']}",
+        f"{row['parameters']:,}",
+        f"{row['off']:+.1%}",
+        f"{row['flops'] / 1e6:.3g}",
+    ]
 
 
 def write(place: Path, results: Row) -> None:

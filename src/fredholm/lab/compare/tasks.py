@@ -101,7 +101,8 @@ def find_task(
 
     of_files = names_files(name)
     if not (_names_recipe(name) or name in list_recipes() or of_files):
-        hint = suggest(name, [*_TASKS, *list_recipes()]) + where_to_get(name, checkout.TASKS)
+        hint = suggest(name, [*_TASKS, *list_recipes()])
+        hint += where_to_get(name, checkout.TASKS)
         raise OptionError(
             f"task: expected a task, a recipe or files of yours (with a separator, as ./{name}), "
             f"got {name!r}{hint}"
@@ -120,12 +121,19 @@ def find_task(
             stacklevel=2,
         )
         overrides.append("init_from=null")
-    return ComparedTask(recipe.name, recipe.name, source, tuple(overrides))
+    return ComparedTask(
+        recipe.name,
+        recipe.name,
+        source,
+        tuple(overrides),
+    )
 
 
 def _names_recipe(source: str) -> bool:
     """Return whether a source is a recipe's file or a run folder."""
-    return source.endswith((".yaml", ".yml")) or (Path(source) / "recipe.yaml").is_file()
+    if source.endswith((".yaml", ".yml")):
+        return True
+    return (Path(source) / "recipe.yaml").is_file()
 
 
 def code_of(source: str | dict[str, Any]) -> list[Path]:
@@ -156,16 +164,25 @@ def _backbone_overrides(recipe: Recipe) -> tuple[str, ...]:
         return ()
 
     # The recipe's own fields come before those of the preset that it names.
-    body = {key: getattr(preset.body, key) for key in _SIZES if hasattr(preset.body, key)}
-    body |= {key: value for key, value in recipe.model.body.items() if key in _SIZES}
+    body = {}
+    for key in _SIZES:
+        if hasattr(preset.body, key):
+            body[key] = getattr(preset.body, key)
+    for key, value in recipe.model.body.items():
+        if key in _SIZES:
+            body[key] = value
     encoder = _encoder_options(recipe, data.encoder)
     # A preset for the same kind of data may also set the side of a patch, and with it the number of
     # points.
-    if data.encoder == preset.encoder.data and hasattr(preset.encoder, "patch"):
+    if data.encoder == preset.encoder.data:
+        patch = getattr(preset.encoder, "patch", None)
         reader = ENCODERS[encoder.get("kind", data.encoder)]
-        if preset.encoder.patch is not None and "patch" in reader.fields():
-            encoder = {"patch": preset.encoder.patch, **encoder}
-    head = {key: value for key, value in recipe.model.head.items() if key == "pool"}
+        if patch is not None and "patch" in reader.fields():
+            encoder = {"patch": patch, **encoder}
+
+    head = {}
+    if "pool" in recipe.model.head:
+        head["pool"] = recipe.model.head["pool"]
     model = {
         "name": "backbone_nano",
         "body": body,
@@ -235,7 +252,9 @@ def read_contenders(text: str | None) -> list[Contender]:
         if name not in known:
             hint = suggest(str(name), known)
             raise OptionError(f"operators: expected operators or baselines, got {name!r}{hint}")
-        label = " ".join([name, *(f"{key}={option}" for key, option in options.items())])
+        label = name
+        for key, option in options.items():
+            label += f" {key}={option}"
         contenders.append(Contender(label, name, options))
 
     labels = {contender.label for contender in contenders}

@@ -92,7 +92,8 @@ def judge(
     change: Callable[[Tensor], Tensor] | None = None,
 ) -> Judgement:
     """Judge the answers to a data set, ``size`` samples at a time; ``change`` the samples first."""
-    return _judged(_answered(answer, dataset, size, change), dataset)
+    pairs = _answered(answer, dataset, size, change)
+    return _judged(pairs, dataset)
 
 
 def _answered(
@@ -108,7 +109,8 @@ def _answered(
             if change is not None:
                 inputs = change(inputs)
             outputs = answer(inputs).float().cpu()
-            pairs.append((dataset.in_units(outputs), dataset.in_units(labels)))
+            pair = (dataset.in_units(outputs), dataset.in_units(labels))
+            pairs.append(pair)
     return pairs
 
 
@@ -125,8 +127,12 @@ def _judged(pairs: list[tuple[Tensor, Tensor]], dataset: Any) -> Judgement:
     each: list[float] = []
     for pair in pairs:
         each += _each(task, task.pairs(*pair))
-    per_class = dict(summary.get("per_class", {}))
-    return Judgement(float(summary[name]), float(summary["loss"]), tuple(each), per_class)
+    return Judgement(
+        float(summary[name]),
+        float(summary["loss"]),
+        tuple(each),
+        dict(summary.get("per_class", {})),
+    )
 
 
 def _each(task: Task, pair: tuple[Tensor, Tensor]) -> list[float]:
@@ -137,7 +143,11 @@ def _each(task: Task, pair: tuple[Tensor, Tensor]) -> list[float]:
     return [float(f"{value:.6g}") for value in values.tolist()]
 
 
-def learn(recipe: Recipe, train: Any, minutes: float | None) -> tuple[Any, int]:
+def learn(
+    recipe: Recipe,
+    train: Any,
+    minutes: float | None,
+) -> tuple[Any, int]:
     """Train a model in memory; return it and the number of its steps.
 
     No step starts after ``minutes``.
@@ -145,15 +155,30 @@ def learn(recipe: Recipe, train: Any, minutes: float | None) -> tuple[Any, int]:
     loader, _ = build_loaders(recipe, train, train)
     model = build_model(recipe, train)
     training = recipe.training
-    limits = Limits(None, training.steps, minutes=minutes, clip_norm=training.clip_norm)
-    learner = RecipeLearner(model, recipe, loader, None, task_of(train))
+    limits = Limits(
+        None,
+        training.steps,
+        minutes=minutes,
+        clip_norm=training.clip_norm,
+    )
+    learner = RecipeLearner(
+        model,
+        recipe,
+        loader,
+        None,
+        task_of(train),
+    )
     rows = fit(learner, limits=limits, keep=lambda model: None).rows
     if not rows:
         return model, 0
     return model, int(rows[-1]["step"])
 
 
-def run_trial(splits: Splits, cell: Cell, report: Report) -> Result:
+def run_trial(
+    splits: Splits,
+    cell: Cell,
+    report: Report,
+) -> Result:
     """Train a contender on one fold and judge it; return what the file of the trial holds.
 
     Args:
@@ -186,8 +211,9 @@ def run_trial(splits: Splits, cell: Cell, report: Report) -> Result:
     # Only on the test split are contenders compared sample by sample.
     size = recipe.data.eval_batch_size
     pairs = _answered(answer, view(val), size)
-    result: Result = {"val": _judged(pairs, val).to_dict(), "steps": steps}
-    del result["val"]["each"]
+    judged = _judged(pairs, val).to_dict()
+    del judged["each"]
+    result: Result = {"val": judged, "steps": steps}
     if method is not None and task_of(val).classifies:
         outputs, labels = (torch.cat(part) for part in zip(*pairs))
         result["temperature"] = fit_temperature(outputs, labels)
@@ -196,14 +222,16 @@ def run_trial(splits: Splits, cell: Cell, report: Report) -> Result:
         test = splits.tested(settings["fold"])
         result["test"] = judge(answer, view(test), size).to_dict()
         if applies(test):
-            result["stress"] = {
-                name: judge(answer, test, size, partial(change, timed=test.timed)).score
-                for name, change in STRESSES.items()
-            }
+            result["stress"] = {}
+            for name, stress in STRESSES.items():
+                change = partial(stress, timed=test.timed)
+                found = judge(answer, test, size, change)
+                result["stress"][name] = found.score
 
     # A result is valid as long as the folder of its cell exists.
     cell.place.mkdir(parents=True, exist_ok=True)
-    return result | {"seconds": round(perf_counter() - start, 3)}
+    seconds = perf_counter() - start
+    return result | {"seconds": round(seconds, 3)}
 
 
 def _unchanged(dataset: Any) -> Any:

@@ -31,11 +31,21 @@ FINAL = -1
 # Overrides that take out what a recipe says about its length, its averages and its blending of
 # samples. A trial counts in steps.
 NEUTRAL = (
-    "training.epochs=null", "training.max_minutes=null", "training.ema_decay=null",
-    "training.early_stop=null", "training.phases=null", "data.mixup=0.0", "data.cutmix=0.0",
-    "schedule.name=cosine", "schedule.warmup_epochs=0",
-    *(f"schedule.{key}=null" for key in ("factor", "patience", "metric", "milestones", "every")),
-)  # fmt: skip
+    "training.epochs=null",
+    "training.max_minutes=null",
+    "training.ema_decay=null",
+    "training.early_stop=null",
+    "training.phases=null",
+    "data.mixup=0.0",
+    "data.cutmix=0.0",
+    "schedule.name=cosine",
+    "schedule.warmup_epochs=0",
+    "schedule.factor=null",
+    "schedule.patience=null",
+    "schedule.metric=null",
+    "schedule.milestones=null",
+    "schedule.every=null",
+)
 
 
 @dataclass
@@ -74,7 +84,15 @@ class Trials:
         train, _ = splits.fold(0)
         batch = min(splits.recipe.data.batch_size, len(train))
         known = {contender.label: contender for contender in contenders}
-        return cls(task, known, splits, place, clock, sizes, batch)
+        return cls(
+            task,
+            known,
+            splits,
+            place,
+            clock,
+            sizes,
+            batch,
+        )
 
     def size(self, contender: Contender) -> dict[str, Any]:
         """Return the width at which a contender has about as many parameters as softmax attention,
@@ -98,13 +116,15 @@ class Trials:
         # Estimate from two samples, whose step a slow contender can afford. The first step is
         # slower. Of several times the shortest is the least disturbed by other work on the machine.
         few = min(2, self.batch)
-        per_sample = min(step_times(model, train, few, 2, self.clock.timer)) / few
+        times = step_times(model, train, few, 2, self.clock.timer)
+        per_sample = min(times) / few
         step = per_sample * self.batch
 
         # Time a full batch only if a quarter of the search has time for the fewest steps of a
         # trial. Else the contender will hardly be trained, and the estimate stands.
         if step * FEWEST <= 60 * self.clock.minutes / 4:
-            step = min(step_times(model, train, self.batch, 4, self.clock.timer))
+            times = step_times(model, train, self.batch, 4, self.clock.timer)
+            step = min(times)
         return {
             **asdict(size),
             "step": step,
@@ -140,14 +160,20 @@ class Trials:
         Methods beside the operators, which are not among the contenders, get the reference's.
         """
         warmup = max(1, steps // 10)
-        changes = [*NEUTRAL, f"training.steps={max(1, steps)}", f"seed={seed}"]
-        changes += [f"schedule.warmup_steps={warmup}", f"data.batch_size={self.batch}"]
+        changes = [
+            *NEUTRAL,
+            f"training.steps={max(1, steps)}",
+            f"seed={seed}",
+            f"schedule.warmup_steps={warmup}",
+            f"data.batch_size={self.batch}",
+        ]
         if lr is not None:
             changes.append(f"optimizer.lr={lr!r}")
         size = self.sizes.get(label, {})
         if "dim" in size:
             changes.append(width_override(size["dim"]))
-        return make_recipe(self.task, self.contenders.get(label, REFERENCE), tuple(changes))
+        contender = self.contenders.get(label, REFERENCE)
+        return make_recipe(self.task, contender, tuple(changes))
 
     def cell(
         self,
@@ -184,11 +210,15 @@ class Trials:
         if not self.clock.alone:
             most = round(max(3 * seconds, 5.0) / 60, 4)
 
-        parts = ["final" if final else f"rung={rung}", safe_name(label)]
+        stage = f"rung={rung}"
+        if final:
+            stage = "final"
+        parts = [stage, safe_name(label)]
         if lr is not None:
             parts.append(f"lr={lr:.3g}")
-        name = ",".join([*parts, f"fold={fold}", f"seed={seed}"])
-        return Cell(settings, self.place / "trials" / name, Given(recipe, most))
+        parts += [f"fold={fold}", f"seed={seed}"]
+        folder = self.place / "trials" / ",".join(parts)
+        return Cell(settings, folder, Given(recipe, most))
 
     def _grid(self) -> Grid:
         return Grid(partial(run_trial, self.splits))
