@@ -238,7 +238,9 @@ def _channels(rng: np.random.Generator, channels: int) -> np.ndarray:
 
 
 def evened(
-    series: Float[Tensor, "b n c"], length: int, timed: bool
+    series: Float[Tensor, "b n c"],
+    length: int,
+    timed: bool,
 ) -> Float[Tensor, "b channels length"]:
     """Interpolate series linearly at ``length`` evenly spaced points each.
 
