@@ -238,13 +238,12 @@ def _read_texts(
 ) -> tuple[Any, Any]:
     """Return the splits of a language model; add to ``options`` what else it reads of the data."""
     train, val = _windows(data, tokenizer, texts.max_length, model, texts.reach)
+    if texts.longer is not None:
+        options["longer"] = _longer(data, tokenizer, texts.longer, model, texts.reach)
     if texts.exercises is not None:
         train = Exercises(train, tokenizer, texts.exercises)
-    if texts.longer is not None:
-        longer = _longer(data, tokenizer, texts.longer, model, texts.reach)
-        if texts.exercises is not None:
-            longer = Exercises(longer, tokenizer, texts.exercises)
-        options["longer"] = longer
+        if texts.longer is not None:
+            options["longer"] = Exercises(options["longer"], tokenizer, texts.exercises)
     if texts.ranked or by_rank(options.get("keep")):
         probed = load_texts(data, "val")[:PROBED]
         options["retrieval"] = Retrieval(probed, tokenizer)
