@@ -149,11 +149,7 @@ def compress_run(
     unseen = seen(model, val, HELD_OUT, HELD_OUT)
     own_rank = math.ceil(rank / body.heads)
     layers = []
-    # Everything but the operators stays as it was.
-    states = {}
-    for key, value in model.state_dict().items():
-        if ".operator." not in key:
-            states[key] = value
+    students = []
     with hold(target.root, report):
         known = {"run": str(place.root.resolve()), **settings}
         progress = Progress(stages, known, resume)
@@ -167,14 +163,10 @@ def compress_run(
             )
             row = fit_layer(progress, number + 1, fitting, sizes.steps, report)
             layers.append({"layer": number + 1, **row})
-            for key, value in fitting.student.state_dict().items():
-                states[f"body.blocks.{number}.operator.{key}"] = value
+            students.append(fitting.student)
 
-        # All layers have the same configuration; the last one stands for it.
-        config = low_rank_config(model.config, fitting.student, own_rank, factors)
-        student = models.Model(config)
-        student.load_state_dict(states, strict=True)
-        _write(place, target, student.eval(), model.extra)
+        student = _with_operators(model, students, own_rank, factors)
+        _write(place, target, student, model.extra)
         recipe = place.load_recipe()
         loader = make_loader(val, recipe.data.eval_batch_size)
         calibrate(target, task_of(val), loader)
@@ -279,13 +271,12 @@ def fit_layer(
         progress.restore(key, fitting.student)
         return progress.done[key]
 
-    folder = progress.folder and progress.folder / key
     fitted = fit(
         Factors(fitting, steps),
         limits=Limits(epochs=1, clip_norm=None),
         # The last weights are the result, and the student has them.
         keep=lambda model: None,
-        saving=continuing(folder),
+        saving=continuing(progress.folder and progress.folder / key),
     )
     low, found = fitting.finish(fitted.rows[-1]["step"])
     progress.keep(key, low)
@@ -320,6 +311,28 @@ def seen(
         for layer, (_, u, domain) in zip(signals, model.trace(inputs)):
             layer.append((u, domain))
     return signals
+
+
+def _with_operators(
+    model: Any,
+    operators: Sequence[LowRankITNetOperator],
+    rank: int,
+    options: dict[str, Any],
+) -> models.Model:
+    """Return a copy of a model with other operators in its blocks."""
+    states = {}
+    for key, value in model.state_dict().items():
+        if ".operator." not in key:
+            states[key] = value
+    for number, operator in enumerate(operators):
+        for key, value in operator.state_dict().items():
+            states[f"body.blocks.{number}.operator.{key}"] = value
+
+    # All layers have the same configuration; the last one stands for it.
+    config = low_rank_config(model.config, operators[-1], rank, options)
+    result = models.Model(config)
+    result.load_state_dict(states, strict=True)
+    return result.eval()
 
 
 def low_rank_config(

@@ -114,8 +114,7 @@ class Part(LabelledDataset):
     """Some samples of a data set, in a given order."""
 
     def __init__(self, source: LabelledDataset, indices: Tensor):
-        labels = source.labels[indices]
-        super().__init__(source.name, source.split, labels, source.classes)
+        super().__init__(source.name, source.split, source.labels[indices], source.classes)
         self.whole = source
         self.indices = indices
 
@@ -255,8 +254,7 @@ class TokenWindows(LabelledDataset):
         self.starts: Tensor | None = None
         if reach is not None:
             draw = torch.Generator().manual_seed(0)
-            size = (len(windows),)
-            self.starts = torch.randint(reach - length + 1, size, generator=draw)
+            self.starts = torch.randint(reach - length + 1, (len(windows),), generator=draw)
             self.starts[::2] = 0
 
     def raw(self, indices: Indices) -> tuple[dict[str, Tensor], Tensor]:

@@ -202,8 +202,7 @@ def _composed(
         questions.pop()
 
     first = max(leading, draw_below(filler // 2 + 1, draw))
-    size = (len(questions),)
-    places = torch.randint(first, filler + 1, size, generator=draw)
+    places = torch.randint(first, filler + 1, (len(questions),), generator=draw)
     pieces = [window[:first], parts.said]
     start = first
     for place, question in zip(sorted(places.tolist()), questions):

@@ -47,22 +47,19 @@ class _Divergence(torch.autograd.Function):
             theirs = teacher[part].float().log_softmax(-1)
             target = theirs.exp()
             rows = (target * (theirs - ours)).sum(-1)
-            weighted = rows * weight[part]
-            total += weighted.sum().double()
+            total += (rows * weight[part]).sum().double()
             # The derivative of KL(p || s) by the student's logits is s - p.
             off = ours.exp_() - target
             gradient[part] = off * weight[part, None]
         ctx.save_for_backward(gradient)
-        dtype = torch.promote_types(student.dtype, torch.float32)
-        return total.to(dtype)
+        return total.to(torch.promote_types(student.dtype, torch.float32))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = ctx.saved_tensors
         (factor,) = upstream
-        scaled = gradient * factor.to(gradient.dtype)
-        return scaled, None, None
+        return gradient * factor.to(gradient.dtype), None, None
 
 
 def logit_divergence(
@@ -144,8 +141,7 @@ class Matching(Stage):
         self.recent: list[tuple[float, float]] = []
         self.lora: Lora | None = None
         if options.lora is not None:
-            drawn = step_seed(seed, *self.name.encode())
-            self.lora = Lora(replaced, options.lora, drawn)
+            self.lora = Lora(replaced, options.lora, step_seed(seed, *self.name.encode()))
 
     def trained(self) -> list[nn.Parameter]:
         if self.lora is not None:

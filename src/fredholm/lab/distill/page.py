@@ -58,8 +58,7 @@ def write_page(report: ConversionReport, path: str | Path) -> Path:
     layers = plural(len(report.layers), "attention layer")
     lead = f"{layers} of {report.source} made linear, and how it compares with the original."
     foot = "Written by fredholm linearize; conversion.json beside this page has all numbers."
-    facts = _facts(report)
-    page = render_page(title, lead, facts, sections, foot)
+    page = render_page(title, lead, _facts(report), sections, foot)
     return write_text(Path(path), page)
 
 
@@ -106,8 +105,7 @@ def _replaced(report: ConversionReport) -> Section:
     if report.data:
         rows.append(("Trained on", report.data))
     if report.minutes:
-        minutes = sum(report.minutes.values())
-        rows.append(("Training took", duration(60 * minutes)))
+        rows.append(("Training took", duration(60 * sum(report.minutes.values()))))
     text = words("replaced", rows=rows)
     return Section("replaced", "What was replaced", text)
 

@@ -239,8 +239,7 @@ def label_lengths(
     if theme.narrow and len(lengths) > 4:
         step = 2
     shown = sorted(set(lengths))[::step]
-    labels = [f"{length:,.0f}" for length in shown]
-    axes.set_xticks(shown, labels)
+    axes.set_xticks(shown, [f"{length:,.0f}" for length in shown])
     axes.minorticks_off()
 
 

@@ -116,8 +116,7 @@ class Stage(Learner):
             return nullcontext()
         if torch.rand(()) < 0.5:
             return nullcontext()
-        narrower = int(torch.randint(1, window + 1, ()))
-        return self.replaced.narrowed(narrower)
+        return self.replaced.narrowed(int(torch.randint(1, window + 1, ())))
 
 
 class Distillation(Stage):

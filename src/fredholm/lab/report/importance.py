@@ -274,8 +274,7 @@ def _without(
     for place, stays in zip(tried, kept.tolist()):
         if not stays:
             left_out.add(place)
-    words_left = [word for place, word in enumerate(written) if place not in left_out]
-    return " ".join(words_left)
+    return " ".join(word for place, word in enumerate(written) if place not in left_out)
 
 
 # --- pictures -------------------------------------------------------------------------------------

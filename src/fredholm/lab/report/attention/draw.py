@@ -68,16 +68,7 @@ def draw_overlays(
         for values in maps.values():
             laid.append(values[column])
         for axes, values in zip(every[:, column], laid):
-            picture(axes, image, extent=UNIT)
-            axes.set_aspect(shape)
-            if values is not None:
-                weights_image(
-                    axes,
-                    values,
-                    shape,
-                    alpha=0.72,
-                    **colour_scale(theme, values),
-                )
+            _overlay(axes, theme, image, values)
             if inside is not None:
                 # Eight cells per patch, so that corners of the outline are nearly square.
                 patches = inside[column].astype(float)
@@ -92,6 +83,26 @@ def draw_overlays(
         for axes in row[:count:across]:
             axes.set_ylabel(broken, fontsize=theme.pick(8, 7))
     return figure
+
+
+def _overlay(
+    axes: Axes,
+    theme: Theme,
+    image: np.ndarray,
+    values: np.ndarray | None,
+) -> None:
+    """Draw an image, and a map laid over it unless ``values`` is None."""
+    picture(axes, image, extent=UNIT)
+    height, width = image.shape[:2]
+    axes.set_aspect(height / width)
+    if values is not None:
+        weights_image(
+            axes,
+            values,
+            height / width,
+            alpha=0.72,
+            **colour_scale(theme, values),
+        )
 
 
 def draw_removals(

@@ -15,6 +15,7 @@ from ..panels import no_ticks
 from ..style import Theme, colormap, colour_scale, panels, render
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -213,17 +214,7 @@ def draw_field(theme: Theme, sample: FieldSample) -> Figure:
                 "vmin": np.nanmin(spanned),
                 "vmax": np.nanmax(spanned),
             }
-        if sample.places is None:
-            drawn = axes.imshow(values, interpolation="nearest", **look)
-        else:
-            axes.set_aspect("equal", adjustable="datalim")
-            drawn = axes.scatter(
-                *sample.places.T,
-                c=values,
-                s=5,
-                linewidths=0,
-                **look,
-            )
+        drawn = _values(axes, values, sample.places, look)
         axes.set_title(name, loc="center")
         no_ticks(axes)
         bar = figure.colorbar(
@@ -235,3 +226,22 @@ def draw_field(theme: Theme, sample: FieldSample) -> Figure:
         bar.ax.tick_params(labelsize=7, colors=theme.faint)
         bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
     return figure
+
+
+def _values(
+    axes: Axes,
+    values: np.ndarray,
+    places: np.ndarray | None,
+    look: dict[str, Any],
+) -> Any:
+    """Draw values on their grid, or as dots at their places, and return matplotlib's artist."""
+    if places is None:
+        return axes.imshow(values, interpolation="nearest", **look)
+    axes.set_aspect("equal", adjustable="datalim")
+    return axes.scatter(
+        *places.T,
+        c=values,
+        s=5,
+        linewidths=0,
+        **look,
+    )

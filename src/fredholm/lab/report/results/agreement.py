@@ -17,6 +17,7 @@ from ..panels import clip, plain_numbers
 from ..style import Theme, colormap, literal, new_figure, render
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 # Classes of a drawn confusion matrix; beyond it the most confused pairs are listed.
@@ -149,6 +150,31 @@ def draw_confusion(
         letters = 5
     figure = new_figure(side, side)
     axes = figure.subplots()
+    _shaded_counts(axes, theme, counts, letters)
+
+    # Long names would run into one another.
+    turned: dict[str, Any] = {}
+    if longest > SHORT:
+        turned = {
+            "rotation": 60,
+            "ha": "right",
+            "rotation_mode": "anchor",
+        }
+    axes.set_xticks(range(size), names, **turned)
+    axes.set_yticks(range(size), names)
+    axes.set_xlabel("predicted")
+    axes.set_ylabel("true")
+    axes.tick_params(length=0)
+    return figure
+
+
+def _shaded_counts(
+    axes: Axes,
+    theme: Theme,
+    counts: np.ndarray,
+    letters: int,
+) -> None:
+    """Draw cells shaded by their share of the row, with their counts in letters of that size."""
     samples = counts.sum(1, keepdims=True)
     share = counts / np.maximum(samples, 1)
     axes.imshow(
@@ -170,21 +196,6 @@ def draw_confusion(
             fontsize=letters,
             color=colour,
         )
-
-    # Long names would run into one another.
-    turned: dict[str, Any] = {}
-    if longest > SHORT:
-        turned = {
-            "rotation": 60,
-            "ha": "right",
-            "rotation_mode": "anchor",
-        }
-    axes.set_xticks(range(size), names, **turned)
-    axes.set_yticks(range(size), names)
-    axes.set_xlabel("predicted")
-    axes.set_ylabel("true")
-    axes.tick_params(length=0)
-    return figure
 
 
 def draw_agreement(

@@ -95,8 +95,7 @@ def _of_numbers(subject: Subject, counted: str) -> list[Section]:
 
     outputs = answers(subject.model, subject.inputs)
     predicted = in_units(outputs)
-    label = subject.terms.label
-    agreement = agreement_section(truth, predicted, label, counted)
+    agreement = agreement_section(truth, predicted, subject.terms.label, counted)
     sections = [agreement]
     if subject.things is not None:
         examples = number_examples(subject, truth, predicted, scale)
