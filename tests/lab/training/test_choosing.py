@@ -15,7 +15,7 @@ import torch
 import yaml
 from evidence.ten_sets.beside import further
 
-from fredholm.errors import OptionError
+from fredholm.errors import CheckpointError, OptionError
 from fredholm.lab import compare as comparison
 from fredholm.lab.cli.main import main
 from fredholm.lab.compare import choose, finals, halving, splits, trial, trials
@@ -115,6 +115,16 @@ def test_a_resumed_search_ends_with_the_same_result(chosen, walks, monkeypatch):
     assert again["percent"] is True
     with pytest.raises(OptionError, match="choose another --out"):
         search(walks, place, seeds=3)
+
+
+def test_a_search_with_trials_of_a_removed_method_is_refused(chosen, walks, tmp_path):
+    place, state, _, _ = chosen
+    row = {**state["finals"]["rows"][0], "operator": "vit-s-linear"}
+    folder = shutil.copytree(place, tmp_path / "search")
+    changed = {**state, "finals": {**state["finals"], "rows": [row]}}
+    (folder / "choice.json").write_text(json.dumps(changed))
+    with pytest.raises(CheckpointError, match=r"got 'vit-s-linear'.* `fredholm linearize`"):
+        search(walks, folder)
 
 
 def test_a_folder_in_use_is_refused(chosen, walks):

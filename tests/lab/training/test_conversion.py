@@ -15,7 +15,6 @@ from fredholm import linearize
 from fredholm.convert import ConversionReport, load_linearized, replace_attention
 from fredholm.encoders import Inputs
 from fredholm.errors import ConversionError, DataError, OptionError, RecipeError
-from fredholm.lab.compare.students import Arguments
 from fredholm.lab.distill.compress import Signals
 from fredholm.lab.distill.data import Part, TokenTexts, TokenWindows, as_dataset, two_splits
 from fredholm.lab.distill.fit import _back_in_place
@@ -433,7 +432,6 @@ def test_a_transform_is_applied_to_any_data_set():
         as_dataset([{"input_ids": row, "label": 1} for row in ids]),
         TokenTexts("tiny", "train", texts, torch.arange(3), letters, 4),
         TokenWindows("tiny", "train", texts, letters, 4),
-        Arguments(TokenTexts("tiny", "train", texts, torch.arange(3), letters, 4), dict),
         Signals([(row, None) for row in ids], 3),
     )
     for data in sets:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -322,6 +323,19 @@ def test_commands_that_need_an_operator_refuse_a_method(tables, tmp_path, capsys
         said = capsys.readouterr().err
         assert f"got a comparison (its page is {tmp_path / name / 'index.html'})" in said
         assert f"; {way}" in said
+
+
+def test_starts_with_linear_attention_are_refused_by_name(tables, tmp_path):
+    """Earlier versions had them."""
+    words = "got 'minilm-linear'.* run `fredholm compare` .* `fredholm linearize`"
+    (tmp_path / "choice.json").write_text(json.dumps({"verdict": {"pick": "minilm-linear"}}))
+    with pytest.raises(CheckpointError, match=words):
+        predict(tmp_path, ["x.csv"])
+
+    pick, _ = kept(tables / "films.csv", WORDS, tmp_path)
+    save_pick(tmp_path, replace(pick, method="minilm-linear"))
+    with pytest.raises(CheckpointError, match=words):
+        predict(tmp_path, ["x.csv"])
 
 
 def test_a_start_without_its_weights_is_named(tables, tmp_path, backbones, monkeypatch):

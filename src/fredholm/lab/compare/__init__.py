@@ -8,11 +8,11 @@ The search for an operator for given data (:func:`choose`) trains all operators 
 the better half at a larger one, and several seeds of the finalists. ``search`` is its course,
 ``halving`` its rungs, ``finals`` its end and ``clock`` its time; ``trials`` makes the trainings, of
 which ``trial`` is one, judged on ``splits``. ``plain`` has the baselines, among them ``minirocket``
-and the pretrained ``starts``, whose transformers are ``backbones`` and, with linear attention,
-``students``. ``fitted`` is a fitted baseline, with ``terms`` of texts and ``trees``, and ``saved``
-keeps the recommended one on disk. ``stress`` measures the effect of lost samples, ``growth`` the
-cost of longer ones, ``verdict`` decides what is recommended and how certain that is, and ``report``
-words it; the page is drawn by :mod:`fredholm.lab.report.comparison`.
+and the pretrained ``starts``, whose transformers are ``backbones``. ``fitted`` is a fitted
+baseline, with ``terms`` of texts and ``trees``, and ``saved`` keeps the recommended one on disk.
+``stress`` measures the effect of lost samples, ``growth`` the cost of longer ones, ``verdict``
+decides what is recommended and how certain that is, and ``report`` words it; the page is drawn by
+:mod:`fredholm.lab.report.comparison`.
 """
 
 from .grid import Setting, compare

@@ -123,22 +123,16 @@ class Finals:
             if serves(name, splits.train) is not None:
                 continue
             start = method.start
-            if start is not None:
-                start.begin(splits.train)
 
-                # One that an earlier call has tried is read from its files.
-                if name not in tried:
-                    parts = (splits.train, splits.val, splits.test)
-                    why = start.missing() or start.late(parts, self.trials.clock)
-                    if why is not None:
-                        left_out[name] = why
-                        self.say(f"{name}: left out: {why}")
-                        continue
-                    left_out.pop(name, None)
-                    learnt = start.prepare(self.trials.clock.timer)
-                    if learnt:
-                        self.state.setdefault("learnt", {})[name] = learnt
-                        self.say(f"{name}: {learnt}")
+            # A start that an earlier call has tried is read from its files.
+            if start is not None and name not in tried:
+                parts = (splits.train, splits.val, splits.test)
+                why = start.missing() or start.late(parts, self.trials.clock)
+                if why is not None:
+                    left_out[name] = why
+                    self.say(f"{name}: left out: {why}")
+                    continue
+                left_out.pop(name, None)
             if name not in left_out:
                 chosen.append((name, None))
         return chosen

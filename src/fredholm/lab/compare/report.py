@@ -86,9 +86,6 @@ def recommendation(state: State) -> list[tuple[str, str]]:
         faster = f"the recommended one trains faster: {pick['seconds']:.2g} s against {seconds}"
         result.append(("tie", f"with {others}: {near}; {faster}"))
 
-    # Of a pretrained start with linear attention: how well that imitates softmax attention.
-    if name in state.get("learnt", {}):
-        result.append(("its attention", state["learnt"][name]))
     if "runner_up" in verdict:
         second = verdict["runner_up"]
         result.append(("runner-up", f"{title(second)}: {score(lines[second], percent)}"))

@@ -8,7 +8,7 @@ import json
 import math
 import shutil
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,6 +38,9 @@ RESULTS = "choice.json"
 
 # Version of the files of a method.
 FORMAT = 1
+
+# Methods of earlier versions: pretrained starts in which linear attention replaced softmax.
+REMOVED = ("minilm-linear", "vit-s-linear")
 
 # Samples per batch.
 JUDGED = 64
@@ -211,6 +214,7 @@ def load_pick(folder: str | Path) -> Pick:
         )
 
     name = saved["method"]
+    refuse_removed(place, [name])
     if name not in PLAIN:
         known = ", ".join(PLAIN)
         raise CheckpointError(f"{place}: expected one of {known}, got {name!r}; {AGAIN}")
@@ -278,6 +282,21 @@ def refuse_comparison(folder: str | Path) -> None:
     )
 
 
+def refuse_removed(place: Path, names: Iterable[str]) -> None:
+    """Refuse the methods of earlier versions that :data:`REMOVED` lists.
+
+    Raises:
+        CheckpointError: one of ``names`` is such a method.
+    """
+    for name in names:
+        if name in REMOVED:
+            raise CheckpointError(
+                f"{place}: expected methods of this version, got {name!r}, a pretrained start with "
+                "linear attention; run `fredholm compare` with another --out, and `fredholm "
+                "linearize` on a fine-tuned model for its linear attention"
+            )
+
+
 def _read_results(place: Path) -> dict[str, Any]:
     path = place / RESULTS
     try:
@@ -309,6 +328,7 @@ def _without(place: Path) -> tuple[str, str]:
     verdict = _read_results(place).get("verdict")
     if not verdict:
         return "one that is not finished", "the same `fredholm compare` continues it"
+    refuse_removed(place, [verdict["pick"]])
     if verdict["pick"] in PLAIN:
         return f"one whose method ({PLAIN[verdict['pick']].title}) is missing", AGAIN
     operator = f"one that recommends the operator {verdict['pick']}"

@@ -28,7 +28,7 @@ from .finals import Finals
 from .growth import growth
 from .halving import FINALISTS, Alive, Halving
 from .plain import PLAIN
-from .saved import RESULTS, drop_pick, keep_pick
+from .saved import RESULTS, drop_pick, keep_pick, refuse_removed
 from .splits import Splits
 from .tasks import find_task, options_of, read_contenders
 from .trial import measure_of
@@ -162,10 +162,12 @@ def _read_state(place: Path, setting: dict[str, Any]) -> dict[str, Any]:
         OptionError: a folder of a search with another setting.
         DataError: the files have changed since it was begun.
         RecipeError: the recipe has changed, or a file that it imports.
+        CheckpointError: a trial of a method that this version does not have.
     """
     state = read_state(place / RESULTS)
     if not state:
         return state
+    refuse_removed(place, [row["operator"] for row in state["finals"]["rows"]])
     before = state["setting"]
     source = setting["source"]
     if before.get("files") != setting.get("files"):

@@ -30,7 +30,6 @@ from .backbones import PATCH, minilm, vit
 from .clock import Clock
 from .fitted import UNSAVED, Fitted, Linear, Logistic
 from .splits import batches
-from .students import MAP, Recalled, Student
 
 # The linear model is fitted to at most this many samples.
 MOST = 10_000
@@ -60,8 +59,6 @@ class Start:
         worded: whether it reads texts; else pictures.
         load: loads the backbone from the folder of the weights. It returns features (B, D) of a
             list of texts, or of pictures (B, 3, H, W).
-        linear: whether linear attention replaces its softmax attention. It learns to imitate
-            softmax on the training samples of a search, without their labels.
         known: features by sample. Folds and seeds read most samples again.
     """
 
@@ -69,8 +66,6 @@ class Start:
     weights: str
     worded: bool
     load: Callable[[Path], Callable[[Any], Tensor]]
-    linear: bool = False
-    student: Student | None = field(default=None, init=False, repr=False)
     known: dict[Any, Tensor] = field(default_factory=dict)
 
     @property
@@ -102,44 +97,11 @@ class Start:
             return None
         return f"its weights are not here; fredholm data fetch {self.weights} brings them"
 
-    def begin(self, train: Any) -> None:
-        """Begin with the training samples of a search, before reading anything.
-
-        Forgets what linear attention has learnt from other samples, and its features.
-        """
-        if not self.linear:
-            return
-        if self.student is None or not self.student.learns_from(train):
-            self.student = Student(
-                train,
-                self.view,
-                self.given,
-                self._teacher,
-            )
-            self.known.clear()
-
-    def prepare(self, timer: Callable[[], float]) -> str | None:
-        """Train linear attention if that is still to be done; return a line about it, or None."""
-        student = self.student
-        if student is None or student.learned:
-            return None
-        start = timer()
-        before = float(student.loss())
-        student.learn()
-        after = float(student.loss())
-        return (
-            f"linear attention ({MAP}) learnt from {len(student.samples):,} "
-            f"{student.dataset.kind.many} in {timer() - start:.0f} s; divergence from softmax "
-            f"{before:.2f} before, {after:.2f} after"
-        )
-
     def late(self, parts: Sequence[Any], clock: Clock) -> str | None:
         """Return why reading its samples would take more than :data:`SHARE` of the time left, in
         words; None if it fits.
 
-        The time is an estimate: the backbone runs on a few training samples. It includes the
-        training of linear attention where that is still to be done. As :meth:`begin`, which it
-        calls, it may forget features that were computed for other samples.
+        The time is an estimate: the backbone runs on a few training samples.
 
         Args:
             parts: data sets that it will read, the training samples first. Of these it reads at
@@ -163,15 +125,12 @@ class Start:
     ) -> tuple[str, float]:
         """Return what has to be done, in words, and its seconds, estimated from a few samples."""
         train, *others = parts
-        self.begin(train)
         few = limit_samples(train, 2 * TRIED)
         every = torch.arange(len(few))
         inputs, _ = self.view(few).batch(every)
         samples = self.given(few, inputs)
 
-        backbone = self._teacher()
-        if self.student is not None:
-            backbone = self.student.backbone
+        backbone = self._backbone()
         places = range(len(few))
         first = places[:TRIED]
         last = places[-TRIED:]
@@ -182,15 +141,9 @@ class Start:
             backbone(_select(samples, last))
         per_sample = (timer() - start) / len(last)
         count = min(len(train), MOST) + sum(map(len, others))
-        reading = f"reading {count:,} {few.kind.many}"
-        seconds = per_sample * count
-        if self.student is None:
-            return reading, seconds
-        if not self.student.learned:
-            seconds += self.student.seconds(timer)
-        return f"{self.student.plan} and {reading}", seconds
+        return f"reading {count:,} {few.kind.many}", per_sample * count
 
-    def _teacher(self) -> Any:
+    def _backbone(self) -> Any:
         """Return the backbone as it was fetched."""
         return _loaded(self.load, dataset_path(self.weights))
 
@@ -233,12 +186,6 @@ class Start:
                     self.known[keys[place]] = row
         return torch.stack([self.known[key] for key in keys])
 
-    def _backbone(self) -> Any:
-        """Return the backbone to read with; linear attention learns at the first call."""
-        if self.student is None:
-            return self._teacher()
-        return self.student.learn()
-
     def given(self, dataset: Any, inputs: Any) -> Any:
         """Return a batch as the backbone reads it: texts, or normalised pixels."""
         if self.worded:
@@ -249,8 +196,6 @@ class Start:
         """Fit a linear model to the features, with the penalty chosen by cross-validation: logistic
         regression of classes, ridge regression of numbers.
         """
-        if self.student is None:
-            self.begin(train)
         train = limit_samples(train, MOST)
         parts = [labels.numpy() for _, labels in batches(train, 256)]
         labels = np.concatenate(parts)
@@ -264,30 +209,7 @@ class Start:
         std = []
         if not self.worded:
             mean, std = map(list, train.normalisation())
-        maps = torch.zeros(0)
-        if self.student is not None:
-            maps = self.student.maps
-        return Started(
-            name,
-            head,
-            mean,
-            std,
-            maps,
-            self,
-        )
-
-    def recall(self, maps: Float[Tensor, " p"]) -> Start:
-        """Return the same start without known features, whose linear attention has the parameters
-        ``maps``.
-        """
-        result = replace(self, known={})
-        if self.linear:
-            side, _ = SIDES
-            example: Any = torch.zeros(1, 3, side, side)
-            if self.worded:
-                example = ["a text"]
-            result.student = Recalled(maps, example, self._teacher)
-        return result
+        return Started(name, head, mean, std, self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -298,7 +220,6 @@ class Started(Fitted):
         start: a name in :data:`STARTS`.
         head: the model.
         mean, std: of the normalised pictures that it was fitted to; empty for texts.
-        maps: parameters of linear attention, see :attr:`.Student.maps`; else empty.
         reader: the start with the features that it knows; None: a new one.
     """
 
@@ -306,7 +227,6 @@ class Started(Fitted):
     head: Linear | Logistic
     mean: list[float]
     std: list[float]
-    maps: Tensor
     reader: Start | None = field(default=None, metadata=UNSAVED)
 
     def normalisation(self) -> tuple[list[float], list[float]]:
@@ -320,7 +240,7 @@ class Started(Fitted):
     def _reader(self) -> Start:
         if self.reader is not None:
             return self.reader
-        return STARTS[self.start].recall(self.maps)
+        return replace(STARTS[self.start], known={})
 
 
 def _head(
@@ -408,24 +328,10 @@ STARTS = {
         worded=True,
         load=minilm,
     ),
-    "minilm-linear": Start(
-        "logistic regression on MiniLM with linear attention",
-        weights="minilm",
-        worded=True,
-        load=minilm,
-        linear=True,
-    ),
     "vit-s": Start(
         "logistic regression on a ViT-S as it is",
         weights="vit-s-focus",
         worded=False,
         load=vit,
-    ),
-    "vit-s-linear": Start(
-        "logistic regression on a ViT-S with linear attention",
-        weights="vit-s-focus",
-        worded=False,
-        load=vit,
-        linear=True,
     ),
 }
