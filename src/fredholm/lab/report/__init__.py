@@ -5,7 +5,7 @@ A page is made of sections, one module each by what a reader looks for:
 - :mod:`.results`: scores, training curves, mistakes among classes, predicted against true numbers;
 - :mod:`.examples`: rows, texts, pictures, series and fields beside the model's answers;
 - :mod:`.importance`: which columns of a table, and which words of a text, decide;
-- :mod:`.maps`: what one query takes from all points: the interactive figure, maps, graphs, entries;
+- :mod:`.maps`: what one query takes from all points: the interactive figure, maps, graphs;
 - :mod:`.kernels`: kernels against distance, content and position, steps of a continuous model;
 - :mod:`.attention`: whether attention maps are faithful and find the object.
 

@@ -23,7 +23,6 @@ from ...modes import evaluating
 from ..data.kinds.images import IMAGES
 from ..data.kinds.kind import SAMPLES
 from .layers import Layer, View, first_sample
-from .maps.entries import entry_section
 from .page import Fact, Section, words
 from .report import Content, kernel_sections, parameter_fact, write_report
 from .sources import home_of, load_inputs, load_model
@@ -94,10 +93,8 @@ def report_module(
     with evaluating(model):
         converted = _convert(model, path, inputs, samples, options)
         view = converted.view()
-        layer = view.layers[0]
-        count = max(1, min(QUERIES, WORK // (converted.row * len(layer.u))))
+        count = max(1, min(QUERIES, WORK // (converted.row * len(view.layers[0].u))))
         sections, numbers = kernel_sections(view, seed, count)
-        entries, numbers["entries"] = entry_section(layer)
         sections = [_identity(converted, options), *sections]
         facts = _facts(converted)
     if converted.call.grid is not None:
@@ -106,8 +103,6 @@ def report_module(
             if section.key == "maps":
                 text = section.text + words("layer_note")
                 sections[place] = replace(section, text=text)
-    if entries is not None:
-        sections.append(entries)
 
     kind = type(converted.layer).__name__
     lead = f"{kind} of {type(model).__name__}"

@@ -89,13 +89,7 @@ def weighted_points(
     axes.set_aspect("equal", adjustable="datalim")
 
 
-def ring(
-    axes: Any,
-    theme: Theme,
-    at: Sequence[float] | np.ndarray,
-    *,
-    width: float = 1.8,
-) -> None:
+def ring(axes: Any, theme: Theme, at: Sequence[float] | np.ndarray) -> None:
     """Draw a ring around the query, at (row, column) of the unit square."""
     row, column = at
     axes.plot(
@@ -105,7 +99,7 @@ def ring(
         color="none",
         markersize=6,
         markeredgecolor=theme.mark,
-        markeredgewidth=width,
+        markeredgewidth=1.8,
     )
 
 

@@ -1,1 +1,1 @@
-"""What one query takes from all points: maps, graphs, signed entries, the interactive figure."""
+"""What one query takes from all points: maps, graphs, the interactive figure."""

@@ -1,4 +1,4 @@
-"""Pictures of one row of a kernel: over grids, along lines, among points; with or without signs.
+"""Pictures of one row of a kernel: over grids, along lines, among points.
 Every function takes a theme and numbers and returns a figure; none computes anything else.
 """
 
@@ -13,7 +13,6 @@ from ..panels import (
     DOT,
     UNIT,
     clip,
-    dots,
     few_ticks,
     head_panels,
     label_range,
@@ -234,76 +233,4 @@ def draw_clouds(
         )
         few_ticks(axes)
         label_range(axes, values, theme)
-    return figure
-
-
-def draw_entry_maps(
-    theme: Theme,
-    found: dict[str, np.ndarray],
-    at: np.ndarray,
-) -> Figure:
-    """Draw signed entries of a kernel's row over a grid, all on one scale.
-
-    Args:
-        found: entries K[o, i] of one query at all keys, (rows, columns) of the grid, by name.
-        at: the query's place (row, column) as fractions of the grid's height and width.
-    """
-    values = np.stack(list(found.values()))
-    across = theme.pick(6, 3)
-    columns = min(across, len(found))
-    _, rows, cells = values.shape
-    shape = rows / cells
-    # Few entries have panels as wide as many have, and the figure is narrower.
-    side = (theme.width - 0.4) / across
-    figure, every = panels(
-        theme,
-        len(found),
-        side * shape + 0.35,
-        columns=columns,
-        width=max(side * columns, 3.0),
-    )
-    look = colour_scale(theme, values, signed=True)
-    for axes, (name, entry) in zip(every, found.items()):
-        weights_image(axes, entry, shape, **look)
-        ring(axes, theme, at, width=1.2)
-        axes.set_title(name, fontsize=8)
-        label_range(axes, entry, theme)
-        # Zero is the colour of the paper, so that only a frame shows where a panel ends.
-        axes.spines[:].set_visible(True)
-    return figure
-
-
-def draw_entry_lines(
-    theme: Theme,
-    found: dict[str, np.ndarray],
-    x: np.ndarray,
-    at: float,
-) -> Figure:
-    """Draw signed entries of a kernel's row along a line, all on one scale.
-
-    Args:
-        found: (points,) by name.
-    """
-    columns = min(theme.pick(4, 2), len(found))
-    figure, every = panels(
-        theme,
-        len(found),
-        1.4,
-        columns=columns,
-        margin=0.5,
-        sharex=True,
-        sharey=True,
-    )
-    for axes, (name, entry) in zip(every, found.items()):
-        axes.axhline(0, color=theme.rule, linewidth=0.8)
-        axes.plot(
-            x,
-            entry,
-            color=theme.series[0],
-            **dots(len(x)),
-        )
-        mark_query(axes, theme, at)
-        axes.tick_params(labelbottom=True, labelleft=True)
-        axes.set_title(name, fontsize=8)
-    figure.supxlabel("position", fontsize=9)
     return figure
