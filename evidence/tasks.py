@@ -13,6 +13,27 @@ _SHORT = "optimizer={name: adamw, lr: 3e-3, weight_decay: 0.01}"
 
 TASKS = (
     ComparedTask(
+        "copy-memory",
+        "repeat ten symbols after 20 steps, in causal order",
+        "ckcnn-copy-memory",
+        _backbone(
+            "model.head.pool=every",
+            "model.encoder.causal=true",
+            "data.options={delay: 20}",
+            "data.limit=2000",
+            "training.epochs=8",
+            _SHORT,
+        ),
+        {"ckconv": {"omega": 19.2}},
+    ),
+    ComparedTask(
+        "adding",
+        "the sum of two marked numbers among 50 (mean squared error)",
+        "ckcnn-adding",
+        _backbone("data.options={length: 50}", "data.limit=4000", "training.epochs=6", _SHORT),
+        {"ckconv": {"omega": 14.55}},
+    ),
+    ComparedTask(
         "japanese-vowels",
         "nine speakers by two vowels, 12 channels, 7 to 29 samples",
         "ckcnn-japanese-vowels",

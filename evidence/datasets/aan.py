@@ -12,8 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fredholm.configuration import check_counts
 from fredholm.errors import DataError
-from fredholm.lab.data.catalogue.copy_memory import check_counts
 from fredholm.lab.data.formats import read_bytes
 from fredholm.lab.data.kinds.sequences import SEQUENCES
 from fredholm.lab.data.kinds.tokens import Rows, TokenDataset

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from fredholm.errors import OptionError
 from fredholm.lab.data.catalogue import cifar10
-from fredholm.lab.data.catalogue.copy_memory import SPLITS
 from fredholm.lab.data.counter import integers
 from fredholm.lab.data.registry import Entry, Request, register_dataset
 
 from .checks import check_integers
 from .composed import ComposedDataset, base_images, sample_count
+from .copy_memory import SPLITS
 
 SIDE = 32
 ANIMALS = (2, 3, 4, 5, 6, 7)

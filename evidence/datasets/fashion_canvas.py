@@ -11,12 +11,12 @@ from torch import Tensor
 
 from fredholm.errors import OptionError
 from fredholm.lab.data.catalogue import fashion_mnist
-from fredholm.lab.data.catalogue.copy_memory import SPLITS
 from fredholm.lab.data.counter import integers, uniform
 from fredholm.lab.data.registry import Entry, Request, register_dataset
 
 from .checks import check_integers
 from .composed import ComposedDataset, base_images, sample_count
+from .copy_memory import SPLITS
 
 SIDE = 28
 """Side of an article, in pixels."""

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from fredholm.errors import DataError, OptionError, suggest
-from fredholm.lab.data.catalogue.kjv_web import BETWEEN
 from fredholm.lab.data.formats import read_utf8
 from fredholm.lab.data.kinds.texts import TEXTS, TextDataset, TextOptions
 from fredholm.lab.data.registry import Entry, Request, register_dataset
 from fredholm.lab.data.splits import stratified
+
+from .kjv_web import BETWEEN
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fredholm.configuration import check_counts
 from fredholm.errors import DataError, OptionError
-from fredholm.lab.data.catalogue.copy_memory import SPLITS, check_counts
 from fredholm.lab.data.formats import read_bytes
 from fredholm.lab.data.kinds.sequences import SEQUENCES
 from fredholm.lab.data.kinds.tokens import Rows, TokenDataset
 from fredholm.lab.data.registry import Entry, Request, register_dataset
 from fredholm.lab.data.splits import place_of
 
+from .copy_memory import SPLITS
 from .generated import generated
 
 SYMBOLS = (*"0123456789", "[MIN", "[MAX", "[MED", "[SM", "]")

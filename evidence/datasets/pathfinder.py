@@ -21,8 +21,8 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from fredholm.configuration import check_counts
 from fredholm.errors import DataError, OptionError
-from fredholm.lab.data.catalogue.copy_memory import SPLITS, check_counts
 from fredholm.lab.data.kinds.images import ArrayDataset
 from fredholm.lab.data.kinds.picture_files import decoded
 from fredholm.lab.data.kinds.sequences import SEQUENCES
@@ -30,6 +30,7 @@ from fredholm.lab.data.kinds.tokens import TokenDataset, image_tokens
 from fredholm.lab.data.registry import Entry, Request, register_dataset
 from fredholm.lab.data.splits import stratified
 
+from .copy_memory import SPLITS
 from .generated import generated
 
 SIDE, PADDING, SEED_DISTANCE = 32, 1.0, 7.0

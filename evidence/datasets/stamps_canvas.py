@@ -18,7 +18,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from fredholm.errors import DataError, OptionError
-from fredholm.lab.data.catalogue.copy_memory import SPLITS
 from fredholm.lab.data.clients import APT, tar_stream
 from fredholm.lab.data.counter import integers, permutation, uniform
 from fredholm.lab.data.create import source_folder
@@ -29,6 +28,7 @@ from fredholm.lab.data.splits import place_of
 
 from .checks import check_integers
 from .composed import ComposedDataset
+from .copy_memory import SPLITS
 
 STORED = 96
 """Side of a stored stamp, in pixels."""

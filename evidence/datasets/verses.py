@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import torch
 
-from fredholm.lab.data.catalogue import kjv_web
 from fredholm.lab.data.create import source_folder
 from fredholm.lab.data.kinds.sequences import SEQUENCES
 from fredholm.lab.data.kinds.tokens import Rows, TokenDataset
 from fredholm.lab.data.registry import Entry, Request, register_dataset
 
+from . import kjv_web
 from .aan import PairOptions, pair_dataset
 
 

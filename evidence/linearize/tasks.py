@@ -17,6 +17,8 @@ from fredholm.lab.compare.backbones import vit_tensors
 from fredholm.lab.distill.data import TokenTexts
 from fredholm.lab.distill.fit import StageOptions
 
+from ..datasets.kjv_web import BETWEEN
+
 Splits = dict[str, Any]
 
 
@@ -96,8 +98,6 @@ def reviews(rating: bool, length: int = 32) -> Callable[[dict[str, int]], Splits
 
 def verses(sizes: dict[str, int], length: int = 80) -> Splits:
     """Make pairs of Bible verses: one verse in two translations, or two similar verses."""
-    from fredholm.lab.data.catalogue.kjv_web import BETWEEN
-
     words = tokenizer()
     splits: Splits = {}
     for split, size in sizes.items():

@@ -8,9 +8,9 @@ import json
 
 import pytest
 import torch
+from evidence.datasets import kjv_web
 
 from fredholm.errors import OptionError, ShapeError
-from fredholm.lab.data.catalogue import kjv_web
 from fredholm.models import create_model, from_pretrained, list_models, save_pretrained
 from fredholm.training import list_recipes, load_recipe, train
 from tests.lab.data.test_lra import official_aan, official_imdb, official_pathfinder, verse_pairs

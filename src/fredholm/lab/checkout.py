@@ -15,7 +15,9 @@ ROOT = Path(__file__).resolve().parents[3]
 
 DATASETS = (
     "aan",
+    "adding",
     "cifar-mosaic",
+    "copy-memory",
     "darcy",
     "darcy-generated",
     "debian-graph",
@@ -23,6 +25,7 @@ DATASETS = (
     "glue",
     "imdb",
     "kicad",
+    "kjv-web",
     "listops",
     "lra-listops",
     "lra-pathfinder",
@@ -43,7 +46,9 @@ DATASETS = (
     "vqa-v2",
 )
 RECIPES = (
+    "ckcnn-adding",
     "ckcnn-character-trajectories",
+    "ckcnn-copy-memory",
     "ckcnn-japanese-vowels",
     "ckcnn-physionet",
     "ckcnn-plaid",
@@ -72,9 +77,11 @@ RECIPES = (
     "itnet-glue-mlm",
     "itnet-graphs",
     "itnet-kicad",
+    "itnet-mlm",
     "itnet-modelnet40",
     "itnet-mosaics-qa",
     "itnet-nlvr2",
+    "itnet-paraphrase",
     "itnet-vqa-v2",
     "lra-image",
     "lra-image-full",
@@ -92,7 +99,16 @@ RECIPES = (
     "lra-text-full",
     "lra-text-official",
 )
-TASKS = ("darcy", "debian-graph", "japanese-vowels", "kicad", "listops", "plaid")
+TASKS = (
+    "adding",
+    "copy-memory",
+    "darcy",
+    "debian-graph",
+    "japanese-vowels",
+    "kicad",
+    "listops",
+    "plaid",
+)
 
 
 def evidence_folder() -> Path | None:

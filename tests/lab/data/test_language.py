@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 from evidence.datasets.glue import TASKS
+from evidence.datasets.kjv_web import coin, nearest_others, read_pairs, split_of
 
 from fredholm.errors import DataError, OptionError
 from fredholm.lab import data
 from fredholm.lab.data.catalogue.kjv_lzw import expand_lzw, read_kjv
-from fredholm.lab.data.catalogue.kjv_web import coin, nearest_others, read_pairs, split_of
 
 VERSES = [
     f"{'Ge' if i < 30 else 'Exo'}1:{i % 30 + 1} And verse {i * i} of the text says word{i} and no "
@@ -278,7 +278,7 @@ def test_pairs_of_translations_are_balanced(tmp_path, monkeypatch):
         place: text.replace("says", "tells").replace("more", "less")
         for place, text in read_kjv(folder / "bible.data").items()
     }
-    monkeypatch.setattr("fredholm.lab.data.catalogue.kjv_web.read_web", lambda path: web)
+    monkeypatch.setattr("evidence.datasets.kjv_web.read_web", lambda path: web)
     read_pairs.cache_clear()
     pairs = read_pairs(folder)
     read_pairs.cache_clear()

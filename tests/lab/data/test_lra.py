@@ -10,7 +10,8 @@ import zlib
 import numpy as np
 import pytest
 import torch
-from evidence.datasets import listops, pathfinder
+from evidence.datasets import kjv_web, listops, pathfinder
+from evidence.datasets.kjv_web_sword import read_module
 from evidence.datasets.listops import END, SYMBOLS, ListOpsOptions, expression, value_of
 from evidence.datasets.pathfinder import (
     CLEARANCE,
@@ -25,8 +26,6 @@ from PIL import Image
 
 from fredholm.data import Rows, create_dataset, image_tokens
 from fredholm.errors import DataError, OptionError
-from fredholm.lab.data.catalogue import kjv_web
-from fredholm.lab.data.catalogue.kjv_web_sword import read_module
 
 SHORT = ListOpsOptions(min_length=4, max_length=80, max_depth=5, max_args=5)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from evidence.datasets.adding import adding
+from evidence.datasets.copy_memory import copy_memory
 
 from fredholm.errors import DataError, OptionError, ShapeError
 from fredholm.lab import data
-from fredholm.lab.data.catalogue.adding import adding
-from fredholm.lab.data.catalogue.copy_memory import copy_memory
 from fredholm.lab.data.kinds.sequences import SequenceDataset, image_sequences, padded
 
 from ...tolerances import assert_close

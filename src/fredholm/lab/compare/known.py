@@ -71,27 +71,6 @@ KNOWN = (
         ),
     ),
     ComparedTask(
-        "copy-memory",
-        "repeat ten symbols after 20 steps, in causal order",
-        "ckcnn-copy-memory",
-        _backbone(
-            "model.head.pool=every",
-            "model.encoder.causal=true",
-            "data.options={delay: 20}",
-            "data.limit=2000",
-            "training.epochs=8",
-            _SHORT,
-        ),
-        {"ckconv": {"omega": 19.2}},
-    ),
-    ComparedTask(
-        "adding",
-        "the sum of two marked numbers among 50 (mean squared error)",
-        "ckcnn-adding",
-        _backbone("data.options={length: 50}", "data.limit=4000", "training.epochs=6", _SHORT),
-        {"ckconv": {"omega": 14.55}},
-    ),
-    ComparedTask(
         "kjv",
         "the next character of the King James Bible, 2,000 windows of 64",
         "itnet-kjv",

@@ -71,7 +71,7 @@ def create_dataset(
             :class:`fredholm.lab.data.kinds.texts.TextOptions`.
         masked: of texts, hide this share of the tokens, which become the targets; see
             :class:`HiddenTokens`.
-        options: of the data set itself, such as ``{"delay": 1000}`` of copy-memory; ``fredholm data
+        options: of the data set itself, such as ``{"sequence": "rows"}`` of mnist; ``fredholm data
             list`` shows them.
 
     Raises:

@@ -148,7 +148,7 @@ class Data(Section):
         min_count: occurrences that a word needs to enter the vocabulary.
         pieces: largest number of wordpieces.
         masked: share of tokens to hide. The task is then to predict them, not the text's class.
-        options: options of the data set itself, such as ``delay`` of copy-memory.
+        options: options of the data set itself, such as ``sequence`` of mnist.
     """
 
     name: str = "files"

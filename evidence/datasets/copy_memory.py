@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ....configuration import check_counts
-from ..counter import integers
-from ..kinds.sequences import SEQUENCES, SequenceDataset
-from ..registry import Entry, Request, register_dataset
+from fredholm.configuration import check_counts
+from fredholm.lab.data.counter import integers
+from fredholm.lab.data.kinds.sequences import SEQUENCES, SequenceDataset
+from fredholm.lab.data.registry import Entry, Request, register_dataset
 
 SYMBOLS, MEMORY, MARKER = 8, 10, 9
 # A key of the generator, so that splits share no sample.

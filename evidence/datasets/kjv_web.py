@@ -12,15 +12,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ....errors import DataError
-from ..clients import APT
-from ..create import source_folder
-from ..kinds.texts import TEXTS, TextDataset, TextOptions
-from ..registry import Entry, Request, register_dataset
-from ..sources import Package, Packages, files_in
-from ..vocabulary import split_words
-from .kjv_characters import PACKAGE
-from .kjv_lzw import BOOKS, KJV_FILE, Place, read_kjv
+from fredholm.errors import DataError
+from fredholm.lab.data.catalogue.kjv_characters import PACKAGE
+from fredholm.lab.data.catalogue.kjv_lzw import BOOKS, KJV_FILE, Place, read_kjv
+from fredholm.lab.data.clients import APT
+from fredholm.lab.data.create import source_folder
+from fredholm.lab.data.kinds.texts import TEXTS, TextDataset, TextOptions
+from fredholm.lab.data.registry import Entry, Request, register_dataset
+from fredholm.lab.data.sources import Package, Packages, files_in
+from fredholm.lab.data.vocabulary import split_words
+
 from .kjv_web_sword import read_module
 
 # A sign that neither translation has, so it is a word, a character and bytes of its own.

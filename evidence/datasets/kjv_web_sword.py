@@ -8,8 +8,8 @@ import struct
 import zlib
 from pathlib import Path
 
-from ....errors import DataError
-from ..formats import read_bytes
+from fredholm.errors import DataError
+from fredholm.lab.data.formats import read_bytes
 
 CHAPTER = re.compile(r'<chapter [^>]*osisID="([^"]+)"')
 ASIDE = re.compile(r"<note.*?</note>|<title.*?</title>", re.DOTALL)

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ....configuration import check_counts
-from ....errors import OptionError
-from ..counter import integers, uniform
-from ..kinds.sequences import SEQUENCES, SequenceDataset
-from ..registry import Entry, Request, register_dataset
+from fredholm.configuration import check_counts
+from fredholm.errors import OptionError
+from fredholm.lab.data.counter import integers, uniform
+from fredholm.lab.data.kinds.sequences import SEQUENCES, SequenceDataset
+from fredholm.lab.data.registry import Entry, Request, register_dataset
+
 from .copy_memory import SPLITS
 
 
