@@ -89,11 +89,8 @@ def with_absolute_paths(raw: dict[str, Any]) -> dict[str, Any]:
             data["options"] = {**options, ANNOTATIONS: _absolute(options[ANNOTATIONS])}
         raw["data"] = data
 
-    runs = raw.get("init_from")
-    if isinstance(runs, list) and runs:
-        raw["init_from"] = [_absolute(run) for run in runs]
-    elif runs:
-        raw["init_from"] = _absolute(runs)
+    if raw.get("init_from"):
+        raw["init_from"] = _absolute(raw["init_from"])
     return raw
 
 

@@ -117,7 +117,7 @@ def plan_run(recipe: Recipe, steps: int = 3, *, trust_code: bool = False) -> Run
     Args:
         recipe: as for :func:`train`.
         steps: number of timed steps per phase, after a first one that is not timed.
-        trust_code: for the runs in ``init_from``.
+        trust_code: for the run in ``init_from``.
 
     Raises:
         RecipeError: the recipe cannot be built.

@@ -454,13 +454,11 @@ def _start_heartbeat(group: Group) -> threading.Event:
     return stop
 
 
-def _file_names(paths: Any) -> Any:
-    """Reduce paths to the names of their files; folders may differ between machines."""
-    if paths is None:
+def _file_name(path: str | None) -> str | None:
+    """Reduce a path to the name of its file; folders may differ between machines."""
+    if path is None:
         return None
-    if isinstance(paths, list):
-        return [Path(path).name for path in paths]
-    return Path(paths).name
+    return Path(path).name
 
 
 def facts_of(recipe: Recipe, folder: Path, resume: bool, overwrite: bool) -> dict[str, Any]:
@@ -468,8 +466,8 @@ def facts_of(recipe: Recipe, folder: Path, resume: bool, overwrite: bool) -> dic
     code = code_digests(recipe)
     plain = recipe.to_dict()
     plain["import"] = sorted(code)
-    plain["data"]["path"] = _file_names(recipe.data.path)
-    plain["init_from"] = _file_names(recipe.init_from)
+    plain["data"]["path"] = _file_name(recipe.data.path)
+    plain["init_from"] = _file_name(recipe.init_from)
     return {
         "recipe": plain,
         "code": code,

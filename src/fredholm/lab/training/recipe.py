@@ -44,6 +44,15 @@ def _one_or_several(value: Any) -> Any:
     return value
 
 
+def _one_run(value: Any) -> Any:
+    """Refuse several runs, which earlier versions took weights from."""
+    if isinstance(value, list):
+        raise ValueError(
+            "one finished run (name the one on the same kind of data; null in a finished recipe)"
+        )
+    return value
+
+
 def _name_or_section(value: Any) -> Any:
     """Read a bare name as a section with that name."""
     if isinstance(value, str):
@@ -354,8 +363,8 @@ class Parallel(Section):
 class Recipe(Section):
     """One run: data, model, operator, optimizer, schedule, training and parallelism.
 
-    ``init_from`` names one or several finished runs. The model starts with their weights, and texts
-    are read with their vocabulary; see :mod:`fredholm.lab.training.warm_start`.
+    ``init_from`` names a finished run. The model starts with its weights, and texts are read with
+    its vocabulary; see :mod:`fredholm.lab.training.warm_start`.
 
     Example:
         >>> sections = {"data": {"name": "digits"}, "model": {"name": "itnet_nano"}}
@@ -366,7 +375,7 @@ class Recipe(Section):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._,=+-]*$")]
     seed: Annotated[int, Field(ge=0)] = 0
-    init_from: str | Annotated[list[str], Field(min_length=1)] | None = None
+    init_from: Annotated[str | None, BeforeValidator(_one_run)] = None
     imports: Annotated[list[str], BeforeValidator(_one_or_several)] = Field(
         default_factory=list, alias="import"
     )

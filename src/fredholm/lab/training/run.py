@@ -109,7 +109,7 @@ def train(
         resume: continue the run in ``folder``. The result of a finished run is returned unchanged.
         overwrite: delete the run in ``folder`` first.
         report: receives one line per epoch.
-        trust_code: for the runs in ``init_from``, see :func:`load_run`.
+        trust_code: for the run in ``init_from``, see :func:`load_run`.
 
     Raises:
         OptionError: ``folder`` holds a run and neither ``resume`` nor ``overwrite`` is given, or
@@ -218,8 +218,8 @@ def _prepare(request: Request) -> Prepared:
 def _vocabulary(request: Request) -> Vocabulary | None:
     """Find the vocabulary that texts are read with; None if the data set makes its own.
 
-    A new run takes the vocabulary of the runs in ``init_from``. A resumed run takes the one of its
-    start, since those runs may have changed.
+    A new run takes the vocabulary of the run in ``init_from``. A resumed run takes the one of its
+    start, since that run may have changed.
     """
     recipe = request.recipe
     if not request.resume:

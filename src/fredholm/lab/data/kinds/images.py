@@ -32,7 +32,6 @@ class Images(Kind):
     one = "image"
     many = "images"
     encoder = "image"
-    rooms = (("encoder.token", "encoder.token"), ("encoder.", "picture."))
     pictured = judged = summarised = True
     point = "patch"
     unit = "an image is the unit square"

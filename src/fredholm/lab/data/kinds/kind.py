@@ -13,9 +13,6 @@ import numpy as np
 from ....errors import OptionError, ShapeError
 from ....registry import Registry
 
-# The name of a word embedding's weights that all kinds have in common.
-WORDS = "words.weight"
-
 
 class Kind:
     """One kind of data; :data:`KINDS` has one instance of each.
@@ -25,9 +22,6 @@ class Kind:
         one, many: what one sample is called, and several.
         encoder: the ``data`` in the configuration of the encoders that read this kind
             (:class:`fredholm.encoders.EncoderConfig`).
-        rooms: pairs (prefix of tensors' names in its encoder, prefix that all kinds have in
-            common), for tensors that another kind's encoder has as well; empty where weights
-            cannot be transferred between kinds.
         takes: options of :func:`fredholm.data.create_dataset`, and keys of a recipe's section
             ``data``, that not all kinds have, but this one.
         assumed: whether inputs that fit are of this kind even where the model's encoder reads
@@ -48,7 +42,6 @@ class Kind:
     one: str = "sample"
     many: str = "samples"
     encoder: str = ""
-    rooms: tuple[tuple[str, str], ...] = ()
     takes: tuple[str, ...] = ()
     assumed: bool = True
     single: bool = True

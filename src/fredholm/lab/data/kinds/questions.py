@@ -14,7 +14,7 @@ from ....models.encoders import Inputs
 from ..vocabulary import Vocabulary
 from .dataset import Indices, LabelledDataset, Transform, check_labels, index_tensor
 from .images import patches_of, standardised
-from .kind import WORDS, Kind, register_kind
+from .kind import Kind, register_kind
 from .texts import TokenizedDataset, encode_rows, trimmed
 
 
@@ -26,7 +26,6 @@ class Questions(Kind):
     many = "questions"
     encoder = "multimodal"
     single = False
-    rooms = (("encoder.image.", "picture."), ("encoder.words.weight", WORDS))
 
     def fits(self, inputs: Any) -> bool:
         return isinstance(inputs, Inputs) and "image" in inputs

@@ -15,7 +15,7 @@ from torch import Tensor
 from ....errors import DataError, OptionError, ShapeError
 from ..vocabulary import PADDING, Vocabulary, check_count, check_tokens
 from .dataset import Indices, LabelledDataset, check_labels, index_tensor
-from .kind import WORDS, Line, Page, register_kind
+from .kind import Line, Page, register_kind
 
 MAX_LENGTH = {"words": 64, "wordpieces": 64, "bytes": 256, "characters": 256}
 
@@ -158,12 +158,6 @@ class Texts(Line):
     axis = "place in the text"
     unit = "1 is the longest text that the model takes"
     worded = True
-    # A text alone lies on a line of its own: its positions mean nothing to a text below a picture.
-    rooms = (
-        ("encoder.token", "encoder.token"),
-        ("encoder.embed.weight", WORDS),
-        ("encoder.", "line."),
-    )
     takes = ("tokens", "max_length", "min_count", "pieces", "vocabulary", "masked")
 
     def request(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
