@@ -11,7 +11,6 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from fredholm.errors import DataError, OptionError
-from fredholm.lab.data.boxes import read_annotation
 from fredholm.lab.data.clients import PIP
 from fredholm.lab.data.create import source_folder
 from fredholm.lab.data.kinds.images import ArrayDataset
@@ -19,6 +18,7 @@ from fredholm.lab.data.kinds.picture_files import decoded
 from fredholm.lab.data.registry import Entry, Request, register_dataset
 from fredholm.lab.data.sources import Package, PinnedFile
 
+from .boxes import read_annotation
 from .composed import check_kind
 
 SIZE = (224, 224)

@@ -6,12 +6,12 @@ import pickle
 
 import pytest
 import torch
+from evidence.datasets.boxes import read_annotation
 from evidence.datasets.cifar_mosaic import ANIMALS
 from evidence.datasets.composed import boxes_of
 
 from fredholm.errors import DataError, OptionError
 from fredholm.lab import data
-from fredholm.lab.data.boxes import read_annotation
 
 from .fixtures import cifar_arrays, write_cifar_binary, write_clothes, write_image_folder
 
@@ -174,42 +174,12 @@ XML = """<annotation><folder>val</folder><filename>{name}</filename>
 </object></annotation>"""
 
 
-@pytest.fixture
-def pictures(tmp_path):
-    """Write an image folder, and annotations of half of its pictures: for val/cat/5.png, 14 x 14,
-    the left half.
-    """
-    write_image_folder(tmp_path / "images")
-    folder = tmp_path / "boxes" / "val"
-    folder.mkdir(parents=True)
-    (folder / "5.xml").write_text(XML.format(name="5", height=14, box=(0, 0, 7, 14)))
-    return tmp_path
-
-
-def folder_dataset(place, boxes):
-    options = {"boxes": str(boxes)}
-    return data.create_dataset(
-        "image-folder", "test", path=place / "images", image_size=(8, 8), options=options
-    )
-
-
-def test_boxes_of_imagenet_follow_the_crop(pictures):
-    found = folder_dataset(pictures, pictures / "boxes")
-    index = next(i for i, file in enumerate(found.files) if file.stem == "5")
-    boxes = found.masks([index, index + 1], "box")
-    assert boxes[0].tolist() == [[True] * 4 + [False] * 4] * 8
-    assert not boxes[1].any(), "a picture without annotation"
-    some = pickle.loads(pickle.dumps(found.select(torch.tensor([index + 1, index]))))
-    assert some.masks([1, 0], "box").equal(boxes)
-    assert found.masks([index]) is None, "boxes are no masks"
-    (pictures / "boxes" / "val" / "5.xml").write_text(
-        XML.format(name="5", height=28, box=(0, 7, 14, 14))
-    )
-    assert found.masks([index], "box")[0].tolist() == [[True] * 8] * 4 + [[False] * 8] * 4, (
-        "the middle of a tall picture"
-    )
-    plain = data.create_dataset("image-folder", "test", path=pictures / "images", image_size=8)
-    assert plain.masks([0], "box") is None
+def test_annotations_have_sizes_and_boxes(tmp_path):
+    file = tmp_path / "5.xml"
+    file.write_text(XML.format(name="5", height=28, box=(0, 7, 14, 14)))
+    found = read_annotation(file)
+    assert found.size == (14, 28)
+    assert found.objects == (("n01751748", (0.0, 7.0, 14.0, 14.0)),)
 
 
 @pytest.mark.parametrize(
@@ -223,8 +193,8 @@ def test_boxes_of_imagenet_follow_the_crop(pictures):
         ('<!DOCTYPE a [<!ENTITY b "c">]><annotation/>', "declares entities"),
     ],
 )
-def test_damaged_annotations_are_named(pictures, text, message):
-    file = pictures / "boxes" / "val" / "5.xml"
+def test_damaged_annotations_are_named(tmp_path, text, message):
+    file = tmp_path / "5.xml"
     file.write_text(text)
     with pytest.raises(DataError, match=message):
         read_annotation(file)
@@ -232,9 +202,16 @@ def test_damaged_annotations_are_named(pictures, text, message):
         read_annotation(file.with_name("6.xml"))
 
 
-def test_folders_without_annotations_are_refused(pictures):
-    with pytest.raises(DataError, match="expected the folder of ImageNet's bounding boxes"):
-        folder_dataset(pictures, pictures / "images")
-    (pictures / "boxes" / "val" / "5.xml").rename(pictures / "boxes" / "val" / "99.xml")
-    with pytest.raises(DataError, match="named like the 20 pictures"):
-        folder_dataset(pictures, pictures / "boxes")
+def test_image_folders_have_no_boxes(tmp_path):
+    """Earlier versions read ImageNet's annotations."""
+    write_image_folder(tmp_path)
+    given = {"path": tmp_path, "image_size": (8, 8)}
+    found = data.create_dataset("image-folder", "test", **given)
+    first, labels = found.batch([1, 0])
+    some = pickle.loads(pickle.dumps(found.select(torch.tensor([1, 0]))))
+    again, same = some.batch([0, 1])
+    assert again.equal(first)
+    assert same.equal(labels)
+    assert found.masks([0], "box") is None
+    with pytest.raises(OptionError, match="expected none for image-folder, got boxes; leave"):
+        data.create_dataset("image-folder", "test", **given, options={"boxes": "marks"})

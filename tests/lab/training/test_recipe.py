@@ -323,11 +323,3 @@ def test_options_defined_elsewhere_are_refused_by_name(option, owner, fix):
         RecipeError, match=f"operator.{option}: .* {owner} defines it, got 3; {fix}"
     ):
         build_model(recipe, build_dataset(recipe, "train"))
-
-
-def test_a_folder_of_annotations_becomes_an_absolute_path(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    given = ["data.name=image-folder", "data.path=photos", "data.options={boxes: marks}"]
-    recipe = load_recipe("digits", [*given, "data.image_size=8"])
-    assert recipe.data.path == str(tmp_path / "photos")
-    assert recipe.data.options == {"boxes": str(tmp_path / "marks")}

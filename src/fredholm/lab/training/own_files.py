@@ -13,9 +13,6 @@ from ..data.files.suffixes import stem_of
 from .recipe import READING, Recipe
 from .usual import usual_recipe
 
-# The option of a data set that names a folder, and is resolved like a path.
-ANNOTATIONS = "boxes"
-
 
 def names_files(source: Any) -> bool:
     """Tell whether a command's argument is a path of samples and not a recipe.
@@ -84,9 +81,6 @@ def with_absolute_paths(raw: dict[str, Any]) -> dict[str, Any]:
         data = dict(data)
         if data.get("path"):
             data["path"] = _absolute(data["path"])
-        options = data.get("options")
-        if isinstance(options, dict) and options.get(ANNOTATIONS):
-            data["options"] = {**options, ANNOTATIONS: _absolute(options[ANNOTATIONS])}
         raw["data"] = data
 
     if raw.get("init_from"):

@@ -9,13 +9,11 @@ made on ``val`` has seen the test set.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from ....errors import DataError, OptionError
-from ..boxes import find_annotations
 from ..files.folders import files_below
 from ..files.guesses import PICTURES
 from ..kinds.images import FolderDataset
@@ -24,15 +22,6 @@ from ..registry import Entry, Request, register_dataset
 from ..splits import stratified
 
 LOOKED_AT = 1000  # pictures whose headers are read before training: about a second
-
-
-@dataclass(frozen=True)
-class FolderOptions:
-    """Options: ``boxes``, a folder of annotations in ImageNet's XML format, found by the names of
-    the pictures.
-    """
-
-    boxes: str | None = None
 
 
 def class_folders(part: Path) -> list[str]:
@@ -188,16 +177,8 @@ def create(request: Request) -> FolderDataset:
         files = [files[i] for i in chosen.tolist()]
         numbers = numbers[chosen]
 
-    boxes = None
-    if request.options.boxes is not None:
-        boxes = find_annotations(Path(request.options.boxes).expanduser())
-        if not any(file.stem in boxes for file in files):
-            raise DataError(
-                f"boxes: expected annotations named like the {len(files)} pictures of "
-                f"{folders[split]}/, got none in {request.options.boxes}; rename them"
-            )
     constants = request.entry.mean, request.entry.std
-    return FolderDataset(name, split, files, numbers, classes, *constants, size, annotations=boxes)
+    return FolderDataset(name, split, files, numbers, classes, *constants, size)
 
 
 # Mean and standard deviation are ImageNet's, with which most pretrained weights were trained.
@@ -214,8 +195,6 @@ ENTRY = Entry(
     mean=(0.485, 0.456, 0.406),
     std=(0.229, 0.224, 0.225),
     read=create,
-    notes="needs path= and image_size=; normalised with ImageNet's constants; options: boxes, a "
-    "folder of ImageNet's annotations",
-    options=FolderOptions,
+    notes="needs path= and image_size=; normalised with ImageNet's constants",
 )
 register_dataset(ENTRY)

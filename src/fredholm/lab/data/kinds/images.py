@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int, UInt8
+from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from ....errors import DataError, OptionError, ShapeError, require
 from ..augment import Augment
-from ..boxes import box_mask, read_annotation
 from ..summaries import of_images
 from .dataset import Indices, LabelledDataset, Transform, check_labels, index_tensor
 from .kind import Kind, Page, register_kind
@@ -219,8 +218,6 @@ class FolderDataset(ImageDataset):
     Args:
         files, labels: the pictures and their class numbers.
         image_size: (H, W).
-        annotations: files of boxes by the pictures' names without suffix, see
-            :mod:`fredholm.lab.data.boxes`.
         task: ``classification``, or ``regression``: the labels are numbers.
         form: channels and depth that are read, see :mod:`.picture_files`.
 
@@ -239,7 +236,6 @@ class FolderDataset(ImageDataset):
         mean: Sequence[float],
         std: Sequence[float],
         image_size: tuple[int, int],
-        annotations: Mapping[str, Path] | None = None,
         task: str = "classification",
         form: str = "rgb",
     ):
@@ -255,7 +251,6 @@ class FolderDataset(ImageDataset):
         self.task = task
         self.form = form
         self.files = list(files)
-        self.annotations = annotations
         self.image_size = image_size
         self._pool: ThreadPoolExecutor | None = None
 
@@ -283,20 +278,6 @@ class FolderDataset(ImageDataset):
     def describe(self) -> dict[str, Any]:
         facts = {**super().describe(), "fit": COVER}
         return facts if self.form == "rgb" else facts | {"form": self.form}
-
-    def masks(self, indices: Indices, kind: str = "mask") -> Bool[Tensor, "b h w"] | None:
-        """Return the filled boxes of annotated pictures, nothing in the others; None without
-        annotations, and for ``kind="mask"``, since a box is not the object's outline.
-        """
-        if self.annotations is None or kind != "box":
-            return None
-        indices = index_tensor(indices)
-        result = torch.zeros((len(indices), *self.image_size), dtype=torch.bool)
-        for row, index in enumerate(indices.tolist()):
-            file = self.annotations.get(self.files[index].stem)
-            if file is not None:
-                result[row] = box_mask(read_annotation(file), self.image_size)
-        return result
 
 
 # --- pictures in tensors --------------------------------------------------------------------------

@@ -9,11 +9,7 @@ import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-from jaxtyping import Bool
-from torch import Tensor
-
-from ...errors import DataError
+from fredholm.errors import DataError
 
 Corners = tuple[float, float, float, float]
 
@@ -83,42 +79,3 @@ def _text(element: ElementTree.Element, path: str) -> str:
     if result is None:
         raise ValueError(f"no <{path.replace('/', '><')}>")
     return result
-
-
-def find_annotations(folder: Path) -> dict[str, Path]:
-    """Return annotations below a folder by the name of their picture without its suffix.
-
-    Raises:
-        DataError: no such folder, or none in it.
-    """
-    result = {path.stem: path for path in sorted(folder.rglob("*.xml"))}
-    if not result:
-        raise DataError(
-            f"{folder}: expected the folder of ImageNet's bounding boxes, one .xml per picture, "
-            "got none; correct the path"
-        )
-    return result
-
-
-def box_mask(annotation: Annotation, image_size: tuple[int, int]) -> Bool[Tensor, "h w"]:
-    """Return the filled boxes of a picture that was resized to just cover ``image_size`` = (H, W)
-    and centre-cropped, as :func:`.picture_files.read_picture` does.
-
-    Example:
-        >>> whole = Annotation((4, 2), (("cat", (0, 0, 2, 2)),))
-        >>> box_mask(whole, (2, 2)).tolist()  # the left and the right quarter were cut off
-        [[True, False], [True, False]]
-    """
-    height, width = image_size
-    scale = max(width / annotation.size[0], height / annotation.size[1])
-    # The widths cut off at the left and at the top, in pixels of the result. One of them is 0.
-    cut = (annotation.size[0] * scale - width) / 2, (annotation.size[1] * scale - height) / 2
-    # A pixel is inside a box if its centre is.
-    x = torch.arange(width) + 0.5
-    y = torch.arange(height) + 0.5
-    mask = torch.zeros(height, width, dtype=torch.bool)
-    for _, (left, top, right, bottom) in annotation.objects:
-        across = (x >= left * scale - cut[0]) & (x <= right * scale - cut[0])
-        down = (y >= top * scale - cut[1]) & (y <= bottom * scale - cut[1])
-        mask |= down[:, None] & across[None]
-    return mask
