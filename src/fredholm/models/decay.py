@@ -45,35 +45,6 @@ def is_weight(name: str, parameter: nn.Parameter) -> bool:
     return parameter.dim() >= 2 and not exempt
 
 
-def in_todays_order(state: dict[str, Any], model: nn.Module) -> dict[str, Any]:
-    """Return an optimiser's state in the present order of :func:`weight_decay_groups`.
-
-    In earlier versions directions of weight-normalised matrices decayed instead of magnitudes, and
-    had their places among the weights. Shapes of the moments tell which order a state has.
-    """
-    named = dict(model.named_parameters())
-    known = state["state"]
-
-    def order(decays: Mapping[str, bool]) -> list[str]:
-        # Parameters that decay come first, as in the groups.
-        return sorted(named, key=lambda name: not decays[name])
-
-    def fits(names: list[str]) -> bool:
-        for place, name in enumerate(names):
-            moment = known.get(place, {}).get("exp_avg")
-            if moment is not None and moment.shape != named[name].shape:
-                return False
-        return True
-
-    present = order(_decays(model))
-    earlier = order({name: is_weight(name, parameter) for name, parameter in named.items()})
-    if fits(present) or not fits(earlier):
-        return state
-    by_name = {name: known[place] for place, name in enumerate(earlier) if place in known}
-    moved = {place: by_name[name] for place, name in enumerate(present) if name in by_name}
-    return {**state, "state": moved}
-
-
 def _decays(model: nn.Module) -> dict[str, bool]:
     """Return whether each parameter decays, by name."""
     own = parts_of_weights(model)

@@ -13,7 +13,7 @@ from torch.func import functional_call
 
 from ...distributed import Shards
 from ...kernels import auxiliary_loss
-from ...models.decay import dropped_weights, in_todays_order
+from ...models.decay import dropped_weights
 from ...modes import evaluating
 from .build import build_mixer
 from .evaluation import as_weights, on_device
@@ -107,11 +107,6 @@ class RecipeLearner(Learner):
 
     def trained(self) -> Parameters:
         return self.model.weight_decay_groups(self.recipe.optimizer.weight_decay)
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        states = checkpoint.get("optimizer_states", [])
-        checkpoint["optimizer_states"] = [in_todays_order(state, self.model) for state in states]
-        super().on_load_checkpoint(checkpoint)
 
     def cure(self) -> str:
         lr = self.recipe.optimizer.lr
