@@ -109,16 +109,21 @@ def test_gradients_of_the_kernel_are_unbiased():
     op = operator(samples=3)
     domain = DOMAINS["lattice"]
     u = signal().detach()
-    names, parameters = zip(*[(n, p) for n, p in op.named_parameters() if "proposal" not in n])
-    found = [
-        torch.cat([g.flatten() for g in torch.autograd.grad(op(u, domain).sum(), parameters)])
-        for _ in range(300)
-    ]
-    found = torch.stack(found)
-    truth = torch.autograd.grad(op.dense(u, domain).sum(), parameters)
-    truth = torch.cat([g.flatten() for g in truth])
+    parameters = [p for name, p in op.named_parameters() if "proposal" not in name]
+
+    def gradient(out):
+        return torch.cat([g.flatten() for g in torch.autograd.grad(out.sum(), parameters)])
+
+    times = 300
+    found = torch.stack([gradient(op(u, domain)) for _ in range(times)])
+    truth = gradient(op.dense(u, domain))
+
+    # The mean of ``times`` draws has the standard error σ / √times. One of these 416 entries with a
+    # σ is beyond four of them by chance in about 3% of all seeds; the test has one seed. The other
+    # entries do not depend on the samples, and only round.
+    standard_error = found.std(0) / times**0.5
     error = (found.mean(0) - truth).abs()
-    assert (error > 4 * found.std(0) / 150**0.5 + 1e-9).double().mean() < 0.002, names
+    assert (error <= 4 * standard_error + 1e-9).all()
 
 
 def drawn(op):
