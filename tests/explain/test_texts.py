@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 
-import matplotlib
 import pytest
 import torch
 
@@ -14,7 +13,7 @@ from fredholm.explain import ReportOptions, Samples, report
 from fredholm.lab.data import Vocabulary
 from fredholm.lab.report.importance import Word, word_support
 from fredholm.lab.report.kernels import QUANTITIES, draw_steps, evolution_section
-from fredholm.lab.report.style import LIGHT, settings
+from fredholm.lab.report.style import LIGHT
 from fredholm.models import create_model
 from fredholm.models.trajectory import trajectory
 from tests.parts import parts
@@ -95,10 +94,9 @@ def test_steps_equal_the_trajectory(written):
 
 
 def test_every_panel_of_steps_is_titled_by_its_quantity():
-    path = dict.fromkeys(["time", *QUANTITIES], (0.0, 1.0))
-    with matplotlib.rc_context(settings(LIGHT)):
-        figure = draw_steps(LIGHT, {2: path, 4: path})
-    assert [axes.get_title(loc="left") for axes in figure.axes] == list(QUANTITIES.values())
+    path = {key: [0.0, 1.0] for key in ("time", *QUANTITIES)}
+    figure = draw_steps(LIGHT, {2: path, 4: path})
+    assert [axes.get_title() for axes in figure.axes] == list(QUANTITIES.values())
     assert figure.axes[0].get_legend_handles_labels()[1] == ["2 steps", "4 steps"]
 
 

@@ -106,7 +106,7 @@ def test_invalid_configuration_files_are_refused(folder, text):
             "got the baseline 'gru'; give it to a body of the kind 'backbone'",
         ),
         ({"body": {"dropout": 7.0}}, "dropout: expected a rate"),
-        ({"body": {"kind": "nobodys"}}, "unknown body 'nobodys'"),
+        ({"body": {"kind": "nobodys"}}, "unknown body 'nobodys'.*import that file first"),
         ({"tail": {}}, "model: expected encoder, body, head, got 'tail'"),
         ({"config": [1]}, "expected a model that can be built here"),
     ],

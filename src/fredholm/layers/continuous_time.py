@@ -24,6 +24,7 @@ from ..integral.capabilities import LagTaps, StateScan
 from ..integral.features import weighed
 from ..ops.backend import full_precision
 from ..ops.scan import krylov, transition_scan
+from .parts import for_batch_of
 from .time_invariant import as_parameter, check_matrices, check_sequence, full
 
 
@@ -126,8 +127,7 @@ class ContinuousStateSpaceKernel(MatrixKernel, LagTaps, StateScan, CausalTransit
         b = full(self.input_matrix)
         c = full(self.output_matrix)
         dense = c @ self.flow(elapsed) @ b
-        batch = problem.uy.shape[0]
-        return dense[:, None].expand(batch, -1, -1, -1, -1, -1)
+        return for_batch_of(problem, dense[:, None])
 
     def offset(self, problem: Problem) -> Tensor | None:
         if self.initial_state is None:

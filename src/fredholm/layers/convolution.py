@@ -30,7 +30,7 @@ from ..integral.lattice import call_on_grid, read_grid, summed, write_points
 from ..integral.sharing import own_parameter
 from ..integral.window import Window
 from ..ops.backend import at_least_single, cast, full_precision
-from .parts import bias_offset, bind, own_bias
+from .parts import bias_offset, bind, by_axes, for_batch_of, own_bias
 
 CONVOLVE = {2: F.conv2d, 3: F.conv3d}
 SCATTER = {2: F.conv_transpose2d, 3: F.conv_transpose3d}
@@ -228,8 +228,7 @@ class StencilKernel(LatticeKernel, OwnForm, CausalTransition):
         dense = torch.einsum(formula, taps, *factors)
         # All axes of keys as one.
         dense = dense.flatten(2, 1 + len(keys))
-        batch = problem.uy.shape[0]
-        return dense.expand(batch, -1, -1, -1, -1, -1)
+        return for_batch_of(problem, dense)
 
     def offset(self, problem: Problem) -> Tensor | None:
         return bias_offset(self.bias, self)
@@ -377,9 +376,7 @@ def _each(value: Any, axes: int) -> tuple:
     return tuple(value)
 
 
-@register_converter(
-    *(f"torch.nn.modules.conv.Conv{axes}d" for axes in (1, 2, 3)), call=call_on_grid
-)
+@register_converter(*by_axes("torch.nn.modules.conv.Conv"), call=call_on_grid)
 def convolution(module: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> IntegralOperator:
     """Convert a convolution with any channels, groups, stride, dilation and padding; heads are its
     groups.
@@ -409,9 +406,7 @@ def convolution(module: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> IntegralOperator:
     return bind(kernel)
 
 
-@register_converter(
-    *(f"torch.nn.modules.conv.ConvTranspose{axes}d" for axes in (1, 2, 3)), call=call_on_grid
-)
+@register_converter(*by_axes("torch.nn.modules.conv.ConvTranspose"), call=call_on_grid)
 def transposed_convolution(
     module: nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d,
 ) -> IntegralOperator:

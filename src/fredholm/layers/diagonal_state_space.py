@@ -130,8 +130,7 @@ class DiagonalStateSpaceKernel(TimeInvariantKernel):
         if self.log_step is None:
             return DiscretePoles(pole, pole.exp(), b)
         # Δ per head, and Δλ.
-        step = full(self.log_step).exp()
-        step = step[:, None]
+        step = full(self.log_step).exp()[:, None]
         z = pole * step
         if self.discretization == "zoh":
             # e^z - 1 without the digits that the difference loses at small z.
@@ -164,8 +163,7 @@ class DiagonalStateSpaceKernel(TimeInvariantKernel):
             # With one channel per head C_n B̄_n is a number. The sum over states is then one product
             # of the powers (H, N, S) with a vector, instead of a contraction of three tensors.
             gain = readout[:, 0] * poles.input[..., 0]
-            taps = powers @ gain[..., None]
-            taps = taps[..., None]
+            taps = (powers @ gain[..., None])[..., None]
         else:
             taps = torch.einsum("hos,hns,hsi->hnoi", readout, powers, poles.input)
         return 2 * taps.real if self.conjugate else taps.real

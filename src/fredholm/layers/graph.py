@@ -60,8 +60,7 @@ class NeighbourDegrees(Form):
         # A degree is the mass that a node sees: the sum of ones over its neighbours.
         points = u.shape[2]
         ones = torch.ones((1, 1, points, 1), dtype=dtype, device=u.device)
-        degree = sum_over_neighbours(problem, ones)[..., 0]
-        degree = degree.to(u.dtype)
+        degree = sum_over_neighbours(problem, ones)[..., 0].to(u.dtype)
         of_query, of_key = kernel.factors(degree)
 
         # The narrower of features and values is gathered.

@@ -98,8 +98,7 @@ def additive_mask(u: Tensor, domain: Domain) -> Tensor | None:
         return None
     # Causal order, and of a window its pairs.
     size = domain.size
-    seen = torch.ones(size, size, dtype=torch.bool, device=u.device)
-    seen = seen.tril()
+    seen = torch.ones(size, size, dtype=torch.bool, device=u.device).tril()
     pairs = domain.dense().pairs
     if isinstance(pairs, Tensor):
         seen = seen & pairs
@@ -226,8 +225,7 @@ def separate(
     query, key, value = (linear(module, name) for name in names)
     widths = [layer.in_features for layer in (query, key, value)]
     if len(set(widths)) > 1:
-        widths_by_name = zip(names, widths)
-        got = ", ".join(f"{name} of {width}" for name, width in widths_by_name)
+        got = ", ".join(f"{name} of {width}" for name, width in zip(names, widths))
         raise refuse(module, got, "queries, keys and values read from signals of one width")
     return SoftmaxKernel(query.in_features, heads, projections=(query, key, value), **options)
 

@@ -39,3 +39,19 @@ def bias_offset(bias: Tensor | None, kernel: Kernel) -> Tensor | None:
 def at_queries(x: Tensor, problem: Problem) -> Tensor:
     """Return the problem's queries among those of the complete one, points on dimension 2."""
     return x if problem.index is None else x.index_select(2, problem.index)
+
+
+def for_batch_of(problem: Problem, dense: Tensor) -> Tensor:
+    """Return matrices (1, ...) that all samples share for each sample of a problem."""
+    others = (-1,) * (dense.dim() - 1)
+    return dense.expand(problem.uy.shape[0], *others)
+
+
+def by_axes(name: str) -> list[str]:
+    """Return the names of torch's classes of a kind on lines, images and volumes.
+
+    Example:
+        >>> by_axes("torch.nn.modules.conv.Conv")[0]
+        'torch.nn.modules.conv.Conv1d'
+    """
+    return [f"{name}{axes}d" for axes in (1, 2, 3)]

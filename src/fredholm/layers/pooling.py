@@ -21,7 +21,7 @@ from ..integral import IntegralOperator, LatticeKernel, Layout, OwnForm, Problem
 from ..integral.conversion import refuse, register_converter
 from ..integral.lattice import call_on_grid, read_grid, write_points
 from ..integral.window import Window
-from .parts import at_queries, bind
+from .parts import at_queries, bind, by_axes
 
 AVERAGE = {2: F.avg_pool2d, 3: F.avg_pool3d}
 ADAPTIVE = {2: F.adaptive_avg_pool2d, 3: F.adaptive_avg_pool3d}
@@ -315,9 +315,7 @@ class MaxPoolKernel(LatticeKernel, OwnForm):
         return values[..., None]
 
 
-@register_converter(
-    *(f"torch.nn.modules.pooling.AvgPool{axes}d" for axes in (1, 2, 3)), call=call_on_grid
-)
+@register_converter(*by_axes("torch.nn.modules.pooling.AvgPool"), call=call_on_grid)
 def average_pooling(
     module: nn.AvgPool1d | nn.AvgPool2d | nn.AvgPool3d,
     *,
@@ -335,9 +333,7 @@ def average_pooling(
     return bind(kernel)
 
 
-@register_converter(
-    *(f"torch.nn.modules.pooling.AdaptiveAvgPool{axes}d" for axes in (1, 2, 3)), call=call_on_grid
-)
+@register_converter(*by_axes("torch.nn.modules.pooling.AdaptiveAvgPool"), call=call_on_grid)
 def adaptive_pooling(
     module: nn.AdaptiveAvgPool1d | nn.AdaptiveAvgPool2d | nn.AdaptiveAvgPool3d,
     *,
@@ -349,9 +345,7 @@ def adaptive_pooling(
     return bind(AdaptivePoolKernel(width, sizes))
 
 
-@register_converter(
-    *(f"torch.nn.modules.pooling.MaxPool{axes}d" for axes in (1, 2, 3)), call=call_on_grid
-)
+@register_converter(*by_axes("torch.nn.modules.pooling.MaxPool"), call=call_on_grid)
 def max_pooling(
     module: nn.MaxPool1d | nn.MaxPool2d | nn.MaxPool3d,
     *,

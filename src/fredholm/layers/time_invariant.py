@@ -30,7 +30,7 @@ from ..integral.capabilities import LagTaps, StateScan
 from ..integral.features import weighed
 from ..ops.backend import at_least_single, full_precision
 from ..ops.scan import pack, ranks, reorder
-from .parts import bind
+from .parts import bind, for_batch_of
 
 RULES = ("zoh", "bilinear", "euler")
 
@@ -129,8 +129,7 @@ class TimeInvariantKernel(MatrixKernel, LagTaps, StateScan, CausalTransition):
         dense = taps[:, lag.clamp(min=0)].movedim(0, 1)
         seen = (lag >= 0)[:, None, :, :, None, None]
         dense = torch.where(seen, dense, 0.0)
-        batch = problem.uy.shape[0]
-        return dense.expand(batch, -1, -1, -1, -1, -1)
+        return for_batch_of(problem, dense)
 
     def offset(self, problem: Problem) -> Tensor | None:
         with full_precision(problem.uy):

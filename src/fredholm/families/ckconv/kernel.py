@@ -152,9 +152,7 @@ class ContinuousConvolutionKernel(HiddenKernel, LagFeatures):
             if network.omega is not None and not network.omega.is_meta:
                 omega = float(network.omega)
             bound = (6.0 / network.width) ** 0.5 / omega
-            weight = torch.empty_like(layer.direction)
-            weight.uniform_(-bound, bound)
-            layer.set_weight(weight)
+            layer.draw_weight(bound)
 
         if self.unit_variance:
             # The deviation of the kernel's entries at random positions.

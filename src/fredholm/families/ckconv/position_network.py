@@ -113,6 +113,11 @@ class WeightNormLinear(nn.Module):
         self.direction.copy_(weight)
         self.magnitude.copy_(weight.norm(dim=-1))
 
+    def draw_weight(self, bound: float) -> None:
+        """Draw the layer's weight uniformly from ±``bound``."""
+        weight = torch.empty_like(self.direction)
+        self.set_weight(weight.uniform_(-bound, bound))
+
     def forward(self, x: Tensor) -> Tensor:
         weight = prepared(self, "weight", lambda: self.weight)
         weight = cast(weight, x.dtype)
@@ -271,9 +276,7 @@ class PositionNetwork(nn.Module):
             bound = 1.0 / fan
             if i > 0:
                 bound = math.sqrt(6.0 / fan) / omega
-            weight = torch.empty_like(layer.direction)
-            weight.uniform_(-bound, bound)
-            layer.set_weight(weight)
+            layer.draw_weight(bound)
 
             # The magnitude of unit i is |W_i|, the norm of its row of the weight just set.
             phase = torch.empty_like(layer.bias)

@@ -103,15 +103,14 @@ def centre_weights(tokens: Tokens, query: Tensor, weights: Tensor) -> Tensor:
     (B | 1, 1 | H, Nq, Nk). O(Nq·Nk).
     """
     w = weights[:, :, None]
-    queries = tokens.query[:, :, None]
-    keys = tokens.key[:, :, None]
     energy = tokens.energy[:, :, :, None]
     total = (w * energy).sum(-1, keepdim=True)
     a = tokens.share(energy, total, None)
-    centre = (w * a) @ queries
+    centre = (w * a) @ tokens.query[:, :, None]
     for step in range(tokens.steps):
         if step:
-            centre = (w * a) @ queries
+            centre = (w * a) @ tokens.query[:, :, None]
+        keys = tokens.key[:, :, None]
         score = activated(centre @ keys.mT, tokens.activation)
         total = (w * score.abs()).sum(-1, keepdim=True)
         a = tokens.share(score, total, a)
@@ -137,13 +136,12 @@ def stream_weights(
     centre = torch.zeros_like(query[:, :, None])
     for level in range(tokens.steps + 1):
         size = score.abs()[:, :, :, None]
-        score = score[:, :, :, None]
         total_seen = (w * size).sum(-1, keepdim=True)
-        seen = tokens.share(score, total_seen, seen)
+        seen = tokens.share(score[:, :, :, None], total_seen, seen)
         if level == tokens.steps:
             break
         total_past = (w_all * size).sum(-1, keepdim=True)
-        past = tokens.share(score, total_past, past)
+        past = tokens.share(score[:, :, :, None], total_past, past)
         centre = (w * seen) @ queries
         centre_at_keys = (w_all * past) @ queries
         score = tokens.likeness(centre_at_keys)

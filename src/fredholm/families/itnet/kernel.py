@@ -405,7 +405,7 @@ class MLPKernel(HiddenKernel, SplitHidden):
             bias = bias + self._project(ux, "query")
         if self._subtracts_positions(columns):
             of_position = self._project_positions("relative", x, None, ux.dtype)
-            bias = bias - of_position
+            bias = bias + of_position
         if bias.dim() == 3:
             # Neither positions nor features entered: the bias of a head is the same at all queries.
             bias = bias[None]

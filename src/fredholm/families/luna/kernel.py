@@ -522,17 +522,20 @@ class LunaMap(FeatureMap):
         if self.coefficient is not None:
             scale = scale * self.coefficient.to(dtype).abs()
         if self.cap == "running":
-            size = (self.mean_square + TINY).sqrt()
-            cap = (self.target / size).clamp(max=1.0)
+            cap = self._cap_at(self.mean_square)
             scale = scale * cap.to(dtype)
         return scale
+
+    def _cap_at(self, mean_square: Tensor) -> Tensor:
+        """Return the factors that cap channels of these mean squares, (L,)."""
+        size = (mean_square + TINY).sqrt()
+        return (self.target / size).clamp(max=1.0)
 
     def _capped(self, y: Tensor) -> Tensor:
         """Return channels under the batch's cap; the running one is in :meth:`_scale`."""
         mean_square = y.square().mean((0, 1, 3, 4))
         mean_square = mean_square * self.directions
-        size = (mean_square + TINY).sqrt()
-        cap = (self.target / size).clamp(max=1.0)
+        cap = self._cap_at(mean_square)
         return y * cap[:, None, None]
 
     @torch.no_grad()

@@ -35,6 +35,14 @@ def with_token(token: Domain, domain: Domain, kind: str) -> Domain:
     return Domain.join(token, domain)
 
 
+@torch.no_grad()
+def draw_words(words: nn.Embedding) -> None:
+    """Draw embeddings with variance 1 / D. Word 0 is padding, and zero."""
+    std = words.embedding_dim**-0.5
+    nn.init.normal_(words.weight, std=std)
+    words.weight[0] = 0.0
+
+
 def behind_token(
     features: Float[Tensor, "b n d"],
     token: Float[Tensor, " d"],

@@ -20,6 +20,7 @@ from .encoder import (
     EncoderConfig,
     Part,
     check_numbers,
+    draw_words,
     register_encoder,
 )
 from .inputs import Inputs
@@ -214,10 +215,7 @@ class GraphEncoder(Encoder):
             nn.init.xavier_uniform_(self.embed.weight)
             nn.init.zeros_(self.embed.bias)
         if self.words is not None:
-            std = dim**-0.5
-            nn.init.normal_(self.words.weight, std=std)
-            with torch.no_grad():
-                self.words.weight[0] = 0.0
+            draw_words(self.words)
 
     def forward(self, graph: Inputs) -> tuple[Float[Tensor, "b n d"], Domain]:
         self._check(graph)

@@ -20,6 +20,7 @@ from .encoder import (
     Part,
     behind_token,
     check_numbers,
+    draw_words,
     register_encoder,
     with_token,
 )
@@ -201,10 +202,7 @@ class MultimodalEncoder(Encoder):
         if class_token:
             self.token = nn.Parameter(torch.empty(dim))
         self.dropout = nn.Dropout(dropout)
-        std = dim**-0.5
-        nn.init.normal_(self.words.weight, std=std)
-        with torch.no_grad():
-            self.words.weight[0] = 0.0
+        draw_words(self.words)
         nn.init.trunc_normal_(self.position.weight, std=0.02)
         nn.init.normal_(self.modality, std=0.02)
         if self.token is not None:

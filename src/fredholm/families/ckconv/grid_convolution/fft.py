@@ -444,24 +444,15 @@ def grid_convolution(
 
     chosen = choose_backend(backend, CONVOLUTION, signal.device, refusal)
     with full_precision(signal):
+        signal = signal.to(dtype)
+        hidden = hidden.to(dtype)
+        readout = readout.to(dtype)
         if chosen == "triton":
             # Imported here, because Triton may not be installed.
             from ..triton.op import grid_convolution_triton
 
-            return grid_convolution_triton(
-                signal.to(dtype),
-                hidden.to(dtype),
-                readout.to(dtype),
-                list(grid),
-                causal,
-            )
-        return grid_convolution_op(
-            signal.to(dtype),
-            hidden.to(dtype),
-            readout.to(dtype),
-            list(grid),
-            causal,
-        )
+            return grid_convolution_triton(signal, hidden, readout, list(grid), causal)
+        return grid_convolution_op(signal, hidden, readout, list(grid), causal)
 
 
 def _check(
