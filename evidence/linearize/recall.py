@@ -387,9 +387,11 @@ def page(found: dict[str, Any] | None = None, second: dict[str, Any] | None = No
             parts.append(f"\n## {TITLES[kind]}\n\n{recall_table(found[kind])}\n")
     if "perplexity" in found:
         parts.append(f"\n## Perplexity and memory\n\n{costs(found)}\n")
+    if added := state_adds(found):
+        parts.append(f"\n## What the state adds\n\n{added}\n")
     if "ranking" in found:
         parts.append(f"\n## The ranking\n\n{ranking_text(found['ranking'])}\n")
-    if second is not None:
+    if second is not None and "ranking" in second:
         answers_table = recall_table(second["needle"], SECOND_LABELS)
         ranking = ranking_text(second["ranking"])
         parts.append(f"\n## A second family\n\n{SECOND_ABOUT}\n{answers_table}\n\n{ranking}\n")
@@ -492,6 +494,41 @@ def far_goals(perplexity: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
         what = f"perplexity from {last['from']:,} to {last['to']:,}: {LABELS[name]}"
         lines.append((what, f"≤ {goal}", f"{ratio:.2f} times the teacher's", verdict))
     return lines
+
+
+def state_adds(found: Mapping[str, Any]) -> str:
+    """Return a table of trained rows beside their controls without a state, or ""."""
+    answers_of, perplexity = found.get("needle", {}), found.get("perplexity", {})
+    lines = []
+    for name in TRAINED:
+        control = f"{name}-control"
+        if name not in answers_of or control not in answers_of:
+            continue
+        without = {row["distance"]: row for row in recall_rows(answers_of, control)}
+        for row in recall_rows(answers_of, name):
+            distance = row["distance"]
+            if distance in without:
+                cells = (
+                    _interval(row, f"{name}_share"),
+                    _interval(without[distance], f"{control}_share"),
+                )
+                lines.append((LABELS[name], f"digits, {distance:,} tokens back", *cells))
+        if {TEACHER, name, control} <= perplexity.keys():
+            for place, theirs in enumerate(perplexity[TEACHER]):
+                cells = [
+                    f"{math.exp(perplexity[row][place]['loss'] - theirs['loss']):.2f}"
+                    for row in (name, control)
+                ]
+                where = f"perplexity, {theirs['from']:,} to {theirs['to']:,}"
+                lines.append((LABELS[name], where, *cells))
+    if not lines:
+        return ""
+    text = (
+        "Rows trained with a state beside the same training without one, relative to the teacher's. One seed each. "
+        "The control had the stages on logits and on long windows; without maps there is no stage on attention."
+    )
+    heads = ("", "", "with a state", "without")
+    return f"{textwrap.fill(text, 120)}\n\n{table(heads, lines)}"
 
 
 def digits_of(stored: Mapping[str, str]) -> dict[int, list[bool]]:

@@ -226,6 +226,24 @@ def test_the_page_names_controls_that_were_not_run():
     assert "Not run yet" not in recall.page({"needle": ANSWERED})
 
 
+def test_the_page_sets_a_state_beside_its_absence():
+    right, wrong = {"0": {"512": "11111"}}, {"0": {"512": "11000"}}
+    losses = {"teacher": 2.0, "remember-12": 2.5, "remember-12-control": 2.0 + math.log(1.25)}
+    found = {
+        "needle": {"teacher": right, "remember-12": wrong, "remember-12-control": right},
+        "perplexity": {
+            name: [{"from": 0, "to": 256, "loss": loss}] for name, loss in losses.items()
+        },
+    }
+    text = recall.state_adds(found)
+    low, high = (f"{100 * x:.0f}%" for x in wilson(0.4, 1))
+    best_low, best_high = (f"{100 * x:.0f}%" for x in wilson(1.0, 1))
+    row = f"512 tokens back | 40% ({low} to {high}) | 100% ({best_low} to {best_high}) |"
+    assert row in text
+    assert f"perplexity, 0 to 256 | {math.exp(0.5):.2f} | 1.25 |" in text
+    assert recall.state_adds({"needle": {"teacher": right, "remember-12": wrong}}) == ""
+
+
 def test_goals_name_the_fewest_groups_that_suffice():
     right, wrong = {"0": {"512": "11111"}}, {"0": {"512": "11000"}}
     answered = {"teacher": right, "3": wrong, "6": right, "24": right}
