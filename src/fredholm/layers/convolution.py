@@ -228,7 +228,7 @@ class StencilKernel(LatticeKernel, OwnForm, CausalTransition):
         dense = torch.einsum(formula, taps, *factors)
         # All axes of keys as one.
         dense = dense.flatten(2, 1 + len(keys))
-        return for_batch_of(problem, dense)
+        return for_batch_of(problem, dense[None])
 
     def offset(self, problem: Problem) -> Tensor | None:
         return bias_offset(self.bias, self)

@@ -297,6 +297,15 @@ class LowRankKernel(PairKernel, Pooled):
 
     def _units(self, p: Problem) -> UnitsOfEnds:
         """Return the hidden units of both networks, each at its own end."""
+        key_gamma = self.fourier.on(p.domain, p.y)
+        key_gamma = key_gamma.unsqueeze(1)
+        # Where queries are keys, their sines, a good part of the cost, are computed once.
+        query_gamma = key_gamma
+        if p.layout.cross:
+            query_gamma = self.fourier(p.x).unsqueeze(1)
+        key_units = self.key.units(key_gamma, p.uy)
+        query_units = self.query.units(query_gamma, p.ux)
+        return UnitsOfEnds(key_units, query_units)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, rank={self.rank}, width={self.width}"
