@@ -334,7 +334,9 @@ def _exchange(send: Sequence[Tensor], sizes: Sequence[int], shards: Shards) -> _
 def _transfer(
     matrices: Sequence[tuple[Sequence[Tensor], Sequence[Tensor]]], shards: Shards
 ) -> _Transfer:
-    """Start all messages of :func:`deliver_into`. Empty pieces are not sent."""
+    """Start all messages of :func:`deliver_into`, whose pairs (send, received) hold one flat tensor
+    per rank. Empty pieces are not sent.
+    """
     transfers = []
     numbers = 0
 

@@ -52,10 +52,14 @@ def without_holes(shards: Shards) -> Shards:
 
 
 class Routes:
-    """The routes of a fetch.
+    """The routes of a fetch: integers (m,) per rank, of another length for each.
+
+    Args:
+        shards: the ranks.
+        wanted: for every rank the indices of the points that it reads, see :func:`fetched`.
 
     Attributes:
-        send: for each rank, which of this rank's points it reads.
+        send: for each rank, which of this rank's points it reads, counted from this rank's first.
         place: for each rank, where its points lie in this rank's result.
     """
 

@@ -37,10 +37,12 @@ class DrawsByRank(Exchange):
         self, form: SampledKeys, kernel: Kernel, problem: Problem, shards: Shards
     ) -> Tensor:
         options = form.strategy
+        # The points of the complete domain, without the placeholders of ranks that own none.
         total = len(shards.kept)
         check_count(options.samples, total)
 
         def respond(p: Problem) -> Tensor:
+            """Estimate the integral over the keys of one rank; the ring adds the estimates."""
             keys = p.uy.shape[2]
             share = max(1, round(options.samples * keys / total))
             part = type(form)(replace(options, samples=share))

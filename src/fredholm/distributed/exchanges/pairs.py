@@ -172,7 +172,9 @@ def products(kernel: Separable, p: Problem, shift: Tensor | None) -> Tensor:
 
 
 def added(a: Parts, b: Parts) -> Parts:
-    """Combine :func:`products` of two ranks: add the sums, and keep the largest feature."""
+    """Combine :func:`products` of two ranks, a tensor (B, H, Nq, c + 2) each: add all columns but
+    the last, and keep the larger of the last, the largest feature.
+    """
     (left,) = a
     (right,) = b
     sums = left[..., :-1] + right[..., :-1]
