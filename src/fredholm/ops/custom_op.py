@@ -168,6 +168,7 @@ def differentiable_op(
     )
 
     def gradients(ctx: Any, *grads: Tensor) -> tuple:
+        """Return the gradients of the op's arguments, of which the first ``inputs`` are tensors."""
         arguments = _saved_inputs(ctx)
         needs = [bool(needed) for needed in flat_arguments(ctx.needs_input_grad[:inputs])]
         wanted = backward_op(*grads, *arguments, needs)

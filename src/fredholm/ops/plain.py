@@ -189,6 +189,7 @@ class _DifferentiableAgain(torch.autograd.Function):
         if torch.is_grad_enabled():
             gradients = vjp(ctx.plain, ctx.saved_tensors, needs, grads)
         else:
+            # The graph of the fast form ends at the leaves, not at the caller's tensors.
             inputs = [x for x, needed in zip(ctx.leaves, needs) if needed]
             gradients = torch.autograd.grad(
                 ctx.out, inputs, grads, retain_graph=True, allow_unused=True

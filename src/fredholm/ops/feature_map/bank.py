@@ -215,7 +215,8 @@ def forward(
     activation: str,
     nonneg: bool,
 ) -> Tensor:
-    """Return the values (R, S, L, T) at scalars (R, S, T).
+    """Return the values (R, S, L, T) at scalars (R, S, T), of S sets of G networks 1 → h → C with
+    L = G·C channels, see :class:`Bank`.
 
     A tile is a chunk of n scalars of one set. In memory are its hidden units (G, h, n), overwritten
     by their activation, and its values (G, C, n).
@@ -311,6 +312,7 @@ BANK = "Tensor u, Tensor weight, Tensor bias, Tensor readout, Tensor shift"
 
 
 def _bank_fake(*arguments: Any) -> Tensor:
+    """Return a tensor of the values' shape (R, S, G·C, T); the shift is (S, G, C)."""
     u, *_, shift, _, _ = arguments
     rows, sets, columns = u.shape
     channels = shift.shape[1] * shift.shape[2]

@@ -382,6 +382,8 @@ def _taken(x: Tensor, place: Tensor, groups: int) -> Tensor:
     """Return points (…, m, k, e) of x, (…, n, e) on dimension 2, at places (m, k), or at places of
     each row, (B, m, k).
 
+    The first dimension of x may be B·``groups``: consecutive groups share the places of a row.
+
     Not by ``unfold``: its strides fix lengths that are traced, and ``torch.func.vmap`` takes its
     gradient row by row.
     """

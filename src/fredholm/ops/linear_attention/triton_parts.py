@@ -68,8 +68,9 @@ def phi_backward(
 ):  # fmt: skip
     """Write the gradients of a block's features or scalars, and its share of the bank's.
 
-    ``grad`` is that of the features, (points, BLOCK_L·BLOCK_M). The share goes to a place of its
-    own, by pair and ``tile``, so that no two programs write to one place.
+    ``grad`` is that of the features, (points, BLOCK_L·BLOCK_M); features that come as tensors have
+    M = 1. The share goes to a place of its own, by pair and ``tile``, so that no two programs write
+    to one place.
     """
     if GIVEN:
         column = tl.arange(0, BLOCK_L)
