@@ -264,9 +264,13 @@ def fit_layer(
     steps: int,
     report: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
-    """Fit a layer, resume it or read it; return its report. ``fitting.student`` is its operator."""
+    """Fit a layer, resume it or read it; return the fields of its :class:`CompressionReport`.
+
+    Afterwards ``fitting.student`` is the fitted operator. ``report`` receives lines of progress.
+    """
     key = f"layer-{number}"
     if key in progress.done:
+        # The student has the exact operator's precision and residual before its weights are read.
         fitting.operator()
         progress.restore(key, fitting.student)
         return progress.done[key]
@@ -278,8 +282,8 @@ def fit_layer(
         keep=lambda model: None,
         saving=continuing(progress.folder and progress.folder / key),
     )
-    low, found = fitting.finish(fitted.rows[-1]["step"])
-    progress.keep(key, low)
+    operator, found = fitting.finish(fitted.rows[-1]["step"])
+    progress.keep(key, operator)
     if report:
         report(f"layer {number}: {found}")
     return progress.get(key, lambda: dataclasses.asdict(found))

@@ -142,6 +142,7 @@ class Exercises(LabelledDataset):
         return 0
 
     def _needle(self, draw: torch.Generator) -> Parts:
+        """Draw a number that a sentence states, and ask for it once or twice."""
         number = draw_number(draw)
         statement = self._encode(SAID.format(number))
         question = self._encode(f"{QUESTION} {number}\n\n")
@@ -149,6 +150,7 @@ class Exercises(LabelledDataset):
         return Parts(statement, [question] * times)
 
     def _list(self, draw: torch.Generator) -> Parts:
+        """Draw a list of :data:`PAIRS` lines "word: number"; :data:`ASKED` of them are repeated."""
         order = torch.randperm(len(self.words), generator=draw)[:PAIRS]
         pairs = []
         for place in order.tolist():

@@ -598,6 +598,7 @@ def _train(
         run.say(f"{report.metric} of {key}: {report.scores[key]:.4f}")
 
     def divergence(when: str) -> None:
+        """Report each layer's divergence from its teacher, "before" or "after" the distillation."""
         # Exact divergences need all pairs of tokens in memory.
         batch_size = min(16, at_once)
         compute = partial(divergences, run.replaced, val, run.precision, batch_size)

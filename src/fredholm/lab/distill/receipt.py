@@ -177,13 +177,9 @@ def _joined(tokens: list[Tensor], documents: Documents) -> Tensor:
     return torch.cat([frame.inside(text) for text in tokens])
 
 
-def segments(
-    tokens: list[Tensor],
-    length: int,
-    count: int,
-) -> Tensor:
+def segments(tokens: list[Tensor], length: int, count: int) -> Tensor:
     """Return at most ``count`` segments of ``length`` tokens, (n, length): the first of each
-    document, then the second of each, and so on.
+    document (tokens,), then the second of each, and so on. A document's rest is left out.
     """
     rows = []
     longest = max(map(len, tokens))
