@@ -63,10 +63,7 @@ def minilm(folder: Path) -> Backbone:
     return Backbone(model, arguments, mean_of_tokens)
 
 
-def mean_of_tokens(
-    states: Tensor,
-    arguments: dict[str, Tensor],
-) -> Tensor:
+def mean_of_tokens(states: Tensor, arguments: dict[str, Tensor]) -> Tensor:
     """Return the mean over the tokens of each text, without its padding."""
     mask = arguments["attention_mask"][..., None]
     total = (states * mask).sum(1)
@@ -98,11 +95,11 @@ def vit(folder: Path) -> Backbone:
     return Backbone(model.eval(), arguments, class_and_mean)
 
 
-def class_and_mean(
-    states: Tensor,
-    arguments: dict[str, Tensor],
-) -> Tensor:
-    """Concatenate the class token with the mean over the other tokens."""
+def class_and_mean(states: Tensor, arguments: dict[str, Tensor]) -> Tensor:
+    """Concatenate the class token with the mean over the other tokens: (B, N, d) to (B, 2 d).
+
+    Pictures have no padding, so the model's ``arguments`` are not read.
+    """
     token = states[:, 0]
     patches = states[:, 1:]
     return torch.cat([token, patches.mean(1)], 1)

@@ -151,12 +151,7 @@ def _count_parameters(model: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def epochs_in(
-    recipe: Recipe,
-    dataset: Any,
-    minutes: float,
-    steps: int = 5,
-) -> int:
+def epochs_in(recipe: Recipe, dataset: Any, minutes: float, steps: int = 5) -> int:
     """Return how many epochs fit in the minutes, at least one.
 
     The estimate is the median time of a few training steps on this machine, now.
@@ -167,16 +162,10 @@ def epochs_in(
     if not minutes > 0:
         raise OptionError(f"minutes: expected a positive number, got {minutes}; give more time")
 
-    # The first call of a model is slower and does not count.
+    # Seconds per step. The first call of a model is slower and does not count.
     size = recipe.data.batch_size
     model = build_model(recipe, dataset)
-    times = step_times(
-        model,
-        dataset,
-        size,
-        steps + 1,
-        time.perf_counter,
-    )
+    times = step_times(model, dataset, size, steps + 1, time.perf_counter)
     steps_per_epoch = max(1, len(dataset) // size)
     epoch = statistics.median(times[1:]) * steps_per_epoch
     return max(1, int(60 * minutes / epoch))

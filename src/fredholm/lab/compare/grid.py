@@ -147,7 +147,9 @@ def compare(
     rows: list[tuple[Run, Row]] = []
 
     def record() -> dict[str, Any]:
-        """Add the results so far to the tables, which other calls may have written meanwhile."""
+        """Add the results so far to the tables, which other calls may have written meanwhile;
+        return the contents of ``compare.json``.
+        """
         results = tables.open_results(place, setting)
         names = {entry["name"] for entry in entries}
         others = [task for task in results["tasks"] if task["name"] not in names]

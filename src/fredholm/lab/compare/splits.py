@@ -53,6 +53,7 @@ class Splits:
         self.val = self._read("val")
 
     def _read(self, part: str) -> Any:
+        """Return the samples of a split, to be judged by the recipe's metric if it names one."""
         if self._given is None:
             return build_dataset(self.recipe, part)
         found = self._given.dataset(part, image_size=self._size)

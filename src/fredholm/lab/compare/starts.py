@@ -284,10 +284,7 @@ def _loaded(load: Callable[[Path], Any], folder: Path) -> Any:
     return load(folder)
 
 
-def _pixels(
-    dataset: Any,
-    inputs: Float[Tensor, "b c h w"],
-) -> Float[Tensor, "b 3 s s"]:
+def _pixels(dataset: Any, inputs: Float[Tensor, "b c h w"]) -> Float[Tensor, "b 3 s s"]:
     """Return a data set's normalised pictures as a vision transformer reads them.
 
     They become squares whose side is a multiple of the patch size: the one nearest to the longer
