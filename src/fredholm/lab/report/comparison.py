@@ -379,7 +379,9 @@ def draw_learning(
 
 
 def _figure(theme: Theme, height: float, names: int) -> tuple[Figure, Any]:
-    """Return a figure of one panel; on a phone with room for a legend of so many names below."""
+    """Return a figure of one panel, ``height`` inches high, and its axes; on a phone with room for a
+    legend of ``names`` entries below.
+    """
     if theme.narrow:
         lines = -(-names // LEGEND_COLUMNS)
         height = 0.75 * height + 0.19 * lines

@@ -65,6 +65,7 @@ def report_module(
         samples: signals that are read, at most, the first of the batch; the share of content needs
             three. All are compared, and where the kernel is large fewer (at least three) are drawn,
             from fewer queries.
+        seed: of all that is drawn at random.
         title, source: heading of the page, and where the model came from.
         options: of :func:`fredholm.as_operator`.
 
@@ -98,11 +99,11 @@ def report_module(
         sections = [_identity(converted, options), *sections]
         facts = _facts(converted)
     if converted.call.grid is not None:
-        # The maps are laid on a picture that needs a word.
-        for place, section in enumerate(sections):
+        # The maps are laid over the size of the layer's input, which a note says.
+        for index, section in enumerate(sections):
             if section.key == "maps":
                 text = section.text + words("layer_note")
-                sections[place] = replace(section, text=text)
+                sections[index] = replace(section, text=text)
 
     kind = type(converted.layer).__name__
     lead = f"{kind} of {type(model).__name__}"

@@ -68,16 +68,12 @@ def weighted_points(
 
     Args:
         places: (n, 2).
+        weights: (n,), of either sign.
         at: index of the point with the ring, the query.
         look: colours and size of the points.
     """
     order = np.argsort(np.abs(weights), kind="stable")
-    axes.scatter(
-        *places[order].T,
-        c=weights[order],
-        zorder=3,
-        **look,
-    )
+    axes.scatter(*places[order].T, c=weights[order], zorder=3, **look)
     axes.scatter(
         *places[at],
         s=48,

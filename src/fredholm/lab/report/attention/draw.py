@@ -155,11 +155,7 @@ def draw_removals(
     return figure
 
 
-def draw_rankings(
-    theme: Theme,
-    maps: Mapping[str, np.ndarray],
-    inside: np.ndarray,
-) -> Figure:
+def draw_rankings(theme: Theme, maps: Mapping[str, np.ndarray], inside: np.ndarray) -> Figure:
     """Plot ROC and precision against recall of all patches of all images together, one line per
     method; dashed: a map that knows nothing.
 
@@ -177,8 +173,8 @@ def draw_rankings(
         relative = values / np.maximum(largest, 1e-300)
         scores = relative.ravel()
 
-        false, found, _ = roc_curve(truth, scores, drop_intermediate=False)
-        left.plot(false, found, color=colour, label=method)
+        false_rate, true_rate, _ = roc_curve(truth, scores, drop_intermediate=False)
+        left.plot(false_rate, true_rate, color=colour, label=method)
 
         # The last point, of no patch at all, has no precision.
         precision, recall, _ = precision_recall_curve(truth, scores)

@@ -163,18 +163,17 @@ def _entries(layer: Layer) -> int:
     return entries * operator.heads * layer.domain.size**2
 
 
-def _overlay_section(
-    subject: Subject,
-    quality: Quality,
-    chosen: Sequence[int],
-) -> Section:
+def _overlay_section(subject: Subject, quality: Quality, chosen: Sequence[int]) -> Section:
     """Return the section with maps laid over ``chosen``, the first images of ``quality``."""
     assert subject.things is not None
     count = len(chosen)
+
+    # The patches of the object (images, rows, columns), where they are known.
     kind = next(iter(quality.targets), None)
     inside = None
     if kind is not None:
         inside = quality.targets[kind][:count].numpy()
+
     names = [""] * count
     labels = subject.samples.labels
     if labels is not None:

@@ -114,8 +114,7 @@ def field_samples(
     scale = torch.tensor(facts.get("scale") or [1.0])
     answers = (outputs * scale)[..., 0].double()
     result = []
-    triples = zip(inputs.double(), answers, targets.double())
-    for sample, answer, target in triples:
+    for sample, answer, target in zip(inputs.double(), answers, targets.double()):
         truth = target[0]
         if inputs.dim() == 4:
             given = _on_grid(sample[0], facts)
@@ -133,15 +132,7 @@ def field_samples(
         off = (answer - truth)[known]
         size = float(truth[known].norm()) or 1.0
         error = float(off.norm()) / size
-        result.append(
-            FieldSample(
-                given,
-                truth.numpy(),
-                answer.numpy(),
-                places,
-                error,
-            )
-        )
+        result.append(FieldSample(given, truth.numpy(), answer.numpy(), places, error))
     return result
 
 

@@ -195,14 +195,10 @@ def part_around(domain: Domain, query: int, limit: int = NODES) -> Part:
     else:
         places = _layout(nodes, links)
         cells = links.new_zeros(0, 3)
+    # With more triangles than a surface has, the graph is not a mesh, and none is drawn.
     if len(cells) > CELLS_PER_NODE * len(nodes):
         cells = cells[:0]
-    return Part(
-        nodes.numpy(),
-        places.numpy(),
-        links.numpy(),
-        cells.numpy(),
-    )
+    return Part(nodes.numpy(), places.numpy(), links.numpy(), cells.numpy())
 
 
 def kernel_on_part(layer: Layer, part: Part) -> Tensor:

@@ -62,6 +62,11 @@ def _of_classes(
     evaluation: Mapping[str, Any] | None,
     counted: str,
 ) -> tuple[Mapping[str, Any], list[Section]]:
+    """Return the evaluation of a classifier and the sections about its answers.
+
+    Without an evaluation of the run, the samples of ``subject`` are evaluated. ``counted`` is the
+    word for the evaluated samples, see :func:`_counted`.
+    """
     assert subject.samples.labels is not None
     labels = subject.samples.labels.cpu()
     outputs = answers(subject.model, subject.inputs)
@@ -77,6 +82,7 @@ def _of_classes(
         sections.append(examples)
 
     def wrong(outputs: Tensor) -> float:
+        """Return the share of wrong answers."""
         mistakes = outputs.argmax(-1) != labels[: len(outputs)]
         return float(mistakes.double().mean())
 
