@@ -137,7 +137,9 @@ def field_samples(
 
 
 def _on_grid(values: Tensor, facts: Mapping[str, Any]) -> np.ndarray:
-    """Return the first input on a grid, (h, w), in the units of the files."""
+    """Return the first input channel on a grid, (h, w), in the units of the files: times its scale,
+    plus its shift, which normalised it for the model.
+    """
     shifts = facts.get("shift") or [0.0]
     units = facts.get("input_scale") or [1.0]
     values = values * units[0] + shifts[0]
