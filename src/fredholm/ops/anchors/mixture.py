@@ -129,7 +129,8 @@ def draw(
         count: S.
         generator: of independent draws.
         levels: numbers in [0, 1) in place of random ones, such as those of :func:`lattice`: the
-            first for the component, the second for the key. All batch elements share them.
+            first for the component, the second for the key; a table reads only the first, for the
+            key. All batch elements share them.
 
     Returns:
         Indices of keys.
