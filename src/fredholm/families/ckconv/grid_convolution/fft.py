@@ -224,12 +224,7 @@ def _rows(
     return taps.mT.reshape(kernel.heads, d_out, -1)
 
 
-def _taps(
-    kernel: LagFeatures,
-    problem: Problem,
-    lags: Tensor,
-    dtype: torch.dtype,
-) -> Tensor:
+def _taps(kernel: LagFeatures, problem: Problem, lags: Tensor, dtype: torch.dtype) -> Tensor:
     """Return κ at all lags for torch's convolutions, the longest first: (H·d_out, d_in, *lags)."""
     grid, causal = _order(problem)
     readout, bias = kernel.readout()

@@ -170,16 +170,17 @@ class GridSizes:
         """Return the weight of each frequency of the half spectrum in Parseval's sum, (F,).
 
         One over the transform's size, and twice that where a frequency represents its conjugate as
-        well: everywhere but at zero and, in even sizes, at the last frequency.
+        well: everywhere but at zero and, in even sizes, at the last frequency of the last axis.
+        Its dtype and device are those of ``like``.
         """
         last = self.sizes[-1]
         count = prod(self.sizes)
-        ones = 1.0 / count
-        frequencies = last // 2 + 1
-        row = torch.full((frequencies,), 2.0 / count, dtype=like.dtype, device=like.device)
-        row[0] = ones
+        row = torch.full((last // 2 + 1,), 2.0 / count, dtype=like.dtype, device=like.device)
+        row[0] = 1.0 / count
         if last % 2 == 0:
-            row[-1] = ones
+            row[-1] = 1.0 / count
+
+        # The other axes have all their frequencies, with the same weights in each.
         return row.repeat(count // last)
 
 

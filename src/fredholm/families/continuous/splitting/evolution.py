@@ -208,15 +208,7 @@ class Evolution(nn.Module):
         """
         rates = []
         for k in range(len(self._terms(0))):
-            rate = self._act(
-                k,
-                t,
-                u,
-                domain,
-                0.0,
-                "rate",
-                before,
-            )
+            rate = self._act(k, t, u, domain, 0.0, "rate", before)
             rates.append(rate)
         return torch.stack(rates).sum(0)
 
@@ -283,28 +275,12 @@ class Evolution(nn.Module):
             """Return u after term k has acted from t to t + dt."""
             # A control read at the midpoint keeps a second-order scheme at order 2.
             middle = t + dt / 2
-            after = self._act(
-                k,
-                middle,
-                u,
-                domain,
-                speed * dt,
-                substep,
-            )
+            after = self._act(k, middle, u, domain, speed * dt, substep)
             if observer is not None:
                 term = self._nearest_term(k, middle)
                 stages = term.stages(u, domain, substep)
                 name = type(term).__name__
-                record = Substep(
-                    step,
-                    t,
-                    dt,
-                    k,
-                    name,
-                    term,
-                    u,
-                    after,
-                )
+                record = Substep(step, t, dt, k, name, term, u, after)
                 _report(record, stages, observer)
             return after
 
@@ -332,7 +308,11 @@ class Evolution(nn.Module):
         substep: str,
         before: bool = False,
     ) -> Tensor:
-        """Return u after term k has acted for a time h, with the controls of time t."""
+        """Return u after term k has acted for a time h, with the controls of time t; for the
+        substep ``rate``, its rate A_k(u).
+
+        Where the controls jump at t, they are read after the jump, or ``before`` it.
+        """
         i, j, w = self.controls.locate(t, self.horizon, len(self.knots), before=before)
         term = self._terms(i)[k]
         if i == j:
@@ -340,12 +320,11 @@ class Evolution(nn.Module):
 
         # Between two knots the term runs with interpolated parameters.
         next_term = self._terms(j)[k]
-        after = dict(next_term.named_parameters())
+        next_parameters = dict(next_term.named_parameters())
         between = {}
         for name, parameter in term.named_parameters():
-            between[name] = torch.lerp(parameter, after[name], w)
-        inputs = (u, domain, h, substep)
-        return call_with(term, between, inputs)
+            between[name] = torch.lerp(parameter, next_parameters[name], w)
+        return call_with(term, between, (u, domain, h, substep))
 
     def _check(self, scheme: Scheme, dt: float) -> None:
         """Error where the scheme may not compose these terms, in steps of ``dt``."""

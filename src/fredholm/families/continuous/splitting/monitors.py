@@ -15,8 +15,9 @@ from .evolution import Evolution, Substep
 
 
 def energy(u: Tensor, domain: Domain | None = None) -> Tensor:
-    r"""Return :math:`\tfrac12 \int\!\!\int u(x, y)^2\,dy\,d\mu(x)` per sample, (B,): the features'
-    mean square, integrated over the domain.
+    r"""Return :math:`\tfrac12 \int\!\!\int u(x, y)^2\,dy\,d\mu(x)` per sample, (B,): half the
+    features' mean square, averaged over the real points in proportion to their masses (dμ has the
+    total mass 1); without a domain all points count alike.
 
     Example:
         >>> energy(torch.ones(2, 3, 4), Domain.line(3)).tolist()

@@ -70,14 +70,15 @@ def total_norm(
     return root_of(weighted.sum(-1, keepdim=True))
 
 
-def row_factor(
-    norm: Tensor,
-    scale: Tensor | None,
-    decay: Tensor,
-    eps: float,
-) -> Tensor:
-    r"""Return :math:`\gamma s_i / (s_i n_i + \varepsilon)`, by which a row of the unnormalised
-    product is multiplied; 0 where n is 0.
+def row_factor(norm: Tensor, scale: Tensor | None, decay: Tensor, eps: float) -> Tensor:
+    r"""Return :math:`\gamma s_i / (s_i n_i + \varepsilon)`, which multiplies row i of the product
+    P m v, (B, H, N | 1); 0 where n is 0.
+
+    Args:
+        norm: n, (B, H, N), or (B, H, 1) where all rows share it.
+        scale: s, or None for 1.
+        decay: γ, (H,).
+        eps: ε.
     """
     above = decay[:, None]
     below = norm

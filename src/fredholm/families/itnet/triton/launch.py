@@ -186,7 +186,9 @@ def _line(x: Tensor) -> View:
 
 
 def _times(x: Tensors) -> tuple[Tensor, Tensor] | None:
-    """Both times in one float dtype that keeps their order."""
+    """Return the times of queries and keys in one float dtype that keeps their order, or None
+    where there is no order.
+    """
     if x.query_time is None or x.key_time is None:
         return None
     single = x.query_time.dtype == x.key_time.dtype == torch.float32
