@@ -187,7 +187,8 @@ class ContinuousStateSpaceKernel(MatrixKernel, LagTaps, StateScan, CausalTransit
         batch = point.u.shape[0]
         time = times_of(point.x).expand(batch)
         with full_precision(time):
-            # No time passes before the first point, nor back to padding, which stands at 0.
+            # No time passes before the first point, whose previous time is ∞, nor at padding, whose
+            # position 0 would lead back in time.
             passes = memory["time"].isfinite()
             if point.real is not None:
                 passes = passes & point.real

@@ -185,7 +185,8 @@ class DiagonalStateSpaceKernel(TimeInvariantKernel):
     def free(self, n: int) -> Tensor | None:
         if self.initial_state is None:
             return None
-        # After its first step the initial state has been multiplied once.
+        # The initial state's part of the outputs, (H, N, d_out). At the first point the state has
+        # been multiplied by λ̄ once.
         log_a = self.recurrence().log
         powers = _powers(log_a, 1, n)
         start = _complex(self.initial_state)
@@ -198,6 +199,7 @@ class DiagonalStateSpaceKernel(TimeInvariantKernel):
         shape = (u.shape[0], self.heads, self.size)
         start = torch.zeros(shape, dtype=dtype, device=u.device)
         memory = {"state": start}
+        # The initial state is carried beside the state of the signal: it belongs to the offset.
         if self.initial_state is not None:
             memory["free"] = start + _complex(self.initial_state)
         return memory

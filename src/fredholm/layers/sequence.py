@@ -214,19 +214,23 @@ class AffineMap(NamedTuple):
 
 
 def affine_map(operator: IntegralOperator, u: Tensor, domain: Domain) -> AffineMap:
-    """Return an operator along u, with projection and pointwise term, as an affine map."""
+    """Return an operator with its kernel at u, its projection and its pointwise term as an affine
+    map.
+    """
     problem = operator.problem(u, domain)
     kernel = operator.kernel
+    # (B, H, Nq, Nk, d_out, d_in): one matrix per head and pair, masses included.
     weights = problem.quadrature.weights()[..., None, None]
     dense = kernel.matrix(problem) * weights
     dense = dense.to(u.dtype)
     if kernel.whole:
+        # All heads read all features; their outputs lie one after the other.
         matrix = dense.permute(0, 2, 1, 4, 3, 5)
         matrix = matrix.flatten(2, 3)
     else:
         # A head reads its own slice of the features: the matrix is block diagonal.
-        same = torch.eye(operator.heads, dtype=u.dtype, device=u.device)
-        matrix = torch.einsum("bhqkoi,hg->bqhokgi", dense, same)
+        same_head = torch.eye(operator.heads, dtype=u.dtype, device=u.device)
+        matrix = torch.einsum("bhqkoi,hg->bqhokgi", dense, same_head)
         matrix = matrix.flatten(2, 3).flatten(4, 5)
 
     offset = kernel.offset(problem)
@@ -239,8 +243,8 @@ def affine_map(operator: IntegralOperator, u: Tensor, domain: Domain) -> AffineM
         matrix = torch.einsum("po,bqoki->bqpki", operator.projection.weight, matrix)
         shift = operator.projection(shift)
     if operator.residual is not None:
-        same = torch.eye(u.shape[1], dtype=u.dtype, device=u.device)
-        pointwise = torch.einsum("qk,oi->qoki", same, operator.residual.weight)
+        same_point = torch.eye(u.shape[1], dtype=u.dtype, device=u.device)
+        pointwise = torch.einsum("qk,oi->qoki", same_point, operator.residual.weight)
         matrix = matrix + pointwise
     if problem.real is not None:
         # Outputs at padding are zero.

@@ -48,7 +48,9 @@ class Order:
 
 
 def take(x: Tensor, index: Tensor | None, dim: int = 1) -> Tensor:
-    """Return x (B, ...) with its dimension ``dim`` in another order for each batch element."""
+    """Return x (B, ...) with its dimension ``dim`` in the order of ``index`` (1 | B, N), one order
+    per sample or the same for all; None leaves x as it is.
+    """
     if index is None:
         return x
     shape = [1] * x.dim()
