@@ -153,7 +153,8 @@ class RunningMoment(SeparableForm, StretchForm):
     def advance(
         self, kernel: Separable, x: Tensor, u: Tensor, quadrature: Quadrature, memory: Memory
     ) -> tuple[Tensor, Memory]:
-        # The quadrature is that of all points so far, of which u has the last n.
+        # The quadrature is that of all points so far, of which u (B, H, n, d) has the last n. The
+        # memory keeps the keys' shift, so that later features stay on the scale of the moment.
         n = u.shape[2]
         valid = quadrature.valid
         if valid is not None:

@@ -84,7 +84,14 @@ def at_anchors(problem: Problem, anchors: Anchors | None, samples: int) -> Probl
 
 
 def with_anchors(problem: Problem, index: Tensor, quadrature: Quadrature, uy: Tensor) -> Problem:
-    """Return a problem over the anchors among its keys, whose features are ``uy``."""
+    """Return a problem whose keys are A anchors among the problem's own.
+
+    Args:
+        problem: the problem over all keys.
+        index: numbers of the anchors among the keys, (1 | B, A).
+        quadrature: that of the anchors.
+        uy: features of the anchors, (B, H, A, d).
+    """
     every_coordinate = index[..., None].expand(-1, -1, problem.y.shape[-1])
     positions = problem.y.expand(index.shape[0], -1, -1)
     layout = replace(

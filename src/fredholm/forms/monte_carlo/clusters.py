@@ -26,10 +26,12 @@ class AnchorKeys(Form):
         anchors = self.strategy.anchors
         if isinstance(kernel, OwnForm):
             return f"it needs {MonteCarlo.needs}; use {MonteCarlo.instead} instead"
+        # This form is an approximation: it is used on request, and in evaluation only.
         if facts.training or anchors is False:
             return "anchors are of evaluation, on request"
         if facts.tracing and not isinstance(anchors, Anchors):
             return "traced code cannot make anchors; pass anchors=Anchors.of(domain, samples)"
+        # Here the user has asked for anchors, so that another form would not be what was asked for.
         if facts.layout.pairs:
             raise DomainError(
                 "anchors stand for points that all queries see alike, which pairs forbid; use "

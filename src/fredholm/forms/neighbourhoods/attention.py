@@ -193,6 +193,9 @@ def softmax_over_neighbours(
     step = SoftmaxOfRows(scores, heads, pieces=tiles.row is not None)
 
     def answer(tile: Neighbours, weights: Weights) -> Tensor | Pending:
+        """Return the attention of one tile: of a block of queries computed here, of single queries
+        as a step that is yet to be computed.
+        """
         direction = weights.get("direction")
         if direction is not None:
             direction = cast(direction, single)

@@ -284,21 +284,28 @@ def _add_gradients(
 
 
 def _recorded(out: Tensor | Pending, part: Group, grad: Tensor) -> Recorded:
-    """Return the tensors that autograd has recorded of a tile with their gradients; ``grad`` is
-    that of the results of all tiles, (results, H, o).
+    """Return the tensors of a tile at which its backward through autograd begins, with their
+    gradients.
+
+    Args:
+        out: results of the tile, (R, H, b, o), or the step that would compute them. A step has its
+            own gradients, so the backward begins at the step's inputs.
+        part: the tile's queries.
+        grad: gradients of the results of all tiles, (results, H, o).
     """
-    # Results without a place, with the number -1, have no gradient.
-    of_tile = grad.index_select(0, part.place.clamp_min(0))
+    # A block may have fewer queries than b. The place -1 of its empty rows reads any gradient,
+    # which is then set to zero; only blocks, which have ``seen``, have such rows.
+    tile_grad = grad.index_select(0, part.place.clamp_min(0))
     if part.seen is not None:
-        of_tile = of_tile * (part.place >= 0)[:, None, None]
+        tile_grad = tile_grad * (part.place >= 0)[:, None, None]
     # (R, H, b, o), as the tile has computed them.
-    of_tile = of_tile.unflatten(0, part.query.shape).transpose(1, 2)
+    tile_grad = tile_grad.unflatten(0, part.query.shape).transpose(1, 2)
 
     if isinstance(out, Pending):
-        return out.backward(of_tile)
+        return out.backward(tile_grad)
     if not out.requires_grad:
         return Recorded([], [])
-    return Recorded([out], [of_tile.to(out.dtype)])
+    return Recorded([out], [tile_grad.to(out.dtype)])
 
 
 def _autocast(device: str) -> Callable[[], AbstractContextManager[object]]:
