@@ -47,7 +47,7 @@ def model_config(
     **others: Any,
 ) -> ModelConfig:
     """Return the configuration of a named model with some fields of its parts replaced, see
-    :meth:`ModelConfig.replace`.
+    :meth:`ModelConfig.replace`. All ``others`` are unknown: the error suggests where they belong.
 
     Example:
         >>> model_config("itnet_nano", body={"depth": 2}).body.depth

@@ -166,7 +166,9 @@ class CKBlock(nn.Module):
         return self._with_input(out, u)
 
     def _with_input(self, out: Tensor, u: Tensor) -> Tensor:
-        """Return the last ReLU of a block's branch and its input."""
+        """Return the block's output ReLU(out + u), where ``out`` is that of the branch and u the
+        input, mapped to its width.
+        """
         if self.skip is not None:
             u = self.skip(u)
         return functional.relu(out + u)

@@ -160,6 +160,7 @@ class ResidualBody(Body):
     def advance(
         self, u: Tensor, states: tuple[CausalState, ...], move: str
     ) -> tuple[Tensor, tuple[CausalState, ...]]:
+        # ``move`` names the method of the operators: ``prefill`` of n points, or ``step`` of one.
         after = []
         for block, state in zip(self.blocks, states):
             u, new = block.advance(u, state, move)

@@ -272,7 +272,9 @@ class ImageEncoder(Encoder):
         domain: Domain,
         grid: tuple[int, int],
     ) -> Tensor:
-        """Return the features of the patches that are here, of a ``grid`` of them."""
+        """Return the features of the points of ``domain``, (B, N, D); ``images`` are this rank's
+        rows of pixels, ``grid`` the rows and columns of patches of the complete image.
+        """
         patches = self._patches(images)
         features = self.embed(patches)
         # Of a sharded image only the first part has the class token.

@@ -99,6 +99,7 @@ class MultimodalConfig(PictureConfig):
         picture: tuple[int, ...] = (self.channels, *self.sides)
         if self.views > 1:
             picture = (self.views, *picture)
+        # The last two dimensions of a batch of pictures, of which the batch is dimension 0.
         height, width = image_sides(self.patch)
         sides = (
             Axis(len(picture) - 1, "height", multiple=height),
