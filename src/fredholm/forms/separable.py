@@ -154,7 +154,7 @@ class RunningMoment(SeparableForm, StretchForm):
         self, kernel: Separable, x: Tensor, u: Tensor, quadrature: Quadrature, memory: Memory
     ) -> tuple[Tensor, Memory]:
         # The quadrature is that of all points so far, of which u (B, H, n, d) has the last n. The
-        # memory keeps the keys' shift, so that later features stay on the scale of the moment.
+        # memory has the shift c of the keys before, below which that of these must not fall.
         n = u.shape[2]
         valid = quadrature.valid
         if valid is not None:

@@ -188,7 +188,7 @@ class ContinuousStateSpaceKernel(MatrixKernel, LagTaps, StateScan, CausalTransit
         time = times_of(point.x).expand(batch)
         with full_precision(time):
             # No time passes before the first point, whose previous time is ∞, nor at padding, whose
-            # position 0 would lead back in time.
+            # position 0 would lead back in time. (The form then drops the state after padding.)
             passes = memory["time"].isfinite()
             if point.real is not None:
                 passes = passes & point.real
