@@ -179,11 +179,7 @@ class ContinuousStateSpaceKernel(MatrixKernel, LagTaps, StateScan, CausalTransit
         time = torch.full_like(state[:, 0], torch.inf)
         return {"state": state, "time": time}
 
-    def advance(
-        self,
-        point: Point,
-        memory: dict[str, Tensor],
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         batch = point.u.shape[0]
         time = times_of(point.x).expand(batch)
         with full_precision(time):

@@ -168,11 +168,7 @@ class DiagonalStateSpaceKernel(TimeInvariantKernel):
             taps = torch.einsum("hos,hns,hsi->hnoi", readout, powers, poles.input)
         return 2 * taps.real if self.conjugate else taps.real
 
-    def states(
-        self,
-        signal: Float[Tensor, "b h n i"],
-        recurrence: Any = scan,
-    ) -> Tensor:
+    def states(self, signal: Float[Tensor, "b h n i"], recurrence: Any = scan) -> Tensor:
         poles = self.recurrence()
         b = poles.input
         # Scans run along dimension 1.
@@ -225,11 +221,7 @@ def _complex(x: Tensor) -> Tensor:
     return torch.view_as_complex(pairs)
 
 
-def _powers(
-    log_a: Complex[Tensor, "h s"],
-    first: int,
-    n: int,
-) -> Complex[Tensor, "h n s"]:
+def _powers(log_a: Complex[Tensor, "h s"], first: int, n: int) -> Complex[Tensor, "h n s"]:
     """Return λ̄^k for k = first, …, first + n - 1."""
     k = torch.arange(first, first + n, dtype=log_a.real.dtype, device=log_a.device)
     exponent = log_a[:, None] * k[:, None]

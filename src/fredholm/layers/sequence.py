@@ -128,13 +128,7 @@ class SequenceKernel(MatrixKernel, OwnForm):
                 "build the domain with measure='counting', without pairs"
             )
 
-    def default_domain(
-        self,
-        n: int,
-        *,
-        device: torch.device,
-        dtype: torch.dtype,
-    ) -> Domain:
+    def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
         domains = []
         for operator in self.operators:
             kernel: Any = operator.kernel

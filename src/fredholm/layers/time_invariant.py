@@ -81,11 +81,7 @@ class TimeInvariantKernel(MatrixKernel, LagTaps, StateScan, CausalTransition):
         """Return κ at lags 0 to n - 1."""
 
     @abstractmethod
-    def states(
-        self,
-        signal: Float[Tensor, "b h n i"],
-        recurrence: Any = None,
-    ) -> Tensor:
+    def states(self, signal: Float[Tensor, "b h n i"], recurrence: Any = None) -> Tensor:
         """Return outputs of the system at rest, (B, H, N, d_out), through all its states;
         ``recurrence`` replaces the scan over them.
         """
@@ -160,11 +156,7 @@ class TimeInvariantKernel(MatrixKernel, LagTaps, StateScan, CausalTransition):
     def start(self, u: Tensor) -> dict[str, Tensor]:
         return self.rest(full(u))
 
-    def advance(
-        self,
-        point: Point,
-        memory: dict[str, Tensor],
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         with full_precision(point.u):
             signal = point.weighed()
             out, state = self.move(memory["state"], signal)

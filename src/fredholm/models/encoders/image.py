@@ -235,11 +235,7 @@ class ImageEncoder(Encoder):
         grid = self._grid(images)
         return self._features(images, domain, grid), domain
 
-    def part(
-        self,
-        inputs: Float[Tensor, "b c h w"],
-        mesh: Any,
-    ) -> tuple[Tensor, Domain]:
+    def part(self, inputs: Float[Tensor, "b c h w"], mesh: Any) -> tuple[Tensor, Domain]:
         """Encode this rank's rows of every image: return features (B, n, D) of its patches, and
         this rank's part of the grid of all patches.
 
@@ -266,12 +262,7 @@ class ImageEncoder(Encoder):
         domain = domain.shard(mesh, sizes=shards.sizes)
         return self._features(inputs, domain, grid), domain
 
-    def _features(
-        self,
-        images: Tensor,
-        domain: Domain,
-        grid: tuple[int, int],
-    ) -> Tensor:
+    def _features(self, images: Tensor, domain: Domain, grid: tuple[int, int]) -> Tensor:
         """Return the features of the points of ``domain``, (B, N, D); ``images`` are this rank's
         rows of pixels, ``grid`` the rows and columns of patches of the complete image.
         """

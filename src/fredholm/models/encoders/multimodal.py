@@ -108,11 +108,7 @@ class MultimodalConfig(PictureConfig):
         text = Part("tokens", (self.max_length,), (Axis(1, "length"),))
         return Part("image", picture, sides), text
 
-    def batch(
-        self,
-        shapes: Mapping[str, Sequence[int]],
-        generator: torch.Generator,
-    ) -> Inputs:
+    def batch(self, shapes: Mapping[str, Sequence[int]], generator: torch.Generator) -> Inputs:
         image = torch.randn(*shapes["image"], generator=generator)
         shape = tuple(shapes["tokens"])
         tokens = torch.randint(1, self.vocabulary, shape, generator=generator)

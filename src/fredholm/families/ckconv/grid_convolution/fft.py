@@ -115,12 +115,7 @@ class DirectConvolution(Form):
         return finished(out, kernel, problem)
 
 
-def _by_convolution(
-    signal: Tensor,
-    taps: Tensor,
-    grid: tuple[int, ...],
-    causal: bool,
-) -> Tensor:
+def _by_convolution(signal: Tensor, taps: Tensor, grid: tuple[int, ...], causal: bool) -> Tensor:
     """Return the convolution by torch, (B, H, N, d_out).
 
     Args:
@@ -184,12 +179,7 @@ def _windows(u: Tensor, lags: int) -> bool:
     return 0 < u.numel() * lags <= WINDOWS and values_alone((u,))
 
 
-def _by_windows(
-    signal: Tensor,
-    rows: Tensor,
-    grid: tuple[int, ...],
-    causal: bool,
-) -> Tensor:
+def _by_windows(signal: Tensor, rows: Tensor, grid: tuple[int, ...], causal: bool) -> Tensor:
     """Return the convolution on a line by windows, (B, H, N, d_out).
 
     Args:
@@ -212,12 +202,7 @@ def _by_windows(
     return out.mT
 
 
-def _rows(
-    kernel: LagFeatures,
-    problem: Problem,
-    lags: Tensor,
-    dtype: torch.dtype,
-) -> Tensor:
+def _rows(kernel: LagFeatures, problem: Problem, lags: Tensor, dtype: torch.dtype) -> Tensor:
     """Return κ at all lags of a line, the longest first: (H, d_out, lags·d_in)."""
     taps = _taps(kernel, problem, lags, dtype)
     d_out = taps.shape[0] // kernel.heads
@@ -450,12 +435,7 @@ def grid_convolution(
         return grid_convolution_op(signal, hidden, readout, list(grid), causal)
 
 
-def _check(
-    signal: Tensor,
-    hidden: Tensor,
-    grid: tuple[int, ...],
-    causal: bool,
-) -> None:
+def _check(signal: Tensor, hidden: Tensor, grid: tuple[int, ...], causal: bool) -> None:
     """Raise ShapeError unless points and lags are those of the grid."""
     if causal and len(grid) != 1:
         raise ShapeError(

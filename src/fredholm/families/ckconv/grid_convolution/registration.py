@@ -148,12 +148,7 @@ class GridSizes:
             out[first : first + size] = self.part(full, shape, start)
         return out
 
-    def part(
-        self,
-        full: Tensor,
-        shape: tuple[int, ...],
-        start: tuple[int, ...] | None,
-    ) -> Tensor:
+    def part(self, full: Tensor, shape: tuple[int, ...], start: tuple[int, ...] | None) -> Tensor:
         """Return a view of the box of ``shape`` from ``start`` on, in padded points (…, *sizes)."""
         corner = start or (0,) * len(shape)
         box = []
@@ -210,12 +205,7 @@ def forward(
     return sizes.back(result, heads, sizes.grid, sizes.start)
 
 
-def spectrum_of(
-    hidden: Tensor,
-    readout: Tensor,
-    grid: tuple[int, ...],
-    causal: bool,
-) -> Tensor:
+def spectrum_of(hidden: Tensor, readout: Tensor, grid: tuple[int, ...], causal: bool) -> Tensor:
     """Return κ̂ of the kernel at all frequencies, for :func:`convolve_with`.
 
     About 2·H·d_out·d_in·N complex numbers.
@@ -225,12 +215,7 @@ def spectrum_of(
     return spectrum.kernel_spectrum(h, readout)
 
 
-def convolve_with(
-    signal: Tensor,
-    kernel: Tensor,
-    grid: tuple[int, ...],
-    causal: bool,
-) -> Tensor:
+def convolve_with(signal: Tensor, kernel: Tensor, grid: tuple[int, ...], causal: bool) -> Tensor:
     """Return :func:`forward` with a spectrum of :func:`spectrum_of`."""
     sizes = GridSizes(list(grid), causal)
     heads = signal.shape[1]
@@ -338,13 +323,7 @@ def empty_gradients(
     return [x for x, needed in zip(gradients, needs) if needed]
 
 
-def plain(
-    signal: Tensor,
-    hidden: Tensor,
-    readout: Tensor,
-    grid: list[int],
-    causal: bool,
-) -> Tensor:
+def plain(signal: Tensor, hidden: Tensor, readout: Tensor, grid: list[int], causal: bool) -> Tensor:
     """Return the convolution in torch's operations, with κ̂ at all frequencies at once."""
     sizes = GridSizes(grid, causal)
     transform = partial(torch.fft.rfftn, s=sizes.sizes, dim=sizes.dims)
@@ -398,13 +377,7 @@ def _work(signal: Any, readout: Any, grid: Any) -> _Work:
     )
 
 
-def forward_flops(
-    signal: Any,
-    hidden: Any,
-    readout: Any,
-    grid: Any,
-    causal: bool,
-) -> int:
+def forward_flops(signal: Any, hidden: Any, readout: Any, grid: Any, causal: bool) -> int:
     """Count the FLOPs of the op, from shapes."""
     work = _work(signal, readout, grid)
     b, h, _, d_in = signal

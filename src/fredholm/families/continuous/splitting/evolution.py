@@ -193,14 +193,7 @@ class Evolution(nn.Module):
         flows = self.flows(domain, scheme, step=0, observer=observer)
         return scheme.step(flows, u, t, dt)
 
-    def rate(
-        self,
-        u: Tensor,
-        domain: Domain,
-        t: float,
-        *,
-        before: bool = False,
-    ) -> Tensor:
+    def rate(self, u: Tensor, domain: Domain, t: float, *, before: bool = False) -> Tensor:
         r"""Return the complete right-hand side :math:`\sum_k A_k(u; \theta_k(t))`; a hard
         constraint has none and raises SubstepError.
 
@@ -358,11 +351,7 @@ class Evolution(nn.Module):
         return f"scheme={self.scheme}, controls={self.controls}, {time}"
 
 
-def _report(
-    record: Substep,
-    stages: list[tuple[str, Tensor]],
-    observer: Observer,
-) -> None:
+def _report(record: Substep, stages: list[tuple[str, Tensor]], observer: Observer) -> None:
     """Call an observer with each state inside a substep, or with the substep where it has none."""
     if not stages:
         observer(record)

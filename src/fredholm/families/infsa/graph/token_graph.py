@@ -42,12 +42,7 @@ WIDEST = 256
 """Columns of a query or a value that fit into the registers of a Triton program."""
 
 
-def total_norm(
-    row: Tensor,
-    mass: Tensor,
-    norm: str,
-    causal: bool,
-) -> Tensor:
+def total_norm(row: Tensor, mass: Tensor, norm: str, causal: bool) -> Tensor:
     r"""Return one number per head from the rows' sizes r (B, H, N): :math:`\sqrt{\sum_i m_i r_i}`
     or :math:`\max_i r_i`, (B, H, 1).
 
@@ -463,12 +458,7 @@ def edge_product(
     )
 
 
-def _check_shapes(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    causal: bool,
-) -> None:
+def _check_shapes(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> None:
     """Raise ShapeError unless queries, keys and values fit one another."""
     b, h, nk, _ = value.shape
     nq = query.shape[2]
