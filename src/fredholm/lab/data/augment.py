@@ -75,7 +75,8 @@ class Augment:
     def __post_init__(self):
         for name in ("crop", "shift"):
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            if not whole or value < 0:
                 raise OptionError(
                     f"{name}: expected pixels, an integer of 0 or more, got {value!r}; such as 4"
                 )
@@ -93,7 +94,9 @@ class Augment:
             )
         for name, (needed, fits) in _AMOUNTS.items():
             value = getattr(self, name)
-            if value is not None and not (_are_numbers(value) and fits(value)):
+            if value is None:
+                continue
+            if not _are_numbers(value) or not fits(value):
                 raise OptionError(f"{name}: expected {needed}, got {value!r}")
 
     def __call__(
@@ -117,46 +120,79 @@ class Augment:
         # Random numbers are drawn on the CPU, so that they are the same for every device.
         key = (seed, epoch, indices.cpu())
         if self.area is not None:
-            images = resized_crop(images, (self.area[0], self.area[1]), *key)
+            least, largest = self.area
+            images = resized_crop(images, (least, largest), *key)
         if self.crop:
             images = _translate(images, self.crop, self.fill, (*key, _CROP))
         if self.shift:
             images = _translate(images, self.shift, "zero", (*key, _SHIFT))
-        probability = 0.5 if self.flip is True else float(self.flip)
+
+        probability = float(self.flip)
+        if self.flip is True:
+            probability = 0.5
         if probability:
-            mirrored = (uniform(*key, _FLIP) < probability).to(images.device)
-            images = torch.where(mirrored[:, None, None, None], images.flip(-1), images)
+            mirrored = uniform(*key, _FLIP) < probability
+            mirrored = mirrored.to(images.device)[:, None, None, None]
+            images = torch.where(mirrored, images.flip(-1), images)
+
         if self.color is not None:
             images = jitter_colours(images, self.color, *key)
         if self.randaugment is not None:
-            images = randaugment(images, int(self.randaugment[0]), self.randaugment[1], *key)
+            count, magnitude = self.randaugment
+            images = randaugment(images, int(count), magnitude, *key)
         if self.erase:
             images = erase(images, self.erase, *key)
         return images
 
 
 def _are_numbers(value: Any) -> bool:
+    """Whether it is a list of finite numbers."""
     if not isinstance(value, (list, tuple)):
         return False
-    # True is an int, but not an amount.
-    numbers = [x for x in value if isinstance(x, int | float) and not isinstance(x, bool)]
-    return len(numbers) == len(value) and all(map(math.isfinite, numbers))
+    for x in value:
+        # True is an int, but not an amount.
+        if isinstance(x, bool) or not isinstance(x, int | float):
+            return False
+    return all(map(math.isfinite, value))
+
+
+def _fits_area(amounts: Sequence[float]) -> bool:
+    if len(amounts) != 2:
+        return False
+    least, largest = amounts
+    return 0 < least <= largest <= 1
+
+
+def _fits_color(amounts: Sequence[float]) -> bool:
+    if len(amounts) != 4:
+        return False
+    hue = amounts[3]
+    return all(0 <= amount <= 1 for amount in amounts) and hue <= 0.5
+
+
+def _fits_randaugment(amounts: Sequence[float]) -> bool:
+    if len(amounts) != 2:
+        return False
+    count, magnitude = amounts
+    if count < 1 or count != int(count):
+        return False
+    return 0 <= magnitude <= LEVELS
 
 
 # What an option needs, and whether a list of numbers meets it.
 _AMOUNTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "area": (
         "the least and the largest share of the area, such as [0.08, 1.0]",
-        lambda x: len(x) == 2 and 0 < x[0] <= x[1] <= 1,
+        _fits_area,
     ),
     "color": (
         "brightness, contrast and saturation from 0 to 1, and hue up to 0.5, such as "
         "[0.4, 0.4, 0.4, 0.1]",
-        lambda x: len(x) == 4 and all(0 <= v <= 1 for v in x) and x[3] <= 0.5,
+        _fits_color,
     ),
     "randaugment": (
         "how many changes and their magnitude up to 30, such as [2, 9]",
-        lambda x: len(x) == 2 and x[0] >= 1 and x[0] == int(x[0]) and 0 <= x[1] <= LEVELS,
+        _fits_randaugment,
     ),
 }
 
@@ -176,13 +212,17 @@ def _translate(images: Tensor, reach: int, fill: str, key: tuple[Any, ...]) -> T
         padded = functional.pad(images, pad)
     else:
         # torch pads bytes with a constant only.
-        padded = functional.pad(images.float(), pad, mode=FILLS[fill]).to(images.dtype)
-    top = integers(2 * reach + 1, *key, 0).to(images.device)
-    left = integers(2 * reach + 1, *key, 1).to(images.device)
+        padded = functional.pad(images.float(), pad, mode=FILLS[fill])
+        padded = padded.to(images.dtype)
+    places = 2 * reach + 1
+    top = integers(places, *key, 0).to(images.device)
+    left = integers(places, *key, 1).to(images.device)
 
     # All windows, as a view (B, C, 2r + 1, 2r + 1, H, W); one of each image is copied.
-    windows = padded.unfold(2, height, 1).unfold(3, width, 1)
-    return windows[torch.arange(len(images), device=images.device), :, top, left]
+    windows = padded.unfold(2, height, 1)
+    windows = windows.unfold(3, width, 1)
+    rows = torch.arange(len(images), device=images.device)
+    return windows[rows, :, top, left]
 
 
 def one_hot(labels: Tensor, num_classes: int) -> Float[Tensor, "b k"]:
@@ -240,7 +280,8 @@ def mixup(
     targets = one_hot(labels, num_classes)
     order = permutation(len(images), key).to(images.device)
     mixed = share * images + (1 - share) * images[order]
-    return mixed, share * targets + (1 - share) * targets[order]
+    targets = share * targets + (1 - share) * targets[order]
+    return mixed, targets
 
 
 def cutmix(
@@ -277,20 +318,27 @@ def cutmix(
     targets = one_hot(labels, num_classes)
     height, width = images.shape[-2:]
     side = math.sqrt(1 - _beta(alpha, key))
-    top, bottom = _interval(int(integers(height, key, 0)), int(height * side), height)
-    left, right = _interval(int(integers(width, key, 1)), int(width * side), width)
+    row = int(integers(height, key, 0))
+    column = int(integers(width, key, 1))
+    top, bottom = _interval(row, int(height * side), height)
+    left, right = _interval(column, int(width * side), width)
+
     order = permutation(len(images), key).to(images.device)
     mixed = images.clone()
     mixed[:, :, top:bottom, left:right] = images[order, :, top:bottom, left:right]
 
     # Not λ: a rectangle that was cut off at the border covers less.
-    share = 1 - (bottom - top) * (right - left) / (height * width)
-    return mixed, share * targets + (1 - share) * targets[order]
+    covered = (bottom - top) * (right - left)
+    share = 1 - covered / (height * width)
+    targets = share * targets + (1 - share) * targets[order]
+    return mixed, targets
 
 
 def _interval(middle: int, length: int, size: int) -> tuple[int, int]:
+    """Return both ends of an interval about ``middle``, cut off at 0 and ``size``."""
     start = middle - length // 2
-    return max(start, 0), min(start + length, size)
+    stop = start + length
+    return max(start, 0), min(stop, size)
 
 
 def _check_float(images: Tensor) -> None:
@@ -298,10 +346,17 @@ def _check_float(images: Tensor) -> None:
         raise ShapeError(f"images: expected floats, got {images.dtype}; blend after normalisation")
 
 
-def _key(stream: int, seed: int, epoch: int, step: int, generator: torch.Generator | None) -> int:
+def _key(
+    stream: int,
+    seed: int,
+    epoch: int,
+    step: int,
+    generator: torch.Generator | None,
+) -> int:
     """Return the one number from which a batch's random numbers follow."""
     if generator is not None:
-        seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
+        drawn = torch.randint(2**62, (), generator=generator, device=generator.device)
+        seed = int(drawn)
     return int(hash64(seed, epoch, step, stream))
 
 

@@ -43,7 +43,9 @@ class _Rectangle(NamedTuple):
 
 
 def resized_crop(
-    images: Shaped[Tensor, "b c h w"], area: tuple[float, float], *key: Any
+    images: Shaped[Tensor, "b c h w"],
+    area: tuple[float, float],
+    *key: Any,
 ) -> Shaped[Tensor, "b c h w"]:
     """Cut a rectangle from each image and resize it to the image (bilinear, antialiased).
 
@@ -58,15 +60,21 @@ def resized_crop(
         torch.Size([2, 3, 8, 8])
     """
     sides = (images.shape[-2], images.shape[-1])
+    parts = _rectangles(sides, area, 4 / 3, (*key, _RESIZED))
+
     result = []
-    for image, part in zip(images, _rectangles(sides, area, 4 / 3, (*key, _RESIZED))):
+    for image, part in zip(images, parts):
         crop = part.of(image)[None].float()
-        result.append(functional.interpolate(crop, sides, mode="bilinear", antialias=True)[0])
+        enlarged = functional.interpolate(crop, sides, mode="bilinear", antialias=True)
+        result.append(enlarged[0])
     return _like(images, torch.stack(result))
 
 
 def _rectangles(
-    sides: tuple[int, int], area: tuple[float, float], ratio: float, key: tuple[Any, ...]
+    sides: tuple[int, int],
+    area: tuple[float, float],
+    ratio: float,
+    key: tuple[Any, ...],
 ) -> list[_Rectangle]:
     """Return a random rectangle for each index: the first of ten draws that fits, or else the
     whole image.
@@ -80,31 +88,42 @@ def _rectangles(
     height, width = sides
     seed, epoch, indices, stream = key
     draws = torch.arange(TRIES)[:, None]
-    share, shape = (uniform(seed, epoch, indices, stream, k, draws) for k in (0, 1))
+
+    least, largest = area
+    share = uniform(seed, epoch, indices, stream, 0, draws)
+    share = least + (largest - least) * share
+    size = share * height * width
 
     # Ratios are uniform on a logarithmic scale, so that 3/4 is as probable as 4/3. (tries, B)
-    size = (area[0] + (area[1] - area[0]) * share) * height * width
     low = math.log(1 / ratio)
     high = math.log(ratio)
+    shape = uniform(seed, epoch, indices, stream, 1, draws)
     ratios = torch.exp(low + (high - low) * shape)
     w = (size * ratios).sqrt().round().long()
     h = (size * (1 / ratios)).sqrt().round().long()
-    fits = (w >= 1) & (w <= width) & (h >= 1) & (h <= height)
+    fits_width = (w >= 1) & (w <= width)
+    fits_height = (h >= 1) & (h <= height)
+    fits = fits_width & fits_height
 
     # argmax of booleans finds the first True; where there is none, it finds the first draw, which
     # does not fit and is replaced.
     first = fits.long().argmax(0, keepdim=True)
-    w, h, fits = (x.gather(0, first)[0] for x in (w, h, fits))
-    w = torch.where(fits, w, width)
-    h = torch.where(fits, h, height)
+    found = fits.gather(0, first)[0]
+    w = w.gather(0, first)[0]
+    w = torch.where(found, w, width)
+    h = h.gather(0, first)[0]
+    h = torch.where(found, h, height)
+
     top = integers(height - h + 1, seed, epoch, indices, stream, 2)
     left = integers(width - w + 1, seed, epoch, indices, stream, 3)
-    rows = torch.stack([top, left, h, w], 1).tolist()
-    return [_Rectangle(*row) for row in rows]
+    rows = torch.stack([top, left, h, w], 1)
+    return [_Rectangle(*row) for row in rows.tolist()]
 
 
 def jitter_colours(
-    images: Shaped[Tensor, "b c h w"], amounts: Sequence[float], *key: Any
+    images: Shaped[Tensor, "b c h w"],
+    amounts: Sequence[float],
+    *key: Any,
 ) -> Shaped[Tensor, "b c h w"]:
     """Multiply brightness, contrast and saturation by a factor of up to 1 ± amount each, and turn
     the hue by up to ± amount of the circle, in an order drawn for each image.
@@ -117,24 +136,31 @@ def jitter_colours(
         True
     """
     seed, epoch, indices = key
-    changes = range(len(_CHANGES))
-    draws = [uniform(seed, epoch, indices, _COLOUR, k) * 2 - 1 for k in changes]
-    hashes = [hash64(seed, epoch, indices, _COLOUR, 4 + k) for k in changes]
-    draws = torch.stack(draws, 1)
-    orders = torch.stack(hashes, 1).argsort(1)
+    signed = []
+    hashes = []
+    for k in range(len(_CHANGES)):
+        share = uniform(seed, epoch, indices, _COLOUR, k)
+        signed.append(share * 2 - 1)
+        hashes.append(hash64(seed, epoch, indices, _COLOUR, 4 + k))
+    draws = torch.stack(signed, 1).tolist()
+    orders = torch.stack(hashes, 1).argsort(1).tolist()
 
     bytes_ = images.dtype == torch.uint8
-    scale = 255.0 if bytes_ else 1.0
+    white = _white(images)
     result = []
-    for image, draw, order in zip(images.float() / scale, draws.tolist(), orders.tolist()):
+    for image, draw, order in zip(images.float() / white, draws, orders):
+        grey = len(image) != 3
         for k in order:
-            if not amounts[k] or (k in _OF_COLOURS and len(image) != 3):
+            if not amounts[k]:
                 continue
-            image = _CHANGES[k](image, amounts[k] * draw[k])
+            if grey and k in _OF_COLOURS:
+                continue
+            change = _CHANGES[k]
+            image = change(image, amounts[k] * draw[k])
             # A byte that leaves the range at one change is cut off before the next.
             if bytes_:
                 image = image.clamp(0, 1)
-        result.append(image * scale)
+        result.append(image * white)
     return _like(images, torch.stack(result))
 
 
@@ -142,7 +168,9 @@ def _grey(image: Tensor) -> Tensor:
     """Return one channel of brightness, (1, H, W)."""
     if len(image) != 3:
         return image.mean(0, keepdim=True)
-    return (image * image.new_tensor(GREY)[:, None, None]).sum(0, keepdim=True)
+    weights = image.new_tensor(GREY)
+    weighted = image * weights[:, None, None]
+    return weighted.sum(0, keepdim=True)
 
 
 def _blended(image: Tensor, with_: Tensor, amount: float) -> Tensor:
@@ -158,23 +186,44 @@ def _turned(image: Tensor, turn: float) -> Tensor:
     sin = math.sin(angle)
     # In float64: the inverse of the axes would lose digits that a byte shows.
     axes = torch.tensor([GREY, *YIQ], dtype=torch.float64)
-    rotation = torch.tensor([[1, 0, 0], [0, cos, -sin], [0, sin, cos]], dtype=torch.float64)
-    matrix = (torch.linalg.inv(axes) @ rotation @ axes).to(image)
-    return torch.einsum("dc,chw->dhw", matrix, image)
+    rows = [
+        [1, 0, 0],
+        [0, cos, -sin],
+        [0, sin, cos],
+    ]
+    rotation = torch.tensor(rows, dtype=torch.float64)
+    matrix = torch.linalg.inv(axes) @ rotation @ axes
+    return torch.einsum("dc,chw->dhw", matrix.to(image), image)
 
 
-# Brightness, contrast, saturation and hue; the last two need colours.
+def _brightened(image: Tensor, amount: float) -> Tensor:
+    return image * (1 + amount)
+
+
+def _contrasted(image: Tensor, amount: float) -> Tensor:
+    mean = _grey(image).mean()
+    return _blended(image, mean, amount)
+
+
+def _saturated(image: Tensor, amount: float) -> Tensor:
+    grey = _grey(image)
+    return _blended(image, grey, amount)
+
+
+# The last two need colours.
 _CHANGES: tuple[Callable[[Tensor, float], Tensor], ...] = (
-    lambda image, amount: image * (1 + amount),
-    lambda image, amount: _blended(image, _grey(image).mean(), amount),
-    lambda image, amount: _blended(image, _grey(image), amount),
+    _brightened,
+    _contrasted,
+    _saturated,
     _turned,
 )
 _OF_COLOURS = (2, 3)
 
 
 def erase(
-    images: Shaped[Tensor, "b c h w"], probability: float, *key: Any
+    images: Shaped[Tensor, "b c h w"],
+    probability: float,
+    *key: Any,
 ) -> Shaped[Tensor, "b c h w"]:
     """Fill a rectangle of 2 to 33% of the area with random bytes, in a share ``probability`` of
     the images.
@@ -192,16 +241,21 @@ def erase(
     sides = (images.shape[-2], images.shape[-1])
     chosen = uniform(seed, epoch, indices, _ERASE, 9) < probability
     parts = _rectangles(sides, (0.02, 0.33), 1 / 0.3, (*key, _ERASE))
-    white = 255.0 if images.dtype == torch.uint8 else 1.0
+    white = _white(images)
+
     images = images.clone()
     for image, index, yes, part in zip(images, indices, chosen, parts):
-        # The whole image is what stands for "no rectangle fitted".
-        if not yes or (part.height, part.width) == sides:
+        if not yes:
             continue
-        pixels = torch.arange(len(image) * part.height * part.width)
-        noise = uniform(seed, epoch, index, _ERASE, 10, pixels)
+        # The whole image is what stands for "no rectangle fitted".
+        if (part.height, part.width) == sides:
+            continue
+
         target = part.of(image)
-        target[:] = (noise.view(target.shape) * white).to(image.dtype)
+        pixels = torch.arange(target.numel())
+        noise = uniform(seed, epoch, index, _ERASE, 10, pixels)
+        noise = noise.view(target.shape) * white
+        target[:] = noise.to(image.dtype)
     return images
 
 
@@ -212,7 +266,10 @@ LEVELS = 30
 
 
 def randaugment(
-    images: Shaped[Tensor, "b c h w"], count: int, magnitude: float, *key: Any
+    images: Shaped[Tensor, "b c h w"],
+    count: int,
+    magnitude: float,
+    *key: Any,
 ) -> Shaped[Tensor, "b c h w"]:
     """Apply ``count`` of fourteen changes, drawn for each image, each of ``magnitude`` out of 30,
     with Pillow.
@@ -230,25 +287,42 @@ def randaugment(
     pillow: Any = require("PIL.Image", "train", "RandAugment")
     seed, epoch, indices = key
     changes = list(OPERATIONS.values())
+    amount = magnitude / LEVELS
     shades = images
     if images.dtype != torch.uint8:
-        shades = (images * 255).round().clamp(0, 255).to(torch.uint8)
+        shades = (images * 255).round().clamp(0, 255)
+        shades = shades.to(torch.uint8)
 
     result = []
     for image, index in zip(shades.cpu().numpy(), indices):
-        # Pillow has channels last, and grey pictures without an axis of channels.
-        pixels = image[0] if len(image) == 1 else image.transpose(1, 2, 0)
-        picture = pillow.fromarray(pixels)
+        picture = pillow.fromarray(_pillow_pixels(image))
         for step in range(count):
-            chosen = int(integers(len(changes), seed, epoch, index, _RAND, step, 0))
-            sign = 1 if float(uniform(seed, epoch, index, _RAND, step, 1)) < 0.5 else -1
-            picture = changes[chosen](picture, magnitude / LEVELS, sign)
-        pixels = np.asarray(picture)
-        result.append(pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1))
+            number = integers(len(changes), seed, epoch, index, _RAND, step, 0)
+            change = changes[int(number)]
+            sign = 1
+            if float(uniform(seed, epoch, index, _RAND, step, 1)) >= 0.5:
+                sign = -1
+            picture = change(picture, amount, sign)
+        result.append(_channels_first(picture))
+
     changed = torch.from_numpy(np.stack(result)).to(images.device)
     if images.dtype == torch.uint8:
         return changed
     return changed.to(images.dtype) / 255
+
+
+# Pillow has channels last, and grey pictures without an axis of channels.
+def _pillow_pixels(image: np.ndarray) -> np.ndarray:
+    if len(image) == 1:
+        return image[0]
+    return image.transpose(1, 2, 0)
+
+
+def _channels_first(picture: Any) -> np.ndarray:
+    pixels = np.asarray(picture)
+    if pixels.ndim == 2:
+        return pixels[None]
+    return pixels.transpose(2, 0, 1)
 
 
 Operation = Callable[[Any, float, int], Any]
@@ -260,7 +334,8 @@ def _enhanced(name: str) -> Operation:
     def change(picture: Any, amount: float, sign: int) -> Any:
         from PIL import ImageEnhance
 
-        return getattr(ImageEnhance, name)(picture).enhance(1 + sign * 0.9 * amount)
+        enhancer = getattr(ImageEnhance, name)(picture)
+        return enhancer.enhance(1 + sign * 0.9 * amount)
 
     return change
 
@@ -278,7 +353,10 @@ def _moved(make: Callable[[float, Any], tuple[float, ...]]) -> Operation:
 
         matrix = make(sign * amount, picture)
         return picture.transform(
-            picture.size, Image.Transform.AFFINE, matrix, Image.Resampling.BILINEAR
+            picture.size,
+            Image.Transform.AFFINE,
+            matrix,
+            Image.Resampling.BILINEAR,
         )
 
     return change
@@ -290,23 +368,56 @@ def _op(name: str, picture: Any, *arguments: int) -> Any:
     return getattr(ImageOps, name)(picture, *arguments)
 
 
+def _rotated(picture: Any, amount: float, sign: int) -> Any:
+    degrees = 30 * sign * amount
+    return picture.rotate(degrees, resample=2)
+
+
+def _solarized(picture: Any, amount: float, sign: int) -> Any:
+    """Invert the pixels from a threshold on, which is lower the larger the amount."""
+    threshold = round(256 * (1 - amount))
+    return _op("solarize", picture, threshold)
+
+
+def _posterized(picture: Any, amount: float, sign: int) -> Any:
+    bits = 8 - round(4 * amount)
+    return _op("posterize", picture, bits)
+
+
+def _shifted_x(amount: float, picture: Any) -> tuple[float, ...]:
+    pixels = 0.45 * amount * picture.width
+    return (1, 0, pixels, 0, 1, 0)
+
+
+def _shifted_y(amount: float, picture: Any) -> tuple[float, ...]:
+    pixels = 0.45 * amount * picture.height
+    return (1, 0, 0, 0, 1, pixels)
+
+
 # An image's change is drawn by its place in this table, so the order is part of every seed.
 OPERATIONS: dict[str, Operation] = {
     "identity": lambda picture, amount, sign: picture,
     "autocontrast": lambda picture, amount, sign: _op("autocontrast", picture),
     "equalize": lambda picture, amount, sign: _op("equalize", picture),
-    "rotate": lambda picture, amount, sign: picture.rotate(30 * sign * amount, resample=2),
-    "solarize": lambda picture, amount, sign: _op("solarize", picture, round(256 * (1 - amount))),
-    "posterize": lambda picture, amount, sign: _op("posterize", picture, 8 - round(4 * amount)),
+    "rotate": _rotated,
+    "solarize": _solarized,
+    "posterize": _posterized,
     "color": _enhanced("Color"),
     "contrast": _enhanced("Contrast"),
     "brightness": _enhanced("Brightness"),
     "sharpness": _enhanced("Sharpness"),
     "shear_x": _moved(lambda amount, picture: (1, 0.3 * amount, 0, 0, 1, 0)),
     "shear_y": _moved(lambda amount, picture: (1, 0, 0, 0.3 * amount, 1, 0)),
-    "translate_x": _moved(lambda amount, picture: (1, 0, 0.45 * amount * picture.width, 0, 1, 0)),
-    "translate_y": _moved(lambda amount, picture: (1, 0, 0, 0, 1, 0.45 * amount * picture.height)),
+    "translate_x": _moved(_shifted_x),
+    "translate_y": _moved(_shifted_y),
 }
+
+
+def _white(images: Tensor) -> float:
+    """Return the value of a white pixel."""
+    if images.dtype == torch.uint8:
+        return 255.0
+    return 1.0
 
 
 def _like(images: Tensor, changed: Tensor) -> Tensor:

@@ -27,19 +27,23 @@ def of_series(values: np.ndarray, timed: bool) -> Rows:
         values: NaN where nothing was measured.
         timed: whether the first channel is time.
     """
-    return np.array([_of_one(series, timed) for series in values])
+    rows = [_of_one(series, timed) for series in values]
+    return np.array(rows)
 
 
 def _of_one(series: np.ndarray, timed: bool) -> np.ndarray:
     measured = ~np.isnan(series).all(1)
-    times = np.flatnonzero(measured).astype(float)
     values = series[measured]
     if timed:
         times = values[:, 0]
         values = values[:, 1:]
-    result = [len(times), 0.0]
+    else:
+        times = np.flatnonzero(measured).astype(float)
+
+    duration = 0.0
     if len(times):
-        result[1] = times[-1] - times[0]
+        duration = times[-1] - times[0]
+    result = [len(times), duration]
     for channel in values.T:
         known = ~np.isnan(channel)
         result += _of_channel(times[known], channel[known])
@@ -49,27 +53,49 @@ def _of_one(series: np.ndarray, timed: bool) -> np.ndarray:
 def _of_channel(times: np.ndarray, x: np.ndarray) -> list[float]:
     # As many numbers as of a longer channel, so that all rows have the same columns.
     if len(x) < 2:
-        return [*x, *[np.nan] * (8 + len(QUANTILES) + BANDS - len(x))]
-    steps = np.diff(x)
+        columns = 8 + len(QUANTILES) + BANDS
+        unknown = [np.nan] * (columns - len(x))
+        return [*x, *unknown]
+
     trend = 0.0
     if np.ptp(times) > 0:
-        trend = np.polyfit(times - times[0], x, 1)[0]
-    moments = [x.mean(), x.std(), x[0], x[-1], trend, np.abs(steps).mean(), steps.std()]
-    crossings = float((np.diff(np.sign(x - x.mean())) != 0).mean())
+        line = np.polyfit(times - times[0], x, 1)
+        trend = line[0]
+    steps = np.diff(x)
+    signs = np.sign(x - x.mean())
+    crossings = np.diff(signs) != 0
+    return [
+        x.mean(),
+        x.std(),
+        x[0],
+        x[-1],
+        trend,
+        np.abs(steps).mean(),
+        steps.std(),
+        float(crossings.mean()),
+        *np.quantile(x, QUANTILES),
+        *_octaves(times, x),
+    ]
 
-    # A spectrum needs equal steps: gaps are filled by lines. Without its mean, which is above.
+
+def _octaves(times: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Return log(1 + energy) of each octave of frequency, the lowest first; without the mean."""
+    # A spectrum needs equal steps: gaps are filled by lines.
     even_times = np.linspace(times[0], times[-1], max(len(x), 4))
     even = np.interp(even_times, times, x)
-    power = np.abs(np.fft.rfft(even - even.mean()))[1:] ** 2 / len(even)
+    spectrum = np.fft.rfft(even - even.mean())
+    power = np.abs(spectrum)[1:] ** 2 / len(even)
+
     edges = 2 ** np.arange(BANDS + 1) - 1
     # Octaves beyond the highest frequency are empty slices, whose sum is 0.
     bands = [power[low:high].sum() for low, high in pairwise(edges)]
-    return [*moments, crossings, *np.quantile(x, QUANTILES), *np.log1p(bands)]
+    return np.log1p(bands)
 
 
 def of_images(images: Any) -> Rows:
     """Summarise pictures (B, C, H, W) by the means of 8 x 8 cells."""
-    cells = torch.nn.functional.adaptive_avg_pool2d(torch.as_tensor(images), SIDE)
+    pixels = torch.as_tensor(images)
+    cells = torch.nn.functional.adaptive_avg_pool2d(pixels, SIDE)
     return cells.flatten(1).double().numpy()
 
 
@@ -78,8 +104,11 @@ def of_clouds(clouds: np.ndarray) -> Rows:
     from the centre.
     """
     centre = np.nanmean(clouds, 1, keepdims=True)
-    radius = np.sqrt(((clouds - centre)[..., :3] ** 2).sum(-1, keepdims=True))
-    channels = np.concatenate([clouds, radius], -1)
+    offsets = (clouds - centre)[..., :3]
+    squares = (offsets**2).sum(-1, keepdims=True)
+    channels = np.concatenate([clouds, np.sqrt(squares)], -1)
+
+    mean = np.nanmean(channels, 1)
+    std = np.nanstd(channels, 1)
     quantiles = np.nanquantile(channels, QUANTILES, axis=1)
-    parts = [np.nanmean(channels, 1), np.nanstd(channels, 1), *quantiles]
-    return np.concatenate(parts, 1)
+    return np.concatenate([mean, std, *quantiles], 1)

@@ -30,6 +30,8 @@ def describe(source: Any) -> dict[str, Any]:
     task = collection.task
     if collection.kind == "fields":
         task = "field"
+    shown = min(FIRST, len(collection))
+
     result: dict[str, Any] = {
         "name": source.name,
         "path": str(source.path),
@@ -46,7 +48,7 @@ def describe(source: Any) -> dict[str, Any]:
     if collection.kind == "images":
         result["image_size"] = list(source.image_size)
     return result | {
-        "first": [_first(collection, i) for i in range(min(FIRST, len(collection)))],
+        "first": [_first(collection, number) for number in range(shown)],
         "remarks": list(collection.remarks),
     }
 
@@ -55,13 +57,18 @@ def _target(collection: Collection) -> dict[str, Any]:
     """Return the balance of classes, or the range of numbers."""
     labels = collection.labels
     if isinstance(labels, Coded):
-        codes = labels.codes[labels.codes >= 0]
-        counts = np.bincount(codes, minlength=len(labels.names)).tolist()
-        return {"classes": dict(zip(labels.names, counts, strict=True))}
+        known = labels.codes[labels.codes >= 0]
+        counts = np.bincount(known, minlength=len(labels.names))
+        balance = dict(zip(labels.names, counts.tolist(), strict=True))
+        return {"classes": balance}
     if collection.kind == "fields":
         return {}
-    values = {"least": labels.min(), "mean": labels.mean(), "most": labels.max()}
-    return {"target": {name: float(value) for name, value in values.items()}}
+    target = {
+        "least": float(labels.min()),
+        "mean": float(labels.mean()),
+        "most": float(labels.max()),
+    }
+    return {"target": target}
 
 
 def _sizes(collection: Collection) -> dict[str, Any]:
@@ -74,15 +81,29 @@ def _sizes(collection: Collection) -> dict[str, Any]:
     if kind == "images":
         return {}
     if kind == "rows":
-        return {"columns": samples.shape[1], "missing": _missing_cells(collection)}
+        return {
+            "columns": samples.shape[1],
+            "missing": _missing_cells(collection),
+        }
     if kind == "fields" and collection.coordinates is None:
-        return {"grid": list(samples.shape[2:]), "answers": int(collection.labels.shape[1])}
-    lengths = {"points": _range([len(sample) for sample in samples])}
+        answers = collection.labels.shape[1]
+        return {"grid": list(samples.shape[2:]), "answers": int(answers)}
+
+    lengths = [len(sample) for sample in samples]
+    points = _range(lengths)
     if kind != "series":
-        return lengths
-    cells = sum(sample.size for sample in samples)
-    missing = sum(int(np.isnan(sample).sum()) for sample in samples)
-    return lengths | {"missing": missing / max(1, cells)} | _rate(collection)
+        return {"points": points}
+
+    cells = 0
+    missing = 0
+    for sample in samples:
+        cells += sample.size
+        missing += int(np.isnan(sample).sum())
+    return {
+        "points": points,
+        "missing": missing / max(1, cells),
+        **_rate(collection),
+    }
 
 
 def _missing_cells(collection: Collection) -> float:
@@ -95,7 +116,9 @@ def _missing_cells(collection: Collection) -> float:
     for column, words in (collection.words or {}).items():
         further.update(word_channel(column, word) for word in words[1:])
     first = [channel not in further for channel in collection.channels]
-    return float(np.isnan(collection.samples[:, first]).mean())
+    columns = collection.samples[:, first]
+    missing = np.isnan(columns)
+    return float(missing.mean())
 
 
 def _rate(collection: Collection) -> dict[str, Any]:
@@ -106,15 +129,21 @@ def _rate(collection: Collection) -> dict[str, Any]:
     gaps = np.concatenate([np.diff(times) for times in collection.times])
     if not len(gaps):
         return {}
+
     step = float(np.median(gaps))
-    rate = f"irregular, usually every {readable(step, 6)}"
-    if (np.abs(gaps / step - 1) <= EVEN).all():
-        rate = f"every {readable(step, 6)}"
+    rate = f"every {readable(step, 6)}"
+    even = np.abs(gaps / step - 1) <= EVEN
+    if not even.all():
+        rate = f"irregular, usually {rate}"
     return {"rate": rate, "longest_gap": float(gaps.max())}
 
 
 def _range(values: list[int]) -> dict[str, int]:
-    return {"least": min(values), "median": int(np.median(values)), "most": max(values)}
+    return {
+        "least": min(values),
+        "median": int(np.median(values)),
+        "most": max(values),
+    }
 
 
 def _first(collection: Collection, number: int) -> dict[str, Any]:
@@ -131,12 +160,16 @@ def _label(collection: Collection, number: int) -> str:
     if collection.steps is not None:
         # The name behind the last one is that of the code -1, a missing class.
         names = [*labels.names, "-"]
-        return " ".join(names[code] for code in collection.steps[number][:8])
+        codes = collection.steps[number][:8]
+        return " ".join(names[code] for code in codes)
     if isinstance(labels, Coded):
-        return labels.names[labels.codes[number]]
+        code = labels.codes[number]
+        return labels.names[code]
+
+    label = labels[number]
     if collection.kind == "fields":
-        return " × ".join(str(n) for n in labels[number].shape)
-    return readable(float(labels[number]), 6)
+        return " × ".join(map(str, label.shape))
+    return readable(float(label), 6)
 
 
 def _beginning(collection: Collection, number: int) -> str:
@@ -163,7 +196,8 @@ def _beginning(collection: Collection, number: int) -> str:
         start = "0"
         if collection.starts:
             start = collection.starts[number]
-        times = _shown_times(start, collection.times[number][:LINES])
+        later = collection.times[number][:LINES]
+        times = _shown_times(start, later)
         lines = [f"{time}: {line}" for time, line in zip(times, lines)]
     if len(rows) > LINES:
         lines.append("…")
@@ -173,7 +207,8 @@ def _beginning(collection: Collection, number: int) -> str:
 def _cells(collection: Collection, row: np.ndarray) -> str:
     """Return the first cells of a row as the table has them: words instead of their columns."""
     names = collection.reading.channels or ()
-    terms = Terms(columns=tuple(columns_of(names[:CELLS], collection.words)))
+    columns = columns_of(names[:CELLS], collection.words)
+    terms = Terms(columns=tuple(columns))
     cells = [cell or "·" for cell in terms.cells(row)]
     if len(names) > CELLS:
         cells.append("…")
@@ -193,8 +228,10 @@ def _shown_times(start: str, later: np.ndarray) -> list[str]:
         ['2026-01-01T00:00:00', '+900']
     """
     if is_number(start) and abs(float(start)) < LARGE:
-        return [f"{float(start) + time:g}" for time in later]
-    return [start, *(f"+{readable(time, 6)}" for time in later[1:])]
+        first = float(start)
+        return [f"{first + time:g}" for time in later]
+    differences = [f"+{readable(time, 6)}" for time in later[1:]]
+    return [start, *differences]
 
 
 def _line(row: np.ndarray) -> str:

@@ -45,16 +45,9 @@ def measure(collection: Collection, training: np.ndarray) -> dict[str, Any]:
         mean, std = _moments(samples, training)
         return {"mean": mean, "std": std}
     if kind == "clouds":
-        smallest = min(len(samples[i]) for i in training)
-        points = collection.reading.points or min(smallest, READ_POINTS)
-        return {"points": points, "coordinates": min(3, samples[0].shape[1])}
+        return _of_clouds(collection, training)
     if collection.coordinates is not None:
-        places = np.concatenate([collection.coordinates[i] for i in training])
-        low = places.min(0)
-        # One length for all axes keeps the shape of the domain. If all points coincide, it is 1.
-        extent = float((places.max(0) - low).max()) or 1.0
-        mean, std = _moments(np.concatenate([samples[i] for i in training]))
-        return {"low": low.tolist(), "extent": extent, "mean": mean, "std": std}
+        return _of_point_fields(collection, training)
     return {}
 
 
@@ -87,7 +80,8 @@ def _moments(
     mean = []
     std = []
     for start in range(0, values.shape[1], width):
-        block_mean, block_std = _of_columns(values[:, start : start + width][rows])
+        columns = values[:, start : start + width]
+        block_mean, block_std = _of_columns(columns[rows])
         mean += block_mean.tolist()
         std += block_std.tolist()
     return mean, std
@@ -102,20 +96,26 @@ def _of_columns(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     precision = np.finfo(np.float64)
     if np.issubdtype(values.dtype, np.floating):
         precision = np.finfo(values.dtype)
+
     known = ~np.isnan(values)
     count = known.sum(0)
     divisor = count.clip(min=1)
-    least = np.where(known, values, np.inf).min(0, initial=np.inf)
+    least = np.where(known, values, np.inf)
+    least = least.min(0, initial=np.inf)
     least = np.where(count > 0, least, 0.0)
-    rest = np.where(known, values - least.astype(np.float64), 0.0)
+    rest = values - least.astype(np.float64)
+    rest = np.where(known, rest, 0.0)
     middle = rest.sum(0) / divisor
-    squares = np.where(known, rest - middle, 0.0) ** 2
+    deviations = np.where(known, rest - middle, 0.0)
+    squares = deviations**2
     std = np.sqrt(squares.sum(0) / divisor)
 
     # Rounding gives a constant column a small deviation.
-    largest = np.maximum(np.abs(least), np.abs(least + rest.max(0, initial=0.0)))
+    most = least + rest.max(0, initial=0.0)
+    largest = np.maximum(np.abs(least), np.abs(most))
     varies = std > 8 * precision.eps * largest
-    return least + middle, np.where(varies, std, 1.0)
+    std = np.where(varies, std, 1.0)
+    return least + middle, std
 
 
 def scaled(
@@ -129,9 +129,11 @@ def scaled(
     """
     result = np.empty(values.shape, np.float32)
     for start, block in blocks(values):
+        stop = start + len(block)
         # What overflows float32 is that far from the training samples: inf says so.
         with np.errstate(over="ignore"):
-            result[start : start + len(block)] = (block.astype(np.float64) - mean) / std
+            differences = block.astype(np.float64) - mean
+            result[start:stop] = differences / std
     return result
 
 
@@ -143,7 +145,8 @@ def _of_series(collection: Collection, training: np.ndarray) -> dict[str, Any]:
 
     ``timed``: times are irregular, and read by the model. ``clocked``: the files have times.
     """
-    mean, std = _moments(np.concatenate([collection.samples[i] for i in training]))
+    rows = np.concatenate([collection.samples[i] for i in training])
+    mean, std = _moments(rows)
     if collection.reading.scale == "none":
         mean = [0.0] * len(mean)
         std = [1.0] * len(std)
@@ -156,13 +159,16 @@ def _of_series(collection: Collection, training: np.ndarray) -> dict[str, Any]:
     }
     if collection.times is None:
         return scaling
+
     scaling["clocked"] = True
     gaps = np.concatenate([np.diff(collection.times[i]) for i in training])
     if len(gaps):
         scaling["step"] = float(np.median(gaps))
+
     # The times of all samples decide: a model without times could not read the others.
     for times in collection.times:
-        if (np.abs(np.diff(times) / scaling["step"] - 1) > EVEN).any():
+        steps = np.diff(times) / scaling["step"]
+        if (np.abs(steps - 1) > EVEN).any():
             scaling["timed"] = True
             break
     return scaling
@@ -179,23 +185,28 @@ def _series_rows(collection: Collection, scaling: Mapping[str, Any]) -> list[np.
     """
     mean = np.array(scaling["mean"])
     std = np.array(scaling["std"])
-    rows = []
     every = scaling.get("every", 1)
-    for number, whole in enumerate(collection.samples):
-        sample = whole[::every]
+
+    rows = []
+    for number, series in enumerate(collection.samples):
+        sample = series[::every]
         times = None
         if collection.times is not None:
             times = collection.times[number][::every]
         if collection.reading.scale == "sample":
             mean, std = map(np.array, _moments(sample))
         values = scaled(sample, mean, std)
+
         if scaling["timed"]:
+            step = scaling["step"]
             if times is None:
-                times = np.arange(len(whole))[::every] * scaling["step"]
-            steps = ((times - times[0]) / scaling["step"]).astype(np.float32)
+                times = np.arange(len(series))[::every] * step
+            steps = (times - times[0]) / step
+            steps = steps.astype(np.float32)
             values = np.concatenate([steps[:, None], values], 1)
         elif times is not None and len(times) > 1:
-            values = _on_steps(values, np.diff(times), scaling, collection, number)
+            gaps = np.diff(times)
+            values = _on_steps(values, gaps, scaling, collection, number)
         rows.append(values)
     return rows
 
@@ -213,17 +224,22 @@ def _on_steps(
     step = float(np.median(gaps))
     if clocked:
         step = scaling["step"] * scaling.get("every", 1)
-    counts = np.round(gaps / step)
-    whole = (counts >= 1) & (np.abs(gaps / step - counts) <= EVEN * counts)
-    if whole.all() and (counts == 1).all():
+
+    ratios = gaps / step
+    counts = np.round(ratios)
+    near = np.abs(ratios - counts) <= EVEN * counts
+    multiples = bool(((counts >= 1) & near).all())
+    if multiples and (counts == 1).all():
         return values
 
     # A coarser series has gaps between its points. Where each point is classified, gaps would be
     # classified as well.
     coarser = clocked and collection.task != "steps"
-    if coarser and whole.all() and counts.sum() < COARSEST * len(values):
-        steps = np.concatenate([[0], counts.cumsum()]).astype(np.int64)
-        result = np.full((steps[-1] + 1, values.shape[1]), np.nan, values.dtype)
+    if coarser and multiples and counts.sum() < COARSEST * len(values):
+        steps = np.concatenate([[0], counts.cumsum()])
+        steps = steps.astype(np.int64)
+        length = steps[-1] + 1
+        result = np.full((length, values.shape[1]), np.nan, values.dtype)
         result[steps] = values
         return result
 
@@ -251,20 +267,56 @@ def longest(
     """Return the length of the longest training series, in steps."""
     if not scaling["timed"] or collection.times is None:
         return max(len(collection.samples[i]) for i in training)
-    spans = [collection.times[i][-1] - collection.times[i][0] for i in training]
+
+    spans = []
+    for number in training:
+        times = collection.times[number]
+        spans.append(times[-1] - times[0])
     return round(max(spans) / scaling["step"]) + 1
 
 
 def _table_rows(collection: Collection, scaling: Mapping[str, Any]) -> np.ndarray:
     """Return rows (N, columns, 1)."""
     if collection.reading.scale == "none":
-        return np.asarray(collection.samples, np.float32)[:, :, None]
-    mean = np.array(scaling["mean"])
-    std = np.array(scaling["std"])
-    return scaled(collection.samples, mean, std)[:, :, None]
+        rows = np.asarray(collection.samples, np.float32)
+    else:
+        mean = np.array(scaling["mean"])
+        std = np.array(scaling["std"])
+        rows = scaled(collection.samples, mean, std)
+    return rows[:, :, None]
 
 
 # --- clouds and fields on points ------------------------------------------------------------------
+
+
+def _of_clouds(collection: Collection, training: np.ndarray) -> dict[str, Any]:
+    """Return how many points a model reads, and how many channels are coordinates."""
+    clouds = collection.samples
+    points = collection.reading.points
+    if not points:
+        smallest = min(len(clouds[i]) for i in training)
+        points = min(smallest, READ_POINTS)
+    channels = clouds[0].shape[1]
+    return {"points": points, "coordinates": min(3, channels)}
+
+
+def _of_point_fields(collection: Collection, training: np.ndarray) -> dict[str, Any]:
+    """Return the box around all training points, and moments of the channels."""
+    coordinates = collection.coordinates or ()
+    places = np.concatenate([coordinates[i] for i in training])
+    low = places.min(0)
+    sides = places.max(0) - low
+    # One length for all axes keeps the shape of the domain. If all points coincide, it is 1.
+    extent = float(sides.max()) or 1.0
+
+    values = np.concatenate([collection.samples[i] for i in training])
+    mean, std = _moments(values)
+    return {
+        "low": low.tolist(),
+        "extent": extent,
+        "mean": mean,
+        "std": std,
+    }
 
 
 def _cloud_tensor(collection: Collection, scaling: Mapping[str, Any]) -> np.ndarray:
@@ -274,27 +326,35 @@ def _cloud_tensor(collection: Collection, scaling: Mapping[str, Any]) -> np.ndar
     """
     clouds = collection.samples
     d = scaling["coordinates"]
-    size = max(scaling["points"], min(max(map(len, clouds)), MAX_POINTS))
-    result = np.full((len(clouds), size, clouds[0].shape[1]), np.nan, np.float32)
+    largest = max(map(len, clouds))
+    size = max(scaling["points"], min(largest, MAX_POINTS))
+    channels = clouds[0].shape[1]
+
+    result = np.full((len(clouds), size, channels), np.nan, np.float32)
     for number, cloud in enumerate(clouds):
         order = permuted(len(cloud), 5)[:size]
         if collection.reading.scale in (None, "sample"):
-            cloud = np.concatenate([unit_ball(cloud[:, :d]), cloud[:, d:]], 1)
+            positions = unit_ball(cloud[:, :d])
+            cloud = np.concatenate([positions, cloud[:, d:]], 1)
         result[number, : len(order)] = cloud[order]
     return result
 
 
 def _point_rows(collection: Collection, scaling: Mapping[str, Any]) -> list[np.ndarray]:
     """Return coordinates in the unit cube, then inputs, of each sample."""
-    low, mean, std = (np.array(scaling[key]) for key in ("low", "mean", "std"))
+    low = np.array(scaling["low"])
+    mean = np.array(scaling["mean"])
+    std = np.array(scaling["std"])
     rows = []
     for places, values in zip(collection.coordinates or (), collection.samples):
         unit = scaled(places, low, scaling["extent"])
-        rows.append(np.concatenate([unit, scaled(values, mean, std)], 1))
+        inputs = scaled(values, mean, std)
+        rows.append(np.concatenate([unit, inputs], 1))
     return rows
 
 
 def channel_scales(fields: np.ndarray, axis: tuple[int, ...]) -> list[float]:
     """Return the deviation of each channel, 1 if it never varies."""
     std = fields.astype(np.float64).std(axis)
-    return np.where(std > 0, std, 1.0).tolist()
+    std = np.where(std > 0, std, 1.0)
+    return std.tolist()

@@ -112,7 +112,8 @@ class ImageDataset(LabelledDataset):
         return self.mean, self.std
 
     def normalise(
-        self, images: UInt8[Tensor, "*b c h w"] | Float[Tensor, "*b c h w"]
+        self,
+        images: UInt8[Tensor, "*b c h w"] | Float[Tensor, "*b c h w"],
     ) -> Float[Tensor, "*b c h w"]:
         """Return (pixel / 255 − mean) / std, float32, on the images' device; of floats, which are
         shares of white already, (value − mean) / std.
@@ -122,12 +123,18 @@ class ImageDataset(LabelledDataset):
         # One multiplication and one addition per pixel: pixel · 1 / (255 std) − mean / std.
         scales = [1 / (255 * std) for std in self.std]
         offsets = [mean / std for mean, std in zip(self.mean, self.std)]
-        scale = torch.tensor(scales, device=images.device)[:, None, None]
-        offset = torch.tensor(offsets, device=images.device)[:, None, None]
-        return torch.addcmul(-offset, images.float(), scale)
+        scale = torch.tensor(scales, device=images.device)
+        offset = torch.tensor(offsets, device=images.device)
+        return torch.addcmul(
+            -offset[:, None, None],
+            images.float(),
+            scale[:, None, None],
+        )
 
     def batch(
-        self, indices: Indices, transform: Transform | None = None
+        self,
+        indices: Indices,
+        transform: Transform | None = None,
     ) -> tuple[Float[Tensor, "b c h w"], Tensor]:
         """Return normalised images and labels; ``transform`` (an augmentation) changes the bytes
         first.
@@ -139,10 +146,18 @@ class ImageDataset(LabelledDataset):
 
     def encoder(self) -> dict[str, Any]:
         channels, height, width = self.shape
-        return {**super().encoder(), "image_size": (height, width), "channels": channels}
+        return {
+            **super().encoder(),
+            "image_size": (height, width),
+            "channels": channels,
+        }
 
     def describe(self) -> dict[str, Any]:
-        return {**super().describe(), "mean": list(self.mean), "std": list(self.std)}
+        return {
+            **super().describe(),
+            "mean": list(self.mean),
+            "std": list(self.std),
+        }
 
     def augmentation(self, options: Mapping[str, Any]) -> Augment | None:
         self.refuse(options, CHANGES)
@@ -153,8 +168,12 @@ class ImageDataset(LabelledDataset):
 
     def shown(self, indices: Int[Tensor, " b"]) -> dict[str, Any]:
         # A report shows pictures, so it gets bytes and normalises them itself.
-        where = {"boxes": self.masks(indices, "box"), "masks": self.masks(indices)}
-        return {"inputs": self.raw(indices)[0], **where}
+        images, _ = self.raw(indices)
+        return {
+            "inputs": images,
+            "boxes": self.masks(indices, "box"),
+            "masks": self.masks(indices),
+        }
 
     def __repr__(self) -> str:
         size = "x".join(map(str, self.shape))
@@ -201,7 +220,8 @@ class ArrayDataset(ImageDataset):
             )
         check_labels(labels, classes)
         _, channels, height, width = images.shape
-        super().__init__(name, split, labels.long(), classes, mean, std, (channels, height, width))
+        shape = (channels, height, width)
+        super().__init__(name, split, labels.long(), classes, mean, std, shape)
         self.images = images
 
     def raw(self, indices: Indices) -> tuple[UInt8[Tensor, "b c h w"], Int[Tensor, " b"]]:
@@ -246,8 +266,12 @@ class FolderDataset(ImageDataset):
                 f"files: expected one for each of {len(labels)} labels, got {len(files)}; give as "
                 "many"
             )
-        labels = labels.float() if task == "regression" else labels.long()
-        super().__init__(name, split, labels, classes, mean, std, (len(mean), *image_size))
+        if task == "regression":
+            labels = labels.float()
+        else:
+            labels = labels.long()
+        shape = (len(mean), *image_size)
+        super().__init__(name, split, labels, classes, mean, std, shape)
         self.task = task
         self.form = form
         self.files = list(files)
@@ -259,37 +283,50 @@ class FolderDataset(ImageDataset):
         return {**self.__dict__, "_pool": None}
 
     def raw(
-        self, indices: Indices
+        self,
+        indices: Indices,
     ) -> tuple[UInt8[Tensor, "b c h w"] | Float[Tensor, "b c h w"], Tensor]:
         indices = index_tensor(indices)
+        labels = self.labels[indices]
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(min(8, os.cpu_count() or 1))
+            processors = os.cpu_count() or 1
+            self._pool = ThreadPoolExecutor(min(8, processors))
         chosen = [self.files[i] for i in indices.tolist()]
-        size = self.image_size
-        form = self.form
-        images = list(self._pool.map(lambda file: read_picture(file, size, form), chosen))
+        images = list(self._pool.map(self._read, chosen))
         if images:
-            return torch.stack(images), self.labels[indices]
+            return torch.stack(images), labels
 
         # An empty batch still needs the type of the others.
-        dtype = torch.float32 if form.endswith("16") else torch.uint8
-        return torch.empty((0, *self.shape), dtype=dtype), self.labels[indices]
+        dtype = torch.uint8
+        if self.form.endswith("16"):
+            dtype = torch.float32
+        return torch.empty((0, *self.shape), dtype=dtype), labels
+
+    def _read(self, file: Path) -> Tensor:
+        return read_picture(file, self.image_size, self.form)
 
     def describe(self) -> dict[str, Any]:
         facts = {**super().describe(), "fit": COVER}
-        return facts if self.form == "rgb" else facts | {"form": self.form}
+        if self.form != "rgb":
+            facts["form"] = self.form
+        return facts
 
 
 # --- pictures in tensors --------------------------------------------------------------------------
 
 
 def standardised(
-    images: Float[Tensor, "*b c h w"], mean: Sequence[float], std: Sequence[float]
+    images: Float[Tensor, "*b c h w"],
+    mean: Sequence[float],
+    std: Sequence[float],
 ) -> Float[Tensor, "*b c h w"]:
     """Return (value − mean) / std of each channel."""
-    shift = torch.tensor(mean, dtype=torch.float32)[:, None, None]
-    scale = torch.tensor(std, dtype=torch.float32)[:, None, None]
-    return (images - shift) / scale
+    return (images - _per_channel(mean)) / _per_channel(std)
+
+
+def _per_channel(values: Sequence[float]) -> Float[Tensor, "c 1 1"]:
+    tensor = torch.tensor(values, dtype=torch.float32)
+    return tensor[:, None, None]
 
 
 def resize(images: UInt8[Tensor, "n c h w"], size: tuple[int, int]) -> UInt8[Tensor, "n c a b"]:
@@ -304,7 +341,8 @@ def resize(images: UInt8[Tensor, "n c h w"], size: tuple[int, int]) -> UInt8[Ten
         return images
     out = torch.empty((*images.shape[:2], *size), dtype=torch.uint8)
     for part, target in zip(images.split(CHUNK), out.split(CHUNK)):
-        target.copy_(resized(part.float(), size).round().clamp(0, 255))
+        pixels = resized(part.float(), size)
+        target.copy_(pixels.round().clamp(0, 255))
     return out
 
 
@@ -314,9 +352,13 @@ def image_sides(size: Any) -> tuple[int, int]:
     Raises:
         OptionError: something else.
     """
-    pair = (size, size) if isinstance(size, int) else tuple(size)
+    if isinstance(size, int):
+        pair = (size, size)
+    else:
+        pair = tuple(size)
     # ``type`` and not ``isinstance``: True is an int, but not a size.
-    if len(pair) != 2 or not all(type(side) is int and side > 0 for side in pair):
+    positive = all(type(side) is int and side > 0 for side in pair)
+    if len(pair) != 2 or not positive:
         raise OptionError(
             "image_size: expected a positive integer, or two for height and width, got "
             f"{size!r}; such as 32 or [32, 48]"
@@ -340,7 +382,9 @@ def patches_of(encoder: Any) -> str:
 
 
 def prepare_pictures(
-    images: Tensor, mean: Sequence[float] | None, std: Sequence[float] | None
+    images: Tensor,
+    mean: Sequence[float] | None,
+    std: Sequence[float] | None,
 ) -> tuple[Tensor, list[np.ndarray]]:
     """Return (inputs of the model, pictures (h, w, C) in [0, 1]) from uint8 pixels, or from floats
     that are inputs already.
@@ -357,18 +401,26 @@ def prepare_pictures(
                 f"{name}: expected one value for each of {channels} channels, got {len(value)}; "
                 "give the normalisation of these images"
             )
-    shift = torch.tensor(mean or [0.0] * channels, dtype=torch.float32).view(-1, 1, 1)
-    scale = torch.tensor(std or [1.0] * channels, dtype=torch.float32).view(-1, 1, 1)
+    shift = _per_channel(mean or [0.0] * channels)
+    scale = _per_channel(std or [1.0] * channels)
 
-    if images.is_floating_point():
-        inputs = images
-        plain = images.detach().float().cpu() * scale + shift
-    else:
-        plain = images.float() / 255
-        inputs = (plain - shift) / scale
+    if not images.is_floating_point():
+        pixels = images.float() / 255
+        inputs = (pixels - shift) / scale
+        return inputs, _as_pictures(pixels)
+
+    pixels = images.detach().float().cpu()
+    pixels = pixels * scale + shift
     # Nobody knows what black and white were in floats without a normalisation.
-    if images.is_floating_point() and (mean is None or std is None):
-        low = plain.amin((1, 2, 3), keepdim=True)
-        high = plain.amax((1, 2, 3), keepdim=True)
-        plain = (plain - low) / (high - low).clamp(min=1e-9)
-    return inputs, list(plain.clamp(0, 1).cpu().permute(0, 2, 3, 1).numpy())
+    if mean is None or std is None:
+        low = pixels.amin((1, 2, 3), keepdim=True)
+        high = pixels.amax((1, 2, 3), keepdim=True)
+        extent = (high - low).clamp(min=1e-9)
+        pixels = (pixels - low) / extent
+    return images, _as_pictures(pixels)
+
+
+def _as_pictures(pixels: Float[Tensor, "b c h w"]) -> list[np.ndarray]:
+    """Return each image as (H, W, C) in [0, 1]."""
+    pixels = pixels.clamp(0, 1).cpu()
+    return list(pixels.permute(0, 2, 3, 1).numpy())
