@@ -287,12 +287,12 @@ class FolderDataset(ImageDataset):
         indices: Indices,
     ) -> tuple[UInt8[Tensor, "b c h w"] | Float[Tensor, "b c h w"], Tensor]:
         indices = index_tensor(indices)
-        labels = self.labels[indices]
         if self._pool is None:
             processors = os.cpu_count() or 1
             self._pool = ThreadPoolExecutor(min(8, processors))
         chosen = [self.files[i] for i in indices.tolist()]
         images = list(self._pool.map(self._read, chosen))
+        labels = self.labels[indices]
         if images:
             return torch.stack(images), labels
 
