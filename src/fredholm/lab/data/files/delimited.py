@@ -42,7 +42,9 @@ class Record(NamedTuple):
     @property
     def is_blank(self) -> bool:
         """Whether it is an empty line, or one of spaces."""
-        return not self.cells or (len(self.cells) == 1 and not self.cells[0].strip())
+        if len(self.cells) > 1:
+            return False
+        return not any(cell.strip() for cell in self.cells)
 
 
 def read_head(path: Path, writing: Writing) -> Head:
@@ -68,27 +70,27 @@ def read_head(path: Path, writing: Writing) -> Head:
     elif not more and not found[-1].closed:
         raise DataError(_open_quote(path, len(found)))
 
-    full = [(i + 1, record) for i, record in enumerate(found) if not record.is_blank]
-    rows = [record.cells for _, record in full]
-    for (number, _), row in zip(full, rows):
-        if len(row) != len(rows[0]):
-            remark = "; correct the row"
-            if rows[0][0].lstrip().startswith(("#", "%", "//")):
-                remark = "; if the header is a line of remarks, remove it"
-            raise DataError(_odd_row(path, number, len(row), len(rows[0])) + remark)
+    rows: list[list[str]] = []
+    spots: list[Spot] = []
+    for number, record in enumerate(found, 1):
+        if record.is_blank:
+            continue
+        rows.append(record.cells)
+        spots.append(Spot(number, starts[record.before]))
+    _check_widths(path, rows, spots)
 
-    spots = [Spot(number, starts[record.before]) for number, record in full]
     named = writing.header
     if named is None:
         named = not _is_sample(rows[0], rows[1:])
     header = None
-    names = [""] * len(rows[0])
+    cells = [""] * len(rows[0])
     if named:
         header = spots[0]
-        names = [cell.strip() for cell in rows[0]]
+        cells = [cell.strip() for cell in rows[0]]
+    names = [name or unnamed(i) for i, name in enumerate(cells)]
     return Head(
         path,
-        tuple(name or unnamed(i) for i, name in enumerate(names)),
+        tuple(names),
         named,
         rows[named:],
         spots[named:],
@@ -96,6 +98,22 @@ def read_head(path: Path, writing: Writing) -> Head:
         header,
         writing=writing,
     )
+
+
+def _check_widths(
+    path: Path,
+    rows: Sequence[Sequence[str]],
+    spots: Sequence[Spot],
+) -> None:
+    """Refuse a row with another number of cells than the first."""
+    header = rows[0]
+    for spot, row in zip(spots, rows):
+        if len(row) == len(header):
+            continue
+        remark = "; correct the row"
+        if header[0].lstrip().startswith(("#", "%", "//")):
+            remark = "; if the header is a line of remarks, remove it"
+        raise DataError(_odd_row(path, spot.number, len(row), len(header)) + remark)
 
 
 def records(lines: Iterable[str], delimiter: str) -> Iterator[Record]:
@@ -127,8 +145,10 @@ def _first_lines(path: Path, encoding: str | None) -> tuple[list[str], bool]:
     with opened(path, encoding) as file:
         lines = list(islice(file, 3))
         # The separator is not known yet: it is at most the most frequent sign.
-        widest = max((line.count(sign) for line in lines for sign in DELIMITERS), default=0)
-        count = max(100, min(HEAD, CELLS // (widest + 1)))
+        counts = [line.count(sign) for line in lines for sign in DELIMITERS]
+        cells = 1 + max(counts, default=0)
+        most = min(HEAD, CELLS // cells)
+        count = max(100, most)
         lines += islice(file, count + 1 - len(lines))
         return lines, len(lines) > count
 
@@ -158,15 +178,18 @@ def _delimiter(
 
     scores = {}
     for sign in signs:
-        rows = [record.cells for record in records(lines[:50], sign) if not record.is_blank]
+        found = records(lines[:50], sign)
+        rows = [record.cells for record in found if not record.is_blank]
         counts = [len(row) for row in rows]
         width = counts[0]
         scores[sign] = (0.0, 0)
         if width < 2:
             continue
-        scores[sign] = (counts.count(width) / len(counts), width)
+        share = counts.count(width) / len(counts)
+        scores[sign] = (share, width)
         # Commas may be more frequent than the separator, where all of them are decimal.
-        if sign != "," and len(set(counts)) == 1 and _decimal_commas(rows):
+        even = len(set(counts)) == 1
+        if sign != "," and even and _decimal_commas(rows):
             return sign
     return max(signs, key=scores.__getitem__)
 
@@ -174,7 +197,9 @@ def _delimiter(
 def _decimal_commas(rows: Sequence[Sequence[str]]) -> bool:
     """Whether there are commas, all of them within numbers."""
     cells = [cell for row in rows for cell in row if "," in cell]
-    return bool(cells) and all(map(has_decimal_comma, cells))
+    if not cells:
+        return False
+    return all(map(has_decimal_comma, cells))
 
 
 def _is_sample(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
@@ -190,19 +215,31 @@ def _is_sample(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
         # The index of pandas has no name. Beside it, even one column may be numbered.
         cells = cells[1:]
         fewest = 1
-    if len(cells) >= fewest and cells == [str(i) for i in range(len(cells))]:
+    counted = [str(i) for i in range(len(cells))]
+    if len(cells) >= fewest and cells == counted:
         return False
 
-    numbers = [i for i, cell in enumerate(first) if is_number(cell)]
-    words = [i for i, cell in enumerate(first) if not (is_number(cell) or PLAIN.is_missing(cell))]
+    numbers = []
+    words = []
+    for i, cell in enumerate(first):
+        if is_number(cell):
+            numbers.append(i)
+        elif not PLAIN.is_missing(cell):
+            words.append(i)
     if not words or not rows:
         return not words
     if not numbers:
         return False
+
     for i in words:
-        if first[i].strip() not in {row[i].strip() for row in rows}:
+        below = {row[i].strip() for row in rows}
+        if first[i].strip() not in below:
             return False
-    return all(is_number(row[i]) or PLAIN.is_missing(row[i]) for row in rows for i in numbers)
+    for row in rows:
+        for i in numbers:
+            if not is_number(row[i]) and not PLAIN.is_missing(row[i]):
+                return False
+    return True
 
 
 def _odd_row(
@@ -245,7 +282,8 @@ def arrays(
         rows.recount = checks.sample_numbers
         try:
             for batch in _batches(head, names, block, checks):
-                new = batch.slice(max(0, done - seen))
+                yielded = max(0, done - seen)
+                new = batch.slice(yielded)
                 seen += batch.num_rows
                 if new.num_rows:
                     done = seen
@@ -278,10 +316,11 @@ def _batches(
     # Columns are called by their places, since two may have one name. Without any column to read,
     # rows are counted by the first.
     places = [str(head.names.index(name)) for name in names] or ["0"]
+    all_places = [str(i) for i in range(len(head.names))]
     read = arrow_csv.ReadOptions(
         use_threads=False,
         block_size=block,
-        column_names=[str(i) for i in range(len(head.names))],
+        column_names=all_places,
     )
     parse = arrow_csv.ParseOptions(
         delimiter=head.delimiter,
@@ -299,7 +338,8 @@ def _batches(
     end = checks.end.encode()
     with opened_bytes(head.path, head.writing.encoding, skip, end) as file:
         checks.file = file
-        source = pyarrow.PythonFile(io.BufferedReader(file), mode="r")
+        buffered = io.BufferedReader(file)
+        source = pyarrow.PythonFile(buffered, mode="r")
         try:
             yield from arrow_csv.open_csv(source, read, parse, convert)
         except pyarrow.ArrowInvalid as error:
@@ -321,7 +361,8 @@ class _Checks:
     def __init__(self, head: Head):
         self.head = head
         self.file: TextBytes | None = None
-        self.end = head.delimiter.join(["\x00end", *[""] * len(head.names)])
+        empty = [""] * len(head.names)
+        self.end = head.delimiter.join(["\x00end", *empty])
         self.closed = False
         self.spaces: list[int] = []  # rows of spaces
         self.odd: list[tuple[int, int]] = []  # other rows, and their numbers of cells
@@ -348,12 +389,17 @@ class _Checks:
         path = self.head.path
         last = samples + self.left_out
         # With an open quote, the last row holds all that follows; it often has too few cells.
-        if not self.closed and (not self.odd or self.odd[0][0] == last):
-            raise DataError(_open_quote(path, self.number(last)))
-        if self.odd:
-            row, cells = self.odd[0]
-            error = _odd_row(path, self.number(row), cells, len(self.head.names))
-            raise DataError(f"{error}; correct the row")
+        if not self.odd:
+            if not self.closed:
+                raise DataError(_open_quote(path, self.number(last)))
+            return
+
+        row, cells = self.odd[0]
+        number = self.number(row)
+        if not self.closed and row == last:
+            raise DataError(_open_quote(path, number))
+        error = _odd_row(path, number, cells, len(self.head.names))
+        raise DataError(f"{error}; correct the row")
 
     def number(self, row: int) -> int:
         """Return the number that a spreadsheet shows for a row."""
@@ -365,16 +411,22 @@ class _Checks:
         """Return the numbers of all samples; None if they are consecutive."""
         if not self._may_have_gaps:
             return None
-        return np.delete(self._numbers(), np.array(self.spaces, int) - 1)
+        blank = np.array(self.spaces, int) - 1
+        return np.delete(self._numbers(), blank)
 
     @property
     def _may_have_gaps(self) -> bool:
-        return bool(self.spaces) or (self.file is not None and self.file.gaps)
+        if self.spaces:
+            return True
+        return self.file is not None and self.file.gaps
 
     def _numbers(self) -> np.ndarray:
         # Only Python's reader counts lines: the file is read once more, which few files need.
         first = self.head.spots[0].number
         head = self.head
         with opened(head.path, head.writing.encoding) as lines:
-            every = enumerate(records(lines, head.delimiter), 1)
-            return np.array([number for number, row in every if row.cells and number >= first])
+            numbers = []
+            for number, row in enumerate(records(lines, head.delimiter), 1):
+                if row.cells and number >= first:
+                    numbers.append(number)
+        return np.array(numbers)

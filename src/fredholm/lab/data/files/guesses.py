@@ -74,9 +74,13 @@ def names_an_id(name: str) -> bool:
     words = [word.lower() for word in WORD.findall(name)]
     if not words:
         return False
-    if words[-1] in ID_WORDS or (words[0] in ID_WORDS and words[-1] in ID_ENDS):
+    first = words[0]
+    last = words[-1]
+    if last in ID_WORDS:
         return True
-    return len(words) == 1 and words[0].removesuffix("id") in ENTITIES
+    if first in ID_WORDS and last in ID_ENDS:
+        return True
+    return len(words) == 1 and first.removesuffix("id") in ENTITIES
 
 
 def identifies(column: Column) -> bool:
@@ -99,7 +103,11 @@ def id_of(head: Head, free: Sequence[str]) -> str | None:
     usual = called(free, IDS)
     if usual is not None:
         return usual
-    return next((name for name in free if identifies(head[name]) and differs(head[name])), None)
+    for name in free:
+        column = head[name]
+        if identifies(column) and differs(column):
+            return name
+    return None
 
 
 def differs(column: Column) -> bool:
@@ -124,9 +132,12 @@ def label_of(head: Head, free: Sequence[str]) -> str:
     found = called(free, LABELS)
     if found is not None:
         return found
+
     first = head[free[0]]
     last = head[free[-1]]
-    if head.named or len(set(first.cells)) < 2 or looks_continuous(first.known):
+    if head.named:
+        return last.name
+    if len(set(first.cells)) < 2 or looks_continuous(first.known):
         return last.name
     if first.numeric and not last.numeric:
         return last.name
@@ -170,7 +181,8 @@ def kind_of(
             )
         return Kind("images", text=text or pictures)
     if asked in (None, "series"):
-        found = _series(head, reading, _of_paths(head, others, reading, SOUNDS), series_id, time)
+        sounds = _of_paths(head, others, reading, SOUNDS)
+        found = _series(head, reading, sounds, series_id, time)
         if found is not None:
             return found
 
@@ -178,11 +190,11 @@ def kind_of(
     if guessing and len(numbers) < ENOUGH:
         # Beside many numbers, a column of texts is a name or a note, as of passengers.
         text = next((name for name in others if head[name].is_text), None)
-    if asked == "texts" or (asked is None and text is not None):
+    if asked is None and text is not None:
+        return Kind("texts", text=text)
+    if asked == "texts":
         words = [head[name] for name in others if name not in numbers]
-        if text is None and not words:
-            raise DataError(f"{head.path}: expected a column of texts, got none; name it: text")
-        return Kind("texts", text=text or max(words, key=lambda column: column.words).name)
+        return Kind("texts", text=text or _longest_texts(head, words))
     if asked == "series" or (asked is None and _wide(head, others)):
         return Kind("series")
     if asked in ("clouds", "fields"):
@@ -191,6 +203,14 @@ def kind_of(
             f"got {asked!r}; give npz, h5, ply, xyz or off"
         )
     return Kind("rows")
+
+
+def _longest_texts(head: Head, columns: Sequence[Column]) -> str:
+    """Return the column with the most words per cell."""
+    if not columns:
+        raise DataError(f"{head.path}: expected a column of texts, got none; name it: text")
+    longest = max(columns, key=lambda column: column.words)
+    return longest.name
 
 
 def _series(
@@ -244,13 +264,20 @@ def _of_paths(
     names = others
     if said is not None:
         names = [said]
-    beside = reading.kind is None and sum(head[name].numeric for name in others) >= ENOUGH
+    beside = False
+    if reading.kind is None:
+        numbers = [name for name in others if head[name].numeric]
+        beside = len(numbers) >= ENOUGH
+
     for name in names:
         cells = head[name].known
         ends = {_end_of(cell) for cell in cells}
         if not cells or not ends <= set(suffixes):
             continue
-        if said is not None or not beside or (head.path.parent / cells[0]).is_file():
+        if said is not None or not beside:
+            return name
+        file = head.path.parent / cells[0]
+        if file.is_file():
             return name
     return None
 
@@ -266,8 +293,10 @@ def _end_of(cell: str) -> str:
 def _repeats(cells: Sequence[str]) -> bool:
     """Whether the rows of an id are a series: most ids occur more than once."""
     count = len(set(cells))
+    if count * 2 <= len(cells):
+        return True
     # Among three rows, a single repetition is enough.
-    return count * 2 <= len(cells) or (len(cells) <= 3 and count < len(cells))
+    return len(cells) <= 3 and count < len(cells)
 
 
 def _wide(head: Head, others: Sequence[str]) -> bool:
@@ -280,7 +309,10 @@ def _wide(head: Head, others: Sequence[str]) -> bool:
         return True
     for name in others:
         found = re.fullmatch(r"([A-Za-z_ ]*?)[_ ]?(\d+)", name)
-        if found is None or found.group(1).strip().lower() not in STEPS:
+        if found is None:
+            return False
+        word = found.group(1).strip().lower()
+        if word not in STEPS:
             return False
     return True
 
@@ -310,12 +342,21 @@ def group_of(
         again: a column that is called like an id, and repeats.
     """
     found = like
-    if found is None and any(head[name].days for name in head.names if not head[name].numeric):
+    if found is None and _has_days(head):
         usual = [name for name in names if name.lower() in GROUPS]
         found = again or next(iter(usual), None)
-    if found is None or not FEWEST_GROUPS <= head[found].kinds < len(head[found].known):
+    if found is None:
+        return None
+
+    column = head[found]
+    if not FEWEST_GROUPS <= column.kinds < len(column.known):
         return None
     return found
+
+
+def _has_days(head: Head) -> bool:
+    columns = [head[name] for name in head.names]
+    return any(column.days for column in columns if not column.numeric)
 
 
 def like_series(
@@ -335,20 +376,31 @@ def like_series(
     if grows and not head[time].dated:
         return None
     for name in names:
-        if name in IDS or (grows and head[name].numeric):
+        column = head[name]
+        if name in IDS or (grows and column.numeric):
             continue
-        values, codes = np.unique(head[name].cells, return_inverse=True)
+        values, codes = np.unique(column.cells, return_inverse=True)
         # Series of one or two rows tell nothing.
         if len(values) < 2 or len(times) < 3 * len(values):
             continue
-        order = np.argsort(codes, kind="stable")
-        inner = codes[order][1:] == codes[order][:-1]
-        if not (np.diff(times[order])[inner] > 0).all():
+        if not _grow_within(times, codes):
             continue
-        together = int((codes[1:] != codes[:-1]).sum()) == len(values) - 1
-        if not grows or (together and len(values) >= FEWEST_GROUPS):
+        if not grows:
+            return name
+        changes = int((codes[1:] != codes[:-1]).sum())
+        together = changes == len(values) - 1
+        if together and len(values) >= FEWEST_GROUPS:
             return name
     return None
+
+
+def _grow_within(times: np.ndarray, codes: np.ndarray) -> bool:
+    """Return whether times grow from row to row among the rows of each code."""
+    order = np.argsort(codes, kind="stable")
+    ordered = codes[order]
+    inner = ordered[1:] == ordered[:-1]
+    gaps = np.diff(times[order])
+    return bool((gaps[inner] > 0).all())
 
 
 def refuse_forecasting(
@@ -369,9 +421,14 @@ def refuse_forecasting(
     dates = [name for name in head.names if head[name].dated]
     if len(dates) != 1 or len(head.rows) < 3:
         return
-    alone = set(others) <= set(dates) and grow_from_row_to_row(head, dates[0])
-    names = [n for n in head.names if n not in (label, *dates) and not head[n].numeric]
-    panel = len(names) == 1 and like_series(head, names, dates[0]) is not None
+
+    date = dates[0]
+    alone = set(others) <= {date} and grow_from_row_to_row(head, date)
+    names = []
+    for name in head.names:
+        if name not in (label, date) and not head[name].numeric:
+            names.append(name)
+    panel = len(names) == 1 and like_series(head, names, date) is not None
     if alone or panel:
         raise DataError(f"{head.path}: {FORECASTING} (has {', '.join(head.names)})")
 
@@ -382,17 +439,21 @@ def grow_from_row_to_row(head: Head, time: str | None) -> bool:
     if name is None or name not in head.names or len(head.rows) < 3:
         return False
     times = _moments(head, name)
-    return times is not None and bool((np.diff(times) > 0).all())
+    if times is None:
+        return False
+    return bool((np.diff(times) > 0).all())
 
 
 def _moments(head: Head, name: str) -> np.ndarray | None:
     """Return the first cells of a column as times to compare; None if a cell is not a time."""
     # The order of day and month may not be settled by the first rows: any one shows growth.
+    cells = head[name].cells
     for order in (head.writing.dates, "dayfirst"):
         try:
-            return ticks_of_words(head[name].cells, order).values
+            ticks = ticks_of_words(cells, order)
         except NotATime:
             continue
+        return ticks.values
     return None
 
 
@@ -404,8 +465,9 @@ def bare_dates(column: Column) -> bool:
 def _is_day(cell: str) -> bool:
     if not re.fullmatch(r"(19|20)\d{6}", cell):
         return False
+    date = f"{cell[:4]}-{cell[4:6]}-{cell[6:]}"
     try:
-        nanoseconds(f"{cell[:4]}-{cell[4:6]}-{cell[6:]}")
+        nanoseconds(date)
     except ValueError:
         return False
     return True

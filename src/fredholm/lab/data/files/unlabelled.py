@@ -92,8 +92,9 @@ def read_unlabelled(
         )
     if read and not files:
         raise OptionError("read: expected tables beside it, got texts alone; leave it out")
+
+    parts = []
     with paths_of(files, reader.reading) as paths:
-        parts = []
         for file, path in zip(files, paths):
             # Lines and single pictures would be read without a look at it.
             if read and not path.is_dir() and suffix_of(path) not in TABLES:
@@ -102,26 +103,33 @@ def read_unlabelled(
                 )
             part = reader.read(path)
             if str(file) == "-":
-                for place in part.places:
-                    place["file"] = renamed(str(place["file"]), path.parent)
-                # Its temporary file will be gone; pictures would be read with their batch.
-                if reader.reading.kind == "images" and len(part):
-                    inputs = part.batch(range(len(part)))
-                    part = replace(part, batch=batches_of(inputs))
+                part = _of_standard_input(part, path, reader.reading)
             parts.append(part)
     if texts:
         places = [{"file": "input", "row": number} for number, _ in enumerate(texts, 1)]
         parts.append(reader.texts(texts, places, "input"))
 
     if not any(map(len, parts)):
-        reasons = "; ".join(line for part in parts for line in part.remarks)
+        remarks = [line for part in parts for line in part.remarks]
+        reasons = "; ".join(remarks) or "they are empty"
         raise DataError(
             f"expected samples in {', '.join(map(str, files))}, got none that can be read: "
-            f"{reasons or 'they are empty'}; repair or replace the files"
+            f"{reasons}; repair or replace the files"
         )
     if len(parts) == 1:
         return parts[0]
     return _chained(parts)
+
+
+def _of_standard_input(part: Unlabelled, path: Path, reading: Reading) -> Unlabelled:
+    """Return samples that no longer need the temporary file ``path``, which will be gone."""
+    for place in part.places:
+        place["file"] = renamed(str(place["file"]), path.parent)
+    # Pictures would be read with their batch.
+    if reading.kind == "images" and len(part):
+        inputs = part.batch(range(len(part)))
+        return replace(part, batch=batches_of(inputs))
+    return part
 
 
 @dataclass(frozen=True)
@@ -186,10 +194,12 @@ class NewSamples:
         kind = self.reading.kind
         suffix = suffix_of(path)
         tabled = suffix in TABLES
-        if kind == "texts" and not path.is_dir() and not (tabled and self.reading.text):
-            if self.source and not self.reading.text and suffix == ".txt":
+        column = self.reading.text
+        if kind == "texts" and not path.is_dir() and not (tabled and column):
+            if self.source and not column and suffix == ".txt":
                 # The run learned from a folder of such files, each of which is one text.
-                return self.texts([read_text(path)], [{"file": str(path)}], str(path))
+                text = read_text(path)
+                return self.texts([text], [{"file": str(path)}], str(path))
             return self._lines(path)
         if kind == "images" and not path.is_dir() and not tabled:
             return self._picture(path)
@@ -234,7 +244,9 @@ class NewSamples:
                 "column of texts that training read, got JSON; convert it"
             )
         lines = read_lines(path)
-        return self.texts([text for _, text in lines], [{"file": where} for where, _ in lines])
+        texts = [text for _, text in lines]
+        places = [{"file": where} for where, _ in lines]
+        return self.texts(texts, places)
 
     def texts(
         self,
@@ -247,28 +259,35 @@ class NewSamples:
         numbers, cut = encode_rows(texts, vocabulary, self.facts["max_length"], where)
         for place, lost in zip(places, cut, strict=True):
             place["truncated"] = bool(lost)
-        return Unlabelled(places, lambda chosen: numbers[torch.as_tensor(chosen)], texts=texts)
+
+        def batch(chosen: Sequence[int]) -> Tensor:
+            return numbers[torch.as_tensor(chosen)]
+
+        return Unlabelled(places, batch, texts=texts)
 
     def _picture(self, path: Path) -> Unlabelled:
-        contents, _ = pictures_of([path], self.reading.strict, self.reading.pixels, single=True)
+        reading = self.reading
+        contents, _ = pictures_of([path], reading.strict, reading.pixels, single=True)
         for line in contents["remarks"]:
             current().note(line)
         files = contents["samples"]
-        found = self._pictures(files, [{"file": str(file)} for file in files])
+        places = [{"file": str(file)} for file in files]
+        found = self._pictures(files, places)
         return replace(found, remarks=tuple(contents["remarks"]))
 
     def _pictures(self, files: Sequence[Path], places: list[dict[str, Any]]) -> Unlabelled:
         channels, height, width = self.encoder.input_shape
-        moments = [torch.tensor(self.facts[key], dtype=torch.float32) for key in ("mean", "std")]
-        mean, std = (moment.view(1, -1, 1, 1) for moment in moments)
+        mean = self.facts["mean"]
+        std = self.facts["std"]
 
         # Pictures are read when they are needed: all of them may not fit into memory.
         def batch(chosen: Sequence[int]) -> Tensor:
-            pictures = [
-                read_as_trained(Path(files[i]), self.facts, channels, (height, width))
-                for i in chosen
-            ]
-            return (torch.stack(pictures) - mean) / std
+            pictures = []
+            for i in chosen:
+                file = Path(files[i])
+                picture = read_as_trained(file, self.facts, channels, (height, width))
+                pictures.append(picture)
+            return standardised(torch.stack(pictures), mean, std)
 
         return Unlabelled(places, batch)
 
@@ -294,17 +313,20 @@ class NewSamples:
             )
         if gridded:
             return self._fields(collection, places)
+
         scaling = self.source.get("scaling") or self._scaling(collection)
         rows = as_predicted(collection, scaling)
+        batch = batches_of(rows)
         if isinstance(rows, Tensor):
-            return Unlabelled(places, batches_of(rows))
-        return Unlabelled(places, batches_of(rows), lambda i: (len(rows[i]),))
+            return Unlabelled(places, batch)
+        return Unlabelled(places, batch, lambda i: (len(rows[i]),))
 
     def _scaling(self, collection: Collection) -> dict[str, Any]:
         """Return a scaling that changes nothing, for data sets of the catalogue without one."""
         if collection.kind == "clouds":
-            widest = max(map(len, collection.samples))
-            return {"points": self.facts.get("points", widest), "coordinates": 3}
+            largest = max(map(len, collection.samples))
+            points = self.facts.get("points", largest)
+            return {"points": points, "coordinates": 3}
         width = collection.samples[0].shape[1]
         return {
             "mean": [0.0] * width,
@@ -318,11 +340,12 @@ class NewSamples:
         shift = self.facts["shift"]
         scale = self.facts["input_scale"]
         fields = torch.from_numpy(np.asarray(collection.samples))
-        return Unlabelled(
-            places,
-            lambda chosen: standardised(fields[torch.as_tensor(chosen)], shift, scale),
-            lambda i: tuple(fields.shape[2:]),
-        )
+
+        def batch(chosen: Sequence[int]) -> Tensor:
+            inputs = fields[torch.as_tensor(chosen)]
+            return standardised(inputs, shift, scale)
+
+        return Unlabelled(places, batch, lambda i: tuple(fields.shape[2:]))
 
 
 def _catalogue_reading(facts: Mapping[str, Any]) -> Reading:
@@ -352,7 +375,8 @@ def _chained(parts: Sequence[Unlabelled]) -> Unlabelled:
         for number in chosen:
             part, i = owners[number]
             samples.append(part.batch([i])[0])
-        if len({sample.shape for sample in samples}) == 1:
+        shapes = {sample.shape for sample in samples}
+        if len(shapes) == 1:
             return torch.stack(samples)
         # Token 0 is the padding of texts.
         padding = 0.0
