@@ -7,7 +7,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -75,7 +74,13 @@ class LabelledDataset(Dataset):
     origins: tuple[str, ...] = ()
     per_sample: ClassVar[tuple[str, ...]] = ("labels",)
 
-    def __init__(self, name: str, split: str, labels: Tensor | StoredRows, classes: Sequence[str]):
+    def __init__(
+        self,
+        name: str,
+        split: str,
+        labels: Tensor | StoredRows,
+        classes: Sequence[str],
+    ):
         self.name = name
         self.split = split
         self.labels: Any = labels
@@ -93,7 +98,11 @@ class LabelledDataset(Dataset):
         """
         raise NotImplementedError
 
-    def batch(self, indices: Indices, transform: Transform | None = None) -> tuple[Any, Tensor]:
+    def batch(
+        self,
+        indices: Indices,
+        transform: Transform | None = None,
+    ) -> tuple[Any, Tensor]:
         """Return inputs of a model and labels of ``indices``; ``transform`` (an augmentation)
         changes the stored samples first.
         """
@@ -127,8 +136,12 @@ class LabelledDataset(Dataset):
 
     def describe(self) -> dict[str, Any]:
         """Return the facts that are saved with a model, so that it can be used without its data."""
-        facts: dict[str, Any] = {"dataset": self.name, "kind": self.kind.name, "task": self.task}
-        facts["classes"] = list(self.classes)
+        facts: dict[str, Any] = {
+            "dataset": self.name,
+            "kind": self.kind.name,
+            "task": self.task,
+            "classes": list(self.classes),
+        }
         if self.units != (0.0, 1.0):
             facts["units"] = list(self.units)
         if self.prepared is not None:
@@ -147,7 +160,8 @@ class LabelledDataset(Dataset):
 
     def example(self) -> Any:
         """Return a batch of one sample of full length, with no gap in it."""
-        return self.batch([0])[0]
+        inputs, _ = self.batch([0])
+        return inputs
 
     def remarks(self) -> list[str]:
         """Return the messages before a training."""
@@ -178,7 +192,8 @@ class LabelledDataset(Dataset):
 
     def shown(self, indices: Int[Tensor, " b"]) -> dict[str, Any]:
         """Return fields of :class:`fredholm.explain.Samples` for a report on these samples."""
-        return {"inputs": self.batch(indices)[0]}
+        inputs, _ = self.batch(indices)
+        return {"inputs": inputs}
 
     def masks(self, indices: Indices, kind: str = "mask") -> Bool[Tensor, "b h w"] | None:
         """Return the object of each image: its pixels (``kind="mask"``) or its filled boxes
@@ -218,8 +233,12 @@ class LabelledDataset(Dataset):
             elif value is not None:
                 setattr(result, name, value[chosen])
         # Only the first samples have an origin, and those of the result must be its first.
-        known = takewhile(lambda sample: sample < len(self.origins), chosen.tolist())
-        result.origins = tuple(self.origins[sample] for sample in known)
+        origins = []
+        for sample in chosen.tolist():
+            if sample >= len(self.origins):
+                break
+            origins.append(self.origins[sample])
+        result.origins = tuple(origins)
         result.raw = _Chosen(self.raw, chosen)  # type: ignore[method-assign]
         result.masks = _Chosen(self.masks, chosen)  # type: ignore[method-assign]
         return result
@@ -248,7 +267,8 @@ class _Chosen:
     chosen: Tensor
 
     def __call__(self, indices: Indices, *arguments: Any, **named: Any) -> Any:
-        return self.method(self.chosen[index_tensor(indices)], *arguments, **named)
+        numbers = self.chosen[index_tensor(indices)]
+        return self.method(numbers, *arguments, **named)
 
 
 def stretched(rows: Any, axis: int, cut: Cut) -> Any:
@@ -288,7 +308,8 @@ def check_labels(labels: Tensor, classes: Sequence[str]) -> None:
         DataError: one below 0 or beyond the names.
     """
     outside = (labels < 0) | (labels >= len(classes))
-    wrong = labels[outside & (labels != IGNORED)]
+    counted = labels != IGNORED
+    wrong = labels[outside & counted]
     if len(wrong):
         raise DataError(
             f"labels: expected class numbers from 0 to {len(classes) - 1}, got {int(wrong[0])}; "

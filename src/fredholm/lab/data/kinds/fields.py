@@ -42,7 +42,8 @@ def _offset(mean: Sequence[float] | None, scale: Sequence[float]) -> dict[str, A
     """Return the head's offset, at which a model of fields divided by their scale begins."""
     if mean is None:
         return {}
-    return {"offset": [m / s for m, s in zip(mean, scale, strict=True)]}
+    offset = [m / s for m, s in zip(mean, scale, strict=True)]
+    return {"offset": offset}
 
 
 class FieldDataset(LabelledDataset):
@@ -100,12 +101,15 @@ class FieldDataset(LabelledDataset):
         super().__init__(name, split, answers, classes)
         self.fields = inputs
         self.channels = inputs.shape[1]
-        self.shift = torch.tensor(input_shift)[:, None, None]
-        self.input_scale = torch.tensor(input_scale)[:, None, None]
-        self.scale = torch.tensor(scale)[:, None, None]
+        self.shift = _on_grid(input_shift)
+        self.input_scale = _on_grid(input_scale)
+        self.scale = _on_grid(scale)
         self.offset = _offset(mean, scale)
 
-    def raw(self, indices: Indices) -> tuple[Float[Tensor, "b c h w"], Float[Tensor, "b k h w"]]:
+    def raw(
+        self,
+        indices: Indices,
+    ) -> tuple[Float[Tensor, "b c h w"], Float[Tensor, "b k h w"]]:
         indices = index_tensor(indices)
         inputs = self.fields[indices]
         answers = self.labels[indices]
@@ -114,18 +118,31 @@ class FieldDataset(LabelledDataset):
         return inputs, answers
 
     @staticmethod
-    def _check_finite(name: str, split: str, rows: Tensor, *values: Tensor | StoredRows) -> None:
+    def _check_finite(
+        name: str,
+        split: str,
+        rows: Tensor,
+        inputs: Tensor | StoredRows,
+        answers: Tensor | StoredRows,
+    ) -> None:
         """Refuse NaN and infinity in the samples ``rows``; rows on disk are not read for it."""
-        for what, some in zip(("inputs", "answers"), values):
-            if isinstance(some, Tensor) and not some.isfinite().all():
-                row = int((~some.isfinite()).flatten(1).any(1).nonzero()[0])
-                raise DataError(
-                    f"{name} {split}: expected finite numbers, got NaN or infinity in the {what} "
-                    f"of sample {int(rows[row])}; leave the sample out"
-                )
+        for what, values in {"inputs": inputs, "answers": answers}.items():
+            if not isinstance(values, Tensor):
+                continue
+            wrong = ~values.isfinite()
+            if not wrong.any():
+                continue
+            samples = wrong.flatten(1).any(1)
+            row = int(samples.nonzero()[0])
+            raise DataError(
+                f"{name} {split}: expected finite numbers, got NaN or infinity in the {what} "
+                f"of sample {int(rows[row])}; leave the sample out"
+            )
 
     def batch(
-        self, indices: Indices, transform: Transform | None = None
+        self,
+        indices: Indices,
+        transform: Transform | None = None,
     ) -> tuple[Float[Tensor, "b c h w"], Float[Tensor, "b k h w"]]:
         """Return scaled inputs and answers of ``indices``; ``transform`` changes the inputs."""
         inputs, answers = self.raw(indices)
@@ -150,12 +167,21 @@ class FieldDataset(LabelledDataset):
         return super().head() | self.offset
 
     def describe(self) -> dict[str, Any]:
-        scales = {"shift": self.shift, "input_scale": self.input_scale, "scale": self.scale}
-        return super().describe() | {name: v.flatten().tolist() for name, v in scales.items()}
+        return {
+            **super().describe(),
+            "shift": self.shift.flatten().tolist(),
+            "input_scale": self.input_scale.flatten().tolist(),
+            "scale": self.scale.flatten().tolist(),
+        }
 
     def __repr__(self) -> str:
         size = "x".join(map(str, self.fields.shape[1:]))
         return f"FieldDataset({self.name!r}, {self.split!r}, {len(self)} fields {size})"
+
+
+def _on_grid(values: Sequence[float]) -> Float[Tensor, "c 1 1"]:
+    """Return one number per channel, to be combined with fields (…, C, H, W)."""
+    return torch.tensor(values)[:, None, None]
 
 
 # --- on points ------------------------------------------------------------------------------------
@@ -224,23 +250,31 @@ class PointFieldDataset(LabelledDataset):
     def raw(self, indices: Indices) -> tuple[Tensor, Tensor]:
         chosen = index_tensor(indices).tolist()
         inputs = padded([self.fields[i] for i in chosen])
+        answers = padded([self.answers[i] for i in chosen])
         # Losses take channels first, as they are on a grid.
-        answers = padded([self.answers[i] for i in chosen]).mT
-        return inputs, answers
+        return inputs, answers.mT
 
-    def batch(self, indices: Indices, transform: Transform | None = None) -> tuple[Tensor, Tensor]:
+    def batch(
+        self,
+        indices: Indices,
+        transform: Transform | None = None,
+    ) -> tuple[Tensor, Tensor]:
         inputs, answers = super().batch(indices, transform)
         return inputs, answers / self.scale
 
     def encoder(self) -> dict[str, Any]:
-        sizes = {"channels": self.fields[0].shape[1], "position_dim": self.coordinates}
-        return {**super().encoder(), **sizes}
+        return {
+            **super().encoder(),
+            "channels": self.fields[0].shape[1],
+            "position_dim": self.coordinates,
+        }
 
     def head(self) -> dict[str, Any]:
         return {"pool": "every"} | self.offset
 
     def describe(self) -> dict[str, Any]:
-        return super().describe() | {"scale": self.scale.flatten().tolist()}
+        scale = self.scale.flatten().tolist()
+        return super().describe() | {"scale": scale}
 
     def __repr__(self) -> str:
         return f"PointFieldDataset({self.name!r}, {self.split!r}, {len(self)} fields on points)"

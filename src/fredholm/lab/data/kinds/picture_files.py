@@ -69,7 +69,7 @@ def look(file: Path) -> Look:
             found = Look(
                 deep=deep,
                 coarse=not deep and _bits(image, file) > 8,
-                alpha=not deep and ("A" in image.getbands() or "transparency" in image.info),
+                alpha=not deep and _may_be_transparent(image),
                 frames=getattr(image, "n_frames", 1),
             )
         # After verify() a picture of Pillow's cannot be used, so it is opened once more.
@@ -80,29 +80,45 @@ def look(file: Path) -> Look:
     return found
 
 
+def _may_be_transparent(image: Any) -> bool:
+    return "A" in image.getbands() or "transparency" in image.info
+
+
 def _bits(image: Any, file: Path) -> int:
     """Return the bits of a channel in the file, which may be more than Pillow's picture has."""
     if image.format == "PNG":
         with file.open("rb") as opened:
-            return opened.read(25)[24]
+            header = opened.read(25)
+        return header[24]
     if image.format == "TIFF":
         # Tag 258 has the bits of every channel.
-        return int(np.max(image.tag_v2.get(258, 8)))
+        bits = image.tag_v2.get(258, 8)
+        return int(np.max(bits))
     if image.format == "PPM":
-        with file.open("rb") as opened:
-            lines = [line.split(b"#")[0] for line in opened.read(512).split(b"\n")]
-        # The header is the format, width, height and the largest value, which P1 and P4 do not
-        # have: they hold bits.
-        words = b" ".join(lines).split()
-        if words[0] in (b"P2", b"P3", b"P5", b"P6") and int(words[3]) > 255:
-            return 16
+        return _bits_of_ppm(file)
+    return 8
+
+
+def _bits_of_ppm(file: Path) -> int:
+    with file.open("rb") as opened:
+        lines = opened.read(512).split(b"\n")
+    # Remarks begin with #.
+    header = [line.split(b"#")[0] for line in lines]
+    # The header is the format, width, height and the largest value, which P1 and P4 do not have:
+    # they hold bits.
+    words = b" ".join(header).split()
+    if words[0] not in (b"P2", b"P3", b"P5", b"P6"):
+        return 8
+    if int(words[3]) > 255:
+        return 16
     return 8
 
 
 def look_at_all(files: Sequence[Path]) -> list[Look]:
     """Return the contents of each of these picture files."""
     with ThreadPoolExecutor(THREADS) as pool:
-        return list(steps("read pictures", pool.map(look, files), len(files)))
+        looks = pool.map(look, files)
+        return list(steps("read pictures", looks, len(files)))
 
 
 def form_of(looks: Sequence[Look]) -> str:
@@ -168,12 +184,14 @@ def read_picture(file: Path, size: tuple[int, int], form: str = "rgb") -> Tensor
             values = np.asarray(upright).astype(np.float32) / WHOLE
             # Such pictures are grey and opaque. Bicubic curves may leave the range.
             grey = fitted(Image.fromarray(values)).clamp(0, 1)
+            colours = grey.expand(3, -1, -1)
             opacity = torch.ones(form.count("a"), height, width)
-            return torch.cat([grey.expand(3, -1, -1), opacity])
+            return torch.cat([colours, opacity])
 
         # Pillow multiplies colours by their opacity before it resizes.
         mode = form.removesuffix("16").upper()
-        pixels = fitted(of_bytes(image, file).convert(mode)).permute(2, 0, 1)
+        picture = of_bytes(image, file).convert(mode)
+        pixels = fitted(picture).permute(2, 0, 1)
     if mode == "RGBA":
         pixels[:3, pixels[3] == 0] = 0
     if deep:
@@ -203,7 +221,8 @@ def of_bytes(image: Any, file: Path | str) -> Any:
             f"{pixels.max():g} (Pillow's mode {image.mode!r}), whose range is not in the file; "
             "scale them to 0 to 65,535 and save a PNG of 16 bits"
         )
-    return Image.fromarray(((pixels.astype(np.int64) + 128) // 257).astype(np.uint8))
+    shades = (pixels.astype(np.int64) + 128) // 257
+    return Image.fromarray(shades.astype(np.uint8))
 
 
 def picture_size(file: Path) -> tuple[int, int]:
@@ -233,8 +252,9 @@ def check_picture(file: Path) -> None:
         end = ENDS.get(image.format)
         if end is None:
             return
+        size = file.stat().st_size
         with file.open("rb") as opened:
-            opened.seek(max(0, file.stat().st_size - 12))
+            opened.seek(max(0, size - 12))
             tail = opened.read()
         # A truncated file is refused by its decoder; bytes behind the end are harmless.
         if not tail.endswith(end):
@@ -267,23 +287,34 @@ def decoded(file: Path | str, mode: str, content: bytes | None = None) -> Any:
 
 
 def moments(
-    files: Sequence[Path], size: tuple[int, int], form: str
+    files: Sequence[Path],
+    size: tuple[int, int],
+    form: str,
 ) -> tuple[list[float], list[float]]:
     """Return mean and standard deviation of each channel, over at most 256 of the files."""
     # Every n-th, so that all classes are among them, whose files follow one another.
     step = max(1, math.ceil(len(files) / 256))
-    pictures = [read_picture(file, size, form).flatten(1).double() for file in files[::step]]
+    pictures = []
+    for file in files[::step]:
+        picture = read_picture(file, size, form)
+        pictures.append(picture.flatten(1).double())
     pixels: Float[Tensor, "c m"] = torch.cat(pictures, 1)
-    deviation = pixels.std(1, correction=0)
+
+    mean = pixels.mean(1)
+    std = pixels.std(1, correction=0)
     # A constant channel is only shifted.
-    return pixels.mean(1).tolist(), torch.where(deviation > 0, deviation, 1.0).tolist()
+    std = torch.where(std > 0, std, 1.0)
+    return mean.tolist(), std.tolist()
 
 
 # --- pictures without a data set ------------------------------------------------------------------
 
 
 def read_as_trained(
-    file: Path, facts: Mapping[str, Any], channels: int, size: tuple[int, int] | None
+    file: Path,
+    facts: Mapping[str, Any],
+    channels: int,
+    size: tuple[int, int] | None,
 ) -> Float[Tensor, "c h w"]:
     """Return one file in [0, 1] for a model that was saved with ``facts``.
 
@@ -304,26 +335,43 @@ def read_as_trained(
     return image.float() / 255
 
 
-def read_plain(path: Path, channels: int, size: tuple[int, int] | None) -> Float[Tensor, "c h w"]:
+def read_plain(
+    path: Path,
+    channels: int,
+    size: tuple[int, int] | None,
+) -> Float[Tensor, "c h w"]:
     """Return one file as (channels, height, width) in [0, 1], stretched to ``size``; with None it
     keeps its own.
 
     Raises:
         DataError: no such file, or not a picture.
     """
-    mode = "L" if channels == 1 else "RGB"
-    pixels = torch.from_numpy(np.array(decoded(path, mode))).float().div(255)
+    mode = "RGB"
+    if channels == 1:
+        mode = "L"
+    shades = np.array(decoded(path, mode))
+    pixels = torch.from_numpy(shades).float().div(255)
     # Pillow's grey pictures have no axis of channels.
-    image = pixels[None] if channels == 1 else pixels.permute(2, 0, 1)
+    if channels == 1:
+        image = pixels[None]
+    else:
+        image = pixels.permute(2, 0, 1)
     if size is None:
         return image
     return resized(image[None], size)[0]
 
 
-def resized(images: Float[Tensor, "n c h w"], size: tuple[int, int]) -> Float[Tensor, "n c i j"]:
+def resized(
+    images: Float[Tensor, "n c h w"],
+    size: tuple[int, int],
+) -> Float[Tensor, "n c i j"]:
     """Return images at another size, antialiased bilinear; those that have it stay as they are."""
     if tuple(images.shape[-2:]) == tuple(size):
         return images
     return functional.interpolate(
-        images, tuple(size), mode="bilinear", antialias=True, align_corners=False
+        images,
+        tuple(size),
+        mode="bilinear",
+        antialias=True,
+        align_corners=False,
     )

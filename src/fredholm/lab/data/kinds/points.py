@@ -42,7 +42,8 @@ class Points(Line):
         return of_clouds(np.asarray(inputs, np.float64))
 
     def prepare(self, inputs: Any, facts: Page) -> tuple[Any, list[Any] | None]:
-        places = inputs[..., :3].detach().float().cpu().numpy()
+        places = inputs[..., :3].detach()
+        places = places.float().cpu().numpy()
         return inputs, [Cloud(points) for points in places]
 
     def made_of(self, encoder: Any) -> str:
@@ -93,7 +94,8 @@ class PointDataset(LabelledDataset):
     ):
         if points is None:
             points = clouds.shape[1]
-        if clouds.dim() != 3 or len(labels) != len(clouds) or not 1 <= points <= clouds.shape[1]:
+        fits = clouds.dim() == 3 and len(labels) == len(clouds)
+        if not fits or not 1 <= points <= clouds.shape[1]:
             got = f"clouds {tuple(clouds.shape)}, labels {tuple(labels.shape)}, points {points}"
             raise ShapeError(
                 f"{name}: expected clouds (N, P, C), labels (N,) and 1 to P points, got {got}; "
@@ -118,15 +120,20 @@ class PointDataset(LabelledDataset):
     def _check(self, rows: Tensor, clouds: Tensor) -> None:
         """Refuse clouds ``rows`` without a point, or with infinite coordinates."""
         missing = clouds.isnan().any(-1)
-        empty = missing[:, : self.points].all(1) & self.whole
-        infinite = clouds.isinf().flatten(1).any(1)
-        for wrong, got in ((empty, "no point"), (infinite, "an infinite coordinate")):
-            if wrong.any():
-                number = int(rows[wrong.nonzero()[0]])
-                raise DataError(
-                    f"{self.name} {self.split}: expected one finite point or more, got {got} in "
-                    f"cloud {number}; leave the cloud out"
-                )
+        infinite = clouds.isinf().flatten(1)
+        wrong = {
+            "no point": missing[:, : self.points].all(1) & self.whole,
+            "an infinite coordinate": infinite.any(1),
+        }
+        for got, clouds_with in wrong.items():
+            if not clouds_with.any():
+                continue
+            first = clouds_with.nonzero()[0]
+            number = int(rows[first])
+            raise DataError(
+                f"{self.name} {self.split}: expected one finite point or more, got {got} in "
+                f"cloud {number}; leave the cloud out"
+            )
 
     def raw(self, indices: Indices) -> tuple[Float[Tensor, "b n c"], Tensor]:
         indices = index_tensor(indices)
@@ -136,7 +143,9 @@ class PointDataset(LabelledDataset):
         return clouds.float(), self.labels[indices]
 
     def batch(
-        self, indices: Indices, transform: Transform | None = None
+        self,
+        indices: Indices,
+        transform: Transform | None = None,
     ) -> tuple[Float[Tensor, "b n c"], Tensor]:
         """Return clouds and labels; ``transform`` changes all stored points, of which the first
         are then taken.
@@ -212,8 +221,9 @@ class CloudAugment:
 
     def __post_init__(self) -> None:
         for name in ("scale", "jitter"):
-            if getattr(self, name) < 0:
-                raise OptionError(f"{name}: expected 0 or more, got {getattr(self, name)}")
+            value = getattr(self, name)
+            if value < 0:
+                raise OptionError(f"{name}: expected 0 or more, got {value}")
         if self.rotate and self.coordinates < 3:
             raise OptionError(
                 "rotate: expected clouds of three coordinates or more, got "
@@ -221,29 +231,45 @@ class CloudAugment:
             )
 
     def __call__(
-        self, clouds: Float[Tensor, "b n c"], indices: Int[Tensor, " b"], *, seed: int, epoch: int
+        self,
+        clouds: Float[Tensor, "b n c"],
+        indices: Int[Tensor, " b"],
+        *,
+        seed: int,
+        epoch: int,
     ) -> Float[Tensor, "b n c"]:
         """Return the changed clouds; ``indices`` are their numbers in the data set."""
         key = indices[:, None]
         if self.resample:
-            hashes = hash64(seed, epoch, key, _ORDER, torch.arange(clouds.shape[1]))
-            # Points that are not there get the largest hash, so that real ones come first.
-            missing = clouds.isnan().any(-1)
-            order = hashes.masked_fill(missing, torch.iinfo(torch.int64).max).argsort(1)
-            clouds = clouds.gather(1, order[..., None].expand_as(clouds))
+            points = torch.arange(clouds.shape[1])
+            hashes = hash64(seed, epoch, key, _ORDER, points)
+            clouds = _reordered(clouds, hashes)
 
         position = clouds[..., : self.coordinates]
         rest = clouds[..., self.coordinates :]
         if self.rotate:
-            angle = (2 * np.pi * uniform(seed, epoch, indices, _TURN)).float()
-            position = _rotated(position, angle)
+            turn = uniform(seed, epoch, indices, _TURN)
+            angle = 2 * np.pi * turn
+            position = _rotated(position, angle.float())
         # Uniform on a logarithmic scale, so that clouds shrink as often as they grow.
         if self.scale:
-            power = 2 * uniform(seed, epoch, indices, _SCALE).float() - 1
-            position = position * (1 + self.scale) ** power[:, None, None]
+            share = uniform(seed, epoch, indices, _SCALE).float()
+            power = 2 * share - 1
+            factor = (1 + self.scale) ** power[:, None, None]
+            position = position * factor
         if self.jitter:
-            position = position + self.jitter * _normal(position.shape, seed, epoch, key)
+            noise = _normal(position.shape, seed, epoch, key)
+            position = position + self.jitter * noise
         return torch.cat([position, rest], -1)
+
+
+def _reordered(clouds: Float[Tensor, "b n c"], hashes: Int[Tensor, "b n"]) -> Tensor:
+    """Return the points of each cloud in the order of their hashes, missing ones behind."""
+    missing = clouds.isnan().any(-1)
+    largest = torch.iinfo(torch.int64).max
+    hashes = hashes.masked_fill(missing, largest)
+    order = hashes.argsort(1)[..., None]
+    return clouds.gather(1, order.expand_as(clouds))
 
 
 def _rotated(position: Tensor, angle: Tensor) -> Tensor:
@@ -255,16 +281,24 @@ def _rotated(position: Tensor, angle: Tensor) -> Tensor:
     one = torch.ones_like(angle)
     c = angle.cos()
     s = angle.sin()
+    rows = [
+        *(c, -s, zero),
+        *(s, c, zero),
+        *(zero, zero, one),
+    ]
     # One matrix per cloud, (B, 3, 3). Points are rows, so they are multiplied by its transpose.
-    rows = [c, -s, zero, s, c, zero, zero, zero, one]
     matrix = torch.stack(rows, -1).view(-1, 3, 3)
-    return torch.cat([position[..., :3] @ matrix.mT, position[..., 3:]], -1)
+    turned = position[..., :3] @ matrix.mT
+    return torch.cat([turned, position[..., 3:]], -1)
 
 
 def _normal(shape: torch.Size, seed: int, epoch: int, key: Tensor) -> Tensor:
     """Return standard normal numbers (Box-Muller) for each point's coordinates."""
     place = torch.arange(shape[1] * shape[2])
-    u, v = (uniform(seed, epoch, key, _JITTER, part, place) for part in (0, 1))
+    u = uniform(seed, epoch, key, _JITTER, 0, place)
+    v = uniform(seed, epoch, key, _JITTER, 1, place)
     # u may be 0, whose logarithm is infinite; 1 − u is never 0.
     radius = (-2 * (1 - u).log()).sqrt()
-    return (radius * (2 * np.pi * v).cos()).view(shape).float()
+    cosine = (2 * np.pi * v).cos()
+    normal = radius * cosine
+    return normal.view(shape).float()
