@@ -78,11 +78,14 @@ def plain_samples(samples: Any, kind: str, known: Names | None) -> Plain:
     if kind == "clouds":
         values, channels = matched(parts, known.channels)
         return Plain(values, Names(channels))
-    return Plain([_grid(part, f"X, sample {i}") for i, part in enumerate(parts)], Names())
+    return Plain(_grids(parts, "X"), Names())
 
 
 def plain_answers(
-    answers: Any, samples: Any, points: bool, known: Sequence[str] | None = None
+    answers: Any,
+    samples: Any,
+    points: bool,
+    known: Sequence[str] | None = None,
 ) -> tuple[Any, tuple[str, ...] | None]:
     """Return the fields to be answered as arrays, and the names of their columns.
 
@@ -99,15 +102,18 @@ def plain_answers(
     if not any(is_frame(part) or _is_column(part) for part in parts):
         return answers, None
     for number, (part, sample) in enumerate(zip(parts, samples)):
+        where = f"y, sample {number}"
         for half in _halves(sample):
-            _check_same_rows(half, part, f"y, sample {number}", "the field and its points in X")
+            _check_same_rows(half, part, where, "the field and its points in X")
     if points:
         return matched(parts, known, "y")
-    return [_grid(part, f"y, sample {i}") for i, part in enumerate(parts)], None
+    return _grids(parts, "y"), None
 
 
 def matched(
-    parts: Sequence[Any], known: Sequence[str] | None, place: str = "X"
+    parts: Sequence[Any],
+    known: Sequence[str] | None,
+    place: str = "X",
 ) -> tuple[list[Any], tuple[str, ...] | None]:
     """Return frames as arrays with their columns in the order of ``known``, else of the first.
 
@@ -118,7 +124,8 @@ def matched(
     names = [columns_of(part, where) for part, where in zip(parts, places)]
     named = [number for number, columns in enumerate(names) if columns is not None]
     if not named:
-        return [_numbers(part, where) for part, where in zip(parts, places)], None
+        arrays = [_numbers(part, where) for part, where in zip(parts, places)]
+        return arrays, None
     if len(named) < len(parts):
         other = names.index(None)
         raise OptionError(
@@ -142,7 +149,8 @@ def matched(
             )
         values = _numbers(part, where)
         place_of = {name: column for column, name in enumerate(columns)}
-        result.append(values[:, [place_of[name] for name in order]])
+        in_order = [place_of[name] for name in order]
+        result.append(values[:, in_order])
     return result, tuple(order)
 
 
@@ -177,13 +185,22 @@ def _series(parts: list[Any], known: Names) -> Plain:
     if pairs:
         for number, (times, values) in enumerate(map(_halves, parts)):
             _check_same_rows(times, values, f"X, sample {number}", "times and values")
-    values, channels = matched([_halves(part)[-1] for part in parts], known.channels)
+    of_values = [_halves(part)[-1] for part in parts]
+    values, channels = matched(of_values, known.channels)
     if pairs:
-        return Plain([(part[0], v) for part, v in zip(parts, values)], Names(channels))
+        of_times = [part[0] for part in parts]
+        return Plain(list(zip(of_times, values)), Names(channels))
 
-    times = [_times_of(part, f"X, sample {i}") for i, part in enumerate(parts)]
-    timed = [number for number, time in enumerate(times) if time is not None]
-    untimed = [number for number, time in enumerate(times) if time is None]
+    times = []
+    timed = []
+    untimed = []
+    for number, part in enumerate(parts):
+        index = _times_of(part, f"X, sample {number}")
+        times.append(index)
+        if index is None:
+            untimed.append(number)
+        else:
+            timed.append(number)
     if not timed:
         return Plain(values, Names(channels))
     if untimed:
@@ -199,19 +216,30 @@ def _fields_on_points(parts: list[Any], known: Names) -> Plain:
     for number, pair in enumerate(pairs):
         if len(pair) == 2:
             _check_same_rows(*pair, f"X, sample {number}", "coordinates and values")
-    places, coordinates = matched([pair[0] for pair in pairs], known.coordinates)
-    values, channels = matched([pair[-1] for pair in pairs], known.channels)
+    of_places = [pair[0] for pair in pairs]
+    of_values = [pair[-1] for pair in pairs]
+    places, coordinates = matched(of_places, known.coordinates)
+    values, channels = matched(of_values, known.channels)
     return Plain(list(zip(places, values)), Names(channels, coordinates))
+
+
+def _grids(samples: Sequence[Any], place: str) -> list[Any]:
+    """Return the values of frames on a grid; ``place`` (X or y) names them in errors."""
+    return [_grid(sample, f"{place}, sample {number}") for number, sample in enumerate(samples)]
 
 
 def _grid(sample: Any, where: str) -> Any:
     """Return the values of a frame whose rows and columns are the places of a grid."""
     if not is_frame(sample):
         return sample
-    for what, labels in (("rows", _index(sample)), ("columns", _labels(sample))):
-        # Frames of polars and pyarrow have no index, which is an empty array of floats here.
-        values = np.asarray([] if labels is None else labels)
-        if values.dtype.kind not in "iufM" or not (values[1:] > values[:-1]).all():
+    axes = {"rows": _index(sample), "columns": _labels(sample)}
+    for what, labels in axes.items():
+        # Frames of polars and pyarrow have no index.
+        if labels is None:
+            continue
+        values = np.asarray(labels)
+        comparable = values.dtype.kind in "iufM"
+        if not comparable or not (values[1:] > values[:-1]).all():
             raise OptionError(
                 f"{where}: expected {what} of a grid at numbers or dates that grow, got "
                 f"{_listed(list(values))}; sort the frame, or give frame.to_numpy()"
@@ -270,12 +298,15 @@ def _check_same_rows(first: Any, second: Any, where: str, what: str) -> None:
     other = _index(second)
     if one is None or other is None or len(one) != len(other) or one.equals(other):
         return
-    numbered = any(list(index) == list(range(len(index))) for index in (one, other))
-    if numbered and set(one) != set(other):
+    first_labels = list(one)
+    second_labels = list(other)
+    from_zero = list(range(len(first_labels)))
+    numbered = from_zero in (first_labels, second_labels)
+    if numbered and set(first_labels) != set(second_labels):
         return
     raise OptionError(
-        f"{where}: expected {what} with the same index, got {_listed(list(one))} and "
-        f"{_listed(list(other))}; sort both alike, or reset_index(drop=True)"
+        f"{where}: expected {what} with the same index, got {_listed(first_labels)} and "
+        f"{_listed(second_labels)}; sort both alike, or reset_index(drop=True)"
     )
 
 
@@ -289,7 +320,9 @@ def _refuse_one_frame(samples: Any, kind: str) -> None:
             f"{type(samples).__name__}; divide it: [part for _, part in X.groupby('id')]"
         )
     # Arrays of xarray have names of axes, which could be in any order.
-    some = samples if hasattr(samples, "dims") else next(iter(samples), None)
+    some = samples
+    if not hasattr(samples, "dims"):
+        some = next(iter(samples), None)
     if hasattr(some, "dims") and hasattr(some, "coords"):
         raise ShapeError(
             f"X: expected arrays or data frames, got {type(some).__name__}, whose dimensions are "
@@ -323,13 +356,18 @@ def _is_column(data: Any) -> bool:
 def _index(data: Any) -> Any:
     """Return the index of pandas' frames and columns; None of everything else."""
     # Lists have an ``index`` too, which is a method.
-    return data.index if hasattr(data, "iloc") else None
+    if not hasattr(data, "iloc"):
+        return None
+    return data.index
 
 
 def column_types(frame: Any) -> list[tuple[str, str]]:
     """Return the names of a frame's columns and their types, as its library calls them."""
-    types = frame.schema.types if _is_arrow(frame) else frame.dtypes
-    return [(str(name), str(kind).lower()) for name, kind in zip(_labels(frame) or (), types)]
+    types = frame.dtypes
+    if _is_arrow(frame):
+        types = frame.schema.types
+    labels = _labels(frame) or ()
+    return [(str(name), str(kind).lower()) for name, kind in zip(labels, types)]
 
 
 def _is_arrow(frame: Any) -> bool:
@@ -372,7 +410,11 @@ def _numbers(sample: Any, where: str) -> Any:
 def _listed(names: Sequence[Any]) -> str:
     """Return the first names as an error shows them."""
     # numpy's numbers are shown as Python's, without their type.
-    plain = [name.item() if hasattr(name, "item") else name for name in names[:_SHOWN]]
+    plain = []
+    for name in names[:_SHOWN]:
+        if hasattr(name, "item"):
+            name = name.item()
+        plain.append(name)
     shown = ", ".join(map(repr, plain))
     if len(names) > _SHOWN:
         shown += f", … ({len(names)})"
