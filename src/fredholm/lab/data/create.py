@@ -160,7 +160,12 @@ def _absolute(path: str | os.PathLike[str] | None) -> Path | None:
     return Path(path).expanduser().absolute()
 
 
-def _kind_of(entry: Entry, folder: Path | None, own: Any, val: float | int | None) -> Kind:
+def _kind_of(
+    entry: Entry,
+    folder: Path | None,
+    own: Any,
+    val: float | int | None,
+) -> Kind:
     if entry.kind_at is None or folder is None:
         return entry.kind
     if val is None:
@@ -259,7 +264,13 @@ def create_arrays(request: Request, read: Callable[[str], LabelledImages]) -> La
     if request.image_size is not None:
         images = resize(images, request.image_size)
     result = ArrayDataset(
-        entry.name, request.split, images, labels, entry.classes, entry.mean, entry.std
+        entry.name,
+        request.split,
+        images,
+        labels,
+        entry.classes,
+        entry.mean,
+        entry.std,
     )
 
     options = request.options

@@ -113,7 +113,13 @@ def _fetch(entry: Entry, workshop: Path, target: Path, show: Progress) -> None:
     raise DataError("\n".join(failed))
 
 
-def _fetch_from(entry: Entry, source: Source, workshop: Path, target: Path, show: Progress) -> None:
+def _fetch_from(
+    entry: Entry,
+    source: Source,
+    workshop: Path,
+    target: Path,
+    show: Progress,
+) -> None:
     work = Path(tempfile.mkdtemp(prefix="work-", dir=workshop))
     try:
         new = work / "new"
@@ -150,7 +156,12 @@ def _fetch_from(entry: Entry, source: Source, workshop: Path, target: Path, show
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _download_files(entry: Entry, address: Address, folder: Path, show: Progress) -> None:
+def _download_files(
+    entry: Entry,
+    address: Address,
+    folder: Path,
+    show: Progress,
+) -> None:
     _check_space(entry, address, folder)
     label = f"{entry.name}: download ({address.title})"
     with show.piece(label, address.total_bytes, "bytes"):
@@ -180,7 +191,12 @@ def _earlier_archive(entry: Entry, place: Path, show: Progress) -> Path | None:
 
 
 def _download(
-    entry: Entry, package: Package, place: Path, work: Path, target: Path, show: Progress
+    entry: Entry,
+    package: Package,
+    place: Path,
+    work: Path,
+    target: Path,
+    show: Progress,
 ) -> Path:
     """Download the archive of a package and put it into ``place``, where it lies complete."""
     client = package.client
@@ -216,7 +232,13 @@ def _download(
     return finished
 
 
-def _unpack(entry: Entry, package: Package, archive: Path, folder: Path, show: Progress) -> None:
+def _unpack(
+    entry: Entry,
+    package: Package,
+    archive: Path,
+    folder: Path,
+    show: Progress,
+) -> None:
     """Write the files of a package into ``folder``, and check them."""
     done = 0
 

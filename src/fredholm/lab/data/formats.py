@@ -205,7 +205,12 @@ def read_json_labels(path: Path, classes: int) -> UInt8[np.ndarray, " n"]:
     return np.asarray(labels, np.uint8)
 
 
-def check_pairs(images: np.ndarray, labels: np.ndarray, classes: int, where: Path | str) -> None:
+def check_pairs(
+    images: np.ndarray,
+    labels: np.ndarray,
+    classes: int,
+    where: Path | str,
+) -> None:
     """Refuse images without a label, labels without an image, and labels out of range.
 
     Raises:

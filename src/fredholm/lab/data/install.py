@@ -113,7 +113,10 @@ def verify_file(file: PinnedFile, folder: Path, fix: str) -> None:
 
 
 def verify_installed(
-    name: str, source: Source, folder: Path, files: tuple[PinnedFile, ...] | None = None
+    name: str,
+    source: Source,
+    folder: Path,
+    files: tuple[PinnedFile, ...] | None = None,
 ) -> None:
     """Check ``files`` (default all) of an installed data set; in a folder without a manifest, those
     of them that are there.
@@ -133,7 +136,11 @@ def verify_installed(
 
 
 def write_manifest(
-    name: str, source: Source, folder: Path, archive: str, archive_sha256: str
+    name: str,
+    source: Source,
+    folder: Path,
+    archive: str,
+    archive_sha256: str,
 ) -> None:
     """Write a list of the files in ``folder`` and their source, flushed to the disk."""
     # Derived files have no pins; the checksums they have now are those that later loads compare.

@@ -181,7 +181,12 @@ class ResumableLoader:
         (1, (64, 1, 8, 8))
     """
 
-    def __init__(self, dataset: LabelledDataset, order: EpochOrder, augment: Change | None = None):
+    def __init__(
+        self,
+        dataset: LabelledDataset,
+        order: EpochOrder,
+        augment: Change | None = None,
+    ):
         self.dataset = dataset
         self.order = order
         self.augment = augment

@@ -140,7 +140,11 @@ def warn_of_cut(cut: int, count: int, length: int) -> None:
         )
 
 
-def read_samples(collection: Collection, facts: Mapping[str, Any], encoder: Any) -> Rows:
+def read_samples(
+    collection: Collection,
+    facts: Mapping[str, Any],
+    encoder: Any,
+) -> Rows:
     """Return a function from numbers of samples to inputs of a model, scaled as those were that
     ``facts`` describe (:meth:`fredholm.data.LabelledDataset.describe`).
 

@@ -73,7 +73,11 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
         ) from error
 
 
-def _check_member(packed: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> None:
+def _check_member(
+    packed: zipfile.ZipFile,
+    member: zipfile.ZipInfo,
+    path: Path,
+) -> None:
     """Refuse a member that is not an array, is one of Python objects, or is smaller than its header
     declares.
 

@@ -73,7 +73,11 @@ class PartDataset:
     def __len__(self) -> int:
         return len(self.whole)
 
-    def batch(self, indices: Indices, transform: Transform | None = None) -> tuple[Any, Tensor]:
+    def batch(
+        self,
+        indices: Indices,
+        transform: Transform | None = None,
+    ) -> tuple[Any, Tensor]:
         """Return inputs of a model and labels at this rank's points.
 
         Raises:

@@ -331,7 +331,11 @@ def _grids(result: Collection, samples: Any, name: str) -> np.ndarray:
     return fields
 
 
-def _check_points(result: Collection, places: list[np.ndarray], values: list[np.ndarray]) -> None:
+def _check_points(
+    result: Collection,
+    places: list[np.ndarray],
+    values: list[np.ndarray],
+) -> None:
     """Refuse values that are not one for each point, and points or values with NaN."""
     for number, (here, there) in enumerate(zip(places, values)):
         if len(here) != len(there):
@@ -360,7 +364,11 @@ def _is_pair(sample: Any) -> bool:
     return isinstance(sample, tuple) and len(sample) == 2 and np.ndim(sample[0]) > 0
 
 
-def _halves(result: Collection, samples: list[Any], form: str) -> tuple[list[Any], list[Any]]:
+def _halves(
+    result: Collection,
+    samples: list[Any],
+    form: str,
+) -> tuple[list[Any], list[Any]]:
     """Return the first and the second of each pair; where one sample is a pair, all must be."""
     for number, sample in enumerate(samples):
         if not _is_pair(sample):
@@ -371,7 +379,12 @@ def _halves(result: Collection, samples: list[Any], form: str) -> tuple[list[Any
     return [first for first, _ in samples], [second for _, second in samples]
 
 
-def _array(result: Collection, number: int, sample: Any, dtype: Any = None) -> np.ndarray:
+def _array(
+    result: Collection,
+    number: int,
+    sample: Any,
+    dtype: Any = None,
+) -> np.ndarray:
     try:
         return np.asarray(sample, dtype)
     except (TypeError, ValueError) as error:
@@ -424,7 +437,11 @@ def _check_size(result: Collection, arrays: Any) -> None:
         )
 
 
-def _check_finite(result: Collection, arrays: Any, fix: str = "leave the sample out") -> None:
+def _check_finite(
+    result: Collection,
+    arrays: Any,
+    fix: str = "leave the sample out",
+) -> None:
     """Refuse NaN too, where it cannot stand for a missing value."""
     _check_size(result, arrays)
     for start, block in blocks(arrays):

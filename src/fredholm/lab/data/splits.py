@@ -81,7 +81,11 @@ def split_at(place: float, val_fraction: float, test_fraction: float) -> str:
     return "val" if place < edge else "train"
 
 
-def spans(n: int, val_fraction: float, test_fraction: float) -> dict[str, tuple[int, int]]:
+def spans(
+    n: int,
+    val_fraction: float,
+    test_fraction: float,
+) -> dict[str, tuple[int, int]]:
     """Return (start, stop) of the splits of a text of ``n`` tokens: train, val and test in its
     order, as shares of the complete text.
 
@@ -103,7 +107,9 @@ def spans(n: int, val_fraction: float, test_fraction: float) -> dict[str, tuple[
 
 
 def stratified(
-    labels: Int[Tensor, " n"], fraction: float | int, seed: int = SPLIT_SEED
+    labels: Int[Tensor, " n"],
+    fraction: float | int,
+    seed: int = SPLIT_SEED,
 ) -> tuple[Int[Tensor, " a"], Int[Tensor, " b"]]:
     """Return two sorted index lists: the rest, and the held-out ``fraction`` of every class.
 

@@ -141,7 +141,10 @@ class StoredRows:
 
 
 def rows_of_parquet(
-    path: str | Path, columns: Sequence[str], shape: Sequence[int] = (), folder: Path | None = None
+    path: str | Path,
+    columns: Sequence[str],
+    shape: Sequence[int] = (),
+    folder: Path | None = None,
 ) -> StoredRows:
     """Return columns of a Parquet file as rows ``(N, *shape)``, which can be read in any order.
 
@@ -185,7 +188,13 @@ def rows_of_parquet(
     return StoredRows(target)
 
 
-def _write(target: Path, path: Path, source: Any, columns: list[str], shape: tuple[int, ...]):
+def _write(
+    target: Path,
+    path: Path,
+    source: Any,
+    columns: list[str],
+    shape: tuple[int, ...],
+):
     """Write one row group after the other behind a header."""
     count = source.metadata.num_rows
     if not count:

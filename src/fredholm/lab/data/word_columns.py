@@ -59,7 +59,11 @@ def word_columns(frame: Any) -> list[str]:
     return result
 
 
-def rows_of(frame: Any, words: Mapping[str, Sequence[str]] | None, kept: np.ndarray | None) -> Rows:
+def rows_of(
+    frame: Any,
+    words: Mapping[str, Sequence[str]] | None,
+    kept: np.ndarray | None,
+) -> Rows:
     """Return the rows of a frame as numbers.
 
     Args:
@@ -132,7 +136,11 @@ def _words_of(name: str, training: Sequence[str | None]) -> list[str]:
     return list(words)
 
 
-def _warn_of_strangers(name: str, written: Sequence[str | None], known: Sequence[str]) -> None:
+def _warn_of_strangers(
+    name: str,
+    written: Sequence[str | None],
+    known: Sequence[str],
+) -> None:
     strange = [row for row, word in enumerate(written) if word is not None and word not in known]
     if strange:
         warnings.warn(

@@ -57,7 +57,9 @@ class TimeSeriesOptions:
 
 
 def observed(
-    series: Float[Tensor, "n c"], options: TimeSeriesOptions, *key: int
+    series: Float[Tensor, "n c"],
+    options: TimeSeriesOptions,
+    *key: int,
 ) -> Float[Tensor, "m d"]:
     """Return the observations of a series that the options keep, see :class:`TimeSeriesOptions`.
 

@@ -81,7 +81,9 @@ class ArrayFile:
             raise self.error(found, "samples", "leave it out, or fill it")
         if np.iscomplexobj(values):
             raise self.error(
-                found, "real numbers", "give real and imaginary parts as two channels, or moduli"
+                found,
+                "real numbers",
+                "give real and imaginary parts as two channels, or moduli",
             )
         return found
 

@@ -275,7 +275,11 @@ class NewSamples:
         found = self._pictures(files, places)
         return replace(found, remarks=tuple(contents["remarks"]))
 
-    def _pictures(self, files: Sequence[Path], places: list[dict[str, Any]]) -> Unlabelled:
+    def _pictures(
+        self,
+        files: Sequence[Path],
+        places: list[dict[str, Any]],
+    ) -> Unlabelled:
         channels, height, width = self.encoder.input_shape
         mean = self.facts["mean"]
         std = self.facts["std"]
@@ -293,7 +297,11 @@ class NewSamples:
 
     # --- numbers ----------------------------------------------------------------------------------
 
-    def _numbers(self, collection: Collection, places: list[dict[str, Any]]) -> Unlabelled:
+    def _numbers(
+        self,
+        collection: Collection,
+        places: list[dict[str, Any]],
+    ) -> Unlabelled:
         gridded = collection.kind == "fields" and collection.coordinates is None
         # Only fields on a grid are shifted by channel.
         if collection.kind == "fields" and gridded != ("shift" in self.facts):
@@ -336,7 +344,11 @@ class NewSamples:
             "clocked": False,
         }
 
-    def _fields(self, collection: Collection, places: list[dict[str, Any]]) -> Unlabelled:
+    def _fields(
+        self,
+        collection: Collection,
+        places: list[dict[str, Any]],
+    ) -> Unlabelled:
         shift = self.facts["shift"]
         scale = self.facts["input_scale"]
         fields = torch.from_numpy(np.asarray(collection.samples))

@@ -195,7 +195,11 @@ class LabelledDataset(Dataset):
         inputs, _ = self.batch(indices)
         return {"inputs": inputs}
 
-    def masks(self, indices: Indices, kind: str = "mask") -> Bool[Tensor, "b h w"] | None:
+    def masks(
+        self,
+        indices: Indices,
+        kind: str = "mask",
+    ) -> Bool[Tensor, "b h w"] | None:
         """Return the object of each image: its pixels (``kind="mask"``) or its filled boxes
         (``"box"``); None where it is unknown.
         """

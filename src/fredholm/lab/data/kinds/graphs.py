@@ -158,7 +158,11 @@ class GraphDataset(_OfNodes):
             self.vocabulary = self._vocabulary_size(vocabulary)
         self.positions = [_positions(graph, eigenvectors) for graph in graphs]
 
-    def _check_nodes(self, graphs: Sequence[Graph], labels: Sequence[Tensor] | Tensor) -> None:
+    def _check_nodes(
+        self,
+        graphs: Sequence[Graph],
+        labels: Sequence[Tensor] | Tensor,
+    ) -> None:
         for i, (graph, own) in enumerate(zip(graphs, labels)):
             if len(own) != len(graph.features):
                 raise DataError(

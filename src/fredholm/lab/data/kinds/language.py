@@ -153,7 +153,12 @@ class HiddenTokens(TokenizedDataset):
         return self.hide
 
     def hide(
-        self, numbers: Tensor, indices: Tensor, *, seed: int, epoch: int
+        self,
+        numbers: Tensor,
+        indices: Tensor,
+        *,
+        seed: int,
+        epoch: int,
     ) -> tuple[Tensor, Tensor]:
         """Return token numbers (B, N) with hidden ones, and targets (B, N).
 

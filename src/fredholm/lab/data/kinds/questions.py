@@ -129,7 +129,11 @@ class QuestionDataset(TokenizedDataset):
                 scores[row, answer] = score
         return inputs, scores
 
-    def batch(self, indices: Indices, transform: Transform | None = None) -> tuple[Inputs, Tensor]:
+    def batch(
+        self,
+        indices: Indices,
+        transform: Transform | None = None,
+    ) -> tuple[Inputs, Tensor]:
         """Return normalised pictures with token numbers, and the answers; ``transform`` changes the
         pictures' bytes.
         """

@@ -101,7 +101,10 @@ class TextOptions:
 
 
 def encode_texts(
-    texts: Sequence[str], vocabulary: Vocabulary, max_length: int, where: str = "text"
+    texts: Sequence[str],
+    vocabulary: Vocabulary,
+    max_length: int,
+    where: str = "text",
 ) -> tuple[Int[Tensor, "b n"], int]:
     """Return texts as rows of numbers, padded with 0 to the longest, and how many were longer than
     ``max_length`` and lost their end.
@@ -119,7 +122,10 @@ def encode_texts(
 
 
 def encode_rows(
-    texts: Sequence[str], vocabulary: Vocabulary, max_length: int, where: str
+    texts: Sequence[str],
+    vocabulary: Vocabulary,
+    max_length: int,
+    where: str,
 ) -> tuple[Int[Tensor, "b n"], Bool[Tensor, " b"]]:
     """Return the rows of :func:`encode_texts`, and of each text whether it lost its end."""
     rows = [vocabulary.encode(text) for text in texts]

@@ -69,7 +69,11 @@ class Rows:
         start = int(self.ends[index - 1]) if index else 0
         return self.symbols[start : int(self.ends[index])]
 
-    def __call__(self, indices: Int[Tensor, " b"], width: int = 1) -> Int[Tensor, "b n"]:
+    def __call__(
+        self,
+        indices: Int[Tensor, " b"],
+        width: int = 1,
+    ) -> Int[Tensor, "b n"]:
         rows = [self[i].long() + 1 for i in indices.tolist()]
         out = torch.zeros(len(rows), max([width, *map(len, rows)]), dtype=torch.int64)
         for place, row in enumerate(rows):
