@@ -34,13 +34,14 @@ class Graph:
 
     def __post_init__(self) -> None:
         n = len(self.features)
-        if not n or self.features.dim() != 2:
+        if n == 0 or self.features.dim() != 2:
             raise DataError(
                 "features: expected (nodes, width) of one node or more, got "
                 f"{tuple(self.features.shape)}; leave empty graphs out"
             )
         _check_finite(self.features)
-        wrong = self.edges[(self.edges < 0) | (self.edges >= n)]
+        outside = (self.edges < 0) | (self.edges >= n)
+        wrong = self.edges[outside]
         if len(wrong):
             raise DataError(
                 f"edges: expected nodes 0 to {n - 1}, which the graph has, got {int(wrong[0])}; "
@@ -83,11 +84,20 @@ class _OfNodes(LabelledDataset):
     channels: int
     eigenvectors: int
 
+    @property
+    def field(self) -> str:
+        """Name of the nodes' inputs in a batch."""
+        if self.tokens:
+            return "tokens"
+        return "features"
+
     def encoder(self) -> dict[str, Any]:
         fields = {**super().encoder(), "eigenvectors": self.eigenvectors}
         if self.tokens:
-            return fields | {"vocabulary": self.vocabulary}
-        return fields | {"channels": self.channels}
+            fields["vocabulary"] = self.vocabulary
+        else:
+            fields["channels"] = self.channels
+        return fields
 
 
 class GraphDataset(_OfNodes):
@@ -138,7 +148,10 @@ class GraphDataset(_OfNodes):
         check_labels(self.labels, classes)
 
         # Features and tokens of the same width are different inputs as well.
-        widths = {(graph.features.shape[1], graph.features.is_floating_point()) for graph in graphs}
+        widths = set()
+        for graph in graphs:
+            width = graph.features.shape[1]
+            widths.add((width, graph.features.is_floating_point()))
         if len(widths) > 1 or len(graphs) != len(labels):
             raise DataError(
                 f"{name}: expected graphs of one width and one label each, got {len(graphs)} "
@@ -150,7 +163,9 @@ class GraphDataset(_OfNodes):
 
         self.graphs = list(graphs)
         self.eigenvectors = eigenvectors
-        first = graphs[0].features if graphs else torch.zeros(0, 0)
+        first = torch.zeros(0, 0)
+        if graphs:
+            first = graphs[0].features
         self.tokens = not first.is_floating_point()
         self.channels = first.shape[1]
         self.vocabulary = 0
@@ -163,34 +178,38 @@ class GraphDataset(_OfNodes):
         graphs: Sequence[Graph],
         labels: Sequence[Tensor] | Tensor,
     ) -> None:
-        for i, (graph, own) in enumerate(zip(graphs, labels)):
-            if len(own) != len(graph.features):
+        for i, (graph, of_nodes) in enumerate(zip(graphs, labels)):
+            nodes = len(graph.features)
+            if len(of_nodes) != nodes:
                 raise DataError(
-                    f"{self.name}: expected one label per node, got {len(own)} for "
-                    f"{len(graph.features)} nodes of graph {i}; give {IGNORED} to nodes without one"
+                    f"{self.name}: expected one label per node, got {len(of_nodes)} for "
+                    f"{nodes} nodes of graph {i}; give {IGNORED} to nodes without one"
                 )
 
     def _vocabulary_size(self, given: int | None) -> int:
-        needed = 1 + max(int(graph.features.max()) for graph in self.graphs)
+        largest = max(int(graph.features.max()) for graph in self.graphs)
+        needed = 1 + largest
         if given is None:
             return needed
         if given < needed:
             raise DataError(
                 f"{self.name}: expected a vocabulary of {needed} or more for tokens up to "
-                f"{needed - 1}, got {given}; enlarge it"
+                f"{largest}, got {given}; enlarge it"
             )
         return given
 
     def raw(self, indices: Indices) -> tuple[Inputs, Tensor]:
         indices = index_tensor(indices)
         chosen = indices.tolist()
-        features = padded([self.graphs[i].features for i in chosen], 0)
-        sizes = torch.tensor([len(self.graphs[i].features) for i in chosen])
+        features = [self.graphs[i].features for i in chosen]
+        positions = [self.positions[i] for i in chosen]
+        sizes = torch.tensor([len(nodes) for nodes in features])
         n = int(sizes.max())
+
         fields = self._links(chosen, n)
-        fields["positions"] = padded([self.positions[i] for i in chosen], 0)
+        fields["positions"] = padded(positions, 0)
         fields["valid"] = torch.arange(n) < sizes[:, None]
-        fields["tokens" if self.tokens else "features"] = features
+        fields[self.field] = padded(features, 0)
 
         labels = self.labels[indices]
         # Labels of nodes were padded to the largest graph of all, not of this batch.
@@ -211,18 +230,24 @@ class GraphDataset(_OfNodes):
             A pair may be listed twice; the encoder counts it once.
         """
         if n > DENSE_NODES:
-            links = [self.graphs[i].edges for i in chosen]
-            both = [torch.cat([each, each.flip(0)], 1).mT for each in links]
-            return {"links": padded(both, -1)}
-        edges = torch.zeros(len(chosen), n, n, dtype=torch.bool)
+            links = []
+            for i in chosen:
+                edges = self.graphs[i].edges
+                both = torch.cat([edges, edges.flip(0)], 1)
+                links.append(both.mT)
+            return {"links": padded(links, -1)}
+
+        mask = torch.zeros(len(chosen), n, n, dtype=torch.bool)
         for row, i in enumerate(chosen):
-            own = self.graphs[i].edges
-            size = len(self.graphs[i].features)
-            edges[row, :size, :size] = adjacency(own, size)
-        return {"edges": edges}
+            graph = self.graphs[i]
+            size = len(graph.features)
+            mask[row, :size, :size] = adjacency(graph.edges, size)
+        return {"edges": mask}
 
     def head(self) -> dict[str, Any]:
-        return {"pool": "every" if self.task == "steps" else "mean"}
+        if self.task == "steps":
+            return {"pool": "every"}
+        return {"pool": "mean"}
 
     def __repr__(self) -> str:
         what = f"{self.name!r}, {self.split!r}, {len(self)} graphs"
@@ -234,13 +259,15 @@ def _positions(graph: Graph, eigenvectors: int) -> Tensor:
     n = len(graph.features)
     if n > DENSE_NODES:
         return sparse_laplacian_positions(graph.edges, n, eigenvectors)
-    return laplacian_positions(adjacency(graph.edges, n), eigenvectors)
+    mask = adjacency(graph.edges, n)
+    return laplacian_positions(mask, eigenvectors)
 
 
 def adjacency(edges: Int[Tensor, "2 e"], n: int) -> Bool[Tensor, "n n"]:
     """Return a symmetric mask of n nodes' edges."""
+    sources, targets = edges
     mask = torch.zeros(n, n, dtype=torch.bool)
-    mask[edges[0], edges[1]] = True
+    mask[sources, targets] = True
     return mask | mask.mT
 
 
@@ -260,19 +287,22 @@ class Network:
 
     def __init__(self, edges: Int[Tensor, "2 e"], n: int):
         both = torch.cat([edges, edges.flip(0)], 1)
+        loops = both[0] == both[1]
         # unique sorts by source, then by target.
-        both = both[:, both[0] != both[1]].unique(dim=1)
+        sources, targets = both[:, ~loops].unique(dim=1)
         self.n = n
-        self.sources = both[0]
-        self.targets = both[1]
-        self.degree = torch.bincount(both[0], minlength=n)
-        self.start = [0, *self.degree.cumsum(0).tolist()]
-        self.keys = both[0] * n + both[1]
+        self.sources = sources
+        self.targets = targets
+        self.degree = torch.bincount(sources, minlength=n)
+        ends = self.degree.cumsum(0)
+        self.start = [0, *ends.tolist()]
+        self.keys = sources * n + targets
 
         # Neighbours with few edges first: a hub says less about its neighbours than they do.
         most = int(self.degree.max())
-        order = (self.sources * (most + 1) + self.degree[self.targets]).argsort(stable=True)
-        self.ordered = self.targets[order].tolist()
+        ranks = sources * (most + 1) + self.degree[targets]
+        order = ranks.argsort(stable=True)
+        self.ordered = targets[order].tolist()
 
     def around(self, node: int, size: int) -> list[int]:
         """Return the node and the nearest others, ``size`` in all or fewer: by the number of steps,
@@ -286,7 +316,8 @@ class Network:
         for current in result:
             first = self.start[current]
             last = self.start[current + 1]
-            for other in self.ordered[first : min(first + size, last)]:
+            last = min(first + size, last)
+            for other in self.ordered[first:last]:
                 if len(result) >= size:
                     return result
                 if other not in seen:
@@ -306,8 +337,10 @@ class Network:
             return torch.zeros_like(pairs, dtype=torch.bool)
 
         # The search returns where a pair would be inserted, which may be behind the last edge.
-        place = torch.searchsorted(self.keys, pairs).clamp(max=len(self.keys) - 1)
-        return (self.keys[place] == pairs) & real[:, :, None] & real[:, None, :]
+        place = torch.searchsorted(self.keys, pairs)
+        place = place.clamp(max=len(self.keys) - 1)
+        found = self.keys[place] == pairs
+        return found & real[:, :, None] & real[:, None, :]
 
 
 class NodeDataset(_OfNodes):
@@ -385,10 +418,14 @@ class NodeDataset(_OfNodes):
         edges = self.network.linked(around)
         valid = around >= 0
         # -1 would index the last node, so padding reads node 0 and becomes 0.
-        features = torch.where(valid[..., None], self.features[around.clamp(min=0)], 0)
-        positions = laplacian_positions(edges, self.eigenvectors)
-        fields = {"edges": edges, "positions": positions, "valid": valid}
-        fields["tokens" if self.tokens else "features"] = features
+        features = self.features[around.clamp(min=0)]
+        features = torch.where(valid[..., None], features, 0)
+        fields = {
+            "edges": edges,
+            "positions": laplacian_positions(edges, self.eigenvectors),
+            "valid": valid,
+            self.field: features,
+        }
         return Inputs(**fields), self.labels[indices]
 
     def head(self) -> dict[str, Any]:

@@ -48,14 +48,18 @@ class Rows:
             row = int(lengths.argmin()) + 1
             raise DataError(f"row {row}: expected at least one symbol, got none; leave it out")
         none = torch.empty(0, dtype=torch.uint8)
-        symbols = torch.cat([none, *(row.to(torch.uint8) for row in rows)])
+        parts = [row.to(torch.uint8) for row in rows]
+        symbols = torch.cat([none, *parts])
         return cls(symbols, lengths.cumsum(0))
 
     @classmethod
     def of_texts(cls, texts: Sequence[str], max_length: int) -> Rows:
         """Return the first ``max_length`` bytes of each text's UTF-8."""
-        rows = [list(text.encode("utf-8")[:max_length]) for text in texts]
-        return cls.of([torch.tensor(row, dtype=torch.uint8) for row in rows])
+        rows = []
+        for text in texts:
+            symbols = list(text.encode("utf-8")[:max_length])
+            rows.append(torch.tensor(symbols, dtype=torch.uint8))
+        return cls.of(rows)
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -63,11 +67,15 @@ class Rows:
     @property
     def lengths(self) -> Int[Tensor, " n"]:
         """Symbols of each row."""
-        return self.ends.diff(prepend=self.ends.new_zeros(1))
+        start = self.ends.new_zeros(1)
+        return self.ends.diff(prepend=start)
 
     def __getitem__(self, index: int) -> Tensor:
-        start = int(self.ends[index - 1]) if index else 0
-        return self.symbols[start : int(self.ends[index])]
+        start = 0
+        if index:
+            start = int(self.ends[index - 1])
+        stop = int(self.ends[index])
+        return self.symbols[start:stop]
 
     def __call__(
         self,
@@ -75,7 +83,8 @@ class Rows:
         width: int = 1,
     ) -> Int[Tensor, "b n"]:
         rows = [self[i].long() + 1 for i in indices.tolist()]
-        out = torch.zeros(len(rows), max([width, *map(len, rows)]), dtype=torch.int64)
+        longest = max([width, *map(len, rows)])
+        out = torch.zeros(len(rows), longest, dtype=torch.int64)
         for place, row in enumerate(rows):
             out[place, : len(row)] = row
         return out
@@ -91,10 +100,13 @@ class Symbols(Kind):
 
     def fits(self, inputs: Any) -> bool:
         # A single sequence looks like a text; only its data set knows.
-        return isinstance(inputs, Tensor) and inputs.dim() == 3 and not inputs.is_floating_point()
+        if not isinstance(inputs, Tensor) or inputs.is_floating_point():
+            return False
+        return inputs.dim() == 3
 
     def prepare(self, inputs: Any, facts: Page) -> tuple[Any, list[Any] | None]:
-        return inputs, prepare_texts(inputs.flatten(1), facts.texts)
+        tokens = inputs.flatten(1)
+        return inputs, prepare_texts(tokens, facts.texts)
 
     def size(self, inputs: Any) -> str:
         return f"{inputs[0].numel()} tokens"
@@ -153,17 +165,25 @@ class TokenDataset(LabelledDataset):
         return self.numbers(indices), self.labels[indices]
 
     def encoder(self) -> dict[str, Any]:
-        fields = {**super().encoder(), "vocabulary": self.tokens, "max_length": self.max_length}
+        fields = {
+            **super().encoder(),
+            "vocabulary": self.tokens,
+            "max_length": self.max_length,
+        }
         if self.pair:
             fields["views"] = 2
         return fields
 
     def example(self) -> Tensor:
-        views = [2] if self.pair else []
-        return torch.ones((1, *views, self.max_length), dtype=torch.int64)
+        shape = [1, self.max_length]
+        if self.pair:
+            shape = [1, 2, self.max_length]
+        return torch.ones(shape, dtype=torch.int64)
 
     def __repr__(self) -> str:
-        what = "pairs of sequences" if self.pair else "sequences"
+        what = "sequences"
+        if self.pair:
+            what = "pairs of sequences"
         size = f"at most {self.max_length} of {self.tokens} tokens"
         shape = f"{len(self)} {what}, {size}"
         return f"TokenDataset({self.name!r}, {self.split!r}, {shape}, {len(self.classes)} classes)"
@@ -183,14 +203,17 @@ def image_tokens(images: ImageDataset) -> TokenDataset:
         raise ShapeError(
             f"grey levels: expected images of 1 or 3 channels, got {channels}; convert them first"
         )
-    weights = torch.tensor([0.2989, 0.587, 0.114], dtype=torch.float64)[:, None, None]
+    weights = torch.tensor([0.2989, 0.587, 0.114], dtype=torch.float64)
+    weights = weights[:, None, None]
 
     def numbers(indices: Tensor) -> Tensor:
-        pixels = images.raw(indices)[0]
+        pixels, _ = images.raw(indices)
         if channels == 3:
-            grey = (pixels.double() * weights).sum(1)
+            weighted = pixels.double() * weights
+            grey = weighted.sum(1)
             # TensorFlow's conversion from floats in [0, 1] to bytes: floor(x · 255.5).
-            pixels = (grey * (255.5 / 255)).clamp(max=255).floor()
+            scaled = grey * (255.5 / 255)
+            pixels = scaled.clamp(max=255).floor()
         return pixels.flatten(1).long() + 1
 
     return TokenDataset(
