@@ -68,8 +68,11 @@ class StoredRows:
                 "sample"
             )
         self.size = self.path.stat().st_size
-        count = len(mapped if chosen is None else chosen)
-        self.shape: tuple[int, ...] = (count, *self._windowed(mapped).shape[1:])
+        count = len(mapped)
+        if chosen is not None:
+            count = len(chosen)
+        row = self._windowed(mapped).shape[1:]
+        self.shape: tuple[int, ...] = (count, *row)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -78,7 +81,8 @@ class StoredRows:
         return len(self.shape)
 
     def __getitem__(self, indices: Tensor | Sequence[int]) -> Tensor:
-        rows = self._numbers(torch.as_tensor(indices, dtype=torch.int64))
+        indices = torch.as_tensor(indices, dtype=torch.int64)
+        rows = self._numbers(indices)
         mapped = self._windowed(self._map())
         if self.path.stat().st_size != self.size:
             raise DataError(
@@ -87,7 +91,9 @@ class StoredRows:
             )
         # Read in the order of the file, in which a disk is faster, and put back into theirs.
         order = rows.argsort()
-        values = torch.from_numpy(self._native(mapped[rows[order].numpy()]))
+        ordered = rows[order].numpy()
+        values = self._native(mapped[ordered])
+        values = torch.from_numpy(values)
         return torch.empty_like(values).index_copy_(0, order, values)
 
     def __call__(self, indices: Tensor) -> Tensor:
@@ -96,23 +102,28 @@ class StoredRows:
 
     def select(self, chosen: Tensor) -> StoredRows:
         """Return some of the rows; nothing is read."""
-        return StoredRows(self.path, self._numbers(chosen), self.window)
+        rows = self._numbers(chosen)
+        return StoredRows(self.path, rows, self.window)
 
     def _numbers(self, indices: Tensor) -> Tensor:
         """Return the rows of the file at these places among the chosen ones."""
-        return indices if self.chosen is None else self.chosen[indices]
+        if self.chosen is None:
+            return indices
+        return self.chosen[indices]
 
     def stretch(self, axis: int, start: int, stop: int) -> StoredRows:
         """Return a part of every row, ``start`` to ``stop`` of dimension ``axis`` of the array; the
         rest is never read.
         """
-        return StoredRows(self.path, self.chosen, (axis, slice(start, stop)))
+        window = (axis, slice(start, stop))
+        return StoredRows(self.path, self.chosen, window)
 
     def _windowed(self, mapped: Any) -> Any:
         if self.window is None:
             return mapped
         axis, part = self.window
-        return mapped[(slice(None),) * axis + (part,)]
+        before = [slice(None)] * axis
+        return mapped[(*before, part)]
 
     def _native(self, values: np.ndarray) -> np.ndarray:
         """Return the values in a type of torch, in this machine's order of bytes."""
@@ -120,9 +131,10 @@ class StoredRows:
             # Float64 beyond float32 becomes infinite here, which the data set refuses.
             with np.errstate(over="ignore"):
                 return np.ascontiguousarray(values, np.float32)
-        kind = SIGNED.get(values.dtype.name, values.dtype.newbyteorder("="))
+        name = values.dtype.name
+        kind = SIGNED.get(name, values.dtype.newbyteorder("="))
         result = np.ascontiguousarray(values, kind)
-        if values.dtype.name == "uint64" and (result < 0).any():
+        if name == "uint64" and (result < 0).any():
             raise DataError(
                 f"{self.path}: expected numbers below 2^63, got {values.max()}; save floats"
             )
@@ -137,7 +149,8 @@ class StoredRows:
         return result
 
     def __repr__(self) -> str:
-        return f"StoredRows({str(self.path)!r}, {' x '.join(map(str, self.shape))})"
+        shape = " x ".join(map(str, self.shape))
+        return f"StoredRows({str(self.path)!r}, {shape})"
 
 
 def rows_of_parquet(
@@ -178,8 +191,15 @@ def rows_of_parquet(
             )
 
     # Another size or time of the file, or other columns, give the copy another name.
-    key = [str(path.absolute()), facts.st_size, facts.st_mtime_ns, list(columns), list(shape)]
-    target = place / f"{path.stem}-{digest_json(key)[:16]}.npy"
+    key = [
+        str(path.absolute()),
+        facts.st_size,
+        facts.st_mtime_ns,
+        list(columns),
+        list(shape),
+    ]
+    digest = digest_json(key)[:16]
+    target = place / f"{path.stem}-{digest}.npy"
     if not target.is_file():
         with storing(place):
             place.mkdir(parents=True, exist_ok=True)
@@ -202,7 +222,8 @@ def _write(
     header_written = False
     with target.open("wb") as file:
         for batch in _batches(source, columns):
-            values = np.concatenate([_values_of(path, batch[name]) for name in columns], 1)
+            parts = [_values_of(path, batch[name]) for name in columns]
+            values = np.concatenate(parts, 1)
             # The first rows tell how many numbers a row has.
             shape = shape or values.shape[1:]
             if values.shape[1] != math.prod(shape):
@@ -211,10 +232,15 @@ def _write(
                     "another shape, or other columns"
                 )
             if not header_written:
-                header = {"descr": "<f4", "fortran_order": False, "shape": (count, *shape)}
+                header = {
+                    "descr": "<f4",
+                    "fortran_order": False,
+                    "shape": (count, *shape),
+                }
                 np.lib.format.write_array_header_1_0(file, header)
                 header_written = True
-            file.write(np.ascontiguousarray(values, dtype="<f4").data)
+            rows = np.ascontiguousarray(values, dtype="<f4")
+            file.write(rows.data)
 
 
 def _batches(source: Any, columns: list[str]) -> Iterator[Any]:
@@ -222,7 +248,8 @@ def _batches(source: Any, columns: list[str]) -> Iterator[Any]:
     for number in range(source.num_row_groups):
         group = source.metadata.row_group(number)
         per_row = group.total_byte_size // max(1, group.num_rows)
-        size = max(1, min(4096, PIECE // max(1, per_row)))
+        fitting = PIECE // max(1, per_row)
+        size = max(1, min(4096, fitting))
         yield from source.iter_batches(size, [number], columns, use_threads=False)
 
 
@@ -237,7 +264,8 @@ def _values_of(path: Path, column: Any) -> np.ndarray:
     else:
         numbers = column
     try:
-        values = numbers.to_numpy(zero_copy_only=False).astype(np.float32)
+        values = numbers.to_numpy(zero_copy_only=False)
+        values = values.astype(np.float32)
     except (TypeError, ValueError) as error:
         raise DataError(
             f"{path}: expected columns of numbers, got others ({error}); choose other columns"

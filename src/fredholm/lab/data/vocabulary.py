@@ -110,7 +110,8 @@ class Vocabulary:
         check_count("min_count", min_count)
         counts = Counter(word for text in texts for word in split_words(text))
         frequent = [word for word, count in counts.items() if count >= min_count]
-        return cls("words", tuple(sorted(frequent, key=lambda word: (-counts[word], word))))
+        frequent.sort(key=lambda word: (-counts[word], word))
+        return cls("words", tuple(frequent))
 
     @classmethod
     def of_pieces(cls, texts: Iterable[str], size: int = 30_000) -> Vocabulary:
@@ -129,13 +130,16 @@ class Vocabulary:
         """
         check_count("pieces", size, 3)
         words = (word for text in texts for word in split_words(text))
-        return cls("wordpieces", tuple(learn_pieces(words, size - 2)))
+        # Without padding and the unknown token.
+        pieces = learn_pieces(words, size - 2)
+        return cls("wordpieces", tuple(pieces))
 
     def _pieces(self, text: str) -> list[int]:
         words = split_words(text)
         if not words:
             return []
-        return self._cutter.encode(words, is_pretokenized=True).ids
+        encoding = self._cutter.encode(words, is_pretokenized=True)
+        return encoding.ids
 
     @classmethod
     def of_characters(cls, texts: Iterable[str]) -> Vocabulary:
@@ -145,7 +149,8 @@ class Vocabulary:
             >>> Vocabulary.of_characters(["a b"]).encode("ba?")
             [4, 3, 1]
         """
-        return cls("characters", tuple(sorted(set().union(*texts))))
+        characters = set().union(*texts)
+        return cls("characters", tuple(sorted(characters)))
 
     def __len__(self) -> int:
         """How many numbers there are, padding included."""
@@ -159,9 +164,10 @@ class Vocabulary:
             return [1 + byte for byte in text.encode("utf-8")]
         if self.kind == "wordpieces":
             return self._pieces(text)
-        if self.kind == "characters":
-            return [self._numbers.get(character, UNKNOWN) for character in text]
-        return [self._numbers.get(word, UNKNOWN) for word in split_words(text)]
+        tokens: Iterable[str] = text
+        if self.kind == "words":
+            tokens = split_words(text)
+        return [self._numbers.get(token, UNKNOWN) for token in tokens]
 
     def decode(self, numbers: Sequence[int]) -> list[str]:
         """Return the tokens of numbers, without padding; an unknown word is ``�``.
@@ -179,7 +185,14 @@ class Vocabulary:
         if self.kind == "bytes":
             # Latin-1 has one character for each byte, so that join can put the bytes together.
             return [bytes([number - 1]).decode("latin-1") for number in real]
-        return ["�" if number == UNKNOWN else self.words[number - 2] for number in real]
+
+        tokens = []
+        for number in real:
+            token = "�"
+            if number != UNKNOWN:
+                token = self.words[number - 2]
+            tokens.append(token)
+        return tokens
 
     def join(self, numbers: Sequence[int]) -> str:
         """Return the text of numbers: characters and bytes as they are, words with spaces between,
@@ -194,12 +207,14 @@ class Vocabulary:
         """
         tokens = self.decode(numbers)
         if self.kind == "bytes":
-            return "".join(tokens).encode("latin-1").decode("utf-8", errors="replace")
+            content = "".join(tokens).encode("latin-1")
+            return content.decode("utf-8", errors="replace")
         if self.kind == "characters":
             return "".join(tokens)
         text = " ".join(tokens)
         if self.kind == "wordpieces":
-            return text.replace(f" {INSIDE}", "").removeprefix(INSIDE)
+            text = text.replace(f" {INSIDE}", "")
+            text = text.removeprefix(INSIDE)
         return text
 
     def join_after(self, text: str, numbers: Sequence[int]) -> str:
@@ -214,7 +229,9 @@ class Vocabulary:
         """
         first = self.decode(numbers[:1])
         result = self.join(numbers)
-        if not first or self.kind in ("bytes", "characters") or not text[-1:].strip():
+        if not first or self.kind in ("bytes", "characters"):
+            return result
+        if not text[-1:].strip():
             return result
         # A piece such as ##ing goes on with the word that the text ends with.
         if self.kind == "wordpieces" and first[0].startswith(INSIDE):
@@ -227,7 +244,9 @@ class Vocabulary:
         Words are one string, since a list has one line per word in JSON files; none of them holds
         a space. So are characters, of which one is the space.
         """
-        between = "" if self.kind == "characters" else " "
+        between = " "
+        if self.kind == "characters":
+            between = ""
         return {"kind": self.kind, "words": between.join(self.words)}
 
     @classmethod
