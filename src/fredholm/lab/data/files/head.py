@@ -46,11 +46,11 @@ class Column:
     def odd(self) -> list[tuple[int, str]]:
         """Known cells that are not numbers in the notation of this table, with rows from 0."""
         writing = self.writing
-        return [
-            (row, cell)
-            for row, cell in enumerate(self.cells)
-            if writing.number(cell) is None and not writing.is_missing(cell)
-        ]
+        odd = []
+        for row, cell in enumerate(self.cells):
+            if writing.number(cell) is None and not writing.is_missing(cell):
+                odd.append((row, cell))
+        return odd
 
     @cached_property
     def foreign(self) -> int:
@@ -66,7 +66,9 @@ class Column:
     def dated(self) -> bool:
         """Whether every known cell is a date, and not a number."""
         # The first cell alone excludes most columns: parsing thousands of dates is slow.
-        return bool(self.known) and is_date(self.known[0]) and all(map(is_date, self.known))
+        if not self.known or not is_date(self.known[0]):
+            return False
+        return all(map(is_date, self.known))
 
     @cached_property
     def days(self) -> bool:
@@ -76,7 +78,8 @@ class Column:
     @property
     def words(self) -> float:
         """Mean number of words per known cell."""
-        return sum(len(cell.split()) for cell in self.known) / max(1, len(self.known))
+        words = sum(len(cell.split()) for cell in self.known)
+        return words / max(1, len(self.known))
 
     @property
     def is_text(self) -> bool:
@@ -91,8 +94,10 @@ class Column:
 
         A column with few different cells may be a column of words, some of which are numerals.
         """
-        few = 0 < len(self.odd) <= SLIPS * len(self.known)
-        return few and 2 * self.foreign <= len(self.known) and self.kinds > WORDS
+        known = len(self.known)
+        if not 0 < len(self.odd) <= SLIPS * known:
+            return False
+        return 2 * self.foreign <= known and self.kinds > WORDS
 
 
 class Spot(NamedTuple):
@@ -140,8 +145,10 @@ class Head:
         cells = zip(*self.rows)
         if not self.rows:
             cells = repeat(())
-        pairs = zip(self.names, cells)
-        return {name: Column(name, column, self.writing) for name, column in pairs}
+        columns = {}
+        for name, column in zip(self.names, cells):
+            columns[name] = Column(name, column, self.writing)
+        return columns
 
     def __getitem__(self, name: str) -> Column:
         return self.columns[name]
@@ -154,31 +161,50 @@ class Head:
         first row with a number in one of their columns is a sample, although it looks like a
         header. A file without header gets the names if it has as many columns.
         """
-        if self.named and not set(names) & set(self.names):
-            places = [_place_of(name) for name in names]
-            if None not in places:
-                cells = [self.names[i] for i in places if i is not None and i < len(self.names)]
-                if any(map(is_number, cells)):
-                    return self._without_header()
         if self.named:
+            if self._header_is_sample(names):
+                return self._without_header()
             return self
 
         first = [cell.strip() for cell in self.rows[0]]
         if names and set(names) <= set(first) and len(self.rows) > 1:
-            rows = self.rows[1:]
-            spots = self.spots[1:]
-            return replace(self, names=tuple(first), named=True, rows=rows, spots=spots)
+            return replace(
+                self,
+                names=tuple(first),
+                named=True,
+                rows=self.rows[1:],
+                spots=self.spots[1:],
+            )
         if len(self.names) == len(names):
             return replace(self, names=tuple(names))
         return self
+
+    def _header_is_sample(self, names: Sequence[str]) -> bool:
+        """Return whether the header has a number in a column of training files without header."""
+        if set(names) & set(self.names):
+            return False
+        cells = []
+        for name in names:
+            place = _place_of(name)
+            if place is None:
+                return False
+            if place < len(self.names):
+                cells.append(self.names[place])
+        return any(map(is_number, cells))
 
     def _without_header(self) -> Head:
         spots = self.spots
         if self.header is not None:
             spots = [self.header, *spots]
         names = tuple(unnamed(i) for i in range(len(self.names)))
-        rows = [list(self.names), *self.rows]
-        return replace(self, names=names, named=False, rows=rows, spots=spots)
+        first = list(self.names)
+        return replace(
+            self,
+            names=names,
+            named=False,
+            rows=[first, *self.rows],
+            spots=spots,
+        )
 
     def absent(self, name: str) -> str:
         """Return the error of a column that the table does not have, or cannot be read from."""
@@ -201,7 +227,9 @@ class Head:
             return False
         # The number of a person may repeat, and is no index.
         cells = self[name].cells
-        return all(cell.isdecimal() for cell in cells) and len(set(cells)) == len(cells)
+        if not all(cell.isdecimal() for cell in cells):
+            return False
+        return len(set(cells)) == len(cells)
 
 
 @dataclass

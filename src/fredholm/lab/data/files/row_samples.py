@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,7 +29,8 @@ def wide(table: Table, columns: Columns) -> Collection:
         known = np.flatnonzero(~np.isnan(line))
         if not len(known):
             raise _no_number(table, row)
-        samples.append(line[: known[-1] + 1, None])
+        end = known[-1] + 1
+        samples.append(line[:end, None])
     result = _collection(samples, table, columns)
     result.channels = ("value",)
     return result
@@ -42,8 +43,9 @@ def _no_number(table: Table, row: int) -> DataError:
 def lists(table: Table, columns: Columns) -> Collection:
     """One row per series, one channel per column of lists."""
     names = columns.reading.channels or ()
+    channels = [table.columns[name] for name in names]
     samples = []
-    for row, parts in enumerate(zip(*(table.columns[name] for name in names))):
+    for row, parts in enumerate(zip(*channels)):
         lengths = [len(part) for part in parts]
         if len(set(lengths)) > 1:
             raise DataError(
@@ -78,8 +80,10 @@ def paths(table: Table, columns: Columns) -> Collection:
     if unread:
         # From here on sample i is no longer row i of the table.
         result.rows = [[row] for row in range(len(files))]
-        result = result.take(np.setdiff1d(np.arange(len(files)), list(unread)))
-    return replace(result, reading=result.reading.settled(**found), **contents)
+        read = np.setdiff1d(np.arange(len(files)), list(unread))
+        result = result.take(read)
+    reading = result.reading.settled(**found)
+    return replace(result, reading=reading, **contents)
 
 
 def rows(table: Table, columns: Columns) -> Collection:
@@ -101,24 +105,7 @@ def rows(table: Table, columns: Columns) -> Collection:
         words[column] = ordered.names
         names += [word_channel(column, word) for word in ordered.names]
 
-    # Columns leave the table as soon as they are in the matrix: a large table is in memory once.
-    samples = np.empty((len(table), len(names)), order="F")
-    plain = {}
-    place = 0
-    for column in channels:
-        values = table.columns.pop(column)
-        if not isinstance(values, Coded):
-            samples[:, place] = values
-            plain[column] = samples[:, place]
-            place += 1
-            continue
-        # A missing word is missing in each of its columns, not 0.
-        missing = values.codes < 0
-        plain[column] = np.where(missing, np.nan, values.codes)
-        for code in range(len(values.names)):
-            samples[:, place] = np.where(missing, np.nan, values.codes == code)
-            place += 1
-
+    samples, plain = _matrix(table, channels, len(names))
     _check_filled(table, samples)
     result = _collection(samples, table, columns)
     result.channels = tuple(names)
@@ -129,26 +116,69 @@ def rows(table: Table, columns: Columns) -> Collection:
     return result
 
 
+class _Matrix(NamedTuple):
+    """A table as numbers.
+
+    Attributes:
+        samples: (rows, channels); one channel of 0 and 1 per word of a column of words.
+        plain: one number per row of each column; of words their codes.
+    """
+
+    samples: np.ndarray
+    plain: dict[str, np.ndarray]
+
+
+def _matrix(table: Table, columns: Sequence[str], width: int) -> _Matrix:
+    """Move columns from a table into a matrix of ``width`` channels.
+
+    Columns leave the table as soon as they are in the matrix: a large table is in memory once.
+    """
+    samples = np.empty((len(table), width), order="F")
+    plain = {}
+    place = 0
+    for column in columns:
+        values = table.columns.pop(column)
+        if not isinstance(values, Coded):
+            samples[:, place] = values
+            plain[column] = samples[:, place]
+            place += 1
+            continue
+
+        # A missing word is missing in each of its columns, not 0.
+        missing = values.codes < 0
+        plain[column] = np.where(missing, np.nan, values.codes)
+        for code in range(len(values.names)):
+            holds = values.codes == code
+            samples[:, place] = np.where(missing, np.nan, holds)
+            place += 1
+    return _Matrix(samples, plain)
+
+
 def _check_filled(table: Table, samples: np.ndarray) -> None:
     """Refuse a row without any number, other than one whose cells could not be read.
 
     An answer to it would be that of the mean sample, whatever the row was meant to be.
     """
+    unreadable = [cell.row for cell in table.unreadable]
     read = np.ones(len(table), bool)
-    read[[cell.row for cell in table.unreadable]] = False
+    read[unreadable] = False
     for start, block in blocks(samples):
-        empty = np.isnan(block).all(1) & read[start : start + len(block)]
+        stop = start + len(block)
+        empty = np.isnan(block).all(1) & read[start:stop]
         if empty.any():
-            where = table.where(start + int(empty.argmax()))
-            raise DataError(f"{where}: every cell is empty; remove the row")
+            row = start + int(empty.argmax())
+            raise DataError(f"{table.where(row)}: every cell is empty; remove the row")
 
 
 def _among(values: Coded, words: Sequence[str]) -> Coded:
     """Return cells as words of the training. Unknown words get the number behind the last one, so
     that each column of a word holds 0.
     """
+    unknown = len(words)
     place = {word: number for number, word in enumerate(words)}
-    table = np.array([*(place.get(name, len(words)) for name in values.names), -1], np.int64)
+    codes = [place.get(name, unknown) for name in values.names]
+    # The last entry is that of the code -1, a missing word.
+    table = np.array([*codes, -1], np.int64)
     return Coded(table[values.codes], list(words))
 
 
@@ -183,13 +213,17 @@ def _paths(table: Table, columns: Columns) -> list[Path]:
     In training each may occur once: a picture in two splits would be tested on what was learned.
     """
     column = columns.reading.text or ""
-    folders = [file.path.parent for file in table.files for _ in range(file.count)]
+    folders: list[Path] = []
+    for file in table.files:
+        folders += [file.path.parent] * file.count
+
     seen: dict[Path, int] = {}
     paths = []
     for row, (folder, cell) in enumerate(zip(folders, table.columns[column])):
         path = folder / cell.strip()
         if not path.is_file():
-            raise DataError(f"{table.where(row, column)}: no file {str(path)!r}{columns.otherwise}")
+            where = table.where(row, column)
+            raise DataError(f"{where}: no file {str(path)!r}{columns.otherwise}")
         first = seen.setdefault(path, row)
         if columns.labelled and first != row:
             raise DataError(
@@ -218,7 +252,8 @@ def _collection(samples: Any, table: Table, columns: Columns) -> Collection:
 
     # Samples to evaluate may repeat, and so may the ids of the files that hold them.
     learned = columns.words is None
-    if learned and ids is not None and (reading.text is None or reading.kind == "texts"):
+    of_files = reading.text is not None and reading.kind != "texts"
+    if learned and ids is not None and not of_files:
         _refuse_twice(table, reading.id or "", ids)
     label = table.columns[reading.label]
     if isinstance(label, Coded):
@@ -226,7 +261,9 @@ def _collection(samples: Any, table: Table, columns: Columns) -> Collection:
     result.labels = label
     if reading.group is not None:
         result.groups = present(table, reading.group)
-    result.parts = parts_of([f.path for f in table.files], [f.count for f in table.files])
+    paths = [file.path for file in table.files]
+    counts = [file.count for file in table.files]
+    result.parts = parts_of(paths, counts)
     return result
 
 
@@ -237,8 +274,9 @@ def present(table: Table, name: str) -> np.ndarray:
         DataError: naming the first row without a value.
     """
     codes = table.columns[name].codes
-    if (codes < 0).any():
-        row = int((codes < 0).argmax())
+    missing = codes < 0
+    if missing.any():
+        row = int(missing.argmax())
         raise DataError(
             f"{table.where(row, name)}: expected a value in every row, got an empty cell; fill it, "
             "or remove the row"
@@ -254,7 +292,8 @@ def _refuse_twice(
     """Refuse an id that comes twice in a table of one row per sample: it would be in two splits."""
     codes = present(table, name)
     order = np.argsort(codes, kind="stable")
-    again = np.flatnonzero(codes[order][1:] == codes[order][:-1])
+    ordered = codes[order]
+    again = np.flatnonzero(ordered[1:] == ordered[:-1])
     if len(again):
         first = int(order[again[0]])
         second = int(order[again[0] + 1])

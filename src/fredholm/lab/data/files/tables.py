@@ -54,26 +54,31 @@ def collect_tables(
     if trained is None:
         writing = _with_decimals(heads[0], reading)
     heads = [replace(head, writing=writing) for head in heads]
-    columns = settle(heads[0], reading.settled(read=writing), labelled, trained)
+    first = heads[0]
+    columns = settle(first, reading.settled(read=writing), labelled, trained)
     table = read_table(heads, columns.roles, reading.strict)
     for file, stat in zip(files, before):
         check_unchanged(file, stat)
 
     if table.dates is not None:
-        columns = columns.settled(read=replace(writing, dates=table.dates))
+        dated = replace(writing, dates=table.dates)
+        columns = columns.settled(read=dated)
     if labelled:
         columns = _resettled(table, columns, reading)
     if columns.layout is not None:
         make = _MAKERS[columns.layout]
     else:
         make = _OF_KINDS[columns.reading.kind or "rows"]
+
     result = make(table, columns)
     result.taken = columns.taken
     result.layout = columns.layout
     result.remarks = [*columns.remarks, *result.remarks]
-    if heads[0].delimiter:
-        header = {True: "yes", False: "no"}[heads[0].named]
-        result.written = {"separator": heads[0].delimiter, "header": header}
+    if first.delimiter:
+        header = "no"
+        if first.named:
+            header = "yes"
+        result.written = {"separator": first.delimiter, "header": header}
     if table.unreadable:
         result = _without_unreadable(result, table)
     if trained is None and columns.reading.kind == "rows":
@@ -91,8 +96,10 @@ def _with_decimals(head: Head, reading: Reading) -> Writing:
     if reading.channels is None or not writing.plain:
         return writing
     commas = replace(writing, decimal=",")
-    named = [head[name] for name in reading.channels if name in head.names]
-    cells = [cell for column in named if not column.numeric for cell in column.known]
+    cells: list[str] = []
+    for name in reading.channels:
+        if name in head.names and not head[name].numeric:
+            cells += head[name].known
     if not any("," in cell for cell in cells):
         return writing
     if any(commas.number(cell) is None for cell in cells):
@@ -113,7 +120,8 @@ def _resettled(
     if asked.id is None and found.id is not None and not columns.long:
         missing = table.columns[found.id].codes < 0
         if missing.any():
-            where = table.where(int(missing.argmax()), found.id)
+            row = int(missing.argmax())
+            where = table.where(row, found.id)
             columns = columns.settled(f"{where}: is empty, so it is read as no id", id=None)
         elif _repeats_later(table, found.id):
             # The first rows differ, as of a table sorted by it.
@@ -181,14 +189,21 @@ def _with_numbers(table: Table, columns: Columns) -> Columns:
     label = table.columns[columns.reading.label]
     if not isinstance(label, Coded):
         return columns
-    numbers = [columns.reading.writing.number(word) for word in label.names]
+    writing = columns.reading.writing
+    numbers = []
+    for word in label.names:
+        number = writing.number(word)
+        if number is None:
+            return columns
+        numbers.append(number)
     codes = label.codes[label.codes >= 0]
     step = max(1, math.ceil(len(codes) / HEAD))
-    if None in numbers or not looks_continuous([str(numbers[code]) for code in codes[::step]]):
+    shown = [str(numbers[code]) for code in codes[::step]]
+    if not looks_continuous(shown):
         return columns
 
     # The last entry is that of the code -1, a missing label.
-    values = np.array([*map(float, filter(None, numbers)), np.nan])
+    values = np.array([*map(float, numbers), np.nan])
     table.columns[name] = values[label.codes]
     return columns.settled(
         f"column {name!r} is read as numbers: there are {len(numbers):,} different ones, of which "
@@ -216,7 +231,11 @@ def _without_unreadable(collection: Collection, table: Table) -> Collection:
         DataError: every sample has an unreadable cell.
     """
     found = table.unreadable
-    cells = listed([f"{table.where(c.row, c.column)}: {c.cell[:SHOWN]!r}" for c in found])
+    lines = []
+    for cell in found:
+        where = table.where(cell.row, cell.column)
+        lines.append(f"{where}: {cell.cell[:SHOWN]!r}")
+    cells = listed(lines)
     what = "their samples are left out"
     gaps = collection.labels is not None and collection.kind == "series"
     if gaps:
