@@ -33,20 +33,27 @@ def learn_pieces(words: Iterable[str], size: int) -> list[str]:
         ['##o', '##w', 'l', '##e', '##r', '##ow', 'low', '##er', 'lower']
     """
     counted = Counter(words)
-    cut = [[word[0], *(INSIDE + c for c in word[1:])] for word in counted]
     times = list(counted.values())
+    cut = []
+    for word in counted:
+        later = [INSIDE + letter for letter in word[1:]]
+        cut.append([word[0], *later])
+
     letters: Counter[str] = Counter()
     for parts, n in zip(cut, times):
         for part in parts:
             letters[part] += n
-    found = sorted(letters, key=lambda part: (-letters[part], part))[:size]
+    found = sorted(letters, key=lambda part: (-letters[part], part))
+    found = found[:size]
+
     known = set(found)
     pairs = _Pairs(cut, times)
     while len(found) < size:
         pair = pairs.best()
         if pair is None:
             break
-        joined = pair[0] + pair[1].removeprefix(INSIDE)
+        first, second = pair
+        joined = first + second.removeprefix(INSIDE)
         pairs.join(pair, joined)
         # Different pairs can give the same piece, such as a·bc and ab·c.
         if joined not in known:
@@ -77,9 +84,11 @@ class _Pairs:
     def _add(self, place: int, sign: int) -> set[Pair]:
         """Count the pairs of one word, or with ``sign`` -1 forget them; return them."""
         pairs = list(pairwise(self.cut[place]))
+        change = sign * self.times[place]
         for pair in pairs:
-            self.counts[pair] += sign * self.times[place]
-            self.places.setdefault(pair, set()).add(place)
+            self.counts[pair] += change
+            places = self.places.setdefault(pair, set())
+            places.add(place)
         return set(pairs)
 
     def best(self) -> Pair | None:
@@ -98,8 +107,9 @@ class _Pairs:
             self.cut[place] = _joined(self.cut[place], pair, joined)
             changed |= self._add(place, 1)
         for each in changed - {pair}:
-            if self.counts[each] > 0:
-                heapq.heappush(self.heap, (-self.counts[each], each))
+            count = self.counts[each]
+            if count > 0:
+                heapq.heappush(self.heap, (-count, each))
 
 
 def _joined(parts: list[str], pair: Pair, joined: str) -> list[str]:
