@@ -84,14 +84,15 @@ def _ragged(file: ArrayFile, key: str) -> list[np.ndarray]:
 
     if values.ndim not in (2, 3):
         raise file.error(key, "(N, time, channels)", "bring it to these axes")
-    samples: Sequence[np.ndarray] = list(values.reshape(*values.shape[:2], -1))
+    count, points = values.shape[:2]
+    samples: Sequence[np.ndarray] = list(values.reshape(count, points, -1))
     if lengths is not None and counts is not None:
-        if counts.shape != values.shape[:1] or counts.max(initial=0) > values.shape[1]:
+        most = counts.max(initial=0)
+        if counts.shape != (count,) or most > points:
             raise file.error(
                 lengths,
-                f"({len(values)},), each at most {values.shape[1]}, as {key!r} has",
-                f"the largest is {counts.max(initial=0)}: correct it, or if it holds something "
-                "else, rename it",
+                f"({count},), each at most {points}, as {key!r} has",
+                f"the largest is {most}: correct it, or if it holds something else, rename it",
             )
         # Whatever lies behind a sample's points is padding, even if it is not NaN.
         samples = [sample[:n] for sample, n in zip(samples, counts)]
@@ -101,7 +102,8 @@ def _ragged(file: ArrayFile, key: str) -> list[np.ndarray]:
         known = np.flatnonzero(~np.isnan(sample).all(1))
         if not len(known):
             raise _no_number(file, key, row)
-        result.append(sample[: known[-1] + 1])
+        end = known[-1] + 1
+        result.append(sample[:end])
     return result
 
 
@@ -119,7 +121,9 @@ def _divided(
             f"lengths that sum to the {len(values)} points of {key!r}",
             f"they sum to {counts.sum()}: correct them",
         )
-    samples = np.split(values.reshape(len(values), -1), np.cumsum(counts)[:-1])
+    points = values.reshape(len(values), -1)
+    ends = np.cumsum(counts)[:-1]
+    samples = np.split(points, ends)
     for row, sample in enumerate(samples):
         if np.isnan(sample).all():
             raise _no_number(file, key, row)
@@ -169,7 +173,8 @@ def _times(
     if values.dtype.kind not in "iufmM":
         raise file.error(key, "times: numbers, or numpy's dates", "convert them")
     if values.ndim == 1 and file.find(LENGTHS) and len(samples) != shape[0]:
-        parts = np.split(values, np.cumsum(lengths)[:-1])
+        ends = np.cumsum(lengths)[:-1]
+        parts = np.split(values, ends)
     elif values.shape == shape[1:2]:
         parts = [values[:n] for n in lengths]
     elif values.ndim == 2 and len(values) == len(samples):
@@ -182,20 +187,22 @@ def _times(
 
     result = []
     for row, (times, n) in enumerate(zip(parts, lengths)):
+        where = f"{file.path}: {key!r} of sample {row}"
         try:
             ticks = ticks_of_array(times)
         except NotATime as error:
+            time = times[error.number]
             fix = error.why
-            if not np.isfinite(times[error.number]):
+            if not np.isfinite(time):
                 fix = "leave the point out, or the sample"
             raise DataError(
-                f"{file.path}: {key!r} of sample {row}: expected finite times, got "
-                f"{times[error.number]} as time {error.number}; {fix}"
+                f"{where}: expected finite times, got {time} as time {error.number}; {fix}"
             ) from error
-        if len(times) != n or not (np.diff(ticks.values) > 0).all():
+        grow = np.diff(ticks.values) > 0
+        if len(times) != n or not grow.all():
             raise DataError(
-                f"{file.path}: {key!r} of sample {row}: expected {n} times, each later than the "
-                f"one before, got {times[:4]}, …; sort them, or leave the sample out"
+                f"{where}: expected {n} times, each later than the one before, got {times[:4]}, …; "
+                "sort them, or leave the sample out"
             )
         result.append(ticks)
     return result
@@ -212,7 +219,8 @@ def collect_clouds(file: ArrayFile) -> Collection:
     clouds = []
     for number, cloud in enumerate(_ragged(file, key)):
         # NaN is the padding: a point with a missing value cannot be told from it.
-        known = cloud[~np.isnan(cloud).any(1)]
+        missing = np.isnan(cloud).any(1)
+        known = cloud[~missing]
         if not len(known):
             raise DataError(
                 f"{file.path}: every point of sample {number} of {key!r} has a NaN, and counts as "
@@ -221,7 +229,8 @@ def collect_clouds(file: ArrayFile) -> Collection:
         clouds.append(known)
     settled, labels, _ = read_labels(file, len(clouds), None)
     taken = {"clouds": f"array {key!r}", "label": f"array {settled.label!r}"}
-    result = file.collection(settled.settled(channels=(key,)), clouds, labels, taken)
+    settled = settled.settled(channels=(key,))
+    result = file.collection(settled, clouds, labels, taken)
     result.order = file.order(len(clouds))
     result.channels = point_channels(clouds[0].shape[1])
     result.remarks += exchanged(clouds)

@@ -57,13 +57,16 @@ def collect_arrays(
             # Labels are looked for later, and only where they are read.
             if key not in arrays and key.lower() not in LABELS:
                 raise DataError(f"{file}: has no array {key!r}, which {files[0]} has; add it")
-    kind = _kind(ArrayFile(files[0], read[0], reading, labelled))
+    first = ArrayFile(files[0], read[0], reading, labelled)
+    kind = _kind(first)
     _refuse_flags(files[0], reading, kind)
 
     settled = reading.settled(kind=kind)
+    collect = _COLLECTORS[kind]
     collected = []
     for file, arrays in zip(files, read):
-        collected.append(_COLLECTORS[kind](ArrayFile(file, arrays, settled, labelled)))
+        array_file = ArrayFile(file, arrays, settled, labelled)
+        collected.append(collect(array_file))
         # The first file holds training samples: its labels tell the task of all.
         settled = settled.settled(task=collected[0].reading.task)
     _check_alike(files, collected)
@@ -124,12 +127,15 @@ def _kind(file: ArrayFile) -> str:
     if inputs and answers and inputs != answers:
         here = file[inputs]
         there = file[answers]
-        if min(here.ndim, there.ndim) >= 3 and here.shape[-2:] == there.shape[-2:]:
+        grids = min(here.ndim, there.ndim) >= 3
+        if grids and here.shape[-2:] == there.shape[-2:]:
             return "fields"
     # ModelNet's and ScanObjectNN's files call the points of clouds `data`.
     data = file.find(("data",))
-    if data is not None and "label" in keys and file[data].shape[-1:] == (3,):
-        return "clouds"
+    if data is not None and "label" in keys:
+        width = file[data].shape[-1:]
+        if width == (3,):
+            return "clouds"
     return "series"
 
 
@@ -175,30 +181,38 @@ JOINED = ("samples", "labels", "steps", "times", "starts", "coordinates", "group
 
 def _joined(collected: list[Collection]) -> Collection:
     """Return the samples of several files as one collection."""
-    first = collected[0]
+    result = collected[0]
     if len(collected) > 1:
         places = [part.place(i) for part in collected for i in range(len(part))]
         joined: dict[str, Any] = {"place": places.__getitem__}
         for key in JOINED:
-            if getattr(first, key) is not None:
-                joined[key] = _concatenated([getattr(part, key) for part in collected])
-        first = replace(first, **joined)
-        if first.steps is not None:
+            values = [getattr(part, key) for part in collected]
+            if values[0] is not None:
+                joined[key] = _concatenated(values)
+        result = replace(result, **joined)
+        if result.steps is not None:
             # The classes of all files have been numbered anew.
-            ends = np.cumsum([len(sample) for sample in first.samples])[:-1]
-            first.steps = np.split(first.labels.codes, ends)
-    if first.groups is not None:
-        first.groups = _coded_groups(first.groups)
-        first.joined = len(collected) > 1
-    return first
+            lengths = [len(sample) for sample in result.samples]
+            ends = np.cumsum(lengths)[:-1]
+            result.steps = np.split(result.labels.codes, ends)
+    if result.groups is not None:
+        result.groups = _coded_groups(result.groups)
+        result.joined = len(collected) > 1
+    return result
 
 
 def _coded_groups(values: np.ndarray) -> np.ndarray:
     """Return groups as numbers; the same group has one number in all files."""
     # Texts of HDF5, or of files some of which have numbers.
     if values.dtype == object:
-        values = np.array(list(map(word_of, values.tolist())))
-    return np.unique(values, return_inverse=True)[1]
+        values = _as_words(values)
+    _, codes = np.unique(values, return_inverse=True)
+    return codes
+
+
+def _as_words(values: np.ndarray) -> np.ndarray:
+    words = [word_of(value) for value in values.tolist()]
+    return np.array(words)
 
 
 def _concatenated(values: list[Any]) -> Any:
@@ -209,6 +223,7 @@ def _concatenated(values: list[Any]) -> Any:
         words = [word for part in values for word in part.words()]
         return coded(words, known_words(words))
     # NumPy would write 1 and 1.0 as different words beside texts.
-    if len({value.dtype.kind for value in values}) > 1:
-        values = [np.array(list(map(word_of, part.tolist()))) for part in values]
+    kinds = {part.dtype.kind for part in values}
+    if len(kinds) > 1:
+        values = [_as_words(part) for part in values]
     return np.concatenate(values)

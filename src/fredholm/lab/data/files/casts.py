@@ -113,21 +113,28 @@ def _as_numbers(array: Any, writing: Writing) -> tuple[np.ndarray, list[Odd]]:
         fast = _cast(array)
     if fast is not None and writing.plain:
         return fast, []
+
     words = MISSING
     if writing.null is not None:
         words = {"", *writing.null}
     array = compute.utf8_trim_whitespace(array)
-    missing = compute.is_in(compute.utf8_lower(array), pyarrow.array(sorted(words)))
+    lower = compute.utf8_lower(array)
+    missing = compute.is_in(lower, pyarrow.array(sorted(words)))
     array = compute.if_else(missing, None, array)
     if writing.plain:
         fast = _cast(array)
         if fast is not None:
             return fast, []
+    return _one_by_one(array.to_pylist(), writing)
 
-    # Some cells are not numbers, or numbers in a notation that Arrow does not know.
-    values = np.full(len(array), np.nan)
+
+def _one_by_one(cells: list[str | None], writing: Writing) -> tuple[np.ndarray, list[Odd]]:
+    """Return numbers as :func:`_as_numbers`, where some cells are not numbers, or in a notation
+    that Arrow does not know. None is a missing cell.
+    """
+    values = np.full(len(cells), np.nan)
     odd = []
-    for row, cell in enumerate(array.to_pylist()):
+    for row, cell in enumerate(cells):
         if cell is None:
             continue
         number = writing.number(cell)
@@ -163,11 +170,14 @@ class _Words(_Cast):
 
         # Nulls have the code behind the last word, which the table maps to "missing".
         table = np.array([*codes, -1], np.int32)
-        self.parts.append(table[coded.indices.fill_null(len(codes)).to_numpy()])
+        indices = coded.indices.fill_null(len(codes))
+        self.parts.append(table[indices.to_numpy()])
         return []
 
     def result(self, table: Any) -> Coded:
-        return Coded(np.concatenate([np.zeros(0, np.int32), *self.parts]), list(self.words))
+        none = np.zeros(0, np.int32)
+        codes = np.concatenate([none, *self.parts])
+        return Coded(codes, list(self.words))
 
 
 def plain_word(word: str) -> str:
@@ -231,7 +241,8 @@ class _Times(_Cast):
         import pyarrow
 
         self.dates = writing.dates
-        typed = pyarrow.types.is_temporal(array.type) or pyarrow.types.is_primitive(array.type)
+        types = pyarrow.types
+        typed = types.is_temporal(array.type) or types.is_primitive(array.type)
         if typed and not array.null_count:
             self.parts.append(array.to_numpy(zero_copy_only=False))
         else:
@@ -287,7 +298,10 @@ class _Times(_Cast):
 
     def _together(self) -> Any:
         """Return all cells: an array if all parts are arrays of one kind, else text."""
-        kinds = {getattr(getattr(part, "dtype", None), "kind", None) for part in self.parts}
+        kinds = set()
+        for part in self.parts:
+            dtype = getattr(part, "dtype", None)
+            kinds.add(getattr(dtype, "kind", None))
         if len(kinds) == 1 and None not in kinds:
             return np.concatenate(self.parts)
         return [str(cell) for part in self.parts for cell in part]

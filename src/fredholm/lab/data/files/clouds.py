@@ -22,6 +22,7 @@ _TYPES = {
     "ushort": "u2", "uint16": "u2", "int": "i4", "int32": "i4", "uint": "u4", "uint32": "u4",
     "float": "f4", "float32": "f4", "double": "f8", "float64": "f8",
 }  # fmt: skip
+_BYTE_ORDERS = {"binary_little_endian": "<", "binary_big_endian": ">"}
 
 
 def read_cloud(path: Path) -> np.ndarray:
@@ -38,7 +39,8 @@ def read_cloud(path: Path) -> np.ndarray:
     if suffix == ".off":
         cloud, triangles = parse_off(content, path)
         if len(triangles):
-            key = int.from_bytes(hashlib.sha256(path.name.encode()).digest()[:7], "big")
+            digest = hashlib.sha256(path.name.encode()).digest()
+            key = int.from_bytes(digest[:7], "big")
             cloud = sample_surface(cloud, triangles, SAMPLED, key)
     elif suffix == ".ply":
         cloud = parse_ply(content, path)
@@ -48,7 +50,9 @@ def read_cloud(path: Path) -> np.ndarray:
         cloud = read_npy(path)
 
     cloud = np.asarray(cloud)
-    cloud = cloud.astype(np.result_type(cloud.dtype, np.float32), copy=False)
+    # Float32 at least.
+    precision = np.result_type(cloud.dtype, np.float32)
+    cloud = cloud.astype(precision, copy=False)
     if cloud.ndim != 2 or cloud.shape[1] < 2 or not len(cloud):
         raise DataError(
             f"{path}: expected an array (points, 2 or more coordinates), got {cloud.shape}; bring "
@@ -56,9 +60,10 @@ def read_cloud(path: Path) -> np.ndarray:
         )
     bad = ~np.isfinite(cloud).all(1)
     if bad.any():
+        point = int(bad.argmax())
         raise DataError(
-            f"{path}, point {int(bad.argmax()) + 1}: expected finite coordinates, got "
-            f"{cloud[bad.argmax()].tolist()}; remove the point"
+            f"{path}, point {point + 1}: expected finite coordinates, got "
+            f"{cloud[point].tolist()}; remove the point"
         )
     return cloud
 
@@ -86,7 +91,9 @@ def point_channels(width: int) -> tuple[str, ...]:
         >>> point_channels(2), point_channels(4)
         (('x', 'y'), ('x', 'y', 'z', 'channel 4'))
     """
-    return ("x", "y", "z", *numbered("channel", width)[3:])[:width]
+    others = numbered("channel", width)[3:]
+    names = ("x", "y", "z", *others)
+    return names[:width]
 
 
 def parse_xyz(content: bytes, where: Path | str) -> np.ndarray:
@@ -97,21 +104,25 @@ def parse_xyz(content: bytes, where: Path | str) -> np.ndarray:
     Raises:
         DataError: a line of something else.
     """
+    lines = content.decode("utf-8", "replace").splitlines()
     rows: list[list[float]] = []
-    for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), 1):
-        words = line.replace(",", " ").replace(";", " ").split()
+    for number, line in enumerate(lines, 1):
+        line = line.replace(",", " ").replace(";", " ")
+        words = line.split()
         if not words or words[0].startswith("#"):
             continue
         try:
-            rows.append([float(word) for word in words])
+            row = [float(word) for word in words]
         except ValueError as error:
             raise DataError(
                 f"{where}, row {number}: expected numbers x y z ({error}); correct the line"
             ) from error
-        if len(rows[-1]) != len(rows[0]):
+        rows.append(row)
+        width = len(rows[0])
+        if len(row) != width:
             raise DataError(
-                f"{where}, row {number}: expected {len(rows[0])} numbers, as the first point has, "
-                f"got {len(rows[-1])}; correct the line"
+                f"{where}, row {number}: expected {width} numbers, as the first point has, "
+                f"got {len(row)}; correct the line"
             )
     # The reshape keeps two axes where there are no points.
     return np.array(rows, np.float64).reshape(len(rows), -1)
@@ -129,8 +140,10 @@ def parse_ply(content: bytes, where: Path | str) -> np.ndarray:
         raise DataError(
             f"{where}: expected a PLY file, got other bytes; it is truncated or of another format"
         )
-    body = content[content.index(b"\n", end) + 1 :]
-    words = [line.split() for line in content[:end].decode("ascii", "replace").splitlines()]
+    start = content.index(b"\n", end) + 1
+    body = content[start:]
+    header = content[:end].decode("ascii", "replace")
+    words = [line.split() for line in header.splitlines()]
     form = ""
     for line in words:
         if line[:1] == ["format"]:
@@ -142,12 +155,14 @@ def parse_ply(content: bytes, where: Path | str) -> np.ndarray:
         if form == "ascii":
             # Lists of faces follow the vertices.
             lines = body.split(b"\n")[:count]
-            table = np.array([line.split()[: len(names)] for line in lines], np.float64)
+            cells = [line.split()[: len(names)] for line in lines]
+            table = np.array(cells, np.float64)
         else:
-            order = {"binary_little_endian": "<", "binary_big_endian": ">"}[form]
-            record = np.dtype([(name, order + kind) for name, kind in vertices.types])
-            rows = np.frombuffer(body, record, count)
-            table = np.stack([rows[name].astype(np.float64) for name in names], 1)
+            order = _BYTE_ORDERS[form]
+            types = [(name, order + kind) for name, kind in vertices.types]
+            rows = np.frombuffer(body, np.dtype(types), count)
+            columns = [rows[name].astype(np.float64) for name in names]
+            table = np.stack(columns, 1)
         if len(table) != count:
             raise ValueError(f"{len(table)} of {count} vertices")
     except (ValueError, KeyError) as error:

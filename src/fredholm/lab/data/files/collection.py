@@ -110,7 +110,12 @@ class Collection:
         # Else the codes are those of points, not of samples: `steps` below holds what is needed.
 
         values = {key: _taken(getattr(self, key), chosen) for key in PER_SAMPLE}
-        return replace(self, labels=labels, place=lambda i: place(int(chosen[i])), **values)
+        return replace(
+            self,
+            labels=labels,
+            place=lambda i: place(int(chosen[i])),
+            **values,
+        )
 
     @property
     def kind(self) -> str:
@@ -119,13 +124,14 @@ class Collection:
     @property
     def width(self) -> int:
         """Channels of a sample as a model reads it, with the coordinates of its points."""
-        # Channels are the last axis of a sample, but the first one of an image or a grid.
+        shape = self.samples[0].shape
         if self.coordinates is not None:
-            return self.samples[0].shape[1] + self.coordinates[0].shape[1]
-        axis = 1
+            dimensions = self.coordinates[0].shape[1]
+            return shape[1] + dimensions
+        # Channels are the last axis of a sample, but the first one of an image or a grid.
         if self.kind in ("images", "fields"):
-            axis = 0
-        return self.samples[0].shape[axis]
+            return shape[0]
+        return shape[1]
 
     @property
     def task(self) -> str:
@@ -196,8 +202,9 @@ def in_order(labels: Coded) -> Coded:
         order = sorted(set(names))
 
     place = {name: code for code, name in enumerate(order)}
+    codes = [place[name] for name in names]
     # The last entry is that of the code -1, a missing label.
-    table = np.array([*(place[name] for name in names), -1], np.int64)
+    table = np.array([*codes, -1], np.int64)
     return Coded(table[labels.codes], order)
 
 
@@ -210,7 +217,8 @@ def coded(words: Sequence[str], names: Iterable[str]) -> Coded:
     """
     unique = list(dict.fromkeys(names))
     place = {name: code for code, name in enumerate(unique)}
-    return in_order(Coded(np.array([place.get(word, -1) for word in words]), unique))
+    codes = [place.get(word, -1) for word in words]
+    return in_order(Coded(np.array(codes), unique))
 
 
 def looks_continuous(cells: Sequence[str]) -> bool:
@@ -230,7 +238,8 @@ def looks_continuous(cells: Sequence[str]) -> bool:
     if not all(value.is_integer() for value in values):
         return True
     # Numbered classes have several samples each; 20 of them may be few in a small file.
-    return len(set(values)) > max(20, len(values) / 10)
+    most = max(20, len(values) / 10)
+    return len(set(values)) > most
 
 
 # --- numbers that no model can read ---------------------------------------------------------------
@@ -278,7 +287,8 @@ def too_large(values: Any) -> tuple[int, tuple[int, ...]] | None:
     for start, block in blocks(values):
         beyond = np.abs(block) > LARGEST
         if beyond.any():
-            number, *at = (int(axis[0]) for axis in beyond.nonzero())
+            first = [int(axis[0]) for axis in beyond.nonzero()]
+            number, *at = first
             return start + number, tuple(at)
     return None
 
@@ -292,6 +302,7 @@ def blocks(values: Any) -> Iterator[tuple[int, np.ndarray]]:
         for number, sample in enumerate(values):
             yield number, np.asarray(sample)[None]
         return
-    size = max(1, BLOCK // max(1, values[:1].size))
+    per_sample = max(1, values[:1].size)
+    size = max(1, BLOCK // per_sample)
     for start in range(0, len(values), size):
         yield start, values[start : start + size]

@@ -63,7 +63,9 @@ class Terms:
         channels = tuple(source.get("channels") or ())
         columns: tuple[Column, ...] = ()
         if reading["kind"] == "rows":
-            columns = tuple(columns_of(reading.get("channels") or (), source.get("words") or {}))
+            names = reading.get("channels") or ()
+            words = source.get("words") or {}
+            columns = tuple(columns_of(names, words))
 
         # Channels that were scaled by each sample's own mean and deviation have no common units.
         moments: Mapping[str, Any] = scaling
@@ -88,7 +90,9 @@ class Terms:
         """Return values (…, channels) in the units of the files."""
         if len(self.mean) != values.shape[-1]:
             return values
-        return values * np.array(self.std) + np.array(self.mean)
+        std = np.array(self.std)
+        mean = np.array(self.mean)
+        return values * std + mean
 
     def cells(self, row: np.ndarray) -> list[str]:
         """Return the cells of the file for a row (channels,) as a model reads it; a cell that was
@@ -105,8 +109,14 @@ class Terms:
         values = self.unscaled(row)
         if len(self.std) == len(row):
             # Single precision leaves 5e-9 of a zero.
-            values = np.where(np.abs(values) < 1e-6 * np.array(self.std), 0.0, values)
-        return [_cell(values[list(column.channels)], column.words) for column in self.columns]
+            zero = np.abs(values) < 1e-6 * np.array(self.std)
+            values = np.where(zero, 0.0, values)
+
+        cells = []
+        for column in self.columns:
+            inputs = values[list(column.channels)]
+            cells.append(_cell(inputs, column.words))
+        return cells
 
     def signal(self, found: Signal) -> Signal:
         """Return a series with its channels' names, units and clock."""
@@ -127,8 +137,9 @@ def columns_of(names: Sequence[str], words: Mapping[str, Sequence[str]]) -> Iter
         count = 1
         if name in words:
             count = len(found)
-        yield Column(name, tuple(range(place, place + count)), found)
-        place += count
+        end = place + count
+        yield Column(name, tuple(range(place, end)), found)
+        place = end
 
 
 def _cell(values: np.ndarray, words: Sequence[str]) -> str:

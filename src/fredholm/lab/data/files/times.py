@@ -50,7 +50,8 @@ class Ticks:
 
     def absolute(self, number: int) -> np.longdouble:
         """Return a time in units, as an extended float: float64 would drop nanoseconds."""
-        return np.longdouble(self.origin + int(self.values[number])) / self.per_second
+        ticks = self.origin + int(self.values[number])
+        return np.longdouble(ticks) / self.per_second
 
     def text(self, number: int) -> str:
         """Return a time as a person writes it.
@@ -62,9 +63,11 @@ class Ticks:
         ticks = self.origin + int(self.values[number])
         digits = len(str(self.per_second)) - 1
         if not self.dated:
-            return _shortened(f"{Decimal(ticks).scaleb(-digits):f}")
-        whole, rest = divmod(ticks, self.per_second)
-        return _shortened(f"{np.datetime64(whole, 's')}.{rest:0{digits}d}")
+            value = Decimal(ticks).scaleb(-digits)
+            return _shortened(f"{value:f}")
+        seconds, rest = divmod(ticks, self.per_second)
+        date = np.datetime64(seconds, "s")
+        return _shortened(f"{date}.{rest:0{digits}d}")
 
 
 def _shortened(number: str) -> str:
@@ -95,14 +98,7 @@ def ticks_of_numbers(cells: Sequence[str]) -> Ticks:
     whole = _cast(cells, "int64")
     if whole is not None:
         return ticks_of_array(whole)
-    exact = []
-    for number, cell in enumerate(cells):
-        if not is_number(cell):
-            raise NotATime(number)
-        value = Decimal(cell.strip())
-        if not value.is_finite():
-            raise NotATime(number, "it is no time, but infinite or missing")
-        exact.append(value)
+    exact = _decimals(cells)
     if not exact:
         return Ticks(np.zeros(0, np.int64), 0, 1, False)
 
@@ -115,14 +111,28 @@ def ticks_of_numbers(cells: Sequence[str]) -> Ticks:
     room = 17
     if span:
         room -= span.adjusted()
-    needed = max(-int(value.normalize().as_tuple().exponent) for value in exact)
+    exponents = [int(value.normalize().as_tuple().exponent) for value in exact]
+    needed = -min(exponents)
     digits = max(0, min(needed, room))
-    whole = int(origin.scaleb(digits))
-    values = [int(value.scaleb(digits)) - whole for value in exact]
+    first = int(origin.scaleb(digits))
+    ticks = [int(value.scaleb(digits)) - first for value in exact]
     try:
-        return Ticks(np.array(values, np.int64), whole, 10**digits, False)
+        values = np.array(ticks, np.int64)
     except OverflowError:
         raise NotATime(0, "times must not be further apart than 1e18") from None
+    return Ticks(values, first, 10**digits, False)
+
+
+def _decimals(cells: Sequence[str]) -> list[Decimal]:
+    values = []
+    for number, cell in enumerate(cells):
+        if not is_number(cell):
+            raise NotATime(number)
+        value = Decimal(cell.strip())
+        if not value.is_finite():
+            raise NotATime(number, "it is no time, but infinite or missing")
+        values.append(value)
+    return values
 
 
 def ticks_of_array(values: np.ndarray) -> Ticks:
@@ -135,22 +145,30 @@ def ticks_of_array(values: np.ndarray) -> Ticks:
     """
     kind = values.dtype.kind
     if kind in "mM":
-        unit, count = np.datetime_data(values.dtype)
-        missing = np.isnat(values)
-        if missing.any():
-            raise NotATime(int(missing.argmax()))
-        # Coarser units, such as days, become seconds; finer ones nanoseconds.
-        if unit not in _UNITS or count != 1:
-            unit = {"ps": "ns", "fs": "ns", "as": "ns"}.get(unit, "s")
-            values = values.astype(f"{kind}8[{unit}]")
-        return Ticks(values.astype(np.int64), 0, _UNITS[unit], kind == "M")
+        return _ticks_of_numpy_dates(values)
     if kind not in "iu":
-        return ticks_of_numbers(list(map(repr, values.astype(np.float64).tolist())))
+        numbers = values.astype(np.float64).tolist()
+        return ticks_of_numbers(list(map(repr, numbers)))
     if not len(values):
         return Ticks(values.astype(np.int64), 0, 1, False)
     # Subtracted in their own type: int64 does not hold all of uint64.
     origin = values.min()
-    return Ticks((values - origin).astype(np.int64), int(origin), 1, False)
+    since = values - origin
+    return Ticks(since.astype(np.int64), int(origin), 1, False)
+
+
+def _ticks_of_numpy_dates(values: np.ndarray) -> Ticks:
+    kind = values.dtype.kind
+    unit, count = np.datetime_data(values.dtype)
+    missing = np.isnat(values)
+    if missing.any():
+        raise NotATime(int(missing.argmax()))
+    # Coarser units, such as days, become seconds; finer ones nanoseconds.
+    if unit not in _UNITS or count != 1:
+        finer = {"ps": "ns", "fs": "ns", "as": "ns"}
+        unit = finer.get(unit, "s")
+        values = values.astype(f"{kind}8[{unit}]")
+    return Ticks(values.astype(np.int64), 0, _UNITS[unit], kind == "M")
 
 
 # --- dates ----------------------------------------------------------------------------------------
@@ -177,21 +195,24 @@ def order_of(cells: Iterable[str]) -> str | None:
     Raises:
         ValueError: both orders fit every cell, or neither does.
     """
-    seen = first_day = first_month = False
+    first = []
+    second = []
     for cell in cells:
         found = _PARTS.match(cell.strip())
         if found is None or len(found[1]) == 4:
             continue
-        seen = True
-        first_day |= int(found[1]) > 12
-        first_month |= int(found[3]) > 12
-    if not seen:
+        first.append(int(found[1]))
+        second.append(int(found[3]))
+    if not first:
         return None
-    if first_day and first_month:
+
+    day_first = max(first) > 12
+    month_first = max(second) > 12
+    if day_first and month_first:
         raise ValueError("some dates have the day first and some the month; write all alike")
-    if first_day:
+    if day_first:
         return "dayfirst"
-    if first_month:
+    if month_first:
         return "monthfirst"
     raise ValueError(
         "day or month may come first; say which: --read dates=dayfirst or --read dates=monthfirst"
@@ -226,12 +247,14 @@ def nanoseconds(cell: str, order: str | None = None) -> int:
         # NumPy also knows months, such as 2026-03, but takes "now" for a time.
         if not text[:1].isdigit():
             raise
-        return int(np.datetime64(text.removesuffix("Z"), "s").astype(np.int64)) * NANO + fraction
+        date = np.datetime64(text.removesuffix("Z"), "s")
+        seconds = int(date.astype(np.int64))
+        return seconds * NANO + fraction
     if zoned.tzinfo is None:
         zoned = zoned.replace(tzinfo=UTC)
     since = zoned - _EPOCH
-    whole = since.days * 86400 + since.seconds
-    return whole * NANO + since.microseconds * 1000 + fraction
+    seconds = since.days * 86400 + since.seconds
+    return seconds * NANO + since.microseconds * 1000 + fraction
 
 
 def _year_first(found: re.Match[str], order: str | None) -> str:
@@ -260,8 +283,10 @@ def _year_first(found: re.Match[str], order: str | None) -> str:
     half = _HALF_DAY.fullmatch(clock)
     if half is not None:
         # 12 am is 0 o'clock, 12 pm is 12.
-        hour = int(half[1]) % 12 + 12 * (half[3] in "pP")
-        clock = f"{hour}{half[2] or ':00'}"
+        hours = int(half[1]) % 12
+        if half[3] in "pP":
+            hours += 12
+        clock = f"{hours}{half[2] or ':00'}"
     hour, colon, rest = clock.partition(":")
     return f"{date}T{hour.zfill(2)}{colon}{rest}"
 
@@ -329,7 +354,8 @@ def ticks_of_words(cells: Sequence[str], order: str | None = None) -> Ticks:
 
 def clock_of(ticks: Ticks, number: int) -> str:
     """Return a hint where a time comes again an hour later, as when clocks are put back."""
-    gap = int(ticks.values[number] - ticks.values[number - 1]) / ticks.per_second
+    between = int(ticks.values[number] - ticks.values[number - 1])
+    gap = between / ticks.per_second
     if not ticks.dated or not -3600 <= gap <= 0:
         return ""
     return (
