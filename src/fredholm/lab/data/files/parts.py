@@ -31,7 +31,8 @@ def divide(collection: Collection, val: float) -> np.ndarray:
     if parts is None:
         parts = np.full(len(collection), TRAIN, np.int8)
         everything = np.arange(len(collection))
-        parts[_held(collection, everything, collection.reading.test, "test")] = TEST
+        held = _held(collection, everything, collection.reading.test, "test")
+        parts[held] = TEST
     else:
         if not (parts == TRAIN).any():
             raise DataError(
@@ -41,10 +42,14 @@ def divide(collection: Collection, val: float) -> np.ndarray:
         parts = parts.copy()
         if not (parts == TEST).any():
             parts[parts == VAL] = TEST
+
     if not (parts == VAL).any():
         training = np.flatnonzero(parts == TRAIN)
-        parts[training[_held(collection, training, val, "validation")]] = VAL
-    for number, name in ((TRAIN, "training"), (VAL, "validation"), (TEST, "test")):
+        held = _held(collection, training, val, "validation")
+        parts[training[held]] = VAL
+
+    names = {TRAIN: "training", VAL: "validation", TEST: "test"}
+    for number, name in names.items():
         if not (parts == number).any():
             raise DataError(
                 f"{collection.name}: {len(collection)} samples leave none for {name}; add samples"
@@ -56,8 +61,9 @@ def divided_groups(collection: Collection, parts: np.ndarray) -> list[str]:
     """Return a remark on groups in several parts, as files called train and test may have them."""
     if collection.groups is None:
         return []
-    pairs = np.unique(np.stack([collection.groups, parts], 1), axis=0)
-    counts = np.unique(pairs[:, 0], return_counts=True)[1]
+    pairs = np.stack([collection.groups, parts], 1)
+    pairs = np.unique(pairs, axis=0)
+    _, counts = np.unique(pairs[:, 0], return_counts=True)
     divided = int((counts > 1).sum())
     if not divided:
         return []
@@ -80,12 +86,15 @@ def _held(
         return _groups(collection, rows, share, what)
     if reading.split == "time":
         return _latest(collection, rows, share)
+
     seed = SPLIT_SEED + reading.seed
-    held = held_out(_strata(collection, rows), share, seed)
+    strata = _strata(collection, rows)
+    held = held_out(strata, share, seed)
     # Where every class is too small to give one up, some are held out of all samples together.
     if not len(held) and len(rows) > 1:
         count = max(1, round(share * len(rows)))
-        held = np.sort(permuted(len(rows), seed)[:count])
+        order = permuted(len(rows), seed)
+        held = np.sort(order[:count])
     return held
 
 
@@ -96,10 +105,13 @@ def _strata(collection: Collection, rows: np.ndarray) -> np.ndarray:
         return np.zeros(len(rows), np.int64)
     if isinstance(labels, Coded):
         return labels.codes[rows].astype(np.int64)
+
     values = labels[rows]
     bins = min(BINS, max(1, len(rows) // BINS))
-    edges = np.quantile(values, np.linspace(0, 1, bins + 1)[1:-1])
-    return np.searchsorted(edges, values).astype(np.int64)
+    shares = np.linspace(0, 1, bins + 1)
+    edges = np.quantile(values, shares[1:-1])
+    strata = np.searchsorted(edges, values)
+    return strata.astype(np.int64)
 
 
 def _groups(
@@ -129,10 +141,13 @@ def _groups(
         codes = labels.codes[rows]
         # With fewer samples than folds in every class, no class could be in each fold.
         if np.bincount(codes).max() >= folds:
-            splitter = StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
-            return next(splitter.split(rows, codes, groups))[1]
-    splitter = GroupShuffleSplit(1, test_size=max(share, 1 / count), random_state=seed)
-    return next(splitter.split(rows, groups=groups))[1]
+            by_class = StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
+            _, held = next(by_class.split(rows, codes, groups))
+            return held
+    share = max(share, 1 / count)
+    splitter = GroupShuffleSplit(1, test_size=share, random_state=seed)
+    _, held = next(splitter.split(rows, groups=groups))
+    return held
 
 
 def _latest(
@@ -147,12 +162,15 @@ def _latest(
         )
     odd = ~np.isfinite(collection.order)
     if odd.any():
+        number = int(odd.argmax())
         raise DataError(
-            f"{collection.where(int(odd.argmax()))}: has no time, by which the samples are "
+            f"{collection.where(number)}: has no time, by which the samples are "
             "divided; give it one, or leave it out"
         )
     order = np.argsort(collection.order[rows], kind="stable")
-    return np.sort(order[len(order) - max(1, round(share * len(rows))) :])
+    count = max(1, round(share * len(rows)))
+    first = len(order) - count
+    return np.sort(order[first:])
 
 
 # --- by the names of files -----------------------------------------------------------------------
@@ -165,7 +183,8 @@ def part_of(path: Path) -> int | None:
         >>> part_of(Path("GunPoint_TEST.ts")), part_of(Path("train.csv")), part_of(Path("a.csv"))
         (2, 0, None)
     """
-    words = stem_of(path).lower().replace("-", "_").split("_")
+    name = stem_of(path).lower().replace("-", "_")
+    words = name.split("_")
     return PART_NAMES.get(words[-1])
 
 

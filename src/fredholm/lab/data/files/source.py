@@ -55,15 +55,17 @@ class Source:
     def __init__(self, path: Path, reading: Reading, val: float | int = VAL_SHARE):
         self.path = path
         self.asked = reading
-        self.collection = with_labels(collect(path, reading))
-        check_labels(self.collection)
-        if self.collection.kind == "series" and self.collection.steps is None:
-            self.collection.remarks += leaks(self.collection, constant_channels(self.collection))
-        self.parts = divide(self.collection, float(val))
-        self.collection.remarks += divided_groups(self.collection, self.parts)
+        collection = with_labels(collect(path, reading))
+        self.collection = collection
+        check_labels(collection)
+        if collection.kind == "series" and collection.steps is None:
+            constant = constant_channels(collection)
+            collection.remarks += leaks(collection, constant)
+        self.parts = divide(collection, float(val))
+        collection.remarks += divided_groups(collection, self.parts)
         self.training = np.flatnonzero(self.parts == 0)
         self._check_training()
-        self.collection.remarks += self._untested()
+        collection.remarks += self._untested()
 
     @property
     def name(self) -> str:
@@ -98,10 +100,11 @@ class Source:
         split = self.facts()["split"]
         counts = ", ".join(f"{split[name]:,} {name}" for name in SPLITS)
         marked = marks(self.schema)
-        taken = "; ".join(
-            f"{what}: {found}{marked.get(what, '')}"
-            for what, found in self.collection.taken.items()
-        )
+        roles = []
+        for what, found in self.collection.taken.items():
+            mark = marked.get(what, "")
+            roles.append(f"{what}: {found}{mark}")
+        taken = "; ".join(roles)
         return f"{self.name}: {self.collection.kind}, {taken}; {counts} ({split['rule']})"
 
     @cached_property
@@ -127,7 +130,9 @@ class Source:
         if self.collection.task != "regression" or self.collection.kind == "fields":
             return 0.0, 1.0
         values = labels[self.training]
-        return float(values.mean()), float(values.std()) or 1.0
+        mean = float(values.mean())
+        std = float(values.std()) or 1.0
+        return mean, std
 
     def _check_training(self) -> None:
         """Refuse classes without a training sample.
@@ -222,7 +227,8 @@ class Source:
         result.measures = self._measures()
         # Reports are of the test split. Row numbers may need the file to be read once more.
         if split == "test":
-            result.origins = tuple(map(self._origin, chosen[:NAMED].tolist()))
+            shown = chosen[:NAMED].tolist()
+            result.origins = tuple(map(self._origin, shown))
         return result
 
     def _origin(self, number: int) -> str:
@@ -252,10 +258,13 @@ class Source:
             result["dated"] = collection.dated
         if collection.layout is not None:
             result["layout"] = collection.layout
-        counts = {name: int((self.parts == i).sum()) for i, name in enumerate(SPLITS)}
+        split: dict[str, Any] = {"rule": self._rule(), "seed": self.reading.seed}
+        for number, name in enumerate(SPLITS):
+            members = self.parts == number
+            split[name] = int(members.sum())
         return result | {
             "scaling": self.scaling,
-            "split": {"rule": self._rule(), "seed": self.reading.seed, **counts},
+            "split": split,
             "files": collection.files,
         }
 
@@ -286,7 +295,8 @@ class Source:
         """Median height and width of about 100 training pictures, at most ``LARGEST_SIDE``."""
         from ..kinds.picture_files import picture_size
 
-        some = self.training[:: max(1, len(self.training) // 100)]
+        step = max(1, len(self.training) // 100)
+        some = self.training[::step]
         sizes = [picture_size(self.collection.samples[i]) for i in some]
         height, width = np.median(np.array(sizes), 0)
         return min(LARGEST_SIDE, int(height)), min(LARGEST_SIDE, int(width))

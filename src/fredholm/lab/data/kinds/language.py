@@ -65,7 +65,8 @@ class NextTokens(TokenizedDataset):
                 f"{name} {split}: expected a text of {max_length + 1} tokens or more for one "
                 f"window of max_length, got {len(numbers)}; reduce max_length"
             )
-        following = numbers[1 : count * max_length + 1].view(count, max_length)
+        end = count * max_length + 1
+        following = numbers[1:end].view(count, max_length)
         super().__init__(name, split, following, token_names(vocabulary))
         self.numbers = numbers
         self.vocabulary = vocabulary
@@ -74,7 +75,8 @@ class NextTokens(TokenizedDataset):
 
     def raw(self, indices: Indices) -> tuple[Int[Tensor, "b n"], Int[Tensor, "b n"]]:
         indices = index_tensor(indices)
-        inputs = self.numbers[: self.labels.numel()].view_as(self.labels)
+        count = self.labels.numel()
+        inputs = self.numbers[:count].view_as(self.labels)
         return inputs[indices].long(), self.labels[indices].long()
 
     def __repr__(self) -> str:
@@ -122,7 +124,8 @@ class HiddenTokens(TokenizedDataset):
             raise OptionError(
                 f"masked: expected a share of the tokens between 0 and 1, got {share}; such as 0.15"
             )
-        super().__init__(texts.name, texts.split, texts.labels, token_names(texts.vocabulary))
+        tokens = token_names(texts.vocabulary)
+        super().__init__(texts.name, texts.split, texts.labels, tokens)
         self.texts = texts
         self.share = share
         self.notes = texts.notes
@@ -143,7 +146,8 @@ class HiddenTokens(TokenizedDataset):
         if transform is not None:
             return transform(numbers)
         # No epoch of a training is -1, so these masks are not among those trained on.
-        return self.hide(numbers, torch.as_tensor(indices), seed=0, epoch=-1)
+        indices = torch.as_tensor(indices)
+        return self.hide(numbers, indices, seed=0, epoch=-1)
 
     def select(self, chosen: Int[Tensor, " m"]) -> HiddenTokens:
         return HiddenTokens(self.texts.select(chosen), self.share)
@@ -165,8 +169,9 @@ class HiddenTokens(TokenizedDataset):
         Both are a function of (seed, epoch, index, place) alone. A text has one target at least.
         """
         place = torch.arange(numbers.shape[1])
+        sample = indices[:, None]
         draw, how, other = (
-            uniform(seed, epoch + 1, _MASKS, k, indices[:, None], place) for k in range(3)
+            uniform(seed, epoch + 1, _MASKS, stream, sample, place) for stream in range(3)
         )
         # Draws are below 1, so padding is never chosen, and never the lowest of its row.
         real = numbers != PADDING
@@ -174,10 +179,13 @@ class HiddenTokens(TokenizedDataset):
         lowest = draw == draw.amin(1, keepdim=True)
         target = (draw < self.share) | (lowest & real)
 
-        words = 2 + (other * (len(self.vocabulary) - 2)).long()
-        changed = torch.where(how < HIDDEN + RANDOM, words, numbers)
+        words = len(self.vocabulary) - 2
+        random = 2 + (other * words).long()
+        changed = torch.where(how < HIDDEN + RANDOM, random, numbers)
         changed = torch.where(how < HIDDEN, UNKNOWN, changed)
-        return torch.where(target, changed, numbers), torch.where(target, numbers, IGNORED)
+        inputs = torch.where(target, changed, numbers)
+        targets = torch.where(target, numbers, IGNORED)
+        return inputs, targets
 
     def __repr__(self) -> str:
         return f"HiddenTokens({self.texts!r}, {self.share:g})"

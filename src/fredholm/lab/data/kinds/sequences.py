@@ -143,12 +143,15 @@ class SequenceDataset(LabelledDataset):
 
     def stretch(self, axis: int, cut: Cut) -> SequenceDataset | None:
         # A selection reads its rows through another data set, which would return whole sequences.
-        if axis != 1 or not isinstance(self.values, StoredRows) or "raw" in vars(self):
+        if axis != 1 or "raw" in vars(self):
+            return None
+        if not isinstance(self.values, StoredRows):
             return None
         result = copy.copy(self)
         result.values = stretched(self.values, 1, cut)
         if self.task == "steps":
-            result.labels = stretched(self.labels[:, : self.values.shape[1]], 1, cut)
+            points = self.values.shape[1]
+            result.labels = stretched(self.labels[:, :points], 1, cut)
         return result
 
     def _check_times(self, times: Tensor, indices: Tensor) -> None:
@@ -158,16 +161,22 @@ class SequenceDataset(LabelledDataset):
         device, where it would have to wait for the answer.
         """
         # The latest time so far: gaps, whose time is NaN, may lie between two points.
-        latest = torch.where(times.isnan(), -torch.inf, times).cummax(1).values
-        back = (times[:, 1:] < latest[:, :-1]).any(1)
-        if back.any():
+        known = torch.where(times.isnan(), -torch.inf, times)
+        latest, _ = known.cummax(1)
+        earlier = times[:, 1:] < latest[:, :-1]
+        back = indices[earlier.any(1)]
+        if len(back):
             raise DataError(
                 f"{self.name}: expected times that increase, got others in sequence "
-                f"{int(indices[back][0])}; sort each sequence by its times, NaN behind the last"
+                f"{int(back[0])}; sort each sequence by its times, NaN behind the last"
             )
 
     def encoder(self) -> dict[str, Any]:
-        fields = {**super().encoder(), "length": self.length, "channels": self.channels}
+        fields = {
+            **super().encoder(),
+            "length": self.length,
+            "channels": self.channels,
+        }
         if self.spacing != 1:
             fields["spacing"] = self.spacing
         if self.timed:
@@ -200,11 +209,15 @@ def _signal(row: np.ndarray, timed: bool) -> Signal:
         x = row[:, 0]
         values = row[:, 1:]
     measured = ~np.isnan(values).all(1) & ~np.isnan(x)
-    last = int(measured.nonzero()[0].max(initial=0)) + 1
-    return Signal(x[:last], values[:last])
+    (points,) = measured.nonzero()
+    end = int(points.max(initial=0)) + 1
+    return Signal(x[:end], values[:end])
 
 
-def padded(rows: Sequence[Tensor], padding: float = torch.nan) -> Shaped[Tensor, "b m ..."]:
+def padded(
+    rows: Sequence[Tensor],
+    padding: float = torch.nan,
+) -> Shaped[Tensor, "b m ..."]:
     """Return sequences (n, …) of different lengths as one tensor, ``padding`` behind the shorter
     ones.
 
@@ -212,7 +225,11 @@ def padded(rows: Sequence[Tensor], padding: float = torch.nan) -> Shaped[Tensor,
         >>> padded([torch.ones(1, 1), torch.ones(2, 1)])[0].flatten().tolist()
         [1.0, nan]
     """
-    return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_value=padding)
+    return torch.nn.utils.rnn.pad_sequence(
+        list(rows),
+        batch_first=True,
+        padding_value=padding,
+    )
 
 
 def image_sequences(images: ImageDataset, order: Tensor | None = None) -> SequenceDataset:
@@ -229,7 +246,8 @@ def image_sequences(images: ImageDataset, order: Tensor | None = None) -> Sequen
         )
 
     def values(indices: Tensor) -> Tensor:
-        pixels = images.batch(indices)[0].flatten(2).mT
+        pictures, _ = images.batch(indices)
+        pixels = pictures.flatten(2).mT
         if order is not None:
             pixels = pixels[:, order]
         return pixels
@@ -242,6 +260,8 @@ def image_sequences(images: ImageDataset, order: Tensor | None = None) -> Sequen
         values,
         shape=(height * width, channels),
     )
-    arranged = "row after row" if order is None else "in one fixed order"
+    arranged = "in one fixed order"
+    if order is None:
+        arranged = "row after row"
     result.prepared = f"pixels of pictures, {arranged}"
     return result
