@@ -14,7 +14,9 @@ import numpy as np
 
 _MASK = (1 << 64) - 1
 # SplitMix64's increment (2⁶⁴ divided by the golden ratio) and its two multipliers.
-_STEP, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_STEP = 0x9E3779B97F4A7C15
+_FIRST = 0xBF58476D1CE4E5B9
+_SECOND = 0x94D049BB133111EB
 
 
 def signed(value: int) -> int:
@@ -31,7 +33,8 @@ def signed(value: int) -> int:
 
 def shift(x: Any, bits: int) -> Any:
     """Shift int64 right and fill with zeros; ``>>`` of signed numbers repeats the sign."""
-    return (x >> bits) & ((1 << (64 - bits)) - 1)
+    lowest = (1 << (64 - bits)) - 1
+    return (x >> bits) & lowest
 
 
 def folded(keys: tuple[Any, ...]) -> Any:
@@ -56,7 +59,8 @@ def folded(keys: tuple[Any, ...]) -> Any:
 
 def shares(n: int, *keys: int) -> np.ndarray:
     """Return n uniform float64 numbers in [0, 1), from the upper 53 bits."""
-    return shift(folded((*keys, np.arange(n))), 11) * 2.0**-53
+    hashes = folded((*keys, np.arange(n)))
+    return shift(hashes, 11) * 2.0**-53
 
 
 def permuted(n: int, *keys: int) -> np.ndarray:
@@ -66,7 +70,8 @@ def permuted(n: int, *keys: int) -> np.ndarray:
         >>> sorted(permuted(4, 0, 1).tolist())
         [0, 1, 2, 3]
     """
-    return np.argsort(folded((*keys, np.arange(n))), kind="stable")
+    hashes = folded((*keys, np.arange(n)))
+    return np.argsort(hashes, kind="stable")
 
 
 def _mix_whole(x: int) -> int:

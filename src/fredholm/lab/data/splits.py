@@ -63,8 +63,10 @@ def place_of(key: str | bytes) -> float:
         >>> place_of("one") == place_of(b"one") != place_of("another")
         True
     """
-    content = key.encode() if isinstance(key, str) else key
-    return int.from_bytes(hashlib.sha256(content).digest()[:6], "big") / 2**48
+    if isinstance(key, str):
+        key = key.encode()
+    digest = hashlib.sha256(key).digest()
+    return int.from_bytes(digest[:6], "big") / 2**48
 
 
 def split_at(place: float, val_fraction: float, test_fraction: float) -> str:
@@ -75,10 +77,12 @@ def split_at(place: float, val_fraction: float, test_fraction: float) -> str:
         >>> [split_at(place, 0.25, 0.2) for place in (0.19, 0.39, 0.41)]
         ['test', 'val', 'train']
     """
-    edge = test_fraction + (1 - test_fraction) * val_fraction
     if place < test_fraction:
         return "test"
-    return "val" if place < edge else "train"
+    edge = test_fraction + (1 - test_fraction) * val_fraction
+    if place < edge:
+        return "val"
+    return "train"
 
 
 def spans(
@@ -103,7 +107,11 @@ def spans(
         )
     first = round(n * (1 - val_fraction - test_fraction))
     second = round(n * (1 - test_fraction))
-    return {"train": (0, first), "val": (first, second), "test": (second, n)}
+    return {
+        "train": (0, first),
+        "val": (first, second),
+        "test": (second, n),
+    }
 
 
 def stratified(
@@ -134,7 +142,8 @@ def held_out(labels: np.ndarray, fraction: float | int, seed: int) -> np.ndarray
     held = [np.zeros(0, np.int64)]
     for label in np.unique(labels).tolist():
         members = np.flatnonzero(labels == label)
-        members = members[permuted(len(members), seed, label)]
-        cut = len(members) - round(fraction * len(members))
-        held.append(members[cut:])
+        order = permuted(len(members), seed, label)
+        count = round(fraction * len(members))
+        cut = len(members) - count
+        held.append(members[order[cut:]])
     return np.sort(np.concatenate(held))

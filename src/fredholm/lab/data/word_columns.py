@@ -80,7 +80,11 @@ def rows_of(
     parts: list[np.ndarray] = []
     channels: list[str] = []
     found: dict[str, list[str]] = {}
-    asked = set(word_columns(frame) if words is None else words)
+    if words is None:
+        asked = set(word_columns(frame))
+    else:
+        asked = set(words)
+
     for number, (name, _) in enumerate(column_types(frame)):
         cells = cells_of(frame, number)
         if name not in asked:
@@ -90,18 +94,25 @@ def rows_of(
 
         written = _written(name, cells)
         if words is None:
-            training = written if kept is None else [written[row] for row in kept]
+            training = written
+            if kept is not None:
+                training = [written[row] for row in kept]
             known = _words_of(name, training)
         else:
             known = list(words[name])
             _warn_of_strangers(name, written, known)
+
         # One channel per word: 1, 0, or NaN of an empty cell. A word that training did not have is
         # 0 in all of them.
-        place: dict[str | None, int] = {word: code for code, word in enumerate(known)}
-        place[None] = -1
-        codes = np.array([place.get(word, len(known)) for word in written])
+        unknown = len(known)
+        place: dict[str | None, int] = {None: -1}
         for code, word in enumerate(known):
-            parts.append(np.where(codes < 0, np.nan, codes == code))
+            place[word] = code
+        codes = np.array([place.get(word, unknown) for word in written])
+        empty = codes < 0
+        for code, word in enumerate(known):
+            holds = codes == code
+            parts.append(np.where(empty, np.nan, holds))
             channels.append(word_channel(name, word))
         found[name] = known
     return Rows(np.stack(parts, 1), tuple(channels), found)
@@ -126,7 +137,8 @@ def _written(name: str, cells: Sequence[Any]) -> list[str | None]:
 def _words_of(name: str, training: Sequence[str | None]) -> list[str]:
     """Return the words of the training rows, in an order that their rows do not change."""
     distinct = list(dict.fromkeys(word for word in training if word is not None))
-    words = in_order(Coded(np.arange(len(distinct)), distinct)).names
+    codes = np.arange(len(distinct))
+    words = in_order(Coded(codes, distinct)).names
     if len(words) > MANY:
         warnings.warn(
             f"X: column {name!r} has {len(words):,} words, and each becomes a column of its own; "
@@ -141,11 +153,15 @@ def _warn_of_strangers(
     written: Sequence[str | None],
     known: Sequence[str],
 ) -> None:
-    strange = [row for row, word in enumerate(written) if word is not None and word not in known]
+    strange = []
+    for row, word in enumerate(written):
+        if word is not None and word not in known:
+            strange.append(row)
     if strange:
+        first = strange[0]
         warnings.warn(
-            f"X, column {name!r}, row {strange[0]}: the estimator was not fitted on "
-            f"{written[strange[0]]!r}; to the model {len(strange):,} of {len(written):,} rows are "
+            f"X, column {name!r}, row {first}: the estimator was not fitted on "
+            f"{written[first]!r}; to the model {len(strange):,} of {len(written):,} rows are "
             f"none of {first_of(list(known))}",
             stacklevel=6,
         )
@@ -171,4 +187,6 @@ def _is_missing(cell: Any) -> bool:
     if isinstance(cell, str):
         return not cell.strip()
     # NaN alone differs from itself. pandas' NA does not compare, so its type is asked first.
-    return cell is None or type(cell).__name__ == "NAType" or bool(cell != cell)
+    if cell is None or type(cell).__name__ == "NAType":
+        return True
+    return bool(cell != cell)
