@@ -25,7 +25,11 @@ from .pictures import LEVELS, erase, jitter_colours, randaugment, resized_crop
 
 # One stream of random numbers for each augmentation.
 _CROP, _SHIFT, _FLIP, _MIXUP, _CUTMIX = 1, 2, 3, 4, 5
-FILLS = {"zero": "constant", "reflect": "reflect", "edge": "replicate"}
+FILLS = {
+    "zero": "constant",
+    "reflect": "reflect",
+    "edge": "replicate",
+}
 """Names of paddings, and torch's modes for them."""
 
 
@@ -197,7 +201,12 @@ _AMOUNTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
 }
 
 
-def _translate(images: Tensor, reach: int, fill: str, key: tuple[Any, ...]) -> Tensor:
+def _translate(
+    images: Tensor,
+    reach: int,
+    fill: str,
+    key: tuple[Any, ...],
+) -> Tensor:
     """Return a window of each padded image, its corner drawn by ``key``: seed, epoch, indices,
     stream.
     """

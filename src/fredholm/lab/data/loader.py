@@ -305,5 +305,13 @@ def make_loader(
         >>> len(make_loader(create_dataset("digits", "test"), 100))
         4
     """
-    order = EpochOrder(len(dataset), batch_size, seed, shuffle, drop_last, rank, world_size)
+    order = EpochOrder(
+        len(dataset),
+        batch_size,
+        seed,
+        shuffle,
+        drop_last,
+        rank,
+        world_size,
+    )
     return ResumableLoader(dataset, order, augment)

@@ -139,7 +139,11 @@ def _kind(file: ArrayFile) -> str:
     return "series"
 
 
-_COLLECTORS = {"series": collect_series, "clouds": collect_clouds, "fields": collect_fields}
+_COLLECTORS = {
+    "series": collect_series,
+    "clouds": collect_clouds,
+    "fields": collect_fields,
+}
 
 
 # --- several files --------------------------------------------------------------------------------

@@ -84,7 +84,12 @@ def make_dataset(
         return _texts(source, split, chosen, text or TextOptions())
     if kind == "images":
         return _images(source, split, chosen, image_size or source.image_size)
-    makers = {"series": _series, "rows": _rows, "clouds": _clouds, "fields": _fields}
+    makers = {
+        "series": _series,
+        "rows": _rows,
+        "clouds": _clouds,
+        "fields": _fields,
+    }
     return makers[kind](source, split, chosen)
 
 

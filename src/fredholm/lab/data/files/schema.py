@@ -79,7 +79,12 @@ def marks(entries: list[Entry]) -> dict[str, str]:
     """Return the marks of guesses, by the words of :attr:`.columns.Columns.taken`."""
     found = {entry.key: entry.mark for entry in entries if entry.key != "read"}
     # Some roles have another word in a summary than as a key of the reading.
-    words = {"layout": "kind", "paths": "text", "columns": "channels", "times": "channels"}
+    words = {
+        "layout": "kind",
+        "paths": "text",
+        "columns": "channels",
+        "times": "channels",
+    }
     for word, key in words.items():
         found[word] = found.get(key, "")
     return found

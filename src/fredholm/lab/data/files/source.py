@@ -52,7 +52,12 @@ class Source:
         DataError: samples that no model should be trained on, see :func:`.labels.check_labels`.
     """
 
-    def __init__(self, path: Path, reading: Reading, val: float | int = VAL_SHARE):
+    def __init__(
+        self,
+        path: Path,
+        reading: Reading,
+        val: float | int = VAL_SHARE,
+    ):
         self.path = path
         self.asked = reading
         collection = with_labels(collect(path, reading))

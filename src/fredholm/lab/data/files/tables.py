@@ -27,7 +27,12 @@ from .writing import Writing
 
 # Makers of collections, by the layout of series, else by the kind.
 _MAKERS = {"long": long, "lists": lists, "wide": wide}
-_OF_KINDS = {"series": paths, "rows": rows, "texts": texts, "images": paths}
+_OF_KINDS = {
+    "series": paths,
+    "rows": rows,
+    "texts": texts,
+    "images": paths,
+}
 
 
 def collect_tables(

@@ -13,7 +13,14 @@ from ....errors import OptionError, suggest
 MISSING = frozenset({"", "?", "na", "n/a", "nan", "null", "none", "-", "#n/a"})
 DATES = ("yearfirst", "dayfirst", "monthfirst")
 CURRENCIES = "€$£¥₹₽₩₺"
-_SEPARATORS = {"tab": "\t", "\\t": "\t", "space": " ", "comma": ",", "semicolon": ";", "pipe": "|"}
+_SEPARATORS = {
+    "tab": "\t",
+    "\\t": "\t",
+    "space": " ",
+    "comma": ",",
+    "semicolon": ";",
+    "pipe": "|",
+}
 _ANSWERS = {"yes": True, "no": False, "true": True, "false": False}
 
 

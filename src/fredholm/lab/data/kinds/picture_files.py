@@ -131,7 +131,11 @@ def form_of(looks: Sequence[Look]) -> str:
     return form
 
 
-def remarks_on(files: Sequence[Path], looks: Sequence[Look], form: str) -> list[str]:
+def remarks_on(
+    files: Sequence[Path],
+    looks: Sequence[Look],
+    form: str,
+) -> list[str]:
     """Return remarks on the files of which a form does not keep everything."""
     shallow = not form.endswith("16")
     opaque = not form.startswith("rgba")
@@ -158,7 +162,11 @@ def remarks_on(files: Sequence[Path], looks: Sequence[Look], form: str) -> list[
 # --- pixels ---------------------------------------------------------------------------------------
 
 
-def read_picture(file: Path, size: tuple[int, int], form: str = "rgb") -> Tensor:
+def read_picture(
+    file: Path,
+    size: tuple[int, int],
+    form: str = "rgb",
+) -> Tensor:
     """Return one picture (C, h, w): resized (bicubic) until it just covers ``size`` = (h, w), then
     centre-cropped; bytes, or of a form of 16 bits shares of white in float32.
 

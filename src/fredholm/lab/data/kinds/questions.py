@@ -37,6 +37,11 @@ class Questions(Kind):
 QUESTIONS = register_kind(Questions())
 
 
+def _best(scores: dict[int, float]) -> int:
+    """Return the answer with the highest score, of equal ones the first; 0 without any."""
+    return max(scores, key=lambda answer: (scores[answer], -answer), default=0)
+
+
 class QuestionDataset(TokenizedDataset):
     """Pictures with questions: a batch is :class:`fredholm.encoders.Inputs` of ``image`` (B, C, H,
     W), normalised, and ``tokens`` (B, T).
@@ -99,9 +104,9 @@ class QuestionDataset(TokenizedDataset):
         else:
             self.task = "answers"
             self.scores = list(labels)
-            check_labels(torch.tensor([a for s in labels for a in s], dtype=torch.int64), classes)
-            # The label of a sample is its best answer, of equal ones the first.
-            best = torch.tensor([max(s, key=lambda a: (s[a], -a), default=0) for s in labels])
+            answers = [answer for scores in labels for answer in scores]
+            check_labels(torch.tensor(answers, dtype=torch.int64), classes)
+            best = torch.tensor([_best(scores) for scores in labels])
         check_labels(best, classes)
         super().__init__(name, split, best.long(), classes)
         self.pictures = pictures
@@ -118,7 +123,9 @@ class QuestionDataset(TokenizedDataset):
     def raw(self, indices: Indices) -> tuple[Inputs, Tensor]:
         """Return bytes and token numbers, and the answers."""
         indices = index_tensor(indices)
-        inputs = Inputs(image=self.pictures(indices), tokens=trimmed(self.numbers[indices]))
+        pictures = self.pictures(indices)
+        tokens = trimmed(self.numbers[indices])
+        inputs = Inputs(image=pictures, tokens=tokens)
         if self.scores is None:
             return inputs, self.labels[indices]
 
@@ -145,8 +152,12 @@ class QuestionDataset(TokenizedDataset):
 
     def encoder(self) -> dict[str, Any]:
         channels, height, width = self.shape
-        picture = {"image_size": (height, width), "channels": channels, "views": self.views}
-        return {**super().encoder(), **picture}
+        return {
+            **super().encoder(),
+            "image_size": (height, width),
+            "channels": channels,
+            "views": self.views,
+        }
 
     def describe(self) -> dict[str, Any]:
         # Not under "vocabulary", which marks a model that reads texts alone. Another run that

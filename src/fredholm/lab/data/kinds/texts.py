@@ -17,7 +17,12 @@ from ..vocabulary import PADDING, Vocabulary, check_count, check_tokens
 from .dataset import Indices, LabelledDataset, check_labels, index_tensor
 from .kind import Line, Page, register_kind
 
-MAX_LENGTH = {"words": 64, "wordpieces": 64, "bytes": 256, "characters": 256}
+MAX_LENGTH = {
+    "words": 64,
+    "wordpieces": 64,
+    "bytes": 256,
+    "characters": 256,
+}
 
 
 @dataclass(frozen=True)
