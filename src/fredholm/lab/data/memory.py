@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from ...errors import DataError, OptionError, ShapeError
@@ -18,8 +17,8 @@ from .files.collection import TRAIN, VAL, Collection
 from .files.datasets import as_predicted, batches_of, labels_of
 from .files.scaling import channel_scales
 from .files.source import LARGEST_SIDE, Source
-from .kinds.dataset import Indices, LabelledDataset, index_tensor
-from .kinds.images import ImageDataset, standardised
+from .kinds.dataset import LabelledDataset
+from .kinds.images import ImagesInMemory, standardised
 from .kinds.picture_files import resized
 from .kinds.texts import TextOptions, encode_rows
 from .samples import times_word
@@ -77,13 +76,14 @@ class MemorySource(Source):
 
         images = torch.from_numpy(self.collection.samples[chosen])
         trained = self.collection.samples[self.training]
-        result = FloatImages(
+        mean = trained.mean((0, 2, 3), dtype=np.float64)
+        result = ImagesInMemory(
             self.name,
             split,
             resized(images, image_size or self.image_size),
             labels_of(self, chosen),
             self.classes,
-            trained.mean((0, 2, 3), dtype=np.float64).tolist(),
+            mean.tolist(),
             channel_scales(trained, (0, 2, 3)),
         )
         result.task = self.collection.task
@@ -101,28 +101,6 @@ def _held(codes: np.ndarray, share: float, seed: int) -> np.ndarray:
     if len(held):
         return held
     return held_out(np.zeros_like(codes), share, seed)
-
-
-class FloatImages(ImageDataset):
-    """Images in memory as floats (N, C, H, W), scaled to mean 0 and standard deviation 1."""
-
-    def __init__(
-        self,
-        name: str,
-        split: str,
-        images: Float[Tensor, "n c h w"],
-        labels: Tensor,
-        classes: Sequence[str],
-        mean: Sequence[float],
-        std: Sequence[float],
-    ):
-        _, channels, height, width = images.shape
-        super().__init__(name, split, labels, classes, mean, std, (channels, height, width))
-        self.images = images
-
-    def raw(self, indices: Indices) -> tuple[Float[Tensor, "b c h w"], Tensor]:
-        indices = index_tensor(indices)
-        return self.images[indices], self.labels[indices]
 
 
 # --- prediction -----------------------------------------------------------------------------------

@@ -181,7 +181,30 @@ class ImageDataset(LabelledDataset):
         return f"{type(self).__name__}({what}, {len(self.classes)} classes)"
 
 
-class ArrayDataset(ImageDataset):
+class ImagesInMemory(ImageDataset):
+    """Images in memory (N, C, H, W), bytes or normalised floats."""
+
+    def __init__(
+        self,
+        name: str,
+        split: str,
+        images: Tensor,
+        labels: Tensor,
+        classes: Sequence[str],
+        mean: Sequence[float],
+        std: Sequence[float],
+    ):
+        _, channels, height, width = images.shape
+        shape = (channels, height, width)
+        super().__init__(name, split, labels, classes, mean, std, shape)
+        self.images = images
+
+    def raw(self, indices: Indices) -> tuple[Tensor, Tensor]:
+        indices = index_tensor(indices)
+        return self.images[indices], self.labels[indices]
+
+
+class ArrayDataset(ImagesInMemory):
     """Images in memory: ``images`` (N, C, H, W) uint8, ``labels`` (N,) int64.
 
     Memory: N·C·H·W bytes (Fashion-MNIST 47 MB, CIFAR-10 154 MB).
@@ -219,14 +242,7 @@ class ArrayDataset(ImageDataset):
                 f"{labels.dtype}; give one class number per image"
             )
         check_labels(labels, classes)
-        _, channels, height, width = images.shape
-        shape = (channels, height, width)
-        super().__init__(name, split, labels.long(), classes, mean, std, shape)
-        self.images = images
-
-    def raw(self, indices: Indices) -> tuple[UInt8[Tensor, "b c h w"], Int[Tensor, " b"]]:
-        indices = index_tensor(indices)
-        return self.images[indices], self.labels[indices]
+        super().__init__(name, split, images, labels.long(), classes, mean, std)
 
 
 class FolderDataset(ImageDataset):
