@@ -107,7 +107,12 @@ class Estimator(BaseEstimator):
         raise NotImplementedError
 
     def _collect(
-        self, X: Any, kind: str, *, fitting: bool, kept: np.ndarray | None = None
+        self,
+        X: Any,
+        kind: str,
+        *,
+        fitting: bool,
+        kept: np.ndarray | None = None,
     ) -> Collection:
         """Return the samples of ``X``, without labels.
 

@@ -103,7 +103,12 @@ class Loaders(NamedTuple):
 
 
 def build_loaders(
-    recipe: Recipe, train: Any, val: Any, rank: int = 0, world_size: int = 1, encoder: Any = None
+    recipe: Recipe,
+    train: Any,
+    val: Any,
+    rank: int = 0,
+    world_size: int = 1,
+    encoder: Any = None,
 ) -> Loaders:
     """Build the loaders of training and validation.
 

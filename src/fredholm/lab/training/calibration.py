@@ -52,7 +52,10 @@ def fit_temperature(logits: Tensor, labels: Tensor, weights: Tensor | None = Non
         if weights is None:
             return float(cross_entropy(logits * inverse, labels, label_smoothing=smoothing))
         losses = cross_entropy(
-            logits * inverse, labels, label_smoothing=smoothing, reduction="none"
+            logits * inverse,
+            labels,
+            label_smoothing=smoothing,
+            reduction="none",
         )
         return float((weights * losses).sum() / weights.sum())
 
@@ -92,7 +95,12 @@ def kept_model(folder: RunFolder) -> Any:
     return models.from_pretrained(folder.model).float()
 
 
-def logits_on_shards(model: Any, task: Task, parts: Any, mesh: DeviceMesh) -> Predictions:
+def logits_on_shards(
+    model: Any,
+    task: Task,
+    parts: Any,
+    mesh: DeviceMesh,
+) -> Predictions:
     """Compute the logits of samples whose points are distributed over the ranks of ``mesh``.
 
     Logits at points are gathered from all ranks. Logits of samples are the same on each rank.

@@ -300,7 +300,13 @@ class Signs(Callback):
             self._begin("validation", sum(trainer.num_val_batches))
 
     def on_validation_batch_end(
-        self, trainer, pl_module, outputs, batch, batch_idx: int, dataloader_idx: int = 0
+        self,
+        trainer,
+        pl_module,
+        outputs,
+        batch,
+        batch_idx: int,
+        dataloader_idx: int = 0,
     ) -> None:
         if self.open:
             current().at(batch_idx + 1)

@@ -83,7 +83,10 @@ class AtomicIO(TorchCheckpointIO):
     """
 
     def save_checkpoint(
-        self, checkpoint: dict[str, Any], path, storage_options: Any = None
+        self,
+        checkpoint: dict[str, Any],
+        path,
+        storage_options: Any = None,
     ) -> None:
         path = Path(path)
         with storing(path):
@@ -91,7 +94,10 @@ class AtomicIO(TorchCheckpointIO):
         write_checkpoint(checkpoint, path)
 
     def load_checkpoint(
-        self, path, map_location: Any = "cpu", weights_only: bool | None = True
+        self,
+        path,
+        map_location: Any = "cpu",
+        weights_only: bool | None = True,
     ) -> dict[str, Any]:
         return read_checkpoint(path)
 
@@ -197,7 +203,12 @@ class Checkpoints(Checkpoint):
     a folder nothing is saved, and the run ends all the same.
     """
 
-    def __init__(self, folder: Path | None, minutes: float | None = None, steps: int | None = None):
+    def __init__(
+        self,
+        folder: Path | None,
+        minutes: float | None = None,
+        steps: int | None = None,
+    ):
         super().__init__()
         self.folder = folder
         self.minutes = minutes

@@ -119,7 +119,12 @@ def _model_overrides(overrides: Sequence[str], folder: RunFolder) -> dict[str, A
     return parts
 
 
-def run_dataset(model: Any, folder: RunFolder, split: str, changes: list[str] | None = None) -> Any:
+def run_dataset(
+    model: Any,
+    folder: RunFolder,
+    split: str,
+    changes: list[str] | None = None,
+) -> Any:
     """Read a split of a run's data with the vocabulary that its model knows.
 
     ``changes`` are overrides of the recipe's ``data.options``.
@@ -345,7 +350,10 @@ class _Predictions(NamedTuple):
 
 
 def _predict_by_run(
-    folder: RunFolder, split: str, overrides: Sequence[str], trust_code: bool
+    folder: RunFolder,
+    split: str,
+    overrides: Sequence[str],
+    trust_code: bool,
 ) -> _Predictions:
     """Predict a split by the trained model of a run.
 
@@ -417,7 +425,12 @@ def _evaluation_file(folder: RunFolder, split: str, overrides: Sequence[str]) ->
     return folder.root / f"{'-'.join(parts)}.json"
 
 
-def explain(run: str | Path, images: int = 1000, *, trust_code: bool = False) -> Path:
+def explain(
+    run: str | Path,
+    images: int = 1000,
+    *,
+    trust_code: bool = False,
+) -> Path:
     """Write the report of a run to ``run/report``.
 
     It shows the first ``images`` samples of the test split. The run is evaluated first, unless
@@ -462,7 +475,10 @@ def explain(run: str | Path, images: int = 1000, *, trust_code: bool = False) ->
     )
     with storing(folder.root), working("explain"):
         return report_run(
-            folder.root, samples, model=model, counted=dataset.counted or task.counted
+            folder.root,
+            samples,
+            model=model,
+            counted=dataset.counted or task.counted,
         )
 
 

@@ -86,7 +86,10 @@ def export_run(
 
 
 def export_run_steps(
-    run: str | Path, *, out: str | Path | None = None, trust_code: bool = False
+    run: str | Path,
+    *,
+    out: str | Path | None = None,
+    trust_code: bool = False,
 ) -> DecoderPaths:
     """Write a causal text run's prefill and step as two ONNX programs, see
     :func:`fredholm.export.export_decoder`; the files carry the facts of :func:`export_run`.

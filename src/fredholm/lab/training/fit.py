@@ -251,13 +251,20 @@ def _make_parts(
         ordered.append(Patience(stop.metric, stop.mode, stop.patience))
 
     checkpoints = Checkpoints(
-        folder and folder / CHECKPOINTS, limits.save_minutes, limits.save_steps
+        folder and folder / CHECKPOINTS,
+        limits.save_minutes,
+        limits.save_steps,
     )
     ordered.append(checkpoints)
     return _Parts(ordered, timer, history, checkpoints)
 
 
-def _trainer(limits: Limits, group: Group, callbacks: list[Callback], logger: Any) -> pl.Trainer:
+def _trainer(
+    limits: Limits,
+    group: Group,
+    callbacks: list[Callback],
+    logger: Any,
+) -> pl.Trainer:
     """Build Lightning's Trainer for the limits and the group of processes."""
     plugins: list[Any] = [AtomicIO(), group.environment]
     precision: Any = PRECISIONS[limits.precision]

@@ -189,7 +189,12 @@ def without_special_tokens(logits: Tensor) -> Tensor:
     return logits
 
 
-def pick(logits: Tensor, temperature: float, top_k: int | None, generator: torch.Generator) -> int:
+def pick(
+    logits: Tensor,
+    temperature: float,
+    top_k: int | None,
+    generator: torch.Generator,
+) -> int:
     """Draw a token number from softmax(logits / temperature), among the ``top_k`` likeliest.
 
     Example:

@@ -30,7 +30,11 @@ UPLOADED = (
 
 
 def push_to_hub(
-    run: str | Path, repo_id: str, *, private: bool | None = None, **options: Any
+    run: str | Path,
+    repo_id: str,
+    *,
+    private: bool | None = None,
+    **options: Any,
 ) -> Any:
     """Upload a finished run as ``repo_id`` of the Hugging Face hub, with a model card.
 

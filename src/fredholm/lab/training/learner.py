@@ -93,7 +93,11 @@ class Descent:
         )
 
     def optimizers(
-        self, parameters: Parameters, steps: int, steps_per_epoch: int, fused: bool = True
+        self,
+        parameters: Parameters,
+        steps: int,
+        steps_per_epoch: int,
+        fused: bool = True,
     ) -> OptimizersAndSchedulers:
         """Make the optimizer and its schedule over ``steps`` optimizer steps."""
         optimizer = self.optimizer(parameters, fused)
@@ -162,7 +166,13 @@ class Learner(pl.LightningModule):
 
     scores: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, model: nn.Module, loader: Loader, descent: Descent, seed: int):
+    def __init__(
+        self,
+        model: nn.Module,
+        loader: Loader,
+        descent: Descent,
+        seed: int,
+    ):
         super().__init__()
         self.model: Any = model
         self.loader = loader

@@ -153,7 +153,10 @@ class RecipeLearner(Learner):
 
 
 def in_phase(
-    phases: list[Phase] | None, step: int, inputs: Any, labels: Tensor
+    phases: list[Phase] | None,
+    step: int,
+    inputs: Any,
+    labels: Tensor,
 ) -> tuple[Any, Tensor]:
     """Cut a batch of texts (B, ..., N) to the length that the phase of ``step`` reads.
 

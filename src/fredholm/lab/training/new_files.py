@@ -103,7 +103,10 @@ def _by_resolution(resolutions: Sequence[str]) -> dict[str, list[int]]:
 
 
 def _in_units(
-    task: Task, outputs: Tensor, labels: Tensor, facts: Mapping[str, Any]
+    task: Task,
+    outputs: Tensor,
+    labels: Tensor,
+    facts: Mapping[str, Any],
 ) -> tuple[Tensor, Tensor]:
     """Convert the outputs of a batch to the units of the files; return them in float64, and the
     labels, which are in these units already.

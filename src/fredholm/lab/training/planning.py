@@ -103,7 +103,12 @@ class RunPlan:
         return dataclasses.asdict(self)
 
 
-def plan_run(recipe: Recipe, steps: int = 3, *, trust_code: bool = False) -> RunPlan:
+def plan_run(
+    recipe: Recipe,
+    steps: int = 3,
+    *,
+    trust_code: bool = False,
+) -> RunPlan:
     """Measure a few training steps of a recipe and predict its cost on this machine.
 
     Nothing is written. The steps are those of the training: batches of the loader, augmentation,
@@ -305,7 +310,11 @@ def _stand_ins(recipe: Recipe) -> _Data | None:
     train_samples = count - validation_samples
     limit = recipe.data.limit or count
     return _Data(
-        train, validation, min(train_samples, limit), min(validation_samples, limit), is_real=False
+        train,
+        validation,
+        min(train_samples, limit),
+        min(validation_samples, limit),
+        is_real=False,
     )
 
 

@@ -134,7 +134,9 @@ class Predictor(NamedTuple):
 
 
 def load_predictor(
-    folder: str | Path, trust_code: bool, overrides: Sequence[str] = ()
+    folder: str | Path,
+    trust_code: bool,
+    overrides: Sequence[str] = (),
 ) -> Predictor:
     """Load the model of a run, or the method that a comparison recommends.
 
@@ -161,7 +163,11 @@ def load_predictor(
         return model(samples.batch(indices).to(device)).float().cpu()
 
     return Predictor(
-        model.extra, model.config.encoder, temperature, predict_by_run, inference(model)
+        model.extra,
+        model.config.encoder,
+        temperature,
+        predict_by_run,
+        inference(model),
     )
 
 

@@ -373,7 +373,12 @@ def _check_numbers(recipe: Recipe, group: Group) -> None:
         )
 
 
-def _numbers_differ(name: str, wanted: int, actual: int, launched: bool) -> str:
+def _numbers_differ(
+    name: str,
+    wanted: int,
+    actual: int,
+    launched: bool,
+) -> str:
     """Explain a number of processes that differs from the recipe's."""
     if launched:
         return (
@@ -461,7 +466,12 @@ def _file_name(path: str | None) -> str | None:
     return Path(path).name
 
 
-def facts_of(recipe: Recipe, folder: Path, resume: bool, overwrite: bool) -> dict[str, Any]:
+def facts_of(
+    recipe: Recipe,
+    folder: Path,
+    resume: bool,
+    overwrite: bool,
+) -> dict[str, Any]:
     """Return everything that must be equal in all processes of a run."""
     code = code_digests(recipe)
     plain = recipe.to_dict()

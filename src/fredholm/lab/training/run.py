@@ -204,7 +204,12 @@ def _prepare(request: Request) -> Prepared:
     model: Any = build_model(recipe, train)
     group = request.group
     train_loader, validation_loader = build_loaders(
-        recipe, train, validation, group.rank, group.size, model.encoder
+        recipe,
+        train,
+        validation,
+        group.rank,
+        group.size,
+        model.encoder,
     )
     _refuse_split_evolution(recipe, model)
 
@@ -462,7 +467,11 @@ def _way_on(folder: RunFolder) -> str:
 
 
 def _result(
-    recipe: Recipe, folder: RunFolder, model: nn.Module, fitted: Fit, metric: str
+    recipe: Recipe,
+    folder: RunFolder,
+    model: nn.Module,
+    fitted: Fit,
+    metric: str,
 ) -> RunResult:
     kept_epoch = fitted.rows[fitted.best_epoch - 1]
     last_epoch = fitted.rows[-1]

@@ -79,7 +79,13 @@ class Schedule:
             warmup = round(steps_per_epoch * self.warmup)
         return warmup if warmup < steps else steps // 2
 
-    def share(self, step: int, warmup: int, steps: int, steps_per_epoch: int) -> float:
+    def share(
+        self,
+        step: int,
+        warmup: int,
+        steps: int,
+        steps_per_epoch: int,
+    ) -> float:
         """Return the learning rate at ``step`` as a share of its peak.
 
         The drops of ``plateau``, which depend on a metric, are not part of it.
@@ -120,7 +126,10 @@ class Schedule:
         return sum(step >= round(epoch * steps_per_epoch) for epoch in self.milestones)
 
     def schedulers(
-        self, optimizer: torch.optim.Optimizer, steps: int, steps_per_epoch: int
+        self,
+        optimizer: torch.optim.Optimizer,
+        steps: int,
+        steps_per_epoch: int,
     ) -> list[dict[str, Any]]:
         """Return the schedule over ``steps`` in the form that Lightning expects."""
         warmup = self.warmup_of(steps, steps_per_epoch)
@@ -132,7 +141,11 @@ class Schedule:
 
         lowest = [self.floor * group["lr"] for group in optimizer.param_groups]
         plateau = ReduceLROnPlateau(
-            optimizer, direction(self.metric), self.factor, self.patience, min_lr=lowest
+            optimizer,
+            direction(self.metric),
+            self.factor,
+            self.patience,
+            min_lr=lowest,
         )
 
         # The Learner itself steps the plateau. "strict" is off because the Learner reports a

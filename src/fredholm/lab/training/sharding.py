@@ -30,7 +30,9 @@ def make_strategy(name: str, group: Group) -> Strategy | str:
         return "auto"
     if name == "fsdp2":
         return ShardedStrategy(
-            data_parallel_size=group.size, tensor_parallel_size=1, timeout=timeout()
+            data_parallel_size=group.size,
+            tensor_parallel_size=1,
+            timeout=timeout(),
         )
     return DDPStrategy(timeout=timeout())
 
@@ -98,12 +100,17 @@ class ShardedStrategy(ModelParallelStrategy):
         return gather_full(getattr(optimizer, "optimizer", optimizer).state_dict())
 
     def save_checkpoint(
-        self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None
+        self,
+        checkpoint: dict[str, Any],
+        filepath: Any,
+        storage_options: Any = None,
     ) -> None:
         Strategy.save_checkpoint(self, checkpoint, filepath, storage_options)
 
     def load_checkpoint(
-        self, checkpoint_path: Any, weights_only: bool | None = None
+        self,
+        checkpoint_path: Any,
+        weights_only: bool | None = None,
     ) -> dict[str, Any]:
         return Strategy.load_checkpoint(self, checkpoint_path, weights_only)
 

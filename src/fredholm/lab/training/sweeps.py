@@ -183,7 +183,10 @@ class _PlannedCell(NamedTuple):
 
 
 def _plan(
-    source: str | Path, overrides: list[str], folder: Path, trust_code: bool
+    source: str | Path,
+    overrides: list[str],
+    folder: Path,
+    trust_code: bool,
 ) -> list[_PlannedCell]:
     """Load the recipes of all cells, so that a wrong one is found before the first starts."""
     seed_overrides = [text for text in overrides if text.startswith("seed=")]

@@ -199,7 +199,9 @@ class Task:
         return self._with_chosen_metric(summary, (outputs, labels))
 
     def _with_chosen_metric(
-        self, summary: dict[str, Any], pairs: Pairs | None = None
+        self,
+        summary: dict[str, Any],
+        pairs: Pairs | None = None,
     ) -> dict[str, Any]:
         """Add the chosen metric to a summary that lacks it."""
         if self.chosen is None or self.chosen in summary:
@@ -208,7 +210,10 @@ class Task:
         return summary | {self.chosen: defined(score)}
 
     def summary_of_pairs(
-        self, outputs: Tensor, labels: Tensor, classes: Sequence[str]
+        self,
+        outputs: Tensor,
+        labels: Tensor,
+        classes: Sequence[str],
     ) -> dict[str, Any]:
         """Evaluate a split, from all of its :meth:`pairs`."""
         raise NotImplementedError
@@ -247,7 +252,9 @@ class Tally:
         return joined_pairs(self.stored)
 
     def metrics(
-        self, sums: Sequence[float] | None = None, pairs: Pairs | None = None
+        self,
+        sums: Sequence[float] | None = None,
+        pairs: Pairs | None = None,
     ) -> dict[str, float]:
         """Return what the validation reports.
 
@@ -377,7 +384,10 @@ class Classification(Task):
         return Sums(loss, correct, len(labels))
 
     def summary_of_pairs(
-        self, outputs: Tensor, labels: Tensor, classes: Sequence[str]
+        self,
+        outputs: Tensor,
+        labels: Tensor,
+        classes: Sequence[str],
     ) -> dict[str, Any]:
         return summarise(outputs, labels, classes)
 
@@ -483,7 +493,10 @@ class Answers(Task):
         return Sums(self.loss(outputs, labels) * len(labels), score, len(labels))
 
     def summary_of_pairs(
-        self, outputs: Tensor, labels: Tensor, classes: Sequence[str]
+        self,
+        outputs: Tensor,
+        labels: Tensor,
+        classes: Sequence[str],
     ) -> dict[str, Any]:
         loss, score, count = self.sums(outputs, labels)
         return {"n": count, "accuracy": float(score) / count, "loss": float(loss) / count}
@@ -536,7 +549,10 @@ class Regression(Numbers):
         return Sums(loss, torch.zeros(()), len(labels))
 
     def summary_of_pairs(
-        self, outputs: Tensor, labels: Tensor, classes: Sequence[str]
+        self,
+        outputs: Tensor,
+        labels: Tensor,
+        classes: Sequence[str],
     ) -> dict[str, Any]:
         error = outputs.double() - labels.double()
         return {
@@ -579,7 +595,10 @@ class Field(Numbers):
         return Sums(error.sum(), torch.zeros(()), len(labels))
 
     def summary_of_pairs(
-        self, outputs: Tensor, labels: Tensor, classes: Sequence[str]
+        self,
+        outputs: Tensor,
+        labels: Tensor,
+        classes: Sequence[str],
     ) -> dict[str, Any]:
         error = relative_error(outputs.double(), labels.double())
         return {"n": len(labels), "loss": float(error.mean()), "worst": float(error.max())}

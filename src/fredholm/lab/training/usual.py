@@ -221,7 +221,9 @@ def _fields(source: Source) -> Parts:
     if coordinates is not None:
         points = max(len(positions) for positions in coordinates)
         return Parts(
-            _backbone(source, features="fourier", sigma=1.0), usual_operator(points, 1.0), {}
+            _backbone(source, features="fourier", sigma=1.0),
+            usual_operator(points, 1.0),
+            {},
         )
 
     _, _, height, width = source.collection.samples.shape

@@ -41,7 +41,11 @@ def known_vocabulary(recipe: Recipe, trust_code: bool = False) -> Vocabulary | N
 
 
 def start_from(
-    model: nn.Module, init_from: str | Path, dataset: Any, *, trust_code: bool = False
+    model: nn.Module,
+    init_from: str | Path,
+    dataset: Any,
+    *,
+    trust_code: bool = False,
 ) -> list[str]:
     """Copy the weights of another run into a new model.
 

@@ -38,7 +38,9 @@ class WeightedSamples(LabelledDataset):
         return inputs, self._with_weights(labels, indices)
 
     def batch(
-        self, indices: Tensor | Sequence[int], transform: Transform | None = None
+        self,
+        indices: Tensor | Sequence[int],
+        transform: Transform | None = None,
     ) -> tuple[Any, Tensor]:
         inputs, labels = self.samples.batch(indices, transform)
         return inputs, self._with_weights(labels, indices)
@@ -77,7 +79,10 @@ class WeightedTask(Task):
         return Labelled(labels[:, 0], weights)
 
     def losses(
-        self, outputs: Tensor, labels: Tensor, smoothing: float = 0.0
+        self,
+        outputs: Tensor,
+        labels: Tensor,
+        smoothing: float = 0.0,
     ) -> Float[Tensor, " b"]:
         """Return the loss of each sample."""
         pairs = self.task.pairs(outputs, labels)
