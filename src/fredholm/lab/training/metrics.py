@@ -48,12 +48,35 @@ class Metric:
 METRICS: Registry[Metric] = Registry("metric", home=None)
 
 # Keys that results of runs have beside metrics. A metric of the same name would overwrite them.
-RESERVED = (
-    {"n", "loss", "loss_name", "error", "metric", "scores", "variance", "worst", "curve", "seed"}
-    | {"run", "dataset", "split", "overrides", "notes", "cell", "folder", "baseline"}
-    | {"label_mean"}
-    | {"classes", "per_class", "confusion", "wrong", "right", "epochs", "minutes", "parameters"}
-)
+RESERVED = {
+    "baseline",
+    "cell",
+    "classes",
+    "confusion",
+    "curve",
+    "dataset",
+    "epochs",
+    "error",
+    "folder",
+    "label_mean",
+    "loss",
+    "loss_name",
+    "metric",
+    "minutes",
+    "n",
+    "notes",
+    "overrides",
+    "parameters",
+    "per_class",
+    "right",
+    "run",
+    "scores",
+    "seed",
+    "split",
+    "variance",
+    "worst",
+    "wrong",
+}
 
 
 def register_metric(
@@ -88,7 +111,8 @@ def register_metric(
         )
 
     def decorate(function: Score) -> Score:
-        METRICS.add(name, Metric(function, of, mode, of_loss, title, share))
+        metric = Metric(function, of, mode, of_loss, title, share)
+        METRICS.add(name, metric)
         return function
 
     return decorate
@@ -127,7 +151,8 @@ def accuracy(outputs: Tensor, labels: Tensor) -> float:
         >>> accuracy(torch.tensor([[0.0, 1.0], [0.0, 1.0]]), torch.tensor([1, 0]))
         0.5
     """
-    return float((outputs.argmax(-1) == labels).double().mean())
+    hits = outputs.argmax(-1) == labels
+    return float(hits.double().mean())
 
 
 @register_metric("pearson", of="numbers", title="Pearson's correlation")
@@ -138,8 +163,10 @@ def pearson(outputs: Tensor, labels: Tensor) -> float:
         >>> round(pearson(torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([1.0, 2.0, 3.0])), 6)
         0.981981
     """
-    pair = torch.stack([outputs.flatten().double(), labels.flatten().double()])
-    return float(torch.corrcoef(pair)[0, 1])
+    first = outputs.flatten().double()
+    second = labels.flatten().double()
+    correlations = torch.corrcoef(torch.stack([first, second]))
+    return float(correlations[0, 1])
 
 
 @register_metric("spearman", of="numbers", title="Spearman's correlation")
@@ -152,16 +179,20 @@ def spearman(outputs: Tensor, labels: Tensor) -> float:
         >>> round(spearman(torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([1.0, 2.0, 3.0])), 6)
         1.0
     """
-    # SciPy takes most of a second to import, and no other metric needs it.
     first = outputs.flatten().double().cpu()
     second = labels.flatten().double().cpu()
-    if bool((first == first[0]).all()) or bool((second == second[0]).all()):
+    if _is_constant(first) or _is_constant(second):
         return math.nan
 
+    # SciPy takes most of a second to import, and no other metric needs it.
     from scipy import stats
 
     result: Any = stats.spearmanr(first, second)
     return float(result.statistic)
+
+
+def _is_constant(values: Tensor) -> bool:
+    return bool((values == values[0]).all())
 
 
 def _sklearn() -> Any:
@@ -181,12 +212,18 @@ def f1(outputs: Tensor, labels: Tensor) -> float:
     predicted = outputs.argmax(-1).cpu()
     classes = outputs.shape[-1]
     if classes == 2:
-        return float(f1_score(labels, predicted, average="binary", zero_division=0.0))
+        score = f1_score(labels, predicted, average="binary", zero_division=0.0)
+        return float(score)
 
     # All classes are named, so that one that is absent from the split counts as well.
-    return float(
-        f1_score(labels, predicted, labels=range(classes), average="macro", zero_division=0.0)
+    score = f1_score(
+        labels,
+        predicted,
+        labels=range(classes),
+        average="macro",
+        zero_division=0.0,
     )
+    return float(score)
 
 
 @register_metric("matthews", title="Matthews' correlation")
@@ -202,9 +239,12 @@ def matthews(outputs: Tensor, labels: Tensor) -> float:
     predicted = outputs.argmax(-1).cpu()
 
     # For a single class scikit-learn returns 0 too, with a warning.
-    if len(torch.cat([labels, predicted]).unique()) < 2:
+    classes = torch.cat([labels, predicted]).unique()
+    if len(classes) < 2:
         return 0.0
-    return float(_sklearn().matthews_corrcoef(labels, predicted))
+
+    correlation = _sklearn().matthews_corrcoef(labels, predicted)
+    return float(correlation)
 
 
 @register_metric("auc", title="AUC")
@@ -228,7 +268,8 @@ def auc(outputs: Tensor, labels: Tensor) -> float:
         scores = outputs[:, 1] - outputs[:, 0]
     else:
         scores = outputs.softmax(-1)
-    return float(_sklearn().roc_auc_score(labels.cpu(), scores, multi_class="ovr"))
+    area = _sklearn().roc_auc_score(labels.cpu(), scores, multi_class="ovr")
+    return float(area)
 
 
 def nats_to_bits(loss: float) -> float:
@@ -249,7 +290,8 @@ def bits(outputs: Tensor, labels: Tensor) -> float:
         >>> round(bits(torch.zeros(2, 4), torch.tensor([0, 3])), 6)
         2.0
     """
-    return nats_to_bits(float(cross_entropy(outputs.double(), labels)))
+    loss = cross_entropy(outputs.double(), labels)
+    return nats_to_bits(float(loss))
 
 
 def exponential(loss: float) -> float:
@@ -259,7 +301,9 @@ def exponential(loss: float) -> float:
         >>> exponential(0.0), exponential(1000.0)
         (1.0, inf)
     """
-    return math.exp(loss) if loss < math.log(sys.float_info.max) else math.inf
+    if loss < math.log(sys.float_info.max):
+        return math.exp(loss)
+    return math.inf
 
 
 @register_metric("perplexity", mode="min", of_loss=exponential)
@@ -270,7 +314,8 @@ def perplexity(logits: Tensor, labels: Tensor) -> float:
         >>> round(perplexity(torch.zeros(3, 4), torch.tensor([0, 1, 2])), 6)
         4.0
     """
-    return exponential(float(cross_entropy(logits.double(), labels)))
+    loss = cross_entropy(logits.double(), labels)
+    return exponential(float(loss))
 
 
 @register_metric("balanced_accuracy", share=True)
@@ -285,8 +330,12 @@ def balanced_accuracy(outputs: Tensor, labels: Tensor) -> float:
     """
     size = outputs.shape[-1]
     totals = torch.bincount(labels, minlength=size)
-    hits = torch.bincount(labels[outputs.argmax(-1) == labels], minlength=size)
-    return float((hits / totals)[totals > 0].double().mean())
+    is_hit = outputs.argmax(-1) == labels
+    hits = torch.bincount(labels[is_hit], minlength=size)
+
+    recalls = hits / totals
+    occurring = recalls[totals > 0]
+    return float(occurring.double().mean())
 
 
 @register_metric("r2", of="numbers", title="R²")
@@ -304,7 +353,8 @@ def r2(outputs: Tensor, labels: Tensor) -> float:
     spread = (labels - labels.mean()).square().sum()
     if spread <= 0:
         return math.nan
-    return float(1 - (outputs - labels).square().sum() / spread)
+    error = (outputs - labels).square().sum()
+    return float(1 - error / spread)
 
 
 @register_metric("rmse", of="numbers", mode="min", title="root mean squared error")
@@ -315,7 +365,8 @@ def rmse(outputs: Tensor, labels: Tensor) -> float:
         >>> rmse(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 4.0]))
         1.4142135623730951
     """
-    return math.sqrt((outputs.double() - labels.double()).square().mean())
+    errors = outputs.double() - labels.double()
+    return math.sqrt(errors.square().mean())
 
 
 @register_metric("absolute_error", of="numbers", mode="min", title="mean absolute error")
@@ -326,7 +377,8 @@ def absolute_error(outputs: Tensor, labels: Tensor) -> float:
         >>> absolute_error(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 4.0]))
         1.0
     """
-    return float((outputs.double() - labels.double()).abs().mean())
+    errors = outputs.double() - labels.double()
+    return float(errors.abs().mean())
 
 
 # The number of examples in each list of a summary.
@@ -344,10 +396,13 @@ def summarise(logits: Tensor, labels: Tensor, classes) -> dict[str, Any]:
         >>> report["accuracy"], report["per_class"], report["confusion"][1]
         (0.6666666666666666, {'a': 1.0, 'b': 0.5, 'c': None}, [0, 1, 1])
     """
-    count, size = len(labels), len(classes)
+    size = len(classes)
     predicted = logits.argmax(-1)
-    probabilities = logits.softmax(-1).gather(-1, predicted[:, None])[:, 0]
     hits = predicted == labels
+
+    # The probability of each predicted class.
+    probabilities = logits.softmax(-1)
+    confidences = probabilities.gather(-1, predicted[:, None])[:, 0]
 
     # Each pair (label, prediction) is one cell of the flattened matrix.
     cells = labels * size + predicted
@@ -357,26 +412,32 @@ def summarise(logits: Tensor, labels: Tensor, classes) -> dict[str, Any]:
     # A class without samples has no accuracy.
     per_class: dict[str, float | None] = {}
     for number, name in enumerate(classes):
-        per_class[str(name)] = None
-        if totals[number]:
-            per_class[str(name)] = int(confusion[number, number]) / int(totals[number])
+        share = None
+        total = int(totals[number])
+        if total:
+            share = int(confusion[number, number]) / total
+        per_class[str(name)] = share
 
     def examples(which: Tensor) -> list[dict[str, Any]]:
+        indices = which.nonzero()[:EXAMPLES, 0]
         return [
             {
                 "index": i,
                 "label": int(labels[i]),
                 "prediction": int(predicted[i]),
-                "probability": float(probabilities[i]),
+                "probability": float(confidences[i]),
             }
-            for i in which.nonzero()[:EXAMPLES, 0].tolist()
+            for i in indices.tolist()
         ]
 
-    binary = _two_classes(logits, labels) if size == 2 else {}
+    binary = {}
+    if size == 2:
+        binary = _two_classes(logits, labels)
+
     return {
-        "n": count,
+        "n": len(labels),
         **binary,
-        "accuracy": int(hits.sum()) / count,
+        "accuracy": int(hits.sum()) / len(labels),
         "balanced_accuracy": balanced_accuracy(logits, labels),
         "loss": float(cross_entropy(logits.double(), labels)),
         "classes": [str(name) for name in classes],
@@ -402,16 +463,27 @@ def baseline_of(summary: Mapping[str, Any]) -> dict[str, Any] | None:
     if "confusion" in summary:
         # Rows of the matrix are the true classes.
         counts = [sum(row) for row in summary["confusion"]]
-        most = max(range(len(counts)), key=counts.__getitem__)
-        return {"class": summary["classes"][most], "accuracy": counts[most] / sum(counts)}
+        largest = max(counts)
+        most_frequent = counts.index(largest)
+        return {
+            "class": summary["classes"][most_frequent],
+            "accuracy": largest / sum(counts),
+        }
+
     if "variance" in summary:
-        return {"value": summary["label_mean"], "rmse": math.sqrt(summary["variance"])}
+        return {
+            "value": summary["label_mean"],
+            "rmse": math.sqrt(summary["variance"]),
+        }
     return None
 
 
 def _two_classes(logits: Tensor, labels: Tensor) -> dict[str, float]:
     """Return the metrics of two classes; the AUC only if both occur."""
-    scores = {"f1": f1(logits, labels), "matthews": matthews(logits, labels)}
+    scores = {
+        "f1": f1(logits, labels),
+        "matthews": matthews(logits, labels),
+    }
     area = auc(logits, labels)
     if not math.isnan(area):
         scores["auc"] = area
@@ -497,14 +569,18 @@ def wilson(share: float, count: int) -> Interval:
         ([0.94, 1.0], [0.15, 0.85])
     """
     z2 = LEVEL_95**2
-    middle = (share + z2 / (2 * count)) / (1 + z2 / count)
-    spread = share * (1 - share) / count + z2 / (4 * count**2)
-    half = LEVEL_95 * math.sqrt(spread) / (1 + z2 / count)
+    divisor = 1 + z2 / count
+    middle = (share + z2 / (2 * count)) / divisor
+
+    variance = share * (1 - share) / count
+    spread = math.sqrt(variance + z2 / (4 * count**2))
+    half = LEVEL_95 * spread / divisor
 
     # At the ends the formula gives 0 and 1 up to a rounding error.
-    low, high = middle - half, middle + half
+    low = middle - half
     if share <= 0:
         low = 0.0
+    high = middle + half
     if share >= 1:
         high = 1.0
     return Interval(low, high)

@@ -138,7 +138,10 @@ class Task:
         """Return what every validation reports, from the sums over all batches."""
         loss, correct, count = sums
         check_labelled(count)
-        return {"val_loss": loss / count, "val_accuracy": correct / count}
+        return {
+            "val_loss": loss / count,
+            "val_accuracy": correct / count,
+        }
 
     def judge_by(self, name: str) -> Task:
         """Choose another metric, and return the task.
@@ -172,11 +175,16 @@ class Task:
 
     def reports(self) -> list[str]:
         """Return the names of all metrics that a validation reports."""
-        return list(dict.fromkeys([*self._always_reported(), self.metric[0]]))
+        names = self._always_reported()
+        chosen, _ = self.metric
+        if chosen not in names:
+            names.append(chosen)
+        return names
 
     def judges(self) -> list[str]:
         """Return the names of the metrics that :meth:`judge_by` accepts."""
         names = {name.removeprefix("val_") for name in self._always_reported()}
+
         for name, metric in METRICS.items():
             computable = metric.of_loss is not None or not self.streams
             if metric.of == self.judged_as and computable:
@@ -243,8 +251,10 @@ class Tally:
         """Add a batch."""
         sums = self.task.sums(outputs, labels)
         self.sums = [total + float(value) for total, value in zip(self.sums, sums)]
+
         if self.stores_pairs:
-            outputs, labels = self.task.pairs(_at_least_float32(outputs), labels)
+            outputs = _at_least_float32(outputs)
+            outputs, labels = self.task.pairs(outputs, labels)
             self.stored.append((outputs.cpu(), labels.cpu()))
 
     def pairs(self) -> Pairs | None:
@@ -380,8 +390,8 @@ class Classification(Task):
     def sums(self, outputs: Tensor, labels: Tensor) -> Sums:
         outputs, labels = self.pairs(_at_least_float32(outputs), labels)
         loss = cross_entropy(outputs, labels, reduction="sum")
-        correct = (outputs.argmax(-1) == labels).sum()
-        return Sums(loss, correct, len(labels))
+        hits = outputs.argmax(-1) == labels
+        return Sums(loss, hits.sum(), len(labels))
 
     def summary_of_pairs(
         self,
@@ -489,8 +499,12 @@ class Answers(Task):
 
     def sums(self, outputs: Tensor, labels: Tensor) -> Sums:
         outputs, labels = self.pairs(_at_least_float32(outputs), labels)
-        score = labels.gather(1, outputs.argmax(-1, keepdim=True)).sum()
-        return Sums(self.loss(outputs, labels) * len(labels), score, len(labels))
+        predicted = outputs.argmax(-1, keepdim=True)
+        scores = labels.gather(1, predicted)
+
+        count = len(labels)
+        loss = self.loss(outputs, labels)
+        return Sums(loss * count, scores.sum(), count)
 
     def summary_of_pairs(
         self,
@@ -499,7 +513,11 @@ class Answers(Task):
         classes: Sequence[str],
     ) -> dict[str, Any]:
         loss, score, count = self.sums(outputs, labels)
-        return {"n": count, "accuracy": float(score) / count, "loss": float(loss) / count}
+        return {
+            "n": count,
+            "accuracy": float(score) / count,
+            "loss": float(loss) / count,
+        }
 
 
 # --- numbers --------------------------------------------------------------------------------------
@@ -535,7 +553,9 @@ class Regression(Numbers):
                 f"{tuple(outputs.shape)}; set model.head.outputs=1, and leave out "
                 "model.head.pool=every"
             )
-        return _at_least_float32(outputs).flatten(), _at_least_float32(labels).flatten()
+        outputs = _at_least_float32(outputs)
+        labels = _at_least_float32(labels)
+        return outputs.flatten(), labels.flatten()
 
     def each(self, outputs: Tensor, labels: Tensor) -> Tensor | None:
         return (outputs.double() - labels.double()).square()
@@ -554,15 +574,18 @@ class Regression(Numbers):
         labels: Tensor,
         classes: Sequence[str],
     ) -> dict[str, Any]:
-        error = outputs.double() - labels.double()
+        numbers = labels.double()
+        error = outputs.double() - numbers
+        mean = numbers.mean()
+        deviation = numbers - mean
         return {
             "n": len(labels),
             "loss": float(error.square().mean()),
             "rmse": rmse(outputs, labels),
             "r2": defined(r2(outputs, labels)),
             "absolute_error": absolute_error(outputs, labels),
-            "label_mean": float(labels.double().mean()),
-            "variance": float((labels.double() - labels.double().mean()).square().mean()),
+            "label_mean": float(mean),
+            "variance": float(deviation.square().mean()),
             "pearson": defined(pearson(outputs, labels)),
             "spearman": defined(spearman(outputs, labels)),
         }
@@ -581,7 +604,9 @@ class Field(Numbers):
 
         # A sample with fewer points than its batch is padded with NaN.
         real = ~labels.isnan()
-        return torch.where(real, outputs, 0.0), torch.where(real, labels, 0.0)
+        outputs = torch.where(real, outputs, 0.0)
+        labels = torch.where(real, labels, 0.0)
+        return outputs, labels
 
     def each(self, outputs: Tensor, labels: Tensor) -> Tensor | None:
         return relative_error(outputs.double(), labels.double())
@@ -601,12 +626,18 @@ class Field(Numbers):
         classes: Sequence[str],
     ) -> dict[str, Any]:
         error = relative_error(outputs.double(), labels.double())
-        return {"n": len(labels), "loss": float(error.mean()), "worst": float(error.max())}
+        return {
+            "n": len(labels),
+            "loss": float(error.mean()),
+            "worst": float(error.max()),
+        }
 
 
 def _at_least_float32(numbers: Tensor) -> Tensor:
     """Convert half precision, in which sums would overflow or lose digits, to float32."""
-    return numbers if numbers.dtype == torch.float64 else numbers.float()
+    if numbers.dtype == torch.float64:
+        return numbers
+    return numbers.float()
 
 
 def _same_shape(task: Task, outputs: Tensor, labels: Tensor) -> Pairs:
@@ -630,9 +661,12 @@ def relative_error(outputs: Tensor, labels: Tensor, shards: Shards | None = None
     error = (outputs - labels).flatten(1).norm(dim=1)
     size = labels.flatten(1).norm(dim=1)
     if shards is not None:
-        squares = summed(torch.stack([error, size]).square(), shards)
+        local_norms = torch.stack([error, size])
+        squares = summed(local_norms.square(), shards)
+        positive = squares > 0
 
-        # The derivative of the square root at 0 is infinite. Multiplying by (squares > 0) makes
-        # both value and gradient 0 there, as torch's norm does.
-        error, size = torch.where(squares > 0, squares, 1.0).sqrt() * (squares > 0)
+        # The derivative of the square root at 0 is infinite. Multiplying by ``positive`` makes both
+        # value and gradient 0 there, as torch's norm does.
+        norms = torch.where(positive, squares, 1.0).sqrt()
+        error, size = norms * positive
     return error / torch.where(size > 0, size, 1.0)
