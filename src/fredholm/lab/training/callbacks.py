@@ -121,8 +121,10 @@ class Ema(WeightAveraging):
 
     def __init__(self, decay: float):
         def average(averaged, trained, updates):
-            rate = min(decay, (1 + int(updates)) / (10 + int(updates)))
-            get_ema_multi_avg_fn(rate)(averaged, trained, updates)
+            count = int(updates)
+            rate = min(decay, (1 + count) / (10 + count))
+            update = get_ema_multi_avg_fn(rate)
+            update(averaged, trained, updates)
 
         super().__init__(use_buffers=False, multi_avg_fn=average)
 
@@ -215,11 +217,15 @@ class Pace:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self.clock = clock
-        self.start, self.first, self.last = 0.0, 0, None
+        self.start = 0.0
+        self.first = 0
+        self.last: float | None = None
 
     def begin(self, step: int, last: float | None) -> None:
         """Record the step that this call begins at, and the last one; None if it is not known."""
-        self.start, self.first, self.last = self.clock(), step, last
+        self.start = self.clock()
+        self.first = step
+        self.last = last
 
     def left(self, step: int, most: float | None) -> str:
         """Return the time left in words, at most ``most`` seconds.
@@ -229,32 +235,46 @@ class Pace:
         done = step - self.first
         if self.last is None or done <= 0 or step >= self.last:
             return ""
-        seconds = (self.clock() - self.start) / done * (self.last - step)
-        seconds = seconds if most is None else min(seconds, most)
+
+        seconds_per_step = (self.clock() - self.start) / done
+        seconds = seconds_per_step * (self.last - step)
+        if most is not None:
+            seconds = min(seconds, most)
         return f", about {duration(seconds)} left"
 
 
 def last_step(trainer: Any, module: Any) -> float | None:
     """Return the optimizer step at which a fit ends at the latest; None without such a limit."""
-    limits = [] if module.last_step is None else [module.last_step]
+    limits = []
+    if module.last_step is not None:
+        limits.append(module.last_step)
+
     batches = trainer.num_training_batches
-    if trainer.max_epochs not in (None, -1) and math.isfinite(batches):
-        limits.append(trainer.max_epochs * math.ceil(batches / trainer.accumulate_grad_batches))
+    if _limits_epochs(trainer) and math.isfinite(batches):
+        steps_per_epoch = math.ceil(batches / trainer.accumulate_grad_batches)
+        limits.append(trainer.max_epochs * steps_per_epoch)
     return min(limits, default=None)
+
+
+def _limits_epochs(trainer: Any) -> bool:
+    # Lightning writes -1 for no limit.
+    return trainer.max_epochs not in (None, -1)
 
 
 def epoch_label(trainer: Any) -> str:
     """Return the number of the epoch, out of all if these are limited."""
     label = f"epoch {trainer.current_epoch + 1}"
-    if trainer.max_epochs in (None, -1):
-        return label
-    return f"{label}/{trainer.max_epochs}"
+    if _limits_epochs(trainer):
+        return f"{label}/{trainer.max_epochs}"
+    return label
 
 
 def seconds_allowed(trainer: Any) -> float | None:
     """Return the seconds that a limit of time leaves; None without such a limit."""
-    timers = [callback for callback in trainer.callbacks if isinstance(callback, Timer)]
-    return timers[0].time_remaining() if timers else None
+    for callback in trainer.callbacks:
+        if isinstance(callback, Timer):
+            return callback.time_remaining()
+    return None
 
 
 class Signs(Callback):
@@ -263,7 +283,8 @@ class Signs(Callback):
     """
 
     def __init__(self) -> None:
-        self.open, self.pace = 0, Pace()
+        self.open = 0
+        self.pace = Pace()
 
     def on_train_start(self, trainer, pl_module) -> None:
         self.pace.begin(trainer.global_step, last_step(trainer, pl_module))
@@ -278,10 +299,13 @@ class Signs(Callback):
         """
         if not trainer.is_global_zero or self.open:
             return
-        count, steps = trainer.num_training_batches, pl_module.last_step
-        if steps is not None:
-            left = max(steps - trainer.global_step, 0) * trainer.accumulate_grad_batches
-            count = min(count, batches + left)
+
+        count = trainer.num_training_batches
+        last = pl_module.last_step
+        if last is not None:
+            steps_left = max(last - trainer.global_step, 0)
+            batches_left = steps_left * trainer.accumulate_grad_batches
+            count = min(count, batches + batches_left)
         self._begin(epoch_label(trainer), count)
 
     def on_train_batch_end(self, trainer, pl_module: Any, outputs, batch, batch_idx: int) -> None:
@@ -321,7 +345,11 @@ class Signs(Callback):
         self._end(down_to=0)
 
     def _begin(self, label: str, batches: float) -> None:
-        current().start(label, int(batches) if math.isfinite(batches) else 0, "steps")
+        # A total of 0 stands for an unknown one.
+        total = 0
+        if math.isfinite(batches):
+            total = int(batches)
+        current().start(label, total, "steps")
         self.open += 1
 
     def _end(self, down_to: int) -> None:
@@ -370,7 +398,10 @@ class History(Table):
         scores: Sequence[str],
         report: Callable[[str], None] | None = None,
     ):
-        self.path, self.timer, self.report, self.scores = path, timer, report, scores
+        self.path = path
+        self.timer = timer
+        self.scores = scores
+        self.report = report
         self.rows: list[dict[str, Any]] = []
         self.pace = Pace()
 
@@ -387,21 +418,37 @@ class History(Table):
             "seconds": round(self.timer.time_elapsed("train"), 2),
         }
         self.rows.append(row)
+
+        # Repeated names are dropped.
         scores = dict.fromkeys((*self.scores, *pl_module.metrics))
         self.columns = ("epoch", "step", "train_loss", *scores, "lr", "seconds")
+
         if trainer.is_global_zero:
             self.write()
             if self.report:
-                shown = "  ".join(
-                    f"{key.replace('_', ' ')} {readable(value)}"
-                    for key, value in pl_module.metrics.items()
-                )
-                left = self.pace.left(trainer.global_step, seconds_allowed(trainer))
-                self.report(
-                    f"{epoch_label(trainer)}  train loss {row['train_loss']:.4g}  {shown}  "
-                    f"{row['seconds']:.0f} s{left}"
-                )
+                self.report(self._epoch_line(trainer, row, pl_module.metrics))
                 current().spoke()
+
+    def _epoch_line(
+        self,
+        trainer: pl.Trainer,
+        row: dict[str, Any],
+        metrics: dict[str, float],
+    ) -> str:
+        """Describe an epoch and the time left on one line."""
+        scores = []
+        for key, value in metrics.items():
+            name = key.replace("_", " ")
+            scores.append(f"{name} {readable(value)}")
+
+        left = self.pace.left(trainer.global_step, seconds_allowed(trainer))
+        parts = [
+            epoch_label(trainer),
+            f"train loss {row['train_loss']:.4g}",
+            "  ".join(scores),
+            f"{row['seconds']:.0f} s{left}",
+        ]
+        return "  ".join(parts)
 
 
 class KeepModel(Callback):
@@ -435,7 +482,9 @@ class KeepModel(Callback):
 
     def write(self, trainer: pl.Trainer, pl_module: Any) -> None:
         """Save the weights now; every process calls it, and rank 0 writes."""
-        module = self.ema.averaged if self.ema else pl_module
+        module: Any = pl_module
+        if self.ema:
+            module = self.ema.averaged
         model = module.model
 
         # All processes together assemble sharded weights, which only rank 0 then holds.
