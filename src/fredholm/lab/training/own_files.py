@@ -43,13 +43,18 @@ def named(raw: dict[str, Any]) -> dict[str, Any]:
     if path is None:
         return with_absolute_paths(raw)
 
-    raw = with_absolute_paths({**raw, "data": {**raw["data"], "path": str(path)}})
-    return {"name": run_name(Path(raw["data"]["path"])), **raw}
+    data = {**raw["data"], "path": str(path)}
+    raw = with_absolute_paths({**raw, "data": data})
+    name = run_name(Path(raw["data"]["path"]))
+    return {"name": name, **raw}
 
 
 def run_name(path: Path) -> str:
     """Return the usual name of a run on the user's files."""
-    name = re.sub(r"[^A-Za-z0-9._,=+-]", "-", stem_of(path)).lstrip("._,=+-")
+    allowed = re.sub(r"[^A-Za-z0-9._,=+-]", "-", stem_of(path))
+
+    # A name begins with a letter or digit.
+    name = allowed.lstrip("._,=+-")
     return name or "run"
 
 
@@ -97,8 +102,10 @@ def _absolute(path: Any) -> Any:
 
 def modelless(raw: dict[str, Any]) -> bool:
     """Tell whether a recipe of the user's files leaves the choice of the model to the files."""
+    if _files_path(raw) is None:
+        return False
     model = raw.get("model", {})
-    return _files_path(raw) is not None and isinstance(model, dict) and "name" not in model
+    return isinstance(model, dict) and "name" not in model
 
 
 def data_mark(recipe: Recipe) -> str | None:
@@ -106,8 +113,9 @@ def data_mark(recipe: Recipe) -> str | None:
     if recipe.data.name != "files" or recipe.data.path is None:
         return None
 
-    reading = Reading(**(recipe.data.options | recipe.data.reading))
-    return mark_of(Path(recipe.data.path).expanduser().absolute(), reading)
+    options = recipe.data.options | recipe.data.reading
+    path = Path(recipe.data.path).expanduser().absolute()
+    return mark_of(path, Reading(**options))
 
 
 # --- completing a recipe --------------------------------------------------------------------------
@@ -120,18 +128,24 @@ def complete(raw: dict[str, Any]) -> dict[str, Any]:
     """
     data = raw["data"]
     options = data.get("options", {})
-    reading = {key: data[key] for key in READING if data.get(key) is not None}
+    reading = {}
+    for key in READING:
+        if data.get(key) is not None:
+            reading[key] = data[key]
+
     fractions = {}
     if data.get("val_fraction"):
         fractions["val"] = data["val_fraction"]
     source = open_files(Path(data["path"]), {**reading, **options}, **fractions)
 
-    usual = usual_recipe(source, _image_size(data.get("image_size")))
+    image_size = _image_size(data.get("image_size"))
+    usual = usual_recipe(source, image_size)
     usual |= _usual_length(usual, raw.get("training"), raw.get("schedule"))
 
     usual_data = usual.pop("data")
+    usual_options = usual_data.get("options", {})
     merged_data = {**usual_data, **data}
-    merged_options = {**usual_data.get("options", {}), **options}
+    merged_options = {**usual_options, **options}
     if merged_options:
         merged_data["options"] = merged_options
 
@@ -152,38 +166,47 @@ def _usual_length(usual: dict[str, Any], training: Any, schedule: Any) -> dict[s
 
     steps = _value(training, "steps")
     if steps is not None and _value(training, "epochs") is None:
-        length = {key: value for key, value in length.items() if key != "epochs"}
+        length = dict(length)
+        length.pop("epochs", None)
         course = {}
         if isinstance(steps, int) and steps >= 10:
             course = {"warmup_steps": steps // 10}
 
-    if any(_value(schedule, key) is not None for key in ("warmup_epochs", "warmup_steps")):
+    warmups = [_value(schedule, key) for key in ("warmup_epochs", "warmup_steps")]
+    if warmups != [None, None]:
         course = {}
     return {"training": length, "schedule": course}
 
 
 def _image_size(given: Any) -> tuple[int, int] | None:
     """Read height and width as a recipe may give them; None if the recipe's check will refuse."""
-    pair = [given, given] if isinstance(given, int) else given
-    if not isinstance(pair, list) or len(pair) != 2:
+    if isinstance(given, int):
+        given = [given, given]
+    if not isinstance(given, list) or len(given) != 2:
         return None
 
-    height, width = pair
-    if not isinstance(height, int) or not isinstance(width, int) or min(height, width) <= 0:
+    height, width = given
+    if not isinstance(height, int) or not isinstance(width, int):
+        return None
+    if min(height, width) <= 0:
         return None
     return height, width
 
 
 def _value(section: Any, key: str) -> Any:
     """Return a key of a raw section, which may be absent or not a section at all."""
-    return section.get(key) if isinstance(section, dict) else None
+    if isinstance(section, dict):
+        return section.get(key)
+    return None
 
 
 def _merge(usual: dict[str, Any], given: Any) -> Any:
     """Lay a given section over the usual one; a given one with another name replaces it."""
     if not isinstance(given, dict):
         return given
-    if given.get("name", usual.get("name")) != usual.get("name"):
+
+    name = usual.get("name")
+    if given.get("name", name) != name:
         return given
 
     merged = {**usual, **given}
@@ -214,6 +237,9 @@ def describe(path: str | Path, reading: dict[str, Any]) -> dict[str, Any]:
         parts.append("each series on its own scale")
     parts.append(f"operator {usual['operator']['name']}")
 
-    facts = {"model": ", ".join(parts), "epochs": usual["training"]["epochs"]}
-    facts["run"] = run_name(Path(path).expanduser().absolute())
-    return source.description | facts
+    absolute = Path(path).expanduser().absolute()
+    return source.description | {
+        "model": ", ".join(parts),
+        "epochs": usual["training"]["epochs"],
+        "run": run_name(absolute),
+    }

@@ -98,7 +98,9 @@ def predict(
             outputs = predictor.predict(samples, indices)
             for index, output in zip(indices, outputs, strict=True):
                 place = samples.places[index]
-                rows.append(place | _row(to_row, output, predictor, _shape(samples, index), place))
+                shape = _shape(samples, index)
+                answer = _row(to_row, output, predictor, shape, place)
+                rows.append(place | answer)
             progress.at(len(rows))
 
     if out is not None:
@@ -153,21 +155,28 @@ def load_predictor(
                 texts = [samples.texts[i] for i in indices]
             return pick(samples.batch(indices), texts)
 
-        return Predictor(pick.facts, pick.encoder, pick.temperature, predict_by_pick, nullcontext())
+        return Predictor(
+            facts=pick.facts,
+            encoder=pick.encoder,
+            temperature=pick.temperature,
+            predict=predict_by_pick,
+            context=nullcontext(),
+        )
 
     model, run_folder = load_run(folder, overrides, trust_code=trust_code)
     device = on_device(model)
     temperature = temperature_of(run_folder.calibration)
 
     def predict_by_run(samples: Any, indices: list[int]) -> Tensor:
-        return model(samples.batch(indices).to(device)).float().cpu()
+        inputs = samples.batch(indices).to(device)
+        return model(inputs).float().cpu()
 
     return Predictor(
-        model.extra,
-        model.config.encoder,
-        temperature,
-        predict_by_run,
-        inference(model),
+        facts=model.extra,
+        encoder=model.config.encoder,
+        temperature=temperature,
+        predict=predict_by_run,
+        context=inference(model),
     )
 
 
@@ -186,7 +195,9 @@ def alike_batches(samples: Any, indices: Sequence[int], size: int) -> Iterator[l
 
     def grid_of(index: int) -> tuple[int, ...]:
         shape = _shape(samples, index)
-        return shape if len(shape) > 1 else ()
+        if len(shape) > 1:
+            return shape
+        return ()
 
     for _, same_grid in groupby(indices, grid_of):
         alike = list(same_grid)
@@ -239,14 +250,19 @@ def _shortest(value: Any) -> Any:
         return {key: _shortest(part) for key, part in value.items()}
     if isinstance(value, list):
         return [_shortest(part) for part in value]
-    if not isinstance(value, float) or float(np.float32(value)) != value:
+    if not isinstance(value, float):
         return value
-    return float(str(np.float32(value)))
+
+    single = np.float32(value)
+    if float(single) != value:
+        return value
+    return float(str(single))
 
 
 def _class_row(output: Tensor, predictor: Predictor, shape: tuple[int, ...]) -> dict[str, Any]:
     classes = predictor.facts["classes"]
-    probabilities = _finite((output / predictor.temperature).softmax(-1))
+    logits = output / predictor.temperature
+    probabilities = _finite(logits.softmax(-1))
     best = int(probabilities.argmax())
     return {
         "class": classes[best],
@@ -259,19 +275,26 @@ def _value_row(output: Tensor, predictor: Predictor, shape: tuple[int, ...]) -> 
     units = predictor.facts.get("units")
     if units is None:
         return {"value": float(_finite(output))}
-    # The model predicts standardised numbers in float32: what is below a millionth of the
-    # deviation is rounding.
+
     shift, scale = units
     value = float(_finite(output.double() * scale + shift))
-    return {"value": round(value, 6 - math.floor(math.log10(scale)))}
+
+    # The model predicts standardised numbers in float32: what is below a millionth of the
+    # deviation is rounding.
+    digits = 6 - math.floor(math.log10(scale))
+    return {"value": round(value, digits)}
 
 
 def _steps_row(output: Tensor, predictor: Predictor, shape: tuple[int, ...]) -> dict[str, Any]:
     # Outputs (points, C) beyond the sample's own points belong to padding.
     logits = output[: shape[0]] / predictor.temperature
-    best = _finite(logits.softmax(-1)).max(-1)
-    classes = [predictor.facts["classes"][i] for i in best.indices.tolist()]
-    return {"classes": classes, "probabilities": best.values.tolist()}
+    probabilities = _finite(logits.softmax(-1))
+    best = probabilities.max(-1)
+    names = predictor.facts["classes"]
+    return {
+        "classes": [names[i] for i in best.indices.tolist()],
+        "probabilities": best.values.tolist(),
+    }
 
 
 def _field_row(output: Tensor, predictor: Predictor, shape: tuple[int, ...]) -> dict[str, Any]:
@@ -281,8 +304,11 @@ def _field_row(output: Tensor, predictor: Predictor, shape: tuple[int, ...]) -> 
     """
     values = output * torch.tensor(predictor.facts["scale"])
     if len(shape) == 1:
-        return {"values": _finite(values[: shape[0]]).tolist()}
-    return {"values": _finite(values).mT.reshape(-1, *shape).tolist()}
+        at_points = _finite(values[: shape[0]])
+        return {"values": at_points.tolist()}
+
+    on_grid = _finite(values).mT.reshape(-1, *shape)
+    return {"values": on_grid.tolist()}
 
 
 _TO_ROW: dict[str, _ToRow] = {
@@ -325,7 +351,8 @@ def write_predictions(rows: Sequence[Mapping[str, Any]], path: str | Path) -> Pa
     suffix = path.suffix.lower()
     with storing(path), replacing(path) as temporary:
         if suffix == ".json":
-            temporary.write_text(json.dumps(list(rows), indent=1) + "\n", encoding="utf-8")
+            text = json.dumps(list(rows), indent=1)
+            temporary.write_text(f"{text}\n", encoding="utf-8")
         elif suffix == ".csv":
             with temporary.open("w", encoding="utf-8", newline="") as file:
                 file.write(as_table(rows))
@@ -384,8 +411,11 @@ def as_table(rows: Sequence[Mapping[str, Any]]) -> str:
     if _are_fields(rows):
         _refuse_table_of_fields(Path("-.csv"))
 
+    table: list[dict[str, Any]] = []
+    for row in rows:
+        table += _flatten(row)
+
     # Rows may differ in their keys. Without any row there is a header nevertheless.
-    table = [line for row in rows for line in _flatten(row)]
     names = dict.fromkeys(name for line in table for name in line)
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, list(names) or ["file"])
@@ -400,13 +430,15 @@ def _flatten(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     plain = {key: value for key, value in row.items() if key not in nested}
 
     if "classes" in row:
-        points = enumerate(zip(row["classes"], row["probabilities"], strict=True))
-        return [
-            {**plain, "point": point, "class": name, "probability": probability}
-            for point, (name, probability) in points
-        ]
+        lines = []
+        answers = zip(row["classes"], row["probabilities"], strict=True)
+        for point, (name, probability) in enumerate(answers):
+            cells = {"point": point, "class": name, "probability": probability}
+            lines.append(plain | cells)
+        return lines
 
-    columns = {f"p({name})": value for name, value in row.get("probabilities", {}).items()}
+    probabilities = row.get("probabilities", {})
+    columns = {f"p({name})": value for name, value in probabilities.items()}
     return [plain | columns]
 
 
@@ -416,9 +448,11 @@ def _arrays(rows: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
     Missing values, and the ends of smaller samples, are NaN, or "" in an array of text.
     """
     result = {}
-    for key in dict.fromkeys(key for row in rows for key in row):
-        is_text = any(isinstance(row.get(key), str) for row in rows)
-        missing = "" if is_text else np.nan
+    keys = dict.fromkeys(key for row in rows for key in row)
+    for key in keys:
+        missing: Any = np.nan
+        if any(isinstance(row.get(key), str) for row in rows):
+            missing = ""
         values = [row.get(key, missing) for row in rows]
 
         # The names of classes are the same in all rows, and stored once.
@@ -434,11 +468,14 @@ def _arrays(rows: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
 
 def _stack_padded(arrays: list[np.ndarray]) -> np.ndarray:
     """Stack arrays, padded to the size of the largest one."""
-    if len({array.shape for array in arrays}) == 1:
+    shapes = [array.shape for array in arrays]
+    if len(set(shapes)) == 1:
         return np.stack(arrays)
 
-    largest = np.max([array.shape for array in arrays], 0)
-    padding = "" if arrays[0].dtype.kind == "U" else np.nan
+    largest = np.max(shapes, 0)
+    padding: Any = np.nan
+    if arrays[0].dtype.kind == "U":
+        padding = ""
 
     def pad(array: np.ndarray) -> np.ndarray:
         widths = [(0, full - size) for full, size in zip(largest, array.shape)]
