@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,8 @@ from ...progress import working
 from ..data.files.labelled import read_labelled
 from .build import in_float32
 from .metrics import baseline_of
-from .prediction import alike_batches, load_predictor
-from .tasks import Field, Regression, Task, create_task
+from .prediction import Predictor, alike_batches, load_predictor
+from .tasks import Field, Pairs, Regression, Task, create_task
 
 ASKED = ("classification", "regression", "steps", "field")
 
@@ -54,6 +55,7 @@ def evaluate_files(
     """
     if not files:
         raise OptionError("files: expected labelled files or folders, got none; name some")
+
     predictor = load_predictor(run, trust_code, overrides)
     name = predictor.facts.get("task", "classification")
     if name not in ASKED:
@@ -61,44 +63,76 @@ def evaluate_files(
             f"files: expected a run that asks for {', '.join(ASKED)}, got one that asks for "
             f"{create_task(name).name}; leave the files out to evaluate it on its own splits"
         )
+
     parts = [
         read_labelled(file, predictor.facts, predictor.encoder, strict, read) for file in files
     ]
     task = create_task(name)
-    found: dict[str, list[tuple[Tensor, Tensor]]] = {}
-    count = sum(map(len, parts))
-    with torch.inference_mode(), predictor.context, working("evaluate", count, "samples") as show:
-        done = 0
-        for part in parts:
-            for resolution, chosen in _by_resolution(part.resolutions).items():
-                pairs = found.setdefault(resolution, [])
-                for numbers in alike_batches(part.samples, chosen, batch_size):
-                    outputs = predictor.predict(part.samples, numbers)
-                    pairs.append(_in_units(task, outputs, part.labels(numbers), predictor.facts))
-                    done += len(numbers)
-                    show.at(done)
+    predictions = _predict_parts(predictor, task, parts, batch_size)
+
+    # The scores at each resolution, and those on all samples.
     classes = predictor.facts.get("classes") or ()
-    summaries = {key: task.summary(iter(pairs), classes) for key, pairs in found.items()}
+    summaries = {key: task.summary(iter(pairs), classes) for key, pairs in predictions.items()}
+    scores = _overall_scores(task, predictions, summaries, classes)
+
     result: dict[str, Any] = {
         "run": str(run),
         "dataset": ", ".join(map(str, files)),
         "split": "new files",
     }
-    result |= {"overrides": list(overrides)} if overrides else {}
-    result |= {"loss_name": task.loss_name, **_together(task, found, summaries, classes)}
+    if overrides:
+        result["overrides"] = list(overrides)
+    result |= {"loss_name": task.loss_name, **scores}
+
     baseline = baseline_of(result)
     if baseline is not None:
         result["baseline"] = baseline
     if len(summaries) > 1:
-        result["resolutions"] = {key: _short(numbers) for key, numbers in summaries.items()}
+        result["resolutions"] = {key: _short(summary) for key, summary in summaries.items()}
     return result
+
+
+def _predict_parts(
+    predictor: Predictor,
+    task: Task,
+    parts: Sequence[Any],
+    batch_size: int,
+) -> dict[str, list[Pairs]]:
+    """Return the outputs and labels of all samples, as lists of batches by resolution.
+
+    Args:
+        predictor: the trained method.
+        task: its task.
+        parts: labelled samples, as of :func:`.data.files.labelled.read_labelled`.
+        batch_size: samples per batch.
+    """
+    predictions: dict[str, list[Pairs]] = {}
+    count = sum(map(len, parts))
+    done = 0
+    with (
+        torch.inference_mode(),
+        predictor.context,
+        working("evaluate", count, "samples") as progress,
+    ):
+        for part in parts:
+            for resolution, indices in _by_resolution(part.resolutions).items():
+                pairs = predictions.setdefault(resolution, [])
+                for chosen in alike_batches(part.samples, indices, batch_size):
+                    outputs = predictor.predict(part.samples, chosen)
+                    labels = part.labels(chosen)
+                    pairs.append(_in_units(task, outputs, labels, predictor.facts))
+
+                    done += len(chosen)
+                    progress.at(done)
+    return predictions
 
 
 def _by_resolution(resolutions: Sequence[str]) -> dict[str, list[int]]:
     """Return the indices of the samples of each resolution."""
     result: dict[str, list[int]] = {}
-    for number, resolution in enumerate(resolutions):
-        result.setdefault(resolution, []).append(number)
+    for index, resolution in enumerate(resolutions):
+        indices = result.setdefault(resolution, [])
+        indices.append(index)
     return result
 
 
@@ -107,7 +141,7 @@ def _in_units(
     outputs: Tensor,
     labels: Tensor,
     facts: Mapping[str, Any],
-) -> tuple[Tensor, Tensor]:
+) -> Pairs:
     """Convert the outputs of a batch to the units of the files; return them in float64, and the
     labels, which are in these units already.
 
@@ -119,15 +153,18 @@ def _in_units(
     """
     if isinstance(task, Regression):
         shift, scale = facts.get("units", (0.0, 1.0))
-        return outputs.double().reshape(len(labels)) * scale + shift, labels
+        standardised = outputs.double().reshape(len(labels))
+        return standardised * scale + shift, labels
+
     if isinstance(task, Field):
-        return outputs.double() * torch.tensor(facts["scale"]).double(), labels
+        scale = torch.tensor(facts["scale"]).double()
+        return outputs.double() * scale, labels
     return outputs, labels
 
 
-def _together(
+def _overall_scores(
     task: Task,
-    found: Mapping[str, list[tuple[Tensor, Tensor]]],
+    predictions: Mapping[str, list[Pairs]],
     summaries: Mapping[str, dict[str, Any]],
     classes: Sequence[str],
 ) -> dict[str, Any]:
@@ -136,15 +173,24 @@ def _together(
     Fields of different grids cannot be concatenated, so their scores are combined.
     """
     if len(summaries) == 1:
-        return next(iter(summaries.values()))
+        (summary,) = summaries.values()
+        return summary
     if not isinstance(task, Field):
-        return task.summary((pair for pairs in found.values() for pair in pairs), classes)
-    count = sum(numbers["n"] for numbers in summaries.values())
-    loss = sum(numbers["n"] * numbers["loss"] for numbers in summaries.values()) / count
-    worst = max(numbers["worst"] for numbers in summaries.values())
-    return {"n": count, "loss": loss, "worst": worst}
+        batches = itertools.chain.from_iterable(predictions.values())
+        return task.summary(batches, classes)
+
+    count = 0
+    loss_sum = 0.0
+    for summary in summaries.values():
+        count += summary["n"]
+        loss_sum += summary["n"] * summary["loss"]
+    return {
+        "n": count,
+        "loss": loss_sum / count,
+        "worst": max(summary["worst"] for summary in summaries.values()),
+    }
 
 
-def _short(numbers: Mapping[str, Any]) -> dict[str, Any]:
+def _short(summary: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries of a summary that are plain numbers."""
-    return {key: value for key, value in numbers.items() if isinstance(value, int | float)}
+    return {key: value for key, value in summary.items() if isinstance(value, int | float)}

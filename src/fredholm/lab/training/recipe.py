@@ -79,18 +79,33 @@ def _text(value: Any) -> Any:
 
 def _strategy(value: Any) -> Any:
     """Read ``fsdp`` as another name of ``fsdp2``."""
-    return "fsdp2" if value == "fsdp" else value
+    if value == "fsdp":
+        return "fsdp2"
+    return value
 
 
 def _truth(value: Any) -> Any:
     """Read the truth values of YAML 1.1: yes, no, on, off."""
-    return value.truth if isinstance(value, Word) else value
+    if isinstance(value, Word):
+        return value.truth
+    return value
 
 
-Positive = Annotated[int, Field(gt=0, lt=2**31)]
 Flag = Annotated[bool, BeforeValidator(_truth)]
-Fraction = Annotated[float, Field(ge=0, lt=1)]
+
+# Integers.
+Count = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(gt=0, lt=2**31)]
+
+# Real numbers.
 NonNegative = Annotated[float, Field(ge=0)]
+AboveZero = Annotated[float, Field(gt=0)]
+
+# Shares: without 1, without both ends, and with both.
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+InnerFraction = Annotated[float, Field(gt=0, lt=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
 Size = Annotated[list[Positive], Field(min_length=2, max_length=2), BeforeValidator(_square)]
 
 
@@ -116,13 +131,13 @@ class Augment(Section):
         rotate: turn point clouds by a random angle about their last axis.
     """
 
-    crop: Annotated[int, Field(ge=0)] = 0
+    crop: Count = 0
     flip: Flag = False
-    shift: Annotated[int, Field(ge=0)] = 0
+    shift: Count = 0
     area: Annotated[list[float], Field(min_length=2, max_length=2)] | None = None
     color: Annotated[list[NonNegative], Field(min_length=4, max_length=4)] | None = None
     randaugment: Annotated[list[NonNegative], Field(min_length=2, max_length=2)] | None = None
-    erase: Annotated[float, Field(ge=0, le=1)] = 0.0
+    erase: Share = 0.0
     scale: NonNegative = 0.0
     jitter: NonNegative = 0.0
     rotate: Flag = False
@@ -176,7 +191,7 @@ class Data(Section):
     image_size: Size | None = None
     batch_size: Positive = 64
     eval_batch_size: Positive = 256
-    val_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
+    val_fraction: InnerFraction | None = None
     limit: Positive | None = None
     augment: Augment = Field(default_factory=Augment)
     mixup: NonNegative = 0.0
@@ -185,14 +200,18 @@ class Data(Section):
     max_length: Positive | None = None
     min_count: Positive | None = None
     pieces: Positive | None = None
-    masked: Annotated[float, Field(gt=0, lt=1)] | None = None
+    masked: InnerFraction | None = None
     options: dict[str, Any] = Field(default_factory=dict)
 
     @property
     def reading(self) -> dict[str, Any]:
         """The keys that describe the user's own files, as far as the recipe sets them."""
-        options = {key: getattr(self, key) for key in READING}
-        return {key: value for key, value in options.items() if value is not None}
+        options = {}
+        for key in READING:
+            value = getattr(self, key)
+            if value is not None:
+                options[key] = value
+        return options
 
 
 class Model(Section):
@@ -236,10 +255,10 @@ class Optimizer(Section):
     """
 
     name: Literal["adamw", "adam"] = "adamw"
-    lr: Annotated[float, Field(gt=0)] = 1e-3
+    lr: AboveZero = 1e-3
     weight_decay: NonNegative = 0.05
     betas: Annotated[list[Fraction], Field(min_length=2, max_length=2)] = [0.9, 0.999]
-    eps: Annotated[float, Field(gt=0)] = 1e-8
+    eps: AboveZero = 1e-8
 
 
 class Schedule(Section):
@@ -261,12 +280,12 @@ class Schedule(Section):
     name: Literal["cosine", "linear", "inverse_sqrt", "step", "plateau", "constant"] = "cosine"
     warmup_epochs: NonNegative = 0.0
     warmup_steps: Positive | None = None
-    min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.0
-    factor: Annotated[float, Field(gt=0, lt=1)] | None = None
-    patience: Annotated[int, Field(ge=0)] | None = None
+    min_lr_ratio: Share = 0.0
+    factor: InnerFraction | None = None
+    patience: Count | None = None
     metric: str | None = None
     milestones: Annotated[list[NonNegative], Field(min_length=1)] | None = None
-    every: Annotated[float, Field(gt=0)] | None = None
+    every: AboveZero | None = None
 
 
 class EarlyStop(Section):
@@ -324,16 +343,16 @@ class Training(Section):
 
     epochs: Positive | None = 10
     steps: Positive | None = None
-    clip_norm: Annotated[float, Field(gt=0)] | None = 1.0
+    clip_norm: AboveZero | None = 1.0
     phases: Annotated[list[Phase], Field(min_length=1)] | None = None
     label_smoothing: Fraction = 0.0
     weight_dropout: Fraction = 0.0
-    ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None
+    ema_decay: InnerFraction | None = None
     precision: Annotated[Literal["32", "64", "bf16"], BeforeValidator(_text)] = "32"
     early_stop: EarlyStop | None = None
     metric: str | None = None
     keep: Literal["best", "last"] = "best"
-    checkpoint_minutes: Annotated[float, Field(gt=0)] | None = 5.0
+    checkpoint_minutes: AboveZero | None = 5.0
     checkpoint_steps: Positive | None = None
     max_minutes: Annotated[float, Field(gt=0, lt=1e9)] | None = None
     accumulate: Positive = 1
@@ -374,7 +393,7 @@ class Recipe(Section):
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._,=+-]*$")]
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Count = 0
     init_from: Annotated[str | None, BeforeValidator(_one_run)] = None
     imports: Annotated[list[str], BeforeValidator(_one_or_several)] = Field(
         default_factory=list, alias="import"

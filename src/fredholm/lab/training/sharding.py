@@ -42,8 +42,10 @@ def shard(model: nn.Module, mesh: DeviceMesh) -> None:
 
     During a forward, only one layer at a time is gathered in full.
     """
-    for layer in getattr(getattr(model, "body", model), "blocks", ()):
-        if any(not isinstance(parameter, DTensor) for parameter in layer.parameters()):
+    body = getattr(model, "body", model)
+    for layer in getattr(body, "blocks", ()):
+        already_sharded = all(isinstance(parameter, DTensor) for parameter in layer.parameters())
+        if not already_sharded:
             fully_shard(layer, mesh=mesh)
 
     # Parameters outside the layers are sharded again after each forward. Averaged weights are
@@ -83,7 +85,10 @@ def shard_like(value: Tensor, target: Tensor) -> Tensor:
 def load_full(module: nn.Module, state: Mapping[str, Tensor], strict: bool = True) -> None:
     """Load complete tensors into a module that may be sharded."""
     targets = module.state_dict()
-    shards = {name: shard_like(value, targets.get(name, value)) for name, value in state.items()}
+    shards = {}
+    for name, value in state.items():
+        target = targets.get(name, value)
+        shards[name] = shard_like(value, target)
     module.load_state_dict(shards, strict=strict)
 
 
@@ -97,7 +102,9 @@ class ShardedStrategy(ModelParallelStrategy):
         return gather_full(self._module.state_dict())
 
     def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
-        return gather_full(getattr(optimizer, "optimizer", optimizer).state_dict())
+        # Lightning wraps optimizers.
+        torch_optimizer = getattr(optimizer, "optimizer", optimizer)
+        return gather_full(torch_optimizer.state_dict())
 
     def save_checkpoint(
         self,
@@ -123,11 +130,13 @@ class ShardedStrategy(ModelParallelStrategy):
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
         for optimizer, state in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
-            parameters = [p for group in optimizer.param_groups for p in group["params"]]
-            shards = {
-                number: _shard_moments(moments, parameters[number])
-                for number, moments in state["state"].items()
-            }
+            parameters: list[Tensor] = []
+            for group in optimizer.param_groups:
+                parameters += group["params"]
+
+            shards = {}
+            for number, moments in state["state"].items():
+                shards[number] = _shard_moments(moments, parameters[number])
             optimizer.load_state_dict({**state, "state": shards})
 
     @property

@@ -49,7 +49,8 @@ class WeightedSamples(LabelledDataset):
         return self.samples.augmentation(options)
 
     def _with_weights(self, labels: Tensor, indices: Tensor | Sequence[int]) -> Tensor:
-        chosen = self.weights[torch.as_tensor(indices, dtype=torch.int64)]
+        rows = torch.as_tensor(indices, dtype=torch.int64)
+        chosen = self.weights[rows]
         flat = labels.float().reshape(len(labels), -1)
         return torch.cat([chosen[:, None], flat], 1)
 
@@ -71,12 +72,17 @@ class WeightedTask(Task):
 
     def split(self, outputs: Tensor, carried: Tensor) -> Labelled:
         """Separate the labels and weights that :class:`WeightedSamples` stored together."""
-        weights, labels = carried[:, 0], carried[:, 1:]
-        if self.task.classifies:
-            return Labelled(labels[:, 0].long(), weights)
+        weights = carried[:, 0]
+        labels = carried[:, 1:]
         if self.task.points is not None:
-            return Labelled(labels.unflatten(1, (outputs.shape[-1], -1)), weights)
-        return Labelled(labels[:, 0], weights)
+            fields = labels.unflatten(1, (outputs.shape[-1], -1))
+            return Labelled(fields, weights)
+
+        # Tasks without points have one label per sample.
+        labels = labels[:, 0]
+        if self.task.classifies:
+            labels = labels.long()
+        return Labelled(labels, weights)
 
     def losses(
         self,
@@ -95,15 +101,19 @@ class WeightedTask(Task):
     def loss(self, outputs: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
         answers, weights = self.split(outputs, labels)
         losses = self.losses(outputs, answers, smoothing)
-        return (weights * losses).mean().to(outputs.dtype)
+        mean = (weights * losses).mean()
+        return mean.to(outputs.dtype)
 
     def sums(self, outputs: Tensor, labels: Tensor) -> Sums:
         answers, weights = self.split(outputs, labels)
         weights = weights.double()
-        loss = (weights * self.losses(outputs.float(), answers)).sum()
+        losses = self.losses(outputs.float(), answers)
+        loss = (weights * losses).sum()
+
         correct = torch.zeros(())
         if self.task.classifies:
-            correct = (weights * (outputs.argmax(-1) == answers)).sum()
+            hits = outputs.argmax(-1) == answers
+            correct = (weights * hits).sum()
         return Sums(loss, correct, weights.sum())
 
     def metrics(self, sums: Sequence[float]) -> dict[str, float]:
