@@ -7,7 +7,6 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -94,12 +93,15 @@ def _model_overrides(overrides: Sequence[str], folder: RunFolder) -> dict[str, A
 
     # A strategy is a name or a section. To override a key of the section, a name must become one.
     changes_strategy = any(text.startswith("operator.strategy.") for text in overrides)
-    if changes_strategy and isinstance(trained_options.get("strategy"), str):
-        trained_options["strategy"] = {"name": trained_options["strategy"]}
+    strategy = trained_options.get("strategy")
+    if changes_strategy and isinstance(strategy, str):
+        trained_options["strategy"] = {"name": strategy}
 
-    changed = apply_overrides({"operator": deepcopy(trained_options)}, list(overrides))
+    trained = {"operator": deepcopy(trained_options)}
+    changed = apply_overrides(trained, list(overrides))
     parts = changed.pop("model", {})
     options = changed.pop("operator")
+
     # What is left in ``changed`` begins with neither ``model`` nor ``operator``. A name
     # would be that of another operator.
     if changed or not isinstance(parts, dict) or "name" in options:
@@ -115,7 +117,8 @@ def _model_overrides(overrides: Sequence[str], folder: RunFolder) -> dict[str, A
             "override: expected operator.KEY=VALUE, got the operator as a field of the body"
         )
     if options != trained_options:
-        parts = {**parts, "body": {**body_fields, "operator_options": options}}
+        body_fields = {**body_fields, "operator_options": options}
+        parts = {**parts, "body": body_fields}
     return parts
 
 
@@ -278,27 +281,40 @@ def evaluate(
 
     dataset = predictions.dataset
     task = task_of(dataset)
-    pairs = ((dataset.in_units(o), dataset.in_units(y)) for o, y in predictions.batches)
+    pairs = (
+        (dataset.in_units(outputs), dataset.in_units(labels))
+        for outputs, labels in predictions.batches
+    )
     recorded = _PerSample(task)
     if each:
         pairs = recorded.passing(pairs)
     scores = task.summary(pairs, dataset.classes)
 
-    result: dict[str, Any] = {"run": str(folder.root), "dataset": dataset.name, "split": split}
+    result: dict[str, Any] = {
+        "run": str(folder.root),
+        "dataset": dataset.name,
+        "split": split,
+    }
     if overrides:
         result["overrides"] = list(overrides)
     if predictions.checksum is not None:
         result[MEASURED] = predictions.checksum
-    result |= {"loss_name": task.loss_name, **scores, **_scores_and_notes(dataset, scores)}
+    result |= {"loss_name": task.loss_name, **scores}
+    result |= _scores_and_notes(dataset, scores)
     baseline = baseline_of(scores)
     if baseline is not None:
         result["baseline"] = baseline
 
+    path = _evaluation_file(folder, split, overrides)
     try:
-        write_json(_evaluation_file(folder, split, overrides), result)
+        write_json(path, result)
     except StorageError as error:
         line = f"the figures are not written: {error}"
-        (report or partial(warnings.warn, stacklevel=2))(line)
+        if report is None:
+            warnings.warn(line, stacklevel=2)
+        else:
+            report(line)
+
     if each:
         result["each"] = {"measure": recorded.measure, "values": recorded.values}
     return result
@@ -314,13 +330,16 @@ class _PerSample:
 
     def passing(self, batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
         for outputs, labels in batches:
-            values = self.task.each(*self.task.pairs(outputs, labels))
+            pairs = self.task.pairs(outputs, labels)
+            values = self.task.each(*pairs)
 
             # A task without such a number, or with one per point, has a loss per sample.
             if values is None or values.shape != (len(labels),):
                 self.measure = "loss"
-                losses = [_sample_loss(self.task, o, y) for o, y in zip(outputs, labels)]
+                samples = zip(outputs, labels)
+                losses = [_sample_loss(self.task, output, label) for output, label in samples]
                 values = torch.tensor(losses)
+
             self.values.extend(values.tolist())
             yield outputs, labels
 
@@ -329,7 +348,8 @@ def _sample_loss(task: Task, outputs: Tensor, labels: Tensor) -> float:
     """Return the loss of one sample, given without the batch axis; NaN if none of its points has a
     label.
     """
-    outputs, labels = outputs[None], labels[None]
+    outputs = outputs[None]
+    labels = labels[None]
     if not task.weight(labels):
         return math.nan
     return float(task.loss(outputs, labels))
@@ -456,7 +476,9 @@ def explain(
 
     indices = torch.arange(min(images, len(dataset)))
     task = task_of(dataset)
-    labels = dataset.labels[indices] if task.classifies else None
+    labels = None
+    if task.classifies:
+        labels = dataset.labels[indices]
 
     # Numbers to predict are shown in the units of the training file.
     targets = None
@@ -473,19 +495,17 @@ def explain(
         names=dataset.origins,
         **dataset.shown(indices),
     )
+    counted = dataset.counted or task.counted
     with storing(folder.root), working("explain"):
-        return report_run(
-            folder.root,
-            samples,
-            model=model,
-            counted=dataset.counted or task.counted,
-        )
+        return report_run(folder.root, samples, model=model, counted=counted)
 
 
 def as_weights(model: nn.Module, inputs: Any) -> Any:
     """Move inputs to the device of the model's weights, and real numbers to their precision."""
     weight = next(model.parameters())
-    dtype = weight.dtype if inputs.is_floating_point() else inputs.dtype
+    dtype = inputs.dtype
+    if inputs.is_floating_point():
+        dtype = weight.dtype
     return inputs.to(weight.device, dtype)
 
 
@@ -504,5 +524,6 @@ def _outputs(model: nn.Module, loader: Any, split: str) -> Iterator[tuple[Tensor
     with inference(model):
         for inputs, labels in steps(f"evaluate on {split}", loader, unit="batches"):
             with torch.inference_mode():
-                outputs = model(inputs.to(device)).float().cpu()
+                outputs = model(inputs.to(device))
+                outputs = outputs.float().cpu()
             yield outputs, labels.cpu()

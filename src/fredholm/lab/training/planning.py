@@ -137,8 +137,11 @@ def plan_run(
     model: Any = build_model(recipe, data.train)
     if recipe.training.precision == "64":
         model.double()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    step = _Step(model.to(device).train(), recipe, loader, data.train).to(device)
+    device = torch.device("cpu")
+    if torch.cuda.is_available():
+        device = torch.device("cuda")
+    model.to(device).train()
+    step = _Step(model, recipe, loader, data.train).to(device)
     batches = _endless(loader)
 
     # Memory is measured in the phase with the longest texts. Its step is the first one, which is
@@ -157,19 +160,20 @@ def plan_run(
     validation = step.validation_seconds(data.validation, data.validation_samples)
 
     duration = _duration(recipe, per_epoch, stretches, seconds_of_stretch, validation)
-    weights = sum(p.numel() * p.element_size() for p in model.parameters()) / MEGABYTE
-    moments = 2 if recipe.training.ema_decay is None else 3
+    origin = "random"
+    if data.is_real:
+        origin = "real"
     return RunPlan(
         name=recipe.name,
         dataset=recipe.data.name,
-        data="real" if data.is_real else "random",
+        data=origin,
         samples={"train": data.train_samples, "val": data.validation_samples},
         batch_size=recipe.data.batch_size,
         steps=per_epoch,
         epochs=duration.epochs,
         batches=duration.batches,
         parameters=sum(p.numel() for p in model.parameters()),
-        memory=Memory(weights, weights, moments * weights, activations, peak),
+        memory=_memory(recipe, model, activations, peak),
         step_seconds=duration.step_seconds,
         validation_seconds=validation,
         minutes=duration.minutes,
@@ -177,6 +181,24 @@ def plan_run(
         machine=describe_machine(),
         processes=recipe.training.devices * recipe.training.nodes,
         limited=duration.limited,
+    )
+
+
+def _memory(recipe: Recipe, model: nn.Module, activations: float, peak: float | None) -> Memory:
+    """Add the sizes that follow from the parameters to the measured ones."""
+    byte_count = sum(p.numel() * p.element_size() for p in model.parameters())
+    weights = byte_count / MEGABYTE
+
+    # Two moments, and perhaps averaged weights.
+    copies = 2
+    if recipe.training.ema_decay is not None:
+        copies += 1
+    return Memory(
+        parameters=weights,
+        gradients=weights,
+        optimizer=copies * weights,
+        activations=activations,
+        peak=peak,
     )
 
 
@@ -198,19 +220,26 @@ def _duration(
     validation: float,
 ) -> _Duration:
     """Add up the stretches of a run and its validations, up to the limit of time."""
-    batches = sum(stretches.values())
-    training = sum(n * s for n, s in zip(stretches.values(), seconds_of_stretch, strict=True))
+    batches = 0
+    training = 0.0
+    for count, seconds in zip(stretches.values(), seconds_of_stretch, strict=True):
+        batches += count
+        training += count * seconds
     epochs = math.ceil(batches / max(1, per_epoch))
     total = training + epochs * validation
 
     limit = 60 * (recipe.training.max_minutes or math.inf)
-    share = min(1.0, limit / total) if total else 1.0
+    share = 1.0
+    if total:
+        share = min(1.0, limit / total)
 
-    first_seconds, *_ = seconds_of_stretch
+    step_seconds, *_ = seconds_of_stretch
+    if batches:
+        step_seconds = training / batches
     return _Duration(
         epochs=math.ceil(share * epochs),
         batches=round(share * batches),
-        step_seconds=training / batches if batches else first_seconds,
+        step_seconds=step_seconds,
         minutes=min(total, limit) / 60,
         limited=share < 1,
     )
@@ -241,8 +270,13 @@ def _stretches(recipe: Recipe, per_epoch: int) -> dict[int, int]:
     # Boundaries between stretches, first as optimizer steps and then as batches.
     boundaries = [0, options.steps]
     if options.phases:
-        boundaries = [0, *itertools.accumulate(phase.steps for phase in options.phases)]
-    reached = [min(limit, _batches(end, per_epoch, options.accumulate)) for end in boundaries]
+        lengths = (phase.steps for phase in options.phases)
+        boundaries = [0, *itertools.accumulate(lengths)]
+
+    reached = []
+    for end in boundaries:
+        batches = _batches(end, per_epoch, options.accumulate)
+        reached.append(min(limit, batches))
 
     stretches = {}
     for first_step, (start, end) in zip(boundaries, itertools.pairwise(reached)):
@@ -260,7 +294,8 @@ def _batches(steps: int, per_epoch: int, accumulate: int) -> int:
         >>> _batches(3, 10, 4), _batches(4, 10, 4)
         (10, 14)
     """
-    epochs, rest = divmod(steps, max(1, math.ceil(per_epoch / accumulate)))
+    steps_per_epoch = max(1, math.ceil(per_epoch / accumulate))
+    epochs, rest = divmod(steps, steps_per_epoch)
     return epochs * per_epoch + rest * accumulate
 
 
@@ -312,8 +347,8 @@ def _stand_ins(recipe: Recipe) -> _Data | None:
     return _Data(
         train,
         validation,
-        min(train_samples, limit),
-        min(validation_samples, limit),
+        train_samples=min(train_samples, limit),
+        validation_samples=min(validation_samples, limit),
         is_real=False,
     )
 
@@ -345,9 +380,12 @@ class _Step(RecipeLearner):
     def take(self, batch: tuple[Any, Tensor]) -> None:
         """Take a step of the optimizer."""
         self.optimizer.zero_grad()
-        self.total_loss(batch).backward()
-        if self.recipe.training.clip_norm is not None:
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.training.clip_norm)
+        loss = self.total_loss(batch)
+        loss.backward()
+
+        clip_norm = self.recipe.training.clip_norm
+        if clip_norm is not None:
+            nn.utils.clip_grad_norm_(self.model.parameters(), clip_norm)
         self.optimizer.step()
 
     def part_to_device(self, part: Any) -> Any:
@@ -361,7 +399,8 @@ class _Step(RecipeLearner):
         """Compute the loss of a batch, with the model's own penalty."""
         inputs, labels = map(self.part_to_device, batch)
         if self.mixer is not None:
-            inputs, labels = self.mixer(inputs, labels, torch.Generator().manual_seed(0))
+            generator = torch.Generator().manual_seed(0)
+            inputs, labels = self.mixer(inputs, labels, generator)
         with autocast_of(self.recipe, self.device):
             loss = self.loss(inputs, labels)
 
@@ -380,8 +419,9 @@ class _Step(RecipeLearner):
 
         def record(x: Tensor) -> Tensor:
             storage = x.untyped_storage()
-            if storage.data_ptr() not in parameters:
-                sizes[storage.data_ptr()] = storage.nbytes()
+            address = storage.data_ptr()
+            if address not in parameters:
+                sizes[address] = storage.nbytes()
             return x
 
         with torch.autograd.graph.saved_tensors_hooks(record, lambda x: x):
@@ -393,11 +433,13 @@ class _Step(RecipeLearner):
         """Return by how much a complete step raises the memory in use."""
         if self.device.type != "cuda":
             return peak_megabytes(lambda: self.take(batch))
+
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         self.take(batch)
         torch.cuda.synchronize()
-        return (torch.cuda.max_memory_allocated() - before) / MEGABYTE
+        peak = torch.cuda.max_memory_allocated()
+        return (peak - before) / MEGABYTE
 
     @torch.no_grad()
     def validation_seconds(self, dataset: Any, samples: int) -> float:
@@ -417,8 +459,8 @@ class _Step(RecipeLearner):
 
 def _operators(model: Any, sample: Any) -> dict[str, str]:
     """Return the plan of each layer's operator on the domain of a sample of full length."""
-    return {
-        str(number): str(operator.plan(domain))
-        for number, (operator, _, domain) in enumerate(model.trace(sample), 1)
-        if hasattr(operator, "plan")
-    }
+    plans = {}
+    for number, (operator, _, domain) in enumerate(model.trace(sample), 1):
+        if hasattr(operator, "plan"):
+            plans[str(number)] = str(operator.plan(domain))
+    return plans
