@@ -42,7 +42,11 @@ def step_seed(*key: int) -> int:
         >>> step_seed(0, 1, 2) == step_seed(0, 1, 2) != step_seed(0, 2, 1)
         True
     """
-    return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> 1)
+    sequence = np.random.SeedSequence(key)
+    (state,) = sequence.generate_state(1, np.uint64)
+
+    # torch's seeds have 63 bits.
+    return int(state >> 1)
 
 
 OPTIMIZERS = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}
@@ -284,7 +288,11 @@ class Learner(pl.LightningModule):
 
         global_sum, global_count = self.sum_over_ranks([local_sum, count])
         divisor = global_count or 1.0
-        return GlobalLoss(global_sum / divisor, global_count, count * processes / divisor)
+        return GlobalLoss(
+            mean=global_sum / divisor,
+            count=global_count,
+            gradient_scale=count * processes / divisor,
+        )
 
     def _accumulation_scale(self, batch_idx: int) -> float:
         """Return the factor that corrects the last, shorter step of an epoch.
@@ -325,7 +333,8 @@ class Learner(pl.LightningModule):
     def sum_over_ranks(self, values: list[float]) -> list[float]:
         """Sum each value over all processes, in float64."""
         local = torch.tensor(values, dtype=torch.float64, device=self.device)
-        return self.trainer.strategy.reduce(local, reduce_op="sum").tolist()
+        total = self.trainer.strategy.reduce(local, reduce_op="sum")
+        return total.tolist()
 
     def configure_model(self) -> None:
         if self.device_mesh is not None and not is_sharded(self.model):
@@ -334,7 +343,8 @@ class Learner(pl.LightningModule):
     # --- what is resumed --------------------------------------------------------------------------
 
     def train_dataloader(self):
-        loader = self.loader(self.trainer.global_rank, self.trainer.world_size)
+        trainer = self.trainer
+        loader = self.loader(trainer.global_rank, trainer.world_size)
         if self.loader_state is not None:
             loader.load_state_dict(self.loader_state)
         return loader
@@ -343,7 +353,8 @@ class Learner(pl.LightningModule):
         # A trainer without a limit of epochs has not loaded the data yet, and could not estimate
         # the number of steps.
         self.trainer.fit_loop.setup_data()
-        steps = int(min(self.trainer.estimated_stepping_batches, self.last_step or math.inf))
+        limit = self.last_step or math.inf
+        steps = int(min(self.trainer.estimated_stepping_batches, limit))
 
         batches = self.trainer.num_training_batches
         steps_per_epoch = math.ceil(batches / self.trainer.accumulate_grad_batches)
@@ -381,10 +392,10 @@ def check_moments(states: list[dict[str, Any]], parameters: Parameters) -> None:
     Raises:
         CheckpointError: a moment has another shape than its parameter.
     """
-    shapes = {
-        number: tuple(parameter.shape)
-        for number, parameter in enumerate(_each_parameter(parameters))
-    }
+    shapes = {}
+    for number, parameter in enumerate(_each_parameter(parameters)):
+        shapes[number] = tuple(parameter.shape)
+
     for state in states:
         for number, moments in state["state"].items():
             # The states of sharded weights have names as keys, which cannot be out of order.

@@ -126,7 +126,10 @@ class RecipeLearner(Learner):
     def on_validation_epoch_end(self) -> None:
         tally = self.tally
         self.tally = Tally(self.task)
-        self.metrics = tally.metrics(self.sum_over_ranks(tally.sums), self._gather_pairs(tally))
+
+        sums = self.sum_over_ranks(tally.sums)
+        pairs = self._gather_pairs(tally)
+        self.metrics = tally.metrics(sums, pairs)
 
         loss = self.metrics.get("val_loss", 0.0)
         if not math.isfinite(loss):
@@ -143,9 +146,10 @@ class RecipeLearner(Learner):
         # Processes with parts of the same sample all hold the one answer of the sample, which must
         # be counted once.
         contribution = tally.pairs()
-        one_answer_per_sample = self.task.points is None
-        if self.mesh is not None and one_answer_per_sample and self.mesh.get_local_rank() != 0:
-            contribution = None
+        if self.mesh is not None and self.task.points is None:
+            holds_first_part = self.mesh.get_local_rank() == 0
+            if not holds_first_part:
+                contribution = None
 
         parts: list[Pairs | None] = [None] * self.trainer.world_size
         torch.distributed.all_gather_object(parts, contribution)
@@ -172,10 +176,11 @@ def in_phase(
     if phase is None or phase.max_length is None or not isinstance(inputs, Tensor):
         return inputs, labels
 
+    length = phase.max_length
     label_per_token = labels.dim() > 1 and labels.shape[-1] == inputs.shape[-1]
     if label_per_token:
-        labels = labels[..., : phase.max_length]
-    return inputs[..., : phase.max_length], labels
+        labels = labels[..., :length]
+    return inputs[..., :length], labels
 
 
 def _phase_at(phases: list[Phase], step: int) -> Phase | None:
@@ -221,14 +226,19 @@ def judge_few(model: Any, recipe: Recipe, dataset: Any) -> None:
     Raises:
         ShapeError: the model's head gives answers of another kind.
     """
-    inputs, labels = dataset.batch(torch.arange(min(2, len(dataset))))
+    count = min(2, len(dataset))
+    inputs, labels = dataset.batch(torch.arange(count))
     mixer = build_mixer(recipe, len(dataset.classes))
+
     device = on_device(model)
-    forked_devices = [device] if device.type == "cuda" else []
+    forked_devices = []
+    if device.type == "cuda":
+        forked_devices.append(device)
 
     with torch.random.fork_rng(forked_devices):
         if mixer is not None:
-            inputs, labels = mixer(inputs, labels, torch.Generator().manual_seed(0))
+            generator = torch.Generator().manual_seed(0)
+            inputs, labels = mixer(inputs, labels, generator)
         try:
             with evaluating(model), autocast_of(recipe, device):
                 outputs = model(inputs.to(device))
@@ -237,7 +247,8 @@ def judge_few(model: Any, recipe: Recipe, dataset: Any) -> None:
             # a real failure.
             return
 
-    task_of(dataset).loss(outputs, labels.to(device), recipe.training.label_smoothing)
+    task = task_of(dataset)
+    task.loss(outputs, labels.to(device), recipe.training.label_smoothing)
 
 
 def autocast_of(recipe: Recipe, device: torch.device) -> torch.autocast:

@@ -67,7 +67,9 @@ def apply_overrides(raw: dict[str, Any], overrides: list[str]) -> dict[str, Any]
         if change.replaces_operator:
             _set_operator(raw, change)
         else:
-            _find_section(raw, change.path)[change.path[-1]] = change.value
+            section = _find_section(raw, change.path)
+            *_, key = change.path
+            section[key] = change.value
     return raw
 
 
@@ -101,8 +103,9 @@ def _find_section(raw: dict[str, Any], path: list[str]) -> dict[str, Any]:
             inner = section[key] = {}
 
         if not isinstance(inner, dict):
+            dotted = ".".join(path)
             above = ".".join(path[: depth + 1])
-            raise RecipeError(f"{'.'.join(path)}: expected a section at {above}, got {inner!r}")
+            raise RecipeError(f"{dotted}: expected a section at {above}, got {inner!r}")
         section = inner
     return section
 
@@ -166,7 +169,8 @@ def load_recipe(
 def _validate_without_samples(raw: dict[str, Any]) -> Recipe:
     """Validate a recipe before its samples are read, with any model if they are to choose it."""
     if modelless(raw):
-        raw = raw | {"model": {**raw.get("model", {}), "name": MODEL}}
+        model = {**raw.get("model", {}), "name": MODEL}
+        raw = raw | {"model": model}
     return _validate(raw)
 
 
@@ -183,13 +187,18 @@ def imported_code(source: str | Path | dict[str, Any]) -> list[Path]:
 
 def code_digests(recipe: Recipe) -> dict[str, str]:
     """Return the SHA-256 digest of each file that a recipe imports, by file name."""
-    files = map(Path, recipe.imports)
-    return {file.name: sha256(file.read_bytes()).hexdigest() for file in files}
+    digests = {}
+    for file in map(Path, recipe.imports):
+        digest = sha256(file.read_bytes())
+        digests[file.name] = digest.hexdigest()
+    return digests
 
 
 def read_plain(path: Path) -> dict[str, Any]:
     """Read the recipe that a run wrote, as plain data; its imports are not executed."""
-    return _validate(_read(path).raw).to_dict()
+    contents = _read(path)
+    recipe = _validate(contents.raw)
+    return recipe.to_dict()
 
 
 class RecipeContents(NamedTuple):
@@ -211,7 +220,8 @@ def _read(source: str | Path | dict[str, Any]) -> RecipeContents:
         # Overrides are written into the data, which belong to the caller.
         return RecipeContents(deepcopy(source), Path.cwd(), is_users_own=True)
     if names_files(source):
-        return RecipeContents({"data": {"path": str(source)}}, Path.cwd(), is_users_own=True)
+        raw = {"data": {"path": str(source)}}
+        return RecipeContents(raw, Path.cwd(), is_users_own=True)
 
     path = find_recipe(source)
     raw = _read_file(path)
@@ -259,7 +269,8 @@ def _validate(raw: dict[str, Any]) -> Recipe:
 def save_recipe(recipe: Recipe, path: str | Path) -> Path:
     """Write every key of ``recipe``, defaults included, as YAML."""
     path = Path(path)
-    path.write_text(to_yaml(recipe.to_dict()), encoding="utf-8")
+    text = to_yaml(recipe.to_dict())
+    path.write_text(text, encoding="utf-8")
     return path
 
 
@@ -271,7 +282,7 @@ def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> l
         ['a.c (2 -> 3)']
     """
     lines = []
-    for key in [*old, *(k for k in new if k not in old)]:
+    for key in dict.fromkeys([*old, *new]):
         before = old.get(key)
         after = new.get(key)
         if isinstance(before, dict) and isinstance(after, dict):
