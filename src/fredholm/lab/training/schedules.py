@@ -77,7 +77,9 @@ class Schedule:
         warmup = self.warmup_steps
         if warmup is None:
             warmup = round(steps_per_epoch * self.warmup)
-        return warmup if warmup < steps else steps // 2
+        if warmup < steps:
+            return warmup
+        return steps // 2
 
     def share(
         self,
@@ -101,16 +103,22 @@ class Schedule:
         """
         if step < warmup:
             return (step + 1) / warmup
-        progress = min(1.0, (step - warmup) / max(1, steps - warmup))
+
+        course_steps = max(1, steps - warmup)
+        progress = min(1.0, (step - warmup) / course_steps)
         if self.name == "cosine":
-            return self.floor + (1 - self.floor) * 0.5 * (1 + math.cos(math.pi * progress))
+            half_height = (1 - self.floor) * 0.5
+            return self.floor + half_height * (1 + math.cos(math.pi * progress))
         if self.name == "linear":
-            return self.floor + (1 - self.floor) * (1 - progress)
+            height = 1 - self.floor
+            return self.floor + height * (1 - progress)
+
+        share = 1.0
         if self.name == "inverse_sqrt":
-            return max(self.floor, math.sqrt(max(1, warmup) / (step + 1)))
-        if self.name == "step":
-            return max(self.floor, self.factor ** self._drops(step, steps_per_epoch))
-        return 1.0
+            share = math.sqrt(max(1, warmup) / (step + 1))
+        elif self.name == "step":
+            share = self.factor ** self._drops(step, steps_per_epoch)
+        return max(self.floor, share)
 
     def _drops(self, step: int, steps_per_epoch: int) -> int:
         """Count the drops of a ``step`` schedule up to ``step``, the drop at ``step`` included.
@@ -120,10 +128,12 @@ class Schedule:
         if self.every is not None:
             # Rounding may leave the product just above a whole number of steps, and the quotient
             # just below a whole number of drops. The 1e-9 makes up for it.
-            return int(step / (self.every * steps_per_epoch) + 1e-9)
+            interval = self.every * steps_per_epoch
+            return int(step / interval + 1e-9)
 
         # Each milestone falls on the nearest step.
-        return sum(step >= round(epoch * steps_per_epoch) for epoch in self.milestones)
+        drops = [round(epoch * steps_per_epoch) for epoch in self.milestones]
+        return sum(step >= drop for drop in drops)
 
     def schedulers(
         self,
@@ -134,9 +144,11 @@ class Schedule:
         """Return the schedule over ``steps`` in the form that Lightning expects."""
         warmup = self.warmup_of(steps, steps_per_epoch)
         if self.name != "plateau":
-            course = LambdaLR(
-                optimizer, lambda step: self.share(step, warmup, steps, steps_per_epoch)
-            )
+
+            def share_at(step: int) -> float:
+                return self.share(step, warmup, steps, steps_per_epoch)
+
+            course = LambdaLR(optimizer, share_at)
             return [{"scheduler": course, "interval": "step"}]
 
         lowest = [self.floor * group["lr"] for group in optimizer.param_groups]

@@ -63,7 +63,8 @@ def usual_recipe(source: Source, image_size: tuple[int, int] | None = None) -> d
     """
     count = len(source.training)
     batch_size = max(1, min(32, count // 4))
-    epochs = max(5, min(100, round(STEPS * batch_size / count)))
+    epochs = round(STEPS * batch_size / count)
+    epochs = max(5, min(100, epochs))
 
     kind = source.collection.kind
     if image_size is not None and kind in _PARTS_OF_SIZE:
@@ -106,7 +107,8 @@ def _backbone(source: Source, **encoder: Any) -> Section:
     if len(source.training) < FEW_TRAINING_SAMPLES:
         size = {"dim": 32, "depth": 2}
 
-    model: Section = {"name": MODEL, "body": {**size, "heads": 4, "dropout": 0.1}}
+    body = {**size, "heads": 4, "dropout": 0.1}
+    model: Section = {"name": MODEL, "body": body}
     if encoder:
         model["encoder"] = encoder
     return model
@@ -129,7 +131,9 @@ def _series(source: Source) -> Parts:
         if patch > 1:
             encoder["patch"] = patch
 
-    return Parts(_backbone(source, **encoder), usual_operator(points, 3.0), {})
+    model = _backbone(source, **encoder)
+    operator = usual_operator(points, 3.0)
+    return Parts(model, operator, data={})
 
 
 def _has_uneven_scales(source: Source) -> bool:
@@ -151,11 +155,14 @@ def _has_uneven_scales(source: Source) -> bool:
 
 
 def _rows(source: Source) -> Parts:
-    return Parts(_backbone(source), {"name": "softmax"}, {})
+    model = _backbone(source)
+    return Parts(model, operator={"name": "softmax"}, data={})
 
 
 def _texts(source: Source) -> Parts:
-    return Parts(_backbone(source), usual_operator(64, 3.0), {})
+    model = _backbone(source)
+    operator = usual_operator(64, 3.0)
+    return Parts(model, operator, data={})
 
 
 # --- images ---------------------------------------------------------------------------------------
@@ -167,11 +174,16 @@ def _images(source: Source) -> Parts:
     smallest = _smallest_patch(height, width)
 
     # A slightly larger patch is better if it divides both sides.
-    candidates = range(smallest, min(MAX_PATCH_SIDE, smallest + smallest // 4) + 1)
-    dividing = [patch for patch in candidates if height % patch == 0 and width % patch == 0]
-    patch = dividing[0] if dividing else smallest
+    largest = min(MAX_PATCH_SIDE, smallest + smallest // 4)
+    dividing = _dividing_patches(range(smallest, largest + 1), height, width)
+    patch = smallest
+    if dividing:
+        patch, *_ = dividing
 
-    size = [max(4, round(side / patch)) * patch for side in (height, width)]
+    size = []
+    for side in (height, width):
+        patches = max(4, round(side / patch))
+        size.append(patches * patch)
     return _in_patches(source, patch, size)
 
 
@@ -183,10 +195,9 @@ def _images_of_size(source: Source, size: tuple[int, int]) -> Parts:
     """
     height, width = size
     smallest = _smallest_patch(height, width)
-    largest = min(MAX_PATCH_SIDE, math.isqrt(height * width // MIN_IMAGE_PATCHES))
-    dividing = [
-        patch for patch in range(2, largest + 1) if height % patch == 0 and width % patch == 0
-    ]
+    largest_area = height * width // MIN_IMAGE_PATCHES
+    largest = min(MAX_PATCH_SIDE, math.isqrt(largest_area))
+    dividing = _dividing_patches(range(2, largest + 1), height, width)
 
     def distance(patch: int) -> float:
         return abs(math.log(patch / smallest))
@@ -195,16 +206,24 @@ def _images_of_size(source: Source, size: tuple[int, int]) -> Parts:
     return _in_patches(source, patch, [height, width])
 
 
+def _dividing_patches(candidates: range, height: int, width: int) -> list[int]:
+    """Return the candidates that divide both sides of an image."""
+    return [patch for patch in candidates if height % patch == 0 and width % patch == 0]
+
+
 def _smallest_patch(height: int, width: int) -> int:
     """Return the side of patches of which about :data:`IMAGE_PATCHES` cover an image."""
-    side = math.ceil(math.sqrt(height * width / IMAGE_PATCHES))
+    area = height * width / IMAGE_PATCHES
+    side = math.ceil(math.sqrt(area))
     return min(MAX_PATCH_SIDE, max(2, side))
 
 
 def _in_patches(source: Source, patch: int, size: list[int]) -> Parts:
     height, width = size
     points = height * width // patch**2
-    return Parts(_backbone(source, patch=patch), usual_operator(points, 3.0), {"image_size": size})
+    model = _backbone(source, patch=patch)
+    operator = usual_operator(points, 3.0)
+    return Parts(model, operator, data={"image_size": size})
 
 
 # --- clouds and fields ----------------------------------------------------------------------------
@@ -212,7 +231,8 @@ def _in_patches(source: Source, patch: int, size: list[int]) -> Parts:
 
 def _clouds(source: Source) -> Parts:
     model = _backbone(source, features="fourier", neighbours=8, sigma=1.0)
-    return Parts(model, usual_operator(source.scaling["points"], 1.0), {})
+    operator = usual_operator(source.scaling["points"], 1.0)
+    return Parts(model, operator, data={})
 
 
 def _fields(source: Source) -> Parts:
@@ -220,14 +240,12 @@ def _fields(source: Source) -> Parts:
     coordinates = source.collection.coordinates
     if coordinates is not None:
         points = max(len(positions) for positions in coordinates)
-        return Parts(
-            _backbone(source, features="fourier", sigma=1.0),
-            usual_operator(points, 1.0),
-            {},
-        )
-
-    _, _, height, width = source.collection.samples.shape
-    return Parts(_backbone(source, sigma=1.0), usual_operator(height * width, 1.0), {})
+        model = _backbone(source, features="fourier", sigma=1.0)
+    else:
+        _, _, height, width = source.collection.samples.shape
+        points = height * width
+        model = _backbone(source, sigma=1.0)
+    return Parts(model, usual_operator(points, 1.0), data={})
 
 
 _PARTS: dict[str, Callable[[Source], Parts]] = {
