@@ -50,18 +50,25 @@ def fit_temperature(logits: Tensor, labels: Tensor, weights: Tensor | None = Non
 
     def loss(inverse: float) -> float:
         if weights is None:
-            return float(cross_entropy(logits * inverse, labels, label_smoothing=smoothing))
+            mean = cross_entropy(logits * inverse, labels, label_smoothing=smoothing)
+            return float(mean)
+
         losses = cross_entropy(
             logits * inverse,
             labels,
             label_smoothing=smoothing,
             reduction="none",
         )
-        return float((weights * losses).sum() / weights.sum())
+        weighted_sum = (weights * losses).sum()
+        return float(weighted_sum / weights.sum())
 
     # A minimum in float64 has no more than seven digits.
-    bounds = (1 / HIGHEST, 1 / LOWEST)
-    found: Any = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 1e-9})
+    found: Any = minimize_scalar(
+        loss,
+        bounds=(1 / HIGHEST, 1 / LOWEST),
+        method="bounded",
+        options={"xatol": 1e-9},
+    )
     return 1 / float(found.x)
 
 
@@ -79,9 +86,15 @@ def calibrate(folder: RunFolder, task: Task, validation: Any) -> dict[str, Any] 
     """
     if not calibrates(task):
         return None
+
     model = kept_model(folder)
     device = on_device(model)
-    logits, labels = _predict(lambda inputs: model(inputs.to(device)).cpu(), task, validation)
+
+    def predict(inputs: Any) -> Tensor:
+        outputs = model(inputs.to(device))
+        return outputs.cpu()
+
+    logits, labels = _predict(predict, task, validation)
     return write_temperature(folder, logits, labels)
 
 
@@ -108,16 +121,19 @@ def logits_on_shards(
     local = _predict(partial(model, mesh=mesh), task, parts)
     if task.points is None:
         return local
+
     shards = Shards.of_parts(mesh, len(local.labels))
-    return Predictions(concatenated(local.logits, shards, 0), concatenated(local.labels, shards, 0))
+    logits = concatenated(local.logits, shards, 0)
+    labels = concatenated(local.labels, shards, 0)
+    return Predictions(logits, labels)
 
 
 @torch.no_grad()
 def _predict(predict: Callable[[Any], Tensor], task: Task, batches: Any) -> Predictions:
-    pairs = [
-        task.pairs(predict(inputs).float(), labels)
-        for inputs, labels in steps("calibrate", batches, unit="batches")
-    ]
+    pairs = []
+    for inputs, labels in steps("calibrate", batches, unit="batches"):
+        outputs = predict(inputs).float()
+        pairs.append(task.pairs(outputs, labels))
     logits, labels = (torch.cat(parts) for parts in zip(*pairs, strict=True))
     return Predictions(logits, labels)
 
@@ -125,11 +141,13 @@ def _predict(predict: Callable[[Any], Tensor], task: Task, batches: Any) -> Pred
 def write_temperature(folder: RunFolder, logits: Tensor, labels: Tensor) -> dict[str, Any]:
     """Fit the temperature of logits (N, C), and write it to the run folder."""
     temperature = fit_temperature(logits, labels)
+    before = cross_entropy(logits, labels)
+    after = cross_entropy(logits / temperature, labels)
     result = {
         "temperature": temperature,
         "n": len(labels),
-        "loss_before": float(cross_entropy(logits, labels)),
-        "loss_after": float(cross_entropy(logits / temperature, labels)),
+        "loss_before": float(before),
+        "loss_after": float(after),
     }
     write_json(folder.calibration, result)
     return result

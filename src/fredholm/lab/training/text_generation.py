@@ -18,7 +18,8 @@ def model_folder(folder: str | Path) -> Path | None:
     It lies in the folder itself, or in ``model/`` of a conversion.
     """
     for candidate in (Path(folder), Path(folder) / "model"):
-        if (candidate / "config.json").is_file() or any(candidate.glob("*.gguf")):
+        has_config = (candidate / "config.json").is_file()
+        if has_config or any(candidate.glob("*.gguf")):
             return candidate
     return None
 
@@ -55,7 +56,9 @@ def generate_text(
     model.generation_config = special_tokens_only(model.generation_config)
     sampling: dict[str, Any] = {"do_sample": temperature > 0}
     if temperature > 0:
-        sampling |= {"temperature": temperature, "top_k": top_k or 0, "top_p": 1.0}
+        sampling["temperature"] = temperature
+        sampling["top_k"] = top_k or 0
+        sampling["top_p"] = 1.0
 
     torch.manual_seed(seed)
     out = model.generate(
@@ -66,20 +69,26 @@ def generate_text(
         return_dict_in_generate=True,
         **sampling,
     )
-    added = out.sequences[0, ids.shape[1] :]
+    prompt_length = ids.shape[1]
+    added = out.sequences[0, prompt_length:]
+    tokens = added.tolist()
+
     log_probabilities = torch.cat(out.logits).double().log_softmax(-1)
+    of_tokens = log_probabilities.gather(1, added[:, None])
     return {
         "prompt": prompt,
-        "text": text_after(tokenizer, ids[0].tolist(), added.tolist()),
-        "tokens": added.tolist(),
-        "log_probability": float(log_probabilities.gather(1, added[:, None]).mean()),
+        "text": text_after(tokenizer, ids[0].tolist(), tokens),
+        "tokens": tokens,
+        "log_probability": float(of_tokens.mean()),
     }
 
 
 def prompt_ids(tokenizer: Any, prompt: str, *, chat: bool) -> torch.Tensor:
     """Encode a prompt as tokens (1, n); with ``chat``, as a user's turn in the template."""
     if not chat:
-        return torch.tensor(tokenizer([prompt])["input_ids"], dtype=torch.int64)
+        numbers = tokenizer([prompt])["input_ids"]
+        return torch.tensor(numbers, dtype=torch.int64)
+
     turn = [{"role": "user", "content": prompt}]
     text = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
 
@@ -95,7 +104,8 @@ def special_tokens_only(config: Any) -> Any:
     call leaves out from the model's configuration, so this one has to replace it.
     """
     names = ("bos_token_id", "eos_token_id", "pad_token_id")
-    return type(config)(**{name: getattr(config, name, None) for name in names})
+    tokens = {name: getattr(config, name, None) for name in names}
+    return type(config)(**tokens)
 
 
 def text_after(tokenizer: Any, before: list[int], added: list[int]) -> str:
