@@ -139,7 +139,8 @@ class Grid:
                 if start is None:
                     start = _folder_time(cell.place.parent)
                 try:
-                    result = self.read(cell) or self._read_failure(cell, start)
+                    result = self.read(cell)
+                    result = result or self._read_failure(cell, start)
                     result = result or self._compute_leased(cell, watch)
                 except InUseError:
                     busy.append(cell)
@@ -187,8 +188,9 @@ class Grid:
     def _record_failure(self, cell: Cell, error: Exception) -> Result:
         """Write the traceback of a failed cell, and return its result."""
         cell.place.parent.mkdir(parents=True, exist_ok=True)
-        trace = cell.place.with_name(f"{cell.place.name}.error.txt")
-        write_text(trace, "".join(traceback.format_exception(error)))
+        path = cell.place.with_name(f"{cell.place.name}.error.txt")
+        lines = traceback.format_exception(error)
+        write_text(path, "".join(lines))
 
         text = str(error)
         if not isinstance(error, FredholmError):
@@ -198,8 +200,9 @@ class Grid:
 
         # A cell that is in use has not failed: another process is working on it.
         if not isinstance(error, InUseError):
-            self._folder(cell).mkdir(parents=True, exist_ok=True)
-            write_json(self._folder(cell) / FAILURE, result)
+            folder = self._folder(cell)
+            folder.mkdir(parents=True, exist_ok=True)
+            write_json(folder / FAILURE, result)
         return result
 
     def _read_failure(self, cell: Cell, start: int) -> Result | None:
@@ -260,7 +263,8 @@ def recipe_mark(recipe: Recipe) -> str:
     if recipe.data.name == "files":
         exclude["data"] = {"path"}
     plain = recipe.model_dump(mode="json", exclude_defaults=True, exclude=exclude)
-    return digest_json([plain, code_digests(recipe)])[:16]
+    digest = digest_json([plain, code_digests(recipe)])
+    return digest[:16]
 
 
 def trained(cell: Cell, report: Report) -> Result:
@@ -274,7 +278,11 @@ def trained(cell: Cell, report: Report) -> Result:
 
     run = RunFolder(cell.place)
     mark = cell.settings.get("files")
-    same_files = mark is None or run.read_source().get("source", {}).get("files") == mark
+    same_files = True
+    if mark is not None:
+        source = run.read_source().get("source", {})
+        same_files = source.get("files") == mark
+
     has_state = run.finished or any(run.checkpoints.glob("step-*.ckpt"))
     resume = same_files and has_state
     overwrite = run.started and not resume
@@ -303,7 +311,9 @@ def scores_of(cell: Cell, report: Report, each: bool = False) -> TrainedScores:
         TrainingFailed: the recipe's metric is not defined on the test split.
     """
     facts = trained(cell, report)
-    scores = None if each else read_evaluation(cell.place)
+    scores = None
+    if not each:
+        scores = read_evaluation(cell.place)
     if scores is None:
         scores = evaluate(cell.place, each=each)
 
@@ -326,7 +336,9 @@ def train_cell(cell: Cell, report: Report) -> Result:
     if metric is not None:
         chosen = {"metric": metric}
         names.append(metric)
-    return {name: scores[name] for name in dict.fromkeys(names) if name in scores} | chosen | facts
+
+    result = {name: scores[name] for name in names if name in scores}
+    return result | chosen | facts
 
 
 def safe_name(label: str) -> str:
@@ -341,8 +353,8 @@ def safe_name(label: str) -> str:
         >>> safe_name("data.label=größe")
         'data.label=gr,e-6873b1'
     """
-    parts = [part for part in re.split(r"[^A-Za-z0-9._=+-]", label) if part]
-    name = ",".join(parts)
+    parts = re.split(r"[^A-Za-z0-9._=+-]", label)
+    name = ",".join(part for part in parts if part)
     lost_letters = any(c.isalnum() and not c.isascii() for c in label)
     if lost_letters:
         return f"{name}-{digest_json(label)[:6]}"

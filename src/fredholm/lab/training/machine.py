@@ -63,7 +63,9 @@ def peak_megabytes(call: Callable[[], object]) -> float | None:
         True
     """
     _return_freed_memory()
-    start = _resident_kilobytes("VmRSS") if _reset_peak() else None
+    start = None
+    if _reset_peak():
+        start = _resident_kilobytes("VmRSS")
     call()
     peak = _resident_kilobytes("VmHWM")
     if start is None or peak is None:
@@ -77,7 +79,9 @@ def process_megabytes() -> float | None:
     ``getrusage`` would also count the peak of the parent process.
     """
     peak = _resident_kilobytes("VmHWM")
-    return None if peak is None else peak / 1024
+    if peak is None:
+        return None
+    return peak / 1024
 
 
 def _return_freed_memory() -> None:
@@ -98,6 +102,10 @@ def _resident_kilobytes(field: str) -> int | None:
     """Read ``VmRSS`` (now) or ``VmHWM`` (peak) of this process."""
     try:
         with open("/proc/self/status", encoding="utf-8") as status:
-            return next(int(line.split()[1]) for line in status if line.startswith(field))
+            line = next(line for line in status if line.startswith(field))
     except (OSError, StopIteration):
         return None
+
+    # For instance "VmRSS:  123456 kB".
+    _, kilobytes, *_ = line.split()
+    return int(kilobytes)

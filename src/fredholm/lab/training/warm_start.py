@@ -75,7 +75,8 @@ def start_from(
     problems = [f"{key} is missing there" for key in sorted(wanted - offered)]
     problems += [f"{key} has no place here" for key in sorted(offered - wanted)]
     for key in sorted(wanted & offered):
-        there, here = tuple(state[key].shape), tuple(target[key].shape)
+        there = tuple(state[key].shape)
+        here = tuple(target[key].shape)
         if there != here:
             problems.append(f"{key} is {there} there and {here} here")
     if problems:
@@ -83,7 +84,9 @@ def start_from(
             f"init_from: the weights of {source.folder} do not fit the model: {'; '.join(problems)}"
         )
 
-    model.load_state_dict({**target, **{key: state[key] for key in wanted}}, strict=True)
+    copied = {key: state[key] for key in wanted}
+    model.load_state_dict({**target, **copied}, strict=True)
+
     anew = ", ".join(sorted(set(target) - wanted)) or "none"
     lines = [f"from {source.folder}: {len(wanted)} tensors copied; anew: {anew}"]
     changed = differing(source.model.config, model.config)
@@ -103,7 +106,9 @@ class Source:
     def vocabulary(self) -> Vocabulary | None:
         """The vocabulary of its texts, or of the questions about its images."""
         words = self.model.extra.get("vocabulary") or self.model.extra.get("words")
-        return None if words is None else Vocabulary.from_dict(words)
+        if words is None:
+            return None
+        return Vocabulary.from_dict(words)
 
     def has_head_of(self, target: State, classes: list[str]) -> bool:
         """Tell whether it has the same classes, and reads them out by tensors of the same shape."""
@@ -124,7 +129,8 @@ def kind_of(model: Any) -> str | None:
 
 def _check_kind(source: Source, model: Any) -> None:
     """Refuse weights of a model that reads another kind of data."""
-    there, here = kind_of(source.model), kind_of(model)
+    there = kind_of(source.model)
+    here = kind_of(model)
     if there != here:
         raise RecipeError(
             f"init_from: expected a run whose encoder reads {here!r} data, got {source.folder}, "
@@ -147,7 +153,9 @@ def _check_vocabulary(source: Source, dataset: Any) -> None:
 def _vocabulary_of(dataset: Any) -> Vocabulary | None:
     """Return the vocabulary of texts; graphs have a number under the same name."""
     vocabulary = getattr(dataset, "vocabulary", None)
-    return vocabulary if isinstance(vocabulary, Vocabulary) else None
+    if isinstance(vocabulary, Vocabulary):
+        return vocabulary
+    return None
 
 
 # --- configurations -------------------------------------------------------------------------------
@@ -156,18 +164,17 @@ def _vocabulary_of(dataset: Any) -> Vocabulary | None:
 def differing(old: Any, new: Any) -> list[str]:
     """List the fields in which two model configurations differ, each with both values."""
     before = flat(old)
-    after = flat(new)
-    return [
-        f"{key} ({before.get(key)!r} -> {value!r})"
-        for key, value in after.items()
-        if before.get(key) != value
-    ]
+    lines = []
+    for key, value in flat(new).items():
+        if before.get(key) != value:
+            lines.append(f"{key} ({before.get(key)!r} -> {value!r})")
+    return lines
 
 
 def flat(config: Any) -> dict[str, Any]:
     """Return the fields of a configuration's parts as ``part.field``."""
-    return {
-        f"{name}.{key}": value
-        for name, part in config.to_dict().items()
-        for key, value in part.items()
-    }
+    fields = {}
+    for name, part in config.to_dict().items():
+        for key, value in part.items():
+            fields[f"{name}.{key}"] = value
+    return fields
