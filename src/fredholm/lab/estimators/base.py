@@ -136,6 +136,7 @@ class Estimator(BaseEstimator):
             names = self._names()
         plain = plain_samples(X, kind, names)
         result = collect_samples(plain.samples, kind, self._task())
+
         least = 1 + fitting
         if len(result) < least:
             raise ShapeError(f"X: expected {least} samples or more, got n_samples={len(result)}")
@@ -155,8 +156,11 @@ class Estimator(BaseEstimator):
 
     def _collect_rows(self, X: Any, fitting: bool, kept: np.ndarray | None) -> Collection:
         """Return rows, checked as scikit-learn checks arrays and names of columns."""
-        options: dict[str, Any] = {"dtype": FLOATS, "ensure_all_finite": "allow-nan"}
-        options["ensure_min_samples"] = 1 + fitting
+        options: dict[str, Any] = {
+            "dtype": FLOATS,
+            "ensure_all_finite": "allow-nan",
+            "ensure_min_samples": 1 + fitting,
+        }
 
         # Columns of words that the fit found. A fit looks for them anew, and scikit-learn keeps
         # the names of columns.
@@ -166,10 +170,12 @@ class Estimator(BaseEstimator):
         else:
             words = self.facts_["source"].get("words") or {}
         if words and not is_frame(X):
+            column, *_ = words
             raise ShapeError(
-                f"X: expected a data frame with the column of words {next(iter(words))!r}, as the "
-                f"estimator was fitted on one, got {type(X).__name__}"
+                f"X: expected a data frame with the column of words {column!r}, as the estimator "
+                f"was fitted on one, got {type(X).__name__}"
             )
+
         with_words = is_frame(X) and bool(words or (fitting and word_columns(X)))
         if not with_words:
             values = validate_data(self, X, reset=fitting, **options)
@@ -177,8 +183,10 @@ class Estimator(BaseEstimator):
 
         validate_data(self, X, reset=fitting, skip_check_array=True)
         rows = rows_of(X, words, kept)
-        result = collect_samples(check_array(rows.values, **options), "rows", self._task())
-        result.channels, result.words = rows.channels, rows.words
+        values = check_array(rows.values, **options)
+        result = collect_samples(values, "rows", self._task())
+        result.channels = rows.channels
+        result.words = rows.words
         return result
 
     def _remember(self, names: Names) -> None:
@@ -187,14 +195,17 @@ class Estimator(BaseEstimator):
             self.__dict__.pop(name, None)
         for name, given in zip(NAMES_IN, names):
             if given is not None:
-                setattr(self, name, np.array(given, dtype=object))
+                array = np.array(given, dtype=object)
+                setattr(self, name, array)
 
     def _names(self) -> Names:
         """Return the names of the columns that were fitted."""
         known = []
         for name in NAMES_IN[: len(Names())]:
             names = getattr(self, name, None)
-            known.append(None if names is None else tuple(names))
+            if names is not None:
+                names = tuple(names)
+            known.append(names)
         return Names(*known)
 
     def _compare_names(self, given: Names) -> None:
@@ -235,8 +246,11 @@ class Estimator(BaseEstimator):
 
         # As scikit-learn has it, random_state is a number, a generator or None. A training has a
         # number as its seed.
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        source = MemorySource(collection, float(self.validation_fraction or 0), seed)
+        generator = check_random_state(self.random_state)
+        seed = int(generator.randint(2**31 - 1))
+
+        fraction = float(self.validation_fraction or 0)
+        source = MemorySource(collection, fraction, seed)
         recipe = self._recipe(source, seed)
         self.operator_ = recipe.operator.model_dump()
         splits = Splits.of(source, recipe)
@@ -266,8 +280,10 @@ class Estimator(BaseEstimator):
 
         self.model_: Any = model.cpu().eval()
         # The scaling, vocabulary and classes with which new samples are read.
-        self.kind_, self.facts_ = collection.kind, splits.train.describe()
-        self.history_, self.n_iter_ = fitted.rows, len(fitted.rows)
+        self.kind_ = collection.kind
+        self.facts_ = splits.train.describe()
+        self.history_ = fitted.rows
+        self.n_iter_ = len(fitted.rows)
 
         # Probabilities are calibrated on held-out samples; without them T = 1.
         self.temperature_ = 1.0
@@ -297,10 +313,16 @@ class Estimator(BaseEstimator):
 
         # Each call of `keep` replaces the weights of the one before.
         kept: dict[str, Tensor] = {}
+
+        def keep(trained: Any) -> None:
+            weights = deepcopy(trained.state_dict())
+            kept.update(weights)
+
+        accelerator = accelerator_of(self.device)
         fitted = fit(
             learner,
-            limits=Limits(training.epochs, accelerator=accelerator_of(self.device), stop=lowest),
-            keep=lambda trained: kept.update(deepcopy(trained.state_dict())),
+            limits=Limits(training.epochs, accelerator=accelerator, stop=lowest),
+            keep=keep,
             validation=validation,
             best=best,
             say=self._say(),
@@ -318,9 +340,11 @@ class Estimator(BaseEstimator):
         """Return the temperature that fits the held-out samples."""
         pairs = [(self._forward(inputs), labels) for inputs, labels in validation]
         outputs, labels = (torch.cat(part) for part in zip(*pairs))
+
+        weights = None
         if isinstance(task, WeightedTask):
-            return fit_temperature(outputs, *task.split(outputs, labels))
-        return fit_temperature(outputs, labels)
+            labels, weights = task.split(outputs, labels)
+        return fit_temperature(outputs, labels, weights)
 
     def _recipe(self, source: MemorySource, seed: int) -> Recipe:
         """Return the recipe to train with: the usual one for these samples, changed by the
@@ -380,9 +404,12 @@ class Estimator(BaseEstimator):
         # A batch of fields is padded to its own longest field.
         parts = []
         for start in range(0, len(collection), EVALUATED):
-            chosen = range(start, min(start + EVALUATED, len(collection)))
-            parts.append(self._forward(batch(chosen)))
-        if len({part.shape[1:] for part in parts}) > 1:
+            end = min(start + EVALUATED, len(collection))
+            inputs = batch(range(start, end))
+            parts.append(self._forward(inputs))
+
+        shapes = {part.shape[1:] for part in parts}
+        if len(shapes) > 1:
             parts = _padded_alike(parts)
         outputs = torch.cat(parts)
 
@@ -407,7 +434,8 @@ class Estimator(BaseEstimator):
             device = "cuda"
         model = self.model_.to(device)
         with torch.inference_mode():
-            return model(inputs.to(device)).float().cpu()
+            outputs = model(inputs.to(device))
+            return outputs.float().cpu()
 
     # --- files ------------------------------------------------------------------------------------
 
@@ -431,7 +459,7 @@ class Estimator(BaseEstimator):
             StorageError: the folder cannot be written.
         """
         check_is_fitted(self)
-        if not (self.random_state is None or isinstance(self.random_state, int | np.integer)):
+        if not isinstance(self.random_state, int | np.integer | None):
             raise OptionError(
                 f"random_state: expected a number or None to save, got {self.random_state!r}"
             )
@@ -454,7 +482,8 @@ class Estimator(BaseEstimator):
             raise CheckpointError(f"{path}: expected a {cls.__name__}, got {found}")
         result = cls(**state["params"])
         del model.extra
-        result.model_, result.facts_ = model, facts
+        result.model_ = model
+        result.facts_ = facts
         from_json(result, state)
         return result
 
@@ -471,9 +500,10 @@ class Splits(NamedTuple):
     @classmethod
     def of(cls, source: MemorySource, recipe: Recipe) -> Splits:
         """Return both splits of a source."""
-        size = recipe.data.image_size
-        if size is not None:
-            size = (size[0], size[1])
+        size = None
+        if recipe.data.image_size is not None:
+            height, width = recipe.data.image_size
+            size = (height, width)
         train = source.dataset("train", image_size=size)
         if len(source.training) == len(source.parts):
             return cls(train, None)
@@ -483,9 +513,10 @@ class Splits(NamedTuple):
         """Return splits of which each sample counts by its weight; ``weights`` are of all."""
         result: list[Any] = []
         for split, samples in zip(self._fields, self):
-            chosen = source.parts == SPLITS.index(split)
             if samples is not None:
-                samples = WeightedSamples(samples, torch.from_numpy(weights[chosen]).float())
+                chosen = source.parts == SPLITS.index(split)
+                weights_of_split = torch.from_numpy(weights[chosen])
+                samples = WeightedSamples(samples, weights_of_split.float())
             result.append(samples)
         return Splits(*result)
 
@@ -494,7 +525,9 @@ def _warn_of_cut_texts(splits: Splits, samples: int) -> None:
     """Warn of texts whose end is not read, as both splits count them."""
     texts = [part for part in splits if isinstance(part, TextDataset)]
     if texts:
-        warn_of_cut(sum(part.truncated for part in texts), samples, texts[0].max_length)
+        cut = sum(part.truncated for part in texts)
+        longest = texts[0].max_length
+        warn_of_cut(cut, samples, longest)
 
 
 def _padded_alike(parts: list[Tensor]) -> list[Tensor]:
@@ -502,8 +535,11 @@ def _padded_alike(parts: list[Tensor]) -> list[Tensor]:
     batch by batch.
     """
     points = max(part.shape[1] for part in parts)
-    pad = torch.nn.functional.pad
-    return [pad(part, (0, 0, 0, points - part.shape[1])) for part in parts]
+    padded = []
+    for part in parts:
+        missing = points - part.shape[1]
+        padded.append(torch.nn.functional.pad(part, (0, 0, 0, missing)))
+    return padded
 
 
 def checked(estimator: BaseEstimator, y: Any) -> np.ndarray:
@@ -532,10 +568,11 @@ def all_or_nothing(estimator: BaseEstimator) -> Iterator[None]:
 @contextmanager
 def _own_randomness() -> Iterator[None]:
     """Restore the caller's generators, every one of which training seeds."""
-    plain, numpy = random.getstate(), np.random.get_state()
+    python_state = random.getstate()
+    numpy_state = np.random.get_state()
     with torch.random.fork_rng():
         try:
             yield
         finally:
-            random.setstate(plain)
-            np.random.set_state(numpy)
+            random.setstate(python_state)
+            np.random.set_state(numpy_state)

@@ -124,13 +124,20 @@ def accelerator_of(device: Any) -> str:
 def recipe_sections(estimator: Estimator, source: MemorySource) -> dict[str, Any]:
     """Return the usual recipe of such samples, changed by the options that the caller gave."""
     recipe = usual_recipe(source)
-    body = {"dim": estimator.dim, "depth": estimator.depth, "heads": estimator.heads}
-    _set(recipe["model"]["body"], **body)
+    _set(
+        recipe["model"]["body"],
+        dim=estimator.dim,
+        depth=estimator.depth,
+        heads=estimator.heads,
+    )
     _set(recipe["data"], batch_size=estimator.batch_size)
     _set(recipe["optimizer"], lr=estimator.lr)
     _set(recipe["training"], epochs=estimator.epochs)
-    recipe["data"]["batch_size"] = min(recipe["data"]["batch_size"], len(source.training))
-    recipe["schedule"]["warmup_epochs"] = recipe["training"]["epochs"] / 10
+
+    batch_size = recipe["data"]["batch_size"]
+    recipe["data"]["batch_size"] = min(batch_size, len(source.training))
+    epochs = recipe["training"]["epochs"]
+    recipe["schedule"]["warmup_epochs"] = epochs / 10
     return recipe
 
 

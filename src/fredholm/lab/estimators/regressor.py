@@ -11,6 +11,7 @@ from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from ...errors import ShapeError
+from ..data.files.collection import Collection
 from ..data.frames import plain_answers
 from ..data.samples import collect_answers, recognise
 from .base import Estimator, all_or_nothing, checked
@@ -58,44 +59,69 @@ class FredholmRegressor(RegressorMixin, Estimator):
         """
         with all_or_nothing(self):
             fields = _are_fields(y)
-            kind = self.kind or ("fields" if fields else recognise(X))
+            kind = self.kind
+            if not kind and fields:
+                kind = "fields"
+            kind = kind or recognise(X)
             if (kind == "fields") != fields:
                 raise ShapeError(
                     "y: expected an array per sample for kind='fields', and numbers (N,) for all "
                     f"other kinds, got the other for kind={kind!r}; change y or kind"
                 )
+
+            # Samples of weight zero are left out.
             weights = check_weights(sample_weight, X)
-            kept = None if weights is None else np.flatnonzero(weights)
+            kept = None
+            if weights is not None:
+                kept = np.flatnonzero(weights)
             collection = self._collect(X, kind, fitting=True, kept=kept)
-            if not fields:
-                y = column_or_1d(checked(self, y), warn=True).astype(np.float64)
-            check_consistent_length(collection.samples, y)
+
             if fields:
-                points = collection.coordinates is not None
-                y, names = plain_answers(y, X, points)
-                if names is not None:
-                    self.answer_names_in_ = np.array(names, dtype=object)
+                y = self._field_answers(X, y, collection)
+            else:
+                numbers = column_or_1d(checked(self, y), warn=True)
+                y = numbers.astype(np.float64)
+                check_consistent_length(collection.samples, y)
             collection.labels = collect_answers(y, collection)
-            axes = 2 if collection.coordinates is None else 1
-            self.single_ = bool(fields and np.ndim(y[0]) == axes)
+            self.single_ = fields and _lack_channels(y, collection)
+
             if weights is not None and kept is not None:
-                collection, weights = collection.take(kept), weights[kept]
+                collection = collection.take(kept)
+                weights = weights[kept]
             self._fit(collection, scaled_weights(weights))
         return self
+
+    def _field_answers(self, X: Any, y: Any, collection: Collection) -> Any:
+        """Return fields as plain arrays, and keep the names of their columns."""
+        check_consistent_length(collection.samples, y)
+        on_points = collection.coordinates is not None
+        y, names = plain_answers(y, X, on_points)
+        if names is not None:
+            self.answer_names_in_ = np.array(names, dtype=object)
+        return y
 
     def predict(self, X: Any) -> Any:
         """(N,) numbers; of fields arrays as those of ``y``, on points a list of them."""
         outputs, collection = self._outputs(X)
         if collection.kind != "fields":
             shift, scale = self.facts_.get("units", (0.0, 1.0))
-            return outputs.flatten().double().numpy() * scale + shift
-        values = (outputs * torch.tensor(self.facts_["scale"])).numpy()
+            standardised = outputs.flatten().double().numpy()
+            return standardised * scale + shift
+
+        # Values (N, points, K), padded to the longest field.
+        scales = torch.tensor(self.facts_["scale"])
+        values = (outputs * scales).numpy()
         if collection.coordinates is None:
             grid = collection.samples.shape[2:]
-            result = values.swapaxes(1, 2).reshape(len(values), -1, *grid)
-            return result[:, 0] if self.single_ else result
-        rows = [row[: len(places)] for row, places in zip(values, collection.coordinates)]
-        return [row[:, 0] for row in rows] if self.single_ else rows
+            fields = values.swapaxes(1, 2).reshape(len(values), -1, *grid)
+            if self.single_:
+                return fields[:, 0]
+            return fields
+
+        rows = [row[: len(points)] for row, points in zip(values, collection.coordinates)]
+        if self.single_:
+            return [row[:, 0] for row in rows]
+        return rows
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return R² of the predictions.
@@ -125,20 +151,37 @@ class FredholmRegressor(RegressorMixin, Estimator):
         weights = None
         if sample_weight is not None:
             check_consistent_length(y, sample_weight)
-            weights = np.repeat(column_or_1d(sample_weight), [np.size(field) for field in y])
+            sizes = [np.size(field) for field in y]
+            weights = np.repeat(column_or_1d(sample_weight), sizes)
         true_values = np.concatenate([np.ravel(field) for field in y])
         predicted_values = np.concatenate([np.ravel(field) for field in predicted])
-        return float(r2_score(true_values, predicted_values, sample_weight=weights))
+        score = r2_score(true_values, predicted_values, sample_weight=weights)
+        return float(score)
 
 
 def _are_fields(y: Any) -> bool:
     """Whether ``y`` holds an array per sample; (N, 1) is a column of numbers."""
-    if y is None or (hasattr(y, "ndim") and y.ndim < 3) or not hasattr(y, "__len__"):
+    if y is None or not hasattr(y, "__len__"):
+        return False
+    if hasattr(y, "ndim") and y.ndim < 3:
         return False
     if not len(y):
         return False
-    axes = np.ndim(y[0])
-    return axes > 1 or (axes == 1 and isinstance(y, list) and hasattr(y[0], "shape"))
+
+    first = y[0]
+    axes = np.ndim(first)
+    if axes == 1:
+        # A list of lists is a table of numbers, a list of arrays one of fields on points.
+        return isinstance(y, list) and hasattr(first, "shape")
+    return axes > 1
+
+
+def _lack_channels(y: Any, collection: Collection) -> bool:
+    """Whether fields come without an axis of channels."""
+    axes = 2
+    if collection.coordinates is not None:
+        axes = 1
+    return np.ndim(y[0]) == axes
 
 
 def _check_alike(truth: Any, found: Any) -> None:

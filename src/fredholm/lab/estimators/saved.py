@@ -32,15 +32,22 @@ def to_json(estimator: Any, arrays: tuple[str, ...]) -> dict[str, Any]:
     Raises:
         OptionError: values of an array that are neither numbers nor words nor dates of NumPy.
     """
-    params = {name: plain_number(value) for name, value in estimator.get_params().items()}
-    state: dict[str, Any] = {"class": type(estimator).__name__, "params": params}
+    params = estimator.get_params()
+    state: dict[str, Any] = {
+        "class": type(estimator).__name__,
+        "params": {name: plain_number(value) for name, value in params.items()},
+    }
     for name in PLAIN:
         if hasattr(estimator, name):
             state[name] = getattr(estimator, name)
+
     for name in arrays:
         if hasattr(estimator, name):
             values = getattr(estimator, name)
-            state[name] = {"dtype": str(values.dtype), "values": _listed(name, values)}
+            state[name] = {
+                "dtype": str(values.dtype),
+                "values": _listed(name, values),
+            }
     return state
 
 
