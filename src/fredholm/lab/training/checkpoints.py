@@ -74,7 +74,8 @@ def write_checkpoint(state: dict[str, Any], path: Path) -> None:
             if hashing.error is not None:
                 raise hashing.error from None
             raise
-        file.write(b"\nsha256 " + hashing.digest.hexdigest().encode() + b"\n")
+        digest = hashing.digest.hexdigest()
+        file.write(f"\nsha256 {digest}\n".encode())
 
 
 class AtomicIO(TorchCheckpointIO):
@@ -148,8 +149,10 @@ def _find_damage(path: Path) -> str | None:
         # A checkpoint may be larger than memory, so it is hashed block by block.
         file.seek(0)
         digest = hashlib.sha256()
-        while block := file.read(min(_BLOCK_BYTES, content_bytes - file.tell())):
+        remaining = content_bytes
+        while block := file.read(min(_BLOCK_BYTES, remaining)):
             digest.update(block)
+            remaining -= len(block)
 
     if digest.hexdigest().encode() == seal[1]:
         return None

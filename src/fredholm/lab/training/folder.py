@@ -147,13 +147,18 @@ class RunFolder:
             raise unreadable(self.result, error) from error
 
         # JSON has no NaN; the file has null instead.
-        metrics = {name: math.nan if v is None else v for name, v in result.metrics.items()}
+        metrics = {}
+        for name, value in result.metrics.items():
+            if value is None:
+                value = math.nan
+            metrics[name] = value
         return dataclasses.replace(result, metrics=metrics)
 
     def write_result(self, result: RunResult) -> None:
         """Write the result, which marks the run as finished."""
-        metrics = {name: defined(value) for name, value in result.metrics.items()}
-        write_json(self.result, {**dataclasses.asdict(result), "metrics": metrics})
+        fields = dataclasses.asdict(result)
+        fields["metrics"] = {name: defined(value) for name, value in result.metrics.items()}
+        write_json(self.result, fields)
 
     def check(self, recipe: Recipe, resume: bool, overwrite: bool) -> None:
         """Refuse a folder that :meth:`open` could not open, without changing anything.
@@ -177,7 +182,9 @@ class RunFolder:
 
         if self.started:
             if not resume and not overwrite:
-                state = "a finished run" if self.finished else "an unfinished run"
+                state = "an unfinished run"
+                if self.finished:
+                    state = "a finished run"
                 raise OptionError(
                     f"{self.root}: holds {state}; add --resume, --overwrite or another --name"
                 )
@@ -226,13 +233,17 @@ class RunFolder:
         vocabulary: dict[str, Any] | None,
     ) -> None:
         # The user's code is read before anything is deleted: it may lie in this very folder.
-        code = {Path(file).name: Path(file).read_bytes() for file in recipe.imports}
+        code = {}
+        for file in map(Path, recipe.imports):
+            code[file.name] = file.read_bytes()
         self._clear()
 
         # The recipe is written first. If the rest cannot be written, the folder is known to be that
         # of a run, and --overwrite works.
+        portable_recipe = recipe.model_copy(update={"imports": portable(recipe)})
         with replacing(self.recipe) as temporary:
-            save_recipe(recipe.model_copy(update={"imports": portable(recipe)}), temporary)
+            save_recipe(portable_recipe, temporary)
+
         for name, content in code.items():
             self.code.mkdir(exist_ok=True)
             (self.code / name).write_bytes(content)
@@ -266,7 +277,8 @@ class RunFolder:
 
     def _check_place(self, writes: bool) -> None:
         """Check the deepest part of the path that exists: is it a folder, and writable?"""
-        deepest = next(path for path in (self.root, *self.root.parents) if path.exists())
+        above = (self.root, *self.root.parents)
+        deepest = next(path for path in above if path.exists())
         if not deepest.is_dir() and deepest != self.root:
             raise OptionError(
                 f"{deepest}: expected a folder of runs, got a file; choose another --runs"
@@ -286,7 +298,9 @@ class RunFolder:
         # The files by which a run folder is recognised go last, and the recipe after all others.
         # Until then an interrupted --overwrite can be repeated.
         order = {self.recipe.name: 2} | dict.fromkeys(RESULTS, 1)
-        for path in sorted(self._content(), key=lambda path: order.get(path.name, 0)):
+        content = self._content()
+        content.sort(key=lambda path: order.get(path.name, 0))
+        for path in content:
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:

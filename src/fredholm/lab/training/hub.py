@@ -125,8 +125,13 @@ def _scores(folder: RunFolder) -> dict[str, float]:
     scores = dict(folder.read_result().metrics)
     if folder.evaluation.is_file():
         measured = read_state(folder.evaluation)
-        found = {"loss": measured.get("loss"), "accuracy": measured.get("accuracy")}
-        found |= measured.get("scores") or {}
+        of_split = {
+            "loss": measured.get("loss"),
+            "accuracy": measured.get("accuracy"),
+            **(measured.get("scores") or {}),
+        }
         split = measured.get("split", "test")
-        scores |= {f"{split}_{name}": x for name, x in found.items() if x is not None}
+        for name, value in of_split.items():
+            if value is not None:
+                scores[f"{split}_{name}"] = value
     return {name: value for name, value in scores.items() if isinstance(value, int | float)}

@@ -143,7 +143,9 @@ def _launch_environment(count: int) -> Iterator[None]:
     loggers = [logging.getLogger(f"torch.distributed.{part}") for part in ("elastic", "launcher")]
     levels = [logger.level for logger in loggers]
 
-    variables = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // count))}
+    processors = os.cpu_count() or 1
+    threads = max(1, processors // count)
+    variables = {"OMP_NUM_THREADS": str(threads)}
     for _, name in socket.if_nameindex():
         if name in ("lo", "lo0"):
             variables["GLOO_SOCKET_IFNAME"] = name

@@ -210,8 +210,12 @@ class Group:
             left = {rank for rank in others if self.store.check([f"left/{rank}"])}
             names = []
             for rank in others:
-                if rank not in left and self.store.add(f"alive/{rank}", 0) == before[rank]:
-                    names.append(f"rank {rank} ({self.store.get(f'who/{rank}').decode()})")
+                if rank in left:
+                    continue
+                beats = self.store.add(f"alive/{rank}", 0)
+                if beats == before[rank]:
+                    who = self.store.get(f"who/{rank}").decode()
+                    names.append(f"rank {rank} ({who})")
         except RuntimeError:
             # Rank 0 hosts the store.
             return Deaths(["rank 0"], any_left=False)
@@ -345,7 +349,9 @@ def _check_numbers(recipe: Recipe, group: Group) -> None:
         if wanted not in (1, actual):
             raise OptionError(_numbers_differ(name, wanted, actual, launched=group.size > 1))
 
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else group.devices
+    gpus = group.devices
+    if torch.cuda.is_available():
+        gpus = torch.cuda.device_count()
     if group.devices > gpus:
         raise OptionError(
             f"processes: expected at most one for each of the {gpus} GPUs of this machine, got "
@@ -398,7 +404,9 @@ def _connect(group: Group) -> Any:
     port = group.environment.main_port
     os.environ["MASTER_ADDR"] = address
     os.environ["MASTER_PORT"] = str(port)
-    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    backend = "gloo"
+    if torch.cuda.is_available():
+        backend = "cpu:gloo,cuda:nccl"
     try:
         store, rank, size = next(
             rendezvous(f"env://?rank={group.rank}&world_size={group.size}", timeout=wait)
@@ -433,11 +441,16 @@ def _make_mesh(group: Group, parts: int) -> DeviceMesh | None:
     """
     if parts == 1:
         return None
-    rows = [range(start, start + parts) for start in range(0, group.size, parts)]
 
     # Creating a group is collective: every process creates all of them, in the same order.
-    groups: list[Any] = [dist.new_group(list(row), timeout=timeout()) for row in rows]
-    device_type = "cuda" if torch.cuda.is_available() else "cpu"
+    groups: list[Any] = []
+    for start in range(0, group.size, parts):
+        row = list(range(start, start + parts))
+        groups.append(dist.new_group(row, timeout=timeout()))
+
+    device_type = "cpu"
+    if torch.cuda.is_available():
+        device_type = "cuda"
     own_group = groups[group.rank // parts]
     return DeviceMesh.from_group(own_group, device_type, mesh_dim_names=("domain",))
 
@@ -482,5 +495,9 @@ def facts_of(
         "recipe": plain,
         "code": code,
         "version": {"fredholm": __version__, "torch": torch.__version__},
-        "run": {"name": folder.name, "resume": resume, "overwrite": overwrite},
+        "run": {
+            "name": folder.name,
+            "resume": resume,
+            "overwrite": overwrite,
+        },
     }

@@ -128,6 +128,8 @@ def train(
         return launch(recipe, folder, resume, overwrite, report=report, trust_code=trust_code)
 
     with joined(recipe) as group, memory_named():
+        if not group.first:
+            report = None
         request = Request(
             recipe,
             RunFolder(folder),
@@ -135,8 +137,9 @@ def train(
             resume,
             overwrite,
             trust_code,
-            report if group.first else None,
+            report,
         )
+
         # All processes must train the same recipe in the same folder.
         group.agree(facts_of(recipe, request.folder.root, resume, overwrite))
 
@@ -354,19 +357,32 @@ def _fit(request: Request, prepared: Prepared) -> RunResult:
     model = prepared.model
     task = task_of(prepared.train)
     mixer = build_mixer(recipe, len(prepared.train.classes))
-    module = RecipeLearner(model, recipe, prepared.train_loader, mixer, task, request.group.mesh)
+    module = RecipeLearner(
+        model,
+        recipe,
+        prepared.train_loader,
+        mixer=mixer,
+        task=task,
+        mesh=request.group.mesh,
+    )
     if isinstance(model.body, ContinuousBody):
-        inputs, _ = prepared.validation.batch(torch.arange(min(SAMPLES, len(prepared.validation))))
+        count = min(SAMPLES, len(prepared.validation))
+        inputs, _ = prepared.validation.batch(torch.arange(count))
         module.callbacks.append(StepMonitor(folder.monitors, inputs))
 
     stop = _goal(recipe.training.early_stop, task)
     best = _best_goal(stop, task)
+    kept_by = None
+    if recipe.training.keep == "best":
+        kept_by = best
+
+    facts = prepared.train.describe()
     fitted = fit(
         module,
         limits=_limits(recipe, stop),
-        keep=partial(models.save_pretrained, folder=folder.model, **prepared.train.describe()),
+        keep=partial(models.save_pretrained, folder=folder.model, **facts),
         validation=prepared.validation_loader,
-        best=best if recipe.training.keep == "best" else None,
+        best=kept_by,
         saving=Saving(folder.root, request.resume, AGAIN, tensorboard=True),
         say=request.report,
         group=request.group,
@@ -454,7 +470,8 @@ def _calibrate(request: Request, validation: LabelledDataset) -> None:
     model = kept_model(folder)
     mesh = group.mesh
     parts = cut_samples(validation, model.encoder, mesh.get_local_rank(), mesh.size())
-    logits, labels = logits_on_shards(model, task, make_loader(parts, batch_size, seed=seed), mesh)
+    batches = make_loader(parts, batch_size, seed=seed)
+    logits, labels = logits_on_shards(model, task, batches, mesh)
     group.by_first(lambda: write_temperature(folder, logits, labels))
 
 
