@@ -65,11 +65,14 @@ def import_files(files: list[str], folder: Path, trust_code: bool = True) -> lis
     """
     # All files are checked before the first of them runs.
     paths = code_files(files, folder)
-    untrusted = [str(path) for path in paths if not (trust_code or was_imported(path))]
+    untrusted = []
+    if not trust_code:
+        untrusted = [str(path) for path in paths if not was_imported(path)]
     if untrusted:
+        names = ", ".join(map(repr, untrusted))
         raise TrustError(
-            f"{folder}: its recipe imports {', '.join(map(repr, untrusted))}, which would be "
-            "executed; read it, and if you trust it, add --trust-code (in Python: trust_code=True)"
+            f"{folder}: its recipe imports {names}, which would be executed; read it, and if you "
+            "trust it, add --trust-code (in Python: trust_code=True)"
         )
 
     for name, path in zip(files, paths):
@@ -90,9 +93,11 @@ def _settle_words(recipe: Recipe) -> None:
     """
     classes = _part_classes(recipe)
     for name, fields in recipe.model.parts.items():
-        _settle(fields, {"kind", *_text_fields(classes.get(name, []))})
+        text_fields = _text_fields(classes.get(name, []))
+        _settle(fields, {"kind", *text_fields})
 
-    _settle(recipe.operator.model_extra or {}, _text_options(recipe.operator.name))
+    operator_options = recipe.operator.model_extra or {}
+    _settle(operator_options, _text_options(recipe.operator.name))
     _settle(recipe.data.options, set())
 
 
@@ -132,14 +137,19 @@ def _part_classes(recipe: Recipe) -> dict[str, list[Any]]:
 
 
 def _text_fields(classes: list[Any]) -> set[str]:
-    fields = [field for cls in classes for field in dataclasses.fields(cls)]
-    return {field.name for field in fields if _takes_text(field.type)}
+    names = set()
+    for cls in classes:
+        for field in dataclasses.fields(cls):
+            if _takes_text(field.type):
+                names.add(field.name)
+    return names
 
 
 def _text_options(operator: str | None) -> set[str]:
     if operator not in operators.list_operators():
         return set()
-    return {p.name for p in operator_parameters(operator) if _takes_text(p.annotation)}
+    parameters = operator_parameters(operator)
+    return {p.name for p in parameters if _takes_text(p.annotation)}
 
 
 def _takes_text(annotation: Any) -> bool:
@@ -196,15 +206,19 @@ def _watched_metrics(recipe: Recipe) -> dict[str, str]:
 def _metric_problems(recipe: Recipe) -> Iterator[str]:
     """List metrics that no task reports."""
     name = recipe.training.metric
-    of_tasks = {
-        reported.removeprefix("val_") for task in TASKS for reported in create_task(task).reports()
-    }
+    of_tasks = set()
+    for task in TASKS:
+        for reported in create_task(task).reports():
+            of_tasks.add(reported.removeprefix("val_"))
+
     if name is not None and name not in METRICS and name not in of_tasks:
         hint = suggest(name, sorted({*METRICS, *of_tasks}))
         yield f"training.metric: expected a metric, got {name!r}{hint}"
 
-    chosen = [] if name is None else [name]
-    known = ["train_loss", *(f"val_{metric}" for metric in sorted({*of_tasks, *chosen}))]
+    validated = set(of_tasks)
+    if name is not None:
+        validated.add(name)
+    known = ["train_loss", *(f"val_{metric}" for metric in sorted(validated))]
     for key, metric in _watched_metrics(recipe).items():
         if metric not in known:
             yield f"{key}: expected a metric, got {metric!r}{suggest(metric, known)}"
@@ -287,11 +301,13 @@ def _kind_problems(recipe: Recipe, kind: Kind) -> Iterator[str]:
         yield f"training.phases: {name} holds {kind.name}, which have no max_length; remove it"
 
     options = recipe.data.model_dump()
-    for key, value in recipe.data.augment.model_dump().items():
+    augment = recipe.data.augment.model_dump()
+    for key, value in augment.items():
         options[f"augment.{key}"] = value
 
     keys_of_kinds = {key for each in KINDS.values() for key in each.takes}
-    for key in sorted(keys_of_kinds - {*kind.takes}):
+    keys_of_others = keys_of_kinds - {*kind.takes}
+    for key in sorted(keys_of_others):
         # An option that is not set, or turned off, is None, 0 or False.
         if options.get(key):
             yield (
@@ -320,14 +336,19 @@ def _part_problems(part: str, fields: dict[str, Any], classes: list[Any]) -> Ite
         yield f"model.{part}.kind: expected a kind of {part}, got {kind!r}{hint}"
         return
 
-    of_data = {key for cls in classes for key in getattr(cls, "of_data", ())}
-    known = {"kind", *(key for cls in classes for key in cls.fields())}
+    of_data = set()
+    known = {"kind"}
+    for cls in classes:
+        of_data.update(getattr(cls, "of_data", ()))
+        known.update(cls.fields())
+
     for key, value in fields.items():
         if key in of_data or key in _DETERMINED_ELSEWHERE:
             source = _DETERMINED_ELSEWHERE.get(key, "the data set")
             yield f"model.{part}.{key}: expected in {source}, got {value!r} here; remove it"
         elif key not in known:
-            hint = suggest(key, sorted(known - of_data - _DETERMINED_ELSEWHERE.keys()))
+            settable = known - of_data - _DETERMINED_ELSEWHERE.keys()
+            hint = suggest(key, sorted(settable))
             yield f"model.{part}.{key}: unknown key (got {value!r}){hint}"
 
 
@@ -349,7 +370,9 @@ def _operator_problems(recipe: Recipe) -> Iterator[str]:
     if name != "sum" or not isinstance(parts, list):
         return
     for part in parts:
-        part_name = part.get("name") if isinstance(part, dict) else part
+        part_name = part
+        if isinstance(part, dict):
+            part_name = part.get("name")
         if part_name not in known:
             hint = suggest(str(part_name), known)
             yield f"operator.sum: expected an operator in each part, got {part_name!r}{hint}"
@@ -365,7 +388,8 @@ def explain_failure(recipe: Recipe, error: Exception) -> RecipeError:
         name = twice[1]
         owner = "the data set"
         fix = "remove it"
-        if name in recipe.model.parts.get("body", {}) or name in ("dim", "heads"):
+        body = recipe.model.parts.get("body", {})
+        if name in body or name in ("dim", "heads"):
             owner = "the model"
             fix = f"change model.body.{name} instead"
         return RecipeError(

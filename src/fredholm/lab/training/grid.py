@@ -259,7 +259,11 @@ def recipe_mark(recipe: Recipe) -> str:
     Defaults do not count, since another version may add some. Neither does the path of the user's
     files, which have a mark of their own.
     """
-    exclude: dict[str, Any] = {"imports": True, "parallel": True, "training": {"nodes"}}
+    exclude: dict[str, Any] = {
+        "imports": True,
+        "parallel": True,
+        "training": {"nodes"},
+    }
     if recipe.data.name == "files":
         exclude["data"] = {"path"}
     plain = recipe.model_dump(mode="json", exclude_defaults=True, exclude=exclude)

@@ -136,7 +136,8 @@ def complete(raw: dict[str, Any]) -> dict[str, Any]:
     fractions = {}
     if data.get("val_fraction"):
         fractions["val"] = data["val_fraction"]
-    source = open_files(Path(data["path"]), {**reading, **options}, **fractions)
+    path = Path(data["path"])
+    source = open_files(path, {**reading, **options}, **fractions)
 
     image_size = _image_size(data.get("image_size"))
     usual = usual_recipe(source, image_size)
@@ -151,7 +152,8 @@ def complete(raw: dict[str, Any]) -> dict[str, Any]:
 
     result = {**raw, "data": merged_data}
     for name, section in usual.items():
-        result[name] = _merge(section, raw.get(name, {}))
+        given = raw.get(name, {})
+        result[name] = _merge(section, given)
     return result
 
 

@@ -228,7 +228,11 @@ class Model(Section):
     @property
     def parts(self) -> dict[str, dict[str, Any]]:
         """The parts with changed fields."""
-        parts = {"encoder": self.encoder, "body": self.body, "head": self.head}
+        parts = {
+            "encoder": self.encoder,
+            "body": self.body,
+            "head": self.head,
+        }
         return {name: fields for name, fields in parts.items() if fields}
 
 

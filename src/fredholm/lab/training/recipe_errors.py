@@ -38,8 +38,12 @@ def _explain_problem(problem: Any) -> str:
         case "missing":
             return f"{key}: expected in every recipe, got none; add it"
 
-    kind = "str" if isinstance(value, str) else type(value).__name__
-    return f"{key}: expected {_expectation(problem)}, got {shorten(value)} ({kind}){_hint(problem)}"
+    # A subclass of str, such as Word, is text to the user.
+    kind = type(value).__name__
+    if isinstance(value, str):
+        kind = "str"
+    expectation = _expectation(problem)
+    return f"{key}: expected {expectation}, got {shorten(value)} ({kind}){_hint(problem)}"
 
 
 def _suggest_key(location: tuple[Any, ...]) -> str:
@@ -77,7 +81,9 @@ def _hint(problem: Any) -> str:
     hint = suggest(str(problem["input"]), words)
 
     # The expectation already lists all words, so only a close match is worth adding.
-    return hint if "did you mean" in hint else ""
+    if "did you mean" in hint:
+        return hint
+    return ""
 
 
 _SHORT = reprlib.Repr()

@@ -96,12 +96,17 @@ def parse(text: str, where: str) -> Any:
         raise RecipeError(f"{where}: {error}") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        line = f" line {mark.line + 1}:" if mark else ""
+        line = ""
+        if mark:
+            line = f" line {mark.line + 1}:"
+
+        # Without a problem of its own, the error's text in one line.
         reason = getattr(error, "problem", None) or " ".join(str(error).split())
         raise RecipeError(f"{where}:{line} not YAML: {reason}") from error
     except (ValueError, OverflowError) as error:
         # A number or date that Python cannot represent.
-        raise RecipeError(f"{where}: {str(error).partition(';')[0]}") from error
+        reason, _, _ = str(error).partition(";")
+        raise RecipeError(f"{where}: {reason}") from error
 
 
 def to_yaml(value: Any) -> str:
@@ -165,7 +170,9 @@ def plain(value: Any) -> Any:
 
 def _plain_key(key: Any) -> Any:
     """Return a key without the type :class:`Word`: as a key, ``no`` is text."""
-    return str(key) if isinstance(key, Word) else key
+    if isinstance(key, Word):
+        return str(key)
+    return key
 
 
 class _Visited(NamedTuple):
@@ -200,9 +207,11 @@ def check_values(raw: dict[str, Any]) -> None:
             raise RecipeError(f"{key}: expected at most {MAX_DEPTH} levels of nesting, got more")
 
         if isinstance(value, dict):
-            waiting += [_Visited((*path, name), item) for name, item in value.items()]
+            for name, item in value.items():
+                waiting.append(_Visited((*path, name), item))
         elif isinstance(value, list | tuple):
-            waiting += [_Visited((*path, index), item) for index, item in enumerate(value)]
+            for index, item in enumerate(value):
+                waiting.append(_Visited((*path, index), item))
         elif isinstance(value, float) and not math.isfinite(value):
             problems.append(f"{key}: expected a finite number, got {value}")
         elif isinstance(value, int) and abs(value) >= MAX_NUMBER:

@@ -59,9 +59,14 @@ def split_values(text: str) -> list[str]:
 
 def _log_grid(text: str) -> list[str]:
     try:
-        first_text, last_text, count_text = text.removeprefix("log(").removesuffix(")").split(",")
-        first, last, count = float(first_text), float(last_text), int(count_text)
-        if not (0 < first < math.inf and 0 < last < math.inf and count >= 2):
+        arguments = text.removeprefix("log(").removesuffix(")")
+        first_text, last_text, count_text = arguments.split(",")
+        first = float(first_text)
+        last = float(last_text)
+        count = int(count_text)
+
+        are_positive = 0 < first < math.inf and 0 < last < math.inf
+        if not are_positive or count < 2:
             raise ValueError
     except ValueError:
         raise RecipeError(
@@ -163,9 +168,17 @@ def sweep(
     cells = [cell for cell, _ in points]
     point_of = {cell.place: point for cell, point in points}
     done: dict[Path, Row] = {}
-    for cell, result in grid.share(cells) if worker else grid.run(cells):
+    results = grid.run(cells)
+    if worker:
+        results = grid.share(cells)
+    for cell, result in results:
         point = point_of[cell.place]
-        row = {"cell": point.label, "seed": point.seed, "folder": str(cell.place), **result}
+        row = {
+            "cell": point.label,
+            "seed": point.seed,
+            "folder": str(cell.place),
+            **result,
+        }
         done[cell.place] = row
         say(f"[{len(done)}/{len(points)}] {point.label} seed {point.seed}: {_outcome(row)}")
         if not worker:
@@ -198,7 +211,8 @@ def _plan(
         name = f"{safe_name(point.label)},seed={point.seed}"
         changes = [*point.overrides, f"seed={point.seed}", f"name={name}"]
         recipe = load_recipe(source, changes, trust_code=trust_code)
-        planned.append(_PlannedCell(recipe_cell(recipe, folder / name), point))
+        cell = recipe_cell(recipe, folder / name)
+        planned.append(_PlannedCell(cell, point))
     return planned
 
 
@@ -217,7 +231,9 @@ def _metric(cells: list[Row]) -> str:
     chosen = {cell.get("metric") for cell in cells}
     if len(chosen) == 1 and None not in chosen:
         return str(chosen.pop())
-    return "accuracy" if all("accuracy" in cell for cell in cells) else "loss"
+    if all("accuracy" in cell for cell in cells):
+        return "accuracy"
+    return "loss"
 
 
 def tabulate(cells: list[Row]) -> list[dict[str, Any]]:
@@ -265,9 +281,12 @@ def to_markdown(rows: list[dict[str, Any]]) -> str:
 
     Accuracies are in percent. If combinations have different metrics, each score has its name.
     """
-    metrics = {row["metric"] for row in rows if row["mean"] is not None} or {"accuracy"}
+    scored = [row for row in rows if row["mean"] is not None]
+    metrics = {row["metric"] for row in scored} or {"accuracy"}
     mixed = len(metrics) > 1
-    head = "on the test split" if mixed else f"test {title_of(*metrics)}"
+    head = "on the test split"
+    if not mixed:
+        head = f"test {title_of(*metrics)}"
     if metrics == {"accuracy"}:
         head += " (%)"
 
@@ -276,8 +295,15 @@ def to_markdown(rows: list[dict[str, Any]]) -> str:
         count = str(row["n"])
         if row["failed"]:
             count += f" ({row['failed']} failed)"
-        parameters = "" if row["parameters"] is None else f"{row['parameters']:,}"
-        minutes = "" if row["minutes"] is None else f"{row['minutes']:.1f}"
+
+        # Without a finished cell there is no size and no duration.
+        parameters = ""
+        if row["parameters"] is not None:
+            parameters = f"{row['parameters']:,}"
+        minutes = ""
+        if row["minutes"] is not None:
+            minutes = f"{row['minutes']:.1f}"
+
         score = _score(row, named=mixed)
         lines.append(f"| {row['cell']} | {score} | {count} | {parameters} | {minutes} |")
     return "\n".join(lines) + "\n"
@@ -292,14 +318,18 @@ def _score(row: Row, named: bool) -> str:
     in_percent = metric == "accuracy"
 
     def number(value: float) -> str:
-        return f"{100 * value:.2f}" if in_percent else readable(value, 3)
+        if in_percent:
+            return f"{100 * value:.2f}"
+        return readable(value, 3)
 
     score = number(row["mean"])
     if row["sd"] is not None:
         score += f" ± {number(row['sd'])}"
     if named:
-        unit = ", %" if in_percent else ""
-        score += f" ({title_of(metric)}{unit})"
+        name = title_of(metric)
+        if in_percent:
+            name += ", %"
+        score += f" ({name})"
     return score
 
 
