@@ -146,23 +146,32 @@ class FredholmClassifier(ClassifierMixin, Estimator):
                     "kind: expected samples with a class each, got 'fields'; name another kind, or "
                     "take FredholmRegressor"
                 )
+
             # Samples of weight zero leave only after all of them have been checked against y.
             weights = check_weights(sample_weight, X)
-            kept = None if weights is None else np.flatnonzero(weights)
+            kept = None
+            if weights is not None:
+                kept = np.flatnonzero(weights)
             collection = self._collect(X, kind, fitting=True, kept=kept)
             labels = column_or_1d(checked(self, y), warn=True)
             check_consistent_length(collection.samples, labels)
             check_classification_targets(labels)
             if weights is not None and kept is not None:
-                collection, labels, weights = collection.take(kept), labels[kept], weights[kept]
+                collection = collection.take(kept)
+                labels = labels[kept]
+                weights = weights[kept]
+
             self.classes_, codes = np.unique(labels, return_inverse=True)
             if len(self.classes_) < 2:
                 raise OptionError(
                     f"y: expected two classes or more, got {str(self.classes_[0])!r} for every "
                     "sample; add samples of others"
                 )
-            collection.labels = Coded(codes, [str(name) for name in self.classes_])
-            self._fit(collection, scaled_weights(self._by_class(codes, weights)))
+
+            names = [str(name) for name in self.classes_]
+            collection.labels = Coded(codes, names)
+            weights = self._by_class(codes, weights)
+            self._fit(collection, scaled_weights(weights))
         return self
 
     def _by_class(self, codes: np.ndarray, weights: np.ndarray | None) -> np.ndarray | None:
@@ -216,7 +225,8 @@ class FredholmClassifier(ClassifierMixin, Estimator):
     def predict_proba(self, X: Any) -> np.ndarray:
         """(N, C) probabilities, columns in the order of ``classes_``."""
         outputs, _ = self._outputs(X)
-        return (outputs.double() / self.temperature_).softmax(-1).numpy()
+        logits = outputs.double() / self.temperature_
+        return logits.softmax(-1).numpy()
 
     def predict(self, X: Any) -> np.ndarray:
         """(N,) the most probable classes."""
