@@ -56,9 +56,11 @@ def with_metric(recipe: Recipe, dataset: Any) -> Any:
 
 def kind_asked(recipe: Recipe) -> Any:
     """Return the kind of a recipe's samples, as :func:`build_dataset` finds it."""
-    arguments = data_arguments(recipe)
-    keys = ("path", "val_fraction", "options")
-    return find_kind(recipe.data.name, **{key: arguments[key] for key in keys if key in arguments})
+    arguments = {}
+    for key, value in data_arguments(recipe).items():
+        if key in ("path", "val_fraction", "options"):
+            arguments[key] = value
+    return find_kind(recipe.data.name, **arguments)
 
 
 def data_arguments(recipe: Recipe) -> dict[str, Any]:
@@ -188,7 +190,8 @@ def cut_samples(dataset: Any, encoder: Any, rank: int, count: int) -> Any:
     assert axis is not None
 
     label_axis = task_of(dataset).points
-    return PartDataset(dataset, Stretch(rank, count, axis, label_axis, encoder.grain))
+    stretch = Stretch(rank, count, axis, label_axis, encoder.grain)
+    return PartDataset(dataset, stretch)
 
 
 @contextmanager
@@ -211,8 +214,12 @@ def build_model(recipe: Recipe, dataset: Any) -> nn.Module:
     Raises:
         RecipeError: the model cannot be built.
     """
-    head = {"outputs": task_of(dataset).outputs(dataset.classes), **dataset.head()}
-    parts: dict[str, Any] = {name: dict(fields) for name, fields in recipe.model.parts.items()}
+    parts: dict[str, Any] = {}
+    for name, fields in recipe.model.parts.items():
+        parts[name] = dict(fields)
+
+    task = task_of(dataset)
+    head = {"outputs": task.outputs(dataset.classes), **dataset.head()}
     parts["head"] = head | parts.get("head", {})
 
     torch.manual_seed(recipe.seed)

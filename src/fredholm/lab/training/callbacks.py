@@ -475,7 +475,8 @@ class KeepModel(Callback):
             value = -value
 
         # A score may be NaN, such as a correlation with a constant; every other score beats it.
-        if self.best is None or math.isnan(self.best) or value > self.best:
+        has_best = self.best is not None and not math.isnan(self.best)
+        if not has_best or value > self.best:
             self.best = value
             self.best_epoch = trainer.current_epoch + 1
             self.write(trainer, pl_module)

@@ -70,7 +70,8 @@ def load_run(
         )
 
     # Weights that were trained in float64 are saved in float64, and data come in float32.
-    model = models.from_pretrained(folder.model, overrides=_model_overrides(overrides, folder))
+    changes = _model_overrides(overrides, folder)
+    model = models.from_pretrained(folder.model, overrides=changes)
     return model.float().eval(), folder
 
 
@@ -316,7 +317,10 @@ def evaluate(
             report(line)
 
     if each:
-        result["each"] = {"measure": recorded.measure, "values": recorded.values}
+        result["each"] = {
+            "measure": recorded.measure,
+            "values": recorded.values,
+        }
     return result
 
 
@@ -390,7 +394,12 @@ def _predict_by_run(
 
     recipe = folder.load_recipe()
     dataset = run_dataset(model, folder, split, data_overrides)
-    loader = data.make_loader(dataset, recipe.data.eval_batch_size, seed=recipe.seed, shuffle=False)
+    loader = data.make_loader(
+        dataset,
+        recipe.data.eval_batch_size,
+        seed=recipe.seed,
+        shuffle=False,
+    )
     return _Predictions(dataset, _outputs(model, loader, split), checksum)
 
 
@@ -426,7 +435,8 @@ def _scores_and_notes(dataset: Any, summary: dict[str, Any]) -> dict[str, Any]:
 
     # The recipe's own metric comes first. The loss is in the summary anyway.
     names = dict.fromkeys((dataset.metric, *measures))
-    scores = {name: summary[name] for name in names if name in summary and name != "loss"}
+    names.pop("loss", None)
+    scores = {name: summary[name] for name in names if name in summary}
 
     result: dict[str, Any] = {}
     if scores:

@@ -171,8 +171,9 @@ def continuation(
             logits, state = model.step(torch.tensor([number]), state)
 
         for position in range(length):
-            token = pick(logits[0].double(), temperature, top_k, generator)
-            log_probabilities = without_special_tokens(logits[0].double()).log_softmax(-1)
+            last_logits = logits[0].double()
+            token = pick(last_logits, temperature, top_k, generator)
+            log_probabilities = without_special_tokens(last_logits).log_softmax(-1)
             log_probability += float(log_probabilities[token])
             tokens.append(token)
 
@@ -207,4 +208,7 @@ def pick(
     if top_k is not None and top_k < len(logits):
         threshold = logits.topk(top_k).values[-1]
         logits = torch.where(logits >= threshold, logits, -torch.inf)
-    return int(torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator))
+
+    probabilities = (logits / temperature).softmax(-1)
+    drawn = torch.multinomial(probabilities, 1, generator=generator)
+    return int(drawn)

@@ -350,7 +350,8 @@ def r2(outputs: Tensor, labels: Tensor) -> float:
     """
     outputs = outputs.flatten().double()
     labels = labels.flatten().double()
-    spread = (labels - labels.mean()).square().sum()
+    deviations = labels - labels.mean()
+    spread = deviations.square().sum()
     if spread <= 0:
         return math.nan
     error = (outputs - labels).square().sum()

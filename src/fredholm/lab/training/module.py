@@ -208,8 +208,9 @@ def rehearse(model: Any, batches: Any, mesh: DeviceMesh) -> None:
         DomainError: an operator needs all points in one process.
     """
     inputs, _ = batches.loader.dataset.batch([0])
-    axis = model.encoder.axis
-    few_points = min(4 * model.encoder.grain, inputs.shape[axis])
+    encoder = model.encoder
+    axis = encoder.axis
+    few_points = min(4 * encoder.grain, inputs.shape[axis])
     inputs = inputs.narrow(axis, 0, few_points)
 
     model.train()

@@ -43,5 +43,6 @@ class StepMonitor(Table):
         epoch = trainer.current_epoch + 1
         series = [result[name] for name in MEASURED]
         for step, values in enumerate(zip(*series), 1):
-            self.rows.append({"epoch": epoch, "step": step, **dict(zip(MEASURED, values))})
+            measured = dict(zip(MEASURED, values))
+            self.rows.append({"epoch": epoch, "step": step, **measured})
         self.write()

@@ -72,7 +72,9 @@ def evaluate_files(
 
     # The scores at each resolution, and those on all samples.
     classes = predictor.facts.get("classes") or ()
-    summaries = {key: task.summary(iter(pairs), classes) for key, pairs in predictions.items()}
+    summaries = {}
+    for resolution, pairs in predictions.items():
+        summaries[resolution] = task.summary(iter(pairs), classes)
     scores = _overall_scores(task, predictions, summaries, classes)
 
     result: dict[str, Any] = {

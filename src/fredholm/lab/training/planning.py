@@ -155,11 +155,15 @@ def plan_run(
     seconds_of_stretch = []
     for number in stretches:
         step.number = number
-        times = [seconds_of(lambda: step.take(next(batches)), device) for _ in range(steps)]
+        times = []
+        for _ in range(steps):
+            seconds = seconds_of(lambda: step.take(next(batches)), device)
+            times.append(seconds)
         seconds_of_stretch.append(statistics.median(times))
     validation = step.validation_seconds(data.validation, data.validation_samples)
 
     duration = _duration(recipe, per_epoch, stretches, seconds_of_stretch, validation)
+    sample = step.part_to_device(data.train.example())
     origin = "random"
     if data.is_real:
         origin = "real"
@@ -177,7 +181,7 @@ def plan_run(
         step_seconds=duration.step_seconds,
         validation_seconds=validation,
         minutes=duration.minutes,
-        operators=_operators(model, step.part_to_device(data.train.example())),
+        operators=_operators(model, sample),
         machine=describe_machine(),
         processes=recipe.training.devices * recipe.training.nodes,
         limited=duration.limited,
@@ -414,7 +418,8 @@ class _Step(RecipeLearner):
 
         Parameters do not count. Several tensors may share a storage, which counts once.
         """
-        parameters = {p.untyped_storage().data_ptr() for p in self.model.parameters()}
+        storages = (parameter.untyped_storage() for parameter in self.model.parameters())
+        parameters = {storage.data_ptr() for storage in storages}
         sizes: dict[int, int] = {}
 
         def record(x: Tensor) -> Tensor:

@@ -79,7 +79,8 @@ def shard_like(value: Tensor, target: Tensor) -> Tensor:
     """Shard a complete tensor as ``target`` is sharded, if it is."""
     if not isinstance(target, DTensor) or isinstance(value, DTensor):
         return value
-    return distribute_tensor(value.to(target.device), target.device_mesh, target.placements)
+    value = value.to(target.device)
+    return distribute_tensor(value, target.device_mesh, target.placements)
 
 
 def load_full(module: nn.Module, state: Mapping[str, Tensor], strict: bool = True) -> None:
@@ -129,7 +130,8 @@ class ShardedStrategy(ModelParallelStrategy):
         return True
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
-        for optimizer, state in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
+        states = checkpoint["optimizer_states"]
+        for optimizer, state in zip(self.optimizers, states, strict=True):
             parameters: list[Tensor] = []
             for group in optimizer.param_groups:
                 parameters += group["params"]

@@ -255,7 +255,8 @@ class Tally:
         if self.stores_pairs:
             outputs = _at_least_float32(outputs)
             outputs, labels = self.task.pairs(outputs, labels)
-            self.stored.append((outputs.cpu(), labels.cpu()))
+            pairs = (outputs.cpu(), labels.cpu())
+            self.stored.append(pairs)
 
     def pairs(self) -> Pairs | None:
         """Return all outputs and labels that were stored."""
@@ -558,7 +559,8 @@ class Regression(Numbers):
         return outputs.flatten(), labels.flatten()
 
     def each(self, outputs: Tensor, labels: Tensor) -> Tensor | None:
-        return (outputs.double() - labels.double()).square()
+        errors = outputs.double() - labels.double()
+        return errors.square()
 
     def loss_of_pairs(self, outputs: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
         return mse_loss(outputs, labels)
@@ -600,7 +602,8 @@ class Field(Numbers):
     points = 2
 
     def pairs(self, outputs: Tensor, labels: Tensor) -> Pairs:
-        outputs, labels = _same_shape(self, outputs, labels.flatten(2).mT)
+        labels = labels.flatten(2).mT
+        outputs, labels = _same_shape(self, outputs, labels)
 
         # A sample with fewer points than its batch is padded with NaN.
         real = ~labels.isnan()
