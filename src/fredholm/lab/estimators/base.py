@@ -33,7 +33,7 @@ from ..training.calibration import fit_temperature
 from ..training.fit import Fit, Goal, Limits, fit
 from ..training.module import RecipeLearner
 from ..training.recipe import Recipe
-from ..training.tasks import Task, task_of
+from ..training.tasks import Task, concatenate_pairs, task_of
 from ..training.weights import WeightedSamples, WeightedTask
 from .options import (
     AUTO,
@@ -339,7 +339,7 @@ class Estimator(BaseEstimator):
     def _temperature(self, task: Task, validation: Any) -> float:
         """Return the temperature that fits the held-out samples."""
         pairs = [(self._forward(inputs), labels) for inputs, labels in validation]
-        outputs, labels = (torch.cat(part) for part in zip(*pairs))
+        outputs, labels = concatenate_pairs(pairs)
 
         weights = None
         if isinstance(task, WeightedTask):

@@ -22,7 +22,7 @@ from ...files import read_state, unreadable, write_json
 from ...progress import steps
 from .evaluation import on_device
 from .folder import RunFolder
-from .tasks import Classification, Task, Tokens
+from .tasks import Classification, Task, Tokens, concatenate_pairs
 
 # Bounds of the temperature.
 LOWEST = 0.05
@@ -134,8 +134,7 @@ def _predict(predict: Callable[[Any], Tensor], task: Task, batches: Any) -> Pred
     for inputs, labels in steps("calibrate", batches, unit="batches"):
         outputs = predict(inputs).float()
         pairs.append(task.pairs(outputs, labels))
-    logits, labels = (torch.cat(parts) for parts in zip(*pairs, strict=True))
-    return Predictions(logits, labels)
+    return Predictions(*concatenate_pairs(pairs))
 
 
 def write_temperature(folder: RunFolder, logits: Tensor, labels: Tensor) -> dict[str, Any]:

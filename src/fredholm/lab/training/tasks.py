@@ -201,7 +201,7 @@ class Task:
     def summary(self, batches: Iterable[Pairs], classes: Sequence[str]) -> dict[str, Any]:
         """Evaluate a split, from the outputs and labels of all batches."""
         pairs = [self.pairs(outputs, labels) for outputs, labels in batches]
-        outputs, labels = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+        outputs, labels = concatenate_pairs(pairs)
         check_labelled(len(labels))
         summary = self.summary_of_pairs(outputs, labels, classes)
         return self._with_chosen_metric(summary, (outputs, labels))
@@ -292,8 +292,13 @@ def joined_pairs(parts: Iterable[Pairs | None]) -> Pairs | None:
     present = [part for part in parts if part is not None]
     if not present:
         return None
-    outputs, labels = (torch.cat(tensors) for tensors in zip(*present, strict=True))
-    return outputs, labels
+    return concatenate_pairs(present)
+
+
+def concatenate_pairs(pairs: Sequence[Pairs]) -> Pairs:
+    """Concatenate the outputs and labels of one batch or more."""
+    outputs, labels = zip(*pairs, strict=True)
+    return torch.cat(outputs), torch.cat(labels)
 
 
 def _score(name: str, loss: float, pairs: Pairs | None) -> float:
