@@ -11,7 +11,10 @@ from ..data.files import Reading, open_files
 from ..data.files.collect import family_of, mark_of
 from ..data.files.suffixes import stem_of
 from .recipe import READING, Recipe
-from .usual import usual_recipe
+from .usual import Section, usual_recipe
+
+# A recipe as its file has it, before it is checked.
+RawRecipe = dict[str, Any]
 
 
 def names_files(source: Any) -> bool:
@@ -37,7 +40,7 @@ def names_files(source: Any) -> bool:
     return path.is_dir() and (has_separator or is_absolute)
 
 
-def named(raw: dict[str, Any]) -> dict[str, Any]:
+def named(raw: RawRecipe) -> RawRecipe:
     """Make the paths of a recipe absolute; name a recipe of the user's files after them."""
     path = _files_path(raw)
     if path is None:
@@ -70,7 +73,7 @@ def free_name(name: str, runs: str | Path = "runs") -> str:
     return free
 
 
-def _files_path(raw: dict[str, Any]) -> Any:
+def _files_path(raw: RawRecipe) -> Any:
     """Return the path of the user's own files in a raw recipe; None for another data set."""
     data = raw.get("data")
     if not isinstance(data, dict) or data.get("name", "files") != "files":
@@ -78,7 +81,7 @@ def _files_path(raw: dict[str, Any]) -> Any:
     return data.get("path") or None
 
 
-def with_absolute_paths(raw: dict[str, Any]) -> dict[str, Any]:
+def with_absolute_paths(raw: RawRecipe) -> RawRecipe:
     """Make a recipe name the same data and the same ``init_from`` from any working folder."""
     raw = dict(raw)
     data = raw.get("data")
@@ -100,7 +103,7 @@ def _absolute(path: Any) -> Any:
     return str(Path(path).expanduser().absolute())
 
 
-def modelless(raw: dict[str, Any]) -> bool:
+def modelless(raw: RawRecipe) -> bool:
     """Tell whether a recipe of the user's files leaves the choice of the model to the files."""
     if _files_path(raw) is None:
         return False
@@ -121,7 +124,7 @@ def data_mark(recipe: Recipe) -> str | None:
 # --- completing a recipe --------------------------------------------------------------------------
 
 
-def complete(raw: dict[str, Any]) -> dict[str, Any]:
+def complete(raw: RawRecipe) -> RawRecipe:
     """Read the files of a recipe and add what it leaves open, see :func:`.usual.usual_recipe`.
 
     These are the model for the kind of its files, and the batch size and epochs for their number.
@@ -157,7 +160,7 @@ def complete(raw: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _usual_length(usual: dict[str, Any], training: Any, schedule: Any) -> dict[str, Any]:
+def _usual_length(usual: dict[str, Section], training: Any, schedule: Any) -> dict[str, Section]:
     """Return the usual sections ``training`` and ``schedule`` without contradicting given ones.
 
     A length in steps replaces the usual epochs, and its warm-up is a tenth of the steps. Any given
@@ -202,7 +205,7 @@ def _value(section: Any, key: str) -> Any:
     return None
 
 
-def _merge(usual: dict[str, Any], given: Any) -> Any:
+def _merge(usual: Section, given: Any) -> Any:
     """Lay a given section over the usual one; a given one with another name replaces it."""
     if not isinstance(given, dict):
         return given

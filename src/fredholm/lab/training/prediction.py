@@ -30,6 +30,12 @@ from .tasks import create_task
 
 SUFFIXES = (".csv", ".json", ".npz")
 
+# The prediction for one sample, by the name of each part.
+Row = dict[str, Any]
+
+# The size of a sample's grid, or its number of points; () if all have the same.
+Shape = tuple[int, ...]
+
 
 @in_float32()
 def predict(
@@ -88,7 +94,7 @@ def predict(
 
     samples = read_unlabelled(files, predictor.facts, predictor.encoder, strict, texts, read)
     count = len(samples)
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     with (
         torch.inference_mode(),
         predictor.context,
@@ -180,8 +186,7 @@ def load_predictor(
     )
 
 
-def _shape(samples: Any, index: int) -> tuple[int, ...]:
-    """Return the size of a sample's grid, or its number of points; () if all have the same."""
+def _shape(samples: Any, index: int) -> Shape:
     if not samples.shape:
         return ()
     return samples.shape(index)
@@ -193,7 +198,7 @@ def alike_batches(samples: Any, indices: Sequence[int], size: int) -> Iterator[l
     Fields on grids cannot be padded, so those on grids of different sizes are kept apart.
     """
 
-    def grid_of(index: int) -> tuple[int, ...]:
+    def grid_of(index: int) -> Shape:
         shape = _shape(samples, index)
         if len(shape) > 1:
             return shape
@@ -219,16 +224,16 @@ def _finite(values: Tensor) -> Tensor:
 
 
 # Make a row from the output for one sample, the predictor, and the sample's shape.
-_ToRow = Callable[[Tensor, Predictor, tuple[int, ...]], dict[str, Any]]
+_ToRow = Callable[[Tensor, Predictor, Shape], Row]
 
 
 def _row(
     to_row: _ToRow,
     output: Tensor,
     predictor: Predictor,
-    shape: tuple[int, ...],
+    shape: Shape,
     place: Mapping[str, Any],
-) -> dict[str, Any]:
+) -> Row:
     """Make the row of one sample; ``place`` is where it was read, for errors."""
     try:
         return _shortest(to_row(output, predictor, shape))
@@ -259,19 +264,20 @@ def _shortest(value: Any) -> Any:
     return float(str(single))
 
 
-def _class_row(output: Tensor, predictor: Predictor, shape: tuple[int, ...]) -> dict[str, Any]:
+def _class_row(output: Tensor, predictor: Predictor, shape: Shape) -> Row:
     classes = predictor.facts["classes"]
     logits = output / predictor.temperature
     probabilities = _finite(logits.softmax(-1))
     best = int(probabilities.argmax())
+    by_class = zip(classes, probabilities.tolist(), strict=True)
     return {
         "class": classes[best],
         "probability": float(probabilities[best]),
-        "probabilities": dict(zip(classes, probabilities.tolist(), strict=True)),
+        "probabilities": dict(by_class),
     }
 
 
-def _value_row(output: Tensor, predictor: Predictor, shape: tuple[int, ...]) -> dict[str, Any]:
+def _value_row(output: Tensor, predictor: Predictor, shape: Shape) -> Row:
     units = predictor.facts.get("units")
     if units is None:
         return {"value": float(_finite(output))}
@@ -285,7 +291,7 @@ def _value_row(output: Tensor, predictor: Predictor, shape: tuple[int, ...]) -> 
     return {"value": round(value, digits)}
 
 
-def _steps_row(output: Tensor, predictor: Predictor, shape: tuple[int, ...]) -> dict[str, Any]:
+def _steps_row(output: Tensor, predictor: Predictor, shape: Shape) -> Row:
     # Outputs (points, C) beyond the sample's own points belong to padding.
     logits = output[: shape[0]] / predictor.temperature
     probabilities = _finite(logits.softmax(-1))
@@ -297,7 +303,7 @@ def _steps_row(output: Tensor, predictor: Predictor, shape: tuple[int, ...]) -> 
     }
 
 
-def _field_row(output: Tensor, predictor: Predictor, shape: tuple[int, ...]) -> dict[str, Any]:
+def _field_row(output: Tensor, predictor: Predictor, shape: Shape) -> Row:
     """Return values (K, h, w) on a grid and (points, K) at points, as the training file has them.
 
     Outputs are (points, K); those beyond the sample's own points belong to padding.
@@ -372,13 +378,14 @@ def _refuse_overwriting_inputs(out: Path, files: Sequence[str | Path]) -> None:
     Raises:
         OptionError: ``out`` is one of the files, or exists already inside one of the folders.
     """
+    target = out.resolve()
     for file in map(Path, files):
-        if file.is_file() and out.resolve() == file.resolve():
+        if file.is_file() and target == file.resolve():
             raise OptionError(
                 f"predict: --out {out} is one of the files to predict, which it would replace; "
                 "name another file"
             )
-        if file.is_dir() and out.is_file() and out.resolve().is_relative_to(file.resolve()):
+        if file.is_dir() and out.is_file() and target.is_relative_to(file.resolve()):
             raise OptionError(
                 f"predict: --out {out} is a file of the folder {file} to predict, which it would "
                 "replace; name another file, or delete it first"
@@ -461,8 +468,11 @@ def _arrays(rows: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
             values = [list(value.values()) for value in values]
 
         # numpy.savez names its own first argument "file".
-        name = "path" if key == "file" else key
-        result[name] = _stack_padded([np.asarray(value) for value in values])
+        name = key
+        if key == "file":
+            name = "path"
+        arrays = [np.asarray(value) for value in values]
+        result[name] = _stack_padded(arrays)
     return result
 
 

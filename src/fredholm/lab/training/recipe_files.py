@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from ...errors import RecipeError
 from ..data.files.collect import readable
 from .checks import check, code_files, import_files
-from .own_files import complete, modelless, named, names_files
+from .own_files import RawRecipe, complete, modelless, named, names_files
 from .recipe import Recipe
 from .recipe_errors import explain
 from .recipe_paths import find_recipe
@@ -48,7 +48,7 @@ def _read_override(text: str) -> Override:
     return Override(path, parse(value, f"override {key!r}"))
 
 
-def apply_overrides(raw: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
+def apply_overrides(raw: RawRecipe, overrides: list[str]) -> RawRecipe:
     """Set dotted ``key=value`` pairs in a raw recipe, with values typed as in YAML.
 
     A new operator drops the options of the old one.
@@ -73,7 +73,7 @@ def apply_overrides(raw: dict[str, Any], overrides: list[str]) -> dict[str, Any]
     return raw
 
 
-def _set_operator(raw: dict[str, Any], change: Override) -> None:
+def _set_operator(raw: RawRecipe, change: Override) -> None:
     """Replace the operator of a raw recipe by a name or a section."""
     current = raw.get("operator")
     current_name = current
@@ -90,7 +90,7 @@ def _set_operator(raw: dict[str, Any], change: Override) -> None:
     raw["operator"] = value
 
 
-def _find_section(raw: dict[str, Any], path: list[str]) -> dict[str, Any]:
+def _find_section(raw: RawRecipe, path: list[str]) -> RawRecipe:
     """Return the section that holds the last key of ``path``, made where it is missing."""
     section = raw
     for depth, key in enumerate(path[:-1]):
@@ -98,9 +98,10 @@ def _find_section(raw: dict[str, Any], path: list[str]) -> dict[str, Any]:
 
         # A section that is written as a bare name, ``model: itnet_nano``, gets its long form.
         if isinstance(inner, str) and depth == 0 and key in {"operator", "model"}:
-            inner = section[key] = {"name": inner}
+            inner = {"name": inner}
         elif inner is None:
-            inner = section[key] = {}
+            inner = {}
+        section[key] = inner
 
         if not isinstance(inner, dict):
             dotted = ".".join(path)
@@ -166,7 +167,7 @@ def load_recipe(
     return recipe
 
 
-def _validate_without_samples(raw: dict[str, Any]) -> Recipe:
+def _validate_without_samples(raw: RawRecipe) -> Recipe:
     """Validate a recipe before its samples are read, with any model if they are to choose it."""
     if modelless(raw):
         model = {**raw.get("model", {}), "name": MODEL}
@@ -210,12 +211,12 @@ class RecipeContents(NamedTuple):
         is_users_own: False for a recipe in a run folder, whose code may be somebody else's.
     """
 
-    raw: dict[str, Any]
+    raw: RawRecipe
     folder: Path
     is_users_own: bool
 
 
-def _read(source: str | Path | dict[str, Any]) -> RecipeContents:
+def _read(source: str | Path | RawRecipe) -> RecipeContents:
     if isinstance(source, dict):
         # Overrides are written into the data, which belong to the caller.
         return RecipeContents(deepcopy(source), Path.cwd(), is_users_own=True)
@@ -233,7 +234,7 @@ def _read(source: str | Path | dict[str, Any]) -> RecipeContents:
     return RecipeContents(raw, path.resolve().parent, is_users_own)
 
 
-def _read_file(path: Path) -> dict[str, Any]:
+def _read_file(path: Path) -> RawRecipe:
     """Read a YAML file of sections."""
     try:
         raw = parse(read_text(path), str(path))
@@ -255,7 +256,7 @@ def has_results(folder: Path) -> bool:
     return any((folder / name).exists() for name in RESULTS)
 
 
-def _validate(raw: dict[str, Any]) -> Recipe:
+def _validate(raw: RawRecipe) -> Recipe:
     check_values(raw)
     try:
         return Recipe.model_validate(raw)

@@ -17,6 +17,9 @@ from torch.nn.functional import cross_entropy
 from ..data.kinds.dataset import LabelledDataset, Transform
 from .tasks import Sums, Task
 
+# Numbers of samples.
+Indices = Tensor | Sequence[int]
+
 
 class Labelled(NamedTuple):
     """Labels in the form that a task reads, and the weight of each sample."""
@@ -33,13 +36,13 @@ class WeightedSamples(LabelledDataset):
         self.samples = samples
         self.weights = weights
 
-    def raw(self, indices: Tensor | Sequence[int]) -> tuple[Any, Tensor]:
+    def raw(self, indices: Indices) -> tuple[Any, Tensor]:
         inputs, labels = self.samples.raw(indices)
         return inputs, self._with_weights(labels, indices)
 
     def batch(
         self,
-        indices: Tensor | Sequence[int],
+        indices: Indices,
         transform: Transform | None = None,
     ) -> tuple[Any, Tensor]:
         inputs, labels = self.samples.batch(indices, transform)
@@ -48,7 +51,7 @@ class WeightedSamples(LabelledDataset):
     def augmentation(self, options: Any) -> Any:
         return self.samples.augmentation(options)
 
-    def _with_weights(self, labels: Tensor, indices: Tensor | Sequence[int]) -> Tensor:
+    def _with_weights(self, labels: Tensor, indices: Indices) -> Tensor:
         rows = torch.as_tensor(indices, dtype=torch.int64)
         chosen = self.weights[rows]
         flat = labels.float().reshape(len(labels), -1)
