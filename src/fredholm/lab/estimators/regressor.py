@@ -113,12 +113,15 @@ class FredholmRegressor(RegressorMixin, Estimator):
         values = (outputs * scales).numpy()
         if collection.coordinates is None:
             grid = collection.samples.shape[2:]
-            fields = values.swapaxes(1, 2).reshape(len(values), -1, *grid)
+            channels_first = values.swapaxes(1, 2)
+            fields = channels_first.reshape(len(values), -1, *grid)
             if self.single_:
                 return fields[:, 0]
             return fields
 
-        rows = [row[: len(points)] for row, points in zip(values, collection.coordinates)]
+        rows = []
+        for row, points in zip(values, collection.coordinates):
+            rows.append(row[: len(points)])
         if self.single_:
             return [row[:, 0] for row in rows]
         return rows
@@ -153,9 +156,7 @@ class FredholmRegressor(RegressorMixin, Estimator):
             check_consistent_length(y, sample_weight)
             sizes = [np.size(field) for field in y]
             weights = np.repeat(column_or_1d(sample_weight), sizes)
-        true_values = np.concatenate([np.ravel(field) for field in y])
-        predicted_values = np.concatenate([np.ravel(field) for field in predicted])
-        score = r2_score(true_values, predicted_values, sample_weight=weights)
+        score = r2_score(_values_of(y), _values_of(predicted), sample_weight=weights)
         return float(score)
 
 
@@ -184,6 +185,11 @@ def _lack_channels(y: Any, collection: Collection) -> bool:
     return np.ndim(y[0]) == axes
 
 
+def _values_of(fields: Any) -> np.ndarray:
+    """Return the values of all fields as one vector."""
+    return np.concatenate([np.ravel(field) for field in fields])
+
+
 def _check_alike(truth: Any, found: Any) -> None:
     """Refuse true fields of other sizes than those that were found; axes of length 1 do not count.
 
@@ -192,7 +198,8 @@ def _check_alike(truth: Any, found: Any) -> None:
     """
     check_consistent_length(found, truth)
     for number, (field, answer) in enumerate(zip(truth, found)):
-        if np.squeeze(field).shape != np.squeeze(answer).shape:
+        expected = np.squeeze(answer).shape
+        if np.squeeze(field).shape != expected:
             raise ShapeError(
                 f"y, sample {number}: expected {answer.shape}, as its points in X have it, got "
                 f"{np.shape(field)}; give the field at these points"

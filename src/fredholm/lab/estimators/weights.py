@@ -30,6 +30,7 @@ def check_weights(sample_weight: Any, X: Any) -> np.ndarray | None:
     # scikit-learn takes a single number as well.
     if isinstance(sample_weight, Real):
         sample_weight = np.full(len(X), sample_weight)
+
     options: dict[str, Any] = {"ensure_2d": False, "dtype": np.float64}
     weights = check_array(sample_weight, input_name="sample_weight", **options)
     if weights.ndim != 1:
