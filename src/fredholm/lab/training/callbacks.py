@@ -83,9 +83,10 @@ class Averages(AveragedModel):
             devices |= {averaged.device, trained.device}
 
         modules = zip(self.module.modules(), model.modules(), strict=True)
-        self.module_buffers = [
-            ModuleBuffers(averaged._buffers, trained._buffers) for averaged, trained in modules
-        ]
+        self.module_buffers = []
+        for averaged, trained in modules:
+            buffers = ModuleBuffers(averaged._buffers, trained._buffers)
+            self.module_buffers.append(buffers)
 
         self.parameter_lists = None
         if len(devices) == 1:
@@ -458,7 +459,12 @@ class KeepModel(Callback):
     :meth:`write` is called.
     """
 
-    def __init__(self, save: Callable[[Any], object], goal: Goal | None, ema: Ema | None):
+    def __init__(
+        self,
+        save: Callable[[Any], object],
+        goal: Goal | None,
+        ema: Ema | None,
+    ):
         self.save = save
         self.goal = goal
         self.ema = ema

@@ -111,7 +111,11 @@ def _settle(section: dict[str, Any], text_keys: set[str]) -> None:
 
 def _part_tables() -> dict[str, Any]:
     """Return the registry of the kinds of each part of a model."""
-    return {"encoder": ENCODERS, "body": models.BODIES, "head": models.HEADS}
+    return {
+        "encoder": ENCODERS,
+        "body": models.BODIES,
+        "head": models.HEADS,
+    }
 
 
 def _part_classes(recipe: Recipe) -> dict[str, list[Any]]:

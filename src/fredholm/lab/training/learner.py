@@ -49,7 +49,10 @@ def step_seed(*key: int) -> int:
     return int(state >> 1)
 
 
-OPTIMIZERS = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}
+OPTIMIZERS = {
+    "adamw": torch.optim.AdamW,
+    "adam": torch.optim.Adam,
+}
 
 
 class OptimizersAndSchedulers(NamedTuple):

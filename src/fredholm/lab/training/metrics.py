@@ -431,6 +431,7 @@ def summarise(logits: Tensor, labels: Tensor, classes) -> dict[str, Any]:
             for i in indices.tolist()
         ]
 
+    loss = cross_entropy(logits.double(), labels)
     binary = {}
     if size == 2:
         binary = _two_classes(logits, labels)
@@ -440,7 +441,7 @@ def summarise(logits: Tensor, labels: Tensor, classes) -> dict[str, Any]:
         **binary,
         "accuracy": int(hits.sum()) / len(labels),
         "balanced_accuracy": balanced_accuracy(logits, labels),
-        "loss": float(cross_entropy(logits.double(), labels)),
+        "loss": float(loss),
         "classes": [str(name) for name in classes],
         "per_class": per_class,
         "confusion": confusion.tolist(),

@@ -171,7 +171,10 @@ def plan_run(
         name=recipe.name,
         dataset=recipe.data.name,
         data=origin,
-        samples={"train": data.train_samples, "val": data.validation_samples},
+        samples={
+            "train": data.train_samples,
+            "val": data.validation_samples,
+        },
         batch_size=recipe.data.batch_size,
         steps=per_epoch,
         epochs=duration.epochs,

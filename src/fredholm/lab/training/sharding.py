@@ -44,8 +44,9 @@ def shard(model: nn.Module, mesh: DeviceMesh) -> None:
     """
     body = getattr(model, "body", model)
     for layer in getattr(body, "blocks", ()):
-        already_sharded = all(isinstance(parameter, DTensor) for parameter in layer.parameters())
-        if not already_sharded:
+        parameters = layer.parameters()
+        is_complete = any(not isinstance(parameter, DTensor) for parameter in parameters)
+        if is_complete:
             fully_shard(layer, mesh=mesh)
 
     # Parameters outside the layers are sharded again after each forward. Averaged weights are

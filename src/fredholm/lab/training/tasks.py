@@ -388,7 +388,8 @@ class Classification(Task):
         return outputs, labels
 
     def each(self, outputs: Tensor, labels: Tensor) -> Tensor | None:
-        return (outputs.argmax(-1) == labels).double()
+        hits = outputs.argmax(-1) == labels
+        return hits.double()
 
     def loss_of_pairs(self, outputs: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
         return cross_entropy(outputs, labels, label_smoothing=smoothing)
@@ -666,7 +667,8 @@ def relative_error(outputs: Tensor, labels: Tensor, shards: Shards | None = None
         >>> relative_error(torch.tensor([[3.0, 0.0]]), torch.tensor([[3.0, 4.0]])).item()
         0.800000011920929
     """
-    error = (outputs - labels).flatten(1).norm(dim=1)
+    errors = (outputs - labels).flatten(1)
+    error = errors.norm(dim=1)
     size = labels.flatten(1).norm(dim=1)
     if shards is not None:
         local_norms = torch.stack([error, size])

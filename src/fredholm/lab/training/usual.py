@@ -17,7 +17,11 @@ Section = dict[str, Any]
 # The model of every kind of samples.
 MODEL = "backbone_nano"
 
-ITNET: Section = {"name": "itnet", "width": 16, "frequencies": 16}
+ITNET: Section = {
+    "name": "itnet",
+    "width": 16,
+    "frequencies": 16,
+}
 
 # ITNet's exact kernel visits all pairs of points. Up to this many points it is the usual operator.
 EXACT_POINTS = 256
@@ -258,4 +262,6 @@ _PARTS: dict[str, Callable[[Source], Parts]] = {
 }
 
 # Kinds of samples that are resized, if the user asks for a size.
-_PARTS_OF_SIZE: dict[str, Callable[[Source, tuple[int, int]], Parts]] = {"images": _images_of_size}
+_PARTS_OF_SIZE: dict[str, Callable[[Source, tuple[int, int]], Parts]] = {
+    "images": _images_of_size,
+}

@@ -32,7 +32,12 @@ class WeightedSamples(LabelledDataset):
     """A data set whose labels begin with the weight of their sample, see :class:`WeightedTask`."""
 
     def __init__(self, samples: LabelledDataset, weights: Float[Tensor, " n"]):
-        super().__init__(samples.name, samples.split, samples.labels, samples.classes)
+        super().__init__(
+            samples.name,
+            samples.split,
+            samples.labels,
+            samples.classes,
+        )
         self.samples = samples
         self.weights = weights
 
@@ -101,7 +106,12 @@ class WeightedTask(Task):
         assert errors is not None
         return errors
 
-    def loss(self, outputs: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+    def loss(
+        self,
+        outputs: Tensor,
+        labels: Tensor,
+        smoothing: float = 0.0,
+    ) -> Tensor:
         answers, weights = self.split(outputs, labels)
         losses = self.losses(outputs, answers, smoothing)
         mean = (weights * losses).mean()
