@@ -215,7 +215,11 @@ class LinearModel:
 
     @classmethod
     def from_pretrained(
-        cls, pretrained_model_name_or_path: Any, *args: Any, config: Any = None, **kwargs: Any
+        cls,
+        pretrained_model_name_or_path: Any,
+        *args: Any,
+        config: Any = None,
+        **kwargs: Any,
     ) -> Any:
         """Return the converted model of a folder or a repository, with every weight from there.
         Arguments that its configuration has change the configuration.
@@ -234,7 +238,10 @@ class LinearModel:
         if not isinstance(config, LinearConfig):
             kept = {key: kwargs.pop(key) for key in (*HUB, *LOADING) if key in kwargs}
             config, kwargs = FredholmLinearConfig.from_pretrained(
-                pretrained_model_name_or_path, return_unused_kwargs=True, **hub, **kwargs
+                pretrained_model_name_or_path,
+                return_unused_kwargs=True,
+                **hub,
+                **kwargs,
             )
             kwargs |= kept
         plain, facts = _source_config(config)
@@ -243,7 +250,11 @@ class LinearModel:
         check_configuration(place.parent)
         plain.transformers_weights = WEIGHTS
         model, info = super().from_pretrained(  # type: ignore[misc]
-            pretrained_model_name_or_path, *args, config=plain, output_loading_info=True, **kwargs
+            pretrained_model_name_or_path,
+            *args,
+            config=plain,
+            output_loading_info=True,
+            **kwargs,
         )
         del model.config.transformers_weights
         maps = {name: value for name, value in tensors.items() if f".{SLOT}." in name}
@@ -300,11 +311,18 @@ class LinearModel:
         return super()._assisted_decoding(*args, **kwargs)  # type: ignore[misc]
 
     def _prepare_cache_for_generation(
-        self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
+        self,
+        generation_config: Any,
+        model_kwargs: dict[str, Any],
+        *args: Any,
+        **kwargs: Any,
     ) -> None:
         """Make a cache; as an assistant, one that records its past."""
         super()._prepare_cache_for_generation(  # type: ignore[misc]
-            generation_config, model_kwargs, *args, **kwargs
+            generation_config,
+            model_kwargs,
+            *args,
+            **kwargs,
         )
         if generation_config.is_assistant:
             record_past(model_kwargs.get("past_key_values"))

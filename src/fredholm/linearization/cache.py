@@ -117,7 +117,11 @@ class LinearState(CacheLayerMixin):
     values = keys  # type: ignore[assignment]
 
     def update(
-        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+        self,
+        key_states: Tensor,
+        value_states: Tensor,
+        *args: Any,
+        **kwargs: Any,
     ) -> tuple[Tensor, Tensor]:
         """Return the new keys and values as they come. The attention function adds them to the
         state, see :meth:`advance`.
@@ -221,7 +225,11 @@ class LinearState(CacheLayerMixin):
         return heads.joined(out, beside)
 
     def _advance(
-        self, heads: LinearHeads, query: Tensor, new: Tokens, scale: float | None
+        self,
+        heads: LinearHeads,
+        query: Tensor,
+        new: Tokens,
+        scale: float | None,
     ) -> Tensor:
         """Return the linear groups' part of :meth:`advance`. Where the past is recorded, note the
         last tokens.
@@ -257,7 +265,11 @@ class LinearState(CacheLayerMixin):
         return {name: x.clone() for name, x in self.memory().items() if name not in KEPT}
 
     def _advance_plainly(
-        self, heads: LinearHeads, query: Tensor, new: Tokens, scale: float | None
+        self,
+        heads: LinearHeads,
+        query: Tensor,
+        new: Tokens,
+        scale: float | None,
     ) -> Tensor:
         """Add tokens to the state without noting them; a single token in place, where it can be."""
         memory = {name: x for name, x in self._tensors().items() if name not in KEPT}

@@ -33,7 +33,12 @@ __all__ = ["FredholmLinearConfig"]
 '''
 
 
-def model_card(kind: type, config: Any, facts: dict[str, Any], lines: Sequence[str] = ()) -> str:
+def model_card(
+    kind: type,
+    config: Any,
+    facts: dict[str, Any],
+    lines: Sequence[str] = (),
+) -> str:
     """Return the ``README.md`` of a converted model: what it is, how to load it, and what the
     conversion kept.
 

@@ -65,7 +65,9 @@ class GroupDecay(Decay):
 
 
 def fading_of(
-    exponents: Float[Tensor, "b g k"], heads: int, queries: int
+    exponents: Float[Tensor, "b g k"],
+    heads: int,
+    queries: int,
 ) -> Float[Tensor, "b h q k"]:
     """Return what is left of each key for the last queries, of all heads; 1 where the key comes
     later. O(Nq·Nk).

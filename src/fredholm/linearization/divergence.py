@@ -85,7 +85,9 @@ class ExactDivergence(NamedTuple):
         if not isinstance(other, ExactDivergence):
             return NotImplemented
         return ExactDivergence(
-            self.total + other.total, self.rows + other.rows, self.zero_rows + other.zero_rows
+            self.total + other.total,
+            self.rows + other.rows,
+            self.zero_rows + other.zero_rows,
         )
 
 

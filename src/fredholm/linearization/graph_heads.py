@@ -50,7 +50,13 @@ class GraphHeads(Heads):
         torch.Size([2, 4, 5, 8])
     """
 
-    def __init__(self, heads: int, width: int, name: str, options: dict[str, Any] | None = None):
+    def __init__(
+        self,
+        heads: int,
+        width: int,
+        name: str,
+        options: dict[str, Any] | None = None,
+    ):
         super().__init__(heads, width)
         options = dict(options or {})
         for key in options:
@@ -65,7 +71,12 @@ class GraphHeads(Heads):
         self.decay_logit = nn.Parameter(torch.full((heads,), math.log(decay / (1 - decay))))
 
     def student_weights(
-        self, query: Tensor, key: Tensor, seen: Seen, scale: float, value: Tensor | None = None
+        self,
+        query: Tensor,
+        key: Tensor,
+        seen: Seen,
+        scale: float,
+        value: Tensor | None = None,
     ) -> Tensor:
         quadrature = self._quadrature(query, key, seen)
         weights = quadrature.weights()
@@ -77,7 +88,12 @@ class GraphHeads(Heads):
         return raw / raw.sum(-1, keepdim=True).clamp(min=EPS)
 
     def _respond(
-        self, query: Tensor, key: Tensor, value: Tensor, seen: Seen, scale: float
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        seen: Seen,
+        scale: float,
     ) -> Tensor:
         key, value = self.share(key), self.share(value)
         quadrature = self._quadrature(query, key, seen)

@@ -143,7 +143,14 @@ class Heads(nn.Module):
             weights = self.student_weights(query, key, seen, scale, value)
         return weights.expand(-1, -1, query.shape[2], -1)
 
-    def observe(self, query: Tensor, key: Tensor, value: Tensor, seen: Seen, scale: float) -> None:
+    def observe(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        seen: Seen,
+        scale: float,
+    ) -> None:
         """Update running statistics by the points of a call in training; nothing by default.
 
         Args:
@@ -151,12 +158,22 @@ class Heads(nn.Module):
         """
 
     def calibrate(
-        self, query: Tensor, key: Tensor, seen: Seen, scale: float, value: Tensor | None = None
+        self,
+        query: Tensor,
+        key: Tensor,
+        seen: Seen,
+        scale: float,
+        value: Tensor | None = None,
     ) -> None:
         """Set what follows from data without a gradient; nothing by default."""
 
     def student_weights(
-        self, query: Tensor, key: Tensor, seen: Seen, scale: float, value: Tensor | None = None
+        self,
+        query: Tensor,
+        key: Tensor,
+        seen: Seen,
+        scale: float,
+        value: Tensor | None = None,
     ) -> Float[Tensor, "b h q k"]:
         """Return the weight that a query gives each key, dense, rows of sum one: O(N²).
 
@@ -167,7 +184,12 @@ class Heads(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} must define student_weights")
 
     def _respond(
-        self, query: Tensor, key: Tensor, value: Tensor, seen: Seen, scale: float
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        seen: Seen,
+        scale: float,
     ) -> Tensor:
         """Return the response in the mode ``"linear"``, (B, H, Nq, d); keys and values are those of
         the model's own heads, zero at padding.
@@ -307,7 +329,11 @@ class LinearHeads(Heads, FeatureAttention):
         return self.map_queries(self._scaled(query, scale))
 
     def key_features(
-        self, key: Tensor, scale: float, valid: Tensor | None = None, least: Tensor | None = None
+        self,
+        key: Tensor,
+        scale: float,
+        valid: Tensor | None = None,
+        least: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Return ψ(k) over a common e^c, and c, see :meth:`FeatureAttention.map_keys`."""
         return self.map_keys(self._scaled(key, scale), valid, least)
@@ -329,7 +355,9 @@ class LinearHeads(Heads, FeatureAttention):
         """
 
         def keys(
-            x: Tensor, valid: Tensor | None, least: Tensor | None
+            x: Tensor,
+            valid: Tensor | None,
+            least: Tensor | None,
         ) -> tuple[Tensor, Tensor | None]:
             if is_per_head(self._key_map):
                 x = self.share(x)
@@ -369,7 +397,14 @@ class LinearHeads(Heads, FeatureAttention):
 
     # --- what follows from data -------------------------------------------------------------------
 
-    def observe(self, query: Tensor, key: Tensor, value: Tensor, seen: Seen, scale: float) -> None:
+    def observe(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        seen: Seen,
+        scale: float,
+    ) -> None:
         """Show queries and keys that are not padding to their maps."""
         self.observe_points(
             lambda: self._scaled(query, scale),
@@ -379,7 +414,13 @@ class LinearHeads(Heads, FeatureAttention):
             lambda: self._measure(query, key, value, seen),
         )
 
-    def _measure(self, query: Tensor, key: Tensor, value: Tensor, seen: Seen) -> Quadrature:
+    def _measure(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        seen: Seen,
+    ) -> Quadrature:
         """Return the weights of the sum over keys, which a decay lets fade."""
         queries = query.shape[2]
         quadrature = seen.quadrature(queries, key.shape[2], query)
@@ -416,7 +457,12 @@ class LinearHeads(Heads, FeatureAttention):
 
     @torch.no_grad()
     def calibrate(
-        self, query: Tensor, key: Tensor, seen: Seen, scale: float, value: Tensor | None = None
+        self,
+        query: Tensor,
+        key: Tensor,
+        seen: Seen,
+        scale: float,
+        value: Tensor | None = None,
     ) -> None:
         r"""Set the gain beside a window, of each head, so that the sum over the points before the
         window is softmax's, in the geometric mean over queries,
@@ -454,7 +500,12 @@ class LinearHeads(Heads, FeatureAttention):
     # --- the definition, of all pairs -------------------------------------------------------------
 
     def student_weights(
-        self, query: Tensor, key: Tensor, seen: Seen, scale: float, value: Tensor | None = None
+        self,
+        query: Tensor,
+        key: Tensor,
+        seen: Seen,
+        scale: float,
+        value: Tensor | None = None,
     ) -> Float[Tensor, "b h q k"]:
         """Return the weight that each query gives each key, dense: the definition of the response,
         which the fast paths compute without all pairs. Rows have a sum of one, or of zero for a
@@ -534,7 +585,12 @@ class LinearHeads(Heads, FeatureAttention):
     # --- the response -----------------------------------------------------------------------------
 
     def _respond(
-        self, query: Tensor, key: Tensor, value: Tensor, seen: Seen, scale: float
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        seen: Seen,
+        scale: float,
     ) -> Tensor:
         # A window and a decay need the order of one sequence. Queries of another, such as a step
         # over keys in a cache, take all pairs, as a mask of pairs does.
@@ -561,7 +617,12 @@ class LinearHeads(Heads, FeatureAttention):
         return out.to(value.dtype)
 
     def _in_pieces(
-        self, query: Tensor, key: Tensor, value: Tensor, quadrature: Quadrature, scale: float
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        quadrature: Quadrature,
+        scale: float,
     ) -> Tensor:
         """Return the response without an order, with the features of a piece at a time."""
         key = self.share(key)

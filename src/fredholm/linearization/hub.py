@@ -10,7 +10,11 @@ from .description import ADAPTER
 
 
 def push_folder(
-    folder: str | Path, repo_id: str, *, private: bool | None = None, **options: Any
+    folder: str | Path,
+    repo_id: str,
+    *,
+    private: bool | None = None,
+    **options: Any,
 ) -> Any:
     """Upload a converted model's folder, as ``repo_id`` of the Hugging Face hub.
 
@@ -26,7 +30,11 @@ def push_folder(
 
 
 def upload_folder(
-    folder: str | Path, repo_id: str, *, private: bool | None = None, **options: Any
+    folder: str | Path,
+    repo_id: str,
+    *,
+    private: bool | None = None,
+    **options: Any,
 ) -> Any:
     """Upload a folder. The repository and the branch ``revision`` are made where they are missing.
 

@@ -192,7 +192,12 @@ def _collects_weights() -> bool:
     return collected is not None and any(key.endswith("attentions") for key in collected)
 
 
-def _seen(mask: Tensor | None, causal: bool, query: Tensor, key: Tensor) -> Seen:
+def _seen(
+    mask: Tensor | None,
+    causal: bool,
+    query: Tensor,
+    key: Tensor,
+) -> Seen:
     """Return which keys a query sees, from the mask that transformers passes.
 
     Args:

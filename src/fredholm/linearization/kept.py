@@ -75,7 +75,11 @@ class MixedHeads(Heads):
         return x.index_select(1, self._places(x.shape[1], kept, x.device))
 
     def points(
-        self, query: Tensor, key: Tensor, value: Tensor, kept: bool
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        kept: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return :meth:`part` of queries, keys and values."""
         return self.part(query, kept), self.part(key, kept), self.part(value, kept)
@@ -86,23 +90,44 @@ class MixedHeads(Heads):
         order = torch.cat(places).argsort()
         return torch.cat([linear, kept], 1).index_select(1, order)
 
-    def observe(self, query: Tensor, key: Tensor, value: Tensor, seen: Seen, scale: float) -> None:
+    def observe(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        seen: Seen,
+        scale: float,
+    ) -> None:
         self.linear.observe(*self.points(query, key, value, False), seen, scale)
 
     def calibrate(
-        self, query: Tensor, key: Tensor, seen: Seen, scale: float, value: Tensor | None = None
+        self,
+        query: Tensor,
+        key: Tensor,
+        seen: Seen,
+        scale: float,
+        value: Tensor | None = None,
     ) -> None:
         if value is not None:
             value = self.part(value, False)
         self.linear.calibrate(self.part(query, False), self.part(key, False), seen, scale, value)
 
     def student_weights(
-        self, query: Tensor, key: Tensor, seen: Seen, scale: float, value: Tensor | None = None
+        self,
+        query: Tensor,
+        key: Tensor,
+        seen: Seen,
+        scale: float,
+        value: Tensor | None = None,
     ) -> Tensor:
         if value is not None:
             value = self.part(value, False)
         linear = self.linear.student_weights(
-            self.part(query, False), self.part(key, False), seen, scale, value
+            self.part(query, False),
+            self.part(key, False),
+            seen,
+            scale,
+            value,
         )
         softmax = self.teacher_weights(self.part(query, True), self.part(key, True), seen, scale)
 
@@ -111,7 +136,12 @@ class MixedHeads(Heads):
         return self.joined(linear.expand(sizes), softmax.to(linear.dtype).expand(sizes))
 
     def _respond(
-        self, query: Tensor, key: Tensor, value: Tensor, seen: Seen, scale: float
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        seen: Seen,
+        scale: float,
     ) -> Tensor:
         """Return the response of all heads in their order, (B, H, Nq, d): linear attention on the
         groups that are not kept, softmax on the kept ones. Keys and values have G heads.

@@ -92,7 +92,10 @@ class TimmAdapter(nn.Module):
         self.num_heads = operator.heads
 
     def forward(
-        self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False
+        self,
+        x: Tensor,
+        attn_mask: Tensor | None = None,
+        is_causal: bool = False,
     ) -> Tensor:
         """Return the operator's response at the tokens of x.
 
@@ -105,7 +108,12 @@ class TimmAdapter(nn.Module):
         """
         # In half precision the positions of a long sequence would coincide.
         dtype = torch.promote_types(x.dtype, torch.float32)
-        domain = Domain.line(x.shape[1], causal=is_causal, device=x.device, dtype=dtype)
+        domain = Domain.line(
+            x.shape[1],
+            causal=is_causal,
+            device=x.device,
+            dtype=dtype,
+        )
         if attn_mask is not None:
             # A domain takes three dimensions as one mask per sample.
             if attn_mask.dim() == 3:

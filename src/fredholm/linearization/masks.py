@@ -12,7 +12,12 @@ FORBIDDEN = -1e4
 WINDOW = "a mask that is neither causal nor none (a sliding window, chunks, packed sequences)"
 
 
-def visible_pairs(mask: Tensor | None, causal: bool, query: Tensor, key: Tensor) -> Tensor | None:
+def visible_pairs(
+    mask: Tensor | None,
+    causal: bool,
+    query: Tensor,
+    key: Tensor,
+) -> Tensor | None:
     """Return a mask of padding (B, Nk) as one of pairs, (B | 1, 1, Nq | 1, Nk), with the order;
     None where every query sees every key. A mask of pairs is returned as it is.
     """

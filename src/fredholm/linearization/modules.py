@@ -304,11 +304,21 @@ def _timm_teacher(module: Any) -> IntegralOperator:
             f"{kernel.scale:.6g}"
         )
     return IntegralOperator(
-        kernel.d_in, heads, kernel=kernel, out_dim=out.out_features, residual=False, projection=out
+        kernel.d_in,
+        heads,
+        kernel=kernel,
+        out_dim=out.out_features,
+        residual=False,
+        projection=out,
     )
 
 
-def _kernel(teacher: Any, to: str, options: dict[str, Any], tied: bool) -> AttentionKernel:
+def _kernel(
+    teacher: Any,
+    to: str,
+    options: dict[str, Any],
+    tied: bool,
+) -> AttentionKernel:
     """Return the linear kernel on a softmax kernel's own projections."""
     projections = projections_of(teacher)
     if to in GRAPHS:

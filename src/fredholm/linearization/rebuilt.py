@@ -30,7 +30,12 @@ def operator_fields(to: str, options: dict[str, Any], tied: bool) -> dict[str, A
     }
 
 
-def rebuilt(model: Any, to: str, options: dict[str, Any], tied: bool) -> Any:
+def rebuilt(
+    model: Any,
+    to: str,
+    options: dict[str, Any],
+    tied: bool,
+) -> Any:
     """Build a model again with the converted operator. Every other weight is copied, and so is what
     was saved beside them (class names, the mean of pictures, words).
 

@@ -470,7 +470,10 @@ def attach(
 
 
 def restore(
-    model: Any, facts: dict[str, Any], maps: dict[str, Tensor] | None, folder: Path
+    model: Any,
+    facts: dict[str, Any],
+    maps: dict[str, Tensor] | None,
+    folder: Path,
 ) -> None:
     """Put linear attention into a transformers model that was read as softmax.
 

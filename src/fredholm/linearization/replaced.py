@@ -233,7 +233,10 @@ def _all_called(found: dict[str, Value | None]) -> dict[str, Value]:
 
 
 def check_found(
-    model: nn.Module, found: list[str], refused: dict[str, str], keep_refused: bool
+    model: nn.Module,
+    found: list[str],
+    refused: dict[str, str],
+    keep_refused: bool,
 ) -> None:
     """Check that there is attention to convert, and none that cannot be.
 

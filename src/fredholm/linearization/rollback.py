@@ -112,7 +112,12 @@ class Past:
         self.parts = [part.map(change) for part in self.parts]
 
 
-def added(heads: LinearHeads, tokens: Tokens, memory: Memory, scale: float | None) -> Memory:
+def added(
+    heads: LinearHeads,
+    tokens: Tokens,
+    memory: Memory,
+    scale: float | None,
+) -> Memory:
     """Return the state after more tokens, without their response."""
     key = tokens.key
     # The queries do not enter the state.

@@ -25,7 +25,11 @@ MAPS, WEIGHTS = "linear_attention.safetensors", "model.safetensors"
 
 
 def save_linearized(
-    replaced: Replaced, folder: str | Path, *, processor: Any = None, lines: Sequence[str] = ()
+    replaced: Replaced,
+    folder: str | Path,
+    *,
+    processor: Any = None,
+    lines: Sequence[str] = (),
 ) -> Path:
     """Write a converted model, and ``linear_attention.json``: which layers, which map, checksums.
 
@@ -111,7 +115,11 @@ def load_linearized(folder: str | Path, model: nn.Module | None = None) -> Any:
     names = [layer["name"] for layer in adapter["layers"]]
     options = {"options": adapter["options"], "tied": adapter["tied"], "layers": names}
     replaced = replace_attention(
-        model.eval(), adapter["to"], **options, keep_refused=True, probe=False
+        model.eval(),
+        adapter["to"],
+        **options,
+        keep_refused=True,
+        probe=False,
     )
     tensors = read_tensors(folder / MAPS, FIX) | read_tensors(folder / WEIGHTS, FIX)
     replaced.fill(tensors, folder)

@@ -38,7 +38,12 @@ class Seen:
             like: gives the device, and the dtype unless it is a half precision.
         """
         dtype = torch.promote_types(like.dtype, torch.float32)
-        line = Domain.line(keys, causal=self.causal, device=like.device, dtype=dtype)
+        line = Domain.line(
+            keys,
+            causal=self.causal,
+            device=like.device,
+            dtype=dtype,
+        )
         domain = line.replace(valid=self.valid, pairs=self.pairs)
         if queries == keys:
             return domain.quadrature()
@@ -77,7 +82,12 @@ def clean(x: Tensor, valid: Tensor | None) -> Tensor:
 
 
 def softmax_attention(
-    query: Tensor, key: Tensor, value: Tensor, seen: Seen, scale: float, dropout: float = 0.0
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    seen: Seen,
+    scale: float,
+    dropout: float = 0.0,
 ) -> Tensor:
     """Return the teacher's response, by torch's fused attention."""
     # The fused kernels know a causal order, and are fastest without a mask.
@@ -86,12 +96,21 @@ def softmax_attention(
     if not order_alone:
         bias = seen.bias(query.shape[2], key.shape[2], query)
     return F.scaled_dot_product_attention(
-        query, key, value, attn_mask=bias, dropout_p=dropout, is_causal=order_alone, scale=scale
+        query,
+        key,
+        value,
+        attn_mask=bias,
+        dropout_p=dropout,
+        is_causal=order_alone,
+        scale=scale,
     )
 
 
 def softmax_weights(
-    query: Tensor, key: Tensor, seen: Seen, scale: float
+    query: Tensor,
+    key: Tensor,
+    seen: Seen,
+    scale: float,
 ) -> Float[Tensor, "b h q k"]:
     """Return the weights of softmax attention, softmax(scale · Q Kᵀ + bias), in float32.
 

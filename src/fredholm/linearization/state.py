@@ -168,7 +168,12 @@ def advance(
     return out.reshape(b, h, n, -1).to(value.dtype), after | {"real": counted[:, -1]}
 
 
-def steps_in_place(heads: LinearHeads, query: Tensor, key: Tensor, memory: Memory) -> bool:
+def steps_in_place(
+    heads: LinearHeads,
+    query: Tensor,
+    key: Tensor,
+    memory: Memory,
+) -> bool:
     """Whether :func:`step` can take the next tokens: one, of a sequence that has begun, without
     gradients, in the memory's own precision.
     """

@@ -31,7 +31,10 @@ def load_local(kind: Any, folder: str | Path, **options: Any) -> Any:
     register_config()
     try:
         return kind.from_pretrained(
-            str(folder), local_files_only=True, trust_remote_code=False, **options
+            str(folder),
+            local_files_only=True,
+            trust_remote_code=False,
+            **options,
         )
     except ValueError as error:
         # transformers has no error class of its own for this; its message names the option.
