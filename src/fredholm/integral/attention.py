@@ -93,7 +93,12 @@ class AttentionKernel(WeightedKernel):
     query, key, value, packed = Part(), Part(), Part(), Part()
 
     def __init__(
-        self, dim: int, heads: int, *, bias: bool = True, projections: Projections | None = None
+        self,
+        dim: int,
+        heads: int,
+        *,
+        bias: bool = True,
+        projections: Projections | None = None,
     ):
         fresh = projections is None
         if projections is None:
@@ -351,7 +356,10 @@ class FeatureAttention(nn.Module):
         return query_features(self.feature_map, query)
 
     def map_keys(
-        self, key: Tensor, valid: Tensor | None = None, least: Tensor | None = None
+        self,
+        key: Tensor,
+        valid: Tensor | None = None,
+        least: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Return ψ of keys divided by e^c, and c; see :meth:`FeatureMap.of_keys`."""
         return key_features(self._key_map, key, valid, least)
@@ -552,7 +560,11 @@ class FeatureAttentionKernel(AttentionKernel, FeatureAttention, Windowed, Decayi
         return self.map_queries(self._heads(ux, QUERY))
 
     def stable_key_features(
-        self, y: Tensor, uy: Tensor, valid: Tensor | None = None, least: Tensor | None = None
+        self,
+        y: Tensor,
+        uy: Tensor,
+        valid: Tensor | None = None,
+        least: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Return :meth:`key_features` divided by e^c, and c (B, H), or None where nothing was
         divided.
@@ -582,7 +594,10 @@ class FeatureAttentionKernel(AttentionKernel, FeatureAttention, Windowed, Decayi
         return self.map_queries_before_window(self._heads(ux, QUERY))
 
     def far_keys(
-        self, keys: Tensor, valid: Tensor | None = None, least: Tensor | None = None
+        self,
+        keys: Tensor,
+        valid: Tensor | None = None,
+        least: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         return self.map_keys(keys, valid, least)
 
@@ -644,7 +659,11 @@ class FeatureAttentionKernel(AttentionKernel, FeatureAttention, Windowed, Decayi
     # --- queries and keys at once -----------------------------------------------------------------
 
     def together(
-        self, x: Tensor, u: Tensor, valid: Tensor | None = None, least: Tensor | None = None
+        self,
+        x: Tensor,
+        u: Tensor,
+        valid: Tensor | None = None,
+        least: Tensor | None = None,
     ) -> JointFeatures:
         if not self._joint:
             return super().together(x, u, valid, least)

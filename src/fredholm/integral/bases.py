@@ -86,7 +86,13 @@ class PairKernel(Kernel):
     pairwise = True
 
     @abstractmethod
-    def forward(self, x: Tensor, y: Tensor, ux: Tensor, uy: Tensor) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        y: Tensor,
+        ux: Tensor,
+        uy: Tensor,
+    ) -> Tensor:
         """Return K at broadcast pairs, (B, H, Nq, Nk, d_out, d_in).
 
         Positions are (B, 1, Nq, 1, p) and (B, 1, 1, Nk, p), features (B, H, Nq, 1, d) and
@@ -112,7 +118,13 @@ class HiddenKernel(PairKernel, HiddenReadout):
 
     forms = (*RECURRENT, HiddenBlocks, NeighbourMoments, *SAMPLED)
 
-    def forward(self, x: Tensor, y: Tensor, ux: Tensor, uy: Tensor) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        y: Tensor,
+        ux: Tensor,
+        uy: Tensor,
+    ) -> Tensor:
         """Return K at broadcast pairs, see :meth:`PairKernel.forward`."""
         hidden = self.hidden(x, y, ux, uy)
         weight, bias = self.readout()

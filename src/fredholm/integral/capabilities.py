@@ -43,7 +43,13 @@ class HiddenReadout(Capability):
     """
 
     @abstractmethod
-    def hidden(self, x: Tensor, y: Tensor, ux: Tensor, uy: Tensor) -> Tensor:
+    def hidden(
+        self,
+        x: Tensor,
+        y: Tensor,
+        ux: Tensor,
+        uy: Tensor,
+    ) -> Tensor:
         """Return h at broadcast pairs, (B, H, Nq, Nk, w)."""
 
     @abstractmethod
@@ -135,7 +141,11 @@ class Separable(Capability):
         return self.query_features(x, ux)
 
     def stable_key_features(
-        self, y: Tensor, uy: Tensor, valid: Tensor | None = None, least: Tensor | None = None
+        self,
+        y: Tensor,
+        uy: Tensor,
+        valid: Tensor | None = None,
+        least: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Return ψ divided by e^c, and c of each sample and head, (B, H), no smaller than
         ``least``; None where nothing was divided.
@@ -148,7 +158,11 @@ class Separable(Capability):
         return self.key_features(y, uy), None
 
     def together(
-        self, x: Tensor, u: Tensor, valid: Tensor | None = None, least: Tensor | None = None
+        self,
+        x: Tensor,
+        u: Tensor,
+        valid: Tensor | None = None,
+        least: Tensor | None = None,
     ) -> JointFeatures:
         """Return features and values of points that are both queries and keys, possibly by one
         matrix product. Arguments as of :meth:`stable_key_features`.
@@ -189,7 +203,10 @@ class Windowed(Separable):
 
     @abstractmethod
     def far_keys(
-        self, keys: Tensor, valid: Tensor | None = None, least: Tensor | None = None
+        self,
+        keys: Tensor,
+        valid: Tensor | None = None,
+        least: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Return ψ of :meth:`near_keys` over e^c, and c; see
         :meth:`Separable.stable_key_features`.

@@ -71,13 +71,23 @@ def check_dtype(u: Tensor, name: str, dtype: torch.dtype | None) -> None:
         )
 
 
-def check_fit(u: Tensor, domain: Domain, name: str, domain_name: str) -> None:
+def check_fit(
+    u: Tensor,
+    domain: Domain,
+    name: str,
+    domain_name: str,
+) -> None:
     """Raise ShapeError where features and their domain differ in points, batch or device."""
     check_sizes(u, domain.size, domain.batch, name, domain_name)
     check_device(u, domain, name, domain_name)
 
 
-def check_device(u: Tensor, domain: Domain, name: str, domain_name: str) -> None:
+def check_device(
+    u: Tensor,
+    domain: Domain,
+    name: str,
+    domain_name: str,
+) -> None:
     """Raise ShapeError where features and their domain are on different devices."""
     device = domain.positions.device
     if device != u.device:
@@ -87,7 +97,13 @@ def check_device(u: Tensor, domain: Domain, name: str, domain_name: str) -> None
         )
 
 
-def check_sizes(u: Tensor, points: int, batch: int | None, name: str, domain_name: str) -> None:
+def check_sizes(
+    u: Tensor,
+    points: int,
+    batch: int | None,
+    name: str,
+    domain_name: str,
+) -> None:
     """Raise ShapeError where features are for other points or samples than a domain."""
     samples, rows = u.shape[:2]
     if rows != points:

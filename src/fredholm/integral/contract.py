@@ -147,7 +147,12 @@ class Kernel(nn.Module, NotebookTable, metaclass=Checked):
 
     def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
         """Return the domain of n points that an operator assumes when it is called without one."""
-        return default_line(n, **self.line._asdict(), device=device, dtype=dtype)
+        return default_line(
+            n,
+            **self.line._asdict(),
+            device=device,
+            dtype=dtype,
+        )
 
     def small_domain(self) -> Domain:
         """Return a domain of a few points on which the kernel can be tested."""
@@ -249,7 +254,13 @@ class Form:
         return {}
 
     def step(
-        self, kernel: Kernel, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
+        self,
+        kernel: Kernel,
+        x: Tensor,
+        u: Tensor,
+        quadrature: Quadrature,
+        t: int,
+        memory: Memory,
     ) -> tuple[Tensor, Memory]:
         """Return the response at point t, (B, H, 1, d_out), and the memory after it.
 
@@ -264,7 +275,13 @@ class Form:
         raise NotImplementedError(f"{type(self).__name__} must define step")
 
     def prefill(
-        self, kernel: Kernel, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
+        self,
+        kernel: Kernel,
+        x: Tensor,
+        u: Tensor,
+        quadrature: Quadrature,
+        t: int,
+        memory: Memory,
     ) -> tuple[Tensor, Memory]:
         """Return the responses at points t, t + 1, …, (B, H, n, d_out), and the memory after the
         last, from positions x (1 | B, n, p) and features u (B, H, n, d).
@@ -275,7 +292,12 @@ class Form:
         for i in range(u.shape[2]):
             point = slice(i, i + 1)
             response, memory = self.step(
-                kernel, x[:, point], u[:, :, point], quadrature, t + i, memory
+                kernel,
+                x[:, point],
+                u[:, :, point],
+                quadrature,
+                t + i,
+                memory,
             )
             responses.append(response)
         return torch.cat(responses, 2), memory
@@ -289,7 +311,12 @@ class StretchForm(Form):
     steps = True
 
     def advance(
-        self, kernel: Kernel, x: Tensor, u: Tensor, quadrature: Quadrature, memory: Memory
+        self,
+        kernel: Kernel,
+        x: Tensor,
+        u: Tensor,
+        quadrature: Quadrature,
+        memory: Memory,
     ) -> tuple[Tensor, Memory]:
         """Return the responses (B, H, n, d_out) at the next n points and the memory after them.
 
@@ -298,12 +325,24 @@ class StretchForm(Form):
         raise NotImplementedError(f"{type(self).__name__} must define advance")
 
     def step(
-        self, kernel: Kernel, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
+        self,
+        kernel: Kernel,
+        x: Tensor,
+        u: Tensor,
+        quadrature: Quadrature,
+        t: int,
+        memory: Memory,
     ) -> tuple[Tensor, Memory]:
         return self.advance(kernel, x, u, quadrature.row(t), memory)
 
     def prefill(
-        self, kernel: Kernel, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
+        self,
+        kernel: Kernel,
+        x: Tensor,
+        u: Tensor,
+        quadrature: Quadrature,
+        t: int,
+        memory: Memory,
     ) -> tuple[Tensor, Memory]:
         return self.advance(kernel, x, u, quadrature.stretch(t, t + u.shape[2]), memory)
 
@@ -402,7 +441,10 @@ def _on_backend(form: Form, kernel: Kernel) -> Form:
 
 
 def _refusal(
-    strategy: Strategy | str, kernel: Kernel, layout: Layout, reasons: list[str]
+    strategy: Strategy | str,
+    kernel: Kernel,
+    layout: Layout,
+    reasons: list[str],
 ) -> StrategyError:
     """Return the error of a strategy that cannot integrate a kernel."""
     name = strategy if isinstance(strategy, str) else type(strategy).__name__
@@ -521,7 +563,11 @@ def _memo(module: nn.Module) -> Memo | None:
 
 
 def prepared(
-    module: nn.Module, name: Hashable, make: Callable[[], Value], *, of: Sequence[Tensor] = ()
+    module: nn.Module,
+    name: Hashable,
+    make: Callable[[], Value],
+    *,
+    of: Sequence[Tensor] = (),
 ) -> Value:
     """Return ``make()``; inside :class:`.inference`, from the cache of the module.
 

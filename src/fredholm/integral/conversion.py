@@ -276,7 +276,9 @@ def refuse_dropout(module: nn.Module, rate: float) -> None:
 
 
 def refuse_unless(
-    module: nn.Module, expected: dict[str, Any], options: object | None = None
+    module: nn.Module,
+    expected: dict[str, Any],
+    options: object | None = None,
 ) -> None:
     """Raise ConversionError where a layer has another value of an option than is understood.
 

@@ -60,7 +60,14 @@ class Decay(nn.Module):
         [0.5, 0.5, 0.5]
     """
 
-    def __init__(self, dim: int, heads: int, *, gate: str = "head", half_life: float = HALF_LIFE):
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        *,
+        gate: str = "head",
+        half_life: float = HALF_LIFE,
+    ):
         super().__init__()
         if gate not in DECAYS:
             raise OptionError(
@@ -105,7 +112,12 @@ class Decay(nn.Module):
         return f"heads={self.log_rate.shape[0]}, half_life={self.half_life}"
 
 
-def read_decay(dim: int, heads: int, decay: str | None, half_life: float | None) -> Decay | None:
+def read_decay(
+    dim: int,
+    heads: int,
+    decay: str | None,
+    half_life: float | None,
+) -> Decay | None:
     """Return the decay that a kernel's options ask for, or None.
 
     Raises:

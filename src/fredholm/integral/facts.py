@@ -94,7 +94,11 @@ class Layout:
 
     @classmethod
     def _of(
-        cls, domain: Domain, query_domain: Domain | None, given: bool, stepping: bool
+        cls,
+        domain: Domain,
+        query_domain: Domain | None,
+        given: bool,
+        stepping: bool,
     ) -> Layout:
         """Return :meth:`of` without its cache. ``given`` and ``stepping`` are attributes of the
         result.

@@ -177,7 +177,10 @@ def floor_of(floor: float, *feature_maps: Callable[[Tensor], Tensor] | None) -> 
 
 
 def build_feature_map(
-    feature_map: str | Callable[[Tensor], Tensor], width: int, heads: int, **options
+    feature_map: str | Callable[[Tensor], Tensor],
+    width: int,
+    heads: int,
+    **options,
 ) -> Callable[[Tensor], Tensor]:
     """Return a map of :data:`FEATURE_MAPS` for heads of ``width`` features, or the function or
     module that was passed.

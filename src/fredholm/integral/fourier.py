@@ -106,7 +106,10 @@ class FourierFeatures(nn.Module):
         generator = torch.Generator("cpu").manual_seed(seed)
         # In float64 on the CPU, so that every dtype and device has the same B up to rounding.
         draws = torch.randn(
-            self.matrix.shape, generator=generator, dtype=torch.float64, device="cpu"
+            self.matrix.shape,
+            generator=generator,
+            dtype=torch.float64,
+            device="cpu",
         )
         self.matrix.copy_(self.sigma * draws)
 

@@ -42,7 +42,13 @@ class LatticeKernel(MatrixKernel):
     sums = True
     ordered = False
 
-    def __init__(self, heads: int, d_in: int, d_out: int, windows: tuple):
+    def __init__(
+        self,
+        heads: int,
+        d_in: int,
+        d_out: int,
+        windows: tuple,
+    ):
         super().__init__(heads, d_in, d_out)
         # PyTorch convolves and pools over at most three axes.
         if len(windows) not in (1, 2, 3):

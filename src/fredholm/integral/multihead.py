@@ -96,7 +96,13 @@ class MultiheadAdapter(nn.Module):
     def _line(self, u: Tensor, causal: bool) -> Domain:
         """Return the line of features (B, N, dim), over a length of 1."""
         dtype = torch.promote_types(u.dtype, torch.float32)
-        return Domain.line(u.shape[1], causal=causal, length=1.0, device=u.device, dtype=dtype)
+        return Domain.line(
+            u.shape[1],
+            causal=causal,
+            length=1.0,
+            device=u.device,
+            dtype=dtype,
+        )
 
     def _query_line(self, query: Tensor, causal: bool) -> Domain:
         """Return the line of queries that are not the keys."""

@@ -204,7 +204,13 @@ class IntegralOperator(nn.Module, NotebookTable, metaclass=Checked):
         return problem.rows(rows)
 
     def kernel_matrix(
-        self, u, domain=None, *, query=None, query_domain=None, rows: Rows = None
+        self,
+        u,
+        domain=None,
+        *,
+        query=None,
+        query_domain=None,
+        rows: Rows = None,
     ) -> Tensor:
         """Return K as densities against the measure, (B, H, Nq, Nk, d_out, d_in), before the output
         projection. O(Nq·Nk·d²) memory; ``rows`` selects queries.
@@ -219,7 +225,13 @@ class IntegralOperator(nn.Module, NotebookTable, metaclass=Checked):
         return isinstance(self.kernel, WeightedValue)
 
     def weights(
-        self, u, domain=None, *, query=None, query_domain=None, rows: Rows = None
+        self,
+        u,
+        domain=None,
+        *,
+        query=None,
+        query_domain=None,
+        rows: Rows = None,
     ) -> Tensor:
         """Return the scalar weight of each pair times the key's measure, (B, H, Nq, Nk). For
         softmax these are the attention probabilities.
@@ -240,7 +252,13 @@ class IntegralOperator(nn.Module, NotebookTable, metaclass=Checked):
         return _for_each_head(weights.to(problem.uy.dtype), self.heads, problem)
 
     def influence(
-        self, u, domain=None, *, query=None, query_domain=None, rows: Rows = None
+        self,
+        u,
+        domain=None,
+        *,
+        query=None,
+        query_domain=None,
+        rows: Rows = None,
     ) -> Tensor:
         """Return the influence of each key on each query, ‖K‖_F times the key's measure,
         (B, H, Nq, Nk). It is a non-negative number for every kernel.
@@ -357,7 +375,10 @@ class IntegralOperator(nn.Module, NotebookTable, metaclass=Checked):
         return self._advance(u, state, _form(state).prefill)
 
     def _advance(
-        self, u: Tensor, state: CausalState, move: Callable[..., tuple[Tensor, dict[str, Tensor]]]
+        self,
+        u: Tensor,
+        state: CausalState,
+        move: Callable[..., tuple[Tensor, dict[str, Tensor]]],
     ) -> tuple[Tensor, CausalState]:
         """Advance by the next points of a causal domain; ``move`` is the form's ``step`` or
         ``prefill``.

@@ -69,7 +69,13 @@ def without_images(domain: Domain) -> Domain:
     return domain.kept("without images", lambda: replace(domain, pairs=plain))
 
 
-def points_of(kernel: Kernel, query: Tensor, domain: Domain, *, default: bool) -> Domain:
+def points_of(
+    kernel: Kernel,
+    query: Tensor,
+    domain: Domain,
+    *,
+    default: bool,
+) -> Domain:
     """Return the domain of queries that came without one.
 
     Where the keys came without one too, it is the kernel's default domain; else the domain of the

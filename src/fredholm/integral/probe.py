@@ -93,7 +93,11 @@ def probe(
 
 
 def _check_shapes(
-    name: str, shape: tuple[int, ...], actual: Tensor, expected: object, advice: str
+    name: str,
+    shape: tuple[int, ...],
+    actual: Tensor,
+    expected: object,
+    advice: str,
 ) -> None:
     """Raise ConversionError where the layer returns something else than a tensor of that shape."""
     if isinstance(expected, Tensor) and expected.shape == actual.shape:
@@ -123,7 +127,12 @@ def _precision(source: nn.Module) -> tuple[torch.dtype, torch.device]:
     return min(dtypes, key=lambda dtype: torch.finfo(dtype).bits), numbers[0].device
 
 
-def _call(function: Callable, u: Tensor, problem: str, advice: str):
+def _call(
+    function: Callable,
+    u: Tensor,
+    problem: str,
+    advice: str,
+):
     """Return ``function(u)``; whatever it raises is the cause of a ConversionError."""
     try:
         return function(u)
@@ -143,7 +152,12 @@ def _gradient(output: Tensor, u: Tensor, weights: Tensor) -> Tensor:
     return gradient
 
 
-def _compare(name: str, quantity: str, results: Results, tolerance: float) -> float:
+def _compare(
+    name: str,
+    quantity: str,
+    results: Results,
+    tolerance: float,
+) -> float:
     """Return the difference of two results, relative to the norm of the expected one.
 
     Raises:

@@ -136,12 +136,23 @@ class Problem:
         if not given:
             query_domain = kernel.output_domain(domain)
         return cls._at_queries(
-            kernel, u, domain, query, query_domain, operator, given=given, default=default
+            kernel,
+            u,
+            domain,
+            query,
+            query_domain,
+            operator,
+            given=given,
+            default=default,
         )
 
     @classmethod
     def _at_own_points(
-        cls, kernel: Kernel, u: Tensor, domain: Domain, operator: OperatorFacts
+        cls,
+        kernel: Kernel,
+        u: Tensor,
+        domain: Domain,
+        operator: OperatorFacts,
     ) -> Problem:
         """Return the problem of a call without queries, on a domain that is not sharded.
 
@@ -356,7 +367,12 @@ class Problem:
         return subproblems.tile(self, rows, keys, quadrature)
 
 
-def _check_kinds(u: object, domain: object, query: object, query_domain: object) -> None:
+def _check_kinds(
+    u: object,
+    domain: object,
+    query: object,
+    query_domain: object,
+) -> None:
     """Raise ShapeError for features that are not tensors, DomainError for domains that are not."""
     if not isinstance(u, Tensor):
         check_features(u=u)
@@ -368,7 +384,12 @@ def _check_kinds(u: object, domain: object, query: object, query_domain: object)
         check_domains(query_domain=query_domain)
 
 
-def _features_at_queries(kernel: Kernel, query: Tensor | None, uy: Tensor, queries: int) -> Tensor:
+def _features_at_queries(
+    kernel: Kernel,
+    query: Tensor | None,
+    uy: Tensor,
+    queries: int,
+) -> Tensor:
     """Return features at the queries by head, like those at the keys, ``uy``.
 
     They are zeros without memory where ``query`` is None because nothing reads them.

@@ -40,7 +40,12 @@ class Rotary(nn.Module):
     """
 
     def __init__(
-        self, width: int, *, base: float = 10000.0, position_dim: int = 1, interleaved: bool = False
+        self,
+        width: int,
+        *,
+        base: float = 10000.0,
+        position_dim: int = 1,
+        interleaved: bool = False,
     ):
         super().__init__()
         if width < 1 or position_dim < 1 or width % (2 * position_dim):

@@ -113,7 +113,9 @@ class CausalState(State):
 
 
 def load_state(
-    path: str | Path, begin: Callable[[Domain, int], Kind], device: torch.device
+    path: str | Path,
+    begin: Callable[[Domain, int], Kind],
+    device: torch.device,
 ) -> Kind:
     """Read the state in a file of :meth:`State.save`.
 

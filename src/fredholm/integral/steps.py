@@ -38,7 +38,13 @@ class Stretch(NamedTuple):
 
     @classmethod
     def of(
-        cls, kernel: Kernel, u: Tensor, domain: Domain, seen: int, *, operator: OperatorFacts
+        cls,
+        kernel: Kernel,
+        u: Tensor,
+        domain: Domain,
+        seen: int,
+        *,
+        operator: OperatorFacts,
     ) -> Stretch:
         """Read features (B, n, dim) of the n points of ``domain`` after the first ``seen``.
 
@@ -84,7 +90,13 @@ class Point(NamedTuple):
     real: Tensor | None = None
 
     @classmethod
-    def at(cls, x: Tensor, u: Tensor, quadrature: Quadrature, t: int) -> Point:
+    def at(
+        cls,
+        x: Tensor,
+        u: Tensor,
+        quadrature: Quadrature,
+        t: int,
+    ) -> Point:
         """Return point t of a quadrature, at x (1 | B, 1, p) with features u (B, H, 1, d)."""
         dtype = at_least_single(u.dtype)
         scale, real = None, None

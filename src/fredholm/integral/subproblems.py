@@ -76,7 +76,12 @@ def rows(problem: Problem, rows: Rows) -> Problem:
     )
 
 
-def tile(problem: Problem, rows: Tensor, keys: Tensor, quadrature: Quadrature) -> Problem:
+def tile(
+    problem: Problem,
+    rows: Tensor,
+    keys: Tensor,
+    quadrature: Quadrature,
+) -> Problem:
     """Return the problem of some of the queries, each over keys of its own."""
     batch = max(problem.ux.shape[0], problem.uy.shape[0])
     count = rows.shape[0]
@@ -94,7 +99,11 @@ def tile(problem: Problem, rows: Tensor, keys: Tensor, quadrature: Quadrature) -
     tensors = {name: getattr(quadrature, name) for name in QUADRATURE_TENSORS}
     tiled = {name: weights_of_batch(x) for name, x in tensors.items()}
     layout = replace(
-        problem.layout, keys=None, queries=None, cross=True, pairs=quadrature.density is not None
+        problem.layout,
+        keys=None,
+        queries=None,
+        cross=True,
+        pairs=quadrature.density is not None,
     )
     real = None
     if problem.real is not None:

@@ -120,7 +120,10 @@ class Window:
         return at
 
     def incidence(
-        self, outputs: Int[Tensor, " r"], n: int, dtype: torch.dtype
+        self,
+        outputs: Int[Tensor, " r"],
+        n: int,
+        dtype: torch.dtype,
     ) -> Float[Tensor, "r n taps"]:
         """Return 1 where a tap of an output reads a key, else 0."""
         keys = torch.arange(n, device=outputs.device)

@@ -76,7 +76,9 @@ class ScaledFeatures(NamedTuple):
 
 
 def query_parts(
-    feature_map: Callable[[Tensor], Tensor], x: Tensor, gain: Float[Tensor, " h"]
+    feature_map: Callable[[Tensor], Tensor],
+    x: Tensor,
+    gain: Float[Tensor, " h"],
 ) -> ScaledFeatures:
     """Return :math:`e^g \\phi` of queries over :math:`e^a`, and a.
 
