@@ -93,7 +93,9 @@ def _average_ranks(values: Tensor) -> Tensor:
 
 
 def _centred_weights(
-    kernel: CentredWeights, problem: Problem, iterations: int
+    kernel: CentredWeights,
+    problem: Problem,
+    iterations: int,
 ) -> tuple[Tensor, Tensor]:
     r"""Return the mean weights of a LinearInfSA, and the left Perron vector of its token graph at
     length 1, each (B, H, N) in float64.
@@ -155,7 +157,10 @@ def _normalised(vector: Tensor) -> Tensor:
 
 @torch.no_grad()
 def model_alignment(
-    model: nn.Module, inputs: Tensor, *, iterations: int = 200
+    model: nn.Module,
+    inputs: Tensor,
+    *,
+    iterations: int = 200,
 ) -> dict[str, Alignment]:
     """Return :func:`eigenvector_alignment` of every operator inside a model, by its name, on its
     input in one forward pass.

@@ -38,7 +38,11 @@ class PairwiseOperator(Protocol):
         ...
 
     def kernel_matrix(
-        self, u: Tensor, domain: Domain | None = None, *, rows: Rows = None
+        self,
+        u: Tensor,
+        domain: Domain | None = None,
+        *,
+        rows: Rows = None,
     ) -> Tensor:
         """Return K as densities against the measure, (B, H, Nq, Nk, d_out, d_in)."""
         ...

@@ -90,11 +90,18 @@ def degradation(
         raise OptionError(f"steps is the number of removals, 1 or more, got {steps}")
     # Patches with equal values of a map are removed in random order.
     noise = torch.rand(
-        len(images), count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+        len(images),
+        count,
+        generator=torch.Generator().manual_seed(seed),
+        dtype=torch.float64,
     )
     scores = maps.flatten(1).double().cpu()
     shuffled = noise.argsort(1)
-    falling = torch.gather(scores, 1, shuffled).argsort(dim=1, descending=True, stable=True)
+    falling = torch.gather(scores, 1, shuffled).argsort(
+        dim=1,
+        descending=True,
+        stable=True,
+    )
     ranked = torch.gather(shuffled, 1, falling)
     orders = {"morf": ranked, "lerf": ranked.flip(1), "random": shuffled}
     removed = [round(count * step / steps) for step in range(steps + 1)]

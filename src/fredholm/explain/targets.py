@@ -14,7 +14,9 @@ from ..errors import ShapeError, require
 
 
 def patch_targets(
-    masks: Bool[Tensor, "b h w"], grid: tuple[int, int], share: float = 0.5
+    masks: Bool[Tensor, "b h w"],
+    grid: tuple[int, int],
+    share: float = 0.5,
 ) -> Bool[Tensor, "b rows columns"]:
     """Return the patches of which at least ``share`` belongs to the object, or the patch with the
     largest share if there is none.
