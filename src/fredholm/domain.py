@@ -137,7 +137,13 @@ class Domain(NotebookTable):
         dtype = dtype or torch.get_default_dtype()
         positions = torch.arange(n, device=device, dtype=dtype)[:, None] * step
         domain = cls._build(
-            positions, measure, step, causal=causal, shape=(n,), valid=valid, pairs=pairs
+            positions,
+            measure,
+            step,
+            causal=causal,
+            shape=(n,),
+            valid=valid,
+            pairs=pairs,
         )
         if reach is None:
             return domain
@@ -177,7 +183,13 @@ class Domain(NotebookTable):
         positions = torch.stack(coordinates, -1).reshape(-1, len(shape))
         cell = 1.0 / positions.shape[0]
         return cls._build(
-            positions, measure, cell, causal=causal, shape=tuple(shape), valid=valid, pairs=pairs
+            positions,
+            measure,
+            cell,
+            causal=causal,
+            shape=tuple(shape),
+            valid=valid,
+            pairs=pairs,
         )
 
     @classmethod
@@ -223,9 +235,20 @@ class Domain(NotebookTable):
         if searched:
             check_shapes(positions, None, valid)
             pairs = search_edges(
-                positions, radius=radius, neighbours=neighbours, valid=valid, box=box
+                positions,
+                radius=radius,
+                neighbours=neighbours,
+                valid=valid,
+                box=box,
             )
-        return cls._build(positions, measure, None, causal=causal, valid=valid, pairs=pairs)
+        return cls._build(
+            positions,
+            measure,
+            None,
+            causal=causal,
+            valid=valid,
+            pairs=pairs,
+        )
 
     @classmethod
     @checked(DomainError)
@@ -274,7 +297,12 @@ class Domain(NotebookTable):
             n = vertices.shape[0]
             itself = torch.arange(n, device=vertices.device).expand(2, -1)
             pairs = Edges.of_index(torch.cat([mesh.edge_index(), itself], -1), n)
-        return cls.points(mesh.vertices, measure=mesh.vertex_masses(), pairs=pairs, **search)
+        return cls.points(
+            mesh.vertices,
+            measure=mesh.vertex_masses(),
+            pairs=pairs,
+            **search,
+        )
 
     @classmethod
     @checked(DomainError)
@@ -318,10 +346,19 @@ class Domain(NotebookTable):
         radius = None
         if angle is not None:
             radius = great_circle_radius(angle)
-        return cls.points(points, measure=areas, radius=radius, neighbours=neighbours)
+        return cls.points(
+            points,
+            measure=areas,
+            radius=radius,
+            neighbours=neighbours,
+        )
 
     def near(
-        self, queries: Domain, *, radius: float | None = None, neighbours: int | None = None
+        self,
+        queries: Domain,
+        *,
+        radius: float | None = None,
+        neighbours: int | None = None,
     ) -> Domain:
         """Return this domain as the points of another one see it: those within a radius, or the
         nearest. Pass it with the other as ``query_domain``.
@@ -392,7 +429,14 @@ class Domain(NotebookTable):
         time = torch.where(real, t, 0.0)
         mass = torch.where(real, cell_lengths(time / step, real, causal), 0.0)
         check_forward(mass)
-        domain = cls._build(time[..., None], mass, None, causal=causal, valid=valid, pairs=pairs)
+        domain = cls._build(
+            time[..., None],
+            mass,
+            None,
+            causal=causal,
+            valid=valid,
+            pairs=pairs,
+        )
         return replace(domain, kind="spacing")
 
     @classmethod
@@ -453,10 +497,20 @@ class Domain(NotebookTable):
         if weight is not None:
             weight = weight.to(dtype)
         edges = Edges.of_index(
-            parts.edge_index, n, weight=weight, features=parts.features, dtype=dtype
+            parts.edge_index,
+            n,
+            weight=weight,
+            features=parts.features,
+            dtype=dtype,
         )
         pairs = edges if sparse else edges.dense()
-        return cls.points(positions, causal=causal, measure=measure, valid=valid, pairs=pairs)
+        return cls.points(
+            positions,
+            causal=causal,
+            measure=measure,
+            valid=valid,
+            pairs=pairs,
+        )
 
     @classmethod
     @checked(DomainError)
@@ -588,7 +642,11 @@ class Domain(NotebookTable):
     # --- in shards --------------------------------------------------------------------------------
 
     def shard(
-        self, mesh: Any, *, dimension: str | None = None, sizes: Sequence[int] | None = None
+        self,
+        mesh: Any,
+        *,
+        dimension: str | None = None,
+        sizes: Sequence[int] | None = None,
     ) -> Domain:
         """Return this rank's part of a domain of which every rank has a copy: a run of consecutive
         points, in the order of the ranks.
@@ -1045,7 +1103,13 @@ class Domain(NotebookTable):
             else:
                 seen = keys.mass_seen(mass, times, log_density, own_points=own_points)
                 scale = reciprocal(seen)
-        return replace(quadrature, mass=mass, scale=scale, density=density, log_density=log_density)
+        return replace(
+            quadrature,
+            mass=mass,
+            scale=scale,
+            density=density,
+            log_density=log_density,
+        )
 
     def _on_edges(self, quadrature: Quadrature, edges: Edges, queries: int) -> Quadrature:
         """Return the quadrature of a domain with edges: nothing in it is N²."""
@@ -1076,7 +1140,12 @@ class Domain(NotebookTable):
         scale = None
         if self._rules().renormalised:
             scale = reciprocal(mass_in_reach(mass, self.valid, reach, after))[:, None]
-        return replace(quadrature, scale=scale, reach=(reach, after), rank=rank)
+        return replace(
+            quadrature,
+            scale=scale,
+            reach=(reach, after),
+            rank=rank,
+        )
 
     def _clock(self, query_domain: Domain | None) -> Tensor | None:
         """Return the times of the points, (1 | B, N), in an order of :meth:`timestamps`; None where

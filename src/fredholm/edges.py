@@ -641,13 +641,17 @@ def moved_fields(record: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
 
 
 def _merge_equal(
-    pair: Int[Tensor, " e"], weight: Tensor | None, dtype: torch.dtype
+    pair: Int[Tensor, " e"],
+    weight: Tensor | None,
+    dtype: torch.dtype,
 ) -> tuple[Int[Tensor, " distinct"], Tensor | None]:
     """Return the distinct ones of sorted pairs, and their densities: the sum of their weights or,
     without weights, their number in ``dtype``; None where none is repeated.
     """
     distinct, place, repeats = torch.unique_consecutive(
-        pair, return_inverse=True, return_counts=True
+        pair,
+        return_inverse=True,
+        return_counts=True,
     )
     if len(distinct) == len(pair):
         return pair, weight

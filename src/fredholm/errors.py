@@ -78,7 +78,14 @@ class ConvergenceError(FredholmError, ArithmeticError):
         iterations: number of products with the operator.
     """
 
-    def __init__(self, message: str, *, radius: float, residual: float, iterations: int):
+    def __init__(
+        self,
+        message: str,
+        *,
+        radius: float,
+        residual: float,
+        iterations: int,
+    ):
         super().__init__(message)
         self.radius, self.residual, self.iterations = radius, residual, iterations
 

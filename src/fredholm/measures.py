@@ -90,7 +90,12 @@ class AllKeys:
         return mass.cumsum(-1)
 
     def mass_seen(
-        self, mass: Tensor, times: Times, log_density: Tensor | None, *, own_points: bool
+        self,
+        mass: Tensor,
+        times: Times,
+        log_density: Tensor | None,
+        *,
+        own_points: bool,
     ) -> Tensor:
         """Return the mass that each query sees, (1 | B, 1 | H, Nq). O(Nq·Nk).
 

@@ -145,7 +145,12 @@ class Mesh:
 
         # Two cells list their common facet in different orders of its corners.
         ordered = torch.sort(facets, -1).values
-        _, place, counts = torch.unique(ordered, dim=0, return_inverse=True, return_counts=True)
+        _, place, counts = torch.unique(
+            ordered,
+            dim=0,
+            return_inverse=True,
+            return_counts=True,
+        )
         if len(counts) and int(counts.max()) > 2:
             raise DomainError(
                 f"expected facets of at most two cells, got {int((counts > 2).sum())} that more "
@@ -272,7 +277,10 @@ def _facets(cells: Int[Tensor, "c k"]) -> tuple[Tensor, Tensor]:
 
 
 def latitude_longitude(
-    latitudes: int, longitudes: int, *, dtype: torch.dtype | None = None
+    latitudes: int,
+    longitudes: int,
+    *,
+    dtype: torch.dtype | None = None,
 ) -> Rule:
     """Return the cells of a latitude-longitude grid on the unit sphere: their centres (N, 3), and
     their exact areas (N,), for N = latitudes · longitudes.

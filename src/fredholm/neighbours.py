@@ -75,7 +75,12 @@ class _Cloud:
         # Imported here, because scipy is an extra.
         from scipy.spatial import KDTree
 
-        return KDTree(self.x, boxsize=self.box, balanced_tree=False, compact_nodes=False)
+        return KDTree(
+            self.x,
+            boxsize=self.box,
+            balanced_tree=False,
+            compact_nodes=False,
+        )
 
 
 def radius_edges(
@@ -246,7 +251,13 @@ def _search(given: _Given, search: Callable[[_Cloud, _Cloud | None], _Rows]) -> 
     return edges.to(points.device)
 
 
-def _cloud(points: Tensor, valid: Tensor | None, b: int, box: Box | None, name: str) -> _Cloud:
+def _cloud(
+    points: Tensor,
+    valid: Tensor | None,
+    b: int,
+    box: Box | None,
+    name: str,
+) -> _Cloud:
     """Return the real points of cloud b; one cloud, or one mask, serves a whole batch."""
     if points.dim() == 3:
         points = points[min(b, points.shape[0] - 1)]
@@ -275,7 +286,12 @@ def _cloud(points: Tensor, valid: Tensor | None, b: int, box: Box | None, name: 
     return _Cloud(index, np.ascontiguousarray(x), rounding, box)
 
 
-def _shifts(points: Tensor, queries: Tensor, edges: Edges, box: Box) -> Tensor:
+def _shifts(
+    points: Tensor,
+    queries: Tensor,
+    edges: Edges,
+    box: Box,
+) -> Tensor:
     """Return the shift of each edge's key to its image nearest to the query, (E, p).
 
     Points may lie outside of the box: images are counted from where they are.
@@ -343,7 +359,12 @@ def _nearest(keys: _Cloud, queries: _Cloud | None, count: int) -> _Rows:
 # --- rows -----------------------------------------------------------------------------------------
 
 
-def _sorted_rows(row: np.ndarray, source: np.ndarray, rows: int, keys: int) -> _Rows:
+def _sorted_rows(
+    row: np.ndarray,
+    source: np.ndarray,
+    rows: int,
+    keys: int,
+) -> _Rows:
     """Return pairs sorted by row and then by source, each pair once.
 
     Args:

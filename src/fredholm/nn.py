@@ -325,7 +325,12 @@ class ContinuousConv1d(nn.Module):
         options.setdefault("origin", origin)
         self.length, self.causal = length, causal
         self.operator: IntegralOperator = create_operator(
-            "ckconv", in_channels, groups, out_dim=out_channels, length=length, **options
+            "ckconv",
+            in_channels,
+            groups,
+            out_dim=out_channels,
+            length=length,
+            **options,
         )
 
     def forward(self, x: Tensor, rate: float = 1.0) -> Tensor:
@@ -341,7 +346,9 @@ class ContinuousConv1d(nn.Module):
         if rate != 1:
             # Each sample stands for a part of a step of training.
             domain = domain.replace(
-                positions=domain.positions / rate, measure=domain.measure / rate, kind="spacing"
+                positions=domain.positions / rate,
+                measure=domain.measure / rate,
+                kind="spacing",
             )
         return self.operator(u, domain).transpose(1, 2)
 

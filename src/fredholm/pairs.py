@@ -58,7 +58,11 @@ def add_loops(graph: GraphParts, n: int, loop_features: Tensor | None) -> GraphP
 
 
 def search_edges(
-    positions: Tensor, *, radius: float | None, neighbours: int | None, **options
+    positions: Tensor,
+    *,
+    radius: float | None,
+    neighbours: int | None,
+    **options,
 ) -> Edges:
     """Return the edges within a radius, or to the nearest neighbours: exactly one of both is given.
 
@@ -141,7 +145,9 @@ def slice_pairs(pairs: Pairs, index: slice, n: int) -> Pairs:
 
 
 def collate_pairs(
-    all_pairs: Sequence[Pairs], sizes: Sequence[int], device: torch.device
+    all_pairs: Sequence[Pairs],
+    sizes: Sequence[int],
+    device: torch.device,
 ) -> Tensor | Edges | None:
     """Return the pairs of unbatched domains as those of one batch, (B, H | 1, n, n), padded to the
     largest size n.

@@ -143,7 +143,10 @@ class _Bar(Progress):
         )
         console = Console(stderr=True)
         bars = self.rich.Progress(
-            *columns, console=console, transient=True, refresh_per_second=1 / BLINK
+            *columns,
+            console=console,
+            transient=True,
+            refresh_per_second=1 / BLINK,
         )
         bars.start()
         return bars
@@ -220,7 +223,10 @@ def working(label: str, total: int = 0, unit: str = "") -> AbstractContextManage
 
 
 def steps(
-    label: str, items: Iterable[Item], total: int | None = None, unit: str = ""
+    label: str,
+    items: Iterable[Item],
+    total: int | None = None,
+    unit: str = "",
 ) -> Iterator[Item]:
     """Yield the items, and report how many of them are done.
 

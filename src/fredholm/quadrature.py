@@ -451,7 +451,10 @@ def mass_on_edges(mass: Float[Tensor, "#b k"], edges: Edges) -> Float[Tensor, "#
 
 
 def mass_in_reach(
-    mass: Float[Tensor, "#b k"], valid: Bool[Tensor, "#b k"] | None, before: int, after: int
+    mass: Float[Tensor, "#b k"],
+    valid: Bool[Tensor, "#b k"] | None,
+    before: int,
+    after: int,
 ) -> Float[Tensor, "#b k"]:
     """Return the mass that each point sees within its reach, counted in real points.
 

@@ -53,7 +53,10 @@ class Registry(Mapping[str, Entry]):
     """
 
     def __init__(
-        self, what: str, home: str | None = "fredholm.families", attribute: str | None = None
+        self,
+        what: str,
+        home: str | None = "fredholm.families",
+        attribute: str | None = None,
     ):
         self.what, self.home, self.attribute = what, home, attribute
         self._entries: dict[str, Entry] = {}

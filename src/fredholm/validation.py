@@ -116,7 +116,12 @@ def check_forward(spacing: Tensor) -> None:
 
 
 def check_values(
-    positions: Tensor, measure: Tensor, valid: Tensor | None, pairs: Tensor | None, *, sorted_: bool
+    positions: Tensor,
+    measure: Tensor,
+    valid: Tensor | None,
+    pairs: Tensor | None,
+    *,
+    sorted_: bool,
 ) -> None:
     """DomainError unless positions and masses are usable; reads values, so for eager code only."""
     real = valid
