@@ -152,7 +152,8 @@ class LinearState(CacheLayerMixin):
             result[name] = self._in_order(result[name], dim, self.first)
         if NEAR_AGE in result:
             # It counts the window's tokens alone, (B, G, w), without the sinks.
-            result[NEAR_AGE] = self._in_order(result[NEAR_AGE][..., None], 2, 0)[..., 0]
+            ages = result[NEAR_AGE][..., None]
+            result[NEAR_AGE] = self._in_order(ages, 2, 0)[..., 0]
         return result
 
     def _in_order(self, x: Tensor, dim: int, first: int) -> Tensor:
@@ -170,7 +171,8 @@ class LinearState(CacheLayerMixin):
             ring = ring.roll(-self.oldest, dim)
         else:
             # Each row has an oldest token of its own: indices (B, w) into its ring.
-            index = (self.oldest[:, None] + torch.arange(window, device=x.device)) % window
+            steps = torch.arange(window, device=x.device)
+            index = (self.oldest[:, None] + steps) % window
             if dim == 2:
                 index = index[:, None, :, None].expand_as(ring)
             ring = ring.gather(dim, index)
@@ -180,8 +182,16 @@ class LinearState(CacheLayerMixin):
 
     def _tensors(self) -> Memory:
         """Return the state's tensors as they lie; see :meth:`memory` for their order."""
-        result = {name: self.recurrent_states.get(i) for i, name in enumerate(NAMES)}
-        return {name: value for name, value in result.items() if value is not None}
+        result = {}
+        for index, name in enumerate(NAMES):
+            value = self.recurrent_states.get(index)
+            if value is not None:
+                result[name] = value
+        return result
+
+    def _linear_tensors(self) -> Memory:
+        """Return :meth:`_tensors` without those of kept groups."""
+        return {name: x for name, x in self._tensors().items() if name not in KEPT}
 
     def advance(
         self,
@@ -201,16 +211,17 @@ class LinearState(CacheLayerMixin):
             ConversionError: another batch than that of the state, a mask of pairs, or a mask that
                 hides other tokens of the past than it did when they came.
         """
+        batch, _, count, _ = query.shape
         valid = new_tokens(mask, key.shape[2])
         known = self.recurrent_states[NAMES.index("moment")]
-        if known is not None and known.shape[0] != query.shape[0]:
+        if known is not None and known.shape[0] != batch:
             raise ConversionError(
-                f"the cache holds {known.shape[0]} sequences, and the call has {query.shape[0]}; "
+                f"the cache holds {known.shape[0]} sequences, and the call has {batch}; "
                 "pass a new cache"
             )
         if self.watches:
-            self._watch(mask, valid, query.shape[2])
-        self.length += query.shape[2]
+            self._watch(mask, valid, count)
+        self.length += count
         if isinstance(heads, LinearHeads):
             return self._advance(heads, query, Tokens(key, value, valid), scale)
         heads.check(query, key)
@@ -237,7 +248,8 @@ class LinearState(CacheLayerMixin):
         # After a crop the state is that before the noted tokens, which are added again.
         if self.replays and self.past is not None:
             for tokens in self.past.parts:
-                self._replace(heads, added(heads, tokens, self._linear_memory(), scale))
+                memory = added(heads, tokens, self._linear_memory(), scale)
+                self._replace(heads, memory)
         self.replays = False
         if not self.record_past:
             self.past = None
@@ -246,23 +258,30 @@ class LinearState(CacheLayerMixin):
         # Of a long stretch only the last ``limit`` tokens can be removed: those before go into the
         # state for good, and the past begins behind them.
         limit = max(heads.window or 0, PENDING)
-        outs = []
         before = max(0, new.count - limit)
+        outs = []
         if before:
             first = new.part(slice(0, before))
-            outs.append(self._advance_plainly(heads, query[:, :, :before], first, scale))
+            out = self._advance_plainly(heads, query[:, :, :before], first, scale)
+            outs.append(out)
         if before or self.past is None:
             self.past = Past(self._linear_memory(), limit)
-        new = new.part(slice(before, None))
-        outs.append(self._advance_plainly(heads, query[:, :, before:], new, scale))
-        self.past.add(heads, new, scale)
+
+        last = new.part(slice(before, None))
+        out = self._advance_plainly(heads, query[:, :, before:], last, scale)
+        outs.append(out)
+        self.past.add(heads, last, scale)
         if len(outs) == 1:
-            return outs[0]
+            return out
         return torch.cat(outs, 2)
 
     def _linear_memory(self) -> Memory:
         """Return a copy of the state without that of kept groups."""
-        return {name: x.clone() for name, x in self.memory().items() if name not in KEPT}
+        copied = {}
+        for name, x in self.memory().items():
+            if name not in KEPT:
+                copied[name] = x.clone()
+        return copied
 
     def _advance_plainly(
         self,
@@ -272,7 +291,7 @@ class LinearState(CacheLayerMixin):
         scale: float | None,
     ) -> Tensor:
         """Add tokens to the state without noting them; a single token in place, where it can be."""
-        memory = {name: x for name, x in self._tensors().items() if name not in KEPT}
+        memory = self._linear_tensors()
         stays = not heads.store or self._stays_in_store(heads, new.valid)
         if stays and steps_in_place(heads, query, new.key, memory):
             slot = self.first + self.oldest
@@ -302,16 +321,20 @@ class LinearState(CacheLayerMixin):
         """
         if valid is not None or self.behind_sinks is None or heads.window is None:
             return False
-        return not begins_block(self.behind_sinks + 1 - heads.window, heads.window)
+        behind_window = self.behind_sinks + 1 - heads.window
+        return not begins_block(behind_window, heads.window)
 
     def _replace(self, heads: LinearHeads, memory: Memory) -> None:
         """Replace the state of the linear groups."""
         self._count_sinks(heads, memory)
-        gone = {name: None for name in NAMES if name not in KEPT}
-        self._keep(gone | memory)
+        self._keep(self._nothing_linear() | memory)
         self.oldest = 0
         self.is_initialized = True
         self._count_behind_sinks()
+
+    def _nothing_linear(self) -> dict[str, Tensor | None]:
+        """Return None by each name of the linear groups' tensors: it removes them."""
+        return {name: None for name in NAMES if name not in KEPT}
 
     def _keep(self, tensors: Mapping[str, Tensor | None]) -> None:
         """Store tensors by their names; None removes one."""
@@ -423,16 +446,13 @@ class LinearState(CacheLayerMixin):
         base = {name: x.clone() for name, x in self.past.base.items()}
         if "near_key" in base:
             self.first = base["near_key"].shape[2] - self._window()
-        gone = {name: None for name in NAMES if name not in KEPT}
         # Kept groups have a key per token, of which the first ``length`` stay.
-        token_dims = {"kept_key": 2, "kept_value": 2, "kept_valid": 1}
+        kept = {}
         tensors = self._tensors()
-        kept = {
-            name: tensors[name].narrow(dim, 0, self.length)
-            for name, dim in token_dims.items()
-            if name in tensors
-        }
-        self._keep(gone | base | kept)
+        for name, dim in {"kept_key": 2, "kept_value": 2, "kept_valid": 1}.items():
+            if name in tensors:
+                kept[name] = tensors[name].narrow(dim, 0, self.length)
+        self._keep(self._nothing_linear() | base | kept)
         self.oldest = 0
         self.replays = True
         self.stepping = False
@@ -442,7 +462,8 @@ class LinearState(CacheLayerMixin):
         """Record the tokens that come from now on, so that :meth:`crop` can remove them."""
         self.record_past = True
         if self.past is None and self.length:
-            self.past = Past(self._linear_memory(), max(self._window(), PENDING))
+            limit = max(self._window(), PENDING)
+            self.past = Past(self._linear_memory(), limit)
 
     @property
     def is_croppable(self) -> bool:  # type: ignore[override]
@@ -502,7 +523,8 @@ def keep_state(module: nn.Module) -> None:
 
     A user's own module that passes no further arguments on to the attention function keeps keys.
     """
-    kinds = {p.kind for p in inspect.signature(module.forward).parameters.values()}
+    parameters = inspect.signature(module.forward).parameters.values()
+    kinds = {parameter.kind for parameter in parameters}
     if inspect.Parameter.VAR_KEYWORD in kinds:
         module.register_forward_pre_hook(with_state, with_kwargs=True)
 
@@ -516,7 +538,8 @@ def with_state(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     Raises:
         ConversionError: a cache that cannot hold a state, by name and reason.
     """
-    cache = next((x for x in (*kwargs.values(), *args) if isinstance(x, Cache)), None)
+    arguments = (*kwargs.values(), *args)
+    cache = next((x for x in arguments if isinstance(x, Cache)), None)
     if isinstance(cache, EncoderDecoderCache):
         cache = cache.self_attention_cache
     if cache is None:

@@ -67,7 +67,7 @@ class Past:
         tensors = list(self.base.values())
         for part in self.parts:
             tensors += [x for x in part if x is not None]
-        return sum(x.numel() * x.element_size() for x in tensors)
+        return sum(x.nbytes for x in tensors)
 
     def add(self, heads: LinearHeads, tokens: Tokens, scale: float | None) -> None:
         """Append the next tokens; beyond ``2 * limit`` of them, fold the oldest into ``base``.
@@ -84,8 +84,10 @@ class Past:
 
         recorded = joined(self.parts)
         folded = self.count - self.limit
-        self.base = added(heads, recorded.part(slice(0, folded)), self.base, scale)
-        self.parts = [recorded.part(slice(folded, None))]
+        oldest = recorded.part(slice(0, folded))
+        latest = recorded.part(slice(folded, None))
+        self.base = added(heads, oldest, self.base, scale)
+        self.parts = [latest]
 
     def remove(self, count: int) -> Tokens:
         """Remove the last ``count`` tokens, and return them.

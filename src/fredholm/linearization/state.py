@@ -39,17 +39,21 @@ class Tokens(NamedTuple):
 
     def part(self, span: slice) -> Tokens:
         """Return some of the tokens."""
+        key = self.key[:, :, span]
+        value = self.value[:, :, span]
         valid = self.valid
         if valid is not None:
             valid = valid[:, span]
-        return Tokens(self.key[:, :, span], self.value[:, :, span], valid)
+        return Tokens(key, value, valid)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Tokens:
         """Return the tokens with every tensor changed."""
+        key = change(self.key)
+        value = change(self.value)
         valid = self.valid
         if valid is not None:
             valid = change(valid)
-        return Tokens(change(self.key), change(self.value), valid)
+        return Tokens(key, value, valid)
 
 
 def has_state(heads: Heads) -> bool:
@@ -106,18 +110,19 @@ def advance(
     """
     heads.check(query, key)
     scale = heads.factor(scale)
-    key, value = clean(key, valid), clean(value, valid)
+    key = clean(key, valid)
+    value = clean(value, valid)
     if heads.window is not None:
         return heads.in_window(query, key, value, valid, scale, memory)
+
     parts = stretches(query, query.shape[2])
     if len(parts) > 1:
+        tokens = Tokens(key, value, valid)
         outs = []
-        for part in parts:
-            real = None
-            if valid is not None:
-                real = valid[:, part]
-            tokens = query[:, :, part], key[:, :, part], value[:, :, part], real
-            out, memory = advance(heads, *tokens, memory, scale=scale)
+        for span in parts:
+            next_query = query[:, :, span]
+            next_tokens = tokens.part(span)
+            out, memory = advance(heads, next_query, *next_tokens, memory, scale=scale)
             outs.append(out)
         return torch.cat(outs, 2), memory
 
@@ -130,7 +135,10 @@ def advance(
 
     # The sums are in float32 or better. A memory that was moved to a half precision is cast back.
     dtype = torch.promote_types(key.dtype, torch.float32)
-    sums = {name: memory[name].to(dtype) for name in ("moment", "shift") if name in memory}
+    sums = {}
+    for name in ("moment", "shift"):
+        if name in memory:
+            sums[name] = memory[name].to(dtype)
     features, shift = heads.key_features(key, scale, valid, sums.get("shift"))
 
     # Every real token has mass 1, and a query's scale is one over the number of those so far.
@@ -138,13 +146,18 @@ def advance(
     if valid is not None:
         mass = mass * valid
     before = memory.get("real", mass.new_zeros(b, dtype=torch.long))
+    # (B, n)
     counted = mass.long().cumsum(-1) + before[:, None]
     query_scale = reciprocal(counted.to(features.dtype))
 
     # The op has one state per head. Heads of a group share one, so that groups go to the batch,
     # (B·G, H/G, …), and their keys and values have one head, (B·G, 1, …).
     def folded(x: Tensor) -> Tensor:
-        return x.reshape(b * groups, x.shape[1] // groups, *x.shape[2:])
+        share = x.shape[1] // groups
+        return x.reshape(b * groups, share, *x.shape[2:])
+
+    def unfolded(x: Tensor) -> Tensor:
+        return x.reshape(b, groups, *x.shape[2:])
 
     def per_group(x: Tensor) -> Tensor:
         return x.repeat_interleave(groups, 0)
@@ -162,10 +175,17 @@ def advance(
         folded(value),
     )
     folded_sums = {name: folded(x) for name, x in sums.items()}
-    quadrature = Quadrature(per_group(mass), per_group(query_scale)[:, None], decay=decay)
-    out, after = advance_moment(joint, quadrature, folded_sums, floor=heads.floor)
-    after = {name: x.reshape(b, groups, *x.shape[2:]) for name, x in after.items()}
-    return out.reshape(b, h, n, -1).to(value.dtype), after | {"real": counted[:, -1]}
+    quadrature = Quadrature(
+        per_group(mass),
+        per_group(query_scale)[:, None],
+        decay=decay,
+    )
+    out, moments = advance_moment(joint, quadrature, folded_sums, floor=heads.floor)
+
+    out = out.reshape(b, h, n, -1).to(value.dtype)
+    after = {name: unfolded(x) for name, x in moments.items()}
+    after["real"] = counted[:, -1]
+    return out, after
 
 
 def steps_in_place(
@@ -178,7 +198,9 @@ def steps_in_place(
     gradients, in the memory's own precision.
     """
     moment = memory.get("moment")
-    if moment is None or query.shape[2] != 1 or torch.is_grad_enabled() or moment.requires_grad:
+    if moment is None or query.shape[2] != 1:
+        return False
+    if torch.is_grad_enabled() or moment.requires_grad:
         return False
     if torch.compiler.is_compiling() or moment.dtype != at_least_single(query.dtype):
         return False
@@ -189,9 +211,10 @@ def steps_in_place(
     if heads.window is None:
         return "shift" not in memory
     # A token can take the oldest one's place once the sinks and the window are full.
-    if "sinks_filled" in memory or memory["near_key"].shape[2] < heads.sinks + heads.window:
+    near = memory["near_key"]
+    if "sinks_filled" in memory or near.shape[2] < heads.sinks + heads.window:
         return False
-    return memory["near_key"].dtype == key.dtype
+    return near.dtype == key.dtype
 
 
 def step(
@@ -216,7 +239,8 @@ def step(
     heads.check(query, new.key)
     scale = heads.factor(scale)
     valid = new.valid
-    key, value = clean(new.key, valid), clean(new.value, valid)
+    key = clean(new.key, valid)
+    value = clean(new.value, valid)
     if heads.window is not None:
         mass = key.new_ones(1, 1)
         if valid is not None:
@@ -233,7 +257,8 @@ def step(
         value = heads.share(value)
     b, h, _, _ = query.shape
     groups = key.shape[1]
-    moment, count = memory["moment"], memory["real"]
+    moment = memory["moment"]
+    count = memory["real"]
     features, _ = heads.key_features(key, scale, valid)
     if valid is None:
         count.add_(1)
@@ -244,13 +269,17 @@ def step(
     # The moment (B, G, r, d + 1) fades, and then takes the new key times [value, 1].
     if decay is not None:
         decay = decay.repeat_interleave(groups // decay.shape[1], 1)
-        moment.mul_(cast(decay, moment.dtype).neg().exp()[..., None])
+        remaining = cast(decay, moment.dtype).neg().exp()
+        moment.mul_(remaining[..., None])
     with_one = torch.nn.functional.pad(cast(value, moment.dtype), (0, 1), value=1.0)
     moment.addcmul_(features.mT, with_one)
 
     # Its last column is the denominator. Both are means over the real tokens so far, so that the
     # floor means the same at every length.
-    sums = heads.query_features(query, scale).reshape(b, groups, h // groups, -1) @ moment
+    query_features = heads.query_features(query, scale)
+    by_group = query_features.reshape(b, groups, h // groups, -1)
+    sums = by_group @ moment
     means = sums / count.clamp_min(1)[:, None, None, None]
-    out = means[..., :-1] / guarded(means[..., -1:], heads.floor)
+    denominator = guarded(means[..., -1:], heads.floor)
+    out = means[..., :-1] / denominator
     return cast(out.view(b, h, 1, -1), value.dtype)
