@@ -40,7 +40,9 @@ class GroupDecay(Decay):
         super().__init__(width, groups, gate=gate)
 
     def exponents(
-        self, value: Float[Tensor, "b g n d"], valid: Bool[Tensor, "b n"] | None
+        self,
+        value: Float[Tensor, "b g n d"],
+        valid: Bool[Tensor, "b n"] | None,
     ) -> Float[Tensor, "b g n"]:
         """Return by how much the past fades as each token comes; nothing at padding.
 
@@ -50,15 +52,20 @@ class GroupDecay(Decay):
         b, _, n, d = value.shape
         dtype = at_least_single(value.dtype)
         with full_precision(value):
-            rate = cast(self.log_rate, dtype).exp()[:, None].expand(b, -1, n)
+            by_group = cast(self.log_rate, dtype).exp()
+            rate = by_group[:, None].expand(b, -1, n)
             if self.weight is not None and self.bias is not None:
-                if self.weight.shape[1] != d:
+                width = self.weight.shape[1]
+                if width != d:
                     raise ConversionError(
-                        f"expected values of width {self.weight.shape[1]} beside decay='token', "
-                        f"got {d}; use decay='head'"
+                        f"expected values of width {width} beside decay='token', got {d}; use "
+                        "decay='head'"
                     )
-                raw = (cast(value, dtype) * cast(self.weight, dtype)[:, None]).sum(-1)
-                rate = rate * F.softplus(raw + cast(self.bias, dtype)[:, None])
+                # One linear map per group, (g, d) and (g), of the values (b, g, n, d).
+                weight = cast(self.weight, dtype)[:, None]
+                bias = cast(self.bias, dtype)[:, None]
+                raw = (cast(value, dtype) * weight).sum(-1)
+                rate = rate * F.softplus(raw + bias)
             if valid is None:
                 return rate
             return rate * valid[:, None].to(dtype)
@@ -77,7 +84,8 @@ def fading_of(
     if exponents.device.type != "mps":
         wide = exponents.double()
     sums = wide.cumsum(-1)
-    last = sums[..., sums.shape[-1] - queries :]
+    first = sums.shape[-1] - queries
+    last = sums[..., first:]
     between = (last[..., None] - sums[..., None, :]).clamp_min(0)
     fading = (-between).exp().to(exponents.dtype)
     return fading.repeat_interleave(heads // fading.shape[1], 1)

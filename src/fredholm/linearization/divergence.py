@@ -46,18 +46,25 @@ def divergence(
         (True, True)
     """
     with full_precision(teacher):
-        p = teacher.detach().to(torch.promote_types(teacher.dtype, torch.float32))
-        s = student.to(p.dtype)
+        dtype = torch.promote_types(teacher.dtype, torch.float32)
+        p = teacher.detach().to(dtype)
+        s = student.to(dtype)
         count = torch.full_like(p[..., :1], s.shape[-1])
         if visible is not None:
-            count = visible.sum(-1, keepdim=True).to(p.dtype)
+            count = visible.sum(-1, keepdim=True).to(dtype)
+
         # Where p = 0, s + ε is positive and the term is zero.
-        rows = (torch.special.xlogy(p, p) - p * (s + FLOOR).log()).sum(-1)
-        rows = rows + p.sum(-1) * (count[..., 0] * FLOOR).log1p()
+        terms = torch.special.xlogy(p, p) - p * (s + FLOOR).log()
+        log_total = (count[..., 0] * FLOOR).log1p()
+        # (B, H, Nq)
+        rows = terms.sum(-1) + p.sum(-1) * log_total
         if real is None:
             return rows.mean()
+
+        heads = rows.shape[1]
         rows = torch.where(real[:, None], rows, 0.0)
-        return rows.sum() / (real.sum() * rows.shape[1]).clamp(min=1)
+        counted = (real.sum() * heads).clamp(min=1)
+        return rows.sum() / counted
 
 
 class ExactDivergence(NamedTuple):
@@ -112,14 +119,20 @@ def exact_divergence(
     """
     p = _rows_of_one(teacher.double())
     s = _rows_of_one(student.double())
-    rows = (torch.special.xlogy(p, p) - torch.special.xlogy(p, s)).sum(-1)
+    terms = torch.special.xlogy(p, p) - torch.special.xlogy(p, s)
+    rows = terms.sum(-1)
     counted = torch.ones_like(rows, dtype=torch.bool)
     if real is not None:
         counted = real[:, None].expand_as(rows)
-    finite = rows.isfinite()
-    total = torch.where(counted & finite, rows, 0.0).sum()
-    rows_counted, zero_rows = (counted & finite).sum(), (counted & ~finite).sum()
-    return ExactDivergence(float(total), int(rows_counted), int(zero_rows))
+
+    finite = counted & rows.isfinite()
+    infinite = counted & ~rows.isfinite()
+    total = torch.where(finite, rows, 0.0).sum()
+    return ExactDivergence(
+        total=float(total),
+        rows=int(finite.sum()),
+        zero_rows=int(infinite.sum()),
+    )
 
 
 def _rows_of_one(weights: Tensor) -> Tensor:

@@ -68,7 +68,8 @@ class GraphHeads(Heads):
         self.name = name
         self.options = options
         # γ is the sigmoid of what is learned.
-        self.decay_logit = nn.Parameter(torch.full((heads,), math.log(decay / (1 - decay))))
+        logit = math.log(decay / (1 - decay))
+        self.decay_logit = nn.Parameter(torch.full((heads,), logit))
 
     def student_weights(
         self,
@@ -81,9 +82,11 @@ class GraphHeads(Heads):
         quadrature = self._quadrature(query, key, seen)
         weights = quadrature.weights()
         if self.name == "linear_infsa":
-            raw = centre_weights(self._tokens(query, key), query.float(), weights)
+            tokens = self._tokens(query, key)
+            raw = centre_weights(tokens, query.float(), weights)
         else:
-            raw = activated(query.float() @ key.float().mT, self.options.get("activation", "relu"))
+            activation = self.options.get("activation", "relu")
+            raw = activated(query.float() @ key.float().mT, activation)
         raw = raw * weights
         return raw / raw.sum(-1, keepdim=True).clamp(min=EPS)
 
@@ -95,39 +98,50 @@ class GraphHeads(Heads):
         seen: Seen,
         scale: float,
     ) -> Tensor:
-        key, value = self.share(key), self.share(value)
+        key = self.share(key)
+        value = self.share(value)
         quadrature = self._quadrature(query, key, seen)
         decay = torch.sigmoid(self.decay_logit)
         with full_precision(query):
             if self.name == "infsa":
                 graph = TokenGraph.of(query, key, quadrature, decay, **self.options)
-                return sum_of_hops(graph, value.to(graph.query.dtype), 1).to(value.dtype)
+                hop = sum_of_hops(graph, value.to(graph.query.dtype), 1)
+                return hop.to(value.dtype)
+
             tokens = self._tokens(query, key)
             wide = value.float()
             if quadrature.query_time is None and quadrature.density is None:
-                # Without order and pairs all queries share one response.
+                # Without order and pairs all queries share one response, (B, H, 1, d).
                 weights, _ = shared_centres(tokens, quadrature.mass)
-                out = (weights[:, :, 0:1] @ wide).expand(-1, -1, query.shape[2], -1)
+                shared = weights[:, :, 0:1] @ wide
+                out = shared.expand(-1, -1, query.shape[2], -1)
             else:
                 out = rows_of_centres(tokens, wide, quadrature)
-            return (out * decay[:, None, None]).to(value.dtype)
+            scaled = out * decay[:, None, None]
+            return scaled.to(value.dtype)
 
     def _tokens(self, query: Tensor, key: Tensor) -> Tokens:
-        query, key = query.float(), key.float()
-        lengths = torch.linalg.vector_norm(query, dim=-1)[:, :, None]
-        options = {k: v for k, v in self.options.items() if k in ("activation", "steps")}
-        return Tokens(query, key, lengths, eps=EPS, **options)
+        query = query.float()
+        key = key.float()
+        # Norms of the queries, (B, H, 1, N).
+        lengths = torch.linalg.vector_norm(query, dim=-1)
+        options = {}
+        for name in ("activation", "steps"):
+            if name in self.options:
+                options[name] = self.options[name]
+        return Tokens(query, key, lengths[:, :, None], eps=EPS, **options)
 
     def _quadrature(self, query: Tensor, key: Tensor, seen: Seen) -> Quadrature:
         """Return the weights of the sum over tokens, which are queries and keys alike."""
-        if query.shape[2] != key.shape[2]:
+        queries = query.shape[2]
+        keys = key.shape[2]
+        if queries != keys:
             raise ConversionError(
-                f"{self.name} lets one set of tokens act on itself; {query.shape[2]} queries over "
-                f"{key.shape[2]} keys "
-                "(cross attention, or a step of a decoder with a cache: pass use_cache=False) are "
-                "not defined"
+                f"{self.name} lets one set of tokens act on itself; {queries} queries over {keys} "
+                "keys (cross attention, or a step of a decoder with a cache: pass "
+                "use_cache=False) are not defined"
             )
-        return seen.quadrature(query.shape[2], key.shape[2], query)
+        return seen.quadrature(queries, keys, query)
 
     def extra_repr(self) -> str:
         return f"heads={self.heads}, width={self.width}, name={self.name}, {self.options}"

@@ -390,10 +390,12 @@ class LinearHeads(Heads, FeatureAttention):
                 "expected values beside decay, whose rates follow from them, got none; give "
                 "value=..."
             )
+        batch, _, keys, _ = value.shape
         valid = seen.valid
         if seen.pairs is not None:
-            valid = padding_of(seen.pairs, value.shape[2]).expand(len(value), -1)
-        return fading_of(self.decay.exponents(value, valid), self.heads, queries)
+            valid = padding_of(seen.pairs, keys).expand(batch, -1)
+        exponents = self.decay.exponents(value, valid)
+        return fading_of(exponents, self.heads, queries)
 
     # --- what follows from data -------------------------------------------------------------------
 
@@ -406,9 +408,14 @@ class LinearHeads(Heads, FeatureAttention):
         scale: float,
     ) -> None:
         """Show queries and keys that are not padding to their maps."""
+
+        def scaled_keys() -> Tensor:
+            by_head = self.share(clean(key, seen.valid))
+            return self._scaled(by_head, scale)
+
         self.observe_points(
             lambda: self._scaled(query, scale),
-            lambda: self._scaled(self.share(clean(key, seen.valid)), scale),
+            scaled_keys,
             seen.real(query, key),
             seen.valid,
             lambda: self._measure(query, key, value, seen),
@@ -428,7 +435,8 @@ class LinearHeads(Heads, FeatureAttention):
             return quadrature
         if seen.causal and seen.pairs is None:
             of_groups = self.decay.exponents(value, seen.valid)
-            of_heads = of_groups.repeat_interleave(self.heads // of_groups.shape[1], 1)
+            share = self.heads // of_groups.shape[1]
+            of_heads = of_groups.repeat_interleave(share, 1)
             return replace(quadrature, decay=of_heads)
 
         # Elsewhere the fading is a density of all pairs, as in the definition.
@@ -471,21 +479,25 @@ class LinearHeads(Heads, FeatureAttention):
         """
         if self.gain is None:
             return
+        queries = query.shape[2]
+        keys = key.shape[2]
         far = self.far(query, scale)
         features, shift = far.keys(key, seen.valid, None)
-        visible = seen.quadrature(query.shape[2], key.shape[2], query).visible()
-        before = ~self._softmax_pairs(visible, features, value, seen, query.shape[2])
+        # The pairs that the state answers, (B, H, Nq, Nk).
+        visible = seen.quadrature(queries, keys, query).visible()
+        before = ~self._softmax_pairs(visible, features, value, seen, queries)
         if visible is not None:
             before = visible & before
 
+        # Logarithms of the two sums, (B, H, Nq).
         scores = (query.float() @ key.float().mT) * scale
-        theirs = scores.masked_fill(~before, -torch.inf).logsumexp(-1)
+        softmax_sums = scores.masked_fill(~before, -torch.inf).logsumexp(-1)
         pairs = far.query.float() @ features.float().mT
-        fading = self._fading(value, seen, query.shape[2])
+        fading = self._fading(value, seen, queries)
         if fading is not None:
             pairs = pairs * fading
-        ours = torch.where(before, pairs, 0.0).sum(-1)
-        missing = theirs - ours.log()
+        linear_sums = torch.where(before, pairs, 0.0).sum(-1).log()
+        missing = softmax_sums - linear_sums
         if far.exponent is not None:
             missing = missing - far.exponent.float()
         if shift is not None:
@@ -494,7 +506,8 @@ class LinearHeads(Heads, FeatureAttention):
         # A query without keys before the window has no such ratio, and counts nothing.
         finite = missing.isfinite()
         count = finite.sum((0, 2)).clamp(min=1)
-        mean = torch.where(finite, missing, 0.0).sum((0, 2)) / count
+        total = torch.where(finite, missing, 0.0).sum((0, 2))
+        mean = total / count
         self.gain.add_(mean.to(self.gain.dtype))
 
     # --- the definition, of all pairs -------------------------------------------------------------
@@ -531,7 +544,8 @@ class LinearHeads(Heads, FeatureAttention):
             dtype = torch.promote_types(query.dtype, torch.float32)
             scores = (query.to(dtype) @ key.to(dtype).mT) * scale
             fading = self._fading(value, seen, queries)
-            return window_density(scores, far[:2], features, weights, near, fading) * weights
+            density = window_density(scores, far[:2], features, weights, near, fading)
+            return density * weights
 
         # Without a window φ·ψ is the numerator of every pair.
         features = self.query_features(query, scale)
@@ -543,7 +557,8 @@ class LinearHeads(Heads, FeatureAttention):
         # would fall below the floor of the denominator, so its features are scaled up.
         if shift is not None:
             features = at_scale_of_seen(features, key_features, weights, fading)
-        return linear_density(features, key_features, weights, self.floor) * weights
+        density = linear_density(features, key_features, weights, self.floor)
+        return density * weights
 
     def _softmax_pairs(
         self,
@@ -577,10 +592,18 @@ class LinearHeads(Heads, FeatureAttention):
             real = seen.valid
         elif seen.pairs is not None:
             real = padding_of(seen.pairs, keys).expand(batch, -1)
-        sizes = {"window": self.window, "sinks": self.sinks, "store": self.store}
-        decay = self.exponents(value, real)
-        stored = stored_naive(features, value, real, **sizes, decay=decay)[:, :, keys - queries :]
-        return near | stored.repeat_interleave(self.heads // groups, 1)
+        stored = stored_naive(
+            features,
+            value,
+            real,
+            window=self.window,
+            sinks=self.sinks,
+            store=self.store,
+            decay=self.exponents(value, real),
+        )
+        first = keys - queries
+        stored_of_heads = stored[:, :, first:].repeat_interleave(self.heads // groups, 1)
+        return near | stored_of_heads
 
     # --- the response -----------------------------------------------------------------------------
 
@@ -599,7 +622,8 @@ class LinearHeads(Heads, FeatureAttention):
             weights = self.student_weights(query, self.share(key), seen, scale, value)
             return weights.to(value.dtype) @ self.share(value)
         if self.window is not None:
-            return self.in_window(query, key, value, seen.valid, scale, {})[0]
+            out, _ = self.in_window(query, key, value, seen.valid, scale, {})
+            return out
 
         quadrature = self._measure(query, key, value, seen)
         points = max(query.shape[2], key.shape[2])
@@ -634,13 +658,20 @@ class LinearHeads(Heads, FeatureAttention):
             if valid is not None:
                 real = valid[:, part]
             features, shift = self.key_features(key[:, :, part], scale, real, least)
-            return features, value[:, :, part], shift
+            values = value[:, :, part]
+            return features, values, shift
 
         def queries(part: slice) -> Tensor:
             return self.query_features(query[:, :, part], scale)
 
-        sizes = query.shape[2], key.shape[2]
-        out = attend_in_pieces(keys, queries, sizes, quadrature, floor=self.floor, piece=PIECE)
+        out = attend_in_pieces(
+            keys,
+            queries,
+            (query.shape[2], key.shape[2]),
+            quadrature,
+            floor=self.floor,
+            piece=PIECE,
+        )
         return out.to(value.dtype)
 
     def in_window(
@@ -665,14 +696,17 @@ class LinearHeads(Heads, FeatureAttention):
         outs = []
         sizes = WindowSizes(self.window, self.sinks, self.store)
         for part in stretches(query, query.shape[2]):
-            q, k, v = (x[:, :, part] for x in (query, key, value))
+            q = query[:, :, part]
+            k = key[:, :, part]
+            v = value[:, :, part]
             real = None
             mass = q.new_ones(1, q.shape[2])
             if valid is not None:
                 real = valid[:, part]
                 mass = real.to(q.dtype)
+            points = Points(k, v, mass)
             far = self.far(q, scale, v, real)
-            out, memory = advance_window(q * scale, Points(k, v, mass), far, memory, sizes, real)
+            out, memory = advance_window(q * scale, points, far, memory, sizes, real)
             outs.append(out.to(value.dtype))
         if len(outs) == 1:
             return outs[0], memory
@@ -720,4 +754,8 @@ def stretches(like: Tensor, n: int) -> list[slice]:
     """
     if not wants_pieces(like, n, STRETCH):
         return [slice(0, n)]
-    return [slice(start, min(start + STRETCH, n)) for start in range(0, n, STRETCH)]
+    spans = []
+    for start in range(0, n, STRETCH):
+        stop = min(start + STRETCH, n)
+        spans.append(slice(start, stop))
+    return spans

@@ -43,7 +43,9 @@ class MixedHeads(Heads):
     """
 
     def __init__(self, linear: LinearHeads, kept: Sequence[int], groups: int):
-        if not kept or len(set(kept)) != len(kept) or not set(kept) < set(range(groups)):
+        distinct = set(kept)
+        leaves_some = distinct < set(range(groups))
+        if not kept or len(distinct) != len(kept) or not leaves_some:
             raise OptionError(f"expected some of {groups} groups, not all, got {tuple(kept)}")
         share = linear.heads // (groups - len(kept))
         super().__init__(share * groups, linear.width)
@@ -67,12 +69,17 @@ class MixedHeads(Heads):
     def _places(self, heads: int, kept: bool, device: torch.device) -> Tensor:
         """Return the indices of the kept heads, or of the others, among so many."""
         share = heads // self.groups
-        groups = [g for g in range(self.groups) if (g in self.kept) == kept]
-        return torch.tensor([g * share + i for g in groups for i in range(share)], device=device)
+        places: list[int] = []
+        for group in range(self.groups):
+            if (group in self.kept) == kept:
+                first = group * share
+                places.extend(range(first, first + share))
+        return torch.tensor(places, device=device)
 
     def part(self, x: Tensor, kept: bool) -> Tensor:
         """Return the kept heads of queries, keys or values (B, H | G, …), or the others."""
-        return x.index_select(1, self._places(x.shape[1], kept, x.device))
+        places = self._places(x.shape[1], kept, x.device)
+        return x.index_select(1, places)
 
     def points(
         self,
@@ -82,12 +89,17 @@ class MixedHeads(Heads):
         kept: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return :meth:`part` of queries, keys and values."""
-        return self.part(query, kept), self.part(key, kept), self.part(value, kept)
+        return (
+            self.part(query, kept),
+            self.part(key, kept),
+            self.part(value, kept),
+        )
 
     def joined(self, linear: Tensor, kept: Tensor) -> Tensor:
         """Return all heads in their order, from the linear ones and the kept ones."""
-        places = [self._places(self.heads, which, kept.device) for which in (False, True)]
-        order = torch.cat(places).argsort()
+        linear_places = self._places(self.heads, False, kept.device)
+        kept_places = self._places(self.heads, True, kept.device)
+        order = torch.cat([linear_places, kept_places]).argsort()
         return torch.cat([linear, kept], 1).index_select(1, order)
 
     def observe(
@@ -110,7 +122,13 @@ class MixedHeads(Heads):
     ) -> None:
         if value is not None:
             value = self.part(value, False)
-        self.linear.calibrate(self.part(query, False), self.part(key, False), seen, scale, value)
+        self.linear.calibrate(
+            self.part(query, False),
+            self.part(key, False),
+            seen,
+            scale,
+            value,
+        )
 
     def student_weights(
         self,
@@ -146,16 +164,26 @@ class MixedHeads(Heads):
         """Return the response of all heads in their order, (B, H, Nq, d): linear attention on the
         groups that are not kept, softmax on the kept ones. Keys and values have G heads.
         """
-        linear = self.linear._respond(*self.points(query, key, value, False), seen, scale)
+        linear_points = self.points(query, key, value, False)
+        linear = self.linear._respond(*linear_points, seen, scale)
         # Softmax takes one head of keys and values per head of queries.
-        points = self._alone(*self.points(query, key, value, True))
-        kept = softmax_attention(*points, seen, scale)
+        kept_points = self._alone(*self.points(query, key, value, True))
+        kept = softmax_attention(*kept_points, seen, scale)
         return self.joined(linear, kept)
 
-    def _alone(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _alone(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Return kept queries, and keys and values repeated for each of them."""
         share = query.shape[1] // key.shape[1]
-        return query, key.repeat_interleave(share, 1), value.repeat_interleave(share, 1)
+        return (
+            query,
+            key.repeat_interleave(share, 1),
+            value.repeat_interleave(share, 1),
+        )
 
     def advance_kept(
         self,
@@ -178,9 +206,11 @@ class MixedHeads(Heads):
         n = query.shape[2]
         past = 0
         if "kept_key" in memory:
-            past = memory["kept_key"].shape[2]
-            key = torch.cat([memory["kept_key"].to(key.dtype), key], 2)
-            value = torch.cat([memory["kept_value"].to(value.dtype), value], 2)
+            past_key = memory["kept_key"].to(key.dtype)
+            past_value = memory["kept_value"].to(value.dtype)
+            past = past_key.shape[2]
+            key = torch.cat([past_key, key], 2)
+            value = torch.cat([past_value, value], 2)
 
         # Which of all tokens are real, or None while none was hidden.
         known = memory.get("kept_valid")
@@ -195,7 +225,8 @@ class MixedHeads(Heads):
         # Fused attention knows the order of a first stretch, and a single token sees everything.
         mask = None
         if known is not None or (past and n > 1):
-            order = torch.ones(n, past + n, dtype=torch.bool, device=key.device).tril(past)
+            pairs = torch.ones(n, past + n, dtype=torch.bool, device=key.device)
+            order = pairs.tril(past)
             mask = order[None, None]
             if known is not None:
                 mask = order & known[:, None, None]
@@ -207,7 +238,8 @@ class MixedHeads(Heads):
         )
         if mask is not None:
             # The softmax over nothing is NaN. A query that sees nothing gets zero.
-            out = torch.where(mask.any(-1, keepdim=True), out, 0.0)
+            sees_a_key = mask.any(-1, keepdim=True)
+            out = torch.where(sees_a_key, out, 0.0)
 
         after = {"kept_key": key, "kept_value": value}
         if known is not None:
@@ -242,20 +274,24 @@ def read_keep(keep: Any, calls: Sequence[Call], indices: Mapping[str, int]) -> K
             "of groups needs the probe of fredholm.linearize, which has texts"
         )
     by_index = {indices[call.name]: call for call in calls}
-    known = [f"{i}.{g}" for i, call in by_index.items() for g in range(call.groups)]
+    known: list[str] = []
+    for index, call in by_index.items():
+        known += [f"{index}.{group}" for group in range(call.groups)]
+
     result: dict[str, set[int]] = {}
-    for name in (x.strip() for x in names):
+    for written in names:
+        name = written.strip()
         if name not in known:
             raise OptionError(
                 f"expected keep as layer.group among {known[0]} … {known[-1]}, got "
                 f"{name!r}{suggest(name, known)}"
             )
-        layer, group = (int(x) for x in name.split("."))
-        call = by_index[layer]
+        layer, group = name.split(".")
+        call = by_index[int(layer)]
         if not call.causal:
             raise ConversionError(
                 f"expected keep={name} in a causal layer, got {call.name}, which sees all tokens; "
                 "leave keep out, or keep whole layers by layers="
             )
-        result.setdefault(call.name, set()).add(group)
+        result.setdefault(call.name, set()).add(int(group))
     return {name: tuple(sorted(groups)) for name, groups in result.items()}

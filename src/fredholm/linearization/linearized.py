@@ -29,9 +29,15 @@ class LinearizedOperator(IntegralOperator):
         projection = teacher.projection
         if projection is None:
             projection = False
-        options = {"out_dim": teacher.out_dim, "residual": False, "projection": projection}
         self._graph = isinstance(kernel, TokenGraphKernel)
-        super().__init__(kernel.d_in, kernel.heads, kernel=kernel, **options)  # type: ignore[arg-type]
+        super().__init__(
+            kernel.d_in,
+            kernel.heads,
+            kernel=kernel,
+            out_dim=teacher.out_dim,
+            residual=False,
+            projection=projection,
+        )
         # In a tuple, so that its parameters, which are shared, are not registered again.
         self._teacher = (teacher,)
         self.mode = "linear"
@@ -53,10 +59,13 @@ class LinearizedOperator(IntegralOperator):
             real = None
             if domain is not None and query_domain is None and domain.valid is not None:
                 real = domain.valid.expand(u.shape[0], -1)
+
             weights = super().weights(u, domain, **call)
             if self._graph:
                 # The rows of a token graph do not sum to one.
-                weights = weights / weights.sum(-1, keepdim=True).clamp(min=1e-6)
+                totals = weights.sum(-1, keepdim=True)
+                weights = weights / totals.clamp(min=1e-6)
+
             softmax = teacher.weights(u, domain, **call)
             if self.mode == "measure":
                 self.noted.measure(exact_divergence(softmax, weights, real))
@@ -70,7 +79,8 @@ class LinearizedOperator(IntegralOperator):
         call: dict[str, Any] = {"query": query, "query_domain": query_domain, "rows": rows}
         if self.mode == "linear":
             return super().weights(u, domain, **call)
-        return self._teacher[0].weights(u, domain, **call)
+        (teacher,) = self._teacher
+        return teacher.weights(u, domain, **call)
 
     def _finish(self, response: Tensor, query: Tensor | None, valid: Tensor | None) -> Tensor:
         if self._graph and query is not None:

@@ -46,7 +46,8 @@ def additive(mask: Tensor | None, like: Tensor) -> Tensor | None:
     if mask is None or mask.dtype != torch.bool:
         return mask
     least = torch.finfo(like.dtype).min
-    return torch.zeros_like(mask, dtype=like.dtype).masked_fill(~mask, least)
+    zeros = torch.zeros_like(mask, dtype=like.dtype)
+    return zeros.masked_fill(~mask, least)
 
 
 def pairs_of(mask: Tensor) -> Tensor:
@@ -72,10 +73,12 @@ def padding_of(pairs: Tensor, keys: int) -> Tensor:
     # The last query sees every real key.
     queries = seen.shape[2]
     valid = seen[:, 0, -1]
-    order = torch.ones(queries, keys, dtype=torch.bool, device=seen.device).tril(keys - queries)
+    first = keys - queries
+    order = torch.ones(queries, keys, dtype=torch.bool, device=seen.device).tril(first)
+    expected = order & valid[:, None, None]
     # The row of a hidden query may hold anything.
-    real = valid[:, keys - queries :, None]
-    same = (seen == (order & valid[:, None, None])) | ~real[:, None]
+    hidden = ~valid[:, None, first:, None]
+    same = (seen == expected) | hidden
     plain = pairs.dtype == torch.bool or not bool((pairs[seen] != 0).any())
     if not plain or not bool(same.all()):
         raise ConversionError(
@@ -120,8 +123,12 @@ def problem_of(mask: Tensor | None) -> str:
     seen = mask > FORBIDDEN
     if mask.shape[1] > 1 or bool((mask[seen] != 0).any()):
         return "a relative position bias, a number for each pair and head"
+
+    # The last query sees every real key.
     keys = seen[..., -1:, :]
+    if torch.equal(seen, keys.expand_as(seen)):
+        return ""
     order = torch.ones(seen.shape[-2:], dtype=torch.bool, device=mask.device).tril()
-    if torch.equal(seen, keys.expand_as(seen)) or torch.equal(seen, keys & order):
+    if torch.equal(seen, keys & order):
         return ""
     return WINDOW

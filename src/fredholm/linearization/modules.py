@@ -69,22 +69,27 @@ def replace_modules(
     refused = {name: why for name, why in reasons.items() if name in wanted}
     names = [name for name in result if name in wanted]
     check_found(model, names, refused, keep_refused)
-    ecosystem, before = "torch", model
+    ecosystem = "torch"
+    before = model
     if rebuilds:
         if set(names) != set(result):
             raise ConversionError(
                 "a model of fredholm has one kind of operator in all its blocks; leave layers out"
             )
-        ecosystem, model = "fredholm", rebuilt(model, to, options, tied)
+        ecosystem = "fredholm"
+        model = rebuilt(model, to, options, tied)
         result = {name: _operator_teacher(before.get_submodule(name)) for name in names}
 
-    layers, parts, roots = [], {}, []
+    layers = []
+    parts = {}
+    roots: list[str] = []
     # One attention module may stand at several places.
     places: dict[nn.Module, list[str]] = {}
     for name, module in before.named_modules(remove_duplicate=False):
         places.setdefault(module, []).append(name)
     for name in names:
-        source, teacher = before.get_submodule(name), result[name]
+        source = before.get_submodule(name)
+        teacher = result[name]
         kept = {f"{name}.{key}": p.numel() for key, p in source.named_parameters()}
         if ecosystem == "fredholm":
             built: Any = model.get_submodule(name)
@@ -100,7 +105,9 @@ def replace_modules(
             model = _put(model, place, holder)
 
         # The operator is the module itself, or lies in an adapter.
-        path = [name] if name else []
+        path = []
+        if name:
+            path.append(name)
         if holder is not part:
             path.append("operator")
         where = ".".join(path)
@@ -216,7 +223,8 @@ def _teacher_of(module: nn.Module) -> IntegralOperator | None:
         return _operator_teacher(module)
     if isinstance(module, nn.MultiheadAttention):
         return as_operator(module)
-    bias = next((name for name in BIASES if getattr(module, name, None) is not None), None)
+    present = (name for name in BIASES if getattr(module, name, None) is not None)
+    bias = next(present, None)
     if bias is not None:
         raise ConversionError(
             f"{type(module).__name__} adds a relative position bias ({bias}) to pairs, which "
@@ -286,16 +294,19 @@ def _timm_teacher(module: Any) -> IntegralOperator:
         part = getattr(module, name, None)
         if part is not None and not isinstance(part, nn.Identity):
             raise ConversionError(f"{kind} with {option}=True: its {name} would be lost")
-    packed, out, heads = module.qkv, module.proj, module.num_heads
+    packed = module.qkv
+    out = module.proj
+    heads = module.num_heads
     if type(packed) is not nn.Linear or type(out) is not nn.Linear:
         raise ConversionError(
             f"{kind}: qkv and proj must be plain torch.nn.Linear, got {type(packed).__name__}, "
             f"{type(out).__name__}"
         )
-    if packed.out_features % (3 * heads) or packed.out_features != 3 * out.in_features:
+    features = packed.out_features
+    if features % (3 * heads) or features != 3 * out.in_features:
         raise ConversionError(
-            f"{kind}: {heads} heads do not divide qkv's {packed.out_features} features into "
-            "queries, keys and values"
+            f"{kind}: {heads} heads do not divide qkv's {features} features into queries, keys "
+            "and values"
         )
     kernel = SoftmaxKernel(packed.in_features, heads, projections=packed)
     if abs(float(module.scale) - kernel.scale) > 1e-9:

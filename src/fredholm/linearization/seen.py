@@ -51,7 +51,8 @@ class Seen:
             raise ConversionError(
                 f"causal attention of {queries} queries over {keys} keys needs a mask of pairs"
             )
-        return domain.quadrature(Domain.line(queries, device=like.device, dtype=dtype))
+        query_line = Domain.line(queries, device=like.device, dtype=dtype)
+        return domain.quadrature(query_line)
 
     def real(self, query: Tensor, key: Tensor) -> Tensor | None:
         """Return which queries are not padding, where they are the same tokens as the keys."""
