@@ -35,7 +35,8 @@ class PairDensity(NamedTuple):
     def of_mask(cls, mask: Tensor, dtype: torch.dtype) -> PairDensity:
         """Return a density of 1 where ``mask`` is True and 0 elsewhere."""
         density = mask.to(dtype)
-        return cls(density, torch.zeros_like(density).masked_fill(~mask, -torch.inf))
+        log_density = torch.zeros_like(density).masked_fill(~mask, -torch.inf)
+        return cls(density, log_density)
 
 
 class QueryFactors(NamedTuple):
@@ -122,9 +123,11 @@ class Quadrature:
         if part.log_density is not None:
             parts.append(part.log_density > -torch.inf)
 
-        visible = None
-        for mask in parts:
-            visible = mask if visible is None else visible & mask
+        if not parts:
+            return None
+        visible, *others = parts
+        for mask in others:
+            visible = visible & mask
         return visible
 
     def sees(self) -> Bool[Tensor, "b h q"] | None:
@@ -134,12 +137,15 @@ class Quadrature:
         """
         if not self.sparse:
             visible = self.visible()
-            return None if visible is None else visible.any(-1)
+            if visible is None:
+                return None
+            return visible.any(-1)
 
         # Edges of equal density between real points: a query sees a key where it has an edge.
         edges = self.edges
         if edges is not None and edges.log_density is None and self.valid is None:
-            return (edges.degrees() > 0).view(edges.batch, 1, edges.queries)
+            has_edge = edges.degrees() > 0
+            return has_edge.view(edges.batch, 1, edges.queries)
 
         keys = torch.ones_like(self.mass)
         if self.valid is not None:
@@ -147,7 +153,8 @@ class Quadrature:
         if edges is not None:
             return mass_on_edges(keys, edges) > 0
         assert self.reach is not None
-        return (mass_in_reach(keys, self.valid, *self.reach) > 0)[:, None]
+        sees = mass_in_reach(keys, self.valid, *self.reach) > 0
+        return sees[:, None]
 
     def weights(self, rows: Rows = None) -> Float[Tensor, "b h q k"]:
         """Return the weights w of all pairs, (1 | B, 1 | H, Nq, Nk), the product of all factors in
@@ -192,7 +199,9 @@ class Quadrature:
         return replace(self, decay=self.exponents(rates))
 
     def exponents(
-        self, rates: Float[Tensor, "#b #h n"], before: Float[Tensor, "#b"] | None = None
+        self,
+        rates: Float[Tensor, "#b #h n"],
+        before: Float[Tensor, "#b"] | None = None,
     ) -> Float[Tensor, "#b #h n"]:
         """Return d of the last n keys, from their rates λ.
 
@@ -204,13 +213,16 @@ class Quadrature:
         if self.clock is None:
             if self.valid is None:
                 return rates
-            return rates * self.valid[:, None, -n:].to(rates.dtype)
+            steps = self.valid[:, None, -n:]
+            return rates * steps.to(rates.dtype)
+
         clock = self.clock
         if self.valid is None:
             # Without padding the point before is the neighbour.
             clock = clock[:, -n - 1 :]
-        elapsed = elapsed_times(clock, self.valid, before)[:, -n:]
-        return rates * elapsed[:, None].to(rates.dtype)
+        elapsed = elapsed_times(clock, self.valid, before)
+        last = elapsed[:, None, -n:]
+        return rates * last.to(rates.dtype)
 
     def fading(self) -> Float[Tensor, "#b #h q k"] | None:
         r"""Return :math:`e^{-(\Lambda_i - \Lambda_j)}` of all pairs, 1 where the key comes later;
@@ -228,10 +240,15 @@ class Quadrature:
         order = self.order()
         if order is None:
             # The one query of a step sees all keys.
-            return (of_keys - of_keys[..., -1:])[..., None, :].exp()
-        of_queries = of_keys if self.triangular else decay @ order.to(decay.dtype).mT
+            since_keys = of_keys - of_keys[..., -1:]
+            return since_keys[..., None, :].exp()
+
+        of_queries = of_keys
+        if not self.triangular:
+            of_queries = decay @ order.to(decay.dtype).mT
         between = of_queries[..., None] - of_keys[..., None, :]
-        return (-torch.where(order[:, None], between, 0.0)).exp()
+        between = torch.where(order[:, None], between, 0.0)
+        return (-between).exp()
 
     # --- the same quadrature in another form ------------------------------------------------------
 
@@ -239,8 +256,11 @@ class Quadrature:
         """Return the same quadrature with a density of all pairs. O(Nq·Nk)."""
         if not self.sparse:
             return self
-        queries = self.mass.shape[-1] if self.edges is None else self.edges.queries
-        return self.rows(torch.arange(queries, device=self.mass.device))
+        queries = self.mass.shape[-1]
+        if self.edges is not None:
+            queries = self.edges.queries
+        every = torch.arange(queries, device=self.mass.device)
+        return self.rows(every)
 
     def _written_out(self, rows: Rows) -> Quadrature:
         """Return the quadrature of some queries, or of all, with a density where pairs have one."""
@@ -257,9 +277,12 @@ class Quadrature:
             return self
 
         def pick(x: Tensor | None, dim: int) -> Tensor | None:
-            return None if x is None else take_rows(x, rows, dim)
+            if x is None:
+                return None
+            return take_rows(x, rows, dim)
 
-        density, log_density = pick(self.density, 2), pick(self.log_density, 2)
+        density = pick(self.density, 2)
+        log_density = pick(self.log_density, 2)
         if self.sparse:
             index = torch.as_tensor(rows, device=self.mass.device)
             density, log_density = self._dense_pairs(index)
@@ -280,7 +303,8 @@ class Quadrature:
         """Write out the edges, or the reach, of some queries."""
         dtype = self.mass.dtype
         if self.edges is None:
-            return PairDensity.of_mask(self._within_reach(rows), dtype)
+            within = self._within_reach(rows)
+            return PairDensity.of_mask(within, dtype)
 
         # The edges of a batch of graphs are numbered through: graph g's query i is g·Nq + i.
         edges = self.edges
@@ -300,8 +324,10 @@ class Quadrature:
         assert self.reach is not None
         assert self.rank is not None
         before, after = self.reach
-        lag = self.rank[:, rows][:, :, None] - self.rank[:, None, :]
-        return ((lag <= before) & (lag >= -after))[:, None]
+        rank_of_query = self.rank[:, rows]
+        lag = rank_of_query[:, :, None] - self.rank[:, None, :]
+        within = (lag <= before) & (lag >= -after)
+        return within[:, None]
 
     def to(self, dtype: torch.dtype) -> Quadrature:
         """Return the quadrature in a working precision, at least float32."""
@@ -310,8 +336,11 @@ class Quadrature:
         if self.mass.dtype == dtype and (self.scale is None or self.scale.dtype == dtype):
             return self
 
-        parts = {name: getattr(self, name) for name in ("mass", "scale", "density", "log_density")}
-        converted = {name: None if x is None else x.to(dtype) for name, x in parts.items()}
+        converted = {}
+        for name in ("mass", "scale", "density", "log_density"):
+            value = getattr(self, name)
+            if value is not None:
+                converted[name] = value.to(dtype)
         edges = self.edges
         if edges is not None and edges.log_density is not None:
             edges = edges.with_density(edges.log_density.to(dtype))
@@ -342,12 +371,12 @@ class Quadrature:
     def _up_to(self, start: int, stop: int) -> Quadrature:
         """Return these queries over the keys before ``stop``, without an order."""
         # Tensors of the domain cover all its points; the cache of a step holds those up to it.
-        density, log_density, scale = self._of_queries(start, stop)
+        factors = self._of_queries(start, stop)
         return Quadrature(
             mass=self.mass[:, :stop],
-            scale=scale,
-            density=_first_keys(density, stop),
-            log_density=_first_keys(log_density, stop),
+            scale=factors.scale,
+            density=_first_keys(factors.density, stop),
+            log_density=_first_keys(factors.log_density, stop),
             valid=_first_keys(self.valid, stop),
             equal=self.equal,
             clock=_first_keys(self.clock, stop),
@@ -371,12 +400,18 @@ class Quadrature:
         scale = None
         if self.scale is not None:
             scale = self.scale[..., start:stop]
-        return QueryFactors(pick(self.density), pick(self.log_density), scale)
+        return QueryFactors(
+            pick(self.density),
+            pick(self.log_density),
+            scale,
+        )
 
 
 def _first_keys(x: Tensor | None, keys: int) -> Tensor | None:
     """Return the first keys of a tensor whose last dimension is that of keys."""
-    return None if x is None else x[..., :keys]
+    if x is None:
+        return None
+    return x[..., :keys]
 
 
 # --- time between points --------------------------------------------------------------------------
@@ -401,14 +436,20 @@ def elapsed_times(
     """
     if before is None:
         before = time.new_full((1,), -torch.inf)
-    real = torch.ones_like(time, dtype=torch.bool) if valid is None else valid
-    first = before[:, None].to(time.dtype).expand(real.shape[0], 1)
-    latest = torch.where(real, time, -torch.inf)
+    real = valid
+    if real is None:
+        real = torch.ones_like(time, dtype=torch.bool)
+    batch = real.shape[0]
+    first = before[:, None].to(time.dtype).expand(batch, 1)
+    real_times = torch.where(real, time, -torch.inf)
     if valid is None:
-        latest = latest.expand(real.shape[0], -1)
+        real_times = real_times.expand(batch, -1)
+
     # Times of an order never go back, so that the largest so far is the last one.
-    latest = torch.cat([first, latest[:, :-1]], -1).cummax(-1).values
-    return torch.where(real & (latest > -torch.inf), time - latest, 0.0)
+    times_before = torch.cat([first, real_times[:, :-1]], -1)
+    latest = times_before.cummax(-1).values
+    has_latest = latest > -torch.inf
+    return torch.where(real & has_latest, time - latest, 0.0)
 
 
 # --- the mass that a query sees -------------------------------------------------------------------
@@ -423,7 +464,9 @@ def reciprocal(mass: Tensor) -> Tensor:
         >>> reciprocal(torch.tensor([2.0, 0.0])).tolist()
         [0.5, 0.0]
     """
-    return torch.where(mass > 0, 1.0 / torch.where(mass > 0, mass, 1.0), 0.0)
+    positive = mass > 0
+    divisor = torch.where(positive, mass, 1.0)
+    return torch.where(positive, 1.0 / divisor, 0.0)
 
 
 def mass_on_edges(mass: Float[Tensor, "#b k"], edges: Edges) -> Float[Tensor, "#b #h q"]:
@@ -433,8 +476,10 @@ def mass_on_edges(mass: Float[Tensor, "#b k"], edges: Edges) -> Float[Tensor, "#
     """
     visible = mass.new_ones(edges.count, 1)
     if edges.log_density is not None:
-        density = edges.log_density
-        by_head = density if density.dim() > 1 else density[:, None]
+        # (E, 1 | H)
+        by_head = edges.log_density
+        if by_head.dim() == 1:
+            by_head = by_head[:, None]
         visible = (by_head > -torch.inf).to(mass.dtype)
 
     # One graph for all samples: edges number the keys of any of them.
@@ -444,9 +489,10 @@ def mass_on_edges(mass: Float[Tensor, "#b k"], edges: Edges) -> Float[Tensor, "#
         return total.index_add(1, edges.targets(), along).mT
 
     # A graph for each sample: edges number the keys and queries of all samples through.
-    along = mass.expand(edges.batch, -1).reshape(-1)[edges.flat_source()]
+    flat_mass = mass.expand(edges.batch, -1).reshape(-1)
+    along = flat_mass[edges.flat_source(), None] * visible
     total = along.new_zeros(edges.rows, visible.shape[1])
-    total = total.index_add(0, edges.targets(), along[:, None] * visible)
+    total = total.index_add(0, edges.targets(), along)
     return total.unflatten(0, (edges.batch, edges.queries)).mT
 
 
@@ -480,12 +526,15 @@ def compact_order(valid: Bool[Tensor, "b n"]) -> Int[Tensor, "b n"]:
         >>> compact_order(torch.tensor([[True, False, True]])).tolist()
         [[0, 2, 1]]
     """
-    return torch.sort((~valid).to(torch.int8), dim=-1, stable=True).indices
+    padding_last = (~valid).to(torch.int8)
+    return torch.sort(padding_last, dim=-1, stable=True).indices
 
 
 def _window_sums(mass: Tensor, before: int, after: int) -> Tensor:
     """Return the sum of each point's ``before`` predecessors, itself and ``after`` successors."""
     points = mass.shape[-1]
-    before, after = min(before, points), min(after, points)
+    before = min(before, points)
+    after = min(after, points)
     padded = torch.nn.functional.pad(mass, (before, after))
-    return padded.unfold(-1, before + after + 1, 1).sum(-1)
+    windows = padded.unfold(-1, before + after + 1, 1)
+    return windows.sum(-1)
