@@ -77,11 +77,12 @@ class Mesh:
 
     def __init__(self, vertices: Tensor, cells: Tensor):
         _check_shapes(vertices, cells)
-        self.vertices, self.cells = vertices, cells.long()
+        self.vertices = vertices
+        self.cells = cells.long()
         self._check_values()
 
     def __repr__(self) -> str:
-        kind = "triangles" if self.corners == 3 else "tetrahedra"
+        kind = {3: "triangles", 4: "tetrahedra"}[self.corners]
         return f"Mesh({len(self.vertices)} vertices, {len(self.cells)} {kind} in {self.dim}-D)"
 
     @property
@@ -105,8 +106,10 @@ class Mesh:
         so that the integral of functions that are linear on each cell is exact. A vertex without
         a cell has mass 0.
         """
-        part = (self.cell_masses() / self.corners).repeat_interleave(self.corners)
-        return part.new_zeros(len(self.vertices)).index_add(0, self.cells.flatten(), part)
+        part = self.cell_masses() / self.corners
+        of_corners = part.repeat_interleave(self.corners)
+        masses = part.new_zeros(len(self.vertices))
+        return masses.index_add(0, self.cells.flatten(), of_corners)
 
     def cell_centres(self) -> Float[Tensor, "c p"]:
         """Return the centroid of each cell; with :meth:`cell_masses` a rule of degree 1."""
@@ -125,10 +128,13 @@ class Mesh:
         rules = RULES[self.corners]
         if degree not in rules:
             raise DomainError(f"expected a degree of {sorted(rules)}, got degree={degree}")
-        places, weights = (self.vertices.new_tensor(part) for part in rules[degree])
+        barycentric, shares = rules[degree]
+        places = self.vertices.new_tensor(barycentric)
+        weights = self.vertices.new_tensor(shares)
 
         # Points in barycentric coordinates of the corners, mapped to each cell.
-        points = torch.einsum("qk,ckp->cqp", places, self.vertices[self.cells])
+        corners = self.vertices[self.cells]
+        points = torch.einsum("qk,ckp->cqp", places, corners)
         masses = self.cell_masses()[:, None] * weights
         return Rule(points.flatten(0, 1), masses.flatten())
 
@@ -157,18 +163,23 @@ class Mesh:
                 "share; split the mesh into manifold parts"
             )
         single = counts[place] == 1
-        facets, inner = facets[single], inner[single]
+        facets = facets[single]
+        inner = inner[single]
         ends = self.vertices[facets]
-        centres = ends.mean(1)
         sides = ends[:, 1:] - ends[:, :1]
 
         # The direction from the facet to the cell's other corner, without its part along the
         # facet, points inwards.
-        inwards = self.vertices[inner] - ends[:, 0]
+        to_inner = self.vertices[inner] - ends[:, 0]
         basis = torch.linalg.qr(sides.mT).Q
-        inwards = inwards - (basis @ (basis.mT @ inwards[..., None]))[..., 0]
-        normals = -torch.nn.functional.normalize(inwards, dim=-1)
-        return Boundary(facets, centres, _sizes(ends), normals)
+        along = basis @ (basis.mT @ to_inner[..., None])
+        inwards = to_inner - along[..., 0]
+        return Boundary(
+            facets=facets,
+            centres=ends.mean(1),
+            measure=_sizes(ends),
+            normals=-torch.nn.functional.normalize(inwards, dim=-1),
+        )
 
     def normals(self) -> Float[Tensor, "v p"]:
         """Return the unit normal at each vertex of a surface of triangles in space: the mean of its
@@ -192,27 +203,34 @@ class Mesh:
 
     def edge_index(self) -> Int[Tensor, "2 e"]:
         """Return both directions of every edge of a cell, (2, E)."""
-        pairs = [self.cells[:, list(ends)] for ends in combinations(range(self.corners), 2)]
+        pairs = []
+        for first, second in combinations(range(self.corners), 2):
+            pairs.append(self.cells[:, [first, second]])
         ordered = torch.sort(torch.cat(pairs), -1).values
         once = torch.unique(ordered, dim=0)
-        return torch.cat([once, once.flip(-1)]).T.contiguous()
+        both = torch.cat([once, once.flip(-1)])
+        return both.T.contiguous()
 
     # --- checks -----------------------------------------------------------------------------------
 
     def _check_values(self) -> None:
         """DomainError where vertices or cells cannot be integrated over."""
-        vertices, cells = self.vertices.detach(), self.cells
+        vertices = self.vertices.detach()
+        cells = self.cells
         bad = ~vertices.isfinite().all(-1)
         if bool(bad.any()):
             raise DomainError(f"expected finite vertices, got {int(bad.sum())} with other numbers")
-        low, high = int(cells.min()), int(cells.max())
+
+        low = int(cells.min())
+        high = int(cells.max())
         if low < 0 or high >= len(vertices):
             raise DomainError(
                 f"expected corners 0 to {len(vertices) - 1}, got indices from {low} to {high}"
             )
+
         size = _sizes(vertices[cells])
-        scale = float(size.max())
-        flat = size <= scale * torch.finfo(size.dtype).eps
+        smallest = float(size.max()) * torch.finfo(size.dtype).eps
+        flat = size <= smallest
         if bool(flat.any()):
             raise DomainError(
                 f"expected cells with extent, got {int(flat.sum())} without: corners repeat or lie "
@@ -269,8 +287,13 @@ def _sizes(corners: Float[Tensor, "c k p"]) -> Float[Tensor, " c"]:
 def _facets(cells: Int[Tensor, "c k"]) -> tuple[Tensor, Tensor]:
     """Return all facets of all cells, and the corner of the cell that each leaves out."""
     corners = range(cells.shape[1])
-    facets = [cells[:, [c for c in corners if c != left]] for left in corners]
-    return torch.cat(facets), torch.cat([cells[:, left] for left in corners])
+    facets = []
+    left_out = []
+    for left in corners:
+        others = [corner for corner in corners if corner != left]
+        facets.append(cells[:, others])
+        left_out.append(cells[:, left])
+    return torch.cat(facets), torch.cat(left_out)
 
 
 # --- the sphere -----------------------------------------------------------------------------------
@@ -307,12 +330,15 @@ def latitude_longitude(
     turn = 2 * torch.pi / longitudes
     longitude = (torch.arange(longitudes, dtype=torch.float64) + 0.5) * turn
     phi, lam = torch.meshgrid(middle, longitude, indexing="ij")
-    coordinates = [phi.cos() * lam.cos(), phi.cos() * lam.sin(), phi.sin()]
-    points = torch.stack(coordinates, -1).reshape(-1, 3)
+    x = phi.cos() * lam.cos()
+    y = phi.cos() * lam.sin()
+    z = phi.sin()
+    points = torch.stack([x, y, z], -1).reshape(-1, 3)
 
     # A band between two latitudes has the area of its projection on a cylinder (Archimedes).
-    areas = (edges[1:].sin() - edges[:-1].sin()) * turn
-    return Rule(points.to(dtype), areas.repeat_interleave(longitudes).to(dtype))
+    heights = edges[1:].sin() - edges[:-1].sin()
+    areas = (heights * turn).repeat_interleave(longitudes)
+    return Rule(points.to(dtype), areas.to(dtype))
 
 
 def sphere_areas(points: Tensor) -> Float[Tensor, " n"]:
@@ -334,8 +360,9 @@ def sphere_areas(points: Tensor) -> Float[Tensor, " n"]:
     check_on_sphere(points)
     x = points.detach().cpu().double()
     length = torch.linalg.vector_norm(x, dim=-1)
+    on_sphere = x / length[:, None]
     try:
-        areas = SphericalVoronoi((x / length[:, None]).numpy()).calculate_areas()
+        areas = SphericalVoronoi(on_sphere.numpy()).calculate_areas()
     except ValueError as error:
         raise DomainError(f"expected distinct points on the sphere, got others ({error})") from None
     return torch.from_numpy(areas).to(points.dtype).to(points.device)
@@ -399,8 +426,9 @@ def read_mesh(path: str | Path, *, dtype: torch.dtype | None = None) -> Mesh:
         )
     vertices = torch.from_numpy(np.array(found.points, dtype=np.float64))
     vertices = vertices.to(dtype or torch.get_default_dtype())
-    flat = cells.shape[1] == 3 and vertices.shape[1] == 3 and not bool(vertices[:, 2].any())
-    if flat:
+    triangles_in_space = cells.shape[1] == 3 and vertices.shape[1] == 3
+    if triangles_in_space and not bool(vertices[:, 2].any()):
+        # A flat mesh.
         vertices = vertices[:, :2].contiguous()
     try:
         return Mesh(vertices, cells)
@@ -411,12 +439,12 @@ def read_mesh(path: str | Path, *, dtype: torch.dtype | None = None) -> Mesh:
 def _cells_of(found: Any) -> Tensor | None:
     """Return the tetrahedra if there are any, else triangles, else None."""
     for kind in ("tetra", "triangle"):
-        # Files come with other byte orders and strides.
-        blocks = [
-            torch.from_numpy(np.array(block.data, dtype=np.int64))
-            for block in found.cells
-            if block.type == kind
-        ]
+        blocks = []
+        for block in found.cells:
+            if block.type == kind:
+                # Files come with other byte orders and strides.
+                corners = np.array(block.data, dtype=np.int64)
+                blocks.append(torch.from_numpy(corners))
         if blocks:
             return torch.cat(blocks)
     return None
