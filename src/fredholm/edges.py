@@ -157,12 +157,15 @@ class Edges:
         if weight is not None:
             weight = weight.index_select(0, order)
         if features is None:
-            pair, density = _merge_equal(pair, weight, dtype or torch.get_default_dtype())
+            dtype = dtype or torch.get_default_dtype()
+            pair, density = _merge_equal(pair, weight, dtype)
         else:
             density = weight
             features = features.index_select(0, order)
+
         row = torch.div(pair, keys, rounding_mode="floor")
-        return cls.of_sorted(row, pair - row * keys, queries, keys, _log(density), features)
+        source = pair - row * keys
+        return cls.of_sorted(row, source, queries, keys, _log(density), features)
 
     @classmethod
     def of_sorted(
@@ -208,12 +211,16 @@ class Edges:
         batch, heads = pairs.shape[:2]
         by_head = pairs.movedim(1, -1)
         is_mask = pairs.dtype == torch.bool
-        visible = by_head if is_mask else by_head > -torch.inf
+        visible = by_head
+        if not is_mask:
+            visible = by_head > -torch.inf
 
         # An edge is where any head sees the key.
+        rows = batch * queries
         some = visible.any(-1)
-        row, source = some.reshape(batch * queries, keys).nonzero(as_tuple=True)
-        by_edge = by_head.reshape(batch * queries, keys, heads)[row, source]
+        row, source = some.reshape(rows, keys).nonzero(as_tuple=True)
+        # (E, H)
+        by_edge = by_head.reshape(rows, keys, heads)[row, source]
         log_density = None
         if not is_mask:
             log_density = by_edge
@@ -316,8 +323,12 @@ class Edges:
         """Return the key of each edge, numbered through all graphs of the batch."""
         if self.batch == 1:
             return self.source
-        graph = torch.div(self.targets(), self.queries, rounding_mode="floor")
+        graph = self._graph_of(self.targets())
         return self.source + graph * self.keys
+
+    def _graph_of(self, row: Tensor) -> Tensor:
+        """Return the graph of the batch that each row belongs to."""
+        return torch.div(row, self.queries, rounding_mode="floor")
 
     def columns(self) -> Columns:
         """Return the edges sorted by key: the transposed order, made when it is first asked for."""
@@ -365,14 +376,21 @@ class Edges:
     def _cut(self, most: int) -> Pieces:
         """Return pieces of at most ``most`` edges; a row without edges is one piece."""
         degree = self.degrees()
-        count = torch.div(degree + most - 1, most, rounding_mode="floor").clamp_min(1)
-        row = torch.arange(self.rows, device=self.ptr.device).repeat_interleave(count)
+        # Pieces per row, rounded up.
+        count = torch.div(degree + most - 1, most, rounding_mode="floor")
+        count = count.clamp_min(1)
+        every = torch.arange(self.rows, device=self.ptr.device)
+        row = every.repeat_interleave(count)
 
         # The place of a piece among those of its row.
         first = count.cumsum(0) - count
         place = torch.arange(len(row), device=row.device) - first[row]
-        length = (degree[row] - place * most).clamp(max=most)
-        return Pieces(row, self.ptr[row] + place * most, length)
+        offset = place * most
+        return Pieces(
+            row=row,
+            start=self.ptr[row] + offset,
+            length=(degree[row] - offset).clamp(max=most),
+        )
 
     def tiles(self, slots: int, *, split: bool = False) -> Iterator[Tile]:
         """Return all rows in tiles of at most ``slots`` slots (rows × longest row), sorted by
@@ -383,7 +401,10 @@ class Edges:
         in space. The list of each tile's rows is cached; its indices are made anew, because they
         take more memory than the edges.
         """
-        pieces = self.pieces(slots if split else None)
+        most = None
+        if split:
+            most = slots
+        pieces = self.pieces(most)
         parts = self.kept(("tiles", slots, split), lambda: _partition(pieces.length, slots))
         return (self._tile(pieces, part) for part in parts)
 
@@ -398,19 +419,21 @@ class Edges:
 
     def _tile(self, pieces: Pieces, part: Tensor) -> Tile:
         """Return the pieces at the indices ``part`` as a tile."""
-        row, start, length = (values.index_select(0, part) for values in pieces)
-        shortest, longest = (int(bound) for bound in length.aminmax())
-        tile = self._padded(Pieces(row, start, length), part, max(longest, 1))
+        chosen = Pieces(*(values.index_select(0, part) for values in pieces))
+        shortest, longest = (int(bound) for bound in chosen.length.aminmax())
+        tile = self._padded(chosen, part, max(longest, 1))
         return tile._replace(full=shortest == longest > 0)
 
     def _padded(self, pieces: Pieces, part: Tensor, width: int) -> Tile:
         """Return pieces as a tile of ``width`` slots per row."""
         slot = torch.arange(width, device=part.device)
+        # (r, width)
         real = slot < pieces.length[:, None]
         edges = torch.where(real, pieces.start[:, None] + slot, 0)
         source = edges
         if self.count:
-            source = self.source.index_select(0, edges.flatten()).view(edges.shape)
+            flat = self.source.index_select(0, edges.flatten())
+            source = flat.view(edges.shape)
         return Tile(pieces.row, edges, source, real, part)
 
     # --- dense ------------------------------------------------------------------------------------
@@ -427,13 +450,15 @@ class Edges:
         pairs = self.dense_rows(index)
         if self.batch == 1 and pairs.shape[1] == 1:
             return pairs.reshape(self.queries, self.keys)
-        return pairs.reshape(self.batch, self.queries, -1, self.keys).movedim(2, 1)
+        by_graph = pairs.reshape(self.batch, self.queries, -1, self.keys)
+        return by_graph.movedim(2, 1)
 
     def dense_rows(self, rows: Int[Tensor, " r"]) -> Tensor:
         """Return some rows of :meth:`dense`, (r, 1 | H, Nk)."""
         tile = self._dense_tile(rows, 1)
+        count = rows.shape[0]
         if self.log_density is None:
-            mask = torch.zeros(rows.shape[0], self.keys, dtype=torch.bool, device=self.ptr.device)
+            mask = torch.zeros(count, self.keys, dtype=torch.bool, device=self.ptr.device)
             if self.count:
                 mask = mask.scatter_reduce(1, tile.source, tile.real, "amax")
             return mask[:, None]
@@ -441,11 +466,12 @@ class Edges:
         density = self.log_density
         if density.dim() == 1:
             density = density[:, None]
-        shape = (rows.shape[0], density.shape[1], self.keys)
-        empty = density.new_full(shape, -torch.inf)
+        heads = density.shape[1]
+        empty = density.new_full((count, heads, self.keys), -torch.inf)
         if not self.count:
             return empty
-        return _scatter(empty.movedim(1, 2), tile, density).movedim(2, 1)
+        written = _scatter(empty.movedim(1, 2), tile, density)
+        return written.movedim(2, 1)
 
     def dense_features(self, rows: Int[Tensor, " r"]) -> Tensor | None:
         """Return features of all pairs of some rows, zero where there is no edge: (r, Nk, f)."""
@@ -479,7 +505,8 @@ class Edges:
         """DomainError where equal edges carry different features."""
         if self.features is None or tile.source.shape[1] < 2:
             return
-        equal = (tile.source[:, 1:] == tile.source[:, :-1]) & tile.real[:, 1:]
+        same_key = tile.source[:, 1:] == tile.source[:, :-1]
+        equal = same_key & tile.real[:, 1:]
         if bool(equal.any()):
             raise DomainError(
                 f"expected one edge per pair, got {int(equal.sum())} repeated with features of "
@@ -509,9 +536,17 @@ class Edges:
                 return values[chosen]
             return values.index_select(0, chosen)
 
-        return EdgeValues(pick(self.log_density), pick(self.features), pick(self.shift))
+        return EdgeValues(
+            pick(self.log_density),
+            pick(self.features),
+            pick(self.shift),
+        )
 
-    def select(self, queries: Int[Tensor, " q"], keys: Int[Tensor, " k"] | None = None) -> Edges:
+    def select(
+        self,
+        queries: Int[Tensor, " q"],
+        keys: Int[Tensor, " k"] | None = None,
+    ) -> Edges:
         """Return the edges between some queries and some keys of an unbatched graph, numbered anew
         in the order given; without ``keys`` all keys stay as they are.
 
@@ -523,16 +558,25 @@ class Edges:
                 f"expected an unbatched graph, got a batch of {self.batch}; select from each graph"
             )
         row = _renumbered(self.targets(), queries, self.queries)
-        source, count = self.source, self.keys
+        source = self.source
+        count = self.keys
         if keys is not None:
-            source, count = _renumbered(source, keys, self.keys), len(keys)
+            source = _renumbered(source, keys, self.keys)
+            count = len(keys)
 
         # Edges with an end that is left out have the number -1 there.
-        chosen = ((row >= 0) & (source >= 0)).nonzero()[:, 0]
-        order = torch.sort(row[chosen] * max(count, 1) + source[chosen], stable=True).indices
+        both_ends = (row >= 0) & (source >= 0)
+        chosen = both_ends.nonzero()[:, 0]
+        pair = row[chosen] * max(count, 1) + source[chosen]
+        order = torch.sort(pair, stable=True).indices
         chosen = chosen[order]
-        values = self._values(chosen)
-        return Edges.of_sorted(row[chosen], source[chosen], queries.shape[0], count, *values)
+        return Edges.of_sorted(
+            row[chosen],
+            source[chosen],
+            queries.shape[0],
+            count,
+            *self._values(chosen),
+        )
 
     def graphs(self, chosen: slice) -> Edges:
         """Return some consecutive graphs of a batch; all where samples share the one graph.
@@ -547,7 +591,9 @@ class Edges:
             return self
         if step != 1 or stop <= start:
             raise DomainError(f"expected consecutive graphs of {self.batch}, got {chosen}")
-        ptr = self.ptr[start * self.queries : stop * self.queries + 1]
+        first = start * self.queries
+        last = stop * self.queries
+        ptr = self.ptr[first : last + 1]
         edges = slice(int(ptr[0]), int(ptr[-1]))
         return replace(
             self,
@@ -566,13 +612,20 @@ class Edges:
             Edges(6 edges of 2 queries and 3 keys, at most 3 per query)
         """
         target = self.targets()
-        graph = torch.div(target, self.queries, rounding_mode="floor")
+        graph = self._graph_of(target)
         place = target - graph * self.queries
-        chosen = ((place >= start) & (place < stop)).nonzero()[:, 0]
+        within = (place >= start) & (place < stop)
+        chosen = within.nonzero()[:, 0]
         count = stop - start
-        row = (graph * count + place - start)[chosen]
-        source, values = self.source[chosen], self._values(chosen)
-        return Edges.of_sorted(row, source, count, self.keys, *values, batch=self.batch)
+        row = graph * count + place - start
+        return Edges.of_sorted(
+            row[chosen],
+            self.source[chosen],
+            count,
+            self.keys,
+            *self._values(chosen),
+            batch=self.batch,
+        )
 
     # --- checks -----------------------------------------------------------------------------------
 
@@ -583,24 +636,33 @@ class Edges:
             DomainError: rows that are not sorted, keys that do not exist, densities or features
                 that are NaN.
         """
-        ptr, source = self.ptr, self.source
+        ptr = self.ptr
+        source = self.source
         if ptr.shape != (self.rows + 1,) or int(ptr[0]) or int(ptr[-1]) != self.count:
             raise DomainError(
                 f"expected ptr of {self.rows + 1} starts from 0 to {self.count}, got "
                 f"{tuple(ptr.shape)}; build edges with Edges.of_index"
             )
-        if bool((self.degrees() < 0).any()):
+
+        degrees = self.degrees()
+        if bool((degrees < 0).any()):
             raise DomainError("expected rows that do not overlap, got a ptr that goes back")
-        if int(self.degrees().max()) != self.longest:
+        longest = int(degrees.max())
+        if longest != self.longest:
             raise DomainError(
-                f"expected longest={int(self.degrees().max())}, the most keys of a row, got "
-                f"{self.longest}; build edges with Edges.of_index"
+                f"expected longest={longest}, the most keys of a row, got {self.longest}; build "
+                "edges with Edges.of_index"
             )
-        if self.count and (int(source.min()) < 0 or int(source.max()) >= self.keys):
-            low, high = int(source.min()), int(source.max())
-            raise DomainError(f"expected keys 0 to {self.keys - 1}, got {low} to {high}")
+
+        if self.count:
+            low = int(source.min())
+            high = int(source.max())
+            if low < 0 or high >= self.keys:
+                raise DomainError(f"expected keys 0 to {self.keys - 1}, got {low} to {high}")
+
         row = self.targets()
-        back = (row[1:] == row[:-1]) & (source[1:] < source[:-1])
+        same_row = row[1:] == row[:-1]
+        back = same_row & (source[1:] < source[:-1])
         if bool(back.any()):
             raise DomainError(
                 f"expected keys ascending within a row, got {int(back.sum())} that go back; build "
@@ -657,7 +719,8 @@ def _merge_equal(
         return pair, weight
     if weight is None:
         return distinct, repeats.to(dtype)
-    return distinct, weight.new_zeros(len(distinct)).index_add(0, place, weight)
+    zeros = weight.new_zeros(len(distinct))
+    return distinct, zeros.index_add(0, place, weight)
 
 
 def _renumbered(index: Tensor, chosen: Tensor, count: int) -> Tensor:
@@ -670,7 +733,9 @@ def _renumbered(index: Tensor, chosen: Tensor, count: int) -> Tensor:
 def _scatter(empty: Float[Tensor, "r k n"], tile: Tile, values: Float[Tensor, "e n"]) -> Tensor:
     """Return a dense tensor of rows and keys with the values of a tile's edges at their places."""
     row, slot = tile.real.nonzero(as_tuple=True)
-    return empty.index_put((row, tile.source[row, slot]), values[tile.edges[row, slot]])
+    source = tile.source[row, slot]
+    edge = tile.edges[row, slot]
+    return empty.index_put((row, source), values[edge])
 
 
 def _partition(length: Int[Tensor, " p"], slots: int) -> list[Tensor]:
@@ -678,7 +743,8 @@ def _partition(length: Int[Tensor, " p"], slots: int) -> list[Tensor]:
     sorted_length, order = torch.sort(length, stable=True)
     # An empty row takes a slot as well.
     lengths = sorted_length.cpu().clamp_min(1)
-    parts, start = [], 0
+    parts = []
+    start = 0
     while start < len(lengths):
         shortest = int(lengths[start])
 
@@ -691,7 +757,8 @@ def _partition(length: Int[Tensor, " p"], slots: int) -> list[Tensor]:
         # Fewer rows may be less wide: shorten the tile until it fits, to one row at least.
         while stop > start + 1 and (stop - start) * int(lengths[stop - 1]) > slots:
             width = int(lengths[stop - 1])
-            stop = max(start + 1, min(stop - 1, start + slots // width))
+            fitting = start + slots // width
+            stop = max(start + 1, min(stop - 1, fitting))
         parts.append(order[start:stop])
         start = stop
     return parts
@@ -714,7 +781,8 @@ def check_edge_index(edge_index: Tensor, queries: int, keys: int) -> None:
     if queries == keys:
         parts = [("edges between", edge_index, keys)]
     for name, ends, size in parts:
-        low, high = int(ends.min()), int(ends.max())
+        low = int(ends.min())
+        high = int(ends.max())
         if low < 0 or high >= size:
             raise DomainError(
                 f"expected {name} nodes 0 to {size - 1}, got indices from {low} to "
@@ -757,7 +825,9 @@ def _log(density: Tensor | None) -> Tensor | None:
     if density is None:
         return None
     positive = density > 0
-    return torch.where(positive, torch.where(positive, density, 1.0).log(), -torch.inf)
+    # The inner `where` keeps the gradient finite.
+    safe = torch.where(positive, density, 1.0)
+    return torch.where(positive, safe.log(), -torch.inf)
 
 
 def _collate_densities(graphs: Sequence[Edges]) -> Tensor | None:
@@ -782,7 +852,12 @@ def _collate_field(graphs: Sequence[Edges], name: str) -> Tensor | None:
     parts = [getattr(graph, name) for graph in graphs]
     if all(x is None for x in parts):
         return None
-    widths = [None if x is None else x.shape[1] for x in parts]
+    widths = []
+    for values in parts:
+        width = None
+        if values is not None:
+            width = values.shape[1]
+        widths.append(width)
     if None in widths or len(set(widths)) > 1:
         raise DomainError(f"expected edge {name} of one width in all graphs, got widths {widths}")
     return torch.cat(parts)
