@@ -503,7 +503,9 @@ class Domain(NotebookTable):
             features=parts.features,
             dtype=dtype,
         )
-        pairs = edges if sparse else edges.dense()
+        pairs: Pairs = edges
+        if not sparse:
+            pairs = edges.dense()
         return cls.points(
             positions,
             causal=causal,
@@ -532,10 +534,10 @@ class Domain(NotebookTable):
         batch = max(a.batch or 1, b.batch or 1)
         valid = None
         if a.valid is not None or b.valid is not None:
-            valid = torch.cat([domain._valid_or_true(batch) for domain in (a, b)], -1)
+            valid = torch.cat([a._valid_or_true(batch), b._valid_or_true(batch)], -1)
 
-        positions = [domain.positions for domain in (a, b)]
-        masses = [domain.measure for domain in (a, b)]
+        positions = [a.positions, b.positions]
+        masses = [a.measure, b.measure]
         if a.batch or b.batch:
             positions = [x.expand(batch, -1, -1) for x in positions]
             masses = [mass.expand(batch, -1) for mass in masses]
@@ -546,11 +548,15 @@ class Domain(NotebookTable):
             kind = "weighted"
         if balance is not None:
             kind = "probability"
-            shares = [
-                _share_of_mass(mass, domain.valid, batch) for mass, domain in zip(masses, (a, b))
-            ]
-            masses = [share * total for share, total in zip(shares, balance)]
-        return cls(torch.cat(positions, -2), torch.cat(masses, -1), valid, kind=kind)
+            share_of_a = _share_of_mass(masses[0], a.valid, batch)
+            share_of_b = _share_of_mass(masses[1], b.valid, batch)
+            masses = [share_of_a * balance[0], share_of_b * balance[1]]
+        return cls(
+            torch.cat(positions, -2),
+            torch.cat(masses, -1),
+            valid,
+            kind=kind,
+        )
 
     @classmethod
     @checked(DomainError)
@@ -613,8 +619,12 @@ class Domain(NotebookTable):
         """Return a domain whose shapes are checked. ``spacing`` is the distance between points
         where it is one number, so that a measure of that name exists.
         """
-        mask = pairs if isinstance(pairs, Tensor) else None
-        masses = measure if isinstance(measure, Tensor) else None
+        masses = None
+        if isinstance(measure, Tensor):
+            masses = measure
+        mask = None
+        if isinstance(pairs, Tensor):
+            mask = pairs
         check_shapes(positions, masses, valid, mask)
         if isinstance(pairs, Edges):
             check_edges(pairs, positions)
@@ -686,11 +696,14 @@ class Domain(NotebookTable):
         # A part of a grid is not a grid, so it has no shape. The shards have the complete extents.
         shards = replace(shards, sizes=parts, extents=self.shape)
         part = slice(shards.start, shards.start + shards.size)
+        valid = None
+        if self.valid is not None:
+            valid = self.valid[:, part]
         return replace(
             self,
             positions=self.positions[..., part, :],
             measure=self.measure[..., part],
-            valid=None if self.valid is None else self.valid[:, part],
+            valid=valid,
             pairs=self._pairs_of(part),
             shape=None,
             shards=shards,
@@ -708,7 +721,8 @@ class Domain(NotebookTable):
         # The queries of a part are numbered from 0 again, so that places no longer tell which keys
         # come later. In causal order the edges from later points are hidden first, in the domain.
         times = self._times(None, AllKeys(self.size))
-        return self._ordered(self.pairs, times).stretch(part.start, part.stop)
+        edges = self._ordered(self.pairs, times)
+        return edges.stretch(part.start, part.stop)
 
     @staticmethod
     def _ordered(edges: Edges, times: Times) -> Edges:
@@ -752,8 +766,9 @@ class Domain(NotebookTable):
                 "domain, or give masses: Domain.points(..., measure=masses)"
             )
         shards = Shards.over(mesh, dimension)
-        facts = {"same": {**part._common_facts(), "shape": shape}, "points": part.size}
-        sizes = tuple(other["points"] for other in agreed(facts, shards))
+        same = {**part._common_facts(), "shape": shape}
+        facts_of_ranks = agreed({"same": same, "points": part.size}, shards)
+        sizes = tuple(facts["points"] for facts in facts_of_ranks)
         total = sum(sizes)
         if total < shards.count:
             even_sizes(total, shards.count)  # raises: there are more ranks than points
@@ -763,11 +778,15 @@ class Domain(NotebookTable):
                 f"expected pairs of a part of shape (..., {part.size}, {total}), its queries and "
                 f"all keys, got {tuple(mask.shape)}"
             )
-        return replace(part, shape=None, shards=replace(shards, sizes=sizes, extents=shape))
+        shards = replace(shards, sizes=sizes, extents=shape)
+        return replace(part, shape=None, shards=shards)
 
     def _common_facts(self) -> dict[str, Any]:
         """Return the facts that all parts of one domain share."""
         mask = self._mask
+        pairs = None
+        if mask is not None:
+            pairs = tuple(mask.shape[:-2])
         return {
             "dimension": self.dim,
             "dtype": str(self.positions.dtype),
@@ -779,12 +798,13 @@ class Domain(NotebookTable):
             "causal": self.causal,
             "padding": self.valid is not None,
             "reach": self.reach,
-            "pairs": None if mask is None else tuple(mask.shape[:-2]),
+            "pairs": pairs,
         }
 
     def _checksums(self) -> dict[str, str | tuple | None]:
         """Return checksums of everything that operators read of the domain's tensors, by name."""
-        positions, measure = self.positions, self.measure
+        positions = self.positions
+        measure = self.measure
         if self.valid is not None:
             # Padding may hold anything.
             positions = torch.where(self.valid[..., None], positions, 0.0)
@@ -796,8 +816,9 @@ class Domain(NotebookTable):
             "values of pairs": checksum(self._mask),
             "edges": None,
         }
-        edges = self.pairs if isinstance(self.pairs, Edges) else None
-        if edges is not None:
+        edges = None
+        if isinstance(self.pairs, Edges):
+            edges = self.pairs
             sums["edges"] = (edges.batch, checksum(edges.ptr), checksum(edges.source))
         for name in ("log_density", "features", "shift"):
             sums[f"{name} of edges"] = checksum(getattr(edges, name, None))
@@ -821,7 +842,9 @@ class Domain(NotebookTable):
     @property
     def _mask(self) -> Tensor | None:
         """The pairs where they are a dense mask or bias."""
-        return self.pairs if isinstance(self.pairs, Tensor) else None
+        if isinstance(self.pairs, Tensor):
+            return self.pairs
+        return None
 
     @property
     def size(self) -> int:
@@ -842,7 +865,9 @@ class Domain(NotebookTable):
         if self.valid is not None:
             batches.append(self.valid.shape[:-1])
         sizes = [shape[0] for shape in batches if shape]
-        return max(sizes) if sizes else None
+        if not sizes:
+            return None
+        return max(sizes)
 
     def _rules(self) -> MeasureRules:
         """Return the rules of the domain's measure."""
@@ -863,10 +888,14 @@ class Domain(NotebookTable):
         facts = []
         if self.batch is not None:
             facts.append(f"batch of {self.batch}")
-        plural = "" if self.dim == 1 else "s"
-        facts.append(f"{self.size} points in {self.dim} dimension{plural}")
+        dimensions = "1 dimension"
+        if self.dim != 1:
+            dimensions = f"{self.dim} dimensions"
+        facts.append(f"{self.size} points in {dimensions}")
         if self.shape is not None:
-            name = "line" if len(self.shape) == 1 else "grid"
+            name = "grid"
+            if len(self.shape) == 1:
+                name = "line"
             facts.append(f"{name} {' × '.join(map(str, self.shape))}")
         facts.append(f"{self.kind} measure")
         if self.causal:
@@ -907,7 +936,8 @@ class Domain(NotebookTable):
                 )
         rules = self._rules()
         if "measure" in changes and rules.equal:
-            changes.setdefault("kind", "probability" if rules.renormalised else "weighted")
+            kind = _kind_of_masses(rules.renormalised)
+            changes.setdefault("kind", kind)
         return replace(self, **changes)
 
     def unpadded(self) -> Domain:
@@ -936,7 +966,7 @@ class Domain(NotebookTable):
         """Return the same points with other masses, taken as they are or renormalised over what a
         query sees.
         """
-        return replace(self, measure=measure, kind="probability" if normalised else "weighted")
+        return replace(self, measure=measure, kind=_kind_of_masses(normalised))
 
     def to(self, *args, **kwargs) -> Domain:
         """Move tensors as :meth:`torch.Tensor.to` does; masks keep their dtype."""
@@ -985,6 +1015,9 @@ class Domain(NotebookTable):
             )
         self.refuse_shards("a slice")
         positions = self.positions[..., index, :]
+        valid = None
+        if self.valid is not None:
+            valid = self.valid[..., index]
         is_line = self.shape is not None and len(self.shape) == 1
         shape = None
         if is_line and index.step in (None, 1):
@@ -993,7 +1026,7 @@ class Domain(NotebookTable):
             self,
             positions=positions,
             measure=self.measure[..., index],
-            valid=None if self.valid is None else self.valid[..., index],
+            valid=valid,
             pairs=slice_pairs(self.pairs, index, self.size),
             shape=shape,
         )
@@ -1030,7 +1063,10 @@ class Domain(NotebookTable):
     # --- integration ------------------------------------------------------------------------------
 
     def quadrature(
-        self, query_domain: Domain | None = None, *, dtype: torch.dtype | None = None
+        self,
+        query_domain: Domain | None = None,
+        *,
+        dtype: torch.dtype | None = None,
     ) -> Quadrature:
         """Return the weights with which a query of ``query_domain`` (default: this domain)
         integrates over this domain.
@@ -1069,7 +1105,9 @@ class Domain(NotebookTable):
         rules = self._rules()
         dtype = dtype or self.measure.dtype
         own_points = query_domain is None
-        queries = self.size if query_domain is None else query_domain.size
+        queries = self.size
+        if query_domain is not None:
+            queries = query_domain.size
 
         mass = self.measure.to(dtype).reshape(-1, self.size)
         if self.valid is not None:
@@ -1089,7 +1127,8 @@ class Domain(NotebookTable):
         if self.reach is not None:
             return self._in_reach(quadrature, self.reach, queries)
 
-        density, log_density = None, None
+        density = None
+        log_density = None
         if self.pairs is not None:
             density, log_density = self._density(dtype, queries, keys.count)
         scale = None
@@ -1099,7 +1138,8 @@ class Domain(NotebookTable):
                 mass = mass * reciprocal(keys.total(mass))
             elif log_density is None and own_points:
                 # A point sees the keys up to its own place.
-                scale = reciprocal(keys.running_total(mass))[:, None]
+                seen = keys.running_total(mass)
+                scale = reciprocal(seen)[:, None]
             else:
                 seen = keys.mass_seen(mass, times, log_density, own_points=own_points)
                 scale = reciprocal(seen)
@@ -1118,10 +1158,12 @@ class Domain(NotebookTable):
                 f"expected edges of {queries} queries and {self.size} keys, got {edges!r}; "
                 "search with source.near(queries, ...) for queries on another domain"
             )
-        edges = self._ordered(edges, Times(quadrature.query_time, quadrature.key_time))
+        times = Times(quadrature.query_time, quadrature.key_time)
+        edges = self._ordered(edges, times)
         scale = None
         if self._rules().renormalised:
-            scale = reciprocal(mass_on_edges(quadrature.mass, edges))
+            seen = mass_on_edges(quadrature.mass, edges)
+            scale = reciprocal(seen)
         return replace(quadrature, scale=scale, edges=edges)
 
     def _in_reach(self, quadrature: Quadrature, reach: int, queries: int) -> Quadrature:
@@ -1131,7 +1173,10 @@ class Domain(NotebookTable):
                 "expected queries at the domain's own points beside reach, got another domain; "
                 "use near(queries, radius=...)"
             )
-        mass, after = quadrature.mass, 0 if self.causal else reach
+        mass = quadrature.mass
+        after = reach
+        if self.causal:
+            after = 0
 
         # Padding is not counted: the rank of a point is its number among the real ones.
         rank = torch.arange(self.size, device=mass.device)[None]
@@ -1139,7 +1184,8 @@ class Domain(NotebookTable):
             rank = self.valid.long().cumsum(-1) - 1
         scale = None
         if self._rules().renormalised:
-            scale = reciprocal(mass_in_reach(mass, self.valid, reach, after))[:, None]
+            seen = mass_in_reach(mass, self.valid, reach, after)
+            scale = reciprocal(seen)[:, None]
         return replace(
             quadrature,
             scale=scale,
@@ -1283,6 +1329,13 @@ def _versions(tensors: Iterable[Tensor | None]) -> list[int] | None:
 
 
 # --- parts of constructors ------------------------------------------------------------------------
+
+
+def _kind_of_masses(normalised: bool) -> str:
+    """Return the kind of a measure with masses of its own."""
+    if normalised:
+        return "probability"
+    return "weighted"
 
 
 def _check_join(a: Domain, b: Domain, balance: tuple[float, float] | None) -> None:

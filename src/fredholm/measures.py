@@ -46,13 +46,17 @@ def cell_lengths(time: Tensor, real: Tensor, causal: bool) -> Tensor:
     # Padding bounds no cell: the last real time before a point is a running maximum of real times.
     nothing_before = torch.full_like(time[..., :1], -torch.inf)
     latest = torch.where(real, time, -torch.inf).cummax(-1).values
-    left = time - torch.cat([nothing_before, latest[..., :-1]], -1)
+    time_before = torch.cat([nothing_before, latest[..., :-1]], -1)
+    left = time - time_before
     has_left = left < torch.inf
     if causal:
         return torch.where(has_left, left, 1.0)
 
-    earliest = -torch.where(real, -time, -torch.inf).flip(-1).cummax(-1).values.flip(-1)
-    right = torch.cat([earliest[..., 1:], -nothing_before], -1) - time
+    # The first real time after a point is the same of the reversed, negative times.
+    reversed_times = torch.where(real, -time, -torch.inf).flip(-1)
+    earliest = -reversed_times.cummax(-1).values.flip(-1)
+    time_after = torch.cat([earliest[..., 1:], -nothing_before], -1)
+    right = time_after - time
     has_right = right < torch.inf
 
     one_gap = torch.where(has_left, left, right)
@@ -60,9 +64,9 @@ def cell_lengths(time: Tensor, real: Tensor, causal: bool) -> Tensor:
     cells = torch.where(has_left | has_right, cells, 1.0)
 
     # Where all points are at one time, every gap is 0, and so would be the integral.
-    some_length = torch.where(real, cells, 0.0).sum(-1, keepdim=True) > 0
+    length = torch.where(real, cells, 0.0).sum(-1, keepdim=True)
     points = real.sum(-1, keepdim=True).clamp_min(1)
-    return torch.where(some_length, cells, 1.0 / points)
+    return torch.where(length > 0, cells, 1.0 / points)
 
 
 class AllKeys:
@@ -79,7 +83,8 @@ class AllKeys:
     def places(self, device: torch.device) -> Tensor:
         """Return the places of the domain's own points among all keys, (1, N)."""
         # Float32 counts up to 2^24 exactly; half precisions only up to 2,048 or 256.
-        return torch.arange(self.count, device=device, dtype=torch.float32)[None]
+        places = torch.arange(self.count, device=device, dtype=torch.float32)
+        return places[None]
 
     def total(self, mass: Tensor) -> Tensor:
         """Return the mass of all keys, (1 | B, 1), from that of the domain's own."""
