@@ -194,20 +194,35 @@ class _Given(NamedTuple):
     @property
     def batch(self) -> int:
         """Number of clouds."""
-        sizes = [x.shape[0] for x in (self.points, self.queries) if x is not None and x.dim() == 3]
-        sizes += [mask.shape[0] for mask in (self.valid, self.queries_valid) if mask is not None]
+        sizes = []
+        for x in (self.points, self.queries):
+            if x is not None and x.dim() == 3:
+                sizes.append(x.shape[0])
+        for mask in (self.valid, self.queries_valid):
+            if mask is not None:
+                sizes.append(mask.shape[0])
         return max(sizes, default=1)
+
+    @property
+    def targets(self) -> Tensor:
+        """The points to search from."""
+        if self.queries is None:
+            return self.points
+        return self.queries
 
 
 def _search(given: _Given, search: Callable[[_Cloud, _Cloud | None], _Rows]) -> Edges:
     """Search every cloud of a batch, and collect the rows."""
     require("scipy.spatial", "search", "a search for neighbours")
     given.check()
-    points, queries, box = given.points, given.queries, given.box
+    points = given.points
+    queries = given.queries
+    box = given.box
     keys = points.shape[-2]
-    rows = keys if queries is None else queries.shape[-2]
+    rows = given.targets.shape[-2]
 
-    degrees, sources = [], []
+    degrees = []
+    sources = []
     for b in range(given.batch):
         key_cloud = query_cloud = _cloud(points, given.valid, b, box, "points")
         if queries is None:
@@ -246,7 +261,7 @@ def _search(given: _Given, search: Callable[[_Cloud, _Cloud | None], _Rows]) -> 
         batch=given.batch,
     )
     if box is not None:
-        shift = _shifts(points, points if queries is None else queries, edges, box)
+        shift = _shifts(points, given.targets, edges, box)
         edges = replace(edges, shift=shift.to(points.dtype))
     return edges.to(points.device)
 
@@ -270,9 +285,10 @@ def _cloud(
         x = x[index]
     bad = ~np.isfinite(x).all(-1)
     if bad.any():
+        count = int(bad.sum())
         raise DomainError(
-            f"expected finite coordinates, got {int(bad.sum())} {name} with others; drop them, or "
-            "mark them as padding in valid"
+            f"expected finite coordinates, got {count} {name} with others; drop them, or mark "
+            "them as padding in valid"
         )
 
     # The rounding of a coordinate grows with its size, and a distance has that of several.
@@ -296,18 +312,21 @@ def _shifts(
 
     Points may lie outside of the box: images are counted from where they are.
     """
-    row, source = edges.targets(), edges.source
+    row = edges.targets()
     graph = torch.div(row, edges.queries, rounding_mode="floor")
     query = _of_graph(queries, graph, row - graph * edges.queries)
-    key = _of_graph(points, graph, source)
+    key = _of_graph(points, graph, edges.source)
     lengths = torch.tensor(box, dtype=torch.float64)
-    return ((query - key) / lengths).round() * lengths
+    boxes_apart = ((query - key) / lengths).round()
+    return boxes_apart * lengths
 
 
 def _of_graph(points: Tensor, graph: Tensor, index: Tensor) -> Tensor:
     """Return points by their graph and their index in it, in float64 on the processor."""
     clouds = points.detach().cpu().double().reshape(-1, *points.shape[-2:])
-    return clouds[graph.clamp(max=len(clouds) - 1), index]
+    # One cloud may serve a whole batch.
+    cloud = graph.clamp(max=len(clouds) - 1)
+    return clouds[cloud, index]
 
 
 # --- the two searches -----------------------------------------------------------------------------
@@ -315,13 +334,17 @@ def _of_graph(points: Tensor, graph: Tensor, index: Tensor) -> Tensor:
 
 def _within(keys: _Cloud, queries: _Cloud | None, radius: float) -> _Rows:
     """Return all pairs at most ``radius`` apart."""
-    ends = keys if queries is None else queries
+    ends = queries
+    if ends is None:
+        ends = keys
     if not len(keys) or not len(ends):
         return _Rows.empty(len(ends))
-    tree, reach = keys.tree(), radius + keys.rounding
+    tree = keys.tree()
+    reach = radius + keys.rounding
     _check_count(tree, ends, reach)
     if queries is None:
-        return _both_directions(tree.query_pairs(reach, output_type="ndarray"), len(keys))
+        pairs = tree.query_pairs(reach, output_type="ndarray")
+        return _both_directions(pairs, len(keys))
     found = queries.tree().sparse_distance_matrix(tree, reach, output_type="ndarray")
     return _sorted_rows(found["i"], found["j"], len(queries), len(keys))
 
@@ -332,13 +355,17 @@ def _nearest(keys: _Cloud, queries: _Cloud | None, count: int) -> _Rows:
     A row whose farthest candidate is as near as the last wanted one may have more of them: such
     rows are searched again, with twice as many candidates.
     """
-    ends = keys if queries is None else queries
+    ends = queries
+    if ends is None:
+        ends = keys
     if not len(ends):
         return _Rows.empty(0)
-    tree, total = keys.tree(), len(keys)
+    tree = keys.tree()
+    total = len(keys)
     _refuse_count(count * len(ends))
 
-    rows, sources = [], []
+    rows = []
+    sources = []
     remaining = np.arange(len(ends))
     width = min(total, count + SPARE)
     while len(remaining):
@@ -353,7 +380,12 @@ def _nearest(keys: _Cloud, queries: _Cloud | None, count: int) -> _Rows:
         remaining = remaining[unfinished]
         width = min(total, 2 * width)
         _refuse_count(width * len(remaining))
-    return _sorted_rows(np.concatenate(rows), np.concatenate(sources), len(ends), total)
+    return _sorted_rows(
+        np.concatenate(rows),
+        np.concatenate(sources),
+        len(ends),
+        total,
+    )
 
 
 # --- rows -----------------------------------------------------------------------------------------
@@ -396,8 +428,10 @@ def _both_directions(pairs: np.ndarray, points: int) -> _Rows:
     source = np.empty(ptr[-1], dtype=np.int64)
     source[itself] = np.arange(points)
     for part, start in ((below, ptr[:-1]), (above, itself + 1)):
-        moved = np.repeat(start - part.ptr[:-1], np.diff(part.ptr))
-        source[np.arange(len(part.source)) + moved] = part.source
+        lengths = np.diff(part.ptr)
+        moved = np.repeat(start - part.ptr[:-1], lengths)
+        places = np.arange(len(part.source)) + moved
+        source[places] = part.source
     return _Rows(ptr, source)
 
 
