@@ -209,7 +209,9 @@ def _signature(function: Callable[..., Any]) -> Signature:
 
 def _kinds(annotation: Any) -> list[Kind]:
     """Return the kinds of an annotation, none where a part of it is not plain."""
-    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+    text = annotation
+    if not isinstance(annotation, str):
+        text = getattr(annotation, "__name__", "")
     parts = [part.strip() for part in text.split("|")]
     if not all(part in KINDS for part in parts):
         return []

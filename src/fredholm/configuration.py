@@ -84,8 +84,12 @@ def known_fields(cls: type[Configuration], fields: dict[str, Any], what: str) ->
 
 def options_of(config: Configuration, *without: str) -> dict[str, Any]:
     """Return the fields that are set, by name, but those ``without``: None leaves a default."""
-    values = {name: getattr(config, name) for name in config.fields() if name not in without}
-    return {name: value for name, value in values.items() if value is not None}
+    options = {}
+    for name in config.fields():
+        value = getattr(config, name)
+        if name not in without and value is not None:
+            options[name] = value
+    return options
 
 
 def image_sides(size: Sequence[int] | int) -> tuple[int, ...]:
@@ -168,5 +172,6 @@ def check_patch(size: Sequence[int], patch: Sequence[int] | int) -> None:
     """OptionError unless the patch, one side or both, divides the image."""
     sides = image_sides(patch)
     if len(sides) != 2 or any(side % part for side, part in zip(size, sides)):
-        image, part = ("x".join(map(str, each)) for each in (size, sides))
-        raise OptionError(f"expected a patch that divides the image of {image}, got {part}")
+        image = "x".join(map(str, size))
+        got = "x".join(map(str, sides))
+        raise OptionError(f"expected a patch that divides the image of {image}, got {got}")

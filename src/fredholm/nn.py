@@ -114,7 +114,9 @@ class MultiheadAttention(MultiheadAdapter):
             return super().forward(query, key, value, key_padding_mask, *options)
 
         # One sequence is a batch of one; which of the three are the same tensor must stay known.
-        batch = 0 if self.batch_first else 1
+        batch = 1
+        if self.batch_first:
+            batch = 0
         batched = {id(x): x.unsqueeze(batch) for x in (query, key, value)}
         if key_padding_mask is not None:
             key_padding_mask = key_padding_mask[None]

@@ -64,7 +64,9 @@ class _Piece(NamedTuple):
     def text(self, done: int, also: Callable[[], str] | None) -> str:
         """Describe how much is done."""
         text = amount(done, self.total, self.unit)
-        return text + also() if also else text
+        if also:
+            text += also()
+        return text
 
 
 class Lines(Progress):

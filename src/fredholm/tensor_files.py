@@ -62,10 +62,11 @@ def _sort_metadata(path: Path) -> None:
     with path.open("rb+") as file:
         size = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(size))
-        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
-        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        metadata = header["__metadata__"]
+        header["__metadata__"] = dict(sorted(metadata.items()))
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False)
         file.seek(8)
-        file.write(text.ljust(size))
+        file.write(text.encode().ljust(size))
 
 
 def read_tensors(path: Path, fix: str) -> dict[str, Tensor]:
@@ -99,14 +100,16 @@ def misfits(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> dict[st
         >>> misfits({"a": torch.zeros(1), "b": torch.zeros(2)}, {"b": torch.zeros(3)})
         {'missing': ['a'], 'of another shape': ['b (3,) for (2,)']}
     """
+    reshaped = []
+    for name in sorted(own.keys() & tensors.keys()):
+        got = tensors[name].shape
+        expected = own[name].shape
+        if got != expected:
+            reshaped.append(f"{name} {tuple(got)} for {tuple(expected)}")
     faults = {
         "missing": sorted(own.keys() - tensors.keys()),
         "unknown": sorted(tensors.keys() - own.keys()),
-        "of another shape": [
-            f"{name} {tuple(tensors[name].shape)} for {tuple(own[name].shape)}"
-            for name in sorted(own.keys() & tensors.keys())
-            if tensors[name].shape != own[name].shape
-        ],
+        "of another shape": reshaped,
     }
     return {fault: names for fault, names in faults.items() if names}
 
@@ -145,6 +148,8 @@ def digest_tensors(tensors: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
-        digest.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        header = f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0"
+        digest.update(header.encode())
+        raw = tensor.reshape(-1).view(torch.uint8)
+        digest.update(raw.numpy().data)
     return digest.hexdigest()

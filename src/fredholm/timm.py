@@ -276,8 +276,12 @@ def _numbers(count: int, indices: int | Sequence[int] | None) -> list[int]:
     if isinstance(indices, int):
         numbers = list(range(count - indices, count))
     else:
-        # Negative numbers count from the last block.
-        numbers = [i % count if -count <= i < 0 else i for i in indices]
+        numbers = []
+        for index in indices:
+            # Negative numbers count from the last block.
+            if -count <= index < 0:
+                index += count
+            numbers.append(index)
     if not numbers or min(numbers) < 0 or max(numbers) >= count:
         raise OptionError(f"indices: expected some of {count} blocks, got {indices}")
     return numbers
@@ -318,8 +322,10 @@ def _register(preset: str) -> None:
     def entry(pretrained: bool = False, **options: Any) -> Any:
         tag = options.get("pretrained_cfg")
         weights = None
+        if not isinstance(tag, str):
+            tag = None
         if pretrained:
-            weights = _weights(preset, tag if isinstance(tag, str) else None)
+            weights = _weights(preset, tag)
         # The weights are the library's own, not files that timm would look for.
         options["pretrained_cfg"] = None
         if weights is not None:
