@@ -44,7 +44,9 @@ class PartByPart(Form):
         automatic = type(self.strategy) is Strategy
         forms = []
         for part in kernel.parts:
-            strategy = part.strategy if automatic else self.strategy
+            strategy = self.strategy
+            if automatic:
+                strategy = part.strategy
             try:
                 forms.append(choose(strategy, part.kernel, facts))
             except StrategyError as error:

@@ -516,7 +516,9 @@ class FeatureAttentionKernel(AttentionKernel, FeatureAttention, Windowed, Decayi
         # Functions of FEATURE_MAPS know no heads and no neighbouring points, so that queries and
         # keys of all heads may be passed to one at once.
         known = not isinstance(self.feature_map, nn.Module) and is_pointwise(self.feature_map)
-        self.named_map = self.feature_map if known else None
+        self.named_map = None
+        if known:
+            self.named_map = self.feature_map
         self.decay = read_decay(dim, heads, decay, half_life)
 
     @property
@@ -671,7 +673,9 @@ class FeatureAttentionKernel(AttentionKernel, FeatureAttention, Windowed, Decayi
         # A named function takes queries and keys of all heads in one call.
         feature_map = self._key_map
         if self.key_map is None and feature_map is self.named_map:
-            flat = self._one_product(u.squeeze(1)) if self._alike else None
+            flat = None
+            if self._alike:
+                flat = self._one_product(u.squeeze(1))
             if flat is not None:
                 heads = self.heads
                 stacked = split_heads(flat, 3 * heads)

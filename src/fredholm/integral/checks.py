@@ -185,7 +185,9 @@ def check_query(
     """
     if query is None:
         if operator.pointwise or kernel.reads_query:
-            reader = "W" if operator.pointwise else type(kernel).__name__
+            reader = type(kernel).__name__
+            if operator.pointwise:
+                reader = "W"
             raise ShapeError(
                 f"query: expected features at the queries, which {reader} reads, got none; pass "
                 f"query=(B, {target.size}, {operator.dim})"
@@ -221,7 +223,9 @@ def check_rows(rows: Rows, queries: int) -> None:
     if plain and listed and all(0 <= row < queries for row in listed):  # type: ignore[union-attr]
         return
 
-    got = f"{listed}" if plain else describe(rows)
+    got = describe(rows)
+    if plain:
+        got = f"{listed}"
     raise ShapeError(
         f"rows: expected a list of queries, at least one, each from 0 to {queries - 1}, got {got}; "
         "leave rows out for all queries"

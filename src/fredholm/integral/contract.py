@@ -405,7 +405,10 @@ def first_form(strategy: Strategy | str, kernel: Kernel, facts: Facts) -> Form:
 
     reasons = []
     for kind in kernel.forms:
-        if kind.sparse or not (kind.steps if stepping else kind.responds):
+        serves = kind.responds
+        if stepping:
+            serves = kind.steps
+        if kind.sparse or not serves:
             continue
         if isinstance(strategy, str):
             form = kind(kind.default)
@@ -420,7 +423,9 @@ def first_form(strategy: Strategy | str, kernel: Kernel, facts: Facts) -> Form:
         if why is None and facts.layout.sharded:
             why = exchange_refusal(form, kernel, facts)
         if why is None:
-            return form if automatic else _on_backend(form, kernel)
+            if automatic:
+                return form
+            return _on_backend(form, kernel)
         reasons.append(why)
     raise _refusal(strategy, kernel, facts.layout, reasons)
 
@@ -447,10 +452,14 @@ def _refusal(
     reasons: list[str],
 ) -> StrategyError:
     """Return the error of a strategy that cannot integrate a kernel."""
-    name = strategy if isinstance(strategy, str) else type(strategy).__name__
+    name = strategy
+    if not isinstance(strategy, str):
+        name = type(strategy).__name__
     other = type(kernel).__name__
     if layout.sharded:
-        why = f": {'; '.join(reasons)}" if reasons else ""
+        why = ""
+        if reasons:
+            why = f": {'; '.join(reasons)}"
         return StrategyError(
             f"{name} cannot integrate {other} over a sharded domain{why}; give each process the "
             "whole domain, or take another strategy"
@@ -513,7 +522,9 @@ def first_dtype(module: nn.Module) -> torch.dtype | None:
         if x is not None and x.is_floating_point():
             return x.dtype
     for part in module._modules.values():
-        dtype = None if part is None else first_dtype(part)
+        if part is None:
+            continue
+        dtype = first_dtype(part)
         if dtype is not None:
             return dtype
     return None

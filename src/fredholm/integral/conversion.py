@@ -159,7 +159,9 @@ def _check_options(module: nn.Module, converter: Converter, options: dict[str, A
     known = _options(converter.convert)
     for name in options:
         if name not in known:
-            hint = suggest(name, known) if known else "; it has none"
+            hint = "; it has none"
+            if known:
+                hint = suggest(name, known)
             raise OptionError(
                 f"the conversion of {type(module).__name__} has no option {name!r}{hint}"
             )
@@ -234,9 +236,10 @@ def _instead(module: nn.Module) -> str:
     full_names = {source.rsplit(".", 1)[-1]: source for source in CONVERTERS.names()}
     close = closest(type(module).__name__, full_names)
     if close is not None:
-        # A class of the same name lies in another package, which the hint has to name.
-        same = close == type(module).__name__
-        hint = full_names[close] if same else close
+        hint = close
+        if close == type(module).__name__:
+            # A class of the same name lies in another package, which the hint has to name.
+            hint = full_names[close]
         return f"; did you mean {hint!r}?"
 
     parts = []
@@ -244,7 +247,9 @@ def _instead(module: nn.Module) -> str:
         if path and qualified_name(type(part)) in CONVERTERS:
             parts.append(f"{path} ({type(part).__name__})")
     if parts:
-        more = f" and {len(parts) - 3} more" if len(parts) > 3 else ""
+        more = ""
+        if len(parts) > 3:
+            more = f" and {len(parts) - 3} more"
         return f"; parts of it may be converted one by one: {', '.join(parts[:3])}{more}"
     return f"; fredholm.convert.convertible() lists the {len(CONVERTERS)} classes that are"
 

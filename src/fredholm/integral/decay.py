@@ -130,7 +130,9 @@ def read_decay(
                 "decay=None; give decay, or leave half_life out"
             )
         return None
-    return Decay(dim, heads, gate=decay, half_life=HALF_LIFE if half_life is None else half_life)
+    if half_life is None:
+        half_life = HALF_LIFE
+    return Decay(dim, heads, gate=decay, half_life=half_life)
 
 
 def check_order(name: str, layout: Layout) -> None:

@@ -73,8 +73,10 @@ class Layout:
     def __post_init__(self) -> None:
         sparse = self.edges or self.reach is not None
         object.__setattr__(self, "sparse", sparse)
-        shared = self.fixed and not self.cross and not self.stepping
-        object.__setattr__(self, "grid", self.keys if shared else None)
+        grid = None
+        if self.fixed and not self.cross and not self.stepping:
+            grid = self.keys
+        object.__setattr__(self, "grid", grid)
 
     @classmethod
     def of(
@@ -103,9 +105,13 @@ class Layout:
         """Return :meth:`of` without its cache. ``given`` and ``stepping`` are attributes of the
         result.
         """
-        target = domain if query_domain is None else query_domain
+        target = query_domain
+        if target is None:
+            target = domain
         fixed = domain.positions.dim() == 2 and not followed(domain.positions)
-        edges = domain.pairs if isinstance(domain.pairs, Edges) else None
+        edges = None
+        if isinstance(domain.pairs, Edges):
+            edges = domain.pairs
         return cls(
             keys=grid_of(domain),
             queries=grid_of(target),
@@ -185,7 +191,9 @@ class Facts(NamedTuple):
         layout = Layout.of(domain, query_domain, given=given, stepping=stepping)
         check_layout(kernel, layout, operator.layer)
 
-        target = domain if query_domain is None else query_domain
+        target = query_domain
+        if target is None:
+            target = domain
         batch = 1
         if domain.positions.dim() > 2:
             batch = domain.positions.shape[0]

@@ -166,7 +166,9 @@ def is_causal_mask(mask: Tensor, queries: int, keys: int) -> bool:
         True
     """
     boolean = mask.dtype == torch.bool
-    hidden = mask if boolean else mask == -torch.inf
+    hidden = mask
+    if not boolean:
+        hidden = mask == -torch.inf
     future = torch.ones(queries, keys, dtype=torch.bool, device=mask.device).triu(1)
 
     # A floating-point mask may add a bias where it hides nothing.

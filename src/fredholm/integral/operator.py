@@ -99,9 +99,13 @@ class IntegralOperator(nn.Module, NotebookTable, metaclass=Checked):
         self.strategy = strategy
 
         # P before W: both draw their weights, and seeds promise the same weights in this order.
-        width = kernel.d_out if kernel.adds_heads else heads * kernel.d_out
+        width = heads * kernel.d_out
+        if kernel.adds_heads:
+            width = kernel.d_out
         self.projection = _output_projection(projection, width, self.out_dim)
-        self.residual = nn.Linear(dim, self.out_dim, bias=False) if residual else None
+        self.residual = None
+        if residual:
+            self.residual = nn.Linear(dim, self.out_dim, bias=False)
 
         # The class of the layer that this operator was made from, and the parameters that both
         # share.
@@ -435,7 +439,9 @@ class IntegralOperator(nn.Module, NotebookTable, metaclass=Checked):
                 # A parametrised layer computes its weight as an attribute.
                 weight = getattr(layer, "weight", None)
             if isinstance(weight, Tensor):
-                return weight.dtype if weight.is_floating_point() else None
+                if not weight.is_floating_point():
+                    return None
+                return weight.dtype
         return first_dtype(self.kernel)
 
     def default_domain(self, u: Float[Tensor, "b n d"]) -> Domain:
@@ -460,7 +466,10 @@ class IntegralOperator(nn.Module, NotebookTable, metaclass=Checked):
         """Return the output of a response (B, H, Nq, d_out): heads side by side or added up, then
         the projection P, plus the pointwise term W u; zero at padded queries.
         """
-        out = response.sum(1) if self.kernel.adds_heads else merge_heads(response)
+        if self.kernel.adds_heads:
+            out = response.sum(1)
+        else:
+            out = merge_heads(response)
         if self.projection is not None:
             out = self.projection(out)
         if self.residual is not None:
@@ -478,7 +487,10 @@ class IntegralOperator(nn.Module, NotebookTable, metaclass=Checked):
 
 def _check_kernel(kernel: Kernel, dim: int, heads: int) -> None:
     """Raise OptionError for a kernel of other heads or widths than its operator."""
-    need = dim if kernel.whole else head_width(dim, heads)
+    if kernel.whole:
+        need = dim
+    else:
+        need = head_width(dim, heads)
     if kernel.heads != heads or kernel.d_in != need:
         raise OptionError(
             f"{type(kernel).__name__}: expected {heads} heads of {need} features, got "

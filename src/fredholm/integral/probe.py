@@ -175,7 +175,9 @@ def _compare(
     # The floor compares zero with zero. NaN fails every comparison, hence `not error <= ...`.
     scale = max(size, 1e-6)
     if not error <= tolerance * scale:
-        off = f"{error / size:.1%}" if size else f"{error:.2g}, where the layer gives zero,"
+        off = f"{error:.2g}, where the layer gives zero,"
+        if size:
+            off = f"{error / size:.1%}"
         raise ConversionError(
             f"{name} was converted as its class says, but on a small random signal the {quantity} "
             f"is off by {off}: this layer computes something else. Look for code that its class "
@@ -187,7 +189,9 @@ def _compare(
 
 def _devices_with_random_state(device: torch.device) -> list[torch.device]:
     """Return the devices beside the CPU whose random state has to be restored."""
-    return [device] if device.type == "cuda" else []
+    if device.type == "cuda":
+        return [device]
+    return []
 
 
 @contextmanager
@@ -222,7 +226,9 @@ def _restored_buffers(source: nn.Module) -> Iterator[None]:
     saved = []
     for owner in source.modules():
         for name, buffer in owner._buffers.items():
-            values = None if buffer is None else buffer.detach().clone()
+            values = None
+            if buffer is not None:
+                values = buffer.detach().clone()
             saved.append(SavedBuffer(owner, name, buffer, values))
     try:
         yield

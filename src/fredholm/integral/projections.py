@@ -57,7 +57,10 @@ def projected_widths(dim: int, heads: int, projections: Projections) -> Projecte
     Raises:
         OptionError: layers that do not fit u, the heads or one another.
     """
-    layers = [projections] if isinstance(projections, nn.Linear) else list(projections)
+    if isinstance(projections, nn.Linear):
+        layers = [projections]
+    else:
+        layers = list(projections)
     if any(layer.in_features != dim for layer in layers):
         got = [layer.in_features for layer in layers]
         raise OptionError(

@@ -22,7 +22,9 @@ def own_parameter(x: Tensor) -> nn.Parameter:
         >>> own_parameter(weight) is weight
         True
     """
-    return x if isinstance(x, nn.Parameter) else nn.Parameter(x)
+    if isinstance(x, nn.Parameter):
+        return x
+    return nn.Parameter(x)
 
 
 @dataclass
@@ -84,7 +86,9 @@ class Sharing:
         for path, owner in layer.named_modules():
             if id(owner) in common:
                 continue
-            prefix = f"{path}." if path else ""
+            prefix = ""
+            if path:
+                prefix = f"{path}."
             for name, module in owner._modules.items():
                 self.inner.append(InnerLayer(owner, name, prefix + name, module))
             for name, parameter in owner._parameters.items():
@@ -107,7 +111,9 @@ class Sharing:
 
     def _take_over(self, link: Link, parameter: nn.Parameter | None) -> None:
         if parameter is None or link.current is None:
-            change = "removed" if parameter is None else "added"
+            change = "added"
+            if parameter is None:
+                change = "removed"
             raise self._stale(f"its parameter {link.path!r} was {change}")
         if parameter.shape != link.current.shape:
             shapes = f"{tuple(link.current.shape)} to {tuple(parameter.shape)}"

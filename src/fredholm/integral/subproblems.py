@@ -60,7 +60,9 @@ def rows(problem: Problem, rows: Rows) -> Problem:
     # Rows of rows are numbered as queries of the first problem, which stays the parent.
     if problem.index is not None:
         index = problem.index[index]
-    parent = problem if problem.parent is None else problem.parent
+    parent = problem.parent
+    if parent is None:
+        parent = problem
 
     return type(problem)(
         x=take_rows(problem.x, rows, 1),
