@@ -101,12 +101,20 @@ class PairKernel(Kernel):
 
     def matrix(self, problem: Problem) -> Float[Tensor, "b h q k o i"]:
         """Return the kernel at all pairs, (B, H, Nq, Nk, d_out, d_in). O(Nq·Nk)."""
-        p = problem
-        x, y = p.x[:, None, :, None], p.y[:, None, None, :]
-        dense = self(x, y, p.ux[:, :, :, None], p.uy[:, :, None, :])
+        x = problem.x[:, None, :, None]
+        y = problem.y[:, None, None, :]
+        ux = problem.ux[:, :, :, None]
+        uy = problem.uy[:, :, None, :]
+        dense = self(x, y, ux, uy)
         # A kernel that reads no features, or is the same for all heads, has size 1 there.
-        shape = (p.uy.shape[0], self.heads, p.ux.shape[2], p.uy.shape[2], self.d_out, self.d_in)
-        return dense.expand(shape)
+        return dense.expand(
+            problem.uy.shape[0],
+            self.heads,
+            problem.ux.shape[2],
+            problem.uy.shape[2],
+            self.d_out,
+            self.d_in,
+        )
 
 
 class HiddenKernel(PairKernel, HiddenReadout):
@@ -144,7 +152,8 @@ class WeightedKernel(WeightedValue, Kernel):
     def matrix(self, problem: Problem) -> Float[Tensor, "b h q k o i"]:
         """Return the kernel at all pairs, (B, H, Nq, Nk, d_out, d_in). O(Nq·Nk)."""
         weights = self.weights(problem)
-        dense = torch.einsum("bhqk,hoi->bhqkoi", weights, self.value_map().to(weights.dtype))
+        value_map = self.value_map().to(weights.dtype)
+        dense = torch.einsum("bhqk,hoi->bhqkoi", weights, value_map)
         return dense.expand(problem.uy.shape[0], self.heads, -1, -1, -1, -1)
 
 

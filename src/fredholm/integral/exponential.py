@@ -40,15 +40,18 @@ class ExponentialMap(FeatureMap):
 
     def _exponents(self, x: Tensor) -> Tensor:
         """Return ε of x in float32 or better, outside autocast."""
+        dtype = torch.promote_types(x.dtype, torch.float32)
         with full_precision(x):
-            return self.exponents(x.to(torch.promote_types(x.dtype, torch.float32)))
+            return self.exponents(x.to(dtype))
 
     def of_queries(self, x: Float[Tensor, "b h n e"]) -> Float[Tensor, "b h n r"]:
         """Return features of queries, each query's divided by its own largest one."""
-        return self.parts_of_queries(x)[0]
+        features, _ = self.parts_of_queries(x)
+        return features
 
     def parts_of_queries(
-        self, x: Float[Tensor, "b h n e"]
+        self,
+        x: Float[Tensor, "b h n e"],
     ) -> tuple[Float[Tensor, "b h n r"], Float[Tensor, "b h n"]]:
         """Return features of queries, each query's divided by its own largest one, :math:`e^a`, and
         a.
@@ -56,7 +59,8 @@ class ExponentialMap(FeatureMap):
         exponents = self._exponents(x)
         # a cancels in the quotient, so that no gradient goes through it.
         largest = exponents.detach().amax(-1, keepdim=True)
-        return (exponents - largest).exp(), largest[..., 0]
+        features = (exponents - largest).exp()
+        return features, largest[..., 0]
 
     def of_keys(
         self,
@@ -116,7 +120,8 @@ def orthogonal_draws(rows: int, width: int) -> Tensor:
         draws = torch.randn(width, width, dtype=at_least_single(dtype))
         q, r = torch.linalg.qr(draws)
         # The signs of R's diagonal depend on the algorithm. With positive ones Q is uniform.
-        blocks.append((q * r.diagonal().sign()).T)
+        uniform = q * r.diagonal().sign()
+        blocks.append(uniform.T)
     directions = torch.cat(blocks)[:rows].to(dtype)
     norms = torch.randn(rows, width).norm(dim=1, keepdim=True)
     return directions * norms

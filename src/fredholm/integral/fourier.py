@@ -87,8 +87,10 @@ class FourierFeatures(nn.Module):
                 f"position_dim={position_dim}, frequencies={frequencies}, sigma={sigma}; make "
                 "each of them positive"
             )
-        self.frequencies, self.position_dim = frequencies, position_dim
-        self.sigma, self.seed = sigma, seed
+        self.frequencies = frequencies
+        self.position_dim = position_dim
+        self.sigma = sigma
+        self.seed = seed
 
         dtype = at_least_single(torch.get_default_dtype())
         matrix = torch.empty(frequencies, position_dim, dtype=dtype)
@@ -102,7 +104,9 @@ class FourierFeatures(nn.Module):
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Draw B again: the same B, or another one after another ``torch.manual_seed``."""
-        seed = torch.initial_seed() if self.seed is None else self.seed
+        seed = self.seed
+        if seed is None:
+            seed = torch.initial_seed()
         generator = torch.Generator("cpu").manual_seed(seed)
         # In float64 on the CPU, so that every dtype and device has the same B up to rounding.
         draws = torch.randn(
@@ -124,10 +128,13 @@ class FourierFeatures(nn.Module):
         dtype = promoted(x.dtype, self.matrix.dtype)
         # Only the fraction of a turn counts. Float32 has 24 bits, so that at 2^10 turns 14 of them
         # are left for the fraction; turns are therefore counted in float64, which mps lacks.
-        wide = torch.float64 if x.device.type != "mps" else dtype
+        wide = torch.float64
+        if x.device.type == "mps":
+            wide = dtype
         with full_precision(x):
             matrix = prepared(self, ("turns", wide), lambda: cast(self.matrix, wide).mT)
-            angle = 2 * math.pi * cast((cast(x, wide) @ matrix).frac(), dtype)
+            turns = cast(x, wide) @ matrix
+            angle = 2 * math.pi * cast(turns.frac(), dtype)
             return torch.cat([angle.cos(), angle.sin()], -1)
 
     def on(self, domain: Domain | None, x: Tensor, name: str = "points") -> Tensor:
@@ -141,7 +148,8 @@ class FourierFeatures(nn.Module):
         matrix = self.matrix
         if domain is None or torch.compiler.is_compiling():
             return self(x)
-        plain = type(matrix) is Tensor and not (matrix.requires_grad or matrix.is_inference())
+        unversioned = matrix.requires_grad or matrix.is_inference()
+        plain = type(matrix) is Tensor and not unversioned
         shared = x.dim() == 2 or x.shape[0] == 1
         if not (plain and shared) or x.shape[-2] * self.frequencies > FEW_ANGLES:
             return self(x)

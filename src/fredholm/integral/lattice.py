@@ -72,7 +72,9 @@ class LatticeKernel(MatrixKernel):
             if refusal:
                 raise DomainError(f"{name}: {refusal}")
 
-        trouble = self.padding_refusal() if layout.padded else None
+        trouble = None
+        if layout.padded:
+            trouble = self.padding_refusal()
         if trouble:
             raise DomainError(
                 f"{name} does not serve padding (valid): {trouble}; pass domains of one size "
@@ -88,7 +90,9 @@ class LatticeKernel(MatrixKernel):
             build = "Domain.line(n)"
             if axes > 1:
                 build = f"Domain.grid({', '.join('hwd'[:axes])})"
-            got = "points without one" if keys is None else f"a grid of {len(keys)} axes"
+            got = "points without one"
+            if keys is not None:
+                got = f"a grid of {len(keys)} axes"
             raise DomainError(
                 f"{name} needs a regular grid of {axes} axes, got {got}; "
                 f"build it with {build}, padding with {build[:-1]}, valid=...)"
@@ -162,37 +166,53 @@ class LatticeKernel(MatrixKernel):
         self.check(Layout.of(domain))
 
         shape = domain.shape or ()
-        sizes = tuple(w.size(n) for w, n in zip(self.windows, shape))
+        sizes = []
         centres = []
-        for window, n, outputs in zip(self.windows, shape, sizes):
+        for window, n in zip(self.windows, shape):
+            outputs = window.size(n)
             index = torch.arange(outputs, device=domain.positions.device)
+            sizes.append(outputs)
             centres.append(window.centre(index, n))
         positions = _positions_at(domain, centres)
 
-        kind = domain.kind if domain.kind in ("uniform", "counting", "spacing") else "uniform"
-        measure = torch.ones(prod(sizes), dtype=domain.measure.dtype, device=domain.measure.device)
+        kind = domain.kind
+        if kind not in ("uniform", "counting", "spacing"):
+            kind = "uniform"
+        masses = domain.measure
+        measure = torch.ones(prod(sizes), dtype=masses.dtype, device=masses.device)
         if kind == "spacing":
+            # The cell of an output, in cells of the keys.
             cell = prod(w.centre(1, n) - w.centre(0, n) for w, n in zip(self.windows, shape))
-            measure = measure * domain.measure.reshape(-1)[0] * cell
+            measure = measure * masses.reshape(-1)[0] * cell
 
         valid = None
         if domain.valid is not None:
             valid = self._valid_outputs(domain.valid, sizes[0])
-        return Domain(positions, measure, valid, None, False, sizes, kind)
+        return Domain(
+            positions,
+            measure,
+            valid,
+            shape=tuple(sizes),
+            kind=kind,
+        )
 
     def _valid_outputs(self, valid: Tensor, outputs: int) -> Tensor:
         """Return which outputs of a line are real: as many as the real points alone would have."""
         _refuse_gaps(valid)
         numbers = torch.arange(1, valid.shape[-1] + 1, device=valid.device)
         real_points = (valid * numbers).amax(-1, keepdim=True)
-        return torch.arange(outputs, device=valid.device) < self.windows[0].size(real_points)
+        window = self.windows[0]
+        index = torch.arange(outputs, device=valid.device)
+        return index < window.size(real_points)
 
     # --- parts ------------------------------------------------------------------------------------
 
     @property
     def image_windows(self) -> tuple[Window, ...]:
         """Windows of the image that :func:`read_grid` makes."""
-        return self.windows if len(self.windows) > 1 else (Window(1), *self.windows)
+        if len(self.windows) > 1:
+            return self.windows
+        return (Window(1), *self.windows)
 
     def outputs(self, problem: Problem) -> list[Tensor]:
         """Return the grid index of each query, one tensor (R,) per axis."""
@@ -217,7 +237,8 @@ def _refuse_gaps(valid: Tensor) -> None:
     """
     if valid.shape[-1] < 2 or not cheap_to_read(valid):
         return
-    if bool((valid[..., 1:] & ~valid[..., :-1]).any()):
+    behind_padding = valid[..., 1:] & ~valid[..., :-1]
+    if bool(behind_padding.any()):
         raise DomainError(
             "a window whose output is another grid needs padding at the end alone; valid has a "
             "real point behind padding: pad on the right"
@@ -230,7 +251,8 @@ def _positions_at(domain: Domain, axes: list[Tensor]) -> Tensor:
     A regular grid is affine: x at index (i, j) is the first point plus i and j times the step of
     each axis.
     """
-    shape, x = domain.shape or (), domain.positions
+    shape = domain.shape or ()
+    x = domain.positions
     if domain.valid is not None:
         x = torch.where(domain.valid[..., None], x, 0.0)
 
@@ -256,12 +278,15 @@ def read_grid(problem: Problem, *, masses: bool = True) -> Tensor:
     half precision may not hold a mass. A line becomes two-dimensional, because torch's 2-D
     convolutions read channels last as they are and its 1-D ones copy.
     """
-    u, grid = problem.uy, problem.layout.keys or ()
+    u = problem.uy
+    grid = problem.layout.keys or ()
     if masses and problem.layout.measure != "counting":
         u = weighed(u, problem.quadrature.mass)
     if len(grid) == 1 and u.shape[1] == 1:
         return u.permute(0, 3, 1, 2)
-    image = grid if len(grid) > 1 else (1, *grid)
+    image = grid
+    if len(grid) == 1:
+        image = (1, *grid)
     return merge_heads(u).mT.unflatten(-1, image)
 
 
@@ -293,4 +318,5 @@ def write_points(image: Tensor, heads: int) -> Float[Tensor, "b h m o"]:
 def call_on_grid(layer: nn.Module, u: Tensor, domain: Domain) -> Tensor:
     """Call a layer that takes images (B, C, *grid) on features (B, N, C) of a grid's points."""
     image = u.mT.unflatten(-1, domain.shape or (-1,))
-    return layer(image).flatten(2).mT
+    out = layer(image)
+    return out.flatten(2).mT

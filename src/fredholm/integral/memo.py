@@ -58,6 +58,7 @@ class _GradModes(threading.local):
         if not places:
             # Another thread entered it, whose mode cannot be reached from here.
             return
+
         last = places[-1]
         left = self.entered.pop(last)
         if last == len(self.entered):
@@ -181,7 +182,8 @@ class Memo:
         for entry in entries:
             if all(source.equals(x) for source, x in zip(entry.sources, of)):
                 if entry is not entries[0]:
-                    self.entries[key] = [entry, *(other for other in entries if other is not entry)]
+                    others = [other for other in entries if other is not entry]
+                    self.entries[key] = [entry, *others]
                 return entry.value
 
         # In inference mode the value would be a tensor that autograd refuses later.
@@ -221,14 +223,19 @@ class Memo:
 
     def _note_weights(self) -> None:
         """Remember which weights there are, where they lie and how often each was written to."""
-        modules = self.module.modules()
-        tables = [x for m in modules for x in (m._parameters, m._buffers, m._modules) if x]
+        tables = []
+        for module in self.module.modules():
+            for table in (module._parameters, module._buffers, module._modules):
+                if table:
+                    tables.append(table)
         self.identities = _identities(tables)
 
         self.tensors = [x for x in _values(tables) if isinstance(x, Tensor)]
         # Inference tensors do not count writes.
         self.counted = [x for x in self.tensors if not x.is_inference()]
-        self.device = self.tensors[0].device.type if self.tensors else "cpu"
+        self.device = "cpu"
+        if self.tensors:
+            self.device = self.tensors[0].device.type
         self.marks = self._marks()
 
         # Last, because other threads take the presence of tables for that of all attributes.
@@ -250,8 +257,13 @@ class Source:
 
     def __init__(self, x: Tensor):
         # An inference tensor does not count writes, so that a copy is compared by value.
-        self.x = x.clone() if x.is_inference() else x
-        self.version = 0 if self.x.is_inference() else self.x._version
+        self.x = x
+        if x.is_inference():
+            self.x = x.clone()
+        # The clone is an inference tensor too where inference mode is on.
+        self.version = 0
+        if not self.x.is_inference():
+            self.version = self.x._version
 
     def equals(self, x: Tensor) -> bool:
         """Whether ``x`` has the same values: it is the same memory, or compares equal on a CPU.
@@ -282,5 +294,7 @@ def _identities(tables: list[dict[str, Any]]) -> list[int]:
 
 def _parts(value: Any) -> list[Any]:
     """Return the tensors of a value, which is one or a tuple of them."""
-    parts = value if isinstance(value, (tuple, list)) else (value,)
+    parts = value
+    if not isinstance(value, (tuple, list)):
+        parts = (value,)
     return [x for x in parts if x is not None]

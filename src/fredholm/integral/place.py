@@ -44,17 +44,19 @@ class Place(NamedTuple):
         """Return the place for features of a dtype."""
         position_dtype = promoted(dtype, domain.positions.dtype)
         return cls(
-            Layout.of(domain),
-            domain.size,
-            domain.batch,
-            cast(positions(domain), position_dtype),
-            domain.quadrature().to(dtype),
+            layout=Layout.of(domain),
+            size=domain.size,
+            batch=domain.batch,
+            x=cast(positions(domain), position_dtype),
+            quadrature=domain.quadrature().to(dtype),
         )
 
 
 def default_domain(kernel: Kernel, u: Tensor) -> Domain:
     """Return the kernel's domain for features u (B, N, dim) that came without one."""
-    dtype = torch.float64 if u.dtype == torch.float64 else torch.float32
+    dtype = torch.float32
+    if u.dtype == torch.float64:
+        dtype = torch.float64
     return kernel.default_domain(u.shape[1], device=u.device, dtype=dtype)
 
 
@@ -134,7 +136,8 @@ def grid_displacements(positions: Tensor, grid: tuple[int, ...]) -> tuple[Tensor
         >>> table.squeeze(1).tolist(), index.tolist()
         ([-0.5, 0.0, 0.5], [0, 1])
     """
-    device, dtype = positions.device, positions.dtype
+    device = positions.device
+    dtype = positions.dtype
     extents = [2 * n - 1 for n in grid]
     table = torch.zeros((*extents, positions.shape[-1]), dtype=dtype, device=device)
     index = torch.zeros(grid, dtype=torch.int64, device=device)
@@ -151,6 +154,7 @@ def grid_displacements(positions: Tensor, grid: tuple[int, ...]) -> tuple[Tensor
             length = positions[last_point] - positions[0]
             steps = torch.arange(1 - n, n, device=device, dtype=dtype) / (n - 1)
             table = table + steps.reshape(*shape, 1) * length
-        index = index + torch.arange(n, device=device).reshape(shape) * stride
+        number = torch.arange(n, device=device).reshape(shape)
+        index = index + number * stride
         stride *= 2 * n - 1
     return table.flatten(0, -2), index.flatten()

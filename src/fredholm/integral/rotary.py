@@ -59,7 +59,9 @@ class Rotary(nn.Module):
         self.interleaved = interleaved
 
     def forward(
-        self, x: Float[Tensor, "#b n p"], u: Float[Tensor, "b h n e"]
+        self,
+        x: Float[Tensor, "#b n p"],
+        u: Float[Tensor, "b h n e"],
     ) -> Float[Tensor, "b h n e"]:
         if x.shape[-1] != self.position_dim:
             raise OptionError(
@@ -70,13 +72,16 @@ class Rotary(nn.Module):
         # Each coordinate turns its share of the features, in share / 2 pairs.
         share = self.width // self.position_dim
         powers = torch.arange(0, share, 2, device=x.device, dtype=x.dtype) / share
-        angles = (x[..., None] * self.base**-powers)[:, None]  # (B, 1, N, p, share / 2)
-        cos, sin = angles.cos().to(u.dtype), angles.sin().to(u.dtype)
+        # (B, 1, N, p, share / 2)
+        angles = (x[..., None] * self.base**-powers)[:, None]
+        cos = angles.cos().to(u.dtype)
+        sin = angles.sin().to(u.dtype)
 
         by_coordinate = u[..., : self.width].unflatten(-1, (self.position_dim, share))
         rest = u[..., self.width :]
         if self.interleaved:
-            a, b = by_coordinate[..., ::2], by_coordinate[..., 1::2]
+            a = by_coordinate[..., ::2]
+            b = by_coordinate[..., 1::2]
             turned = torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-3)
         else:
             a, b = by_coordinate.chunk(2, -1)

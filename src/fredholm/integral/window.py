@@ -85,7 +85,9 @@ class Window:
 
         last_start = n + self.before + self.after - self.reach - 1
         if not self.ceil:
-            return last_start + 1 if self.stride == 1 else last_start // self.stride + 1
+            if self.stride == 1:
+                return last_start + 1
+            return last_start // self.stride + 1
 
         # Rounded up; but the last window must not start behind the end, in the padding after it.
         outputs = -(-last_start // self.stride) + 1

@@ -88,7 +88,8 @@ def query_parts(
     if isinstance(feature_map, FeatureMap):
         features, exponent = feature_map.parts_of_queries(x)
     else:
-        features, exponent = cast(feature_map(x), at_least_single(x.dtype)), None
+        features = cast(feature_map(x), at_least_single(x.dtype))
+        exponent = None
 
     gain = gain.to(features.dtype)
     if not torch.is_grad_enabled():
@@ -97,7 +98,8 @@ def query_parts(
             shift = exponent + shift
         return ScaledFeatures(features, shift)
     with full_precision(features):
-        return ScaledFeatures(features * gain.exp()[:, None, None], exponent)
+        factor = gain.exp()[:, None, None]
+        return ScaledFeatures(features * factor, exponent)
 
 
 def near_pairs(
@@ -123,12 +125,14 @@ def near_pairs(
     """
     if visible is None:
         index = torch.arange(keys, device=device)
-        return ((index > keys - 1 - window) | (index < sinks))[None, None, None]
+        near = (index > keys - 1 - window) | (index < sinks)
+        return near[None, None, None]
 
     # A visible key's rank: 1 for the first that the query sees, ``count`` for the last.
     rank = visible.cumsum(-1)
     count = rank[..., -1:]
-    return visible & ((rank > count - window) | (rank <= sinks))
+    near = (rank > count - window) | (rank <= sinks)
+    return visible & near
 
 
 def window_density(
@@ -156,16 +160,18 @@ def window_density(
         seen = weights > 0
 
         # Both parts without the pairs of the other, and the features' factor e^(a + c) apart.
+        features, query_exponent = query
+        key_features, key_exponent = key
         scores = scores.to(dtype).masked_fill(~(seen & near), -torch.inf)
-        far = query[0].to(dtype) @ key[0].to(dtype).mT
+        far = features.to(dtype) @ key_features.to(dtype).mT
         far = torch.where(seen & ~near, far, 0.0)
         if fading is not None:
             far = far * fading.to(dtype)
         exponent = weights.new_zeros(())
-        if query[1] is not None:
-            exponent = exponent + query[1].detach().to(dtype)[..., None]
-        if key[1] is not None:
-            exponent = exponent + key[1].detach().to(dtype)[..., None, None]
+        if query_exponent is not None:
+            exponent = exponent + query_exponent.detach().to(dtype)[..., None]
+        if key_exponent is not None:
+            exponent = exponent + key_exponent.detach().to(dtype)[..., None, None]
 
         # e^beyond is the largest far term of a query; divided by it, far terms are at most 1. Below
         # `vanishing` (1e-30 in float32) they count as none: the gradient has a reciprocal of them.
@@ -177,11 +183,14 @@ def window_density(
 
         # Both parts are divided by the larger of their largest terms, as a softmax is: float32
         # exponentials overflow above 88. A query that sees nothing has -∞ in both.
-        top = torch.maximum(scores.detach().amax(-1, keepdim=True), beyond)
+        largest_score = scores.detach().amax(-1, keepdim=True)
+        top = torch.maximum(largest_score, beyond)
         top = torch.where(top > -torch.inf, top, 0.0)
-        terms = (scores - top).exp() + far / largest * (beyond - top).exp()
+        far_factor = (beyond - top).exp()
+        terms = (scores - top).exp() + far / largest * far_factor
         mass = (terms * weights).sum(-1, keepdim=True)
-        return terms / torch.where(mass > 0, mass, 1.0)
+        divisor = torch.where(mass > 0, mass, 1.0)
+        return terms / divisor
 
 
 @torch.no_grad()
@@ -204,8 +213,12 @@ def first_gain(
         width, heads: features of each head, and their number.
     """
     modules = [one for one in (query_map, key_map) if isinstance(one, nn.Module)]
-    tensors = (x for one in modules for x in (*one.parameters(), *one.buffers()))
-    device = next((x.device for x in tensors), torch.get_default_device())
+    tensors: list[Tensor] = []
+    for one in modules:
+        tensors += [*one.parameters(), *one.buffers()]
+    device = torch.get_default_device()
+    if tensors:
+        device = tensors[0].device
 
     # From a generator of its own, so that a seed promises the same weights with and without it.
     draw = torch.Generator("cpu").manual_seed(0)
@@ -216,13 +229,15 @@ def first_gain(
     modes = [one.training for one in modules]
     for one in modules:
         one.eval()
-    query, key = (one(points).double().mean(2)[0] for one in (query_map, key_map))
+    query = query_map(points).double().mean(2)[0]
+    key = key_map(points).double().mean(2)[0]
     for one, mode in zip(modules, modes):
         one.train(mode)
 
     # The mean of φ(q)·ψ(k) over independent q and k is the product of their means.
     product = (query * key).sum(-1).clamp_min(1e-6)
     # At width w, E exp(q·k/√w) is (1 - 1/w)^(-w/2): 2.0 at width 2 and 1.66 at 64.
-    softmax = (1 - 1 / max(width, 2)) ** (-max(width, 2) / 2)
+    w = max(width, 2)
+    softmax = (1 - 1 / w) ** (-w / 2)
     gain = (softmax / product).log().to(torch.get_default_dtype())
     return gain.expand(heads).clone()
