@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.functional import cosine_similarity
 
 from ..domain import Domain
 from ..errors import DomainError, OptionError, require
@@ -76,20 +77,24 @@ def eigenvector_alignment(
     else:
         weights, vector = _received_weights(operator, u, domain, iterations)
     # A class token has no mass and is no node of the graph.
-    kept = (domain.measure.reshape(-1, domain.size) > 0).all(0)
-    weights, vector = weights[..., kept], vector[..., kept]
-    cosine = torch.nn.functional.cosine_similarity(weights, vector, dim=-1)
+    has_mass = (domain.measure.reshape(-1, domain.size) > 0).all(0)
+    weights = weights[..., has_mass]
+    vector = vector[..., has_mass]
     # Spearman's correlation is the cosine of centred ranks.
-    ranks = [_average_ranks(x) for x in (weights, vector)]
-    apart = [r - r.mean(-1, keepdim=True) for r in ranks]
-    return Alignment(cosine, torch.nn.functional.cosine_similarity(*apart, dim=-1))
+    return Alignment(
+        cosine=cosine_similarity(weights, vector, dim=-1),
+        spearman=cosine_similarity(_centred_ranks(weights), _centred_ranks(vector), dim=-1),
+    )
 
 
-def _average_ranks(values: Tensor) -> Tensor:
-    """Return ranks along the last dimension, equal values sharing the mean of theirs."""
+def _centred_ranks(values: Tensor) -> Tensor:
+    """Return ranks along the last dimension less their mean, equal values sharing the mean of
+    theirs.
+    """
     stats = require("scipy.stats", "train", "Spearman's correlation")
-    ranks = stats.rankdata(values.detach().cpu().numpy(), axis=-1)
-    return torch.from_numpy(ranks).to(values.device)
+    numbers = stats.rankdata(values.detach().cpu().numpy(), axis=-1)
+    ranks = torch.from_numpy(numbers).to(values.device)
+    return ranks - ranks.mean(-1, keepdim=True)
 
 
 def _centred_weights(
@@ -104,13 +109,15 @@ def _centred_weights(
     then normalised, from a vector of ones.
     """
     query, key, _ = (x.double() for x in kernel.tokens(problem.uy))
+    # (1 | B, 1, N, 1)
     mass = problem.quadrature.mass.double()[:, None, :, None]
+    # Masses multiply the values; the row statistic, which has its own, is not needed.
+    first_mass = mass[:, 0, :1, 0]
+    options = EdgeOptions(activation=kernel.activation, statistic="none")
     vector = torch.ones(*query.shape[:3], 1, dtype=torch.float64, device=query.device)
     for _ in range(iterations):
         # Keys stand in the place of queries and the other way round, which transposes the graph.
-        # Masses multiply the values; the row statistic, which has its own, is not needed.
-        options = EdgeOptions(activation=kernel.activation, statistic="none")
-        vector, _ = edge_product(key, query, mass * vector, mass[:, 0, :1, 0], options=options)
+        vector, _ = edge_product(key, query, mass * vector, first_mass, options=options)
         vector = _normalised(vector)
     return _mean_weights(kernel, problem), vector[..., 0]
 
@@ -129,7 +136,8 @@ def _mean_weights(kernel: CentredWeights, problem: Problem) -> Tensor:
     total = torch.zeros_like(row[:, :, 0])
     for queries in torch.arange(mass.shape[-1]).split(tile):
         weights = kernel.weights(problem.rows(queries)).double()
-        total += (mass[:, None, queries, None] * weights).sum(2)
+        of_queries = mass[:, None, queries, None] * weights
+        total += of_queries.sum(2)
     return total / mass.sum(-1)[:, None, None]
 
 
@@ -143,7 +151,9 @@ def _received_weights(
     many.
     """
     chain = token_chain(operator, u, domain)
-    first = vector = chain.apply_transposed(chain.real.expand(*chain.decay.shape, -1, -1))
+    ones = chain.real.expand(*chain.decay.shape, -1, -1)
+    first = chain.apply_transposed(ones)
+    vector = first
     for _ in range(iterations):
         vector = chain.apply_transposed(_normalised(vector))
     return first[..., 0], vector[..., 0]

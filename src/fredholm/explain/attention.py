@@ -55,16 +55,20 @@ def class_attention(
     mass = masses(domain).double()
     token = class_token(domain)
     if token is not None:
-        row = pair_weights(operator, u, domain, rows=[token]).double().mean(1)[:, 0]
+        weights = pair_weights(operator, u, domain, rows=[token])
+        row = weights.double().mean(1)[:, 0]
     else:
         # Numbers of the kernel per pair of points, over all heads.
-        kernel, heads = getattr(operator, "kernel", None), getattr(operator, "heads", 1)
+        kernel = getattr(operator, "kernel", None)
+        heads = getattr(operator, "heads", 1)
         entries = getattr(kernel, "d_out", 1) * getattr(kernel, "d_in", 1) * heads
-        block = max(1, budget // (8 * entries * domain.size * len(u)))
+        bytes_per_row = 8 * entries * domain.size * len(u)
+        block = max(1, budget // bytes_per_row)
         row = u.new_zeros(len(u), domain.size, dtype=torch.float64)
         for rows in torch.arange(domain.size).split(block):
-            part = pair_weights(operator, u, domain, rows=rows).double().mean(1)
-            row = row + (part * mass[:, rows, None]).sum(1)
+            weights = pair_weights(operator, u, domain, rows=rows)
+            part = weights.double().mean(1) * mass[:, rows, None]
+            row = row + part.sum(1)
     return _distribution(row.clamp(min=0) * _others(mass, token))
 
 
@@ -108,8 +112,10 @@ def rollout(seen: Sequence[Seen], *, residual: float = 0.5) -> Float[Tensor, "b 
     else:
         row = _distribution(mass).expand(len(u), -1)
     for operator, u, domain in reversed(seen):
-        weights = pair_weights(operator, u, domain).double().mean(1).clamp(min=0)
-        row = residual * row + (1 - residual) * (row[:, None] @ _distribution(weights))[:, 0]
+        weights = pair_weights(operator, u, domain).double().mean(1)
+        step = _distribution(weights.clamp(min=0))
+        moved = (row[:, None] @ step)[:, 0]
+        row = residual * row + (1 - residual) * moved
     return _distribution(row * _others(mass, token))
 
 
@@ -163,7 +169,8 @@ def maps_of(seen: Sequence[Seen], method: str, layer: int = -1) -> Tensor:
     elif method == "rollout":
         result = rollout(seen)
     else:
-        result = _distribution(token_chain(operator, u, domain).incoming.mean(1))
+        incoming = token_chain(operator, u, domain).incoming
+        result = _distribution(incoming.mean(1))
     # The grid leaves out what the class token takes from itself.
     maps = result[:, grid.to(result.device)]
     return _distribution(maps.flatten(1)).view_as(maps).cpu()

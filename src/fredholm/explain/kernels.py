@@ -81,10 +81,13 @@ class Profile:
         """Mean and standard deviation of ``"norm"`` or ``"weight"`` over all heads' pairs, each
         (bins,).
         """
-        mean, sd = getattr(self, name), getattr(self, f"{name}_sd")
+        mean = getattr(self, name)
+        sd = getattr(self, f"{name}_sd")
         share = self.count / self.count.sum(0)
         middle = (share * mean).sum(0)
-        return middle, ((share * (sd**2 + mean**2)).sum(0) - middle**2).clamp(min=0).sqrt()
+        mean_square = (share * (sd**2 + mean**2)).sum(0)
+        variance = (mean_square - middle**2).clamp(min=0)
+        return middle, variance.sqrt()
 
 
 @torch.no_grad()
@@ -141,6 +144,7 @@ def kernel_profile(
         # Halfway between two bins, rounding errors would part pairs of one distance: it counts as
         # the lower one.
         index = (known / step - 1e-4).round().long()
+
     sums: Tensor | None = None
     for samples, part, norm, weight in _norms(operator, u, domain, rows, budget):
         # All of shape (b, H, r, N).
@@ -149,26 +153,34 @@ def kernel_profile(
         mask = _of_samples(seen, samples)[:, :, part].expand(norm.shape)
         values = [mask.double(), near, norm, norm**2, weight, weight**2]
         # (6, H, pairs)
-        table = torch.stack([torch.where(mask, v, 0.0).transpose(0, 1).flatten(1) for v in values])
-        target = place.transpose(0, 1).flatten(1).expand(table.shape)
+        table = torch.stack([_by_head(torch.where(mask, value, 0.0)) for value in values])
+        bin_of_pair = _by_head(place).expand(table.shape)
         if sums is None:
             sums = torch.zeros(*table.shape[:2], bins, dtype=torch.float64)
-        sums = sums + torch.zeros_like(sums).scatter_add_(2, target, table)
+        sums = sums + torch.zeros_like(sums).scatter_add_(2, bin_of_pair, table)
     assert sums is not None
+
     # Empty bins are left out. Means and deviations are of the pairs of each head.
-    kept = sums[:, :, sums[0].sum(0) > 0]
-    count, total = kept[0], kept[0].clamp(min=1)
-    norm, weight = kept[2] / total, kept[4] / total
+    filled = sums[0].sum(0) > 0
+    count, distances, norms, norm_squares, weights, weight_squares = sums[:, :, filled]
+    total = count.clamp(min=1)
+    norm = norms / total
+    weight = weights / total
     return Profile(
-        distance=kept[1].sum(0) / count.sum(0),
+        distance=distances.sum(0) / count.sum(0),
         norm=norm,
-        norm_sd=(kept[3] / total - norm**2).clamp(min=0).sqrt(),
+        norm_sd=(norm_squares / total - norm**2).clamp(min=0).sqrt(),
         weight=weight,
-        weight_sd=(kept[5] / total - weight**2).clamp(min=0).sqrt(),
+        weight_sd=(weight_squares / total - weight**2).clamp(min=0).sqrt(),
         count=count,
         samples=len(u),
         queries=len(rows),
     )
+
+
+def _by_head(values: Tensor) -> Tensor:
+    """Return values of pairs (b, H, r, N) as one row per head, (H, b · r · N)."""
+    return values.transpose(0, 1).flatten(1)
 
 
 def pair_weights(
@@ -217,7 +229,8 @@ def kernel_map(
     for query in queries:
         if not 0 <= query < size:
             raise OptionError(f"query {query} is outside the domain; it has points 0 to {size - 1}")
-    return pair_weights(operator, u, domain, rows=list(queries)).detach().double().cpu()
+    weights = pair_weights(operator, u, domain, rows=list(queries))
+    return weights.detach().double().cpu()
 
 
 def image_grid(domain: Domain) -> Int[Tensor, "rows columns"] | None:
@@ -243,7 +256,8 @@ def image_grid(domain: Domain) -> Int[Tensor, "rows columns"] | None:
 
     # Tokens before the patches have a mass and break the grid; try again without them.
     if picture is None and real.numel() > 1 and int(real[0]) == 0:
-        return _picture(domain, real[_leading(domain.positions[real]) :])
+        first_patch = _leading(domain.positions[real])
+        return _picture(domain, real[first_patch:])
     return picture
 
 
@@ -299,9 +313,12 @@ def choose_queries(domain: Domain, number: int, seed: int) -> list[int]:
     """Return up to ``number`` indices of points that carry mass in some sample, drawn without
     replacement, sorted.
     """
-    real = (masses(domain) > 0).any(0).nonzero()[:, 0].cpu()
-    order = torch.randperm(len(real), generator=torch.Generator().manual_seed(seed))
-    return sorted(real[order[:number]].tolist())
+    has_mass = (masses(domain) > 0).any(0)
+    real = has_mass.nonzero()[:, 0].cpu()
+    draw = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(real), generator=draw)
+    chosen = real[order[:number]]
+    return sorted(chosen.tolist())
 
 
 def output_points(operator: PairwiseOperator, domain: Domain) -> Domain:
@@ -349,12 +366,10 @@ def take_samples(domain: Domain, samples: slice) -> Domain:
         value = getattr(domain, field.name)
         if isinstance(value, Edges):
             changes[field.name] = value.graphs(samples)
-        elif (
-            field.name in shared
-            and value is not None
-            and value.dim() > shared[field.name]
-            and len(value) > 1
-        ):
+            continue
+        if field.name not in shared or value is None:
+            continue
+        if value.dim() > shared[field.name] and len(value) > 1:
             changes[field.name] = value[samples]
     return replace(domain, **changes)
 
@@ -372,9 +387,12 @@ def matrix_rows(
     A piece takes at most ``budget`` bytes, or is one row of one sample if even that takes more.
     """
     # All rows of all samples take as many bytes as this one.
-    probe = operator.kernel_matrix(u[:1], take_samples(domain, slice(0, 1)), rows=rows[:1])
-    fit = max(1, budget // max(1, probe.numel() * probe.element_size()))
-    per_call, samples = min(fit, len(rows)), max(1, fit // len(rows))
+    first_sample = take_samples(domain, slice(0, 1))
+    probe = operator.kernel_matrix(u[:1], first_sample, rows=rows[:1])
+    bytes_per_row = max(1, probe.numel() * probe.element_size())
+    fit = max(1, budget // bytes_per_row)
+    per_call = min(fit, len(rows))
+    samples = max(1, fit // len(rows))
     for start in range(0, len(u), samples):
         batch = slice(start, min(start + samples, len(u)))
         own = take_samples(domain, batch)
@@ -415,14 +433,14 @@ def _pairs(domain: Domain, target: Domain, rows: list[int]) -> tuple[Tensor, Ten
     """Return distances (1 | B, R, N) in float64, and which pairs interact (1 | B, 1 | H, R, N), both
     on the CPU.
     """
-    y, x = (
-        d.positions.detach().double().cpu().reshape(-1, d.size, d.dim) for d in (domain, target)
-    )
+    y = _positions(domain)
+    x = _positions(target)
     quadrature = domain.quadrature()
     if target is not domain:
         quadrature = domain.quadrature(target)
     seen = (quadrature.weights(rows) > 0).cpu()
-    seen = seen & (masses(target).cpu() > 0)[:, None, rows, None]
+    real = masses(target).cpu() > 0
+    seen = seen & real[:, None, rows, None]
     if seen.shape[2] != len(rows):
         seen = seen.expand(-1, -1, len(rows), -1)
     batch = max(len(x), len(seen))
@@ -430,6 +448,12 @@ def _pairs(domain: Domain, target: Domain, rows: list[int]) -> tuple[Tensor, Ten
         seen = seen.expand(batch, -1, -1, -1)
     distance = torch.linalg.vector_norm(x[:, rows, None] - y[:, None], dim=-1)
     return distance.expand(batch, -1, -1), seen
+
+
+def _positions(domain: Domain) -> Tensor:
+    """Return the positions, (1 | B, N, p), in float64 on the CPU."""
+    wide = domain.positions.detach().double().cpu()
+    return wide.reshape(-1, domain.size, domain.dim)
 
 
 def masses(domain: Domain) -> Tensor:
@@ -444,8 +468,8 @@ def _levels(values: Tensor) -> tuple[int, Tensor]:
     """Return how many different coordinates there are (to six digits of the range), and the rank of
     each value.
     """
-    scale = float(values.max() - values.min()) or 1.0
-    levels, rank = torch.unique(
-        ((values - values.min()) / scale * 1e6).round(), return_inverse=True
-    )
+    least = values.min()
+    scale = float(values.max() - least) or 1.0
+    rounded = ((values - least) / scale * 1e6).round()
+    levels, rank = torch.unique(rounded, return_inverse=True)
     return len(levels), rank.cpu()

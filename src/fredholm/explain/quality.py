@@ -64,10 +64,9 @@ class Quality:
         - ``localisation[method][kind][measure]``, kinds ``box`` and ``mask``, measures as in
           :data:`MEASURES`.
         """
-        areas = {
-            method: {order: mean_error(result.area(order)) for order in AREAS}
-            for method, result in self.degradation.items()
-        }
+        areas = {}
+        for method, result in self.degradation.items():
+            areas[method] = {order: mean_error(result.area(order)) for order in AREAS}
 
         places: dict[str, Any] = {}
         for method, kinds in self.localisation.items():
@@ -120,12 +119,10 @@ def attention_quality(
     """
     readable = traced(model)
     known = {"box": boxes, "mask": masks}
+    shape = (len(images), *images.shape[2:])
     for kind, given in known.items():
-        if given is not None and given.shape != (len(images), *images.shape[2:]):
-            raise ShapeError(
-                f"{kind}: received {tuple(given.shape)}; needs one an image, "
-                f"{(len(images), *images.shape[2:])}"
-            )
+        if given is not None and given.shape != shape:
+            raise ShapeError(f"{kind}: received {tuple(given.shape)}; needs one an image, {shape}")
     maps: dict[str, Tensor] = {}
     skipped: dict[str, str] = {}
     with evaluating(readable):
@@ -137,14 +134,15 @@ def attention_quality(
                 if method == "attention":
                     raise
                 skipped[method] = str(error)
-    grid: Any = tuple(next(iter(maps.values())).shape[1:])
-    targets = {
-        kind: patch_targets(given.cpu(), grid) for kind, given in known.items() if given is not None
-    }
-    places = {
-        m: {kind: localisation(result, own) for kind, own in targets.items()}
-        for m, result in maps.items()
-    }
+    first_map = next(iter(maps.values()))
+    grid: Any = tuple(first_map.shape[1:])
+    targets = {}
+    for kind, given in known.items():
+        if given is not None:
+            targets[kind] = patch_targets(given.cpu(), grid)
+    places = {}
+    for method, result in maps.items():
+        places[method] = {kind: localisation(result, own) for kind, own in targets.items()}
     loss = {}
     if steps:
         for method, result in maps.items():

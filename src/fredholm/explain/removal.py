@@ -79,12 +79,12 @@ def degradation(
         ([1.0, 0.509, 0.509, 0.509, 0.509], [1.0, 1.0, 1.0, 1.0, 0.509])
     """
     rows, columns = maps.shape[1:]
-    (height, width), count = images.shape[2:], rows * columns
+    height, width = images.shape[2:]
+    count = rows * columns
     if len(maps) != len(images) or height % rows or width % columns:
         raise ShapeError(
             f"maps of {tuple(maps.shape)} do not fit images of {tuple(images.shape)}: one an "
-            "image, patches that "
-            f"divide it"
+            "image, patches that divide it"
         )
     if steps < 1:
         raise OptionError(f"steps is the number of removals, 1 or more, got {steps}")
@@ -114,17 +114,24 @@ def degradation(
             place = order.argsort(1)
             points = [torch.ones(len(images), dtype=torch.float64)]
             for number in saying(f"explain: patches removed, {name}", removed[1:]):
+                # Patches, and then their pixels, (B, 1, height, width).
                 gone = (place < number).view(-1, 1, rows, columns)
                 gone = gone.repeat_interleave(height // rows, 2)
-                gone = gone.repeat_interleave(width // columns, 3).to(images.device)
-                part = _probabilities(model, images.masked_fill(gone, value), batch)
-                points.append(part.gather(1, chosen[:, None])[:, 0] / confidence)
+                gone = gone.repeat_interleave(width // columns, 3)
+                rest = images.masked_fill(gone.to(images.device), value)
+                probabilities = _probabilities(model, rest, batch)
+                of_chosen = probabilities.gather(1, chosen[:, None])[:, 0]
+                points.append(of_chosen / confidence)
             curves[name] = torch.stack(points, 1)
-    return Degradation(torch.tensor(removed, dtype=torch.float64) / count, curves)
+    fractions = torch.tensor(removed, dtype=torch.float64) / count
+    return Degradation(fractions, curves)
 
 
 def _probabilities(model: nn.Module, images: Tensor, batch: int) -> Tensor:
+    """Return the probabilities of the classes, (B, classes), in float64 on the CPU."""
     device = next((p.device for p in model.parameters()), images.device)
-    return torch.cat(
-        [model(part.to(device)).double().softmax(-1).cpu() for part in images.split(batch)]
-    )
+    parts = []
+    for part in images.split(batch):
+        logits = model(part.to(device))
+        parts.append(logits.double().softmax(-1).cpu())
+    return torch.cat(parts)

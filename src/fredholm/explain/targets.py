@@ -28,11 +28,13 @@ def patch_targets(
         >>> patch_targets(torch.eye(4, dtype=torch.bool)[None], (2, 2)).tolist()
         [[[True, False], [False, True]]]
     """
-    (height, width), (rows, columns) = masks.shape[1:], grid
+    height, width = masks.shape[1:]
+    rows, columns = grid
     if height % rows or width % columns:
         raise ShapeError(
             f"a grid of {rows}x{columns} patches does not divide masks of {height}x{width}"
         )
+    # (B, rows, pixels, columns, pixels)
     patches = masks.float().unflatten(2, (columns, -1)).unflatten(1, (rows, -1))
     part = patches.mean((2, 4))
     reached = part >= share
@@ -40,7 +42,8 @@ def patch_targets(
     # A small object may fill the share of no patch.
     most = part.amax((1, 2), keepdim=True)
     fullest = (part == most) & (most > 0)
-    return torch.where(reached.any(1).any(1)[:, None, None], reached, fullest)
+    some_reached = reached.any(1).any(1)
+    return torch.where(some_reached[:, None, None], reached, fullest)
 
 
 def roc_auc(scores: Float[Tensor, "b n"], inside: Bool[Tensor, "b n"]) -> Float[Tensor, " b"]:
@@ -77,8 +80,10 @@ def mass_inside(maps: Float[Tensor, "b n"], inside: Bool[Tensor, "b n"]) -> Floa
         0.75
     """
     total = maps.double().sum(1)
-    share = (maps * inside).double().sum(1) / total.clamp(min=1e-300)
-    return torch.where((total > 0) & inside.any(1), share, torch.nan)
+    mass = (maps * inside).double().sum(1)
+    share = mass / total.clamp(min=1e-300)
+    defined = (total > 0) & inside.any(1)
+    return torch.where(defined, share, torch.nan)
 
 
 def localisation(
@@ -87,12 +92,14 @@ def localisation(
     """Return the three measures, and ``chance``, the share of patches inside, which is the value of
     the last two for an uninformative map. Each is (B,), and NaN where nothing is inside.
     """
-    scores, own = maps.flatten(1), inside.flatten(1)
+    scores = maps.flatten(1)
+    own = inside.flatten(1)
+    share = own.double().mean(1)
     return {
         "roc_auc": roc_auc(scores, own),
         "pr_auc": pr_auc(scores, own),
         "mass": mass_inside(scores, own),
-        "chance": torch.where(own.any(1), own.double().mean(1), torch.nan),
+        "chance": torch.where(own.any(1), share, torch.nan),
     }
 
 

@@ -117,43 +117,60 @@ def variance_share(
     for query in choose_queries(target, queries, seed):
         # Keys that every head sees, in a domain that all signals share. Weights of one query are
         # (1, 1 | H, 1, N).
-        seen = (quadrature.weights([query]) > 0)[0].all(0)[0].nonzero()[:, 0].cpu()
-        chosen = seen[torch.randperm(len(seen), generator=generator)[:keys]]
+        visible = quadrature.weights([query]) > 0
+        seen = visible[0].all(0)[0].nonzero()[:, 0].cpu()
+        order = torch.randperm(len(seen), generator=generator)
+        chosen = seen[order[:keys]]
         if not len(chosen):
             continue
+
         # One query of all signals: (B, H, keys, d_out · d_in)
-        pieces = matrix_rows(operator, u, domain, [query], budget)
-        entries = torch.cat(
-            [k[:, :, 0, chosen.to(k.device)].flatten(3).double().cpu() for _, _, k in pieces]
-        )
+        parts = []
+        for _, _, matrix in matrix_rows(operator, u, domain, [query], budget):
+            part = matrix[:, :, 0, chosen.to(matrix.device)]
+            parts.append(part.flatten(3).double().cpu())
+        entries = torch.cat(parts)
         gram = gram + torch.einsum("shke,thke->hst", entries, entries)
         total = total + entries.sum(2)
         pairs += len(chosen)
     if not isinstance(gram, Tensor) or not isinstance(total, Tensor):
         raise DomainError("no chosen query sees any key; draw more queries")
+
     # G, and G - M: the inner products once the mean over pairs is taken off each signal.
-    gram, mean = gram / pairs, total / pairs
+    gram = gram / pairs
+    mean = total / pairs
     centred = gram - torch.einsum("she,the->hst", mean, mean)
-    everything = _parts(gram, centred)
-    # The jackknife leaves out each signal once. Its variance is (S - 1) times the uncorrected
-    # variance of the S estimates.
-    omit = [[t for t in range(len(u)) if t != s] for s in range(len(u))]
-    left_out = torch.stack(
-        [_share(*_parts(_take(gram, kept), _take(centred, kept)))[1] for kept in omit]
-    )
-    heads, share = _share(*everything, scale=gram.diagonal(dim1=1, dim2=2).mean(1))
-    error = ((len(u) - 1) * left_out.var(correction=0)).sqrt()
-    size = gram.diagonal(dim1=1, dim2=2).mean(1).sum()
-    relative = ((everything[0] + everything[1]).sum().clamp(min=0) / size.clamp(min=1e-300)).sqrt()
+    position, content = _parts(gram, centred)
+    mean_square = gram.diagonal(dim1=1, dim2=2).mean(1)
+    head_share, share = _share(position, content, scale=mean_square)
+
+    variance = (position + content).sum().clamp(min=0)
+    relative = (variance / mean_square.sum().clamp(min=1e-300)).sqrt()
     return VarianceShare(
-        *everything,
-        heads,
-        float(share),
-        float(error),
-        float(relative),
-        len(u),
-        pairs,
+        position=position,
+        content=content,
+        head_share=head_share,
+        share=float(share),
+        error=_jackknife_error(gram, centred),
+        relative=float(relative),
+        samples=len(u),
+        pairs=pairs,
     )
+
+
+def _jackknife_error(gram: Tensor, centred: Tensor) -> float:
+    """Return the standard error of the share of all heads, from the two Gram matrices (H, S, S)."""
+    signals = range(gram.shape[-1])
+    shares = []
+    for left_out in signals:
+        others = [signal for signal in signals if signal != left_out]
+        position, content = _parts(_take(gram, others), _take(centred, others))
+        _, share = _share(position, content)
+        shares.append(share)
+
+    # The variance is (S - 1) times the uncorrected variance of the S estimates.
+    spread = torch.stack(shares).var(correction=0)
+    return float(((len(signals) - 1) * spread).sqrt())
 
 
 def _parts(gram: Tensor, centred: Tensor) -> tuple[Tensor, Tensor]:
@@ -161,9 +178,12 @@ def _parts(gram: Tensor, centred: Tensor) -> tuple[Tensor, Tensor]:
     size = gram.shape[-1]
 
     def between(g: Tensor) -> Tensor:
-        return (g.sum((1, 2)) - g.diagonal(dim1=1, dim2=2).sum(1)) / (size * (size - 1))
+        """Return the mean over two distinct signals."""
+        diagonal = g.diagonal(dim1=1, dim2=2).sum(1)
+        return (g.sum((1, 2)) - diagonal) / (size * (size - 1))
 
-    return between(centred), gram.diagonal(dim1=1, dim2=2).mean(1) - between(gram)
+    within = gram.diagonal(dim1=1, dim2=2).mean(1)
+    return between(centred), within - between(gram)
 
 
 def _share(position: Tensor, content: Tensor, scale: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -175,8 +195,9 @@ def _share(position: Tensor, content: Tensor, scale: Tensor | None = None) -> tu
     if scale is not None:
         floor = 1e-12 * scale
     heads = torch.where(variance > floor, position / variance, torch.nan)
-    together = position.sum() / variance.sum()
-    return heads, torch.where(variance.sum() > floor.sum(), together, torch.nan)
+    total = variance.sum()
+    together = position.sum() / total
+    return heads, torch.where(total > floor.sum(), together, torch.nan)
 
 
 def _take(matrix: Tensor, kept: list[int]) -> Tensor:

@@ -114,7 +114,8 @@ class Traced(nn.Module):
             grid, before = self._patches(images[:1])
             seen: list[Seen] = []
             for one in calls:
-                operator, call = as_operator(one.layer), self._read(one)
+                operator = as_operator(one.layer)
+                call = self._read(one)
                 check_output(operator, call, call.domain(operator.kernel), one.path)
                 if call.u.shape[1] != before + grid.size:
                     raise DomainError(
@@ -141,7 +142,9 @@ class Traced(nn.Module):
         """Return the grid of patches, and how many points stand before them: those rows of what the
         first layer of attention reads that change where some patches do.
         """
-        tried, plain = [], self._read(noted(self.model, self.paths[:1], image)[0]).u
+        tried = []
+        first_call = noted(self.model, self.paths[:1], image)[0]
+        plain = self._read(first_call).u
         for name, layer in self.model.named_modules():
             if not isinstance(layer, nn.Conv2d) or layer.stride != layer.kernel_size:
                 continue
@@ -171,7 +174,8 @@ class Traced(nn.Module):
                 other = noted(self.model, self.paths[:1], image)[0]
             if len(size) != 1:
                 continue
-            moved = (plain != self._read(other).u).any(-1)[0].nonzero()[:, 0].tolist()
+            differs = (plain != self._read(other).u).any(-1)[0]
+            moved = differs.nonzero()[:, 0].tolist()
             if moved and [moved[0] + place for place in chosen] == moved:
                 return Domain.grid(*size[0], device=image.device), moved[0]
             tried.append(name)
