@@ -503,13 +503,16 @@ class FeatureAttentionKernel(AttentionKernel, FeatureAttention, Windowed, Decayi
                 "such projections"
             )
 
+        denominator_floor = None
+        if normalised:
+            denominator_floor = floor
         self.build_features(
             feature_map,
             self.width,
             heads,
             options=feature_options or {},
             tied=tied,
-            floor=floor if normalised else None,
+            floor=denominator_floor,
             window=window,
             sinks=sinks,
         )
