@@ -256,7 +256,11 @@ def check_call(
             raise error(f"{argument}: expected 1 or more, got {value}")
 
 
-def unknown(label: str, name: str, known: list[str]) -> UnknownOptionError:
+def unknown(
+    label: str,
+    name: str,
+    known: list[str],
+) -> UnknownOptionError:
     """Return the error for an unknown argument: where it belongs, or the nearest known name.
 
     Example:

@@ -65,7 +65,11 @@ def from_dict(table: Registry[type[Part]], given: Mapping[str, Any]) -> Part:
     return cls(**known_fields(cls, fields, table.what))
 
 
-def known_fields(cls: type[Configuration], fields: dict[str, Any], what: str) -> dict[str, Any]:
+def known_fields(
+    cls: type[Configuration],
+    fields: dict[str, Any],
+    what: str,
+) -> dict[str, Any]:
     """Return ``fields`` with lists as tuples, which JSON and YAML do not have.
 
     Raises:

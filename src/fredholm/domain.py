@@ -516,7 +516,13 @@ class Domain(NotebookTable):
 
     @classmethod
     @checked(DomainError)
-    def join(cls, a: Domain, b: Domain, *, balance: tuple[float, float] | None = None) -> Domain:
+    def join(
+        cls,
+        a: Domain,
+        b: Domain,
+        *,
+        balance: tuple[float, float] | None = None,
+    ) -> Domain:
         """Return the union of two domains in one space, points of ``a`` first. ``balance`` gives
         the total mass of each side.
 
@@ -1338,7 +1344,11 @@ def _kind_of_masses(normalised: bool) -> str:
     return "weighted"
 
 
-def _check_join(a: Domain, b: Domain, balance: tuple[float, float] | None) -> None:
+def _check_join(
+    a: Domain,
+    b: Domain,
+    balance: tuple[float, float] | None,
+) -> None:
     """Error where two domains have no union."""
     if balance is not None and min(balance) < 0:
         raise DomainError(f"expected masses of 0 or more in balance, got {tuple(balance)}")

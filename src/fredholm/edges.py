@@ -682,7 +682,11 @@ def row_starts(degree: Int[Tensor, " rows"]) -> Int[Tensor, " rows_1"]:
     return torch.cat([degree.new_zeros(1), degree.cumsum(0)])
 
 
-def moved_fields(record: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+def moved_fields(
+    record: Any,
+    *args: Any,
+    **kwargs: Any,
+) -> dict[str, Any]:
     """Return the tensors and edges among the fields of a dataclass, moved as
     :meth:`torch.Tensor.to` does; masks and indices keep their dtype.
     """
@@ -730,7 +734,11 @@ def _renumbered(index: Tensor, chosen: Tensor, count: int) -> Tensor:
     return number[index]
 
 
-def _scatter(empty: Float[Tensor, "r k n"], tile: Tile, values: Float[Tensor, "e n"]) -> Tensor:
+def _scatter(
+    empty: Float[Tensor, "r k n"],
+    tile: Tile,
+    values: Float[Tensor, "e n"],
+) -> Tensor:
     """Return a dense tensor of rows and keys with the values of a tile's edges at their places."""
     row, slot = tile.real.nonzero(as_tuple=True)
     source = tile.source[row, slot]

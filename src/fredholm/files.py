@@ -202,7 +202,11 @@ def read_state(path: Path, fix: str = "delete it and run again") -> dict[str, An
         raise unreadable(path, error, fix) from error
 
 
-def unreadable(path: Path, error: Exception, fix: str = "delete it and run again") -> FredholmError:
+def unreadable(
+    path: Path,
+    error: Exception,
+    fix: str = "delete it and run again",
+) -> FredholmError:
     """Return the error for a damaged file."""
     return FredholmError(f"{path}: cannot be read ({error}); {fix}")
 

@@ -174,7 +174,12 @@ class MultiheadAttention(MultiheadAdapter):
             )
         return self._line(query, causal)
 
-    def _order(self, mask: Tensor, queries: int, keys: int) -> tuple[bool, Tensor | None]:
+    def _order(
+        self,
+        mask: Tensor,
+        queries: int,
+        keys: int,
+    ) -> tuple[bool, Tensor | None]:
         if mask.dim() != 2:
             raise OptionError(
                 f"attn_mask: expected one mask (L, S) for all heads and samples, got "

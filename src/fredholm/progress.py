@@ -27,7 +27,12 @@ Say = Callable[[str], None]
 class Progress:
     """Base of displays, which shows nothing: one piece of work at a time, pieces within pieces."""
 
-    def start(self, label: str, total: int = 0, unit: str = "") -> None:
+    def start(
+        self,
+        label: str,
+        total: int = 0,
+        unit: str = "",
+    ) -> None:
         """Begin a piece of work of a size, 0 where it is not known."""
 
     def at(self, done: int, also: Callable[[], str] | None = None) -> None:
@@ -44,7 +49,12 @@ class Progress:
         _to_stderr(sentence)
 
     @contextmanager
-    def piece(self, label: str, total: int = 0, unit: str = "") -> Iterator[Progress]:
+    def piece(
+        self,
+        label: str,
+        total: int = 0,
+        unit: str = "",
+    ) -> Iterator[Progress]:
         """Begin a piece of work, and end it after the block."""
         self.start(label, total, unit)
         try:
@@ -76,7 +86,12 @@ class Lines(Progress):
         self.say, self.last = say, time.monotonic()
         self.pieces: list[_Piece] = []
 
-    def start(self, label: str, total: int = 0, unit: str = "") -> None:
+    def start(
+        self,
+        label: str,
+        total: int = 0,
+        unit: str = "",
+    ) -> None:
         self.pieces.append(_Piece(label, total, unit))
         self._line(label)
 
@@ -105,7 +120,12 @@ class _Bar(Progress):
         self.rich, self.bars, self.last = rich, None, 0.0
         self.pieces: list[_Piece] = []
 
-    def start(self, label: str, total: int = 0, unit: str = "") -> None:
+    def start(
+        self,
+        label: str,
+        total: int = 0,
+        unit: str = "",
+    ) -> None:
         if self.bars is None:
             self.bars = self._open()
         task = self.bars.add_task(label, total=total or None, text="")
@@ -219,7 +239,11 @@ def _to_stderr(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def working(label: str, total: int = 0, unit: str = "") -> AbstractContextManager[Progress]:
+def working(
+    label: str,
+    total: int = 0,
+    unit: str = "",
+) -> AbstractContextManager[Progress]:
     """Return a context for a piece of work, whose block reports its progress by ``at``."""
     return current().piece(label, total, unit)
 

@@ -93,7 +93,10 @@ def read_tensors(path: Path, fix: str) -> dict[str, Tensor]:
     return tensors
 
 
-def misfits(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> dict[str, list[str]]:
+def misfits(
+    own: Mapping[str, Tensor],
+    tensors: Mapping[str, Tensor],
+) -> dict[str, list[str]]:
     """Return which tensors do not fit those of a model, by kind of fault; none where all fit.
 
     Example:

@@ -237,7 +237,12 @@ class VisionModel(nn.Module):
                 "and body.chunk bounds that of feed-forward networks"
             )
 
-    def _blocks(self, x: Tensor, numbers: Sequence[int], stop: int | None = None) -> Blocks:
+    def _blocks(
+        self,
+        x: Tensor,
+        numbers: Sequence[int],
+        stop: int | None = None,
+    ) -> Blocks:
         u, domain = self.encoder(x)
         domain = self.body.suited(domain.unpadded())
 
@@ -362,7 +367,11 @@ def _weights(preset: str, tag: str | None) -> str:
     return tag or known[0]
 
 
-def _of_weights(preset: str, weights: str, options: dict[str, Any]) -> dict[str, Any]:
+def _of_weights(
+    preset: str,
+    weights: str,
+    options: dict[str, Any],
+) -> dict[str, Any]:
     """Return the options with the sizes that the weights were trained at."""
     saved = create_model(preset, pretrained=weights)
     channels, *sides = saved.config.input_shape

@@ -152,7 +152,11 @@ def image_maps(
         return maps_of(readable.trace(images), method, layer)
 
 
-def maps_of(seen: Sequence[Seen], method: str, layer: int = -1) -> Tensor:
+def maps_of(
+    seen: Sequence[Seen],
+    method: str,
+    layer: int = -1,
+) -> Tensor:
     """Return :func:`image_maps` from the inputs of a model's operators."""
     if method not in METHODS:
         raise OptionError(f"method: received {method!r}{suggest(method, METHODS)}")
@@ -205,7 +209,11 @@ def operator_inputs(model: nn.Module, inputs: Tensor) -> list[OperatorInput]:
     seen: list[OperatorInput] = []
 
     def note(name: str):
-        def hook(module: IntegralOperator, given: tuple, named: dict[str, Any]) -> None:
+        def hook(
+            module: IntegralOperator,
+            given: tuple,
+            named: dict[str, Any],
+        ) -> None:
             """Record the input of one call, before the operator runs: ``given`` are its positional
             arguments, ``named`` those by keyword. Returns None, so that the call is unchanged.
             """

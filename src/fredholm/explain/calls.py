@@ -185,7 +185,11 @@ class Noted:
 
 
 @torch.no_grad()
-def noted(model: nn.Module, paths: Sequence[str], inputs: Any) -> list[Noted]:
+def noted(
+    model: nn.Module,
+    paths: Sequence[str],
+    inputs: Any,
+) -> list[Noted]:
     """Run a model once in evaluation mode and return all calls of some of its layers, in their
     order; see :func:`capture`.
     """
@@ -281,7 +285,11 @@ def _shapes(inputs: Any) -> str:
     return type(inputs).__name__
 
 
-def _named(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+def _named(
+    module: nn.Module,
+    args: tuple,
+    kwargs: dict[str, Any],
+) -> dict[str, Any]:
     """Return the arguments of a call by their names in ``module.forward``, without defaults."""
     signature = inspect.signature(module.forward)
     arguments = dict(signature.bind_partial(*args, **kwargs).arguments)
@@ -293,7 +301,11 @@ def _named(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> dict[str, 
     return arguments
 
 
-def _read(layer: nn.Module, given: dict[str, Any], output: Any) -> Call:
+def _read(
+    layer: nn.Module,
+    given: dict[str, Any],
+    output: Any,
+) -> Call:
     """Return the call of a layer, whose class determines how its arguments are laid out."""
     # Attention and recurrences answer with weights or a state beside the output.
     if isinstance(output, tuple | list):

@@ -47,11 +47,23 @@ class PairwiseOperator(Protocol):
         """Return K as densities against the measure, (B, H, Nq, Nk, d_out, d_in)."""
         ...
 
-    def weights(self, u: Tensor, domain: Domain | None = None, *, rows: Rows = None) -> Tensor:
+    def weights(
+        self,
+        u: Tensor,
+        domain: Domain | None = None,
+        *,
+        rows: Rows = None,
+    ) -> Tensor:
         """Return the scalar weight of each pair times the key's measure, (B, H, Nq, Nk)."""
         ...
 
-    def influence(self, u: Tensor, domain: Domain | None = None, *, rows: Rows = None) -> Tensor:
+    def influence(
+        self,
+        u: Tensor,
+        domain: Domain | None = None,
+        *,
+        rows: Rows = None,
+    ) -> Tensor:
         """Return ‖K‖_F times the key's measure, (B, H, Nq, Nk)."""
         ...
 
@@ -429,7 +441,11 @@ def _norms(
         yield batch, part, norm, weight.double().cpu().expand(norm.shape)
 
 
-def _pairs(domain: Domain, target: Domain, rows: list[int]) -> tuple[Tensor, Tensor]:
+def _pairs(
+    domain: Domain,
+    target: Domain,
+    rows: list[int],
+) -> tuple[Tensor, Tensor]:
     """Return distances (1 | B, R, N) in float64, and which pairs interact (1 | B, 1 | H, R, N), both
     on the CPU.
     """

@@ -46,7 +46,10 @@ def patch_targets(
     return torch.where(some_reached[:, None, None], reached, fullest)
 
 
-def roc_auc(scores: Float[Tensor, "b n"], inside: Bool[Tensor, "b n"]) -> Float[Tensor, " b"]:
+def roc_auc(
+    scores: Float[Tensor, "b n"],
+    inside: Bool[Tensor, "b n"],
+) -> Float[Tensor, " b"]:
     """Return the area under the ROC curve of each image: how often a point inside scores above one outside, ties
     counting half. NaN without both kinds.
 
@@ -58,7 +61,10 @@ def roc_auc(scores: Float[Tensor, "b n"], inside: Bool[Tensor, "b n"]) -> Float[
     return _per_image(metrics.roc_auc_score, scores, inside, needs_outside=True)
 
 
-def pr_auc(scores: Float[Tensor, "b n"], inside: Bool[Tensor, "b n"]) -> Float[Tensor, " b"]:
+def pr_auc(
+    scores: Float[Tensor, "b n"],
+    inside: Bool[Tensor, "b n"],
+) -> Float[Tensor, " b"]:
     r"""Return the average precision of each image, :math:`\sum_k (R_k - R_{k-1}) P_k` over distinct thresholds. NaN
     where nothing is inside.
 
@@ -72,7 +78,10 @@ def pr_auc(scores: Float[Tensor, "b n"], inside: Bool[Tensor, "b n"]) -> Float[T
     return _per_image(metrics.average_precision_score, scores, inside, needs_outside=False)
 
 
-def mass_inside(maps: Float[Tensor, "b n"], inside: Bool[Tensor, "b n"]) -> Float[Tensor, " b"]:
+def mass_inside(
+    maps: Float[Tensor, "b n"],
+    inside: Bool[Tensor, "b n"],
+) -> Float[Tensor, " b"]:
     """Return the share of a map's mass that lies inside, NaN for an empty map or where nothing is inside.
 
     Example:
@@ -87,7 +96,8 @@ def mass_inside(maps: Float[Tensor, "b n"], inside: Bool[Tensor, "b n"]) -> Floa
 
 
 def localisation(
-    maps: Float[Tensor, "b rows columns"], inside: Bool[Tensor, "b rows columns"]
+    maps: Float[Tensor, "b rows columns"],
+    inside: Bool[Tensor, "b rows columns"],
 ) -> dict[str, Tensor]:
     """Return the three measures, and ``chance``, the share of patches inside, which is the value of
     the last two for an uninformative map. Each is (B,), and NaN where nothing is inside.

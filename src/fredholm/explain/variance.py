@@ -186,7 +186,11 @@ def _parts(gram: Tensor, centred: Tensor) -> tuple[Tensor, Tensor]:
     return between(centred), within - between(gram)
 
 
-def _share(position: Tensor, content: Tensor, scale: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def _share(
+    position: Tensor,
+    content: Tensor,
+    scale: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
     """Return the share per head and of all heads; NaN where the variance is rounding error of
     ``scale``, the mean square.
     """

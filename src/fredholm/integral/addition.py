@@ -249,7 +249,13 @@ class SumKernel(Kernel):
             if part.kernel.training:
                 part.kernel.observe(seen_by(part, problem))
 
-    def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
+    def default_domain(
+        self,
+        n: int,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> Domain:
         """Return that of the first part that counts points, else of the first part."""
         domains = [p.kernel.default_domain(n, device=device, dtype=dtype) for p in self.parts]
         counting = (domain for domain in domains if domain.kind == "counting")

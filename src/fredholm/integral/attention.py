@@ -615,7 +615,13 @@ class FeatureAttentionKernel(AttentionKernel, FeatureAttention, Windowed, Decayi
         if self.decay is not None:
             check_order(type(self).__name__, layout)
 
-    def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
+    def default_domain(
+        self,
+        n: int,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> Domain:
         ordered = self.window is not None or self.decay is not None
         return default_line(n, causal=ordered, device=device, dtype=dtype)
 

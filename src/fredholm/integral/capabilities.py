@@ -316,7 +316,11 @@ class CausalTransition(Capability):
         """Return the state before the first point, for features like ``u`` (B, H, d_in)."""
 
     @abstractmethod
-    def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    def advance(
+        self,
+        point: Point,
+        memory: dict[str, Tensor],
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the response at the next point, offset included, (B, H, d_out), and the state
         after it.
         """

@@ -48,7 +48,11 @@ def check_width(query: Tensor, queries: int | str, dim: int) -> None:
         )
 
 
-def check_dtype(u: Tensor, name: str, dtype: torch.dtype | None) -> None:
+def check_dtype(
+    u: Tensor,
+    name: str,
+    dtype: torch.dtype | None,
+) -> None:
     """Check that features are floating-point numbers of the parameters' dtype.
 
     Under autocast they may be of another dtype, except float64, which autocast does not convert.

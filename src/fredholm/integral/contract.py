@@ -145,7 +145,13 @@ class Kernel(nn.Module, NotebookTable, metaclass=Checked):
         been computed. By default there are none.
         """
 
-    def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
+    def default_domain(
+        self,
+        n: int,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> Domain:
         """Return the domain of n points that an operator assumes when it is called without one."""
         return default_line(
             n,
@@ -604,7 +610,11 @@ def prepared(
     return memo.get(name, make, of)
 
 
-def call_with(module: nn.Module, weights: Mapping[str, Tensor], arguments: tuple[Any, ...]) -> Any:
+def call_with(
+    module: nn.Module,
+    weights: Mapping[str, Tensor],
+    arguments: tuple[Any, ...],
+) -> Any:
     """Call a module with other weights, as :func:`torch.func.functional_call` does, also inside
     :class:`.inference`.
 

@@ -154,7 +154,11 @@ def as_operator(
     return operator
 
 
-def _check_options(module: nn.Module, converter: Converter, options: dict[str, Any]) -> None:
+def _check_options(
+    module: nn.Module,
+    converter: Converter,
+    options: dict[str, Any],
+) -> None:
     """Raise OptionError for options that the converter does not have."""
     known = _options(converter.convert)
     for name in options:
@@ -173,7 +177,11 @@ def _options(function: Callable[..., Any]) -> list[str]:
     return [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
 
 
-def compare(module: nn.Module, operator: IntegralOperator, **options: Any) -> float | None:
+def compare(
+    module: nn.Module,
+    operator: IntegralOperator,
+    **options: Any,
+) -> float | None:
     """Return how far an operator is from the layer that it was made from with these options, on a
     small signal: see :func:`fredholm.integral.probe.probe`.
 

@@ -99,7 +99,11 @@ class FeatureMap(nn.Module, metaclass=Checked):
         """
         return self(x), None
 
-    def observe(self, x: Float[Tensor, "b h n e"], real: Bool[Tensor, "#b n"] | None) -> None:
+    def observe(
+        self,
+        x: Float[Tensor, "b h n e"],
+        real: Bool[Tensor, "#b n"] | None,
+    ) -> None:
         """Update statistics from the ``real`` points of a call in training. It is called once for
         the queries and once for the keys. By default there are none.
         """

@@ -38,7 +38,10 @@ def head_width(dim: int, heads: int) -> int:
     return dim // heads
 
 
-def weighed(u: Float[Tensor, "#b h n c"], mass: Float[Tensor, "#b n"]) -> Float[Tensor, "_ h n c"]:
+def weighed(
+    u: Float[Tensor, "#b h n c"],
+    mass: Float[Tensor, "#b n"],
+) -> Float[Tensor, "_ h n c"]:
     """Multiply features by the masses of their points, (B, H, N, c).
 
     The product is in float32 or better, because a mass may lie outside the range of float16.

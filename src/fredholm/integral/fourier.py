@@ -137,7 +137,12 @@ class FourierFeatures(nn.Module):
             angle = 2 * math.pi * cast(turns.frac(), dtype)
             return torch.cat([angle.cos(), angle.sin()], -1)
 
-    def on(self, domain: Domain | None, x: Tensor, name: str = "points") -> Tensor:
+    def on(
+        self,
+        domain: Domain | None,
+        x: Tensor,
+        name: str = "points",
+    ) -> Tensor:
         """Return γ at positions that belong to a domain, cached with it where they are few.
 
         Args:

@@ -130,7 +130,13 @@ class LatticeKernel(MatrixKernel):
                 "than points; pad a convolution by dilation * (kernel_size - 1)"
             )
 
-    def default_domain(self, n: int, *, device: torch.device, dtype: torch.dtype) -> Domain:
+    def default_domain(
+        self,
+        n: int,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> Domain:
         if len(self.windows) > 1:
             example = "Domain.grid(d, h, w, ...)"
             if len(self.windows) == 2:

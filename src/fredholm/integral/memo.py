@@ -173,7 +173,12 @@ class Memo:
             # Not ``train()``, which would switch the submodules as well: they restore themselves.
             self.module.training = True
 
-    def get(self, name: Hashable, make: Callable[[], Value], of: Sequence[Tensor]) -> Value:
+    def get(
+        self,
+        name: Hashable,
+        make: Callable[[], Value],
+        of: Sequence[Tensor],
+    ) -> Value:
         """Return the value of ``make`` at the first call with this name and these tensors."""
         self.check()
         key = (name, self.autocast())

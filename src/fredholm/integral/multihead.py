@@ -112,7 +112,12 @@ class MultiheadAdapter(nn.Module):
         """Return the weight of each pair, (B, H, Nq, Nk)."""
         return self.operator.weights(u, **call)
 
-    def _order(self, mask: Tensor, queries: int, keys: int) -> tuple[bool, Tensor | None]:
+    def _order(
+        self,
+        mask: Tensor,
+        queries: int,
+        keys: int,
+    ) -> tuple[bool, Tensor | None]:
         """Return whether an attention mask is the causal one, and otherwise the pairs that it
         leaves.
 

@@ -171,7 +171,14 @@ class IntegralOperator(nn.Module, NotebookTable, metaclass=Checked):
         # ``problem`` refuses sharded domains, so that its queries are just those of the caller.
         return self._finish(response.to(result_dtype(u)), problem.query, problem.real)
 
-    def problem(self, u, domain=None, *, query=None, query_domain=None) -> Problem:
+    def problem(
+        self,
+        u,
+        domain=None,
+        *,
+        query=None,
+        query_domain=None,
+    ) -> Problem:
         """Return the problem that a call with the same arguments passes to the kernel.
 
         It contains positions and features of queries and keys, and the quadrature, which states
@@ -338,7 +345,9 @@ class IntegralOperator(nn.Module, NotebookTable, metaclass=Checked):
         return load_state(path, lambda domain, batch: self.init_state(batch, domain), device)
 
     def step(
-        self, u_t: Float[Tensor, "b d"], state: CausalState
+        self,
+        u_t: Float[Tensor, "b d"],
+        state: CausalState,
     ) -> tuple[Float[Tensor, "b o"], CausalState]:
         """Advance by one point of a causal domain: map features (B, dim) at the next index to the
         output there, and return it with the state after it.
@@ -356,7 +365,9 @@ class IntegralOperator(nn.Module, NotebookTable, metaclass=Checked):
         return out[:, 0], state
 
     def prefill(
-        self, u: Float[Tensor, "b n d"], state: CausalState
+        self,
+        u: Float[Tensor, "b n d"],
+        state: CausalState,
     ) -> tuple[Float[Tensor, "b n o"], CausalState]:
         """Advance by several points at once: map features (B, n, dim) of the next n points to their
         outputs, and return these with the state after the last.
@@ -462,7 +473,12 @@ class IntegralOperator(nn.Module, NotebookTable, metaclass=Checked):
             operator=self._facts(),
         )
 
-    def _finish(self, response: Tensor, query: Tensor | None, valid: Tensor | None) -> Tensor:
+    def _finish(
+        self,
+        response: Tensor,
+        query: Tensor | None,
+        valid: Tensor | None,
+    ) -> Tensor:
         """Return the output of a response (B, H, Nq, d_out): heads side by side or added up, then
         the projection P, plus the pointwise term W u; zero at padded queries.
         """
@@ -498,7 +514,11 @@ def _check_kernel(kernel: Kernel, dim: int, heads: int) -> None:
         )
 
 
-def _output_projection(projection: bool | nn.Linear, width: int, out_dim: int) -> nn.Linear | None:
+def _output_projection(
+    projection: bool | nn.Linear,
+    width: int,
+    out_dim: int,
+) -> nn.Linear | None:
     """Return the layer P, a new one or the caller's, or None for none.
 
     Raises:

@@ -195,7 +195,11 @@ def _devices_with_random_state(device: torch.device) -> list[torch.device]:
 
 
 @contextmanager
-def _undisturbed(source: nn.Module, device: torch.device, differentiable: bool) -> Iterator[None]:
+def _undisturbed(
+    source: nn.Module,
+    device: torch.device,
+    differentiable: bool,
+) -> Iterator[None]:
     """Switch gradients on where there may be any, and autocast off; afterwards restore random state
     and buffers.
     """

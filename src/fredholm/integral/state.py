@@ -47,7 +47,9 @@ class State:
         return _mapped(self, Tensor.detach)
 
     def to(
-        self: Kind, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+        self: Kind,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> Kind:
         """Return the state on another device, or for a model of another precision; positions and
         masses keep their dtype.
@@ -270,7 +272,11 @@ def _filled(begun: Any, saved: Any, path: Path) -> Any:
     return saved
 
 
-def _filled_state(begun: CausalState, saved: Mapping[str, Any], path: Path) -> CausalState:
+def _filled_state(
+    begun: CausalState,
+    saved: Mapping[str, Any],
+    path: Path,
+) -> CausalState:
     """Return an operator's state with saved values.
 
     Raises:

@@ -384,7 +384,13 @@ class LinearModel:
         if push_to_hub:
             push_folder(folder, pushed.pop("repo_id", folder.name), **pushed)
 
-    def push_to_hub(self, repo_id: str, *, processor: Any = None, **options: Any) -> Any:
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        processor: Any = None,
+        **options: Any,
+    ) -> Any:
         """Save the model and upload the folder by ``huggingface_hub``; see
         :func:`fredholm.hf.push_folder`.
         """
@@ -397,7 +403,12 @@ class LinearModel:
         source: Any = cls.source_class
         return source._can_set_attn_implementation()
 
-    def set_attn_implementation(self, attn_implementation: Any, *args: Any, **kwargs: Any) -> None:
+    def set_attn_implementation(
+        self,
+        attn_implementation: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
         """Refuse another attention function than that of the conversion.
 
         Raises:
@@ -412,7 +423,11 @@ class LinearModel:
         super().set_attn_implementation(attn_implementation, *args, **kwargs)  # type: ignore[misc]
 
 
-def write_card(model: Any, folder: Path, lines: Sequence[str] = ()) -> None:
+def write_card(
+    model: Any,
+    folder: Path,
+    lines: Sequence[str] = (),
+) -> None:
     """Write the model card of a converted model; ``lines`` are of its conversion."""
     facts = model.config.linear_attention
     write_text(folder / "README.md", model_card(model.source_class, model.config, facts, lines))
@@ -505,7 +520,11 @@ def _records(model: Any) -> None:
     registry[key] = model._can_record_outputs
 
 
-def _check_info(model: Any, info: dict[str, Any], folder: Path) -> None:
+def _check_info(
+    model: Any,
+    info: dict[str, Any],
+    folder: Path,
+) -> None:
     """Check that every weight had its place; a base model leaves out those of a head.
 
     Raises:

@@ -371,7 +371,12 @@ class LinearState(CacheLayerMixin):
         if bool((sinks_per_row >= heads.sinks).all()):
             del memory["sinks_filled"]
 
-    def _watch(self, mask: Tensor | None, valid: Tensor | None, count: int) -> None:
+    def _watch(
+        self,
+        mask: Tensor | None,
+        valid: Tensor | None,
+        count: int,
+    ) -> None:
         """Compare a mask with the tokens that were hidden when they came.
 
         Args:
@@ -529,7 +534,11 @@ def keep_state(module: nn.Module) -> None:
         module.register_forward_pre_hook(with_state, with_kwargs=True)
 
 
-def with_state(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def with_state(
+    module: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
     """Add its layer of the cache to the arguments of a converted attention module: a hook that runs
     before its forward. None leaves them as they are.
 

@@ -377,7 +377,12 @@ class LinearHeads(Heads, FeatureAttention):
             return None
         return self.decay.exponents(value, valid)
 
-    def _fading(self, value: Tensor | None, seen: Seen, queries: int) -> Tensor | None:
+    def _fading(
+        self,
+        value: Tensor | None,
+        seen: Seen,
+        queries: int,
+    ) -> Tensor | None:
         """Return what is left of each key for each query, (B, H, Nq, Nk); None without a decay.
 
         Raises:
@@ -653,7 +658,10 @@ class LinearHeads(Heads, FeatureAttention):
         value = self.share(value)
         valid = quadrature.valid
 
-        def keys(part: slice, least: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        def keys(
+            part: slice,
+            least: Tensor | None,
+        ) -> tuple[Tensor, Tensor, Tensor | None]:
             real = None
             if valid is not None:
                 real = valid[:, part]

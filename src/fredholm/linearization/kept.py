@@ -250,7 +250,11 @@ class MixedHeads(Heads):
         return f"heads={self.heads}, groups={self.groups}, kept={self.kept}"
 
 
-def read_keep(keep: Any, calls: Sequence[Call], indices: Mapping[str, int]) -> Keep:
+def read_keep(
+    keep: Any,
+    calls: Sequence[Call],
+    indices: Mapping[str, int],
+) -> Keep:
     """Return the groups that keep softmax, by layer.
 
     Args:

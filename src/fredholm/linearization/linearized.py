@@ -74,7 +74,15 @@ class LinearizedOperator(IntegralOperator):
                 self.noted.add(divergence(softmax, weights, real, visible))
         return teacher(u, domain, **call)
 
-    def weights(self, u, domain=None, *, query=None, query_domain=None, rows=None) -> Tensor:
+    def weights(
+        self,
+        u,
+        domain=None,
+        *,
+        query=None,
+        query_domain=None,
+        rows=None,
+    ) -> Tensor:
         """Return its own weights; in the teacher's modes those of softmax."""
         call: dict[str, Any] = {"query": query, "query_domain": query_domain, "rows": rows}
         if self.mode == "linear":
@@ -82,7 +90,12 @@ class LinearizedOperator(IntegralOperator):
         (teacher,) = self._teacher
         return teacher.weights(u, domain, **call)
 
-    def _finish(self, response: Tensor, query: Tensor | None, valid: Tensor | None) -> Tensor:
+    def _finish(
+        self,
+        response: Tensor,
+        query: Tensor | None,
+        valid: Tensor | None,
+    ) -> Tensor:
         if self._graph and query is not None:
             # Linear InfSA gives all queries one response.
             response = response.expand(-1, -1, query.shape[1], -1)

@@ -182,7 +182,11 @@ def _verify(source: nn.Module, holder: nn.Module, part: LinearizedOperator) -> N
         part.mode = "linear"
 
 
-def _put(model: nn.Module, name: str, module: nn.Module) -> nn.Module:
+def _put(
+    model: nn.Module,
+    name: str,
+    module: nn.Module,
+) -> nn.Module:
     """Return the model with a module at ``name``: the module itself where the name is empty."""
     if not name:
         return module

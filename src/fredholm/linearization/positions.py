@@ -43,7 +43,11 @@ def limit_positions(model: Any) -> None:
             module.register_forward_pre_hook(refuse_beyond, with_kwargs=True)
 
 
-def refuse_beyond(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def refuse_beyond(
+    module: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> None:
     """Check that a table has the positions of a call: a hook that runs before its forward.
 
     Raises:
@@ -69,7 +73,11 @@ def _length(module: Any) -> int:
     return module.num_embeddings - getattr(module, "offset", 0)
 
 
-def _positions(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _positions(
+    module: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
     """Return the positions that a call looks up in a table, or only the last of them.
 
     A plain ``nn.Embedding`` receives positions. The tables of OPT and BART receive them as

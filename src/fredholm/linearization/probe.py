@@ -61,7 +61,12 @@ class Probe:
 
 
 @torch.no_grad()
-def probe(model: Any, inputs: dict[str, Any] | None = None, *, keep_refused: bool = False) -> Probe:
+def probe(
+    model: Any,
+    inputs: dict[str, Any] | None = None,
+    *,
+    keep_refused: bool = False,
+) -> Probe:
     """Find the attention modules that call transformers' attention interface, their heads, and
     why some cannot be converted, by one forward pass in evaluation mode.
 
@@ -251,7 +256,11 @@ def _samples(config: Any) -> int:
     return length
 
 
-def _call(model: Any, inputs: dict[str, Any], given: bool) -> Any:
+def _call(
+    model: Any,
+    inputs: dict[str, Any],
+    given: bool,
+) -> Any:
     """Call the model; ``given`` says whether the user chose the inputs.
 
     Raises:
@@ -316,7 +325,11 @@ def verify(model: Any, probed: Probe) -> None:
 
 
 @contextmanager
-def _embedded(model: Any, u: Tensor | None, shapes: list[tuple[int, ...]]) -> Iterator[None]:
+def _embedded(
+    model: Any,
+    u: Tensor | None,
+    shapes: list[tuple[int, ...]],
+) -> Iterator[None]:
     """Replace the output of a model's token embedding by u in this context; or, where u is None,
     only record its shape.
 

@@ -17,7 +17,11 @@ from .heads import CONVERSION_OPTIONS
 NEW = ("feature_map", "key_map", "decay_logit")
 
 
-def operator_fields(to: str, options: dict[str, Any], tied: bool) -> dict[str, Any]:
+def operator_fields(
+    to: str,
+    options: dict[str, Any],
+    tied: bool,
+) -> dict[str, Any]:
     """Return the fields of a model's configuration that name the converted operator."""
     if to in GRAPHS:
         return {"operator": to, "operator_options": {"bias": True, **graph_options(options)}}

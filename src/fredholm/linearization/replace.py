@@ -180,7 +180,11 @@ def kept_on_error(model: nn.Module) -> Iterator[None]:
         raise
 
 
-def window_length(window: int | str | None, to: str, options: dict[str, Any]) -> int | None:
+def window_length(
+    window: int | str | None,
+    to: str,
+    options: dict[str, Any],
+) -> int | None:
     """Return the window that causal layers get.
 
     Raises:

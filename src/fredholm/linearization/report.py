@@ -140,7 +140,9 @@ class ConversionReport:
         )
 
     def measured(
-        self, when: str, found: Mapping[str, ExactDivergence | Sequence[float] | float]
+        self,
+        when: str,
+        found: Mapping[str, ExactDivergence | Sequence[float] | float],
     ) -> None:
         """Record the layers' divergences ``"before"`` or ``"after"`` the maps are distilled.
 
@@ -313,7 +315,8 @@ def _divergence(value: float | None, zeros: int | None) -> str:
 
 
 def faster_from(
-    rows: list[dict[str, float]], slower: Callable[[dict[str, float]], bool]
+    rows: list[dict[str, float]],
+    slower: Callable[[dict[str, float]], bool],
 ) -> int | None:
     """Return the shortest measured length from which on no row is slower; None where the longest
     is.

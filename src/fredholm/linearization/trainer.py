@@ -26,7 +26,11 @@ class FredholmLinearTrainer(transformers.Trainer):
         CheckpointError: weights in a checkpoint that are damaged or not the model's.
     """
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+    def _load_from_checkpoint(
+        self,
+        resume_from_checkpoint: str,
+        model: Any = None,
+    ) -> None:
         if not self._read(resume_from_checkpoint, model):
             super()._load_from_checkpoint(resume_from_checkpoint, model)
 
