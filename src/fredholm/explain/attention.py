@@ -250,4 +250,6 @@ def _others(mass: Tensor, token: int | None) -> Tensor:
 def _distribution(rows: Tensor) -> Tensor:
     """Return rows that sum to 1; rows without anything stay zero."""
     total = rows.sum(-1, keepdim=True)
-    return torch.where(total > 0, rows / torch.where(total > 0, total, 1.0), 0.0)
+    positive = total > 0
+    divisor = torch.where(positive, total, 1.0)
+    return torch.where(positive, rows / divisor, 0.0)

@@ -91,8 +91,12 @@ class Call:
             base = kernel.default_domain(self.u.shape[1], device=self.u.device, dtype=dtype)
 
         # None would overwrite what the default domain has.
-        masks = {"valid": self.valid, "pairs": self.pairs}
-        return base.replace(**{name: mask for name, mask in masks.items() if mask is not None})
+        masks: dict[str, Tensor] = {}
+        if self.valid is not None:
+            masks["valid"] = self.valid
+        if self.pairs is not None:
+            masks["pairs"] = self.pairs
+        return base.replace(**masks)
 
 
 def find_layer(model: nn.Module, path: str) -> nn.Module:
@@ -107,7 +111,8 @@ def find_layer(model: nn.Module, path: str) -> nn.Module:
 
     # Without a close name `suggest` lists every module, which is cut off: the list of convertible
     # layers below is shorter and of more use.
-    hint = suggest(path, [name for name in layers if name]).split("; known")[0]
+    names = [name for name in layers if name]
+    hint, *_ = suggest(path, names).split("; known")
     lines = [f"{name} ({kind})" for name, kind in convertible_layers(model)]
     listed = "\n".join(lines) or "none"
     raise OptionError(
@@ -203,13 +208,15 @@ def noted(
             kwargs: dict[str, Any],
             output: Any,
         ) -> None:
-            seen.append(Noted(path, module, _named(module, args, kwargs), output))
+            given = _named(module, args, kwargs)
+            seen.append(Noted(path, module, given, output))
 
         return note
 
     with evaluating(model), ExitStack() as hooks:
         for path, layer in layers.items():
-            hooks.enter_context(layer.register_forward_hook(noting(path), with_kwargs=True))
+            hook = layer.register_forward_hook(noting(path), with_kwargs=True)
+            hooks.enter_context(hook)
         _run(model, inputs)
     return seen
 
@@ -253,9 +260,12 @@ def difference(answer: Tensor, expected: Tensor, valid: Tensor | None) -> float:
     """
     # Answers at other points than the keys have no padding.
     if valid is not None and valid.shape[1] == answer.shape[1]:
-        answer, expected = (torch.where(valid[..., None], t, 0.0) for t in (answer, expected))
+        real = valid[..., None]
+        answer = torch.where(real, answer, 0.0)
+        expected = torch.where(real, expected, 0.0)
     largest = expected.abs().max().clamp(min=1e-30)
-    return float((answer - expected).abs().max() / largest)
+    off = (answer - expected).abs().max()
+    return float(off / largest)
 
 
 # --- parts ----------------------------------------------------------------------------------------
@@ -321,18 +331,23 @@ def _read(
     home = {f"{c.__module__}." for c in type(layer).__mro__}
     if home & set(CHANNELS_FIRST):
         return _channels_first(layer, first, output, given)
+
     if "torch.nn.modules.linear." in home:
         # All axes between batch and features are points; two axes are points and features.
         batch = 1
         if first.dim() > 2:
             batch = len(first)
-        u, y = (t.reshape(batch, -1, t.shape[-1]) for t in (first, output))
+        u = first.reshape(batch, -1, first.shape[-1])
+        y = output.reshape(batch, -1, output.shape[-1])
         return Call(u, y)
+
     if first.dim() == 2 and output.dim() == 2:
         # A sequence without a batch.
-        first, output = first[None], output[None]
+        first = first[None]
+        output = output[None]
     elif getattr(layer, "batch_first", True) is False:
-        first, output = first.transpose(0, 1), output.transpose(0, 1)
+        first = first.transpose(0, 1)
+        output = output.transpose(0, 1)
     if first.dim() != 3 or output.dim() != 3:
         got = f"{tuple(first.shape)} to {tuple(output.shape)}"
         raise ConversionError(
@@ -350,7 +365,8 @@ def _channels_first(
     digits = [c for c in type(layer).__name__ if c.isdigit()]
     if digits and first.dim() == int(digits[0]) + 1:
         # An image without a batch: a Conv2d reads (B, C, H, W) or (C, H, W).
-        first, output = first[None], output[None]
+        first = first[None]
+        output = output[None]
     return Call(
         first.flatten(2).mT.contiguous(),
         output.flatten(2).mT,
@@ -367,7 +383,9 @@ def _sequence(
 ) -> Call:
     """Return the call of attention, a recurrence or a scan: (B, N, D), with its masks."""
     first, own = next(iter(given.items()))
-    known, valid, pairs = {first}, None, None
+    known = {first}
+    valid = None
+    pairs = None
     for name in ("key", "value", "encoder_hidden_states"):
         other = given.get(name)
         if other is None:
@@ -377,9 +395,9 @@ def _sequence(
         if other is not own and not _equal(other, own):
             raise ConversionError(
                 f"{type(layer).__name__} was called with another {name}: explain reads "
-                "self-attention; for cross attention "
-                "use as_operator and pass query="
+                "self-attention; for cross attention use as_operator and pass query="
             )
+
     state = given.get("hx")
     if state is not None:
         known.add("hx")
@@ -392,6 +410,7 @@ def _sequence(
                 f"{type(layer).__name__} was called with an initial state hx; use "
                 "as_operator(layer, initial_state=...)"
             )
+
     padding = given.get("key_padding_mask")
     if padding is not None:
         known.add("key_padding_mask")
@@ -405,12 +424,13 @@ def _sequence(
             known.add(name)
             hides = name == "attn_mask" and isinstance(layer, nn.MultiheadAttention)
             pairs = _pairs(mask, u, hides=hides)
+    unread = [name for name in _unread(given, 1) if name not in known]
     return Call(
         u,
         output,
         valid=valid,
         pairs=pairs,
-        unread=tuple(n for n in _unread(given, 1) if n not in known),
+        unread=tuple(unread),
     )
 
 
@@ -457,7 +477,8 @@ def _unread(given: dict[str, Any], start: int) -> tuple[str, ...]:
             return any(map(holds, value))
         return isinstance(value, Tensor)
 
-    return tuple(name for name, value in list(given.items())[start:] if holds(value))
+    further = list(given.items())[start:]
+    return tuple(name for name, value in further if holds(value))
 
 
 def _equal(a: Any, b: Any) -> bool:

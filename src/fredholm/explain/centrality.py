@@ -66,7 +66,8 @@ class TokenChain:
     @property
     def absorption(self) -> Tensor:
         """R, the probability to stop at each point, (B, H, N): at least the margin."""
-        return (1.0 - self.decay[..., None] * self.row_sums) * self.real[..., 0]
+        going_on = self.decay[..., None] * self.row_sums
+        return (1.0 - going_on) * self.real[..., 0]
 
     @cached_property
     def outgoing(self) -> Tensor:
@@ -110,7 +111,8 @@ class TokenChain:
             index = torch.as_tensor(rows)
 
         # Row i of the inverse solves (I - M)ᵀ x = eᵢ. The unit vectors are columns, (B | 1, 1, N, R).
-        unit = torch.nn.functional.one_hot(index, n).mT.to(self.row_sums) * self.real
+        columns = torch.nn.functional.one_hot(index, n).mT
+        unit = columns.to(self.row_sums) * self.real
         unit = unit.expand(*self.decay.shape, -1, -1)
         return self._solved(unit, transposed=True).mT
 
@@ -130,16 +132,20 @@ class TokenChain:
         if not 0.0 < damping <= 1.0:
             raise OptionError(f"damping lies in (0, 1], got {damping}")
         uniform = self.real / self.real.sum(2, keepdim=True)
-        some = self.row_sums[..., None] > 0
-        rate = torch.where(some, 1.0 / torch.where(some, self.row_sums[..., None], 1.0), 0.0)
-        state, change, before = uniform.expand(*self.decay.shape, -1, -1), 1.0, 1.0
+        row_sums = self.row_sums[..., None]
+        some = row_sums > 0
+        rate = torch.where(some, 1.0 / torch.where(some, row_sums, 1.0), 0.0)
+        state = uniform.expand(*self.decay.shape, -1, -1)
+        change = before = 1.0
         for _ in range(self.max_iterations):
             lost = torch.where(some, 0.0, state).sum(2, keepdim=True)
             walked = self.apply_transposed(state * rate) + lost * uniform
             moved = damping * walked + (1 - damping) * uniform
             # A lazy walk has the same limit, and no period that would keep it from the limit.
             after = (state + moved) / 2
-            before, change, state = change, float((after - state).abs().sum(2).max()), after
+            before = change
+            change = float((after - state).abs().sum(2).max())
+            state = after
             if change <= self.tol:
                 return state[..., 0]
         raise ConvergenceError(
@@ -158,7 +164,8 @@ class TokenChain:
     def _solved(self, start: Tensor, *, transposed: bool) -> Tensor:
         """Return (I - M)⁻¹, or its transpose, applied to (B, H, N, k)."""
         if self.matrix is not None:
-            system = torch.eye(self.matrix.shape[-1]).to(self.matrix) - self.matrix
+            unit = torch.eye(self.matrix.shape[-1]).to(self.matrix)
+            system = unit - self.matrix
             if transposed:
                 system = system.mT
             return torch.linalg.solve(system, start)
@@ -166,13 +173,14 @@ class TokenChain:
         if transposed:
             product = self.apply_transposed
         gamma = self.decay[..., None, None]
-        return solve(
+        solution, *_ = solve(
             lambda v: gamma * product(v),
             start,
             self.tol,
             self.max_iterations,
             "gmres",
-        )[0]
+        )
+        return solution
 
 
 @torch.no_grad()
@@ -224,32 +232,35 @@ def token_chain(
     domain = check(u, domain)
     if decay is None:
         decay = _own_decay(getattr(operator, "kernel", None))
-    if not bool((torch.as_tensor(decay) > 0).all()) or not 0 < margin < 1 or not 0 < tol < 1:
+    positive = bool((torch.as_tensor(decay) > 0).all())
+    if not positive or not 0 < margin < 1 or not 0 < tol < 1:
         raise OptionError(
             f"a chain needs decay > 0, margin and tol in (0, 1), got {decay}, {margin} and {tol}"
         )
     # (B | 1, 1, N, 1): points with a mass that are not padding.
-    real = (masses(domain) > 0).to(u.device)[:, None, :, None].double()
+    has_mass = (masses(domain) > 0).to(u.device)
+    real = has_mass[:, None, :, None].double()
     weights: Tensor | None = None
     if domain.size <= dense:
-        weights = pair_weights(operator, u, domain).detach().double() * real * real.mT
+        every = pair_weights(operator, u, domain).detach().double()
+        weights = every * real * real.mT
         _check_signs(weights)
         heads = weights.shape[1]
-        products: tuple[Product, Product] = (weights.matmul, weights.mT.matmul)
+        products: tuple[Product, Product] | None = (weights.matmul, weights.mT.matmul)
     else:
-        products = _graph_products(operator, u, domain, real) or _row_products(
-            operator,
-            u,
-            domain,
-            real,
-            budget,
-        )
+        products = _graph_products(operator, u, domain, real)
+        if products is None:
+            products = _row_products(operator, u, domain, real, budget)
         heads = pair_weights(operator, u, domain, rows=[0]).shape[1]
-    row_sums = products[0](real.expand(len(u), heads, -1, -1))[..., 0]
+    product, product_transposed = products
+    ones = real.expand(len(u), heads, -1, -1)
+    row_sums = product(ones)[..., 0]
 
     # A walk must be able to stop everywhere: its row sums stay below 1.
-    largest, most = row_sums.amax(-1), 1 - margin
-    gamma = torch.where(decay * largest > most, most / largest.clamp(min=1e-300), decay)
+    most = 1 - margin
+    largest = row_sums.amax(-1)
+    highest = most / largest.clamp(min=1e-300)
+    gamma = torch.where(decay * largest > most, highest, decay)
     matrix = None
     if weights is not None:
         matrix = gamma[..., None, None] * weights
@@ -259,7 +270,8 @@ def token_chain(
         row_sums,
         real,
         matrix,
-        *products,
+        product,
+        product_transposed,
         tol,
         max_iterations,
     )
@@ -292,8 +304,14 @@ def _graph_products(
         return None
     problem = operator.problem(u, domain)
     query, key, _ = kernel.tokens(problem.uy)
-    graph = TokenGraph.of(query.double(), key.double(), problem.quadrature, **kernel.rules())
-    _, factor = graph.start(query.new_zeros(*query.shape[:3], 0).double())
+    graph = TokenGraph.of(
+        query.double(),
+        key.double(),
+        problem.quadrature,
+        **kernel.rules(),
+    )
+    no_values = query.new_zeros(*query.shape[:3], 0)
+    _, factor = graph.start(no_values.double())
     gain = kernel.gain()
     if gain is not None:
         factor = factor * gain.double()[:, None]
@@ -323,8 +341,9 @@ def _row_products(
 
     def rows(block: Tensor) -> Tensor:
         """Return some rows of W, (B, H, r, N), zero where either point is not a state."""
-        result = pair_weights(operator, u, domain, rows=block).detach().double() * real.mT
-        return result * real[:, :, block]
+        weights = pair_weights(operator, u, domain, rows=block)
+        to_real = weights.detach().double() * real.mT
+        return to_real * real[:, :, block]
 
     def apply(v: Tensor) -> Tensor:
         """Return W v. Each block yields the rows of the result that belong to its queries."""
@@ -337,10 +356,11 @@ def _row_products(
 
     def apply_transposed(v: Tensor) -> Tensor:
         """Return Wᵀ v. Each block contributes to all rows of the result, so blocks are added."""
-        return sum(
-            (rows(block).mT @ v[:, :, block] for block in blocks[1:]),
-            rows(blocks[0]).mT @ v[:, :, blocks[0]],
-        )
+        first, *others = blocks
+        total = rows(first).mT @ v[:, :, first]
+        for block in others:
+            total = total + rows(block).mT @ v[:, :, block]
+        return total
 
     return apply, apply_transposed
 
@@ -349,6 +369,6 @@ def _check_signs(weights: Tensor) -> None:
     if bool((weights < 0).any()):
         raise OptionError(
             "a Markov chain needs non-negative weights, this operator's go down to "
-            f"{float(weights.min()):.3g}; "
-            "take an activation that is not negative, such as relu or abs"
+            f"{float(weights.min()):.3g}; take an activation that is not negative, such as relu "
+            "or abs"
         )

@@ -104,11 +104,13 @@ def top_keys(
     domain = check(u, domain)
     if not 1 <= k <= domain.size:
         raise OptionError(f"expected k from 1 to {domain.size}, the number of keys, got {k}")
-    found = [weights.topk(k, dim=-1) for weights in _tiles(operator, u, domain, budget)]
-    return TopKeys(
-        torch.cat([tile.values for tile in found], dim=2),
-        torch.cat([tile.indices for tile in found], dim=2),
-    )
+    values = []
+    indices = []
+    for weights in _tiles(operator, u, domain, budget):
+        top = weights.topk(k, dim=-1)
+        values.append(top.values)
+        indices.append(top.indices)
+    return TopKeys(torch.cat(values, dim=2), torch.cat(indices, dim=2))
 
 
 def _tiles(
@@ -128,5 +130,6 @@ def _tiles(
     for queries in torch.arange(target.size).split(rows):
         weights = pair_weights(operator, u, domain, rows=queries).double()
         if target.valid is not None:
-            weights = torch.where(target.valid[:, None, queries, None], weights, 0.0)
+            real = target.valid[:, None, queries, None]
+            weights = torch.where(real, weights, 0.0)
         yield weights
