@@ -118,7 +118,8 @@ def attend(
     if causal is None:
         causal = getattr(module, "is_causal", True)
     causal = bool(causal)
-    asked = next((what for name, what in REFUSED.items() if options.get(name) is not None), "")
+    refused = (what for name, what in REFUSED.items() if options.get(name) is not None)
+    asked = next(refused, "")
 
     # Inside `recorded` the call is noted, whatever becomes of it.
     if _calls is not None:

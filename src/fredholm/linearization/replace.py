@@ -447,9 +447,19 @@ def attach(
         if call.causal:
             keep_state(module)
         new = tuple(f"{call.name}.{SLOT}.{name}" for name, _ in part.named_parameters())
-        kind, sizes = type(module).__name__, (call.heads, call.groups, call.width)
-        facts = (call.name, kind, *sizes, call.causal, call.dropout)
-        layers.append(Layer(*facts, tuple(kept), new, sum(kept.values())))
+        layer = Layer(
+            call.name,
+            type(module).__name__,
+            call.heads,
+            call.groups,
+            call.width,
+            call.causal,
+            call.dropout,
+            tuple(kept),
+            new,
+            sum(kept.values()),
+        )
+        layers.append(layer)
         parts[call.name] = part
     limit_positions(model)
     name = NAME
@@ -505,13 +515,25 @@ def restore(
             f"{folder}: {type(model).__name__} has no attention {', '.join(absent)}; restore it or "
             "convert again"
         )
-    calls = [
-        Call(local(x["name"]), x["heads"], x["groups"], x["width"], x["causal"], None, x["dropout"])
-        for x in facts["layers"]
-    ]
+    calls = []
+    for layer in facts["layers"]:
+        call = Call(
+            local(layer["name"]),
+            layer["heads"],
+            layer["groups"],
+            layer["width"],
+            layer["causal"],
+            None,
+            layer["dropout"],
+        )
+        calls.append(call)
     # All four are absent from what earlier versions wrote.
-    sizes = facts.get("window"), facts.get("sinks", 0), facts.get("store", 0)
-    softmax = SoftmaxPart(*sizes, facts.get("decay"))
+    softmax = SoftmaxPart(
+        facts.get("window"),
+        facts.get("sinks", 0),
+        facts.get("store", 0),
+        facts.get("decay"),
+    )
     map_facts = facts["to"], facts["options"], facts["tied"]
     keep = {local(name): tuple(groups) for name, groups in facts.get("keep", {}).items()}
     replaced = attach(model, calls, *map_facts, softmax, facts["refused"], keep)

@@ -133,12 +133,14 @@ class Replaced:
         parts = [getattr(part, "linear", part) for part in self.parts.values()]
         before = [(part, part.window, part.store) for part in parts if part.window is not None]
         for part, _, _ in before:
-            part.window, part.store = window, 0
+            part.window = window
+            part.store = 0
         try:
             yield
         finally:
             for part, length, store in before:
-                part.window, part.store = length, store
+                part.window = length
+                part.store = store
 
     def losses(self) -> dict[str, Tensor]:
         """Return each layer's divergence on the last pass in the mode ``"distil"``.
@@ -179,10 +181,13 @@ class Replaced:
         Tied weights have several names, and so have those of a module at several places. Files hold
         each tensor once.
         """
-        first: dict[int, str] = {}
-        state = self.model.state_dict(keep_vars=True)
-        firsts = {name: first.setdefault(id(value), name) for name, value in state.items()}
-        return {name: other for name, other in firsts.items() if name != other}
+        first_names: dict[int, str] = {}
+        repeated = {}
+        for name, value in self.model.state_dict(keep_vars=True).items():
+            first = first_names.setdefault(id(value), name)
+            if name != first:
+                repeated[name] = first
+        return repeated
 
     def fill(self, tensors: dict[str, Tensor], folder: Path) -> None:
         """Load saved tensors into the model. The names must be exactly the expected ones.

@@ -60,7 +60,10 @@ def read_into(model: Any, path: Path) -> None:
 
     # A tied weight has several names in the model, one of which is in the file.
     given = {id(x) for name, x in own.items() if name in tensors}
-    wanted = {name: x for name, x in own.items() if name in tensors or id(x) not in given}
+    wanted = {}
+    for name, x in own.items():
+        if name in tensors or id(x) not in given:
+            wanted[name] = x
     faults = misfits(wanted, tensors)
     if faults:
         raise CheckpointError(
