@@ -229,7 +229,7 @@ def check_call(
     kind.
     """
     places = signature.places
-    given = list(zip(places, arguments)) + list(options.items())
+    given = [*zip(places, arguments), *options.items()]
     further = arguments[len(places) :]
     if further and signature.rest is None:
         raise error(
@@ -288,7 +288,8 @@ def checked(
 
     def decorate(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
         label = function.__qualname__
-        skip = next(iter(inspect.signature(function).parameters)) in ("self", "cls")
+        first = next(iter(inspect.signature(function).parameters))
+        skip = first in ("self", "cls")
 
         @wraps(function)
         def call(*arguments: Arguments.args, **options: Arguments.kwargs) -> Result:
@@ -314,7 +315,8 @@ class Checked(ABCMeta):
     def __signature__(cls) -> inspect.Signature:
         """The constructor's signature, as help and documentation show it."""
         signature = inspect.signature(cls.__init__)
-        return signature.replace(parameters=list(signature.parameters.values())[1:])
+        _, *parameters = signature.parameters.values()
+        return signature.replace(parameters=parameters)
 
     if not TYPE_CHECKING:  # type checkers read the constructor itself
 
@@ -356,7 +358,8 @@ def _constructor(kind: type) -> Signature:
         return own
     kinds: dict[str, list[Kind]] = {}
     claimed: set[str] = set()
-    for place in (*_passed_on(kind), *_passed_on(getattr(kind, "kernel_class", None))):
+    kernel = getattr(kind, "kernel_class", None)
+    for place in (*_passed_on(kind), *_passed_on(kernel)):
         signature = _signature(place)
         # An option is that of the first constructor that names it, which may take other kinds.
         for name, fitting in signature.kinds.items():

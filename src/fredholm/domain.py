@@ -296,7 +296,8 @@ class Domain(NotebookTable):
         if adjacent:
             n = vertices.shape[0]
             itself = torch.arange(n, device=vertices.device).expand(2, -1)
-            pairs = Edges.of_index(torch.cat([mesh.edge_index(), itself], -1), n)
+            both = torch.cat([mesh.edge_index(), itself], -1)
+            pairs = Edges.of_index(both, n)
         return cls.points(
             mesh.vertices,
             measure=mesh.vertex_masses(),

@@ -638,7 +638,8 @@ class Edges:
         """
         ptr = self.ptr
         source = self.source
-        if ptr.shape != (self.rows + 1,) or int(ptr[0]) or int(ptr[-1]) != self.count:
+        ends_fit = ptr.shape == (self.rows + 1,)
+        if not ends_fit or int(ptr[0]) or int(ptr[-1]) != self.count:
             raise DomainError(
                 f"expected ptr of {self.rows + 1} starts from 0 to {self.count}, got "
                 f"{tuple(ptr.shape)}; build edges with Edges.of_index"

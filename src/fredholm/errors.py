@@ -87,7 +87,9 @@ class ConvergenceError(FredholmError, ArithmeticError):
         iterations: int,
     ):
         super().__init__(message)
-        self.radius, self.residual, self.iterations = radius, residual, iterations
+        self.radius = radius
+        self.residual = residual
+        self.iterations = iterations
 
 
 class DataError(FredholmError, RuntimeError):

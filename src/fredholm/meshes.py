@@ -21,12 +21,28 @@ from .errors import DataError, DomainError, ShapeError, require
 # Degree of exactness -> barycentric points and weights of a rule, by number of corners.
 _TRIANGLE = {
     1: ([[1 / 3, 1 / 3, 1 / 3]], [1.0]),
-    2: ([[2 / 3, 1 / 6, 1 / 6], [1 / 6, 2 / 3, 1 / 6], [1 / 6, 1 / 6, 2 / 3]], [1 / 3] * 3),
+    2: (
+        [
+            [2 / 3, 1 / 6, 1 / 6],
+            [1 / 6, 2 / 3, 1 / 6],
+            [1 / 6, 1 / 6, 2 / 3],
+        ],
+        [1 / 3] * 3,
+    ),
 }
-_A, _B = (5 + 3 * 5**0.5) / 20, (5 - 5**0.5) / 20
+_A = (5 + 3 * 5**0.5) / 20
+_B = (5 - 5**0.5) / 20
 _TETRAHEDRON = {
     1: ([[1 / 4] * 4], [1.0]),
-    2: ([[_A, _B, _B, _B], [_B, _A, _B, _B], [_B, _B, _A, _B], [_B, _B, _B, _A]], [1 / 4] * 4),
+    2: (
+        [
+            [_A, _B, _B, _B],
+            [_B, _A, _B, _B],
+            [_B, _B, _A, _B],
+            [_B, _B, _B, _A],
+        ],
+        [1 / 4] * 4,
+    ),
 }
 RULES = {3: _TRIANGLE, 4: _TETRAHEDRON}
 
@@ -325,7 +341,8 @@ def latitude_longitude(
 
     # Angles in radians, in float64 until the end.
     step = torch.pi / latitudes
-    edges = torch.arange(latitudes + 1, dtype=torch.float64) * step - torch.pi / 2
+    numbers = torch.arange(latitudes + 1, dtype=torch.float64)
+    edges = numbers * step - torch.pi / 2
     middle = edges[:-1] + step / 2
     turn = 2 * torch.pi / longitudes
     longitude = (torch.arange(longitudes, dtype=torch.float64) + 0.5) * turn

@@ -46,7 +46,10 @@ class _Rows(NamedTuple):
 
     @classmethod
     def empty(cls, rows: int) -> _Rows:
-        return cls(np.zeros(rows + 1, dtype=np.int64), np.zeros(0, dtype=np.int64))
+        return cls(
+            ptr=np.zeros(rows + 1, dtype=np.int64),
+            source=np.zeros(0, dtype=np.int64),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -323,7 +326,8 @@ def _shifts(
 
 def _of_graph(points: Tensor, graph: Tensor, index: Tensor) -> Tensor:
     """Return points by their graph and their index in it, in float64 on the processor."""
-    clouds = points.detach().cpu().double().reshape(-1, *points.shape[-2:])
+    wide = points.detach().cpu().double()
+    clouds = wide.reshape(-1, *points.shape[-2:])
     # One cloud may serve a whole batch.
     cloud = graph.clamp(max=len(clouds) - 1)
     return clouds[cloud, index]
@@ -369,7 +373,8 @@ def _nearest(keys: _Cloud, queries: _Cloud | None, count: int) -> _Rows:
     remaining = np.arange(len(ends))
     width = min(total, count + SPARE)
     while len(remaining):
-        distance, source = tree.query(ends.x[remaining], k=range(1, width + 1))
+        ranks = range(1, width + 1)
+        distance, source = tree.query(ends.x[remaining], k=ranks)
         last = distance[:, count - 1] + 2 * keys.rounding
         near = distance <= last[:, None]
         unfinished = near[:, -1] & (width < total)
@@ -411,7 +416,10 @@ def _sorted_rows(
     one = np.ones(len(row), dtype=np.int8)
     matrix = coo_matrix((one, (row, source)), shape=(rows, keys)).tocsr()
     matrix.sort_indices()
-    return _Rows(matrix.indptr.astype(np.int64), matrix.indices.astype(np.int64))
+    return _Rows(
+        ptr=matrix.indptr.astype(np.int64),
+        source=matrix.indices.astype(np.int64),
+    )
 
 
 def _both_directions(pairs: np.ndarray, points: int) -> _Rows:
@@ -447,7 +455,10 @@ def _transposed(rows: _Rows, points: int) -> _Rows:
     # columns (CSC) and asking for rows (CSR) therefore transposes it. The values are not used.
     values = np.ones(len(rows.source), dtype=np.int8)
     transpose = csc_matrix((values, rows.source, rows.ptr), shape=(points, points)).tocsr()
-    return _Rows(transpose.indptr.astype(np.int64), transpose.indices.astype(np.int64))
+    return _Rows(
+        ptr=transpose.indptr.astype(np.int64),
+        source=transpose.indices.astype(np.int64),
+    )
 
 
 def _check_count(tree: Any, ends: _Cloud, reach: float) -> None:

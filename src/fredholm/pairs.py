@@ -119,8 +119,10 @@ def hide_later(edges: Edges, query_time: Tensor, key_time: Tensor) -> Edges:
     row = target - graph * edges.queries
 
     # Times of one graph serve all of a batch.
-    query = query_time[graph.clamp(max=query_time.shape[0] - 1), row]
-    key = key_time[graph.clamp(max=key_time.shape[0] - 1), edges.source]
+    query_graph = graph.clamp(max=query_time.shape[0] - 1)
+    key_graph = graph.clamp(max=key_time.shape[0] - 1)
+    query = query_time[query_graph, row]
+    key = key_time[key_graph, edges.source]
     before = key <= query
 
     density = edges.log_density
@@ -128,7 +130,8 @@ def hide_later(edges: Edges, query_time: Tensor, key_time: Tensor) -> Edges:
         density = torch.zeros(edges.count, device=target.device)
     if density.dim() == 2:
         before = before[:, None]
-    return edges.with_density(torch.where(before, density, -torch.inf))
+    ordered = torch.where(before, density, -torch.inf)
+    return edges.with_density(ordered)
 
 
 def slice_pairs(pairs: Pairs, index: slice, n: int) -> Pairs:

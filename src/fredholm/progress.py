@@ -83,7 +83,8 @@ class Lines(Progress):
     """A display of one line every ten seconds, through ``say``."""
 
     def __init__(self, say: Say):
-        self.say, self.last = say, time.monotonic()
+        self.say = say
+        self.last = time.monotonic()
         self.pieces: list[_Piece] = []
 
     def start(
@@ -117,7 +118,9 @@ class _Bar(Progress):
     """Bars of rich, on stderr, as long as there is a piece of work."""
 
     def __init__(self, rich: Any):
-        self.rich, self.bars, self.last = rich, None, 0.0
+        self.rich = rich
+        self.bars: Any = None
+        self.last = 0.0
         self.pieces: list[_Piece] = []
 
     def start(
@@ -141,7 +144,8 @@ class _Bar(Progress):
 
     def end(self) -> None:
         assert self.bars is not None
-        self.bars.remove_task(self.pieces.pop().task)
+        piece = self.pieces.pop()
+        self.bars.remove_task(piece.task)
         if not self.pieces:
             self.bars.stop()
             self.bars = None
@@ -216,7 +220,8 @@ def shown(say: Say | None = None) -> Iterator[Progress]:
     if _CURRENT.get() is not None:
         yield current()
         return
-    token = _CURRENT.set(_display(say or _to_stderr))
+    display = _display(say or _to_stderr)
+    token = _CURRENT.set(display)
     try:
         yield current()
     finally:

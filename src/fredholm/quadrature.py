@@ -311,7 +311,8 @@ class Quadrature:
         graph = torch.arange(edges.batch, device=rows.device)
         numbered = (graph[:, None] * edges.queries + rows).flatten()
         pairs = edges.dense_rows(numbered)
-        pairs = pairs.unflatten(0, (edges.batch, rows.shape[0])).movedim(2, 1)
+        by_graph = pairs.unflatten(0, (edges.batch, rows.shape[0]))
+        pairs = by_graph.movedim(2, 1)
 
         # Edges hold a mask, or a log-density that is -∞ where there is no edge.
         if pairs.dtype == torch.bool:
@@ -360,7 +361,8 @@ class Quadrature:
         over the keys before ``stop``, in the order of their indices.
         """
         # Float32 counts up to 2^24 exactly; half precisions only up to 2,048 or 256.
-        index = torch.arange(stop, device=self.mass.device, dtype=torch.float32)[None]
+        places = torch.arange(stop, device=self.mass.device, dtype=torch.float32)
+        index = places[None]
         return replace(
             self._up_to(start, stop),
             query_time=index[:, start:],

@@ -27,7 +27,9 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
         StorageError: it cannot be written; what was there before still is.
         FredholmError: tensors that share memory.
     """
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    plain = {}
+    for name, tensor in tensors.items():
+        plain[name] = tensor.detach().cpu().contiguous()
     with replacing(path) as temporary:
         # A new file has the user's usual permissions; safetensors would set 0600.
         temporary.touch()

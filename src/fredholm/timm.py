@@ -89,11 +89,11 @@ class VisionModel(nn.Module):
         sizes = {"channels": in_chans, "image_size": img_size}
         rates = {"dropout": drop_rate, "drop_path": drop_path_rate}
         head = {"outputs": num_classes or None, "pool": POOLS.get(global_pool or "")}
-        changes = {
-            name: _given(own) | dict(parts.pop(name, {}))
-            for name, own in (("encoder", sizes), ("body", rates), ("head", head))
-        }
-        changes = {name: fields for name, fields in changes.items() if fields}
+        changes = {}
+        for name, own in {"encoder": sizes, "body": rates, "head": head}.items():
+            fields = _given(own) | dict(parts.pop(name, {}))
+            if fields:
+                changes[name] = fields
 
         # The model keeps the preset's head, also where timm wants none: weights need their place.
         model = create_model(preset, pretrained=weights, **changes, **parts)
@@ -104,16 +104,21 @@ class VisionModel(nn.Module):
         self.encoder: Any = model.encoder
         self.body: Any = model.body
         self.head: Any = model.head
-        self.config, self.pool = model.config, model.pool
+        self.config = model.config
+        self.pool = model.pool
         self.num_features = self.head_hidden_size = self.embed_dim = model.config.body.width
         self.num_classes = model.config.head.outputs
         self.num_prefix_tokens = int(self.pool == "cls")
         encoder: Any = model.config.encoder
         self.patch = image_sides(encoder.patch)
-        self.feature_info = [
-            {"module": f"body.blocks.{i}", "num_chs": self.num_features, "reduction": self.patch[0]}
-            for i in range(len(self.body.blocks))
-        ]
+        self.feature_info = []
+        for number in range(len(self.body.blocks)):
+            info = {
+                "module": f"body.blocks.{number}",
+                "num_chs": self.num_features,
+                "reduction": self.patch[0],
+            }
+            self.feature_info.append(info)
         if num_classes == 0:
             self.reset_classifier(0)
         if global_pool == "":
@@ -121,15 +126,19 @@ class VisionModel(nn.Module):
 
     def forward_features(self, x: Tensor) -> Tensor:
         """Return the normalised features of every point, (B, N, D), a class token first."""
-        return self.body.norm(self._blocks(x, ()).last)
+        blocks = self._blocks(x, ())
+        return self.body.norm(blocks.last)
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         """Return the answer to :meth:`forward_features`, or what the classifier reads."""
-        return self._classified(self._pooled(x, None), pre_logits)
+        pooled = self._pooled(x, None)
+        return self._classified(pooled, pre_logits)
 
     def forward(self, x: Tensor) -> Tensor:
         blocks = self._blocks(x, ())
-        return self._classified(self._pooled(self.body.norm(blocks.last), blocks.domain), False)
+        features = self.body.norm(blocks.last)
+        pooled = self._pooled(features, blocks.domain)
+        return self._classified(pooled, False)
 
     def forward_intermediates(
         self,
@@ -210,8 +219,8 @@ class VisionModel(nn.Module):
         self.num_classes = num_classes
         self.head = nn.Identity()
         if num_classes:
-            head = self.config.replace(head={"outputs": num_classes, "offset": ()}).head
-            self.head = head.build(self.num_features, 1)
+            config = self.config.replace(head={"outputs": num_classes, "offset": ()})
+            self.head = config.head.build(self.num_features, 1)
 
     def no_weight_decay(self) -> set[str]:
         """Return the names of weights that should not decay: learned positions and class token."""
@@ -251,7 +260,9 @@ class VisionModel(nn.Module):
             u = block(u, domain)
             if i in numbers:
                 taken[i] = u
-        rows, columns = (x.shape[-2 + i] // side for i, side in enumerate(self.patch))
+        height, width = x.shape[-2:]
+        rows = height // self.patch[0]
+        columns = width // self.patch[1]
         return Blocks(u, [taken[i] for i in numbers], domain, rows, columns)
 
     def _pooled(self, features: Tensor, domain: Domain | None) -> Tensor:
