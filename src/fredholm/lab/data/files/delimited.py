@@ -219,8 +219,8 @@ def _is_sample(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
     if len(cells) >= fewest and cells == counted:
         return False
 
-    numbers = []
-    words = []
+    numbers: list[int] = []
+    words: list[int] = []
     for i, cell in enumerate(first):
         if is_number(cell):
             numbers.append(i)
