@@ -90,7 +90,10 @@ def wants_triton(name: str) -> bool:
 
 
 def choose_backend(
-    requested: str, op: str, device: torch.device, refusal: Callable[[], str | None]
+    requested: str,
+    op: str,
+    device: torch.device,
+    refusal: Callable[[], str | None],
 ) -> str:
     """Return ``"torch"`` or ``"triton"`` for one call of ``op`` on ``device``.
 
@@ -202,7 +205,12 @@ def _capability(index: int) -> tuple[int, int]:
 # --- derivatives that no fast implementation has --------------------------------------------------
 
 
-def guarded_call(name: str, op: Op, plain: Op | None, forward: Op | None = None) -> Op:
+def guarded_call(
+    name: str,
+    op: Op,
+    plain: Op | None,
+    forward: Op | None = None,
+) -> Op:
     """Return the function that calls a custom op, or its plain form where the op has no rule.
 
     The plain form runs where a transform of ``torch.func`` or forward mode differentiates, and
@@ -481,7 +489,10 @@ def product(a: Tensor, b: Tensor) -> Tensor:
     if torch.compiler.is_compiling():
         return a @ b
     batch, heads, rows, _ = a.shape
-    out = torch.bmm(a.flatten(0, 1), b.flatten(0, 1))
+    out = torch.bmm(
+        a.flatten(0, 1),
+        b.flatten(0, 1),
+    )
     return out.view(batch, heads, rows, b.shape[3])
 
 
@@ -500,7 +511,11 @@ def sum_of_product(c: Tensor, a: Tensor, b: Tensor) -> Tensor:
     if torch.compiler.is_compiling():
         return c + a @ b
     batch, heads, rows, _ = a.shape
-    out = torch.baddbmm(c.flatten(0, 1), a.flatten(0, 1), b.flatten(0, 1))
+    out = torch.baddbmm(
+        c.flatten(0, 1),
+        a.flatten(0, 1),
+        b.flatten(0, 1),
+    )
     return out.view(batch, heads, rows, b.shape[3])
 
 

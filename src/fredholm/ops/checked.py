@@ -32,7 +32,10 @@ SMALLEST_SCALE = 1e-3
 
 
 def checked_call(
-    op: str, function: Callable[..., ResultT], args: tuple[Any, ...], options: dict[str, Any]
+    op: str,
+    function: Callable[..., ResultT],
+    args: tuple[Any, ...],
+    options: dict[str, Any],
 ) -> ResultT:
     """Compare both implementations on detached copies, then return the kernel's result.
 
@@ -72,7 +75,9 @@ def checked_call(
 
 
 def _evaluate(
-    call: Callable[..., Tensor | tuple[Tensor, ...]], inputs: list[Tensor], backend: str
+    call: Callable[..., Tensor | tuple[Tensor, ...]],
+    inputs: list[Tensor],
+    backend: str,
 ) -> dict[str, Tensor]:
     """Return the results of one implementation and the gradients of a random functional of them,
     by name.

@@ -75,7 +75,12 @@ def custom_op(
     if plain is not None:
         PLAIN[name] = plain
 
-    op = torch.library.custom_op(full_name, forward, mutates_args=(), schema=schema)
+    op = torch.library.custom_op(
+        full_name,
+        forward,
+        mutates_args=(),
+        schema=schema,
+    )
     op.register_fake(fake)
     op.register_vmap(partial(_one_by_one, op))
 
@@ -156,7 +161,12 @@ def differentiable_op(
         assert plain is not None
         grads = arguments[:outputs]
         needs = arguments[-1]
-        return vjp(plain, arguments[outputs:-1], needs, grads)
+        return vjp(
+            plain,
+            arguments[outputs:-1],
+            needs,
+            grads,
+        )
 
     backward_op = custom_op(
         f"{name}_backward",
@@ -175,7 +185,10 @@ def differentiable_op(
 
         # autograd takes one entry per argument, None for an option.
         flat = in_places(wanted, needs)
-        of_tensors = nested_arguments(iter(flat), list_lengths(arguments[:inputs]))
+        of_tensors = nested_arguments(
+            iter(flat),
+            list_lengths(arguments[:inputs]),
+        )
         of_options = [None] * (len(arguments) - inputs)
         return *of_tensors, *of_options
 
@@ -219,7 +232,11 @@ def _saved_inputs(ctx: Any) -> list[Any]:
 # --- derivatives through the plain form -----------------------------------------------------------
 
 
-def _backward_of(plain: Callable[..., Any], ctx: Any, *grads: Any) -> tuple:
+def _backward_of(
+    plain: Callable[..., Any],
+    ctx: Any,
+    *grads: Any,
+) -> tuple:
     """Return the gradients of an op whose derivative is that of its plain form."""
     arguments = _saved_inputs(ctx)
     requested = _flat_needs(ctx.needs_input_grad, arguments)
@@ -228,7 +245,12 @@ def _backward_of(plain: Callable[..., Any], ctx: Any, *grads: Any) -> tuple:
         needs.append(isinstance(x, Tensor) and bool(needed))
 
     # The gradients of a list of results come as one list.
-    wanted = vjp(plain, arguments, needs, flat_arguments(grads))
+    wanted = vjp(
+        plain,
+        arguments,
+        needs,
+        flat_arguments(grads),
+    )
 
     # autograd takes one entry per argument, None for an option.
     nested = nested_arguments(iter(in_places(wanted, needs)), ctx.lengths)
@@ -258,7 +280,12 @@ def _is_option(x: Any) -> bool:
     return not any(isinstance(part, Tensor) for part in flat_arguments([x]))
 
 
-def _one_by_one(op: Op, info: Any, in_dims: tuple, *arguments: Any) -> tuple[Any, Any]:
+def _one_by_one(
+    op: Op,
+    info: Any,
+    in_dims: tuple,
+    *arguments: Any,
+) -> tuple[Any, Any]:
     """Apply ``vmap`` by one call of the op per element, so that its memory does not grow.
 
     The signature is that of ``torch.library.register_vmap``. Returns the stacked results and their
@@ -283,7 +310,10 @@ def _one_by_one(op: Op, info: Any, in_dims: tuple, *arguments: Any) -> tuple[Any
         return torch.stack(results), 0
     stacked = [torch.stack(parts) for parts in zip(*results)]
     container = type(results[0])
-    return container(stacked), container([0] * len(stacked))
+    return (
+        container(stacked),
+        container([0] * len(stacked)),
+    )
 
 
 # --- refusals -------------------------------------------------------------------------------------

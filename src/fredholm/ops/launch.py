@@ -23,7 +23,12 @@ def grid_refusal(pairs: int) -> str | None:
     return None
 
 
-def launch(kernel: Any, grid: tuple[int, ...], *arguments: object, **options: object) -> None:
+def launch(
+    kernel: Any,
+    grid: tuple[int, ...],
+    *arguments: object,
+    **options: object,
+) -> None:
     """Launch ``kernel[grid](*arguments, **options)`` on the device of its first tensor.
 
     Args:

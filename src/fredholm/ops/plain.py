@@ -26,7 +26,10 @@ FUSED = "ScaledDotProduct"
 
 
 def vjp(
-    plain: Function, arguments: Sequence[Any], needs: Sequence[bool], grads: Sequence[Tensor]
+    plain: Function,
+    arguments: Sequence[Any],
+    needs: Sequence[bool],
+    grads: Sequence[Tensor],
 ) -> list[Tensor]:
     """Return the vector-Jacobian products of ``plain`` at ``arguments`` with ``grads``.
 
@@ -75,7 +78,11 @@ def vjp(
         gradients: Sequence[Tensor | None] = [None] * len(inputs)
         if outputs and inputs:
             gradients = torch.autograd.grad(
-                outputs, inputs, output_grads, create_graph=recording, allow_unused=True
+                outputs,
+                inputs,
+                output_grads,
+                create_graph=recording,
+                allow_unused=True,
             )
         return [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, gradients)]
 
@@ -138,7 +145,11 @@ def in_places(wanted: Iterable[Any], needs: Sequence[bool]) -> list[Any]:
 # --- second derivatives of functions that are not ops of ours -------------------------------------
 
 
-def differentiable_again(fast: Function, plain: Function, *tensors: Tensor | None) -> Tensor:
+def differentiable_again(
+    fast: Function,
+    plain: Function,
+    *tensors: Tensor | None,
+) -> Tensor:
     """Return ``fast(*tensors)`` with its own first derivative; further ones are those of ``plain``.
 
     Args:
@@ -166,7 +177,12 @@ class _DifferentiableAgain(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, fast: Function, plain: Function, *tensors: Tensor | None) -> Tensor:
+    def forward(
+        ctx: Any,
+        fast: Function,
+        plain: Function,
+        *tensors: Tensor | None,
+    ) -> Tensor:
         # The fast form records its own graph, on leaves outside the caller's graph.
         with torch.enable_grad():
             leaves: list[Tensor | None] = []
@@ -192,14 +208,22 @@ class _DifferentiableAgain(torch.autograd.Function):
             # The graph of the fast form ends at the leaves, not at the caller's tensors.
             inputs = [x for x, needed in zip(ctx.leaves, needs) if needed]
             gradients = torch.autograd.grad(
-                ctx.out, inputs, grads, retain_graph=True, allow_unused=True
+                ctx.out,
+                inputs,
+                grads,
+                retain_graph=True,
+                allow_unused=True,
             )
 
         # ``fast`` and ``plain`` are the first two arguments of the node.
         return None, None, *in_places(gradients, needs)
 
 
-def attention_differentiable_again(out: Tensor, plain: Function, *tensors: Tensor | None) -> None:
+def attention_differentiable_again(
+    out: Tensor,
+    plain: Function,
+    *tensors: Tensor | None,
+) -> None:
     """Give the result of torch's fused attention the second derivatives of ``plain(*tensors)``.
 
     Its own gradient cannot be differentiated. A hook on its node replaces that gradient by the
@@ -235,7 +259,12 @@ def attention_differentiable_again(out: Tensor, plain: Function, *tensors: Tenso
         others = gradients[len(alive) :]
         needs = [g is not None for g in of_tensors]
         # Some devices pad the features, so the node's output may be wider than ``out``.
-        wanted = vjp(plain, alive, needs, [output_grads[0][..., :width]])
+        wanted = vjp(
+            plain,
+            alive,
+            needs,
+            [output_grads[0][..., :width]],
+        )
         replaced = []
         for x, g in zip(in_places(wanted, needs), of_tensors):
             if x is not None:

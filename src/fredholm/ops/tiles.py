@@ -26,7 +26,11 @@ aten = torch.ops.aten
 # --- tiles ----------------------------------------------------------------------------------------
 
 
-def cut(x: Tensor | None, h: Span, b: Span) -> Any:
+def cut(
+    x: Tensor | None,
+    h: Span,
+    b: Span,
+) -> Any:
     """Return heads ``h`` and batch entries ``b`` of ``x`` (H, B, …); None remains None.
 
     A dimension of size 1 is shared by all heads or entries, and stays.
@@ -64,7 +68,12 @@ def spans(start: int, stop: int, size: int) -> list[Span]:
     return found
 
 
-def groups(heads: int, batch: int, limit: int, head_limit: int) -> Iterator[tuple[Span, Span]]:
+def groups(
+    heads: int,
+    batch: int,
+    limit: int,
+    head_limit: int,
+) -> Iterator[tuple[Span, Span]]:
     """Yield all (head, batch) pairs in groups of at most ``limit``, as spans of heads and batch.
 
     A group is several complete heads, at most ``head_limit`` of them, or a part of one head. Its
@@ -121,7 +130,13 @@ def add_shared(total: Tensor | None, part: Tensor) -> None:
     total.add_(part)
 
 
-def multiply_rows(out: Tensor, rows: Tensor, right: Tensor, *, beta: int) -> None:
+def multiply_rows(
+    out: Tensor,
+    rows: Tensor,
+    right: Tensor,
+    *,
+    beta: int,
+) -> None:
     """Compute ``out = beta·out + rows @ right`` in place, batched (g, m, ·).
 
     A single matrix goes to the matrix library as one part per thread. Each thread then multiplies
@@ -141,7 +156,10 @@ def multiply_rows(out: Tensor, rows: Tensor, right: Tensor, *, beta: int) -> Non
 # --- groups of matrices ---------------------------------------------------------------------------
 
 
-def heads_apart(u: Float[Tensor, "b h i"], weight: Float[Tensor, "h o i"]) -> Tensor:
+def heads_apart(
+    u: Float[Tensor, "b h i"],
+    weight: Float[Tensor, "h o i"],
+) -> Tensor:
     """Multiply one point's features by a matrix for each head, (B, H, o).
 
     All samples of a head are one matrix product. On a CPU, ``weight @ u[..., None]`` takes twenty
@@ -154,7 +172,10 @@ def heads_apart(u: Float[Tensor, "b h i"], weight: Float[Tensor, "h o i"]) -> Te
     return torch.bmm(u.transpose(0, 1), weight.mT).transpose(0, 1)
 
 
-def by_head(x: Float[Tensor, "b h n i"], weight: Float[Tensor, "h o i"]) -> Tensor:
+def by_head(
+    x: Float[Tensor, "b h n i"],
+    weight: Float[Tensor, "h o i"],
+) -> Tensor:
     """Multiply every point's features by a matrix for each head, (B, H, N, o).
 
     All samples of a head are one matrix product, so that no matrix is copied for each sample.
@@ -332,7 +353,10 @@ def root_of(x: Tensor) -> Tensor:
     return torch.where(positive, root, 0.0)
 
 
-def distances(x: Float[Tensor, "*b q p"], y: Float[Tensor, "*c k p"]) -> Float[Tensor, "*d q k"]:
+def distances(
+    x: Float[Tensor, "*b q p"],
+    y: Float[Tensor, "*c k p"],
+) -> Float[Tensor, "*d q k"]:
     """Return the Euclidean distances of all pairs; between coinciding points the gradient is zero.
 
     Cost: O(Nq·Nk·p) time and memory.

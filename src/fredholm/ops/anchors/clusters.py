@@ -71,7 +71,12 @@ def spread_anchors(
     return Anchors(index, nearest_anchor(x, index))
 
 
-def _farthest_points(x: Tensor, mass: Tensor, real: Tensor, count: int) -> Tensor:
+def _farthest_points(
+    x: Tensor,
+    mass: Tensor,
+    real: Tensor,
+    count: int,
+) -> Tensor:
     """Return the indices (B, S) of the heaviest point and of those farthest from all before."""
     index = mass.argmax(-1, keepdim=True)
     # The squared distance of each point from the nearest of those chosen so far, (B, N).
@@ -124,7 +129,10 @@ def nearest_anchor(
     return distances(positions, anchors).argmin(-1)
 
 
-def distances(a: Float[Tensor, "b n p"], b: Float[Tensor, "b m p"]) -> Float[Tensor, "b n m"]:
+def distances(
+    a: Float[Tensor, "b n p"],
+    b: Float[Tensor, "b m p"],
+) -> Float[Tensor, "b n m"]:
     """Return the Euclidean distance of each pair, in float32 or better.
 
     By differences, not by inner products: |a|² - 2 a·b + |b|² leaves near points no digits.
@@ -136,7 +144,11 @@ def distances(a: Float[Tensor, "b n p"], b: Float[Tensor, "b m p"]) -> Float[Ten
         [[[1.0], [2.0]]]
     """
     dtype = at_least_single(torch.promote_types(a.dtype, b.dtype))
-    return torch.cdist(a.to(dtype), b.to(dtype), compute_mode="donot_use_mm_for_euclid_dist")
+    return torch.cdist(
+        a.to(dtype),
+        b.to(dtype),
+        compute_mode="donot_use_mm_for_euclid_dist",
+    )
 
 
 def _points_at(x: Tensor, index: Tensor) -> Tensor:

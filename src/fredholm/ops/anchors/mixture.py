@@ -66,7 +66,10 @@ class Mixture:
         return _density(self.effective(), self.parts, index)
 
     def density_at(
-        self, batch: Tensor, rows: Tensor, index: Int[Tensor, "c h 1 s"]
+        self,
+        batch: Tensor,
+        rows: Tensor,
+        index: Int[Tensor, "c h 1 s"],
     ) -> Float[Tensor, "c h 1 s"]:
         """Return q for some queries alone.
 
@@ -103,7 +106,10 @@ class Table:
         return self.probability.gather(-1, index)
 
     def density_at(
-        self, batch: Tensor, rows: Tensor, index: Int[Tensor, "c h 1 s"]
+        self,
+        batch: Tensor,
+        rows: Tensor,
+        index: Int[Tensor, "c h 1 s"],
     ) -> Float[Tensor, "c h 1 s"]:
         """Return q for some queries alone, see :meth:`Mixture.density_at`."""
         probability = self.probability[batch, :, rows][:, :, None]
@@ -170,10 +176,19 @@ def _levels(
     shape = (*per_query.shape[:-1], count)
     if levels is not None:
         return levels[..., coordinate].expand(shape).to(per_query.device, torch.float64)
-    return torch.rand(shape, generator=generator, dtype=torch.float64, device=per_query.device)
+    return torch.rand(
+        shape,
+        generator=generator,
+        dtype=torch.float64,
+        device=per_query.device,
+    )
 
 
-def _keys_of_components(mixture: Mixture, component: Tensor, level: Tensor) -> Tensor:
+def _keys_of_components(
+    mixture: Mixture,
+    component: Tensor,
+    level: Tensor,
+) -> Tensor:
     """Return one key per drawn component, the first at which its cumulative sum exceeds a level.
 
     Args:
@@ -214,7 +229,10 @@ def _keys_of_components(mixture: Mixture, component: Tensor, level: Tensor) -> T
 
 
 def lattice(
-    heads: int, queries: int, count: int, device: torch.device | None = None
+    heads: int,
+    queries: int,
+    count: int,
+    device: torch.device | None = None,
 ) -> Float[Tensor, "h q s 2"]:
     r"""Return ``count`` evenly spread points of the unit square per head and query, without
     randomness.

@@ -96,7 +96,11 @@ def _check_terms(terms: Iterable[str], known: tuple[str, ...]) -> None:
             raise OptionError(f"drawn keys have no term {name!r}{suggest(name, known)}")
 
 
-def _hidden_units(index: Tensor, keys: dict[str, Tensor], queries: dict[str, Any]) -> Tensor:
+def _hidden_units(
+    index: Tensor,
+    keys: dict[str, Tensor],
+    queries: dict[str, Any],
+) -> Tensor:
     """Return the hidden units of the drawn pairs, (B, H, Nq, S, w).
 
     The first layer is a sum of a term of the key, one of the query, an inner product of columns of

@@ -58,7 +58,10 @@ def attention_part(
         return torch.cat([sums, mass, largest], -1)
 
 
-def joined(a: Float[Tensor, "b h q _"], b: Float[Tensor, "b h q _"]) -> Float[Tensor, "b h q _"]:
+def joined(
+    a: Float[Tensor, "b h q _"],
+    b: Float[Tensor, "b h q _"],
+) -> Float[Tensor, "b h q _"]:
     """Return the part of the keys of two parts."""
     largest = torch.maximum(a[..., -1:], b[..., -1:]).detach()
     sums_and_mass = _under(a, largest) + _under(b, largest)

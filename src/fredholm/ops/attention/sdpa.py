@@ -49,18 +49,36 @@ def attention(
         # An order that is not that of the indices needs a bias to be written into.
         bias = torch.zeros((), dtype=query.dtype, device=query.device)
     if bias is None:
-        return fused_attention(query, key, value, None, causal=causal, scale=scale)
+        return fused_attention(
+            query,
+            key,
+            value,
+            None,
+            causal=causal,
+            scale=scale,
+        )
 
     order = quadrature.order()
     if order is not None:
         bias = torch.where(order[:, None], bias, -torch.inf)
     rows, heads = bias.shape[:2]
-    bias = bias.expand(rows, heads, query.shape[2], key.shape[2])
+    bias = bias.expand(
+        rows,
+        heads,
+        query.shape[2],
+        key.shape[2],
+    )
 
     # A softmax over scores of -∞ alone is NaN, in values and gradients. Such a query sees all keys
     # instead, and its response is replaced by zero.
     blind = (bias == -torch.inf).all(-1, keepdim=True)
-    out = fused_attention(query, key, value, bias.masked_fill(blind, 0.0), scale=scale)
+    out = fused_attention(
+        query,
+        key,
+        value,
+        bias.masked_fill(blind, 0.0),
+        scale=scale,
+    )
     return out.masked_fill(blind, 0.0)
 
 
@@ -77,19 +95,43 @@ def fused_attention(
     that is wanted.
     """
     if transforms():
-        return _all_scores(query, key, value, bias, causal, scale)
+        return _all_scores(
+            query,
+            key,
+            value,
+            bias,
+            causal,
+            scale,
+        )
 
     out = F.scaled_dot_product_attention(
-        query, key, value, attn_mask=bias, is_causal=causal, scale=scale
+        query,
+        key,
+        value,
+        attn_mask=bias,
+        is_causal=causal,
+        scale=scale,
     )
     if out.requires_grad and not torch.compiler.is_compiling():
         plain = partial(_all_scores, causal=causal, scale=scale)
-        attention_differentiable_again(out, plain, query, key, value, bias)
+        attention_differentiable_again(
+            out,
+            plain,
+            query,
+            key,
+            value,
+            bias,
+        )
     return out
 
 
 def _all_scores(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, causal: bool, scale: float
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None,
+    causal: bool,
+    scale: float,
 ) -> Tensor:
     """Return the same in differentiable operations, with the matrix of scores (B, H, Nq, Nk)."""
     dtype = at_least_single(query.dtype)
@@ -97,7 +139,11 @@ def _all_scores(
     with full_precision(query):
         scores = scale * query.to(dtype) @ key.to(dtype).mT
         if causal:
-            every_pair = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device)
+            every_pair = torch.ones(
+                scores.shape[-2:],
+                dtype=torch.bool,
+                device=scores.device,
+            )
             scores = scores.masked_fill(every_pair.triu(1), -torch.inf)
         if bias is not None:
             scores = scores + bias

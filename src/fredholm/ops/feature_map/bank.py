@@ -58,7 +58,11 @@ def _sums_wanted() -> bool:
 
 
 def scalar_bank(
-    u: Float[Tensor, "r s t"], bank: Bank, *, activation: str = "relu", nonneg: bool = True
+    u: Float[Tensor, "r s t"],
+    bank: Bank,
+    *,
+    activation: str = "relu",
+    nonneg: bool = True,
 ) -> Float[Tensor, "r s l t"]:
     r"""Return :math:`\psi_l(u) = \sum_j R_{lj}\,\sigma(w_{lj} u + b_{lj}) + c_l`, and its ReLU if
     ``nonneg``, at many scalars.
@@ -153,7 +157,13 @@ def few_scalars(
     return _at_once(u, bank, activation, nonneg, scale)
 
 
-def _at_once(u: Tensor, bank: Bank, activation: str, nonneg: bool, scale: float) -> Tensor:
+def _at_once(
+    u: Tensor,
+    bank: Bank,
+    activation: str,
+    nonneg: bool,
+    scale: float,
+) -> Tensor:
     """Return the values at all scalars, from their hidden units (S, G, h, R·T)."""
     rows, sets, columns = u.shape
     _, networks, outputs, _ = bank.readout.shape
@@ -168,7 +178,13 @@ def _at_once(u: Tensor, bank: Bank, activation: str, nonneg: bool, scale: float)
     # One product per network, (C, h) @ (h, R·T). A positive scale passes through the ReLU.
     readout = bank.readout.flatten(0, 1)
     shift = bank.shift.flatten(0, 1)[..., None]
-    y = torch.baddbmm(shift, readout, hidden.flatten(0, 1), beta=scale, alpha=scale)
+    y = torch.baddbmm(
+        shift,
+        readout,
+        hidden.flatten(0, 1),
+        beta=scale,
+        alpha=scale,
+    )
     if nonneg:
         y.relu_()
     y = y.view(sets, networks * outputs, rows, columns)
@@ -184,7 +200,12 @@ def _check(u: Tensor, bank: Bank) -> None:
             f"{tuple(bank.readout.shape)}; reshape them"
         )
     s, g, c, h = bank.readout.shape
-    expected = [(s, g, h), (s, g, h), (s, g, c, h), (s, g, c)]
+    expected = [
+        (s, g, h),
+        (s, g, h),
+        (s, g, c, h),
+        (s, g, c),
+    ]
     if shapes != expected or u.shape[1] != s:
         got = ", ".join(map(str, shapes))
         raise ShapeError(
@@ -255,7 +276,11 @@ def _before(weight: Tensor, bias: Tensor, x: Tensor) -> Tensor:
 
 
 def backward(
-    grad: Tensor, out: Tensor | None, u: Tensor, bank: Bank, activation: str
+    grad: Tensor,
+    out: Tensor | None,
+    u: Tensor,
+    bank: Bank,
+    activation: str,
 ) -> list[Tensor]:
     r"""Return the gradients of u and of the bank's four tensors.
 
@@ -324,36 +349,76 @@ def _plain_bank(*arguments: Any) -> Tensor:
     u, *bank, activation, nonneg = arguments
     # A backward may run under autocast.
     with full_precision(u):
-        return scalar_bank_naive(u, Bank(*bank), activation=activation, nonneg=nonneg)
+        return scalar_bank_naive(
+            u,
+            Bank(*bank),
+            activation=activation,
+            nonneg=nonneg,
+        )
 
 
-def _plain_bank_gradients(grad: Tensor, out: Tensor | None, *arguments: Any) -> list[Tensor]:
+def _plain_bank_gradients(
+    grad: Tensor,
+    out: Tensor | None,
+    *arguments: Any,
+) -> list[Tensor]:
     """Return :func:`backward` in torch's differentiable operations."""
     if out is not None:
         grad = grad * (out > 0)
     # The ReLU behind ψ is in ``grad`` already, hence ``nonneg`` False.
     with full_precision(grad):
-        return vjp(_plain_bank, [*arguments, False], [True] * 5, [grad])
+        return vjp(
+            _plain_bank,
+            [*arguments, False],
+            [True] * 5,
+            [grad],
+        )
 
 
-def _bank_gradients(grad: Tensor, out: Tensor | None, *arguments: Any) -> list[Tensor]:
+def _bank_gradients(
+    grad: Tensor,
+    out: Tensor | None,
+    *arguments: Any,
+) -> list[Tensor]:
     u, *bank, activation = arguments
     with full_precision(u):
-        return backward(grad, out, u, Bank(*bank), activation)
+        return backward(
+            grad,
+            out,
+            u,
+            Bank(*bank),
+            activation,
+        )
 
 
-def _bank_gradients_fake(grad: Tensor, out: Tensor | None, *arguments: Any) -> list[Tensor]:
+def _bank_gradients_fake(
+    grad: Tensor,
+    out: Tensor | None,
+    *arguments: Any,
+) -> list[Tensor]:
     return [x.new_empty(x.shape) for x in arguments[:-1]]
 
 
 # FLOPs come from shapes, and weight and readout of one set are those of each scalar.
-def _bank_flops(u: Any, weight: Any, bias: Any, readout: Any, *_: Any) -> int:
+def _bank_flops(
+    u: Any,
+    weight: Any,
+    bias: Any,
+    readout: Any,
+    *_: Any,
+) -> int:
     multiplications = size_of(weight[1:]) + size_of(readout[1:])
     return 2 * size_of(u) * multiplications
 
 
 def _bank_backward_flops(
-    grad: Any, out: Any, u: Any, weight: Any, bias: Any, readout: Any, *_: Any
+    grad: Any,
+    out: Any,
+    u: Any,
+    weight: Any,
+    bias: Any,
+    readout: Any,
+    *_: Any,
 ) -> int:
     # Products with w: of z, of w's gradient and of u's. Products with R: of its gradient and of δ.
     multiplications = 3 * size_of(weight[1:]) + 2 * size_of(readout[1:])

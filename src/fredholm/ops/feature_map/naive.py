@@ -33,7 +33,11 @@ class Bank(NamedTuple):
 
 
 def scalar_bank_naive(
-    u: Float[Tensor, "r s t"], bank: Bank, *, activation: str = "relu", nonneg: bool = True
+    u: Float[Tensor, "r s t"],
+    bank: Bank,
+    *,
+    activation: str = "relu",
+    nonneg: bool = True,
 ) -> Float[Tensor, "r s l t"]:
     r"""Return :math:`\psi_l(u) = \sum_j R_{lj}\,\sigma(w_{lj} u + b_{lj}) + c_l`, and its ReLU if
     ``nonneg``: the oracle of :func:`fredholm.ops.feature_map.scalar_bank`.

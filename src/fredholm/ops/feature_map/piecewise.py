@@ -85,13 +85,24 @@ def segments(bank: Bank) -> Segments:
     jumps = _jumps(gain_of_unit, readout)
     jumps = jumps.gather(-1, _for_all_channels(order, start))
 
-    gained = F.pad(jumps.cumsum(-1), (1, 0))
+    gained = F.pad(
+        jumps.cumsum(-1),
+        (1, 0),
+    )
     slope, intercept = start.flatten(2, 3)[..., None] + gained
-    return Segments(knots.to(dtype), slope.to(dtype), intercept.to(dtype))
+    return Segments(
+        knots.to(dtype),
+        slope.to(dtype),
+        intercept.to(dtype),
+    )
 
 
 def _left_of_knots(
-    weight: Tensor, bias: Tensor, readout: Tensor, shift: Tensor, flat: Tensor
+    weight: Tensor,
+    bias: Tensor,
+    readout: Tensor,
+    shift: Tensor,
+    flat: Tensor,
 ) -> Tensor:
     """Return slopes and intercepts in the first segment, (2, S, G, C)."""
     # A unit's line: its slope and its bias where it is active, else zero.
@@ -222,7 +233,13 @@ def piecewise_linear(
     return plain(u, knots, slope, intercept, nonneg)
 
 
-def forward(u: Tensor, knots: Tensor, slope: Tensor, intercept: Tensor, nonneg: bool) -> Tensor:
+def forward(
+    u: Tensor,
+    knots: Tensor,
+    slope: Tensor,
+    intercept: Tensor,
+    nonneg: bool,
+) -> Tensor:
     """Return the values (R, S, L, T) at scalars (R, S, T).
 
     A tile is a chunk of scalars of one set. In memory are its segments, and the slopes and
@@ -235,7 +252,10 @@ def forward(u: Tensor, knots: Tensor, slope: Tensor, intercept: Tensor, nonneg: 
     # Slopes and intercepts side by side, so that one gather fetches both.
     lines = torch.cat([slope, intercept], 1)
     for s in range(sets):
-        search = Search(knots[s].contiguous(), u[:, s])
+        search = Search(
+            knots[s].contiguous(),
+            u[:, s],
+        )
         for r, c in rectangles(rows, columns, chunk_of(u)):
             part = u[r, s, c]
             segment = search(part.reshape(-1))
@@ -249,7 +269,13 @@ def forward(u: Tensor, knots: Tensor, slope: Tensor, intercept: Tensor, nonneg: 
     return out
 
 
-def plain(u: Tensor, knots: Tensor, slope: Tensor, intercept: Tensor, nonneg: bool) -> Tensor:
+def plain(
+    u: Tensor,
+    knots: Tensor,
+    slope: Tensor,
+    intercept: Tensor,
+    nonneg: bool,
+) -> Tensor:
     """Return :func:`forward` in torch's differentiable operations."""
     segment = segments_at(u, knots)
     slopes = read_at(slope, segment)
@@ -278,7 +304,11 @@ def read_at(lines: Tensor, segment: Tensor) -> Tensor:
 
 
 def backward(
-    grad: Tensor, out: Tensor | None, u: Tensor, knots: Tensor, slope: Tensor
+    grad: Tensor,
+    out: Tensor | None,
+    u: Tensor,
+    knots: Tensor,
+    slope: Tensor,
 ) -> tuple[Tensor, Tensor]:
     r"""Return the gradients of u (R, S, T), and of slopes and intercepts (S, 2L, K + 1).
 
@@ -302,7 +332,10 @@ def backward(
     dlines = slope.new_zeros(sets, 2 * channels, slope.shape[2])
 
     for s in range(sets):
-        search = Search(knots[s].contiguous(), u[:, s])
+        search = Search(
+            knots[s].contiguous(),
+            u[:, s],
+        )
         for r, c in rectangles(rows, columns, chunk_of(u)):
             part = u[r, s, c]
             segment = search(part.reshape(-1))
@@ -315,12 +348,19 @@ def backward(
             else:
                 values = out[r, s, :, c].transpose(0, 1)
                 torch.ops.aten.threshold_backward.grad_input(
-                    upstream, values, 0.0, grad_input=of_value
+                    upstream,
+                    values,
+                    0.0,
+                    grad_input=of_value,
                 )
             torch.mul(of_value, part, out=of_slope)
 
             slopes = slope[s].index_select(1, segment).view(channels, *part.shape)
-            torch.sum(slopes.mul_(of_value), 0, out=du[r, s, c])
+            torch.sum(
+                slopes.mul_(of_value),
+                0,
+                out=du[r, s, c],
+            )
             index = segment.long().expand(2 * channels, -1)
             dlines[s].scatter_add_(1, index, of_lines.view(2 * channels, -1))
     return du, dlines
@@ -329,21 +369,38 @@ def backward(
 # --- registration ---------------------------------------------------------------------------------
 
 
-def _fake(u: Tensor, knots: Tensor, slope: Tensor, intercept: Tensor, nonneg: bool) -> Tensor:
+def _fake(
+    u: Tensor,
+    knots: Tensor,
+    slope: Tensor,
+    intercept: Tensor,
+    nonneg: bool,
+) -> Tensor:
     rows, sets, columns = u.shape
     channels = slope.shape[1]
     return u.new_empty(rows, sets, channels, columns)
 
 
 def _fake_gradients(
-    grad: Tensor, out: Tensor | None, u: Tensor, knots: Tensor, slope: Tensor
+    grad: Tensor,
+    out: Tensor | None,
+    u: Tensor,
+    knots: Tensor,
+    slope: Tensor,
 ) -> tuple[Tensor, Tensor]:
     sets, channels, count = slope.shape
-    return u.new_empty(u.shape), slope.new_empty(sets, 2 * channels, count)
+    return (
+        u.new_empty(u.shape),
+        slope.new_empty(sets, 2 * channels, count),
+    )
 
 
 def _plain_gradients(
-    grad: Tensor, out: Tensor | None, u: Tensor, knots: Tensor, slope: Tensor
+    grad: Tensor,
+    out: Tensor | None,
+    u: Tensor,
+    knots: Tensor,
+    slope: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Return :func:`backward` in torch's differentiable operations.
 

@@ -45,13 +45,19 @@ class Points(NamedTuple):
 
     def part(self, span: slice) -> Points:
         """Return consecutive points, as views."""
-        return Points(self.key[:, :, span], self.value[:, :, span], self.mass[:, span])
+        return Points(
+            self.key[:, :, span],
+            self.value[:, :, span],
+            self.mass[:, span],
+        )
 
     def at(self, place: Tensor) -> Points:
         """Return copies of the points at places of each row, (B, m)."""
         mass = self.mass.expand(self.key.shape[0], -1)
         return Points(
-            taken_by_row(self.key, place), taken_by_row(self.value, place), mass.gather(1, place)
+            taken_by_row(self.key, place),
+            taken_by_row(self.value, place),
+            mass.gather(1, place),
         )
 
     def behind(self, first: Points) -> Points:
@@ -172,7 +178,12 @@ def _scores_by_head(queries: Tensor, keys: Tensor, blocks: Blocks) -> Tensor:
     """Return q·k with heads apart, (B, G, blocks, heads of a group, block, k)."""
     scores = queries @ keys.mT
     return scores.reshape(
-        blocks.batch, blocks.groups, blocks.count, blocks.shared, blocks.size, keys.shape[-2]
+        blocks.batch,
+        blocks.groups,
+        blocks.count,
+        blocks.shared,
+        blocks.size,
+        keys.shape[-2],
     )
 
 
@@ -209,7 +220,12 @@ def _log(mass: Tensor) -> Tensor:
 # --- which keys belong to a block -----------------------------------------------------------------
 
 
-def _regular(blocks: Blocks, window: int, place_of_rest: int, device: torch.device) -> Band:
+def _regular(
+    blocks: Blocks,
+    window: int,
+    place_of_rest: int,
+    device: torch.device,
+) -> Band:
     """Return the band where every point is visible.
 
     The keys begin w places before the queries, so that query i sees places i + 1 to i + w. Row r of
@@ -223,7 +239,12 @@ def _regular(blocks: Blocks, window: int, place_of_rest: int, device: torch.devi
     return Band(place, _seen(row, column, window))
 
 
-def _ranked(rank: Tensor, blocks: Blocks, window: int, place_of_rest: int) -> Band:
+def _ranked(
+    rank: Tensor,
+    blocks: Blocks,
+    window: int,
+    place_of_rest: int,
+) -> Band:
     """Return the band of visible points: a query of rank r sees places r to r + w - 1.
 
     Ranks grow by at most one from query to query, so a block's keys are again at most block + w - 1
@@ -235,7 +256,11 @@ def _ranked(rank: Tensor, blocks: Blocks, window: int, place_of_rest: int) -> Ba
     rank = torch.where(real, rank, rank[:, n - 1 : n])
 
     # (B, blocks, block)
-    rank = rank.reshape(rank.shape[0], rank.shape[1] // blocks.size, blocks.size)
+    rank = rank.reshape(
+        rank.shape[0],
+        rank.shape[1] // blocks.size,
+        blocks.size,
+    )
     rank_of_first = rank[:, :, :1]
     column = torch.arange(blocks.size + window, device=rank.device)
     row = (rank - rank_of_first)[..., None]
@@ -251,7 +276,12 @@ def _seen(row: Tensor, column: Tensor, window: int) -> Tensor:
     return (column == 0) | in_window
 
 
-def _near(x: Tensor, band: Band, blocks: Blocks, dtype: torch.dtype) -> Tensor:
+def _near(
+    x: Tensor,
+    band: Band,
+    blocks: Blocks,
+    dtype: torch.dtype,
+) -> Tensor:
     """Return the keys or values (B, G, w + n, e) of each block, (B·G, 1, blocks, k, e).
 
     One point of zeros is appended for the rest, behind those of the padding.
@@ -261,7 +291,12 @@ def _near(x: Tensor, band: Band, blocks: Blocks, dtype: torch.dtype) -> Tensor:
     return _taken(padded, band.place, blocks.groups)
 
 
-def _log_weight(mass: Tensor, band: Band, padding: int, by_row: bool) -> Tensor:
+def _log_weight(
+    mass: Tensor,
+    band: Band,
+    padding: int,
+    by_row: bool,
+) -> Tensor:
     """Return log m of each block's keys, -∞ where a query does not see one.
 
     (B, 1, blocks, 1, 1 | block, k). The rest has a mass of one, and its score is added later.
@@ -338,7 +373,12 @@ def _in_order(x: Tensor, blocks: Blocks) -> Tensor:
     matrices = blocks.batch * blocks.groups
     x = x.reshape(matrices, blocks.count, blocks.shared, blocks.size, x.shape[-1])
     x = x.transpose(1, 2)
-    x = x.reshape(blocks.batch, blocks.heads, blocks.count * blocks.size, x.shape[-1])
+    x = x.reshape(
+        blocks.batch,
+        blocks.heads,
+        blocks.count * blocks.size,
+        x.shape[-1],
+    )
 
     # Traced code would have to prove that there are n points to slice; a negative pad cuts as well.
     if torch.compiler.is_compiling():
@@ -392,7 +432,11 @@ def _taken(x: Tensor, place: Tensor, groups: int) -> Tensor:
         if groups > 1:
             place_of_row = place.repeat_interleave(groups, 0)
         points = taken_by_row(x, place_of_row.flatten(1))
-        return points.reshape(*x.shape[:2], *place.shape[1:], x.shape[3])
+        return points.reshape(
+            *x.shape[:2],
+            *place.shape[1:],
+            x.shape[3],
+        )
 
     # In traced code ``unflatten`` would claim that a length is divisible.
     if torch.compiler.is_compiling():

@@ -89,13 +89,25 @@ def banked_attention(
         # The kernels pad directions and channels to powers of two.
         features = power_of_two(query.shape[2], 1) * power_of_two(banks.query.channels, 1)
         pairs = value.shape[0] * value.shape[1]
-        return linear_attention_refusal(dtype, features, value.shape[3], pairs)
+        return linear_attention_refusal(
+            dtype,
+            features,
+            value.shape[3],
+            pairs,
+        )
 
     if choose_backend(backend, BANKED_ATTENTION, value.device, refusal) == "triton":
         # Imported here, because Triton may not be installed.
         from .triton import attend
 
-        return attend(query.to(dtype), key.to(dtype), value, quadrature, floor, banks.to(dtype))
+        return attend(
+            query.to(dtype),
+            key.to(dtype),
+            value,
+            quadrature,
+            floor,
+            banks.to(dtype),
+        )
 
     def features(u: Tensor, bank: Bank) -> Tensor:
         """Return φ at scalars (B, H, M, N), (B, H, N, L·M)."""
@@ -105,7 +117,12 @@ def banked_attention(
         else:
             # One set for all heads: they are further rows.
             rows = u.reshape(b * h, 1, m * n)
-        y = scalar_bank(rows.to(dtype), bank, activation=banks.activation, nonneg=banks.nonneg)
+        y = scalar_bank(
+            rows.to(dtype),
+            bank,
+            activation=banks.activation,
+            nonneg=banks.nonneg,
+        )
         return y.reshape(b, h, bank.channels * m, n).mT
 
     return linear_attention(

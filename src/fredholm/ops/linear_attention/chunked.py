@@ -76,14 +76,25 @@ def linear_attention(
         from .decayed import decayed_attention
 
         return decayed_attention(
-            query, key, value, quadrature, floor=floor, chunk=chunk, backend=backend
+            query,
+            key,
+            value,
+            quadrature,
+            floor=floor,
+            chunk=chunk,
+            backend=backend,
         )
     dtype = at_least_single(query.dtype)
 
     def refusal() -> str | None:
         batch = max(query.shape[0], key.shape[0], value.shape[0])
         heads = max(query.shape[1], key.shape[1], value.shape[1])
-        return linear_attention_refusal(dtype, query.shape[3], value.shape[3], batch * heads)
+        return linear_attention_refusal(
+            dtype,
+            query.shape[3],
+            value.shape[3],
+            batch * heads,
+        )
 
     if choose_backend(backend, LINEAR_ATTENTION, value.device, refusal) == "triton":
         # Imported here, because Triton may not be installed.
@@ -94,7 +105,15 @@ def linear_attention(
     by_pairs = wants_pairs(query, key, value, quadrature.triangular, chunk)
     without_chunks = by_pairs or not quadrature.triangular
     if without_chunks and _fits_one_batch(query, key, value, quadrature):
-        return _as_one_batch(query, key, value, quadrature, floor, positive, by_pairs)
+        return _as_one_batch(
+            query,
+            key,
+            value,
+            quadrature,
+            floor,
+            positive,
+            by_pairs,
+        )
     if by_pairs:
         return _by_pairs(query, key, value, quadrature, floor)
     if not quadrature.triangular:
@@ -134,7 +153,13 @@ def check_order(quadrature: Quadrature) -> None:
 # --- choices by size ----------------------------------------------------------------------------
 
 
-def wants_pairs(query: Tensor, key: Tensor, value: Tensor, ordered: bool, chunk: int) -> bool:
+def wants_pairs(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    ordered: bool,
+    chunk: int,
+) -> bool:
     """Return whether all pairs cost less than a moment, or are a single chunk of an order.
 
     N keys cost N·(r + c) products per query in pairs and 2·r·c in a moment. Under tracing the
@@ -197,7 +222,10 @@ def with_ones(value: Tensor, floor: float | None) -> Tensor:
 
 
 def divided_by_last(
-    out: Tensor, scale: Tensor | None, floor: float | None, positive: bool = False
+    out: Tensor,
+    scale: Tensor | None,
+    floor: float | None,
+    positive: bool = False,
 ) -> Tensor:
     """Return integrals times their scale, over the last of them where there is a denominator."""
     if scale is not None:
@@ -211,7 +239,12 @@ def divided_by_last(
     return numerator / guarded(denominator, floor)
 
 
-def _normalised(sums: Tensor, total: Tensor, factor: Tensor | None, floor: float | None) -> Tensor:
+def _normalised(
+    sums: Tensor,
+    total: Tensor,
+    factor: Tensor | None,
+    floor: float | None,
+) -> Tensor:
     """Return sums over their total, each times a factor; without a floor the sums times the factor.
 
     The factor cancels except where the floor replaces the denominator.
@@ -249,7 +282,11 @@ def at_scale(query: Tensor, largest: Tensor) -> Tensor:
 
 
 def _by_pairs(
-    query: Tensor, key: Tensor, value: Tensor, quadrature: Quadrature, floor: float | None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    quadrature: Quadrature,
+    floor: float | None,
 ) -> Tensor:
     """Return :func:`linear_attention` through the inner product of each pair, (B, H, Nq, Nk)."""
     dtype = at_least_single(query.dtype)
@@ -270,13 +307,23 @@ def _by_pairs(
         pairs = query @ key.mT
         if quadrature.triangular:
             pairs = pairs.tril()
-        return _normalised(pairs @ value, pairs.sum(-1, keepdim=True), factor, floor)
+        return _normalised(
+            pairs @ value,
+            pairs.sum(-1, keepdim=True),
+            factor,
+            floor,
+        )
 
 
 # --- small problems -------------------------------------------------------------------------------
 
 
-def _fits_one_batch(query: Tensor, key: Tensor, value: Tensor, quadrature: Quadrature) -> bool:
+def _fits_one_batch(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    quadrature: Quadrature,
+) -> bool:
     """Return whether samples and heads can be one dimension: nothing is shared between them, all
     masses are one number, and neither dtypes nor a trace stand in the way.
     """
@@ -345,7 +392,9 @@ def _as_one_batch(
 
 
 def _keys_times_values(
-    key: Tensor, value: Tensor, multiply: Callable[[Tensor, Tensor], Tensor]
+    key: Tensor,
+    value: Tensor,
+    multiply: Callable[[Tensor, Tensor], Tensor],
 ) -> Tensor:
     """Return Σ_j ψ_j v_jᵀ, (…, r, c), by the product ``multiply`` of matrices.
 
@@ -426,7 +475,13 @@ class Moment:
         if quadrature.equal and quadrature.valid is None:
             self.common_mass = quadrature.mass[:, None, :1, None]
 
-    def add(self, part: slice, key: Tensor, value: Tensor, shift: Tensor | None = None) -> None:
+    def add(
+        self,
+        part: slice,
+        key: Tensor,
+        value: Tensor,
+        shift: Tensor | None = None,
+    ) -> None:
         """Add keys.
 
         Args:
@@ -471,7 +526,12 @@ class Moment:
             total = out
             if of_ones:
                 total = against_column(query, of_ones[0])
-            return _normalised(out, total, self._factor(part, dtype), self.floor)
+            return _normalised(
+                out,
+                total,
+                self._factor(part, dtype),
+                self.floor,
+            )
 
     def _factor(self, part: slice, dtype: torch.dtype) -> Tensor | None:
         """Return common mass times scale of queries, or None where it is one."""
@@ -515,5 +575,9 @@ def over_new_factor(
         >>> over_new_factor(torch.zeros(1, 1), torch.zeros(1, 1)).item()
         1.0
     """
-    ratio = torch.where(before > -torch.inf, (before - after).exp(), 0.0)
+    ratio = torch.where(
+        before > -torch.inf,
+        (before - after).exp(),
+        0.0,
+    )
     return ratio[..., None, None]

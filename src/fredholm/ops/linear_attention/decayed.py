@@ -106,7 +106,15 @@ def decayed_prefix_sums(
     chunks = (n + chunk - 1) // chunk
     if torch.compiler.is_compiling():
         # One empty chunk more, as in :func:`.prefix_sums`.
-        return _traced_sums(query, key, value, decay, chunk, chunks + 1, moment)
+        return _traced_sums(
+            query,
+            key,
+            value,
+            decay,
+            chunk,
+            chunks + 1,
+            moment,
+        )
 
     chunk = min(chunk, n)
     padding = chunks * chunk - n

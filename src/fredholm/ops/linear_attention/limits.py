@@ -11,7 +11,10 @@ LARGEST = 128
 
 
 def linear_attention_refusal(
-    dtype: torch.dtype, features: int, width: int, pairs: int
+    dtype: torch.dtype,
+    features: int,
+    width: int,
+    pairs: int,
 ) -> str | None:
     """Return why the kernels cannot take a call, or None.
 

@@ -61,7 +61,12 @@ def measured_density(
         >>> (measured_density(u, u, halves, 1e-6) * line.weights())[0, 0, 1].tolist()
         [0.3333333432674408, 0.6666666865348816]
     """
-    density = linear_density(query, key, quadrature.weights(), floor)
+    density = linear_density(
+        query,
+        key,
+        quadrature.weights(),
+        floor,
+    )
     fading = quadrature.fading()
     if fading is None:
         return density

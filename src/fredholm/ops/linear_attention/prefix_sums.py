@@ -22,7 +22,11 @@ class PrefixSums(NamedTuple):
 
 
 def prefix_sums(
-    query: Tensor, key: Tensor, value: Tensor, chunk: int, moment: Tensor | None = None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    chunk: int,
+    moment: Tensor | None = None,
 ) -> PrefixSums:
     r"""Return :math:`\phi_i^T \big(M + \sum_{j \le i} \psi_j v_j^T\big)` for all i, and the sum in
     brackets after the last point.
@@ -40,7 +44,14 @@ def prefix_sums(
     chunks = (n + chunk - 1) // chunk
     if torch.compiler.is_compiling():
         # One empty chunk more: torch.export would take a traced dimension of size 1 for a constant.
-        return _traced_prefix_sums(query, key, value, chunk, chunks + 1, moment)
+        return _traced_prefix_sums(
+            query,
+            key,
+            value,
+            chunk,
+            chunks + 1,
+            moment,
+        )
 
     chunk = min(chunk, n)
     padding = chunks * chunk - n
@@ -80,7 +91,12 @@ def prefix_sums(
 
 
 def _traced_prefix_sums(
-    query: Tensor, key: Tensor, value: Tensor, chunk: int, chunks: int, moment: Tensor | None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    chunk: int,
+    chunks: int,
+    moment: Tensor | None,
 ) -> PrefixSums:
     """:func:`prefix_sums` in traced code, where ``unflatten`` and slices would fix lengths."""
     n = query.shape[2]

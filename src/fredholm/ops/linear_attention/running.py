@@ -104,14 +104,27 @@ def advance_moment(
 
     if query.shape[2] > 1:
         out, moment = linear_attention_stretch(
-            query, key, value, quadrature, moment, floor=floor, chunk=chunk
+            query,
+            key,
+            value,
+            quadrature,
+            moment,
+            floor=floor,
+            chunk=chunk,
         )
     else:
         # A single point takes no chunks, whose padding would cost as much again.
         if moment is not None and decay is not None:
             moment = moment * cast(decay, moment.dtype).neg().exp()[..., None]
         out, moment = linear_attention_point(
-            query, key, value, mass, scale, moment, floor=floor, positive=positive
+            query,
+            key,
+            value,
+            mass,
+            scale,
+            moment,
+            floor=floor,
+            positive=positive,
         )
     return RunningAdvance(out, {"moment": moment, **after})
 
@@ -155,7 +168,14 @@ def linear_attention_stretch(
             sums = prefix_sums(query, key, value, chunk, moment)
         else:
             decay = cast(quadrature.decay, dtype)
-            sums = decayed_prefix_sums(query, key, value, decay, chunk, moment)
+            sums = decayed_prefix_sums(
+                query,
+                key,
+                value,
+                decay,
+                chunk,
+                moment,
+            )
 
         out = divided_by_last(sums.out, query_scale(quadrature, dtype), floor)
         return Advance(out, sums.moment)

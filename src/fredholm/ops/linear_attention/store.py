@@ -61,11 +61,21 @@ class Store(NamedTuple):
     age: Tensor | None = None
 
     @classmethod
-    def empty(cls, points: Points, size: int, decay: Tensor | None = None) -> Store:
+    def empty(
+        cls,
+        points: Points,
+        size: int,
+        decay: Tensor | None = None,
+    ) -> Store:
         """Return a store without points, for such keys, values and exponents of a decay."""
         key, value, _ = points
         batch, groups = key.shape[:2]
-        number = torch.full((batch, groups, size), EMPTY, dtype=torch.int32, device=key.device)
+        number = torch.full(
+            (batch, groups, size),
+            EMPTY,
+            dtype=torch.int32,
+            device=key.device,
+        )
         age = None
         if decay is not None:
             age = decay.new_zeros(batch, groups, size)
@@ -143,7 +153,12 @@ def advance_with_store(
     else:
         store = Store.empty(points, sizes.store, far.decay)
     if valid is None:
-        visible = torch.ones(batch, n, dtype=torch.bool, device=query.device)
+        visible = torch.ones(
+            batch,
+            n,
+            dtype=torch.bool,
+            device=query.device,
+        )
     else:
         visible = valid.expand(batch, -1)
 
@@ -161,14 +176,26 @@ def advance_with_store(
         part = slice(start, stop)
         if start in boundaries:
             ring = near_points(band)
-            state = decide(store, ring, far, band, begins[:, start], sizes.window)
+            state = decide(
+                store,
+                ring,
+                far,
+                band,
+                begins[:, start],
+                sizes.window,
+            )
             store = state.store
             band["moment"] = state.moment
             if state.shift is not None:
                 band["shift"] = state.shift
 
         left_of_part = left[:, part]
-        beside = _beside(sinks, part, store, store.seen_from(left_of_part))
+        beside = _beside(
+            sinks,
+            part,
+            store,
+            store.seen_from(left_of_part),
+        )
         stored = store.holds(left_of_part)
         far_part = far.part(part)
         valid_part = None
@@ -193,7 +220,12 @@ def advance_with_store(
     return WindowAdvance(out, band | store.memory())
 
 
-def _beside(sinks: Sinks | None, part: slice, store: Store, seen: Tensor) -> Sinks:
+def _beside(
+    sinks: Sinks | None,
+    part: slice,
+    store: Store,
+    seen: Tensor,
+) -> Sinks:
     """Return the sinks and the store as keys that queries see beside the window.
 
     Args:
@@ -203,7 +235,11 @@ def _beside(sinks: Sinks | None, part: slice, store: Store, seen: Tensor) -> Sin
         seen: which of its points these queries see, (B, G, n, s).
     """
     # All masses beside a store are 1.
-    mass = torch.ones(store.number.shape, dtype=store.key.dtype, device=store.key.device)
+    mass = torch.ones(
+        store.number.shape,
+        dtype=store.key.dtype,
+        device=store.key.device,
+    )
     if sinks is None:
         return Sinks(store.key, store.value, mass, seen)
 
@@ -288,7 +324,12 @@ def decide(
         value=taken_by_group(value, order),
         number=number.gather(2, order),
         count=store.count,
-        age=_ages_of(store, memory, block_of(window), order),
+        age=_ages_of(
+            store,
+            memory,
+            block_of(window),
+            order,
+        ),
     )
     return Decision(_in_rows(due, chosen, store), moment, new_shift)
 
@@ -301,7 +342,12 @@ class _Candidates(NamedTuple):
     number: Tensor
 
 
-def _candidates(store: Store, oldest: Points, due: Tensor, window: int) -> _Candidates:
+def _candidates(
+    store: Store,
+    oldest: Points,
+    due: Tensor,
+    window: int,
+) -> _Candidates:
     """Return the points that compete, with :data:`EMPTY` as number where there is none."""
     block = block_of(window)
     groups = store.number.shape[1]
@@ -338,7 +384,10 @@ def _in_rows(due: Tensor, chosen: Store, before: Store) -> Store:
 
 
 def _ages_of(
-    store: Store, memory: dict[str, Tensor], block: int, order: Int[Tensor, "b g s"]
+    store: Store,
+    memory: dict[str, Tensor],
+    block: int,
+    order: Int[Tensor, "b g s"],
 ) -> Tensor | None:
     """Return the ages of chosen points, (B, G, s); None without a decay.
 
@@ -356,7 +405,11 @@ def _ages_of(
 
 
 @torch.no_grad()
-def _errors(features: Tensor, value: Tensor, moment: Tensor) -> Float[Tensor, "b g m"]:
+def _errors(
+    features: Tensor,
+    value: Tensor,
+    moment: Tensor,
+) -> Float[Tensor, "b g m"]:
     """Return how far the state's answer to each key is from its value.
 
     A state that holds nothing answers zero. No gradient goes through the choice.
@@ -383,5 +436,10 @@ def _moment_of(features: Tensor, value: Tensor, weight: Tensor) -> Tensor:
     value = value.to(features.dtype).repeat_interleave(shared, 1)
     # Which points count differs between groups, so the masses are in the features.
     batch, _, points, _ = value.shape
-    ones = torch.ones(batch, points, dtype=features.dtype, device=value.device)
+    ones = torch.ones(
+        batch,
+        points,
+        dtype=features.dtype,
+        device=value.device,
+    )
     return moment_of(features * mass, value, ones, 1.0)

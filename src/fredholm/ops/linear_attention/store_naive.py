@@ -39,7 +39,14 @@ def stored_naive(
         [False, True, False, False]
     """
     batch, groups, n, _ = value.shape
-    seen = torch.zeros(batch, groups, n, n, dtype=torch.bool, device=value.device)
+    seen = torch.zeros(
+        batch,
+        groups,
+        n,
+        n,
+        dtype=torch.bool,
+        device=value.device,
+    )
     for row in range(batch):
         places = visible[row].nonzero().flatten()[sinks:]
         features_by_group = key[row].unflatten(0, (groups, -1))
@@ -50,7 +57,15 @@ def stored_naive(
                 # Only differences of the exponents' sums count: what all keys share cancels.
                 clock = decay[row, group].cumsum(-1)
                 fading = (clock - clock[-1]).exp()
-            _fill(seen[row, group], features, value[row, group], fading, places, window, store)
+            _fill(
+                seen[row, group],
+                features,
+                value[row, group],
+                fading,
+                places,
+                window,
+                store,
+            )
     return seen
 
 
@@ -73,7 +88,11 @@ def _fill(
         places: where the points behind the sinks are.
     """
     points = places.tolist()
-    is_point = torch.zeros(value.shape[0], dtype=torch.bool, device=value.device)
+    is_point = torch.zeros(
+        value.shape[0],
+        dtype=torch.bool,
+        device=value.device,
+    )
     is_point[places] = True
 
     # At each place: points up to it, and how many of them have left the window.
@@ -101,7 +120,12 @@ def _fill(
         seen |= during[:, None] & in_store & has_left
 
 
-def _error(features: Tensor, value: Tensor, mass: Tensor, candidates: list[int]) -> Tensor:
+def _error(
+    features: Tensor,
+    value: Tensor,
+    mass: Tensor,
+    candidates: list[int],
+) -> Tensor:
     """Return the mean over heads of the distance from the state's answer to a candidate's value.
 
     ``mass`` is each point's in the state, (n,), zero for the others.

@@ -63,13 +63,19 @@ class Ages(NamedTuple):
             order = (~valid).long().argsort(dim=1, stable=True)
             birth = _at(clock, order)
         if memory:
-            birth = torch.cat([-memory[NEAR_AGE].to(birth.dtype), birth], -1)
+            birth = torch.cat(
+                [-memory[NEAR_AGE].to(birth.dtype), birth],
+                -1,
+            )
         else:
             birth = F.pad(birth, (window, 0))
         return cls(decay, clock, birth, window)
 
     def faded(
-        self, features: Float[Tensor, "b s q r"], rank: Tensor | None, queries: slice
+        self,
+        features: Float[Tensor, "b s q r"],
+        rank: Tensor | None,
+        queries: slice,
     ) -> Float[Tensor, "b s q r"]:
         """Return features of the points that leave the window as some queries come, faded.
 
@@ -101,7 +107,10 @@ def _at(times: Float[Tensor, "b s m"], place: Tensor) -> Tensor:
     return taken_by_row(times[..., None], place)[..., 0]
 
 
-def _faded(features: Float[Tensor, "b s q r"], age: Float[Tensor, "b s q"]) -> Tensor:
+def _faded(
+    features: Float[Tensor, "b s q r"],
+    age: Float[Tensor, "b s q"],
+) -> Tensor:
     """Return features of points times :math:`e^{-age}`."""
     left = (-age).exp()[..., None]
     return features * left.to(features.dtype)

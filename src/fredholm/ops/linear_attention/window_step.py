@@ -70,11 +70,21 @@ def step_window(
         oldest = _oldest_by_row(ring, slot, valid)
 
     # ψ of the point that leaves. It is zero for a point that the store has.
-    features, shift = far.keys(oldest.key, oldest.mass > 0, memory.get("shift"))
+    features, shift = far.keys(
+        oldest.key,
+        oldest.mass > 0,
+        memory.get("shift"),
+    )
     if far.decay is not None:
         # Sinks lie in front of the ring, and have no age.
         sinks = ring.key.shape[2] - memory[NEAR_AGE].shape[2]
-        features = fade_in_place(memory, far.decay, features, slot - sinks, valid)
+        features = fade_in_place(
+            memory,
+            far.decay,
+            features,
+            slot - sinks,
+            valid,
+        )
     store = None
     if left is not None:
         store = Store.of(memory)
@@ -89,7 +99,12 @@ def step_window(
             ratio = over_new_factor(memory["shift"], shift)
             memory["moment"].mul_(ratio)
             memory["shift"].copy_(shift)
-        _add_to_moment(memory["moment"], features, oldest, dtype)
+        _add_to_moment(
+            memory["moment"],
+            features,
+            oldest,
+            dtype,
+        )
 
         # The new point overwrites the oldest, which the moment has by now.
         if views is None:
@@ -98,10 +113,21 @@ def step_window(
             for place, x in zip(views, new):
                 place.copy_(x)
 
-        near = _Near(cast(ring.key, dtype), cast(ring.value, dtype), ring.mass[:, None])
+        near = _Near(
+            cast(ring.key, dtype),
+            cast(ring.value, dtype),
+            ring.mass[:, None],
+        )
         if store is not None and left is not None:
             near = _with_store(near, store, left, dtype)
-        return _respond(query, near, far, memory["moment"], shift, dtype)
+        return _respond(
+            query,
+            near,
+            far,
+            memory["moment"],
+            shift,
+            dtype,
+        )
 
 
 class _Near(NamedTuple):
@@ -112,7 +138,12 @@ class _Near(NamedTuple):
     mass: Tensor
 
 
-def _with_store(near: _Near, store: Store, left: int, dtype: torch.dtype) -> _Near:
+def _with_store(
+    near: _Near,
+    store: Store,
+    left: int,
+    dtype: torch.dtype,
+) -> _Near:
     """Append the points of a store to those of the ring.
 
     Args:
@@ -132,14 +163,22 @@ def _with_store(near: _Near, store: Store, left: int, dtype: torch.dtype) -> _Ne
     )
 
 
-def _add_to_moment(moment: Tensor, features: Tensor, point: Points, dtype: torch.dtype) -> None:
+def _add_to_moment(
+    moment: Tensor,
+    features: Tensor,
+    point: Points,
+    dtype: torch.dtype,
+) -> None:
     """Add m ψ [v, 1]ᵀ of one point to the moment (B, S, r, c + 1), in place."""
     batch, groups = point.key.shape[:2]
 
     # m [v, 1], (B, G, 1, c + 1).
     mass = point.mass[:, None, :, None]
     weighted = cast(point.value, dtype) * mass
-    value = torch.cat([weighted, mass.expand(-1, groups, -1, -1)], -1)
+    value = torch.cat(
+        [weighted, mass.expand(-1, groups, -1, -1)],
+        -1,
+    )
 
     # Heads of a group share a value: their moments lie above one another, (B·G, S / G · r, c + 1).
     matrices = batch * groups
@@ -149,7 +188,12 @@ def _add_to_moment(moment: Tensor, features: Tensor, point: Points, dtype: torch
 
 
 def _respond(
-    query: Tensor, near: _Near, far: Far, moment: Tensor, shift: Tensor | None, dtype: torch.dtype
+    query: Tensor,
+    near: _Near,
+    far: Far,
+    moment: Tensor,
+    shift: Tensor | None,
+    dtype: torch.dtype,
 ) -> Tensor:
     """Return the softmax over the points nearby and all others, (B, H, 1, c)."""
     batch, heads, _, width = query.shape
@@ -159,7 +203,11 @@ def _respond(
 
     # The points before the window: sums of values (B, H, 1, c) and of weights (B, H, 1, 1).
     states = moment.shape[1]
-    features = far.query.reshape(batch * states, heads // states, -1)
+    features = far.query.reshape(
+        batch * states,
+        heads // states,
+        -1,
+    )
     before = features @ moment.flatten(0, 1)
     before = before.view(batch, heads, 1, -1)
     sums = before[..., :-1]
@@ -178,10 +226,17 @@ def _respond(
     log_mass = near.mass.log()
     if batch > 1 or log_mass.shape[1] > 1:
         log_mass = log_mass.expand(batch, groups, -1).reshape(matrices, 1, -1)
-    scores = torch.baddbmm(log_mass, queries, near.key.flatten(0, 1).mT)
+    scores = torch.baddbmm(
+        log_mass,
+        queries,
+        near.key.flatten(0, 1).mT,
+    )
 
     # One softmax over both. Its last share belongs to the points before the window.
-    all_scores = torch.cat([scores.view(batch, heads, 1, count), beyond], -1)
+    all_scores = torch.cat(
+        [scores.view(batch, heads, 1, count), beyond],
+        -1,
+    )
     share = all_scores.softmax(-1)
 
     share_of_near = share[..., :-1].reshape(matrices, shared, count)
@@ -204,7 +259,11 @@ def _for_heads(exponent: Tensor, heads: int, dtype: torch.dtype) -> Tensor:
 # --- the ring -------------------------------------------------------------------------------------
 
 
-def _oldest_by_row(ring: Points, slot: int | Tensor, valid: Tensor | None) -> Points:
+def _oldest_by_row(
+    ring: Points,
+    slot: int | Tensor,
+    valid: Tensor | None,
+) -> Points:
     """Return a copy of each row's oldest point, mass zero where a hidden point came, for which none
     leaves.
     """
@@ -214,7 +273,12 @@ def _oldest_by_row(ring: Points, slot: int | Tensor, valid: Tensor | None) -> Po
     return oldest._replace(mass=torch.where(valid, oldest.mass, 0.0))
 
 
-def _put_by_row(ring: Points, new: Points, slot: int | Tensor, valid: Tensor | None) -> None:
+def _put_by_row(
+    ring: Points,
+    new: Points,
+    slot: int | Tensor,
+    valid: Tensor | None,
+) -> None:
     """Write each row's new point in the place of its oldest, where it is visible."""
     place = _places(slot, ring.mass)[:, None, :, None]
     # Masses get the shape of keys and values, (B, 1, n, 1).
@@ -234,5 +298,9 @@ def _put_by_row(ring: Points, new: Points, slot: int | Tensor, valid: Tensor | N
 def _places(slot: int | Tensor, mass: Tensor) -> Tensor:
     """Return the place of each row's oldest point, (B, 1)."""
     if isinstance(slot, int):
-        return torch.full((mass.shape[0], 1), slot, device=mass.device)
+        return torch.full(
+            (mass.shape[0], 1),
+            slot,
+            device=mass.device,
+        )
     return slot[:, None]

@@ -51,12 +51,21 @@ class Far(NamedTuple):
         decay = self.decay
         if decay is not None:
             decay = decay[..., span]
-        return Far(self.query[:, :, span], exponent, self.keys, decay)
+        return Far(
+            self.query[:, :, span],
+            exponent,
+            self.keys,
+            decay,
+        )
 
 
 def near_points(memory: dict[str, Tensor]) -> Points:
     """Return the memory's points, which softmax sees."""
-    return Points(memory["near_key"], memory["near_value"], memory["near_mass"])
+    return Points(
+        memory["near_key"],
+        memory["near_value"],
+        memory["near_mass"],
+    )
 
 
 class WindowSizes(NamedTuple):
@@ -127,8 +136,17 @@ def advance_stretch(
     nothing_before = 0
     if not memory and not torch.compiler.is_compiling():
         nothing_before = min(sizes.window, n - 1)
-    leaving = _leaving(near, valid, rank, slice(nothing_before, n))
-    features, shift = far.keys(leaving.key, leaving.mass > 0, memory.get("shift"))
+    leaving = _leaving(
+        near,
+        valid,
+        rank,
+        slice(nothing_before, n),
+    )
+    features, shift = far.keys(
+        leaving.key,
+        leaving.mass > 0,
+        memory.get("shift"),
+    )
     if stored is not None:
         features = without(features, stored[:, :, nothing_before:])
 
@@ -136,12 +154,23 @@ def advance_stretch(
     with full_precision(query):
         ages, decay = None, None
         if far.decay is not None:
-            ages = Ages.of(far.decay, features, memory, valid, sizes.window)
+            ages = Ages.of(
+                far.decay,
+                features,
+                memory,
+                valid,
+                sizes.window,
+            )
             features = ages.faded(features, rank, slice(nothing_before, n))
             decay = ages.decay[..., nothing_before:]
         moment = _moment_before(memory, shift, dtype)
         sums, moment = _sums_before(
-            far.query[:, :, nothing_before:], features, leaving, moment, sizes.chunk, decay
+            far.query[:, :, nothing_before:],
+            features,
+            leaving,
+            moment,
+            sizes.chunk,
+            decay,
         )
         if nothing_before:
             sums = F.pad(sums, (0, 0, nothing_before, 0))
@@ -149,7 +178,14 @@ def advance_stretch(
         # One softmax over the window and all these points as one, whose weight in it is ``rest``.
         exponent = _exponent(far.exponent, shift, sums)
         before = _as_one_point(sums, exponent)
-        band = attend_in_band(query.to(dtype), *near, before.score, sizes.window, rank, sinks)
+        band = attend_in_band(
+            query.to(dtype),
+            *near,
+            before.score,
+            sizes.window,
+            rank,
+            sinks,
+        )
         out = torch.addcmul(band.out, band.rest, before.value)
 
     after: dict[str, Tensor] = {}
@@ -171,19 +207,34 @@ def without(features: Tensor, points: Tensor) -> Tensor:
     return features.masked_fill(by_map[..., None], 0.0)
 
 
-def _with_past(points: Points, memory: dict[str, Tensor], window: int) -> Points:
+def _with_past(
+    points: Points,
+    memory: dict[str, Tensor],
+    window: int,
+) -> Points:
     """Return the points with the last ``window`` ones in front; before the first, empty ones."""
     if memory:
         return points.behind(near_points(memory))
     # Heads come first in memory as well: other strides would fix a traced length.
     return Points(
-        F.pad(points.key.contiguous(), (0, 0, window, 0)),
-        F.pad(points.value.contiguous(), (0, 0, window, 0)),
+        F.pad(
+            points.key.contiguous(),
+            (0, 0, window, 0),
+        ),
+        F.pad(
+            points.value.contiguous(),
+            (0, 0, window, 0),
+        ),
         F.pad(points.mass, (window, 0)),
     )
 
 
-def _leaving(near: Points, valid: Tensor | None, rank: Tensor | None, queries: slice) -> Points:
+def _leaving(
+    near: Points,
+    valid: Tensor | None,
+    rank: Tensor | None,
+    queries: slice,
+) -> Points:
     """Return the point that leaves the window as each of the queries comes; mass zero for none.
 
     ``near`` are the last w points and the new ones. Query i sees places i + 1 to i + w in its
@@ -200,7 +251,11 @@ def _leaving(near: Points, valid: Tensor | None, rank: Tensor | None, queries: s
     return leaving._replace(mass=mass)
 
 
-def _last_points(near: Points, rank: Tensor | None, window: int) -> Points:
+def _last_points(
+    near: Points,
+    rank: Tensor | None,
+    window: int,
+) -> Points:
     """Return the last ``window`` visible points, for the memory.
 
     They are copies: a view would keep everything alive that the stretch was computed from.
@@ -208,7 +263,11 @@ def _last_points(near: Points, rank: Tensor | None, window: int) -> Points:
     if rank is None:
         count = near.key.shape[2]
         key, value, mass = near.part(slice(count - window, None))
-        return Points(key.clone(), value.clone(), mass.clone())
+        return Points(
+            key.clone(),
+            value.clone(),
+            mass.clone(),
+        )
     place = rank[:, -1:] + torch.arange(window, device=rank.device)
     return near.at(place)
 
@@ -217,7 +276,9 @@ def _last_points(near: Points, rank: Tensor | None, window: int) -> Points:
 
 
 def _moment_before(
-    memory: dict[str, Tensor], shift: Tensor | None, dtype: torch.dtype
+    memory: dict[str, Tensor],
+    shift: Tensor | None,
+    dtype: torch.dtype,
 ) -> Tensor | None:
     """Return the memory's moment over the new common factor of the keys; None before the first."""
     moment = memory.get("moment")
@@ -268,14 +329,26 @@ def _sums_before(
 
     if n > 1:
         out, moment = linear_attention_stretch(
-            query, key, value, Quadrature(mass, decay=decay), moment, floor=None, chunk=chunk
+            query,
+            key,
+            value,
+            Quadrature(mass, decay=decay),
+            moment,
+            floor=None,
+            chunk=chunk,
         )
     else:
         # A single point takes no chunks, whose padding would cost as much again.
         if moment is not None and decay is not None:
             moment = moment * (-decay).exp()[..., None]
         out, moment = linear_attention_step(
-            query[:, :, 0], key[:, :, 0], value[:, :, 0], mass[:, 0], None, moment, floor=None
+            query[:, :, 0],
+            key[:, :, 0],
+            value[:, :, 0],
+            mass[:, 0],
+            None,
+            moment,
+            floor=None,
         )
         out = out[:, :, None]
 
@@ -311,7 +384,11 @@ def _as_one_point(sums: Tensor, exponent: Tensor) -> _OnePoint:
     return _OnePoint(score, mean)
 
 
-def _exponent(query: Tensor | None, key: Tensor | None, like: Tensor) -> Tensor:
+def _exponent(
+    query: Tensor | None,
+    key: Tensor | None,
+    like: Tensor,
+) -> Tensor:
     """Return a + c, by which the sums before the window were divided, (B, H, n | 1, 1)."""
     result = like.new_zeros(())
     if query is not None:

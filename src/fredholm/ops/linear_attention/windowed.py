@@ -79,8 +79,23 @@ def advance_window(
         ([1.0, 1.0], (1, 1, 3, 2), [[2.0, 2.0, 2.0], [2.0, 2.0, 2.0]])
     """
     if sizes.sinks:
-        return _advance_beside_sinks(query, points, far, memory, sizes, valid)
-    return _advance_by(sizes)(query, points, far, memory, sizes, valid, None)
+        return _advance_beside_sinks(
+            query,
+            points,
+            far,
+            memory,
+            sizes,
+            valid,
+        )
+    return _advance_by(sizes)(
+        query,
+        points,
+        far,
+        memory,
+        sizes,
+        valid,
+        None,
+    )
 
 
 def _advance_by(sizes: WindowSizes) -> Callable[..., WindowAdvance]:
@@ -125,7 +140,14 @@ def _advance_beside_sinks(
     filled = memory.get("sinks_filled")
     all_visible = valid is None and filled is None
     if all_visible and known < sizes.sinks < known + n:
-        return _sinks_then_others(query, points, far, memory, sizes, sizes.sinks - known)
+        return _sinks_then_others(
+            query,
+            points,
+            far,
+            memory,
+            sizes,
+            sizes.sinks - known,
+        )
 
     batch = points.key.shape[0]
     dtype = torch.promote_types(query.dtype, torch.float32)
@@ -147,8 +169,21 @@ def _advance_beside_sinks(
     seen = torch.arange(slots, device=query.device) < plan.rank[..., None]
     if plan.in_band is not None:
         points = points._replace(mass=torch.where(plan.in_band, mass, 0.0))
-    beside = Sinks(plan.sinks.key, plan.sinks.value, plan.sinks.mass[:, None], seen[:, None])
-    out, after = _advance_by(sizes)(query, points, far, ring, sizes, plan.in_band, beside)
+    beside = Sinks(
+        plan.sinks.key,
+        plan.sinks.value,
+        plan.sinks.mass[:, None],
+        seen[:, None],
+    )
+    out, after = _advance_by(sizes)(
+        query,
+        points,
+        far,
+        ring,
+        sizes,
+        plan.in_band,
+        beside,
+    )
 
     near = near_points(after).behind(plan.sinks)
     after.update(zip(NEAR, near))
@@ -169,7 +204,12 @@ def _sinks_then_others(
     outs = []
     for part in (slice(0, missing), slice(missing, query.shape[2])):
         out, memory = _advance_beside_sinks(
-            query[:, :, part], points.part(part), far.part(part), memory, sizes, None
+            query[:, :, part],
+            points.part(part),
+            far.part(part),
+            memory,
+            sizes,
+            None,
         )
         outs.append(out)
     return WindowAdvance(torch.cat(outs, 2), memory)
@@ -192,7 +232,12 @@ def _sinks_and_ring(memory: dict[str, Tensor], known: int) -> SinksAndRing:
     return SinksAndRing(near.part(slice(0, known)), ring)
 
 
-def _first_points(old: Points | None, new: Points, known: int, wanted: int) -> SinkPlan:
+def _first_points(
+    old: Points | None,
+    new: Points,
+    known: int,
+    wanted: int,
+) -> SinkPlan:
     """Return the plan where all points are visible: the first new ones follow the sinks so far.
 
     Either all new points are sinks, or none is.
@@ -211,7 +256,11 @@ def _first_points(old: Points | None, new: Points, known: int, wanted: int) -> S
 
 
 def _first_visible_points(
-    old: Points | None, new: Points, valid: Tensor, filled: Tensor, wanted: int
+    old: Points | None,
+    new: Points,
+    valid: Tensor,
+    filled: Tensor,
+    wanted: int,
 ) -> SinkPlan:
     """Return the plan where points may be hidden, and each row has other sinks.
 
@@ -236,10 +285,20 @@ def _first_visible_points(
     rank = filled[:, None] + valid.cumsum(1)
     in_band = valid & (rank > wanted)
     filled_after = rank[:, -1].clamp_max(wanted)
-    return SinkPlan(_beside_old(old, sinks, comes, wanted), rank, in_band, filled_after)
+    return SinkPlan(
+        _beside_old(old, sinks, comes, wanted),
+        rank,
+        in_band,
+        filled_after,
+    )
 
 
-def _beside_old(old: Points | None, new: Points, comes: Tensor, wanted: int) -> Points:
+def _beside_old(
+    old: Points | None,
+    new: Points,
+    comes: Tensor,
+    wanted: int,
+) -> Points:
     """Return the sinks of each row: the new ones in their places, and the old ones in the others.
 
     Args:

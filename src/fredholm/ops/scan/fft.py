@@ -37,11 +37,18 @@ def causal_convolution(
     with full_precision(signal):
         # torch.fft raises on a tensor without elements; an einsum returns the empty result.
         if not torch.compiler.is_compiling() and signal.numel() == 0:
-            return torch.einsum("bhni,hmoi->bhno", signal.to(dtype), taps.to(dtype))
+            return torch.einsum(
+                "bhni,hmoi->bhno",
+                signal.to(dtype),
+                taps.to(dtype),
+            )
 
         # Points come last: the transforms then read contiguous rows.
         u = torch.fft.rfft(signal.to(dtype).mT, length)
-        kappa = torch.fft.rfft(taps.to(dtype).permute(0, 2, 3, 1), length)
+        kappa = torch.fft.rfft(
+            taps.to(dtype).permute(0, 2, 3, 1),
+            length,
+        )
 
         heads, outputs, inputs, _ = kappa.shape
         if outputs == inputs == 1:

@@ -16,7 +16,11 @@ class Packing(NamedTuple):
     inverse: Int[Tensor, "b n"]
 
 
-def ranks(valid: Bool[Tensor, "b n"] | None, n: int, device: torch.device) -> Int[Tensor, "#b n"]:
+def ranks(
+    valid: Bool[Tensor, "b n"] | None,
+    n: int,
+    device: torch.device,
+) -> Int[Tensor, "#b n"]:
     """Return each real point's index among the real points of its row.
 
     A padded point gets the index of the last real point before it, or -1 where there is none.
@@ -49,7 +53,11 @@ def pack(valid: Bool[Tensor, "b n"]) -> Packing:
     return Packing(order, torch.argsort(order, dim=-1))
 
 
-def reorder(x: Tensor, order: Int[Tensor, "#b n"] | None, dim: int) -> Tensor:
+def reorder(
+    x: Tensor,
+    order: Int[Tensor, "#b n"] | None,
+    dim: int,
+) -> Tensor:
     """Return ``x`` with the points on dimension ``dim`` in another order for each row.
 
     Args:
@@ -72,7 +80,10 @@ def reorder(x: Tensor, order: Int[Tensor, "#b n"] | None, dim: int) -> Tensor:
     index_shape[dim] = points
     index = order.view(index_shape)
 
-    (batch,) = torch.broadcast_shapes(x.shape[:1], order.shape[:1])
+    (batch,) = torch.broadcast_shapes(
+        x.shape[:1],
+        order.shape[:1],
+    )
     sizes = [batch, *x.shape[1:]]
     expanded = x.expand(sizes)
     sizes[dim] = points

@@ -68,7 +68,12 @@ def scan_steps(decay: Tensor, drive: Tensor) -> Tensor:
     states[:, 0] = drive[:, 0]
     for t in range(1, drive.shape[1]):
         before = states[:, t - 1]
-        torch.addcmul(drive[:, t], decay[:, t], before, out=states[:, t])
+        torch.addcmul(
+            drive[:, t],
+            decay[:, t],
+            before,
+            out=states[:, t],
+        )
     return states
 
 
@@ -99,8 +104,17 @@ def scan_chunked(decay: Tensor, drive: Tensor, chunk: int) -> Tensor:
     for t in range(1, chunk):
         decay_t = decay[:, :, t]
         before = states[:, :, t - 1]
-        torch.addcmul(drive[:, :, t], decay_t, before, out=states[:, :, t])
-        torch.mul(decay_t, products[:, :, t - 1], out=products[:, :, t])
+        torch.addcmul(
+            drive[:, :, t],
+            decay_t,
+            before,
+            out=states[:, :, t],
+        )
+        torch.mul(
+            decay_t,
+            products[:, :, t - 1],
+            out=products[:, :, t],
+        )
 
     # Chunk k - 1 is complete before chunk k reads its last state; (B, chunk, *S) per step.
     for k in range(1, chunks):
@@ -138,7 +152,10 @@ def _backward(ctx: Any, grad: Tensor) -> tuple:
     # In reversed time point t decays by a_{t+1}; nothing comes after the last point.
     nothing = torch.zeros_like(decay[:, :1])
     decay_of_next = torch.cat([decay[:, 1:], nothing], 1).conj()
-    reversed_drive = scan_op(decay_of_next.flip(1), grad.flip(1))
+    reversed_drive = scan_op(
+        decay_of_next.flip(1),
+        grad.flip(1),
+    )
     drive = reversed_drive.flip(1)
 
     # h_{t-1}, which is zero before the first point.

@@ -37,7 +37,9 @@ def transition_scan(
 
 
 def krylov(
-    transition: Float[Tensor, "s s"], start: Float[Tensor, "s c"], n: int
+    transition: Float[Tensor, "s s"],
+    start: Float[Tensor, "s c"],
+    n: int,
 ) -> Float[Tensor, "n s c"]:
     """Return the Krylov sequence A^k X for k = 0 … n - 1.
 
