@@ -21,7 +21,11 @@ from ..errors import BackendError
 
 ResultT = TypeVar("ResultT", bound=Tensor | tuple[Tensor, ...])
 
-TOLERANCE = {torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 3e-2}
+TOLERANCE = {
+    torch.float32: 1e-4,
+    torch.float16: 5e-3,
+    torch.bfloat16: 3e-2,
+}
 """The largest difference that is allowed, over the largest magnitude of a tensor. Both sides round
 in the tensor's dtype.
 """

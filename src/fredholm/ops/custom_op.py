@@ -180,7 +180,8 @@ def differentiable_op(
     def gradients(ctx: Any, *grads: Tensor) -> tuple:
         """Return the gradients of the op's arguments, of which the first ``inputs`` are tensors."""
         arguments = _saved_inputs(ctx)
-        needs = [bool(needed) for needed in flat_arguments(ctx.needs_input_grad[:inputs])]
+        requested = flat_arguments(ctx.needs_input_grad[:inputs])
+        needs = [bool(needed) for needed in requested]
         wanted = backward_op(*grads, *arguments, needs)
 
         # autograd takes one entry per argument, None for an option.
@@ -253,7 +254,8 @@ def _backward_of(
     )
 
     # autograd takes one entry per argument, None for an option.
-    nested = nested_arguments(iter(in_places(wanted, needs)), ctx.lengths)
+    flat = in_places(wanted, needs)
+    nested = nested_arguments(iter(flat), ctx.lengths)
     return tuple(None if _is_option(x) else g for x, g in zip(arguments, nested))
 
 

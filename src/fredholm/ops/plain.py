@@ -70,7 +70,8 @@ def vjp(
             results = [results]
 
         # autograd.grad refuses results that depend on none of the inputs.
-        outputs, output_grads = [], []
+        outputs = []
+        output_grads = []
         for result, grad in zip(results, grads):
             if result.requires_grad:
                 outputs.append(result)

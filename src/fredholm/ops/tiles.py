@@ -84,7 +84,8 @@ def groups(
         [(slice(0, 1, None), slice(0, 1, None)), (slice(0, 1, None), slice(1, 2, None))]
     """
     if limit >= batch:
-        heads_together = max(1, min(limit // max(batch, 1), head_limit))
+        complete_heads = limit // max(batch, 1)
+        heads_together = max(1, min(complete_heads, head_limit))
         for h in spans(0, heads, heads_together):
             yield h, slice(0, batch)
     else:

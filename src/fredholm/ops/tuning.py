@@ -22,7 +22,13 @@ from .backend import interpreted
 Tiles = dict[str, int]
 
 HOPPER = (9, 0)
-KILOBYTES = {(8, 0): 163, (8, 7): 163, HOPPER: 227, (10, 0): 227, (10, 3): 227}
+KILOBYTES = {
+    (8, 0): 163,
+    (8, 7): 163,
+    HOPPER: 227,
+    (10, 0): 227,
+    (10, 3): 227,
+}
 """Shared memory that a program may use, by compute capability."""
 FEWEST_KILOBYTES = 99
 """The same for every other capability from 8.0 on."""
@@ -41,7 +47,8 @@ def case_name(direction: str, device: torch.device, **sizes: int) -> str:
     if device.type == "cuda" and not interpreted():
         major, minor = torch.cuda.get_device_capability(device)
         machine = f"sm{major}{minor}"
-    return " ".join([direction, machine, *(f"{name}{size}" for name, size in sizes.items())])
+    named_sizes = [f"{name}{size}" for name, size in sizes.items()]
+    return " ".join([direction, machine, *named_sizes])
 
 
 def shared_memory(device: torch.device) -> int:
@@ -87,7 +94,9 @@ def choose_tiles(path: Path, case: str, default: Tiles) -> Tiles:
         {'rows': 64}
     """
     _LOOKED_UP[case] = path
-    return default | load_table(path).get(case, {}) | _TRIALS.get(case, {})
+    measured = load_table(path).get(case, {})
+    tried = _TRIALS.get(case, {})
+    return default | measured | tried
 
 
 @contextmanager
@@ -127,7 +136,9 @@ def trial(case: str, tiles: Tiles) -> Iterator[None]:
 def save_tiles(path: Path, measured: dict[str, Tiles]) -> None:
     """Add measured cases to the table at ``path``."""
     table = load_table(path) | measured
-    path.write_text(json.dumps(dict(sorted(table.items())), indent=1) + "\n")
+    by_case = dict(sorted(table.items()))
+    text = json.dumps(by_case, indent=1)
+    path.write_text(text + "\n")
     load_table.cache_clear()
 
 
@@ -140,4 +151,5 @@ def power_of_two(n: int, least: int = 16) -> int:
         >>> power_of_two(5), power_of_two(65)
         (16, 128)
     """
-    return max(least, 1 << max(n - 1, 0).bit_length())
+    bits = max(n - 1, 0).bit_length()
+    return max(least, 1 << bits)

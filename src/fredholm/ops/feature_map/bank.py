@@ -24,10 +24,12 @@ from ..tiles import find_activation, rectangles
 from .naive import Bank, scalar_bank_naive
 from .piecewise import piecewise_linear_op, segments, size_of
 
-FEW, FEW_RECORDED = 4096, 256
-"""Scalars per set up to which the networks themselves are evaluated, without and with gradients:
+FEW = 4096
+"""Scalars per set up to which the networks themselves are evaluated, without gradients:
 ``python -m evidence time small tune``.
 """
+FEW_RECORDED = 256
+"""The same with gradients."""
 ELEMENTS = 500_000
 """Hidden units in a chunk: a processor's core works through them near its cache."""
 ACCELERATOR_ELEMENTS = 100_000_000

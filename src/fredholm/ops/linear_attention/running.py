@@ -84,7 +84,9 @@ def advance_moment(
         (1, 1, 2, 3)
     """
     query, key, shift, value = features
-    mass, scale, decay = quadrature.mass, quadrature.scale, quadrature.decay
+    mass = quadrature.mass
+    scale = quadrature.scale
+    decay = quadrature.decay
     moment = memory.get("moment")
     after: dict[str, Tensor] = {}
     if shift is not None:

@@ -146,7 +146,8 @@ def advance_with_store(
 
     It goes part by part; within a part the store holds the same points.
     """
-    batch, n = len(points.key), query.shape[2]
+    batch = len(points.key)
+    n = query.shape[2]
     band = {name: x for name, x in memory.items() if name not in STORE}
     if memory:
         store = Store.of(memory).like(points)

@@ -116,7 +116,8 @@ def advance_stretch(
         stored: for each query, whether the point that leaves the window as it comes is in the store
             and must not enter the state, (B, G, n); None without a store.
     """
-    batch, n = points.key.shape[0], query.shape[2]
+    batch = points.key.shape[0]
+    n = query.shape[2]
     dtype = torch.promote_types(query.dtype, torch.float32)
     points = points._replace(mass=points.mass.to(dtype).expand(batch, -1))
 
@@ -152,7 +153,8 @@ def advance_stretch(
 
     # The sums over the points before each window, zero for the queries that have none.
     with full_precision(query):
-        ages, decay = None, None
+        ages = None
+        decay = None
         if far.decay is not None:
             ages = Ages.of(
                 far.decay,
