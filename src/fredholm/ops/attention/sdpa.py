@@ -161,7 +161,11 @@ def _bias(quadrature: Quadrature, dtype: torch.dtype) -> Tensor | None:
         bias = _log_mass(quadrature.mass)[:, None, None, :]
     elif quadrature.valid is not None:
         zero = torch.zeros((), dtype=dtype, device=quadrature.valid.device)
-        bias = torch.where(quadrature.valid[:, None, None, :], zero, -torch.inf)
+        bias = torch.where(
+            quadrature.valid[:, None, None, :],
+            zero,
+            -torch.inf,
+        )
 
     log_density = quadrature.log_density
     if bias is None:

@@ -195,7 +195,14 @@ def _sink_scores(queries: Tensor, sinks: Sinks, blocks: Blocks) -> Tensor:
     # Queries of the padding see all sinks, so that their softmax is a number.
     seen = F.pad(sinks.seen, (0, 0, 0, blocks.padding), value=True)
     rows, groups, _, count = seen.shape
-    seen = seen.reshape(rows, groups, blocks.count, 1, blocks.size, count)
+    seen = seen.reshape(
+        rows,
+        groups,
+        blocks.count,
+        1,
+        blocks.size,
+        count,
+    )
 
     weight = _log(sinks.mass)[:, :, None, None, None]
     weight = weight.to(scores.dtype).masked_fill(~seen, -torch.inf)
@@ -357,7 +364,13 @@ def _in_blocks(x: Tensor, blocks: Blocks) -> Tensor:
         x = x.unflatten(2, (blocks.count, blocks.size))
 
     matrices = blocks.batch * blocks.groups
-    x = x.reshape(matrices, blocks.shared, blocks.count, blocks.size, x.shape[-1])
+    x = x.reshape(
+        matrices,
+        blocks.shared,
+        blocks.count,
+        blocks.size,
+        x.shape[-1],
+    )
     return x.transpose(1, 2)
 
 
@@ -365,13 +378,25 @@ def _as_matrices(x: Tensor, blocks: Blocks) -> Tensor:
     """Return blocks with all heads of a group below one another, (B·G, 1, blocks, rows, e)."""
     matrices = blocks.batch * blocks.groups
     rows = blocks.shared * blocks.size
-    return x.reshape(matrices, 1, blocks.count, rows, x.shape[-1])
+    return x.reshape(
+        matrices,
+        1,
+        blocks.count,
+        rows,
+        x.shape[-1],
+    )
 
 
 def _in_order(x: Tensor, blocks: Blocks) -> Tensor:
     """Return matrices as :func:`_as_matrices` makes them as (B, H, n, e), without the padding."""
     matrices = blocks.batch * blocks.groups
-    x = x.reshape(matrices, blocks.count, blocks.shared, blocks.size, x.shape[-1])
+    x = x.reshape(
+        matrices,
+        blocks.count,
+        blocks.shared,
+        blocks.size,
+        x.shape[-1],
+    )
     x = x.transpose(1, 2)
     x = x.reshape(
         blocks.batch,

@@ -249,7 +249,11 @@ def _leaving(
     # A hidden query before the first visible one has rank 0; its point has mass zero anyway.
     place = (rank[:, queries.start :] - 1).clamp_min(0)
     leaving = near.at(place)
-    mass = torch.where(valid[:, queries.start :], leaving.mass, 0.0)
+    mass = torch.where(
+        valid[:, queries.start :],
+        leaving.mass,
+        0.0,
+    )
     return leaving._replace(mass=mass)
 
 
@@ -381,7 +385,11 @@ def _as_one_point(sums: Tensor, exponent: Tensor) -> _OnePoint:
     least = vanishing(total.dtype)
     exists = total > least
     total = total.clamp_min(least)
-    score = torch.where(exists, total.log() + exponent.detach(), NOTHING)
+    score = torch.where(
+        exists,
+        total.log() + exponent.detach(),
+        NOTHING,
+    )
     mean = sums[..., :-1] / total
     return _OnePoint(score, mean)
 
