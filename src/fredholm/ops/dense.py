@@ -37,7 +37,8 @@ def dense_apply(
 
 
 def kernel_norm(
-    matrix: Float[Tensor, "b h q k o i"], weights: Float[Tensor, "#b #h #q k"]
+    matrix: Float[Tensor, "b h q k o i"],
+    weights: Float[Tensor, "#b #h #q k"],
 ) -> Float[Tensor, "b h q k"]:
     r"""Return :math:`w_{ij} \|K_{ij}\|_F`: a bound on the part of output i that comes from key j,
     for a signal of norm 1.

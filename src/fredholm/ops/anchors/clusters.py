@@ -111,7 +111,8 @@ def _lloyd_step(x: Tensor, mass: Tensor, centroids: Tensor) -> Tensor:
 
 
 def nearest_anchor(
-    positions: Float[Tensor, "b n p"], index: Int[Tensor, "b s"]
+    positions: Float[Tensor, "b n p"],
+    index: Int[Tensor, "b s"],
 ) -> Int[Tensor, "b n"]:
     """Return for each point the number of its nearest anchor, the first of equals.
 

@@ -21,7 +21,8 @@ QUERY_TERMS = (
 
 
 def take_keys(
-    x: Float[Tensor, "#b #h k c"], index: Int[Tensor, "b h q s"]
+    x: Float[Tensor, "#b #h k c"],
+    index: Int[Tensor, "b h q s"],
 ) -> Float[Tensor, "b h q s c"]:
     """Return rows of ``x``, which belong to keys, at the keys drawn for each query.
 

@@ -547,7 +547,8 @@ class Moment:
 
 
 def against_column(
-    query: Float[Tensor, "b h q r"], column: Float[Tensor, "#b #h r 1"]
+    query: Float[Tensor, "b h q r"],
+    column: Float[Tensor, "#b #h r 1"],
 ) -> Float[Tensor, "b h q 1"]:
     """Return ``query @ column``.
 
@@ -565,7 +566,8 @@ def against_column(
 
 
 def over_new_factor(
-    before: Float[Tensor, "b h"], after: Float[Tensor, "b h"]
+    before: Float[Tensor, "b h"],
+    after: Float[Tensor, "b h"],
 ) -> Float[Tensor, "b h 1 1"]:
     """Return e^before / e^after, by which sums change over from features over e^before to e^after.
 

@@ -243,7 +243,8 @@ def _traced_sums(
 
 
 def largest_seen(
-    largest: Float[Tensor, "b h n"], decay: Float[Tensor, "#b #h n"] | None
+    largest: Float[Tensor, "b h n"],
+    decay: Float[Tensor, "#b #h n"] | None,
 ) -> Float[Tensor, "b h n"]:
     """Return the largest of the numbers up to each point, each faded since it came.
 

@@ -117,7 +117,8 @@ def _faded(
 
 
 def for_states(
-    decay: Float[Tensor, "#b _g n"], features: Float[Tensor, "b s _ r"]
+    decay: Float[Tensor, "#b _g n"],
+    features: Float[Tensor, "b s _ r"],
 ) -> Float[Tensor, "b s n"]:
     """Return exponents for every state, in float32 or better; groups share theirs."""
     batch, states = features.shape[:2]

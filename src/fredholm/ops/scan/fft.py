@@ -10,7 +10,8 @@ from ..backend import full_precision
 
 
 def causal_convolution(
-    signal: Float[Tensor, " b #h n i"], taps: Float[Tensor, "h n o i"]
+    signal: Float[Tensor, " b #h n i"],
+    taps: Float[Tensor, "h n o i"],
 ) -> Float[Tensor, "b h n o"]:
     r"""Return :math:`y_t = \sum_{s \le t} \kappa_{t-s} u_s` for taps κ at lags 0 to N - 1.
 

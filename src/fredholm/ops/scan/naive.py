@@ -8,7 +8,8 @@ from torch import Tensor
 
 
 def scan_naive(
-    decay: Inexact[Tensor, "b n *s"], drive: Inexact[Tensor, "b n *s"]
+    decay: Inexact[Tensor, "b n *s"],
+    drive: Inexact[Tensor, "b n *s"],
 ) -> Inexact[Tensor, "b n *s"]:
     """Return all states of h_t = a_t h_{t-1} + b_t from h_{-1} = 0: the oracle of :func:`scan`.
 
@@ -25,7 +26,8 @@ def scan_naive(
 
 
 def causal_convolution_naive(
-    signal: Inexact[Tensor, " b #h n i"], taps: Inexact[Tensor, "h n o i"]
+    signal: Inexact[Tensor, " b #h n i"],
+    taps: Inexact[Tensor, "h n o i"],
 ) -> Inexact[Tensor, "b h n o"]:
     r"""Return :math:`y_t = \sum_{s \le t} \kappa_{t-s} u_s`, lag by lag: the oracle of
     :func:`causal_convolution`.

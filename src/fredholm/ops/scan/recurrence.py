@@ -22,7 +22,8 @@ SHORT_SEQUENCE = 64
 
 
 def scan(
-    decay: Inexact[Tensor, "#b #n *s"], drive: Inexact[Tensor, "b n *s"]
+    decay: Inexact[Tensor, "#b #n *s"],
+    drive: Inexact[Tensor, "b n *s"],
 ) -> Inexact[Tensor, "b n *s"]:
     r"""Return all states of :math:`h_t = a_t h_{t-1} + b_t` from :math:`h_{-1} = 0`, element by
     element of the state.

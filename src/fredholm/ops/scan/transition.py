@@ -8,7 +8,8 @@ from torch import Tensor
 
 
 def transition_scan(
-    transition: Float[Tensor, "#b #n s s"], drive: Float[Tensor, "b n s"]
+    transition: Float[Tensor, "#b #n s s"],
+    drive: Float[Tensor, "b n s"],
 ) -> Float[Tensor, "b n s"]:
     r"""Return all states of :math:`h_t = A_t h_{t-1} + b_t` from :math:`h_{-1} = 0`.
 
