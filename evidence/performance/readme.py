@@ -57,11 +57,11 @@ def price() -> str:
     start = found["perplexity"][TEACHER][-1]["from"]
     names = {
         KEPT: f"{groups} groups keep softmax",
-        f"remember-{KEPT}": "the same, trained",
-        f"remember-{KEPT}-control": "the same, trained without a state",
-        STORE: f"{STORED} stored tokens per group (constant)",
-        "remember-store": "the same, trained",
-        "remember-store-control": "the same, trained without a state",
+        f"remember-{KEPT}": "trained",
+        f"remember-{KEPT}-control": "trained, no state",
+        STORE: f"{STORED} stored tokens per group",
+        "remember-store": "trained",
+        "remember-store-control": "trained, no state",
     }
     heads = (
         "SmolLM2",
@@ -74,7 +74,7 @@ def price() -> str:
     for name, label in names.items():
         if name not in found["needle"]:
             continue
-        ratio = f"× {_far_ratio(found, name):.2f}"
+        ratio = f"{_far_ratio(found, name):.2f}×"
         rows.append((label, *_recall(found, name), ratio, _cache(found, name)))
     return (
         "\nThe price ([relative to the teacher's](docs/results/recall.md)):\n\n"
@@ -83,7 +83,7 @@ def price() -> str:
 
 
 class Recall(NamedTuple):
-    """Shares of the teacher's digits: 512 tokens back with an interval, and 2,048."""
+    """Shares of the teacher's digits 512 and 2,048 tokens back; their intervals are on the page."""
 
     near: str
     far: str
@@ -91,9 +91,9 @@ class Recall(NamedTuple):
 
 def _recall(found: dict[str, Any], name: str) -> Recall:
     recall = {row["distance"]: row for row in recall_rows(found["needle"], name)}
-    low, high = recall[512][f"{name}_share_interval"]
-    near, far = recall[512][f"{name}_share"], recall[2048][f"{name}_share"]
-    return Recall(f"{near:.0%} ({low:.0%} to {high:.0%})", f"{far:.0%}")
+    near = recall[512][f"{name}_share"]
+    far = recall[2048][f"{name}_share"]
+    return Recall(f"{near:.0%}", f"{far:.0%}")
 
 
 def _far_ratio(found: dict[str, Any], name: str) -> float:

@@ -39,7 +39,7 @@ from fredholm.lab.report.examples.texts import Answer
 from fredholm.lab.report.maps import draw
 from fredholm.lab.report.report import _size_facts
 from fredholm.lab.report.results.curves import draw_curves
-from fredholm.lab.report.style import ALONE, LIGHT, NARROW
+from fredholm.lab.report.style import ALONE, LIGHT, NARROW, panels
 from fredholm.models import create_model
 from tests.parts import parts
 
@@ -436,8 +436,7 @@ def test_panels_have_ticks_of_their_own(theme):
 
 @pytest.mark.parametrize("theme", [LIGHT, NARROW[0]], ids=["wide", "narrow"])
 def test_a_panel_alone_is_no_wider_than_beside_another(theme):
-    entry = {"1 → 1": np.zeros(5)}
-    alone = draw.draw_entry_lines(theme, entry, np.arange(5.0), 2.0)
+    alone, _ = panels(theme, 1, 2.0)
     removal = draw_removals(theme, np.linspace(0, 1, 3), {"map": {"morf": np.ones((1, 3))}})
     curve = draw_curves(theme, {"epoch": [1.0, 2.0], "val_loss": [2.0, 1.0]})
     assert {each.get_figwidth() for each in (alone, removal, curve)} == {min(theme.width, ALONE)}

@@ -363,9 +363,10 @@ def _index(data: Any) -> Any:
 
 def column_types(frame: Any) -> list[tuple[str, str]]:
     """Return the names of a frame's columns and their types, as its library calls them."""
-    types = frame.dtypes
     if _is_arrow(frame):
         types = frame.schema.types
+    else:
+        types = frame.dtypes
     labels = _labels(frame) or ()
     return [(str(name), str(kind).lower()) for name, kind in zip(labels, types)]
 

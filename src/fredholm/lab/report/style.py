@@ -160,6 +160,7 @@ def panels(
     height: float,
     *,
     columns: int | None = None,
+    width: float | None = None,
     margin: float = 0.0,
     **options: Any,
 ) -> tuple[Figure, list[Any]]:
@@ -169,13 +170,15 @@ def panels(
     Args:
         height: of one row, in inches.
         columns: panels of a row; by default all, on a phone one.
+        width: of the figure, in inches; by default that of the page, or less where a panel without
+            others beside it would be wider than it needs to be (:data:`ALONE`).
         margin: height beside the rows, for what all panels share.
         options: of :meth:`matplotlib.figure.Figure.subplots`.
     """
     columns = columns or theme.pick(count, 1)
     rows = -(-count // columns)
-    # A panel without others beside it would be wider than it needs to be.
-    width = min(theme.width, ALONE * columns)
+    if width is None:
+        width = min(theme.width, ALONE * columns)
     figure = new_figure(width, height * rows + margin)
     grid = figure.subplots(rows, columns, squeeze=False, **options)
     axes = list(grid.ravel())

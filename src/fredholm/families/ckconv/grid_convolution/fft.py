@@ -337,7 +337,9 @@ def _lags(problem: Problem, *, longest_first: bool = False) -> Tensor:
 
 def finished(out: Tensor, kernel: Kernel, problem: Problem) -> Tensor:
     """Return an integral with the queries' scale and the kernel's offset."""
-    out = problem.quadrature.scaled(out)
+    q = problem.quadrature
+    if q.scale is not None:
+        out = q.scaled(out)
     return with_offset(out, kernel, problem)
 
 
