@@ -157,7 +157,12 @@ class FiniteHorizonKernel(ContinuousConvolutionKernel, CausalTransition):
             out = out + bias
         return out, after
 
-    def _check_memory(self, x: Tensor, mass: Tensor, memory: dict[str, Tensor]) -> None:
+    def _check_memory(
+        self,
+        x: Tensor,
+        mass: Tensor,
+        memory: dict[str, Tensor],
+    ) -> None:
         """Refuse to forget a point that lies within the horizon.
 
         In eager code alone, because this reads values.

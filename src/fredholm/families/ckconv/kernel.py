@@ -156,7 +156,11 @@ class ContinuousConvolutionKernel(HiddenKernel, LagFeatures):
 
         if self.unit_variance:
             # The deviation of the kernel's entries at random positions.
-            z = torch.empty(512, network.position_dim, device=layer.bias.device)
+            z = torch.empty(
+                512,
+                network.position_dim,
+                device=layer.bias.device,
+            )
             z.uniform_(-1.0, 1.0)
             hidden = network(z)
             weight = cast(layer.weight, hidden.dtype)
@@ -219,7 +223,11 @@ class ContinuousConvolutionKernel(HiddenKernel, LagFeatures):
     def readout(self) -> tuple[Tensor, Tensor | None]:
         layer = self.readout_layer
         shape = (self.heads, self.d_out, self.d_in)
-        weight = prepared(self, "readout", lambda: layer.weight.reshape(*shape, -1))
+        weight = prepared(
+            self,
+            "readout",
+            lambda: layer.weight.reshape(*shape, -1),
+        )
         return weight, layer.bias.reshape(shape)
 
     def offset(self, problem: Problem) -> Tensor | None:

@@ -110,7 +110,13 @@ class LagSteps(Form):
         hidden, readout = with_bias(lags, *kernel.readout())
         signal = memory["signal"]
         points = signal.shape[2]
-        out = grid_convolution(signal, hidden, readout, (points,), causal=True)
+        out = grid_convolution(
+            signal,
+            hidden,
+            readout,
+            (points,),
+            causal=True,
+        )
         new = _finished(
             out[:, :, t:],
             kernel,

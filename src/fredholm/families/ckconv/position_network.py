@@ -293,7 +293,11 @@ class PositionNetwork(nn.Module):
         bend of the activation away from z.
         """
         for i, layer in enumerate(self.layers):
-            z = torch.empty(self.width, self.position_dim, device=layer.bias.device)
+            z = torch.empty(
+                self.width,
+                self.position_dim,
+                device=layer.bias.device,
+            )
             z.uniform_(-1.0, 1.0)
 
             # One position per unit, so that row i of h is the input at unit i's position.
@@ -321,7 +325,12 @@ class PositionNetwork(nn.Module):
 
             return cast(h, dtype)
 
-    def _activated(self, h: Tensor, layer: int, in_place: bool) -> Tensor:
+    def _activated(
+        self,
+        h: Tensor,
+        layer: int,
+        in_place: bool,
+    ) -> Tensor:
         """Return σ of a layer's output, which may be overwritten if ``in_place``."""
         if self.omega is not None:
             omega = cast(self.omega, h.dtype)

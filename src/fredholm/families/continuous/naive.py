@@ -92,7 +92,10 @@ def attention(
     return maps.output(side_by_side)
 
 
-def project_moments(u: Float[Tensor, "b n d"], to: Moments) -> Float[Tensor, "b n d"]:
+def project_moments(
+    u: Float[Tensor, "b n d"],
+    to: Moments,
+) -> Float[Tensor, "b n d"]:
     """Return P on S1: the layer normalisation, Theorem 3.1."""
     centred = u - u.mean(-1, keepdim=True)
     variance = centred.square().mean(-1, keepdim=True)

@@ -143,7 +143,12 @@ class CentreKernel(TokenGraphKernel, CentredWeights, OwnForm):
         value = self._with_bias(self._heads(u, 2))
         return self._precise(value)
 
-    def _apart(self, tokens: Tokens, value: Tensor, problem: Problem) -> Tensor:
+    def _apart(
+        self,
+        tokens: Tokens,
+        value: Tensor,
+        problem: Problem,
+    ) -> Tensor:
         """Return the response where order or pairs give each query its centres."""
         return rows_of_centres(tokens, value, problem.quadrature)
 
@@ -265,7 +270,12 @@ class StreamingCentreKernel(CentreKernel, CausalTransition):
             density = stream_weights(tokens, queries, seen, seen_by_keys)
             return density * self._factor().to(density.dtype)
 
-    def _apart(self, tokens: Tokens, value: Tensor, problem: Problem) -> Tensor:
+    def _apart(
+        self,
+        tokens: Tokens,
+        value: Tensor,
+        problem: Problem,
+    ) -> Tensor:
         if problem.quadrature.query_time is None:
             return super()._apart(tokens, value, problem)
         return streamed_centres(tokens, value, problem.quadrature)

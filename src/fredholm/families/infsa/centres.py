@@ -48,7 +48,12 @@ class Tokens:
     activation: str = "relu"
     eps: float = 1e-6
 
-    def share(self, amount: Tensor, total: Tensor, before: Tensor | None) -> Tensor:
+    def share(
+        self,
+        amount: Tensor,
+        total: Tensor,
+        before: Tensor | None,
+    ) -> Tensor:
         """Return amount / (total + ε), and ``before`` where the total is zero."""
         some = total > number(0.0, total)
         if self.eps:
@@ -60,7 +65,12 @@ class Tokens:
             return amount / below * some
         return torch.where(some, amount / below, before)
 
-    def mix(self, query: Tensor, centre: Tensor, responses: Tensor) -> Tensor:
+    def mix(
+        self,
+        query: Tensor,
+        centre: Tensor,
+        responses: Tensor,
+    ) -> Tensor:
         """Return the mixture of the responses of C centres, (B, H, C, N, ·) to (B, H, N, ·): by a
         softmax of the likeness of each query (B, H, N, e) to each centre (B, H, C, N | 1, e).
         """
@@ -164,7 +174,11 @@ class SharedCentres(NamedTuple):
     centre: Tensor
 
 
-def shared_centres(tokens: Tokens, mass: Tensor, total: Sum = alone) -> SharedCentres:
+def shared_centres(
+    tokens: Tokens,
+    mass: Tensor,
+    total: Sum = alone,
+) -> SharedCentres:
     """Return centres where all queries see all keys with masses m (B | 1, N). O(N).
 
     ``total`` turns sums over the points of a rank into sums over those of all ranks.
@@ -305,7 +319,11 @@ def rows_of_centres(tokens: Tokens, value: Tensor, quadrature: Quadrature) -> Te
 def _scale(quadrature: Quadrature, like: Tensor) -> Tensor:
     """Return the measure's normalisation as a factor of (B, H, C, N, ·), one where it has none."""
     if quadrature.scale is None:
-        return torch.ones((), dtype=like.dtype, device=like.device)
+        return torch.ones(
+            (),
+            dtype=like.dtype,
+            device=like.device,
+        )
     return quadrature.scale[:, :, None, :, None]
 
 
@@ -387,7 +405,11 @@ def advance_stream(
     width = tokens.query.shape[-1]
     both = torch.cat([tokens.query, value], -1)
     if scale is None:
-        factor = torch.ones((), dtype=value.dtype, device=value.device)
+        factor = torch.ones(
+            (),
+            dtype=value.dtype,
+            device=value.device,
+        )
     else:
         factor = scale[:, :, None, None]
 

@@ -144,7 +144,11 @@ class TokenGraphKernel(AttentionKernel, DecayingWeights):
     def tokens(self, u: Tensor) -> QueryKeyValue:
         """Return scaled queries, keys and values (with their bias) of features (B, 1, N, dim)."""
         query, key, value = self._all_heads(u)
-        return QueryKeyValue(self._scaled(query), key, self._with_bias(value))
+        return QueryKeyValue(
+            self._scaled(query),
+            key,
+            self._with_bias(value),
+        )
 
     def _scaled(self, query: Tensor) -> Tensor:
         if self.scale == 1.0:
@@ -273,7 +277,12 @@ class HopKernel(TokenGraphKernel, TokenGraphWeights):
         whole = problem if problem.parent is None else problem.parent
         query, key, value = self.tokens(whole.uy)
         with full_precision(whole.uy):
-            graph = TokenGraph.of(query, key, whole.quadrature, **self.rules())
+            graph = TokenGraph.of(
+                query,
+                key,
+                whole.quadrature,
+                **self.rules(),
+            )
             if problem.index is None:
                 sizes = graph.sizes(graph.edges())
                 factor = graph.factor(sizes)

@@ -61,7 +61,11 @@ def token_graph(
             norms.append(torch.linalg.vector_norm(first_rows, dim=(2, 3)))
         norm = torch.stack(norms, 2)[..., None]
     else:
-        norm = torch.linalg.vector_norm(edges, dim=(2, 3), keepdim=True)
+        norm = torch.linalg.vector_norm(
+            edges,
+            dim=(2, 3),
+            keepdim=True,
+        )
     return edges / (norm + eps)
 
 
@@ -121,7 +125,11 @@ def resolvent(
     r"""Return walks of every length, :math:`\big((I - \gamma\hat A)^{-1} - I\big) V` (7)."""
     v = torch.einsum("bnd,hed->bhne", u, value)
     graph = decay * token_graph(u, query, key, **options)
-    identity = torch.eye(graph.shape[-1], dtype=graph.dtype, device=graph.device)
+    identity = torch.eye(
+        graph.shape[-1],
+        dtype=graph.dtype,
+        device=graph.device,
+    )
     walks = torch.linalg.solve(identity - graph, v)
     # The walk of length zero is v itself.
     return walks - v

@@ -78,7 +78,12 @@ def _respond(kernel: TokenGraphWeights, problem: Problem, hops: int) -> Tensor:
         causal = q.query_time is not None
         tokens = QueryKeyValue(query, key, start)
         sums = _edge_sums(problem, tokens, rules)
-        norm = total_norm(sums[..., -1], mass, rules["norm"], causal)
+        norm = total_norm(
+            sums[..., -1],
+            mass,
+            rules["norm"],
+            causal,
+        )
         factor = row_factor(norm, scale, decay, rules["eps"])
         factor = factor[..., None]
         out = sums[..., :-1] * factor
@@ -129,4 +134,10 @@ def _edge_sums(
             total = size.sum(-1, keepdim=True)
             return torch.cat([sums, total], -1)
 
-    return sum_over_tiles(problem, rows, answer, numbers_per_pair=4 * heads, dtype=dtype)
+    return sum_over_tiles(
+        problem,
+        rows,
+        answer,
+        numbers_per_pair=4 * heads,
+        dtype=dtype,
+    )

@@ -22,13 +22,25 @@ class SplitHidden(HiddenReadout):
     """
 
     @abstractmethod
-    def key_terms(self, y: Tensor, uy: Tensor, *, columns: bool) -> dict[str, Tensor]:
+    def key_terms(
+        self,
+        y: Tensor,
+        uy: Tensor,
+        *,
+        columns: bool,
+    ) -> dict[str, Tensor]:
         """Return the terms of the keys, points on dimension -2. With ``columns`` the displacement
         term is among them, as appended columns.
         """
 
     @abstractmethod
-    def query_terms(self, x: Tensor, ux: Tensor, *, columns: bool) -> dict[str, Any]:
+    def query_terms(
+        self,
+        x: Tensor,
+        ux: Tensor,
+        *,
+        columns: bool,
+    ) -> dict[str, Any]:
         """Return the terms of the queries and of the layer itself."""
 
     def both_terms(self, problem: Problem) -> dict[str, Any]:

@@ -159,7 +159,12 @@ class Fitting:
             batch = (u.to(device, torch.float32), domain.to(device))
             self.batches.append(batch)
         torch.manual_seed(seed)
-        self.student = _student(self.teacher, rank, self.batches[0], kernel_options)
+        self.student = _student(
+            self.teacher,
+            rank,
+            self.batches[0],
+            kernel_options,
+        )
 
     def loss(self, u: Tensor, domain: Domain) -> Tensor:
         """Return the loss of one batch. Draws the rows of the matrix that are compared."""

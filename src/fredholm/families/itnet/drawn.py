@@ -43,7 +43,11 @@ class HiddenDraws(DrawnKeys):
         # Some queries of a grid are no grid themselves, but their keys have the grid's table.
         complete = problem.parent or problem
         on_grid = complete.layout.grid is not None
-        queries = kernel.query_terms(problem.x, problem.ux, columns=not on_grid)
+        queries = kernel.query_terms(
+            problem.x,
+            problem.ux,
+            columns=not on_grid,
+        )
         if "place" in keys:
             queries["place"] = keys["place"]
             if problem.index is not None:

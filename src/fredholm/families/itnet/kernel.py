@@ -431,14 +431,22 @@ class MLPKernel(HiddenKernel, SplitHidden):
 
             terms["query2"] = torch.cat([sin, -cos], -1)
             both_sines = [of_sin, of_sin]
-            terms["scale2"] = prepared(self, "scale2", lambda: torch.cat(both_sines, -1))
+            terms["scale2"] = prepared(
+                self,
+                "scale2",
+                lambda: torch.cat(both_sines, -1),
+            )
         if len(queries) == 1:
             (terms["query"],) = queries
             (terms["scale"],) = scales
         elif queries:
             terms["query"] = torch.cat(queries, -1)
             name = ("scale", columns)
-            terms["scale"] = prepared(self, name, lambda: torch.cat(scales, -1))
+            terms["scale"] = prepared(
+                self,
+                name,
+                lambda: torch.cat(scales, -1),
+            )
 
         if columns and "distance" in self.groups:
             terms["query_positions"] = x
@@ -455,7 +463,12 @@ class MLPKernel(HiddenKernel, SplitHidden):
         # small call. Inside `inference` the projected positions are cached, and γ is not needed.
         if x is y and "query_position" in self.groups and not answering(self):
             gamma = self.gamma(x)[:, None]
-        of_keys: dict[str, Any] = self.key_terms(y, problem.uy, columns=False, gamma=gamma)
+        of_keys: dict[str, Any] = self.key_terms(
+            y,
+            problem.uy,
+            columns=False,
+            gamma=gamma,
+        )
         of_queries = self.query_terms(x, problem.ux, columns=False, gamma=gamma)
         return of_keys | of_queries
 
@@ -537,7 +550,11 @@ def _check_sizes(
         )
 
 
-def _check_names(groups: Sequence[str], output: str, activation: str) -> None:
+def _check_names(
+    groups: Sequence[str],
+    output: str,
+    activation: str,
+) -> None:
     """Raise OptionError for an unknown input group, form of the output, or activation."""
     for group in groups:
         if group not in GROUPS:

@@ -80,7 +80,11 @@ class FactorNetwork(nn.Module):
         columns = gamma.shape[-1]
         rest = self.weight1.shape[1] - columns
         of_gamma, of_u = self.weight1.split_with_sizes((columns, rest), 1)
-        position = F.linear(cast(gamma, u.dtype), cast(of_gamma, u.dtype), self.bias1)
+        position = F.linear(
+            cast(gamma, u.dtype),
+            cast(of_gamma, u.dtype),
+            self.bias1,
+        )
         content = F.linear(u, of_u)
         return ACTIVATIONS[self.activation].function(position + content)
 
@@ -253,7 +257,12 @@ class LowRankKernel(PairKernel, Pooled):
         z = factor.mT @ uy[..., None]
         return z.squeeze(-1)
 
-    def expand(self, x: Tensor, ux: Tensor, response: Tensor) -> Tensor:
+    def expand(
+        self,
+        x: Tensor,
+        ux: Tensor,
+        response: Tensor,
+    ) -> Tensor:
         """Return Φ(x) z, (B, H, Nq, d)."""
         gamma = self.fourier(x)[:, None]
         factor = self.query(gamma, ux)

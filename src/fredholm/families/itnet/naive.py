@@ -43,14 +43,20 @@ class Mixing(NamedTuple):
     bias: Float[Tensor, " e"]
 
 
-def fourier(x: Float[Tensor, "*s p"], frequencies: Float[Tensor, "m p"]) -> Tensor:
+def fourier(
+    x: Float[Tensor, "*s p"],
+    frequencies: Float[Tensor, "m p"],
+) -> Tensor:
     """Return γ(x) = [cos 2πBx, sin 2πBx], Eq. 199: (*s, 2m)."""
     phase = torch.einsum("...p,mp->...m", x, frequencies)
     angle = 2 * math.pi * phase
     return torch.cat([angle.cos(), angle.sin()], -1)
 
 
-def heads_of(u: Float[Tensor, "b n d"], heads: int) -> Float[Tensor, "b h n i"]:
+def heads_of(
+    u: Float[Tensor, "b n d"],
+    heads: int,
+) -> Float[Tensor, "b h n i"]:
     """Return the slices u_h of Eq. 4."""
     by_head = u.unflatten(-1, (heads, -1))
     return by_head.transpose(1, 2)

@@ -152,7 +152,10 @@ def _gathered(
     return parts
 
 
-def _weights(kernel: SplitHidden, terms: dict[str, Any]) -> dict[str, Tensor]:
+def _weights(
+    kernel: SplitHidden,
+    terms: dict[str, Any],
+) -> dict[str, Tensor]:
     """Return the tensors of the layer itself that every tile reads."""
     readout, bias = kernel.readout()
     weights = {

@@ -129,7 +129,12 @@ def _exponential_bank(
     channel = torch.arange(channels)
     signs = 1.0 - 2.0 * (channel % 2)
     rates = 1.0 / (1 + channel // 2)
-    knots = torch.linspace(-REACH, REACH, hidden, device=rates.device)
+    knots = torch.linspace(
+        -REACH,
+        REACH,
+        hidden,
+        device=rates.device,
+    )
 
     # A network per channel takes its channel's sign into the hidden units, so that it rises to the
     # right; a shared one has one set of knots for all signs.

@@ -378,7 +378,13 @@ class LunaMap(FeatureMap):
             first["mean_square"] = squares.mean((0, 1, 3))
         return first
 
-    def _register(self, name: str, value: Tensor | None, *, learned: bool) -> None:
+    def _register(
+        self,
+        name: str,
+        value: Tensor | None,
+        *,
+        learned: bool,
+    ) -> None:
         if not learned:
             self.register_buffer(name, value)
         elif value is None:
@@ -567,7 +573,12 @@ class LunaMap(FeatureMap):
         rate = 0.1 * (count > 0).to(dtype)
         self.mean_square.lerp_(mean_square.to(dtype), rate)
 
-    def _envelope(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def _envelope(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+    ) -> Tensor:
         """Return h, (B, H, 1 | L, 1, N)."""
         assert bias is not None
         weight = weight.to(x.dtype)

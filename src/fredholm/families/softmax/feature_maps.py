@@ -221,7 +221,13 @@ class T2RFeatures(HeadLinear):
         torch.Size([1, 2, 3, 6])
     """
 
-    def __init__(self, width: int, heads: int = 1, *, features: int | None = None):
+    def __init__(
+        self,
+        width: int,
+        heads: int = 1,
+        *,
+        features: int | None = None,
+    ):
         if features is None:
             features = width
         super().__init__(width, heads, rows=features, features=features)
@@ -249,8 +255,19 @@ class HedgehogFeatures(HeadLinear, ExponentialMap):
         2.0
     """
 
-    def __init__(self, width: int, heads: int = 1, *, softmax: bool = False):
-        super().__init__(width, heads, rows=width, features=2 * width)
+    def __init__(
+        self,
+        width: int,
+        heads: int = 1,
+        *,
+        softmax: bool = False,
+    ):
+        super().__init__(
+            width,
+            heads,
+            rows=width,
+            features=2 * width,
+        )
         self.softmax = softmax
         with torch.no_grad():
             self.weight.copy_(torch.eye(width))

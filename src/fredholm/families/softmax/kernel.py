@@ -112,7 +112,12 @@ class SoftmaxKernel(AttentionKernel, SoftmaxScores):
         visible = quadrature.visible()
         return attention_density(scores, weights, visible)
 
-    def _turned(self, x: Tensor, u: Tensor, norm: nn.Module | None) -> Tensor:
+    def _turned(
+        self,
+        x: Tensor,
+        u: Tensor,
+        norm: nn.Module | None,
+    ) -> Tensor:
         """Return queries or keys normalised and rotated by their positions."""
         if norm is not None:
             u = norm(u)

@@ -33,7 +33,11 @@ class Layer(NamedTuple):
         mapped = torch.einsum("ed,bnd->bne", self.weight, u)
         return mapped + self.bias
 
-    def heads(self, u: Float[Tensor, "b n d"], heads: int) -> Float[Tensor, "b h n e"]:
+    def heads(
+        self,
+        u: Float[Tensor, "b n d"],
+        heads: int,
+    ) -> Float[Tensor, "b h n e"]:
         """Return the output cut into heads."""
         by_head = self(u).unflatten(-1, (heads, -1))
         return by_head.transpose(1, 2)

@@ -115,7 +115,12 @@ class DirectConvolution(Form):
         return finished(out, kernel, problem)
 
 
-def _by_convolution(signal: Tensor, taps: Tensor, grid: tuple[int, ...], causal: bool) -> Tensor:
+def _by_convolution(
+    signal: Tensor,
+    taps: Tensor,
+    grid: tuple[int, ...],
+    causal: bool,
+) -> Tensor:
     """Return the convolution by torch, (B, H, N, d_out).
 
     Args:
@@ -179,7 +184,12 @@ def _windows(u: Tensor, lags: int) -> bool:
     return 0 < u.numel() * lags <= WINDOWS and values_alone((u,))
 
 
-def _by_windows(signal: Tensor, rows: Tensor, grid: tuple[int, ...], causal: bool) -> Tensor:
+def _by_windows(
+    signal: Tensor,
+    rows: Tensor,
+    grid: tuple[int, ...],
+    causal: bool,
+) -> Tensor:
     """Return the convolution on a line by windows, (B, H, N, d_out).
 
     Args:
@@ -202,14 +212,24 @@ def _by_windows(signal: Tensor, rows: Tensor, grid: tuple[int, ...], causal: boo
     return out.mT
 
 
-def _rows(kernel: LagFeatures, problem: Problem, lags: Tensor, dtype: torch.dtype) -> Tensor:
+def _rows(
+    kernel: LagFeatures,
+    problem: Problem,
+    lags: Tensor,
+    dtype: torch.dtype,
+) -> Tensor:
     """Return κ at all lags of a line, the longest first: (H, d_out, lags·d_in)."""
     taps = _taps(kernel, problem, lags, dtype)
     d_out = taps.shape[0] // kernel.heads
     return taps.mT.reshape(kernel.heads, d_out, -1)
 
 
-def _taps(kernel: LagFeatures, problem: Problem, lags: Tensor, dtype: torch.dtype) -> Tensor:
+def _taps(
+    kernel: LagFeatures,
+    problem: Problem,
+    lags: Tensor,
+    dtype: torch.dtype,
+) -> Tensor:
     """Return κ at all lags for torch's convolutions, the longest first: (H·d_out, d_in, *lags)."""
     grid, causal = _order(problem)
     readout, bias = kernel.readout()
@@ -350,7 +370,11 @@ class UnitsAndReadout(NamedTuple):
     readout: Tensor
 
 
-def with_bias(hidden: Tensor, readout: Tensor, bias: Tensor | None) -> UnitsAndReadout:
+def with_bias(
+    hidden: Tensor,
+    readout: Tensor,
+    bias: Tensor | None,
+) -> UnitsAndReadout:
     """Return hidden units and readout with the bias as one more unit, which is constant."""
     if bias is None:
         return UnitsAndReadout(hidden, readout)
@@ -437,7 +461,12 @@ def grid_convolution(
         return grid_convolution_op(signal, hidden, readout, list(grid), causal)
 
 
-def _check(signal: Tensor, hidden: Tensor, grid: tuple[int, ...], causal: bool) -> None:
+def _check(
+    signal: Tensor,
+    hidden: Tensor,
+    grid: tuple[int, ...],
+    causal: bool,
+) -> None:
     """Raise ShapeError unless points and lags are those of the grid."""
     if causal and len(grid) != 1:
         raise ShapeError(

@@ -11,7 +11,11 @@ WIDEST = 128
 """Hidden units whose spectrum at a block of frequencies fits the registers of one program."""
 
 
-def spectrum_refusal(dtype: torch.dtype, hidden: Tensor, readout: Tensor) -> str | None:
+def spectrum_refusal(
+    dtype: torch.dtype,
+    hidden: Tensor,
+    readout: Tensor,
+) -> str | None:
     """Return why the kernels cannot take a convolution, or None.
 
     Args:

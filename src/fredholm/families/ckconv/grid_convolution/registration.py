@@ -76,7 +76,11 @@ class GridSizes:
         boxes = rows.unflatten(-1, shape)
         return self.spectra(boxes, start)
 
-    def spectra(self, rows: Tensor, start: tuple[int, ...] | None = None) -> Tensor:
+    def spectra(
+        self,
+        rows: Tensor,
+        start: tuple[int, ...] | None = None,
+    ) -> Tensor:
         """Return the spectra (R, B, F) of rows (R, B, *shape), which lie from ``start`` on."""
         count, batch, *shape = rows.shape
         frequencies = prod(self.half)
@@ -144,11 +148,20 @@ class GridSizes:
             if weight is not None:
                 block = block * weight
             block = block.unflatten(-1, self.half)
-            full = torch.fft.irfftn(block, s=self.sizes, dim=self.dims)
+            full = torch.fft.irfftn(
+                block,
+                s=self.sizes,
+                dim=self.dims,
+            )
             out[first : first + size] = self.part(full, shape, start)
         return out
 
-    def part(self, full: Tensor, shape: tuple[int, ...], start: tuple[int, ...] | None) -> Tensor:
+    def part(
+        self,
+        full: Tensor,
+        shape: tuple[int, ...],
+        start: tuple[int, ...] | None,
+    ) -> Tensor:
         """Return a view of the box of ``shape`` from ``start`` on, in padded points (…, *sizes)."""
         corner = start or (0,) * len(shape)
         box = []
@@ -170,7 +183,12 @@ class GridSizes:
         """
         last = self.sizes[-1]
         count = prod(self.sizes)
-        row = torch.full((last // 2 + 1,), 2.0 / count, dtype=like.dtype, device=like.device)
+        row = torch.full(
+            (last // 2 + 1,),
+            2.0 / count,
+            dtype=like.dtype,
+            device=like.device,
+        )
         row[0] = 1.0 / count
         if last % 2 == 0:
             row[-1] = 1.0 / count
@@ -205,7 +223,12 @@ def forward(
     return sizes.back(result, heads, sizes.grid, sizes.start)
 
 
-def spectrum_of(hidden: Tensor, readout: Tensor, grid: tuple[int, ...], causal: bool) -> Tensor:
+def spectrum_of(
+    hidden: Tensor,
+    readout: Tensor,
+    grid: tuple[int, ...],
+    causal: bool,
+) -> Tensor:
     """Return κ̂ of the kernel at all frequencies, for :func:`convolve_with`.
 
     About 2·H·d_out·d_in·N complex numbers.
@@ -215,7 +238,12 @@ def spectrum_of(hidden: Tensor, readout: Tensor, grid: tuple[int, ...], causal: 
     return spectrum.kernel_spectrum(h, readout)
 
 
-def convolve_with(signal: Tensor, kernel: Tensor, grid: tuple[int, ...], causal: bool) -> Tensor:
+def convolve_with(
+    signal: Tensor,
+    kernel: Tensor,
+    grid: tuple[int, ...],
+    causal: bool,
+) -> Tensor:
     """Return :func:`forward` with a spectrum of :func:`spectrum_of`."""
     sizes = GridSizes(list(grid), causal)
     heads = signal.shape[1]
@@ -323,17 +351,31 @@ def empty_gradients(
     return [x for x, needed in zip(gradients, needs) if needed]
 
 
-def plain(signal: Tensor, hidden: Tensor, readout: Tensor, grid: list[int], causal: bool) -> Tensor:
+def plain(
+    signal: Tensor,
+    hidden: Tensor,
+    readout: Tensor,
+    grid: list[int],
+    causal: bool,
+) -> Tensor:
     """Return the convolution in torch's operations, with κ̂ at all frequencies at once."""
     sizes = GridSizes(grid, causal)
-    transform = partial(torch.fft.rfftn, s=sizes.sizes, dim=sizes.dims)
+    transform = partial(
+        torch.fft.rfftn,
+        s=sizes.sizes,
+        dim=sizes.dims,
+    )
     signal_on_grid = signal.mT.unflatten(-1, sizes.grid)
     hidden_on_lags = hidden.mT.unflatten(-1, sizes.lags)
     u = transform(signal_on_grid)
     u = u.flatten(3)
     h = transform(hidden_on_lags)
     h = h.flatten(1)
-    kernel = torch.einsum("hoiw,wf->hoif", readout.to(h.dtype), h)
+    kernel = torch.einsum(
+        "hoiw,wf->hoif",
+        readout.to(h.dtype),
+        h,
+    )
 
     # A matrix product at each frequency, (H, F, d_out, d_in) @ (H, F, d_in, B). Where d_in is 1,
     # ``einsum`` would multiply number by number. Such a complex product has strides that depend on
@@ -343,7 +385,11 @@ def plain(signal: Tensor, hidden: Tensor, readout: Tensor, grid: list[int], caus
     product = kernel @ u.permute(1, 3, 2, 0)
     product = product.permute(3, 0, 2, 1)
     product = product.unflatten(-1, sizes.half)
-    full = torch.fft.irfftn(product, s=sizes.sizes, dim=sizes.dims)
+    full = torch.fft.irfftn(
+        product,
+        s=sizes.sizes,
+        dim=sizes.dims,
+    )
     out = sizes.part(full, sizes.grid, sizes.start)
     return out.flatten(3).mT
 
@@ -377,7 +423,13 @@ def _work(signal: Any, readout: Any, grid: Any) -> _Work:
     )
 
 
-def forward_flops(signal: Any, hidden: Any, readout: Any, grid: Any, causal: bool) -> int:
+def forward_flops(
+    signal: Any,
+    hidden: Any,
+    readout: Any,
+    grid: Any,
+    causal: bool,
+) -> int:
     """Count the FLOPs of the op, from shapes."""
     work = _work(signal, readout, grid)
     b, h, _, d_in = signal

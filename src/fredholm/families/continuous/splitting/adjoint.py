@@ -64,7 +64,11 @@ def solve(
         "solving an evolution by an adaptive or adjoint solver",
     )
     u, domain = evolution.enter(u, domain)
-    time = torch.tensor([0.0, evolution.horizon], device=u.device, dtype=torch.float64)
+    time = torch.tensor(
+        [0.0, evolution.horizon],
+        device=u.device,
+        dtype=torch.float64,
+    )
     field = _Field(evolution, domain)
     solver = torchdiffeq.odeint
     if adjoint:

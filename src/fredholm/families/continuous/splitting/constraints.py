@@ -43,7 +43,12 @@ class Constraint(Term):
     serves: ClassVar[tuple[str, ...]] = ("implicit", "exact", *EXPLICIT)
     automatic: ClassVar[tuple[str, str]] = ("implicit", "exact")
 
-    def __init__(self, dim: int | None, penalty: float | None, substep: str):
+    def __init__(
+        self,
+        dim: int | None,
+        penalty: float | None,
+        substep: str,
+    ):
         if penalty is not None and not penalty > 0:
             raise OptionError(
                 "expected a positive penalty μ (smaller is stiffer), or None for a hard set, got "
@@ -78,7 +83,12 @@ class Constraint(Term):
         assert self.penalty is not None
         return (self.project(u) - u) / self.penalty
 
-    def implicit(self, u: Tensor, domain: Domain, h: float) -> Tensor:
+    def implicit(
+        self,
+        u: Tensor,
+        domain: Domain,
+        h: float,
+    ) -> Tensor:
         # (v + λ P v) / (1 + λ) with λ = h / μ: the share of P v is λ / (1 + λ).
         projected = self.project(u)
         if self.penalty is None:
@@ -86,7 +96,12 @@ class Constraint(Term):
         share = h / (self.penalty + h)
         return mix(u, projected, share)
 
-    def exact(self, u: Tensor, domain: Domain, h: float) -> Tensor:
+    def exact(
+        self,
+        u: Tensor,
+        domain: Domain,
+        h: float,
+    ) -> Tensor:
         # P v + exp(-λ) (v - P v) with λ = h / μ: the share of P v is 1 - exp(-λ).
         projected = self.project(u)
         if self.penalty is None:
@@ -111,7 +126,12 @@ class MomentErrors(NamedTuple):
     distance: Tensor
 
     @classmethod
-    def of(cls, u: Tensor, mean: Tensor | float, std: Tensor | float) -> MomentErrors:
+    def of(
+        cls,
+        u: Tensor,
+        mean: Tensor | float,
+        std: Tensor | float,
+    ) -> MomentErrors:
         """Return the errors of features (B, N, D)."""
         alpha = u.mean(-1)
         beta = u.var(-1, correction=0)

@@ -276,7 +276,11 @@ def _is_limited(domain: Domain) -> bool:
     return domain.valid is not None or domain.causal or domain.pairs is not None
 
 
-def grid_of(domain: Domain, axes: int, caller: str) -> tuple[int, ...]:
+def grid_of(
+    domain: Domain,
+    axes: int,
+    caller: str,
+) -> tuple[int, ...]:
     """Return the extents of a domain that is a regular grid of so many axes, or a DomainError."""
     if domain.shape is None or len(domain.shape) != axes:
         raise DomainError(
@@ -286,12 +290,19 @@ def grid_of(domain: Domain, axes: int, caller: str) -> tuple[int, ...]:
     return domain.shape
 
 
-def to_grid(u: Float[Tensor, "b n d"], shape: tuple[int, ...]) -> Tensor:
+def to_grid(
+    u: Float[Tensor, "b n d"],
+    shape: tuple[int, ...],
+) -> Tensor:
     """Return (B, N, D) as (B, D, *shape)."""
     if _by_number():
         # Inductor has no code for points that it must split into the axes of a grid whose extents
         # a strided convolution rounded down. It has code for points that are taken by number.
-        number = torch.zeros((), dtype=torch.int64, device=u.device)
+        number = torch.zeros(
+            (),
+            dtype=torch.int64,
+            device=u.device,
+        )
         for extent in shape:
             along_axis = torch.arange(extent, device=u.device)
             number = number[..., None] * extent + along_axis

@@ -193,7 +193,14 @@ class Evolution(nn.Module):
         flows = self.flows(domain, scheme, step=0, observer=observer)
         return scheme.step(flows, u, t, dt)
 
-    def rate(self, u: Tensor, domain: Domain, t: float, *, before: bool = False) -> Tensor:
+    def rate(
+        self,
+        u: Tensor,
+        domain: Domain,
+        t: float,
+        *,
+        before: bool = False,
+    ) -> Tensor:
         r"""Return the complete right-hand side :math:`\sum_k A_k(u; \theta_k(t))`; a hard
         constraint has none and raises SubstepError.
 
@@ -268,7 +275,14 @@ class Evolution(nn.Module):
             """Return u after term k has acted from t to t + dt."""
             # A control read at the midpoint keeps a second-order scheme at order 2.
             middle = t + dt / 2
-            after = self._act(k, middle, u, domain, speed * dt, substep)
+            after = self._act(
+                k,
+                middle,
+                u,
+                domain,
+                speed * dt,
+                substep,
+            )
             if observer is not None:
                 term = self._nearest_term(k, middle)
                 stages = term.stages(u, domain, substep)
@@ -285,7 +299,11 @@ class Evolution(nn.Module):
 
     def _nearest_term(self, k: int, t: float) -> Term:
         """Return term k of the knot that is nearest to time t."""
-        i, j, w = self.controls.locate(t, self.horizon, len(self.knots))
+        i, j, w = self.controls.locate(
+            t,
+            self.horizon,
+            len(self.knots),
+        )
         nearest = i
         if w > 0.5:
             nearest = j
@@ -306,7 +324,12 @@ class Evolution(nn.Module):
 
         Where the controls jump at t, they are read after the jump, or ``before`` it.
         """
-        i, j, w = self.controls.locate(t, self.horizon, len(self.knots), before=before)
+        i, j, w = self.controls.locate(
+            t,
+            self.horizon,
+            len(self.knots),
+            before=before,
+        )
         term = self._terms(i)[k]
         if i == j:
             return term(u, domain, h, substep)
@@ -351,7 +374,11 @@ class Evolution(nn.Module):
         return f"scheme={self.scheme}, controls={self.controls}, {time}"
 
 
-def _report(record: Substep, stages: list[tuple[str, Tensor]], observer: Observer) -> None:
+def _report(
+    record: Substep,
+    stages: list[tuple[str, Tensor]],
+    observer: Observer,
+) -> None:
     """Call an observer with each state inside a substep, or with the substep where it has none."""
     if not stages:
         observer(record)
@@ -383,7 +410,12 @@ def _unsplit(
     def rate(v: Tensor) -> Tensor:
         c = next(stages)
         at_the_end = c == 1.0
-        return evolution.rate(v, domain, t + c * dt, before=at_the_end)
+        return evolution.rate(
+            v,
+            domain,
+            t + c * dt,
+            before=at_the_end,
+        )
 
     step = EXPLICIT[method]
     return step(rate, u, dt)

@@ -133,7 +133,11 @@ class Term(nn.Module):
         if substep == "rate":
             return self.rate(u, domain)
         if substep in EXPLICIT and substep in self.serves:
-            return EXPLICIT[substep](lambda v: self.rate(v, domain), u, h)
+            return EXPLICIT[substep](
+                lambda v: self.rate(v, domain),
+                u,
+                h,
+            )
         method = self.check(substep).replace("-", "_")
         return getattr(self, method)(u, domain, h)
 

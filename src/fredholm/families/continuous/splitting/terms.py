@@ -215,7 +215,12 @@ class FeedForwardTerm(Term):
         out = self.network(signal)
         return self.drop_path(out, domain.shards)
 
-    def relaxed(self, u: Tensor, domain: Domain, h: float) -> Tensor:
+    def relaxed(
+        self,
+        u: Tensor,
+        domain: Domain,
+        h: float,
+    ) -> Tensor:
         if h != 1.0:
             why = "the relaxation is the network's only skip and belongs to a step of 1"
             raise SubstepError(
@@ -316,13 +321,28 @@ class LinearTerm(Term):
     # The three below compute the change of u, and add it: many short substeps then round as those
     # of Euler's method do.
 
-    def implicit(self, u: Tensor, domain: Domain, h: float) -> Tensor:
+    def implicit(
+        self,
+        u: Tensor,
+        domain: Domain,
+        h: float,
+    ) -> Tensor:
         return self._solve(u, h, h)
 
-    def trapezoid(self, u: Tensor, domain: Domain, h: float) -> Tensor:
+    def trapezoid(
+        self,
+        u: Tensor,
+        domain: Domain,
+        h: float,
+    ) -> Tensor:
         return self._solve(u, h, h / 2)
 
-    def exact(self, u: Tensor, domain: Domain, h: float) -> Tensor:
+    def exact(
+        self,
+        u: Tensor,
+        domain: Domain,
+        h: float,
+    ) -> Tensor:
         change = self._change(h)
         shift = None
         if self.bias is not None:
@@ -344,16 +364,30 @@ class LinearTerm(Term):
             generator = torch.cat([generator, column[:, None]], 1)
             generator = F.pad(generator, (0, 0, 0, 1))
         flow = torch.linalg.matrix_exp(generator)
-        identity = torch.eye(len(flow), dtype=flow.dtype, device=flow.device)
+        identity = torch.eye(
+            len(flow),
+            dtype=flow.dtype,
+            device=flow.device,
+        )
         change = (flow - identity)[: len(self.weight)]
         return change.to(self.weight.dtype)
 
-    def semi_implicit(self, u: Tensor, domain: Domain, h: float) -> Tensor:
+    def semi_implicit(
+        self,
+        u: Tensor,
+        domain: Domain,
+        h: float,
+    ) -> Tensor:
         rate = F.linear(u, self.weight, self.bias)
         after = torch.add(u, rate, alpha=h)
         return F.relu(after)
 
-    def _solve(self, u: Tensor, h: float, part: float) -> Tensor:
+    def _solve(
+        self,
+        u: Tensor,
+        h: float,
+        part: float,
+    ) -> Tensor:
         """Return u + h (I - part · W)⁻¹ (W u + b)."""
         dtype = at_least_single(promoted(u.dtype, self.weight.dtype))
         with full_precision(u):
@@ -362,7 +396,11 @@ class LinearTerm(Term):
             if self.bias is not None:
                 bias = cast(self.bias, dtype)
             rate = F.linear(cast(u, dtype), weight, bias)
-            identity = torch.eye(len(weight), dtype=dtype, device=u.device)
+            identity = torch.eye(
+                len(weight),
+                dtype=dtype,
+                device=u.device,
+            )
             matrix = identity - part * weight
 
             # One system for all points: their rates are the columns of the right side.

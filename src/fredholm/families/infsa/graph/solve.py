@@ -142,7 +142,11 @@ def resolvent_naive(graph: TokenGraph, value: Tensor) -> Tensor:
     factor = graph.factor(graph.sizes(edges))
     matrix = factor[..., None] * edges * graph.mass[:, None, None]
 
-    identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    identity = torch.eye(
+        matrix.shape[-1],
+        dtype=matrix.dtype,
+        device=matrix.device,
+    )
     right = value.to(matrix.dtype)
     solution = torch.linalg.solve(identity - matrix, right)
     return solution - value
@@ -157,11 +161,20 @@ def _resolvent(graph: TokenGraph, value: Tensor, limits: Limits) -> Solved:
     factor = graph.start(value).factor
     fixed = factor.detach()
     with torch.no_grad():
-        lost = _lost(value, graph.query, graph.key, fixed[..., None])
+        lost = _lost(
+            value,
+            graph.query,
+            graph.key,
+            fixed[..., None],
+        )
         if graph.causal:
             limits = limits._replace(method="substitution")
             z = substitute(graph, value, fixed)
-            found = Iterate(z, products=0, radius=diagonal_radius(graph, fixed))
+            found = Iterate(
+                z,
+                products=0,
+                radius=diagonal_radius(graph, fixed),
+            )
         else:
             apply = partial(graph.apply, factor=fixed)
             system = System(apply, value)
@@ -505,7 +518,11 @@ def _size(x: Tensor) -> Tensor:
     return torch.linalg.vector_norm(x, dim=(-2, -1))
 
 
-def _relative(difference: Tensor, z: Tensor, lost: Tensor | None = None) -> Tensor:
+def _relative(
+    difference: Tensor,
+    z: Tensor,
+    lost: Tensor | None = None,
+) -> Tensor:
     """Return the largest relative residual of all heads and samples that are not lost; NaN where a
     solution overflowed.
     """

@@ -159,7 +159,11 @@ class Tile:
         return b.stop - b.start, h.stop - h.start, q.stop - q.start, k.stop - k.start
 
 
-def tiles(x: Inputs, causal: bool, plan: Plan) -> Iterator[Tile]:
+def tiles(
+    x: Inputs,
+    causal: bool,
+    plan: Plan,
+) -> Iterator[Tile]:
     """Yield all tiles but those wholly after their queries: groups outermost, then queries, then
     keys.
 
@@ -223,7 +227,11 @@ def forward(
         pairs = scratch.view(*tile.shape())
         flat = pairs.flatten(0, 1)
         key = tile.keys(x.key)
-        torch.bmm(tile.queries(x.query), key.mT, out=flat)
+        torch.bmm(
+            tile.queries(x.query),
+            key.mT,
+            out=flat,
+        )
         act.apply_(pairs)
         tile.hide(pairs)
         if d:
@@ -325,7 +333,11 @@ def _add_gradients(tile: Tile, call: Call) -> None:
     scores = call.scores.view(*shape)
     query = tile.queries(x.query)
     key = tile.keys(x.key)
-    torch.bmm(query, key.mT, out=scores.flatten(0, 1))
+    torch.bmm(
+        query,
+        key.mT,
+        out=scores.flatten(0, 1),
+    )
     raw = scores
     if call.activation != "relu":
         raw = call.copy.view(*shape).copy_(scores)
@@ -345,7 +357,11 @@ def _add_gradients(tile: Tile, call: Call) -> None:
         of_value.baddbmm_(flat.mT, grad)
     above = call.above.view(*shape)
     value = tile.keys(x.value)
-    torch.bmm(grad, value.mT, out=above.flatten(0, 1))
+    torch.bmm(
+        grad,
+        value.mT,
+        out=above.flatten(0, 1),
+    )
     if call.statistic != "none":
         _add_statistic_gradient(tile, call, pairs, above)
     if totals.density is not None:

@@ -42,7 +42,12 @@ WIDEST = 256
 """Columns of a query or a value that fit into the registers of a Triton program."""
 
 
-def total_norm(row: Tensor, mass: Tensor, norm: str, causal: bool) -> Tensor:
+def total_norm(
+    row: Tensor,
+    mass: Tensor,
+    norm: str,
+    causal: bool,
+) -> Tensor:
     r"""Return one number per head from the rows' sizes r (B, H, N): :math:`\sqrt{\sum_i m_i r_i}`
     or :math:`\max_i r_i`, (B, H, 1).
 
@@ -65,7 +70,12 @@ def total_norm(row: Tensor, mass: Tensor, norm: str, causal: bool) -> Tensor:
     return root_of(weighted.sum(-1, keepdim=True))
 
 
-def row_factor(norm: Tensor, scale: Tensor | None, decay: Tensor, eps: float) -> Tensor:
+def row_factor(
+    norm: Tensor,
+    scale: Tensor | None,
+    decay: Tensor,
+    eps: float,
+) -> Tensor:
     r"""Return :math:`\gamma s_i / (s_i n_i + \varepsilon)`, which multiplies row i of the product
     P m v, (B, H, N | 1); 0 where n is 0.
 
@@ -458,7 +468,12 @@ def edge_product(
     )
 
 
-def _check_shapes(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> None:
+def _check_shapes(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    causal: bool,
+) -> None:
     """Raise ShapeError unless queries, keys and values fit one another."""
     b, h, nk, _ = value.shape
     nq = query.shape[2]
@@ -471,7 +486,11 @@ def _check_shapes(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> No
         raise ShapeError(f"expected as many queries as keys in a causal product, got {nq} and {nk}")
 
 
-def triton_refusal(dtype: torch.dtype, query: Tensor, value: Tensor) -> str | None:
+def triton_refusal(
+    dtype: torch.dtype,
+    query: Tensor,
+    value: Tensor,
+) -> str | None:
     """Return why the Triton kernels cannot compute a product of these tensors in the precision of
     the computation, or None.
     """

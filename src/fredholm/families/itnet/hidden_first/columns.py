@@ -137,7 +137,11 @@ class Columns:
                 table = F.linear(gamma[n:], self.of("relative"), table)
         if "distance" in self.sizes:
             lengths = cast(grid.lengths, table.dtype)
-            table = torch.addmm(table, lengths, self.of("distance").mT)
+            table = torch.addmm(
+                table,
+                lengths,
+                self.of("distance").mT,
+            )
         displacements = grid.lengths.shape[0]
         return PositionTerms(ends, table.expand(displacements, -1))
 

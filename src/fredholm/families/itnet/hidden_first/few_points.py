@@ -54,7 +54,11 @@ def few_points(
         return cast(out, value.dtype)
 
 
-def _hidden(kernel: MLPKernel, problem: Problem, dtype: torch.dtype) -> Tensor:
+def _hidden(
+    kernel: MLPKernel,
+    problem: Problem,
+    dtype: torch.dtype,
+) -> Tensor:
     """Return the last hidden layer, (H·B, Nq, Nk, w), in memory that the caller may overwrite.
 
     The first layer is linear before its activation, so that its pre-activations S are a sum: a term
@@ -83,7 +87,11 @@ def _hidden(kernel: MLPKernel, problem: Problem, dtype: torch.dtype) -> Tensor:
 
     # Features with heads before samples, (H·B·N, d), and their terms, (H·B, N, w) each or None.
     flat = u.transpose(0, 1).reshape(-1, d)
-    query, key = columns.of_ends(positions.ends, flat, h * b)
+    query, key = columns.of_ends(
+        positions.ends,
+        flat,
+        h * b,
+    )
 
     # The following steps overwrite S, so that it must not share memory with the table, which
     # ``prepared`` may hand to later calls.

@@ -164,7 +164,12 @@ class FirstLayer:
             queries, keys = self.places.shape
             places = self.places.flatten()
             total = scratch.view(h * w, places.numel())
-            torch.index_select(f.table.flatten(0, 2), 1, places, out=total)
+            torch.index_select(
+                f.table.flatten(0, 2),
+                1,
+                places,
+                out=total,
+            )
             total = total.view(h, 1, w, queries, keys)
             total = total.transpose(2, 3)
         if self.far is not None and self.far_is_shared and f.distance_scale is not None:
@@ -247,7 +252,12 @@ class FirstLayer:
             every = slice(None)
             self._add_distance_gradients(g, slope, (every, every))
 
-    def _add_distance_gradients(self, g: Tensors, slope: Tensor, chunk: Chunk) -> None:
+    def _add_distance_gradients(
+        self,
+        g: Tensors,
+        slope: Tensor,
+        chunk: Chunk,
+    ) -> None:
         """Add the gradients of the distance scale and of both positions.
 
         With r = |x - y|, ∂r/∂x is (x - y) / r and ∂r/∂y its negative; zero where two points
@@ -315,7 +325,11 @@ def shared_terms_differ(x: Tensors) -> bool:
     return any(t is not None and t.shape[0] > 1 for t in tensors)
 
 
-def _distances(f: Tensors, q: Span, k: Span) -> Tensor | None:
+def _distances(
+    f: Tensors,
+    q: Span,
+    k: Span,
+) -> Tensor | None:
     """Return distances (1, b, Tq, 1, Tk) of a tile, or None."""
     if f.distance_scale is None or f.query_positions is None or f.key_positions is None:
         return None
@@ -324,7 +338,11 @@ def _distances(f: Tensors, q: Span, k: Span) -> Tensor | None:
     return distances(x, y)[:, :, :, None, :]
 
 
-def _table_places(x: Tensors, q: Span, k: Span) -> Tensor | None:
+def _table_places(
+    x: Tensors,
+    q: Span,
+    k: Span,
+) -> Tensor | None:
     """Return the columns (Tq, Tk) of the table that a tile's pairs read, or None.
 
     A call keeps one integer per point; only this tile has one per pair.

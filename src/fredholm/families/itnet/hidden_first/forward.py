@@ -164,7 +164,11 @@ def _moments(
         sums.zero_()
 
 
-def hidden_units(s: Tensor, mid: list[Tensor], act: Activation) -> Tensor:
+def hidden_units(
+    s: Tensor,
+    mid: list[Tensor],
+    act: Activation,
+) -> Tensor:
     """Return the last hidden layer (h, b, Tq, w', Tk) from the first one's pre-activations, which
     are overwritten.
     """

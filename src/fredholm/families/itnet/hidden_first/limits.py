@@ -27,7 +27,10 @@ def operand_dtype(tensors: dict[str, Any]) -> torch.dtype:
     return tensors["value"].dtype
 
 
-def refusal(tensors: dict[str, Any], mid: Sequence[Any]) -> str | None:
+def refusal(
+    tensors: dict[str, Any],
+    mid: Sequence[Any],
+) -> str | None:
     """Return why the Triton kernels cannot run with these arguments of ``mlp_kernel``, or None."""
     if mid:
         return "it has no kernels with further hidden layers (mid)"

@@ -63,8 +63,16 @@ class PairTensor:
 
     def __post_init__(self) -> None:
         words = self.shape.split()
-        object.__setattr__(self, "sizes", tuple(word.removesuffix("|1") for word in words))
-        object.__setattr__(self, "shared", tuple(word.endswith("|1") for word in words))
+        object.__setattr__(
+            self,
+            "sizes",
+            tuple(word.removesuffix("|1") for word in words),
+        )
+        object.__setattr__(
+            self,
+            "shared",
+            tuple(word.endswith("|1") for word in words),
+        )
 
 
 def tensor(
@@ -86,21 +94,66 @@ class Tensors:
     is wanted.
     """
 
-    query: Tensor | None = tensor("b|1 h|1 q e", "query", "q", term="product", triton="gradients")
-    key: Any = tensor("b|1 h|1 k e", "key", "k", decides="e", term="product", triton="gradients")
-    value: Any = tensor("b h k d", "key", "v", decides="b h k d", required=True, triton="gradients")
-    readout: Any = tensor("h o d v", "layer", "R", required=True, tile="v d o", triton="gradients")
+    query: Tensor | None = tensor(
+        "b|1 h|1 q e",
+        "query",
+        "q",
+        term="product",
+        triton="gradients",
+    )
+    key: Any = tensor(
+        "b|1 h|1 k e",
+        "key",
+        "k",
+        decides="e",
+        term="product",
+        triton="gradients",
+    )
+    value: Any = tensor(
+        "b h k d",
+        "key",
+        "v",
+        decides="b h k d",
+        required=True,
+        triton="gradients",
+    )
+    readout: Any = tensor(
+        "h o d v",
+        "layer",
+        "R",
+        required=True,
+        tile="v d o",
+        triton="gradients",
+    )
     query_bias: Any = tensor(
         "b|1 h|1 q w", "query", "q^b", decides="q w", required=True, triton="gradients",
         single=True,
     )  # fmt: skip
-    key_bias: Tensor | None = tensor("b|1 h|1 k w", "key", "k^b", tile="w k", triton="gradients")
-    scale: Tensor | None = tensor("h|1 w e", "layer", "α", term="product", triton="gradients")
+    key_bias: Tensor | None = tensor(
+        "b|1 h|1 k w",
+        "key",
+        "k^b",
+        tile="w k",
+        triton="gradients",
+    )
+    scale: Tensor | None = tensor(
+        "h|1 w e",
+        "layer",
+        "α",
+        term="product",
+        triton="gradients",
+    )
     query2: Tensor | None = tensor(
         "b|1 h|1 q f", "query", "q', met by the last f ≤ e columns of ``key``", decides="f",
         term="second", triton="gradients",
     )  # fmt: skip
-    scale2: Tensor | None = tensor("h|1 w f", "layer", "α'", term="second", triton="gradients")
+    scale2: Tensor | None = tensor(
+        "h|1 w f",
+        "layer",
+        "α'",
+        term="second",
+        triton="gradients",
+    )
     table: Tensor | None = tensor(
         "h|1 w T", "layer", "r, whose column I_i - J_j, in [0, T), a pair reads", term="table",
         triton="gradients",
@@ -109,7 +162,14 @@ class Tensors:
         "q", "query", "I: one integer per point serves any regular grid", term="table",
         kind="index", triton="values",
     )  # fmt: skip
-    key_index: Tensor | None = tensor("k", "key", "J", term="table", kind="index", triton="values")
+    key_index: Tensor | None = tensor(
+        "k",
+        "key",
+        "J",
+        term="table",
+        kind="index",
+        triton="values",
+    )
     distance_scale: Tensor | None = tensor(
         "h|1 w",
         "layer",
@@ -130,7 +190,13 @@ class Tensors:
         "b|1 k p", "key", "y, or without batch", decides="p", term="distance", triton="values",
         single=True,
     )  # fmt: skip
-    density: Tensor | None = tensor("b|1 h|1 q k", "pair", "ρ", kind="mask", triton="values")
+    density: Tensor | None = tensor(
+        "b|1 h|1 q k",
+        "pair",
+        "ρ",
+        kind="mask",
+        triton="values",
+    )
     query_time: Tensor | None = tensor(
         "b|1 q", "query", "t of queries, or without batch", term="time", kind="time",
         triton="values",
@@ -176,7 +242,12 @@ def second_term(x: Tensors) -> Tensor | None:
     if x.query2 is None:
         return None
     first = x.key.shape[-1] - x.query2.shape[-1]
-    return _product(x, x.query2, x.scale2, x.key[..., first:])
+    return _product(
+        x,
+        x.query2,
+        x.scale2,
+        x.key[..., first:],
+    )
 
 
 def table_term(x: Tensors) -> Tensor | None:
@@ -220,7 +291,10 @@ def _product(
 # --- what terms ask of one another beyond their shapes --------------------------------------------
 
 
-def check_second(tensors: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
+def check_second(
+    tensors: Mapping[str, Any],
+    sizes: Mapping[str, int],
+) -> None:
     """Refuse a second product without keys, or wider than they are: it multiplies their last
     columns.
     """

@@ -63,7 +63,12 @@ class TiledColumns(KeyRing):
     reason = "the first layer splits, and the points share no regular grid"
     triton = True
 
-    def keys(self, kernel: MLPKernel, y: Tensor, uy: Tensor) -> Memory:
+    def keys(
+        self,
+        kernel: MLPKernel,
+        y: Tensor,
+        uy: Tensor,
+    ) -> Memory:
         memory = kernel.key_terms(y, uy, columns=True)
         return {
             **memory,
@@ -71,7 +76,12 @@ class TiledColumns(KeyRing):
             "signal": uy,
         }
 
-    def integrate(self, kernel: MLPKernel, problem: Problem, keys: Memory) -> Tensor:
+    def integrate(
+        self,
+        kernel: MLPKernel,
+        problem: Problem,
+        keys: Memory,
+    ) -> Tensor:
         # The first layer reads neither the positions nor the signal itself.
         terms = {}
         for name, x in keys.items():
@@ -241,7 +251,11 @@ def _mean(quadrature: Quadrature, value: Tensor, queries: int) -> Tensor:
         return value.cumsum(2)
 
     keys = value.shape[2]
-    seen = torch.ones((1, 1, queries, keys), dtype=value.dtype, device=value.device)
+    seen = torch.ones(
+        (1, 1, queries, keys),
+        dtype=value.dtype,
+        device=value.device,
+    )
     if order is not None:
         seen = seen * order[:, None]
     if density is not None:
@@ -366,7 +380,11 @@ def _compute_dtype(tensors: Sequence[Tensor | None]) -> torch.dtype:
     return torch.float32
 
 
-def _cast(name: str, x: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+def _cast(
+    name: str,
+    x: Tensor | None,
+    dtype: torch.dtype,
+) -> Tensor | None:
     """Return ``x`` in ``dtype`` where it is a number to compute with. Times keep the dtype that
     orders them.
     """
@@ -413,7 +431,10 @@ def _present(tensors: Mapping[str, Any]) -> list[tuple[str, Tensor, PairTensor]]
     return present
 
 
-def check(tensors: Mapping[str, Any], mid: Sequence[tuple[Tensor, Tensor]]) -> None:
+def check(
+    tensors: Mapping[str, Any],
+    mid: Sequence[tuple[Tensor, Tensor]],
+) -> None:
     """Raise ShapeError unless every term is complete and its shapes fit."""
     terms = _complete_terms(tensors)
     sizes = _sizes(tensors, mid)
@@ -482,7 +503,11 @@ def _sizes(
     return sizes
 
 
-def _fits(fact: PairTensor, x: Tensor, sizes: Mapping[str, int]) -> bool:
+def _fits(
+    fact: PairTensor,
+    x: Tensor,
+    sizes: Mapping[str, int],
+) -> bool:
     """Return whether a tensor has its shape, where dimensions may be shared or undecided."""
     if x.dim() != len(fact.sizes):
         return False
