@@ -86,7 +86,8 @@ class FactorNetwork(nn.Module):
             self.bias1,
         )
         content = F.linear(u, of_u)
-        return ACTIVATIONS[self.activation].function(position + content)
+        activate = ACTIVATIONS[self.activation].function
+        return activate(position + content)
 
     def read(self, moment: Tensor, total: Tensor) -> Tensor:
         """Return Σ_i W2_i M_i + b2_i U_i, (H, B, r), of moments (B, H, d, w) and totals (B, H, d):
@@ -98,7 +99,8 @@ class FactorNetwork(nn.Module):
 
         # One product per head and channel i reads W2 as it lies in memory; then the sum over i.
         batch = moment.shape[0]
-        rows = moment.flatten(1, 2).transpose(0, 1)
+        rows = moment.flatten(1, 2)
+        rows = rows.transpose(0, 1)
         matrices = weight.flatten(0, 1)
         of_channels = torch.bmm(rows, matrices.mT)
         of_channels = of_channels.view(heads, dim, batch, rank)
@@ -119,7 +121,8 @@ class FactorNetwork(nn.Module):
         gain = gain.view(heads, dim, batch, width)
         gain = gain.permute(2, 0, 3, 1)
         shift = torch.bmm(z, bias.mT)
-        shift = shift.transpose(0, 1)[:, :, None]
+        shift = shift.transpose(0, 1)
+        shift = shift[:, :, None]
         return LinearMap(gain, shift)
 
     def forward(self, gamma: Tensor, u: Tensor) -> Tensor:
@@ -221,7 +224,8 @@ class LowRankKernel(PairKernel, Pooled):
         with torch.no_grad():
             for bias in self.query.bias2:
                 # The QR decomposition behind it has no half precision.
-                draws = torch.empty_like(bias, dtype=at_least_single(bias.dtype))
+                dtype = at_least_single(bias.dtype)
+                draws = torch.empty_like(bias, dtype=dtype)
                 bias.copy_(nn.init.orthogonal_(draws))
             self.key.bias2.copy_(self.query.bias2)
 
@@ -245,10 +249,12 @@ class LowRankKernel(PairKernel, Pooled):
     # The values already carry Ψ, and ``expand`` applies Φ: what is left between two points is 1.
 
     def query_features(self, x: Tensor, ux: Tensor) -> Tensor:
-        return ux.new_ones(1, 1, ux.shape[2], 1)
+        queries = ux.shape[2]
+        return ux.new_ones(1, 1, queries, 1)
 
     def key_features(self, y: Tensor, uy: Tensor) -> Tensor:
-        return uy.new_ones(1, 1, uy.shape[2], 1)
+        keys = uy.shape[2]
+        return uy.new_ones(1, 1, keys, 1)
 
     def values(self, y: Tensor, uy: Tensor) -> Tensor:
         """Return Ψ(y)ᵀ u(y), (B, H, Nk, r)."""
@@ -267,7 +273,8 @@ class LowRankKernel(PairKernel, Pooled):
         gamma = self.fourier(x)[:, None]
         factor = self.query(gamma, ux)
         z = response[..., None].to(factor.dtype)
-        return (factor @ z).squeeze(-1)
+        out = factor @ z
+        return out.squeeze(-1)
 
     def pooled(
         self,
@@ -293,7 +300,8 @@ class LowRankKernel(PairKernel, Pooled):
             mean = signal.sum(2)
             if total is not None:
                 # One message between ranks: the mean as a last column of the moment.
-                columns = torch.cat([moment, mean[..., None]], -1)
+                column = mean[..., None]
+                columns = torch.cat([moment, column], -1)
                 joined = total(columns)
                 moment = joined[..., :-1]
                 mean = joined[..., -1]
@@ -311,7 +319,8 @@ class LowRankKernel(PairKernel, Pooled):
         # Where queries are keys, their sines, a good part of the cost, are computed once.
         query_gamma = key_gamma
         if p.layout.cross:
-            query_gamma = self.fourier(p.x).unsqueeze(1)
+            query_gamma = self.fourier(p.x)
+            query_gamma = query_gamma.unsqueeze(1)
         key_units = self.key.units(key_gamma, p.uy)
         query_units = self.query.units(query_gamma, p.ux)
         return UnitsOfEnds(key_units, query_units)

@@ -30,7 +30,9 @@ tune`.
 
 def fits(kernel: MLPKernel, problem: Problem) -> bool:
     """Return whether :func:`.few_points` can take this problem and is faster than the op."""
-    if not GROUPS.issuperset(kernel.groups) or kernel.weight1.shape[0] > 1:
+    if not GROUPS.issuperset(kernel.groups):
+        return False
+    if kernel.weight1.shape[0] > 1:
         return False
     q = problem.quadrature
     if problem.domain is None or q.density is not None:
@@ -114,7 +116,8 @@ class Columns:
             return None
         count = len(read)
         columns = self.of(read[0], read[-1])
-        columns = columns.unflatten(1, (count, x.shape[1]))
+        size = x.shape[1]
+        columns = columns.unflatten(1, (count, size))
         columns = columns.permute(1, 2, 0)
         inputs = x.expand(count, -1, -1)
         return torch.bmm(inputs, columns)
@@ -134,14 +137,13 @@ class Columns:
             gamma = cast(gamma, table.dtype)
             ends = self.products(ENDS, gamma[:n])
             if "relative" in self.sizes:
-                table = F.linear(gamma[n:], self.of("relative"), table)
+                of_displacements = gamma[n:]
+                weight = self.of("relative")
+                table = F.linear(of_displacements, weight, table)
         if "distance" in self.sizes:
             lengths = cast(grid.lengths, table.dtype)
-            table = torch.addmm(
-                table,
-                lengths,
-                self.of("distance").mT,
-            )
+            weight = self.of("distance")
+            table = torch.addmm(table, lengths, weight.mT)
         displacements = grid.lengths.shape[0]
         return PositionTerms(ends, table.expand(displacements, -1))
 
@@ -158,13 +160,19 @@ class Columns:
         terms: dict[str, Tensor] = {}
         if features is not None:
             names = self.read(CONTENT)
-            terms.update(zip(names, features.unbind(0)))
+            of_ends = features.unbind(0)
+            terms.update(zip(names, of_ends))
         if positions is not None:
             names = self.read(ENDS)
-            terms.update(zip(names, positions.unbind(0)))
+            of_ends = positions.unbind(0)
+            terms.update(zip(names, of_ends))
 
         query, key = (
-            _sum_of_terms(terms.get(position), terms.get(content), matrices)
+            _sum_of_terms(
+                terms.get(position),
+                terms.get(content),
+                matrices,
+            )
             for position, content in zip(ENDS, CONTENT)
         )
         return query, key

@@ -36,21 +36,25 @@ def few_points(
     with full_precision(value):
         hidden = _hidden(kernel, problem, dtype)
         if problem.quadrature.triangular:
-            visible = hidden.new_ones(n, n).tril_()
+            visible = hidden.new_ones(n, n)
+            visible = visible.tril_()
             hidden.mul_(visible[..., None])
 
         # M of each query: (d × Nk) times (Nk × w). All queries of a matrix meet the same values.
-        by_head = cast(value, dtype).permute(1, 0, 3, 2)
+        by_head = cast(value, dtype)
+        by_head = by_head.permute(1, 0, 3, 2)
         by_head = by_head[:, :, None]
         for_queries = by_head.expand(h, b, n, d, n)
         values = for_queries.reshape(-1, d, n)
         moments = torch.bmm(values, hidden.flatten(0, 1))
 
         # The readout as (H, d·w, o).
-        columns = cast(readout, dtype).flatten(2).mT
+        columns = cast(readout, dtype)
+        columns = columns.flatten(2).mT
         moments = moments.view(h, b * n, -1)
         out = torch.bmm(moments, columns)
-        out = out.view(h, b, n, o).transpose(0, 1)
+        out = out.view(h, b, n, o)
+        out = out.transpose(0, 1)
         return cast(out, value.dtype)
 
 
@@ -86,7 +90,8 @@ def _hidden(
     positions = prepared(kernel, ("all pairs", dtype), make, of=points)
 
     # Features with heads before samples, (H·B·N, d), and their terms, (H·B, N, w) each or None.
-    flat = u.transpose(0, 1).reshape(-1, d)
+    by_head = u.transpose(0, 1)
+    flat = by_head.reshape(-1, d)
     query, key = columns.of_ends(
         positions.ends,
         flat,
@@ -105,9 +110,12 @@ def _hidden(
     rows = s.view(-1, kernel.width)
     if "product" in columns.sizes:
         ends = flat.view(h * b, n, d)
-        products = ends[:, :, None] * ends[:, None]
+        of_query = ends[:, :, None]
+        of_key = ends[:, None]
+        products = of_query * of_key
         pairs = products.view(-1, d)
-        rows.addmm_(pairs, columns.of("product").mT)
+        weight = columns.of("product")
+        rows.addmm_(pairs, weight.mT)
 
     activate = find_activation(kernel.activation).apply_
     activate(rows)
@@ -124,5 +132,6 @@ def _ends_and_pairs(problem: Problem) -> GridPoints:
     grid = ends_and_shifts(problem)
     # The middle displacement is 0.
     middle = len(grid.lengths) // 2
-    of_pairs = grid.index[:, None] - grid.index + middle
+    of_queries = grid.index[:, None]
+    of_pairs = of_queries - grid.index + middle
     return grid._replace(index=of_pairs.flatten())

@@ -147,7 +147,8 @@ class FirstLayer:
             query = query[:, :, q, None]
             scale = cut(f.scale2, *chunk)
             scale = scale[:, :, None]
-            last_columns = products[..., e - query.shape[-1] :]
+            first = e - query.shape[-1]
+            last_columns = products[..., first:]
             last_columns.addcmul_(query, scale)
         return rows
 
@@ -216,7 +217,13 @@ class FirstLayer:
             flat_rows = tile_matrices(rows)
             of_keys = matrices_of_points(g.key, chunk, k)
             of_keys.baddbmm_(flat.mT, flat_rows)
-        of_rows = (g.query, g.query_bias, g.scale, g.query2, g.scale2)
+        of_rows = (
+            g.query,
+            g.query_bias,
+            g.scale,
+            g.query2,
+            g.scale2,
+        )
         if any(t is not None for t in of_rows):
             rows_grad = torch.bmm(flat, keys)
             rows_grad = rows_grad.view(rows.shape)
@@ -269,14 +276,16 @@ class FirstLayer:
         scale = cut(f.distance_scale, *chunk)
         far = cut(self.far, *chunk)
         if g.distance_scale is not None:
-            of_scale = (slope * far).sum((1, 2, 4))[:, None]
-            add_shared(cut(g.distance_scale, *chunk), of_scale)
+            target = cut(g.distance_scale, *chunk)
+            of_scale = (slope * far).sum((1, 2, 4))
+            add_shared(target, of_scale[:, None])
         if g.query_positions is None and g.key_positions is None:
             return
 
         # dr (1, b, Tq, Tk), over r. At r = 0 the quotient would be NaN.
         scale = scale[:, :, None, :, None]
-        of_distance = (slope * scale).sum((0, 3))[None]
+        of_distance = (slope * scale).sum((0, 3))
+        of_distance = of_distance[None]
         length = far[:, :, :, 0]
         coincide = length == 0
         per_length = of_distance / torch.where(coincide, 1.0, length)
@@ -284,8 +293,10 @@ class FirstLayer:
 
         x = cut(f.query_positions, *chunk)
         y = cut(f.key_positions, *chunk)
+        x = x[:, :, q, None, :]
+        y = y[:, :, None, k, :]
         # x - y of every pair, (·, b, Tq, Tk, p).
-        difference = x[:, :, q, None, :] - y[:, :, None, k, :]
+        difference = x - y
         pull = per_length[..., None] * difference
         if g.query_positions is not None:
             of_queries = cut(g.query_positions, *chunk)
@@ -315,7 +326,8 @@ def matrices_of_points(x: Tensor, chunk: Chunk, points: Span) -> Tensor:
     """Return the rows of some points of a chunk, one matrix per head and batch entry
     (h·b, points, n).
     """
-    rows = x[chunk][:, :, points]
+    of_chunk = x[chunk]
+    rows = of_chunk[:, :, points]
     return rows.flatten(0, 1)
 
 
@@ -335,7 +347,8 @@ def _distances(
         return None
     x = f.query_positions[:, :, q]
     y = f.key_positions[:, :, k]
-    return distances(x, y)[:, :, :, None, :]
+    far = distances(x, y)
+    return far[:, :, :, None, :]
 
 
 def _table_places(
@@ -353,7 +366,12 @@ def _table_places(
 
 
 def _wants_distance(g: Tensors) -> bool:
-    return any(t is not None for t in (g.distance_scale, g.query_positions, g.key_positions))
+    tensors = (
+        g.distance_scale,
+        g.query_positions,
+        g.key_positions,
+    )
+    return any(t is not None for t in tensors)
 
 
 def _add_row_gradients(
@@ -408,12 +426,13 @@ def _add_factor_gradients(
     first = e - query.shape[-1]
     part = rows_grad[..., first:e]
     if gradients.query is not None:
-        of_query = (part * scale[:, :, None]).sum(3)
-        add_shared(gradients.query[:, :, q], of_query)
+        target = gradients.query[:, :, q]
+        factor = scale[:, :, None]
+        of_query = (part * factor).sum(3)
+        add_shared(target, of_query)
     if gradients.scale is not None:
         query = query[:, :, q, None, :]
         of_scale = (part * query).sum((1, 2))
-
         add_shared(gradients.scale, of_scale[:, None])
 
 
@@ -443,8 +462,9 @@ def pair_values(terms: Mapping[str, Any], dtype: torch.dtype) -> Tensor:
         # Positions keep their precision until they are subtracted.
         far = distances(terms["key_positions"], terms["query_positions"])
         far = cast(far, dtype)
+        far = far[:, None, :, :, None]
         scale = of["distance_scale"][:, None, None]
-        total = total + far[:, None, :, :, None] * scale
+        total = total + far * scale
     return total
 
 

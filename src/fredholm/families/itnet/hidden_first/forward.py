@@ -62,7 +62,11 @@ def gather(tensors: Any) -> Tensors:
     return Tensors(**named, mid=mid)
 
 
-def forward(x: Tensors, activation: str, memory: int) -> Tensor:
+def forward(
+    x: Tensors,
+    activation: str,
+    memory: int,
+) -> Tensor:
     """Return the values (B, H, Nq, o) of the integral, tile by tile; see :func:`mlp_kernel`.
 
     Blocks of (head, batch) pairs are outermost, then rows of queries, whose moments meet the whole
@@ -88,7 +92,8 @@ def forward(x: Tensors, activation: str, memory: int) -> Tensor:
             readout = readout.flatten(1, 2)
             terms = FirstTerms(x, part, scratch)
             for q in spans(0, nq, plan.rows):
-                target = heads_first_out[block][:, :, q]
+                of_block = heads_first_out[block]
+                target = of_block[:, :, q]
                 heads, batch, queries, _ = target.shape
                 width, d = moment_shape(x)
                 moments = kept_moments.view(heads, batch, queries, width, d)
@@ -97,7 +102,8 @@ def forward(x: Tensors, activation: str, memory: int) -> Tensor:
                     last = tile.stop - q.start
                     sums = moments[:, :, first:last]
                     _moments(terms, act, plan, tile, sums)
-                rows = moments.flatten(3).flatten(1, 2)
+                rows = moments.flatten(3)
+                rows = rows.flatten(1, 2)
                 result = torch.bmm(rows, readout)
                 target.copy_(result.view(target.shape))
     return out
@@ -180,7 +186,11 @@ def hidden_units(
     return s
 
 
-def linear(weight: Tensor, bias: Tensor, x: Tensor) -> Tensor:
+def linear(
+    weight: Tensor,
+    bias: Tensor,
+    x: Tensor,
+) -> Tensor:
     """Return W x + b along the last but one dimension of ``x`` (..., w, Tk)."""
     *others, _, keys = x.shape
     flat = x.flatten(0, 2)
@@ -235,7 +245,8 @@ class Plan:
         widest = max(widths)
         elements = max(1, memory // x.value.element_size())
 
-        keys = max(1, min(k, KEY_TILE, elements // widest))
+        in_column = elements // widest
+        keys = max(1, min(k, KEY_TILE, in_column))
         # Nearly equal tiles: the last one is then as efficient as the first.
         tiles_of_keys = -(-k // keys)
         keys = -(-k // tiles_of_keys)
@@ -318,7 +329,11 @@ def heads_first(fact: PairTensor, x: Tensor) -> Tensor:
     return x.contiguous()
 
 
-def as_given(fact: PairTensor, x: Tensor, like: Tensor) -> Tensor:
+def as_given(
+    fact: PairTensor,
+    x: Tensor,
+    like: Tensor,
+) -> Tensor:
     """Return a gradient in the shape of its input: the inverse of :func:`heads_first`, summed over
     what ``like`` shares.
     """
@@ -330,7 +345,8 @@ def as_given(fact: PairTensor, x: Tensor, like: Tensor) -> Tensor:
         x = x.select(1, 0)
     if "b" not in fact.sizes:
         x = x.select(0, 0)
-    return x.sum_to_size(like.shape).contiguous()
+    x = x.sum_to_size(like.shape)
+    return x.contiguous()
 
 
 def _order(fact: PairTensor) -> list[int]:
@@ -353,7 +369,11 @@ class PairWeight(NamedTuple):
     empty: bool
 
 
-def pair_weight(f: Tensors, q: Span, k: Span) -> PairWeight:
+def pair_weight(
+    f: Tensors,
+    q: Span,
+    k: Span,
+) -> PairWeight:
     """Return the factor of a tile's hidden units from density and order.
 
     Visibility is inspected only on a CPU: on a GPU the answer would have to travel back before the

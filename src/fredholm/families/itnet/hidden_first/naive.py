@@ -52,9 +52,11 @@ def hidden_pairs(
     hidden = torch.cat(inputs, -1)
     for weight, bias in zip(weights, biases, strict=True):
         if weight.dim() == 3:
-            by_head = hidden.expand(-1, weight.shape[0], -1, -1, -1)
+            heads = weight.shape[0]
+            by_head = hidden.expand(-1, heads, -1, -1, -1)
             product = torch.einsum("bhqkc,hwc->bhqkw", by_head, weight)
-            hidden = function(product + bias[:, None, None])
+            shift = bias[:, None, None]
+            hidden = function(product + shift)
         else:
             hidden = function(F.linear(hidden, weight, bias))
     return hidden
@@ -112,7 +114,8 @@ def mlp_kernel_naive(
         key_time = x.key_time[..., None, :]
         query_time = x.query_time[..., :, None]
         visible = key_time <= query_time
-        hidden = torch.where(visible[:, None, ..., None], hidden, 0.0)
+        visible = visible[:, None, ..., None]
+        hidden = torch.where(visible, hidden, 0.0)
 
     # out = R M with the moments M = Σ_j h_ij v_jᵀ of each query.
     batch, heads, keys, _ = value.shape

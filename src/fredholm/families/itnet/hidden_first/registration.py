@@ -19,7 +19,8 @@ OPTIONS = "str activation, int memory"
 
 def fake(*arguments: Any) -> Tensor:
     """Return the result of the op, or of its Triton form, without values."""
-    x = gather(arguments[: len(PAIR_TENSORS)])
+    count = len(PAIR_TENSORS)
+    x = gather(arguments[:count])
     batch, heads, _, _ = x.value.shape
     queries = x.query_bias.shape[2]
     outputs = x.readout.shape[1]
