@@ -77,7 +77,8 @@ class Tokens:
         if centre.shape[2] == 1:
             return responses[:, :, 0]
         share = self.mixture(query, centre)
-        return (share[..., None] * responses).sum(2)
+        weighted = share[..., None] * responses
+        return weighted.sum(2)
 
     def mixture(self, query: Tensor, centre: Tensor) -> Tensor:
         """Return the shares of the centres in that mixture, (B, H, C, N)."""
@@ -108,7 +109,11 @@ def lengths(query: Tensor) -> Tensor:
 # --- the definitions: every pair in memory at once ------------------------------------------------
 
 
-def centre_weights(tokens: Tokens, query: Tensor, weights: Tensor) -> Tensor:
+def centre_weights(
+    tokens: Tokens,
+    query: Tensor,
+    weights: Tensor,
+) -> Tensor:
     """Return densities (B, H, Nq, Nk) of the centres that each query sees through ``weights`` w
     (B | 1, 1 | H, Nq, Nk). O(Nq·Nk).
     """
@@ -265,7 +270,11 @@ def through_heads(x: Tensor, maps: Tensor) -> Tensor:
     return by_head(x, maps)
 
 
-def rows_of_centres(tokens: Tokens, value: Tensor, quadrature: Quadrature) -> Tensor:
+def rows_of_centres(
+    tokens: Tokens,
+    value: Tensor,
+    quadrature: Quadrature,
+) -> Tensor:
     """Return the response (B, H, N, d) where an order or pairs give every query its centres. O(N²)
     time, tiled, O(N) memory.
     """
@@ -280,18 +289,25 @@ def rows_of_centres(tokens: Tokens, value: Tensor, quadrature: Quadrature) -> Te
     width = tokens.query.shape[-1]
     both = torch.cat([tokens.query, value], -1)
     mass = q.mass[:, None, None, :, None]
-    weighted = mass * tokens.energy[..., None]
+    energy = tokens.energy[..., None]
+    weighted = mass * energy
     total = scale * _seen(q, weighted)
-    sums = scale * _seen(q, weighted * both[:, :, None])
+    columns = both[:, :, None]
+    sums = scale * _seen(q, weighted * columns)
 
     pool = tokens.share(sums, total, None)
     centre = pool[..., :width]
 
     # Heads and centres are one dimension of the op, which goes over the pairs tile by tile.
     key = tokens.key[:, :, None]
-    key = key.expand(b, h, c, n, width).flatten(1, 2)
+    key = key.expand(b, h, c, n, width)
+    key = key.flatten(1, 2)
     causal = q.query_time is not None
-    options = EdgeOptions(causal=causal, activation=tokens.activation, statistic="sums")
+    options = EdgeOptions(
+        causal=causal,
+        activation=tokens.activation,
+        statistic="sums",
+    )
     for step in range(tokens.steps):
         centre = pool[..., :width]
         if step == tokens.steps - 1:
@@ -300,7 +316,8 @@ def rows_of_centres(tokens: Tokens, value: Tensor, quadrature: Quadrature) -> Te
             pool = pool[..., width:]
         mass = q.mass[:, None, :, None]
         massive = (mass * both)[:, :, None]
-        massive = massive.expand(b, h, c, n, -1).flatten(1, 2)
+        massive = massive.expand(b, h, c, n, -1)
+        massive = massive.flatten(1, 2)
         product, row = edge_product(
             centre.flatten(1, 2),
             key,
@@ -310,9 +327,14 @@ def rows_of_centres(tokens: Tokens, value: Tensor, quadrature: Quadrature) -> Te
             options,
         )
         product = product.unflatten(1, (h, c))
-        row = row.unflatten(1, (h, c))[..., None]
+        row = row.unflatten(1, (h, c))
+        row = row[..., None]
 
-        pool = tokens.share(scale * product, scale * row, pool)
+        pool = tokens.share(
+            scale * product,
+            scale * row,
+            pool,
+        )
     return tokens.mix(tokens.query, centre, pool)
 
 
@@ -421,7 +443,8 @@ def advance_stream(
     for level in range(tokens.steps + 1):
         # (B, H, C, 1)
         weighted = mass[:, None, None, None] * score
-        level_sum = before.sums[..., level, :] + weighted * both
+        sum_before = before.sums[..., level, :]
+        level_sum = sum_before + weighted * both
         size = weighted[..., 0].abs()
         level_total = before.totals[..., level] + size
         sums.append(level_sum)

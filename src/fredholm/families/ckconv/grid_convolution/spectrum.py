@@ -36,7 +36,11 @@ class Gradients(NamedTuple):
     readout: Tensor | None
 
 
-def convolve(u: Tensor, h: Tensor, readout: Tensor) -> Tensor:
+def convolve(
+    u: Tensor,
+    h: Tensor,
+    readout: Tensor,
+) -> Tensor:
     """Return κ̂ û, (H·d_out, B, F). Where d_in = d_out it overwrites û.
 
     Args:
@@ -70,10 +74,15 @@ def kernel_spectrum(h: Tensor, readout: Tensor) -> Tensor:
     if readout.shape[1] == readout.shape[2] == 1:
         return _channelwise(h, readout)
     every = slice(None)
-    return _kernel(h, readout, every).contiguous()
+    kernel = _kernel(h, readout, every)
+    return kernel.contiguous()
 
 
-def apply(u: Tensor, kernel: Tensor, heads: int) -> Tensor:
+def apply(
+    u: Tensor,
+    kernel: Tensor,
+    heads: int,
+) -> Tensor:
     """Return κ̂ û as :func:`convolve` does, with the spectrum of :func:`kernel_spectrum`."""
     if kernel.dim() == 2:
         return u.mul_(kernel[:, None])
@@ -214,7 +223,8 @@ def _adjoint_channelwise(
         outer = (grad * u.conj()).sum(1)
         if needs_readout:
             weighted = _flat(outer * share)
-            of_matrix = weighted @ _flat(h).mT
+            units = _flat(h)
+            of_matrix = weighted @ units.mT
             grad_readout = of_matrix.view_as(readout)
         if needs_h:
             matrix = readout.flatten(1)
@@ -252,12 +262,14 @@ def _blocks(readout: Tensor, u: Tensor) -> Iterator[slice]:
 def _channelwise(h: Tensor, readout: Tensor) -> Tensor:
     """Return κ̂ where heads have one channel, (H, F)."""
     matrix = readout.flatten(1)
-    return _complex(matrix @ _flat(h))
+    units = _flat(h)
+    return _complex(matrix @ units)
 
 
 def _flat(x: Tensor) -> Tensor:
     """Return spectra as rows of real numbers in turn, (rows, 2·F)."""
-    numbers = torch.view_as_real(x.flatten(1))
+    rows = x.flatten(1)
+    numbers = torch.view_as_real(rows)
     return numbers.flatten(1)
 
 
@@ -270,12 +282,17 @@ def _complex(pairs: Tensor) -> Tensor:
 def _columns(h: Tensor, block: slice) -> Tensor:
     """Return ĥ of a block as (2f, w): one row of real parts, one of imaginary parts, and so on."""
     width = h.shape[0]
-    parts = torch.view_as_real(h[:, 0, block])
+    of_block = h[:, 0, block]
+    parts = torch.view_as_real(of_block)
     rows = parts.permute(1, 2, 0)
     return rows.reshape(-1, width)
 
 
-def _kernel(h: Tensor, readout: Tensor, block: slice) -> Tensor:
+def _kernel(
+    h: Tensor,
+    readout: Tensor,
+    block: slice,
+) -> Tensor:
     """Return κ̂ of a block, real parts above imaginary parts, (f·H, 2·d_out, d_in)."""
     heads, d_out, d_in, width = readout.shape
     matrix = readout.reshape(-1, width)
@@ -286,7 +303,11 @@ def _kernel(h: Tensor, readout: Tensor, block: slice) -> Tensor:
     return kernel.reshape(-1, 2 * d_out, d_in)
 
 
-def _pairs(x: Tensor, heads: int, block: slice) -> Tensor:
+def _pairs(
+    x: Tensor,
+    heads: int,
+    block: slice,
+) -> Tensor:
     """Return a spectrum of a block as real numbers in turn, (f·H, d, 2·B)."""
     channels = x.shape[0] // heads
     rows = x[..., block].permute(2, 0, 1)
@@ -305,4 +326,5 @@ def _times(a: Tensor, b: Tensor) -> Tensor:
     """Return a @ b, contiguous."""
     if b.shape[-1] >= NARROW:
         return a @ b
-    return (b.mT @ a.mT).mT.contiguous()
+    transposed = b.mT @ a.mT
+    return transposed.mT.contiguous()

@@ -140,7 +140,9 @@ def resolvent_naive(graph: TokenGraph, value: Tensor) -> Tensor:
     """
     edges = graph.edges()
     factor = graph.factor(graph.sizes(edges))
-    matrix = factor[..., None] * edges * graph.mass[:, None, None]
+    of_rows = factor[..., None]
+    of_columns = graph.mass[:, None, None]
+    matrix = of_rows * edges * of_columns
 
     identity = torch.eye(
         matrix.shape[-1],

@@ -37,7 +37,11 @@ KEY_TILE = 512
 ACTIVATIONS: dict[str, Activation] = {
     "relu": POINTWISE["relu"],
     "gelu": POINTWISE["gelu"],
-    "abs": Activation(torch.abs, torch.abs_, lambda g, s: g.mul_(s.sign())),
+    "abs": Activation(
+        torch.abs,
+        torch.abs_,
+        lambda g, s: g.mul_(s.sign()),
+    ),
 }
 
 
@@ -114,12 +118,14 @@ class Tile:
 
     def queries(self, tensor: Tensor) -> Tensor:
         """Return the tile's rows of a tensor of all queries."""
-        rows = tensor[self.chunk][:, :, self.q]
+        of_chunk = tensor[self.chunk]
+        rows = of_chunk[:, :, self.q]
         return rows.flatten(0, 1)
 
     def keys(self, tensor: Tensor) -> Tensor:
         """Return the tile's rows of a tensor of all keys."""
-        rows = tensor[self.chunk][:, :, self.k]
+        of_chunk = tensor[self.chunk]
+        rows = of_chunk[:, :, self.k]
         return rows.flatten(0, 1)
 
     def key_masses(self, mass: Tensor) -> Tensor:
@@ -156,7 +162,12 @@ class Tile:
         b, h = self.chunk
         q = self.q
         k = self.k
-        return b.stop - b.start, h.stop - h.start, q.stop - q.start, k.stop - k.start
+        return (
+            b.stop - b.start,
+            h.stop - h.start,
+            q.stop - q.start,
+            k.stop - k.start,
+        )
 
 
 def tiles(
@@ -340,7 +351,8 @@ def _add_gradients(tile: Tile, call: Call) -> None:
     )
     raw = scores
     if call.activation != "relu":
-        raw = call.copy.view(*shape).copy_(scores)
+        raw = call.copy.view(*shape)
+        raw.copy_(scores)
     act.apply_(raw)
 
     # P. The density's gradient needs φ(S) without the density.
@@ -374,7 +386,8 @@ def _add_gradients(tile: Tile, call: Call) -> None:
     act.gradient_(above, scores)
     slope = above.flatten(0, 1)
     if totals.query is not None:
-        tile.queries(totals.query).baddbmm_(slope, key)
+        of_query = tile.queries(totals.query)
+        of_query.baddbmm_(slope, key)
     if totals.key is not None:
         of_key = tile.keys(totals.key)
         of_key.baddbmm_(slope.mT, query)
@@ -387,7 +400,8 @@ def _add_statistic_gradient(
     above: Tensor,
 ) -> None:
     """Add 2 g m P, or g m sign P, to dP, and the masses' gradient Σ g P², or Σ g |P|."""
-    rate = call.row_grad[tile.chunk][:, :, tile.q]
+    of_chunk = call.row_grad[tile.chunk]
+    rate = of_chunk[:, :, tile.q]
     rate = rate[..., None]
     mass = tile.mass()
     if call.statistic == "squares":
