@@ -177,7 +177,12 @@ class ContinuousConvolutionKernel(HiddenKernel, LagFeatures):
         """Return h at displacements (..., p): (..., w)."""
         name = ("hidden", self.blur)
         of = (displacements,)
-        return prepared(self, name, lambda: self._smooth(displacements), of=of)
+        return prepared(
+            self,
+            name,
+            lambda: self._smooth(displacements),
+            of=of,
+        )
 
     def _smooth(self, displacements: Tensor) -> Tensor:
         """Return h, smoothed along the displacement where the samples are finer than in training.

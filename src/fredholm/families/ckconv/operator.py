@@ -90,7 +90,13 @@ class CKConv(IntegralOperator):
         if horizon is None:
             kernel = ContinuousConvolutionKernel(heads, d_in, d_out, **kernel_options)
         else:
-            kernel = FiniteHorizonKernel(heads, d_in, d_out, horizon=horizon, **kernel_options)
+            kernel = FiniteHorizonKernel(
+                heads,
+                d_in,
+                d_out,
+                horizon=horizon,
+                **kernel_options,
+            )
         super().__init__(
             dim,
             heads,

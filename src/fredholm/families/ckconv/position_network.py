@@ -343,7 +343,13 @@ class PositionNetwork(nn.Module):
         norm: Any = self.norms[layer]
         weight = norm.weight.to(h.dtype)
         bias = norm.bias.to(h.dtype)
-        h = F.layer_norm(h, norm.normalized_shape, weight, bias, norm.eps)
+        h = F.layer_norm(
+            h,
+            norm.normalized_shape,
+            weight,
+            bias,
+            norm.eps,
+        )
         return ACTIVATIONS[self.activation](h)
 
     def extra_repr(self) -> str:

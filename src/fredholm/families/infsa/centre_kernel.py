@@ -311,7 +311,13 @@ class StreamingCentreKernel(CentreKernel, CausalTransition):
         tokens = self._centred(u)
         before = Stream(memory["sums"], memory["totals"])
         with full_precision(u):
-            out, after = advance_stream(tokens, value, point.mass, point.scale, before)
+            out, after = advance_stream(
+                tokens,
+                value,
+                point.mass,
+                point.scale,
+                before,
+            )
             factor = self._factor()[..., 0]
             out = out * factor.to(out.dtype)
         return out.to(u.dtype), after._asdict()

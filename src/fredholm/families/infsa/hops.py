@@ -123,7 +123,12 @@ class Hops(Form):
 
     def respond(self, kernel: TokenGraphWeights, problem: Problem) -> Tensor:
         strategy = self.strategy
-        graph, value = graph_of(kernel, problem, half=True, backend=strategy.backend)
+        graph, value = graph_of(
+            kernel,
+            problem,
+            half=True,
+            backend=strategy.backend,
+        )
         out = sum_of_hops(graph, value, strategy.hops)
         return gained(kernel, out, value)
 
@@ -221,7 +226,13 @@ def step_hops(
     """Answer one causal point. Hop h needs the results of hop h - 1 at all points before, so each
     hop has a cache.
     """
-    row, value, after = graph_row(kernel, u, quadrature, t, memory)
+    row, value, after = graph_row(
+        kernel,
+        u,
+        quadrature,
+        t,
+        memory,
+    )
     new = out = value
     with full_precision(u):
         for hop in range(hops):

@@ -144,7 +144,13 @@ class WalkRows(GraphRows):
         memory: Memory,
     ) -> tuple[Tensor, Memory]:
         # Row t of z = v + Mz has one unknown, z_t: the walks of all points before are known.
-        row, value, after = graph_row(kernel, u, quadrature, t, memory)
+        row, value, after = graph_row(
+            kernel,
+            u,
+            quadrature,
+            t,
+            memory,
+        )
         with full_precision(u):
             known = torch.zeros_like(value)
             if t:

@@ -315,7 +315,12 @@ class MLPKernel(HiddenKernel, SplitHidden):
         # A single point belongs to a causal step. The next step has another, so caching is useless.
         if x.shape[1] == 1:
             return make()
-        return prepared(self, (group, dtype), make, of=(x,))
+        return prepared(
+            self,
+            (group, dtype),
+            make,
+            of=(x,),
+        )
 
     def _splits_shift(self, columns: bool) -> bool:
         """Return whether γ(x - y) enters by columns that multiply γ(y) (the addition theorems)."""
@@ -469,7 +474,12 @@ class MLPKernel(HiddenKernel, SplitHidden):
             columns=False,
             gamma=gamma,
         )
-        of_queries = self.query_terms(x, problem.ux, columns=False, gamma=gamma)
+        of_queries = self.query_terms(
+            x,
+            problem.ux,
+            columns=False,
+            gamma=gamma,
+        )
         return of_keys | of_queries
 
     def table(self, displacements: Tensor) -> Tensor | None:

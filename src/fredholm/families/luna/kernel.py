@@ -341,7 +341,13 @@ class LunaMap(FeatureMap):
         """
         init, sets, hidden, shared, bank = self._start
         draw_bank = INITS[init]
-        networks = draw_bank(sets, self.channels, hidden, shared, self.activation)
+        networks = draw_bank(
+            sets,
+            self.channels,
+            hidden,
+            shared,
+            self.activation,
+        )
         draw = gaussian
         if init == "exponential":
             draw = orthonormal
@@ -395,7 +401,12 @@ class LunaMap(FeatureMap):
     @property
     def bank(self) -> Bank:
         """Parameters of ψ."""
-        return Bank(self.bank_weight, self.bank_bias, self.bank_readout, self.bank_shift)
+        return Bank(
+            self.bank_weight,
+            self.bank_bias,
+            self.bank_readout,
+            self.bank_shift,
+        )
 
     @property
     def plain(self) -> bool:
@@ -519,7 +530,12 @@ class LunaMap(FeatureMap):
             )
             return piecewise_linear(u, *lines, self.nonneg)
         bank = self.scaled_bank(u.dtype)
-        return scalar_bank(u, bank, activation=self.activation, nonneg=self.nonneg)
+        return scalar_bank(
+            u,
+            bank,
+            activation=self.activation,
+            nonneg=self.nonneg,
+        )
 
     def _scale(self, dtype: torch.dtype) -> Tensor:
         """Return the factor of each channel but for the envelope and the batch's cap, (L,)."""

@@ -108,6 +108,18 @@ def luna(
     q = torch.einsum("bnc,hdc->bhnd", u, query)
     k = torch.einsum("bnc,hdc->bhnd", u, key)
     v = torch.einsum("bnc,hdc->bhnd", u, value)
-    phi_q = feature_map(q, directions, offsets, networks, **options)
-    phi_k = feature_map(k, directions, offsets, networks, **options)
+    phi_q = feature_map(
+        q,
+        directions,
+        offsets,
+        networks,
+        **options,
+    )
+    phi_k = feature_map(
+        k,
+        directions,
+        offsets,
+        networks,
+        **options,
+    )
     return attention(phi_q, phi_k, v)

@@ -457,8 +457,20 @@ def grid_convolution(
             # Imported here, because Triton may not be installed.
             from ..triton.op import grid_convolution_triton
 
-            return grid_convolution_triton(signal, hidden, readout, list(grid), causal)
-        return grid_convolution_op(signal, hidden, readout, list(grid), causal)
+            return grid_convolution_triton(
+                signal,
+                hidden,
+                readout,
+                list(grid),
+                causal,
+            )
+        return grid_convolution_op(
+            signal,
+            hidden,
+            readout,
+            list(grid),
+            causal,
+        )
 
 
 def _check(

@@ -246,7 +246,13 @@ class MomentConstraint(Constraint):
     def project(self, u: Tensor) -> Tensor:
         # The usual layer normalisation is one fused operation.
         if self.affine == "vector" and self.eps > 0:
-            return F.layer_norm(u, u.shape[-1:], self.weight, self.bias, self.eps)
+            return F.layer_norm(
+                u,
+                u.shape[-1:],
+                self.weight,
+                self.bias,
+                self.eps,
+            )
         mean, std = self.moments()
         return self.standardise(u) * std + mean
 

@@ -74,7 +74,13 @@ class ConvolutionTerm(Term):
         if depthwise:
             groups = dim
         convolution = _CONVOLUTIONS[axes]
-        self.convolution = convolution(dim, dim, kernel_size, groups=groups, bias=bias)
+        self.convolution = convolution(
+            dim,
+            dim,
+            kernel_size,
+            groups=groups,
+            bias=bias,
+        )
 
     def refusal(self, substep: str) -> str | None:
         if substep in ("implicit", "trapezoid", "exact"):
@@ -250,7 +256,13 @@ class ConvolutionalEmbedding(nn.Module):
         if padding is None:
             padding = kernel_size // 2
         convolution = _CONVOLUTIONS[axes]
-        self.convolution = convolution(in_dim, out_dim, kernel_size, stride, padding)
+        self.convolution = convolution(
+            in_dim,
+            out_dim,
+            kernel_size,
+            stride,
+            padding,
+        )
         self.norm = nn.LayerNorm(out_dim)
 
     def forward(

@@ -208,7 +208,15 @@ class Evolution(nn.Module):
         """
         rates = []
         for k in range(len(self._terms(0))):
-            rate = self._act(k, t, u, domain, 0.0, "rate", before)
+            rate = self._act(
+                k,
+                t,
+                u,
+                domain,
+                0.0,
+                "rate",
+                before,
+            )
             rates.append(rate)
         return torch.stack(rates).sum(0)
 
@@ -287,7 +295,16 @@ class Evolution(nn.Module):
                 term = self._nearest_term(k, middle)
                 stages = term.stages(u, domain, substep)
                 name = type(term).__name__
-                record = Substep(step, t, dt, k, name, term, u, after)
+                record = Substep(
+                    step,
+                    t,
+                    dt,
+                    k,
+                    name,
+                    term,
+                    u,
+                    after,
+                )
                 _report(record, stages, observer)
             return after
 

@@ -93,7 +93,12 @@ class System(NamedTuple):
     def solve(self, limits: Limits) -> Iterate:
         """Iterate until the relative residual is within the tolerance, or products run out."""
         solver = SOLVERS[limits.method]
-        return solver(self.apply, self.right, limits.tol, limits.max_iterations)
+        return solver(
+            self.apply,
+            self.right,
+            limits.tol,
+            limits.max_iterations,
+        )
 
 
 def resolvent(

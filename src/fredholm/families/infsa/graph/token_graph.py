@@ -232,7 +232,13 @@ class TokenGraph:
         if self.density is not None:
             density = self.density.mT
         if not self.causal:
-            product, _ = self._product(query, key, weighted, density, "none")
+            product, _ = self._product(
+                query,
+                key,
+                weighted,
+                density,
+                "none",
+            )
             return self._weighted(product)
 
         # Its triangle is the upper one: with the points turned round, it is the lower one that the
@@ -242,7 +248,13 @@ class TokenGraph:
         query = query.flip(2)
         key = key.flip(2)
         weighted = weighted.flip(2)
-        product, _ = self._product(query, key, weighted, density, "none")
+        product, _ = self._product(
+            query,
+            key,
+            weighted,
+            density,
+            "none",
+        )
         return self._weighted(product.flip(2))
 
     def _product(
@@ -264,7 +276,15 @@ class TokenGraph:
             memory=self.memory,
             half=self.half,
         )
-        return edge_product(query, key, value, mass, density, options, backend=self.backend)
+        return edge_product(
+            query,
+            key,
+            value,
+            mass,
+            density,
+            options,
+            backend=self.backend,
+        )
 
     def _weighted(self, value: Tensor) -> Tensor:
         """Return values times their masses."""

@@ -135,7 +135,13 @@ def backward(
     nq = x.query_bias.shape[2]
     if 0 not in (b, h, nk, nq):
         wants_readout = g.readout is not None
-        run = Pass.make(x, activation, memory, mid, wants_readout)
+        run = Pass.make(
+            x,
+            activation,
+            memory,
+            mid,
+            wants_readout,
+        )
         grad = grad.transpose(0, 1)
         for block in groups(h, b, run.plan.block, run.plan.block_heads):
             values = cut_pairs(f, *block)
@@ -247,7 +253,13 @@ def _query_tile(
         if pairs.empty:
             continue
         part = Part(f, g, q, k)
-        layer = FirstLayer(run.x, f, q, k, run.layer)
+        layer = FirstLayer(
+            run.x,
+            f,
+            q,
+            k,
+            run.layer,
+        )
         shared_grad = layer.shared_gradient(g, run.shared_grad)
         for chunk in groups(heads, batch, run.plan.group, heads):
             first = layer.values(chunk)
@@ -271,7 +283,13 @@ def _query_tile(
             if g.value is not None:
                 of_values = matrices_of_points(g.value, chunk, k)
                 of_values.baddbmm_(flat.mT, above)
-            layer.add_gradients(g, slope, first.rows, shared_grad, chunk)
+            layer.add_gradients(
+                g,
+                slope,
+                first.rows,
+                shared_grad,
+                chunk,
+            )
         layer.add_shared_gradients(g, shared_grad)
 
 

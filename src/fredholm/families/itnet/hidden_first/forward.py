@@ -127,7 +127,13 @@ class FirstTerms(NamedTuple):
     scratch: LayerScratch
 
     def tile(self, q: Span, k: Span) -> FirstLayer:
-        return FirstLayer(self.x, self.f, q, k, self.scratch)
+        return FirstLayer(
+            self.x,
+            self.f,
+            q,
+            k,
+            self.scratch,
+        )
 
 
 def _moments(
