@@ -90,7 +90,8 @@ class FiniteHorizonKernel(ContinuousConvolutionKernel, CausalTransition):
     def readout(self) -> tuple[Tensor, Tensor | None]:
         weight, bias = super().readout()
         assert bias is not None
-        with_constant = torch.cat([weight, bias[..., None]], -1)
+        constant = bias[..., None]
+        with_constant = torch.cat([weight, constant], -1)
         return with_constant, None
 
     @property
@@ -133,7 +134,8 @@ class FiniteHorizonKernel(ContinuousConvolutionKernel, CausalTransition):
         after = {}
         for name, new in new_point.items():
             remaining = memory[name][:, 1:]
-            last = new[:, None].to(remaining.dtype)
+            last = new[:, None]
+            last = last.to(remaining.dtype)
             after[name] = torch.cat([remaining, last], 1)
 
         # A slot without a point has no position. It gets that of the new point, at lag 0, where its
@@ -150,7 +152,8 @@ class FiniteHorizonKernel(ContinuousConvolutionKernel, CausalTransition):
             hidden = hidden.to(dtype)
             signal = after["signal"].to(dtype)
             moment = torch.einsum("bkw,bkhi->bhiw", hidden, signal)
-            out = torch.einsum("hoiw,bhiw->bho", weight.to(dtype), moment)
+            weight = weight.to(dtype)
+            out = torch.einsum("hoiw,bhiw->bho", weight, moment)
         out = point.scaled(out)
         if self.bias is not None:
             bias = self.bias.view(1, self.heads, self.d_out)
@@ -167,12 +170,15 @@ class FiniteHorizonKernel(ContinuousConvolutionKernel, CausalTransition):
 
         In eager code alone, because this reads values.
         """
-        if not (cheap_to_read(mass, waited=True) and cheap_to_read(x, waited=True)):
+        if not cheap_to_read(mass, waited=True):
+            return
+        if not cheap_to_read(x, waited=True):
             return
         oldest_mass = memory["mass"][:, 0]
         both_exist = (mass > 0) & (oldest_mass > 0)
         oldest_position = memory["positions"][:, 0]
-        lag_of_oldest = (x - oldest_position)[:, 0]
+        lag_of_oldest = x - oldest_position
+        lag_of_oldest = lag_of_oldest[:, 0]
         lost = both_exist & (lag_of_oldest < self._end(x.dtype))
         if bool(lost.any()):
             raise DomainError(

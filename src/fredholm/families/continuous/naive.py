@@ -73,7 +73,8 @@ def attention(
     """Return term I, ∫ γ V over the tokens with γ the softmax of ⟨Q, K⟩ / √d_h, Eqs. 10 and 50."""
 
     def split(layer: Layer) -> Float[Tensor, "b h n e"]:
-        by_head = layer(u).unflatten(-1, (maps.heads, -1))
+        mapped = layer(u)
+        by_head = mapped.unflatten(-1, (maps.heads, -1))
         return by_head.transpose(1, 2)
 
     query = split(maps.query)
@@ -97,7 +98,8 @@ def project_moments(
     to: Moments,
 ) -> Float[Tensor, "b n d"]:
     """Return P on S1: the layer normalisation, Theorem 3.1."""
-    centred = u - u.mean(-1, keepdim=True)
+    mean = u.mean(-1, keepdim=True)
+    centred = u - mean
     variance = centred.square().mean(-1, keepdim=True)
     std = (variance + to.eps).sqrt()
     return to.std * centred / std + to.mean

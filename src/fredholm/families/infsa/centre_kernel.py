@@ -105,8 +105,10 @@ class CentreKernel(TokenGraphKernel, CentredWeights, OwnForm):
             seen = problem.quadrature.weights()
             seen = seen.to(tokens.energy.dtype)
             density = centre_weights(tokens, queries, seen)
-            density = density * self._factor().to(density.dtype)
-        return density.expand(-1, -1, problem.ux.shape[2], -1)
+            factor = self._factor().to(density.dtype)
+            density = density * factor
+        count = problem.ux.shape[2]
+        return density.expand(-1, -1, count, -1)
 
     # --- the fast forms ---------------------------------------------------------------------------
 
@@ -140,7 +142,8 @@ class CentreKernel(TokenGraphKernel, CentredWeights, OwnForm):
 
     def _values(self, u: Tensor) -> Tensor:
         """Return the values of features with their bias, in float32 at least."""
-        value = self._with_bias(self._heads(u, 2))
+        value = self._heads(u, 2)
+        value = self._with_bias(value)
         return self._precise(value)
 
     def _apart(
@@ -183,7 +186,8 @@ class CentreKernel(TokenGraphKernel, CentredWeights, OwnForm):
             out = out + weight * bias
         if self.centres == 1:
             return out
-        mixture = tokens.mixture(tokens.query, centre[:, :, :, None])
+        centre = centre[:, :, :, None]
+        mixture = tokens.mixture(tokens.query, centre)
         return mixture.mT @ out
 
     # --- parts ------------------------------------------------------------------------------------
@@ -193,9 +197,11 @@ class CentreKernel(TokenGraphKernel, CentredWeights, OwnForm):
         query = self._queries(u)
         key = query
         if not self.tied or self.scale != 1.0:
-            key = self._precise(self._heads(u, 1))
+            key = self._heads(u, 1)
+            key = self._precise(key)
         with full_precision(u):
-            energy = lengths(query).unsqueeze(2)
+            energy = lengths(query)
+            energy = energy.unsqueeze(2)
             if self.probes is not None:
                 # A centre counts the tokens that are like its probe.
                 likeness = self.probes.to(query.dtype) @ query.mT
@@ -210,7 +216,8 @@ class CentreKernel(TokenGraphKernel, CentredWeights, OwnForm):
         )
 
     def _queries(self, u: Tensor) -> Tensor:
-        query = self._precise(self._heads(u, 0))
+        query = self._heads(u, 0)
+        query = self._precise(query)
         return self._scaled(query)
 
     def _precise(self, x: Tensor) -> Tensor:
@@ -268,7 +275,8 @@ class StreamingCentreKernel(CentreKernel, CausalTransition):
         queries = self._queries(problem.ux)
         with full_precision(problem.uy):
             density = stream_weights(tokens, queries, seen, seen_by_keys)
-            return density * self._factor().to(density.dtype)
+            factor = self._factor().to(density.dtype)
+            return density * factor
 
     def _apart(
         self,
@@ -287,7 +295,8 @@ class StreamingCentreKernel(CentreKernel, CausalTransition):
         value = self._values(u)
         with full_precision(u):
             out = streamed_centres(tokens, value, problem.quadrature, running)
-            out = out * self._factor().to(out.dtype)
+            factor = self._factor().to(out.dtype)
+            out = out * factor
             return out.to(u.dtype)
 
     def start(self, u: Tensor) -> dict[str, Tensor]:

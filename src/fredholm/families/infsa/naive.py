@@ -58,7 +58,8 @@ def token_graph(
         norms = []
         for i in range(edges.shape[2]):
             first_rows = edges[:, :, : i + 1]
-            norms.append(torch.linalg.vector_norm(first_rows, dim=(2, 3)))
+            norm = torch.linalg.vector_norm(first_rows, dim=(2, 3))
+            norms.append(norm)
         norm = torch.stack(norms, 2)[..., None]
     else:
         norm = torch.linalg.vector_norm(

@@ -140,7 +140,8 @@ def _exponential_bank(
     # right; a shared one has one set of knots for all signs.
     if shared:
         rates = rates * signs
-    drawn = (rates[:, None] * knots).exp()
+    exponents = rates[:, None] * knots
+    drawn = exponents.exp()
 
     # A unit begins at each knot and adds the change of slope there; none begins at the last knot.
     slopes = drawn.diff(dim=-1) / knots.diff()
@@ -178,10 +179,12 @@ def gaussian(sets: int, directions: int, width: int) -> Tensor:
 def orthonormal(sets: int, directions: int, width: int) -> Tensor:
     """Return the identity, or rows that are orthonormal within blocks of ``width``."""
     if directions == width:
-        return torch.eye(width).repeat(sets, 1, 1)
+        identity = torch.eye(width)
+        return identity.repeat(sets, 1, 1)
     draws = [orthogonal_draws(directions, width) for _ in range(sets)]
     rows = torch.stack(draws)
-    return rows / rows.norm(dim=-1, keepdim=True)
+    lengths = rows.norm(dim=-1, keepdim=True)
+    return rows / lengths
 
 
 INITS = {

@@ -39,7 +39,8 @@ class Layer(NamedTuple):
         heads: int,
     ) -> Float[Tensor, "b h n e"]:
         """Return the output cut into heads."""
-        by_head = self(u).unflatten(-1, (heads, -1))
+        mapped = self(u)
+        by_head = mapped.unflatten(-1, (heads, -1))
         return by_head.transpose(1, 2)
 
 

@@ -90,7 +90,8 @@ class GridSizes:
         # Some rows at a time, whose padded copy (size, B, *sizes) fits the budget. The padding
         # around the box is written once and stays zero.
         size = self._rows(rows, batch)
-        padded = rows.new_zeros(min(size, count), batch, *self.sizes)
+        most = min(size, count)
+        padded = rows.new_zeros(most, batch, *self.sizes)
         for first in range(0, count, size):
             part = rows[first : first + size]
             used = padded[: len(part)]

@@ -105,7 +105,8 @@ def row_sizes(pairs: Tensor, mass: Tensor, norm: str) -> Tensor:
         size = pairs.square()
     else:
         size = pairs.abs()
-    return (size * mass[:, None, None]).sum(-1)
+    mass = mass[:, None, None]
+    return (size * mass).sum(-1)
 
 
 class Hop(NamedTuple):
