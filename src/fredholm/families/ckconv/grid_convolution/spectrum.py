@@ -179,7 +179,9 @@ def adjoint(
         if outer is not None and needs_h:
             of_h = outer @ matrix
             of_h = of_h.unflatten(0, (-1, 2))
-            gradient = torch.complex(of_h[:, 0], of_h[:, 1])
+            real = of_h[:, 0]
+            imaginary = of_h[:, 1]
+            gradient = torch.complex(real, imaginary)
             h[:, 0, block] = gradient.mT
 
     if grad_readout is not None:

@@ -78,5 +78,7 @@ def convergence(
     y = torch.tensor(errors, dtype=torch.float64).log()
     x = x - x.mean()
     y = y - y.mean()
-    slope = (x * y).sum() / x.square().sum()
+    products = (x * y).sum()
+    squares = x.square().sum()
+    slope = products / squares
     return Convergence(steps, tuple(errors), float(-slope))

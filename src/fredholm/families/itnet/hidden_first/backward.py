@@ -82,6 +82,9 @@ class Pass:
         def scratch(size: int) -> Scratch:
             return Scratch(x.value, size)
 
+        moments = 0
+        if readout:
+            moments = n.moments
         return Pass(
             x,
             find_activation(activation),
@@ -95,7 +98,7 @@ class Pass:
             up=scratch(n.tile),
             shared_grad=scratch(n.shared),
             moments_grad=scratch(n.moments),
-            moments=scratch(n.moments if readout else 0),
+            moments=scratch(moments),
         )
 
 

@@ -87,7 +87,12 @@ def _hidden(
         return PositionTerms(terms.ends, pairs)
 
     points = (grid.points, grid.lengths)
-    positions = prepared(kernel, ("all pairs", dtype), make, of=points)
+    positions = prepared(
+        kernel,
+        ("all pairs", dtype),
+        make,
+        of=points,
+    )
 
     # Features with heads before samples, (H·B·N, d), and their terms, (H·B, N, w) each or None.
     by_head = u.transpose(0, 1)
