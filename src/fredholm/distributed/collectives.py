@@ -98,7 +98,11 @@ def gathered(x: Tensor, shards: Shards) -> Tensor:
 
     Sends the elements of x to each other rank.
     """
-    flat = _Gather.apply(x.reshape(-1), shards.ones, x.numel())
+    flat = _Gather.apply(
+        x.reshape(-1),
+        shards.ones,
+        x.numel(),
+    )
     return flat.view(shards.count, *x.shape)
 
 
@@ -114,7 +118,12 @@ class Ring:
         shards: the ranks.
     """
 
-    def __init__(self, tensors: Sequence[Tensor], dims: Sequence[int], shards: Shards):
+    def __init__(
+        self,
+        tensors: Sequence[Tensor],
+        dims: Sequence[int],
+        shards: Shards,
+    ):
         self.dims = dims
         self.shards = shards
 
@@ -131,7 +140,12 @@ class Ring:
             return
         with torch.no_grad(), record_function(f"fredholm: ring message {by} begins"):
             packed = self._packed(tensors)
-            self._under_way[by] = _begin(packed, by, self._size(by), self.shards)
+            self._under_way[by] = _begin(
+                packed,
+                by,
+                self._size(by),
+                self.shards,
+            )
 
     def shifted(self, tensors: Sequence[Tensor], by: int) -> list[Tensor]:
         """Return the tensors of the rank that is ``by`` before this one.
@@ -140,7 +154,13 @@ class Ring:
         """
         self.begin(tensors, by)
         transfer = self._under_way.pop(by)
-        flat = _Shift.apply(self._packed(tensors), self.shards, by, self._size(by), transfer)
+        flat = _Shift.apply(
+            self._packed(tensors),
+            self.shards,
+            by,
+            self._size(by),
+            transfer,
+        )
 
         # The other rank's tensors have its number of points, and are as wide as this rank's.
         points = self._points(by)
@@ -202,7 +222,12 @@ class _Gather(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, shards: Shards, width: int) -> Tensor:
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        shards: Shards,
+        width: int,
+    ) -> Tensor:
         ctx.shards = shards
         ctx.width = width
         sizes = [n * width for n in shards.sizes]
@@ -219,12 +244,21 @@ class _Scatter(torch.autograd.Function):
     """The sum over ranks of their gradients for this rank's rows; the transpose of a gather."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, shards: Shards, width: int) -> Tensor:
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        shards: Shards,
+        width: int,
+    ) -> Tensor:
         ctx.shards = shards
         ctx.width = width
         sizes = [n * width for n in shards.sizes]
         own_size = sizes[shards.rank]
-        received = deliver(list(x.split(sizes)), [own_size] * shards.count, shards)
+        received = deliver(
+            list(x.split(sizes)),
+            [own_size] * shards.count,
+            shards,
+        )
         first, *others = received
         return sum(others, first.clone())
 
@@ -247,7 +281,12 @@ class _Shift(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, shards: Shards, by: int, size: int, under_way: _Transfer | None
+        ctx: Any,
+        x: Tensor,
+        shards: Shards,
+        by: int,
+        size: int,
+        under_way: _Transfer | None,
     ) -> Tensor:
         ctx.shards = shards
         ctx.by = by
@@ -262,7 +301,13 @@ class _Shift(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple:
         (grad,) = grads
-        of_x = _Shift.apply(grad, ctx.shards, -ctx.by, ctx.size, None)
+        of_x = _Shift.apply(
+            grad,
+            ctx.shards,
+            -ctx.by,
+            ctx.size,
+            None,
+        )
         return of_x, None, None, None, None
 
 
@@ -289,7 +334,12 @@ class _Transfer(NamedTuple):
         return self.received
 
 
-def _begin(x: Tensor, by: int, size: int, shards: Shards) -> _Transfer:
+def _begin(
+    x: Tensor,
+    by: int,
+    size: int,
+    shards: Shards,
+) -> _Transfer:
     """Start to send x, a flat tensor, to the rank ``by`` places after this one, and to receive
     ``size`` elements from the rank ``by`` places before, modulo the number of ranks.
 
@@ -304,7 +354,11 @@ def _begin(x: Tensor, by: int, size: int, shards: Shards) -> _Transfer:
     return _exchange(send, sizes, shards)
 
 
-def deliver(send: Sequence[Tensor], sizes: Sequence[int], shards: Shards) -> list[Tensor]:
+def deliver(
+    send: Sequence[Tensor],
+    sizes: Sequence[int],
+    shards: Shards,
+) -> list[Tensor]:
     """Send ``send[r]`` to rank r, and return the flat tensors of ``sizes`` numbers that arrive."""
     return _exchange(send, sizes, shards).arrive()
 
@@ -320,7 +374,11 @@ def deliver_into(
     _transfer(matrices, shards).arrive()
 
 
-def _exchange(send: Sequence[Tensor], sizes: Sequence[int], shards: Shards) -> _Transfer:
+def _exchange(
+    send: Sequence[Tensor],
+    sizes: Sequence[int],
+    shards: Shards,
+) -> _Transfer:
     """Start to send ``send[r]`` to rank r and to receive ``sizes[r]`` numbers from it.
 
     This rank's own piece is passed on as it is.
@@ -356,7 +414,12 @@ def _transfer(
         works = []
         if transfers:
             works = dist.batch_isend_irecv(transfers)
-    return _Transfer(works, [transfer.tensor for transfer in transfers], [], shards)
+    return _Transfer(
+        works,
+        [transfer.tensor for transfer in transfers],
+        [],
+        shards,
+    )
 
 
 def starts(sizes: Sequence[int]) -> list[int]:

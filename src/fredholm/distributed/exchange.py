@@ -37,7 +37,12 @@ class Exchange:
 
     passes: ClassVar[str]
 
-    def refuses(self, form: Form, kernel: Kernel, facts: Facts) -> str | None:
+    def refuses(
+        self,
+        form: Form,
+        kernel: Kernel,
+        facts: Facts,
+    ) -> str | None:
         """Return why there is no such exchange for this kernel here, or None."""
         return None
 
@@ -45,7 +50,13 @@ class Exchange:
         """Return what passes between the ranks, for ``plan``."""
         return self.passes
 
-    def respond(self, form: Form, kernel: Kernel, problem: Problem, shards: Shards) -> Tensor:
+    def respond(
+        self,
+        form: Form,
+        kernel: Kernel,
+        problem: Problem,
+        shards: Shards,
+    ) -> Tensor:
         """Return ∫ K u dμ + offset at this rank's points, (B, H, n, d_out)."""
         raise NotImplementedError(f"{type(self).__name__} must define respond")
 

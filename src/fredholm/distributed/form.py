@@ -36,7 +36,12 @@ class Distributed(Form):
     def respond_filled(self, kernel: Kernel, problem: Problem) -> Tensor:
         """Respond at all points of the problem, a point of padding included."""
         assert problem.shards is not None
-        return self.exchange.respond(self.form, kernel, problem, problem.shards)
+        return self.exchange.respond(
+            self.form,
+            kernel,
+            problem,
+            problem.shards,
+        )
 
 
 class OwnTargets(Form):

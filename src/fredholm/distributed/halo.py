@@ -15,7 +15,12 @@ from .collectives import deliver, starts
 from .shards import Shards
 
 
-def fetched(x: Tensor, shards: Shards, dim: int, wanted: Sequence[Tensor]) -> Tensor:
+def fetched(
+    x: Tensor,
+    shards: Shards,
+    dim: int,
+    wanted: Sequence[Tensor],
+) -> Tensor:
     """Return the points that this rank reads, its own or other ranks': those at the indices
     ``wanted[shards.rank]`` of the complete domain, in that order, on dimension ``dim``.
 
@@ -82,7 +87,12 @@ class _Fetch(torch.autograd.Function):
     """Send rows (n, width) to the ranks that read them, and return those that this rank reads."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, shards: Shards, routes: Routes) -> Tensor:
+    def forward(
+        ctx: Any,
+        rows: Tensor,
+        shards: Shards,
+        routes: Routes,
+    ) -> Tensor:
         width = rows.shape[1]
         ctx.shards = shards
         ctx.routes = routes
@@ -104,7 +114,13 @@ class _Return(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, shards: Shards, routes: Routes, width: int) -> Tensor:
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        shards: Shards,
+        routes: Routes,
+        width: int,
+    ) -> Tensor:
         ctx.shards = shards
         ctx.routes = routes
 
@@ -127,7 +143,11 @@ class _Return(torch.autograd.Function):
         return _Fetch.apply(grad, ctx.shards, ctx.routes), None, None, None
 
 
-def _placed(parts: Sequence[Tensor], places: Sequence[Tensor], width: int) -> Tensor:
+def _placed(
+    parts: Sequence[Tensor],
+    places: Sequence[Tensor],
+    width: int,
+) -> Tensor:
     """Write the rows of each part, a flat tensor, at its places of the result."""
     count = sum(len(place) for place in places)
     out = parts[0].new_empty(count, width)

@@ -53,7 +53,10 @@ class RankPart(NamedTuple):
 
 
 def read_part(
-    u: Tensor, domain: Domain, query: Tensor | None, query_domain: Domain | None
+    u: Tensor,
+    domain: Domain,
+    query: Tensor | None,
+    query_domain: Domain | None,
 ) -> RankPart:
     """Return this rank's problem. ``query`` is u where the queries are the domain's own points.
 
@@ -73,14 +76,28 @@ def read_part(
         stretch = stretch_in_reach(u, domain)
         quadrature = stretch.domain.quadrature()
         return RankPart(
-            stretch.u, stretch.domain, stretch.u, None, quadrature, shards, stretch.owned
+            stretch.u,
+            stretch.domain,
+            stretch.u,
+            None,
+            quadrature,
+            shards,
+            stretch.owned,
         )
 
     if domain.sparse:
         both = gather_keys(u, domain)
         quadrature = both.keys.quadrature(both.queries)
         answered = slice(0, domain.size)
-        return RankPart(both.u, both.keys, both.query, both.queries, quadrature, shards, answered)
+        return RankPart(
+            both.u,
+            both.keys,
+            both.query,
+            both.queries,
+            quadrature,
+            shards,
+            answered,
+        )
 
     answered = domain if query_domain is None else query_domain
     filled = fill_empty(u, domain, query, query_domain)
@@ -110,7 +127,10 @@ class FilledPart(NamedTuple):
 
 
 def fill_empty(
-    u: Tensor, domain: Domain, query: Tensor | None, query_domain: Domain | None
+    u: Tensor,
+    domain: Domain,
+    query: Tensor | None,
+    query_domain: Domain | None,
 ) -> FilledPart:
     """Return the part with a point of padding on each rank that has none.
 
@@ -157,8 +177,16 @@ def gather_keys(u: Tensor, domain: Domain) -> GatheredKeys:
     valid = _all_valid(domain, shards)
     keys = replace(
         domain,
-        positions=concatenated(domain.positions, shards, domain.positions.dim() - 2),
-        measure=concatenated(domain.measure, shards, domain.measure.dim() - 1),
+        positions=concatenated(
+            domain.positions,
+            shards,
+            domain.positions.dim() - 2,
+        ),
+        measure=concatenated(
+            domain.measure,
+            shards,
+            domain.measure.dim() - 1,
+        ),
         valid=valid,
         # The edges of a part already leave out what an order hides, see Domain.shard.
         causal=False,
@@ -171,8 +199,17 @@ def gather_keys(u: Tensor, domain: Domain) -> GatheredKeys:
 
     # A rank without points answers at one of padding, which sees nothing.
     queries = _one_of_padding(queries)
-    nothing = replace(edges, ptr=edges.ptr.new_zeros(edges.batch + 1), queries=1)
-    return GatheredKeys(every, replace(keys, pairs=nothing), _pad_rows(u, 1), queries)
+    nothing = replace(
+        edges,
+        ptr=edges.ptr.new_zeros(edges.batch + 1),
+        queries=1,
+    )
+    return GatheredKeys(
+        every,
+        replace(keys, pairs=nothing),
+        _pad_rows(u, 1),
+        queries,
+    )
 
 
 class Stretch(NamedTuple):
@@ -205,7 +242,13 @@ def stretch_in_reach(u: Tensor, domain: Domain) -> Stretch:
     # without asking.
     wanted = []
     for rank in range(shards.count):
-        places = _places_in_reach(shards, rank, reach, valid, causal=domain.causal)
+        places = _places_in_reach(
+            shards,
+            rank,
+            reach,
+            valid,
+            causal=domain.causal,
+        )
         wanted.append(torch.arange(*places, device=u.device))
 
     mine = wanted[shards.rank]
@@ -214,21 +257,44 @@ def stretch_in_reach(u: Tensor, domain: Domain) -> Stretch:
         stretch_valid = valid[:, mine]
     stretch = replace(
         domain,
-        positions=fetched(domain.positions, shards, domain.positions.dim() - 2, wanted),
-        measure=fetched(domain.measure, shards, domain.measure.dim() - 1, wanted),
+        positions=fetched(
+            domain.positions,
+            shards,
+            domain.positions.dim() - 2,
+            wanted,
+        ),
+        measure=fetched(
+            domain.measure,
+            shards,
+            domain.measure.dim() - 1,
+            wanted,
+        ),
         valid=stretch_valid,
         shards=None,
     )
     features = fetched(u, shards, 1, wanted)
     if not domain.size:
         # A rank without points answers at one of padding.
-        return Stretch(_pad_rows(features, 1), _one_of_padding(stretch), slice(0, 0))
+        return Stretch(
+            _pad_rows(features, 1),
+            _one_of_padding(stretch),
+            slice(0, 0),
+        )
     first = shards.start - int(mine[0])
-    return Stretch(features, stretch, slice(first, first + domain.size))
+    return Stretch(
+        features,
+        stretch,
+        slice(first, first + domain.size),
+    )
 
 
 def _places_in_reach(
-    shards: Shards, rank: int, reach: int, valid: Tensor | None, *, causal: bool
+    shards: Shards,
+    rank: int,
+    reach: int,
+    valid: Tensor | None,
+    *,
+    causal: bool,
 ) -> tuple[int, int]:
     """Return the first and the last place, exclusive, that a rank's points see in the whole."""
     start, stop = starts(shards.sizes)[rank : rank + 2]
@@ -267,7 +333,12 @@ def _one_of_padding(empty: Domain) -> Domain:
         empty,
         positions=_pad_rows(empty.positions, 1),
         measure=_pad_rows(empty.measure[..., None], 1)[..., 0],
-        valid=torch.zeros(1, 1, dtype=torch.bool, device=empty.positions.device),
+        valid=torch.zeros(
+            1,
+            1,
+            dtype=torch.bool,
+            device=empty.positions.device,
+        ),
     )
 
 
@@ -295,7 +366,12 @@ def _filled(domain: Domain) -> Domain:
     n = max(1, domain.size)
     valid = domain.valid
     if valid is None:
-        valid = torch.ones(1, domain.size, dtype=torch.bool, device=domain.positions.device)
+        valid = torch.ones(
+            1,
+            domain.size,
+            dtype=torch.bool,
+            device=domain.positions.device,
+        )
     return replace(
         domain,
         positions=_pad_rows(domain.positions, n),
@@ -358,7 +434,12 @@ class KeysOfAllRanks(AllKeys):
         return super().running_total(mass) + before_this(super().total(mass), self.shards)
 
     def mass_seen(
-        self, mass: Tensor, times: Times, log_density: Tensor | None, *, own_points: bool
+        self,
+        mass: Tensor,
+        times: Times,
+        log_density: Tensor | None,
+        *,
+        own_points: bool,
     ) -> Tensor:
         # Each query sees keys of its own: the masses of all ranks are gathered, O(N).
         every_mass = concatenated(mass, self.shards, 1)

@@ -96,7 +96,11 @@ class Shards:
         holes = tuple(r for r, n in enumerate(self.sizes) if n == 0)
         if not holes:
             return self
-        return replace(self, sizes=tuple(max(1, n) for n in self.sizes), holes=holes)
+        return replace(
+            self,
+            sizes=tuple(max(1, n) for n in self.sizes),
+            holes=holes,
+        )
 
     @property
     def kept(self) -> list[int]:
@@ -142,7 +146,11 @@ def even_sizes(points: int, count: int) -> tuple[int, ...]:
     return shares(points, count)
 
 
-def checked_sizes(sizes: Sequence[int], points: int, count: int) -> tuple[int, ...]:
+def checked_sizes(
+    sizes: Sequence[int],
+    points: int,
+    count: int,
+) -> tuple[int, ...]:
     """Return the numbers of points per rank that a caller gave, as integers.
 
     Args:

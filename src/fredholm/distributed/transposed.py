@@ -13,7 +13,9 @@ from .shards import Shards, shares
 
 
 def to_whole(
-    matrices: Sequence[Tensor], shards: Shards, stretches: Sequence[Sequence[int]]
+    matrices: Sequence[Tensor],
+    shards: Shards,
+    stretches: Sequence[Sequence[int]],
 ) -> tuple[Tensor, ...]:
     """Turn this rank's stretch of all rows into its share of complete rows.
 
@@ -29,7 +31,12 @@ def to_whole(
     the same way.
     """
     rows = [shares(len(x), shards.count) for x in matrices]
-    return _Transpose.apply(shards, list(zip(stretches, rows)), False, *matrices)
+    return _Transpose.apply(
+        shards,
+        list(zip(stretches, rows)),
+        False,
+        *matrices,
+    )
 
 
 def to_stretches(
@@ -43,7 +50,12 @@ def to_stretches(
     The inverse of :func:`to_whole`. ``rows`` is R of each matrix.
     """
     all_shares = [shares(count, shards.count) for count in rows]
-    return _Transpose.apply(shards, list(zip(stretches, all_shares)), True, *matrices)
+    return _Transpose.apply(
+        shards,
+        list(zip(stretches, all_shares)),
+        True,
+        *matrices,
+    )
 
 
 Parts = tuple[Sequence[int], Sequence[int]]
@@ -57,7 +69,11 @@ class _Transpose(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, shards: Shards, parts: Sequence[Parts], back: bool, *matrices: Tensor
+        ctx: Any,
+        shards: Shards,
+        parts: Sequence[Parts],
+        back: bool,
+        *matrices: Tensor,
     ) -> tuple[Tensor, ...]:
         ctx.options = shards, parts, back
         prepared = [_Pieces(x, shards.rank, *part, back) for x, part in zip(matrices, parts)]
@@ -110,7 +126,12 @@ class _Pieces:
     """
 
     def __init__(
-        self, x: Tensor, rank: int, stretches: Sequence[int], rows: Sequence[int], back: bool
+        self,
+        x: Tensor,
+        rank: int,
+        stretches: Sequence[int],
+        rows: Sequence[int],
+        back: bool,
     ):
         self.is_complex = x.is_complex()
         self.back = back

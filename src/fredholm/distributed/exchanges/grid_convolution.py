@@ -32,13 +32,22 @@ class SpectraTransposed(Exchange):
 
     passes = "signal and hidden units, transposed between points and frequencies"
 
-    def refuses(self, form: HiddenConvolution, kernel: LagFeatures, facts: Facts) -> str | None:
+    def refuses(
+        self,
+        form: HiddenConvolution,
+        kernel: LagFeatures,
+        facts: Facts,
+    ) -> str | None:
         if wants_triton(form.strategy.backend):
             return "Triton's kernels transpose nothing between ranks; use backend='auto'"
         return None
 
     def respond(
-        self, form: HiddenConvolution, kernel: LagFeatures, problem: Problem, shards: Shards
+        self,
+        form: HiddenConvolution,
+        kernel: LagFeatures,
+        problem: Problem,
+        shards: Shards,
     ) -> Tensor:
         with full_precision(problem.uy):
             out = convolve_part(kernel, problem, shards)
@@ -53,7 +62,13 @@ def convolve_part(kernel: LagFeatures, problem: Problem, shards: Shards) -> Tens
 
     # The readout's bias belongs to one more hidden unit, which is constant.
     readout, bias = kernel.readout()
-    hidden = _hidden_units(kernel, problem, shards, sizes, bias is not None)
+    hidden = _hidden_units(
+        kernel,
+        problem,
+        shards,
+        sizes,
+        bias is not None,
+    )
     if bias is not None:
         readout = torch.cat([readout, bias[..., None]], -1)
     dtype = promoted(at_least_single(problem.uy.dtype), hidden.dtype)
@@ -65,8 +80,17 @@ def convolve_part(kernel: LagFeatures, problem: Problem, shards: Shards) -> Tens
     rows = signal.permute(1, 3, 0, 2).reshape(heads * width * batch, n)
     rows = rows[:, : real.size]
 
-    u, h = _frequencies(rows, hidden.to(dtype).mT, real, sizes)
-    product = _Product.apply(u.unflatten(0, (-1, batch)), h, readout.to(dtype))
+    u, h = _frequencies(
+        rows,
+        hidden.to(dtype).mT,
+        real,
+        sizes,
+    )
+    product = _Product.apply(
+        u.unflatten(0, (-1, batch)),
+        h,
+        readout.to(dtype),
+    )
     out = _points(product.flatten(0, 1), real, sizes)
 
     # The placeholder gets zero. In memory, points are outermost after the batch, as in one process.
@@ -77,7 +101,10 @@ def convolve_part(kernel: LagFeatures, problem: Problem, shards: Shards) -> Tens
 
 
 def _frequencies(
-    signal: Tensor, hidden: Tensor, shards: Shards, sizes: GridSizes
+    signal: Tensor,
+    hidden: Tensor,
+    shards: Shards,
+    sizes: GridSizes,
 ) -> tuple[Tensor, ...]:
     """Return this rank's frequencies of all rows, (R, f): of the signal from its points of them,
     (R, n), and of the hidden units from its share of their lags.
@@ -91,7 +118,12 @@ def _frequencies(
         _Spectra.apply(of_signal, sizes, sizes.grid),
         _Spectra.apply(of_hidden, sizes, sizes.lags),
     )
-    return to_stretches(spectra, shards, (half, half), (signal.shape[0], hidden.shape[0]))
+    return to_stretches(
+        spectra,
+        shards,
+        (half, half),
+        (signal.shape[0], hidden.shape[0]),
+    )
 
 
 def _points(spectra: Tensor, shards: Shards, sizes: GridSizes) -> Tensor:
@@ -99,7 +131,12 @@ def _points(spectra: Tensor, shards: Shards, sizes: GridSizes) -> Tensor:
     half = shares(prod(sizes.half), shards.count)
     (whole,) = to_whole((spectra,), shards, (half,))
     values = _Values.apply(whole, sizes)
-    (points,) = to_stretches((values,), shards, (shards.sizes,), (spectra.shape[0],))
+    (points,) = to_stretches(
+        (values,),
+        shards,
+        (shards.sizes,),
+        (spectra.shape[0],),
+    )
     return points
 
 
@@ -107,7 +144,12 @@ class _Spectra(torch.autograd.Function):
     """Spectra (r, F) of whole rows (r, N) that begin at the transform's first point."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, sizes: GridSizes, shape: tuple[int, ...]) -> Tensor:
+    def forward(
+        ctx: Any,
+        rows: Tensor,
+        sizes: GridSizes,
+        shape: tuple[int, ...],
+    ) -> Tensor:
         ctx.sizes = sizes
         ctx.shape = shape
         on_grid = rows.unflatten(1, shape)[:, None]
@@ -150,7 +192,11 @@ class _Values(torch.autograd.Function):
 
 
 def _hidden_units(
-    kernel: LagFeatures, problem: Problem, shards: Shards, sizes: GridSizes, constant: bool
+    kernel: LagFeatures,
+    problem: Problem,
+    shards: Shards,
+    sizes: GridSizes,
+    constant: bool,
 ) -> Tensor:
     """Return the hidden units at this rank's share of all displacements, (l, w), and one more that
     is constant where the readout has a bias.
@@ -158,7 +204,11 @@ def _hidden_units(
     spans = grid_steps(problem.x[0].detach(), sizes.grid, shards)
     share = shares(prod(sizes.lags), shards.count)
     first = sum(share[: shards.rank])
-    index = torch.arange(first, first + share[shards.rank], device=problem.x.device)
+    index = torch.arange(
+        first,
+        first + share[shards.rank],
+        device=problem.x.device,
+    )
     hidden = kernel.lag_features(displacements(index, spans, sizes))
     if not constant:
         return hidden
@@ -166,7 +216,11 @@ def _hidden_units(
     return torch.cat([hidden, ones], -1)
 
 
-def grid_steps(x: Tensor, grid: tuple[int, ...], shards: Shards) -> list[Tensor]:
+def grid_steps(
+    x: Tensor,
+    grid: tuple[int, ...],
+    shards: Shards,
+) -> list[Tensor]:
     """Return the vector (p,) along each axis of the whole grid, from its first point to its last.
 
     Args:
@@ -193,7 +247,11 @@ def grid_steps(x: Tensor, grid: tuple[int, ...], shards: Shards) -> list[Tensor]
     return [end - first for end in ends]
 
 
-def displacements(index: Tensor, spans: list[Tensor], sizes: GridSizes) -> Tensor:
+def displacements(
+    index: Tensor,
+    spans: list[Tensor],
+    sizes: GridSizes,
+) -> Tensor:
     """Return the displacements (l, p) of the lags with these row-major numbers."""
     total = torch.zeros((), device=index.device)
     rest = index
@@ -213,7 +271,12 @@ class _Product(torch.autograd.Function):
     """κ̂ û at some frequencies, (H·d_out, B, f), from û (H·d_in, B, f), ĥ (w, f) and R."""
 
     @staticmethod
-    def forward(ctx: Any, u: Tensor, h: Tensor, readout: Tensor) -> Tensor:
+    def forward(
+        ctx: Any,
+        u: Tensor,
+        h: Tensor,
+        readout: Tensor,
+    ) -> Tensor:
         ctx.save_for_backward(u, h, readout)
         return spectrum.convolve(u.clone(), h[:, None], readout)
 
@@ -223,13 +286,24 @@ class _Product(torch.autograd.Function):
         (grad,) = grads
         u, h, readout = ctx.saved_tensors
         # The gradient has the weights of the frequencies already, from :class:`_Values`.
-        share = torch.ones(u.shape[-1], dtype=readout.dtype, device=u.device)
+        share = torch.ones(
+            u.shape[-1],
+            dtype=readout.dtype,
+            device=u.device,
+        )
         needs = ctx.needs_input_grad
         # The adjoint overwrites the spectra that it reads.
         u = u.clone()
         h = h[:, None].clone()
         with full_precision(u):
-            of_u, of_h, of_readout = spectrum.adjoint(grad, u, h, readout, share, needs)
+            of_u, of_h, of_readout = spectrum.adjoint(
+                grad,
+                u,
+                h,
+                readout,
+                share,
+                needs,
+            )
         if of_h is not None:
             of_h = of_h[:, 0]
         return of_u, of_h, of_readout

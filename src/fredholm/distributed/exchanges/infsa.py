@@ -34,10 +34,20 @@ class OneHopInTurn(Exchange):
     passes = "a ring of the ranks' keys and values each hop, and the norm"
 
     def respond(
-        self, form: OneHop, kernel: TokenGraphWeights, problem: Problem, shards: Shards
+        self,
+        form: OneHop,
+        kernel: TokenGraphWeights,
+        problem: Problem,
+        shards: Shards,
     ) -> Tensor:
         memory, backend = form.strategy.memory, form.strategy.backend
-        graph, value = _sharded_graph(kernel, problem, shards, memory=memory, backend=backend)
+        graph, value = _sharded_graph(
+            kernel,
+            problem,
+            shards,
+            memory=memory,
+            backend=backend,
+        )
         return gained(kernel, graph.sum_of_hops(value, 1), value)
 
 
@@ -48,10 +58,23 @@ class HopsInTurn(Exchange):
     passes = OneHopInTurn.passes
 
     def respond(
-        self, form: Hops, kernel: TokenGraphWeights, problem: Problem, shards: Shards
+        self,
+        form: Hops,
+        kernel: TokenGraphWeights,
+        problem: Problem,
+        shards: Shards,
     ) -> Tensor:
-        graph, value = _sharded_graph(kernel, problem, shards, backend=form.strategy.backend)
-        return gained(kernel, graph.sum_of_hops(value, form.strategy.hops), value)
+        graph, value = _sharded_graph(
+            kernel,
+            problem,
+            shards,
+            backend=form.strategy.backend,
+        )
+        return gained(
+            kernel,
+            graph.sum_of_hops(value, form.strategy.hops),
+            value,
+        )
 
 
 class _GraphAndValue(NamedTuple):
@@ -89,13 +112,22 @@ class CentresSummed(Exchange):
 
     passes = "the kernel's own statistics"
 
-    def refuses(self, form: OwnResponse, kernel: CentreKernel, facts: Facts) -> str | None:
+    def refuses(
+        self,
+        form: OwnResponse,
+        kernel: CentreKernel,
+        facts: Facts,
+    ) -> str | None:
         if facts.layout.causal or facts.layout.pairs:
             return "the kernel's own form needs all points in one process here"
         return None
 
     def respond(
-        self, form: OwnResponse, kernel: CentreKernel, problem: Problem, shards: Shards
+        self,
+        form: OwnResponse,
+        kernel: CentreKernel,
+        problem: Problem,
+        shards: Shards,
     ) -> Tensor:
         return kernel.evaluate_with(problem, lambda x: summed(x, shards))
 
@@ -104,13 +136,22 @@ class CentresSummed(Exchange):
 class CentresBefore(CentresSummed):
     """Central queries; in causal order, running sums that begin with those of the ranks before."""
 
-    def refuses(self, form: OwnResponse, kernel: CentreKernel, facts: Facts) -> str | None:
+    def refuses(
+        self,
+        form: OwnResponse,
+        kernel: CentreKernel,
+        facts: Facts,
+    ) -> str | None:
         if facts.layout.pairs:
             return "the kernel's own form needs all points in one process here"
         return None
 
     def respond(
-        self, form: OwnResponse, kernel: StreamingCentreKernel, problem: Problem, shards: Shards
+        self,
+        form: OwnResponse,
+        kernel: StreamingCentreKernel,
+        problem: Problem,
+        shards: Shards,
     ) -> Tensor:
         if problem.quadrature.query_time is None:
             return super().respond(form, kernel, problem, shards)
@@ -177,12 +218,24 @@ class ShardedGraph:
             if needs_mass:
                 key_mass = masses[0]
             return edge_product(
-                self.query, key, weighted, key_mass, density, options, backend=self.backend
+                self.query,
+                key,
+                weighted,
+                key_mass,
+                density,
+                options,
+                backend=self.backend,
             )
 
         # The dimension of the points in keys, values and masses.
         dims = (2, 2, 1)[: len(tensors)]
-        product, row = fold_ring(tensors, dims, self.shards, respond, add_parts)
+        product, row = fold_ring(
+            tensors,
+            dims,
+            self.shards,
+            respond,
+            add_parts,
+        )
         return product, row
 
     def _factor(self, row: Tensor) -> Tensor:
@@ -224,4 +277,9 @@ class ShardedGraph:
         scale = None
         if q.scale is not None:
             scale = q.scale.to(row.dtype)
-        return row_factor(norm, scale, rules["decay"].to(row.dtype), rules["eps"])
+        return row_factor(
+            norm,
+            scale,
+            rules["decay"].to(row.dtype),
+            rules["eps"],
+        )

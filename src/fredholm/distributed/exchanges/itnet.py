@@ -19,7 +19,11 @@ class UnitsSummed(Exchange):
     passes = "one moment of hidden units, summed"
 
     def respond(
-        self, form: HiddenPooled, kernel: LowRankKernel, problem: Problem, shards: Shards
+        self,
+        form: HiddenPooled,
+        kernel: LowRankKernel,
+        problem: Problem,
+        shards: Shards,
     ) -> Tensor:
         response = kernel.pooled(problem, lambda moment: summed(moment, shards))
         return with_offset(response, kernel, problem)

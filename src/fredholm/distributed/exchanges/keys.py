@@ -132,7 +132,12 @@ KEY_DIMS = (1, 2, 1, 1)
 """The dimension of the points in positions, features, masses and times."""
 
 
-def with_keys(problem: Problem, shards: Shards, owner: int, keys: list[Tensor]) -> Problem:
+def with_keys(
+    problem: Problem,
+    shards: Shards,
+    owner: int,
+    keys: list[Tensor],
+) -> Problem:
     """Return the problem of the same queries over the keys of rank ``owner``.
 
     ``keys`` are that rank's positions, features, masses and, across two domains in causal order,
@@ -178,7 +183,13 @@ def _select(x: Tensor | None, points: slice | Tensor) -> Tensor | None:
 
 def _across(layout: Layout) -> Layout:
     """Return the layout of one rank's queries over other keys."""
-    return replace(layout, keys=None, queries=None, cross=True, sharded=False)
+    return replace(
+        layout,
+        keys=None,
+        queries=None,
+        cross=True,
+        sharded=False,
+    )
 
 
 def all_keys(problem: Problem, shards: Shards) -> Problem:
@@ -204,15 +215,32 @@ def all_keys(problem: Problem, shards: Shards) -> Problem:
     if clock is not None:
         clock = concatenated(clock, shards, 1)
     quadrature = replace(
-        q, mass=mass, key_time=key_time, valid=valid, triangular=False, clock=clock
+        q,
+        mass=mass,
+        key_time=key_time,
+        valid=valid,
+        triangular=False,
+        clock=clock,
     )
 
-    rows = Problem(p.x, y, p.ux, uy, quadrature, _across(p.layout), real=p.real)
+    rows = Problem(
+        p.x,
+        y,
+        p.ux,
+        uy,
+        quadrature,
+        _across(p.layout),
+        real=p.real,
+    )
     if q.density is not None and shards.holes:
         rows = _without_holes(rows, shards)
     if p.layout.cross:
         return rows
-    index = torch.arange(shards.start, shards.start + shards.size, device=y.device)
+    index = torch.arange(
+        shards.start,
+        shards.start + shards.size,
+        device=y.device,
+    )
     if q.density is not None:
         return replace(rows, index=index)
 
@@ -220,10 +248,21 @@ def all_keys(problem: Problem, shards: Shards) -> Problem:
     if scale is not None:
         scale = concatenated(scale, shards, 2)
     full_quadrature = replace(
-        quadrature, scale=scale, query_time=key_time, triangular=p.layout.causal
+        quadrature,
+        scale=scale,
+        query_time=key_time,
+        triangular=p.layout.causal,
     )
     layout = replace(p.layout, sharded=False)
-    parent = Problem(y, y, uy, uy, full_quadrature, layout, real=valid)
+    parent = Problem(
+        y,
+        y,
+        uy,
+        uy,
+        full_quadrature,
+        layout,
+        real=valid,
+    )
     return replace(rows, index=index, parent=parent)
 
 

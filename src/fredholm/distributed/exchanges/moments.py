@@ -43,10 +43,21 @@ class MomentSummed(Exchange):
 
     passes = "one moment, summed"
 
-    def refuses(self, form: SeparableForm, kernel: Separable, facts: Facts) -> str | None:
+    def refuses(
+        self,
+        form: SeparableForm,
+        kernel: Separable,
+        facts: Facts,
+    ) -> str | None:
         return features_refusal(kernel, form.strategy)
 
-    def respond(self, form: Sums, kernel: Separable, problem: Problem, shards: Shards) -> Tensor:
+    def respond(
+        self,
+        form: Sums,
+        kernel: Separable,
+        problem: Problem,
+        shards: Shards,
+    ) -> Tensor:
         p = problem
         all_points = slice(None)
         key, _ = _common_key_features(kernel, p, shards)
@@ -69,10 +80,21 @@ class MomentsBefore(Exchange):
 
     passes = "moments of the ranks before"
 
-    def refuses(self, form: SeparableForm, kernel: Separable, facts: Facts) -> str | None:
+    def refuses(
+        self,
+        form: SeparableForm,
+        kernel: Separable,
+        facts: Facts,
+    ) -> str | None:
         return features_refusal(kernel, form.strategy)
 
-    def respond(self, form: Chunks, kernel: Separable, problem: Problem, shards: Shards) -> Tensor:
+    def respond(
+        self,
+        form: Chunks,
+        kernel: Separable,
+        problem: Problem,
+        shards: Shards,
+    ) -> Tensor:
         p = problem
         q = problem.quadrature
         key, shift = _common_key_features(kernel, p, shards)
@@ -88,7 +110,14 @@ class MomentsBefore(Exchange):
             own = moment_of(key, value, q.mass, kernel.floor)
             before = before_this(own, shards)
         else:
-            before = _faded_moment_before(key, value, q.mass, decay, kernel.floor, shards)
+            before = _faded_moment_before(
+                key,
+                value,
+                q.mass,
+                decay,
+                kernel.floor,
+                shards,
+            )
         own_points = Quadrature(q.mass, q.scale, decay=decay)
         out, _ = linear_attention_stretch(
             query,
@@ -125,7 +154,11 @@ def _common_key_features(kernel: Separable, problem: Problem, shards: Shards) ->
     return _KeyFeatures(key * ratio.to(key.dtype), shift)
 
 
-def _running_largest(key: Tensor, decay: Tensor | None, shards: Shards) -> Tensor:
+def _running_largest(
+    key: Tensor,
+    decay: Tensor | None,
+    shards: Shards,
+) -> Tensor:
     """Return the largest feature of the keys up to each point, of all ranks.
 
     With a decay, the largest one of the ranks before has not faded: it is an upper bound.
@@ -162,7 +195,12 @@ def _time_before(quadrature: Quadrature, shards: Shards) -> Tensor | None:
 
 
 def _faded_moment_before(
-    key: Tensor, value: Tensor, mass: Tensor, decay: Tensor, floor: float | None, shards: Shards
+    key: Tensor,
+    value: Tensor,
+    mass: Tensor,
+    decay: Tensor,
+    floor: float | None,
+    shards: Shards,
 ) -> Tensor:
     """Return the moment of the ranks before this one, faded up to this rank's first point.
 

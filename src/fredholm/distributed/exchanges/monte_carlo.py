@@ -28,13 +28,22 @@ class DrawsByRank(Exchange):
 
     passes = "a ring of the ranks' keys"
 
-    def refuses(self, form: SampledKeys, kernel: Kernel, facts: Facts) -> str | None:
+    def refuses(
+        self,
+        form: SampledKeys,
+        kernel: Kernel,
+        facts: Facts,
+    ) -> str | None:
         if proposal_of(kernel) is None:
             return None
         return "its proposal learns from draws among all keys; leave add_proposal out"
 
     def respond(
-        self, form: SampledKeys, kernel: Kernel, problem: Problem, shards: Shards
+        self,
+        form: SampledKeys,
+        kernel: Kernel,
+        problem: Problem,
+        shards: Shards,
     ) -> Tensor:
         options = form.strategy
         # The points of the complete domain, without the placeholders of ranks that own none.
@@ -50,7 +59,11 @@ class DrawsByRank(Exchange):
             samples = part.draw(p, proposal)
             return part.estimated(kernel, p, samples)
 
-        return with_offset(ring(problem, shards, respond), kernel, problem)
+        return with_offset(
+            ring(problem, shards, respond),
+            kernel,
+            problem,
+        )
 
 
 @register_exchange(AnchorKeys, Kernel)
@@ -62,7 +75,13 @@ class AnchorsOfTheWhole(Exchange):
 
     passes = "positions and masses, gathered, and the anchors' features"
 
-    def respond(self, form: AnchorKeys, kernel: Kernel, problem: Problem, shards: Shards) -> Tensor:
+    def respond(
+        self,
+        form: AnchorKeys,
+        kernel: Kernel,
+        problem: Problem,
+        shards: Shards,
+    ) -> Tensor:
         q = problem.quadrature
         samples = form.strategy.samples
         check_count(samples, len(shards.kept))
@@ -81,7 +100,13 @@ class AnchorsOfTheWhole(Exchange):
             time = kept[None].to(q.key_time.dtype)
             if problem.layout.cross:
                 time = concatenated(q.key_time, shards, 1)[:, kept]
-        all_keys = replace(q, mass=mass, key_time=time, valid=None, triangular=False)
+        all_keys = replace(
+            q,
+            mass=mass,
+            key_time=time,
+            valid=None,
+            triangular=False,
+        )
         rows = replace(problem, y=y, quadrature=all_keys)
         index, quadrature = anchor_keys(rows, given, samples)
 

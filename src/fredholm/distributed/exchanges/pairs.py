@@ -40,18 +40,37 @@ class KeysInTurn(Exchange):
 
     passes = "a ring of the ranks' keys"
 
-    def respond(self, form: KeyForm, kernel: Kernel, problem: Problem, shards: Shards) -> Tensor:
+    def respond(
+        self,
+        form: KeyForm,
+        kernel: Kernel,
+        problem: Problem,
+        shards: Shards,
+    ) -> Tensor:
         def respond(p: Problem) -> Tensor:
-            return form.integrate(kernel, p, form.keys(kernel, p.y, p.uy))
+            return form.integrate(
+                kernel,
+                p,
+                form.keys(kernel, p.y, p.uy),
+            )
 
-        return with_offset(ring(problem, shards, respond), kernel, problem)
+        return with_offset(
+            ring(problem, shards, respond),
+            kernel,
+            problem,
+        )
 
 
 @register_exchange(Dense, Kernel)
 class MatrixInTurn(KeysInTurn):
     """The keys in turn, for a kernel's matrix, whose entries must depend on two points alone."""
 
-    def refuses(self, form: Dense, kernel: Kernel, facts: Facts) -> str | None:
+    def refuses(
+        self,
+        form: Dense,
+        kernel: Kernel,
+        facts: Facts,
+    ) -> str | None:
         if kernel.pairwise:
             return None
         return "its matrix depends on all pairs at once, which no rank has"
@@ -64,7 +83,11 @@ class SoftmaxInTurn(Exchange):
     passes = KeysInTurn.passes
 
     def respond(
-        self, form: Fused, kernel: SoftmaxScores, problem: Problem, shards: Shards
+        self,
+        form: Fused,
+        kernel: SoftmaxScores,
+        problem: Problem,
+        shards: Shards,
     ) -> Tensor:
         def respond(p: Problem) -> Tensor:
             return by_query_blocks(_softmax_part, kernel, p, NUMBERS_PER_PAIR, None)
@@ -77,7 +100,12 @@ def _softmax_part(kernel: SoftmaxScores, p: Problem) -> Tensor:
     """Return numerator, denominator and largest score over the keys of one rank."""
     key = kernel.keys(p.y, p.uy)
     value = kernel.values(p.y, p.uy)
-    return attention_part(kernel.queries(p.x, p.ux), key, value, p.quadrature)
+    return attention_part(
+        kernel.queries(p.x, p.ux),
+        key,
+        value,
+        p.quadrature,
+    )
 
 
 def _join(a: Parts, b: Parts) -> Parts:
@@ -93,13 +121,22 @@ class KeysGathered(Exchange):
 
     passes = "all keys, gathered"
 
-    def refuses(self, form: WeightBlocks, kernel: Kernel, facts: Facts) -> str | None:
+    def refuses(
+        self,
+        form: WeightBlocks,
+        kernel: Kernel,
+        facts: Facts,
+    ) -> str | None:
         if facts.layout.pairs and not kernel.rowwise:
             return "its weights may depend on all pairs at once, which no rank has"
         return None
 
     def respond(
-        self, form: WeightBlocks, kernel: WeightedValue, problem: Problem, shards: Shards
+        self,
+        form: WeightBlocks,
+        kernel: WeightedValue,
+        problem: Problem,
+        shards: Shards,
     ) -> Tensor:
         rows = all_keys(problem, shards)
         return with_offset(form.integrate(kernel, rows, {}), kernel, rows)
@@ -111,7 +148,12 @@ class ProductsInTurn(Exchange):
 
     passes = KeysInTurn.passes
 
-    def refuses(self, form: Quadratic, kernel: Separable, facts: Facts) -> str | None:
+    def refuses(
+        self,
+        form: Quadratic,
+        kernel: Separable,
+        facts: Facts,
+    ) -> str | None:
         """Return why the keys cannot come one rank at a time for this kernel, or None.
 
         A rank evaluates its queries against one rank's keys without seeing any other point. So the
@@ -125,7 +167,11 @@ class ProductsInTurn(Exchange):
         return features_refusal(kernel, form.strategy)
 
     def respond(
-        self, form: Quadratic, kernel: Separable, problem: Problem, shards: Shards
+        self,
+        form: Quadratic,
+        kernel: Separable,
+        problem: Problem,
+        shards: Shards,
     ) -> Tensor:
         # All ranks divide their features by the same e^shift.
         _, shift = kernel.stable_key_features(problem.y, problem.uy, problem.quadrature.valid)
@@ -140,16 +186,29 @@ class ProductsInTurn(Exchange):
 
         sums = ring(problem, shards, respond, added)
         out = divided(sums, shift, kernel.floor)
-        return with_offset(expanded(kernel, problem, out), kernel, problem)
+        return with_offset(
+            expanded(kernel, problem, out),
+            kernel,
+            problem,
+        )
 
 
-def products(kernel: Separable, p: Problem, shift: Tensor | None) -> Tensor:
+def products(
+    kernel: Separable,
+    p: Problem,
+    shift: Tensor | None,
+) -> Tensor:
     """Return the sums over one rank's keys that the response is divided from, (B, H, Nq, c + 2).
 
     The columns are: weighted inner products of features times values (c); their sum, where the
     kernel has a denominator (1); the largest feature that the query sees (1).
     """
-    key, own = kernel.stable_key_features(p.y, p.uy, p.quadrature.mass > 0, shift)
+    key, own = kernel.stable_key_features(
+        p.y,
+        p.uy,
+        p.quadrature.mass > 0,
+        shift,
+    )
     if own is not None and shift is not None:
         ratio = over_new_factor(own, shift)
         key = key * ratio.to(key.dtype)
@@ -182,7 +241,11 @@ def added(a: Parts, b: Parts) -> Parts:
     return (torch.cat([sums, most], -1),)
 
 
-def divided(out: Tensor, shift: Tensor | None, floor: float | None) -> Tensor:
+def divided(
+    out: Tensor,
+    shift: Tensor | None,
+    floor: float | None,
+) -> Tensor:
     """Return the response from :func:`products` of all keys, (B, H, Nq, c).
 
     With stabilised features the floor of the denominator is relative to the largest feature that

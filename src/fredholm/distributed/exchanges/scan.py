@@ -28,7 +28,11 @@ class SystemScan(Exchange):
     passes = "an exclusive scan of the ranks' states"
 
     def respond(
-        self, form: StatesScan, kernel: TimeInvariantKernel, problem: Problem, shards: Shards
+        self,
+        form: StatesScan,
+        kernel: TimeInvariantKernel,
+        problem: Problem,
+        shards: Shards,
     ) -> Tensor:
         q = problem.quadrature
         valid = real_points(problem)
@@ -59,7 +63,11 @@ class SelectiveScan(Exchange):
     passes = SystemScan.passes
 
     def respond(
-        self, form: StatesScan, kernel: SelectiveKernel, problem: Problem, shards: Shards
+        self,
+        form: StatesScan,
+        kernel: SelectiveKernel,
+        problem: Problem,
+        shards: Shards,
     ) -> Tensor:
         packed = _pack(real_points(problem), shards)
         signal = reorder(problem.uy[:, 0], packed.order, 1)
@@ -84,13 +92,26 @@ class _Packed(NamedTuple):
 def _pack(valid: Tensor | None, shards: Shards) -> _Packed:
     """Order this rank's points; ``valid`` tells the real ones, (B, n), None for all."""
     if valid is None:
-        return _Packed(None, None, partial(scan_between, shards, None))
+        return _Packed(
+            None,
+            None,
+            partial(scan_between, shards, None),
+        )
     order, back = pack(valid)
     real = reorder(valid, order, 1)
-    return _Packed(order, back, partial(scan_between, shards, real))
+    return _Packed(
+        order,
+        back,
+        partial(scan_between, shards, real),
+    )
 
 
-def scan_between(shards: Shards, real: Tensor | None, transition: Tensor, drive: Tensor) -> Tensor:
+def scan_between(
+    shards: Shards,
+    real: Tensor | None,
+    transition: Tensor,
+    drive: Tensor,
+) -> Tensor:
     """Return the states of h_t = A_t h_(t-1) + b_t over all ranks' points, at this rank's points.
 
     What the ranks before leave behind enters with this rank's first point.
@@ -139,7 +160,12 @@ class _Steps(NamedTuple):
     drive: Tensor
 
 
-def _stand_still(transition: Tensor, drive: Tensor, real: Tensor, is_matrix: bool) -> _Steps:
+def _stand_still(
+    transition: Tensor,
+    drive: Tensor,
+    real: Tensor,
+    is_matrix: bool,
+) -> _Steps:
     """Make points that are not real leave the state as it is: A = I, b = 0."""
     state_dimensions = drive.dim() - 2
     real = real.view(*real.shape, *[1] * state_dimensions)
@@ -147,7 +173,11 @@ def _stand_still(transition: Tensor, drive: Tensor, real: Tensor, is_matrix: boo
     if not is_matrix:
         return _Steps(torch.where(real, transition, 1.0), drive)
     size = transition.shape[-1]
-    identity = torch.eye(size, dtype=transition.dtype, device=transition.device)
+    identity = torch.eye(
+        size,
+        dtype=transition.dtype,
+        device=transition.device,
+    )
     return _Steps(torch.where(real[..., None], transition, identity), drive)
 
 

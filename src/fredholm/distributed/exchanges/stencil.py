@@ -28,13 +28,22 @@ class RowsBeyond(Exchange):
 
     passes = "the rows that stencils read beyond a rank's own"
 
-    def refuses(self, form: OwnResponse, kernel: StencilKernel, facts: Facts) -> str | None:
+    def refuses(
+        self,
+        form: OwnResponse,
+        kernel: StencilKernel,
+        facts: Facts,
+    ) -> str | None:
         if kernel.transposed:
             return "the kernel's own form needs all points in one process here"
         return None
 
     def respond(
-        self, form: OwnResponse, kernel: StencilKernel, problem: Problem, shards: Shards
+        self,
+        form: OwnResponse,
+        kernel: StencilKernel,
+        problem: Problem,
+        shards: Shards,
     ) -> Tensor:
         p = problem
         grid = shards.extents or ()
@@ -77,7 +86,12 @@ class RowReads:
     rows: tuple[Tensor, ...]
 
     @classmethod
-    def of(cls, grid: tuple[int, ...], window: Window, shards: Shards) -> RowReads:
+    def of(
+        cls,
+        grid: tuple[int, ...],
+        window: Window,
+        shards: Shards,
+    ) -> RowReads:
         """Example:
         >>> reads = RowReads.of((6,), Window(3, before=1, after=1), Shards(None, 1, (4, 2)))
         >>> [rows.tolist() for rows in reads.rows]
@@ -113,7 +127,12 @@ class RowReads:
             points.append((inside[:, None] * self.width + column).flatten())
         return points
 
-    def image(self, u: Tensor, shards: Shards, axes: tuple[int, ...]) -> Tensor:
+    def image(
+        self,
+        u: Tensor,
+        shards: Shards,
+        axes: tuple[int, ...],
+    ) -> Tensor:
         """Return the rows that this rank reads, (B, C, rows, *axes), from its points (B, C, n)."""
         points = [index.to(u.device) for index in self.points()]
         found = fetched(u, shards, 2, points)

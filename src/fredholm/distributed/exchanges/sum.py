@@ -19,7 +19,11 @@ class PartsInTurn(Exchange):
         return " + ".join(part.plan().exchange for part in form.forms)
 
     def respond(
-        self, form: PartByPart, kernel: SumKernel, problem: Problem, shards: Shards
+        self,
+        form: PartByPart,
+        kernel: SumKernel,
+        problem: Problem,
+        shards: Shards,
     ) -> Tensor:
         """Return the sum of the parts' responses at this rank's points, (B, 1, n, D_out).
 

@@ -30,16 +30,31 @@ class TailsAndMoments(Exchange):
 
     passes = "the ranks' last points, and moments of all before them"
 
-    def refuses(self, form: WindowChunks, kernel: Windowed, facts: Facts) -> str | None:
+    def refuses(
+        self,
+        form: WindowChunks,
+        kernel: Windowed,
+        facts: Facts,
+    ) -> str | None:
         if isinstance(kernel, Decaying) and kernel.fades:
             return "the last points of other ranks have no age"
         return features_refusal(kernel, form.strategy)
 
     def respond(
-        self, form: WindowChunks, kernel: Windowed, problem: Problem, shards: Shards
+        self,
+        form: WindowChunks,
+        kernel: Windowed,
+        problem: Problem,
+        shards: Shards,
     ) -> Tensor:
         memory = memory_before(kernel, problem, shards)
-        out, _ = form.advance(kernel, problem.x, problem.ux, problem.quadrature, memory)
+        out, _ = form.advance(
+            kernel,
+            problem.x,
+            problem.ux,
+            problem.quadrature,
+            memory,
+        )
         return out
 
 
@@ -139,10 +154,19 @@ def _own_points(kernel: Windowed, problem: Problem) -> Points:
     valid = problem.quadrature.valid
     if valid is not None:
         mass = torch.where(valid, mass, -1.0)
-    return Points(kernel.near_keys(y, uy), kernel.values(y, uy), mass)
+    return Points(
+        kernel.near_keys(y, uy),
+        kernel.values(y, uy),
+        mass,
+    )
 
 
-def _as_memory(moment: Tensor, near: Points, window: int, sinks: Points | None) -> Memory:
+def _as_memory(
+    moment: Tensor,
+    near: Points,
+    window: int,
+    sinks: Points | None,
+) -> Memory:
     """Return the memory of a moment, up to ``window`` points before this rank, and the sinks."""
     # Where there are fewer points than a window has places, the first places have mass 0.
     missing = window - near.key.shape[2]
