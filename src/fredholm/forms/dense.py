@@ -22,10 +22,25 @@ class Dense(KeyRing):
     name = "dense blocks"
     reason = "the kernel has no trait that would allow a faster form here"
 
-    def integrate(self, kernel: Kernel, problem: Problem, keys: Memory) -> Tensor:
+    def integrate(
+        self,
+        kernel: Kernel,
+        problem: Problem,
+        keys: Memory,
+    ) -> Tensor:
         entries = kernel.d_in * kernel.d_out
-        return by_query_blocks(_block, kernel, problem, entries, self.strategy.memory)
+        return by_query_blocks(
+            _block,
+            kernel,
+            problem,
+            entries,
+            self.strategy.memory,
+        )
 
 
 def _block(kernel: Kernel, problem: Problem) -> Tensor:
-    return dense_apply(kernel.matrix(problem), problem.quadrature.weights(), problem.uy)
+    return dense_apply(
+        kernel.matrix(problem),
+        problem.quadrature.weights(),
+        problem.uy,
+    )

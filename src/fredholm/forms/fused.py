@@ -29,11 +29,21 @@ class Fused(KeyForm):
             return None
         return "it needs a softmax of inner products (SoftmaxScores)"
 
-    def keys(self, kernel: SoftmaxScores, y: Tensor, uy: Tensor) -> Memory:
+    def keys(
+        self,
+        kernel: SoftmaxScores,
+        y: Tensor,
+        uy: Tensor,
+    ) -> Memory:
         return {"key": kernel.keys(y, uy), "value": kernel.values(y, uy)}
 
     def advance(
-        self, kernel: SoftmaxScores, x: Tensor, u: Tensor, quadrature: Quadrature, memory: Memory
+        self,
+        kernel: SoftmaxScores,
+        x: Tensor,
+        u: Tensor,
+        quadrature: Quadrature,
+        memory: Memory,
     ) -> tuple[Tensor, Memory]:
         """Return the responses at n new points, (B, H, n, d_out), and the memory with them.
 
@@ -49,13 +59,36 @@ class Fused(KeyForm):
             key = torch.cat([memory["key"], key], -2)
             value = torch.cat([memory["value"], value], -2)
 
-        out = attention(query, key, value, quadrature.to(u.dtype), scale=kernel.factor)
-        problem = Problem(x, x, u, u, quadrature, STEP)
+        out = attention(
+            query,
+            key,
+            value,
+            quadrature.to(u.dtype),
+            scale=kernel.factor,
+        )
+        problem = Problem(
+            x,
+            x,
+            u,
+            u,
+            quadrature,
+            STEP,
+        )
         return with_offset(out, kernel, problem), {"key": key, "value": value}
 
-    def integrate(self, kernel: SoftmaxScores, problem: Problem, keys: Memory) -> Tensor:
+    def integrate(
+        self,
+        kernel: SoftmaxScores,
+        problem: Problem,
+        keys: Memory,
+    ) -> Tensor:
         query = kernel.queries(problem.x, problem.ux)
-        return attention(query, keys["key"], keys["value"], problem.quadrature)
+        return attention(
+            query,
+            keys["key"],
+            keys["value"],
+            problem.quadrature,
+        )
 
     def respond(self, kernel: SoftmaxScores, problem: Problem) -> Tensor:
         if problem.layout.cross:
@@ -63,5 +96,11 @@ class Fused(KeyForm):
 
         # Both ends are the same points: one matrix product projects them to all three.
         query, key, value = kernel.project(problem.y, problem.uy)
-        out = attention(query, key, value, problem.quadrature, scale=kernel.factor)
+        out = attention(
+            query,
+            key,
+            value,
+            problem.quadrature,
+            scale=kernel.factor,
+        )
         return with_offset(out, kernel, problem)

@@ -24,9 +24,20 @@ class HiddenBlocks(KeyRing):
     name = "hidden units by query block"
     reason = "the last layer is linear, so hidden units are integrated first"
 
-    def integrate(self, kernel: HiddenReadout, problem: Problem, keys: Memory) -> Tensor:
+    def integrate(
+        self,
+        kernel: HiddenReadout,
+        problem: Problem,
+        keys: Memory,
+    ) -> Tensor:
         width: int = getattr(kernel, "width", 64)
-        return by_query_blocks(_block, kernel, problem, width, self.strategy.memory)
+        return by_query_blocks(
+            _block,
+            kernel,
+            problem,
+            width,
+            self.strategy.memory,
+        )
 
 
 def _block(kernel: HiddenReadout, problem: Problem) -> Tensor:

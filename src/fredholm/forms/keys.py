@@ -23,16 +23,30 @@ class KeyForm(StretchForm):
         """Compute once for all keys: tensors with points on dimension -2."""
         return {"positions": y, "signal": uy}
 
-    def integrate(self, kernel: Kernel, problem: Problem, keys: Memory) -> Tensor:
+    def integrate(
+        self,
+        kernel: Kernel,
+        problem: Problem,
+        keys: Memory,
+    ) -> Tensor:
         """Return ∫ K u dμ for every query and head, (B, H, Nq, d_out)."""
         raise NotImplementedError(f"{type(self).__name__} must define integrate")
 
     def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
         keys = self.keys(kernel, problem.y, problem.uy)
-        return with_offset(self.integrate(kernel, problem, keys), kernel, problem)
+        return with_offset(
+            self.integrate(kernel, problem, keys),
+            kernel,
+            problem,
+        )
 
     def advance(
-        self, kernel: Kernel, x: Tensor, u: Tensor, quadrature: Quadrature, memory: Memory
+        self,
+        kernel: Kernel,
+        x: Tensor,
+        u: Tensor,
+        quadrature: Quadrature,
+        memory: Memory,
     ) -> tuple[Tensor, Memory]:
         keys = self.keys(kernel, x, u)
         if memory:
@@ -41,7 +55,14 @@ class KeyForm(StretchForm):
         # A form whose keys include neither positions nor signal does not read those of the problem.
         y = keys.get("positions", x)
         uy = keys.get("signal", u)
-        problem = Problem(x, y, u, uy, quadrature.to(u.dtype), STEP)
+        problem = Problem(
+            x,
+            y,
+            u,
+            uy,
+            quadrature.to(u.dtype),
+            STEP,
+        )
         response = self.integrate(kernel, problem, keys)
         return with_offset(response, kernel, problem), keys
 

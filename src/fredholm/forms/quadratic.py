@@ -37,14 +37,40 @@ class Quadratic(Form):
         return _by_pairs(kernel).respond(kernel, problem)
 
     def step(
-        self, kernel: Kernel, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
+        self,
+        kernel: Kernel,
+        x: Tensor,
+        u: Tensor,
+        quadrature: Quadrature,
+        t: int,
+        memory: Memory,
     ) -> tuple[Tensor, Memory]:
-        return _by_pairs(kernel).step(kernel, x, u, quadrature, t, memory)
+        return _by_pairs(kernel).step(
+            kernel,
+            x,
+            u,
+            quadrature,
+            t,
+            memory,
+        )
 
     def prefill(
-        self, kernel: Kernel, x: Tensor, u: Tensor, quadrature: Quadrature, t: int, memory: Memory
+        self,
+        kernel: Kernel,
+        x: Tensor,
+        u: Tensor,
+        quadrature: Quadrature,
+        t: int,
+        memory: Memory,
     ) -> tuple[Tensor, Memory]:
-        return _by_pairs(kernel).prefill(kernel, x, u, quadrature, t, memory)
+        return _by_pairs(kernel).prefill(
+            kernel,
+            x,
+            u,
+            quadrature,
+            t,
+            memory,
+        )
 
 
 def _by_pairs(kernel: Kernel) -> KeyForm:

@@ -47,7 +47,12 @@ class SeparableForm(Form):
         return None
 
     def sums(
-        self, kernel: Separable, problem: Problem, query: Tensor, key: Tensor, value: Tensor
+        self,
+        kernel: Separable,
+        problem: Problem,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
     ) -> Tensor:
         """Return the values weighed by inner products of features."""
         quadrature = problem.quadrature
@@ -66,7 +71,11 @@ class SeparableForm(Form):
 
     def respond(self, kernel: Separable, problem: Problem) -> Tensor:
         out = self.attend(kernel, problem)
-        return with_offset(expanded(kernel, problem, out), kernel, problem)
+        return with_offset(
+            expanded(kernel, problem, out),
+            kernel,
+            problem,
+        )
 
     def attend(self, kernel: Separable, problem: Problem) -> Tensor:
         """Return the integral of the values, (B, H, Nq, c)."""
@@ -113,7 +122,14 @@ class Sums(SeparableForm):
 
         sizes = p.ux.shape[2], p.uy.shape[2]
         piece = self.strategy.piece
-        return attend_in_pieces(keys, queries, sizes, p.quadrature, floor=kernel.floor, piece=piece)
+        return attend_in_pieces(
+            keys,
+            queries,
+            sizes,
+            p.quadrature,
+            floor=kernel.floor,
+            piece=piece,
+        )
 
 
 class Chunks(SeparableForm):
@@ -151,7 +167,12 @@ class RunningMoment(SeparableForm, StretchForm):
     responds = False
 
     def advance(
-        self, kernel: Separable, x: Tensor, u: Tensor, quadrature: Quadrature, memory: Memory
+        self,
+        kernel: Separable,
+        x: Tensor,
+        u: Tensor,
+        quadrature: Quadrature,
+        memory: Memory,
     ) -> tuple[Tensor, Memory]:
         # The quadrature is that of all points so far, of which u (B, H, n, d) has the last n. The
         # memory has the shift c of the keys before, below which that of these must not fall.
@@ -165,13 +186,24 @@ class RunningMoment(SeparableForm, StretchForm):
             decay = quadrature.exponents(kernel.rates(x, u))
         out, memory = advance_moment(
             joint,
-            Quadrature(quadrature.mass[:, -n:], quadrature.scale, decay=decay),
+            Quadrature(
+                quadrature.mass[:, -n:],
+                quadrature.scale,
+                decay=decay,
+            ),
             memory,
             floor=kernel.floor,
             positive=kernel.nonnegative,
             chunk=self.strategy.chunk,
         )
-        problem = Problem(x, x, u, u, quadrature, STEP)
+        problem = Problem(
+            x,
+            x,
+            u,
+            u,
+            quadrature,
+            STEP,
+        )
         return with_offset(expanded(kernel, problem, out), kernel, problem), memory
 
 

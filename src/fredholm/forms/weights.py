@@ -24,8 +24,19 @@ class WeightBlocks(KeyForm):
     name = "weights by query block"
     reason = "a scalar weight times a value map"
 
-    def integrate(self, kernel: WeightedValue, problem: Problem, keys: Memory) -> Tensor:
-        return by_query_blocks(_block, kernel, problem, NUMBERS_PER_PAIR, self.strategy.memory)
+    def integrate(
+        self,
+        kernel: WeightedValue,
+        problem: Problem,
+        keys: Memory,
+    ) -> Tensor:
+        return by_query_blocks(
+            _block,
+            kernel,
+            problem,
+            NUMBERS_PER_PAIR,
+            self.strategy.memory,
+        )
 
 
 def _block(kernel: WeightedValue, problem: Problem) -> Tensor:

@@ -31,7 +31,12 @@ class WindowForm(Form):
         return None
 
     def advance(
-        self, kernel: Windowed, x: Tensor, u: Tensor, quadrature: Quadrature, memory: Memory
+        self,
+        kernel: Windowed,
+        x: Tensor,
+        u: Tensor,
+        quadrature: Quadrature,
+        memory: Memory,
     ) -> tuple[Tensor, Memory]:
         """Answer the next n points, the last n of those that ``quadrature`` covers."""
         # The form refuses a kernel without a window.
@@ -47,11 +52,34 @@ class WindowForm(Form):
             valid = valid[:, last]
         near_query = kernel.near_queries(x, u)
         near_key = kernel.near_keys(x, u)
-        points = Points(near_key, kernel.values(x, u), quadrature.mass[:, last])
-        far = Far(query, shift, kernel.far_keys, decay)
+        points = Points(
+            near_key,
+            kernel.values(x, u),
+            quadrature.mass[:, last],
+        )
+        far = Far(
+            query,
+            shift,
+            kernel.far_keys,
+            decay,
+        )
         sizes = WindowSizes(kernel.window, kernel.sinks, chunk=self.strategy.chunk)
-        out, memory = advance_window(near_query, points, far, memory, sizes, valid)
-        problem = Problem(x, x, u, u, quadrature, STEP)
+        out, memory = advance_window(
+            near_query,
+            points,
+            far,
+            memory,
+            sizes,
+            valid,
+        )
+        problem = Problem(
+            x,
+            x,
+            u,
+            u,
+            quadrature,
+            STEP,
+        )
         return with_offset(out, kernel, problem), memory
 
 
@@ -65,7 +93,13 @@ class WindowChunks(WindowForm):
     )
 
     def respond(self, kernel: Windowed, problem: Problem) -> Tensor:
-        out, _ = self.advance(kernel, problem.x, problem.ux, problem.quadrature, {})
+        out, _ = self.advance(
+            kernel,
+            problem.x,
+            problem.ux,
+            problem.quadrature,
+            {},
+        )
         return out
 
 

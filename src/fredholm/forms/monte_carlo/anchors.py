@@ -47,7 +47,12 @@ class Anchors:
         return cls.among(positions, mass, samples)
 
     @classmethod
-    def among(cls, positions: Tensor, mass: Tensor, samples: int) -> Anchors:
+    def among(
+        cls,
+        positions: Tensor,
+        mass: Tensor,
+        samples: int,
+    ) -> Anchors:
         """Return the same from positions (1 | B, N, p) and masses (1 | B, N)."""
         n = positions.shape[1]
         if samples == n:
@@ -68,7 +73,11 @@ class AnchoredKeys(NamedTuple):
     quadrature: Quadrature
 
 
-def at_anchors(problem: Problem, anchors: Anchors | None, samples: int) -> Problem:
+def at_anchors(
+    problem: Problem,
+    anchors: Anchors | None,
+    samples: int,
+) -> Problem:
     """Return the same integral with anchors for keys, each of its cluster's mass as the query sees
     it; None makes ``samples`` of them.
 
@@ -83,7 +92,12 @@ def at_anchors(problem: Problem, anchors: Anchors | None, samples: int) -> Probl
     return with_anchors(problem, index, quadrature, uy)
 
 
-def with_anchors(problem: Problem, index: Tensor, quadrature: Quadrature, uy: Tensor) -> Problem:
+def with_anchors(
+    problem: Problem,
+    index: Tensor,
+    quadrature: Quadrature,
+    uy: Tensor,
+) -> Problem:
     """Return a problem whose keys are A anchors among the problem's own.
 
     Args:
@@ -113,7 +127,11 @@ def with_anchors(problem: Problem, index: Tensor, quadrature: Quadrature, uy: Te
     )
 
 
-def anchor_keys(problem: Problem, anchors: Anchors | None, samples: int) -> AnchoredKeys:
+def anchor_keys(
+    problem: Problem,
+    anchors: Anchors | None,
+    samples: int,
+) -> AnchoredKeys:
     """Return the anchors among a problem's keys, and their weights for each query.
 
     Without order an anchor has the mass of its cluster. In causal order it has the mass of the
@@ -125,7 +143,11 @@ def anchor_keys(problem: Problem, anchors: Anchors | None, samples: int) -> Anch
         anchors = Anchors.among(problem.y, q.mass, samples)
     _refuse_other_domains(problem, anchors)
 
-    batch = max(anchors.index.shape[0], q.mass.shape[0], problem.y.shape[0])
+    batch = max(
+        anchors.index.shape[0],
+        q.mass.shape[0],
+        problem.y.shape[0],
+    )
     index = anchors.index.expand(batch, -1)
     cluster = anchors.cluster.expand(batch, -1)
 

@@ -86,10 +86,21 @@ class DrawnKeys(Form):
         parts = (logits.softmax(-1) * has_mass).nan_to_num(0.0)
 
         if q.density is None and (q.query_time is None or q.triangular):
-            return self._mixture(share, parts, has_mass, ordered=q.triangular)
+            return self._mixture(
+                share,
+                parts,
+                has_mass,
+                ordered=q.triangular,
+            )
         return self._table(share, parts, has_mass, q)
 
-    def _mixture(self, share: Tensor, parts: Tensor, has_mass: Tensor, ordered: bool) -> Mixture:
+    def _mixture(
+        self,
+        share: Tensor,
+        parts: Tensor,
+        has_mass: Tensor,
+        ordered: bool,
+    ) -> Mixture:
         """Return the proposal with the uniform distribution as one more component, so that nothing
         of size Nq × Nk is made.
         """
@@ -103,7 +114,13 @@ class DrawnKeys(Form):
             ordered=ordered,
         )
 
-    def _table(self, share: Tensor, parts: Tensor, has_mass: Tensor, q: Quadrature) -> Table:
+    def _table(
+        self,
+        share: Tensor,
+        parts: Tensor,
+        has_mass: Tensor,
+        q: Quadrature,
+    ) -> Table:
         """Return the proposal for pairs, or an order across two domains, which give each query its
         own distribution.
         """
@@ -139,13 +156,21 @@ class DrawnKeys(Form):
             return ProposalScores(share, score)
 
         # The signal may have one head that all heads of the kernel share.
-        share, score = network(problem.x, problem.y, problem.ux, problem.uy)
+        share, score = network(
+            problem.x,
+            problem.y,
+            problem.ux,
+            problem.uy,
+        )
         share = share.expand(batch, heads, -1, -1)
         score = score.expand(batch, heads, -1, -1)
         return ProposalScores(share, score)
 
     def draw(
-        self, problem: Problem, proposal: Mixture | Table, levels: Tensor | None = None
+        self,
+        problem: Problem,
+        proposal: Mixture | Table,
+        levels: Tensor | None = None,
     ) -> Samples:
         """Draw keys, at random or at given ``levels`` of the distribution function.
 
@@ -175,11 +200,25 @@ class DrawnKeys(Form):
             weight = weight * q.scale[..., None]
         return Samples(index, weight / self.strategy.samples)
 
-    def estimate(self, kernel: Kernel, problem: Problem, samples: Samples) -> Tensor:
+    def estimate(
+        self,
+        kernel: Kernel,
+        problem: Problem,
+        samples: Samples,
+    ) -> Tensor:
         """Return the estimate from given samples, the response to a constant channel included."""
-        return with_offset(self.estimated(kernel, problem, samples), kernel, problem)
+        return with_offset(
+            self.estimated(kernel, problem, samples),
+            kernel,
+            problem,
+        )
 
-    def estimated(self, kernel: Kernel, problem: Problem, samples: Samples) -> Tensor:
+    def estimated(
+        self,
+        kernel: Kernel,
+        problem: Problem,
+        samples: Samples,
+    ) -> Tensor:
         """Estimate ∫ K u dμ from given samples, without the response to a constant channel:
         (B, H, Nq, d_out).
 
@@ -200,9 +239,19 @@ class DrawnKeys(Form):
 
         responses = []
         for start in range(0, queries, block):
-            rows = torch.arange(start, min(queries, start + block), device=problem.uy.device)
+            rows = torch.arange(
+                start,
+                min(queries, start + block),
+                device=problem.uy.device,
+            )
             drawn = Samples(samples.index[:, :, rows], samples.weight[:, :, rows])
-            response = recomputed(self.integral, kernel, problem.rows(rows), drawn, keys)
+            response = recomputed(
+                self.integral,
+                kernel,
+                problem.rows(rows),
+                drawn,
+                keys,
+            )
             responses.append(response)
         return torch.cat(responses, 2)
 
@@ -214,14 +263,24 @@ class DrawnKeys(Form):
         """Compute once for all keys."""
         return {}
 
-    def integral(self, kernel: Kernel, problem: Problem, samples: Samples, keys: Memory) -> Tensor:
+    def integral(
+        self,
+        kernel: Kernel,
+        problem: Problem,
+        samples: Samples,
+        keys: Memory,
+    ) -> Tensor:
         """Return ∫ K u dμ from given samples, (B, H, Nq, d_out)."""
         messages = _messages(kernel, problem, samples.index)
         weight = samples.weight[..., None].to(messages.dtype)
         return (messages * weight).sum(3)
 
     def proposal_loss(
-        self, kernel: Kernel, problem: Problem, proposal: Mixture | Table, samples: Samples
+        self,
+        kernel: Kernel,
+        problem: Problem,
+        proposal: Mixture | Table,
+        samples: Samples,
     ) -> Tensor:
         r"""Return the loss that draws the proposal towards the best one, a number:
         :math:`-\sum_s \hat p_s \log q(y_s|x)` with
@@ -313,7 +372,12 @@ class LatticeKeys(DrawnKeys):
         count = self.strategy.samples
         queries, keys = problem.ux.shape[2], problem.uy.shape[2]
         check_count(count, keys)
-        levels = lattice(kernel.heads, queries, count, problem.uy.device)
+        levels = lattice(
+            kernel.heads,
+            queries,
+            count,
+            problem.uy.device,
+        )
         proposal = self.proposal(kernel, problem)
         samples = self.draw(problem, proposal, levels)
         return self.estimate(kernel, problem, samples)

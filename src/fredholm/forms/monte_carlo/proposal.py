@@ -74,7 +74,13 @@ class Proposal(nn.Module):
         # The loss of the last training forward, until `auxiliary_loss` takes it.
         self._loss: Tensor | None = None
 
-    def forward(self, x: Tensor, y: Tensor, ux: Tensor, uy: Tensor) -> ProposalScores:
+    def forward(
+        self,
+        x: Tensor,
+        y: Tensor,
+        ux: Tensor,
+        uy: Tensor,
+    ) -> ProposalScores:
         """Return shares π (B, H, Nq, A), and scores g (B, H, A, Nk) before the softmax over keys.
         In float32 at least.
         """
@@ -111,7 +117,11 @@ class Proposal(nn.Module):
         return self.__dict__ | {"_loss": None}
 
 
-def add_proposal(module: nn.Module, position_dim: int = 1, **options) -> int:
+def add_proposal(
+    module: nn.Module,
+    position_dim: int = 1,
+    **options,
+) -> int:
     """Add a :class:`Proposal` with these options to every kernel in a module that may draw its
     keys, and return the number of these kernels.
 
@@ -124,7 +134,12 @@ def add_proposal(module: nn.Module, position_dim: int = 1, **options) -> int:
     """
     kernels = [m for m in module.modules() if isinstance(m, Kernel) and _draws(m)]
     for kernel in kernels:
-        proposal = Proposal(kernel.heads, kernel.d_in, position_dim=position_dim, **options)
+        proposal = Proposal(
+            kernel.heads,
+            kernel.d_in,
+            position_dim=position_dim,
+            **options,
+        )
         weight = next(kernel.parameters(), None)
         if weight is not None:
             proposal = proposal.to(weight)

@@ -145,7 +145,13 @@ class InnerProducts(Scores):
     ) -> Tensor:
         return fused_attention(query, key, value, bias)
 
-    def of_row(self, query: Tensor, key: Tensor, direction: Tensor | None, heads: int) -> RowScores:
+    def of_row(
+        self,
+        query: Tensor,
+        key: Tensor,
+        direction: Tensor | None,
+        heads: int,
+    ) -> RowScores:
         return RowScores(by_head.products(query, key, heads))
 
     def row_gradients(
@@ -182,7 +188,11 @@ def softmax_over_neighbours(
 
     # What is gathered for a key has a gradient of the same size in the backward.
     size = torch.finfo(single).bits // 8
-    numbers = scores.numbers(heads, width, block=problem.quadrature.edges is None)
+    numbers = scores.numbers(
+        heads,
+        width,
+        block=problem.quadrature.edges is None,
+    )
     tiles = partition(
         problem,
         key_bytes=2 * size * rows.width(),
@@ -215,7 +225,13 @@ def softmax_over_neighbours(
     weights = {}
     if direction is not None:
         weights["direction"] = direction
-    work = Work(rows, weights, tiles, answer, problem.quadrature)
+    work = Work(
+        rows,
+        weights,
+        tiles,
+        answer,
+        problem.quadrature,
+    )
     batch, _, queries, _ = problem.ux.shape
     out = averaged(work.results(), tiles, batch * queries)
     out = cast(out, dtype).unflatten(0, (batch, queries))
@@ -251,7 +267,11 @@ def _log_mass(mass: Tensor) -> Tensor:
 
 
 def _block(
-    scores: Scores, tile: Neighbours, heads: int, direction: Tensor | None, dtype: torch.dtype
+    scores: Scores,
+    tile: Neighbours,
+    heads: int,
+    direction: Tensor | None,
+    dtype: torch.dtype,
 ) -> Tensor:
     """Return the attention of blocks of queries, (R, H, b, c)."""
     query = cast(tile.heads("query", heads), dtype)
@@ -268,7 +288,11 @@ def _block(
     return out.masked_fill(blind, 0.0)
 
 
-def attend(scores: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
+def attend(
+    scores: Tensor,
+    value: Tensor,
+    bias: Tensor | None,
+) -> Tensor:
     """Return the values of a block under the softmax of its scores, (R, H, b, c)."""
     if bias is not None:
         scores = scores + bias
@@ -352,7 +376,13 @@ class SoftmaxOfRows(LastStep):
         if self.pieces:
             # The logarithm of the sum of exponentials has the shares as its gradient.
             of_scores = of_scores + above[..., -1].mT.to(key.dtype) * shares
-        of_ends = self.scores.row_gradients(of_scores, query, key, direction, row.kept)
+        of_ends = self.scores.row_gradients(
+            of_scores,
+            query,
+            key,
+            direction,
+            row.kept,
+        )
 
         # Where the keys are the values, one gradient has both parts.
         of_key = of_ends.key

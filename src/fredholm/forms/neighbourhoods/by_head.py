@@ -15,7 +15,9 @@ from torch import Tensor
 
 
 def products(
-    query: Float[Tensor, "r 1 hc"], key: Float[Tensor, "r k hc"], heads: int
+    query: Float[Tensor, "r 1 hc"],
+    key: Float[Tensor, "r k hc"],
+    heads: int,
 ) -> Float[Tensor, "r k h"]:
     """Return the inner products of a query and its keys, head by head."""
     if heads == 1:
@@ -57,7 +59,11 @@ def outer(shares: Float[Tensor, "r k h"], row: Float[Tensor, "r 1 hc"]) -> Float
 
 def block_diagonal(x: Float[Tensor, "h c"]) -> Float[Tensor, "h hc"]:
     """Return the matrix that has the numbers of each head in separate columns."""
-    identity = torch.eye(x.shape[0], dtype=x.dtype, device=x.device)
+    identity = torch.eye(
+        x.shape[0],
+        dtype=x.dtype,
+        device=x.device,
+    )
     # (H, H, c): head h of row h, zero elsewhere.
     blocks = identity[..., None] * x
     return blocks.flatten(1)
@@ -81,7 +87,9 @@ class HeadSumGradients(NamedTuple):
 
 
 def weighted_sum_of_heads_gradients(
-    above: Float[Tensor, "r k h"], x: Float[Tensor, "r k hc"], direction: Float[Tensor, "h c"]
+    above: Float[Tensor, "r k h"],
+    x: Float[Tensor, "r k hc"],
+    direction: Float[Tensor, "h c"],
 ) -> HeadSumGradients:
     """Return the gradients of :func:`weighted_sum_of_heads`.
 

@@ -142,11 +142,22 @@ class Neighbours(NamedTuple):
     quadrature: Quadrature
 
     @classmethod
-    def of(cls, part: Group, rows: dict[str, Tensor], quadrature: Quadrature) -> Neighbours:
+    def of(
+        cls,
+        part: Group,
+        rows: dict[str, Tensor],
+        quadrature: Quadrature,
+    ) -> Neighbours:
         """Return a tile's problems, with padding among their keys marked."""
         valid = quadrature.valid
         if valid is None:
-            return cls(part, rows, part.real, part.full, quadrature)
+            return cls(
+                part,
+                rows,
+                part.real,
+                part.full,
+                quadrature,
+            )
         sample = part.sample
         if valid.shape[0] == 1:
             sample = torch.zeros_like(sample)
@@ -246,7 +257,11 @@ class Neighbours(NamedTuple):
         if seen is not None:
             mask = mask & seen
         if scores is None:
-            scores = torch.zeros((), dtype=self.quadrature.mass.dtype, device=mask.device)
+            scores = torch.zeros(
+                (),
+                dtype=self.quadrature.mass.dtype,
+                device=mask.device,
+            )
         else:
             mask = mask & (scores > -torch.inf)
         blind = ~mask.any(-1, keepdim=True)

@@ -26,7 +26,11 @@ from .tiles import partition
 # --- choosing -------------------------------------------------------------------------------------
 
 
-def choose_sparse(strategy: Strategy | str, kernel: Kernel, facts: Facts) -> Form:
+def choose_sparse(
+    strategy: Strategy | str,
+    kernel: Kernel,
+    facts: Facts,
+) -> Form:
     """Return the form of a kernel on a domain with edges or a reach: one that takes edges itself,
     else neighbourhood by neighbourhood, else (a functional of all pairs) with all pairs written
     out.
@@ -51,7 +55,11 @@ def choose_sparse(strategy: Strategy | str, kernel: Kernel, facts: Facts) -> For
     return Neighbourhoods(inner)
 
 
-def _own_form(strategy: Strategy | str, kernel: Kernel, facts: Facts) -> Form | None:
+def _own_form(
+    strategy: Strategy | str,
+    kernel: Kernel,
+    facts: Facts,
+) -> Form | None:
     """Return the first form of the kernel that takes edges as they are, in PyTorch's operations."""
     if wants_triton(getattr(strategy, "backend", "auto")):
         return None
@@ -71,7 +79,13 @@ def _own_form(strategy: Strategy | str, kernel: Kernel, facts: Facts) -> Form | 
 
 def _tile_layout(layout: Layout) -> Layout:
     """Return the static facts of the small problems: each has its own points, padding and pairs."""
-    return Layout(cross=True, pairs=True, padded=True, measure=layout.measure, fixed=False)
+    return Layout(
+        cross=True,
+        pairs=True,
+        padded=True,
+        measure=layout.measure,
+        fixed=False,
+    )
 
 
 def refuses_images(kernel: Kernel, facts: Facts) -> str | None:
@@ -112,7 +126,11 @@ class Wrapped(Form):
 
     def plan(self) -> Plan:
         plan = self.inner.plan()
-        return replace(plan, path=f"{self.name}: {plan.path}", reason=self.reason)
+        return replace(
+            plan,
+            path=f"{self.name}: {plan.path}",
+            reason=self.reason,
+        )
 
 
 class AllPairs(Wrapped):

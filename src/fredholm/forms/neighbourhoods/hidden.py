@@ -181,7 +181,11 @@ class Readout(LastStep):
     """
 
     def respond(
-        self, moment: Tensor, readout: Tensor, mean: Tensor | None, bias: Tensor | None
+        self,
+        moment: Tensor,
+        readout: Tensor,
+        mean: Tensor | None,
+        bias: Tensor | None,
     ) -> Tensor:
         # o_ho = Σ_iw moment_hiw readout_hoiw + Σ_i mean_hi bias_hoi
         weight = readout.to(moment.dtype).flatten(2)
@@ -243,7 +247,12 @@ class Entries(LastStep):
     """
 
     def respond(
-        self, hidden: Tensor, measure: Tensor, value: Tensor, readout: Tensor, bias: Tensor | None
+        self,
+        hidden: Tensor,
+        measure: Tensor,
+        value: Tensor,
+        readout: Tensor,
+        bias: Tensor | None,
     ) -> Tensor:
         heads, _, width, _ = readout.shape
         products = _entries(hidden, readout, bias, value.dtype) * _side_by_side(value)
@@ -319,7 +328,10 @@ class Entries(LastStep):
 
 
 def _entries(
-    hidden: Tensor, readout: Tensor, bias: Tensor | None, dtype: torch.dtype
+    hidden: Tensor,
+    readout: Tensor,
+    bias: Tensor | None,
+    dtype: torch.dtype,
 ) -> Float[Tensor, "r b k hi"]:
     """Return the kernel's entries at each pair: :class:`Entries` multiplies them with the values.
 

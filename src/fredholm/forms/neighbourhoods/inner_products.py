@@ -50,7 +50,11 @@ class NeighbourSums(Form):
         if kernel.floor is not None:
             out = out / guarded(sums[..., -1:], kernel.floor)
         out = cast(out, found.value.dtype)
-        return with_offset(expanded(kernel, problem, out), kernel, problem)
+        return with_offset(
+            expanded(kernel, problem, out),
+            kernel,
+            problem,
+        )
 
 
 def _sums(problem: Problem, found: JointFeatures) -> Tensor:
@@ -67,7 +71,11 @@ def _sums(problem: Problem, found: JointFeatures) -> Tensor:
     single = at_least_single(dtype)
 
     # A head that others share is gathered once per head.
-    heads = max(query.shape[1], key.shape[1], value.shape[1])
+    heads = max(
+        query.shape[1],
+        key.shape[1],
+        value.shape[1],
+    )
 
     def by_head(x: Tensor) -> Tensor:
         return by_point(x.expand(-1, heads, -1, -1))

@@ -35,7 +35,11 @@ def weighted_sum(
     return weights @ value
 
 
-def added(results: Float[Tensor, "p h o"], tiles: Partition, rows: int) -> Float[Tensor, "q h o"]:
+def added(
+    results: Float[Tensor, "p h o"],
+    tiles: Partition,
+    rows: int,
+) -> Float[Tensor, "q h o"]:
     """Return one result per row: the results (P, H, o) of pieces, added up by the row they belong
     to.
 
@@ -52,7 +56,9 @@ def added(results: Float[Tensor, "p h o"], tiles: Partition, rows: int) -> Float
 
 
 def averaged(
-    results: Float[Tensor, "p h o_1"], tiles: Partition, rows: int
+    results: Float[Tensor, "p h o_1"],
+    tiles: Partition,
+    rows: int,
 ) -> Float[Tensor, "q h o"]:
     """Return the softmax over a whole row from those over its pieces, each with the logarithm of
     the sum of its exponentials in the last column; without that column where no row is in pieces.
@@ -67,7 +73,12 @@ def averaged(
     row = tiles.row
     index = row[:, None].expand_as(log_sum)
     largest = log_sum.new_full((rows, heads), -torch.inf)
-    largest = largest.scatter_reduce(0, index, log_sum.detach(), "amax")
+    largest = largest.scatter_reduce(
+        0,
+        index,
+        log_sum.detach(),
+        "amax",
+    )
     largest = torch.where(largest.isfinite(), largest, 0.0)
 
     # A piece's share of its row. A row that sees nothing has no sum to divide by.

@@ -33,7 +33,12 @@ class LastStep(ABC):
         """Return the results of a tile, (R, H, b, o), in operations that autograd can follow."""
 
     @abstractmethod
-    def gradients(self, above: Tensor, needs: Sequence[bool], *inputs: Any) -> list[Tensor | None]:
+    def gradients(
+        self,
+        above: Tensor,
+        needs: Sequence[bool],
+        *inputs: Any,
+    ) -> list[Tensor | None]:
         """Return the gradients of the inputs for ``above``, that of the results; None or anything
         else where ``needs`` is False.
         """
@@ -122,12 +127,20 @@ class Work(NamedTuple):
         gathered = dict(zip(self.rows.tensors, tensors[:count]))
         return gathered, dict(zip(self.weights, tensors[count:]))
 
-    def pending(self, part: Group, rows: dict[str, Tensor], weights: Weights) -> Tensor | Pending:
+    def pending(
+        self,
+        part: Group,
+        rows: dict[str, Tensor],
+        weights: Weights,
+    ) -> Tensor | Pending:
         """Return the results of a tile, (R, H, b, o), or the step that is left."""
         return self.answer(Neighbours.of(part, rows, self.quadrature), weights)
 
     def of_tile(
-        self, part: Group, rows: dict[str, Tensor], weights: Weights
+        self,
+        part: Group,
+        rows: dict[str, Tensor],
+        weights: Weights,
     ) -> tuple[Tensor, Tensor]:
         """Return the places of a tile's results, and the results (·, H, o)."""
         out = self.pending(part, rows, weights)
@@ -215,14 +228,22 @@ class _Tiled(torch.autograd.Function):
         with ctx.autocast():
             if torch.is_grad_enabled():
                 # Second derivatives are recorded: all tiles at once, in plain operations.
-                wanted = vjp(work.plain, tensors, needs, [grad])
+                wanted = vjp(
+                    work.plain,
+                    tensors,
+                    needs,
+                    [grad],
+                )
             else:
                 wanted = _tile_gradients(work, tensors, needs, grad)
         return None, *in_places(wanted, needs)
 
 
 def _tile_gradients(
-    work: Work, tensors: Sequence[Tensor], needs: Sequence[bool], grad: Tensor
+    work: Work,
+    tensors: Sequence[Tensor],
+    needs: Sequence[bool],
+    grad: Tensor,
 ) -> list[Tensor]:
     """Return the gradients of the wanted tensors, added up tile by tile."""
     gathered, weights = work.split(tensors)
@@ -246,7 +267,14 @@ def _tile_gradients(
                 # the points that the rows came from.
                 with torch.no_grad():
                     rows = work.rows.gather(part, gathered)
-                _add_gradients(work, part, rows, leaves, totals, grad)
+                _add_gradients(
+                    work,
+                    part,
+                    rows,
+                    leaves,
+                    totals,
+                    grad,
+                )
 
         work.within(leaves, every_tile)
     return list(totals.values())
@@ -271,7 +299,12 @@ def _add_gradients(
         return
 
     wanted = [inputs[name] for name in totals]
-    found = torch.autograd.grad(recorded.outputs, wanted, recorded.gradients, allow_unused=True)
+    found = torch.autograd.grad(
+        recorded.outputs,
+        wanted,
+        recorded.gradients,
+        allow_unused=True,
+    )
     for name, gradient in zip(totals, found):
         if gradient is None:
             continue
@@ -283,7 +316,11 @@ def _add_gradients(
             totals[name].index_add_(0, index, gradient.flatten(0, 1))
 
 
-def _recorded(out: Tensor | Pending, part: Group, grad: Tensor) -> Recorded:
+def _recorded(
+    out: Tensor | Pending,
+    part: Group,
+    grad: Tensor,
+) -> Recorded:
     """Return the tensors of a tile at which its backward through autograd begins, with their
     gradients.
 
@@ -314,7 +351,12 @@ def _autocast(device: str) -> Callable[[], AbstractContextManager[object]]:
         return nullcontext
     enabled = torch.is_autocast_enabled(device)
     dtype = torch.get_autocast_dtype(device)
-    return partial(torch.autocast, device, dtype=dtype, enabled=enabled)
+    return partial(
+        torch.autocast,
+        device,
+        dtype=dtype,
+        enabled=enabled,
+    )
 
 
 # --- kernels in tiles -----------------------------------------------------------------------------

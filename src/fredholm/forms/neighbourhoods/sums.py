@@ -46,7 +46,14 @@ def sum_over_tiles(
         split=split,
         cached=weights is None,
     )
-    work = Work(rows, weights or {}, tiles, answer, problem.quadrature, within)
+    work = Work(
+        rows,
+        weights or {},
+        tiles,
+        answer,
+        problem.quadrature,
+        within,
+    )
     batch, _, queries, _ = problem.ux.shape
     sums = added(work.results(), tiles, batch * queries)
     return sums.unflatten(0, (batch, queries)).transpose(1, 2)
@@ -72,4 +79,10 @@ def sum_over_neighbours(
             weight = cast(tile.weights(), single)
             return weighted_sum(weight, value)
 
-    return sum_over_tiles(problem, rows, answer, numbers_per_pair=2, dtype=single)
+    return sum_over_tiles(
+        problem,
+        rows,
+        answer,
+        numbers_per_pair=2,
+        dtype=single,
+    )

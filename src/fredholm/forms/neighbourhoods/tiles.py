@@ -97,7 +97,14 @@ def partition(
         window = _Window.of(quadrature, queries)
         block_bytes = window.width * (key_bytes + window.block * pair_bytes)
         blocks_per_tile = max(1, memory // block_bytes)
-        groups = partial(_window_groups, quadrature, window, samples, queries, blocks_per_tile)
+        groups = partial(
+            _window_groups,
+            quadrature,
+            window,
+            samples,
+            queries,
+            blocks_per_tile,
+        )
         return Partition(groups, row=None, results=samples * queries)
 
     # An edge gathers its own key and computes one pair.
@@ -121,7 +128,12 @@ def partition(
     return Partition(groups, row=row, results=len(row))
 
 
-def _edge_groups(edges: Edges, samples: int, slots: int, split: bool) -> Iterator[Group]:
+def _edge_groups(
+    edges: Edges,
+    samples: int,
+    slots: int,
+    split: bool,
+) -> Iterator[Group]:
     """Yield tiles of problems of one query each: the rows of edges, or pieces of them."""
     if torch.compiler.is_compiling():
         tiles: Iterable[EdgeTile] = [edges.whole_tile()]
@@ -146,7 +158,15 @@ def _edge_groups(edges: Edges, samples: int, slots: int, split: bool) -> Iterato
             real = real.repeat(samples, 1)
             edge = edge.repeat(samples, 1)
             place = (each[:, None] * results + place).flatten()
-        yield Group(sample, row[:, None], key, real, place, edge, full=tile.full)
+        yield Group(
+            sample,
+            row[:, None],
+            key,
+            real,
+            place,
+            edge,
+            full=tile.full,
+        )
 
 
 class _Window(NamedTuple):
@@ -174,7 +194,12 @@ class _Window(NamedTuple):
         assert quadrature.reach is not None
         before, after = (min(side, points) for side in quadrature.reach)
         block = min(points, max(BLOCK, before + after))
-        return cls(before, after, block, block + before + after)
+        return cls(
+            before,
+            after,
+            block,
+            block + before + after,
+        )
 
     def inside(self, blocks: range, count: int, points: int) -> bool:
         """Whether no block reaches beyond the line; there are ``count`` blocks per sample."""
@@ -190,7 +215,11 @@ class _Window(NamedTuple):
 
 
 def _window_groups(
-    q: Quadrature, window: _Window, samples: int, points: int, step: int
+    q: Quadrature,
+    window: _Window,
+    samples: int,
+    points: int,
+    step: int,
 ) -> Iterator[Group]:
     """Yield tiles of ``step`` problems, each a block of queries and all keys that these reach.
 
@@ -235,4 +264,12 @@ def _window_groups(
         query = torch.where(here, query, -1)
         place = torch.where(here, query + sample[:, None] * points, -1).flatten()
         full = window.inside(blocks, count, points)
-        yield Group(sample, query, key, real, place, seen=seen, full=full)
+        yield Group(
+            sample,
+            query,
+            key,
+            real,
+            place,
+            seen=seen,
+            full=full,
+        )
