@@ -36,7 +36,9 @@ def by_query_blocks(
     n = problem.ux.shape[2]
 
     # Numbers and their gradients, at four bytes each, for one query of every sample and head.
-    pairs = max(1, problem.uy.shape[0]) * kernel.heads * problem.uy.shape[2]
+    batch = max(1, problem.uy.shape[0])
+    keys = problem.uy.shape[2]
+    pairs = batch * kernel.heads * keys
     row_bytes = 8 * pairs * numbers_per_pair
     block = max(1, min(n, (memory or WORKING_SET) // row_bytes))
     if block == n:
@@ -44,7 +46,8 @@ def by_query_blocks(
 
     def of_block(start: int) -> Tensor:
         queries = range(start, min(n, start + block))
-        return evaluate(kernel, problem.rows(list(queries)))
+        rows = problem.rows(list(queries))
+        return evaluate(kernel, rows)
 
     blocks = [recomputed(of_block, start) for start in range(0, n, block)]
     return torch.cat(blocks, 2)

@@ -35,7 +35,10 @@ class Fused(KeyForm):
         y: Tensor,
         uy: Tensor,
     ) -> Memory:
-        return {"key": kernel.keys(y, uy), "value": kernel.values(y, uy)}
+        return {
+            "key": kernel.keys(y, uy),
+            "value": kernel.values(y, uy),
+        }
 
     def advance(
         self,
@@ -74,7 +77,8 @@ class Fused(KeyForm):
             quadrature,
             STEP,
         )
-        return with_offset(out, kernel, problem), {"key": key, "value": value}
+        response = with_offset(out, kernel, problem)
+        return response, {"key": key, "value": value}
 
     def integrate(
         self,

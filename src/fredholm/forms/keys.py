@@ -34,11 +34,8 @@ class KeyForm(StretchForm):
 
     def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
         keys = self.keys(kernel, problem.y, problem.uy)
-        return with_offset(
-            self.integrate(kernel, problem, keys),
-            kernel,
-            problem,
-        )
+        out = self.integrate(kernel, problem, keys)
+        return with_offset(out, kernel, problem)
 
     def advance(
         self,
@@ -63,8 +60,9 @@ class KeyForm(StretchForm):
             quadrature.to(u.dtype),
             STEP,
         )
-        response = self.integrate(kernel, problem, keys)
-        return with_offset(response, kernel, problem), keys
+        out = self.integrate(kernel, problem, keys)
+        response = with_offset(out, kernel, problem)
+        return response, keys
 
 
 class KeyRing(KeyForm):

@@ -71,11 +71,8 @@ class SeparableForm(Form):
 
     def respond(self, kernel: Separable, problem: Problem) -> Tensor:
         out = self.attend(kernel, problem)
-        return with_offset(
-            expanded(kernel, problem, out),
-            kernel,
-            problem,
-        )
+        response = expanded(kernel, problem, out)
+        return with_offset(response, kernel, problem)
 
     def attend(self, kernel: Separable, problem: Problem) -> Tensor:
         """Return the integral of the values, (B, H, Nq, c)."""
@@ -94,7 +91,9 @@ class Sums(SeparableForm):
         return super().refuses(kernel, facts)
 
     def attend(self, kernel: Separable, problem: Problem) -> Tensor:
-        longest = max(problem.ux.shape[2], problem.uy.shape[2])
+        queries = problem.ux.shape[2]
+        keys = problem.uy.shape[2]
+        longest = max(queries, keys)
         pointwise = kernel.pointwise and not isinstance(kernel, Expanded)
         if pointwise and wants_pieces(problem.uy, longest, self.strategy.piece):
             return self._in_pieces(kernel, problem)
@@ -115,10 +114,13 @@ class Sums(SeparableForm):
             y = p.y[:, part]
             uy = p.uy[:, :, part]
             features, shift = kernel.stable_key_features(y, uy, real, least)
-            return features, kernel.values(y, uy), shift
+            value = kernel.values(y, uy)
+            return features, value, shift
 
         def queries(part: slice) -> Tensor:
-            return kernel.stable_query_features(p.x[:, part], p.ux[:, :, part])
+            x = p.x[:, part]
+            ux = p.ux[:, :, part]
+            return kernel.stable_query_features(x, ux)
 
         sizes = p.ux.shape[2], p.uy.shape[2]
         piece = self.strategy.piece
@@ -152,7 +154,8 @@ class Chunks(SeparableForm):
             # Keys have one shift for all queries, by which an early query may see tiny features:
             # it is brought to the scale of the largest feature that it sees.
             decay = measure_of(kernel, problem).decay
-            largest = largest_seen(key.detach().amax(-1), decay)
+            largest_of_key = key.detach().amax(-1)
+            largest = largest_seen(largest_of_key, decay)
             query = at_scale(query, largest)
         return self.sums(kernel, problem, query, key, value)
 
@@ -204,7 +207,8 @@ class RunningMoment(SeparableForm, StretchForm):
             quadrature,
             STEP,
         )
-        return with_offset(expanded(kernel, problem, out), kernel, problem), memory
+        response = expanded(kernel, problem, out)
+        return with_offset(response, kernel, problem), memory
 
 
 # --- features -------------------------------------------------------------------------------------

@@ -32,7 +32,8 @@ class TapConvolution(Form):
         return f"it needs {FFT.needs}; use {FFT.instead} instead"
 
     def preferred(self, kernel: Kernel, facts: Facts) -> bool:
-        return kernel.d_in * kernel.d_out <= SMALL_TAP or not isinstance(kernel, StateScan)
+        is_small = kernel.d_in * kernel.d_out <= SMALL_TAP
+        return is_small or not isinstance(kernel, StateScan)
 
     def respond(self, kernel: LagTaps, problem: Problem) -> Tensor:
         q = problem.quadrature

@@ -41,7 +41,8 @@ class Transition(Form):
         t: int,
         memory: Memory,
     ) -> tuple[Tensor, Memory]:
-        out, after = kernel.advance(Point.at(x, u, quadrature, t), memory)
+        point = Point.at(x, u, quadrature, t)
+        out, after = kernel.advance(point, memory)
         if quadrature.valid is not None and not kernel.counts_padding:
             # Padding that does not count leaves the state of its sample unchanged.
             real = quadrature.valid[:, t]

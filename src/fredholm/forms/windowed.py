@@ -80,7 +80,8 @@ class WindowForm(Form):
             quadrature,
             STEP,
         )
-        return with_offset(out, kernel, problem), memory
+        response = with_offset(out, kernel, problem)
+        return response, memory
 
 
 class WindowChunks(WindowForm):

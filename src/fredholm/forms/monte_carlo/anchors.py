@@ -155,7 +155,8 @@ def anchor_keys(
     member = F.one_hot(cluster, index.shape[-1]).to(q.mass.dtype)
     member = member * q.mass[..., None]
     if q.query_time is None or q.key_time is None:
-        return AnchoredKeys(index, Quadrature(mass=member.sum(1)))
+        quadrature = Quadrature(mass=member.sum(1))
+        return AnchoredKeys(index, quadrature)
 
     # The mass of each cluster that each query sees, (B, Nq, S).
     if q.triangular:
@@ -170,7 +171,8 @@ def anchor_keys(
     index = torch.where(has_mass.any(1), time.argmin(1), index)
 
     ones = torch.ones_like(member[:, 0])
-    return AnchoredKeys(index, Quadrature(ones, q.scale, density=seen[:, None]))
+    quadrature = Quadrature(ones, q.scale, density=seen[:, None])
+    return AnchoredKeys(index, quadrature)
 
 
 def _refuse_other_domains(problem: Problem, anchors: Anchors) -> None:

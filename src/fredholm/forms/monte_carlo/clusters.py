@@ -55,4 +55,5 @@ class AnchorKeys(Form):
 def exact_response(kernel: Kernel, part: Problem) -> Tensor:
     """Return the kernel's response by the best exact form that it has for a problem."""
     facts = part.facts._replace(training=kernel.training)
-    return first_form(EXACT, kernel, facts).respond(kernel, part)
+    form = first_form(EXACT, kernel, facts)
+    return form.respond(kernel, part)

@@ -146,11 +146,13 @@ class DrawnKeys(Form):
         :meth:`proposal` adds the logarithms of the masses to the scores, so that this component
         draws keys in proportion to their mass.
         """
-        batch, heads = problem.uy.shape[0], kernel.heads
+        batch = problem.uy.shape[0]
+        heads = kernel.heads
         network = proposal_of(kernel)
         if network is None:
             mass = problem.quadrature.mass
-            queries, keys = problem.ux.shape[2], problem.uy.shape[2]
+            queries = problem.ux.shape[2]
+            keys = problem.uy.shape[2]
             share = mass.new_ones(batch, heads, queries, 1)
             score = mass.new_zeros(batch, heads, 1, keys)
             return ProposalScores(share, score)
@@ -207,11 +209,8 @@ class DrawnKeys(Form):
         samples: Samples,
     ) -> Tensor:
         """Return the estimate from given samples, the response to a constant channel included."""
-        return with_offset(
-            self.estimated(kernel, problem, samples),
-            kernel,
-            problem,
-        )
+        out = self.estimated(kernel, problem, samples)
+        return with_offset(out, kernel, problem)
 
     def estimated(
         self,
@@ -244,7 +243,10 @@ class DrawnKeys(Form):
                 min(queries, start + block),
                 device=problem.uy.device,
             )
-            drawn = Samples(samples.index[:, :, rows], samples.weight[:, :, rows])
+            drawn = Samples(
+                samples.index[:, :, rows],
+                samples.weight[:, :, rows],
+            )
             response = recomputed(
                 self.integral,
                 kernel,
@@ -292,7 +294,8 @@ class DrawnKeys(Form):
         gradient reaches the proposal alone, because p̂ is computed without one.
         """
         # Queries of all samples are numbered through: query i of sample s is number s · n + i.
-        samples_in_batch, n = problem.uy.shape[0], problem.ux.shape[2]
+        samples_in_batch = problem.uy.shape[0]
+        n = problem.ux.shape[2]
         real = torch.arange(samples_in_batch * n, device=problem.uy.device)
         if problem.real is not None:
             is_real = problem.real.expand(samples_in_batch, -1)
@@ -322,7 +325,8 @@ class DrawnKeys(Form):
 
         # A probability that underflows has no finite logarithm.
         density = proposal.density_at(batch, rows, index)
-        density = density.clamp(min=torch.finfo(weight.dtype).tiny)
+        tiny = torch.finfo(weight.dtype).tiny
+        density = density.clamp(min=tiny)
         log_likelihood = (target.to(density.dtype) * density.log()).sum(-1)
         return -log_likelihood.mean()
 
@@ -370,7 +374,8 @@ class LatticeKeys(DrawnKeys):
 
     def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
         count = self.strategy.samples
-        queries, keys = problem.ux.shape[2], problem.uy.shape[2]
+        queries = problem.ux.shape[2]
+        keys = problem.uy.shape[2]
         check_count(count, keys)
         levels = lattice(
             kernel.heads,

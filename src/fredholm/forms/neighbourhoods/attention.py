@@ -54,7 +54,8 @@ class NeighbourAttention(Form):
             # `project` may leave the scale of the scores to its caller, `queries` includes it.
             query, key, value = kernel.project(p.y, p.uy)
             query = query * kernel.factor
-        out = softmax_over_neighbours(p, Ends(query, key, value), InnerProducts())
+        ends = Ends(query, key, value)
+        out = softmax_over_neighbours(p, ends, InnerProducts())
         return with_offset(out, kernel, p)
 
 
@@ -394,4 +395,11 @@ class SoftmaxOfRows(LastStep):
             of_bias = of_scores
             if bias.shape[-1] == 1:
                 of_bias = of_scores.sum(-1, keepdim=True)
-        return [of_ends.query, of_key, of_value, of_bias, None, of_ends.direction]
+        return [
+            of_ends.query,
+            of_key,
+            of_value,
+            of_bias,
+            None,
+            of_ends.direction,
+        ]

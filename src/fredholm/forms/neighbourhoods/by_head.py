@@ -32,7 +32,8 @@ def sum_of_heads(x: Float[Tensor, "r k hc"], heads: int) -> Float[Tensor, "r k h
 
 
 def weighted(
-    shares: Float[Tensor, "r k h"], value: Float[Tensor, "r k hc"]
+    shares: Float[Tensor, "r k h"],
+    value: Float[Tensor, "r k hc"],
 ) -> Float[Tensor, "r 1 hc"]:
     """Return sums of values over the keys, with one weight per head."""
     heads = shares.shape[-1]
@@ -42,7 +43,10 @@ def weighted(
     return products.sum(1, keepdim=True).flatten(2)
 
 
-def outer(shares: Float[Tensor, "r k h"], row: Float[Tensor, "r 1 hc"]) -> Float[Tensor, "r k hc"]:
+def outer(
+    shares: Float[Tensor, "r k h"],
+    row: Float[Tensor, "r 1 hc"],
+) -> Float[Tensor, "r k hc"]:
     """Return products of a weight per head and a row. Autograd does not follow it: it is a
     gradient.
     """
@@ -70,7 +74,8 @@ def block_diagonal(x: Float[Tensor, "h c"]) -> Float[Tensor, "h hc"]:
 
 
 def weighted_sum_of_heads(
-    x: Float[Tensor, "r k hc"], direction: Float[Tensor, "h c"]
+    x: Float[Tensor, "r k hc"],
+    direction: Float[Tensor, "h c"],
 ) -> Float[Tensor, "r k h"]:
     """Return the inner products of every row's heads with one direction per head."""
     # The matrix comes first: a product with few columns would be several times slower.

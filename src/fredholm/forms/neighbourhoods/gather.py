@@ -87,7 +87,11 @@ def by_point(x: Tensor) -> Tensor:
     return x.transpose(1, 2).flatten(2)
 
 
-def measure_rows(problem: Problem, *, mass: bool = True) -> dict[str, tuple[End, Tensor | None]]:
+def measure_rows(
+    problem: Problem,
+    *,
+    mass: bool = True,
+) -> dict[str, tuple[End, Tensor | None]]:
     """Return the quadrature's numbers of points and edges: ``mass``, ``scale`` and
     ``log_density``; without ``mass`` the first two are left out, because a softmax cancels them.
     """

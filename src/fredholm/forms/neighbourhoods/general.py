@@ -43,7 +43,8 @@ def choose_sparse(
         return own
     if not kernel.local:
         dense = facts._replace(layout=facts.layout.dense(), sparse=False)
-        return AllPairs(first_form(strategy, kernel, dense))
+        inner = first_form(strategy, kernel, dense)
+        return AllPairs(inner)
     layout = _tile_layout(facts.layout)
     of_tile = facts._replace(layout=layout, sparse=False, queries=1)
     inner = first_form(strategy, kernel, of_tile)

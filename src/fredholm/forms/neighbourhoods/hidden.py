@@ -94,7 +94,8 @@ class NeighbourMoments(Form):
             weights=terms | parameters,
             within=with_parameters(kernel, list(parameters)),
         )
-        return with_offset(cast(out, p.uy.dtype), kernel, p)
+        response = cast(out, p.uy.dtype)
+        return with_offset(response, kernel, p)
 
 
 def _numbers_per_pair(kernel: Kernel, problem: Problem, width: int) -> int:
@@ -223,7 +224,12 @@ class Readout(LastStep):
                 of_mean = _of_rows(torch.bmm(rows, bias.to(above.dtype)), moment)
             if bias_needed:
                 of_bias = torch.bmm(rows.mT, _by_head(mean)).to(bias.dtype)
-        return [of_moment, of_readout, of_mean, of_bias]
+        return [
+            of_moment,
+            of_readout,
+            of_mean,
+            of_bias,
+        ]
 
 
 def _by_head(x: Float[Tensor, "r h b n"]) -> Float[Tensor, "h rb n"]:
@@ -324,7 +330,13 @@ class Entries(LastStep):
                 of_readout = of_weight.view_as(readout).to(readout.dtype)
             if bias is not None and bias_needed:
                 of_bias = of_entries.sum(0).view_as(bias).to(bias.dtype)
-        return [of_hidden, of_measure, of_value, of_readout, of_bias]
+        return [
+            of_hidden,
+            of_measure,
+            of_value,
+            of_readout,
+            of_bias,
+        ]
 
 
 def _entries(

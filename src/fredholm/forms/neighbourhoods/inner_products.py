@@ -50,11 +50,8 @@ class NeighbourSums(Form):
         if kernel.floor is not None:
             out = out / guarded(sums[..., -1:], kernel.floor)
         out = cast(out, found.value.dtype)
-        return with_offset(
-            expanded(kernel, problem, out),
-            kernel,
-            problem,
-        )
+        response = expanded(kernel, problem, out)
+        return with_offset(response, kernel, problem)
 
 
 def _sums(problem: Problem, found: JointFeatures) -> Tensor:
@@ -64,7 +61,9 @@ def _sums(problem: Problem, found: JointFeatures) -> Tensor:
     sees, see :func:`fredholm.ops.linear_attention.at_scale`. Its row is then answered at once,
     however long it is.
     """
-    query, key, value = found.query, found.key, found.value
+    query = found.query
+    key = found.key
+    value = found.value
     at_own_scale = found.shift is not None
     dtype = promoted(query.dtype, key.dtype)
     dtype = promoted(dtype, value.dtype)

@@ -10,7 +10,8 @@ from .tiles import Partition
 
 
 def pair_products(
-    query: Float[Tensor, "r h b e"], key: Float[Tensor, "r h k e"]
+    query: Float[Tensor, "r h b e"],
+    key: Float[Tensor, "r h k e"],
 ) -> Float[Tensor, "r h b k"]:
     """Return the inner products of the queries and keys of a tile.
 
@@ -25,7 +26,8 @@ def pair_products(
 
 
 def weighted_sum(
-    weights: Float[Tensor, "#r #h b k"], value: Float[Tensor, "r h k c"]
+    weights: Float[Tensor, "#r #h b k"],
+    value: Float[Tensor, "r h k c"],
 ) -> Float[Tensor, "r h b c"]:
     """Return the weighted sums of the values of a tile."""
     queries = weights.shape[2]

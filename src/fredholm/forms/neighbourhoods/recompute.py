@@ -125,7 +125,8 @@ class Work(NamedTuple):
         """
         count = len(self.rows.tensors)
         gathered = dict(zip(self.rows.tensors, tensors[:count]))
-        return gathered, dict(zip(self.weights, tensors[count:]))
+        weights = dict(zip(self.weights, tensors[count:]))
+        return gathered, weights
 
     def pending(
         self,
@@ -134,7 +135,8 @@ class Work(NamedTuple):
         weights: Weights,
     ) -> Tensor | Pending:
         """Return the results of a tile, (R, H, b, o), or the step that is left."""
-        return self.answer(Neighbours.of(part, rows, self.quadrature), weights)
+        tile = Neighbours.of(part, rows, self.quadrature)
+        return self.answer(tile, weights)
 
     def of_tile(
         self,

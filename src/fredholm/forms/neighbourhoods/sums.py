@@ -60,7 +60,8 @@ def sum_over_tiles(
 
 
 def sum_over_neighbours(
-    problem: Problem, value: Float[Tensor, "#b h k c"]
+    problem: Problem,
+    value: Float[Tensor, "#b h k c"],
 ) -> Float[Tensor, "b h q c"]:
     r"""Return :math:`\sum_j w_{ij} v_j` with the quadrature weights w, in float32 at least. O(E·c)
     time, and one tile of gathered values.
@@ -71,7 +72,12 @@ def sum_over_neighbours(
     """
     heads = value.shape[1]
     single = at_least_single(value.dtype)
-    rows = Rows.of({"value": ("key", by_point(value)), **measure_rows(problem)})
+    rows = Rows.of(
+        {
+            "value": ("key", by_point(value)),
+            **measure_rows(problem),
+        }
+    )
 
     def answer(tile: Neighbours, weights: Weights) -> Tensor:
         value = cast(tile.heads("value", heads), single)

@@ -143,7 +143,10 @@ def _edge_groups(
     if split:
         results = len(edges.pieces(slots).row)
     for tile in tiles:
-        key, real, edge, place = tile.source, tile.real, tile.edges, tile.pieces
+        key = tile.source
+        real = tile.real
+        edge = tile.edges
+        place = tile.pieces
 
         # Rows of a batch of graphs are numbered through: graph b's query i is b · Nq + i.
         sample = torch.div(tile.rows, edges.queries, rounding_mode="floor")
