@@ -164,7 +164,8 @@ class Ring:
 
         # The other rank's tensors have its number of points, and are as wide as this rank's.
         points = self._points(by)
-        parts = flat.split([points * width for width in self.widths])
+        sizes = [points * width for width in self.widths]
+        parts = flat.split(sizes)
         found = []
         for part, x, dim in zip(parts, tensors, self.dims):
             others = x.movedim(dim, 0).shape[1:]
@@ -212,7 +213,8 @@ class _Sum(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple:
         (grad,) = grads
-        return _Sum.apply(grad, ctx.shards), None
+        of_x = _Sum.apply(grad, ctx.shards)
+        return of_x, None
 
 
 class _Gather(torch.autograd.Function):
@@ -237,7 +239,8 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple:
         (grad,) = grads
-        return _Scatter.apply(grad, ctx.shards, ctx.width), None, None
+        of_x = _Scatter.apply(grad, ctx.shards, ctx.width)
+        return of_x, None, None
 
 
 class _Scatter(torch.autograd.Function):
@@ -265,7 +268,8 @@ class _Scatter(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple:
         (grad,) = grads
-        return _Gather.apply(grad, ctx.shards, ctx.width), None, None
+        of_x = _Gather.apply(grad, ctx.shards, ctx.width)
+        return of_x, None, None
 
 
 class _Shift(torch.autograd.Function):
@@ -414,12 +418,8 @@ def _transfer(
         works = []
         if transfers:
             works = dist.batch_isend_irecv(transfers)
-    return _Transfer(
-        works,
-        [transfer.tensor for transfer in transfers],
-        [],
-        shards,
-    )
+    sent = [transfer.tensor for transfer in transfers]
+    return _Transfer(works, sent, [], shards)
 
 
 def starts(sizes: Sequence[int]) -> list[int]:

@@ -26,7 +26,8 @@ class Distributed(Form):
         self.exchange = exchange
 
     def plan(self) -> Plan:
-        return replace(self.form.plan(), exchange=self.exchange.words(self.form))
+        words = self.exchange.words(self.form)
+        return replace(self.form.plan(), exchange=words)
 
     def respond(self, kernel: Kernel, problem: Problem) -> Tensor:
         # A rank without points has answered at one of padding.

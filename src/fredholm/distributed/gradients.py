@@ -33,7 +33,8 @@ def sum_gradients(parameters: nn.Module | Iterable[Tensor], shards: Shards) -> N
     for parameter in parameters:
         if parameter.grad is not None:
             kind = parameter.grad.dtype, parameter.grad.device
-            groups.setdefault(kind, []).append(parameter)
+            group = groups.setdefault(kind, [])
+            group.append(parameter)
 
     # One message per group: all of its gradients one after the other, in a flat tensor.
     for group in groups.values():

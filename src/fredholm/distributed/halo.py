@@ -39,7 +39,8 @@ def fetched(
     rows = x.movedim(dim, 0)[: real.size]
     others = rows.shape[1:]
     flat = rows.reshape(real.size, prod(others))
-    out = _Fetch.apply(flat, real, Routes(real, wanted))
+    routes = Routes(real, wanted)
+    out = _Fetch.apply(flat, real, routes)
     count = len(wanted[real.rank])
     return out.view(count, *others).movedim(0, dim)
 
@@ -105,7 +106,8 @@ class _Fetch(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple:
         (grad,) = grads
-        return _Return.apply(grad, ctx.shards, ctx.routes, ctx.width), None, None
+        of_rows = _Return.apply(grad, ctx.shards, ctx.routes, ctx.width)
+        return of_rows, None, None
 
 
 class _Return(torch.autograd.Function):
@@ -140,7 +142,8 @@ class _Return(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple:
         (grad,) = grads
-        return _Fetch.apply(grad, ctx.shards, ctx.routes), None, None, None
+        of_x = _Fetch.apply(grad, ctx.shards, ctx.routes)
+        return of_x, None, None, None
 
 
 def _placed(

@@ -171,7 +171,8 @@ def gather_keys(u: Tensor, domain: Domain) -> GatheredKeys:
 
     O(N) numbers are sent. The edges of a rank stay where they are.
     """
-    shards, edges = domain.shards, domain.pairs
+    shards = domain.shards
+    edges = domain.pairs
     assert shards is not None
     assert isinstance(edges, Edges)
     valid = _all_valid(domain, shards)
@@ -233,7 +234,8 @@ def stretch_in_reach(u: Tensor, domain: Domain) -> Stretch:
     masses are normalised as in the whole; the answers at the other ranks' points are not, and are
     left out by the caller.
     """
-    shards, reach = domain.shards, domain.reach
+    shards = domain.shards
+    reach = domain.reach
     assert shards is not None
     assert reach is not None
     valid = _all_valid(domain, shards)
@@ -306,11 +308,14 @@ def _places_in_reach(
     else:
         # A reach counts visible points alone. With seen[p] of them before place p, the stretch
         # begins at the last p with seen[p] = seen[start] - reach, in the row where it is first.
-        seen = torch.nn.functional.pad(valid.long().cumsum(1), (1, 0))
+        seen_after = valid.long().cumsum(1)
+        seen = torch.nn.functional.pad(seen_after, (1, 0))
         behind = seen[:, start, None] - reach
         ahead = seen[:, stop, None] + reach
-        first = max(0, int(torch.searchsorted(seen, behind, right=True).min()) - 1)
-        last = min(shards.total, int(torch.searchsorted(seen, ahead).max()))
+        firsts = torch.searchsorted(seen, behind, right=True)
+        lasts = torch.searchsorted(seen, ahead)
+        first = max(0, int(firsts.min()) - 1)
+        last = min(shards.total, int(lasts.max()))
     if causal:
         last = stop
     return first, last
@@ -346,7 +351,8 @@ def _check_target(domain: Domain, target: Domain | None) -> None:
     """Raise a DomainError if the queries' domain is not sharded over the same ranks."""
     if target is None:
         return
-    own, other = domain.shards, target.shards
+    own = domain.shards
+    other = target.shards
     if own is None or other is None or (own.count, own.rank) != (other.count, other.rank):
         raise DomainError(
             "query_domain: expected a domain sharded over the same ranks as the keys' domain, "
@@ -431,7 +437,9 @@ class KeysOfAllRanks(AllKeys):
 
     def running_total(self, mass: Tensor) -> Tensor:
         # The mass of the ranks before, and a running sum.
-        return super().running_total(mass) + before_this(super().total(mass), self.shards)
+        here = super().running_total(mass)
+        own = super().total(mass)
+        return here + before_this(own, self.shards)
 
     def mass_seen(
         self,

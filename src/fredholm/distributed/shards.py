@@ -45,7 +45,8 @@ class Shards:
             DomainError: no process group, no mesh, or no such dimension.
         """
         group = _group_of(mesh, dimension)
-        count, rank = dist.get_world_size(group), dist.get_rank(group)
+        count = dist.get_world_size(group)
+        rank = dist.get_rank(group)
         if rank < 0:
             raise DomainError(
                 "mesh: expected a mesh with this process in it, got one without; give each process "
@@ -96,11 +97,8 @@ class Shards:
         holes = tuple(r for r, n in enumerate(self.sizes) if n == 0)
         if not holes:
             return self
-        return replace(
-            self,
-            sizes=tuple(max(1, n) for n in self.sizes),
-            holes=holes,
-        )
+        sizes = tuple(max(1, n) for n in self.sizes)
+        return replace(self, sizes=sizes, holes=holes)
 
     @property
     def kept(self) -> list[int]:

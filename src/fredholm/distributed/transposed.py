@@ -31,12 +31,8 @@ def to_whole(
     the same way.
     """
     rows = [shares(len(x), shards.count) for x in matrices]
-    return _Transpose.apply(
-        shards,
-        list(zip(stretches, rows)),
-        False,
-        *matrices,
-    )
+    parts = list(zip(stretches, rows))
+    return _Transpose.apply(shards, parts, False, *matrices)
 
 
 def to_stretches(
@@ -50,12 +46,8 @@ def to_stretches(
     The inverse of :func:`to_whole`. ``rows`` is R of each matrix.
     """
     all_shares = [shares(count, shards.count) for count in rows]
-    return _Transpose.apply(
-        shards,
-        list(zip(stretches, all_shares)),
-        True,
-        *matrices,
-    )
+    parts = list(zip(stretches, all_shares))
+    return _Transpose.apply(shards, parts, True, *matrices)
 
 
 Parts = tuple[Sequence[int], Sequence[int]]

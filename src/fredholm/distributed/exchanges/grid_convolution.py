@@ -77,7 +77,8 @@ def convolve_part(kernel: LagFeatures, problem: Problem, shards: Shards) -> Tens
     # One row per head, channel and sample, (H · d_in · B, n), without the placeholder of a rank
     # that has no points.
     batch, heads, n, width = signal.shape
-    rows = signal.permute(1, 3, 0, 2).reshape(heads * width * batch, n)
+    by_channel = signal.permute(1, 3, 0, 2)
+    rows = by_channel.reshape(heads * width * batch, n)
     rows = rows[:, : real.size]
 
     u, h = _frequencies(
@@ -95,9 +96,11 @@ def convolve_part(kernel: LagFeatures, problem: Problem, shards: Shards) -> Tens
 
     # The placeholder gets zero. In memory, points are outermost after the batch, as in one process.
     out = out.unflatten(0, (heads, -1, batch))
-    missing = out.new_zeros(*out.shape[:-1], n - out.shape[-1])
-    out = torch.cat([out, missing], -1)
-    return out.permute(2, 3, 0, 1).contiguous().transpose(1, 2)
+    missing = n - out.shape[-1]
+    zeros = out.new_zeros(*out.shape[:-1], missing)
+    out = torch.cat([out, zeros], -1)
+    by_point = out.permute(2, 3, 0, 1).contiguous()
+    return by_point.transpose(1, 2)
 
 
 def _frequencies(
@@ -255,7 +258,15 @@ def displacements(
     """Return the displacements (l, p) of the lags with these row-major numbers."""
     total = torch.zeros((), device=index.device)
     rest = index
-    axes = list(zip(sizes.grid, sizes.lags, sizes.start, spans, strict=True))
+    axes = list(
+        zip(
+            sizes.grid,
+            sizes.lags,
+            sizes.start,
+            spans,
+            strict=True,
+        )
+    )
 
     # The last axis has the lowest digits of a number.
     for extent, lags, start, span in reversed(axes):

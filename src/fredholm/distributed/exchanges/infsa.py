@@ -40,15 +40,15 @@ class OneHopInTurn(Exchange):
         problem: Problem,
         shards: Shards,
     ) -> Tensor:
-        memory, backend = form.strategy.memory, form.strategy.backend
         graph, value = _sharded_graph(
             kernel,
             problem,
             shards,
-            memory=memory,
-            backend=backend,
+            memory=form.strategy.memory,
+            backend=form.strategy.backend,
         )
-        return gained(kernel, graph.sum_of_hops(value, 1), value)
+        hop = graph.sum_of_hops(value, 1)
+        return gained(kernel, hop, value)
 
 
 @register_exchange(Hops, TokenGraphWeights)
@@ -70,11 +70,8 @@ class HopsInTurn(Exchange):
             shards,
             backend=form.strategy.backend,
         )
-        return gained(
-            kernel,
-            graph.sum_of_hops(value, form.strategy.hops),
-            value,
-        )
+        hops = graph.sum_of_hops(value, form.strategy.hops)
+        return gained(kernel, hops, value)
 
 
 class _GraphAndValue(NamedTuple):
@@ -257,7 +254,8 @@ class ShardedGraph:
         if rules["norm"] == "rows":
             # Points without mass do not count.
             row = torch.where(mass > 0, row, 0.0)
-            largest = gathered(row.amax(-1, keepdim=True), self.shards)
+            own_largest = row.amax(-1, keepdim=True)
+            largest = gathered(own_largest, self.shards)
             if not causal:
                 norm = largest.amax(0)
             else:
@@ -268,11 +266,14 @@ class ShardedGraph:
                 norm = torch.maximum(row.cummax(-1).values, before.amax(0))
         elif causal:
             size = mass * row
-            before = before_this(size.sum(-1, keepdim=True), self.shards)
+            own = size.sum(-1, keepdim=True)
+            before = before_this(own, self.shards)
             norm = root_of(size.cumsum(-1) + before)
         else:
             size = mass * row
-            norm = root_of(summed(size.sum(-1, keepdim=True), self.shards))
+            own = size.sum(-1, keepdim=True)
+            total = summed(own, self.shards)
+            norm = root_of(total)
 
         scale = None
         if q.scale is not None:

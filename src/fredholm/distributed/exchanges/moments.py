@@ -71,7 +71,8 @@ class MomentSummed(Exchange):
 
         query = kernel.stable_query_features(p.x, p.ux)
         out = moment.respond(all_points, query)
-        return with_offset(expanded(kernel, p, out), kernel, p)
+        response = expanded(kernel, p, out)
+        return with_offset(response, kernel, p)
 
 
 @register_exchange(Chunks, Separable)
@@ -105,7 +106,8 @@ class MomentsBefore(Exchange):
             rates = kernel.rates(p.y, p.uy)
             decay = q.exponents(rates, _time_before(q, shards))
         if shift is not None:
-            query = at_scale(query, _running_largest(key, decay, shards))
+            running = _running_largest(key, decay, shards)
+            query = at_scale(query, running)
         if decay is None:
             own = moment_of(key, value, q.mass, kernel.floor)
             before = before_this(own, shards)
@@ -128,7 +130,8 @@ class MomentsBefore(Exchange):
             floor=kernel.floor,
             chunk=form.strategy.chunk,
         )
-        return with_offset(expanded(kernel, p, out), kernel, p)
+        response = expanded(kernel, p, out)
+        return with_offset(response, kernel, p)
 
 
 class _KeyFeatures(NamedTuple):
@@ -167,7 +170,8 @@ def _running_largest(
     every = gathered(here.amax(-1), shards)
     running = largest_seen(here, decay)
     if shards.rank:
-        running = torch.maximum(running, every[: shards.rank].amax(0)[..., None])
+        before = every[: shards.rank].amax(0)
+        running = torch.maximum(running, before[..., None])
     return running
 
 
@@ -218,6 +222,7 @@ def _faded_moment_before(
 
     # Every rank uses all messages, if only an empty part of them; see Exchange.
     before = moments[:0].sum(0) * gates[:0].sum(0)
-    for moment, gate in zip(moments[: shards.rank], gates[: shards.rank]):
+    earlier = slice(0, shards.rank)
+    for moment, gate in zip(moments[earlier], gates[earlier]):
         before = before * gate + moment
     return before

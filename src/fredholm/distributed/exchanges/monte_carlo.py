@@ -59,11 +59,8 @@ class DrawsByRank(Exchange):
             samples = part.draw(p, proposal)
             return part.estimated(kernel, p, samples)
 
-        return with_offset(
-            ring(problem, shards, respond),
-            kernel,
-            problem,
-        )
+        total = ring(problem, shards, respond)
+        return with_offset(total, kernel, problem)
 
 
 @register_exchange(AnchorKeys, Kernel)
@@ -113,7 +110,8 @@ class AnchorsOfTheWhole(Exchange):
         # Each anchor lies on one rank; the others add zeros to its features.
         own_index = kept[index] - shards.start
         uy = summed(_own_rows(problem.uy, own_index), shards)
-        return exact_response(kernel, with_anchors(rows, index, quadrature, uy))
+        part = with_anchors(rows, index, quadrature, uy)
+        return exact_response(kernel, part)
 
 
 def _own_rows(u: Tensor, index: Tensor) -> Tensor:

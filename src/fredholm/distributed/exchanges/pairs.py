@@ -48,17 +48,11 @@ class KeysInTurn(Exchange):
         shards: Shards,
     ) -> Tensor:
         def respond(p: Problem) -> Tensor:
-            return form.integrate(
-                kernel,
-                p,
-                form.keys(kernel, p.y, p.uy),
-            )
+            keys = form.keys(kernel, p.y, p.uy)
+            return form.integrate(kernel, p, keys)
 
-        return with_offset(
-            ring(problem, shards, respond),
-            kernel,
-            problem,
-        )
+        total = ring(problem, shards, respond)
+        return with_offset(total, kernel, problem)
 
 
 @register_exchange(Dense, Kernel)
@@ -93,19 +87,16 @@ class SoftmaxInTurn(Exchange):
             return by_query_blocks(_softmax_part, kernel, p, NUMBERS_PER_PAIR, None)
 
         part = ring(problem, shards, respond, _join)
-        return with_offset(finished(part), kernel, problem)
+        out = finished(part)
+        return with_offset(out, kernel, problem)
 
 
 def _softmax_part(kernel: SoftmaxScores, p: Problem) -> Tensor:
     """Return numerator, denominator and largest score over the keys of one rank."""
     key = kernel.keys(p.y, p.uy)
     value = kernel.values(p.y, p.uy)
-    return attention_part(
-        kernel.queries(p.x, p.ux),
-        key,
-        value,
-        p.quadrature,
-    )
+    query = kernel.queries(p.x, p.ux)
+    return attention_part(query, key, value, p.quadrature)
 
 
 def _join(a: Parts, b: Parts) -> Parts:
@@ -139,7 +130,8 @@ class KeysGathered(Exchange):
         shards: Shards,
     ) -> Tensor:
         rows = all_keys(problem, shards)
-        return with_offset(form.integrate(kernel, rows, {}), kernel, rows)
+        out = form.integrate(kernel, rows, {})
+        return with_offset(out, kernel, rows)
 
 
 @register_exchange(Quadratic, Separable)
@@ -174,7 +166,8 @@ class ProductsInTurn(Exchange):
         shards: Shards,
     ) -> Tensor:
         # All ranks divide their features by the same e^shift.
-        _, shift = kernel.stable_key_features(problem.y, problem.uy, problem.quadrature.valid)
+        valid = problem.quadrature.valid
+        _, shift = kernel.stable_key_features(problem.y, problem.uy, valid)
         if shift is not None:
             shift = largest(shift, shards)
 
@@ -186,11 +179,8 @@ class ProductsInTurn(Exchange):
 
         sums = ring(problem, shards, respond, added)
         out = divided(sums, shift, kernel.floor)
-        return with_offset(
-            expanded(kernel, problem, out),
-            kernel,
-            problem,
-        )
+        response = expanded(kernel, problem, out)
+        return with_offset(response, kernel, problem)
 
 
 def products(
@@ -203,12 +193,8 @@ def products(
     The columns are: weighted inner products of features times values (c); their sum, where the
     kernel has a denominator (1); the largest feature that the query sees (1).
     """
-    key, own = kernel.stable_key_features(
-        p.y,
-        p.uy,
-        p.quadrature.mass > 0,
-        shift,
-    )
+    has_mass = p.quadrature.mass > 0
+    key, own = kernel.stable_key_features(p.y, p.uy, has_mass, shift)
     if own is not None and shift is not None:
         ratio = over_new_factor(own, shift)
         key = key * ratio.to(key.dtype)

@@ -53,7 +53,8 @@ class SystemScan(Exchange):
         with full_precision(problem.uy):
             free = kernel.free(shards.total)
         assert free is not None
-        return out + free[:, (at + before).clamp(min=0)].movedim(0, 1)
+        step = (at + before).clamp(min=0)
+        return out + free[:, step].movedim(0, 1)
 
 
 @register_exchange(StatesScan, SelectiveKernel)
@@ -92,18 +93,12 @@ class _Packed(NamedTuple):
 def _pack(valid: Tensor | None, shards: Shards) -> _Packed:
     """Order this rank's points; ``valid`` tells the real ones, (B, n), None for all."""
     if valid is None:
-        return _Packed(
-            None,
-            None,
-            partial(scan_between, shards, None),
-        )
+        recurrence = partial(scan_between, shards, None)
+        return _Packed(None, None, recurrence)
     order, back = pack(valid)
     real = reorder(valid, order, 1)
-    return _Packed(
-        order,
-        back,
-        partial(scan_between, shards, real),
-    )
+    recurrence = partial(scan_between, shards, real)
+    return _Packed(order, back, recurrence)
 
 
 def scan_between(
@@ -127,10 +122,14 @@ def scan_between(
     """
     is_matrix = transition.dim() > drive.dim()
     if is_matrix:
-        run, apply, product = transition_scan, _apply_matrix, _matrix_product
+        run = transition_scan
+        apply = _apply_matrix
+        product = _matrix_product
         transition = transition.expand(*drive.shape, drive.shape[-1])
     else:
-        run, apply, product = scan, torch.mul, partial(torch.prod, dim=1)
+        run = scan
+        apply = torch.mul
+        product = partial(torch.prod, dim=1)
         transition = transition.expand(drive.shape)
     if real is not None:
         transition, drive = _stand_still(transition, drive, real, is_matrix)
@@ -143,7 +142,8 @@ def scan_between(
 
     # Sums over no ranks: rank 0 has to use the messages too, see Exchange.
     state = apply(products[:0].sum(0), ends[:0].sum(0))
-    for rank_product, end in zip(products[: shards.rank], ends[: shards.rank]):
+    before = slice(0, shards.rank)
+    for rank_product, end in zip(products[before], ends[before]):
         state = apply(rank_product, state) + end
 
     # The second scan begins with the state that the ranks before leave behind.

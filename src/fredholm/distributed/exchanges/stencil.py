@@ -52,7 +52,8 @@ class RowsBeyond(Exchange):
         u = merge_heads(weighed(p.uy, p.quadrature.mass)).mT
         image = reads.image(u, shards, grid[1:])
         # The image has all rows that are read, padding among them.
-        windows = (replace(first, before=0, after=0, mode="zeros"), *others)
+        unpadded = replace(first, before=0, after=0, mode="zeros")
+        windows = (unpadded, *others)
         if len(grid) == 1:
             # A line is an image of one row.
             image = image.mT
@@ -124,7 +125,8 @@ class RowReads:
         points = []
         for rows in self.rows:
             inside = rows[rows >= 0]
-            points.append((inside[:, None] * self.width + column).flatten())
+            numbers = inside[:, None] * self.width + column
+            points.append(numbers.flatten())
         return points
 
     def image(

@@ -36,5 +36,6 @@ class PartsInTurn(Exchange):
             assert isinstance(part_form, Distributed)
             # A rank without points answers at its placeholder: the sum needs one row for each row
             # of the problem. The form of the sum removes that row afterwards.
-            responses.append(part_form.respond_filled(part.kernel, seen_by(part, problem)))
+            own_problem = seen_by(part, problem)
+            responses.append(part_form.respond_filled(part.kernel, own_problem))
         return kernel.added(problem, responses)

@@ -91,7 +91,8 @@ def memory_before(kernel: Windowed, problem: Problem, shards: Shards) -> Memory:
 
     # Sinks have their own places in the memory, and are hidden among the points.
     own = _own_points(kernel, problem)
-    batch, n = own.key.shape[0], own.key.shape[2]
+    batch = own.key.shape[0]
+    n = own.key.shape[2]
     sinks = None
     if kernel.sinks:
         sinks = _sinks_before(own, kernel.sinks, shards)
@@ -104,7 +105,8 @@ def memory_before(kernel: Windowed, problem: Problem, shards: Shards) -> Memory:
 
     # All but the last points go into the moment. Features are divided by e^shift, which differs
     # between ranks: before their sums are added, all change over to the largest shift.
-    not_last = torch.arange(n, device=own.key.device) < n - last.size
+    place = torch.arange(n, device=own.key.device)
+    not_last = place < n - last.size
     far_mass = torch.where(not_last, own.mass, 0.0).clamp_min(0.0)
     is_far = (far_mass > 0).expand(batch, -1)
     features, shift = kernel.far_keys(own.key, is_far, None)
@@ -126,7 +128,8 @@ def memory_before(kernel: Windowed, problem: Problem, shards: Shards) -> Memory:
     near = near.part(slice(0, last.start))
     if some_hidden:
         near = hidden_first(near)
-    near = near._replace(mass=near.mass.clamp_min(0.0).expand(batch, -1))
+    near_mass = near.mass.clamp_min(0.0).expand(batch, -1)
+    near = near._replace(mass=near_mass)
 
     # A window holds the last of these; the points beyond it go into the moment too.
     beyond = max(0, last.start - window)
@@ -148,9 +151,11 @@ def memory_before(kernel: Windowed, problem: Problem, shards: Shards) -> Memory:
 
 def _own_points(kernel: Windowed, problem: Problem) -> Points:
     """Return this rank's points, with masses in float32 at least; -1 marks padding."""
-    y, uy = problem.y, problem.uy
+    y = problem.y
+    uy = problem.uy
     mass = problem.quadrature.mass
-    mass = mass.to(torch.promote_types(mass.dtype, torch.float32))
+    dtype = torch.promote_types(mass.dtype, torch.float32)
+    mass = mass.to(dtype)
     valid = problem.quadrature.valid
     if valid is not None:
         mass = torch.where(valid, mass, -1.0)
@@ -180,7 +185,8 @@ def _as_memory(
         # The places of the sinks come before those of the window.
         filled = (sinks.mass >= 0).sum(1)
         memory["sinks_filled"] = filled.to(sinks.mass.dtype)
-        near = near.behind(sinks._replace(mass=sinks.mass.clamp_min(0.0)))
+        sink_mass = sinks.mass.clamp_min(0.0)
+        near = near.behind(sinks._replace(mass=sink_mass))
     memory["near_key"], memory["near_value"], memory["near_mass"] = near
     return memory
 
@@ -205,13 +211,15 @@ def _sinks_before(own: Points, count: int, shards: Shards) -> Points:
     first = _visible_first(own, count)
     if shards.rank in shards.holes:
         # A rank without points holds one point of padding, which is not a point of the domain.
-        first = first._replace(mass=torch.full_like(first.mass, -1.0))
+        hidden = torch.full_like(first.mass, -1.0)
+        first = first._replace(mass=hidden)
     key = gathered(first.key, shards)
     value = gathered(first.value, shards)
     mass = gathered(first.mass, shards)
 
     # The candidates of this rank and of later ones are hidden. The masses are (P, B, m).
-    before = torch.arange(shards.count, device=own.key.device) < shards.rank
+    rank = torch.arange(shards.count, device=own.key.device)
+    before = rank < shards.rank
     mass = torch.where(before[:, None, None], mass, -1.0)
 
     # From P stacked ranks to one row of P · m candidates, in the order of the domain.
@@ -245,7 +253,8 @@ def _without_sinks(own: Points, before: Points, count: int) -> Points:
     mass = own.mass.expand(len(own.key), -1)
     sinks_before = (before.mass >= 0).sum(1, keepdim=True)
     rank = sinks_before + (mass >= 0).cumsum(1)
-    return own._replace(mass=torch.where(rank > count, mass, -1.0))
+    without_sinks = torch.where(rank > count, mass, -1.0)
+    return own._replace(mass=without_sinks)
 
 
 def _moment(features: Tensor, value: Tensor, mass: Tensor) -> Tensor:
@@ -253,6 +262,7 @@ def _moment(features: Tensor, value: Tensor, mass: Tensor) -> Tensor:
     # Several maps of features may share a head of values.
     shared = features.shape[1] // value.shape[1]
     value = value.repeat_interleave(shared, 1)
-    value = F.pad(value.to(features.dtype), (0, 1), value=1.0)
+    value = value.to(features.dtype)
+    value = F.pad(value, (0, 1), value=1.0)
     weighted = features * mass[:, None, :, None].to(features.dtype)
     return weighted.mT @ value
