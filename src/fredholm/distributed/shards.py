@@ -184,7 +184,8 @@ def agreed(facts: dict[str, Any], shards: Shards) -> list[dict[str, Any]]:
         for r, other in enumerate(every):
             ranks.setdefault(other["same"][name], []).append(r)
         if len(ranks) > 1:
-            found = " and ".join(f"{value} on {_listed(who)}" for value, who in ranks.items())
+            values = [f"{value} on {_listed(who)}" for value, who in ranks.items()]
+            found = " and ".join(values)
             raise DomainError(
                 f"{name}: expected the same on all ranks of a sharded domain, got {found}; give "
                 "every rank the same domain, or its part of one"
@@ -217,7 +218,8 @@ def checksum(tensor: Tensor | None) -> str | None:
     if values.is_floating_point():
         values = torch.where(values.isnan(), torch.nan, values + 0.0)
     content = hashlib.blake2b(f"{values.dtype} {tuple(values.shape)}".encode(), digest_size=8)
-    content.update(values.contiguous().flatten().view(torch.uint8).numpy().data)
+    data = values.contiguous().flatten().view(torch.uint8)
+    content.update(data.numpy().data)
     return f"checksum {content.hexdigest()}"
 
 

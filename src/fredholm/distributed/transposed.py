@@ -69,12 +69,14 @@ class _Transpose(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         ctx.options = shards, parts, back
         prepared = [_Pieces(x, shards.rank, *part, back) for x, part in zip(matrices, parts)]
-        deliver_into([(x.send, x.flat) for x in prepared], shards)
+        messages = [(x.send, x.flat) for x in prepared]
+        deliver_into(messages, shards)
         found = tuple(x.put_together() for x in prepared)
 
         # The first three inputs are not tensors.
         needs = ctx.needs_input_grad[3:]
-        ctx.mark_non_differentiable(*(x for x, need in zip(found, needs) if not need))
+        constant = [x for x, need in zip(found, needs) if not need]
+        ctx.mark_non_differentiable(*constant)
         return found
 
     @staticmethod
