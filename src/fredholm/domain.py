@@ -290,7 +290,11 @@ class Domain(NotebookTable):
         mesh = Mesh(vertices, cells)
         search = {"radius": radius, "neighbours": neighbours}
         if at == "cells":
-            return cls.points(mesh.cell_centres(), measure=mesh.cell_masses(), **search)
+            return cls.points(
+                mesh.cell_centres(),
+                measure=mesh.cell_masses(),
+                **search,
+            )
 
         pairs = None
         if adjacent:
@@ -924,7 +928,12 @@ class Domain(NotebookTable):
     def _valid_or_true(self, batch: int) -> Tensor:
         """Return which points are real, (batch, N), also where all are."""
         if self.valid is None:
-            return torch.ones(batch, self.size, dtype=torch.bool, device=self.positions.device)
+            return torch.ones(
+                batch,
+                self.size,
+                dtype=torch.bool,
+                device=self.positions.device,
+            )
         return self.valid.expand(batch, -1)
 
     # --- change -----------------------------------------------------------------------------------
@@ -1251,7 +1260,13 @@ class Domain(NotebookTable):
         if isinstance(self.pairs, Edges):
             self.pairs.check()
         timestamps = self.kind == "spacing" and self.dim == 1 and not self.shape
-        check_values(self.positions, self.measure, self.valid, self._mask, sorted_=timestamps)
+        check_values(
+            self.positions,
+            self.measure,
+            self.valid,
+            self._mask,
+            sorted_=timestamps,
+        )
         return self
 
 

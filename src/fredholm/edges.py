@@ -165,7 +165,14 @@ class Edges:
 
         row = torch.div(pair, keys, rounding_mode="floor")
         source = pair - row * keys
-        return cls.of_sorted(row, source, queries, keys, _log(density), features)
+        return cls.of_sorted(
+            row,
+            source,
+            queries,
+            keys,
+            _log(density),
+            features,
+        )
 
     @classmethod
     def of_sorted(
@@ -186,7 +193,17 @@ class Edges:
         if len(degree):
             longest = int(degree.max())
         ptr = row_starts(degree)
-        return cls(ptr, source, log_density, features, shift, queries, keys, longest, batch)
+        return cls(
+            ptr,
+            source,
+            log_density,
+            features,
+            shift,
+            queries,
+            keys,
+            longest,
+            batch,
+        )
 
     @classmethod
     def of_mask(cls, pairs: Tensor) -> Edges:

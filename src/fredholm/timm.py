@@ -263,7 +263,13 @@ class VisionModel(nn.Module):
         height, width = x.shape[-2:]
         rows = height // self.patch[0]
         columns = width // self.patch[1]
-        return Blocks(u, [taken[i] for i in numbers], domain, rows, columns)
+        return Blocks(
+            u,
+            [taken[i] for i in numbers],
+            domain,
+            rows,
+            columns,
+        )
 
     def _pooled(self, features: Tensor, domain: Domain | None) -> Tensor:
         if not self.pool:

@@ -83,7 +83,11 @@ def eigenvector_alignment(
     # Spearman's correlation is the cosine of centred ranks.
     return Alignment(
         cosine=cosine_similarity(weights, vector, dim=-1),
-        spearman=cosine_similarity(_centred_ranks(weights), _centred_ranks(vector), dim=-1),
+        spearman=cosine_similarity(
+            _centred_ranks(weights),
+            _centred_ranks(vector),
+            dim=-1,
+        ),
     )
 
 
@@ -114,10 +118,21 @@ def _centred_weights(
     # Masses multiply the values; the row statistic, which has its own, is not needed.
     first_mass = mass[:, 0, :1, 0]
     options = EdgeOptions(activation=kernel.activation, statistic="none")
-    vector = torch.ones(*query.shape[:3], 1, dtype=torch.float64, device=query.device)
+    vector = torch.ones(
+        *query.shape[:3],
+        1,
+        dtype=torch.float64,
+        device=query.device,
+    )
     for _ in range(iterations):
         # Keys stand in the place of queries and the other way round, which transposes the graph.
-        vector, _ = edge_product(key, query, mass * vector, first_mass, options=options)
+        vector, _ = edge_product(
+            key,
+            query,
+            mass * vector,
+            first_mass,
+            options=options,
+        )
         vector = _normalised(vector)
     return _mean_weights(kernel, problem), vector[..., 0]
 

@@ -107,7 +107,12 @@ def rollout(seen: Sequence[Seen], *, residual: float = 0.5) -> Float[Tensor, "b 
     mass = masses(domain).double()
     token = class_token(domain)
     if token is not None:
-        row = torch.zeros(len(u), domain.size, dtype=torch.float64, device=u.device)
+        row = torch.zeros(
+            len(u),
+            domain.size,
+            dtype=torch.float64,
+            device=u.device,
+        )
         row[:, token] = 1.0
     else:
         row = _distribution(mass).expand(len(u), -1)

@@ -163,7 +163,14 @@ def kernel_profile(
         near = _of_samples(distance, samples)[:, None, part].expand(norm.shape)
         place = _of_samples(index, samples)[:, None, part].expand(norm.shape)
         mask = _of_samples(seen, samples)[:, :, part].expand(norm.shape)
-        values = [mask.double(), near, norm, norm**2, weight, weight**2]
+        values = [
+            mask.double(),
+            near,
+            norm,
+            norm**2,
+            weight,
+            weight**2,
+        ]
         # (6, H, pairs)
         table = torch.stack([_by_head(torch.where(mask, value, 0.0)) for value in values])
         bin_of_pair = _by_head(place).expand(table.shape)
@@ -437,7 +444,12 @@ def _norms(
     for batch, part, matrix in matrix_rows(operator, u, domain, rows, budget):
         norm = torch.linalg.matrix_norm(matrix.float()).double().cpu()
         own = take_samples(domain, batch)
-        weight = pair_weights(operator, u[batch], own, rows=rows[part])
+        weight = pair_weights(
+            operator,
+            u[batch],
+            own,
+            rows=rows[part],
+        )
         yield batch, part, norm, weight.double().cpu().expand(norm.shape)
 
 

@@ -146,7 +146,13 @@ def attention_quality(
     loss = {}
     if steps:
         for method, result in maps.items():
-            loss[method] = degradation(readable, images, result, steps=steps, seed=seed)
+            loss[method] = degradation(
+                readable,
+                images,
+                result,
+                steps=steps,
+                seed=seed,
+            )
     return Quality(maps, loss, places, targets, skipped)
 
 
@@ -164,4 +170,8 @@ def mean_error(values: Float[Tensor, " b"]) -> dict[str, float | int | None]:
     error = None
     if len(good) > 1:
         error = float(good.std()) / math.sqrt(len(good))
-    return {"mean": float(good.mean()), "error": error, "n": len(good)}
+    return {
+        "mean": float(good.mean()),
+        "error": error,
+        "n": len(good),
+    }

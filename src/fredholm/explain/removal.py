@@ -103,7 +103,11 @@ def degradation(
         stable=True,
     )
     ranked = torch.gather(shuffled, 1, falling)
-    orders = {"morf": ranked, "lerf": ranked.flip(1), "random": shuffled}
+    orders = {
+        "morf": ranked,
+        "lerf": ranked.flip(1),
+        "random": shuffled,
+    }
     removed = [round(count * step / steps) for step in range(steps + 1)]
     with evaluating(model):
         whole = _probabilities(model, images, batch)

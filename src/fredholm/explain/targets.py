@@ -140,4 +140,8 @@ def _per_image(
         if not undefined:
             result = score(label, value)
         results.append(result)
-    return torch.tensor(results, dtype=torch.float64, device=scores.device)
+    return torch.tensor(
+        results,
+        dtype=torch.float64,
+        device=scores.device,
+    )

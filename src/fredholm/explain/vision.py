@@ -116,7 +116,12 @@ class Traced(nn.Module):
             for one in calls:
                 operator = as_operator(one.layer)
                 call = self._read(one)
-                check_output(operator, call, call.domain(operator.kernel), one.path)
+                check_output(
+                    operator,
+                    call,
+                    call.domain(operator.kernel),
+                    one.path,
+                )
                 if call.u.shape[1] != before + grid.size:
                     raise DomainError(
                         f"{one.path} reads {call.u.shape[1]} points, where the images make "

@@ -84,7 +84,13 @@ class StateNames:
             for name in names
         ]
 
-    def filled(self, state: TextState, tensors: list[Tensor], seen: int, batch: int) -> TextState:
+    def filled(
+        self,
+        state: TextState,
+        tensors: list[Tensor],
+        seen: int,
+        batch: int,
+    ) -> TextState:
         """Return the state with these tensors in the places of its own."""
         rest = iter(tensors)
         layers = []
@@ -112,7 +118,13 @@ class Prefill(nn.Module):
 class Step(nn.Module):
     """A model's :meth:`.Model.step`, with the state's tensors as inputs and results."""
 
-    def __init__(self, model: Model, state: TextState, names: StateNames, axes: list[FreeAxes]):
+    def __init__(
+        self,
+        model: Model,
+        state: TextState,
+        names: StateNames,
+        axes: list[FreeAxes],
+    ):
         super().__init__()
         self.model, self.state, self.names, self.axes = model, state, names, axes
 
@@ -167,7 +179,12 @@ def export_decoder(
     pasts = [f"past_{i}" for i in range(names.count)]
     facts = dict(metadata or {})
     prefill_content = converted(prefill, [INPUT], [OUTPUT, *states], facts)
-    step_content = converted(step, [INPUT, "seen", *pasts], [OUTPUT, *states], facts)
+    step_content = converted(
+        step,
+        [INPUT, "seen", *pasts],
+        [OUTPUT, *states],
+        facts,
+    )
     error = max(decoder_errors(model, prefill_content, step_content))
     check_error(error, model, signature_of(model), "steps that answer")
 

@@ -81,7 +81,13 @@ def export_onnx(
         program = trace(model, fixed, forms=onnx_forms())
 
     names = program.signature.names
-    content = converted(program.exported, names, [OUTPUT], metadata or {}, opset)
+    content = converted(
+        program.exported,
+        names,
+        [OUTPUT],
+        metadata or {},
+        opset,
+    )
     error = program.check(onnx_answers(content), "ONNX program")
     with replacing(path) as temporary:
         temporary.write_bytes(content)

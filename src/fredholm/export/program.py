@@ -177,7 +177,12 @@ def without_torchs_warning() -> Iterator[None]:
         yield
 
 
-def trace(model: nn.Module, fixed: Sequence[str] = (), *, forms: Forms | None = None) -> Program:
+def trace(
+    model: nn.Module,
+    fixed: Sequence[str] = (),
+    *,
+    forms: Forms | None = None,
+) -> Program:
     """Trace a model into a program of torch's own operations.
 
     The program is for the device that the model is on. Ops of this library are replaced by their
@@ -208,7 +213,12 @@ def trace(model: nn.Module, fixed: Sequence[str] = (), *, forms: Forms | None = 
     try:
         # Gradients are off while tracing: operators take their path for values alone.
         with torch.no_grad(), without_torchs_warning():
-            exported = torch.export.export(traced, inputs, dynamic_shapes=shapes, strict=False)
+            exported = torch.export.export(
+                traced,
+                inputs,
+                dynamic_shapes=shapes,
+                strict=False,
+            )
             exported = exported.run_decompositions(forms or plain_forms())
     except Exception as error:
         # Dynamo, the tracer and the decompositions raise errors without a common class.

@@ -92,7 +92,11 @@ class Signature:
         sizes: dict[str, Any] = {}
         for axis in self.axes:
             largest = axis.largest or LARGEST_COUNT
-            size = Dim(axis.name, min=self._fewest(axis), max=largest // axis.multiple)
+            size = Dim(
+                axis.name,
+                min=self._fewest(axis),
+                max=largest // axis.multiple,
+            )
             # Patches vary one by one, a side in pixels by a patch's side.
             if axis.multiple > 1:
                 size = axis.multiple * size
@@ -142,7 +146,11 @@ class Signature:
             _extent(axis, 2 * (extent // axis.multiple) + 1)
             for axis, extent in zip(self.axes, traced.extents, strict=True)
         ]
-        return [traced, Sizes(1, tuple(smallest)), Sizes(traced.batch + 2, tuple(larger))]
+        return [
+            traced,
+            Sizes(1, tuple(smallest)),
+            Sizes(traced.batch + 2, tuple(larger)),
+        ]
 
     def _fewest(self, axis: Axis) -> int:
         """Return the least count along an axis: patches, points or tokens."""
@@ -227,7 +235,12 @@ def signature_of(model: nn.Module, fixed: Sequence[str] = ()) -> Signature:
     # Stages divide the points along an axis by ``reduction``. SMALLEST_COUNT must be left after the
     # last stage, so that its operators take the path that was traced.
     smallest = SMALLEST_COUNT * config.body.reduction
-    return Signature(config.encoder, free, frozenset(_dimensions(model)), smallest)
+    return Signature(
+        config.encoder,
+        free,
+        frozenset(_dimensions(model)),
+        smallest,
+    )
 
 
 def _dimensions(model: nn.Module) -> Iterator[int]:

@@ -277,7 +277,12 @@ class FredholmImageProcessor(BaseImageProcessor):
         channels, height, width = encoder.input_shape
         facts = getattr(model, "extra", None) or {}
         size = {"height": height, "width": width}
-        return cls(size, channels, facts.get("mean"), facts.get("std"))
+        return cls(
+            size,
+            channels,
+            facts.get("mean"),
+            facts.get("std"),
+        )
 
     def preprocess(self, images: Any, return_tensors: str | None = "pt", **_: Any) -> BatchFeature:
         """Return ``pixel_values`` (B, channels, height, width), float32 and normalised: pixels in

@@ -55,7 +55,11 @@ class Recurrence(IntegralOperator):
         kind = {"gru": nn.GRU, "lstm": nn.LSTM}[cell]
         width = dim if causal else dim // 2
         recurrent = kind(dim, width, batch_first=True, bidirectional=not causal)
-        super().__init__(dim, kernel=RecurrentKernel(recurrent), residual=False)
+        super().__init__(
+            dim,
+            kernel=RecurrentKernel(recurrent),
+            residual=False,
+        )
 
     def plan(self, domain: Domain, query_domain: Domain | None = None) -> Plan:
         return super().plan(in_reading_order(domain), query_domain)

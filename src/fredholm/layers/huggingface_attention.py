@@ -157,7 +157,12 @@ register_converter(*sources(BERT, "CrossAttention"), call=_call_across)(bert_att
 def distilbert_attention(module: Any) -> IntegralOperator:
     """Convert DistilBERT's attention with its output layer."""
     options = {"scale": module.scaling, "dropout": module.dropout.p}
-    kernel = separate(module, ("q_lin", "k_lin", "v_lin"), module.n_heads, options)
+    kernel = separate(
+        module,
+        ("q_lin", "k_lin", "v_lin"),
+        module.n_heads,
+        options,
+    )
     return bind(kernel, linear(module, "out_lin"))
 
 
@@ -209,7 +214,12 @@ def gpt2_attention(module: Any) -> IntegralOperator:
         "causal": True,
         "dropout": dropout,
     }
-    kernel = SoftmaxKernel(module.embed_dim, module.num_heads, projections=packed, **options)
+    kernel = SoftmaxKernel(
+        module.embed_dim,
+        module.num_heads,
+        projections=packed,
+        **options,
+    )
     return bind(kernel, _conv1d(module, "c_proj"))
 
 
@@ -227,7 +237,12 @@ def separate(
     if len(set(widths)) > 1:
         got = ", ".join(f"{name} of {width}" for name, width in zip(names, widths))
         raise refuse(module, got, "queries, keys and values read from signals of one width")
-    return SoftmaxKernel(query.in_features, heads, projections=(query, key, value), **options)
+    return SoftmaxKernel(
+        query.in_features,
+        heads,
+        projections=(query, key, value),
+        **options,
+    )
 
 
 def _conv1d(module: Any, name: str) -> nn.Linear:

@@ -118,7 +118,12 @@ class MambaKernel(TrajectoryKernel):
     def convolve(self, x: Float[Tensor, "b m e"]) -> Float[Tensor, "b n e"]:
         """Return the convolution of points that k - 1 earlier ones precede."""
         conv = self.conv
-        signal = F.conv1d(x.mT, conv.weight, conv.bias, groups=conv.groups)
+        signal = F.conv1d(
+            x.mT,
+            conv.weight,
+            conv.bias,
+            groups=conv.groups,
+        )
         return signal.mT
 
     def terms(self, inner: Float[Tensor, "b n e"]) -> MambaTerms:

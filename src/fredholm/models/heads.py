@@ -292,7 +292,11 @@ class MLPHead(nn.Sequential):
         if pair:
             # a, b, their product and their difference.
             read = 4 * width
-        super().__init__(nn.Linear(read, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
+        super().__init__(
+            nn.Linear(read, hidden),
+            nn.ReLU(),
+            nn.Linear(hidden, outputs),
+        )
         self.pair = pair
 
     def forward(self, input: Tensor, encoder: Encoder | None = None) -> Tensor:

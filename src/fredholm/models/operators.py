@@ -208,7 +208,12 @@ def _part(
             )
         return make_baseline(name, dim, heads, **place, **options)
 
-    options = position_options(name, place["position_dim"], options, causal=place["causal"])
+    options = position_options(
+        name,
+        place["position_dim"],
+        options,
+        causal=place["causal"],
+    )
     if out_dim is not None:
         options = {"out_dim": out_dim} | options
     return create_operator(name, dim, heads, **options)

@@ -60,7 +60,13 @@ def trajectory(
             u = torch.where(real, u, 0.0)
             noise = torch.where(real, noise, 0.0)
         noise = noise * (SIZE * u.norm() / noise.norm())
-        ratios = growth(evolution, u, domain, perturbation=noise, steps=steps)
+        ratios = growth(
+            evolution,
+            u,
+            domain,
+            perturbation=noise,
+            steps=steps,
+        )
 
     # A scheme may act several times per step; the last row of each step counts.
     last = {row["step"]: row for row in monitor.rows}

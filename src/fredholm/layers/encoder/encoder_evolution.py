@@ -103,7 +103,11 @@ class EncoderEvolution(PretrainedMixin, Evolution):
         scheme = resolve_scheme(self.scheme)
         for name, kind in SCHEMES.items():
             if scheme == kind():
-                return dataclasses.replace(self._config, scheme=name, steps=self.steps)
+                return dataclasses.replace(
+                    self._config,
+                    scheme=name,
+                    steps=self.steps,
+                )
         raise OptionError(
             f"the scheme {scheme} has no name, which a configuration needs; choose one of "
             f"{', '.join(SCHEMES)} to save it"

@@ -164,7 +164,13 @@ def _clip_layer(layer: Any) -> Layer:
         "expand": "mlp.fc1",
         "contract": "mlp.fc2",
     }
-    return _hugging_face(layer, places, attention.num_heads, layer.mlp.activation_fn, "pre")
+    return _hugging_face(
+        layer,
+        places,
+        attention.num_heads,
+        layer.mlp.activation_fn,
+        "pre",
+    )
 
 
 def _bert_layer(layer: Any) -> Layer:

@@ -106,7 +106,10 @@ STACKS: dict[str, Callable[[Any], Stack]] = {
     "torch.nn.modules.transformer.TransformerEncoder": _torch_encoder,
     "timm.models.vision_transformer.VisionTransformer": _timm_model,
     **dict.fromkeys(sources(BERT_LAYERS, "Encoder"), _bert_encoder),
-    **dict.fromkeys(sources(BERT_LAYERS, "Model"), lambda model: _bert_encoder(model.encoder)),
+    **dict.fromkeys(
+        sources(BERT_LAYERS, "Model"),
+        lambda model: _bert_encoder(model.encoder),
+    ),
     **dict.fromkeys(
         sources(VIT_LAYERS, "Model"), lambda model: _in_turn(list(model.layers), model.layernorm)
     ),

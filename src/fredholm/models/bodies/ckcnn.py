@@ -69,7 +69,13 @@ class CKCNNConfig(BodyConfig):
         blocks = [self._block(config, encoder.position_dim, *pair) for pair in widths]
         return CKCNNBody(blocks, input_dropout=self.input_dropout)
 
-    def _block(self, data: EncoderConfig, position_dim: int, d_in: int, d_out: int) -> CKBlock:
+    def _block(
+        self,
+        data: EncoderConfig,
+        position_dim: int,
+        d_in: int,
+        d_out: int,
+    ) -> CKBlock:
         """Return one block, of kernels as long as the training input."""
         known = inspect.signature(operator_factory(self.operator)).parameters
         if "out_dim" not in known or "length" not in known:
@@ -141,7 +147,12 @@ class CKBlock(nn.Module):
         torch.Size([2, 9, 5])
     """
 
-    def __init__(self, operators: list[nn.Module], norms: list[nn.Module], dropout: float = 0.0):
+    def __init__(
+        self,
+        operators: list[nn.Module],
+        norms: list[nn.Module],
+        dropout: float = 0.0,
+    ):
         super().__init__()
         first: Any = operators[0]
         self.operators = nn.ModuleList(operators)

@@ -57,7 +57,11 @@ class EvolutionConfig(BodyConfig):
 
     def __post_init__(self) -> None:
         if not isinstance(self.scheme, str):
-            object.__setattr__(self, "scheme", tuple(tuple(group) for group in self.scheme))
+            object.__setattr__(
+                self,
+                "scheme",
+                tuple(tuple(group) for group in self.scheme),
+            )
         check_known(self, norm=NORMS, control=CONTROLS)
         _check_range(self)
         super().__post_init__()

@@ -50,7 +50,11 @@ class StagesConfig(EvolutionConfig):
     periodic: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "stages", tuple(tuple(stage) for stage in self.stages))
+        object.__setattr__(
+            self,
+            "stages",
+            tuple(tuple(stage) for stage in self.stages),
+        )
         super().__post_init__()
         check_counts(self, "kernel")
         stages: Any = self.stages or ((),)
@@ -96,9 +100,22 @@ class StagesConfig(EvolutionConfig):
             steps = max(1, round(steps * share))
         if horizon is not None:
             horizon = horizon * share
-        return make_evolution(self, terms, dim=dim, depth=depth, steps=steps, horizon=horizon)
+        return make_evolution(
+            self,
+            terms,
+            dim=dim,
+            depth=depth,
+            steps=steps,
+            horizon=horizon,
+        )
 
-    def _terms(self, dim: int, heads: int, position_dim: int, drop_path: float) -> list[Term]:
+    def _terms(
+        self,
+        dim: int,
+        heads: int,
+        position_dim: int,
+        drop_path: float,
+    ) -> list[Term]:
         """Return the terms of one knot: softmax attention with convolved queries, keys and values,
         or any other operator beside a convolution (the paper's IV); and the network.
         """
@@ -121,7 +138,12 @@ class StagesConfig(EvolutionConfig):
         operator = make_operator(
             self.operator, dim, heads, position_dim=position_dim, **self.operator_options
         )
-        local = ConvolutionTerm(dim, self.kernel, depthwise=True, norm=before())
+        local = ConvolutionTerm(
+            dim,
+            self.kernel,
+            depthwise=True,
+            norm=before(),
+        )
         return [local, OperatorTerm(operator, dim, norm=before(), **branches), network]
 
 
@@ -154,7 +176,12 @@ class StagesBody(ContinuousBody):
         for number, embedding in enumerate(self.embeddings):
             if number:
                 before = self.evolutions[number - 1]
-                u = before(u, domain, steps=self._steps(before, steps), observer=observer)
+                u = before(
+                    u,
+                    domain,
+                    steps=self._steps(before, steps),
+                    observer=observer,
+                )
             u, domain = embedding(u, domain)
         return u, domain
 

@@ -124,7 +124,12 @@ class ResidualBlock(nn.Module):
         self.norm2 = self.feed_forward = None
         if ratio:
             self.norm2 = nn.LayerNorm(dim)
-            self.feed_forward = FeedForward(dim, ratio=ratio, dropout=dropout, chunk=chunk)
+            self.feed_forward = FeedForward(
+                dim,
+                ratio=ratio,
+                dropout=dropout,
+                chunk=chunk,
+            )
         self.drop_path = StochasticDepth(drop_path)
 
     @torch.no_grad()
@@ -138,7 +143,11 @@ class ResidualBlock(nn.Module):
             self.feed_forward.contract.weight.mul_(factor)
 
     def forward(self, u: Tensor, domain: Domain) -> Tensor:
-        return self._added(u, self.operator(self.norm1(u), domain), domain.shards)
+        return self._added(
+            u,
+            self.operator(self.norm1(u), domain),
+            domain.shards,
+        )
 
     def _added(self, u: Tensor, branch: Tensor, shards: Shards | None = None) -> Tensor:
         """Return the stream u after both residual additions: the operator's branch, which is

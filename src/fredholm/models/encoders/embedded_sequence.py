@@ -51,7 +51,12 @@ class SequenceConfig(SequenceInputs):
         super().__post_init__()
         check_counts(self, "channels", "length", "patch", "frequencies")
         check_positive(self, "spacing", "sigma")
-        check_whole(self.patch, self.standard, timed=self.timed, causal=self.causal)
+        check_whole(
+            self.patch,
+            self.standard,
+            timed=self.timed,
+            causal=self.causal,
+        )
 
     def build(
         self,

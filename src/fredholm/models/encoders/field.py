@@ -125,7 +125,12 @@ class FieldEncoder(Encoder):
         self._check(inputs)
         rows = inputs.shape[2]
         others = tuple(inputs.shape[3:])
-        domain = part_of_grid(rows, others, mesh, **self._place(inputs))
+        domain = part_of_grid(
+            rows,
+            others,
+            mesh,
+            **self._place(inputs),
+        )
         return self._features(inputs, domain), domain
 
     def _check(self, fields: Tensor) -> None:

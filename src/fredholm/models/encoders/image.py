@@ -285,7 +285,12 @@ class ImageEncoder(Encoder):
         assert self.table is not None
         table = self.table[None]
         if tuple(table.shape[2:]) != grid:
-            table = functional.interpolate(table, grid, mode="bicubic", align_corners=False)
+            table = functional.interpolate(
+                table,
+                grid,
+                mode="bicubic",
+                align_corners=False,
+            )
         by_patch = table[0].flatten(1)
         return by_patch.mT
 

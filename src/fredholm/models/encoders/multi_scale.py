@@ -60,7 +60,11 @@ class MultiScaleImageConfig(PictureConfig):
         class_token: bool = False,
     ) -> MultiScaleImageEncoder:
         assert dim is not None
-        return MultiScaleImageEncoder(dim=dim, dropout=dropout, **options_of(self, "image_size"))
+        return MultiScaleImageEncoder(
+            dim=dim,
+            dropout=dropout,
+            **options_of(self, "image_size"),
+        )
 
     @property
     def points(self) -> int:

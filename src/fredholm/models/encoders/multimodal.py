@@ -105,7 +105,11 @@ class MultimodalConfig(PictureConfig):
             Axis(len(picture) - 1, "height", multiple=height),
             Axis(len(picture), "width", multiple=width),
         )
-        text = Part("tokens", (self.max_length,), (Axis(1, "length"),))
+        text = Part(
+            "tokens",
+            (self.max_length,),
+            (Axis(1, "length"),),
+        )
         return Part("image", picture, sides), text
 
     def batch(self, shapes: Mapping[str, Sequence[int]], generator: torch.Generator) -> Inputs:
@@ -263,4 +267,8 @@ class MultimodalEncoder(Encoder):
         share = 0.5
         if not isinstance(self.measure, str):
             share = float(self.measure)
-        return Domain.join(picture, line, balance=(share, 1.0 - share))
+        return Domain.join(
+            picture,
+            line,
+            balance=(share, 1.0 - share),
+        )

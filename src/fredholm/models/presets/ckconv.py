@@ -24,7 +24,11 @@ def _sequence(
     """Return a CKCNN over samples; ``omega`` is the frequency of its kernels' sines."""
     return ModelConfig(
         SampleConfig(channels=channels, length=length),
-        CKCNNConfig(widths=(width, width), operator_options={"omega": omega}, **body),
+        CKCNNConfig(
+            widths=(width, width),
+            operator_options={"omega": omega},
+            **body,
+        ),
         LinearConfig(outputs=outputs, pool=pool, initial="kaiming"),
     )
 
@@ -70,7 +74,11 @@ def ckcnn_ptb() -> ModelConfig:
     """For the next character of a text; its head is its embedding."""
     return ModelConfig(
         TokenConfig(),
-        CKCNNConfig(widths=(128, 100), input_dropout=0.1, operator_options={"omega": 25.78}),
+        CKCNNConfig(
+            widths=(128, 100),
+            input_dropout=0.1,
+            operator_options={"omega": 25.78},
+        ),
         TiedConfig(outputs=50, pool="every"),
     )
 

@@ -14,7 +14,12 @@ from ..registry import register_model
 def continuous_text_micro() -> ModelConfig:
     """Four knots of width 64, for texts."""
     return ModelConfig(
-        TextConfig(vocabulary=8192, max_length=64, frequencies=16, sigma=3.0),
+        TextConfig(
+            vocabulary=8192,
+            max_length=64,
+            frequencies=16,
+            sigma=3.0,
+        ),
         ContinuousConfig(dropout=0.3),
         LinearConfig(outputs=2, pool="mean"),
     )
@@ -24,8 +29,20 @@ def continuous_text_micro() -> ModelConfig:
 def continuous_text_base() -> ModelConfig:
     """The sizes of Vaswani et al., post-norm."""
     return ModelConfig(
-        TextConfig(vocabulary=32768, max_length=512, frequencies=16, sigma=3.0),
-        ContinuousConfig(dim=512, heads=8, depth=6, norm="post", activation="relu", mlp_ratio=4.0),
+        TextConfig(
+            vocabulary=32768,
+            max_length=512,
+            frequencies=16,
+            sigma=3.0,
+        ),
+        ContinuousConfig(
+            dim=512,
+            heads=8,
+            depth=6,
+            norm="post",
+            activation="relu",
+            mlp_ratio=4.0,
+        ),
         LinearConfig(outputs=2, pool="mean"),
     )
 
@@ -34,15 +51,30 @@ def continuous_text_base() -> ModelConfig:
 def continuous_vit_micro() -> ModelConfig:
     """Four knots of width 64, for small images."""
     encoder = ImageConfig(frequencies=16, sigma=3.0)
-    return ModelConfig(encoder, ContinuousConfig(dropout=0.0), LinearConfig(pool="mean"))
+    return ModelConfig(
+        encoder,
+        ContinuousConfig(dropout=0.0),
+        LinearConfig(pool="mean"),
+    )
 
 
 @register_model
 def continuous_vit_b() -> ModelConfig:
     """The sizes of ViT-B/16."""
     return ModelConfig(
-        ImageConfig((224, 224), channels=3, patch=16, frequencies=64, sigma=10.0),
-        ContinuousConfig(dim=768, heads=12, depth=12, mlp_ratio=4.0),
+        ImageConfig(
+            (224, 224),
+            channels=3,
+            patch=16,
+            frequencies=64,
+            sigma=10.0,
+        ),
+        ContinuousConfig(
+            dim=768,
+            heads=12,
+            depth=12,
+            mlp_ratio=4.0,
+        ),
         LinearConfig(outputs=1000, pool="cls"),
     )
 

@@ -16,7 +16,11 @@ from ..registry import register_model
 @register_model
 def backbone_nano() -> ModelConfig:
     """Two blocks of width 32."""
-    return ModelConfig(ImageConfig(frequencies=16, sigma=3.0), BackboneConfig(), LinearConfig())
+    return ModelConfig(
+        ImageConfig(frequencies=16, sigma=3.0),
+        BackboneConfig(),
+        LinearConfig(),
+    )
 
 
 # --- the Long Range Arena -------------------------------------------------------------------------

@@ -13,8 +13,19 @@ from ..registry import register_model
 
 def _size(operator: str, heads: int, depth: int) -> ModelConfig:
     return ModelConfig(
-        ImageConfig((224, 224), channels=3, patch=16, positions="learned", token="ordinary"),
-        InfViTConfig(operator=operator, heads=heads, depth=depth, operator_options={"bias": True}),
+        ImageConfig(
+            (224, 224),
+            channels=3,
+            patch=16,
+            positions="learned",
+            token="ordinary",
+        ),
+        InfViTConfig(
+            operator=operator,
+            heads=heads,
+            depth=depth,
+            operator_options={"bias": True},
+        ),
         LinearConfig(outputs=1000, pool="cls"),
     )
 
@@ -102,8 +113,18 @@ def infvit_pure_330m() -> ModelConfig:
 
 def _small(operator: str, heads: int) -> ModelConfig:
     return ModelConfig(
-        ImageConfig((56, 56), patch=7, positions="learned", token="ordinary"),
-        InfViTConfig(dim=64, heads=heads, operator=operator, operator_options={"bias": True}),
+        ImageConfig(
+            (56, 56),
+            patch=7,
+            positions="learned",
+            token="ordinary",
+        ),
+        InfViTConfig(
+            dim=64,
+            heads=heads,
+            operator=operator,
+            operator_options={"bias": True},
+        ),
         LinearConfig(pool="cls"),
     )
 

@@ -46,7 +46,13 @@ def _size(
 def _imagenet(
     dim: int, depth: int, heads: int, drop_path: float, rank: int | None = None
 ) -> ModelConfig:
-    encoder = ImageConfig((224, 224), channels=3, patch=16, frequencies=64, sigma=10.0)
+    encoder = ImageConfig(
+        (224, 224),
+        channels=3,
+        patch=16,
+        frequencies=64,
+        sigma=10.0,
+    )
     head = LinearConfig(outputs=1000, pool="cls")
     return _size(encoder, head, dim, depth, heads, drop_path, rank=rank)
 
@@ -91,7 +97,12 @@ def itnet_l_compact() -> ModelConfig:
 
 
 def _clouds(rank: int | None = None) -> ModelConfig:
-    encoder = PointConfig(features="fourier", neighbours=16, frequencies=64, sigma=1.0)
+    encoder = PointConfig(
+        features="fourier",
+        neighbours=16,
+        frequencies=64,
+        sigma=1.0,
+    )
     head = LinearConfig(outputs=40, pool="mean")
     return _size(encoder, head, 128, 6, 4, 0.1, width=64, rank=rank)
 
@@ -113,8 +124,18 @@ def itnet_pc_compact() -> ModelConfig:
 
 def _small(dim: int, depth: int, heads: int) -> ModelConfig:
     options = {"width": 16, "frequencies": 16, "sigma": 3.0}
-    body = ResidualConfig(dim=dim, depth=depth, heads=heads, dropout=0.0, operator_options=options)
-    return ModelConfig(ImageConfig(frequencies=16, sigma=3.0), body, LinearConfig())
+    body = ResidualConfig(
+        dim=dim,
+        depth=depth,
+        heads=heads,
+        dropout=0.0,
+        operator_options=options,
+    )
+    return ModelConfig(
+        ImageConfig(frequencies=16, sigma=3.0),
+        body,
+        LinearConfig(),
+    )
 
 
 @register_model
