@@ -104,7 +104,8 @@ KINDS = {
     "Mapping[str, Any]": Kind("a mapping of options", lambda x: isinstance(x, Mapping)),
     "nn.Linear": Kind("a Linear layer", _is_linear),
     "Projections": Kind(
-        "a Linear layer or three", lambda x: _is_linear(x) or _all(3, _is_linear)(x)
+        "a Linear layer or three",
+        lambda x: _is_linear(x) or _all(3, _is_linear)(x),
     ),
     "dict[str, Any]": Kind("a dictionary of options", lambda x: isinstance(x, dict)),
     "tuple[str, ...]": Kind("names", _all(None, lambda x: isinstance(x, str))),

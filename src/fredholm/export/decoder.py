@@ -144,7 +144,10 @@ class Step(nn.Module):
 
 
 def export_decoder(
-    model: Model, path: str | Path, *, metadata: Mapping[str, Any] | None = None
+    model: Model,
+    path: str | Path,
+    *,
+    metadata: Mapping[str, Any] | None = None,
 ) -> DecoderPaths:
     """Write a causal text model's prefill and step as two ONNX programs.
 
@@ -190,7 +193,8 @@ def export_decoder(
 
     path = Path(path)
     paths = DecoderPaths(
-        path.with_stem(f"{path.stem}-prefill"), path.with_stem(f"{path.stem}-step")
+        path.with_stem(f"{path.stem}-prefill"),
+        path.with_stem(f"{path.stem}-step"),
     )
     # Neither file takes its place before both are written.
     with replacing(paths.prefill) as first, replacing(paths.step) as second:

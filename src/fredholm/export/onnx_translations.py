@@ -75,7 +75,10 @@ def searchsorted(
 
 
 def stable_sort(
-    x: Any, stable: bool | None = None, dim: int = -1, descending: bool = False
+    x: Any,
+    stable: bool | None = None,
+    dim: int = -1,
+    descending: bool = False,
 ) -> tuple[Any, Any]:
     """Return the numbers of an axis in order, and their places; equal ones stay as they were.
 

@@ -275,7 +275,9 @@ def export_program(
     # torch's own writer would leave half a file where the disk is full.
     content = io.BytesIO()
     torch.export.save(
-        program.exported, content, extra_files={"metadata.json": json.dumps(metadata or {})}
+        program.exported,
+        content,
+        extra_files={"metadata.json": json.dumps(metadata or {})},
     )
     with replacing(path) as temporary:
         temporary.write_bytes(content.getvalue())

@@ -143,7 +143,8 @@ class FredholmModel(PreTrainedModel):
             problem = "regression" if self.num_labels == 1 else "single_label_classification"
         if problem == "regression":
             return functional.mse_loss(
-                logits.squeeze(-1), labels.to(logits.dtype).view_as(logits.squeeze(-1))
+                logits.squeeze(-1),
+                labels.to(logits.dtype).view_as(logits.squeeze(-1)),
             )
         if problem == "multi_label_classification":
             return functional.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
@@ -331,7 +332,11 @@ class FredholmImageProcessor(BaseImageProcessor):
         if tuple(pixels.shape[1:]) == size:
             return pixels
         return functional.interpolate(
-            pixels[None], size, mode="bilinear", antialias=True, align_corners=False
+            pixels[None],
+            size,
+            mode="bilinear",
+            antialias=True,
+            align_corners=False,
         )[0]
 
 
@@ -339,13 +344,19 @@ def register() -> None:
     """Let transformers' Auto classes know the classes of this file."""
     transformers.AutoConfig.register(MODEL_TYPE, FredholmConfig, exist_ok=True)
     transformers.AutoModelForImageClassification.register(
-        FredholmConfig, FredholmForImageClassification, exist_ok=True
+        FredholmConfig,
+        FredholmForImageClassification,
+        exist_ok=True,
     )
     transformers.AutoModelForSequenceClassification.register(
-        FredholmConfig, FredholmForSequenceClassification, exist_ok=True
+        FredholmConfig,
+        FredholmForSequenceClassification,
+        exist_ok=True,
     )
     transformers.AutoImageProcessor.register(
-        FredholmConfig, image_processor_classes={"pil": FredholmImageProcessor}, exist_ok=True
+        FredholmConfig,
+        image_processor_classes={"pil": FredholmImageProcessor},
+        exist_ok=True,
     )
 
 

@@ -462,7 +462,8 @@ def _call(
 
 
 @register_converter(
-    *(f"torch.nn.modules.rnn.{name}" for name in ("RNN", "LSTM", "GRU")), call=_call
+    *(f"torch.nn.modules.rnn.{name}" for name in ("RNN", "LSTM", "GRU")),
+    call=_call,
 )
 def recurrence(
     module: nn.RNN | nn.LSTM | nn.GRU,

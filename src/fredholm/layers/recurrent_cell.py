@@ -57,7 +57,8 @@ def _call(
 
 
 @register_converter(
-    *(f"torch.nn.modules.rnn.{name}Cell" for name in ("RNN", "LSTM", "GRU")), call=_call
+    *(f"torch.nn.modules.rnn.{name}Cell" for name in ("RNN", "LSTM", "GRU")),
+    call=_call,
 )
 def recurrent_cell(
     module: Cell,

@@ -25,7 +25,13 @@ def list_baselines() -> list[str]:
 
 
 def make_baseline(
-    name: str, dim: int, heads: int, *, position_dim: int, causal: bool, **options: Any
+    name: str,
+    dim: int,
+    heads: int,
+    *,
+    position_dim: int,
+    causal: bool,
+    **options: Any,
 ) -> IntegralOperator:
     """Return a new baseline. Recurrences and convolutions have no heads, and ignore ``heads``.
 

@@ -41,7 +41,11 @@ def _complex_to_complex(x: torch.Size, dims: list[int], *_: Any, **__: Any) -> i
 
 
 def _recurrent_layer(
-    x: torch.Size, inputs: torch.Size, hidden: torch.Size, *_: Any, **__: Any
+    x: torch.Size,
+    inputs: torch.Size,
+    hidden: torch.Size,
+    *_: Any,
+    **__: Any,
 ) -> int:
     """Count two products per step, as oneDNN's LSTM layer evaluates them in one operation."""
     return 2 * x[0] * x[1] * (math.prod(inputs) + math.prod(hidden))
@@ -78,7 +82,9 @@ def _encoder(model: nn.Module) -> Any:
 
 
 def count(
-    model: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype | None = None
+    model: nn.Module,
+    input_shape: tuple[int, ...],
+    dtype: torch.dtype | None = None,
 ) -> tuple[int, int]:
     """Return the number of parameters, and the FLOPs of one forward pass on ``input_shape`` (2 per
     multiply-add; of matrix products and Fourier transforms, not of elementwise functions).

@@ -30,7 +30,9 @@ MEANS = POOLS[:2]
 
 
 def read_out(
-    features: Float[Tensor, "b n d"], domain: Domain, pool: str
+    features: Float[Tensor, "b n d"],
+    domain: Domain,
+    pool: str,
 ) -> Float[Tensor, "b ... d"]:
     r"""Return the features from which the head computes an answer: (B, D), or (B, N, D) for every
     point.
@@ -75,7 +77,10 @@ def read_out(
 
 
 def masked_mean(
-    features: Tensor, mass: Tensor, valid: Tensor | None, shards: Shards | None = None
+    features: Tensor,
+    mass: Tensor,
+    valid: Tensor | None,
+    shards: Shards | None = None,
 ) -> Tensor:
     """Return the mean over points by their masses (N,) or (B, N), padding left out, in float32 or
     better. For points in ``shards`` it is the mean over all ranks', the same on each.

@@ -69,7 +69,9 @@ class Model(nn.Module, PretrainedMixin):
         if body.any_width:
             width = None
         self.encoder: Any = config.encoder.build(
-            width, dropout=body.dropout, class_token=self.pool == "cls"
+            width,
+            dropout=body.dropout,
+            class_token=self.pool == "cls",
         )
         self.body: Any = body.build(self.encoder, config.encoder)
         self.head: Any = config.head.build(body.width, self.views)
@@ -78,7 +80,10 @@ class Model(nn.Module, PretrainedMixin):
             self.offset = Offset(config.head.offset)
 
     def forward(
-        self, inputs: Tensor | Inputs, mesh: Any = None, **options: Any
+        self,
+        inputs: Tensor | Inputs,
+        mesh: Any = None,
+        **options: Any,
     ) -> Float[Tensor, "b *n outputs"]:
         """Return the answer to a batch of inputs.
 
@@ -169,7 +174,9 @@ class Model(nn.Module, PretrainedMixin):
         return load_state(path, lambda line, batch: self.init_state(line.size, batch), device)
 
     def prefill(
-        self, numbers: Int[Tensor, "b n"], state: TextState
+        self,
+        numbers: Int[Tensor, "b n"],
+        state: TextState,
     ) -> tuple[Float[Tensor, "b n outputs"], TextState]:
         """Return the logits after each of the next n tokens, and the state after the last, as n
         calls of :meth:`step` would.
@@ -184,7 +191,9 @@ class Model(nn.Module, PretrainedMixin):
         return self._answered(u), TextState(stop, state.domain, layers)
 
     def step(
-        self, numbers: Int[Tensor, " b"], state: TextState
+        self,
+        numbers: Int[Tensor, " b"],
+        state: TextState,
     ) -> tuple[Float[Tensor, "b outputs"], TextState]:
         """Return the logits after one more token, and the state after it. The logits equal those of
         :meth:`forward` at the last token of the text.

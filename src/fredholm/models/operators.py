@@ -26,7 +26,11 @@ from .baselines import list_baselines, make_baseline
 
 
 def position_options(
-    name: str, position_dim: int, options: Mapping[str, Any], *, causal: bool = False
+    name: str,
+    position_dim: int,
+    options: Mapping[str, Any],
+    *,
+    causal: bool = False,
 ) -> dict[str, Any]:
     """Return the options of a registered operator, with those that follow from the data.
 
@@ -88,7 +92,13 @@ def _value_of_block(key: str, value: Any, block: int) -> Any:
 
 
 def make_operator(
-    name: str, dim: int, heads: int, *, position_dim: int, ordered: bool = False, **options: Any
+    name: str,
+    dim: int,
+    heads: int,
+    *,
+    position_dim: int,
+    ordered: bool = False,
+    **options: Any,
 ) -> nn.Module:
     """Create a registered operator for positions of this dimension.
 
@@ -184,7 +194,11 @@ class OperatorSum(IntegralOperator):
 
 
 def _part(
-    part: str | Mapping[str, Any], dim: int, heads: int, place: dict[str, Any], out_dim: int | None
+    part: str | Mapping[str, Any],
+    dim: int,
+    heads: int,
+    place: dict[str, Any],
+    out_dim: int | None,
 ) -> IntegralOperator:
     """Create one part of a sum, a name or a mapping of a name and options.
 

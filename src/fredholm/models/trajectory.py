@@ -19,7 +19,10 @@ SIZE = 0.01
 
 @torch.no_grad()
 def trajectory(
-    model: Model, inputs: Tensor, steps: int | None = None, seed: int = 0
+    model: Model,
+    inputs: Tensor,
+    steps: int | None = None,
+    seed: int = 0,
 ) -> dict[str, list[float]]:
     r"""Return after each step, as means over the inputs: ``time``, ``energy`` ½‖u‖², ``distance``
     to S1, and ``growth`` of a difference.

@@ -111,10 +111,12 @@ STACKS: dict[str, Callable[[Any], Stack]] = {
         lambda model: _bert_encoder(model.encoder),
     ),
     **dict.fromkeys(
-        sources(VIT_LAYERS, "Model"), lambda model: _in_turn(list(model.layers), model.layernorm)
+        sources(VIT_LAYERS, "Model"),
+        lambda model: _in_turn(list(model.layers), model.layernorm),
     ),
     **dict.fromkeys(sources(CLIP_LAYERS, "Encoder"), _clip_encoder),
     **dict.fromkeys(
-        sources(CLIP_LAYERS, "VisionModel"), lambda model: _clip_encoder(model.encoder)
+        sources(CLIP_LAYERS, "VisionModel"),
+        lambda model: _clip_encoder(model.encoder),
     ),
 }

@@ -64,7 +64,10 @@ class BackboneBody(ResidualBody):
 
 
 def make_layer(
-    c: BackboneConfig, position_dim: int, data: EncoderConfig, block: int = 0
+    c: BackboneConfig,
+    position_dim: int,
+    data: EncoderConfig,
+    block: int = 0,
 ) -> nn.Module:
     """Return the operator or baseline of a block, with the options that follow from the data."""
     given = of_block(c.operator_options, block)

@@ -87,14 +87,19 @@ class Body(nn.Module):
         return self.advance(u, states, "step")
 
     def advance(
-        self, u: Tensor, states: tuple[Any, ...], move: str
+        self,
+        u: Tensor,
+        states: tuple[Any, ...],
+        move: str,
     ) -> tuple[Tensor, tuple[Any, ...]]:
         """Advance all layers by their operators' ``move``: ``prefill`` or ``step``."""
         raise NotImplementedError
 
 
 def signal_of(
-    operator: nn.Module, given: tuple[Any, ...], named: Mapping[str, Any]
+    operator: nn.Module,
+    given: tuple[Any, ...],
+    named: Mapping[str, Any],
 ) -> tuple[Tensor, Domain]:
     """Return an operator's input and its domain, from the arguments of its call.
 
@@ -173,7 +178,9 @@ class StackConfig(BodyConfig):
 
 
 BODIES: Registry[type[BodyConfig]] = Registry(
-    "body", home="fredholm.models.bodies", attribute="kind"
+    "body",
+    home="fredholm.models.bodies",
+    attribute="kind",
 )
 
 

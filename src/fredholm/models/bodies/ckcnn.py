@@ -185,7 +185,10 @@ class CKBlock(nn.Module):
         return functional.relu(out + u)
 
     def advance(
-        self, u: Float[Tensor, "b ... d"], states: list[CausalState], move: str
+        self,
+        u: Float[Tensor, "b ... d"],
+        states: list[CausalState],
+        move: str,
     ) -> tuple[Float[Tensor, "b ... o"], list[CausalState]]:
         """Advance by the next point or stretch, by the convolutions' ``step`` or ``prefill``, and
         return the block's output there and both convolutions' states after it.
@@ -242,7 +245,10 @@ class CKCNNBody(Body):
         return tuple(states)
 
     def advance(
-        self, u: Tensor, states: tuple[list[CausalState], ...], move: str
+        self,
+        u: Tensor,
+        states: tuple[list[CausalState], ...],
+        move: str,
     ) -> tuple[Tensor, tuple[list[CausalState], ...]]:
         u = self.input_dropout(u)
         after = []

@@ -205,7 +205,12 @@ def make_evolution(
     if steps is None:
         steps = depth
     return Evolution(
-        knots, scheme=scheme, controls=controls, horizon=horizon, steps=steps, norm=norm
+        knots,
+        scheme=scheme,
+        controls=controls,
+        horizon=horizon,
+        steps=steps,
+        norm=norm,
     )
 
 

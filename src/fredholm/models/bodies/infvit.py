@@ -133,7 +133,11 @@ class InfViTConfig(StackConfig):
                 learned = bool(self.learned_decay)
                 options |= {"decay": decay, "learned_decay": learned, "power": power}
         return make_operator(
-            self.operator, self.dim, self.heads, position_dim=encoder.position_dim, **options
+            self.operator,
+            self.dim,
+            self.heads,
+            position_dim=encoder.position_dim,
+            **options,
         )
 
 

@@ -158,7 +158,10 @@ class ResidualBody(Body):
         return tuple(block.operator.init_state(batch, domain) for block in self.blocks)
 
     def advance(
-        self, u: Tensor, states: tuple[CausalState, ...], move: str
+        self,
+        u: Tensor,
+        states: tuple[CausalState, ...],
+        move: str,
     ) -> tuple[Tensor, tuple[CausalState, ...]]:
         # ``move`` names the method of the operators: ``prefill`` of n points, or ``step`` of one.
         after = []

@@ -128,15 +128,27 @@ class StagesConfig(EvolutionConfig):
         branches: Any = {"dropout": self.dropout, "drop_path": drop_path}
         hidden = round(self.mlp_ratio * dim)
         network = FeedForwardTerm(
-            dim, hidden, activation=self.activation, norm=before(), **branches
+            dim,
+            hidden,
+            activation=self.activation,
+            norm=before(),
+            **branches,
         )
         if self.operator == "softmax":
             operator: nn.Module = ConvolutionalAttention(
-                dim, heads, kernel_size=self.kernel, batch_norm=False, periodic=self.periodic
+                dim,
+                heads,
+                kernel_size=self.kernel,
+                batch_norm=False,
+                periodic=self.periodic,
             )
             return [OperatorTerm(operator, dim, norm=before(), **branches), network]
         operator = make_operator(
-            self.operator, dim, heads, position_dim=position_dim, **self.operator_options
+            self.operator,
+            dim,
+            heads,
+            position_dim=position_dim,
+            **self.operator_options,
         )
         local = ConvolutionTerm(
             dim,

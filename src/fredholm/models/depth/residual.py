@@ -36,7 +36,12 @@ class FeedForward(nn.Module):
     """
 
     def __init__(
-        self, dim: int, *, ratio: float = 4.0, dropout: float = 0.0, chunk: int | None = None
+        self,
+        dim: int,
+        *,
+        ratio: float = 4.0,
+        dropout: float = 0.0,
+        chunk: int | None = None,
     ):
         super().__init__()
         if chunk is not None and chunk < 1:
@@ -166,7 +171,10 @@ class ResidualBlock(nn.Module):
         return u
 
     def advance(
-        self, u: Float[Tensor, "b ... d"], state: CausalState, move: str
+        self,
+        u: Float[Tensor, "b ... d"],
+        state: CausalState,
+        move: str,
     ) -> tuple[Float[Tensor, "b ... d"], CausalState]:
         """Return the outputs at the next points of a causal domain, by the operator's ``step`` or
         ``prefill``, and the state after them.

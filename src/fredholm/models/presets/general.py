@@ -29,7 +29,12 @@ def backbone_nano() -> ModelConfig:
 
 
 def _arena(
-    dim: int, depth: int, heads: int, hidden: int, pool: str = "mean", dropout: float = 0.1
+    dim: int,
+    depth: int,
+    heads: int,
+    hidden: int,
+    pool: str = "mean",
+    dropout: float = 0.1,
 ) -> ModelConfig:
     """Return a classifier with ``hidden`` units in its feed-forward networks and in its head."""
     return ModelConfig(

@@ -44,7 +44,11 @@ def _size(
 
 
 def _imagenet(
-    dim: int, depth: int, heads: int, drop_path: float, rank: int | None = None
+    dim: int,
+    depth: int,
+    heads: int,
+    drop_path: float,
+    rank: int | None = None,
 ) -> ModelConfig:
     encoder = ImageConfig(
         (224, 224),
