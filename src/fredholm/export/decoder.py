@@ -70,7 +70,8 @@ class StateNames:
                     "export: expected layers whose states are tensors by name, got "
                     f"{type(layer).__name__}; export the whole-text program instead"
                 )
-        return cls(tuple(tuple(layer.keys) for layer in state.layers))
+        names = (tuple(layer.keys) for layer in state.layers)
+        return cls(tuple(names))
 
     @property
     def count(self) -> int:
@@ -96,7 +97,8 @@ class StateNames:
         layers = []
         for layer, names in zip(state.layers, self.layers, strict=True):
             memory = {name: next(rest) for name in names}
-            layers.append(replace(layer, seen=seen, keys=memory, batch=batch))
+            layer = replace(layer, seen=seen, keys=memory, batch=batch)
+            layers.append(layer)
         return replace(state, seen=seen, layers=tuple(layers))
 
 
@@ -105,13 +107,16 @@ class Prefill(nn.Module):
 
     def __init__(self, model: Model, start: TextState, names: StateNames):
         super().__init__()
-        self.model, self.start, self.names = model, start, names
+        self.model = model
+        self.start = start
+        self.names = names
 
     def forward(self, numbers: Tensor) -> tuple[Tensor, ...]:
         # The empty states were made for the batch of the trace.
         batch = numbers.shape[0]
         layers = tuple(replace(layer, batch=batch) for layer in self.start.layers)
-        logits, state = self.model.prefill(numbers, replace(self.start, layers=layers))
+        start = replace(self.start, layers=layers)
+        logits, state = self.model.prefill(numbers, start)
         return logits, *self.names.tensors(state)
 
 
@@ -126,7 +131,10 @@ class Step(nn.Module):
         axes: list[FreeAxes],
     ):
         super().__init__()
-        self.model, self.state, self.names, self.axes = model, state, names, axes
+        self.model = model
+        self.state = state
+        self.names = names
+        self.axes = axes
 
     def forward(self, numbers: Tensor, seen: Tensor, past: list[Tensor]) -> tuple[Tensor, ...]:
         count: Any = seen.item()
@@ -181,7 +189,12 @@ def export_decoder(
     states = [f"state_{i}" for i in range(names.count)]
     pasts = [f"past_{i}" for i in range(names.count)]
     facts = dict(metadata or {})
-    prefill_content = converted(prefill, [INPUT], [OUTPUT, *states], facts)
+    prefill_content = converted(
+        prefill,
+        [INPUT],
+        [OUTPUT, *states],
+        facts,
+    )
     step_content = converted(
         step,
         [INPUT, "seen", *pasts],
@@ -193,8 +206,8 @@ def export_decoder(
 
     path = Path(path)
     paths = DecoderPaths(
-        path.with_stem(f"{path.stem}-prefill"),
-        path.with_stem(f"{path.stem}-step"),
+        prefill=path.with_stem(f"{path.stem}-prefill"),
+        step=path.with_stem(f"{path.stem}-step"),
     )
     # Neither file takes its place before both are written.
     with replacing(paths.prefill) as first, replacing(paths.step) as second:
@@ -228,18 +241,23 @@ def _traced(model: Model) -> tuple[ExportedProgram, ExportedProgram, StateNames]
 
     # A prompt or a past has at most ``length - 1`` tokens, so that the step has room for one more.
     batch = Dim("batch", min=1, max=LARGEST_BATCH)
-    prompt_shape = {0: batch, 1: Dim("length", min=1, max=length - 1)}
+    prompt = Dim("length", min=1, max=length - 1)
+    prompt_shape = {0: batch, 1: prompt}
     # A form that loops over the prompt's points would be unrolled to the traced length. It is
     # traced with a prompt of one token, and the step reads the others.
     if _reads_one_by_one(start):
-        prompt_shape, numbers = {0: batch}, numbers[:, :1].contiguous()
+        prompt_shape = {0: batch}
+        numbers = numbers[:, :1].contiguous()
     seen = Dim("seen", min=1, max=length - 1)
 
     # The free dimensions of each tensor of the state, by their number.
     free = {"batch": batch, "seen": seen}
     axes = _free_axes(model, names)
-    past_shapes = [{i: free[name] for i, name in named.items()} for named in axes]
-    next_tokens = _texts(model, TRACED_BATCH, 1)[:, 0].contiguous()
+    past_shapes = []
+    for named in axes:
+        past_shapes.append({i: free[name] for i, name in named.items()})
+    next_texts = _texts(model, TRACED_BATCH, 1)
+    next_tokens = next_texts[:, 0].contiguous()
     try:
         with without_torchs_warning():
             prefill = torch.export.export(
@@ -256,7 +274,8 @@ def _traced(model: Model) -> tuple[ExportedProgram, ExportedProgram, StateNames]
                 strict=False,
             )
             forms = onnx_forms()
-            prefill, step = prefill.run_decompositions(forms), step.run_decompositions(forms)
+            prefill = prefill.run_decompositions(forms)
+            step = step.run_decompositions(forms)
     except Exception as error:
         # Dynamo, the tracer and the decompositions raise errors without a common class.
         raise ExportError(
@@ -273,7 +292,8 @@ def _reads_one_by_one(state: TextState) -> bool:
     many rounds as there were when it was traced.
     """
     forms = [getattr(layer, "form", None) for layer in state.layers]
-    return any(type(form).prefill is Form.prefill for form in forms if form is not None)
+    known = [form for form in forms if form is not None]
+    return any(type(form).prefill is Form.prefill for form in known)
 
 
 def _free_axes(model: Model, names: StateNames) -> list[FreeAxes]:
@@ -283,7 +303,8 @@ def _free_axes(model: Model, names: StateNames) -> list[FreeAxes]:
 
     def shapes(batch: int, prompt: int) -> list[torch.Size]:
         start = model.init_state(_longest(model), batch=batch)
-        _, state = model.prefill(_texts(model, batch, prompt), start)
+        texts = _texts(model, batch, prompt)
+        _, state = model.prefill(texts, start)
         return [tensor.shape for tensor in names.tensors(state)]
 
     # One of the two numbers changes at a time, and with it the dimensions that follow it.
@@ -292,8 +313,12 @@ def _free_axes(model: Model, names: StateNames) -> list[FreeAxes]:
     other_prompt = shapes(TRACED_BATCH, TRACED_PROMPT + 1)
     axes = []
     for shape, by_batch, by_prompt in zip(traced, other_batch, other_prompt, strict=True):
-        named = {i: "batch" for i, size in enumerate(shape) if by_batch[i] != size}
-        named |= {i: "seen" for i, size in enumerate(shape) if by_prompt[i] != size}
+        named = {}
+        for i, size in enumerate(shape):
+            if by_batch[i] != size:
+                named[i] = "batch"
+            if by_prompt[i] != size:
+                named[i] = "seen"
         axes.append(named)
     return axes
 
@@ -330,31 +355,42 @@ def decoder_errors(model: Model, prefill: bytes, step: bytes) -> DecoderErrors:
             expected = model(texts).cpu().numpy()
 
         prompt = min(wanted_prompt, longest_prompt)
-        answers = _answers(run_prefill, run_step, texts.cpu().numpy(), prompt)
+        tokens = texts.cpu().numpy()
+        answers = _answers(run_prefill, run_step, tokens, prompt)
         difference = np.abs(answers - expected) / np.abs(expected).max()
         if not np.isfinite(difference).all():
             raise ExportError(
                 f"export: expected finite answers of both programs, got others at a prompt of "
                 f"{prompt} tokens; nothing was written"
             )
-        prefill_error = max(prefill_error, float(difference[:, :prompt].max()))
-        step_error = max(step_error, float(difference[:, prompt:].max()))
+        of_prompt = float(difference[:, :prompt].max())
+        of_steps = float(difference[:, prompt:].max())
+        prefill_error = max(prefill_error, of_prompt)
+        step_error = max(step_error, of_steps)
     return DecoderErrors(prefill_error, step_error)
 
 
-def _answers(run_prefill: Runner, run_step: Runner, tokens: Any, prompt: int) -> Any:
+def _answers(
+    run_prefill: Runner,
+    run_step: Runner,
+    tokens: Any,
+    prompt: int,
+) -> Any:
     """Return the logits (B, N, vocabulary) of texts, the prompt's by the prefill, others by steps.
 
     Args:
         tokens: token numbers, (B, N).
         prompt: how many of them the prefill reads.
     """
-    prompt_logits, *state = run_prefill({INPUT: tokens[:, :prompt]})
+    prompt_tokens = tokens[:, :prompt]
+    prompt_logits, *state = run_prefill({INPUT: prompt_tokens})
     logits = [prompt_logits]
 
     for seen in range(prompt, tokens.shape[1]):
-        past = {f"past_{i}": tensor for i, tensor in enumerate(state)}
-        token_logits, *state = run_step({INPUT: tokens[:, seen], "seen": np.array(seen)} | past)
+        inputs = {INPUT: tokens[:, seen], "seen": np.array(seen)}
+        for i, tensor in enumerate(state):
+            inputs[f"past_{i}"] = tensor
+        token_logits, *state = run_step(inputs)
 
         # A step returns (B, vocabulary).
         logits.append(token_logits[:, None])
@@ -380,5 +416,6 @@ def _texts(model: Model, batch: int, length: int) -> Tensor:
     """Return made-up texts without padding, on the model's device."""
     encoder: Any = model.config.encoder
     generator = torch.Generator().manual_seed(length)
-    texts = torch.randint(1, encoder.vocabulary, (batch, length), generator=generator)
+    shape = (batch, length)
+    texts = torch.randint(1, encoder.vocabulary, shape, generator=generator)
     return texts.to(device_of(model))

@@ -109,7 +109,9 @@ def onnx_answers(content: bytes, *, threads: int = 0) -> Answer:
     run = runner_of(content, threads=threads)
 
     def answer(inputs: Tensor | Inputs) -> Tensor:
-        arrays = {name: tensor.cpu().numpy() for name, tensor in tensors_of(inputs).items()}
+        arrays = {}
+        for name, tensor in tensors_of(inputs).items():
+            arrays[name] = tensor.cpu().numpy()
         (outputs,) = run(arrays)
         return torch.from_numpy(outputs)
 
@@ -200,7 +202,8 @@ def converted(
 
     for key, value in texts_of(metadata).items():
         entry = proto.metadata_props.add()
-        entry.key, entry.value = key, value
+        entry.key = key
+        entry.value = value
     return proto.SerializeToString()
 
 

@@ -18,7 +18,12 @@ INT32, INT64 = 6, 7
 """Numbers of data types in ONNX."""
 
 
-def cdist(x: Any, y: Any, p: float, compute_mode: int | None = None) -> Any:
+def cdist(
+    x: Any,
+    y: Any,
+    p: float,
+    compute_mode: int | None = None,
+) -> Any:
     """Return the distances between the points ``x`` (…, N, d) and ``y`` (…, M, d), (…, N, M), in
     the p-norm: (Σ_i |x_i - y_i|^p)^(1/p), the largest |x_i - y_i| for p = ∞, and the number of
     coordinates that differ for p = 0.
@@ -30,19 +35,23 @@ def cdist(x: Any, y: Any, p: float, compute_mode: int | None = None) -> Any:
         compute_mode: whether torch may use a matrix product instead; ignored, since both modes
             have one definition.
     """
-    difference = op.Abs(op.Sub(op.Unsqueeze(x, _numbers(-2)), op.Unsqueeze(y, _numbers(-3))))
+    rows = op.Unsqueeze(x, _numbers(-2))
+    columns = op.Unsqueeze(y, _numbers(-3))
+    difference = op.Abs(op.Sub(rows, columns))
     # The Euclidean norm needs no general power.
     if p == 2:
-        return op.Sqrt(op.ReduceSum(op.Mul(difference, difference), _numbers(-1), keepdims=0))
+        squares = op.Mul(difference, difference)
+        return op.Sqrt(_sum_of_last(squares))
 
     # Here the powers and the root of the formula are 1 or infinite, whatever the points.
     if p == math.inf:
         return op.ReduceMax(difference, _numbers(-1), keepdims=0)
     if p == 0:
-        return op.ReduceSum(op.Sign(difference), _numbers(-1), keepdims=0)
+        differs = op.Sign(difference)
+        return _sum_of_last(differs)
 
-    powers = op.ReduceSum(op.Pow(difference, _real(p)), _numbers(-1), keepdims=0)
-    return op.Pow(powers, _real(1 / p))
+    powers = op.Pow(difference, _real(p))
+    return op.Pow(_sum_of_last(powers), _real(1 / p))
 
 
 def searchsorted(
@@ -68,7 +77,7 @@ def searchsorted(
     below = op.Greater(columns, rows)
     if right or side == "right":
         below = op.GreaterOrEqual(columns, rows)
-    counts = op.ReduceSum(op.Cast(below, to=INT64), _numbers(-1), keepdims=0)
+    counts = _sum_of_last(op.Cast(below, to=INT64))
     if out_int32:
         return op.Cast(counts, to=INT32)
     return counts
@@ -84,8 +93,15 @@ def stable_sort(
 
     ONNX's ``TopK`` takes the lower place first among equals.
     """
-    size = op.Gather(op.Shape(x), _numbers(dim))
-    return op.TopK(x, size, axis=dim, largest=int(descending), sorted=1)
+    shape = op.Shape(x)
+    size = op.Gather(shape, _numbers(dim))
+    return op.TopK(
+        x,
+        size,
+        axis=dim,
+        largest=int(descending),
+        sorted=1,
+    )
 
 
 def cummax(x: Any, dim: int) -> tuple[Any, Any]:
@@ -94,10 +110,12 @@ def cummax(x: Any, dim: int) -> tuple[Any, Any]:
     Doubles the stretch that a place has seen: after step k it has seen 2^k places. As many steps as
     the longest axis needs, O(N log N).
     """
-    size = op.Gather(op.Shape(x), _numbers(dim))
+    shape = op.Shape(x)
+    size = op.Gather(shape, _numbers(dim))
     # Places along the axis, in the shape of x.
     ones = op.Expand(_number(1), op.Shape(x))
-    index = op.Sub(op.CumSum(ones, _number(dim)), _number(1))
+    counts = op.CumSum(ones, _number(dim))
+    index = op.Sub(counts, _number(1))
 
     largest = x
     for k in range((LARGEST_COUNT - 1).bit_length()):
@@ -115,11 +133,22 @@ def cummin(x: Any, dim: int) -> tuple[Any, Any]:
 def _later_or_earlier(largest: Any, index: Any, step: Any, dim: int) -> tuple[Any, Any]:
     """Take, at each place, what the place ``step`` before it has where that is larger."""
     # The first places have nothing that far before them and meet themselves.
-    first = [op.Slice(x, _numbers(0), step, _numbers(dim)) for x in (largest, index)]
-    rest = [op.Slice(x, _numbers(0), op.Neg(step), _numbers(dim)) for x in (largest, index)]
-    earlier, earlier_index = (op.Concat(a, b, axis=dim) for a, b in zip(first, rest, strict=True))
+    first, first_index = (op.Slice(x, _numbers(0), step, _numbers(dim)) for x in (largest, index))
+    rest, rest_index = (
+        op.Slice(x, _numbers(0), op.Neg(step), _numbers(dim)) for x in (largest, index)
+    )
+    earlier = op.Concat(first, rest, axis=dim)
+    earlier_index = op.Concat(first_index, rest_index, axis=dim)
+
     larger = op.Greater(earlier, largest)
-    return op.Where(larger, earlier, largest), op.Where(larger, earlier_index, index)
+    later_largest = op.Where(larger, earlier, largest)
+    later_index = op.Where(larger, earlier_index, index)
+    return later_largest, later_index
+
+
+def _sum_of_last(x: Any) -> Any:
+    """Return the sums over the last axis, (…) of (…, d)."""
+    return op.ReduceSum(x, _numbers(-1), keepdims=0)
 
 
 def _real(value: float) -> Any:

@@ -133,7 +133,12 @@ def in_float64(model: nn.Module) -> Answer:
     return answer
 
 
-def check_error(error: float, model: nn.Module, signature: Signature, what: str) -> None:
+def check_error(
+    error: float,
+    model: nn.Module,
+    signature: Signature,
+    what: str,
+) -> None:
     """Refuse a program whose answers are further from the model's than rounding explains.
 
     The bound is :data:`TOLERANCE`. A model whose own float32 answers are further than that from
@@ -200,7 +205,8 @@ def trace(
     """
     model = model.eval()
     signature = signature_of(model, fixed)
-    example = signature.example(signature.traced_sizes()).to(device_of(model))
+    sizes = signature.traced_sizes()
+    example = signature.example(sizes).to(device_of(model))
     inputs = tuple(tensors_of(example).values())
 
     traced: nn.Module = model
@@ -237,7 +243,10 @@ def check_ops(exported: ExportedProgram) -> None:
         ExportError: an op without a plain form.
     """
     # Ops have a method ``name``; targets of inputs and outputs are plain texts.
-    names = {str(getattr(node.target, "name", str)()) for node in exported.graph.nodes}
+    names = set()
+    for node in exported.graph.nodes:
+        name_of_target = getattr(node.target, "name", str)
+        names.add(str(name_of_target()))
     foreign = sorted(name for name in names if name.startswith("fredholm::"))
     if foreign:
         raise ExportError(
@@ -270,14 +279,16 @@ def export_program(
     """
     check_target(path)
     program = trace(model, fixed)
-    error = program.check(in_turn(program.exported.module()), "program")
+    answer = in_turn(program.exported.module())
+    error = program.check(answer, "program")
 
     # torch's own writer would leave half a file where the disk is full.
     content = io.BytesIO()
+    facts = json.dumps(metadata or {})
     torch.export.save(
         program.exported,
         content,
-        extra_files={"metadata.json": json.dumps(metadata or {})},
+        extra_files={"metadata.json": facts},
     )
     with replacing(path) as temporary:
         temporary.write_bytes(content.getvalue())
@@ -311,7 +322,8 @@ def _relative_error(actual: Tensor, expected: Tensor, sizes: Sizes) -> float:
             f"export: expected answers of shape {tuple(expected.shape)} at sizes {tuple(sizes)}, "
             f"got {tuple(actual.shape)}; nothing was written"
         )
-    unusable = int((~actual.isfinite()).sum())
+    finite = actual.isfinite()
+    unusable = int((~finite).sum())
     if unusable:
         raise ExportError(
             f"export: expected finite answers at sizes {tuple(sizes)}, got {unusable} of "
@@ -320,11 +332,14 @@ def _relative_error(actual: Tensor, expected: Tensor, sizes: Sizes) -> float:
 
     # Where the model answers zero everywhere, as with a new head, the program must do so exactly:
     # any difference over this tiny number exceeds every tolerance.
-    largest = expected.abs().amax().clamp(min=torch.finfo(torch.float32).tiny)
-    return float((actual - expected).abs().amax() / largest)
+    tiny = torch.finfo(torch.float32).tiny
+    largest = expected.abs().amax().clamp(min=tiny)
+    difference = (actual - expected).abs().amax()
+    return float(difference / largest)
 
 
 def first_lines(error: Exception, count: int = 2) -> str:
     """Return the beginning of a tracer's message, which goes on for pages."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    stripped = [line.strip() for line in str(error).splitlines()]
+    lines = [line for line in stripped if line]
     return f"{type(error).__name__}: {' '.join(lines[:count])}"

@@ -123,7 +123,8 @@ class Signature:
             first = FIRST_TRACED
             if axis.name in lengths:
                 first = FIRST_LENGTH
-            count = next(_sizes_outside(taken, max(first, self._fewest(axis))))
+            least = max(first, self._fewest(axis))
+            count = next(_sizes_outside(taken, least))
             taken |= {count}
             extents.append(_extent(axis, count))
         return Sizes(batch, tuple(extents))
@@ -182,7 +183,8 @@ class Signature:
             for axis in self._free(part):
                 shape[axis.dimension] = extents[axis.name]
             shapes[part.name] = shape
-        return self.encoder.batch(shapes, torch.Generator().manual_seed(seed))
+        generator = torch.Generator().manual_seed(seed)
+        return self.encoder.batch(shapes, generator)
 
 
 def tensors_of(inputs: Tensor | Inputs) -> dict[str, Tensor]:
@@ -230,14 +232,14 @@ def signature_of(model: nn.Module, fixed: Sequence[str] = ()) -> Signature:
 
     # Some bodies fix axes of their own: what they read depends on these sizes.
     kept = {*fixed, *config.body.fixed_axes}
-    free = tuple(axis for axis in axes.values() if axis.name not in kept)
+    free = [axis for axis in axes.values() if axis.name not in kept]
 
     # Stages divide the points along an axis by ``reduction``. SMALLEST_COUNT must be left after the
     # last stage, so that its operators take the path that was traced.
     smallest = SMALLEST_COUNT * config.body.reduction
     return Signature(
         config.encoder,
-        free,
+        tuple(free),
         frozenset(_dimensions(model)),
         smallest,
     )
@@ -280,4 +282,5 @@ def _extent(axis: Axis, count: int) -> int:
     extent = axis.multiple * count
     if axis.largest is None:
         return extent
-    return min(extent, axis.largest // axis.multiple * axis.multiple)
+    largest_count = axis.largest // axis.multiple
+    return min(extent, largest_count * axis.multiple)

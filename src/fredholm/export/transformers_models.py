@@ -61,10 +61,13 @@ class FredholmConfig(PreTrainedConfig):
     @classmethod
     def from_fredholm(cls, model: Model, **options: Any) -> FredholmConfig:
         """The configuration of a model, with the names of its classes where it knows them."""
-        classes = (getattr(model, "extra", None) or {}).get("classes")
+        extra = getattr(model, "extra", None) or {}
+        classes = extra.get("classes")
         if classes is not None:
-            options.setdefault("id2label", dict(enumerate(classes)))
-            options.setdefault("label2id", {name: i for i, name in enumerate(classes)})
+            names = dict(enumerate(classes))
+            numbers = {name: i for i, name in names.items()}
+            options.setdefault("id2label", names)
+            options.setdefault("label2id", numbers)
         if model.config.encoder.data == "text":
             options.setdefault("pad_token_id", 0)
         return cls(model=model.config.to_dict(), **options)
@@ -125,14 +128,16 @@ class FredholmModel(PreTrainedModel):
         # its constructor has drawn everything.
         if not any(map(_is_loaded, self.model.parameters())):
             return
-        parameters = dict(self.model.get_submodule(name).named_parameters(recurse=False))
+        module = self.model.get_submodule(name)
+        parameters = dict(module.named_parameters(recurse=False))
         missing = [key for key, parameter in parameters.items() if not _is_loaded(parameter)]
         if not missing:
             return
 
         drawn = Model(self.config.model_config).get_submodule(name)
         for key in missing:
-            parameters[key].data.copy_(drawn.get_parameter(key).data)
+            values = drawn.get_parameter(key).data
+            parameters[key].data.copy_(values)
 
     def _loss(self, logits: Tensor, labels: Tensor | None) -> Tensor | None:
         """The loss that transformers' classifiers choose by ``problem_type``."""
@@ -142,10 +147,9 @@ class FredholmModel(PreTrainedModel):
         if problem is None:
             problem = "regression" if self.num_labels == 1 else "single_label_classification"
         if problem == "regression":
-            return functional.mse_loss(
-                logits.squeeze(-1),
-                labels.to(logits.dtype).view_as(logits.squeeze(-1)),
-            )
+            predicted = logits.squeeze(-1)
+            targets = labels.to(logits.dtype).view_as(predicted)
+            return functional.mse_loss(predicted, targets)
         if problem == "multi_label_classification":
             return functional.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
         return functional.cross_entropy(logits, labels)
@@ -180,7 +184,8 @@ class FredholmForImageClassification(FredholmModel):
             _: further arguments of transformers' callers, which are ignored.
         """
         logits = self.model(pixel_values)
-        result = ImageClassifierOutput(loss=self._loss(logits, labels), logits=logits)
+        loss = self._loss(logits, labels)
+        result = ImageClassifierOutput(loss=loss, logits=logits)
         if return_dict is False:
             return result.to_tuple()
         return result
@@ -208,7 +213,8 @@ class FredholmForSequenceClassification(FredholmModel):
         if attention_mask is not None:
             input_ids = self._padded(input_ids, attention_mask)
         logits = self.model(input_ids)
-        result = SequenceClassifierOutput(loss=self._loss(logits, labels), logits=logits)
+        loss = self._loss(logits, labels)
+        result = SequenceClassifierOutput(loss=loss, logits=logits)
         if return_dict is False:
             return result.to_tuple()
         return result
@@ -285,7 +291,12 @@ class FredholmImageProcessor(BaseImageProcessor):
             facts.get("std"),
         )
 
-    def preprocess(self, images: Any, return_tensors: str | None = "pt", **_: Any) -> BatchFeature:
+    def preprocess(
+        self,
+        images: Any,
+        return_tensors: str | None = "pt",
+        **_: Any,
+    ) -> BatchFeature:
         """Return ``pixel_values`` (B, channels, height, width), float32 and normalised: pixels in
         [0, 1] minus the mean and over the deviation of their channel.
 
@@ -325,8 +336,11 @@ class FredholmImageProcessor(BaseImageProcessor):
         mode = "L"
         if self.channels == 3:
             mode = "RGB"
-        pixels = torch.from_numpy(np.array(image.convert(mode))).float() / 255
-        pixels = pixels.view(*pixels.shape[:2], self.channels).permute(2, 0, 1)
+        values = np.array(image.convert(mode))
+        pixels = torch.from_numpy(values).float() / 255
+        rows, columns = pixels.shape[:2]
+        pixels = pixels.view(rows, columns, self.channels)
+        pixels = pixels.permute(2, 0, 1)
 
         size = (self.size["height"], self.size["width"])
         if tuple(pixels.shape[1:]) == size:
