@@ -77,18 +77,17 @@ def eigenvector_alignment(
     else:
         weights, vector = _received_weights(operator, u, domain, iterations)
     # A class token has no mass and is no node of the graph.
-    has_mass = (domain.measure.reshape(-1, domain.size) > 0).all(0)
+    measure = domain.measure.reshape(-1, domain.size)
+    has_mass = (measure > 0).all(0)
     weights = weights[..., has_mass]
     vector = vector[..., has_mass]
+    cosine = cosine_similarity(weights, vector, dim=-1)
+
     # Spearman's correlation is the cosine of centred ranks.
-    return Alignment(
-        cosine=cosine_similarity(weights, vector, dim=-1),
-        spearman=cosine_similarity(
-            _centred_ranks(weights),
-            _centred_ranks(vector),
-            dim=-1,
-        ),
-    )
+    weight_ranks = _centred_ranks(weights)
+    vector_ranks = _centred_ranks(vector)
+    spearman = cosine_similarity(weight_ranks, vector_ranks, dim=-1)
+    return Alignment(cosine, spearman)
 
 
 def _centred_ranks(values: Tensor) -> Tensor:
@@ -96,7 +95,8 @@ def _centred_ranks(values: Tensor) -> Tensor:
     theirs.
     """
     stats = require("scipy.stats", "train", "Spearman's correlation")
-    numbers = stats.rankdata(values.detach().cpu().numpy(), axis=-1)
+    array = values.detach().cpu().numpy()
+    numbers = stats.rankdata(array, axis=-1)
     ranks = torch.from_numpy(numbers).to(values.device)
     return ranks - ranks.mean(-1, keepdim=True)
 
@@ -114,7 +114,8 @@ def _centred_weights(
     """
     query, key, _ = (x.double() for x in kernel.tokens(problem.uy))
     # (1 | B, 1, N, 1)
-    mass = problem.quadrature.mass.double()[:, None, :, None]
+    mass = problem.quadrature.mass.double()
+    mass = mass[:, None, :, None]
     # Masses multiply the values; the row statistic, which has its own, is not needed.
     first_mass = mass[:, 0, :1, 0]
     options = EdgeOptions(activation=kernel.activation, statistic="none")
@@ -145,15 +146,16 @@ def _mean_weights(kernel: CentredWeights, problem: Problem) -> Tensor:
         return row[:, :, 0]
 
     # A query takes a row of each centre.
-    size = row.numel() * row.element_size() * kernel.centres
-    tile = max(1, BUDGET // size)
+    bytes_of_row = row.numel() * row.element_size()
+    tile = max(1, BUDGET // (bytes_of_row * kernel.centres))
     mass = problem.quadrature.mass.double()
     total = torch.zeros_like(row[:, :, 0])
     for queries in torch.arange(mass.shape[-1]).split(tile):
         weights = kernel.weights(problem.rows(queries)).double()
         of_queries = mass[:, None, queries, None] * weights
         total += of_queries.sum(2)
-    return total / mass.sum(-1)[:, None, None]
+    mass_of_all = mass.sum(-1)
+    return total / mass_of_all[:, None, None]
 
 
 def _received_weights(
@@ -206,7 +208,12 @@ def model_alignment(
     result = {}
     for name, operator, u, domain in operator_inputs(model, inputs):
         try:
-            result[name] = eigenvector_alignment(operator, u, domain, iterations=iterations)
+            result[name] = eigenvector_alignment(
+                operator,
+                u,
+                domain,
+                iterations=iterations,
+            )
         except (DomainError, OptionError):
             continue
     return result

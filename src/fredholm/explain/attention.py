@@ -61,7 +61,9 @@ def class_attention(
         # Numbers of the kernel per pair of points, over all heads.
         kernel = getattr(operator, "kernel", None)
         heads = getattr(operator, "heads", 1)
-        entries = getattr(kernel, "d_out", 1) * getattr(kernel, "d_in", 1) * heads
+        d_out = getattr(kernel, "d_out", 1)
+        d_in = getattr(kernel, "d_in", 1)
+        entries = d_out * d_in * heads
         bytes_per_row = 8 * entries * domain.size * len(u)
         block = max(1, budget // bytes_per_row)
         row = u.new_zeros(len(u), domain.size, dtype=torch.float64)
@@ -69,7 +71,8 @@ def class_attention(
             weights = pair_weights(operator, u, domain, rows=rows)
             part = weights.double().mean(1) * mass[:, rows, None]
             row = row + part.sum(1)
-    return _distribution(row.clamp(min=0) * _others(mass, token))
+    row = row.clamp(min=0)
+    return _distribution(row * _others(mass, token))
 
 
 @torch.no_grad()
@@ -182,7 +185,8 @@ def maps_of(
         result = _distribution(incoming.mean(1))
     # The grid leaves out what the class token takes from itself.
     maps = result[:, grid.to(result.device)]
-    return _distribution(maps.flatten(1)).view_as(maps).cpu()
+    shares = _distribution(maps.flatten(1))
+    return shares.view_as(maps).cpu()
 
 
 class OperatorInput(NamedTuple):
@@ -227,7 +231,8 @@ def operator_inputs(model: nn.Module, inputs: Tensor) -> list[OperatorInput]:
             if named.get("query") is not None:
                 return
             u, domain = signal_of(module, given, named)
-            seen.append(OperatorInput(name, module, u, check(u, domain)))
+            domain = check(u, domain)
+            seen.append(OperatorInput(name, module, u, domain))
 
         return hook
 
@@ -239,7 +244,8 @@ def operator_inputs(model: nn.Module, inputs: Tensor) -> list[OperatorInput]:
         )
     with evaluating(model), ExitStack() as hooks:
         for name, module in result:
-            hooks.enter_context(module.register_forward_pre_hook(note(name), with_kwargs=True))
+            hook = module.register_forward_pre_hook(note(name), with_kwargs=True)
+            hooks.enter_context(hook)
         model(inputs)
     return seen
 

@@ -88,7 +88,11 @@ class Call:
                 dtype=dtype,
             )
         else:
-            base = kernel.default_domain(self.u.shape[1], device=self.u.device, dtype=dtype)
+            base = kernel.default_domain(
+                self.u.shape[1],
+                device=self.u.device,
+                dtype=dtype,
+            )
 
         # None would overwrite what the default domain has.
         masks: dict[str, Tensor] = {}

@@ -134,7 +134,8 @@ class TokenChain:
         uniform = self.real / self.real.sum(2, keepdim=True)
         row_sums = self.row_sums[..., None]
         some = row_sums > 0
-        rate = torch.where(some, 1.0 / torch.where(some, row_sums, 1.0), 0.0)
+        divisor = torch.where(some, row_sums, 1.0)
+        rate = torch.where(some, 1.0 / divisor, 0.0)
         state = uniform.expand(*self.decay.shape, -1, -1)
         change = before = 1.0
         for _ in range(self.max_iterations):
@@ -144,7 +145,8 @@ class TokenChain:
             # A lazy walk has the same limit, and no period that would keep it from the limit.
             after = (state + moved) / 2
             before = change
-            change = float((after - state).abs().sum(2).max())
+            difference = (after - state).abs()
+            change = float(difference.sum(2).max())
             state = after
             if change <= self.tol:
                 return state[..., 0]
@@ -251,7 +253,8 @@ def token_chain(
         products = _graph_products(operator, u, domain, real)
         if products is None:
             products = _row_products(operator, u, domain, real, budget)
-        heads = pair_weights(operator, u, domain, rows=[0]).shape[1]
+        first_row = pair_weights(operator, u, domain, rows=[0])
+        heads = first_row.shape[1]
     product, product_transposed = products
     ones = real.expand(len(u), heads, -1, -1)
     row_sums = product(ones)[..., 0]

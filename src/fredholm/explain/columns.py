@@ -110,7 +110,10 @@ def top_keys(
         top = weights.topk(k, dim=-1)
         values.append(top.values)
         indices.append(top.indices)
-    return TopKeys(torch.cat(values, dim=2), torch.cat(indices, dim=2))
+    return TopKeys(
+        torch.cat(values, dim=2),
+        torch.cat(indices, dim=2),
+    )
 
 
 def _tiles(
@@ -126,7 +129,8 @@ def _tiles(
 
     # The first row tells how many bytes a query takes: heads and precision are the operator's.
     row = pair_weights(operator, u, domain, rows=[0]).double()
-    rows = max(1, budget // (row.numel() * row.element_size()))
+    bytes_per_row = row.numel() * row.element_size()
+    rows = max(1, budget // bytes_per_row)
     for queries in torch.arange(target.size).split(rows):
         weights = pair_weights(operator, u, domain, rows=queries).double()
         if target.valid is not None:

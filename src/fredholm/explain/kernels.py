@@ -97,7 +97,8 @@ class Profile:
         sd = getattr(self, f"{name}_sd")
         share = self.count / self.count.sum(0)
         middle = (share * mean).sum(0)
-        mean_square = (share * (sd**2 + mean**2)).sum(0)
+        squares = sd**2 + mean**2
+        mean_square = (share * squares).sum(0)
         variance = (mean_square - middle**2).clamp(min=0)
         return middle, variance.sqrt()
 
@@ -160,9 +161,12 @@ def kernel_profile(
     sums: Tensor | None = None
     for samples, part, norm, weight in _norms(operator, u, domain, rows, budget):
         # All of shape (b, H, r, N).
-        near = _of_samples(distance, samples)[:, None, part].expand(norm.shape)
-        place = _of_samples(index, samples)[:, None, part].expand(norm.shape)
-        mask = _of_samples(seen, samples)[:, :, part].expand(norm.shape)
+        near = _of_samples(distance, samples)[:, None, part]
+        near = near.expand(norm.shape)
+        place = _of_samples(index, samples)[:, None, part]
+        place = place.expand(norm.shape)
+        mask = _of_samples(seen, samples)[:, :, part]
+        mask = mask.expand(norm.shape)
         values = [
             mask.double(),
             near,
@@ -176,7 +180,9 @@ def kernel_profile(
         bin_of_pair = _by_head(place).expand(table.shape)
         if sums is None:
             sums = torch.zeros(*table.shape[:2], bins, dtype=torch.float64)
-        sums = sums + torch.zeros_like(sums).scatter_add_(2, bin_of_pair, table)
+        of_piece = torch.zeros_like(sums)
+        of_piece.scatter_add_(2, bin_of_pair, table)
+        sums = sums + of_piece
     assert sums is not None
 
     # Empty bins are left out. Means and deviations are of the pairs of each head.
@@ -185,12 +191,14 @@ def kernel_profile(
     total = count.clamp(min=1)
     norm = norms / total
     weight = weights / total
+    norm_variance = norm_squares / total - norm**2
+    weight_variance = weight_squares / total - weight**2
     return Profile(
         distance=distances.sum(0) / count.sum(0),
         norm=norm,
-        norm_sd=(norm_squares / total - norm**2).clamp(min=0).sqrt(),
+        norm_sd=norm_variance.clamp(min=0).sqrt(),
         weight=weight,
-        weight_sd=(weight_squares / total - weight**2).clamp(min=0).sqrt(),
+        weight_sd=weight_variance.clamp(min=0).sqrt(),
         count=count,
         samples=len(u),
         queries=len(rows),
@@ -314,7 +322,8 @@ def class_token(domain: Domain) -> int | None:
         >>> class_token(Domain.join(grid, centre, balance=(1.0, 0.0)))
         4
     """
-    without = domain.measure.detach().reshape(-1, domain.size) == 0
+    measure = domain.measure.detach()
+    without = measure.reshape(-1, domain.size) == 0
     if domain.valid is not None:
         without = without & domain.valid
     tokens = without.all(0).nonzero()[:, 0]
@@ -413,10 +422,12 @@ def matrix_rows(
     per_call = min(fit, len(rows))
     samples = max(1, fit // len(rows))
     for start in range(0, len(u), samples):
-        batch = slice(start, min(start + samples, len(u)))
+        stop = min(start + samples, len(u))
+        batch = slice(start, stop)
         own = take_samples(domain, batch)
         for first in range(0, len(rows), per_call):
-            part = slice(first, min(first + per_call, len(rows)))
+            last = min(first + per_call, len(rows))
+            part = slice(first, last)
             yield batch, part, operator.kernel_matrix(u[batch], own, rows=rows[part])
 
 
@@ -450,7 +461,8 @@ def _norms(
             own,
             rows=rows[part],
         )
-        yield batch, part, norm, weight.double().cpu().expand(norm.shape)
+        weight = weight.double().cpu()
+        yield batch, part, norm, weight.expand(norm.shape)
 
 
 def _pairs(
@@ -498,6 +510,7 @@ def _levels(values: Tensor) -> tuple[int, Tensor]:
     """
     least = values.min()
     scale = float(values.max() - least) or 1.0
-    rounded = ((values - least) / scale * 1e6).round()
+    places = (values - least) / scale * 1e6
+    rounded = places.round()
     levels, rank = torch.unique(rounded, return_inverse=True)
     return len(levels), rank.cpu()

@@ -64,17 +64,25 @@ class Quality:
         - ``localisation[method][kind][measure]``, kinds ``box`` and ``mask``, measures as in
           :data:`MEASURES`.
         """
-        areas = {}
+        areas: dict[str, Any] = {}
         for method, result in self.degradation.items():
-            areas[method] = {order: mean_error(result.area(order)) for order in AREAS}
+            areas[method] = {}
+            for order in AREAS:
+                area = result.area(order)
+                areas[method][order] = mean_error(area)
 
         places: dict[str, Any] = {}
         for method, kinds in self.localisation.items():
-            places[method] = {
-                kind: {measure: mean_error(values) for measure, values in measures.items()}
-                for kind, measures in kinds.items()
-            }
-        return {"degradation": areas, "localisation": places, "skipped": self.skipped}
+            places[method] = {}
+            for kind, measures in kinds.items():
+                places[method][kind] = {
+                    measure: mean_error(values) for measure, values in measures.items()
+                }
+        return {
+            "degradation": areas,
+            "localisation": places,
+            "skipped": self.skipped,
+        }
 
 
 def attention_quality(
@@ -129,7 +137,8 @@ def attention_quality(
         parts = [readable.trace(part) for part in images.split(BATCH)]
         for method in methods:
             try:
-                maps[method] = torch.cat([maps_of(seen, method) for seen in parts])
+                maps_of_parts = [maps_of(seen, method) for seen in parts]
+                maps[method] = torch.cat(maps_of_parts)
             except (OptionError, DomainError) as error:
                 if method == "attention":
                     raise
@@ -140,9 +149,11 @@ def attention_quality(
     for kind, given in known.items():
         if given is not None:
             targets[kind] = patch_targets(given.cpu(), grid)
-    places = {}
+    places: dict[str, Any] = {}
     for method, result in maps.items():
-        places[method] = {kind: localisation(result, own) for kind, own in targets.items()}
+        places[method] = {}
+        for kind, own in targets.items():
+            places[method][kind] = localisation(result, own)
     loss = {}
     if steps:
         for method, result in maps.items():
@@ -164,7 +175,8 @@ def mean_error(values: Float[Tensor, " b"]) -> dict[str, float | int | None]:
         >>> mean_error(torch.tensor([1.0, 3.0, torch.nan]))
         {'mean': 2.0, 'error': 1.0, 'n': 2}
     """
-    good = values[~values.isnan()].double()
+    defined = ~values.isnan()
+    good = values[defined].double()
     if not len(good):
         return {"mean": None, "error": None, "n": 0}
     error = None

@@ -89,15 +89,17 @@ def degradation(
     if steps < 1:
         raise OptionError(f"steps is the number of removals, 1 or more, got {steps}")
     # Patches with equal values of a map are removed in random order.
+    generator = torch.Generator().manual_seed(seed)
     noise = torch.rand(
         len(images),
         count,
-        generator=torch.Generator().manual_seed(seed),
+        generator=generator,
         dtype=torch.float64,
     )
     scores = maps.flatten(1).double().cpu()
     shuffled = noise.argsort(1)
-    falling = torch.gather(scores, 1, shuffled).argsort(
+    shuffled_scores = torch.gather(scores, 1, shuffled)
+    falling = shuffled_scores.argsort(
         dim=1,
         descending=True,
         stable=True,
@@ -119,13 +121,14 @@ def degradation(
             points = [torch.ones(len(images), dtype=torch.float64)]
             for number in saying(f"explain: patches removed, {name}", removed[1:]):
                 # Patches, and then their pixels, (B, 1, height, width).
-                gone = (place < number).view(-1, 1, rows, columns)
+                gone = place < number
+                gone = gone.view(-1, 1, rows, columns)
                 gone = gone.repeat_interleave(height // rows, 2)
                 gone = gone.repeat_interleave(width // columns, 3)
                 rest = images.masked_fill(gone.to(images.device), value)
                 probabilities = _probabilities(model, rest, batch)
-                of_chosen = probabilities.gather(1, chosen[:, None])[:, 0]
-                points.append(of_chosen / confidence)
+                of_chosen = probabilities.gather(1, chosen[:, None])
+                points.append(of_chosen[:, 0] / confidence)
             curves[name] = torch.stack(points, 1)
     fractions = torch.tensor(removed, dtype=torch.float64) / count
     return Degradation(fractions, curves)
@@ -137,5 +140,6 @@ def _probabilities(model: nn.Module, images: Tensor, batch: int) -> Tensor:
     parts = []
     for part in images.split(batch):
         logits = model(part.to(device))
-        parts.append(logits.double().softmax(-1).cpu())
+        probabilities = logits.double().softmax(-1)
+        parts.append(probabilities.cpu())
     return torch.cat(parts)

@@ -35,7 +35,9 @@ def patch_targets(
             f"a grid of {rows}x{columns} patches does not divide masks of {height}x{width}"
         )
     # (B, rows, pixels, columns, pixels)
-    patches = masks.float().unflatten(2, (columns, -1)).unflatten(1, (rows, -1))
+    patches = masks.float()
+    patches = patches.unflatten(2, (columns, -1))
+    patches = patches.unflatten(1, (rows, -1))
     part = patches.mean((2, 4))
     reached = part >= share
 
@@ -105,11 +107,12 @@ def localisation(
     scores = maps.flatten(1)
     own = inside.flatten(1)
     share = own.double().mean(1)
+    some_inside = own.any(1)
     return {
         "roc_auc": roc_auc(scores, own),
         "pr_auc": pr_auc(scores, own),
         "mass": mass_inside(scores, own),
-        "chance": torch.where(own.any(1), share, torch.nan),
+        "chance": torch.where(some_inside, share, torch.nan),
     }
 
 

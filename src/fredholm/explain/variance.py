@@ -118,7 +118,8 @@ def variance_share(
         # Keys that every head sees, in a domain that all signals share. Weights of one query are
         # (1, 1 | H, 1, N).
         visible = quadrature.weights([query]) > 0
-        seen = visible[0].all(0)[0].nonzero()[:, 0].cpu()
+        seen_by_all_heads = visible[0].all(0)[0]
+        seen = seen_by_all_heads.nonzero()[:, 0].cpu()
         order = torch.randperm(len(seen), generator=generator)
         chosen = seen[order[:keys]]
         if not len(chosen):
@@ -127,7 +128,8 @@ def variance_share(
         # One query of all signals: (B, H, keys, d_out · d_in)
         parts = []
         for _, _, matrix in matrix_rows(operator, u, domain, [query], budget):
-            part = matrix[:, :, 0, chosen.to(matrix.device)]
+            columns = chosen.to(matrix.device)
+            part = matrix[:, :, 0, columns]
             parts.append(part.flatten(3).double().cpu())
         entries = torch.cat(parts)
         gram = gram + torch.einsum("shke,thke->hst", entries, entries)
@@ -139,13 +141,17 @@ def variance_share(
     # G, and G - M: the inner products once the mean over pairs is taken off each signal.
     gram = gram / pairs
     mean = total / pairs
-    centred = gram - torch.einsum("she,the->hst", mean, mean)
+    of_means = torch.einsum("she,the->hst", mean, mean)
+    centred = gram - of_means
     position, content = _parts(gram, centred)
-    mean_square = gram.diagonal(dim1=1, dim2=2).mean(1)
+    squares = gram.diagonal(dim1=1, dim2=2)
+    mean_square = squares.mean(1)
     head_share, share = _share(position, content, scale=mean_square)
 
-    variance = (position + content).sum().clamp(min=0)
-    relative = (variance / mean_square.sum().clamp(min=1e-300)).sqrt()
+    head_variance = position + content
+    variance = head_variance.sum().clamp(min=0)
+    square = mean_square.sum().clamp(min=1e-300)
+    relative = (variance / square).sqrt()
     return VarianceShare(
         position=position,
         content=content,
@@ -164,13 +170,16 @@ def _jackknife_error(gram: Tensor, centred: Tensor) -> float:
     shares = []
     for left_out in signals:
         others = [signal for signal in signals if signal != left_out]
-        position, content = _parts(_take(gram, others), _take(centred, others))
+        gram_of_others = _take(gram, others)
+        centred_of_others = _take(centred, others)
+        position, content = _parts(gram_of_others, centred_of_others)
         _, share = _share(position, content)
         shares.append(share)
 
     # The variance is (S - 1) times the uncorrected variance of the S estimates.
     spread = torch.stack(shares).var(correction=0)
-    return float(((len(signals) - 1) * spread).sqrt())
+    variance = (len(signals) - 1) * spread
+    return float(variance.sqrt())
 
 
 def _parts(gram: Tensor, centred: Tensor) -> tuple[Tensor, Tensor]:
@@ -180,9 +189,11 @@ def _parts(gram: Tensor, centred: Tensor) -> tuple[Tensor, Tensor]:
     def between(g: Tensor) -> Tensor:
         """Return the mean over two distinct signals."""
         diagonal = g.diagonal(dim1=1, dim2=2).sum(1)
-        return (g.sum((1, 2)) - diagonal) / (size * (size - 1))
+        pairs = size * (size - 1)
+        return (g.sum((1, 2)) - diagonal) / pairs
 
-    within = gram.diagonal(dim1=1, dim2=2).mean(1)
+    squares = gram.diagonal(dim1=1, dim2=2)
+    within = squares.mean(1)
     return between(centred), within - between(gram)
 
 
@@ -198,11 +209,15 @@ def _share(
     floor = torch.zeros_like(variance)
     if scale is not None:
         floor = 1e-12 * scale
-    heads = torch.where(variance > floor, position / variance, torch.nan)
+    head_shares = position / variance
+    head_shares = torch.where(variance > floor, head_shares, torch.nan)
+
     total = variance.sum()
-    together = position.sum() / total
-    return heads, torch.where(total > floor.sum(), together, torch.nan)
+    share = position.sum() / total
+    share = torch.where(total > floor.sum(), share, torch.nan)
+    return head_shares, share
 
 
 def _take(matrix: Tensor, kept: list[int]) -> Tensor:
-    return matrix[:, kept][:, :, kept]
+    rows = matrix[:, kept]
+    return rows[:, :, kept]

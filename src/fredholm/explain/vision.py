@@ -128,7 +128,8 @@ class Traced(nn.Module):
                         f"{grid.size} patches and {before} points before them: maps need layers "
                         "that read all patches at once, and no points behind them"
                     )
-                seen.append((operator, call.u, _place(grid, before)))
+                points = _place(grid, before)
+                seen.append((operator, call.u, points))
         return seen
 
     def _read(self, one: Noted) -> Call:
@@ -148,7 +149,8 @@ class Traced(nn.Module):
         first layer of attention reads that change where some patches do.
         """
         tried = []
-        first_call = noted(self.model, self.paths[:1], image)[0]
+        first_path = self.paths[:1]
+        first_call = noted(self.model, first_path, image)[0]
         plain = self._read(first_call).u
         for name, layer in self.model.named_modules():
             if not isinstance(layer, nn.Conv2d) or layer.stride != layer.kernel_size:
@@ -170,16 +172,19 @@ class Traced(nn.Module):
 
                 # Each channel changes by another amount, since a norm after the convolution would
                 # remove a constant. The 1 changes an output of zeros as well.
-                slope = torch.linspace(-1, 1, output.shape[1]).to(output)[:, None]
+                slope = torch.linspace(-1, 1, output.shape[1])
+                slope = slope.to(output)[:, None]
                 changed = output.clone().flatten(-2)
-                changed[..., chosen] += slope * (1 + changed.abs().mean())  # noqa: B023
+                size_of_change = 1 + changed.abs().mean()
+                changed[..., chosen] += slope * size_of_change  # noqa: B023
                 return changed.view_as(output)
 
             with layer.register_forward_hook(change):
-                other = noted(self.model, self.paths[:1], image)[0]
+                other = noted(self.model, first_path, image)[0]
             if len(size) != 1:
                 continue
-            differs = (plain != self._read(other).u).any(-1)[0]
+            changed_input = self._read(other).u
+            differs = (plain != changed_input).any(-1)[0]
             moved = differs.nonzero()[:, 0].tolist()
             if moved and [moved[0] + place for place in chosen] == moved:
                 return Domain.grid(*size[0], device=image.device), moved[0]
