@@ -53,8 +53,15 @@ class Recurrence(IntegralOperator):
                 f"dim: expected an even width for a {cell} of two directions, got {dim}"
             )
         kind = {"gru": nn.GRU, "lstm": nn.LSTM}[cell]
-        width = dim if causal else dim // 2
-        recurrent = kind(dim, width, batch_first=True, bidirectional=not causal)
+        width = dim
+        if not causal:
+            width = dim // 2
+        recurrent = kind(
+            dim,
+            width,
+            batch_first=True,
+            bidirectional=not causal,
+        )
         super().__init__(
             dim,
             kernel=RecurrentKernel(recurrent),
@@ -128,7 +135,9 @@ class Convolution(IntegralOperator):
 
         # torch's layer is built for its initial weights alone.
         kind = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}[position_dim]
-        groups = dim if depthwise else 1
+        groups = 1
+        if depthwise:
+            groups = dim
         layer = kind(dim, dim, taps, groups=groups)
         kernel = StencilKernel(
             layer.weight,

@@ -85,7 +85,9 @@ class ContinuousStateSpaceKernel(MatrixKernel, LagTaps, StateScan, CausalTransit
         self.state_matrix = as_parameter(state_matrix)
         self.input_matrix = as_parameter(input_matrix)
         self.output_matrix = as_parameter(output_matrix)
-        self.initial_state = None if initial_state is None else as_parameter(initial_state)
+        self.initial_state = None
+        if initial_state is not None:
+            self.initial_state = as_parameter(initial_state)
         self.origin = origin
 
     # --- what the domain must be ------------------------------------------------------------------
@@ -149,7 +151,10 @@ class ContinuousStateSpaceKernel(MatrixKernel, LagTaps, StateScan, CausalTransit
         times = times_of(problem.y)[0]
         # On a regular grid all steps are the first one, and taps are powers of its flow.
         n = times.shape[0]
-        step = times[1] - times[0] if n > 1 else times.new_zeros(())
+        if n > 1:
+            step = times[1] - times[0]
+        else:
+            step = times.new_zeros(())
         with full_precision(times):
             b = full(self.input_matrix)
             columns = krylov(self.flow(step), b, n)
@@ -163,7 +168,8 @@ class ContinuousStateSpaceKernel(MatrixKernel, LagTaps, StateScan, CausalTransit
         with full_precision(times):
             # The state before the first point is at rest, so that its first step may be zero long.
             first = torch.zeros_like(times[:, :1])
-            elapsed = torch.cat([first, times.diff(dim=1)], 1)
+            later = times.diff(dim=1)
+            elapsed = torch.cat([first, later], 1)
             signal = weighed(problem.uy, q.mass)[:, 0]
             b = full(self.input_matrix)
             drive = signal @ b.mT
@@ -179,7 +185,11 @@ class ContinuousStateSpaceKernel(MatrixKernel, LagTaps, StateScan, CausalTransit
         time = torch.full_like(state[:, 0], torch.inf)
         return {"state": state, "time": time}
 
-    def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    def advance(
+        self,
+        point: Point,
+        memory: dict[str, Tensor],
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         batch = point.u.shape[0]
         time = times_of(point.x).expand(batch)
         with full_precision(time):
@@ -191,17 +201,21 @@ class ContinuousStateSpaceKernel(MatrixKernel, LagTaps, StateScan, CausalTransit
             elapsed = torch.where(passes, time - memory["time"], 0.0)
 
             flow = self.flow(elapsed)
-            moved = (flow @ memory["state"][..., None])[..., 0]
+            before = memory["state"][..., None]
+            moved = flow @ before
             b = full(self.input_matrix)
-            drive = point.weighed()[:, 0] @ b.mT
-            state = moved + drive
+            signal = point.weighed()[:, 0]
+            drive = signal @ b.mT
+            state = moved[..., 0] + drive
 
             c = full(self.output_matrix)
-            out = (state @ c.mT)[:, None]
-            out = point.scaled(out)[:, 0]
+            out = state @ c.mT
+            out = point.scaled(out[:, None])
+            out = out[:, 0]
             if self.initial_state is not None:
                 out = out + self.free(time)
-        return out[:, None], {"state": state, "time": time}
+        after = {"state": state, "time": time}
+        return out[:, None], after
 
 
 def _times_at_rest(

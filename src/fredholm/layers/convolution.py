@@ -184,7 +184,16 @@ class StencilKernel(LatticeKernel, OwnForm, CausalTransition):
             if isinstance(ends, int):
                 ends = (ends, ends)
             before, after = ends
-            windows.append(Window(k, s, d, before, after - o, padding_mode, transposed))
+            window = Window(
+                k,
+                s,
+                d,
+                before,
+                after - o,
+                padding_mode,
+                transposed,
+            )
+            windows.append(window)
 
         channels = weight.shape[0]
         if channels % heads:
@@ -207,7 +216,9 @@ class StencilKernel(LatticeKernel, OwnForm, CausalTransition):
     def taps(self) -> Tensor:
         """Return the weights as (H, d_out, d_in, *taps)."""
         grouped = self.weight.unflatten(0, (self.heads, -1))
-        return grouped.transpose(1, 2) if self.transposed else grouped
+        if self.transposed:
+            return grouped.transpose(1, 2)
+        return grouped
 
     # --- the definition ---------------------------------------------------------------------------
 
@@ -217,7 +228,8 @@ class StencilKernel(LatticeKernel, OwnForm, CausalTransition):
         # Along each axis: whether query r reads key k by tap t, (R, K, T).
         factors = []
         for window, outputs, n in zip(self.windows, self.outputs(problem), keys):
-            factors.append(window.incidence(outputs, n, taps.dtype))
+            incidence = window.incidence(outputs, n, taps.dtype)
+            factors.append(incidence)
 
         # In two dimensions "hoiab,rma,rnb->hrmnoi".
         axes = AXES[: len(keys)]
@@ -304,7 +316,9 @@ class StencilKernel(LatticeKernel, OwnForm, CausalTransition):
         if min(spare) < 0:
             # torch cuts no more outputs at the end than at the start.
             extents = out.shape[2:]
-            kept = [slice(0, n + min(0, s)) for n, s in zip(extents, spare)]
+            kept = []
+            for n, s in zip(extents, spare):
+                kept.append(slice(0, n + min(0, s)))
             out = out[(..., *kept)]
         return out
 
@@ -314,8 +328,9 @@ class StencilKernel(LatticeKernel, OwnForm, CausalTransition):
         """Return the inputs, times their masses, that the next outputs may read:
         (B, H, d_in, lags).
         """
-        lags = max(0, *(-away for away in self.windows[0].offsets))
-        past = u.new_zeros(*u.shape, lags, dtype=at_least_single(u.dtype))
+        lags = [-away for away in self.windows[0].offsets]
+        longest = max(0, *lags)
+        past = u.new_zeros(*u.shape, longest, dtype=at_least_single(u.dtype))
         return {"past": past}
 
     def advance(

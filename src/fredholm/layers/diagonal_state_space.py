@@ -94,6 +94,7 @@ class DiagonalStateSpaceKernel(TimeInvariantKernel):
             self.log_step = nn.Parameter(torch.empty(heads))
         self.log_decay = nn.Parameter(torch.empty(heads, state))
         self.frequency = nn.Parameter(torch.empty(heads, state))
+        # The last axis holds the real and the imaginary part.
         self.input = nn.Parameter(torch.empty(heads, state, d_in, 2))
         self.readout = nn.Parameter(torch.empty(heads, self.d_out, state, 2))
         self.initial_state = None
@@ -108,7 +109,10 @@ class DiagonalStateSpaceKernel(TimeInvariantKernel):
         shortest, longest = self.steps
         with torch.no_grad():
             if self.log_step is not None:
-                self.log_step.uniform_(math.log(shortest), math.log(longest))
+                self.log_step.uniform_(
+                    math.log(shortest),
+                    math.log(longest),
+                )
             self.log_decay.fill_(math.log(0.5))
             modes = torch.arange(self.size).expand(self.heads, -1)
             self.frequency.copy_(math.pi * modes)
@@ -152,7 +156,9 @@ class DiagonalStateSpaceKernel(TimeInvariantKernel):
         """Return Re C h, twice for conjugate pairs."""
         readout = _complex(self.readout)
         out = (states @ readout.mT).real
-        return 2 * out if self.conjugate else out
+        if self.conjugate:
+            return 2 * out
+        return out
 
     def lags(self, n: int) -> Float[Tensor, "h n o i"]:
         """Return the taps K_h(k) at the lags k = 0, …, n - 1 as real matrices."""
@@ -163,10 +169,13 @@ class DiagonalStateSpaceKernel(TimeInvariantKernel):
             # With one channel per head C_n B̄_n is a number. The sum over states is then one product
             # of the powers (H, N, S) with a vector, instead of a contraction of three tensors.
             gain = readout[:, 0] * poles.input[..., 0]
-            taps = (powers @ gain[..., None])[..., None]
+            taps = powers @ gain[..., None]
+            taps = taps[..., None]
         else:
             taps = torch.einsum("hos,hns,hsi->hnoi", readout, powers, poles.input)
-        return 2 * taps.real if self.conjugate else taps.real
+        if self.conjugate:
+            return 2 * taps.real
+        return taps.real
 
     def states(self, signal: Float[Tensor, "b h n i"], recurrence: Any = scan) -> Tensor:
         poles = self.recurrence()
@@ -223,7 +232,12 @@ def _complex(x: Tensor) -> Tensor:
 
 def _powers(log_a: Complex[Tensor, "h s"], first: int, n: int) -> Complex[Tensor, "h n s"]:
     """Return λ̄^k for k = first, …, first + n - 1."""
-    k = torch.arange(first, first + n, dtype=log_a.real.dtype, device=log_a.device)
+    k = torch.arange(
+        first,
+        first + n,
+        dtype=log_a.real.dtype,
+        device=log_a.device,
+    )
     exponent = log_a[:, None] * k[:, None]
     return exponent.exp()
 
@@ -261,7 +275,8 @@ def diagonal_system(
     size = poles.shape[0]
     fits = poles.dim() == 1 and input_matrix.dim() == output_matrix.dim() == 2
     if not fits or input_matrix.shape[0] != size or output_matrix.shape[1] != size:
-        got = f"{tuple(poles.shape)}, {tuple(input_matrix.shape)}, {tuple(output_matrix.shape)}"
+        shapes = [tuple(x.shape) for x in (poles, input_matrix, output_matrix)]
+        got = ", ".join(map(str, shapes))
         raise ShapeError(
             f"a diagonal system: expected poles (S,), B (S, d_in) and C (d_out, S), got {got}"
         )
@@ -285,6 +300,8 @@ def diagonal_system(
         kernel.frequency.copy_(poles.imag[None])
         b = input_matrix.to(poles.dtype)
         c = output_matrix.to(poles.dtype)
-        kernel.input.copy_(torch.view_as_real(b)[None])
-        kernel.readout.copy_(torch.view_as_real(c)[None])
+        real_b = torch.view_as_real(b)
+        real_c = torch.view_as_real(c)
+        kernel.input.copy_(real_b[None])
+        kernel.readout.copy_(real_c[None])
     return with_feedthrough(kernel, feedthrough)

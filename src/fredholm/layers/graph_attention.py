@@ -103,7 +103,8 @@ class AdditiveAttentionKernel(AdditiveScoresKernel):
         values = self.value_map()
         of_query = self._score(values, self.query, problem.ux)
         of_key = self._score(values, self.key, problem.uy)
-        scores = F.leaky_relu(of_query[..., None] + of_key[:, :, None], self.slope)
+        scores = of_query[..., None] + of_key[:, :, None]
+        scores = F.leaky_relu(scores, self.slope)
         q = problem.quadrature
         return attention_density(scores, q.weights(), q.visible())
 
@@ -191,7 +192,9 @@ class DynamicAttentionKernel(AdditiveScoresKernel):
         sees = problem.quadrature.sees()
         if sees is not None:
             value = value * sees[..., None]
-        return value if out is None else out + value
+        if out is None:
+            return value
+        return out + value
 
     def score_ends(self, problem: Problem) -> ScoreEnds:
         check_dropout(self.training, self.dropout)
@@ -212,7 +215,8 @@ class DynamicAttentionKernel(AdditiveScoresKernel):
         of_query = split_heads(of_query, self.heads)
         of_key = split_heads(of_key, self.heads)
         # The activation comes before the direction, so that every pair has d_out numbers.
-        both = F.leaky_relu(of_query[:, :, :, None] + of_key[:, :, None], self.slope)
+        both = of_query[:, :, :, None] + of_key[:, :, None]
+        both = F.leaky_relu(both, self.slope)
         direction = self.score.view(self.heads, -1)
         scores = torch.einsum("bhqko,ho->bhqk", both, direction)
         q = problem.quadrature

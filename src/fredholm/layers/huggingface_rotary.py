@@ -34,7 +34,13 @@ def _call(layer: Any, u: Tensor, domain: Domain) -> Tensor | None:
     """Call the layer with the cosines, sines and mask that its model would pass to it."""
     if not takes_masks(layer):
         return None
-    powers = torch.arange(0, layer.head_dim, 2, device=u.device, dtype=torch.float32)
+    powers = torch.arange(
+        0,
+        layer.head_dim,
+        2,
+        device=u.device,
+        dtype=torch.float32,
+    )
     frequencies = _base(layer) ** -(powers / layer.head_dim)
     angles = domain.positions.float() * frequencies
     # The library turns features i and i + d/2 by the same angle.
@@ -42,7 +48,8 @@ def _call(layer: Any, u: Tensor, domain: Domain) -> Tensor | None:
     cos = angles.cos().to(u.dtype)
     sin = angles.sin().to(u.dtype)
     mask = additive_mask(u, domain)
-    return layer(u, (cos, sin), attention_mask=mask)[0]
+    out = layer(u, (cos, sin), attention_mask=mask)
+    return out[0]
 
 
 @register_converter(*sources(LLAMA, "Attention"), call=_call)

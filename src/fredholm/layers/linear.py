@@ -74,10 +74,13 @@ class PointwiseKernel(MatrixKernel, OwnForm, CausalTransition):
         batch, _, n, _ = problem.uy.shape
         weight = self.linear.weight
         keys = torch.arange(n, device=problem.uy.device)
-        queries = keys if problem.index is None else problem.index
+        queries = keys
+        if problem.index is not None:
+            queries = problem.index
         # Points are the same when their indices are.
         same = queries[:, None] == keys
-        unit = same.to(weight.dtype)[:, :, None, None]
+        unit = same.to(weight.dtype)
+        unit = unit[:, :, None, None]
         dense = unit * weight
         return dense.expand(batch, 1, -1, -1, -1, -1)
 

@@ -152,7 +152,8 @@ class MambaKernel(TrajectoryKernel):
         with full_precision(u):
             inner = full(inner)
             inputs = terms.inputs[:, :, None]
-            drive = (terms.step * inner)[..., None] * inputs
+            signal = terms.step * inner
+            drive = signal[..., None] * inputs
             step = terms.step[..., None]
             decay = (step * terms.poles).exp()
             states = scan(decay, drive)
@@ -253,15 +254,18 @@ class MambaKernel(TrajectoryKernel):
         with full_precision(x):
             step = terms.step[:, 0]
             inner = full(inner[:, 0])
-            drive = (step * inner)[..., None] * terms.inputs[:, 0, None]
-            decay = (step[..., None] * terms.poles).exp()
+            signal = step * inner
+            drive = signal[..., None] * terms.inputs[:, 0, None]
+            rates = step[..., None] * terms.poles
+            decay = rates.exp()
             state = decay * memory["state"] + drive
 
             read = state @ terms.outputs[:, 0, :, None]
             out = read[..., 0] + self.feedthrough * inner
             gated = out * F.silu(full(gate[:, 0]))
+            gated = gated.to(point.u.dtype)
             after = {"window": window[:, 1:], "state": state}
-            return gated.to(point.u.dtype)[:, None], after
+            return gated[:, None], after
 
 
 @register_converter("transformers.models.mamba.modeling_mamba.MambaMixer")

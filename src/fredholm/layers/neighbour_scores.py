@@ -60,7 +60,8 @@ class AdditiveScores(Scores):
         bias: Tensor | None,
         direction: Tensor | None,
     ) -> Tensor:
-        both = F.leaky_relu(query[:, :, :, None] + key[:, :, None], self.slope)
+        both = query[:, :, :, None] + key[:, :, None]
+        both = F.leaky_relu(both, self.slope)
         if direction is not None:
             both = both * direction[:, None, None]
         return attend(both.sum(-1), value, bias)

@@ -12,33 +12,43 @@ def bind(kernel: Kernel, projection: nn.Linear | None = None) -> IntegralOperato
     """Return the operator that integrates a kernel, and nothing else beside the layer's own output
     projection: it has no pointwise term W.
     """
-    slices = 1 if kernel.whole else kernel.heads
+    slices = kernel.heads
+    if kernel.whole:
+        slices = 1
     out_dim = kernel.heads * kernel.d_out
+    own_projection: nn.Linear | bool = False
     if projection is not None:
         out_dim = projection.out_features
+        own_projection = projection
     return IntegralOperator(
         slices * kernel.d_in,
         kernel.heads,
         kernel=kernel,
         out_dim=out_dim,
         residual=False,
-        projection=False if projection is None else projection,
+        projection=own_projection,
     )
 
 
 def own_bias(bias: Tensor | None) -> nn.Parameter | None:
     """Return a layer's bias as a parameter, itself if it is one; None for a layer without."""
-    return None if bias is None else own_parameter(bias)
+    if bias is None:
+        return None
+    return own_parameter(bias)
 
 
 def bias_offset(bias: Tensor | None, kernel: Kernel) -> Tensor | None:
     """Return a layer's bias (H · d_out,) as the offset of its kernel, (1, H, 1, d_out)."""
-    return None if bias is None else bias.view(1, kernel.heads, 1, kernel.d_out)
+    if bias is None:
+        return None
+    return bias.view(1, kernel.heads, 1, kernel.d_out)
 
 
 def at_queries(x: Tensor, problem: Problem) -> Tensor:
     """Return the problem's queries among those of the complete one, points on dimension 2."""
-    return x if problem.index is None else x.index_select(2, problem.index)
+    if problem.index is None:
+        return x
+    return x.index_select(2, problem.index)
 
 
 def for_batch_of(problem: Problem, dense: Tensor) -> Tensor:

@@ -52,7 +52,9 @@ class AdaptiveWindow:
 
     def size(self, n: int) -> int:
         """Return the number of outputs for n keys."""
-        return n if self.outputs is None else self.outputs
+        if self.outputs is None:
+            return n
+        return self.outputs
 
     def centre(self, outputs: Any, n: int) -> Any:
         """Return the middle of the output's part of the line."""
@@ -102,12 +104,18 @@ class _Average(LatticeKernel, OwnForm):
         keys = problem.layout.keys or ()
         factors = []
         for axis, (outputs, n) in enumerate(zip(self.outputs(problem), keys)):
-            averages = self.averages(axis, outputs, n, problem.uy.dtype)
+            averages = self.averages(
+                axis,
+                outputs,
+                n,
+                problem.uy.dtype,
+            )
             factors.append(averages)
 
         # In two dimensions "rm,rn->rmn".
         axes = KEYS[: len(keys)]
-        formula = ",".join(f"r{axis}" for axis in axes) + f"->r{axes}"
+        reads = ",".join(f"r{axis}" for axis in axes)
+        formula = f"{reads}->r{axes}"
         dense = torch.einsum(formula, *factors)
         dense = dense.flatten(1)[:, :, None, None]
         batch = problem.uy.shape[0]
@@ -179,7 +187,9 @@ class AveragePoolKernel(_Average):
         read = incidence.sum(-1)
         if self.divisor is not None:
             # One divisor for the product over all axes.
-            return read / self.divisor if axis == 0 else read
+            if axis == 0:
+                return read / self.divisor
+            return read
         count = read.sum(-1)
         if self.include_padding:
             # A window counts up to the end of the padding.
@@ -298,7 +308,8 @@ class MaxPoolKernel(LatticeKernel, OwnForm):
     def matrix(self, problem: Problem) -> Tensor:
         chosen = at_queries(self.chosen(problem), problem)
         keys = problem.uy.shape[2]
-        dense = F.one_hot(chosen, keys).to(problem.uy.dtype)
+        dense = F.one_hot(chosen, keys)
+        dense = dense.to(problem.uy.dtype)
         return dense[..., None, None]
 
     def evaluates(self, layout: Layout) -> bool:
@@ -311,7 +322,8 @@ class MaxPoolKernel(LatticeKernel, OwnForm):
             return write_points(values, self.heads)
         # The largest value is chosen before masses multiply it, which might choose another.
         places = self.chosen(problem)
-        values = image.flatten(2).gather(2, places)
+        points = image.flatten(2)
+        values = points.gather(2, places)
         return values[..., None]
 
 
@@ -386,7 +398,8 @@ def _windows(module: Any) -> tuple[Window, ...]:
     dilations = _each(module, getattr(module, "dilation", 1))
     windows = []
     for k, s, d, p in zip(taps, strides, dilations, paddings):
-        windows.append(Window(k, s, d, p, p, ceil=module.ceil_mode))
+        window = Window(k, s, d, p, p, ceil=module.ceil_mode)
+        windows.append(window)
     return tuple(windows)
 
 

@@ -116,14 +116,17 @@ class RecurrentKernel(MatrixKernel, OwnForm, CausalTransition):
                 "linearization: expected 'secant' or 'tangent' for an RNN, got 'gates', which "
                 "keeps retention gates alone: an RNN has none"
             )
-        self.directions = 2 if layer.bidirectional else 1
+        self.directions = 1
+        if layer.bidirectional:
+            self.directions = 2
         self.width = layer.proj_size or layer.hidden_size
         super().__init__(1, layer.input_size, self.directions * self.width)
         self.layer = layer
         self.linearization = linearization
 
         # A Parameter is trained; another tensor is constant and moves with the kernel.
-        for name, x in check_state(layer, initial_state, self.width)._asdict().items():
+        state = check_state(layer, initial_state, self.width)
+        for name, x in state._asdict().items():
             if x is None or isinstance(x, nn.Parameter):
                 self.register_parameter(f"initial_{name}", x)
             else:
@@ -139,7 +142,8 @@ class RecurrentKernel(MatrixKernel, OwnForm, CausalTransition):
             index = torch.arange(n, device=u.device)
 
         # The rows of the identity at the queries, (B, Nq, N, d_out, d_out).
-        points = nn.functional.one_hot(index, n).to(u.dtype)
+        points = nn.functional.one_hot(index, n)
+        points = points.to(u.dtype)
         features = torch.eye(self.d_out, dtype=u.dtype, device=u.device)
         rows = points[:, :, None, None] * features
         rows = rows.expand(u.shape[0], -1, -1, -1, -1)
@@ -147,8 +151,8 @@ class RecurrentKernel(MatrixKernel, OwnForm, CausalTransition):
         # From the last layer to the first: its rows are the factors of the layer below.
         layers = self._unroll(u, problem.quadrature.valid)
         for lines in reversed(layers):
-            parts = zip(lines, rows.split(self.width, -1))
-            pulled = [line.pull(part) for line, part in parts]
+            parts = rows.split(self.width, -1)
+            pulled = [line.pull(part) for line, part in zip(lines, parts)]
             rows = reduce(torch.add, pulled)
         return rows[:, None]
 
@@ -165,9 +169,11 @@ class RecurrentKernel(MatrixKernel, OwnForm, CausalTransition):
     ) -> list[list[Line]]:
         """Return the trajectory of every layer and direction."""
         n = u.shape[1]
-        orders = [Order.of(valid, n, reverse=False, device=u.device)]
+        forwards = Order.of(valid, n, reverse=False, device=u.device)
+        orders = [forwards]
         if self.directions == 2:
-            orders.append(Order.of(valid, n, reverse=True, device=u.device))
+            backwards = Order.of(valid, n, reverse=True, device=u.device)
+            orders.append(backwards)
 
         states = iter(self._states(u))
         layers = []
@@ -269,7 +275,12 @@ class RecurrentKernel(MatrixKernel, OwnForm, CausalTransition):
         if valid is not None and self.directions == 2 and batch:
             lengths = valid.expand(batch, -1).sum(1)
             lengths = lengths.clamp(min=1).cpu()
-            packed = pack_padded_sequence(u, lengths, batch_first=True, enforce_sorted=False)
+            packed = pack_padded_sequence(
+                u,
+                lengths,
+                batch_first=True,
+                enforce_sorted=False,
+            )
             start = as_torch_takes_it(parts)
             answer, _ = self.layer(packed, start)
             out, _ = pad_packed_sequence(answer, batch_first=True, total_length=n)
@@ -388,7 +399,13 @@ class RecurrentKernel(MatrixKernel, OwnForm, CausalTransition):
         tail = f"_l{layer}"
         if direction:
             tail += "_reverse"
-        names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
+        names = (
+            "weight_ih",
+            "weight_hh",
+            "bias_ih",
+            "bias_hh",
+            "weight_hr",
+        )
         tensors = [getattr(self.layer, name + tail, None) for name in names]
         weights = Weights(*tensors)  # type: ignore[arg-type]
         cell = CELLS[self.layer.mode]
@@ -412,7 +429,10 @@ class RecurrentKernel(MatrixKernel, OwnForm, CausalTransition):
                 widths.append(self.layer.hidden_size)
             parts = tuple(u.new_zeros(rows, width) for width in widths)
         batch = u.shape[0]
-        of_layers = [for_batch(x, batch).unbind(0) for x in parts]
+        of_layers = []
+        for x in parts:
+            of_batch = for_batch(x, batch)
+            of_layers.append(of_batch.unbind(0))
         return list(zip(*of_layers))
 
     def extra_repr(self) -> str:
@@ -440,7 +460,9 @@ def contiguous_for(parts: tuple[Tensor, ...], batch: int) -> tuple[Tensor, ...]:
 
 def dropout_of(layer: nn.RNNBase) -> float:
     """Return the rate of dropout between layers. A single layer has none, whatever it was given."""
-    return layer.dropout if layer.num_layers > 1 else 0.0
+    if layer.num_layers > 1:
+        return layer.dropout
+    return 0.0
 
 
 def _call(

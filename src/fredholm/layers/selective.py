@@ -58,8 +58,8 @@ class TrajectoryKernel(MatrixKernel, StateScan, CausalTransition):
 
     def scan(self, problem: Problem) -> Float[Tensor, "b 1 n o"]:
         order = packing(problem.quadrature.valid)
-        packed_signal = reorder(problem.uy[:, 0], order.there, 1)
-        out = self.response(packed_signal)
+        signal = reorder(problem.uy[:, 0], order.there, 1)
+        out = self.response(signal)
         out = reorder(out, order.back, 1)
         return out[:, None]
 
@@ -94,7 +94,8 @@ def packed(problem: Problem) -> PackedSignal:
     if problem.index is not None:
         at = at[:, problem.index]
     first = reorder(u, order.there, 1)
-    return PackedSignal(first, at.expand(u.shape[0], -1), order.back)
+    at = at.expand(u.shape[0], -1)
+    return PackedSignal(first, at, order.back)
 
 
 def selective_matrix(
@@ -200,7 +201,8 @@ class SelectiveKernel(TrajectoryKernel):
         with torch.no_grad():
             states = self.log_decay.shape[1]
             poles = torch.arange(1, states + 1)
-            self.log_decay.copy_(poles.log().expand_as(self.log_decay))
+            log_poles = poles.log()
+            self.log_decay.copy_(log_poles.expand_as(self.log_decay))
             log_step = torch.empty_like(self.step.bias)
             log_step.uniform_(math.log(1e-3), math.log(1e-1))
             step = log_step.exp()

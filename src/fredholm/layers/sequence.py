@@ -132,7 +132,8 @@ class SequenceKernel(MatrixKernel, OwnForm):
         domains = []
         for operator in self.operators:
             kernel: Any = operator.kernel
-            domains.append(kernel.default_domain(n, device=device, dtype=dtype))
+            domain = kernel.default_domain(n, device=device, dtype=dtype)
+            domains.append(domain)
         # One causal layer makes the chain causal, and its points are taken.
         causal = [domain for domain in domains if domain.causal]
         domain = (causal or domains)[0]
@@ -214,8 +215,8 @@ def affine_map(operator: IntegralOperator, u: Tensor, domain: Domain) -> AffineM
     problem = operator.problem(u, domain)
     kernel = operator.kernel
     # (B, H, Nq, Nk, d_out, d_in): one matrix per head and pair, masses included.
-    weights = problem.quadrature.weights()[..., None, None]
-    dense = kernel.matrix(problem) * weights
+    weights = problem.quadrature.weights()
+    dense = kernel.matrix(problem) * weights[..., None, None]
     dense = dense.to(u.dtype)
     if kernel.whole:
         # All heads read all features; their outputs lie one after the other.

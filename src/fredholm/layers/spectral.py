@@ -95,9 +95,11 @@ class PeriodicKernel(LatticeKernel, OwnForm):
         for axis, (outputs, n) in enumerate(zip(self.outputs(problem), grid)):
             later = grid[axis + 1 :]
             ones = (1,) * len(later)
-            keys = torch.arange(n, device=kappa.device).reshape(-1, *ones)
+            keys = torch.arange(n, device=kappa.device)
+            keys = keys.reshape(-1, *ones)
             # Displacements go around: a grid of n points has n of them.
-            column = outputs.reshape(-1, *(1,) * len(grid))
+            all_ones = (1,) * len(grid)
+            column = outputs.reshape(-1, *all_ones)
             away = (column - keys) % n
             index = index + away * prod(later)
 
@@ -136,7 +138,11 @@ class PeriodicKernel(LatticeKernel, OwnForm):
         signals = 1 + impulses * self.d_in
         inputs = problem.uy.new_zeros(signals, self.d_in, n)
         if impulses:
-            inputs[1:, :, 0] = torch.eye(self.d_in, dtype=inputs.dtype, device=inputs.device)
+            inputs[1:, :, 0] = torch.eye(
+                self.d_in,
+                dtype=inputs.dtype,
+                device=inputs.device,
+            )
         grid = problem.layout.keys or ()
         return self.layer(inputs.unflatten(-1, grid))
 
@@ -145,7 +151,8 @@ def _grid(module: Any) -> Domain:
     """Return a periodic grid that has all of the layer's modes, and an even number of points."""
     extents = []
     for modes in module.n_modes:
-        extents.append(2 * max(2, int(modes)))
+        at_least_two = max(2, int(modes))
+        extents.append(2 * at_least_two)
     return Domain.grid(*extents, measure="counting")
 
 

@@ -93,7 +93,9 @@ class StateSpaceKernel(TimeInvariantKernel):
         self.output_matrix = as_parameter_or_none(output_matrix)
         self.initial_state = as_parameter_or_none(initial_state)
         self.bias = as_parameter_or_none(bias)
-        self.step = as_parameter(step) if isinstance(step, Tensor) else step
+        if isinstance(step, Tensor):
+            step = as_parameter(step)
+        self.step = step
 
     def recurrence(self) -> tuple[Float[Tensor, "s s"], Float[Tensor, "s i"]]:
         """Return Ā and B̄."""
@@ -120,7 +122,9 @@ class StateSpaceKernel(TimeInvariantKernel):
         rates = torch.cat([a, b], 1)
         block = torch.cat([rates, zeros], 0)
         both = torch.linalg.matrix_exp(block)[: self.size]
-        return both[:, : self.size], both[:, self.size :]
+        step_of_state = both[:, : self.size]
+        step_of_input = both[:, self.size :]
+        return step_of_state, step_of_input
 
     def read(self, states: Float[Tensor, "*b s"]) -> Float[Tensor, "*b o"]:
         """Return C h."""
@@ -157,12 +161,18 @@ class StateSpaceKernel(TimeInvariantKernel):
             first = full(self.initial_state)
 
         # One more coordinate, always one, carries the bias: [[Ā, b], [0, 1]].
-        last = torch.zeros(1, self.size + 1, dtype=a.dtype, device=a.device)
+        last = torch.zeros(
+            1,
+            self.size + 1,
+            dtype=a.dtype,
+            device=a.device,
+        )
         last[:, -1] = 1.0
         moves = torch.cat([a, drive], 1)
         affine = torch.cat([moves, last], 0)
         start = torch.cat([first, first.new_ones(1)])
-        states = krylov(affine, affine @ start[:, None], n)
+        after_first = affine @ start[:, None]
+        states = krylov(affine, after_first, n)
         states = states[:, : self.size, 0]
         return self.read(states)[None]
 

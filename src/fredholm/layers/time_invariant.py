@@ -122,8 +122,10 @@ class TimeInvariantKernel(MatrixKernel, LagTaps, StateScan, CausalTransition):
         queries, keys = _ranks(problem)
         lag = queries[:, :, None] - keys[:, None, :]
         taps = self.taps(problem)
-        dense = taps[:, lag.clamp(min=0)].movedim(0, 1)
-        seen = (lag >= 0)[:, None, :, :, None, None]
+        past = lag.clamp(min=0)
+        dense = taps[:, past].movedim(0, 1)
+        seen = lag >= 0
+        seen = seen[:, None, :, :, None, None]
         dense = torch.where(seen, dense, 0.0)
         return for_batch_of(problem, dense)
 
@@ -133,7 +135,8 @@ class TimeInvariantKernel(MatrixKernel, LagTaps, StateScan, CausalTransition):
         if free is None:
             return None
         queries, _ = _ranks(problem)
-        responses = free[:, queries.clamp(min=0)]
+        steps = queries.clamp(min=0)
+        responses = free[:, steps]
         return responses.movedim(0, 1)
 
     # --- fast forms -------------------------------------------------------------------------------
@@ -156,7 +159,11 @@ class TimeInvariantKernel(MatrixKernel, LagTaps, StateScan, CausalTransition):
     def start(self, u: Tensor) -> dict[str, Tensor]:
         return self.rest(full(u))
 
-    def advance(self, point: Point, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    def advance(
+        self,
+        point: Point,
+        memory: dict[str, Tensor],
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         with full_precision(point.u):
             signal = point.weighed()
             out, state = self.move(memory["state"], signal)
@@ -171,7 +178,8 @@ class TimeInvariantKernel(MatrixKernel, LagTaps, StateScan, CausalTransition):
 def _ranks(problem: Problem) -> tuple[Tensor, Tensor]:
     """Return the step numbers of queries and keys, (1 | B, Nq) and (1 | B, Nk)."""
     n = problem.uy.shape[2]
-    keys = ranks(problem.quadrature.valid, n, problem.uy.device)
+    valid = problem.quadrature.valid
+    keys = ranks(valid, n, problem.uy.device)
     queries = keys
     if problem.index is not None:
         queries = keys[:, problem.index]
@@ -225,7 +233,8 @@ def check_matrices(
         fits = fits and c.dim() == 2 and c.shape[1] == size
     if not fits or any(v.shape != (size,) for v in vectors):
         parts = [x for x in (a, b, c, *vectors) if x is not None]
-        got = ", ".join(str(tuple(x.shape)) for x in parts)
+        shapes = [tuple(x.shape) for x in parts]
+        got = ", ".join(map(str, shapes))
         raise ShapeError(
             "a linear system: expected A (S, S), B (S, d_in), C (d_out, S) and vectors (S,), got "
             f"{got}"
@@ -246,7 +255,9 @@ def as_parameter(x: Tensor) -> nn.Parameter:
 
 def as_parameter_or_none(x: Tensor | None) -> nn.Parameter | None:
     """Return :func:`as_parameter`, or None for None."""
-    return None if x is None else as_parameter(x)
+    if x is None:
+        return None
+    return as_parameter(x)
 
 
 def check_rule(rule: str | None) -> str | None:

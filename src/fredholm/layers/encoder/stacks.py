@@ -62,7 +62,9 @@ def _layer(layer: Any, u: Tensor) -> Tensor:
         out = layer(u, None)
     else:
         out = layer(u)
-    return out if isinstance(out, Tensor) else out[0]
+    if isinstance(out, Tensor):
+        return out
+    return out[0]
 
 
 def _batch_first(layer: nn.Module, batch_first: bool, u: Tensor) -> Tensor:

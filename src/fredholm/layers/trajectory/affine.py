@@ -70,14 +70,19 @@ def push(
     """
     drive = line.bias
     if x is not None:
-        forced = line.drive * (x @ line.read.mT)
-        drive = forced if drive is None else drive + forced
+        signal = x @ line.read.mT
+        forced = line.drive * signal
+        if drive is None:
+            drive = forced
+        else:
+            drive = drive + forced
 
     s, y = start
     outputs = []
     for t in range(line.keep.shape[1]):
         moved = line.keep[:, t] * s
-        read = line.gain[:, t] * (y @ line.recurrent.mT)
+        recurrent = y @ line.recurrent.mT
+        read = line.gain[:, t] * recurrent
         s = moved + read
         if drive is not None:
             s = s + drive[:, t]

@@ -68,14 +68,17 @@ def rnn(
         >>> rnn(Weights(eye, eye), torch.ones(1, 3, 2), (torch.zeros(1, 2),), "secant").output.shape
         torch.Size([1, 3, 2])
     """
-    function = torch.tanh if activation == "tanh" else torch.relu
+    function = torch.relu
+    if activation == "tanh":
+        function = torch.tanh
     bias = weights.bias()
     (h,) = state
     arguments = []
     outputs = []
     drives = F.linear(x, weights.read, bias)
     for drive in drives.unbind(1):
-        z = drive + h @ weights.recurrent.mT
+        recurrent = h @ weights.recurrent.mT
+        z = drive + recurrent
         h = function(z)
         arguments.append(z)
         outputs.append(h)
@@ -84,12 +87,14 @@ def rnn(
     gain = slopes(torch.stack(arguments, 1))
     zero = gain.new_zeros(1, 1, 1)
     one = gain.new_ones(1, 1, 1)
+    if bias is not None:
+        bias = gain * bias
     return Trajectory(
         keep=zero.expand_as(gain),
         gain=gain,
         drive=gain,
         write=one.expand_as(gain),
-        bias=None if bias is None else gain * bias,
+        bias=bias,
         recurrent=weights.recurrent,
         read=weights.read,
         out=None,
@@ -141,7 +146,8 @@ def lstm(
         if weights.out is not None:
             h = h @ weights.out.mT
         steps.append((i, f, a, o, c, h))
-    i, f, a, o, cells, outputs = (torch.stack(values, 1) for values in zip(*steps))
+    along_time = (torch.stack(values, 1) for values in zip(*steps))
+    i, f, a, o, cells, outputs = along_time
 
     through = slope("tanh", linearization)
     drive = i * through(a)
@@ -206,7 +212,8 @@ def gru(
         a = xn + r * hn
         h = (1 - z) * a.tanh() + z * h
         steps.append((r, z, a, h))
-    r, z, a, outputs = (torch.stack(values, 1) for values in zip(*steps))
+    along_time = (torch.stack(values, 1) for values in zip(*steps))
+    r, z, a, outputs = along_time
 
     through = slope("tanh", linearization)
     drive = (1 - z) * through(a)

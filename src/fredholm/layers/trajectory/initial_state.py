@@ -39,7 +39,9 @@ def check_state(layer: nn.RNNBase, state: InitialState | None, width: int) -> Pa
     parts = tensors_of(state)
     is_lstm = layer.mode == "LSTM"
     if len(parts) != 1 + is_lstm or not all(isinstance(x, Tensor) for x in parts):
-        need = "a pair of tensors (h, c)" if is_lstm else "one tensor h"
+        need = "one tensor h"
+        if is_lstm:
+            need = "a pair of tensors (h, c)"
         raise OptionError(
             f"initial_state of {type(layer).__name__}: expected {need}, got {_describe(state)}"
         )
@@ -88,7 +90,9 @@ def as_torch_takes_it(parts: tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...] 
     """Return the state argument of torch's layers and cells: None, h or (h, c)."""
     if not parts:
         return None
-    return parts[0] if len(parts) == 1 else parts
+    if len(parts) == 1:
+        return parts[0]
+    return parts
 
 
 def _describe(state: InitialState) -> str:

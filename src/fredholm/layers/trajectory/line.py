@@ -40,11 +40,13 @@ class Order:
         # Stable sorts by "is padding" keep the order of the real points.
         elif reverse:
             padding = (~valid.flip(1)).int()
-            there = n - 1 - padding.argsort(dim=1, stable=True)
+            from_last = padding.argsort(dim=1, stable=True)
+            there = n - 1 - from_last
         else:
             padding = (~valid).int()
             there = padding.argsort(dim=1, stable=True)
-        return cls(there, there.argsort(1))
+        back = there.argsort(1)
+        return cls(there, back)
 
 
 def take(x: Tensor, index: Tensor | None, dim: int = 1) -> Tensor:
@@ -74,8 +76,9 @@ class Line:
         if x is not None:
             x = take(x, self.order.there)
         # An LSTM's state is its cell, which comes last; its output is h.
-        start = (self.start[-1], self.start[0])
-        response, _ = push(self.line, x, start)
+        state = self.start[-1]
+        output = self.start[0]
+        response, _ = push(self.line, x, (state, output))
         return take(response, self.order.back)
 
     def pull(self, left: Float[Tensor, "b q n o m"]) -> Float[Tensor, "b q n o d"]:
