@@ -237,16 +237,25 @@ class Edges:
         some = visible.any(-1)
         row, source = some.reshape(rows, keys).nonzero(as_tuple=True)
         # (E, H)
-        by_edge = by_head.reshape(rows, keys, heads)[row, source]
+        by_row = by_head.reshape(rows, keys, heads)
+        by_edge = by_row[row, source]
         log_density = None
         if not is_mask:
             log_density = by_edge
         elif heads > 1 and not bool((visible.all(-1) == some).all()):
             # Heads see different keys: an edge that a head does not see has density 0 for it.
-            log_density = by_edge.to(torch.get_default_dtype()).log()
+            density = by_edge.to(torch.get_default_dtype())
+            log_density = density.log()
         if log_density is not None and heads == 1:
             log_density = log_density[:, 0]
-        return cls.of_sorted(row, source, queries, keys, log_density, batch=batch)
+        return cls.of_sorted(
+            row,
+            source,
+            queries,
+            keys,
+            log_density,
+            batch=batch,
+        )
 
     @classmethod
     def collate(cls, graphs: Sequence[Edges]) -> Edges:
@@ -273,7 +282,8 @@ class Edges:
         degrees = []
         for graph in graphs:
             missing = queries - graph.queries
-            degrees.append(torch.nn.functional.pad(graph.degrees(), (0, missing)))
+            padded = torch.nn.functional.pad(graph.degrees(), (0, missing))
+            degrees.append(padded)
         return cls(
             ptr=row_starts(torch.cat(degrees)),
             source=torch.cat([graph.source for graph in graphs]),
@@ -324,7 +334,8 @@ class Edges:
 
     def row(self, index: int) -> Int[Tensor, " k"]:
         """Return the keys of one row."""
-        start, stop = self.ptr[index : index + 2].tolist()
+        ends = self.ptr[index : index + 2]
+        start, stop = ends.tolist()
         return self.source[start:stop]
 
     def targets(self) -> Int[Tensor, " e"]:
@@ -394,19 +405,25 @@ class Edges:
         """Return pieces of at most ``most`` edges; a row without edges is one piece."""
         degree = self.degrees()
         # Pieces per row, rounded up.
-        count = torch.div(degree + most - 1, most, rounding_mode="floor")
+        count = torch.div(
+            degree + most - 1,
+            most,
+            rounding_mode="floor",
+        )
         count = count.clamp_min(1)
         every = torch.arange(self.rows, device=self.ptr.device)
         row = every.repeat_interleave(count)
 
         # The place of a piece among those of its row.
         first = count.cumsum(0) - count
-        place = torch.arange(len(row), device=row.device) - first[row]
+        index = torch.arange(len(row), device=row.device)
+        place = index - first[row]
         offset = place * most
+        left = degree[row] - offset
         return Pieces(
             row=row,
             start=self.ptr[row] + offset,
-            length=(degree[row] - offset).clamp(max=most),
+            length=left.clamp(max=most),
         )
 
     def tiles(self, slots: int, *, split: bool = False) -> Iterator[Tile]:
@@ -432,12 +449,16 @@ class Edges:
     def whole_tile(self) -> Tile:
         """Return all rows as one tile, whose shape is static: for traced code."""
         every = self.pieces()
-        return self._padded(every, every.row, max(self.longest, 1))
+        width = max(self.longest, 1)
+        return self._padded(every, every.row, width)
 
     def _tile(self, pieces: Pieces, part: Tensor) -> Tile:
         """Return the pieces at the indices ``part`` as a tile."""
-        chosen = Pieces(*(values.index_select(0, part) for values in pieces))
-        shortest, longest = (int(bound) for bound in chosen.length.aminmax())
+        values_of_part = (values.index_select(0, part) for values in pieces)
+        chosen = Pieces(*values_of_part)
+        least, most = chosen.length.aminmax()
+        shortest = int(least)
+        longest = int(most)
         tile = self._padded(chosen, part, max(longest, 1))
         return tile._replace(full=shortest == longest > 0)
 
@@ -475,7 +496,12 @@ class Edges:
         tile = self._dense_tile(rows, 1)
         count = rows.shape[0]
         if self.log_density is None:
-            mask = torch.zeros(count, self.keys, dtype=torch.bool, device=self.ptr.device)
+            mask = torch.zeros(
+                count,
+                self.keys,
+                dtype=torch.bool,
+                device=self.ptr.device,
+            )
             if self.count:
                 mask = mask.scatter_reduce(1, tile.source, tile.real, "amax")
             return mask[:, None]
@@ -697,7 +723,9 @@ class Edges:
 
 def row_starts(degree: Int[Tensor, " rows"]) -> Int[Tensor, " rows_1"]:
     """Return where each row starts, and where the last one ends, from the rows' lengths."""
-    return torch.cat([degree.new_zeros(1), degree.cumsum(0)])
+    zero = degree.new_zeros(1)
+    ends = degree.cumsum(0)
+    return torch.cat([zero, ends])
 
 
 def moved_fields(
@@ -778,13 +806,15 @@ def _partition(length: Int[Tensor, " p"], slots: int) -> list[Tensor]:
         # much longer than the first begin a new tile.
         widest = int(shortest * SLACK) + 4
         stop = int(torch.searchsorted(lengths, widest, right=True))
-        stop = min(stop, start + max(1, slots // shortest))
+        most = max(1, slots // shortest)
+        stop = min(stop, start + most)
 
         # Fewer rows may be less wide: shorten the tile until it fits, to one row at least.
         while stop > start + 1 and (stop - start) * int(lengths[stop - 1]) > slots:
             width = int(lengths[stop - 1])
             fitting = start + slots // width
-            stop = max(start + 1, min(stop - 1, fitting))
+            shorter = min(stop - 1, fitting)
+            stop = max(start + 1, shorter)
         parts.append(order[start:stop])
         start = stop
     return parts
@@ -842,7 +872,8 @@ def check_edge_features(features: Tensor | None, count: int) -> None:
         got = f"{tuple(features.shape)} {features.dtype}"
         raise ShapeError(f"expected floating-point edge features ({count}, f), got {got}")
     if not bool(features.isfinite().all()):
-        bad = int((~features.isfinite()).any(-1).sum())
+        infinite = ~features.isfinite()
+        bad = int(infinite.any(-1).sum())
         raise DomainError(f"expected finite edge features, got {bad} edges with others")
 
 
@@ -868,7 +899,8 @@ def _collate_densities(graphs: Sequence[Edges]) -> Tensor | None:
         if density is None:
             density = known[0].new_zeros(graph.count)
         if heads > 1:
-            density = density.reshape(graph.count, -1).expand(-1, heads)
+            density = density.reshape(graph.count, -1)
+            density = density.expand(-1, heads)
         parts.append(density)
     return torch.cat(parts)
 

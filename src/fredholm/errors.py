@@ -164,5 +164,6 @@ def closest(name: str, known: Iterable[object]) -> str | None:
         >>> closest("sofmax", ["softmax", "itnet"])
         'softmax'
     """
-    close = difflib.get_close_matches(str(name), [str(k) for k in known], n=1)
+    names = [str(k) for k in known]
+    close = difflib.get_close_matches(str(name), names, n=1)
     return next(iter(close), None)

@@ -45,7 +45,8 @@ def cell_lengths(time: Tensor, real: Tensor, causal: bool) -> Tensor:
     """
     # Padding bounds no cell: the last real time before a point is a running maximum of real times.
     nothing_before = torch.full_like(time[..., :1], -torch.inf)
-    latest = torch.where(real, time, -torch.inf).cummax(-1).values
+    real_times = torch.where(real, time, -torch.inf)
+    latest = real_times.cummax(-1).values
     time_before = torch.cat([nothing_before, latest[..., :-1]], -1)
     left = time - time_before
     has_left = left < torch.inf
@@ -53,18 +54,22 @@ def cell_lengths(time: Tensor, real: Tensor, causal: bool) -> Tensor:
         return torch.where(has_left, left, 1.0)
 
     # The first real time after a point is the same of the reversed, negative times.
-    reversed_times = torch.where(real, -time, -torch.inf).flip(-1)
-    earliest = -reversed_times.cummax(-1).values.flip(-1)
+    negative_times = torch.where(real, -time, -torch.inf)
+    reversed_times = negative_times.flip(-1)
+    latest_reversed = reversed_times.cummax(-1).values
+    earliest = -latest_reversed.flip(-1)
     time_after = torch.cat([earliest[..., 1:], -nothing_before], -1)
     right = time_after - time
     has_right = right < torch.inf
 
     one_gap = torch.where(has_left, left, right)
-    cells = torch.where(has_left & has_right, (left + right) / 2, one_gap)
+    half_of_both = (left + right) / 2
+    cells = torch.where(has_left & has_right, half_of_both, one_gap)
     cells = torch.where(has_left | has_right, cells, 1.0)
 
     # Where all points are at one time, every gap is 0, and so would be the integral.
-    length = torch.where(real, cells, 0.0).sum(-1, keepdim=True)
+    real_cells = torch.where(real, cells, 0.0)
+    length = real_cells.sum(-1, keepdim=True)
     points = real.sum(-1, keepdim=True).clamp_min(1)
     return torch.where(length > 0, cells, 1.0 / points)
 

@@ -211,10 +211,13 @@ class Mesh:
             )
         a, b, c = self.vertices[self.cells].unbind(1)
         # Twice the area times the unit normal.
-        area = torch.linalg.cross(b - a, c - a)
+        first_side = b - a
+        second_side = c - a
+        area = torch.linalg.cross(first_side, second_side)
         total = torch.zeros_like(self.vertices)
         for corner in range(3):
-            total = total.index_add(0, self.cells[:, corner], area)
+            vertex = self.cells[:, corner]
+            total = total.index_add(0, vertex, area)
         return torch.nn.functional.normalize(total, dim=-1)
 
     def edge_index(self) -> Int[Tensor, "2 e"]:
@@ -224,7 +227,8 @@ class Mesh:
             pairs.append(self.cells[:, [first, second]])
         ordered = torch.sort(torch.cat(pairs), -1).values
         once = torch.unique(ordered, dim=0)
-        both = torch.cat([once, once.flip(-1)])
+        reverse = once.flip(-1)
+        both = torch.cat([once, reverse])
         return both.T.contiguous()
 
     # --- checks -----------------------------------------------------------------------------------
@@ -245,7 +249,8 @@ class Mesh:
             )
 
         size = _sizes(vertices[cells])
-        smallest = float(size.max()) * torch.finfo(size.dtype).eps
+        largest = float(size.max())
+        smallest = largest * torch.finfo(size.dtype).eps
         flat = size <= smallest
         if bool(flat.any()):
             raise DomainError(
@@ -253,7 +258,8 @@ class Mesh:
                 "on a line; drop those cells"
             )
         if self.corners == self.dim + 1:
-            sides = vertices[cells[:, 1:]] - vertices[cells[:, :1]]
+            first_corner = vertices[cells[:, :1]]
+            sides = vertices[cells[:, 1:]] - first_corner
             inverted = torch.linalg.det(sides) < 0
             if bool(inverted.any()) and not bool(inverted.all()):
                 raise DomainError(
@@ -293,7 +299,8 @@ def _sizes(corners: Float[Tensor, "c k p"]) -> Float[Tensor, " c"]:
         return torch.linalg.vector_norm(sides[:, 0], dim=-1)
     if dimension == sides.shape[2]:
         # The determinant is the volume of the parallelepiped on the sides: d! simplices.
-        return torch.linalg.det(sides).abs() / factorial(dimension)
+        volume = torch.linalg.det(sides).abs()
+        return volume / factorial(dimension)
 
     # A triangle in space is half of the parallelogram on two of its sides.
     cross = torch.linalg.cross(sides[:, 0], sides[:, 1])
@@ -345,17 +352,23 @@ def latitude_longitude(
     edges = numbers * step - torch.pi / 2
     middle = edges[:-1] + step / 2
     turn = 2 * torch.pi / longitudes
-    longitude = (torch.arange(longitudes, dtype=torch.float64) + 0.5) * turn
+    numbers = torch.arange(longitudes, dtype=torch.float64)
+    longitude = (numbers + 0.5) * turn
     phi, lam = torch.meshgrid(middle, longitude, indexing="ij")
     x = phi.cos() * lam.cos()
     y = phi.cos() * lam.sin()
     z = phi.sin()
-    points = torch.stack([x, y, z], -1).reshape(-1, 3)
+    points = torch.stack([x, y, z], -1)
+    points = points.reshape(-1, 3)
 
     # A band between two latitudes has the area of its projection on a cylinder (Archimedes).
     heights = edges[1:].sin() - edges[:-1].sin()
-    areas = (heights * turn).repeat_interleave(longitudes)
-    return Rule(points.to(dtype), areas.to(dtype))
+    of_bands = heights * turn
+    areas = of_bands.repeat_interleave(longitudes)
+    return Rule(
+        points.to(dtype),
+        areas.to(dtype),
+    )
 
 
 def sphere_areas(points: Tensor) -> Float[Tensor, " n"]:
@@ -379,17 +392,20 @@ def sphere_areas(points: Tensor) -> Float[Tensor, " n"]:
     length = torch.linalg.vector_norm(x, dim=-1)
     on_sphere = x / length[:, None]
     try:
-        areas = SphericalVoronoi(on_sphere.numpy()).calculate_areas()
+        cells = SphericalVoronoi(on_sphere.numpy())
+        areas = cells.calculate_areas()
     except ValueError as error:
         raise DomainError(f"expected distinct points on the sphere, got others ({error})") from None
-    return torch.from_numpy(areas).to(points.dtype).to(points.device)
+    result = torch.from_numpy(areas).to(points.dtype)
+    return result.to(points.device)
 
 
 def check_on_sphere(points: Tensor) -> None:
     """Raise DomainError unless ``points`` are (N, 3) and of length 1, to three digits."""
     if points.dim() != 2 or points.shape[1] != 3:
         raise DomainError(f"expected points (N, 3) on the unit sphere, got {tuple(points.shape)}")
-    length = torch.linalg.vector_norm(points.detach().double(), dim=-1)
+    x = points.detach().double()
+    length = torch.linalg.vector_norm(x, dim=-1)
     # A NaN is off the sphere too.
     off = ~((length - 1).abs() < 1e-3)
     if bool(off.any()):
@@ -441,7 +457,8 @@ def read_mesh(path: str | Path, *, dtype: torch.dtype | None = None) -> Mesh:
             f"{path}: expected triangles or tetrahedra, got {', '.join(kinds) or 'no cells'}; "
             "triangulate the mesh first"
         )
-    vertices = torch.from_numpy(np.array(found.points, dtype=np.float64))
+    coordinates = np.array(found.points, dtype=np.float64)
+    vertices = torch.from_numpy(coordinates)
     vertices = vertices.to(dtype or torch.get_default_dtype())
     triangles_in_space = cells.shape[1] == 3 and vertices.shape[1] == 3
     if triangles_in_space and not bool(vertices[:, 2].any()):

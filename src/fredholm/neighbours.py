@@ -280,7 +280,8 @@ def _cloud(
     if points.dim() == 3:
         points = points[min(b, points.shape[0] - 1)]
     eps = torch.finfo(points.dtype).eps
-    x = points.detach().cpu().double().numpy()
+    points = points.detach().cpu().double()
+    x = points.numpy()
     index = np.arange(len(x))
     if valid is not None:
         mask = valid[min(b, valid.shape[0] - 1)]
@@ -317,10 +318,12 @@ def _shifts(
     """
     row = edges.targets()
     graph = torch.div(row, edges.queries, rounding_mode="floor")
-    query = _of_graph(queries, graph, row - graph * edges.queries)
+    query_index = row - graph * edges.queries
+    query = _of_graph(queries, graph, query_index)
     key = _of_graph(points, graph, edges.source)
     lengths = torch.tensor(box, dtype=torch.float64)
-    boxes_apart = ((query - key) / lengths).round()
+    apart = (query - key) / lengths
+    boxes_apart = apart.round()
     return boxes_apart * lengths
 
 
@@ -349,8 +352,14 @@ def _within(keys: _Cloud, queries: _Cloud | None, radius: float) -> _Rows:
     if queries is None:
         pairs = tree.query_pairs(reach, output_type="ndarray")
         return _both_directions(pairs, len(keys))
-    found = queries.tree().sparse_distance_matrix(tree, reach, output_type="ndarray")
-    return _sorted_rows(found["i"], found["j"], len(queries), len(keys))
+    query_tree = queries.tree()
+    found = query_tree.sparse_distance_matrix(tree, reach, output_type="ndarray")
+    return _sorted_rows(
+        found["i"],
+        found["j"],
+        len(queries),
+        len(keys),
+    )
 
 
 def _nearest(keys: _Cloud, queries: _Cloud | None, count: int) -> _Rows:
@@ -435,7 +444,11 @@ def _both_directions(pairs: np.ndarray, points: int) -> _Rows:
     itself = ptr[:-1] + np.diff(below.ptr)
     source = np.empty(ptr[-1], dtype=np.int64)
     source[itself] = np.arange(points)
-    for part, start in ((below, ptr[:-1]), (above, itself + 1)):
+    parts = (
+        (below, ptr[:-1]),
+        (above, itself + 1),
+    )
+    for part, start in parts:
         lengths = np.diff(part.ptr)
         moved = np.repeat(start - part.ptr[:-1], lengths)
         places = np.arange(len(part.source)) + moved
@@ -454,7 +467,8 @@ def _transposed(rows: _Rows, points: int) -> _Rows:
     # In compressed form the rows of a matrix are the columns of its transpose. Reading them as
     # columns (CSC) and asking for rows (CSR) therefore transposes it. The values are not used.
     values = np.ones(len(rows.source), dtype=np.int8)
-    transpose = csc_matrix((values, rows.source, rows.ptr), shape=(points, points)).tocsr()
+    columns = (values, rows.source, rows.ptr)
+    transpose = csc_matrix(columns, shape=(points, points)).tocsr()
     return _Rows(
         ptr=transpose.indptr.astype(np.int64),
         source=transpose.indices.astype(np.int64),
@@ -466,9 +480,11 @@ def _check_count(tree: Any, ends: _Cloud, reach: float) -> None:
     total = len(ends)
     if total * tree.n < MOST_EDGES:
         return
-    sample = np.linspace(0, total - 1, min(total, SAMPLE)).astype(np.int64)
+    size = min(total, SAMPLE)
+    sample = np.linspace(0, total - 1, size).astype(np.int64)
     lengths = tree.query_ball_point(ends.x[sample], reach, return_length=True)
-    _refuse_count(int(np.mean(lengths) * total))
+    expected = np.mean(lengths) * total
+    _refuse_count(int(expected))
 
 
 def _refuse_count(edges: int) -> None:

@@ -42,17 +42,20 @@ def add_loops(graph: GraphParts, n: int, loop_features: Tensor | None) -> GraphP
     else:
         missing[edge_index[0, is_loop]] = False
     nodes = missing.nonzero()[:, 0]
-    loops = nodes.to(edge_index.dtype).expand(2, -1)
+    loops = nodes.to(edge_index.dtype)
+    loops = loops.expand(2, -1)
     edge_index = torch.cat([edge_index, loops], -1)
 
     if weight is not None:
-        weight = torch.cat([weight, weight.new_ones(len(nodes))])
+        ones = weight.new_ones(len(nodes))
+        weight = torch.cat([weight, ones])
     if features is not None:
         width = features.shape[1]
         if loop_features is None:
             added = features.new_zeros(n, width)
         else:
-            added = loop_features.to(features.dtype).expand(n, width)
+            added = loop_features.to(features.dtype)
+            added = added.expand(n, width)
         features = torch.cat([features, added[nodes]])
     return GraphParts(edge_index, weight, features)
 
@@ -139,7 +142,8 @@ def slice_pairs(pairs: Pairs, index: slice, n: int) -> Pairs:
     if pairs is None:
         return None
     if isinstance(pairs, Edges):
-        points = torch.arange(n, device=pairs.source.device)[index]
+        every = torch.arange(n, device=pairs.source.device)
+        points = every[index]
         return pairs.select(points, points)
     return pairs[..., index, index]
 
@@ -165,7 +169,12 @@ def collate_pairs(
     written: list[Tensor | Edges] = []
     for pairs, size in zip(all_pairs, sizes):
         if pairs is None:
-            pairs = torch.ones(size, size, dtype=torch.bool, device=device)
+            pairs = torch.ones(
+                size,
+                size,
+                dtype=torch.bool,
+                device=device,
+            )
         written.append(pairs)
     if any(isinstance(pairs, Edges) for pairs in written):
         return Edges.collate([_as_edges(pairs) for pairs in written])
@@ -203,4 +212,5 @@ def _by_head(pairs: Tensor) -> Tensor:
 def _as_log_density(mask: Tensor, dtype: torch.dtype) -> Tensor:
     if mask.is_floating_point():
         return mask
-    return torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, -torch.inf)
+    zeros = torch.zeros_like(mask, dtype=dtype)
+    return zeros.masked_fill(~mask, -torch.inf)

@@ -22,7 +22,8 @@ def take_rows(tensor: Tensor, rows: Rows, dim: int) -> Tensor:
     """
     if rows is None or tensor.shape[dim] == 1:
         return tensor
-    return tensor.index_select(dim, torch.as_tensor(rows, device=tensor.device))
+    index = torch.as_tensor(rows, device=tensor.device)
+    return tensor.index_select(dim, index)
 
 
 class PairDensity(NamedTuple):
@@ -35,7 +36,8 @@ class PairDensity(NamedTuple):
     def of_mask(cls, mask: Tensor, dtype: torch.dtype) -> PairDensity:
         """Return a density of 1 where ``mask`` is True and 0 elsewhere."""
         density = mask.to(dtype)
-        log_density = torch.zeros_like(density).masked_fill(~mask, -torch.inf)
+        zeros = torch.zeros_like(density)
+        log_density = zeros.masked_fill(~mask, -torch.inf)
         return cls(density, log_density)
 
 
@@ -309,8 +311,8 @@ class Quadrature:
         # The edges of a batch of graphs are numbered through: graph g's query i is g·Nq + i.
         edges = self.edges
         graph = torch.arange(edges.batch, device=rows.device)
-        numbered = (graph[:, None] * edges.queries + rows).flatten()
-        pairs = edges.dense_rows(numbered)
+        numbered = graph[:, None] * edges.queries + rows
+        pairs = edges.dense_rows(numbered.flatten())
         by_graph = pairs.unflatten(0, (edges.batch, rows.shape[0]))
         pairs = by_graph.movedim(2, 1)
 
@@ -391,7 +393,8 @@ class Quadrature:
         out for these queries.
         """
         if self.sparse:
-            part = self.rows(list(range(start, stop)))
+            queries = list(range(start, stop))
+            part = self.rows(queries)
             return QueryFactors(part.density, part.log_density, part.scale)
 
         def pick(x: Tensor | None) -> Tensor | None:
@@ -442,7 +445,8 @@ def elapsed_times(
     if real is None:
         real = torch.ones_like(time, dtype=torch.bool)
     batch = real.shape[0]
-    first = before[:, None].to(time.dtype).expand(batch, 1)
+    first = before[:, None].to(time.dtype)
+    first = first.expand(batch, 1)
     real_times = torch.where(real, time, -torch.inf)
     if valid is None:
         real_times = real_times.expand(batch, -1)
@@ -491,7 +495,8 @@ def mass_on_edges(mass: Float[Tensor, "#b k"], edges: Edges) -> Float[Tensor, "#
         return total.index_add(1, edges.targets(), along).mT
 
     # A graph for each sample: edges number the keys and queries of all samples through.
-    flat_mass = mass.expand(edges.batch, -1).reshape(-1)
+    flat_mass = mass.expand(edges.batch, -1)
+    flat_mass = flat_mass.reshape(-1)
     along = flat_mass[edges.flat_source(), None] * visible
     total = along.new_zeros(edges.rows, visible.shape[1])
     total = total.index_add(0, edges.targets(), along)

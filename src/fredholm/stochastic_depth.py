@@ -32,7 +32,8 @@ class StochasticDepth(nn.Module):
         """
         if not self.training or self.rate == 0.0:
             return branch
-        each = torch.rand(branch.shape[0], *[1] * (branch.dim() - 1), device=branch.device)
+        others = [1] * (branch.dim() - 1)
+        each = torch.rand(branch.shape[0], *others, device=branch.device)
         kept = (each >= self.rate).to(branch.dtype)
         if shards is not None:
             # A sum to which only the first rank contributes: every rank draws all the same, so

@@ -66,7 +66,11 @@ def _sort_metadata(path: Path) -> None:
         header = json.loads(file.read(size))
         metadata = header["__metadata__"]
         header["__metadata__"] = dict(sorted(metadata.items()))
-        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False)
+        text = json.dumps(
+            header,
+            separators=(",", ":"),
+            ensure_ascii=False,
+        )
         file.seek(8)
         file.write(text.encode().ljust(size))
 

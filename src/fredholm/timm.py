@@ -88,10 +88,17 @@ class VisionModel(nn.Module):
         # What timm's caller leaves out is None, and stays as the preset has it.
         sizes = {"channels": in_chans, "image_size": img_size}
         rates = {"dropout": drop_rate, "drop_path": drop_path_rate}
-        head = {"outputs": num_classes or None, "pool": POOLS.get(global_pool or "")}
+        pool = POOLS.get(global_pool or "")
+        head = {"outputs": num_classes or None, "pool": pool}
         changes = {}
-        for name, own in {"encoder": sizes, "body": rates, "head": head}.items():
-            fields = _given(own) | dict(parts.pop(name, {}))
+        own_parts = {
+            "encoder": sizes,
+            "body": rates,
+            "head": head,
+        }
+        for name, own in own_parts.items():
+            passed = parts.pop(name, {})
+            fields = _given(own) | dict(passed)
             if fields:
                 changes[name] = fields
 
@@ -106,7 +113,10 @@ class VisionModel(nn.Module):
         self.head: Any = model.head
         self.config = model.config
         self.pool = model.pool
-        self.num_features = self.head_hidden_size = self.embed_dim = model.config.body.width
+        width = model.config.body.width
+        self.num_features = width
+        self.head_hidden_size = width
+        self.embed_dim = width
         self.num_classes = model.config.head.outputs
         self.num_prefix_tokens = int(self.pool == "cls")
         encoder: Any = model.config.encoder
@@ -219,7 +229,8 @@ class VisionModel(nn.Module):
         self.num_classes = num_classes
         self.head = nn.Identity()
         if num_classes:
-            config = self.config.replace(head={"outputs": num_classes, "offset": ()})
+            head = {"outputs": num_classes, "offset": ()}
+            config = self.config.replace(head=head)
             self.head = config.head.build(self.num_features, 1)
 
     def no_weight_decay(self) -> set[str]:

@@ -42,10 +42,18 @@ def check_shapes(
         _check_pairs(pairs, n)
 
     # Batched tensors have more dimensions than those that all samples share.
-    unbatched = {"positions": (positions, 2), "measure": (measure, 1), "valid": (valid, 1)}
+    unbatched = {
+        "positions": (positions, 2),
+        "measure": (measure, 1),
+        "valid": (valid, 1),
+    }
     unbatched["pairs"] = (pairs, 2)
     tensors = {name: x for name, (x, _) in unbatched.items() if x is not None}
-    batches = {name: x.shape[0] for name, x in tensors.items() if x.dim() > unbatched[name][1]}
+    batches = {}
+    for name, x in tensors.items():
+        _, dimensions = unbatched[name]
+        if x.dim() > dimensions:
+            batches[name] = x.shape[0]
 
     # A symbolic size of traced code cannot enter a set.
     sizes = [size for size in batches.values() if size != 1]
@@ -136,7 +144,8 @@ def check_values(
     if sorted_:
         # The last real time before a point, also where padding lies between them.
         time, real_time = torch.broadcast_tensors(positions[..., 0], real)
-        before = torch.where(real_time, time, -torch.inf).cummax(-1).values
+        known_times = torch.where(real_time, time, -torch.inf)
+        before = known_times.cummax(-1).values
         repeated = (time[..., 1:] <= before[..., :-1]) & real_time[..., 1:]
         if bool(repeated.any()):
             raise DomainError(
