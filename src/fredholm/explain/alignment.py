@@ -141,7 +141,8 @@ def _centred_weights(
 def _mean_weights(kernel: CentredWeights, problem: Problem) -> Tensor:
     """Return the mean of the weights over all queries, by their masses, (B, H, N) in float64."""
     # With one centre all queries have the same weights; the first stands for all.
-    row = kernel.weights(problem.rows([0])).double()
+    first_query = problem.rows([0])
+    row = kernel.weights(first_query).double()
     if kernel.centres == 1:
         return row[:, :, 0]
 

@@ -236,7 +236,10 @@ def operator_inputs(model: nn.Module, inputs: Tensor) -> list[OperatorInput]:
 
         return hook
 
-    result = [(name, m) for name, m in model.named_modules() if isinstance(m, IntegralOperator)]
+    result = []
+    for name, module in model.named_modules():
+        if isinstance(module, IntegralOperator):
+            result.append((name, module))
     if not result:
         raise ShapeError(
             f"{type(model).__name__} has no operators inside; convert its layers with as_operator "

@@ -147,7 +147,11 @@ def convertible_layers(model: nn.Module) -> list[tuple[str, str]]:
 
 
 @torch.no_grad()
-def capture(model: nn.Module, path: str, inputs: Any) -> Call:
+def capture(
+    model: nn.Module,
+    path: str,
+    inputs: Any,
+) -> Call:
     """Run a model once in evaluation mode and record the first call of one of its layers.
 
     Args:
@@ -258,7 +262,11 @@ def check_output(
     )
 
 
-def difference(answer: Tensor, expected: Tensor, valid: Tensor | None) -> float:
+def difference(
+    answer: Tensor,
+    expected: Tensor,
+    valid: Tensor | None,
+) -> float:
     """Return the largest difference over the largest expected number, at points that are not
     padding.
     """
@@ -438,7 +446,12 @@ def _sequence(
     )
 
 
-def _pairs(mask: Tensor, u: Tensor, *, hides: bool) -> Tensor:
+def _pairs(
+    mask: Tensor,
+    u: Tensor,
+    *,
+    hides: bool,
+) -> Tensor:
     """Return an attention mask in the form of :attr:`fredholm.Domain.pairs`.
 
     That is boolean, True where a query sees a key, or an additive bias with -inf for hidden pairs.
@@ -457,7 +470,8 @@ def _pairs(mask: Tensor, u: Tensor, *, hides: bool) -> Tensor:
 
     # (B, N) tells which keys every query sees: (B, 1, N, N).
     if mask.dim() == 2 and mask.shape != (n, n):
-        mask = mask[:, None, None, :].expand(-1, 1, n, -1)
+        mask = mask[:, None, None, :]
+        mask = mask.expand(-1, 1, n, -1)
 
     if mask.dtype == torch.bool and hides:
         return ~mask

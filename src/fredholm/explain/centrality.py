@@ -74,14 +74,16 @@ class TokenChain:
         r""":math:`\sum_j N_{ij}`, (B, H, N): expected visits, the start included, of a walk from i
         before it stops (Eq. 15).
         """
-        return self._solved(self._start(), transposed=False)[..., 0]
+        solved = self._solved(self._start(), transposed=False)
+        return solved[..., 0]
 
     @cached_property
     def incoming(self) -> Tensor:
         r""":math:`\sum_i N_{ij}`, (B, H, N): expected visits to j of one walk from every point: how
         central j is.
         """
-        return self._solved(self._start(), transposed=True)[..., 0]
+        solved = self._solved(self._start(), transposed=True)
+        return solved[..., 0]
 
     @property
     def katz(self) -> Tensor:
@@ -139,7 +141,8 @@ class TokenChain:
         state = uniform.expand(*self.decay.shape, -1, -1)
         change = before = 1.0
         for _ in range(self.max_iterations):
-            lost = torch.where(some, 0.0, state).sum(2, keepdim=True)
+            at_sinks = torch.where(some, 0.0, state)
+            lost = at_sinks.sum(2, keepdim=True)
             walked = self.apply_transposed(state * rate) + lost * uniform
             moved = damping * walked + (1 - damping) * uniform
             # A lazy walk has the same limit, and no period that would keep it from the limit.
@@ -234,7 +237,8 @@ def token_chain(
     domain = check(u, domain)
     if decay is None:
         decay = _own_decay(getattr(operator, "kernel", None))
-    positive = bool((torch.as_tensor(decay) > 0).all())
+    factors = torch.as_tensor(decay)
+    positive = bool((factors > 0).all())
     if not positive or not 0 < margin < 1 or not 0 < tol < 1:
         raise OptionError(
             f"a chain needs decay > 0, margin and tol in (0, 1), got {decay}, {margin} and {tol}"
@@ -339,7 +343,8 @@ def _row_products(
     """
     # Every row takes as many bytes as this one, (B, H, 1, N); 8 bytes per number in float64.
     probe = pair_weights(operator, u, domain, rows=[0])
-    size = max(1, budget // (8 * probe.numel()))
+    bytes_per_row = 8 * probe.numel()
+    size = max(1, budget // bytes_per_row)
     blocks = torch.arange(domain.size).split(size)
 
     def rows(block: Tensor) -> Tensor:

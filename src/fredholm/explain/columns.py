@@ -128,7 +128,8 @@ def _tiles(
     target = output_points(operator, domain)
 
     # The first row tells how many bytes a query takes: heads and precision are the operator's.
-    row = pair_weights(operator, u, domain, rows=[0]).double()
+    row = pair_weights(operator, u, domain, rows=[0])
+    row = row.double()
     bytes_per_row = row.numel() * row.element_size()
     rows = max(1, budget // bytes_per_row)
     for queries in torch.arange(target.size).split(rows):

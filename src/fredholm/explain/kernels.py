@@ -159,7 +159,8 @@ def kernel_profile(
         index = (known / step - 1e-4).round().long()
 
     sums: Tensor | None = None
-    for samples, part, norm, weight in _norms(operator, u, domain, rows, budget):
+    pieces = _norms(operator, u, domain, rows, budget)
+    for samples, part, norm, weight in pieces:
         # All of shape (b, H, r, N).
         near = _of_samples(distance, samples)[:, None, part]
         near = near.expand(norm.shape)
@@ -278,7 +279,8 @@ def image_grid(domain: Domain) -> Int[Tensor, "rows columns"] | None:
     if domain.dim != 2 or domain.positions.dim() != 2 or domain.batch not in (None, 1):
         return None
     # Positions are shared by all samples here, so the first one's points stand for all.
-    real = masses(domain)[0].nonzero()[:, 0]
+    mass = masses(domain)[0]
+    real = mass.nonzero()[:, 0]
     picture = _picture(domain, real)
 
     # Tokens before the patches have a mass and break the grid; try again without them.
@@ -337,7 +339,11 @@ def class_token(domain: Domain) -> int | None:
     return None
 
 
-def choose_queries(domain: Domain, number: int, seed: int) -> list[int]:
+def choose_queries(
+    domain: Domain,
+    number: int,
+    seed: int,
+) -> list[int]:
     """Return up to ``number`` indices of points that carry mass in some sample, drawn without
     replacement, sorted.
     """
@@ -374,7 +380,8 @@ def check(u: Tensor, domain: Domain | None) -> Domain:
         raise ShapeError(
             f"u has {u.shape[1]} points and its domain {domain.size}; they must be equal"
         )
-    if not bool((masses(domain) > 0).any()):
+    has_mass = masses(domain) > 0
+    if not bool(has_mass.any()):
         raise DomainError("no point of the domain carries mass, so there is no kernel to look at")
     return domain
 
@@ -388,7 +395,12 @@ def take_samples(domain: Domain, samples: slice) -> Domain:
     """
     # Number of dimensions of a field that all samples share: positions (N, p), measure and valid
     # (N,), pairs (Nq, N). One dimension more, in front, is that of the samples.
-    shared = {"positions": 2, "measure": 1, "valid": 1, "pairs": 2}
+    shared = {
+        "positions": 2,
+        "measure": 1,
+        "valid": 1,
+        "pairs": 2,
+    }
     changes: dict[str, Tensor | Edges] = {}
     for field in fields(domain):
         value = getattr(domain, field.name)
@@ -417,7 +429,8 @@ def matrix_rows(
     # All rows of all samples take as many bytes as this one.
     first_sample = take_samples(domain, slice(0, 1))
     probe = operator.kernel_matrix(u[:1], first_sample, rows=rows[:1])
-    bytes_per_row = max(1, probe.numel() * probe.element_size())
+    bytes_per_row = probe.numel() * probe.element_size()
+    bytes_per_row = max(1, bytes_per_row)
     fit = max(1, budget // bytes_per_row)
     per_call = min(fit, len(rows))
     samples = max(1, fit // len(rows))
@@ -452,7 +465,8 @@ def _norms(
     """
     # The norm is computed in float32, since torch has no matrix norm in half precision. Weights
     # that all samples or heads share are expanded to the shape of the norms.
-    for batch, part, matrix in matrix_rows(operator, u, domain, rows, budget):
+    pieces = matrix_rows(operator, u, domain, rows, budget)
+    for batch, part, matrix in pieces:
         norm = torch.linalg.matrix_norm(matrix.float()).double().cpu()
         own = take_samples(domain, batch)
         weight = pair_weights(
@@ -486,7 +500,8 @@ def _pairs(
     batch = max(len(x), len(seen))
     if len(seen) != batch:
         seen = seen.expand(batch, -1, -1, -1)
-    distance = torch.linalg.vector_norm(x[:, rows, None] - y[:, None], dim=-1)
+    apart = x[:, rows, None] - y[:, None]
+    distance = torch.linalg.vector_norm(apart, dim=-1)
     return distance.expand(batch, -1, -1), seen
 
 
@@ -498,7 +513,8 @@ def _positions(domain: Domain) -> Tensor:
 
 def masses(domain: Domain) -> Tensor:
     """Return the measure (1 | B, N), 0 at padding."""
-    mass = domain.measure.detach().reshape(-1, domain.size)
+    measure = domain.measure.detach()
+    mass = measure.reshape(-1, domain.size)
     if domain.valid is None:
         return mass
     return torch.where(domain.valid, mass, 0.0)

@@ -181,7 +181,8 @@ def mean_error(values: Float[Tensor, " b"]) -> dict[str, float | int | None]:
         return {"mean": None, "error": None, "n": 0}
     error = None
     if len(good) > 1:
-        error = float(good.std()) / math.sqrt(len(good))
+        deviation = float(good.std())
+        error = deviation / math.sqrt(len(good))
     return {
         "mean": float(good.mean()),
         "error": error,

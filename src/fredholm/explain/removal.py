@@ -118,7 +118,8 @@ def degradation(
         for name, order in orders.items():
             # The inverse of a permutation is its argsort: when each patch is removed.
             place = order.argsort(1)
-            points = [torch.ones(len(images), dtype=torch.float64)]
+            untouched = torch.ones(len(images), dtype=torch.float64)
+            points = [untouched]
             for number in saying(f"explain: patches removed, {name}", removed[1:]):
                 # Patches, and then their pixels, (B, 1, height, width).
                 gone = place < number
@@ -134,7 +135,11 @@ def degradation(
     return Degradation(fractions, curves)
 
 
-def _probabilities(model: nn.Module, images: Tensor, batch: int) -> Tensor:
+def _probabilities(
+    model: nn.Module,
+    images: Tensor,
+    batch: int,
+) -> Tensor:
     """Return the probabilities of the classes, (B, classes), in float64 on the CPU."""
     device = next((p.device for p in model.parameters()), images.device)
     parts = []

@@ -45,7 +45,8 @@ def patch_targets(
     most = part.amax((1, 2), keepdim=True)
     fullest = (part == most) & (most > 0)
     some_reached = reached.any(1).any(1)
-    return torch.where(some_reached[:, None, None], reached, fullest)
+    some_reached = some_reached[:, None, None]
+    return torch.where(some_reached, reached, fullest)
 
 
 def roc_auc(
@@ -134,7 +135,8 @@ def _per_image(
         needs_outside: whether the score is also NaN where every point lies inside.
     """
     labels = inside.cpu().numpy()
-    values = scores.detach().double().cpu().numpy()
+    wide_scores = scores.detach().double()
+    values = wide_scores.cpu().numpy()
 
     results = []
     for label, value in zip(labels, values):

@@ -127,7 +127,8 @@ def variance_share(
 
         # One query of all signals: (B, H, keys, d_out · d_in)
         parts = []
-        for _, _, matrix in matrix_rows(operator, u, domain, [query], budget):
+        pieces = matrix_rows(operator, u, domain, [query], budget)
+        for _, _, matrix in pieces:
             columns = chosen.to(matrix.device)
             part = matrix[:, :, 0, columns]
             parts.append(part.flatten(3).double().cpu())

@@ -158,7 +158,11 @@ class Traced(nn.Module):
             size: list[tuple[int, int]] = []  # (rows, columns), once per call of the layer
             chosen: list[int] = []  # the patches that are changed, numbered row by row
 
-            def change(_layer: nn.Module, _inputs: Any, output: Tensor) -> Tensor:
+            def change(
+                _layer: nn.Module,
+                _inputs: Any,
+                output: Tensor,
+            ) -> Tensor:
                 """Return the convolution's output (1, C, rows, columns), changed at the patches
                 ``chosen``; a forward hook.
                 """

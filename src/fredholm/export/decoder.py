@@ -136,7 +136,12 @@ class Step(nn.Module):
         self.names = names
         self.axes = axes
 
-    def forward(self, numbers: Tensor, seen: Tensor, past: list[Tensor]) -> tuple[Tensor, ...]:
+    def forward(
+        self,
+        numbers: Tensor,
+        seen: Tensor,
+        past: list[Tensor],
+    ) -> tuple[Tensor, ...]:
         count: Any = seen.item()
         # What holds for every call: a tracer cannot read the number.
         torch._check(count >= 1)
@@ -357,7 +362,8 @@ def decoder_errors(model: Model, prefill: bytes, step: bytes) -> DecoderErrors:
         prompt = min(wanted_prompt, longest_prompt)
         tokens = texts.cpu().numpy()
         answers = _answers(run_prefill, run_step, tokens, prompt)
-        difference = np.abs(answers - expected) / np.abs(expected).max()
+        largest = np.abs(expected).max()
+        difference = np.abs(answers - expected) / largest
         if not np.isfinite(difference).all():
             raise ExportError(
                 f"export: expected finite answers of both programs, got others at a prompt of "

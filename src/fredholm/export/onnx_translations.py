@@ -130,7 +130,12 @@ def cummin(x: Any, dim: int) -> tuple[Any, Any]:
     return op.Neg(largest), index
 
 
-def _later_or_earlier(largest: Any, index: Any, step: Any, dim: int) -> tuple[Any, Any]:
+def _later_or_earlier(
+    largest: Any,
+    index: Any,
+    step: Any,
+    dim: int,
+) -> tuple[Any, Any]:
     """Take, at each place, what the place ``step`` before it has where that is larger."""
     # The first places have nothing that far before them and meet themselves.
     first, first_index = (op.Slice(x, _numbers(0), step, _numbers(dim)) for x in (largest, index))

@@ -59,7 +59,11 @@ def export_package(
     return replace(program, error=error)
 
 
-def _compile(program: Program, package: Path, metadata: dict[str, str]) -> None:
+def _compile(
+    program: Program,
+    package: Path,
+    metadata: dict[str, str],
+) -> None:
     inductor: Any = torch._inductor
     try:
         with torch.no_grad(), without_torchs_warning():

@@ -103,7 +103,8 @@ class Signature:
             sizes[axis.name] = size
 
         # Tensors that share an axis share its object: a tracer takes their sizes for one number.
-        batch = {0: Dim("batch", min=1, max=LARGEST_BATCH)}
+        batch_size = Dim("batch", min=1, max=LARGEST_BATCH)
+        batch = {0: batch_size}
         return tuple(
             batch | {axis.dimension: sizes[axis.name] for axis in self._free(part)}
             for part in self.encoder.parts

@@ -41,7 +41,11 @@ class FredholmConfig(PreTrainedConfig):
 
     model_type = MODEL_TYPE
 
-    def __init__(self, model: dict[str, Any] | None = None, **options: Any):
+    def __init__(
+        self,
+        model: dict[str, Any] | None = None,
+        **options: Any,
+    ):
         # transformers also makes configurations without arguments, to find their defaults.
         self.model = model or ModelConfig().to_dict()
 
@@ -309,7 +313,8 @@ class FredholmImageProcessor(BaseImageProcessor):
             _: further arguments of transformers' callers, which are ignored.
         """
         batch = images if isinstance(images, list | tuple) else [images]
-        pixels = torch.stack([self._read(image) for image in batch])
+        pictures = [self._read(image) for image in batch]
+        pixels = torch.stack(pictures)
 
         # One mean and one deviation per channel, (C, 1, 1).
         mean = torch.tensor(self.image_mean)[:, None, None]

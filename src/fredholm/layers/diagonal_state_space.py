@@ -114,7 +114,8 @@ class DiagonalStateSpaceKernel(TimeInvariantKernel):
                     math.log(longest),
                 )
             self.log_decay.fill_(math.log(0.5))
-            modes = torch.arange(self.size).expand(self.heads, -1)
+            modes = torch.arange(self.size)
+            modes = modes.expand(self.heads, -1)
             self.frequency.copy_(math.pi * modes)
             one = torch.tensor([1.0, 0.0])
             self.input.copy_(one.expand_as(self.input))
@@ -139,7 +140,8 @@ class DiagonalStateSpaceKernel(TimeInvariantKernel):
         if self.discretization == "zoh":
             # e^z - 1 without the digits that the difference loses at small z.
             gain = torch.expm1(z) / pole
-            return DiscretePoles(z, z.exp(), gain[..., None] * b)
+            value = z.exp()
+            return DiscretePoles(z, value, gain[..., None] * b)
 
         if self.discretization == "bilinear":
             a = (1 + z / 2) / (1 - z / 2)
@@ -150,7 +152,8 @@ class DiagonalStateSpaceKernel(TimeInvariantKernel):
         # A pole at zero has no logarithm; the smallest number stands for it.
         smallest = torch.finfo(step.dtype).tiny
         nonzero = torch.where(a == 0, smallest, a)
-        return DiscretePoles(nonzero.log(), a, gain[..., None] * b)
+        log_a = nonzero.log()
+        return DiscretePoles(log_a, a, gain[..., None] * b)
 
     def read(self, states: Complex[Tensor, "b h n s"]) -> Float[Tensor, "b h n o"]:
         """Return Re C h, twice for conjugate pairs."""

@@ -60,7 +60,8 @@ class NeighbourDegrees(Form):
         # A degree is the mass that a node sees: the sum of ones over its neighbours.
         points = u.shape[2]
         ones = torch.ones((1, 1, points, 1), dtype=dtype, device=u.device)
-        degree = sum_over_neighbours(problem, ones)[..., 0].to(u.dtype)
+        degree = sum_over_neighbours(problem, ones)
+        degree = degree[..., 0].to(u.dtype)
         of_query, of_key = kernel.factors(degree)
 
         # The narrower of features and values is gathered.

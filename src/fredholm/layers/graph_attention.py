@@ -274,5 +274,10 @@ def dynamic_graph_attention(module: nn.Module) -> IntegralOperator:
 def _check(layer: Any) -> None:
     if layer.heads > 1 and not layer.concat:
         raise refuse(layer, "concat=False", "concat=True")
-    check_layer(layer, {"edge_dim": None, "residual": False, "flow": "source_to_target"})
+    supported = {
+        "edge_dim": None,
+        "residual": False,
+        "flow": "source_to_target",
+    }
+    check_layer(layer, supported)
     refuse_dropout(layer, layer.dropout)

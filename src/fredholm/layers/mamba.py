@@ -159,7 +159,8 @@ class MambaKernel(TrajectoryKernel):
             states = scan(decay, drive)
             read = states @ terms.outputs[..., None]
             out = read[..., 0] + self.feedthrough * inner
-            gated = out * F.silu(full(gate))
+            opening = F.silu(full(gate))
+            gated = out * opening
             return gated.to(u.dtype)
 
     def _with_past(self, x: Tensor) -> Tensor:
@@ -184,7 +185,13 @@ class MambaKernel(TrajectoryKernel):
         # M(t, r) of the class, with D on the diagonal.
         step = terms.step[..., None]
         gain = step * terms.inputs[:, :, None]
-        dense = selective_matrix(terms.step, terms.poles, gain, terms.outputs, at)
+        dense = selective_matrix(
+            terms.step,
+            terms.poles,
+            gain,
+            terms.outputs,
+            at,
+        )
         now = torch.arange(n, device=u.device) == at[:, :, None]
         diagonal = torch.where(now[..., None], self.feedthrough, 0.0)
         dense = dense + diagonal
@@ -262,7 +269,8 @@ class MambaKernel(TrajectoryKernel):
 
             read = state @ terms.outputs[:, 0, :, None]
             out = read[..., 0] + self.feedthrough * inner
-            gated = out * F.silu(full(gate[:, 0]))
+            opening = F.silu(full(gate[:, 0]))
+            gated = out * opening
             gated = gated.to(point.u.dtype)
             after = {"window": window[:, 1:], "state": state}
             return gated[:, None], after

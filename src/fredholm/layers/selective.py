@@ -248,7 +248,13 @@ class SelectiveKernel(TrajectoryKernel):
         at: Tensor,
     ) -> Float[Tensor, "b q k o i"]:
         c = self.terms(u)
-        dense = selective_matrix(c.step, c.poles, c.gain, c.outputs, at)
+        dense = selective_matrix(
+            c.step,
+            c.poles,
+            c.gain,
+            c.outputs,
+            at,
+        )
         return torch.diag_embed(dense)
 
     def start(self, u: Tensor) -> dict[str, Tensor]:

@@ -118,7 +118,8 @@ class StateSpaceKernel(TimeInvariantKernel):
 
         # The exponential of [[ΔA, ΔB], [0, 0]] contains both, and needs no inverse of A.
         inputs = b.shape[1]
-        zeros = torch.zeros(inputs, self.size + inputs).to(a)
+        zeros = torch.zeros(inputs, self.size + inputs)
+        zeros = zeros.to(a)
         rates = torch.cat([a, b], 1)
         block = torch.cat([rates, zeros], 0)
         both = torch.linalg.matrix_exp(block)[: self.size]

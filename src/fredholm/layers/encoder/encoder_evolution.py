@@ -73,7 +73,10 @@ class EncoderEvolution(PretrainedMixin, Evolution):
         activations: Sequence[nn.Module | None] = (),
     ):
         modules = list(activations) or [None] * len(config.knots)
-        knots = [_knot(config.dim, knot, module) for knot, module in zip(config.knots, modules)]
+        knots = []
+        for knot, module in zip(config.knots, modules):
+            terms = _knot(config.dim, knot, module)
+            knots.append(terms)
         final = None
         if config.final is not None:
             final = nn.LayerNorm(config.dim, **config.final)

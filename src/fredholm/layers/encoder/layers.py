@@ -20,7 +20,16 @@ from ...registry import qualified_name
 # timm's layer normalisation computes what torch's does; it is named, timm need not be there.
 TIMM_NORM = "timm.layers.norm.LayerNorm"
 # The layers of one encoder block by role; a role's parameters are ``weight`` and perhaps ``bias``.
-ROLES = ("query", "key", "value", "out", "norm1", "expand", "contract", "norm2")
+ROLES = (
+    "query",
+    "key",
+    "value",
+    "out",
+    "norm1",
+    "expand",
+    "contract",
+    "norm2",
+)
 
 
 @dataclass(frozen=True)

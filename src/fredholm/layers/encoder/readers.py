@@ -67,7 +67,12 @@ def _torch_layer(layer: Any) -> Layer:
         raise ConversionError(
             "TransformerEncoderLayer with kdim, vdim, bias_kv or add_zero_attn is not understood"
         )
-    rates = (attention.dropout, layer.dropout.p, layer.dropout1.p, layer.dropout2.p)
+    rates = (
+        attention.dropout,
+        layer.dropout.p,
+        layer.dropout1.p,
+        layer.dropout2.p,
+    )
     deterministic(layer, rates)
     places = {
         "out": "self_attn.out_proj",
@@ -112,8 +117,14 @@ def _timm_block(layer: Any) -> Layer:
         raise ConversionError("Block.attn has heads that do not split the width")
 
     # An identity stands where a block has no stochastic depth.
-    rates = [getattr(drop, "drop_prob", 0.0) for drop in (layer.drop_path1, layer.drop_path2)]
-    rates += [attention.attn_drop.p, attention.proj_drop.p, network.drop1.p, network.drop2.p]
+    paths = (layer.drop_path1, layer.drop_path2)
+    rates = [getattr(path, "drop_prob", 0.0) for path in paths]
+    rates += [
+        attention.attn_drop.p,
+        attention.proj_drop.p,
+        network.drop1.p,
+        network.drop2.p,
+    ]
     deterministic(layer, rates)
     places = {
         "out": "attn.proj",
@@ -180,7 +191,11 @@ def _bert_layer(layer: Any) -> Layer:
             "convert an encoder layer"
         )
     attention = layer.attention.self
-    rates = (attention.dropout.p, layer.attention.output.dropout.p, layer.output.dropout.p)
+    rates = (
+        attention.dropout.p,
+        layer.attention.output.dropout.p,
+        layer.output.dropout.p,
+    )
     deterministic(layer, rates)
     places = {
         "query": "attention.self.query",
