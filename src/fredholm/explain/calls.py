@@ -275,7 +275,8 @@ def difference(
         real = valid[..., None]
         answer = torch.where(real, answer, 0.0)
         expected = torch.where(real, expected, 0.0)
-    largest = expected.abs().max().clamp(min=1e-30)
+    largest = expected.abs().max()
+    largest = largest.clamp(min=1e-30)
     off = (answer - expected).abs().max()
     return float(off / largest)
 
@@ -482,7 +483,8 @@ def _pairs(
 
     # A bias that only hides becomes a boolean mask.
     hidden = mask < HIDDEN
-    if bool(((mask == 0) | hidden).all()):
+    only_hides = (mask == 0) | hidden
+    if bool(only_hides.all()):
         return mask >= HIDDEN
     return mask.masked_fill(hidden, -torch.inf)
 

@@ -133,7 +133,8 @@ class TokenChain:
         """
         if not 0.0 < damping <= 1.0:
             raise OptionError(f"damping lies in (0, 1], got {damping}")
-        uniform = self.real / self.real.sum(2, keepdim=True)
+        points = self.real.sum(2, keepdim=True)
+        uniform = self.real / points
         row_sums = self.row_sums[..., None]
         some = row_sums > 0
         divisor = torch.where(some, row_sums, 1.0)
@@ -169,7 +170,8 @@ class TokenChain:
     def _solved(self, start: Tensor, *, transposed: bool) -> Tensor:
         """Return (I - M)⁻¹, or its transpose, applied to (B, H, N, k)."""
         if self.matrix is not None:
-            unit = torch.eye(self.matrix.shape[-1]).to(self.matrix)
+            unit = torch.eye(self.matrix.shape[-1])
+            unit = unit.to(self.matrix)
             system = unit - self.matrix
             if transposed:
                 system = system.mT
@@ -244,7 +246,8 @@ def token_chain(
             f"a chain needs decay > 0, margin and tol in (0, 1), got {decay}, {margin} and {tol}"
         )
     # (B | 1, 1, N, 1): points with a mass that are not padding.
-    has_mass = (masses(domain) > 0).to(u.device)
+    has_mass = masses(domain) > 0
+    has_mass = has_mass.to(u.device)
     real = has_mass[:, None, :, None].double()
     weights: Tensor | None = None
     if domain.size <= dense:

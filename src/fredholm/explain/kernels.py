@@ -180,7 +180,8 @@ def kernel_profile(
         table = torch.stack([_by_head(torch.where(mask, value, 0.0)) for value in values])
         bin_of_pair = _by_head(place).expand(table.shape)
         if sums is None:
-            sums = torch.zeros(*table.shape[:2], bins, dtype=torch.float64)
+            shape = (*table.shape[:2], bins)
+            sums = torch.zeros(shape, dtype=torch.float64)
         of_piece = torch.zeros_like(sums)
         of_piece.scatter_add_(2, bin_of_pair, table)
         sums = sums + of_piece
@@ -188,7 +189,14 @@ def kernel_profile(
 
     # Empty bins are left out. Means and deviations are of the pairs of each head.
     filled = sums[0].sum(0) > 0
-    count, distances, norms, norm_squares, weights, weight_squares = sums[:, :, filled]
+    (
+        count,
+        distances,
+        norms,
+        norm_squares,
+        weights,
+        weight_squares,
+    ) = sums[:, :, filled]
     total = count.clamp(min=1)
     norm = norms / total
     weight = weights / total
@@ -428,7 +436,11 @@ def matrix_rows(
     """
     # All rows of all samples take as many bytes as this one.
     first_sample = take_samples(domain, slice(0, 1))
-    probe = operator.kernel_matrix(u[:1], first_sample, rows=rows[:1])
+    probe = operator.kernel_matrix(
+        u[:1],
+        first_sample,
+        rows=rows[:1],
+    )
     bytes_per_row = probe.numel() * probe.element_size()
     bytes_per_row = max(1, bytes_per_row)
     fit = max(1, budget // bytes_per_row)

@@ -189,9 +189,10 @@ def _parts(gram: Tensor, centred: Tensor) -> tuple[Tensor, Tensor]:
 
     def between(g: Tensor) -> Tensor:
         """Return the mean over two distinct signals."""
-        diagonal = g.diagonal(dim1=1, dim2=2).sum(1)
+        diagonal = g.diagonal(dim1=1, dim2=2)
         pairs = size * (size - 1)
-        return (g.sum((1, 2)) - diagonal) / pairs
+        distinct = g.sum((1, 2)) - diagonal.sum(1)
+        return distinct / pairs
 
     squares = gram.diagonal(dim1=1, dim2=2)
     within = squares.mean(1)
@@ -215,7 +216,8 @@ def _share(
 
     total = variance.sum()
     share = position.sum() / total
-    share = torch.where(total > floor.sum(), share, torch.nan)
+    total_floor = floor.sum()
+    share = torch.where(total > total_floor, share, torch.nan)
     return head_shares, share
 
 

@@ -18,8 +18,13 @@ from ..models.bodies.body import Seen
 from ..modes import evaluating
 from .calls import Call, Noted, check_output, convertible_layers, noted
 
-ELSEWHERE = ("torch.nn.modules.conv", "torch.nn.modules.linear", "torch.nn.modules.pooling")
-ELSEWHERE += ("torch.nn.modules.rnn", "torch.nn.modules.container")
+ELSEWHERE = (
+    "torch.nn.modules.conv",
+    "torch.nn.modules.linear",
+    "torch.nn.modules.pooling",
+    "torch.nn.modules.rnn",
+    "torch.nn.modules.container",
+)
 
 
 class Traced(nn.Module):
@@ -172,7 +177,8 @@ class Traced(nn.Module):
                 # The first and the last patch mark the ends of the grid. The second one tells
                 # numbering by rows from numbering by columns. A small grid has fewer patches.
                 last = rows * columns - 1
-                chosen[:] = sorted({0, min(1, last), last})  # noqa: B023
+                second = min(1, last)
+                chosen[:] = sorted({0, second, last})  # noqa: B023
 
                 # Each channel changes by another amount, since a norm after the convolution would
                 # remove a constant. The 1 changes an output of zeros as well.
@@ -191,7 +197,8 @@ class Traced(nn.Module):
             differs = (plain != changed_input).any(-1)[0]
             moved = differs.nonzero()[:, 0].tolist()
             if moved and [moved[0] + place for place in chosen] == moved:
-                return Domain.grid(*size[0], device=image.device), moved[0]
+                grid = Domain.grid(*size[0], device=image.device)
+                return grid, moved[0]
             tried.append(name)
         candidates = ""
         if tried:

@@ -333,7 +333,8 @@ def _relative_error(actual: Tensor, expected: Tensor, sizes: Sizes) -> float:
     # Where the model answers zero everywhere, as with a new head, the program must do so exactly:
     # any difference over this tiny number exceeds every tolerance.
     tiny = torch.finfo(torch.float32).tiny
-    largest = expected.abs().amax().clamp(min=tiny)
+    largest = expected.abs().amax()
+    largest = largest.clamp(min=tiny)
     difference = (actual - expected).abs().amax()
     return float(difference / largest)
 

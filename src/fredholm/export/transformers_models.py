@@ -263,7 +263,8 @@ class FredholmImageProcessor(BaseImageProcessor):
         super().__init__(**options)
         if channels not in (1, 3):
             raise OptionError(f"channels: expected 1 (grey) or 3 (RGB), got {channels}")
-        self.size = dict(size or {"height": 28, "width": 28})
+        default_size = {"height": 28, "width": 28}
+        self.size = dict(size or default_size)
         self.channels = channels
         self.image_mean = list(image_mean or [0.0] * channels)
         self.image_std = list(image_std or [1.0] * channels)

@@ -155,7 +155,8 @@ class AdjacencyKernel(WeightedKernel):
         # A block of queries does not know the keys' degrees: they come from the whole domain.
         complete = problem.parent or problem
         queries = problem.uy.shape[2]
-        masses = complete.quadrature.weights().expand(-1, -1, queries, -1)
+        masses = complete.quadrature.weights()
+        masses = masses.expand(-1, -1, queries, -1)
         degree = masses.sum(-1).to(problem.uy.dtype)
         of_query, of_key = self.factors(degree)
         of_query = at_queries(of_query, problem)

@@ -231,7 +231,12 @@ def affine_map(operator: IntegralOperator, u: Tensor, domain: Domain) -> AffineM
     offset = kernel.offset(problem)
     if offset is None:
         offset = u.new_zeros(())
-    shape = (u.shape[0], operator.heads, matrix.shape[1], kernel.d_out)
+    shape = (
+        u.shape[0],
+        operator.heads,
+        matrix.shape[1],
+        kernel.d_out,
+    )
     shift = merge_heads(offset.expand(shape))
 
     if operator.projection is not None:
