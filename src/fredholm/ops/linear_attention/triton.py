@@ -264,7 +264,11 @@ class _Call:
         """Return the measured tiles for these sizes, else the default ones."""
         value = self.x.value
         case = case_name(
-            "points", value.device, r=self.features, d=self.block_d, bytes=value.element_size()
+            "points",
+            value.device,
+            r=self.features,
+            d=self.block_d,
+            bytes=value.element_size(),
         )
         default = default_tiles(max(self.features, self.block_d), exact)
         return choose_tiles(TABLE, case, default)
@@ -308,7 +312,12 @@ class Moments(NamedTuple):
 
 
 def _moments(
-    call: _Call, side: Side, value: Tensor, rate: Tensor, one_rate: Tensor, strides: list[int]
+    call: _Call,
+    side: Side,
+    value: Tensor,
+    rate: Tensor,
+    one_rate: Tensor,
+    strides: list[int],
 ) -> Moments:
     """Return the moments of queries or keys.
 
@@ -606,7 +615,11 @@ def _bank_gradients(call: _Call, shares: list[Tensor], bank: list[Tensor]) -> li
 
 
 def _scale_gradient(
-    grad: Tensor, out: Tensor, below: Tensor, scale: Tensor, options: Options
+    grad: Tensor,
+    out: Tensor,
+    below: Tensor,
+    scale: Tensor,
+    options: Options,
 ) -> Tensor:
     """Return the gradient of the scale, (g·o) / s.
 

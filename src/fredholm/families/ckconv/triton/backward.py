@@ -38,7 +38,12 @@ def hidden_gradient(
             d_out, count, row, BLOCK_F, BLOCK_O,
         )  # fmt: skip
         r = load_readout(
-            readout + (head * d_out * d_in + i) * WIDTH, o, d_out, d_in * WIDTH, WIDTH, BLOCK_W
+            readout + (head * d_out * d_in + i) * WIDTH,
+            o,
+            d_out,
+            d_in * WIDTH,
+            WIDTH,
+            BLOCK_W,
         )
         real += tl.dot(tl.trans(r), p_re, input_precision=PRECISION)
         imaginary += tl.dot(tl.trans(r), p_im, input_precision=PRECISION)

@@ -39,7 +39,12 @@ def multiply(
     for i in range(d_in):
         # κ̂ of this input: two real products with ĥ, because R is real.
         r = load_readout(
-            readout + head * stride_h + i * stride_i, o, d_out, stride_o, WIDTH, BLOCK_W
+            readout + head * stride_h + i * stride_i,
+            o,
+            d_out,
+            stride_o,
+            WIDTH,
+            BLOCK_W,
         )
         k_re = tl.dot(r, h_re, input_precision=PRECISION)[None, :, :]
         k_im = tl.dot(r, h_im, input_precision=PRECISION)[None, :, :]
@@ -48,7 +53,12 @@ def multiply(
 
         # κ̂ û, broadcast to (BLOCK_B, BLOCK_O, BLOCK_F).
         u_re, u_im = load_rows(
-            signal + 2 * (head * d_in + i) * batch * count, b, f, batch, count, count
+            signal + 2 * (head * d_in + i) * batch * count,
+            b,
+            f,
+            batch,
+            count,
+            count,
         )
         u_re, u_im = u_re[:, None, :], u_im[:, None, :]
         real += k_re * u_re - k_im * u_im

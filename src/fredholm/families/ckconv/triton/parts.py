@@ -50,7 +50,16 @@ def load_readout(readout, row, rows, stride, WIDTH: tl.constexpr, BLOCK_W: tl.co
 
 @triton.jit
 def outer(
-    grad, signal, f, o, batch, d_out, count, row, BLOCK_F: tl.constexpr, BLOCK_O: tl.constexpr
+    grad,
+    signal,
+    f,
+    o,
+    batch,
+    d_out,
+    count,
+    row,
+    BLOCK_F: tl.constexpr,
+    BLOCK_O: tl.constexpr,
 ):
     """P = Σ_b ĝ conj(û) for the outputs o of one head and one input, (o, f) each.
 

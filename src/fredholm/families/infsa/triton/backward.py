@@ -51,7 +51,15 @@ def backward_queries(
         s = tl.dot(q, tl.trans(k), input_precision=PRECISION)
         rho = density + b * density_b + h * density_h
         seen = seen_pairs(
-            rho, at[:, None], to[None, :], queries, keys, density_q, density_k, CAUSAL, DENSITY
+            rho,
+            at[:, None],
+            to[None, :],
+            queries,
+            keys,
+            density_q,
+            density_k,
+            CAUSAL,
+            DENSITY,
         )
 
         # dP = G Vᵀ and the row statistic's part, then dS = ρ φ'(S) dP.
@@ -96,7 +104,15 @@ def backward_keys(
         s = tl.dot(k, tl.trans(q), input_precision=PRECISION)
         rho = density + b * density_b + h * density_h
         seen = seen_pairs(
-            rho, at[None, :], to[:, None], queries, keys, density_q, density_k, CAUSAL, DENSITY
+            rho,
+            at[None, :],
+            to[:, None],
+            queries,
+            keys,
+            density_q,
+            density_k,
+            CAUSAL,
+            DENSITY,
         )
         p = activated(s, ACTIVATION) * seen
         total_v += product(p, g, PRECISION)
@@ -129,7 +145,15 @@ def backward_density(
     to = tl.program_id(1) * BLOCK_K + tl.arange(0, BLOCK_K)
     rho = density + first_b.to(tl.int64) * density_b + first_h.to(tl.int64) * density_h
     seen = seen_pairs(
-        rho, at[:, None], to[None, :], queries, keys, density_q, density_k, CAUSAL, True
+        rho,
+        at[:, None],
+        to[None, :],
+        queries,
+        keys,
+        density_q,
+        density_k,
+        CAUSAL,
+        True,
     )
     total = tl.zeros((BLOCK_Q, BLOCK_K), tl.float32)
 

@@ -39,7 +39,15 @@ def forward(
         p = activated(tl.dot(q, tl.trans(k), input_precision=PRECISION), ACTIVATION)
         rho = density + b * density_b + h * density_h
         p *= seen_pairs(
-            rho, at[:, None], to[None, :], queries, keys, density_q, density_k, CAUSAL, DENSITY
+            rho,
+            at[:, None],
+            to[None, :],
+            queries,
+            keys,
+            density_q,
+            density_k,
+            CAUSAL,
+            DENSITY,
         )
 
         # r = Σ m P², or Σ m |P|, and o = Σ P v.

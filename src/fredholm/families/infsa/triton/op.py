@@ -198,7 +198,14 @@ def _density_gradient(call: _Launch, tensors: tuple, density: Tensor) -> Tensor:
     shared = (call.batch // density.shape[0], call.heads // density.shape[1])
     grid = (call.blocks("queries"), call.blocks("keys"), density.shape[0] * density.shape[1])
     launch(
-        backward_density, grid, *tensors, total, *call.counts, *shared, *call.strides, **call.shape
+        backward_density,
+        grid,
+        *tensors,
+        total,
+        *call.counts,
+        *shared,
+        *call.strides,
+        **call.shape,
     )
     return total
 

@@ -57,7 +57,15 @@ def write(base, index, count, value, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def seen_pairs(
-    base, q, k, queries, keys, stride_q, stride_k, CAUSAL: tl.constexpr, DENSITY: tl.constexpr
+    base,
+    q,
+    k,
+    queries,
+    keys,
+    stride_q,
+    stride_k,
+    CAUSAL: tl.constexpr,
+    DENSITY: tl.constexpr,
 ):
     """Return the factor of φ: the density, and zero after the query and outside. q and k broadcast
     against each other.

@@ -166,7 +166,10 @@ def rows_kernel(
             if scale_grad is not None:
                 part = _sum_queries(first_grad * at_query, BQ, BW, BA)
                 _accumulate(
-                    scale_grad + scale_target * (A + F) + ca, part, (unit < W) & (ca < A), step
+                    scale_grad + scale_target * (A + F) + ca,
+                    part,
+                    (unit < W) & (ca < A),
+                    step,
                 )
             if query_grad is not None:
                 weight = matrix(x.scale, 0, h, k[:, None], ca, k_ok[:, None] & (ca < A)).to(
@@ -180,7 +183,10 @@ def rows_kernel(
                 at_query = matrix(x.query, b, h, qs, A + cf, (qs < NQ) & inside).to(tl.float32)
                 part = _sum_queries(last_grad * at_query, BQ, BW, BF)
                 _accumulate(
-                    scale_grad + scale_target * (A + F) + A + cf, part, (unit < W) & inside, step
+                    scale_grad + scale_target * (A + F) + A + cf,
+                    part,
+                    (unit < W) & inside,
+                    step,
                 )
             if scale2_grad is not None:
                 at_query = matrix(x.query2, b, h, qs, cf, (qs < NQ) & inside).to(tl.float32)
@@ -280,7 +286,17 @@ def keys_kernel(
         if F > 0:
             s = tl.dot(tail, tl.trans(last), s, input_precision=PRECISION)
         s = add_terms(
-            s + bias, x, b, h, qs, k[None, :], jc, qs < NQ, k_ok[None, :], j_ok[:, None], P
+            s + bias,
+            x,
+            b,
+            h,
+            qs,
+            k[None, :],
+            jc,
+            qs < NQ,
+            k_ok[None, :],
+            j_ok[:, None],
+            P,
         )
         hidden, slope = activate(s, ACTIVATION, FAST)
         hidden, slope = weigh(hidden, slope, x, b, h, qs, jc, qs < NQ, j_ok[:, None])
@@ -348,7 +364,12 @@ def table_kernel(
         b, h = pair % batch, pair // batch
         first, last = scaled_rows(x, b, h, qs, k[:, None], qs < stop_q, k_ok[:, None], A, F, BA, BF)
         s = tl.zeros((BQ * BW, BK), tl.float32) + matrix(
-            x.query_bias, b, h, q[:, None], k[:, None], ok
+            x.query_bias,
+            b,
+            h,
+            q[:, None],
+            k[:, None],
+            ok,
         )
         if A > 0:
             ca = tl.arange(0, BA)[:, None]
@@ -359,7 +380,17 @@ def table_kernel(
             keys = matrix(x.key, b, h, j[None, :], A + cf, j_ok[None, :] & (cf < F))
             s = tl.dot(last, keys, s, input_precision=PRECISION)
         s = add_terms(
-            s, x, b, h, qs, k[:, None], j[None, :], qs < stop_q, k_ok[:, None], j_ok[None, :], P
+            s,
+            x,
+            b,
+            h,
+            qs,
+            k[:, None],
+            j[None, :],
+            qs < stop_q,
+            k_ok[:, None],
+            j_ok[None, :],
+            P,
         )
         hidden, slope = activate(s, ACTIVATION, FAST)
         hidden, slope = weigh(hidden, slope, x, b, h, qs, j[None, :], qs < stop_q, j_ok[None, :])

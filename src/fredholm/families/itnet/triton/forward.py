@@ -65,7 +65,17 @@ def moments_kernel(
             keys = matrix(x.key, b, h, j[None, :], A + cf, j_ok[None, :] & (cf < F))
             s = tl.dot(last, keys, s, input_precision=PRECISION)
         s = add_terms(
-            s + bias, x, b, h, qs, k[:, None], j[None, :], qs < NQ, k_ok[:, None], j_ok[None, :], P
+            s + bias,
+            x,
+            b,
+            h,
+            qs,
+            k[:, None],
+            j[None, :],
+            qs < NQ,
+            k_ok[:, None],
+            j_ok[None, :],
+            P,
         )
         # P = ρ σ(S), and M += P V.
         hidden, slope = activate(s, ACTIVATION, FAST)

@@ -30,7 +30,11 @@ table_kernel: Any = triton_backward.table_kernel
 
 
 def backward(
-    grad: Tensor, x: Tensors, activation: str, memory: int, needs: list[bool]
+    grad: Tensor,
+    x: Tensors,
+    activation: str,
+    memory: int,
+    needs: list[bool],
 ) -> list[Tensor]:
     """Gradients of the inputs marked in ``needs``, in the order of :class:`Tensors`."""
     wanted = [name for name, needed in zip(PAIR_TENSORS, needs) if needed]
@@ -81,7 +85,13 @@ class _Backward:
             above = grad[entries, :, q].to(part.value.dtype).transpose(0, 1).flatten(1, 2)
             moments_grad = torch.bmm(above, self.readout)
             if self.wants(
-                "query", "query_bias", "scale", "query2", "scale2", "distance_scale", "readout"
+                "query",
+                "query_bias",
+                "scale",
+                "query2",
+                "scale2",
+                "distance_scale",
+                "readout",
             ):
                 self.rows(part, above, moments_grad, entries, q)
             if self.wants("key", "value", "key_bias"):
@@ -102,7 +112,12 @@ class _Backward:
         target += part.transpose(0, 1).sum_to_size(target.shape)
 
     def rows(
-        self, part: Tensors, above: Tensor, moments_grad: Tensor, entries: Span, q: Span
+        self,
+        part: Tensors,
+        above: Tensor,
+        moments_grad: Tensor,
+        entries: Span,
+        q: Span,
     ) -> None:
         """What belongs to queries and to the layer: the sums over keys."""
         n, const = self.n, dict(self.constants["rows"])
@@ -139,7 +154,10 @@ class _Backward:
                 self.total[name] += sums.sum((0, 2)).sum_to_size(self.total[name].shape)
 
     def keys(
-        self, part: Tensors, moments_grad: Tensor, sums: dict[str, Tensor | None] | None
+        self,
+        part: Tensors,
+        moments_grad: Tensor,
+        sums: dict[str, Tensor | None] | None,
     ) -> dict[str, Tensor | None]:
         """What belongs to keys: the sums over rows, added to ``sums`` where these are not the first
         queries.
@@ -156,7 +174,15 @@ class _Backward:
             }
         grid = h * b * blocks * count(nk, const["BK"])
         keys_kernel[(grid,)](
-            make_pairs(part, const), moments_grad, *sums.values(), b, h, nq, nk, ADD=add, **const
+            make_pairs(part, const),
+            moments_grad,
+            *sums.values(),
+            b,
+            h,
+            nq,
+            nk,
+            ADD=add,
+            **const,
         )
         return sums
 
@@ -181,7 +207,17 @@ class _Backward:
             )
             shared = len(total) == 1
             table_kernel[(grid,)](
-                pairs, moments_grad, out, b, h, nq, nk, q.start, q.stop, SHARED=shared, **const
+                pairs,
+                moments_grad,
+                out,
+                b,
+                h,
+                nq,
+                nk,
+                q.start,
+                q.stop,
+                SHARED=shared,
+                **const,
             )
             places = (query_index[q, None] - part.key_index).flatten()
             rows.index_add_(1, places, out)

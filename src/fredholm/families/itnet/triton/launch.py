@@ -263,7 +263,11 @@ def forward(x: Tensors, activation: str, memory: int) -> Tensor:
         moments = x.value.new_empty(*shape, n.W, n.D)
         grid = math.prod(shape[:2]) * count(shape[2], const["BQ"]) * count(n.W, const["BW"])
         moments_kernel[(grid,)](
-            make_pairs(part, const), moments, *shape[1:], x.value.shape[2], **const
+            make_pairs(part, const),
+            moments,
+            *shape[1:],
+            x.value.shape[2],
+            **const,
         )
         # W2 once per query: (B·Nq, W·D) times (W·D, o) for each head.
         rows = moments.flatten(3).flatten(1, 2)

@@ -47,7 +47,12 @@ def _tanh(x, FAST: tl.constexpr):
     """
     if FAST:
         y = tl.inline_asm_elementwise(
-            "tanh.approx.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+            "tanh.approx.f32 $0, $1;",
+            "=f,f",
+            [x],
+            dtype=tl.float32,
+            is_pure=True,
+            pack=1,
         )
     else:
         # Of |x|, so that the exponential cannot overflow.
@@ -155,7 +160,17 @@ def weigh(h, slope, x, b, head, q, j, q_ok, j_ok):
 
 @triton.jit
 def scaled_rows(
-    x, b, h, q, k, q_ok, k_ok, A: tl.constexpr, F: tl.constexpr, BA: tl.constexpr, BF: tl.constexpr
+    x,
+    b,
+    h,
+    q,
+    k,
+    q_ok,
+    k_ok,
+    A: tl.constexpr,
+    F: tl.constexpr,
+    BA: tl.constexpr,
+    BF: tl.constexpr,
 ):
     """Return rows ``scale ⊙ query`` of the product with the keys: the first A columns, and the last
     F with the second term.
