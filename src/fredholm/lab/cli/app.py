@@ -221,7 +221,12 @@ def evaluate(
     if files:
         show.trusted_code(run, trust_code)
         result = training.evaluate_files(
-            run, files, overrides, trust_code=trust_code, strict=strict, read=written
+            run,
+            files,
+            overrides,
+            trust_code=trust_code,
+            strict=strict,
+            read=written,
         )
         show.evaluation(result, json)
         return
@@ -254,7 +259,9 @@ def predict(
     texts: Annotated[
         list[str] | None,
         typer.Option(
-            "--input", help="A text to classify (runs on texts); repeatable.", metavar="TEXT"
+            "--input",
+            help="A text to classify (runs on texts); repeatable.",
+            metavar="TEXT",
         ),
     ] = None,
     out: Annotated[
@@ -377,7 +384,12 @@ def export(
             typer.echo(f"program: {path} (answers as the model does, token by token)")
         return
     path = training.export_run(
-        run, to, out=out, fixed=fixed or (), opset=opset, trust_code=trust_code
+        run,
+        to,
+        out=out,
+        fixed=fixed or (),
+        opset=opset,
+        trust_code=trust_code,
     )
     typer.echo(f"program: {path} (answers as the model does at three sizes)")
 
@@ -463,7 +475,13 @@ def explain(
         from .. import training
 
         layers.refuse_without_module(
-            inputs=inputs, data=data, shape=shape, state=state, out=out, samples=samples, seed=seed
+            inputs=inputs,
+            data=data,
+            shape=shape,
+            state=state,
+            out=out,
+            samples=samples,
+            seed=seed,
         )
         show.trusted_code(source, trust_code)
         typer.echo(f"report: {training.explain(Path(source), trust_code=trust_code)}")
@@ -794,10 +812,19 @@ def linearize(
 
     stages = {
         "distil": layers.given(
-            epochs=distil_epochs, steps=distil_steps, lr=distil_lr, **varied, **size
+            epochs=distil_epochs,
+            steps=distil_steps,
+            lr=distil_lr,
+            **varied,
+            **size,
         ),
         "match": layers.given(
-            epochs=match_epochs, steps=match_steps, lr=match_lr, lora=lora, **varied, **size
+            epochs=match_epochs,
+            steps=match_steps,
+            lr=match_lr,
+            lora=lora,
+            **varied,
+            **size,
         ),
         "lengthen": layers.given(steps=lengthen_steps, **lengthen_varied),
         "tune": layers.given(epochs=epochs, lr=lr, **size),

@@ -215,7 +215,9 @@ def _learned(subject: Subject, options: ReportOptions) -> tuple[list[Section], N
 
     quality, numbers["attention"] = quality_sections(subject, layers, options)
     steps, numbers["steps"] = evolution_section(
-        subject.model, subject.inputs[chosen], seed=options.seed
+        subject.model,
+        subject.inputs[chosen],
+        seed=options.seed,
     )
     if pretrained:
         # The first question is where it looks.

@@ -205,7 +205,9 @@ def features_backward(
         else:
             inner *= slope(before, ACTIVATION)
             tl.store(
-                weight_grad + channel * H + j, tl.sum(tl.sum(inner * u, 2), 0), mask=channel < L
+                weight_grad + channel * H + j,
+                tl.sum(tl.sum(inner * u, 2), 0),
+                mask=channel < L,
             )
             tl.store(bias_grad + channel * H + j, tl.sum(tl.sum(inner, 2), 0), mask=channel < L)
         du += w * inner

@@ -137,7 +137,9 @@ def respond(
     # y = s φ·S / Z. The denominator's floor keeps 0 / 0 out where all features are zero.
     if SCALED:
         s = tl.load(
-            scale + b * scale_b + h * scale_h + at * scale_n, mask=at < queries, other=0.0
+            scale + b * scale_b + h * scale_h + at * scale_n,
+            mask=at < queries,
+            other=0.0,
         ).to(tl.float32)
     else:
         s = tl.full((BLOCK_N,), 1.0, tl.float32)

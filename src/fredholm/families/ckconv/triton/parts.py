@@ -44,7 +44,9 @@ def load_readout(readout, row, rows, stride, WIDTH: tl.constexpr, BLOCK_W: tl.co
     w = tl.arange(0, BLOCK_W)
     inside = (row < rows)[:, None] & (w < WIDTH)[None, :]
     return tl.load(
-        readout + row[:, None].to(tl.int64) * stride + w[None, :], mask=inside, other=0.0
+        readout + row[:, None].to(tl.int64) * stride + w[None, :],
+        mask=inside,
+        other=0.0,
     )
 
 

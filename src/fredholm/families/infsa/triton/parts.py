@@ -43,7 +43,9 @@ def rows(base, index, count, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     column = tl.arange(0, BLOCK)
     inside = (index < count)[:, None] & (column < WIDTH)[None, :]
     return tl.load(
-        base + index[:, None].to(tl.int64) * WIDTH + column[None, :], mask=inside, other=0.0
+        base + index[:, None].to(tl.int64) * WIDTH + column[None, :],
+        mask=inside,
+        other=0.0,
     )
 
 

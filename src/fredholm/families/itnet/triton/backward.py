@@ -246,16 +246,22 @@ def keys_kernel(
     if ADD:
         if value_grad is not None:
             value_sum = tl.load(
-                value_grad + target * D + c, mask=j_ok[:, None] & (c < D), other=0.0
+                value_grad + target * D + c,
+                mask=j_ok[:, None] & (c < D),
+                other=0.0,
             )
         if key_grad is not None:
             if A > 0:
                 first_sum = tl.load(
-                    key_grad + target * (A + F) + ca, mask=j_ok[:, None] & (ca < A), other=0.0
+                    key_grad + target * (A + F) + ca,
+                    mask=j_ok[:, None] & (ca < A),
+                    other=0.0,
                 )
             if F > 0:
                 last_sum = tl.load(
-                    key_grad + target * (A + F) + A + cf, mask=j_ok[:, None] & (cf < F), other=0.0
+                    key_grad + target * (A + F) + A + cf,
+                    mask=j_ok[:, None] & (cf < F),
+                    other=0.0,
                 )
         if key_bias_grad is not None:
             bias_sum = tl.load(bias_target, mask=j_ok[:, None] & (unit < W), other=0.0)
@@ -301,7 +307,9 @@ def keys_kernel(
         hidden, slope = activate(s, ACTIVATION, FAST)
         hidden, slope = weigh(hidden, slope, x, b, h, qs, jc, qs < NQ, j_ok[:, None])
         above = tl.load(
-            up + ((pair * NQ + q) * W + k)[:, None] * D + c, mask=ok & (c < D), other=0.0
+            up + ((pair * NQ + q) * W + k)[:, None] * D + c,
+            mask=ok & (c < D),
+            other=0.0,
         )
         # dV += Pᵀ dM, dSᵀ = ρ σ'(S)ᵀ ⊙ (V dMᵀ), dK += dSᵀ Q.
         if value_grad is not None:
@@ -395,7 +403,9 @@ def table_kernel(
         hidden, slope = activate(s, ACTIVATION, FAST)
         hidden, slope = weigh(hidden, slope, x, b, h, qs, j[None, :], qs < stop_q, j_ok[None, :])
         above = tl.load(
-            up + ((pair * NQ + q) * W + k)[:, None] * D + c, mask=ok & (c < D), other=0.0
+            up + ((pair * NQ + q) * W + k)[:, None] * D + c,
+            mask=ok & (c < D),
+            other=0.0,
         )
         values = matrix(x.value, b, h, j[:, None], c, j_ok[:, None] & (c < D))
         total += slope * tl.dot(above, tl.trans(values), input_precision=PRECISION)

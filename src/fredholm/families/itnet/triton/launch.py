@@ -197,7 +197,9 @@ def _times(x: Tensors) -> tuple[Tensor, Tensor] | None:
 
 
 def _bounds(
-    times: tuple[Tensor, Tensor] | None, rows: int, columns: int
+    times: tuple[Tensor, Tensor] | None,
+    rows: int,
+    columns: int,
 ) -> tuple[View | None, View | None]:
     """For each block of queries the number of blocks of keys up to the last with a visible one; for
     each block of keys the first block of queries with one that sees them. Both are read off

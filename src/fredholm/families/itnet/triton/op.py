@@ -24,7 +24,9 @@ DEFAULT_BYTES = 1_000_000_000  # few launches: each costs tenths of a millisecon
 
 
 def mlp_kernel_triton(
-    tensors: dict[str, Tensor | None], activation: str, memory: int | None
+    tensors: dict[str, Tensor | None],
+    activation: str,
+    memory: int | None,
 ) -> Tensor:
     """:func:`~fredholm.families.itnet.hidden_first.mlp_kernel` for checked arguments.
 

@@ -136,7 +136,9 @@ def add_terms(s, x, b, h, q, k, j, q_ok, k_ok, j_ok, P: tl.constexpr):
     if x.table is not None:
         # A pair reads the row of its displacement, the difference of two indices.
         place = tl.load(x.query_index.data + q, mask=q_ok, other=0) - tl.load(
-            x.key_index.data + j, mask=j_ok, other=0
+            x.key_index.data + j,
+            mask=j_ok,
+            other=0,
         )
         s += matrix(x.table, 0, h, place, k, q_ok & k_ok & j_ok).to(tl.float32)
     if x.distance_scale is not None:
