@@ -318,8 +318,8 @@ def _shifts(
     """
     row = edges.targets()
     graph = torch.div(row, edges.queries, rounding_mode="floor")
-    query_index = row - graph * edges.queries
-    query = _of_graph(queries, graph, query_index)
+    query_row = row - graph * edges.queries
+    query = _of_graph(queries, graph, query_row)
     key = _of_graph(points, graph, edges.source)
     lengths = torch.tensor(box, dtype=torch.float64)
     apart = (query - key) / lengths
