@@ -59,8 +59,8 @@ class DrawsByRank(Exchange):
             samples = part.draw(p, proposal)
             return part.estimated(kernel, p, samples)
 
-        total = ring(problem, shards, respond)
-        return with_offset(total, kernel, problem)
+        estimate = ring(problem, shards, respond)
+        return with_offset(estimate, kernel, problem)
 
 
 @register_exchange(AnchorKeys, Kernel)
