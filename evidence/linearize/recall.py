@@ -124,7 +124,7 @@ needles so far.
 """
 SECOND_ABOUT = """The model is Qwen2.5-Coder-0.5B-Instruct (Qwen2: 24 layers with 2 groups of heads each and biases on queries and keys, 4-bit
 weights of the packages, computed in float32). Nothing is trained, and the texts, needles and settings are those above, so the ranking is the
-same procedure on another family. `python -m evidence run linearize recall-second` measures what is missing.
+same procedure on another family. Few needles were tested, as the last column says. `python -m evidence run linearize recall-second` measures what is missing.
 """
 
 Answered = Mapping[str, Mapping[str, Mapping[str, str]]]
