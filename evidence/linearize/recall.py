@@ -41,10 +41,10 @@ NEAR, EVERY = 2, 3
 TEACHER, ALONE, FULL, STORE = "teacher", "alone", "full", "store"
 STORED = 128
 """Tokens of each group of heads in the store."""
-DRAWN, DRAWS = "drawn-", 3
-"""A control: as many groups as the number says, drawn at random instead of by the probe. Needles
-take turns with this many draws.
-"""
+DRAWN = "drawn-"
+"""A control: as many groups as the number says, drawn at random instead of by the probe."""
+DRAWS = 3
+"""Number of draws, with which the needles take turns."""
 
 # A number is the count of groups of heads that retain softmax. The others have the window and the
 # sinks.
@@ -93,8 +93,10 @@ SECOND_LABELS = {
 }
 GOALS = {512: 0.8, 2048: 0.6}
 """Goals for the share of the teacher's digits, with 12 groups, by distance."""
-FEWEST, FEWEST_AT = 0.85, 512
-"""The fewest groups are asked for that reach this share of the teacher's digits at this distance."""
+FEWEST = 0.85
+"""Share of the teacher's digits for which the fewest groups are sought."""
+FEWEST_AT = 512
+"""Distance at which they are sought."""
 CACHE_GOAL = 40e6
 """Goal for the bytes of the cache at CACHED tokens."""
 FAR_GOALS = {"remember-12": 1.25, "remember-store": 1.67}
@@ -111,7 +113,6 @@ ABOUT = """These are needle-in-a-haystack tests: a number is stated in a text an
   documentation. The needles below lie in its test texts, which the ranking did not use, at random depths from 0 to 256 tokens.
 - *All other groups* apply softmax to a window of 64 tokens and to the first 4. The state, which represents the tokens in between, has a thousandth of
   its weight until it is trained.
-- *Groups drawn at random* are a control for the ranking. Needles take turns with three draws.
 - *A store* adds, for each group, the 128 tokens that this state reproduces worst. In these rows no group keeps softmax.
 - *Trained* rows had about 80 minutes of one core: 40 steps on attention, 300 on logits and 20 on windows of 2,048 tokens, on
   [Python's documentation](smollm2.md). A quarter of it were needles, lists and copies in training texts: the statement and the
@@ -124,7 +125,7 @@ needles so far.
 """
 SECOND_ABOUT = """The model is Qwen2.5-Coder-0.5B-Instruct (Qwen2: 24 layers with 2 groups of heads each and biases on queries and keys, 4-bit
 weights of the packages, computed in float32). Nothing is trained, and the texts, needles and settings are those above, so the ranking is the
-same procedure on another family. Few needles were tested, as the last column says. `python -m evidence run linearize recall-second` measures what is missing.
+same procedure on another family. Groups drawn at random are a control for the ranking; needles take turns with three draws. Few needles were tested, as the last column says. `python -m evidence run linearize recall-second` measures what is missing.
 """
 
 Answered = Mapping[str, Mapping[str, Mapping[str, str]]]
