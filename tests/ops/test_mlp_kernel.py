@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from fredholm.errors import OptionError, ShapeError
 from fredholm.families.itnet.hidden_first import mlp_kernel, mlp_kernel_naive
 from fredholm.families.itnet.hidden_first.backward import backward
-from fredholm.families.itnet.hidden_first.forward import forward
+from fredholm.families.itnet.hidden_first.forward import forward, key_tiles
 from fredholm.families.itnet.hidden_first.registration import mlp_kernel_op
 from fredholm.families.itnet.hidden_first.terms import PAIR_TENSORS, Tensors
 from fredholm.families.itnet.hidden_first.tiled import complete
@@ -207,6 +207,26 @@ def test_later_keys_change_no_earlier_output():
     after = mlp_kernel(**arguments, memory=500)
     assert torch.equal(before[:, :, :3], after[:, :, :3])
     assert not torch.allclose(before[:, :, 3:], after[:, :, 3:])
+
+
+def test_no_key_outside_the_first_and_last_visible_one_is_read():
+    # Four queries see the keys up to their own place, or from it on.
+    times = torch.arange(6.0)
+    early = key_tiles(ordered(times[2:6], times), slice(0, 2), size=3)
+    late = key_tiles(ordered(-times[2:6], -times), slice(2, 4), size=3)
+    never = key_tiles(ordered(times[:4] - 7, times), slice(0, 4), size=3)
+
+    assert [(k.start, k.stop) for k in early] == [(0, 2), (2, 4)]
+    assert [(k.start, k.stop) for k in late] == [(4, 6)]
+    assert never == []
+
+
+def ordered(query_time, key_time):
+    """Return tensors of one head and sample with nothing but an order, heads first."""
+    rows = torch.zeros(1, 1, len(query_time), 1)
+    values = torch.zeros(1, 1, len(key_time), 1)
+    times = {"query_time": query_time[None, None], "key_time": key_time[None, None]}
+    return Tensors(value=values, query_bias=rows, readout=torch.zeros(1, 1, 1, 1), **times)
 
 
 def test_coinciding_points_have_zero_gradient():

@@ -38,7 +38,7 @@ from .first_layer import (
     matrices_of_points,
     tile_matrices,
 )
-from .forward import Plan, as_given, linear, moment_shape, pair_weight, prepare
+from .forward import Plan, as_given, key_tiles, linear, moment_shape, pair_weight, prepare
 from .terms import PAIR_TENSORS, Tensors
 
 
@@ -247,14 +247,12 @@ def _query_tile(
     """Add the gradients from one query tile of one block, and add to ``moments``
     (h, b, Tq, w', d) where they are wanted.
     """
-    heads, batch, nk = f.value.shape[:3]
+    heads, batch = f.value.shape[:2]
 
     # Tiles and chunks are those of the forward. In memory of one chunk are its pre-activations and
     # their gradient, (h, b, Tq, w', Tk) each; the gradient of shared terms is added up over chunks.
-    for k in spans(0, nk, run.plan.keys):
-        pairs = pair_weight(f, q, k)
-        if pairs.empty:
-            continue
+    for k in key_tiles(f, q, run.plan.keys):
+        weight = pair_weight(f, q, k)
         part = Part(f, g, q, k)
         layer = FirstLayer(
             run.x,
@@ -267,7 +265,6 @@ def _query_tile(
         for chunk in groups(heads, batch, run.plan.group, heads):
             first = layer.values(chunk)
             above = tile_matrices(moments_grad[chunk])
-            weight = pairs.weight
             hidden, slope = _hidden_gradient(
                 run,
                 part,

@@ -41,6 +41,10 @@ KEY_TILE = 512
 """Keys of a tile at most."""
 MOMENT_TILES = 8
 """The moments of a block may take as much memory as this many tiles."""
+ORDERED_PART = 3
+"""Under an order a tile holds this part of the queries that fit, and as many more (head, batch)
+pairs. Its keys end where its last query's do, so that fewer of its pairs are hidden.
+"""
 
 
 def forward_op(*arguments: Any) -> Tensor:
@@ -147,20 +151,18 @@ def _moments(
     block.
     """
     f = terms.f
-    heads, batch, nk = f.value.shape[:3]
+    heads, batch = f.value.shape[:2]
 
     # One tile of keys at a time: its terms are made once for all chunks, of which one after the
     # other has its hidden units in memory, (h, b, Tq, w', Tk).
     fresh = True
-    for k in spans(0, nk, plan.keys):
-        pairs = pair_weight(f, q, k)
-        if pairs.empty:
-            continue
+    for k in key_tiles(f, q, plan.keys):
+        tile_weight = pair_weight(f, q, k)
         layer = terms.tile(q, k)
         for chunk in groups(heads, batch, plan.group, heads):
             first = layer.values(chunk)
             hidden = hidden_units(first.values, terms.x.mid, act)
-            weight = cut(pairs.weight, *chunk)
+            weight = cut(tile_weight, *chunk)
             if weight is not None:
                 hidden.mul_(weight)
 
@@ -257,6 +259,8 @@ class Plan:
         tiles_of_keys = -(-k // keys)
         keys = -(-k // tiles_of_keys)
         in_tile = elements // (widest * keys)
+        if x.key_time is not None:
+            in_tile //= ORDERED_PART
         queries = max(1, min(q, in_tile))
         in_chunk = elements // (widest * keys * queries)
         group = min(b * h, max(1, in_chunk))
@@ -363,27 +367,36 @@ def _order(fact: PairTensor) -> list[int]:
     return [1, 0, *places]
 
 
-class PairWeight(NamedTuple):
-    """How the pairs of a tile count.
+def key_tiles(
+    f: Tensors,
+    q: Span,
+    size: int,
+) -> list[Span]:
+    """Cut the keys into tiles of at most ``size``, from the first to the last that any query of
+    ``q`` sees. Under a causal order, half of all pairs are then never computed.
 
-    Attributes:
-        weight: the factor (h, b, Tq, 1, Tk) of their hidden units, or None where it is one.
-        empty: whether the order hides all of them, so that the tile may be skipped.
+    Times are read only on a CPU: on a GPU the answer would have to travel back before the next
+    launch, and all keys are taken.
     """
+    nk = f.value.shape[2]
+    if f.query_time is None or f.key_time is None or f.key_time.device.type != "cpu":
+        return spans(0, nk, size)
 
-    weight: Tensor | None
-    empty: bool
+    latest = f.query_time[:, :, q].amax(-1, keepdim=True)
+    seen = f.key_time <= latest
+    places = seen.flatten(0, 1).any(0).nonzero()
+    if len(places) == 0:
+        return []
+    return spans(int(places[0]), int(places[-1]) + 1, size)
 
 
 def pair_weight(
     f: Tensors,
     q: Span,
     k: Span,
-) -> PairWeight:
-    """Return the factor of a tile's hidden units from density and order.
-
-    Visibility is inspected only on a CPU: on a GPU the answer would have to travel back before the
-    next launch.
+) -> Tensor | None:
+    """Return the factor (h, b, Tq, 1, Tk) of a tile's hidden units from density and order, or None
+    where it is one.
     """
     weight = None
     if f.density is not None:
@@ -391,18 +404,16 @@ def pair_weight(
         density = density.to(f.value.dtype)
         weight = density[:, :, :, None, :]
     if f.query_time is None or f.key_time is None:
-        return PairWeight(weight, empty=False)
+        return weight
 
     key_time = f.key_time[:, :, None, k]
     query_time = f.query_time[:, :, q, None]
     visible = key_time <= query_time
-    if visible.device.type == "cpu":
-        if not visible.any():
-            return PairWeight(None, empty=True)
-        if visible.all():
-            return PairWeight(weight, empty=False)
+    # Read only on a CPU, as in `key_tiles`.
+    if visible.device.type == "cpu" and visible.all():
+        return weight
     seen = visible[:, :, :, None, :]
     seen = seen.to(f.value.dtype)
     if weight is not None:
         seen = weight * seen
-    return PairWeight(seen, empty=False)
+    return seen
