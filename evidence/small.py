@@ -65,7 +65,7 @@ FEW = {
     "luna": Crossover("fredholm.ops.feature_map.bank", "FEW_RECORDED", "_before"),
 }
 FEW_VALUES = {
-    "itnet": Crossover(f"{FAMILIES}.itnet.hidden_first.columns", "LARGEST", "few_points"),
+    "itnet": Crossover(f"{FAMILIES}.itnet.hidden_first.columns", "FEW_HIDDEN", "few_points"),
     "infsa": Crossover(f"{FAMILIES}.infsa.graph.token_graph", "FEW", "TokenGraph._evenly"),
     "luna": Crossover("fredholm.ops.feature_map.bank", "FEW", "_at_once"),
 }

@@ -378,7 +378,8 @@ def page(found: dict[str, Any] | None = None, second: dict[str, Any] | None = No
         found = load(FILE) or {}
         second = load(SECOND_FILE)
     assert found is not None
-    parts = [head("What SmolLM2 recalls with a smaller cache", "linearize", FILE), ABOUT]
+    files = (FILE, SECOND_FILE)
+    parts = [head("What SmolLM2 recalls with a smaller cache", "linearize", *files), ABOUT]
     parts.append("\n`python -m evidence run linearize recall` measures what is missing.\n")
     if "needle" in found:
         parts.append(_missing_controls(found["needle"]))

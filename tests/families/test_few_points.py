@@ -34,7 +34,7 @@ def assert_definition(op: ITNetOperator, domain: Domain, batch: int, monkeypatch
     monkeypatch.setattr(few_points, "_hidden", counted(few_points._hidden, pairs))
     expected = op.dense(u, domain).detach()
     for largest, taken in ((0, tiles), (1 << 30, pairs)):
-        monkeypatch.setattr(columns, "LARGEST", largest)
+        monkeypatch.setattr(columns, "FEW_HIDDEN", largest)
         with torch.no_grad():
             again = op(u, domain), op(u, domain)  # the second reads the domain's cache
         assert len(taken) >= 2
@@ -86,7 +86,7 @@ def test_raw_coordinates_equal_the_definition(monkeypatch):
 
 @pytest.mark.parametrize("largest", [0, 1 << 30])
 def test_half_precision_accumulates_in_float32(largest, monkeypatch):
-    monkeypatch.setattr(columns, "LARGEST", largest)
+    monkeypatch.setattr(columns, "FEW_HIDDEN", largest)
     op = operator().float()
     domain = Domain.line(9)
     u = torch.randn(2, 9, 6)
@@ -100,7 +100,7 @@ def test_half_precision_accumulates_in_float32(largest, monkeypatch):
 @pytest.mark.parametrize("largest", [0, 1 << 30])
 def test_each_leaf_alone_receives_its_gradient(largest, monkeypatch):
     """Each parameter of the kernel, masses or positions alone: two calls, then their gradient."""
-    monkeypatch.setattr(columns, "LARGEST", largest)
+    monkeypatch.setattr(columns, "FEW_HIDDEN", largest)
     options = {"depth": 3, "learned_frequencies": True}
     op = operator(**options).requires_grad_(False)
     u = torch.randn(2, 6, 6, **DOUBLE)

@@ -28,7 +28,7 @@ class AnchorKeys(Form):
             return f"it needs {MonteCarlo.needs}; use {MonteCarlo.instead} instead"
         # This form is an approximation: it is used on request, and in evaluation only.
         if facts.training or anchors is False:
-            return "anchors are of evaluation, on request"
+            return "anchors are used in evaluation only, and when they are asked for"
         if facts.tracing and not isinstance(anchors, Anchors):
             return "traced code cannot make anchors; pass anchors=Anchors.of(domain, samples)"
         # Here the user has asked for anchors, so that another form would not be what was asked for.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ENDS = ("query_position", "key_position")
 CONTENT = ("query", "key")
 GROUPS = {*ENDS, "relative", "distance", *CONTENT, "product"}
-LARGEST = 1 << 21
+FEW_HIDDEN = 1 << 21
 """Hidden units of all pairs up to which they are taken at once: `python -m evidence time small
 tune`.
 """
@@ -51,7 +51,7 @@ def fits(kernel: MLPKernel, problem: Problem) -> bool:
     if u.device.type != "cpu" or u.numel() == 0:
         return False
     batch, _, n, _ = u.shape
-    return batch * kernel.heads * n * n * kernel.width <= LARGEST
+    return batch * kernel.heads * n * n * kernel.width <= FEW_HIDDEN
 
 
 class PositionTerms(NamedTuple):
