@@ -34,7 +34,7 @@ class Place:
 
 
 CHARGES = "physics: Charges, 8 particles, equal steps: ITNet is ahead of"
-RATE = "another rate costs less than GRUs and TCNs lose on series as they come"
+INTERPOLATED = "ahead of a GRU and a TCN that read series resampled to the rate of training"
 PLATEAU = "plateau: Sentences: trained with 2 to 8 steps"
 PLACES = (
     Place(
@@ -55,10 +55,15 @@ PLACES = (
     ),
     Place(
         "ckconv",
-        "series at a sampling rate that training did not have, with the same weights",
-        (f"ckconv: {RATE} (JapaneseVowels)",),
-        "with most samples lost, relative to GRUs and TCNs (PLAID); permuted pixels, relative to a TCN",
+        "series at half the rate of training, with the same weights, relative to GRUs and TCNs that "
+        "read them interpolated to that rate (JapaneseVowels; PLAID)",
+        tuple(
+            f"ckconv: {name}, rate 1 → 1/2: {INTERPOLATED}" for name in ("JapaneseVowels", "PLAID")
+        ),
+        "the same at twice the rate of training (PLAID); with most samples lost, relative to GRUs and "
+        "TCNs (PLAID); permuted pixels, relative to a TCN",
         (
+            f"ckconv: PLAID, rate 1/2 → 1: {INTERPOLATED}",
             "ckconv: missing data costs little (PLAID, 70% lost)",
             "ckconv: pMNIST at 14 x 14: the small network is ahead of TCN, LSTM, GRU",
         ),
