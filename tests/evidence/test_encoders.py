@@ -27,20 +27,25 @@ def documents(monkeypatch):
     return splits
 
 
-def test_hidden_words_are_known_and_replaced():
+def test_hidden_words_are_not_frequent_and_replaced():
     generator = torch.Generator().manual_seed(0)
-    tokens = torch.randint(1, 4, (3, texts.TRAINED), generator=generator)
+    tokens = torch.randint(1, 4 * texts.FREQUENT, (3, texts.TRAINED), generator=generator)
     places = texts.draw_places(tokens, generator)
     assert all(len(set(row.tolist())) == texts.HIDDEN for row in places)
     hidden = texts.hide(tokens, places)
-    assert (hidden.answers > texts.UNKNOWN).all()
+    assert (hidden.answers > texts.UNKNOWN + texts.FREQUENT).all()
     assert ((hidden.tokens == texts.MASK).sum(1) == texts.HIDDEN).all()
     assert torch.equal(hidden.tokens.scatter(1, places, hidden.answers), tokens)
 
 
-def test_a_segment_without_known_words_is_refused():
-    with pytest.raises(ValueError, match="expected at least 64, got 0"):
-        texts.draw_places(torch.ones(1, texts.TRAINED, dtype=torch.int64), torch.Generator())
+def test_frequent_words_are_hidden_where_there_are_too_few_others():
+    tokens = torch.full((1, texts.TRAINED), texts.UNKNOWN)
+    tokens[0, :8] = 2 + texts.FREQUENT
+    tokens[0, 8:99] = 2
+    hidden = texts.hide(tokens, texts.draw_places(tokens, torch.Generator()))
+    rare = hidden.answers == 2 + texts.FREQUENT
+    assert rare.sum() == 8
+    assert (hidden.answers[~rare] == 2).all()
 
 
 @pytest.mark.parametrize("length", texts.LENGTHS)

@@ -45,7 +45,7 @@ RUNS = Table(FILE, ("variant", "budget", "seed"))
 
 STEPS, BRIEF, BATCH, CLIP = 600, 300, 16, 1.0
 """Training steps of a run and of a trial of a rate, segments per step, and largest gradient."""
-RATES = (1e-3, 3e-3, 1e-2)
+RATES = (3e-3, 1e-2, 3e-2)
 # Named on 29 November 2026 before the first run; seed 0 chooses rates.
 SEEDS = (200, 201, 202, 203, 204)
 EQUAL_STEPS, EQUAL_TIME = "equal steps", "equal time"

@@ -26,7 +26,7 @@ from .contest import (
     accuracy_at,
 )
 from .model import ATTENTIONS, BLOCKS, DIM, FEATURES, HEADS
-from .texts import HIDDEN, LEAST, LENGTHS, TRAINED
+from .texts import FREQUENT, HIDDEN, LEAST, LENGTHS, TRAINED
 
 RUN, TIME = "python -m evidence run luna encoders", "python -m evidence time luna encoders"
 PICTURE = "luna-encoders.png"
@@ -34,7 +34,7 @@ TEXT = """{head}How good are encoders of long texts for the time that they take 
 attention with elu + 1 predict hidden words. `{run}` trains and tests them, `{time}` times them.
 
 **Data.** The texts are Python's documentation (`python-docs`), with words and other signs as tokens. Words that occur less than {least} times
-have one number together and are never hidden. {hidden} words are hidden in every segment of {trained} tokens. Encoders are trained on
+have one number together. In every segment of {trained} tokens, {hidden} words are hidden, but none of the {frequent} most frequent ones, mostly signs. Encoders are trained on
 single segments. In the test, all segments of unseen documents are read in texts of {lengths} tokens, with the same hidden words, so that
 only the amount of text around them differs. The accuracy is the share of hidden words that are right; a sample of a claim's test is a segment.
 
@@ -96,6 +96,7 @@ def page() -> str:
         time=TIME,
         least=LEAST,
         hidden=HIDDEN,
+        frequent=FREQUENT,
         trained=TRAINED,
         lengths=listed(tuple(f"{length:,}" for length in LENGTHS)),
         blocks=BLOCKS,

@@ -2,7 +2,8 @@
 
 The words of the documents of a split stand one after another. They are cut into segments of as many
 tokens as the encoders are trained on, and the same words are hidden from a segment whether an
-encoder reads it alone or within a longer text.
+encoder reads it alone or within a longer text. The most frequent words, mostly signs, are not
+hidden: their neighbours tell what they are, and no longer text is needed.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from torch import Tensor
 
 from fredholm.data import create_dataset
 
-DATA, LEAST = "python-docs", 100
+DATA, LEAST = "python-docs", 30
 """Words that occur less often in the training documents have no number of their own."""
+FREQUENT = 100
+"""Number of the most frequent words, which are not hidden."""
 TRAINED, LONGEST = 512, 8_192
 LENGTHS = (512, 1_024, 2_048, 4_096, 8_192)
 """Tokens of a text. All are multiples of a segment and divide the longest."""
-HIDDEN = 64
+HIDDEN = 32
 """Words that are hidden in each segment."""
 MASK, UNKNOWN = 0, 1
 """Numbers of a hidden word and of an unknown one. Number 0 is padding, of which there is none."""
@@ -63,20 +66,14 @@ def corpus() -> Corpus:
 
 
 def draw_places(tokens: Tensor, generator: torch.Generator) -> Tensor:
-    """Draw the places of :data:`HIDDEN` known words per row of ``tokens`` (B, N), (B, HIDDEN).
+    """Draw the places of :data:`HIDDEN` words per row of ``tokens`` (B, N), (B, HIDDEN).
 
-    Raises:
-        ValueError: a row has fewer known words.
+    Where a row has too few words to hide, frequent words follow, and unknown ones come last.
     """
-    known = tokens != UNKNOWN
-    fewest = int(known.sum(1).min())
-    if fewest < HIDDEN:
-        raise ValueError(
-            f"known words in a segment: expected at least {HIDDEN}, got {fewest}; make segments "
-            f"longer"
-        )
-    # Unknown words come last in the random order.
-    order = torch.rand(tokens.shape, generator=generator).masked_fill(~known, 2.0)
+    # A vocabulary lists words by frequency, after the numbers of hidden and unknown words.
+    frequent = tokens <= UNKNOWN + FREQUENT
+    order = torch.rand(tokens.shape, generator=generator)
+    order = order + frequent.to(order) + (tokens == UNKNOWN).to(order)
     return order.topk(HIDDEN, 1, largest=False).indices
 
 
