@@ -43,7 +43,7 @@ TUNING = Table(FILE, ("variant", "rate"), ("tuning",))
 PACES = Table(FILE, ("variant",), ("paces",))
 RUNS = Table(FILE, ("variant", "budget", "seed"))
 
-STEPS, BRIEF, BATCH, CLIP = 600, 300, 16, 1.0
+STEPS, BRIEF, BATCH, CLIP = 800, 300, 16, 1.0
 """Training steps of a run and of a trial of a rate, segments per step, and largest gradient."""
 RATES = (3e-3, 1e-2, 3e-2)
 # Named on 29 November 2026 before the first run; seed 0 chooses rates.

@@ -182,8 +182,10 @@ def front_section(rows: Rows, timed: dict[str, Any] | None) -> str:
 
 def plot(rows: Rows, times: Rows, theme: Any) -> Any:
     """Draw accuracy against milliseconds, one panel per length, one colour per encoder."""
+    from matplotlib.ticker import NullFormatter
+
     figure = new_figure(11.0, 2.8)
-    panels = figure.subplots(1, len(LENGTHS), sharey=True)
+    panels = figure.subplots(1, len(LENGTHS), sharex=True, sharey=True)
     for axes, length in zip(panels, LENGTHS):
         for colour, point in zip(theme.series, points_at(length, rows, times)):
             axes.errorbar(
@@ -197,6 +199,8 @@ def plot(rows: Rows, times: Rows, theme: Any) -> Any:
                 label=point.variant,
             )
         axes.set(xlabel="ms", title=f"{length:,} tokens", xscale="log")
+        # Labels of minor ticks would overlap.
+        axes.xaxis.set_minor_formatter(NullFormatter())
     panels[0].set(ylabel="accuracy (%)")
     panels[-1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
