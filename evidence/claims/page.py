@@ -25,7 +25,7 @@ OPEN_VERDICTS = (NOT_RUN, FEW_SEEDS, UNDECIDED, EXPLORED, NO_TEST)
 VERDICTS = (REPRODUCED, CONTRADICTED, *OPEN_VERDICTS, UNTESTABLE)
 PAGES = {
     "itnet": "[ITNet](itnet.md), [forces](physics.md)",
-    "luna": "[LUNA](luna.md), [its kernel](luna-kernel.md), [the Arena](lra.md)",
+    "luna": "[LUNA](luna.md), [its kernel](luna-kernel.md), [encoders](luna-encoders.md), [the Arena](lra.md)",
     "ckconv": "[CKConv](ckconv.md)",
     "infsa": "[InfSA](infsa.md)",
     "continuous": "[the continuous transformer](continuous-transformer.md)",
@@ -97,8 +97,7 @@ equal time. So far only one such contest [has been run](physics.md), on forces b
   frequencies, normalisation and depth, compared with the FNO and GNO of `neuraloperator`; dense prediction.
 - **CKConv**: memory of lags and gaps that cannot be resampled, compared with GRU-D, NCDE and MiniROCKET on filled series; 30, 50 and 70% lost on
   raw speech.
-- **LUNA**: quality per millisecond of long encoders, compared with Hedgehog and softmax, up to 8,192 tokens; an equivalence test of conversions at
-  99.5% of the teacher, with 10 seeds and 2,000 samples; Retrieval and Pathfinder.
+- **LUNA**: Retrieval and Pathfinder; quality per millisecond of long encoders and an equivalence test of conversions have commands in the table above.
 - **InfSA, pure and linear**: accuracy at equal time on canvases of 1,024 to 4,096 small patches; *pure above softmax* with ten fresh seeds.
 - **Evolution**: Strang against Lie at equal evaluations of attention; one set of weights compared with encoders trained for each depth has a
   command in the table above.

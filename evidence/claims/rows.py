@@ -38,6 +38,7 @@ from ..kit.statistics import summarise
 from ..linearize import page as linearize
 from ..lra import image as lra_image
 from ..lra import rows as lra
+from ..luna.encoders import claims as encoders
 from ..physics import claims as physics
 
 FILE = Path(__file__).with_name("claims.yaml")
@@ -135,8 +136,8 @@ def _sets() -> Iterator[ClaimSet]:
     yield ClaimSet(page, "plateau", plateau.CLAIMS, sections(plateau.FILE))
     yield ClaimSet(page, "layers", layers.CLAIMS, sections(layers.FILE))
 
-    runs = load("linearize.json")["runs"]
-    yield ClaimSet("conversions", "linearize", linearize.CLAIMS, runs)
+    yield ClaimSet("conversions", "linearize", linearize.CLAIMS, linearize.results())
+    yield ClaimSet("luna-encoders", "luna-encoders", encoders.CLAIMS, encoders.results())
     yield ClaimSet("lra", "lra", lra.CLAIMS, load(lra.TABLE.file)["runs"])
     yield ClaimSet("lra", "lra-image", lra_image.CLAIMS, sections(lra_image.FILE))
 
@@ -266,10 +267,10 @@ def _openness(entry: Entry, values: list[float]) -> str:
 def _values(entry: Entry) -> list[float]:
     """Return the numbers of an entry's result.
 
-    There are none if it does not have a result or if the file, section or row of its training does
-    not exist yet.
+    There are none if it does not have a result, if its file does not exist yet, or if the file does
+    not have the section or row of its training yet.
     """
-    if "result" not in entry:
+    if "result" not in entry or load(entry["result"]["file"]) is None:
         return []
     try:
         return numbers(entry["result"])

@@ -48,31 +48,49 @@ class Scores(list[float]):
         self.samples = samples
 
 
-def differences(pairs: Iterable[tuple[dict[str, Any], dict[str, Any]]], metric: str) -> Scores:
-    """Return the first row of each pair minus the second, in a metric.
+def differences(
+    pairs: Iterable[tuple[dict[str, Any], dict[str, Any]]], metric: str, share: float = 1.0
+) -> Scores:
+    """Return the first row of each pair minus a share of the second, in a metric.
 
-    The result has a number per sample too if all rows have the answers to the same samples.
+    The result has a number per sample too if all rows have the answers to the same samples. With a
+    ``share`` below one it is positive where the first row keeps more than this share of the second.
 
     Example:
         >>> rows = {"accuracy": 0.5}, {"accuracy": 0.25}
-        >>> differences([rows], "accuracy")
-        [0.25]
+        >>> differences([rows], "accuracy"), differences([rows], "accuracy", share=0.5)
+        ([0.25], [0.375])
     """
     known = list(pairs)
-    values = [one[metric] - other[metric] for one, other in known]
+    values = [one[metric] - share * other[metric] for one, other in known]
     parts = []
     for one, other in known:
         left, right = answers_in(one, metric), answers_in(other, metric)
         if left is None or right is None or len(left) != len(right):
             return Scores(values)
-        parts.append(left - right)
+        parts.append(left - share * right)
     if len({len(part) for part in parts}) != 1:
         return Scores(values)
     return Scores(values, np.stack(parts))
 
 
-def crossed_p(numbers: np.ndarray, against: float = 0.0) -> float:
-    r"""Test whether the mean of ``numbers`` (seeds, samples) is ``against``; return the p-value.
+class CrossedMean(NamedTuple):
+    """The mean over seeds and samples, its standard error, and that error's degrees of freedom."""
+
+    mean: float
+    error: float
+    degrees: float
+
+
+class Interval(NamedTuple):
+    """A confidence interval."""
+
+    low: float
+    high: float
+
+
+def crossed_mean(numbers: np.ndarray) -> CrossedMean:
+    r"""Return the mean of ``numbers`` (seeds, samples) with its standard error.
 
     Seeds and test samples are both drawn at random. The mixed model is
     :math:`d_{si} = m + a_s + b_i + e_{si}` with random effects of seeds, samples and their
@@ -84,14 +102,10 @@ def crossed_p(numbers: np.ndarray, against: float = 0.0) -> float:
     the seeds alone show, and at least :math:`M_b / (S I)`, that of the samples alone. If every seed
     has its own samples, b is zero and the variance of the samples is part of the seeds'.
 
-    The test is two-sided.
-
     Reference: Satterthwaite, Biometrics Bulletin 2 (1946).
     """
-    from scipy.stats import t as student
-
     seeds, samples = numbers.shape
-    mean = numbers.mean()
+    mean = float(numbers.mean())
     rows = numbers.mean(1) - mean
     columns = numbers.mean(0) - mean
     rest = numbers - mean - rows[:, None] - columns
@@ -116,9 +130,33 @@ def crossed_p(numbers: np.ndarray, against: float = 0.0) -> float:
 
     # Equal numbers differ by rounding alone, which would make t arbitrarily large.
     if square <= 1e-24 * max(1.0, mean**2):
+        square = 0.0
+    return CrossedMean(mean, math.sqrt(square / (seeds * samples)), degrees)
+
+
+def crossed_p(numbers: np.ndarray, against: float = 0.0) -> float:
+    """Test whether the mean of ``numbers`` (seeds, samples) is ``against``; return the p-value.
+
+    The test is two-sided, with the error of :func:`crossed_mean`.
+    """
+    from scipy.stats import t as student
+
+    mean, error, degrees = crossed_mean(numbers)
+    if error == 0:
         return 1.0 if math.isclose(mean, against, abs_tol=1e-12) else 0.0
-    error = math.sqrt(square / (seeds * samples))
     return float(2 * student.sf(abs(mean - against) / error, degrees))
+
+
+def crossed_interval(numbers: np.ndarray, level: float = 0.95) -> Interval:
+    """Return the confidence interval of the mean of ``numbers`` (seeds, samples).
+
+    It excludes a bound exactly if :func:`crossed_p` against that bound is below ``1 - level``.
+    """
+    from scipy.stats import t as student
+
+    mean, error, degrees = crossed_mean(numbers)
+    half = error * float(student.ppf((1 + level) / 2, degrees))
+    return Interval(mean - half, mean + half)
 
 
 def summarise(values: Iterable[float], against: float = 0.0) -> Summary | None:

@@ -10,6 +10,7 @@ SUBJECT = Subject(
     times={"minilm": "speed:time", "smollm2": "smollm2:time"},
     runs={
         "conversions": "conversions:run",
+        "equivalence": "equivalence:run",
         "smollm2": "smollm2:run",
         "recall": "recall:run",
         "recall-second": "recall:run_second",

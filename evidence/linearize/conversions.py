@@ -82,31 +82,35 @@ def teacher(task: Task, splits: dict[str, Any], folder: Path, seed: int) -> torc
 
 
 class Taught(NamedTuple):
-    """A task's teacher, its score on the test split, and the data."""
+    """A task's teacher, its score on the test split and on each test sample, and the data."""
 
     model: torch.nn.Module
     score: float
+    each: list[float]
     splits: dict[str, Any]
 
 
 @cache
 def taught(name: str, seed: int, runs: Path, small: bool = False) -> Taught:
-    """Return a task's teacher with its score, which is stored beside its weights."""
+    """Return a task's teacher with its scores, which are stored beside its weights."""
     task, folder = task_named(name, small), runs / f"{name}-teacher-{seed}"
     splits = task.splits(task.sizes)
     model = teacher(task, splits, folder, seed)
-    file = folder / "test.json"
+    file = folder / "scores.json"
     if not file.is_file():
-        score = evaluate(model, splits["test"], create_task(task.kind).judge_by(task.metric))
-        file.write_text(json.dumps(score), encoding="utf-8")
-    return Taught(model, json.loads(file.read_text(encoding="utf-8")), splits)
+        each: list[float] = []
+        judged = create_task(task.kind).judge_by(task.metric)
+        score = evaluate(model, splits["test"], judged, each=each)
+        file.write_text(json.dumps({"score": score, "each": each}), encoding="utf-8")
+    found = json.loads(file.read_text(encoding="utf-8"))
+    return Taught(model, found["score"], found["each"], splits)
 
 
 def convert(
     name: str, method: str, seed: int, taught: Taught, folder: Path, small: bool = False
 ) -> dict[str, Any]:
     """Convert a teacher by a method and return the fields of its row."""
-    model, score, splits = taught
+    model, score, answers, splits = taught
     task = task_named(name, small)
     judged = create_task(task.kind).judge_by(task.metric)
     conversion = linearize(
@@ -122,8 +126,7 @@ def convert(
         say=lambda line: print(f"{name} {method} seed {seed}: {line}", flush=True),
     )
     report, test = conversion.report, splits["test"]
-    each: dict[str, list[float]] = {"teacher": [], "tuned": []}
-    evaluate(model, test, judged, each=each["teacher"])
+    each: dict[str, list[float]] = {"teacher": answers, "tuned": []}
     tuned = evaluate(conversion.model, test, judged, each=each["tuned"])
     scores = {"teacher": score, "tuned": tuned}
     student = conversion.model

@@ -264,4 +264,12 @@ MORE = {
     for name, task in TASKS.items()
 }
 """The same tasks with four to eight times the samples, which run only by name."""
-ALL = TASKS | MORE
+EQUIVALENCE = {
+    "sentiment_equivalence": replace(
+        TASKS["sentiment"],
+        title="sentiment of movie reviews, 2,000 test samples",
+        sizes={"train": 640, "val": 160, "test": 2000},
+    )
+}
+"""The task of the test of equivalence, with nearly all test samples of the data set."""
+ALL = TASKS | MORE | EQUIVALENCE

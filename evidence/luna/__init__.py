@@ -1,4 +1,4 @@
-"""LUNA's kernel: measured theory, learned functions, and speed beside other linear attentions."""
+"""LUNA: measured theory, learned functions, speed and accuracy beside other attentions."""
 
 from __future__ import annotations
 
@@ -7,8 +7,17 @@ from ..kit.subject import Subject
 
 SUBJECT = Subject(
     __name__,
-    times={"speed": "speed:time"},
-    runs={"theory": "theory:run_theory", "psi": "theory:run_psi", "maps": "theory:run_maps"},
-    pages={PAGES / "luna-kernel.md": "page:page"},
+    times={"speed": "speed:time", "encoders": "encoders.contest:time"},
+    runs={
+        "theory": "theory:run_theory",
+        "psi": "theory:run_psi",
+        "maps": "theory:run_maps",
+        "encoders": "encoders.contest:run",
+    },
+    pages={
+        PAGES / "luna-kernel.md": "page:page",
+        PAGES / "luna-encoders.md": "encoders.page:page",
+    },
     draw="page:draw",
+    claims="encoders.claims:CLAIMS",
 )

@@ -107,7 +107,7 @@ def check_layer(operator: IntegralOperator, points: int = 96) -> None:
     Raises:
         WrongAnswer: the error is above 1e-4.
     """
-    u = torch.randn(1, points, DIM, requires_grad=True)
+    u = torch.randn(1, points, operator.dim, requires_grad=True)
     inputs = [u, *operator.parameters()]
     found = with_gradients(operator(u), inputs)
     expected = with_gradients(operator.dense(u, Domain.line(points)), inputs)

@@ -8,11 +8,15 @@ from fredholm.lab.report.style import new_figure
 
 from ..kit.page import IMAGES, head, load, save_picture, table
 from ..kit.statistics import slope
+from .encoders import page as encoders
 from .speed import FILE as SPEED
 from .speed import PEERS, exponent
 from .theory import FILE as THEORY
 
-COMMANDS = {"theory": "python -m evidence run luna", "speed": "python -m evidence time luna"}
+COMMANDS = {
+    "theory": "python -m evidence run luna theory psi maps",
+    "speed": "python -m evidence time luna speed",
+}
 ABOUT = "This page tests LUNA's theory numerically, shows learned functions, and gives times. The [guide](../luna.md) explains the operator and its terms.\n"
 
 
@@ -190,10 +194,11 @@ def plot_runtime(found: dict[str, Any], theme: Any) -> Any:
 
 
 def draw() -> None:
-    """Draw docs/images/luna-runtime.png, if there are times."""
+    """Draw docs/images/luna-runtime.png, if there are times, and the picture of the encoders."""
     if times := load(SPEED):
         picture = IMAGES / "luna-runtime.png"
         save_picture(lambda theme: plot_runtime(times, theme), picture, dpi=110)
+    encoders.draw()
 
 
 def page() -> str:

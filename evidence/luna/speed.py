@@ -228,7 +228,7 @@ def time(options: Options) -> None:
     longest, seconds, scalars, count = LENGTHS[-1], 1.5, 1_000_000, STEPS
     if options.small:
         longest, seconds, scalars, count = 2048, 0.01, 1000, 200
-    command = "python -m evidence time luna"
+    command = "python -m evidence time luna speed"
     found: dict[str, Any] = {"command": command, "machine": describe(), "dim": DIM, "heads": HEADS}
     found["map"] = feature_map(scalars, seconds)
     found["steps"] = steps(count)

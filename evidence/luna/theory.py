@@ -306,7 +306,7 @@ def plot_maps(path: Path, epochs: int) -> dict[str, Any]:
 
 def keep(part: dict[str, Any], options: Options) -> None:
     """Replace one part of the file and leave the others unchanged."""
-    about = {"command": "python -m evidence run luna", "machine": describe()}
+    about = {"command": "python -m evidence run luna theory psi maps", "machine": describe()}
     save((load(FILE, options.results) or {}) | about | part, FILE, options.results)
 
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
+import numpy as np
+import torch
+from evidence.kit.answers import pack
+from evidence.kit.claims import CONTRADICTED, REPRODUCED, judge
 from evidence.kit.page import load
 from evidence.kit.subject import Options
+from evidence.linearize import conversions, equivalence, recall, smollm2, tasks
 from evidence.linearize import page as linearize_report
-from evidence.linearize import recall, smollm2
 from evidence.linearize.speed import crossover
 
 from fredholm.lab.training.metrics import wilson
@@ -45,14 +51,101 @@ def test_tables_show_the_numbers_of_the_rows():
     assert "| Performer, 64 features | 80.00 | nothing to distil | 60.00 | 75.0 | 1 |" in page
     claim = "sentiment of movie reviews: LUNA recovers"
     few = "open: 1 to 4 seeds |"
-    recovered = "99.5% of the teacher | 99.5% | +99.4 ± 0.9 (2 seeds) | seeds alone | 1.000"
-    assert f"| {claim} {recovered} | {few}" in page
+    assert f"| {claim} 99.5% of the teacher | 99.5% | +99.4 ± 0.9 (2 seeds) |" in page
     behind = "more than Hedgehog | not behind it | -2.5 (1 seed) |  | "
     assert f"| {claim} {behind} | {few}" in page
     assert "| LUNA | 0.90 → 0.10 | 0.90 → 0.10 |" in page
     assert "Not measured yet" in page
     assert "| sentiment of movie reviews | 9 | 4 | 100 | ≤ 3, 5e-05 | ≤ 2, 1e-05 |" in page
     assert "standard error of an accuracy near one half is 5.0 points" in " ".join(page.split())
+
+
+def sure(seed, teacher, tuned, again):
+    """Return the rows of a seed of the test of equivalence, of answers right or wrong."""
+    rows = []
+    for method, found in ((equivalence.CONVERTED, tuned), (equivalence.AGAIN, again)):
+        sides = {"teacher": teacher, "tuned": found}
+        row = {"task": equivalence.NAME, "method": method, "seed": seed}
+        row["scores"] = {side: sum(right) / len(right) for side, right in sides.items()}
+        row["answers"] = {side: pack(right) for side, right in sides.items()}
+        rows.append(row)
+    return rows
+
+
+def test_a_share_of_the_teacher_is_tested_over_seeds_and_samples():
+    rng = np.random.default_rng(0)
+    rows, better = [], []
+    for seed in range(10):
+        teacher = (rng.random(2000) < 0.75).astype(float)
+        again = (rng.random(2000) < 0.75).astype(float)
+        rows += sure(seed, teacher, teacher, again)
+        # Every hundredth answer becomes right.
+        improved = teacher.copy()
+        improved[seed::100] = 1.0
+        better += sure(seed, teacher, improved, again)
+
+    judged, against_again = judge(equivalence.CLAIMS, rows)
+    assert judged.found.samples == 2000
+    assert judged.verdict == REPRODUCED, "an exact copy keeps more than 99.5%"
+    assert "100.00% of the teacher's, 95% interval" in judged.here
+    assert against_again.verdict == ""
+
+    low, high = interval_of(equivalence.share_text(better))
+    assert 99.5 < low < 100.3 < high
+
+
+def interval_of(text):
+    return [float(x) for x in re.findall(r"interval ([\d.]+) to ([\d.]+)%", text)[0]]
+
+
+def test_a_model_that_loses_two_points_contradicts_the_share():
+    rng = np.random.default_rng(1)
+    rows = []
+    for seed in range(10):
+        teacher = (rng.random(2000) < 0.75).astype(float)
+        worse = teacher * (rng.random(2000) > 0.03)
+        rows += sure(seed, teacher, worse, worse)
+    judged = judge(equivalence.CLAIMS, rows)[0]
+    assert judged.verdict == CONTRADICTED
+    assert interval_of(judged.here)[1] < 99.5
+
+
+def test_the_test_of_equivalence_has_ten_fresh_seeds_and_2000_samples(monkeypatch):
+    (task,) = tasks.EQUIVALENCE.values()
+    assert task.sizes["test"] == 2000
+    assert len(set(equivalence.SEEDS)) == 10
+    assert min(equivalence.SEEDS) >= 200
+    monkeypatch.setattr(equivalence, "load", lambda file: None)
+    assert equivalence.section() == f"Open: not run, `{equivalence.COMMAND}`."
+    assert equivalence.share_text([]) == ""
+
+
+def test_a_seed_has_the_rows_of_the_converted_and_of_the_tuned_teacher(tmp_path, monkeypatch):
+    options = Options(seeds=1, small=True)
+    options.runs, options.results = tmp_path / "runs", tmp_path
+    teacher = torch.nn.Linear(2, 2)
+    known = conversions.Taught(teacher, 0.5, [1.0, 0.0], {"train": 0, "val": 1, "test": 2})
+    taught = MagicMock(return_value=known)
+    monkeypatch.setattr(equivalence, "taught", taught)
+
+    def convert(name, method, seed, taught, folder, small):
+        folder.mkdir(parents=True)
+        return {"scores": {"teacher": 0.5, "tuned": 1.0}}
+
+    def evaluate(model, split, judged, each):
+        assert model is not teacher
+        each += [0.0, 0.0]
+        return 0.0
+
+    monkeypatch.setattr(equivalence, "convert", convert)
+    monkeypatch.setattr(equivalence, "fine_tune", lambda model, **given: None)
+    monkeypatch.setattr(equivalence, "evaluate", evaluate)
+    equivalence.run(options)
+    rows = load(equivalence.FILE, tmp_path)["runs"]
+    assert [row["method"] for row in rows] == [equivalence.CONVERTED, equivalence.AGAIN]
+    assert [row["scores"]["tuned"] for row in rows] == [1.0, 0.0]
+    assert {row["seed"] for row in rows} == {200}
+    taught.cache_clear.assert_called_once_with()
 
 
 def test_the_crossover_is_the_last_change():

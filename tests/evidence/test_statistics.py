@@ -16,7 +16,15 @@ from evidence.kit.claims import (
     judge,
     openness,
 )
-from evidence.kit.statistics import Scores, beyond_best, crossed_p, paired, summarise
+from evidence.kit.statistics import (
+    Scores,
+    beyond_best,
+    crossed_interval,
+    crossed_p,
+    differences,
+    paired,
+    summarise,
+)
 from scipy.stats import ttest_1samp
 
 
@@ -70,6 +78,29 @@ def test_p_finds_a_true_difference_in_nine_of_ten_draws():
     rng = np.random.default_rng(2)
     draws = [drawn(rng, 5, 400, 0.01, 0.1, 0.4, mean=0.05) for _ in range(100)]
     assert np.mean([crossed_p(numbers) < 0.05 for numbers in draws]) > 0.9
+
+
+@pytest.mark.parametrize("of_seeds", [0.0, 0.1, 1.0])
+def test_an_interval_ends_where_p_is_5_percent(of_seeds):
+    numbers = drawn(np.random.default_rng(3), 6, 50, of_seeds, 0.3, 0.5)
+    low, high = crossed_interval(numbers)
+    assert low < numbers.mean() < high
+    assert crossed_p(numbers, low) == pytest.approx(0.05)
+    assert crossed_p(numbers, high) == pytest.approx(0.05)
+
+
+def test_an_interval_of_equal_numbers_is_a_point():
+    assert crossed_interval(np.full((5, 9), 0.25)) == (0.25, 0.25)
+
+
+def test_a_share_of_the_other_row_is_subtracted_from_every_sample():
+    one, other = [1.0, 1.0, 0.0, 1.0], [1.0, 0.0, 1.0, 0.0]
+    pair = tuple(
+        {"accuracy": sum(right) / 4, "answers": {"accuracy": pack(right)}} for right in (one, other)
+    )
+    found = differences([pair, pair], "accuracy", share=0.5)
+    assert found == [0.5, 0.5]
+    assert found.samples.tolist() == [[0.5, 1.0, -0.5, 1.0]] * 2
 
 
 def runs(rng, share, samples, seeds=5, answers=True, **shares):

@@ -1,0 +1,58 @@
+"""The claims about encoders of long texts.
+
+LUNA's paper has no such task; it reports the mean of five tasks of the Long Range Arena. All claims
+were named on 29 November 2026, before the first run.
+"""
+
+from __future__ import annotations
+
+from ...kit.claims import Claim, Sample
+from ...kit.page import load
+from ...kit.statistics import Rows, paired
+from .contest import EQUAL_STEPS, EQUAL_TIME, FILE, accuracy_at
+from .texts import LONGEST, TRAINED
+
+Results = dict[str, Rows]
+PUBLISHED = {
+    "hedgehog": "65.44 over 59.66",
+    "softmax": "65.44 over 58.14",
+}
+LABELS = {"hedgehog": "Hedgehog", "performer": "Performer"}
+
+
+def results() -> Results:
+    """Return the runs of each budget."""
+    found: Results = {EQUAL_STEPS: [], EQUAL_TIME: []}
+    for row in (load(FILE) or {}).get("runs", []):
+        found[row["budget"]].append(row)
+    return found
+
+
+def ahead(other: str, length: int, budget: str) -> Sample:
+    """Return a sample: LUNA's accuracy minus that of another attention, per seed."""
+    return lambda found: paired(found[budget], "luna", other, accuracy_at(length))
+
+
+def claim(
+    other: str, length: int = TRAINED, budget: str = EQUAL_STEPS, *, primary: bool = False
+) -> Claim:
+    """Return the claim that LUNA is more accurate than another attention."""
+    text = f"Hidden words, {length:,} tokens, {budget}: LUNA above {LABELS.get(other, other)}"
+    paper = PUBLISHED.get(other, "no number")
+    return Claim(text, paper, ahead(other, length, budget), primary=primary)
+
+
+CLAIMS = [
+    claim("hedgehog", primary=True),
+    claim("softmax", primary=True),
+    claim("hedgehog", LONGEST, primary=True),
+    claim("softmax", LONGEST, primary=True),
+    claim("hedgehog", TRAINED, EQUAL_TIME, primary=True),
+    claim("performer"),
+    claim("elu + 1"),
+    claim("performer", LONGEST),
+    claim("elu + 1", LONGEST),
+    claim("softmax", TRAINED, EQUAL_TIME),
+    claim("performer", TRAINED, EQUAL_TIME),
+    claim("elu + 1", TRAINED, EQUAL_TIME),
+]
