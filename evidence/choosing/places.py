@@ -47,8 +47,11 @@ PLACES = (
     ),
     Place(
         "itnet_low_rank",
-        "ITNet's kernel for many points",
-        (),
+        "ITNet's kernel for many points; digits, relative to Performer and to softmax of its size",
+        tuple(
+            f"itnet: Digits: low rank beats {other} at equal parameters"
+            for other in ("performer", "softmax")
+        ),
         "accuracy decreases with the rank (digits, highest rank minus lowest)",
         ("itnet: Accuracy grows with the rank",),
         "itnet_low_rank",
