@@ -24,7 +24,7 @@ from .rows import Row, answer, papers
 OPEN_VERDICTS = (NOT_RUN, FEW_SEEDS, UNDECIDED, EXPLORED, NO_TEST)
 VERDICTS = (REPRODUCED, CONTRADICTED, *OPEN_VERDICTS, UNTESTABLE)
 PAGES = {
-    "itnet": "[ITNet](itnet.md), [forces](physics.md)",
+    "itnet": "[ITNet](itnet.md), [forces](physics.md), [bodies](motion.md)",
     "luna": "[LUNA](luna.md), [its kernel](luna-kernel.md), [encoders](luna-encoders.md), [the Arena](lra.md)",
     "ckconv": "[CKConv](ckconv.md)",
     "infsa": "[InfSA](infsa.md)",
@@ -70,7 +70,7 @@ them or, until all have been run, on the seeds of the first test. No seed is add
 Times have no ±: a median is followed in brackets by half the interquartile range.
 
 Some pages have two rounds of runs (InfSA, the Arena, the continuous transformer). Their primary claims are those of the second round and were named before it; the first round is exploratory.
-The primary claims about forces between particles were named before their first run. On the other pages they were named after the runs that are committed today; they
+The primary claims about forces between particles and about bodies of unknown mass were named before their first run. On the other pages they were named after the runs that are committed today; they
 are the claims that the papers state first.
 
 ## Every claim of the five papers
@@ -91,9 +91,9 @@ Each row is a claim, with the paper's number, ours, and the verdict by the rule 
 ## Contests that are not run
 
 Each contest would compare models on a task where an operator should win, with learning rates tuned for each model, at least five new seeds, equal parameters and, in a second table,
-equal time. So far only one such contest [has been run](physics.md), on forces between charges.
+equal time. Such contests are those on [forces between charges](physics.md) and on [bodies of unknown mass](motion.md), whose rows are above.
 
-- **ITNet**: springs and gravity with unknown masses, and rollouts of 50 steps; Darcy's flow at 16 and 32, after a search over bandwidth,
+- **ITNet**: Darcy's flow at 16 and 32, after a search over bandwidth,
   frequencies, normalisation and depth, compared with the FNO and GNO of `neuraloperator`; dense prediction.
 - **CKConv**: memory of lags and gaps that cannot be resampled, compared with GRU-D, NCDE and MiniROCKET on filled series; 30, 50 and 70% lost on
   raw speech.

@@ -1,4 +1,6 @@
-"""Pairwise physics: the forces between charges in a box, learned by models of equal size."""
+"""Pairwise physics: forces between charges in a box, and bodies of unknown mass that move under
+springs or gravity, learned by models of equal size.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,11 @@ from ..kit.subject import Subject
 
 SUBJECT = Subject(
     __name__,
-    runs={"charges": "contest:run"},
-    pages={PAGES / "physics.md": "page:page"},
+    runs={
+        "charges": "charges:run",
+        "springs": "motion:run_springs",
+        "gravity": "motion:run_gravity",
+    },
+    pages={PAGES / "physics.md": "page:page", PAGES / "motion.md": "motion_page:page"},
     claims="claims:CLAIMS",
 )

@@ -1,192 +1,257 @@
-"""The contest on forces between charges.
+"""A contest of models of equal size on one task.
 
-The learning rate and the bandwidth of each model are chosen on validation. Then fresh seeds are
-trained with equal steps, and again with equal time. ``physics.json`` grows by tried settings, paces
-and runs, and none of them is computed twice.
+The learning rate and the bandwidth of each model are chosen on validation with seed 0. Then fresh
+seeds are trained with equal steps, and again with equal time. A file of results grows by tried
+settings, paces and runs, and none of them is computed twice.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
-from functools import cache
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from itertools import product
 from time import process_time
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from fredholm.lab.training.grid import Cell, Report, safe_name
 
-from ..datasets.charges import Systems, make_systems
-from ..kit.answers import pack
 from ..kit.grid import Row, Table, fill
-from ..kit.machine import describe
 from ..kit.subject import Options
-from .models import NAMES, make_model, parameters, sized
+from .models import parameters
 
-FILE = "physics.json"
-TUNING = Table(FILE, ("variant", "rate", "sigma"), ("tuning",))
-PACES = Table(FILE, ("variant",), ("paces",))
-RUNS = Table(FILE, ("variant", "budget", "seed"))
-
-PARAMETERS, STEPS, BATCH, CLIP = 17_000, 600, 32, 1.0
-RATES, SIGMAS = (1e-3, 3e-3, 1e-2), (0.5, 2.0)
-TRAINED, TESTED = 8, (8, 12, 20)
-"""Numbers of particles."""
-SYSTEMS = {"train": 2_000, "val": 400, "test": 400}
-DATA_SEEDS = {"train": 1_000, "val": 2_000, "test": 3_000}
-"""Seed of each split's systems, to which the number of particles is added."""
-# Named on 28 November 2026 before the first run; seed 0 chooses rates and bandwidths.
-SEEDS = (100, 101, 102, 103, 104)
 EQUAL_STEPS, EQUAL_TIME = "equal steps", "equal time"
+BUDGETS = (EQUAL_STEPS, EQUAL_TIME)
+BATCH, CLIP = 32, 1.0
+TRIAL_STEPS = 30
+"""Steps of a trial with ``--small``."""
 ROUNDS, PACED = 7, 30
 """Rounds of timing, which alternate over the models, and steps per round."""
+RATES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)
+SIGMAS = (0.0625, 0.125, 0.25, 0.5, 1.0, 2.0)
+"""Ladders of rates and bandwidths, on which a search moves."""
+
+Setting = tuple[float, float]
+"""A learning rate and the bandwidth of the Fourier features."""
 
 
-@cache
-def systems(split: str, points: int = TRAINED) -> Systems:
-    """Return the systems of a split, the same for every model and seed."""
-    return make_systems(SYSTEMS[split], points, DATA_SEEDS[split] + points)
+@dataclass(frozen=True)
+class Task:
+    """A task, its models and the settings to try.
 
-
-def scale() -> Tensor:
-    """Return the root mean square of a force in training, which scales all models' outputs."""
-    return systems("train").forces.square().mean().sqrt()
-
-
-def fit(model: nn.Module, rate: float, seed: int, steps: int) -> float:
-    """Train by Adam with one cycle of the rate; return the CPU seconds it took."""
-    train, unit = systems("train"), scale()
-    generator = torch.Generator().manual_seed(seed)
-    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, rate, total_steps=steps, pct_start=0.1
-    )
-    start = process_time()
-    for _ in range(steps):
-        some = torch.randint(len(train.positions), (BATCH,), generator=generator)
-        answer = model(train.positions[some], train.charges[some])
-        loss = (answer - train.forces[some] / unit).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), CLIP)
-        optimizer.step()
-        schedule.step()
-    return process_time() - start
-
-
-@torch.inference_mode()
-def errors(model: nn.Module, split: str, points: int) -> list[float]:
-    """Return each system's squared error over the mean squared force of the split.
-
-    Their mean is the relative squared error.
+    Attributes:
+        name: of the task, which is also part of the names of the runs' folders.
+        file: name of the file of results.
+        part: keys from the file's root to the task's tables.
+        models: names of the models.
+        make: maps a name and a bandwidth to a model.
+        loss: maps a model and a generator to the loss of a batch that is drawn with it.
+        validate: maps a trained model to its error in validation.
+        test: maps a trained model to the fields of a row, with the answers to all test samples.
+        steps: of training, at equal steps.
+        seeds: of the tables.
+        settings: rates and bandwidths that are tried first.
+        search: whether the neighbours of the best setting are tried until none of them is better.
     """
-    known = systems(split, points)
-    off = model(known.positions, known.charges) * scale() - known.forces
-    each = off.square().mean((1, 2)) / known.forces.square().mean()
-    return each.tolist()
+
+    name: str
+    file: str
+    part: tuple[str, ...]
+    models: tuple[str, ...]
+    make: Callable[[str, float], nn.Module]
+    loss: Callable[[nn.Module, Generator], Tensor]
+    validate: Callable[[nn.Module], float]
+    test: Callable[[nn.Module], Row]
+    steps: int
+    seeds: tuple[int, ...]
+    settings: tuple[Setting, ...]
+    search: bool = False
+
+    @property
+    def tuning(self) -> Table:
+        """The tried settings."""
+        return Table(self.file, ("variant", "rate", "sigma"), (*self.part, "tuning"))
+
+    @property
+    def paces(self) -> Table:
+        """The seconds of a step of each model."""
+        return Table(self.file, ("variant",), (*self.part, "paces"))
+
+    @property
+    def runs(self) -> Table:
+        """The runs of both budgets."""
+        return Table(self.file, ("variant", "budget", "seed"), (*self.part, "runs"))
+
+    def built(self, row: Row, seed: int) -> nn.Module:
+        """Return the model of a row, drawn with a seed."""
+        torch.manual_seed(seed)
+        return self.make(row["variant"], row["sigma"])
+
+    def fit(self, model: nn.Module, rate: float, seed: int, steps: int) -> float:
+        """Train by Adam with one cycle of the rate; return the CPU seconds it took."""
+        generator = torch.Generator().manual_seed(seed)
+        optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(
+            optimizer, rate, total_steps=steps, pct_start=0.1
+        )
+        start = process_time()
+        for _ in range(steps):
+            loss = self.loss(model, generator)
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+            optimizer.step()
+            schedule.step()
+        return process_time() - start
+
+    def validated(self, cell: Cell, report: Report) -> Row:
+        """Train with seed 0 and validate."""
+        found, model = self._trained(cell, 0)
+        return found | {"validation": self.validate(model)}
+
+    def tested(self, cell: Cell, report: Report) -> Row:
+        """Train and test."""
+        found, model = self._trained(cell, cell.settings["seed"])
+        return found | self.test(model)
+
+    def _trained(self, cell: Cell, seed: int) -> tuple[Row, nn.Module]:
+        """Train the model of a cell; return its cost and the model."""
+        cell.place.mkdir(parents=True, exist_ok=True)
+        settings = cell.settings
+        model = self.built(settings, seed)
+        seconds = self.fit(model, settings["rate"], seed, settings["steps"])
+        return {"seconds": round(seconds, 2), "parameters": parameters(model)}, model
 
 
-def built(row: Row, seed: int) -> nn.Module:
-    """Return the model of a row, drawn with a seed."""
-    torch.manual_seed(seed)
-    return make_model(sized(row["variant"], row["sigma"], PARAMETERS))
+def run_task(task: Task, options: Options, **about: Any) -> None:
+    """Train the models of ``--only``, or all: settings, paces, then the seeds of both tables.
 
-
-def run(options: Options) -> None:
-    """Train the models of ``--only``, or all: settings, paces, then the seeds of both tables."""
-    names = options.chosen(NAMES)
-    steps = 30 if options.small else STEPS
+    ``about`` are further fields at the root of the file of results.
+    """
+    names = options.chosen(task.models)
+    steps, seeds = task.steps, task.seeds[: options.seeds]
+    if options.small:
+        steps, seeds = TRIAL_STEPS, seeds[:1]
 
     def cell(row: Row) -> Cell:
-        settings = row | {"steps": row.get("steps", steps)}
+        settings = {"task": task.name} | row | {"steps": row.get("steps", steps)}
         label = safe_name(" ".join(str(value) for value in settings.values()))
         return Cell(settings, options.runs / label)
 
-    tries = [
-        {"variant": name, "rate": rate, "sigma": sigma}
-        for name, rate, sigma in product(names, RATES, SIGMAS)
-    ]
-    about = {"machine": describe(), "systems": SYSTEMS, "seeds": list(SEEDS)}
-    fill(TUNING, tries, validated, cell, options, **about)
-    chosen = {name: best(TUNING.rows(options.results), name) for name in names}
-    measure_paces(options)
-
-    seeds = SEEDS[: options.seeds]
-    for budget in (EQUAL_STEPS, EQUAL_TIME):
-        counts = steps_of(budget, steps, options)
+    chosen = choose(task, names, cell, options, **about)
+    measure_paces(task, options)
+    for budget in BUDGETS:
+        counts = steps_of(task, budget, steps, options)
         rows = [
             chosen[name] | {"budget": budget, "seed": seed, "steps": counts[name]}
             for seed, name in product(seeds, names)
         ]
-        fill(RUNS, rows, tested, cell, options)
+        fill(task.runs, rows, task.tested, cell, options)
 
 
-def validated(cell: Cell, report: Report) -> Row:
-    """Train with seed 0 and validate."""
-    cell.place.mkdir(parents=True, exist_ok=True)
-    settings = cell.settings
-    model = built(settings, 0)
-    seconds = fit(model, settings["rate"], 0, settings["steps"])
-    error = statistics.fmean(errors(model, "val", TRAINED))
-    return {"validation": error, "seconds": round(seconds, 2), "parameters": parameters(model)}
+# --- choosing settings ----------------------------------------------------------------------------
 
 
-def tested(cell: Cell, report: Report) -> Row:
-    """Train and test with every number of particles."""
-    cell.place.mkdir(parents=True, exist_ok=True)
-    settings = cell.settings
-    model = built(settings, settings["seed"])
-    seconds = fit(model, settings["rate"], settings["seed"], settings["steps"])
-    found: Row = {"seconds": round(seconds, 2), "parameters": parameters(model), "answers": {}}
-    for points in TESTED:
-        each = errors(model, "test", points)
-        found[metric(points)] = statistics.fmean(each)
-        found["answers"][metric(points)] = pack(each)
-    return found
+def choose(
+    task: Task, names: list[str], cell: Callable[[Row], Cell], options: Options, **about: Any
+) -> dict[str, Row]:
+    """Try settings until every model has its best one; return its fields of a row by name."""
+    planned = {name: set(task.settings) for name in names}
+    while True:
+        fill(task.tuning, tries(planned), task.validated, cell, options, **about)
+        tried = task.tuning.rows(options.results)
+        chosen = {name: best(tried, name, planned[name]) for name in names}
+        if not task.search or options.small:
+            return chosen
+
+        wider = {name: planned[name] | neighbours(setting_of(chosen[name])) for name in names}
+        if wider == planned:
+            return chosen
+        planned = wider
 
 
-def metric(points: int) -> str:
-    """Return the name of the error at a number of particles."""
-    return f"error {points}"
+def tries(planned: dict[str, set[Setting]]) -> list[Row]:
+    """Return a row per model and planned setting."""
+    return [
+        {"variant": name, "rate": rate, "sigma": sigma}
+        for name, settings in planned.items()
+        for rate, sigma in sorted(settings)
+    ]
 
 
-def best(tried: list[Row], name: str) -> dict[str, Any]:
-    """Return a model's rate and bandwidth with the least error in validation.
+def best(tried: list[Row], name: str, planned: Iterable[Setting]) -> Row:
+    """Return a model's setting with the least error in validation, as fields of a row.
 
     Raises:
-        SystemExit: not all of its settings were tried.
+        SystemExit: not all of its planned settings were tried.
     """
-    rows = [row for row in tried if row["variant"] == name]
-    planned = len(RATES) * len(SIGMAS)
-    if len(rows) < planned:
+    wanted = set(planned)
+    rows = [row for row in tried if row["variant"] == name and setting_of(row) in wanted]
+    if len(rows) < len(wanted):
         raise SystemExit(
-            f"{name}: expected {planned} tried settings, got {len(rows)}; run the same command again"
+            f"{name}: expected {len(wanted)} tried settings, got {len(rows)}; run the same command "
+            f"again"
         )
-    row = min(rows, key=lambda one: one["validation"])
+    row = min(rows, key=_validation)
     return {key: row[key] for key in ("variant", "rate", "sigma")}
 
 
-def measure_paces(options: Options) -> None:
+def _validation(row: Row) -> float:
+    """Return a row's error in validation; a model that diverged has an infinite one."""
+    error = row["validation"]
+    return error if math.isfinite(error) else math.inf
+
+
+def setting_of(row: Row) -> Setting:
+    """Return the setting of a row."""
+    return row["rate"], row["sigma"]
+
+
+def neighbours(setting: Setting) -> set[Setting]:
+    """Return the settings one step away on one of both ladders.
+
+    Example:
+        >>> sorted(neighbours((0.3, 0.5)))
+        [(0.1, 0.5), (0.3, 0.25), (0.3, 1.0)]
+    """
+    rate, sigma = setting
+    rates = {(other, sigma) for other in _beside(rate, RATES)}
+    return rates | {(rate, other) for other in _beside(sigma, SIGMAS)}
+
+
+def _beside(value: float, ladder: tuple[float, ...]) -> tuple[float, ...]:
+    """Return the one or two values next to a value of a ladder."""
+    at = ladder.index(value)
+    return ladder[max(at - 1, 0) : at] + ladder[at + 1 : at + 2]
+
+
+# --- equal time -----------------------------------------------------------------------------------
+
+
+def measure_paces(task: Task, options: Options) -> None:
     """Measure the CPU seconds of a training step on one thread, medians over alternating rounds.
 
     They are measured only once, since they determine the second table.
     """
-    if PACES.rows(options.results):
+    if task.paces.rows(options.results):
         return
-    models = {name: built({"variant": name, "sigma": SIGMAS[0]}, 0) for name in NAMES}
-    seconds: dict[str, list[float]] = {name: [] for name in NAMES}
+    rate, sigma = task.settings[0]
+    models = {name: task.built({"variant": name, "sigma": sigma}, 0) for name in task.models}
+    seconds: dict[str, list[float]] = {name: [] for name in task.models}
     for _, (name, model) in product(range(ROUNDS), models.items()):
-        seconds[name].append(fit(model, RATES[0], 0, PACED) / PACED)
-    rows = [{"variant": name, "step": statistics.median(seconds[name])} for name in NAMES]
-    PACES.add(rows, options.results)
+        seconds[name].append(task.fit(model, rate, 0, PACED) / PACED)
+    rows = [{"variant": name, "step": statistics.median(seconds[name])} for name in task.models]
+    task.paces.add(rows, options.results)
 
 
-def steps_of(budget: str, steps: int, options: Options) -> dict[str, int]:
+def steps_of(task: Task, budget: str, steps: int, options: Options) -> dict[str, int]:
     """Return each model's steps: the same, or as many as the fastest model's time allows."""
     if budget == EQUAL_STEPS:
-        return dict.fromkeys(NAMES, steps)
-    paces = {row["variant"]: row["step"] for row in PACES.rows(options.results)}
+        return dict.fromkeys(task.models, steps)
+    paces = {row["variant"]: row["step"] for row in task.paces.rows(options.results)}
     fastest = min(paces.values())
-    return {name: round(steps * fastest / paces[name]) for name in NAMES}
+    return {name: round(steps * fastest / paces[name]) for name in task.models}

@@ -8,6 +8,8 @@ particles interact and in how positions come in:
 - ``itnet``, ``softmax``, ``infsa``: the library's operators; positions are Fourier features of each
   particle, and ITNet's kernel reads those of displacements as well. ITNet integrates by the
   counting measure: forces are sums, not means.
+- ``itnet, relative``: ITNet without absolute positions, in features and kernel, and with a second
+  hidden layer in its kernel. It reads displacements alone, like the models below.
 - ``softmax, relative``: attention whose keys and values have a network of the displacement added.
 - ``interaction network``: a sum over messages, each a network of both particles and their
   displacement.
@@ -33,8 +35,20 @@ from fredholm.operators import create_operator
 HEADS, FREQUENCIES, BLOCKS = 4, 8, 2
 KERNEL_WIDTH = 12
 """Hidden units of ITNet's kernel, whose matrices are 7 × 7 with 4 heads at width 28."""
+RELATIVE_ITNET = "itnet, relative"
+RELATIVE_KERNEL = {
+    "width": 14,
+    "depth": 3,
+    "epsilon": 1.0,
+    "groups": ("relative", "distance", "query", "key", "product"),
+}
+"""Options of the kernel that reads displacements and both ends, but no absolute positions."""
 NAMES = ("itnet", "softmax", "softmax, relative", "interaction network", "egnn", "infsa")
-OPERATORS = ("itnet", "softmax", "infsa")
+ALL_NAMES = ("itnet", RELATIVE_ITNET, *NAMES[1:])
+"""Models of the later contests."""
+ABSOLUTE = ("itnet", "softmax", "infsa")
+"""Models that receive absolute positions."""
+OPERATORS = (*ABSOLUTE, RELATIVE_ITNET)
 
 
 @dataclass(frozen=True)
@@ -61,11 +75,11 @@ class Pairs(nn.Module):
 
     def forward(self, positions: Tensor) -> Tensor:
         displacement = positions[:, :, None] - positions[:, None]
-        distance = _distance(displacement)
+        distance = distance_of(displacement)
         return torch.cat([self.fourier(displacement), displacement, distance], -1)
 
 
-def _distance(displacement: Tensor) -> Tensor:
+def distance_of(displacement: Tensor) -> Tensor:
     """Return distances (..., 1).
 
     That of a particle to itself is a little above zero, where the square root has a gradient.
@@ -78,16 +92,20 @@ class OperatorBlock(nn.Module):
 
     def __init__(self, design: Design):
         super().__init__()
+        operator = design.name.partition(",")[0]
         options = {}
-        if design.name == "itnet":
+        self.measure = "uniform"
+        if operator == "itnet":
+            self.measure = "counting"
             options = {
                 "position_dim": 2,
                 "width": KERNEL_WIDTH,
                 "frequencies": FREQUENCIES,
                 "sigma": design.sigma,
             }
-        self.measure = "counting" if design.name == "itnet" else "uniform"
-        self.operator = create_operator(design.name, design.dim, HEADS, **options)
+        if design.name == RELATIVE_ITNET:
+            options |= RELATIVE_KERNEL
+        self.operator = create_operator(operator, design.dim, HEADS, **options)
 
     def forward(self, h: Tensor, positions: Tensor) -> Tensor:
         return self.operator(h, Domain.points(positions, measure=self.measure))
@@ -133,17 +151,17 @@ class Messages(nn.Module):
         self.out = nn.Linear(hidden, design.dim)
 
     def forward(self, h: Tensor, positions: Tensor) -> Tensor:
-        messages = self.message(torch.cat([*_ends(h), self.pairs(positions)], -1))
-        return self.out((messages * _others(h)).sum(2))
+        messages = self.message(torch.cat([*ends(h), self.pairs(positions)], -1))
+        return self.out((messages * others(h)).sum(2))
 
 
-def _ends(h: Tensor) -> tuple[Tensor, Tensor]:
+def ends(h: Tensor) -> tuple[Tensor, Tensor]:
     """Return the features of both ends of every pair, (S, N, N, d) each."""
     points = h.shape[1]
     return h[:, :, None].expand(-1, -1, points, -1), h[:, None].expand(-1, points, -1, -1)
 
 
-def _others(h: Tensor) -> Tensor:
+def others(h: Tensor) -> Tensor:
     """Return one for every pair of two particles and zero for a particle with itself, (N, N, 1)."""
     return (1 - torch.eye(h.shape[1], dtype=h.dtype, device=h.device))[..., None]
 
@@ -164,7 +182,7 @@ class ForceModel(nn.Module):
         # Models whose interactions read displacements don't depend on absolute positions.
         self.fourier = None
         d_in = 1
-        if design.name in OPERATORS:
+        if design.name in ABSOLUTE:
             self.fourier = FourierFeatures(2, FREQUENCIES, design.sigma)
             d_in += 2 * FREQUENCIES
         self.embed = nn.Linear(d_in, dim)
@@ -203,12 +221,12 @@ class EquivariantModel(nn.Module):
 
     def forward(self, positions: Tensor, charges: Tensor) -> Tensor:
         displacement = positions[:, :, None] - positions[:, None]
-        distance = _distance(displacement)
+        distance = distance_of(displacement)
         pairs = torch.cat([self.fourier(distance), distance], -1)
         h = self.embed(charges)
         forces = torch.zeros_like(positions)
         for message, weight, update in zip(self.messages, self.weights, self.updates):
-            found = message(torch.cat([*_ends(h), pairs], -1)) * _others(h)
+            found = message(torch.cat([*ends(h), pairs], -1)) * others(h)
             forces = forces + (displacement * weight(found)).sum(2)
             h = h + update(torch.cat([h, found.sum(2)], -1))
         return forces
@@ -226,7 +244,12 @@ def parameters(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters())
 
 
-def sized(name: str, sigma: float, target: int) -> Design:
+def sized(
+    name: str,
+    sigma: float,
+    target: int,
+    make: Callable[[Design], nn.Module] = make_model,
+) -> Design:
     """Return the design whose width brings its number of parameters nearest to ``target``.
 
     Example:
@@ -235,4 +258,4 @@ def sized(name: str, sigma: float, target: int) -> Design:
     """
     step = HEADS if name in (*OPERATORS, "softmax, relative") else 1
     designs = [Design(name, sigma, dim) for dim in range(4 * step, 12 * HEADS + 1, step)]
-    return min(designs, key=lambda one: abs(parameters(make_model(one)) - target))
+    return min(designs, key=lambda one: abs(parameters(make(one)) - target))

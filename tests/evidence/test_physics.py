@@ -10,8 +10,9 @@ import pytest
 import torch
 from evidence.datasets.charges import SOFTENING, law, make_systems
 from evidence.kit.answers import pack
-from evidence.physics import claims, contest, page
-from evidence.physics.models import NAMES, make_model, parameters, sized
+from evidence.kit.subject import Options
+from evidence.physics import charges, claims, contest, page
+from evidence.physics.models import ALL_NAMES, RELATIVE_ITNET, make_model, parameters, sized
 
 from ..tolerances import assert_close
 
@@ -20,7 +21,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "plot_charges.py"
 
 def model(name):
     torch.manual_seed(0)
-    return make_model(sized(name, 0.5, contest.PARAMETERS)).double()
+    return make_model(sized(name, 0.5, charges.PARAMETERS)).double()
 
 
 def some(points=5):
@@ -49,44 +50,71 @@ def test_forces_are_the_sum_over_the_others():
     assert_close(known.forces[0, 0], expected)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ALL_NAMES)
 def test_models_have_their_size_and_are_permutation_equivariant(name):
     one = model(name)
-    positions, charges = some()
-    assert abs(parameters(one) / contest.PARAMETERS - 1) < 0.05
-    order = torch.randperm(positions.shape[1])
-    assert_close(one(positions[:, order], charges[:, order]), one(positions, charges)[:, order])
+    inputs = some()
+    assert abs(parameters(one) / charges.PARAMETERS - 1) < 0.05
+    order = torch.randperm(inputs[0].shape[1])
+    assert_close(one(*(each[:, order] for each in inputs)), one(*inputs)[:, order])
 
 
-@pytest.mark.parametrize("name", ["softmax, relative", "interaction network", "egnn"])
+@pytest.mark.parametrize(
+    "name", [RELATIVE_ITNET, "softmax, relative", "interaction network", "egnn"]
+)
 def test_models_of_displacements_are_translation_invariant(name):
     one = model(name)
-    positions, charges = some()
-    assert_close(one(positions + 3.0, charges), one(positions, charges))
+    positions, values = some()
+    assert_close(one(positions + 3.0, values), one(positions, values))
 
 
 def test_egnn_is_rotation_equivariant():
     one = model("egnn")
-    positions, charges = some()
+    positions, values = some()
     turn = torch.tensor([[0.6, -0.8], [0.8, 0.6]], dtype=torch.float64)
-    assert_close(one(positions @ turn, charges), one(positions, charges) @ turn)
+    assert_close(one(positions @ turn, values), one(positions, values) @ turn)
 
 
 def test_the_error_of_a_zero_prediction_is_one():
-    each = contest.errors(lambda positions, charges: torch.zeros_like(positions), "test", 12)
+    each = charges.errors(lambda positions, charges: torch.zeros_like(positions), "test", 12)
     assert sum(each) / len(each) == pytest.approx(1.0)
 
 
 def test_a_setting_is_chosen_by_validation_when_all_were_tried():
+    planned = charges.FIRST_TASK.settings
     tried = [
         {"variant": "egnn", "rate": rate, "sigma": sigma, "validation": rate * sigma}
-        for rate in contest.RATES
-        for sigma in contest.SIGMAS
+        for rate, sigma in planned
     ]
-    found = contest.best(tried, "egnn")
-    assert found == {"variant": "egnn", "rate": contest.RATES[0], "sigma": contest.SIGMAS[0]}
+    # A model that diverged is never chosen.
+    tried[0]["validation"] = math.nan
+    found = contest.best(tried, "egnn", planned)
+    assert found == {"variant": "egnn", "rate": 3e-3, "sigma": 0.5}
     with pytest.raises(SystemExit, match=r"expected . tried settings"):
-        contest.best(tried[1:], "egnn")
+        contest.best(tried[1:], "egnn", planned)
+
+
+def test_a_search_ends_where_no_neighbour_is_better(monkeypatch, tmp_path):
+    def fill(table, rows, work, cell, options):
+        new = [row for row in rows if not table.has(row, options.results)]
+        off = [(math.log10(row["rate"]) + 1, math.log2(row["sigma"]) + 2) for row in new]
+        table.add(
+            [row | {"validation": a**2 + b**2} for row, (a, b) in zip(new, off)], options.results
+        )
+
+    monkeypatch.setattr(contest, "fill", fill)
+    task, options = charges.SECOND_TASK, Options(results=tmp_path)
+    found = contest.choose(task, ["egnn"], lambda row: None, options)
+    assert found == {"egnn": {"variant": "egnn", "rate": 0.1, "sigma": 0.25}}
+    tried = {contest.setting_of(row) for row in task.tuning.rows(tmp_path)}
+    assert contest.neighbours((0.1, 0.25)) <= tried
+    assert len(tried) < len(contest.RATES) * len(contest.SIGMAS) / 2
+
+
+def test_the_second_contest_keeps_the_rows_of_the_first():
+    first, second = charges.FIRST_TASK, charges.SECOND_TASK
+    assert (first.runs.part, second.runs.part) == (("runs",), (charges.AGAIN, "runs"))
+    assert not set(first.seeds) & set(second.seeds)
 
 
 def test_a_claim_is_positive_where_itnet_errs_less():
@@ -95,15 +123,25 @@ def test_a_claim_is_positive_where_itnet_errs_less():
         for seed in (0, 1)
         for name, error, values in (("itnet", 0.25, [0.2, 0.3]), ("egnn", 0.75, [0.5, 1.0]))
     ]
-    found = claims.ahead("egnn", 8)({contest.EQUAL_STEPS: rows})
+    found = claims.ahead(contest.EQUAL_STEPS, "egnn", "error 8")({contest.EQUAL_STEPS: rows})
     assert found == [0.5, 0.5]
     assert found.samples.shape == (2, 2)
 
 
 def test_a_table_shows_what_was_run():
     row = {"variant": "egnn", "rate": 0.01, "sigma": 0.5, "steps": 9, "seconds": 2.0}
-    row |= {"parameters": 1_234} | {contest.metric(points): 0.5 for points in contest.TESTED}
+    row |= {"parameters": 1_234} | {charges.metric(points): 0.5 for points in charges.TESTED}
     assert "| egnn | 50.00 | 50.00 | 50.00 | 9 | 2.0 | 1 | 1,234 | 0.01 | 0.5 |" in page.scores(
         [row]
     )
     assert page.scores([]) == "Not run yet."
+
+
+def test_settings_at_an_end_of_a_ladder_are_named():
+    task = charges.SECOND_TASK
+    rows = [
+        {"variant": "itnet", "rate": 0.3, "sigma": 0.5},
+        {"variant": "egnn", "rate": 0.01, "sigma": 0.5},
+    ]
+    assert page.ends(task, rows) == "Chosen at the end of a ladder: itnet. "
+    assert page.ends(task, rows[1:]) == ""
