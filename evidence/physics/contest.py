@@ -8,7 +8,7 @@ and runs, and none of them is computed twice.
 from __future__ import annotations
 
 import statistics
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from time import process_time
 from typing import Any
@@ -22,6 +22,7 @@ from ..datasets.charges import Systems, make_systems
 from ..kit.answers import pack
 from ..kit.grid import Row, Table, fill
 from ..kit.machine import describe
+from ..kit.paces import equal_time_steps, step_seconds
 from ..kit.subject import Options
 from .models import NAMES, make_model, parameters, sized
 
@@ -169,17 +170,15 @@ def best(tried: list[Row], name: str) -> dict[str, Any]:
 
 
 def measure_paces(options: Options) -> None:
-    """Measure the CPU seconds of a training step on one thread, medians over alternating rounds.
-
-    They are measured only once, since they determine the second table.
-    """
+    """Measure the CPU seconds of a training step once, since they determine the second table."""
     if PACES.rows(options.results):
         return
-    models = {name: built({"variant": name, "sigma": SIGMAS[0]}, 0) for name in NAMES}
-    seconds: dict[str, list[float]] = {name: [] for name in NAMES}
-    for _, (name, model) in product(range(ROUNDS), models.items()):
-        seconds[name].append(fit(model, RATES[0], 0, PACED) / PACED)
-    rows = [{"variant": name, "step": statistics.median(seconds[name])} for name in NAMES]
+    models = {}
+    for name in NAMES:
+        model = built({"variant": name, "sigma": SIGMAS[0]}, 0)
+        models[name] = partial(fit, model, RATES[0], 0)
+    seconds = step_seconds(models, ROUNDS, PACED)
+    rows = [{"variant": name, "step": seconds[name]} for name in NAMES]
     PACES.add(rows, options.results)
 
 
@@ -188,5 +187,4 @@ def steps_of(budget: str, steps: int, options: Options) -> dict[str, int]:
     if budget == EQUAL_STEPS:
         return dict.fromkeys(NAMES, steps)
     paces = {row["variant"]: row["step"] for row in PACES.rows(options.results)}
-    fastest = min(paces.values())
-    return {name: round(steps * fastest / paces[name]) for name in NAMES}
+    return equal_time_steps(paces, steps)
