@@ -27,8 +27,8 @@ PAGES = {
     "itnet": "[ITNet](itnet.md), [forces](physics.md)",
     "luna": "[LUNA](luna.md), [its kernel](luna-kernel.md), [the Arena](lra.md)",
     "ckconv": "[CKConv](ckconv.md)",
-    "infsa": "[InfSA](infsa.md)",
-    "continuous": "[the continuous transformer](continuous-transformer.md)",
+    "infsa": "[InfSA](infsa.md), [its contests](infsa-contests.md)",
+    "continuous": "[the continuous transformer](continuous-transformer.md), [depth and scheme](evolution.md)",
 }
 TEXT = """# How claims are judged
 
@@ -70,7 +70,7 @@ them or, until all have been run, on the seeds of the first test. No seed is add
 Times have no ±: a median is followed in brackets by half the interquartile range.
 
 Some pages have two rounds of runs (InfSA, the Arena, the continuous transformer). Their primary claims are those of the second round and were named before it; the first round is exploratory.
-The primary claims about forces between particles were named before their first run. On the other pages they were named after the runs that are committed today; they
+The primary claims about forces between particles, of InfSA's contests, and of depth and scheme were named before their first run. On the other pages they were named after the runs that are committed today; they
 are the claims that the papers state first.
 
 ## Every claim of the five papers
@@ -99,9 +99,8 @@ equal time. So far only one such contest [has been run](physics.md), on forces b
   raw speech.
 - **LUNA**: quality per millisecond of long encoders, compared with Hedgehog and softmax, up to 8,192 tokens; an equivalence test of conversions at
   99.5% of the teacher, with 10 seeds and 2,000 samples; Retrieval and Pathfinder.
-- **InfSA, pure and linear**: accuracy at equal time on canvases of 1,024 to 4,096 small patches; *pure above softmax* with ten fresh seeds.
-- **Evolution**: Strang against Lie at equal evaluations of attention; one set of weights compared with encoders trained for each depth has a
-  command in the table above.
+- **InfSA, pure and linear**: *pure above softmax* with ten fresh seeds and the first test's 20 epochs; the [contests](infsa-contests.md) have 8; longer
+  training at 4,096 patches.
 """
 
 
