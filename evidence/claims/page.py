@@ -27,8 +27,8 @@ PAGES = {
     "itnet": "[ITNet](itnet.md), [forces](physics.md), [bodies](motion.md)",
     "luna": "[LUNA](luna.md), [its kernel](luna-kernel.md), [encoders](luna-encoders.md), [the Arena](lra.md)",
     "ckconv": "[CKConv](ckconv.md)",
-    "infsa": "[InfSA](infsa.md)",
-    "continuous": "[the continuous transformer](continuous-transformer.md)",
+    "infsa": "[InfSA](infsa.md), [its contests](infsa-contests.md)",
+    "continuous": "[the continuous transformer](continuous-transformer.md), [depth and scheme](evolution.md)",
 }
 TEXT = """# How claims are judged
 
@@ -70,8 +70,8 @@ them or, until all have been run, on the seeds of the first test. No seed is add
 Times have no ±: a median is followed in brackets by half the interquartile range.
 
 Some pages have two rounds of runs (InfSA, the Arena, the continuous transformer). Their primary claims are those of the second round and were named before it; the first round is exploratory.
-The primary claims about forces between particles and about bodies of unknown mass were named before their first run. On the other pages they were named after the runs that are committed today; they
-are the claims that the papers state first.
+The primary claims about forces between particles, bodies of unknown mass, long encoders, conversions that keep 99.5%, InfSA's contests, and depth and scheme were named before their first run.
+On the other pages they were named after the runs that are committed today; they are the claims that the papers state first.
 
 ## Every claim of the five papers
 
@@ -91,16 +91,15 @@ Each row is a claim, with the paper's number, ours, and the verdict by the rule 
 ## Contests that are not run
 
 Each contest would compare models on a task where an operator should win, with learning rates tuned for each model, at least five new seeds, equal parameters and, in a second table,
-equal time. Such contests are those on [forces between charges](physics.md) and on [bodies of unknown mass](motion.md), whose rows are above.
+equal time. Contests that have commands are in the tables above.
 
 - **ITNet**: Darcy's flow at 16 and 32, after a search over bandwidth,
   frequencies, normalisation and depth, compared with the FNO and GNO of `neuraloperator`; dense prediction.
 - **CKConv**: memory of lags and gaps that cannot be resampled, compared with GRU-D, NCDE and MiniROCKET on filled series; 30, 50 and 70% lost on
   raw speech.
-- **LUNA**: Retrieval and Pathfinder; quality per millisecond of long encoders and an equivalence test of conversions have commands in the table above.
-- **InfSA, pure and linear**: accuracy at equal time on canvases of 1,024 to 4,096 small patches; *pure above softmax* with ten fresh seeds.
-- **Evolution**: Strang against Lie at equal evaluations of attention; one set of weights compared with encoders trained for each depth has a
-  command in the table above.
+- **LUNA**: Retrieval and Pathfinder.
+- **InfSA, pure and linear**: *pure above softmax* with ten fresh seeds and the first test's 20 epochs; the [contests](infsa-contests.md) have 8; longer
+  training at 4,096 patches.
 """
 
 

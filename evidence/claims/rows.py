@@ -15,10 +15,12 @@ import yaml
 from ..ckconv import claims as ckconv
 from ..ckconv.page import results as ckconv_results
 from ..continuous import claims as continuous
+from ..continuous import contests as evolution
 from ..continuous import layers, plateau
 from ..continuous import page as continuous_page
 from ..infsa import canvases
 from ..infsa import claims as infsa
+from ..infsa import contests as infsa_contests
 from ..itnet import claims as itnet
 from ..itnet.page import results as itnet_results
 from ..kit.claims import (
@@ -131,12 +133,15 @@ def _sets() -> Iterator[ClaimSet]:
     found = {"runs": load("infsa.json")["runs"], "speed": load("infsa-speed.json") or {}}
     yield ClaimSet("infsa", "infsa", infsa.CLAIMS, found)
     yield ClaimSet("infsa", "canvases", canvases.CLAIMS, sections(canvases.FILE))
+    contests = infsa_contests.results()
+    yield ClaimSet("infsa-contests", "infsa-contests", infsa_contests.CLAIMS, contests)
 
     page = "continuous-transformer"
     by_variant = continuous_page.by_variant(load(continuous_page.FILE))
     yield ClaimSet(page, "continuous", continuous.CLAIMS, by_variant)
     yield ClaimSet(page, "plateau", plateau.CLAIMS, sections(plateau.FILE))
     yield ClaimSet(page, "layers", layers.CLAIMS, sections(layers.FILE))
+    yield ClaimSet("evolution", "evolution", evolution.CLAIMS, sections(evolution.FILE))
 
     yield ClaimSet("conversions", "linearize", linearize.CLAIMS, linearize.results())
     yield ClaimSet("luna-encoders", "luna-encoders", encoders.CLAIMS, encoders.results())

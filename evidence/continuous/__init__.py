@@ -7,8 +7,17 @@ from ..kit.subject import Subject
 
 SUBJECT = Subject(
     __name__,
-    runs={"reviews": "evidence:run", "plateau": "plateau:run", "layers": "layers:run"},
-    pages={PAGES / "continuous-transformer.md": "page:page"},
+    runs={
+        "reviews": "evidence:run",
+        "plateau": "plateau:run",
+        "layers": "layers:run",
+        "depths": "contests:run_depths",
+        "equal-attention": "contests:run_equal_attention",
+    },
+    pages={
+        PAGES / "continuous-transformer.md": "page:page",
+        PAGES / "evolution.md": "contests:page",
+    },
     draw="pictures:draw",
     claims="claims:CLAIMS",
 )

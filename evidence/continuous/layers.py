@@ -86,12 +86,12 @@ def run(options: Options) -> None:
     run_sections(SECTIONS, FILE, replace(options, primary=first), also=at_steps)
 
 
-def less(variant: str, at: str, other: str, other_at: str) -> Sample:
+def less(variant: str, at: str, other: str, other_at: str, section: str = "reviews") -> Sample:
     """Return a sample: accuracy of a variant in one evaluation minus that of another, per seed."""
 
     def rows(found: dict[str, Rows], name: str, way: str) -> dict[int, Row]:
         by_seed: dict[int, Row] = {}
-        for row in found.get("reviews", []):
+        for row in found.get(section, []):
             if row["variant"] == name:
                 answers = {"accuracy": row["answers"][way]}
                 by_seed[row["seed"]] = {"accuracy": row["at"][way], "answers": answers}

@@ -8,9 +8,9 @@ settings, paces and runs, and none of them is computed twice.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from time import process_time
 from typing import Any
@@ -21,6 +21,7 @@ from torch import Generator, Tensor, nn
 from fredholm.lab.training.grid import Cell, Report, safe_name
 
 from ..kit.grid import Row, Table, fill
+from ..kit.paces import equal_time_steps, step_seconds
 from ..kit.subject import Options
 from .models import parameters
 
@@ -233,18 +234,16 @@ def _beside(value: float, ladder: tuple[float, ...]) -> tuple[float, ...]:
 
 
 def measure_paces(task: Task, options: Options) -> None:
-    """Measure the CPU seconds of a training step on one thread, medians over alternating rounds.
-
-    They are measured only once, since they determine the second table.
-    """
+    """Measure the CPU seconds of a training step once, since they determine the second table."""
     if task.paces.rows(options.results):
         return
     rate, sigma = task.settings[0]
-    models = {name: task.built({"variant": name, "sigma": sigma}, 0) for name in task.models}
-    seconds: dict[str, list[float]] = {name: [] for name in task.models}
-    for _, (name, model) in product(range(ROUNDS), models.items()):
-        seconds[name].append(task.fit(model, rate, 0, PACED) / PACED)
-    rows = [{"variant": name, "step": statistics.median(seconds[name])} for name in task.models]
+    models = {}
+    for name in task.models:
+        model = task.built({"variant": name, "sigma": sigma}, 0)
+        models[name] = partial(task.fit, model, rate, 0)
+    seconds = step_seconds(models, ROUNDS, PACED)
+    rows = [{"variant": name, "step": seconds[name]} for name in task.models]
     task.paces.add(rows, options.results)
 
 
@@ -253,5 +252,4 @@ def steps_of(task: Task, budget: str, steps: int, options: Options) -> dict[str,
     if budget == EQUAL_STEPS:
         return dict.fromkeys(task.models, steps)
     paces = {row["variant"]: row["step"] for row in task.paces.rows(options.results)}
-    fastest = min(paces.values())
-    return {name: round(steps * fastest / paces[name]) for name in task.models}
+    return equal_time_steps(paces, steps)

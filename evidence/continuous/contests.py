@@ -1,0 +1,88 @@
+"""Page docs/results/evolution.md: one set of weights for all depths, and schemes at equal cost.
+
+Both contests share a file of results and are judged together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..kit.claims import claims_tables
+from ..kit.grid import run_sections, sections
+from ..kit.page import head, load
+from ..kit.subject import Options
+from . import depths, equal_attention
+from .depths import COUNTS, DEEPEST, FILE, KNOTS
+from .equal_attention import FINE, PER_STEP, SAMPLES
+
+CLAIMS = [*depths.CLAIMS, *equal_attention.CLAIMS]
+TEXT = """{head}The [continuous transformer](continuous-transformer.md) says that depth is a numerical choice, and so is the scheme. Both are tried here at equal cost.
+The learning rate of every model is chosen among three on validation, with seed 0 and a third to a half of the epochs; the seeds of the tables
+(from {first}) and the primary claims were named before the first run. The pictures are those of Fashion-MNIST as 16 patches of 7 × 7 pixels:
+8,000 are for training, 10,000 for testing. All models are pre-norm, of width 32.
+
+## One set of weights at {fewest} to {most} steps
+
+Encoders of {counts} layers are trained separately. The one set of weights has {knots} knots with a control that is linear between them, as many parameters as
+the encoder of {knots} layers, and draws the number of its steps from {fewest} to {most} for every optimizer step. The encoders of 8 and 16 layers have two and four times
+as many parameters. The *early exit* applies the head of the deepest encoder after its first layers. A sample passes through {all_layers} layers to train the four encoders, and
+on average through {mean_steps:g} steps to train the one set of weights.
+
+{depths}
+
+## Strang's scheme at equal evaluations of attention
+
+A step of Lie's scheme evaluates attention once. One of Strang's evaluates it {dear} times: two half steps by the midpoint rule, with two evaluations each. So n steps of
+Strang's scheme are compared with {dear}n of Lie's. The network is evaluated twice per step of Strang's and once per step of Lie's; at equal evaluations of attention,
+Strang's scheme has half as many of the network, and is somewhat cheaper. Minutes are those of a machine that other work shared.
+
+The tables of errors take the equation that a trained model defines and solve it again with either scheme. They give the relative error of u(T) in percent,
+against a solution by {fine} steps of Strang's scheme, over {samples} test samples.
+
+{attention}
+
+## Claims
+
+*Costs little* allows a loss of at most one point.
+
+{claims}
+"""
+
+
+PRIMARY = tuple(claim.text for claim in CLAIMS if claim.primary)
+
+
+def primary(options: Options) -> Options:
+    """Return options with this page's primary claims, not those of the subject's other page."""
+    return replace(options, primary=PRIMARY)
+
+
+def run_depths(options: Options) -> None:
+    """Train the encoders and the one set of weights."""
+    run_sections(depths.SECTIONS, FILE, primary(options), also=depths.at_steps)
+
+
+def run_equal_attention(options: Options) -> None:
+    """Train the models of both schemes, on the sections of ``--only`` or on both."""
+    run_sections(equal_attention.SECTIONS, FILE, primary(options), also=equal_attention.solved)
+
+
+def page() -> str:
+    """Return the text of the page."""
+    return TEXT.format(
+        head=head("Results: depth and scheme at equal cost", "continuous", FILE),
+        first=depths.FIRST_SEED,
+        fewest=COUNTS[0],
+        most=DEEPEST,
+        counts=f"{', '.join(map(str, COUNTS[:-1]))} and {DEEPEST}",
+        knots=KNOTS,
+        all_layers=sum(COUNTS),
+        mean_steps=(COUNTS[0] + DEEPEST) / 2,
+        depths=depths.section(),
+        dear=PER_STEP["strang"],
+        fine=FINE,
+        samples=SAMPLES,
+        attention=equal_attention.section(),
+        # Before the first run the primary claims are those of this module.
+        claims=claims_tables(CLAIMS, sections(FILE), load(FILE) or {"primary": PRIMARY}),
+    )

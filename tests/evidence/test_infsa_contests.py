@@ -1,0 +1,132 @@
+"""InfSA's contests: models of equal size, time as the budget, and the page of their results."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from evidence.infsa import contests, equal_time, ten_seeds
+from evidence.infsa.equal_time import EQUAL_STEPS, EQUAL_TIME, NAMES, SIZES
+from evidence.kit.answers import pack
+from evidence.kit.claims import NOT_RUN, judge
+from evidence.kit.grid import Table
+from evidence.kit.subject import Options
+
+from fredholm.training import load_recipe
+
+
+@pytest.mark.parametrize("patches", SIZES)
+@pytest.mark.parametrize("name", NAMES)
+def test_models_have_their_size_and_read_that_many_patches(name, patches):
+    model = equal_time.built(name, patches, 0)
+    assert abs(equal_time.parameters(model) / equal_time.PARAMETERS - 1) < 0.05
+    assert model.config.encoder.points == patches
+
+
+def test_models_of_equal_seeds_see_equal_batches(canvases):
+    seen = []
+    for name in ("softmax", "linear attention"):
+        model = equal_time.built(name, 256, 0)
+        model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+        equal_time.fit(model, 1e-3, 7, 2)
+    assert seen[0].equal(seen[2])
+    assert seen[1].equal(seen[3])
+    assert not seen[0].equal(seen[1])
+
+
+@pytest.mark.parametrize("steps", [1, 2, 7, 100])
+def test_the_rate_rises_and_falls_in_any_number_of_steps(steps):
+    rates = [equal_time.rate_at(step, steps) for step in range(steps)]
+    assert max(rates) == 1.0
+    assert all(0 < rate <= 1 for rate in rates)
+    assert rates[-1] == min(rates) or steps < 3
+
+
+def test_the_rate_is_chosen_by_the_loss_when_all_were_tried():
+    tried = [
+        {"patches": 256, "variant": "softmax", "rate": rate, "loss": abs(rate - 3e-3)}
+        for rate in equal_time.RATES
+    ]
+    assert equal_time.best_rate(tried, 256, "softmax") == 3e-3
+    with pytest.raises(SystemExit, match="expected 3 tried rates, got 0"):
+        equal_time.best_rate(tried, 1_024, "softmax")
+
+
+@pytest.fixture
+def canvases(monkeypatch):
+    """Canvases of noise."""
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(256, (48, 1, 64, 64), generator=generator, dtype=torch.uint8)
+    labels = torch.arange(48) % equal_time.CLASSES
+    found = equal_time.Canvases(pixels, labels)
+    monkeypatch.setattr(equal_time, "canvases", lambda split: found)
+
+
+def test_a_contest_continues_where_it_stopped(canvases, tmp_path, monkeypatch):
+    monkeypatch.setattr(equal_time, "ROUNDS", 1)
+    options = Options(("256",), 1, runs=tmp_path / "runs", results=tmp_path, small=True)
+    contests.run_equal_time(options)
+    rows = equal_time.RUNS.rows(tmp_path)
+    assert {(row["variant"], row["budget"]) for row in rows} == {
+        (name, budget) for name in NAMES for budget in (EQUAL_TIME, EQUAL_STEPS)
+    }
+    assert {row["seed"] for row in rows} == {equal_time.SEEDS[0]}
+    assert all(row["answers"]["accuracy"]["n"] == 32 for row in rows)
+    named = Table(equal_time.FILE, (), ("primary",)).rows(tmp_path)
+    assert named == [claim.text for claim in contests.CLAIMS if claim.primary]
+
+    before = (tmp_path / equal_time.FILE).read_text()
+    contests.run_equal_time(options)
+    assert (tmp_path / equal_time.FILE).read_text() == before
+
+
+def row(name, seed, values, patches=1_024, budget=EQUAL_TIME):
+    return {
+        "patches": patches,
+        "variant": name,
+        "budget": budget,
+        "seed": seed,
+        "accuracy": sum(values) / len(values),
+        "answers": {"accuracy": pack(values)},
+        "steps": 9,
+        "seconds": 2.0,
+        "parameters": 1_234,
+        "rate": 0.01,
+    }
+
+
+def test_a_claim_compares_models_at_one_number_of_patches():
+    rows = [row("linear InfSA", seed, [1.0, 1.0, 0.0, 1.0]) for seed in (0, 1)]
+    rows += [row("softmax", seed, [1.0, 0.0, 0.0, 0.0]) for seed in (0, 1)]
+    rows += [row("softmax", seed, [1.0, 1.0, 1.0, 1.0], patches=256) for seed in (0, 1)]
+    found = contests.ahead("linear InfSA", "softmax", 1_024)({EQUAL_TIME: rows})
+    assert found == [0.5, 0.5]
+    assert found.samples.shape == (2, 4)
+
+
+def test_claims_without_runs_are_open():
+    empty = {EQUAL_TIME: [], EQUAL_STEPS: []}
+    verdicts = [one.verdict for one in judge(contests.CLAIMS, empty) if one.claim.primary]
+    assert verdicts == [NOT_RUN] * 5
+
+
+def test_tables_show_what_was_run():
+    found = {"machine": {"processor": "some", "threads": 1, "torch": "2"}}
+    text = contests.scores([row("softmax", 0, [1.0, 0.0])], found)
+    assert "| 1,024 | softmax | 50.0 | 1 | 9 | 2.0 | 1,234 | 0.01 |" in text
+    assert contests.scores([], {}).startswith("Not run: `python -m evidence run infsa equal-time`")
+    paces = [{"patches": 1_024, "variant": "softmax", "step": 0.5}]
+    assert "| 1,024 | softmax | 500 | 1,200 | 10.0 |" in contests.cost(paces)
+
+
+def test_ten_seeds_differ_from_the_first_test_in_epochs_and_test_set_alone():
+    section = ten_seeds.SECTIONS[ten_seeds.NAME]
+    rows = list(section.plan(section.seeds))
+    assert {one["seed"] for one in rows} == set(range(200, 210))
+    for variant, first in (("softmax", "softmax"), ("pure InfSA", "pure, constant")):
+        again = section.row(variant)
+        before = ten_seeds.FIRST.row(first, "optimizer.lr=0.003")
+        one, other = (load_recipe(each["recipe"], each["overrides"]) for each in (again, before))
+        assert one.model == other.model
+        assert one.optimizer == other.optimizer
+        assert one.data.options == other.data.options | {"test": 10_000}
+        assert (one.training.epochs, other.training.epochs) == (8, 20)
