@@ -36,6 +36,7 @@ class Place:
 CHARGES = "physics: Charges, 8 particles, equal steps: ITNet is ahead of"
 INTERPOLATED = "ahead of a GRU and a TCN that read series resampled to the rate of training"
 PLATEAU = "plateau: Sentences: trained with 2 to 8 steps"
+LAYERS = "layers: Sentences"
 PLACES = (
     Place(
         "itnet",
@@ -98,10 +99,13 @@ PLACES = (
     ),
     Place(
         "evolution",
-        "one set of weights for 2 to 16 time steps; 2 and 16 relative to 4",
+        "one set of weights for 2 to 16 time steps; 2 and 16 relative to 4; 2 and 4 relative to "
+        "encoders of 2 and of 4 layers, trained for each",
         (
             f"{PLATEAU}, 2 instead of 4 cost the pre-norm model little",
             f"{PLATEAU}, 16 instead of 4 cost the pre-norm model little",
+            f"{LAYERS}: at 2 steps, drawn steps are ahead of an encoder of 2 layers",
+            f"{LAYERS}: at 4 steps, drawn steps are ahead of an encoder of 4 layers",
         ),
         "Strang splitting costs twice the attention of Lie splitting; accuracy relative to Lie's",
         ("continuous: other schemes make better models: Strang against Lie",),
