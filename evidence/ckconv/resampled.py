@@ -137,18 +137,32 @@ def _fitted(
 
     row = {"model": MINIROCKET, "drop": drop, "trained": trained, "seed": seed, "parameters": None}
     rows = []
+    found = predictions(inputs, seed)
+    for rate in tested:
+        right = (found[f"test {rate}"] == test_labels[rate]).astype(float)
+        answers = {"accuracy": pack(right)}
+        rows.append(row | {"tested": rate, "accuracy": float(right.mean()), "answers": answers})
+    return rows
+
+
+def predictions(inputs: dict[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
+    """Fit MiniROCKET in another interpreter.
+
+    Args:
+        inputs: ``train`` (N, points, C), its ``labels``, and series named ``test...``, with NaN
+            for lost and padded samples.
+        seed: of its kernels.
+
+    Returns:
+        The predicted labels of each of the series named ``test...``.
+    """
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "in.npz", Path(folder) / "out.npz"
-        np.savez(source, **inputs)
+        np.savez(source, **inputs)  # type: ignore[arg-type]
         command = [PEER, minirocket.__file__, source, target, "1", str(seed)]
         subprocess.run(list(map(str, command)), check=True)
-        found = np.load(target)
-        for rate in tested:
-            # The file has the predictions of one seed in its first row.
-            right = (found[f"test {rate}"][0] == test_labels[rate]).astype(float)
-            answers = {"accuracy": pack(right)}
-            rows.append(row | {"tested": rate, "accuracy": float(right.mean()), "answers": answers})
-    return rows
+        # The file has the predictions of one seed in its first row.
+        return {name: found[0] for name, found in np.load(target).items()}
 
 
 def arrays(dataset: SequenceDataset) -> tuple[np.ndarray, np.ndarray]:

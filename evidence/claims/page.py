@@ -26,7 +26,7 @@ VERDICTS = (REPRODUCED, CONTRADICTED, *OPEN_VERDICTS, UNTESTABLE)
 PAGES = {
     "itnet": "[ITNet](itnet.md), [forces](physics.md), [bodies](motion.md)",
     "luna": "[LUNA](luna.md), [its kernel](luna-kernel.md), [encoders](luna-encoders.md), [the Arena](lra.md)",
-    "ckconv": "[CKConv](ckconv.md)",
+    "ckconv": "[CKConv](ckconv.md), [irregular times](irregular.md)",
     "infsa": "[InfSA](infsa.md), [its contests](infsa-contests.md)",
     "continuous": "[the continuous transformer](continuous-transformer.md), [depth and scheme](evolution.md)",
 }
@@ -70,7 +70,7 @@ them or, until all have been run, on the seeds of the first test. No seed is add
 Times have no ±: a median is followed in brackets by half the interquartile range.
 
 Some pages have two rounds of runs (InfSA, the Arena, the continuous transformer). Their primary claims are those of the second round and were named before it; the first round is exploratory.
-The primary claims about forces between particles, bodies of unknown mass, long encoders, conversions that keep 99.5%, InfSA's contests, and depth and scheme were named before their first run.
+The primary claims about forces between particles, bodies of unknown mass, long encoders, conversions that keep 99.5%, irregular times, InfSA's contests, and depth and scheme were named before their first run.
 On the other pages they were named after the runs that are committed today; they are the claims that the papers state first.
 
 ## Every claim of the five papers
@@ -95,8 +95,7 @@ equal time. Contests that have commands are in the tables above.
 
 - **ITNet**: Darcy's flow at 16 and 32, after a search over bandwidth,
   frequencies, normalisation and depth, compared with the FNO and GNO of `neuraloperator`; dense prediction.
-- **CKConv**: memory of lags and gaps that cannot be resampled, compared with GRU-D, NCDE and MiniROCKET on filled series; 30, 50 and 70% lost on
-  raw speech.
+- **CKConv**: 30, 50 and 70% lost on raw speech.
 - **LUNA**: Retrieval and Pathfinder.
 - **InfSA, pure and linear**: *pure above softmax* with ten fresh seeds and the first test's 20 epochs; the [contests](infsa-contests.md) have 8; longer
   training at 4,096 patches.
