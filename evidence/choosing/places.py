@@ -33,17 +33,25 @@ class Place:
     timed: str = ""
 
 
-CHARGES = "physics: Charges, 8 particles, equal steps: ITNet is ahead of"
+CHARGES = "physics: Charges, larger rates, {} particles{}, equal steps: ITNet of displacements is ahead of {}"
 INTERPOLATED = "ahead of a GRU and a TCN that read series resampled to the rate of training"
 PLATEAU = "plateau: Sentences: trained with 2 to 8 steps"
 LAYERS = "layers: Sentences"
 PLACES = (
     Place(
         "itnet",
-        "forces between charges, relative to softmax attention",
-        (f"{CHARGES} softmax attention",),
-        "forces, relative to a network made for pairs and to attention with displacements",
-        (f"{CHARGES} an interaction network", f"{CHARGES} attention with relative positions"),
+        "forces between charges, by a kernel without absolute positions, relative to attention with "
+        "displacements and to an interaction network",
+        tuple(
+            CHARGES.format(8, "", other)
+            for other in ("attention with relative positions", "an interaction network")
+        ),
+        "the same, relative to EGNN, whose forces turn with the system; with more particles than in "
+        "training, relative to an interaction network",
+        (
+            CHARGES.format(8, "", "EGNN"),
+            CHARGES.format(12, ", never seen", "an interaction network"),
+        ),
         "itnet",
     ),
     Place(
