@@ -1,4 +1,4 @@
-"""CKConv: long memory, activations, lost observations, fits of kernels, and speed."""
+"""CKConv: long memory, activations, lost observations, irregular times, fits of kernels, and speed."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ SUBJECT = Subject(
         "resampled": "resampled:run",
         "kernels": "kernels:run",
         "equal-time": "equal_time:run",
+        "irregular": "irregular.contest:run",
     },
-    pages={PAGES / "ckconv.md": "page:page"},
+    pages={PAGES / "ckconv.md": "page:page", PAGES / "irregular.md": "irregular.page:page"},
     draw="page:draw",
     cases="speed:timed",
     ratios="speed:committed",

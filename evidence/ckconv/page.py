@@ -54,6 +54,12 @@ SERIES_DATA = {
     "per language, and the same one for English and Spanish, so a model may recognise voices instead of "
     "languages. Subsampling is done without a low-pass filter, so higher frequencies alias.",
 }
+IRREGULAR = """
+## Irregular times
+
+[A page of its own](irregular.md) compares a CKCNN with GRU-D, a neural CDE, a TCN and MiniROCKET on JapaneseVowels and PLAID, observed in bursts with long gaps, and on
+the question what was observed a certain time ago.
+"""
 NOTES = {
     name: "The backbones have about as many parameters as the CKCNN: *gru* and *lstm* have two blocks; *tcn* has six blocks of a "
     f"causal convolution of 7 taps with doubling dilations and a receptive field of 379 points{more}. The head reads the "
@@ -259,6 +265,7 @@ def page() -> str:
         if rows := load(series.file):
             command = f"`python -m evidence run ckconv series --only {name}`"
             parts.append(f"\n{SERIES_DATA[name]} {command}\n\n{series_table(rows)}\n")
+    parts.append(IRREGULAR)
     for name in (name for name in SECTIONS if name not in ("copy", "adding", *SMALL)):
         if rows_of(name):
             command = f"`python -m evidence run ckconv sections --only {json.dumps(name)}`"
