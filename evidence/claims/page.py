@@ -26,7 +26,7 @@ VERDICTS = (REPRODUCED, CONTRADICTED, *OPEN_VERDICTS, UNTESTABLE)
 PAGES = {
     "itnet": "[ITNet](itnet.md), [forces](physics.md)",
     "luna": "[LUNA](luna.md), [its kernel](luna-kernel.md), [the Arena](lra.md)",
-    "ckconv": "[CKConv](ckconv.md)",
+    "ckconv": "[CKConv](ckconv.md), [irregular times](irregular.md)",
     "infsa": "[InfSA](infsa.md)",
     "continuous": "[the continuous transformer](continuous-transformer.md)",
 }
@@ -70,7 +70,7 @@ them or, until all have been run, on the seeds of the first test. No seed is add
 Times have no ±: a median is followed in brackets by half the interquartile range.
 
 Some pages have two rounds of runs (InfSA, the Arena, the continuous transformer). Their primary claims are those of the second round and were named before it; the first round is exploratory.
-The primary claims about forces between particles were named before their first run. On the other pages they were named after the runs that are committed today; they
+The primary claims about forces between particles and about irregular times were named before their first run. On the other pages they were named after the runs that are committed today; they
 are the claims that the papers state first.
 
 ## Every claim of the five papers

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from ..ckconv import claims as ckconv
+from ..ckconv.irregular import claims as irregular
 from ..ckconv.page import results as ckconv_results
 from ..continuous import claims as continuous
 from ..continuous import layers, plateau
@@ -124,6 +125,7 @@ def _sets() -> Iterator[ClaimSet]:
     yield ClaimSet("itnet", "itnet", itnet.CLAIMS, itnet_results())
     yield ClaimSet("physics", "physics", physics.CLAIMS, physics.results())
     yield ClaimSet("ckconv", "ckconv", ckconv.CLAIMS, ckconv_results())
+    yield ClaimSet("irregular", "irregular", irregular.CLAIMS, irregular.results())
 
     found = {"runs": load("infsa.json")["runs"], "speed": load("infsa-speed.json") or {}}
     yield ClaimSet("infsa", "infsa", infsa.CLAIMS, found)

@@ -50,6 +50,7 @@ def test_a_page_follows_from_the_committed_results(name, path):
     [
         "itnet.claims",
         "ckconv.claims",
+        "ckconv.irregular.claims",
         "infsa.claims",
         "infsa.canvases",
         "continuous.claims",
