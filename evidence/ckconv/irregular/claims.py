@@ -1,7 +1,7 @@
 """The claims about irregular times.
 
 CKConv's paper compares with GRU-D and neural CDEs on data that are not available here. All claims
-were named on 28 November 2026, before the first run.
+were named on 29 November 2026, before the first run.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ RUNS = Table(FILE, ("task", "variant", "budget", "seed"))
 
 BATCH, CLIP, WEIGHT_DECAY = 32, 1.0, 1e-4
 RATES = (1e-3, 3e-3, 1e-2)
-# Named on 28 November 2026 before the first run; seed 0 chooses rates and settings.
+# Named on 29 November 2026 before the first run; seed 0 chooses rates and settings.
 SEEDS = (200, 201, 202, 203, 204)
 ROUNDS, PACED = 5, 8
 """Rounds of timing, which alternate over the models, and steps per round."""
